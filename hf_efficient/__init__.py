@@ -1,0 +1,54 @@
+"""hf_efficient: fine-tuning with Hugging Face that is predictable, explained and cheap.
+
+The map of the house. A room imports only rooms printed above it (held by tests/test_architecture.py).
+
+    errors.py     the exception tree; every message names the remedy
+    units.py      bytes, seconds, counts: formatters
+    hardware/     what this machine is: processors, accelerators, memory, package versions
+    records.py    frozen dataclasses that measurement writes and reports read
+
+    recipe/       the YAML contract, no torch: schema, load (extends, overrides, provenance), checks
+
+    measure/      torch and the operating system, not transformers: phases of a step, record streams
+    data/         sources, formats, cleaning, tokenised cache, packing
+    metrics/      evaluate.Metric classes that work offline, and answers generated for them
+    callbacks/    thin TrainerCallbacks: one concern per file
+    trainer.py    EfficientTrainerMixin and EfficientTrainer: the phases that a callback cannot see
+    launch/       recipe to objects (model, adapter, data, trainer), to an accelerate command; merge, card
+    train.py      `accelerate launch -m hf_efficient.train RECIPE`
+    cli/          one command per file; parses, calls, prints
+
+Public names are imported when they are first used, so that ``import hf_efficient`` loads no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from hf_efficient.version import __version__
+
+if TYPE_CHECKING:
+    from hf_efficient.recipe.load import load_recipe
+    from hf_efficient.recipe.schema import Recipe
+    from hf_efficient.trainer import EfficientTrainer, EfficientTrainerMixin
+
+__all__ = ["EfficientTrainer", "EfficientTrainerMixin", "Recipe", "__version__", "load_recipe"]
+
+_HOMES = {
+    "EfficientTrainer": "hf_efficient.trainer",
+    "EfficientTrainerMixin": "hf_efficient.trainer",
+    "Recipe": "hf_efficient.recipe.schema",
+    "load_recipe": "hf_efficient.recipe.load",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'hf_efficient' has no attribute {name!r}")
+    return getattr(importlib.import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,84 @@
+"""The exception tree: every error that a user can cause, and what it exits with.
+
+    HfEfficientError            a user can mend it; the message names the remedy; exit code 2
+    ├── RecipeError             the recipe: syntax, unknown keys, types, contradictions, extends
+    ├── DataError               sources, formats, rows, lengths, labels
+    ├── ModelError              model, tokenizer, adapter or quantization that cannot be built
+    ├── OutputError             the output directory: occupied, unwritable, no such checkpoint
+    ├── SetupError              this machine or its packages lack what the recipe asks for
+    └── TrainingCheckError      a check of the running training failed (no gradient, for instance)
+
+Anything else that is raised is a defect of ours, and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+__all__ = [
+    "DataError",
+    "HfEfficientError",
+    "ModelError",
+    "OutputError",
+    "Problem",
+    "RecipeError",
+    "SetupError",
+    "TrainingCheckError",
+]
+
+
+class HfEfficientError(Exception):
+    """An error that the user can mend; ``str(error)`` says what was wrong and what to write instead."""
+
+    exit_code: int = 2
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing wrong with a recipe.
+
+    Attributes:
+        where: file and line (``qlora.yaml:7``), or the flag (``command line: train.max_length=x``).
+        key: dotted path of the key, ``""`` where no single key is to blame.
+        message: what is wrong.
+        remedy: what to write instead.
+    """
+
+    where: str
+    key: str
+    message: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        subject = f"{self.key}: " if self.key else ""
+        remedy = f" {self.remedy}" if self.remedy else ""
+        return f"{self.where}: {subject}{self.message}{remedy}"
+
+
+class RecipeError(HfEfficientError):
+    """A recipe that does not resolve; carries all of its problems at once."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems: tuple[Problem, ...] = tuple(problems)
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+
+class DataError(HfEfficientError):
+    """A data source that cannot be read or trained on; names the file and the row."""
+
+
+class ModelError(HfEfficientError):
+    """A model, tokenizer, adapter or quantization that cannot be built."""
+
+
+class OutputError(HfEfficientError):
+    """An output directory that is occupied, unwritable, or lacks the checkpoint asked for."""
+
+
+class SetupError(HfEfficientError):
+    """This machine, or an installed package, lacks what the recipe asks for."""
+
+
+class TrainingCheckError(HfEfficientError):
+    """A check of the running training failed, so that going on would waste the run."""

