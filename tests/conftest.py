@@ -25,7 +25,7 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
 
 
 def build_tiny_tokenizer() -> object:
-    """A byte-level tokenizer with ChatML's special tokens: every text can be encoded, 261 tokens."""
+    """A byte-level tokenizer with ChatML's special tokens: every text can be encoded, 259 tokens."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
