@@ -1,0 +1,212 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, EvalPrediction, Trainer, TrainingArguments
+
+from hf_efficient.errors import ModelError
+from hf_efficient.metrics import for_trainer
+from hf_efficient.metrics.for_trainer import make_compute_metrics, reduce_logits
+
+
+def collate(rows):
+    """Right padding with id 0 and label -100."""
+    longest = max(len(row["input_ids"]) for row in rows)
+    pad = [longest - len(row["input_ids"]) for row in rows]
+    return {
+        "input_ids": torch.tensor([row["input_ids"] + [0] * n for row, n in zip(rows, pad, strict=True)]),
+        "attention_mask": torch.tensor([[1] * (longest - n) + [0] * n for n in pad]),
+        "labels": torch.tensor([row["labels"] + [-100] * n for row, n in zip(rows, pad, strict=True)]),
+    }
+
+
+def examples(count=11):
+    """Lengths 6 to 16, 1 to 5 loss-bearing tokens; the first one also labels position 0, which must not count."""
+    generator = torch.Generator().manual_seed(3)
+    rows = []
+    for i in range(count):
+        ids = torch.randint(3, 250, (6 + i,), generator=generator).tolist()
+        answer = 1 + i % 5
+        rows.append({"input_ids": ids, "labels": [-100] * (len(ids) - answer) + ids[-answer:]})
+    rows[0]["labels"][0] = rows[0]["input_ids"][0]
+    return rows
+
+
+@pytest.fixture
+def model(tiny_llama_dir):
+    model = AutoModelForCausalLM.from_pretrained(tiny_llama_dir, dtype=torch.float32)
+    with torch.no_grad():  # an untrained head is so flat that every token has the same likelihood
+        model.lm_head.weight.mul_(40)
+    return model
+
+
+def by_hand(model, rows):
+    """Perplexity and accuracy from a plain loop over single examples, in float64."""
+    nll, right, tokens = 0.0, 0, 0
+    model.eval()
+    for row in rows:
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([row["input_ids"]])).logits[0].double()
+        for t in range(1, len(row["labels"])):
+            label = row["labels"][t]
+            if label != -100:
+                nll -= torch.log_softmax(logits[t - 1], dim=-1)[label].item()
+                right += int(logits[t - 1].argmax().item() == label)
+                tokens += 1
+    return math.exp(nll / tokens), right / tokens
+
+
+def make_right_sometimes(model, rows):
+    """Replace some labels by what the model would say, so that the accuracy is neither 0 nor 1."""
+    for row in rows[::2]:
+        with torch.no_grad():
+            choice = model(input_ids=torch.tensor([row["input_ids"]])).logits[0].argmax(-1).tolist()
+        row["labels"][-1] = choice[-2]
+    return rows
+
+
+def evaluate(model, rows, tmp_path, batch_size, **arguments):
+    compute_metrics, preprocess = make_compute_metrics(["perplexity", "token_accuracy", "exact_match"])
+    trainer = Trainer(
+        model=model,
+        args=TrainingArguments(
+            output_dir=str(tmp_path / "out"),
+            per_device_eval_batch_size=batch_size,
+            use_cpu=True,
+            report_to=[],
+            disable_tqdm=True,
+            remove_unused_columns=False,
+            **arguments,
+        ),
+        data_collator=collate,
+        eval_dataset=rows,
+        compute_metrics=compute_metrics,
+        preprocess_logits_for_metrics=preprocess,
+    )
+    return trainer.evaluate()
+
+
+def test_trainer_gives_the_values_of_a_plain_loop_at_every_batch_size(model, tmp_path):
+    rows = make_right_sometimes(model, examples())
+    perplexity, accuracy = by_hand(model, rows)
+    assert accuracy == 6 / 31  # 6 of the rows were given the model's own choice, of 31 loss-bearing tokens
+    seen = {size: evaluate(model, rows, tmp_path, size) for size in (1, 2, 5)}
+    for metrics in seen.values():
+        assert metrics["eval_perplexity"] == pytest.approx(perplexity, rel=1e-5)
+        assert metrics["eval_token_accuracy"] == pytest.approx(accuracy, abs=1e-12)
+        assert "eval_exact_match" not in metrics
+    # The Trainer's own loss is a mean of batch means, and moves with the batch size.
+    losses = {round(metrics["eval_loss"], 4) for metrics in seen.values()}
+    assert len(losses) == 3
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"eval_do_concat_batches": False}, {"batch_eval_metrics": True}, {"eval_accumulation_steps": 1}]
+)
+def test_every_way_the_trainer_hands_the_predictions_over(model, tmp_path, arguments):
+    rows = make_right_sometimes(model, examples())
+    perplexity, accuracy = by_hand(model, rows)
+    for _ in range(2):  # a second evaluation starts from nothing
+        metrics = evaluate(model, rows, tmp_path, 2, **arguments)
+        assert metrics["eval_perplexity"] == pytest.approx(perplexity, rel=1e-5)
+        assert metrics["eval_token_accuracy"] == pytest.approx(accuracy, abs=1e-12)
+
+
+def test_bfloat16_model(model, tmp_path):
+    rows = make_right_sometimes(model.to(torch.bfloat16), examples())
+    # The same logits, so the same values: the likelihoods are taken in float32.
+    perplexity, accuracy = by_hand(model, rows)
+    metrics = evaluate(model, rows, tmp_path, 1)
+    assert metrics["eval_perplexity"] == pytest.approx(perplexity, rel=1e-5)
+    assert metrics["eval_token_accuracy"] == accuracy
+
+
+def test_padding_free_batch(model):
+    """Several examples in one row [1, total], each starting at an ignored label."""
+    rows = [{**row, "labels": [-100, *row["labels"][1:]]} for row in examples(4)]
+    logits = [model(input_ids=torch.tensor([row["input_ids"]])).logits[0] for row in rows]
+    labels = torch.tensor([sum((row["labels"] for row in rows), [])])
+    compute_metrics, preprocess = make_compute_metrics(["perplexity", "token_accuracy"])
+    ids, nll = preprocess(torch.cat(logits)[None], labels)
+    metrics = compute_metrics(EvalPrediction((ids.numpy(), nll.numpy()), labels.numpy()))
+    perplexity, accuracy = by_hand(model, rows)
+    assert metrics == {
+        "perplexity": pytest.approx(perplexity, rel=1e-5),
+        "token_accuracy": pytest.approx(accuracy, abs=1e-12),
+    }
+
+
+def test_reduce_logits_aligns_with_the_labels():
+    logits = torch.zeros(1, 3, 4, dtype=torch.bfloat16)
+    logits[0, 0, 2] = 100.0  # says of token 1: id 2, certainly
+    logits[0, 2, 3] = 100.0  # speaks of a token after the end
+    ids, nll = reduce_logits(logits, torch.tensor([[1, 2, 0]]))
+    assert ids.tolist() == [[-100, 2, 0]]
+    assert ids.dtype == torch.int64
+    assert nll.dtype == torch.float32
+    assert nll[0].tolist() == [0.0, 0.0, pytest.approx(math.log(4))]
+
+
+def test_likelihood_of_an_ignored_label_is_zero():
+    _, nll = reduce_logits(torch.randn(1, 3, 4), torch.tensor([[-100, -100, 1]]))
+    assert nll[0, :2].tolist() == [0.0, 0.0]
+
+
+def test_a_long_row_is_reduced_piece_by_piece(monkeypatch):
+    logits, labels = torch.randn(2, 9, 5), torch.randint(0, 5, (2, 9))
+    whole = reduce_logits(logits, labels)
+    monkeypatch.setattr(for_trainer, "_POSITIONS_AT_ONCE", 3)
+    pieces = reduce_logits(logits, labels)
+    assert torch.equal(whole[0], pieces[0])
+    assert torch.equal(whole[1], pieces[1])
+
+
+def test_no_second_float32_copy_of_the_logits(monkeypatch):
+    sizes = []
+    original = for_trainer.cross_entropy
+
+    def watch(logits, *args, **kwargs):
+        sizes.append((tuple(logits.shape), logits.dtype))
+        return original(logits, *args, **kwargs)
+
+    monkeypatch.setattr(for_trainer, "cross_entropy", watch)
+    reduce_logits(torch.randn(3, 5, 7).to(torch.bfloat16), torch.randint(0, 7, (3, 5)))
+    assert sizes == [((4, 7), torch.float32)] * 3
+
+
+def test_logits_among_other_outputs():
+    logits, labels = torch.randn(2, 4, 6), torch.randint(0, 6, (2, 4))
+    cache = object()
+    alone = reduce_logits(logits, labels)
+    assert torch.equal(reduce_logits((torch.tensor(0.1), logits, cache), (labels,))[1], alone[1])
+
+
+def test_without_labels_only_the_ids():
+    logits = torch.randn(2, 4, 6)
+    assert torch.equal(reduce_logits(logits, None), reduce_logits(logits, torch.zeros(2, 4, dtype=torch.int64))[0])
+
+
+def test_a_model_without_logits():
+    with pytest.raises(ModelError) as error:
+        reduce_logits((torch.zeros(2, 4),), torch.zeros(2, 4, dtype=torch.int64))
+    assert str(error.value) == (
+        "evaluate.metrics: the model's evaluation returned no logits, which perplexity and token_accuracy need. "
+        "Turn off what skips them (train.use_liger_kernel: false), or leave these metrics out."
+    )
+
+
+def test_all_labels_masked_gives_no_values():
+    compute_metrics, _ = make_compute_metrics(["perplexity", "token_accuracy"])
+    nothing = np.full((2, 3), -100)
+    assert compute_metrics(EvalPrediction((nothing, nothing.astype(np.float32)), nothing)) == {}
+
+
+def test_names():
+    compute_metrics, preprocess = make_compute_metrics(["token_accuracy"])
+    assert compute_metrics.names == ("token_accuracy",)
+    assert preprocess is reduce_logits
+    prediction = EvalPrediction((np.array([[-100, 5]]), np.array([[0.0, 1.0]])), np.array([[-100, 5]]))
+    assert compute_metrics(prediction) == {"token_accuracy": 1.0}
+    assert make_compute_metrics(["exact_match"]) == (None, None)
+    assert make_compute_metrics([]) == (None, None)
