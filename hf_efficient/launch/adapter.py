@@ -1,0 +1,84 @@
+"""The recipe's ``adapter`` section on a model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hf_efficient.errors import ModelError
+from hf_efficient.recipe.schema import AdapterSection
+
+if TYPE_CHECKING:
+    from peft import LoraConfig
+    from transformers import PreTrainedModel
+
+__all__ = ["add_adapter", "lora_config"]
+
+
+def lora_config(section: AdapterSection) -> LoraConfig:
+    """PEFT's configuration of a ``lora`` or ``qlora`` adapter."""
+    from peft import LoraConfig
+
+    return LoraConfig(
+        task_type="CAUSAL_LM",
+        r=section.r,
+        lora_alpha=section.alpha,
+        lora_dropout=section.dropout,
+        target_modules=section.target_modules,
+        modules_to_save=section.modules_to_save or None,
+        bias=section.bias,
+        use_dora=section.dora,
+        use_rslora=section.rslora,
+    )
+
+
+def add_adapter(
+    model: PreTrainedModel, section: AdapterSection, *, seed: int, checkpointing: bool
+) -> PreTrainedModel:
+    """The model as it is trained: unchanged for ``method: full``, wrapped by PEFT otherwise.
+
+    The adapter's weights are float32, PEFT's default: a learning rate of 1e-4 moves a bfloat16 weight by less than
+    its last digit. With activation checkpointing the embedding's output is made to require a gradient, without which
+    a frozen base has nothing to recompute for.
+
+    Args:
+        model: the base.
+        section: the recipe's ``adapter``.
+        seed: seeds the adapter's random initial weights.
+        checkpointing: whether activation checkpointing is on.
+
+    Raises:
+        ModelError: no module of the model has a name in ``target_modules`` or ``modules_to_save``.
+    """
+    if section.method == "full":
+        return model
+    from peft import get_peft_model
+    from transformers import set_seed
+
+    set_seed(seed)
+    _check_modules_to_save(model, section)
+    try:
+        adapted = get_peft_model(model, lora_config(section))
+    except ValueError as error:
+        raise ModelError(
+            f"adapter.target_modules: {section.target_modules!r} does not fit this model: {str(error).splitlines()[0]} "
+            f"Write all-linear, or some of: {', '.join(_linear_names(model))}."
+        ) from error
+    if checkpointing:
+        adapted.enable_input_require_grads()
+    return adapted
+
+
+def _check_modules_to_save(model: PreTrainedModel, section: AdapterSection) -> None:
+    names = {name.rsplit(".", 1)[-1] for name, _ in model.named_modules() if name}
+    missing = sorted(set(section.modules_to_save) - names)
+    if missing:
+        raise ModelError(
+            f"adapter.modules_to_save: the model has no module {', '.join(missing)}. "
+            f"Among its modules are: {', '.join(sorted(names & {'embed_tokens', 'lm_head', 'norm'}) or sorted(names)[:8])}."
+        )
+
+
+def _linear_names(model: PreTrainedModel) -> list[str]:
+    import torch
+
+    return sorted({name.rsplit(".", 1)[-1] for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)})

@@ -1,0 +1,63 @@
+"""The recipe's ``train`` section to TRL's training arguments, for the device that is here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hf_efficient.errors import Problem, RecipeError, SetupError
+from hf_efficient.recipe.schema import Recipe
+
+if TYPE_CHECKING:
+    from trl import DPOConfig, SFTConfig
+
+__all__ = ["training_arguments"]
+
+
+def training_arguments(recipe: Recipe) -> SFTConfig | DPOConfig:
+    """``SFTConfig`` or ``DPOConfig`` with the recipe's fields and, where it is silent, what the device needs.
+
+    Without an accelerator ``use_cpu`` is set and pinned host memory switched off; ``eos_token`` and the like stay as
+    the recipe has them.
+
+    Raises:
+        RecipeError: the values contradict each other (TRL's or transformers' own check).
+        SetupError: the device cannot do what the recipe asks for (bf16, for instance).
+    """
+    import torch
+    from trl import DPOConfig, SFTConfig
+
+    options: dict[str, Any] = {"output_dir": recipe.output_dir, **recipe.train}
+    has_accelerator = torch.accelerator.is_available()
+    if not has_accelerator:
+        options.setdefault("use_cpu", True)
+        options.setdefault("dataloader_pin_memory", False)
+    _check_device(options, has_accelerator and not options.get("use_cpu", False))
+    if recipe.evaluate.early_stopping is not None:
+        options.setdefault("metric_for_best_model", "loss")
+    try:
+        return (DPOConfig if recipe.method == "dpo" else SFTConfig)(**options)
+    except (ValueError, TypeError, ImportError) as error:
+        message = str(error).strip() or type(error).__name__
+        if isinstance(error, ImportError):
+            raise SetupError(f"train: {message}") from error
+        raise RecipeError([Problem(str(recipe.path or recipe.name), "train", message)]) from error
+
+
+def _check_device(options: dict[str, Any], on_accelerator: bool) -> None:
+    """What the device here lacks for the precision and the kernels asked for."""
+    import torch
+
+    on_cuda = on_accelerator and torch.cuda.is_available()
+    if on_cuda and not options.get("fp16") and not torch.cuda.is_bf16_supported(including_emulation=False):
+        if options.get("bf16"):
+            raise SetupError(
+                f"train.bf16: {torch.cuda.get_device_name()} has no bfloat16; "
+                "write `train.fp16: true` and `train.bf16: false`, or both false for float32."
+            )
+        options.setdefault("bf16", False)
+    if not on_accelerator and options.get("fp16"):
+        raise SetupError("train.fp16: a CPU trains in float32 or bfloat16; write `train.fp16: false`, `train.bf16: true`.")
+    if not on_accelerator and options.get("use_liger_kernel"):
+        raise SetupError("train.use_liger_kernel: Liger's kernels need a GPU; write `train.use_liger_kernel: false`.")
+    if not on_accelerator and options.get("tf32"):
+        raise SetupError("train.tf32: TF32 is a number format of NVIDIA GPUs from Ampere on; leave it out.")

@@ -1,0 +1,61 @@
+"""What a run says while it goes on: the interface between running a recipe and showing it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from hf_efficient.metrics.answers import Answer
+
+__all__ = ["RunListener", "RunResult", "SilentListener"]
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run came to.
+
+    Attributes:
+        output_dir: where everything was written.
+        steps: optimizer steps done in all, those before a resumption included.
+        before: metrics of the evaluation before the first step (``train.eval_on_start``); empty without one.
+        after: metrics of the evaluation after the last step; empty without one.
+        train_seconds: wall time of the training loop of this start, evaluations and saves inside it included.
+        merged_dir: the merged model, where the recipe asked for one.
+        written: what was written, with one word on each.
+    """
+
+    output_dir: Path
+    steps: int
+    before: Mapping[str, float]
+    after: Mapping[str, float]
+    train_seconds: float
+    merged_dir: Path | None = None
+    written: Mapping[str, str] = field(default_factory=dict)
+
+
+class RunListener(Protocol):
+    """Receives a run's progress on its main process; must not raise."""
+
+    def stage(self, title: str, detail: str = "") -> None:
+        """A stage of the run begins, or is done with ``detail``."""
+
+    def answers(self, step: int, answers: Sequence[Answer]) -> None:
+        """The model answered prompts after ``step`` optimizer steps."""
+
+    def finished(self, result: RunResult) -> None:
+        """The run is over."""
+
+
+class SilentListener:
+    """Says nothing."""
+
+    def stage(self, title: str, detail: str = "") -> None:
+        return None
+
+    def answers(self, step: int, answers: Sequence[Answer]) -> None:
+        return None
+
+    def finished(self, result: RunResult) -> None:
+        return None

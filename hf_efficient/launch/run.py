@@ -1,0 +1,170 @@
+"""A recipe, run from its first line to the model card."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hf_efficient.data.build import build_preference_data, build_sft_data
+from hf_efficient.hardware.environment import environment
+from hf_efficient.launch.adapter import add_adapter
+from hf_efficient.launch.arguments import training_arguments
+from hf_efficient.launch.card import write_model_card
+from hf_efficient.launch.evaluation import AnswersInEvaluation, answer_evaluators
+from hf_efficient.launch.listener import RunListener, RunResult, SilentListener
+from hf_efficient.launch.merge import merge_run
+from hf_efficient.launch.model import load_base, load_tokenizer
+from hf_efficient.launch.output import OutputPlan, follow_output, prepare_output, write_resolved_recipe
+from hf_efficient.launch.trainer import dpo_trainer, sft_trainer
+from hf_efficient.recipe.schema import Recipe
+from hf_efficient.units import count, share
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer
+    from trl import DPOConfig, SFTConfig
+
+__all__ = ["run_recipe"]
+
+
+@dataclass(frozen=True)
+class _Built:
+    trainer: Trainer
+    answers: Sequence[AnswersInEvaluation]
+    data_summary: Mapping[str, Any]
+
+
+def run_recipe(recipe: Recipe, listener: RunListener | None = None) -> RunResult:
+    """Fine-tune as the recipe says; everything is written to its ``output_dir``.
+
+    Args:
+        recipe: from ``load_recipe``.
+        listener: is told of the progress, on the main process.
+
+    Raises:
+        HfEfficientError: one of its kinds, for everything that the user can mend.
+    """
+    args = training_arguments(recipe)
+    is_main = args.process_index == 0
+    if listener is None or not is_main:
+        listener = SilentListener()
+    with args.main_process_first(local=False, desc="output directory"):
+        plan = prepare_output(recipe) if is_main else follow_output(recipe)
+    machine = environment().to_dict()
+    if is_main:
+        write_resolved_recipe(plan.directory, recipe, machine)
+    built = (_build_dpo if recipe.method == "dpo" else _build_sft)(recipe, args, listener)
+    train_seconds = _train(built.trainer, plan, listener)
+    after = _evaluate_at_end(recipe, built, listener)
+    result = _save(recipe, built.trainer, after, train_seconds, listener)
+    if is_main:
+        write_model_card(plan.directory, recipe, _results(result), machine, built.data_summary)
+    listener.finished(result)
+    return result
+
+
+def _build_sft(recipe: Recipe, args: SFTConfig, listener: RunListener) -> _Built:
+    tokenizer = load_tokenizer(recipe.model, recipe.train)
+    listener.stage("Data", ", ".join(source.path for source in recipe.data.train))
+    data = build_sft_data(recipe, tokenizer, args)
+    evaluation = f", {count(len(data.eval))} to evaluate on" if data.eval is not None else ""
+    cached = " (from the cache)" if data.cached else ""
+    listener.stage(
+        "", f"{count(data.stats.examples)} examples, {count(data.stats.tokens_total)} tokens{evaluation}{cached}"
+    )
+    for line in data.stats.remarks():
+        listener.stage("", line)
+    model = _model(recipe, args, listener)
+    trainer: list[Trainer] = []
+    answers = answer_evaluators(
+        recipe.evaluate, tokenizer, data.eval_examples, listener, lambda: trainer[0].state.global_step
+    )
+    trainer.append(sft_trainer(recipe, model, tokenizer, args, data, answers))
+    return _Built(trainer[0], answers, asdict(data.stats))
+
+
+def _build_dpo(recipe: Recipe, args: DPOConfig, listener: RunListener) -> _Built:
+    tokenizer = load_tokenizer(recipe.model, recipe.train)
+    listener.stage("Data", ", ".join(source.path for source in recipe.data.train))
+    data = build_preference_data(recipe, args.seed)
+    listener.stage("", f"{count(len(data.train))} preference pairs")
+    model = _model(recipe, args, listener)
+    return _Built(dpo_trainer(recipe, model, tokenizer, args, data), (), {"examples": len(data.train)})
+
+
+def _model(recipe: Recipe, args: SFTConfig | DPOConfig, listener: RunListener) -> PreTrainedModel:
+    listener.stage("Model", recipe.model.id)
+    base = load_base(recipe)
+    model = add_adapter(base, recipe.adapter, seed=args.seed, checkpointing=args.gradient_checkpointing)
+    trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    listener.stage("", f"{recipe.adapter.method}: {count(trained)} parameters are trained{_of_all(model, trained)}")
+    return model
+
+
+def _of_all(model: PreTrainedModel, trained: int) -> str:
+    total = model.num_parameters()  # counts a 4-bit weight as the numbers that it stands for
+    return f", {share(trained / total)} of {count(total)}" if total > trained else ""
+
+
+def _train(trainer: Trainer, plan: OutputPlan, listener: RunListener) -> float:
+    start = f"on from {plan.checkpoint.name}" if plan.checkpoint else "from the first step"
+    listener.stage("Training", f"{start}, to {plan.directory}")
+    output = trainer.train(resume_from_checkpoint=str(plan.checkpoint) if plan.checkpoint else None)
+    return float(output.metrics.get("train_runtime", 0.0))
+
+
+def _evaluate_at_end(recipe: Recipe, built: _Built, listener: RunListener) -> dict[str, float]:
+    """The metrics after the last step; an evaluation that the Trainer did after that very step is not done again."""
+    trainer = built.trainer
+    if trainer.eval_dataset is None or not recipe.evaluate.at_end:
+        return {}
+    last = _evaluations(trainer)[-1:]
+    if last and last[0]["step"] == trainer.state.global_step and not trainer.args.load_best_model_at_end:
+        return _metrics(last[0])
+    listener.stage("Evaluation", "after the last step")
+    for evaluator in built.answers:
+        evaluator.after_training = True
+    return _metrics(trainer.evaluate())
+
+
+def _save(
+    recipe: Recipe, trainer: Trainer, after: Mapping[str, float], train_seconds: float, listener: RunListener
+) -> RunResult:
+    directory = Path(trainer.args.output_dir)
+    trainer.save_model()
+    trainer.save_state()
+    first = _evaluations(trainer)[:1]
+    result = RunResult(
+        output_dir=directory,
+        steps=trainer.state.global_step,
+        before=_metrics(first[0]) if first and first[0]["step"] == 0 else {},
+        after=after,
+        train_seconds=train_seconds,
+        merged_dir=directory / "merged" if recipe.adapter.merge else None,
+    )
+    trainer.save_metrics("all", _results(result), combined=False)
+    if result.merged_dir is not None and trainer.is_world_process_zero():
+        listener.stage("Merging", str(result.merged_dir))
+        merge_run(directory, result.merged_dir, overwrite=True)
+    return result
+
+
+def _evaluations(trainer: Trainer) -> list[dict[str, float]]:
+    return [entry for entry in trainer.state.log_history if "eval_loss" in entry]
+
+
+def _metrics(entry: Mapping[str, float]) -> dict[str, float]:
+    """``eval_loss`` and its companions without the prefix and without the Trainer's own speed figures."""
+    speed = ("eval_runtime", "eval_samples_per_second", "eval_steps_per_second", "eval_model_preparation_time")
+    return {
+        key.removeprefix("eval_"): value
+        for key, value in entry.items()
+        if key.startswith("eval_") and key not in speed
+    }
+
+
+def _results(result: RunResult) -> dict[str, float]:
+    named = {f"eval_{key}_before": value for key, value in result.before.items()}
+    named |= {f"eval_{key}": value for key, value in result.after.items()}
+    return {**named, "steps": result.steps, "train_seconds": result.train_seconds}

@@ -1,0 +1,85 @@
+"""Model, data and arguments to the trainer that runs the recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from hf_efficient.callbacks.packing_check import PackingCheck
+from hf_efficient.launch.evaluation import AnswersInEvaluation, early_stopping
+from hf_efficient.metrics.for_trainer import make_compute_metrics
+from hf_efficient.recipe.schema import Recipe
+from hf_efficient.trainer import EfficientTrainer, EfficientTrainerMixin
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer
+    from trl import DPOConfig, SFTConfig
+
+    from hf_efficient.data.build import PreferenceData, SftData
+
+__all__ = ["dpo_trainer", "sft_trainer"]
+
+
+def sft_trainer(
+    recipe: Recipe,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    args: SFTConfig,
+    data: SftData,
+    answers: Sequence[AnswersInEvaluation],
+) -> Trainer:
+    """``EfficientTrainer`` on TRL's prepared rows: the plain Trainer's step, without ``SFTTrainer``'s metrics loop."""
+    # The rows hold exactly what the collator reads; the Trainer would drop `seq_lengths`, which no model takes.
+    args.remove_unused_columns = False
+    if data.pad_token_id is not None:
+        model.config.get_text_config().pad_token_id = data.pad_token_id
+        model.generation_config.pad_token_id = data.pad_token_id
+    names = [name for name in recipe.evaluate.metrics if name != "exact_match"]
+    compute_metrics, preprocess = make_compute_metrics(names) if names and data.eval is not None else (None, None)
+    if compute_metrics is None:
+        args.prediction_loss_only = True
+    packed = args.packing and args.packing_strategy != "wrapped"
+    return EfficientTrainer(
+        model=model,
+        args=args,
+        data_collator=data.collator,
+        train_dataset=data.train,
+        eval_dataset=data.eval,
+        processing_class=tokenizer,
+        compute_metrics=compute_metrics,
+        preprocess_logits_for_metrics=preprocess,
+        callbacks=[*early_stopping(recipe.evaluate), *([PackingCheck()] if packed else [])],
+        extra_evaluators=answers,
+        **_instrumentation(recipe),
+    )
+
+
+def dpo_trainer(
+    recipe: Recipe,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    args: DPOConfig,
+    data: PreferenceData,
+) -> Trainer:
+    """TRL's ``DPOTrainer`` under the mixin. With an adapter the base, its adapter off, is the reference model."""
+    from trl import DPOTrainer
+
+    class EfficientDPOTrainer(EfficientTrainerMixin, DPOTrainer):
+        pass
+
+    return EfficientDPOTrainer(
+        model=model,
+        args=args,
+        train_dataset=data.train,
+        eval_dataset=data.eval,
+        processing_class=tokenizer,
+        callbacks=early_stopping(recipe.evaluate),
+        **_instrumentation(recipe),
+    )
+
+
+def _instrumentation(recipe: Recipe) -> dict[str, Any]:
+    return {
+        "record_steps": recipe.efficiency.record_steps,
+        "check_gradients": recipe.efficiency.check_gradients,
+    }
