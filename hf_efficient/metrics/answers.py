@@ -35,19 +35,22 @@ class Answer:
 class AnswerEvaluator:
     """Generates answers greedily during an evaluation; returns ``{"exact_match": share}``.
 
-    It is called with the trainer. Under several processes each answers its share of the examples, and all of them
-    return the same numbers. The model is left as it was found: training mode, generation settings, weights. Answers
-    are greedy and draw no random numbers, so a training run with it takes the same steps as one without.
+    It is called with the trainer. Under several processes each answers its share of the examples, and all of
+    them return the same numbers. The model is left as it was found: training mode, generation settings,
+    weights. Answers are greedy and draw no random numbers, so a training run with it takes the same steps as
+    one without.
 
     Args:
         tokenizer: the model's; needs a chat template where a prompt is a list of messages. It is not changed.
         examples: each ``{"prompt": text or list of chat messages, "answer": expected text}``.
         max_new_tokens: longest answer, in tokens.
-        batch_size: how many prompts are answered at once, per process; does not change the answers beyond rounding.
+        batch_size: how many prompts are answered at once, per process; does not change the answers beyond
+            rounding.
         on_answers: receives the answers, in the order of the examples, on the main process alone.
 
     Raises:
-        DataError: no examples, an example without ``prompt`` or ``answer``, or chat messages without a template.
+        DataError: no examples, an example without ``prompt`` or ``answer``, or chat messages without a
+            template.
     """
 
     def __init__(
@@ -61,7 +64,8 @@ class AnswerEvaluator:
     ) -> None:
         if not examples:
             raise DataError(
-                "evaluate.generate: there are no evaluation examples to answer. Give data.eval or data.eval_fraction."
+                "evaluate.generate: there are no evaluation examples to answer. "
+                "Give data.eval or data.eval_fraction."
             )
         self.tokenizer = tokenizer
         self.max_new_tokens = max_new_tokens
@@ -103,13 +107,16 @@ class AnswerEvaluator:
 
             generated = dict(gather_object(list(generated.items())))
         answers = [
-            Answer(prompt.text, expected, generated[index], normalise(generated[index]) == normalise(expected))
+            Answer(
+                prompt.text, expected, generated[index], normalise(generated[index]) == normalise(expected)
+            )
             for index, (prompt, expected) in enumerate(zip(self._prompts, self._expected, strict=True))
         ]
         if self.on_answers is not None and accelerator.is_main_process:
             self.on_answers(answers)
         metrics = ExactMatch().compute(
-            predictions=[answer.generated for answer in answers], references=[answer.expected for answer in answers]
+            predictions=[answer.generated for answer in answers],
+            references=[answer.expected for answer in answers],
         )
         return dict(metrics or {})
 

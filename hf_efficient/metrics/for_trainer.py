@@ -1,8 +1,8 @@
 """Metrics of the logits for transformers' Trainer, without gathering or storing the logits.
 
-The Trainer hands each evaluation batch's logits to ``preprocess_logits_for_metrics``, stores what comes back for
-the whole evaluation set, and hands that to ``compute_metrics``. Kept whole, the logits of 1,000 examples of 1,000
-tokens with a vocabulary of 128,000 would take 512 GB; what is kept here takes 12 bytes per token.
+The Trainer hands each evaluation batch's logits to ``preprocess_logits_for_metrics``, stores what comes back
+for the whole evaluation set, and hands that to ``compute_metrics``. Kept whole, the logits of 1,000 examples
+of 1,000 tokens with a vocabulary of 128,000 would take 512 GB; what is kept here takes 12 bytes per token.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hf_efficient.metrics.token_accuracy import IGNORED_LABEL, TokenAccuracy
 __all__ = ["LOGIT_METRICS", "ComputeMetrics", "make_compute_metrics", "reduce_logits"]
 
 LOGIT_METRICS = ("perplexity", "token_accuracy")
-"""The metrics that are computed from logits; ``exact_match`` needs generated answers (``AnswerEvaluator``)."""
+"""The metrics that come from logits; ``exact_match`` needs generated answers (``AnswerEvaluator``)."""
 
 # Positions whose logits are in float32 at one time: 512 MiB with a vocabulary of 128,000.
 _POSITIONS_AT_ONCE = 1024
@@ -33,8 +33,9 @@ Preprocess = Callable[[Any, Any], Any]
 class ComputeMetrics:
     """Turns what ``reduce_logits`` kept of an evaluation into its metrics; the Trainer's ``compute_metrics``.
 
-    Works with the Trainer's ``eval_do_concat_batches`` on and off, and with ``batch_eval_metrics`` (then it is
-    called once per batch, and returns the metrics when ``compute_result`` says that the batch is the last).
+    Works with the Trainer's ``eval_do_concat_batches`` on and off, and with ``batch_eval_metrics`` (then it
+    is called once per batch, and returns the metrics when ``compute_result`` says that the batch is the
+    last).
 
     Args:
         names: which of ``LOGIT_METRICS`` to compute.
@@ -48,8 +49,9 @@ class ComputeMetrics:
         """The metrics, without the Trainer's ``eval_`` prefix; a metric of no loss-bearing token is left out.
 
         Args:
-            prediction: ``predictions`` is the pair ``(ids, nll)`` of ``reduce_logits`` for the whole evaluation set
-                (arrays [examples, longest], padded with -100), or a list of such pairs; ``label_ids`` alike.
+            prediction: ``predictions`` is the pair ``(ids, nll)`` of ``reduce_logits`` for the whole
+                evaluation set (arrays [examples, longest], padded with -100), or a list of such pairs;
+                ``label_ids`` alike.
             compute_result: False to only take note of a batch.
         """
         self._pending.append(prediction)
@@ -68,7 +70,7 @@ class ComputeMetrics:
 
 
 def make_compute_metrics(names: Iterable[str]) -> tuple[ComputeMetrics | None, Preprocess | None]:
-    """``(compute_metrics, preprocess_logits_for_metrics)`` for a Trainer; ``(None, None)`` where no name needs logits.
+    """A Trainer's ``(compute_metrics, preprocess_logits_for_metrics)``; Nones where no name needs them.
 
     Args:
         names: names of metrics; those outside ``LOGIT_METRICS`` are somebody else's and are passed over.
@@ -82,14 +84,14 @@ def reduce_logits(outputs: Any, labels: Any) -> Any:
     """What the metrics need of a batch's logits: the most likely token and the label's NLL at every position.
 
     Args:
-        outputs: the logits [batch, length, vocabulary], or what the Trainer passes of a model with several outputs:
-            a tuple of which the first three-dimensional tensor is taken for the logits.
+        outputs: the logits [batch, length, vocabulary], or what the Trainer passes of a model with several
+            outputs: a tuple of which the first three-dimensional tensor is taken for the logits.
         labels: token ids [batch, length] with -100 where no loss is taken; None where the data has no labels.
 
     Returns:
-        ``(ids, nll)``, int64 and float32 [batch, length], **aligned with the labels**: position t holds what the
-        logits at t-1 say of token t. Position 0, of which no logits speak, holds -100 and 0; the NLL is 0 where the
-        label is -100. Without labels only ``ids``.
+        ``(ids, nll)``, int64 and float32 [batch, length], **aligned with the labels**: position t holds what
+        the logits at t-1 say of token t. Position 0, of which no logits speak, holds -100 and 0; the NLL is 0
+        where the label is -100. Without labels only ``ids``.
 
     Raises:
         ModelError: the model returned no logits (a fused loss that skips them, for instance).
@@ -102,8 +104,8 @@ def reduce_logits(outputs: Any, labels: Any) -> Any:
     if labels is None:
         return ids
     nll = torch.zeros(logits.shape[:2], dtype=torch.float32, device=logits.device)
-    # One row and one stretch of it at a time: a float32 copy of all the logits would double the largest tensor
-    # of the evaluation (and in a padding-free batch the one row is the whole batch).
+    # One row and one stretch of it at a time: a float32 copy of all the logits would double the largest
+    # tensor of the evaluation (and in a padding-free batch the one row is the whole batch).
     for row in range(logits.shape[0]):
         for start in range(0, logits.shape[1] - 1, _POSITIONS_AT_ONCE):
             stop = min(start + _POSITIONS_AT_ONCE, logits.shape[1] - 1)
@@ -117,14 +119,15 @@ def reduce_logits(outputs: Any, labels: Any) -> Any:
 
 
 def _find_logits(outputs: Any) -> torch.Tensor:
-    # A mixture of experts puts its scalar auxiliary loss before the logits, others put caches and hidden states after.
+    # A mixture of experts puts its scalar auxiliary loss before the logits, others put caches and hidden
+    # states after.
     candidates = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
     for candidate in candidates:
         if isinstance(candidate, torch.Tensor) and candidate.ndim == 3:
             return candidate
     raise ModelError(
-        "evaluate.metrics: the model's evaluation returned no logits, which perplexity and token_accuracy need. "
-        "Turn off what skips them (train.use_liger_kernel: false), or leave these metrics out."
+        "evaluate.metrics: the model's evaluation returned no logits, which perplexity and token_accuracy "
+        "need. Turn off what skips them (train.use_liger_kernel: false), or leave these metrics out."
     )
 
 
@@ -138,12 +141,15 @@ def _loss_bearing(prediction: EvalPrediction) -> Iterator[tuple[np.ndarray, np.n
 
 
 def _batches(prediction: EvalPrediction) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    predictions, labels = prediction.predictions, prediction.label_ids
+    predictions: Any = prediction.predictions
+    labels: Any = prediction.label_ids
     if isinstance(predictions, list):  # eval_do_concat_batches=False: a list entry per batch
         for each, its_labels in zip(predictions, labels, strict=True):
-            yield _array(each[0]), _array(each[1]), _array(its_labels)
+            ids, nll = each
+            yield _array(ids), _array(nll), _array(its_labels)
     else:
-        yield _array(predictions[0]), _array(predictions[1]), _array(labels)
+        ids, nll = predictions
+        yield _array(ids), _array(nll), _array(labels)
 
 
 def _array(values: Any) -> np.ndarray:

@@ -24,13 +24,12 @@ class Prompt:
     ids: tuple[int, ...]
 
 
-def render_prompt(
-    tokenizer: PreTrainedTokenizerBase, prompt: str | Sequence[Mapping[str, Any]]
-) -> Prompt:
+def render_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str | Sequence[Mapping[str, Any]]) -> Prompt:
     """The prompt as text and token ids, as it stands before the completion in training.
 
-    A list of messages goes through the chat template, up to where the assistant's answer begins; the template writes
-    its own special tokens. A plain text gets the special tokens that the tokenizer puts at the start of a text.
+    A list of messages goes through the chat template, up to where the assistant's answer begins; the template
+    writes its own special tokens. A plain text gets the special tokens that the tokenizer puts at the start
+    of a text.
 
     Raises:
         DataError: messages, but the tokenizer has no chat template, or the template refuses them.
@@ -39,13 +38,15 @@ def render_prompt(
         return Prompt(prompt, tuple(_encode_start(tokenizer, prompt)))
     if not tokenizer.chat_template:
         raise DataError(
-            "evaluate.generate: the prompt is a list of chat messages, but the tokenizer has no chat template. "
-            "Name one in train.chat_template_path, or a tokenizer that has one in model.tokenizer."
+            "evaluate.generate: the prompt is a list of chat messages, but the tokenizer has no chat "
+            "template. Name one in train.chat_template_path, or a tokenizer that has one in model.tokenizer."
         )
     try:
-        text = tokenizer.apply_chat_template(list(prompt), tokenize=False, add_generation_prompt=True)
+        text = _render(tokenizer, prompt, add_generation_prompt=True)
     except TemplateError as error:
-        raise DataError(f"evaluate.generate: the chat template refuses the messages {prompt!r}: {error}") from error
+        raise DataError(
+            f"evaluate.generate: the chat template refuses the messages {prompt!r}: {error}"
+        ) from error
     return Prompt(text, tuple(tokenizer(text, add_special_tokens=False)["input_ids"]))
 
 
@@ -53,8 +54,8 @@ def end_of_answer_ids(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
     """Token ids that end an answer: the tokenizer's end of sequence, and the chat template's end of turn.
 
     The end of turn is found by rendering a chat: it is the first special token after the assistant's answer
-    (``<|im_end|>`` in ChatML, ``<|eot_id|>`` in Llama 3). Many base models' tokenizers name another token as their
-    end of sequence.
+    (``<|im_end|>`` in ChatML, ``<|eot_id|>`` in Llama 3). Many base models' tokenizers name another token as
+    their end of sequence.
     """
     ids = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
     turn = _end_of_turn_id(tokenizer)
@@ -62,7 +63,7 @@ def end_of_answer_ids(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
 
 
 def generate_answers(
-    model: torch.nn.Module,
+    model: Any,
     tokenizer: PreTrainedTokenizerBase,
     prompts: Sequence[Prompt],
     *,
@@ -72,8 +73,10 @@ def generate_answers(
 ) -> list[str]:
     """The greedy continuation of each prompt, in order, without special tokens and surrounding whitespace.
 
-    Prompts are padded on the left, so that every answer starts right after its prompt; prompts of like length share
-    a batch. The model's training mode and generation settings are restored, also after an error.
+    ``model`` is a transformers or PEFT model with ``generate``.
+
+    Prompts are padded on the left, so that every answer starts right after its prompt; prompts of like length
+    share a batch. The model's training mode and generation settings are restored, also after an error.
     """
     device = next(model.parameters()).device
     pad_id = next(i for i in (tokenizer.pad_token_id, *stop_ids, 0) if i is not None)
@@ -94,9 +97,21 @@ def generate_answers(
             ids, mask = _left_padded([prompts[index].ids for index in chosen], pad_id, device)
             output = model.generate(input_ids=ids, attention_mask=mask, generation_config=config)
             new = output[:, ids.shape[1] :]
-            for index, text in zip(chosen, tokenizer.batch_decode(new, skip_special_tokens=True), strict=True):
+            for index, text in zip(
+                chosen, tokenizer.batch_decode(new, skip_special_tokens=True), strict=True
+            ):
                 texts[index] = text.strip()
     return texts
+
+
+def _render(
+    tokenizer: PreTrainedTokenizerBase, chat: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool
+) -> str:
+    messages = [dict(message) for message in chat]
+    text = tokenizer.apply_chat_template(
+        messages, tokenize=False, add_generation_prompt=add_generation_prompt
+    )
+    return str(text)
 
 
 def _encode_start(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
@@ -113,7 +128,7 @@ def _end_of_turn_id(tokenizer: PreTrainedTokenizerBase) -> int | None:
     answer = "An answer to find again"
     chat = [{"role": "user", "content": "A question"}, {"role": "assistant", "content": answer}]
     try:
-        text = tokenizer.apply_chat_template(chat, tokenize=False)
+        text = _render(tokenizer, chat, add_generation_prompt=False)
     except TemplateError:
         return None  # a template for other roles than these says nothing of their end
     _, found, rest = text.rpartition(answer)
@@ -147,13 +162,15 @@ def _evaluating(model: torch.nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _generation_config(model: torch.nn.Module, config: GenerationConfig) -> Iterator[None]:
-    # generate() fills what its configuration leaves open from the model's own (a chat model's temperature and top_p,
-    # of which it then warns that greedy generation ignores them). A PEFT model carries one and its base another.
-    own = [(module, module.generation_config) for module in model.modules() if "generation_config" in vars(module)]
-    for module, _ in own:
-        module.generation_config = config
+    # generate() fills what its configuration leaves open from the model's own (a chat model's temperature and
+    # top_p, of which it then warns that greedy generation ignores them). A PEFT model carries one and its
+    # base another.
+    holders = [vars(module) for module in model.modules() if "generation_config" in vars(module)]
+    own = [attributes["generation_config"] for attributes in holders]
+    for attributes in holders:
+        attributes["generation_config"] = config
     try:
         yield
     finally:
-        for module, original in own:
-            module.generation_config = original
+        for attributes, original in zip(holders, own, strict=True):
+            attributes["generation_config"] = original

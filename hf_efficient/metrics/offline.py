@@ -12,9 +12,10 @@ __all__ = ["OfflineMetric"]
 class OfflineMetric(evaluate.Metric):
     """An ``evaluate.Metric`` whose class is in this package and whose inputs stay in memory.
 
-    ``evaluate.Metric`` makes a cache folder when it is constructed, even where nothing is cached; this class makes
-    one only when it is asked for with ``keep_in_memory=False`` (needed for evaluate's own ``num_process > 1``; under
-    transformers' Trainer the predictions are gathered before a metric sees them, so one process is right there).
+    ``evaluate.Metric`` makes a cache folder when it is constructed, even where nothing is cached; this class
+    makes one only when it is asked for with ``keep_in_memory=False`` (needed for evaluate's own ``num_process
+    > 1``; under transformers' Trainer the predictions are gathered before a metric sees them, so one process
+    is right there).
 
     Args:
         config_name: as in ``evaluate.Metric``; our metrics have one configuration.

@@ -22,7 +22,8 @@ def collate(rows):
 
 
 def examples(count=11):
-    """Lengths 6 to 16, 1 to 5 loss-bearing tokens; the first one also labels position 0, which must not count."""
+    """Lengths 6 to 16, 1 to 5 loss-bearing tokens; the first one labels position 0 as well, which must not
+    count."""
     generator = torch.Generator().manual_seed(3)
     rows = []
     for i in range(count):
@@ -102,7 +103,8 @@ def test_trainer_gives_the_values_of_a_plain_loop_at_every_batch_size(model, tmp
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"eval_do_concat_batches": False}, {"batch_eval_metrics": True}, {"eval_accumulation_steps": 1}]
+    "arguments",
+    [{"eval_do_concat_batches": False}, {"batch_eval_metrics": True}, {"eval_accumulation_steps": 1}],
 )
 def test_every_way_the_trainer_hands_the_predictions_over(model, tmp_path, arguments):
     rows = make_right_sometimes(model, examples())
@@ -126,7 +128,7 @@ def test_padding_free_batch(model):
     """Several examples in one row [1, total], each starting at an ignored label."""
     rows = [{**row, "labels": [-100, *row["labels"][1:]]} for row in examples(4)]
     logits = [model(input_ids=torch.tensor([row["input_ids"]])).logits[0] for row in rows]
-    labels = torch.tensor([sum((row["labels"] for row in rows), [])])
+    labels = torch.tensor([[label for row in rows for label in row["labels"]]])
     compute_metrics, preprocess = make_compute_metrics(["perplexity", "token_accuracy"])
     ids, nll = preprocess(torch.cat(logits)[None], labels)
     metrics = compute_metrics(EvalPrediction((ids.numpy(), nll.numpy()), labels.numpy()))
@@ -184,15 +186,17 @@ def test_logits_among_other_outputs():
 
 def test_without_labels_only_the_ids():
     logits = torch.randn(2, 4, 6)
-    assert torch.equal(reduce_logits(logits, None), reduce_logits(logits, torch.zeros(2, 4, dtype=torch.int64))[0])
+    assert torch.equal(
+        reduce_logits(logits, None), reduce_logits(logits, torch.zeros(2, 4, dtype=torch.int64))[0]
+    )
 
 
 def test_a_model_without_logits():
     with pytest.raises(ModelError) as error:
         reduce_logits((torch.zeros(2, 4),), torch.zeros(2, 4, dtype=torch.int64))
     assert str(error.value) == (
-        "evaluate.metrics: the model's evaluation returned no logits, which perplexity and token_accuracy need. "
-        "Turn off what skips them (train.use_liger_kernel: false), or leave these metrics out."
+        "evaluate.metrics: the model's evaluation returned no logits, which perplexity and token_accuracy "
+        "need. Turn off what skips them (train.use_liger_kernel: false), or leave these metrics out."
     )
 
 

@@ -41,4 +41,5 @@ def test_describes_itself(metric, inputs, expected):
     built = metric()
     assert built.name == name
     assert list(built.features) == list(inputs)
-    assert built.description and name in built.inputs_description
+    assert built.description
+    assert name in built.inputs_description

@@ -6,8 +6,11 @@ from hf_efficient.metrics.perplexity import Perplexity
 
 
 def test_every_token_weighs_the_same():
-    # 3 tokens: (0.5 + 2.5 + 3.0) / 3 = 2.0; the mean of the two groups' means would be (0.5 + 2.75) / 2 = 1.625.
-    assert Perplexity().compute(nll=[0.5, 5.5], tokens=[1, 2]) == {"perplexity": pytest.approx(math.exp(2.0), rel=1e-15)}
+    # 3 tokens: (0.5 + 2.5 + 3.0) / 3 = 2.0; the mean of the two groups' means would be (0.5 + 2.75) / 2 =
+    # 1.625.
+    assert Perplexity().compute(nll=[0.5, 5.5], tokens=[1, 2]) == {
+        "perplexity": pytest.approx(math.exp(2.0), rel=1e-15)
+    }
 
 
 def test_grouping_does_not_matter():
@@ -17,7 +20,9 @@ def test_grouping_does_not_matter():
 
 
 def test_uniform_over_the_vocabulary_gives_its_size():
-    assert Perplexity().compute(nll=[5 * math.log(50)], tokens=[5])["perplexity"] == pytest.approx(50.0, rel=1e-12)
+    assert Perplexity().compute(nll=[5 * math.log(50)], tokens=[5])["perplexity"] == pytest.approx(
+        50.0, rel=1e-12
+    )
 
 
 def test_groups_without_tokens_add_nothing():
