@@ -1,0 +1,47 @@
+"""What only the Trainer's events know: epochs, the optimizer's step, the end of a step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from hf_efficient.measure.recorder import StepRecorder
+
+__all__ = ["StepRecorderCallback"]
+
+
+class StepRecorderCallback(TrainerCallback):
+    """Belongs to ``EfficientTrainerMixin``, which records the phases that no event marks.
+
+    It goes first among the callbacks, so that what the others do is not counted as the optimizer's work.
+    """
+
+    def __init__(self, recorder: StepRecorder) -> None:
+        self._recorder = recorder
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """The loop starts, perhaps for a second time (``auto_find_batch_size``)."""
+        self._recorder.abandon_step()
+
+    def on_epoch_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """From here to the first batch, workers start and fetch: data wait of the next step."""
+        self._recorder.next_step()
+        self._recorder.begin("data_wait")
+
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """The optimizer steps; the scheduler and ``zero_grad`` follow."""
+        self._recorder.begin("optimizer")
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """The update is done."""
+        self._recorder.end("optimizer")
+        self._recorder.step_done(state.global_step, state.epoch)

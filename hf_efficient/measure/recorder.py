@@ -1,0 +1,218 @@
+"""From phases, tokens and steps to step records in a file; knows no trainer."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec
+
+from hf_efficient.measure.phases import PhaseClock
+from hf_efficient.measure.stream import JsonlStream, last_record
+from hf_efficient.measure.tokens import TokenTally
+from hf_efficient.records import StepPhase, StepRecord
+
+__all__ = ["StepRecorder"]
+
+logger = logging.getLogger(__name__)
+
+_P = ParamSpec("_P")
+_NO_PHASE: AbstractContextManager[None] = nullcontext()
+
+
+def _never_raises(
+    method: Callable[Concatenate[StepRecorder, _P], None],
+) -> Callable[Concatenate[StepRecorder, _P], None]:
+    """Does nothing while nothing is recorded; a fault is logged once and ends the recording."""
+
+    @functools.wraps(method)
+    def guarded(self: StepRecorder, *args: _P.args, **kwargs: _P.kwargs) -> None:
+        if not self.recording:
+            return
+        try:
+            method(self, *args, **kwargs)
+        except Exception:
+            self.recording = False
+            logger.warning(
+                "Steps are no longer recorded, because of a fault; training goes on.", exc_info=True
+            )
+
+    return guarded
+
+
+@dataclass
+class _Update:
+    """What is known of the step under way."""
+
+    micro_batches: int
+    tally: TokenTally
+    step: int | None = None
+    epoch: float | None = None
+    loss: float | None = None
+
+
+class _Phase:
+    """Context manager of one phase; cheaper than a generator, and safe when the recording ends inside it."""
+
+    __slots__ = ("_name", "_opaque", "_recorder", "_token")
+
+    def __init__(self, recorder: StepRecorder, name: StepPhase, opaque: bool) -> None:
+        self._recorder, self._name, self._opaque, self._token = recorder, name, opaque, 0
+
+    def __enter__(self) -> None:
+        clock = self._recorder.clock
+        if clock is not None:
+            self._token = clock.enter(self._name, opaque=self._opaque)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        clock = self._recorder.clock
+        if clock is not None:
+            clock.leave(self._token)
+
+
+class StepRecorder:
+    """Writes one StepRecord per optimizer step.
+
+    The order of calls: ``open``, then per step ``next_step`` (which ends the previous one), ``add_batches``,
+    phases, ``step_done``, phases of the trailing work; in the end ``end_loop`` and ``close``. No method
+    raises, and none waits for a device except ``end_loop`` and ``close``.
+    """
+
+    def __init__(self, now: Callable[[], int] = time.perf_counter_ns) -> None:
+        """Nothing is recorded before ``open``.
+
+        Args:
+            now: a monotonic clock in nanoseconds.
+        """
+        self.recording = False
+        self.clock: PhaseClock | None = None
+        self._now = now
+        self._stream: JsonlStream | None = None
+        self._rank = self._segment = self._opened_ns = 0
+        self._update = _Update(0, TokenTally())
+        self._tokens: dict[str, int] = {}
+        self._unwritten: deque[tuple[StepRecord, TokenTally]] = deque()
+
+    def open(self, directory: Path, rank: int) -> None:
+        """Start a segment in ``directory/steps.jsonl`` (``steps.rankN.jsonl`` on rank N > 0)."""
+        self.recording = True
+        self._open(directory, rank)
+
+    @_never_raises
+    def _open(self, directory: Path, rank: int) -> None:
+        path = directory / ("steps.jsonl" if rank == 0 else f"steps.rank{rank}.jsonl")
+        previous = last_record(path)
+        self._segment = 0 if previous is None else int(previous.get("segment", -1)) + 1
+        self._rank = rank
+        self._stream = JsonlStream(path)
+        self._update = _Update(0, TokenTally())
+        self._opened_ns = self._now()
+
+    @_never_raises
+    def start_loop(self) -> None:
+        """The training loop starts here, unless it has started already."""
+        if self.clock is None:
+            self.clock = PhaseClock(self._now)
+
+    @_never_raises
+    def abandon_step(self) -> None:
+        """The loop starts over (it was out of memory): forget what the unfinished step had fetched."""
+        if self._update.step is None:
+            self._update = _Update(0, TokenTally())
+
+    def phase(self, name: StepPhase, *, opaque: bool = False) -> AbstractContextManager[None]:
+        """A context in which the time belongs to ``name``; see ``PhaseClock``."""
+        if not self.recording or self.clock is None:
+            return _NO_PHASE
+        return _Phase(self, name, opaque)
+
+    @_never_raises
+    def begin(self, name: StepPhase) -> None:
+        """Open a phase that ``end`` closes, where start and end are seen by different callers."""
+        if self.clock is not None:
+            self._tokens[name] = self.clock.enter(name)
+
+    @_never_raises
+    def end(self, name: StepPhase) -> None:
+        """Close the phase that ``begin`` opened; does nothing where it is not open."""
+        token = self._tokens.pop(name, None)
+        if token is not None and self.clock is not None:
+            self.clock.leave(token)
+
+    @_never_raises
+    def next_step(self) -> None:
+        """The trailing work of a step that is done ends here, and the next step starts."""
+        self.start_loop()
+        if self._update.step is not None:
+            self._cut()
+        self._write(wait=False)
+
+    @_never_raises
+    def add_batches(self, batches: Iterable[Any]) -> None:
+        """The micro-batches fetched for the step under way."""
+        for batch in batches:
+            self._update.micro_batches += 1
+            self._update.tally.add(batch)
+
+    @_never_raises
+    def step_done(self, step: int, epoch: float | None) -> None:
+        """The optimizer has stepped; what follows is trailing work of this step."""
+        self._update.step, self._update.epoch = step, epoch
+
+    @_never_raises
+    def loss_logged(self, loss: float) -> None:
+        """The trainer read the loss for a log of its own."""
+        if self._update.step is not None:
+            self._update.loss = float(loss)
+
+    @_never_raises
+    def end_loop(self) -> None:
+        """The training loop ends here; a step that is not done leaves no record."""
+        if self._update.step is not None and self.clock is not None:
+            self._cut()
+        self._write(wait=True)
+        self.clock = None
+
+    def close(self) -> None:
+        """End the segment: whatever was recorded is in the file afterwards."""
+        self.end_loop()
+        self.recording = False
+        self.clock = None
+        self._tokens.clear()
+        self._unwritten.clear()
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+    def _cut(self) -> None:
+        assert self.clock is not None
+        assert self._update.step is not None
+        span = self.clock.cut()
+        record = StepRecord(
+            segment=self._segment,
+            rank=self._rank,
+            step=self._update.step,
+            epoch=self._update.epoch,
+            wall_seconds=span.wall_ns / 1e9,
+            started_at_seconds=(span.start_ns - self._opened_ns) / 1e9,
+            phase_seconds={name: value / 1e9 for name, value in span.phase_ns.items()},
+            micro_batches=self._update.micro_batches,
+            loss=self._update.loss,
+        )
+        self._unwritten.append((record, self._update.tally))
+        self._update = _Update(0, TokenTally())
+
+    def _write(self, wait: bool) -> None:
+        """Queue the records whose token counts have arrived, in order."""
+        while self._unwritten and (wait or self._unwritten[0][1].ready()):
+            record, tally = self._unwritten.popleft()
+            if self._stream is not None:
+                self._stream.write(replace(record, tokens=tally.counts()).to_json())

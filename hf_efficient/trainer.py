@@ -1,0 +1,205 @@
+"""The trainer: a mixin for any Trainer, and the plain Trainer with it.
+
+It trains exactly as the class below it does. What it adds: the phases of every step in ``steps.jsonl``,
+evaluations that leave no trace in the training, evaluators of your own, and a check of the first step's
+gradients.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import nn
+from transformers import Trainer
+
+from hf_efficient.callbacks.four_bit_guard import FourBitGuard, keep_four_bit_trainable
+from hf_efficient.callbacks.gradient_check import GradientCheck
+from hf_efficient.callbacks.step_recorder import StepRecorderCallback
+from hf_efficient.measure.isolation import kept_modes, kept_random_state
+from hf_efficient.measure.recorder import StepRecorder
+
+__all__ = ["EfficientTrainer", "EfficientTrainerMixin", "Evaluator"]
+
+Evaluator = Callable[[Any], dict[str, float]]
+"""Takes the trainer, returns metrics by name; may run the model, generate, and draw random numbers."""
+
+if TYPE_CHECKING:
+    _Base = Trainer
+else:
+    _Base = object
+
+
+class EfficientTrainerMixin(_Base):
+    """Goes leftmost over ``Trainer``, ``SFTTrainer``, ``DPOTrainer``, ``RewardTrainer`` or your subclass.
+
+        class MyTrainer(EfficientTrainerMixin, SFTTrainer): ...
+
+    All other arguments go to the class below, untouched. A step's loss, gradients and weights are bit for bit
+    those of the class below; and evaluations, before or during training, do not change them.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        efficiency_dir: str | Path | None = None,
+        record_steps: bool = True,
+        check_gradients: bool = True,
+        extra_evaluators: Sequence[Evaluator] = (),
+        **kwargs: Any,
+    ) -> None:
+        """Build the trainer below.
+
+        Args:
+            efficiency_dir: where ``steps.jsonl`` goes; default: ``OUTPUT_DIR/efficiency``.
+            record_steps: write a record per optimizer step and rank while ``train()`` runs.
+            check_gradients: stop with TrainingCheckError where, in the first step, a trainable parameter gets
+                no gradient or a frozen layer passes none on.
+            extra_evaluators: run at the end of every evaluation, without gradients and in eval mode; their
+                metrics join the evaluation's, with its prefix, so that logs, best checkpoint and early
+                stopping see them. Where ``eval_dataset`` is a dict they run once for each of its data sets.
+        """
+        self._efficiency_dir = efficiency_dir
+        self._record_steps = record_steps
+        self._extra_evaluators = tuple(extra_evaluators)
+        self._recorder = StepRecorder()
+        self._gradient_check = GradientCheck() if check_gradients else None
+        self._evaluating = False
+        self._evaluated_at_step: int | None = None
+        super().__init__(*args, **kwargs)
+        self.add_callback(FourBitGuard())
+        if self._gradient_check is not None:
+            self.add_callback(self._gradient_check)
+        self.callback_handler.callbacks.insert(0, StepRecorderCallback(self._recorder))
+        keep_four_bit_trainable(self._module)  # what model_init made, or a trainer below adapted
+
+    def create_accelerator_and_postprocess(self) -> None:
+        """Also time the backward, which the Trainer runs through the accelerator."""
+        super().create_accelerator_and_postprocess()
+        if self.model is not None:
+            keep_four_bit_trainable(
+                self.model
+            )  # before a trainer below runs it, as DPO's precomputed reference does
+        backward = self.accelerator.backward
+
+        @functools.wraps(backward)
+        def timed_backward(*args: Any, **kwargs: Any) -> None:
+            with self._recorder.phase("backward"):
+                backward(*args, **kwargs)
+
+        self.accelerator.backward = timed_backward
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """Train, and record the steps of this call as one segment of ``steps.jsonl``."""
+        if self._record_steps:
+            self._recorder.open(self._efficiency_path(), self.args.process_index)
+        self._evaluated_at_step = None
+        try:
+            result = super().train(*args, **kwargs)
+        finally:
+            self._recorder.close()
+            if self._gradient_check is not None:
+                self._gradient_check.remove_hooks()
+        if self._evaluated_at_step == self.state.global_step:
+            self._module.eval()  # as the Trainer leaves it when it evaluates last
+        return result
+
+    def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
+        """Fetch the micro-batches of a step: its data wait."""
+        self._recorder.end("data_wait")
+        self._recorder.next_step()
+        with self._recorder.phase("data_wait"):
+            batches, items = super().get_batch_samples(*args, **kwargs)
+        self._recorder.add_batches(batches)
+        return batches, items
+
+    def _prepare_inputs(self, *args: Any, **kwargs: Any) -> Any:
+        with self._recorder.phase("host_to_device"):
+            return super()._prepare_inputs(*args, **kwargs)
+
+    def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the forward and the loss."""
+        with self._recorder.phase("forward"):
+            return super().compute_loss(*args, **kwargs)
+
+    def _clip_grad_norm(self, *args: Any, **kwargs: Any) -> Any:
+        with self._recorder.phase("optimizer"):
+            return super()._clip_grad_norm(*args, **kwargs)
+
+    def _get_grad_norm(self, *args: Any, **kwargs: Any) -> Any:
+        with self._recorder.phase("optimizer"):
+            return super()._get_grad_norm(*args, **kwargs)
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """Log; the step's record takes the loss that the Trainer has read."""
+        if "loss" in logs:
+            self._recorder.loss_logged(logs["loss"])
+        with self._recorder.phase("logging", opaque=True):
+            super().log(logs, *args, **kwargs)
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Evaluate, and leave the random generators and a running training as they were."""
+        if self.is_in_train:
+            self._recorder.start_loop()
+            self._evaluated_at_step = self.state.global_step
+        evaluating, self._evaluating = self._evaluating, True
+        try:
+            with self._recorder.phase("evaluation", opaque=True), self._unnoticed():
+                return super().evaluate(*args, **kwargs)
+        finally:
+            self._evaluating = evaluating
+
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the evaluation's batches, then the extra evaluators (not in ``predict``)."""
+        output = super().evaluation_loop(*args, **kwargs)
+        if self._evaluating and output.metrics is not None:
+            prefix = kwargs.get("metric_key_prefix", args[4] if len(args) > 4 else "eval") + "_"
+            for evaluator in self._extra_evaluators:
+                with torch.no_grad(), kept_modes(self._module):
+                    metrics = evaluator(self)
+                for name, value in metrics.items():
+                    output.metrics[name if name.startswith(prefix) else prefix + name] = value
+        return output
+
+    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        with self._recorder.phase("checkpointing", opaque=True):
+            super()._save_checkpoint(*args, **kwargs)
+
+    def _finalize_training(self, *args: Any, **kwargs: Any) -> Any:
+        self._recorder.end_loop()
+        return super()._finalize_training(*args, **kwargs)
+
+    def _efficiency_path(self) -> Path:
+        if self._efficiency_dir is not None:
+            return Path(self._efficiency_dir)
+        return Path(str(self.args.output_dir)) / "efficiency"
+
+    @property
+    def _module(self) -> nn.Module:
+        return cast(nn.Module, self.model)
+
+    @contextmanager
+    def _unnoticed(self) -> Iterator[None]:
+        """What happens inside leaves no trace in a training that goes on."""
+        with kept_random_state(self.args.device):
+            if not self.is_in_train:
+                yield
+                return
+            gradients = self.accelerator.gradient_state
+            synced, loaders = gradients.sync_gradients, list(gradients.dataloader_references)
+            try:
+                with kept_modes(self._module):
+                    yield
+            finally:
+                gradients._set_sync_gradients(synced)
+                for loader in gradients.dataloader_references:
+                    if not any(loader is known for known in loaders):  # one that an evaluator left half-read
+                        gradients._remove_dataloader(loader)
+
+
+class EfficientTrainer(EfficientTrainerMixin, Trainer):
+    """The plain ``Trainer``, with every one of its arguments, and the mixin's."""
