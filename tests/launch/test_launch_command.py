@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import pytest
+
+from hf_efficient.launch import command
+from hf_efficient.launch.command import accelerate_command, printable
+from hf_efficient.recipe.schema import Recipe
+
+
+def recipe(processes=1, **train) -> Recipe:
+    return Recipe(
+        name="t",
+        model={"id": "m"},
+        data={"train": [{"path": "x"}]},
+        train=train,
+        distributed={"processes": processes},
+        output_dir="o",
+    )
+
+
+@pytest.fixture(autouse=True)
+def _plain_accelerate(monkeypatch):
+    monkeypatch.setattr(command, "_accelerate", lambda: "accelerate")
+
+
+def test_one_process():
+    got = accelerate_command(recipe(), "r.yaml", ["a.b=1 2", "--resume"], device_count=0)
+    assert printable(got) == (
+        "accelerate launch --quiet --num_machines=1 --num_processes=1 --mixed_precision=bf16 --dynamo_backend=no "
+        "-m hf_efficient.train r.yaml 'a.b=1 2' --resume"
+    )
+
+
+@pytest.mark.parametrize(
+    ("train", "precision"), [({"fp16": True}, "fp16"), ({"bf16": False}, "no"), ({"bf16": True}, "bf16"), ({}, "bf16")]
+)
+def test_the_precision_is_the_training_arguments(train, precision):
+    assert f"--mixed_precision={precision}" in accelerate_command(recipe(**train), "r", [], device_count=0)
+
+
+def test_processes_named_and_automatic():
+    assert "--multi_gpu" not in accelerate_command(recipe("auto"), "r", [], device_count=0)
+    four = accelerate_command(recipe("auto"), "r", [], device_count=4)
+    assert "--num_processes=4" in four
+    assert "--multi_gpu" in four
+    assert "--num_processes=2" in accelerate_command(recipe(2), "r", [], device_count=8)
