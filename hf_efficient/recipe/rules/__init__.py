@@ -1,0 +1,33 @@
+"""Contradictions between the sections of a recipe: what each section alone cannot know.
+
+A rule is a pure function of the ``Settings``; it says which keys it reads, so that it is left out where one
+of them is itself wrong. To add one: write it in the file of its subject and name it in ``RULES``.
+"""
+
+from __future__ import annotations
+
+from hf_efficient.recipe.rules import adapter, evaluation, method, packing, training
+from hf_efficient.recipe.rules.settings import Contradiction, Rule, Settings
+
+__all__ = ["RULES", "Contradiction", "Rule", "Settings"]
+
+RULES: tuple[Rule, ...] = (
+    adapter.quantization_needs_qlora,
+    adapter.full_has_no_adapter,
+    adapter.eight_bit_has_no_four_bit_options,
+    training.one_half_precision,
+    training.checkpointing_arguments_need_checkpointing,
+    training.loader_options_need_workers,
+    packing.attention_keeps_examples_apart,
+    packing.packing_needs_a_length,
+    packing.padding_free_has_no_length,
+    evaluation.one_source_of_examples,
+    evaluation.evaluating_needs_examples,
+    evaluation.scheduler_needs_evaluations,
+    evaluation.best_model_needs_evaluations,
+    evaluation.best_model_is_saved,
+    evaluation.early_stopping_needs_evaluations,
+    evaluation.best_metric_is_computed,
+    method.dpo_reads_preferences,
+    method.dpo_has_its_own_metrics,
+)
