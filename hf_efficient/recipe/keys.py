@@ -67,7 +67,7 @@ def section_at(path: KeyPath) -> type[Section] | None:
 
 
 def meant_key(path: KeyPath, train_names: Iterable[str]) -> KeyPath | None:
-    """The valid path that an unknown one was probably meant to be: the same name elsewhere, or a close one."""
+    """The valid path that an unknown one was meant to be: the same name elsewhere, or a close one."""
     key = str(path[-1])
     names = list(train_names)
     here = names if path[:-1] == ("train",) else list(_names_at(path[:-1]))

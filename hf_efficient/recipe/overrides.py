@@ -25,7 +25,7 @@ def apply_overrides(
         tree: the recipe below; it is not changed.
         overrides: flags as typed. The value is YAML; a mapping is merged, anything else replaces what was there.
             A number in the key is an index where the tree has a list; the index after the last appends.
-        known: False where the tree below could not be read: only the form of the flags is checked then.
+        known: False where the tree could not be read: only the form of the flags is checked then.
 
     Returns:
         The new tree, and what is wrong with the flags.

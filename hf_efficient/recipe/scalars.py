@@ -1,7 +1,7 @@
 """Plain YAML scalars read as YAML 1.2's core schema reads them.
 
-PyYAML speaks YAML 1.1, in which ``no`` is false, ``010`` is eight, ``12:30`` is a number of minutes and ``2e-4``
-is text. None of this is what somebody who writes a recipe means.
+PyYAML speaks YAML 1.1, in which ``no`` is false, ``010`` is eight, ``12:30`` is a number of minutes and
+``2e-4`` is text. None of this is what somebody who writes a recipe means.
 """
 
 from __future__ import annotations

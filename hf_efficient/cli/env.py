@@ -1,0 +1,63 @@
+"""``hf-efficient env``: versions and hardware."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from hf_efficient.hardware.environment import Environment, GpuFacts
+
+__all__ = ["env"]
+
+
+def env(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """Print versions and hardware, to paste into a bug report.
+
+    Example: hf-efficient env --json
+    """
+    from hf_efficient.hardware.environment import describe_environment
+
+    found = describe_environment()
+    if as_json:
+        print(json.dumps(found.to_dict(), indent=2))
+        return
+    rows = _rows(found)
+    width = max(len(name) for name, _ in rows)
+    for name, value in rows:
+        print(f"{name:<{width}}  {value}")
+
+
+def _rows(found: Environment) -> list[tuple[str, str]]:
+    cores = f"{_or_unknown(found.physical_cores)} physical, {_or_unknown(found.logical_cores)} logical"
+    rows = [
+        *((name, version or "not installed") for name, version in found.versions.items()),
+        ("python", found.python),
+        ("platform", found.platform),
+        ("cpu", _or_unknown(found.cpu)),
+        ("cores", f"{cores}, {_or_unknown(found.usable_cores)} usable"),
+        ("memory", _gib(found.memory_bytes)),
+        *((f"gpu {index}", _gpu(gpu)) for index, gpu in enumerate(found.gpus or ())),
+    ]
+    if not found.gpus:
+        rows.append(
+            ("gpu", "unknown: torch cannot be imported" if found.gpus is None else "none that torch can use")
+        )
+    rows += [("driver", found.driver or "none"), ("cuda", found.cuda or "none (torch's build)")]
+    dirty = {True: " with changes", False: "", None: ""}[found.git_dirty]
+    return [*rows, ("git", f"{found.git_commit}{dirty}" if found.git_commit else "no repository here")]
+
+
+def _gpu(gpu: GpuFacts) -> str:
+    capability = f", capability {gpu.capability}" if gpu.capability else ""
+    return f"{gpu.name}, {_gib(gpu.memory_bytes)}{capability}"
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.1f} GiB"
+
+
+def _or_unknown(value: object) -> str:
+    return "unknown" if value is None else str(value)

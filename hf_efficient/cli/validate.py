@@ -1,0 +1,42 @@
+"""``hf-efficient validate``: check a recipe, tell all its problems."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Annotated
+
+import typer
+
+__all__ = ["validate"]
+
+
+def validate(
+    recipe: Annotated[
+        str, typer.Argument(metavar="RECIPE", help="A recipe file, or the name of a shipped one.")
+    ],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="a.b=value", help="Values that replace the recipe's.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Check a recipe and tell all its problems at once; exit code 2 where there are any.
+
+    Example: hf-efficient validate recipes/llama3.1-8b/qlora.yaml train.max_length=4096
+    """
+    from hf_efficient.errors import RecipeError
+    from hf_efficient.recipe.load import load_recipe
+
+    try:
+        loaded = load_recipe(recipe, overrides or [])
+    except RecipeError as error:
+        if not as_json:
+            raise
+        problems = [dataclasses.asdict(problem) for problem in error.problems]
+        print(json.dumps({"ok": False, "problems": problems}, indent=2))
+        raise typer.Exit(error.exit_code) from error
+    if as_json:
+        told = {"name": loaded.name, "method": loaded.method, "adapter": loaded.adapter.method}
+        print(json.dumps({"ok": True, **told, "path": str(loaded.path)}, indent=2))
+    else:
+        print(f"ok: {loaded.name} ({loaded.method}, {loaded.adapter.method})")
