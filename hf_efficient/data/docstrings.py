@@ -1,0 +1,195 @@
+"""The embedded data set ``builtin:python-docstrings``: this Python's own documentation as chats.
+
+The standard library's sources are parsed, never imported. A request with the module, the class and the signature is
+the user's message; the docstring is the answer. The same Python gives the same examples in the same order.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import inspect
+import re
+import sysconfig
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+__all__ = [
+    "ALGORITHM_VERSION",
+    "EVAL_PERCENT",
+    "SPLITS",
+    "build_docstring_chats",
+    "docstring_split",
+    "split_of",
+]
+
+ALGORITHM_VERSION = 1
+"""Raised whenever the same sources would give other examples; part of the key of the tokenised cache."""
+
+SPLITS = ("train", "eval")
+EVAL_PERCENT = 5
+
+_SKIPPED_FOLDERS = frozenset(
+    [
+        "__pycache__",
+        "ensurepip",
+        "idlelib",
+        "lib2to3",
+        "site-packages",
+        "dist-packages",
+        "test",
+        "tests",
+        "turtledemo",
+    ]
+)
+_SHORTEST, _LONGEST, _PARAGRAPHS = 20, 600, 3
+_BOILERPLATE = frozenset(["internal", "not implemented", "see base class", "deprecated", "todo", "docstring"])
+
+_Documented = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A documented definition: where it is, what its head looks like, and what is said of it."""
+
+    module: str
+    qualname: str
+    owner: str
+    head: str
+    kind: str
+    docstring: str
+
+
+def build_docstring_chats(root: Path | None = None) -> list[dict[str, Any]]:
+    """All examples, in the order of the sorted module paths and then of the source lines.
+
+    Args:
+        root: folder of the sources; default: the standard library of the running Python.
+
+    Returns:
+        Dicts with ``messages`` (a user and an assistant message), ``module``, ``qualname`` and ``split``. No two
+        have the same docstring, compared without case, punctuation and white space.
+    """
+    root = Path(sysconfig.get_paths()["stdlib"]) if root is None else root
+    seen: set[str] = set()
+    chats = []
+    for path in _sources(root):
+        for found in _documented(path, root):
+            fingerprint = re.sub(r"[\W_]+", "", found.docstring).lower()
+            if fingerprint not in seen:
+                seen.add(fingerprint)
+                chats.append(_chat(found))
+    return chats
+
+
+def docstring_split(split: str, root: Path | None = None) -> list[dict[str, Any]]:
+    """The examples of one of ``SPLITS``, see :func:`build_docstring_chats`."""
+    return [chat for chat in build_docstring_chats(root) if chat["split"] == split]
+
+
+def split_of(module: str, qualname: str) -> Literal["train", "eval"]:
+    """On which side a definition lies: 5 in 100 by a hash of its full name.
+
+    All definitions of one full name (a property's getter and setter, a fallback in an ``except ImportError``) lie
+    together, and no docstring occurs twice, so the sides share neither.
+    """
+    digest = hashlib.sha256(f"{module}:{qualname}".encode()).digest()
+    return "eval" if int.from_bytes(digest[:8], "big") % 100 < EVAL_PERCENT else "train"
+
+
+def _sources(root: Path) -> Iterator[Path]:
+    for path in sorted(root.iterdir(), key=lambda entry: entry.name):
+        if path.is_dir():
+            if path.name not in _SKIPPED_FOLDERS and not path.name.startswith("config-"):
+                yield from _sources(path)
+        elif path.suffix == ".py":
+            yield path
+
+
+def _documented(path: Path, root: Path) -> Iterator[_Found]:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # invalid escapes in somebody else's sources
+            tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError, OSError, RecursionError):
+        return  # a template or a file for another Python: not a source of ours
+    parts = path.relative_to(root).with_suffix("").parts
+    module = ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
+    yield from _visit(tree, module, ())
+
+
+def _visit(node: ast.AST, module: str, owners: tuple[str, ...]) -> Iterator[_Found]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            docstring = _clean(ast.get_docstring(child, clean=False) or "")
+            if docstring and _is_public(child.name):
+                kind = "class" if isinstance(child, ast.ClassDef) else "method" if owners else "function"
+                qualname = ".".join((*owners, child.name))
+                yield _Found(module, qualname, ".".join(owners), _head(child), kind, docstring)
+            if isinstance(child, ast.ClassDef):
+                yield from _visit(child, module, (*owners, child.name))
+        elif isinstance(child, ast.If | ast.Try):
+            yield from _visit(child, module, owners)
+
+
+def _is_public(name: str) -> bool:
+    return not name.startswith("_") or (name.startswith("__") and name.endswith("__") and len(name) > 4)
+
+
+def _head(node: _Documented) -> str:
+    """The definition without its body: decorators, name, arguments or base classes, return type."""
+    lines = [f"@{ast.unparse(decorator)}" for decorator in node.decorator_list]
+    if isinstance(node, ast.ClassDef):
+        bases = ", ".join(ast.unparse(base) for base in [*node.bases, *node.keywords])
+        lines.append(f"class {node.name}({bases}):" if bases else f"class {node.name}:")
+        lines.extend(f"    def __init__({ast.unparse(init.args)})" for init in _constructors(node))
+    else:
+        keyword = "async def" if isinstance(node, ast.AsyncFunctionDef) else "def"
+        returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
+        lines.append(f"{keyword} {node.name}({ast.unparse(node.args)}){returns}:")
+    return "\n".join(line for line in lines if len(line) <= 400)
+
+
+def _constructors(node: ast.ClassDef) -> list[ast.FunctionDef]:
+    return [item for item in node.body if isinstance(item, ast.FunctionDef) and item.name == "__init__"][:1]
+
+
+def _clean(raw: str) -> str:
+    """The docstring as it is learnt: no doctest sessions, at most three paragraphs of 600 characters in all.
+
+    Empty where nothing worth learning is left.
+    """
+    kept: list[str] = []
+    for paragraph in re.split(r"\n\s*\n", inspect.cleandoc(raw)):
+        paragraph = paragraph.strip("\n").rstrip()
+        if ">>>" in paragraph or not paragraph.strip():
+            continue
+        if len(kept) == _PARAGRAPHS or (kept and len("\n\n".join([*kept, paragraph])) > _LONGEST):
+            break
+        kept.append(paragraph)
+    while kept and kept[-1].endswith(":"):  # announces something that was left out
+        kept.pop()
+    text = "\n\n".join(kept).strip()
+    letters = sum(character.isalpha() for character in text)
+    is_ascii = sum(character.isascii() for character in text) >= 0.98 * len(text)
+    plain = re.sub(r"[^a-z ]", "", text.lower()).strip()
+    if not _SHORTEST <= len(text) <= _LONGEST or not is_ascii or plain in _BOILERPLATE:
+        return ""
+    return text if letters >= len(text) / 2 else ""
+
+
+def _chat(found: _Found) -> dict[str, Any]:
+    owner = f" of the class {found.owner}" if found.owner else ""
+    request = f"Write the docstring of this {found.kind}{owner} in the Python module {found.module}:\n\n{found.head}"
+    return {
+        "messages": [
+            {"role": "user", "content": request},
+            {"role": "assistant", "content": found.docstring},
+        ],
+        "module": found.module,
+        "qualname": found.qualname,
+        "split": split_of(found.module, found.qualname),
+    }

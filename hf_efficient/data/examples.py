@@ -1,0 +1,210 @@
+"""From the sources of a recipe to two canonical data sets: training and evaluation."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Any, Literal
+
+import datasets
+import pyarrow as pa
+
+from hf_efficient.data.formats import FORMATS, check_columns, convert, recognise, rename
+from hf_efficient.data.kinds import CHAT_KINDS, Kind, add_system, common_kind, features_of, kind_of, recast
+from hf_efficient.data.mix import capped, held_out, weighted
+from hf_efficient.data.readers import Row
+from hf_efficient.data.sources import Source, open_source
+from hf_efficient.errors import DataError
+from hf_efficient.recipe.schema import DataSection, SourceSection
+
+__all__ = ["RawData", "build_raw", "open_sources"]
+
+_LOGGER = logging.getLogger(__name__)
+_CHUNK = 5000
+
+
+@dataclass(frozen=True)
+class RawData:
+    """Canonical examples before tokenisation, each with its ``where``.
+
+    Attributes:
+        train: weighted, capped training examples.
+        eval: evaluation examples; None where the recipe has none.
+        kind: of the training examples.
+    """
+
+    train: datasets.Dataset
+    eval: datasets.Dataset | None
+    kind: Kind
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """A source with its first row read, so that its layout is known."""
+
+    source: Source
+    format: str
+    kind: Kind
+    rows: Iterator[Row]
+
+
+def open_sources(data: DataSection) -> tuple[list[Source], list[Source]]:
+    """All sources of training and of evaluation, found but not read.
+
+    Raises:
+        DataError: see :func:`hf_efficient.data.sources.open_source`.
+    """
+    return _open(data.train, "data.train"), _open(data.eval, "data.eval")
+
+
+def build_raw(
+    data: DataSection,
+    sources: tuple[Sequence[Source], Sequence[Source]],
+    seed: int,
+    method: Literal["sft", "dpo"] = "sft",
+    completion_only: bool = False,
+    text_column: str = "text",
+) -> RawData:
+    """Read, check, convert, split, weigh and cap.
+
+    The held-out share is taken before the weights, so that no copy of an example lies on both sides.
+
+    Args:
+        data: the recipe's section.
+        sources: from :func:`open_sources`.
+        seed: of every draw.
+        method: ``dpo`` reads preference pairs, ``sft`` everything else.
+        completion_only: whether the loss is explicitly asked for on completions alone; chats are then cut into prompt
+            and last answer, and other layouts refused.
+        text_column: the file's name of the format ``text``'s column.
+
+    Raises:
+        DataError: any fault of the data, with source and row.
+    """
+    train = [_peek(source, method, text_column) for source in sources[0]]
+    evaluation = [_peek(source, method, text_column) for source in sources[1]]
+    kind = _target(train, completion_only)
+    _check_system(data, [*train, *evaluation])
+    parts = [_dataset(opened, kind, data.system) for opened in train]
+    held: list[list[int]] = [[] for _ in parts]
+    kept = [list(range(len(part))) for part in parts]
+    if data.eval_fraction is not None and not evaluation:
+        kept, held = _hold_out([len(part) for part in parts], data.eval_fraction, seed)
+    for index, opened in enumerate(train):
+        kept[index] = (
+            weighted(kept[index], opened.source.section.weight, f"{seed}:train:{index}")
+            if kept[index]
+            else []
+        )
+    trained = _joined(parts, kept, data.max_train_examples, f"{seed}:max_train")
+    if evaluation:
+        parts = [_dataset(opened, _eval_kind(evaluation, kind), data.system) for opened in evaluation]
+        held = [
+            weighted(range(len(part)), opened.source.section.weight, f"{seed}:eval:{index}")
+            for index, (opened, part) in enumerate(zip(evaluation, parts, strict=True))
+        ]
+    evaluated = _joined(parts, held, data.max_eval_examples, f"{seed}:max_eval") if any(held) else None
+    return RawData(trained, evaluated, kind)
+
+
+def _open(sections: Sequence[SourceSection], key: str) -> list[Source]:
+    return [open_source(section, f"{key}.{index}") for index, section in enumerate(sections)]
+
+
+def _peek(source: Source, method: Literal["sft", "dpo"], text_column: str) -> _Opened:
+    section = source.section
+    check_columns(section.columns, section.format, source.key)
+    _check_method(section, method, source.key)
+    rows = source.rows()
+    first = next(rows)
+    columns = dict(section.columns)
+    if text_column != "text" and "text" not in columns and section.format in ("text", "auto"):
+        columns |= {"text": text_column} if text_column in first.value else {}
+    renamed = rename(first, columns)
+    name = (
+        recognise(renamed.value, method, f"{source.key} ({first.where})")
+        if section.format == "auto"
+        else section.format
+    )
+    return _Opened(
+        source, name, kind_of(convert(renamed, name)), (rename(row, columns) for row in chain([first], rows))
+    )
+
+
+def _check_method(section: SourceSection, method: str, key: str) -> None:
+    if section.format != "auto" and FORMATS[section.format].method != method:
+        fitting = ", ".join(name for name, one in FORMATS.items() if one.method == method)
+        raise DataError(
+            f"{key}.format: {section.format} does not go with `method: {method}`, which reads {fitting}."
+        )
+
+
+def _target(train: Sequence[_Opened], completion_only: bool) -> Kind:
+    kind = common_kind({_name(opened): opened.kind for opened in train})
+    if not completion_only:
+        return kind
+    if kind == "text":
+        raise DataError(
+            f"train.completion_only_loss: {_name(train[0])} is plain text, which has no completion. Leave it out, or "
+            "use a layout with prompt and completion."
+        )
+    return "chat_pair" if kind == "messages" else kind
+
+
+def _eval_kind(evaluation: Sequence[_Opened], train_kind: Kind) -> Kind:
+    """The training kind where the evaluation data can take it, so that both losses mean the same."""
+    kind = common_kind({_name(opened): opened.kind for opened in evaluation})
+    return train_kind if {kind, train_kind} == {"messages", "chat_pair"} else kind
+
+
+def _check_system(data: DataSection, opened: Sequence[_Opened]) -> None:
+    for one in opened:
+        if data.system is not None and one.kind not in CHAT_KINDS:
+            raise DataError(
+                f"data.system: {_name(one)} has strings, not chats, so a system message cannot be put first."
+            )
+
+
+def _name(opened: _Opened) -> str:
+    return f"{opened.source.key} ({opened.source.section.path})"
+
+
+def _dataset(opened: _Opened, kind: Kind, system: str | None) -> datasets.Dataset:
+    """All rows in one Arrow table, built in chunks: a column of several gigabytes would overflow one chunk."""
+    features = features_of(kind)
+    rows = (_canonical(row, opened, kind, system) for row in opened.rows)
+    tables = []
+    while chunk := list(islice(rows, _CHUNK)):
+        tables.append(pa.Table.from_pylist(chunk, schema=features.arrow_schema))
+    return datasets.Dataset(pa.concat_tables(tables))
+
+
+def _canonical(row: Row, opened: _Opened, kind: Kind, system: str | None) -> dict[str, Any]:
+    canonical = recast(convert(row, opened.format), kind, row.where)
+    if system is not None:
+        canonical = add_system(canonical, system)
+    return {**canonical, "where": row.where}
+
+
+def _hold_out(sizes: Sequence[int], fraction: float, seed: int) -> tuple[list[list[int]], list[list[int]]]:
+    """``held_out`` over all sources together, given back per source."""
+    sides = held_out(sum(sizes), fraction, f"{seed}:eval_fraction")
+    result = []
+    for side in sides:
+        parts, start = [], 0
+        for size in sizes:
+            parts.append([index - start for index in side if start <= index < start + size])
+            start += size
+        result.append(parts)
+    return result[0], result[1]
+
+
+def _joined(
+    parts: Sequence[datasets.Dataset], indices: Sequence[Sequence[int]], most: int | None, seed: str
+) -> datasets.Dataset:
+    joined = datasets.concatenate_datasets(
+        [part.select(rows) for part, rows in zip(parts, indices, strict=True) if rows]
+    )
+    return joined.select(capped(range(len(joined)), most, seed))

@@ -1,0 +1,303 @@
+"""The layouts of a row, how they are recognised, and each one's way to the canonical columns.
+
+Canonical rows are what TRL reads:
+
+    messages             {"messages": [{"role", "content"}, ...]}
+    prompt, completion   strings, or lists of messages
+    text                 {"text": string}
+    preference           {"prompt", "chosen", "rejected"}: strings, or lists of messages
+
+Everything here is a pure function of one row.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from hf_efficient.data.readers import Row
+from hf_efficient.errors import DataError
+
+__all__ = ["FORMATS", "ROLES", "Format", "check_columns", "convert", "recognise", "rename"]
+
+ROLES = ("system", "user", "assistant", "tool")
+_SHAREGPT_ROLES = {
+    "human": "user",
+    "gpt": "assistant",
+    "bot": "assistant",
+    "chatgpt": "assistant",
+    "model": "assistant",
+}
+
+Canonical = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Format:
+    """One layout.
+
+    Attributes:
+        required: columns that every row has.
+        optional: columns that are used where a row has them.
+        method: which training reads it.
+        shape: what the columns hold, for messages.
+        convert: one row in this layout to the canonical columns.
+    """
+
+    required: tuple[str, ...]
+    optional: tuple[str, ...]
+    method: Literal["sft", "dpo"]
+    shape: str
+    convert: Callable[[Row], Canonical]
+
+
+def recognise(columns: Collection[str], method: Literal["sft", "dpo"], where: str) -> str:
+    """Name of the first format of ``FORMATS`` whose required columns are all there.
+
+    Raises:
+        DataError: none is; lists the columns found and the formats.
+    """
+    for name, layout in FORMATS.items():
+        if layout.method == method and set(layout.required) <= set(columns):
+            return name
+    known = "; ".join(
+        f"{name} ({', '.join(one.required)})" for name, one in FORMATS.items() if one.method == method
+    )
+    hint = ""
+    if method == "sft" and {"chosen", "rejected"} <= set(columns):
+        hint = " These look like preference pairs: they are for `method: dpo`."
+    raise DataError(
+        f"{where}: the layout of the rows is not recognised. Columns found: {', '.join(sorted(columns)) or 'none'}. "
+        f"Known formats: {known}. Rename with `columns`, e.g. columns: {{prompt: question}}.{hint}"
+    )
+
+
+def check_columns(columns: Mapping[str, str], format_name: str, key: str) -> None:
+    """That every renamed column is one that the format (or, for ``auto``, any format) has.
+
+    Raises:
+        DataError: it is not; names the nearest.
+    """
+    formats = list(FORMATS.values()) if format_name == "auto" else [FORMATS[format_name]]
+    known = sorted({column for one in formats for column in (*one.required, *one.optional)})
+    for column in columns:
+        if column not in known:
+            near = difflib.get_close_matches(column, known, n=1)
+            hint = f" Did you mean {near[0]}?" if near else ""
+            raise DataError(
+                f"{key}.columns: {column!r} is not a column of the format ({', '.join(known)}).{hint} "
+                "Write the format's own name first: {prompt: question}."
+            )
+
+
+def rename(row: Row, columns: Mapping[str, str]) -> Row:
+    """The row with the format's own names; the file's names of renamed columns are gone.
+
+    Raises:
+        DataError: the row has no column of the file's name.
+    """
+    if not columns:
+        return row
+    for ours, theirs in columns.items():
+        if theirs not in row.value:
+            found = ", ".join(row.value) or "none"
+            raise DataError(
+                f"{row.where}: there is no column {theirs!r} (columns: {{{ours}: {theirs}}}); columns found: {found}."
+            )
+    rest = {name: value for name, value in row.value.items() if name not in columns.values()}
+    return Row(row.where, {**rest, **{ours: row.value[theirs] for ours, theirs in columns.items()}})
+
+
+def convert(row: Row, format_name: str) -> Canonical:
+    """The canonical columns of a row in the named format.
+
+    Raises:
+        DataError: names the row and the field, and says what the format expects.
+    """
+    layout = FORMATS[format_name]
+    for column in layout.required:
+        if row.value.get(column) is None:
+            problem = "is null" if column in row.value else "is missing"
+            found = ", ".join(row.value) or "none"
+            raise DataError(
+                f"{row.where}: {column!r} {problem} (columns found: {found}); the format {format_name} expects "
+                f"{layout.shape}."
+            )
+    return layout.convert(row)
+
+
+def _messages(row: Row) -> Canonical:
+    messages = _chat(row.value["messages"], row.where, "messages")
+    _check_answered(messages, row.where, "messages")
+    return {"messages": messages}
+
+
+def _sharegpt(row: Row) -> Canonical:
+    messages = _chat(row.value["conversations"], row.where, "conversations")
+    _check_answered(messages, row.where, "conversations")
+    return {"messages": messages}
+
+
+def _prompt_completion(row: Row) -> Canonical:
+    return _pair(row, ("prompt", "completion"))
+
+
+def _alpaca(row: Row) -> Canonical:
+    request = _text(row.value["instruction"], row.where, "instruction")
+    given = row.value.get("input")
+    if given is not None and _text(given, row.where, "input").strip():
+        request = f"{request}\n\n{given}"
+    system = row.value.get("system")
+    prompt = [{"role": "user", "content": request}]
+    if system is not None and _text(system, row.where, "system").strip():
+        prompt.insert(0, {"role": "system", "content": system})
+    answer = _text(row.value["output"], row.where, "output")
+    return {"prompt": prompt, "completion": [{"role": "assistant", "content": answer}]}
+
+
+def _plain_text(row: Row) -> Canonical:
+    return {"text": _text(row.value["text"], row.where, "text")}
+
+
+def _preference(row: Row) -> Canonical:
+    chosen, rejected, prompt = row.value["chosen"], row.value["rejected"], row.value.get("prompt")
+    if isinstance(chosen, list) and isinstance(rejected, list) and not isinstance(prompt, list):
+        return _implicit_prompt(row)  # a string beside two whole chats repeats their first message
+    if prompt is None:
+        raise DataError(
+            f"{row.where}: 'prompt' is missing: the format preference expects {FORMATS['preference'].shape}."
+        )
+    return _pair(row, ("prompt", "chosen", "rejected"))
+
+
+def _implicit_prompt(row: Row) -> Canonical:
+    """Two chats that begin alike: the common messages are the prompt."""
+    chosen = _chat(row.value["chosen"], row.where, "chosen")
+    rejected = _chat(row.value["rejected"], row.where, "rejected")
+    common = 0
+    while common < min(len(chosen), len(rejected)) - 1 and chosen[common] == rejected[common]:
+        common += 1
+    if common == 0:
+        raise DataError(
+            f"{row.where}: 'chosen' and 'rejected' have no first message in common, and there is no list of messages "
+            "in 'prompt'."
+        )
+    return {"prompt": chosen[:common], "chosen": chosen[common:], "rejected": rejected[common:]}
+
+
+def _pair(row: Row, columns: tuple[str, ...]) -> Canonical:
+    """Columns that are all strings, or all lists of messages of which all but the first hold assistant turns."""
+    kinds = {isinstance(row.value[column], list) for column in columns}
+    if len(kinds) > 1:
+        raise DataError(
+            f"{row.where}: {', '.join(map(repr, columns))} are partly strings and partly lists of messages; use one."
+        )
+    if kinds == {False}:
+        return {column: _text(row.value[column], row.where, column) for column in columns}
+    canonical = {column: _chat(row.value[column], row.where, column) for column in columns}
+    for column in columns[1:]:
+        _check_answered(canonical[column], row.where, column)
+    return canonical
+
+
+def _text(value: Any, where: str, field: str) -> str:
+    if not isinstance(value, str):
+        raise DataError(f"{where}: {field!r} must be a string, found {_found(value)}.")
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise DataError(
+                f"{where}: {field!r} holds half a surrogate pair (at character {error.start}), which is no text."
+            ) from error
+    return value
+
+
+def _chat(value: Any, where: str, field: str) -> list[dict[str, str]]:
+    """Messages with ``role`` and ``content``, from those or from ShareGPT's ``from`` and ``value``."""
+    if not isinstance(value, list):
+        raise DataError(f"{where}: {field!r} must be a list of messages, found {_found(value)}.")
+    if not value:
+        raise DataError(f"{where}: {field!r} is an empty conversation.")
+    return [_message(message, where, f"{field}[{index}]") for index, message in enumerate(value)]
+
+
+def _message(message: Any, where: str, field: str) -> dict[str, str]:
+    if not isinstance(message, Mapping):
+        raise DataError(
+            f"{where}: {field!r} must be an object with role and content, found {_found(message)}."
+        )
+    who, what = ("from", "value") if "from" in message and "role" not in message else ("role", "content")
+    if message.get("tool_calls"):
+        raise DataError(
+            f"{where}: {field!r} has tool_calls, which are not supported; write them into the content."
+        )
+    for name in (who, what):
+        if message.get(name) is None:
+            problem = "is null" if name in message else "is missing"
+            raise DataError(
+                f"{where}: '{field}.{name}' {problem}; a message has role and content (or from and value)."
+            )
+    role = _text(message[who], where, f"{field}.{who}")
+    role = _SHAREGPT_ROLES.get(role, role) if who == "from" else role
+    if role not in ROLES:
+        known = ", ".join([*ROLES, *_SHAREGPT_ROLES] if who == "from" else ROLES)
+        raise DataError(f"{where}: '{field}.{who}' is {role!r}, an unknown role; known: {known}.")
+    return {"role": role, "content": _text(message[what], where, f"{field}.{what}")}
+
+
+def _check_answered(messages: list[dict[str, str]], where: str, field: str) -> None:
+    if all(message["role"] != "assistant" for message in messages):
+        raise DataError(f"{where}: {field!r} has no assistant turn, so there is nothing to learn from it.")
+
+
+def _found(value: Any) -> str:
+    names = {
+        dict: "an object",
+        list: "a list",
+        str: "a string",
+        bool: "a boolean",
+        int: "a number",
+        float: "a number",
+    }
+    return "null" if value is None else names.get(type(value), type(value).__name__)
+
+
+FORMATS: dict[str, Format] = {
+    "messages": Format(
+        ("messages",),
+        (),
+        "sft",
+        "messages: a list of {role, content}, at least one of them the assistant's",
+        _messages,
+    ),
+    "sharegpt": Format(
+        ("conversations",), (), "sft", "conversations: a list of {from: human|gpt|system, value}", _sharegpt
+    ),
+    "prompt_completion": Format(
+        ("prompt", "completion"),
+        (),
+        "sft",
+        "prompt and completion, both strings or both lists of messages",
+        _prompt_completion,
+    ),
+    "alpaca": Format(
+        ("instruction", "output"),
+        ("input", "system"),
+        "sft",
+        "instruction and output (and perhaps input and system), all strings",
+        _alpaca,
+    ),
+    "text": Format(("text",), (), "sft", "text: a string", _plain_text),
+    "preference": Format(
+        ("chosen", "rejected"),
+        ("prompt",),
+        "dpo",
+        "prompt, chosen and rejected, all strings or all lists of messages; without prompt, chosen and rejected are "
+        "chats that begin alike",
+        _preference,
+    ),
+}
+"""In the order in which ``auto`` tries them."""
