@@ -28,7 +28,6 @@ def train(
 
     Example: hf-efficient train quickstart/qlora train.learning_rate=1e-4
     """
-    from hf_efficient.errors import HfEfficientError
     from hf_efficient.hardware.devices import accelerator_count
     from hf_efficient.launch.command import accelerate_command, printable
     from hf_efficient.launch.flags import parse_flags
@@ -43,10 +42,7 @@ def train(
     print(f"$ {printable(command)}", flush=True)
     if dry_run:
         return
-    code = run_command(command)
-    if code and debug:
-        raise HfEfficientError(f"the run ended with exit code {code}")
-    raise SystemExit(code)
+    raise SystemExit(run_command(command))
 
 
 def run_command(command: list[str]) -> int:

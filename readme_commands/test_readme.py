@@ -1,0 +1,93 @@
+"""What the README shows, run as it stands there: the quickstart for real, the commands and the Python blocks shortened by nobody.
+
+Run after the other tests (``make test``), since the quickstart takes minutes on two cores.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+COMMANDS = re.search(r"<!-- commands: run by the tests -->\n```bash\n(.*?)```", README, re.DOTALL)
+PYTHON_BLOCKS = re.findall(r"<!-- python: run by the tests -->\n```python\n(.*?)```", README, re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty folder that sees the checkout's recipes, as a reader's own folder would not: outputs go here."""
+    folder = tmp_path_factory.mktemp("reader")
+    (folder / "recipes").symlink_to(ROOT / "recipes")
+    return folder
+
+
+def run(command: list[str], cwd: Path, timeout: int = 900) -> subprocess.CompletedProcess[str]:
+    scripts = str(Path(sys.executable).parent)
+    environment = {**os.environ, "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}"}
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout)
+
+
+def test_the_quickstart_learns():
+    """`make quickstart`, and what plain transformers and PEFT make of the adapter that it saved."""
+    done = run(["make", "quickstart"], ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    output = ROOT / "outputs/quickstart-qlora"
+    before, after = plain_losses(output)
+    print(f"plain transformers and PEFT: {before:.3f} before, {after:.3f} after")
+    assert after <= 0.85 * before
+
+
+def plain_losses(adapter: Path, examples: int = 48) -> tuple[float, float]:
+    """Token-weighted loss on the completions of the held-out split, without and with the adapter."""
+    import torch
+    from peft import AutoPeftModelForCausalLM
+    from transformers import AutoTokenizer
+
+    from hf_efficient.data.docstrings import load_docstring_chats
+
+    model = AutoPeftModelForCausalLM.from_pretrained(adapter).eval()
+    tokenizer = AutoTokenizer.from_pretrained(adapter)
+    total = {"with": 0.0, "without": 0.0}
+    count = 0
+    for row in load_docstring_chats("eval")[:examples]:
+        chat = row["messages"] if "messages" in row else row["prompt"] + row["completion"]
+        prompt = tokenizer.apply_chat_template(chat[:-1], add_generation_prompt=True, return_dict=True)["input_ids"]
+        ids = torch.tensor([tokenizer.apply_chat_template(chat, return_dict=True)["input_ids"][:256]])
+        labels = ids.clone()
+        labels[:, : len(prompt)] = -100
+        tokens = int((labels[:, 1:] != -100).sum())
+        count += tokens
+        with torch.no_grad():
+            total["with"] += model(input_ids=ids, labels=labels).loss.item() * tokens
+            with model.disable_adapter():
+                total["without"] += model(input_ids=ids, labels=labels).loss.item() * tokens
+    return total["without"] / count, total["with"] / count
+
+
+def test_the_commands(checkout: Path):
+    assert COMMANDS is not None
+    lines = COMMANDS.group(1).strip().splitlines()
+    assert len(lines) >= 9
+    for line in lines:
+        done = run(shlex.split(line), checkout)
+        assert done.returncode == 0, f"$ {line}\n{done.stdout}{done.stderr}"
+        assert "Traceback" not in done.stderr, f"$ {line}\n{done.stderr}"
+    assert (checkout / "outputs/short/merged/model.safetensors").is_file()
+
+
+@pytest.mark.parametrize("index", range(len(PYTHON_BLOCKS)))
+def test_the_python_blocks(index: int, checkout: Path, tiny_llama_dir: Path):
+    code = f"MODEL = {str(tiny_llama_dir)!r}\n{PYTHON_BLOCKS[index]}"
+    done = run([sys.executable, "-c", code], checkout)
+    assert done.returncode == 0, done.stderr
+
+
+def test_there_are_python_blocks():
+    assert len(PYTHON_BLOCKS) == 3
