@@ -1,0 +1,394 @@
+import json
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, LlamaConfig, LlamaForCausalLM
+from typer.testing import CliRunner
+
+from hf_efficient.errors import ModelError, OutputError
+from hf_efficient.launch import merge as merge_module
+from hf_efficient.launch.merge import merge_run
+from hf_efficient.launch.merge_check import relative_difference, tolerance_of
+from hf_efficient.recipe.schema import Recipe
+
+IDS = torch.tensor([[5, 80, 33, 120, 7, 61, 200, 42]])
+
+
+def nf4(compute=torch.float32):
+    return BitsAndBytesConfig(
+        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=compute
+    )
+
+
+def load(folder, dtype=torch.float32, quantization=None):
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, quantization_config=quantization)
+    for module in model.modules():
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            module.support_avx512bf16_for_cpu = False
+    return model.eval()
+
+
+def logits(model):
+    with torch.no_grad():
+        return model.eval()(input_ids=IDS).logits.float()
+
+
+def write_recipe(run_dir, base, *, quantization=None, **adapter):
+    recipe = Recipe.model_validate(
+        {
+            "name": "tiny",
+            "model": {"id": str(base), "dtype": "float32", "attn_implementation": "flash_attention_2"},
+            "adapter": {"method": "qlora" if quantization else "lora", "quantization": quantization, **adapter},
+            "data": {"train": [{"path": "chats.jsonl"}]},
+            "output_dir": str(run_dir),
+        }
+    )
+    path = run_dir / "efficiency" / "recipe.resolved.yaml"
+    path.parent.mkdir(parents=True)
+    path.write_text(yaml.safe_dump({"recipe": recipe.resolved(), "provenance": {}, "environment": {}}))
+
+
+def train(base, run_dir, quantization=None, recipe_quantization=None, recipe=True, dtype=torch.float32, **lora):
+    """An adapter with weights that matter (three large steps), saved as a run saves it; its logits."""
+    torch.manual_seed(0)
+    lora = {"r": 4, "lora_alpha": 8, "target_modules": "all-linear", **lora}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = get_peft_model(load(base, dtype, quantization), LoraConfig(task_type="CAUSAL_LM", **lora))
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.SGD(trainable, lr=3.0)
+    model.train()
+    for _ in range(3):
+        model(input_ids=IDS, labels=IDS).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.save_pretrained(run_dir)
+    if recipe:
+        write_recipe(run_dir, base, quantization=recipe_quantization)
+    return logits(model)
+
+
+NF4 = {"bits": 4, "type": "nf4", "double_quant": True, "compute_dtype": "float32"}
+
+
+@pytest.fixture
+def qlora_run(tiny_llama_dir, tmp_path):
+    return tmp_path / "run", train(tiny_llama_dir, tmp_path / "run", nf4(), NF4)
+
+
+@pytest.fixture
+def tied_base(tiny_llama_dir, tmp_path):
+    """A model whose head is its embedding."""
+    torch.manual_seed(1)
+    config = LlamaConfig.from_pretrained(tiny_llama_dir, tie_word_embeddings=True)
+    folder = tmp_path / "tied"
+    LlamaForCausalLM(config).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(tiny_llama_dir).save_pretrained(folder)
+    return folder
+
+
+def saved(folder):
+    return sorted(path.name for path in Path(folder).iterdir())
+
+
+@pytest.mark.parametrize(
+    "lora",
+    [
+        {},
+        {"use_dora": True},
+        {"use_rslora": True},
+        {"modules_to_save": ["embed_tokens", "lm_head"]},
+        {"bias": "all"},
+        {"target_modules": ["q_proj", "embed_tokens"]},
+    ],
+    ids=["lora", "dora", "rslora", "modules_to_save", "bias", "embedding"],
+)
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+def test_plain_transformers_loads_the_model_that_was_trained(tiny_llama_dir, tied_base, tmp_path, lora, tied):
+    base = tied_base if tied else tiny_llama_dir
+    trained = train(base, tmp_path / "run", **lora)
+    assert relative_difference(logits(load(base)), trained) > 1e-2  # training did something
+    report = merge_run(tmp_path / "run")
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "merged", dtype="auto")
+    assert torch.allclose(logits(merged), trained, rtol=1e-4, atol=1e-5)
+    assert merged.dtype == torch.float32
+    assert report.output == tmp_path / "run" / "merged"
+    assert report.base == "dense"
+    assert report.dtype == "float32"
+    assert report.tolerance == 1e-4
+    assert report.relative_difference < 1e-5
+    assert report.adapter_effect > 1e-2
+
+
+def test_head_and_embedding_stay_tied_where_the_adapter_left_them_so(tied_base, tmp_path):
+    train(tied_base, tmp_path / "a")
+    train(tied_base, tmp_path / "b", modules_to_save=["lm_head"])
+    merge_run(tmp_path / "a")
+    merge_run(tmp_path / "b")
+    tied = {}
+    for name in "ab":
+        config = json.loads((tmp_path / name / "merged" / "config.json").read_text())
+        model = load(tmp_path / name / "merged")
+        tied[name] = (config["tie_word_embeddings"], model.lm_head.weight is model.model.embed_tokens.weight)
+    assert tied == {"a": (True, True), "b": (False, False)}
+
+
+def test_adapter_on_a_tied_head_leaves_the_embedding_alone(tied_base, tmp_path):
+    trained = train(tied_base, tmp_path / "run", target_modules=["lm_head"])
+    merge_run(tmp_path / "run")
+    merged = load(tmp_path / "run" / "merged")
+    assert torch.allclose(logits(merged), trained, rtol=1e-4, atol=1e-5)
+    assert torch.equal(merged.model.embed_tokens.weight, load(tied_base).model.embed_tokens.weight)
+
+
+def test_qlora_is_merged_into_the_weights_it_was_trained_beside(qlora_run):
+    run_dir, trained = qlora_run
+    report = merge_run(run_dir)
+    merged = AutoModelForCausalLM.from_pretrained(run_dir / "merged", dtype="auto")
+    assert torch.allclose(logits(merged), trained, rtol=1e-4, atol=1e-5)
+    assert report.base == "dequantized"
+    assert report.relative_difference < 1e-5
+    assert "quantization_config" not in json.loads((run_dir / "merged" / "config.json").read_text())
+    assert not [path for path in run_dir.rglob("*") if path.name.startswith(".merging")]
+
+
+def test_qlora_merged_into_the_dense_weights_is_another_model(qlora_run, tiny_llama_dir):
+    run_dir, trained = qlora_run
+    report = merge_run(run_dir, run_dir / "dense", base="dense")
+    merged = logits(load(run_dir / "dense"))
+    on_dense = logits(PeftModel.from_pretrained(load(tiny_llama_dir), run_dir))
+    assert report.base == "dense"
+    assert torch.allclose(merged, on_dense, rtol=1e-4, atol=1e-5)
+    assert relative_difference(merged, trained) > 3e-2
+
+
+@pytest.mark.parametrize("lora", [{"use_dora": True}, {"modules_to_save": ["lm_head"]}], ids=["dora", "lm_head"])
+def test_qlora_variants(tied_base, tmp_path, lora):
+    trained = train(tied_base, tmp_path / "run", nf4(), NF4, **lora)
+    merge_run(tmp_path / "run")
+    assert torch.allclose(logits(load(tmp_path / "run" / "merged")), trained, rtol=1e-4, atol=1e-5)
+
+
+def test_eight_bit(tiny_llama_dir, tmp_path):
+    trained = train(tiny_llama_dir, tmp_path / "run", BitsAndBytesConfig(load_in_8bit=True), {"bits": 8})
+    report = merge_run(tmp_path / "run")
+    assert report.base == "dequantized"
+    assert report.tolerance == 1e-1  # activations were rounded to 8 bits in training, and no longer are
+    assert relative_difference(logits(load(tmp_path / "run" / "merged")), trained) < 3e-2
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("bfloat16", 1e-1), ("float16", 2e-2), ("float32", 1e-4)])
+def test_data_type_of_the_merged_weights(qlora_run, dtype, tolerance):
+    run_dir, trained = qlora_run
+    report = merge_run(run_dir, run_dir / dtype, dtype)
+    merged = AutoModelForCausalLM.from_pretrained(run_dir / dtype, dtype="auto")
+    assert {parameter.dtype for parameter in merged.parameters()} == {getattr(torch, dtype)}
+    assert (report.dtype, report.tolerance) == (dtype, tolerance)
+    assert relative_difference(logits(merged), trained) < tolerance / 2
+
+
+def test_tolerance_is_that_of_the_coarsest_type():
+    assert tolerance_of("float32", "float32") == 1e-4
+    assert tolerance_of("float32", "float16") == 2e-2
+    assert tolerance_of("float32", "bfloat16", "float16") == 1e-1
+    assert tolerance_of("float32", "int8") == 1e-1
+
+
+def test_relative_difference():
+    # ||(0.3, 0.4)|| / ||(3, 4)|| = 0.5 / 5
+    assert relative_difference(torch.tensor([3.3, 4.4]), torch.tensor([3.0, 4.0])) == pytest.approx(0.1)
+
+
+def test_adapter_without_a_recipe(tiny_llama_dir, tmp_path):
+    trained = train(tiny_llama_dir, tmp_path / "run", recipe=False)
+    merge_run(tmp_path / "run", tmp_path / "elsewhere" / "out")
+    assert torch.allclose(logits(load(tmp_path / "elsewhere" / "out")), trained, rtol=1e-4, atol=1e-5)
+    assert saved(tmp_path / "elsewhere" / "out") == [
+        "chat_template.jinja",
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ]
+
+
+def test_tokenizer_saved_with_the_adapter_goes_along(qlora_run, tiny_llama_dir):
+    run_dir, _ = qlora_run
+    tokenizer = AutoTokenizer.from_pretrained(tiny_llama_dir)
+    tokenizer.chat_template = "{{ messages[0]['content'] }}"
+    tokenizer.save_pretrained(run_dir)
+    merge_run(run_dir)
+    assert AutoTokenizer.from_pretrained(run_dir / "merged").chat_template == "{{ messages[0]['content'] }}"
+
+
+def test_checkpoint_of_a_run(qlora_run):
+    run_dir, trained = qlora_run
+    checkpoint = run_dir / "checkpoint-3"
+    checkpoint.mkdir()
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        (run_dir / name).rename(checkpoint / name)
+    with pytest.raises(ModelError) as error:
+        merge_run(run_dir)
+    assert str(error.value) == (
+        f"{run_dir} holds no adapter, for the run did not end; its checkpoints do: checkpoint-3. "
+        f"Write {checkpoint}, for instance."
+    )
+    assert merge_run(checkpoint).base == "dequantized"
+    assert torch.allclose(logits(load(checkpoint / "merged")), trained, rtol=1e-4, atol=1e-5)
+
+
+def test_mismatch_is_an_error_and_leaves_nothing(qlora_run, monkeypatch):
+    run_dir, _ = qlora_run
+    original = merge_module._merge
+
+    def broken(base, source):
+        model = original(base, source)
+        with torch.no_grad():
+            model.model.layers[0].mlp.down_proj.weight.mul_(1.1)
+        return model
+
+    monkeypatch.setattr(merge_module, "_merge", broken)
+    with pytest.raises(ModelError, match=r"the merged model's logits differ from the unmerged model's by \d\.\de-0\d "):
+        merge_run(run_dir)
+    assert saved(run_dir) == ["README.md", "adapter_config.json", "adapter_model.safetensors", "efficiency"]
+
+
+def test_not_a_number_is_a_mismatch(qlora_run, monkeypatch):
+    monkeypatch.setattr(merge_module, "relative_difference", lambda *_: float("nan"))
+    with pytest.raises(ModelError, match="differ from the unmerged model's by nan "):
+        merge_run(qlora_run[0])
+
+
+def test_full_fine_tune_needs_no_merge(tiny_llama_dir):
+    with pytest.raises(ModelError) as error:
+        merge_run(tiny_llama_dir)
+    assert str(error.value) == (
+        f"{tiny_llama_dir} holds no adapter but a whole model (a full fine-tune, or an earlier merge): there is nothing "
+        f"to merge, load it with AutoModelForCausalLM.from_pretrained('{tiny_llama_dir}')."
+    )
+
+
+def test_run_directory_that_is_none(tmp_path):
+    with pytest.raises(ModelError) as error:
+        merge_run(tmp_path / "nowhere")
+    assert str(error.value) == f"{tmp_path / 'nowhere'} does not exist. Write the output directory of a run."
+    with pytest.raises(ModelError) as error:
+        merge_run(tmp_path)
+    assert str(error.value) == (
+        f"{tmp_path} holds no adapter (no adapter_config.json). Write the output directory of a LoRA or QLoRA run."
+    )
+
+
+def test_base_that_is_gone(tiny_llama_dir, tmp_path):
+    train(tiny_llama_dir, tmp_path / "run", recipe=False)
+    config = tmp_path / "run" / "adapter_config.json"
+    content = json.loads(config.read_text())
+    config.write_text(json.dumps(content | {"base_model_name_or_path": "/no/such/model"}))
+    with pytest.raises(ModelError, match="/no/such/model does not exist"):
+        merge_run(tmp_path / "run")
+    del content["base_model_name_or_path"]
+    config.write_text(json.dumps(content))
+    with pytest.raises(ModelError, match="does not name the base model"):
+        merge_run(tmp_path / "run")
+
+
+def test_base_that_does_not_fit(qlora_run, tmp_path, tiny_llama_dir):
+    run_dir, _ = qlora_run
+    other = tmp_path / "other"
+    config = LlamaConfig.from_pretrained(tiny_llama_dir, hidden_size=64)
+    LlamaForCausalLM(config).save_pretrained(other)
+    AutoTokenizer.from_pretrained(tiny_llama_dir).save_pretrained(other)
+    path = run_dir / "efficiency" / "recipe.resolved.yaml"
+    path.write_text(path.read_text().replace(str(tiny_llama_dir), str(other)))
+    with pytest.raises(ModelError, match=f"the adapter in {run_dir} does not fit its base {other}: "):
+        merge_run(run_dir)
+
+
+def test_recipe_that_cannot_be_read(qlora_run):
+    run_dir, _ = qlora_run
+    path = run_dir / "efficiency" / "recipe.resolved.yaml"
+    path.write_text("recipe: {name: x}")
+    with pytest.raises(ModelError, match="is not a resolved recipe of this version of hf_efficient: "):
+        merge_run(run_dir)
+
+
+def test_dequantized_base_needs_a_quantized_run(tiny_llama_dir, tmp_path):
+    train(tiny_llama_dir, tmp_path / "run")
+    with pytest.raises(ModelError) as error:
+        merge_run(tmp_path / "run", base="dequantized")
+    assert str(error.value) == (
+        f"--base dequantized: the adapter in {tmp_path / 'run'} was trained on an unquantized base. Write --base dense."
+    )
+
+
+def test_output_that_is_occupied(qlora_run, tmp_path):
+    run_dir, _ = qlora_run
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.txt").write_text("mine")
+    with pytest.raises(OutputError) as error:
+        merge_run(run_dir, tmp_path / "out")
+    assert str(error.value) == f"--output: {tmp_path / 'out'} is not empty. Write another folder, or empty it first."
+    with pytest.raises(OutputError, match="is a file. Write a folder"):
+        merge_run(run_dir, tmp_path / "out" / "thesis.txt")
+    with pytest.raises(OutputError, match="cannot be written"):
+        merge_run(run_dir, tmp_path / "out" / "thesis.txt" / "merged")
+    assert (tmp_path / "out" / "thesis.txt").read_text() == "mine"
+
+
+def test_overwrite_replaces_an_earlier_merge(qlora_run):
+    run_dir, trained = qlora_run
+    (run_dir / "merged").mkdir()
+    (run_dir / "merged" / "old.bin").write_text("old")
+    merge_run(run_dir, overwrite=True)
+    assert "old.bin" not in saved(run_dir / "merged")
+    assert torch.allclose(logits(load(run_dir / "merged")), trained, rtol=1e-4, atol=1e-5)
+
+
+def command(*arguments):
+    import typer
+
+    from hf_efficient.cli.merge import merge
+
+    app = typer.Typer()
+    app.command()(merge)
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def test_command_prints_json(qlora_run, tmp_path):
+    run_dir, _ = qlora_run
+    result = command(run_dir, "--output", tmp_path / "out", "--base", "dense", "--dtype", "bfloat16", "--json")
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout)
+    measured = report.pop("relative_difference"), report.pop("adapter_effect")
+    assert report == {
+        "output": str(tmp_path / "out"),
+        "base": "dense",
+        "dtype": "bfloat16",
+        "parameters": sum(parameter.numel() for parameter in load(tmp_path / "out").parameters()),
+        "tolerance": 0.1,
+    }
+    assert 0 < measured[0] < 0.1
+    assert measured[1] > 0.01
+
+
+def test_command_prints_text(qlora_run):
+    run_dir, _ = qlora_run
+    result = command(run_dir)
+    assert result.exit_code == 0, result.output
+    first, second = result.stdout.splitlines()
+    assert first.startswith("Merged into the dequantized base, ")
+    assert first.endswith(f" parameters, float32: {run_dir / 'merged'}")
+    assert second.startswith("Its logits differ from the unmerged model's by ")
+
+
+def test_command_refuses_an_unknown_base(tmp_path):
+    result = command(tmp_path, "--base", "quantised")
+    assert result.exit_code == 2
+    assert "dequantized" in result.output
