@@ -33,8 +33,8 @@ def merge(
     base: Annotated[
         _Base | None,
         typer.Option(
-            help="Weights to merge a QLoRA adapter into: the dequantized ones that it was trained beside (default), "
-            "or the original ones, which gives another model than the one trained."
+            help="Weights to merge a QLoRA adapter into: the dequantized ones that it was trained beside "
+            "(default), or the original ones, which gives another model than the one trained."
         ),
     ] = None,
     dtype: Annotated[_Dtype | None, typer.Option(help="Data type to save in. Default: the base's.")] = None,
@@ -53,8 +53,12 @@ def merge(
     if as_json:
         print(json.dumps(report.to_dict()))
         return
-    print(f"Merged into the {report.base} base, {report.parameters:,} parameters, {report.dtype}: {report.output}")
     print(
-        f"Its logits differ from the unmerged model's by {report.relative_difference:.1e} (relative; rounding explains "
-        f"up to {report.tolerance:.0e}); the adapter itself moved them by {report.adapter_effect:.1e}."
+        f"Merged into the {report.base} base, {report.parameters:,} parameters, {report.dtype}: "
+        f"{report.output}"
+    )
+    print(
+        f"Its logits differ from the unmerged model's by {report.relative_difference:.1e} (relative; "
+        f"rounding explains up to {report.tolerance:.0e}); the adapter itself "
+        f"moved them by {report.adapter_effect:.1e}."
     )

@@ -1,26 +1,27 @@
 """A trained adapter merged into its base: a model folder that plain transformers loads.
 
-A QLoRA adapter was trained beside the *quantized* base, and learned to make up for what quantization took away from
-it. So by default it is merged into the dequantized weights, the ones that it saw, which gives the model that was
-trained; merged into the original weights it gives another. On SmolLM2-135M with an NF4 adapter of rank 16 after 30
-steps, the logits of the trained model were met within (relative L2 distance, weights in the type named):
+A QLoRA adapter was trained beside the *quantized* base, and learned to make up for what quantization took
+away from it. So by default it is merged into the dequantized weights, the ones that it saw, which gives the
+model that was trained; merged into the original weights it gives another. On SmolLM2-135M with an NF4 adapter
+of rank 16 after 30 steps, which moved the logits by 2.6e-01, the merged model met those of the trained one
+within (relative L2 distance, by data type of the weights):
 
-    merged into                  float32    float16    bfloat16
-    the dequantized weights      1.9e-06    3.0e-03    2.6e-02    (unmerged on the same weights, bfloat16: 2.5e-02)
-    the original, dense weights  2.3e-01    2.3e-01    2.2e-01    (the adapter itself changes them by 2.6e-01)
+    merged into                   float32    float16    bfloat16
+    the dequantized weights       1.9e-06    3.0e-03    2.6e-02
+    (the same, left unmerged)     0          2.5e-03    2.5e-02
+    the original, dense weights   2.3e-01    2.3e-01    2.2e-01
 """
 
 from __future__ import annotations
 
-import os
-import shutil
 import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from hf_efficient.errors import ModelError, OutputError
+from hf_efficient.errors import ModelError
 from hf_efficient.launch.merge_check import logits_of, relative_difference, tolerance_of, type_name
+from hf_efficient.launch.merge_folder import check_free, written_whole
 from hf_efficient.launch.merge_source import TrainedAdapter, find_adapter
 from hf_efficient.launch.model import load_base, load_dense_base, load_tokenizer
 
@@ -39,12 +40,13 @@ class MergeReport:
 
     Attributes:
         output: folder of the merged model.
-        base: ``dequantized`` (the weights that a QLoRA adapter was trained beside) or ``dense`` (the original ones).
+        base: ``dequantized`` (what a QLoRA adapter was trained beside) or ``dense`` (the original weights).
         dtype: data type of the saved weights.
         parameters: how many numbers the merged model has.
-        relative_difference: L2 distance of the merged model's logits, as plain transformers loads it, from those of
-            base and adapter unmerged, divided by the norm of the latter; on one short text.
-        adapter_effect: the same measure between the base with and without the adapter: what the merge has to keep.
+        relative_difference: L2 distance of the merged model's logits, as plain transformers loads it, from
+            those of base and adapter unmerged, divided by the norm of the latter; on one short text.
+        adapter_effect: the same measure between the base with and without its adapter: what a merge must
+            keep.
         tolerance: the largest ``relative_difference`` that passes for the data type.
     """
 
@@ -71,50 +73,48 @@ def merge_run(
 ) -> MergeReport:
     """Merge the adapter in a run directory, or in one of its checkpoints, and check the result.
 
-    The merged folder appears whole or not at all: it is written and checked beside ``output`` and moved there.
+    The merged folder appears whole or not at all: it is written and checked beside ``output`` and moved
+    there.
 
     Args:
-        run_dir: holds ``adapter_config.json``; the resolved recipe in it (or, for a checkpoint, in its parent) says
-            which model and quantization the adapter was trained with. Without a recipe the base is the one that
-            PEFT noted, unquantized.
+        run_dir: holds ``adapter_config.json``; the resolved recipe in it (or, for a checkpoint, in its
+            parent) says which model and quantization the adapter was trained with. Without a recipe the base
+            is the one that PEFT noted, unquantized.
         output: where to write; default ``run_dir/merged``.
         dtype: ``bfloat16``, ``float16`` or ``float32``; default: as the base was trained.
         base: which weights to merge into; default ``dequantized`` for a QLoRA run, ``dense`` for any other.
         overwrite: replace what is in ``output``.
 
     Raises:
-        ModelError: there is no adapter, its base cannot be loaded or does not fit it, or the merged model's logits
-            are further from the unmerged ones than the data type explains.
+        ModelError: there is no adapter, its base cannot be loaded or does not fit it, or the merged model's
+            logits are further from the unmerged ones than the data type explains.
         OutputError: ``output`` is not empty, or cannot be written.
     """
     source = find_adapter(Path(run_dir))
     weights = _weights(source, base)
     output = Path(run_dir) / "merged" if output is None else Path(output)
-    _check_free(output, overwrite)
+    check_free(output, overwrite)
     tokenizer = load_tokenizer(source.tokenizer_section(), source.train)
     trained = _with_adapter(_load(source, weights), source)
-    computed_in = type_name(trained.get_base_model().config.dtype)
+    types = (type_name(trained.get_base_model().config.dtype), *source.compute_types(weights))
     reference, effect = _reference(trained, tokenizer)
     merged = _merge(_undressed(trained, weights, dtype), source)
-    staging = _staging(output)
-    try:
-        _save(merged, tokenizer, staging)
-        parameters, saved_as = merged.num_parameters(), type_name(merged.dtype)
-        device = merged.device
-        del merged, trained
-        difference = relative_difference(_reloaded_logits(staging, source, tokenizer, device), reference)
-        tolerance = tolerance_of(saved_as, computed_in, *source.compute_types(weights))
+    del trained
+    with written_whole(output) as folder:
+        merged.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        parameters, saved_as, device = merged.num_parameters(), type_name(merged.dtype), merged.device
+        del merged  # two models in memory at a time are enough
+        difference = relative_difference(_reloaded_logits(folder, source, tokenizer, device), reference)
+        tolerance = tolerance_of(saved_as, *types)
         report = MergeReport(output, weights, saved_as, parameters, difference, effect, tolerance)
         _check(report)
-        _move(staging, output)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
     return report
 
 
 def _weights(source: TrainedAdapter, wanted: BaseWeights | None) -> BaseWeights:
     if wanted == "dequantized" and not source.quantized:
-        why = "trained on an unquantized base" if source.recipe else "saved without a recipe that says its quantization"
+        why = "trained on an unquantized base" if source.recipe else "saved without the recipe of its run"
         raise ModelError(f"--base dequantized: the adapter in {source.folder} was {why}. Write --base dense.")
     return wanted or ("dequantized" if source.quantized else "dense")
 
@@ -122,9 +122,10 @@ def _weights(source: TrainedAdapter, wanted: BaseWeights | None) -> BaseWeights:
 def _load(source: TrainedAdapter, weights: BaseWeights) -> PreTrainedModel:
     if weights == "dense" or source.recipe is None:
         return load_dense_base(source.model)
-    model = load_base(source.recipe.model_copy(update={"model": source.model}))
+    model: Any = load_base(source.recipe.model_copy(update={"model": source.model}))
     for module in model.modules():
-        # In evaluation mode bitsandbytes repacks the weights for AVX512 on a CPU, and cannot dequantize them then.
+        # In evaluation mode bitsandbytes repacks the weights for AVX512 on a CPU, and cannot dequantize them
+        # then.
         if hasattr(module, "support_avx512bf16_for_cpu"):
             module.support_avx512bf16_for_cpu = False
     return model
@@ -154,7 +155,7 @@ def _undressed(trained: Any, weights: BaseWeights, dtype: str | None) -> PreTrai
     """The base without its adapter, dense, in the data type to merge in."""
     import torch
 
-    model = trained.unload()
+    model: Any = trained.unload()
     if weights == "dequantized":
         model = model.dequantize(model.config.dtype)
     return model.to(getattr(torch, dtype)) if dtype else model
@@ -166,7 +167,7 @@ def _merge(base: PreTrainedModel, source: TrainedAdapter) -> PreTrainedModel:
     tied = _untie(base)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Input and output embeddings are no longer tied")
-        model = _with_adapter(base, source).merge_and_unload(safe_merge=False)
+        model: Any = _with_adapter(base, source).merge_and_unload(safe_merge=False)
     if tied:
         head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
         still = torch.equal(head.weight, embedding.weight)
@@ -185,19 +186,12 @@ def _untie(model: PreTrainedModel) -> bool:
     """
     import torch
 
-    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
+    head: Any = model.get_output_embeddings()
+    embedding: Any = model.get_input_embeddings()
     if head is None or embedding is None or head.weight is not embedding.weight:
         return False
     head.weight = torch.nn.Parameter(head.weight.detach().clone(), requires_grad=False)
     return True
-
-
-def _save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    try:
-        model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-    except OSError as error:
-        raise OutputError(f"--output: the merged model cannot be written to {folder.parent}: {error}") from error
 
 
 def _reloaded_logits(
@@ -205,7 +199,7 @@ def _reloaded_logits(
 ) -> torch.Tensor:
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(
+    model: Any = AutoModelForCausalLM.from_pretrained(
         folder, dtype="auto", trust_remote_code=source.model.trust_remote_code
     )
     return logits_of(model.to(device), tokenizer)
@@ -218,26 +212,3 @@ def _check(report: MergeReport) -> None:
             f"(relative), more than {report.dtype} explains ({report.tolerance:.0e}); nothing was written to "
             f"{report.output}. Use the adapter unmerged, or merge with dtype float32."
         )
-
-
-def _check_free(output: Path, overwrite: bool) -> None:
-    if output.is_dir():
-        if any(output.iterdir()) and not overwrite:
-            raise OutputError(f"--output: {output} is not empty. Write another folder, or empty it first.")
-    elif output.exists():
-        raise OutputError(f"--output: {output} is a file. Write a folder.")
-
-
-def _staging(output: Path) -> Path:
-    try:
-        staging = output.parent / f".merging-{output.name}-{os.getpid()}"
-        staging.mkdir(parents=True)
-        return staging
-    except OSError as error:
-        raise OutputError(f"--output: {output} cannot be written: {error.strerror or error}.") from error
-
-
-def _move(staging: Path, output: Path) -> None:
-    if output.exists():
-        shutil.rmtree(output)
-    os.replace(staging, output)

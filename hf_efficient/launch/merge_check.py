@@ -13,16 +13,16 @@ __all__ = ["TOLERANCE", "logits_of", "relative_difference", "tolerance_of", "typ
 TOLERANCE: dict[str, float] = {"float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
 """Largest relative difference of the logits that rounding explains, by data type of the weights.
 
-About four to six times what a merge gives in a 30-layer model (the table in ``merge.py``; float32 keeps more, since
-its measured value also holds the order of additions). Half of the difference in 16 bits comes from the unmerged
-model, which rounds twice where the merged one rounds once.
+Four to seven times what a merge of a 30-layer model gave in 16 bits (the table in ``merge.py``), where most
+of the difference comes from the unmerged model's own rounding; in float32 fifty times, to leave room for
+deeper models.
 """
 
 TEXT = "The quick brown fox jumps over the lazy dog. def add(a, b): return a + b"
 
 
 def tolerance_of(*types: str) -> float:
-    """The tolerance where weights are stored, or products computed, in these data types: that of the coarsest."""
+    """The tolerance for weights stored and products computed in these data types: that of the coarsest."""
     return max(TOLERANCE.get(name, max(TOLERANCE.values())) for name in types)
 
 
@@ -42,5 +42,6 @@ def logits_of(model: Any, tokenizer: PreTrainedTokenizerBase, text: str = TEXT) 
 
 
 def relative_difference(logits: torch.Tensor, reference: torch.Tensor) -> float:
-    """||logits - reference|| / ||reference||, L2 norms over all positions and the vocabulary; NaN stays NaN."""
+    """||logits - reference|| / ||reference||, L2 norms over all positions and the vocabulary; NaN stays
+    NaN."""
     return float((logits - reference).norm() / reference.norm())

@@ -45,7 +45,8 @@ class TrainedAdapter:
         return self.recipe.train if self.recipe else {}
 
     def compute_types(self, weights: str) -> tuple[str, ...]:
-        """Data types, besides the weights' own, in which the model was computed on ``dequantized`` weights."""
+        """Data types, besides the weights' own, in which the model was computed on ``dequantized``
+        weights."""
         if weights != "dequantized" or self.recipe is None:
             return ()
         section = self.recipe.adapter.quantization or QuantizationSection()
@@ -62,7 +63,7 @@ def find_adapter(folder: Path) -> TrainedAdapter:
     """Read what ``folder``, a run directory or one of its checkpoints, holds.
 
     Raises:
-        ModelError: it does not exist, holds no adapter (a full fine-tune, for instance), or its files cannot be read.
+        ModelError: it does not exist, holds no adapter (a full fine-tune, for instance), or cannot be read.
     """
     if not (folder / _ADAPTER).is_file():
         raise ModelError(_without_adapter(folder))
@@ -83,8 +84,8 @@ def _without_adapter(folder: Path) -> str:
     checkpoints = sorted(path.parent.name for path in folder.glob(f"checkpoint-*/{_ADAPTER}"))
     if checkpoints:
         return (
-            f"{folder} holds no adapter, for the run did not end; its checkpoints do: {', '.join(checkpoints)}. "
-            f"Write {folder / checkpoints[-1]}, for instance."
+            f"{folder} holds no adapter, for the run did not end; its checkpoints do: "
+            f"{', '.join(checkpoints)}. Write {folder / checkpoints[-1]}, for instance."
         )
     return f"{folder} holds no adapter (no {_ADAPTER}). Write the output directory of a LoRA or QLoRA run."
 
@@ -96,8 +97,8 @@ def _recipe(folder: Path) -> Recipe | None:
                 return Recipe.model_validate(yaml.safe_load(place.read_text(encoding="utf-8"))["recipe"])
             except (OSError, yaml.YAMLError, ValidationError, KeyError, TypeError) as error:
                 raise ModelError(
-                    f"{place} is not a resolved recipe of this version of hf_efficient: {str(error).splitlines()[0]}. "
-                    "Move it away to merge into the base that the adapter itself names."
+                    f"{place} is not a resolved recipe of this version of hf_efficient: "
+                    f"{str(error).splitlines()[0]}. Move it away to merge into the base that PEFT noted."
                 ) from error
     return None
 
