@@ -1,7 +1,8 @@
 """The embedded data set ``builtin:python-docstrings``: this Python's own documentation as chats.
 
-The standard library's sources are parsed, never imported. A request with the module, the class and the signature is
-the user's message; the docstring is the answer. The same Python gives the same examples in the same order.
+The standard library's sources are parsed, never imported. A request with the module, the class and the
+signature is the user's message; the docstring is the answer. The same Python gives the same examples in the
+same order.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ import ast
 import hashlib
 import inspect
 import re
+import sys
 import sysconfig
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -70,8 +73,8 @@ def build_docstring_chats(root: Path | None = None) -> list[dict[str, Any]]:
         root: folder of the sources; default: the standard library of the running Python.
 
     Returns:
-        Dicts with ``messages`` (a user and an assistant message), ``module``, ``qualname`` and ``split``. No two
-        have the same docstring, compared without case, punctuation and white space.
+        Dicts with ``messages`` (a user and an assistant message), ``module``, ``qualname`` and ``split``. No
+        two have the same docstring, compared without case, punctuation and white space.
     """
     root = Path(sysconfig.get_paths()["stdlib"]) if root is None else root
     seen: set[str] = set()
@@ -85,16 +88,26 @@ def build_docstring_chats(root: Path | None = None) -> list[dict[str, Any]]:
     return chats
 
 
-def docstring_split(split: str, root: Path | None = None) -> list[dict[str, Any]]:
-    """The examples of one of ``SPLITS``, see :func:`build_docstring_chats`."""
-    return [chat for chat in build_docstring_chats(root) if chat["split"] == split]
+def docstring_split(split: str) -> list[dict[str, Any]]:
+    """This Python's examples of one of ``SPLITS``, see :func:`build_docstring_chats`."""
+    return [chat for chat in _of_this_python() if chat["split"] == split]
+
+
+@cache
+def _of_this_python() -> list[dict[str, Any]]:
+    return build_docstring_chats()
+
+
+def identity() -> dict[str, Any]:
+    """What decides the examples: this Python's build, and the version of our way to read it."""
+    return {"python": sys.version, "algorithm": ALGORITHM_VERSION}
 
 
 def split_of(module: str, qualname: str) -> Literal["train", "eval"]:
     """On which side a definition lies: 5 in 100 by a hash of its full name.
 
-    All definitions of one full name (a property's getter and setter, a fallback in an ``except ImportError``) lie
-    together, and no docstring occurs twice, so the sides share neither.
+    All definitions of one full name (a property's getter and setter, a fallback in an ``except ImportError``)
+    lie together, and no docstring occurs twice, so the sides share neither.
     """
     digest = hashlib.sha256(f"{module}:{qualname}".encode()).digest()
     return "eval" if int.from_bytes(digest[:8], "big") % 100 < EVAL_PERCENT else "train"
@@ -183,7 +196,8 @@ def _clean(raw: str) -> str:
 
 def _chat(found: _Found) -> dict[str, Any]:
     owner = f" of the class {found.owner}" if found.owner else ""
-    request = f"Write the docstring of this {found.kind}{owner} in the Python module {found.module}:\n\n{found.head}"
+    request = f"Write the docstring of this {found.kind}{owner} in the Python module "
+              f"{found.module}:\n\n{found.head}"
     return {
         "messages": [
             {"role": "user", "content": request},

@@ -76,8 +76,8 @@ def build_raw(
         sources: from :func:`open_sources`.
         seed: of every draw.
         method: ``dpo`` reads preference pairs, ``sft`` everything else.
-        completion_only: whether the loss is explicitly asked for on completions alone; chats are then cut into prompt
-            and last answer, and other layouts refused.
+        completion_only: whether the loss is explicitly asked for on completions alone; chats are then cut
+            into prompt and last answer, and other layouts refused.
         text_column: the file's name of the format ``text``'s column.
 
     Raises:
@@ -147,7 +147,8 @@ def _target(train: Sequence[_Opened], completion_only: bool) -> Kind:
         return kind
     if kind == "text":
         raise DataError(
-            f"train.completion_only_loss: {_name(train[0])} is plain text, which has no completion. Leave it out, or "
+            f"train.completion_only_loss: {_name(train[0])} is plain text, which has no completion. Leave "
+            "it out, or "
             "use a layout with prompt and completion."
         )
     return "chat_pair" if kind == "messages" else kind
@@ -172,7 +173,7 @@ def _name(opened: _Opened) -> str:
 
 
 def _dataset(opened: _Opened, kind: Kind, system: str | None) -> datasets.Dataset:
-    """All rows in one Arrow table, built in chunks: a column of several gigabytes would overflow one chunk."""
+    """All rows in one Arrow table, built in chunks: several gigabytes of text would overflow one."""
     features = features_of(kind)
     rows = (_canonical(row, opened, kind, system) for row in opened.rows)
     tables = []

@@ -69,7 +69,8 @@ def recognise(columns: Collection[str], method: Literal["sft", "dpo"], where: st
     if method == "sft" and {"chosen", "rejected"} <= set(columns):
         hint = " These look like preference pairs: they are for `method: dpo`."
     raise DataError(
-        f"{where}: the layout of the rows is not recognised. Columns found: {', '.join(sorted(columns)) or 'none'}. "
+        f"{where}: the layout of the rows is not recognised. Columns found: "
+        f"{', '.join(sorted(columns)) or 'none'}. "
         f"Known formats: {known}. Rename with `columns`, e.g. columns: {{prompt: question}}.{hint}"
     )
 
@@ -104,7 +105,8 @@ def rename(row: Row, columns: Mapping[str, str]) -> Row:
         if theirs not in row.value:
             found = ", ".join(row.value) or "none"
             raise DataError(
-                f"{row.where}: there is no column {theirs!r} (columns: {{{ours}: {theirs}}}); columns found: {found}."
+                f"{row.where}: there is no column {theirs!r} (columns: {{{ours}: {theirs}}}); columns "
+                f"found: {found}."
             )
     rest = {name: value for name, value in row.value.items() if name not in columns.values()}
     return Row(row.where, {**rest, **{ours: row.value[theirs] for ours, theirs in columns.items()}})
@@ -122,7 +124,8 @@ def convert(row: Row, format_name: str) -> Canonical:
             problem = "is null" if column in row.value else "is missing"
             found = ", ".join(row.value) or "none"
             raise DataError(
-                f"{row.where}: {column!r} {problem} (columns found: {found}); the format {format_name} expects "
+                f"{row.where}: {column!r} {problem} (columns found: {found}); the format {format_name} "
+                "expects "
                 f"{layout.shape}."
             )
     return layout.convert(row)
@@ -181,14 +184,15 @@ def _implicit_prompt(row: Row) -> Canonical:
         common += 1
     if common == 0:
         raise DataError(
-            f"{row.where}: 'chosen' and 'rejected' have no first message in common, and there is no list of messages "
+            f"{row.where}: 'chosen' and 'rejected' have no first message in common, and there is no list "
+            "of messages "
             "in 'prompt'."
         )
     return {"prompt": chosen[:common], "chosen": chosen[common:], "rejected": rejected[common:]}
 
 
 def _pair(row: Row, columns: tuple[str, ...]) -> Canonical:
-    """Columns that are all strings, or all lists of messages of which all but the first hold assistant turns."""
+    """Columns that are all strings, or all lists of messages, answered in all but the first column."""
     kinds = {isinstance(row.value[column], list) for column in columns}
     if len(kinds) > 1:
         raise DataError(

@@ -1,7 +1,8 @@
 """What canonical rows are, so that sources of several layouts can be one data set.
 
-All rows of a data set are of one kind. Chats (``messages``) can be cut into a conversational prompt and completion,
-and such a pair can be joined into a chat; strings cannot be turned into chats, nor chats into strings.
+All rows of a data set are of one kind. Chats (``messages``) can be cut into a conversational prompt and
+completion, and such a pair can be joined into a chat; strings cannot be turned into chats, nor chats into
+strings.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ def common_kind(kinds: Mapping[str, Kind]) -> Kind:
             common = "chat_pair"
         elif kind != common:
             raise DataError(
-                f"{first} and {name} cannot be mixed: the first has {_NAMES[common]}, the second {_NAMES[kind]}. Bring "
+                f"{first} and {name} cannot be mixed: the first has {_NAMES[common]}, the second "
+                f"{_NAMES[kind]}. Bring "
                 "them into one layout."
             )
     return common
@@ -76,10 +78,12 @@ def common_kind(kinds: Mapping[str, Kind]) -> Kind:
 def recast(row: dict[str, Any], kind: Kind, where: str) -> dict[str, Any]:
     """The row as another kind, where that is possible; itself where it is of that kind.
 
-    A chat becomes a pair at its last assistant turn: everything before it is the prompt, what follows it is left out.
+    A chat becomes a pair at its last assistant turn: everything before it is the prompt, what follows it is
+        left out.
 
     Raises:
-        DataError: the row is of a kind that cannot be turned into the other, or has nothing before its last answer.
+        DataError: the row is of a kind that cannot be turned into the other, or has nothing before its last
+            answer.
     """
     own = kind_of(row)
     if own == kind:
@@ -134,7 +138,7 @@ def features_of(kind: Kind) -> datasets.Features:
         "string_preference": ("prompt", "chosen", "rejected"),
     }[kind]
     return datasets.Features(
-        {**{name: chat if kind in CHAT_KINDS else string for name in columns}, "where": string}
+        {**dict.fromkeys(columns, chat if kind in CHAT_KINDS else string), "where": string}
     )
 
 

@@ -1,4 +1,7 @@
-"""Which examples, how often: weights, caps and the held-out share. Indices in, indices out, the same for a seed."""
+"""Which examples, how often: weights, caps and the held-out share.
+
+Indices in, indices out, the same for a seed.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,8 @@ __all__ = ["capped", "held_out", "weighted"]
 def weighted(indices: Sequence[int], weight: float, seed: int | str) -> list[int]:
     """The indices as often as an epoch sees them.
 
-    ``floor(weight)`` whole copies, then a random ``weight - floor(weight)`` of them, rounded to whole examples; at
-    least one example in all.
+    ``floor(weight)`` whole copies, then a random ``weight - floor(weight)`` of them, rounded to whole
+    examples; at least one example in all.
     """
     copies = int(weight)
     rest = round((weight - copies) * len(indices))
@@ -38,7 +41,8 @@ def held_out(count: int, fraction: float, seed: int | str) -> tuple[list[int], l
     """
     if count < 2:
         raise DataError(
-            f"data.eval_fraction: {fraction} of {count} example cannot be held out: both sides need at least one. "
+            f"data.eval_fraction: {fraction} of {count} example cannot be held out: both sides need at "
+            "least one. "
             "Name a data.eval source, or give more data."
         )
     evaluation = _drawn(range(count), min(max(round(fraction * count), 1), count - 1), seed)

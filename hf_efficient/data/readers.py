@@ -77,7 +77,8 @@ def read_csv(path: Path) -> Iterator[Row]:
     """Comma-separated values with a header line; every value is a string.
 
     Raises:
-        DataError: no header, a column named twice, a record with more or fewer fields than the header, not UTF-8.
+        DataError: no header, a column named twice, a record with more or fewer fields than the header, not
+            UTF-8.
     """
     limit = csv.field_size_limit(sys.maxsize)
     try:

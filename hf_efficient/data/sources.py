@@ -24,7 +24,8 @@ BUILTINS: dict[str, Callable[[str], list[dict[str, Any]]]] = {"builtin:python-do
 
 LOCAL_WAYS = (
     f"Local ways: a path to a {'/'.join(READERS)} file, a folder of such files, a folder written by "
-    "Dataset.save_to_disk, builtin:python-docstrings, or a hub data set that this machine has cached (HF_HUB_OFFLINE=1)."
+    "Dataset.save_to_disk, builtin:python-docstrings, or a hub data set that this machine has cached "
+    "(HF_HUB_OFFLINE=1)."
 )
 _OTHER_SUFFIXES = frozenset([".arrow", ".gz", ".tsv", ".txt", ".xlsx", ".yaml", ".yml", ".zip", ".zst"])
 
@@ -75,7 +76,8 @@ def open_source(section: SourceSection, key: str) -> Source:
         key: dotted path of the section in the recipe, for messages.
 
     Raises:
-        DataError: nothing is there, the kind of file is unknown, the split does not exist, the hub cannot be reached.
+        DataError: nothing is there, the kind of file is unknown, the split does not exist, the hub cannot be
+            reached.
     """
     name = section.path
     if name.startswith("builtin:"):
@@ -148,7 +150,7 @@ def _check_no_split(section: SourceSection, key: str, what: str) -> None:
 
 
 def _looks_local(name: str, path: Path) -> bool:
-    """Hub names are ``name`` or ``owner/name``; everything that cannot be one, or has a file's suffix, is a path."""
+    """Hub names are ``name`` or ``owner/name``; what cannot be one, or has a file's suffix, is a path."""
     suffix = path.suffix.lower()
     return (
         name.startswith((".", "~", os.sep))
@@ -164,7 +166,7 @@ def _looks_local(name: str, path: Path) -> bool:
 def _nearest(path: Path) -> str:
     if not path.parent.is_dir():
         return f" The folder {path.parent} does not exist either."
-    near = difflib.get_close_matches(path.name, sorted(os.listdir(path.parent)), n=1)
+    near = difflib.get_close_matches(path.name, sorted(entry.name for entry in path.parent.iterdir()), n=1)
     return f" Nearest in {path.parent}: {near[0]}." if near else ""
 
 

@@ -1,0 +1,153 @@
+"""The room's door: a recipe and a tokenizer in, the data that a trainer takes out."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import datasets
+from accelerate import PartialState
+from transformers import PreTrainedTokenizerBase
+from trl import SFTConfig
+from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
+
+from hf_efficient.data.cache import Entry, cache_folder, cache_key, load_entry, save_entry
+from hf_efficient.data.examples import RawData, build_raw, open_sources
+from hf_efficient.data.kinds import kind_of, question_and_answer
+from hf_efficient.data.prepare import Prepared, build_collator, completion_only, prepare
+from hf_efficient.data.sources import Source
+from hf_efficient.data.stats import DataStats
+from hf_efficient.recipe.schema import Recipe
+
+__all__ = ["PreferenceData", "SftData", "build_preference_data", "build_sft_data"]
+
+_Result = TypeVar("_Result")
+_Sources = tuple[list[Source], list[Source]]
+
+
+@dataclass(frozen=True)
+class SftData:
+    """Everything that a supervised fine-tuning run reads.
+
+    Attributes:
+        train: rows with ``input_ids`` and ``labels`` (and ``seq_lengths`` where packed), lists of int.
+        eval: likewise; None where the recipe has no evaluation data.
+        collator: TRL's; batches of shape (examples, tokens), or (1, tokens) where padding-free.
+        stats: of ``train``.
+        eval_stats: of ``eval``; None where there is none.
+        eval_examples: at most ``evaluate.generate.examples`` of ``{"prompt": messages or string, "answer":
+            string}``, drawn from the evaluation examples with the seed; empty for plain text.
+        cached: whether the tokenised data were read from the cache.
+    """
+
+    train: datasets.Dataset
+    eval: datasets.Dataset | None
+    collator: DataCollatorForLanguageModeling
+    stats: DataStats
+    eval_stats: DataStats | None
+    eval_examples: list[dict[str, Any]]
+    cached: bool
+
+
+@dataclass(frozen=True)
+class PreferenceData:
+    """Preference pairs for ``trl.DPOTrainer``, which tokenises them itself.
+
+    Attributes:
+        train: rows with ``prompt``, ``chosen``, ``rejected``: strings, or lists of messages.
+        eval: likewise; None where the recipe has no evaluation data.
+    """
+
+    train: datasets.Dataset
+    eval: datasets.Dataset | None
+
+
+def build_sft_data(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, args: SFTConfig) -> SftData:
+    """Read, check, tokenise and pack the recipe's data, or take all that from the cache.
+
+    In a run of several processes the first one of each machine builds; the others then read what it cached.
+
+    Args:
+        recipe: ``method: sft``.
+        tokenizer: with chat template and special tokens as they are to be; a missing padding token is set.
+        args: the run's arguments.
+
+    Raises:
+        DataError: any fault of the data or of the tokenizer for them; names the source and the row.
+    """
+    collator = build_collator(tokenizer, args)
+    entry, cached = _local_main_first(lambda: _load_or_build(recipe, tokenizer, args))
+    return SftData(collator=collator, cached=cached, **vars(entry))
+
+
+def build_preference_data(recipe: Recipe, seed: int) -> PreferenceData:
+    """Read, check, split and weigh the preference pairs of a recipe of ``method: dpo``.
+
+    Raises:
+        DataError: any fault of the data; names the source and the row.
+    """
+    raw = build_raw(recipe.data, open_sources(recipe.data), seed, method="dpo")
+    evaluation = None if raw.eval is None else raw.eval.remove_columns("where")
+    return PreferenceData(raw.train.remove_columns("where"), evaluation)
+
+
+def _load_or_build(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, args: SFTConfig) -> tuple[Entry, bool]:
+    sources = open_sources(recipe.data)
+    folder = cache_folder(recipe.data.cache_dir)
+    key = cache_key(recipe, tokenizer, args, sources)
+    entry = load_entry(folder, key)
+    if entry is not None:
+        return entry, True
+    entry = _build(recipe, tokenizer, args, sources)
+    save_entry(folder, key, entry)
+    return entry, False
+
+
+def _build(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, args: SFTConfig, sources: _Sources) -> Entry:
+    raw = build_raw(
+        recipe.data,
+        sources,
+        args.seed,
+        completion_only=args.completion_only_loss is True,
+        text_column=args.dataset_text_field,
+    )
+    masked = completion_only(args, raw.kind)
+    train = prepare(raw.train, raw.kind, tokenizer, args, recipe.data.overlong, masked, "train")
+    evaluation: Prepared | None = None
+    if raw.eval is not None:
+        kind = kind_of(raw.eval[0])
+        evaluation = prepare(raw.eval, kind, tokenizer, args, recipe.data.overlong, masked, "eval")
+    return Entry(
+        train=train.dataset,
+        eval=None if evaluation is None else evaluation.dataset,
+        stats=train.stats,
+        eval_stats=None if evaluation is None else evaluation.stats,
+        eval_examples=_for_generation(raw, recipe.evaluate.generate.examples, args.seed),
+    )
+
+
+def _for_generation(raw: RawData, count: int, seed: int) -> list[dict[str, Any]]:
+    if raw.eval is None:
+        return []
+    drawn = random.Random(f"hf_efficient:{seed}:generate").sample(
+        range(len(raw.eval)), min(count, len(raw.eval))
+    )
+    pairs = (question_and_answer(raw.eval[index]) for index in sorted(drawn))
+    return [pair for pair in pairs if pair is not None]
+
+
+def _local_main_first(work: Callable[[], _Result]) -> _Result:
+    """Run the work in the first process of each machine, then in the others.
+
+    An error in the first does not leave the others waiting: they run into it themselves.
+    """
+    state = PartialState()
+    if not state.is_local_main_process:
+        state.wait_for_everyone()
+    try:
+        return work()
+    finally:
+        if state.is_local_main_process:
+            state.wait_for_everyone()

@@ -1,0 +1,230 @@
+"""The tokenised cache: one folder per key, written in one piece, read back without a tokenizer.
+
+An entry that cannot be read is made again; a cache that cannot be written is done without.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pyarrow as pa
+from transformers import PreTrainedTokenizerBase
+from trl import SFTConfig
+
+from hf_efficient.data import docstrings
+from hf_efficient.data.progress import progress_bars
+from hf_efficient.data.sources import Source
+from hf_efficient.data.stats import DataStats
+from hf_efficient.hardware.paths import cache_dir
+from hf_efficient.recipe.schema import Recipe
+from hf_efficient.version import __version__
+
+__all__ = [
+    "Entry",
+    "cache_folder",
+    "cache_key",
+    "load_entry",
+    "save_entry",
+    "source_identity",
+    "tokenizer_identity",
+]
+
+FORMAT_VERSION = 1
+"""Raised whenever the same inputs would be prepared differently, or an entry is laid out differently."""
+
+_LOGGER = logging.getLogger(__name__)
+_MANIFEST = "entry.json"
+_ARGS = (
+    "assistant_only_loss",
+    "completion_only_loss",
+    "dataset_num_proc",
+    "dataset_text_field",
+    "eval_packing",
+    "max_length",
+    "packing",
+    "packing_strategy",
+    "seed",
+    "shuffle_dataset",
+    "truncation_mode",
+)
+_LIBRARIES = ("datasets", "tokenizers", "transformers", "trl")
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, pa.ArrowException)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What the cache holds under one key.
+
+    Attributes:
+        train: prepared training data.
+        eval: prepared evaluation data; None where the recipe has none.
+        stats: of ``train``.
+        eval_stats: of ``eval``; None where there is none.
+        eval_examples: ``{"prompt", "answer"}`` for generation.
+    """
+
+    train: datasets.Dataset
+    eval: datasets.Dataset | None
+    stats: DataStats
+    eval_stats: DataStats | None
+    eval_examples: list[dict[str, Any]]
+
+
+def cache_folder(named: str | None) -> Path:
+    """The folder of all entries: the recipe's ``data.cache_dir``, else the user's cache."""
+    return Path(named).expanduser() if named else cache_dir() / "tokenized"
+
+
+def cache_key(
+    recipe: Recipe,
+    tokenizer: PreTrainedTokenizerBase,
+    args: SFTConfig,
+    sources: tuple[Sequence[Source], Sequence[Source]],
+) -> str:
+    """64 hexadecimal digits over everything that decides what is prepared.
+
+    The content of the sources counts and not their paths; likewise the tokenizer's.
+    """
+    data = recipe.data.model_dump(mode="json", exclude={"cache_dir", "train", "eval"})
+    facts = {
+        "format": FORMAT_VERSION,
+        "versions": {"hf_efficient": __version__, **{name: version(name) for name in _LIBRARIES}},
+        "train": [source_identity(source) for source in sources[0]],
+        "eval": [source_identity(source) for source in sources[1]],
+        "data": data,
+        "generated": recipe.evaluate.generate.examples,
+        "args": {name: getattr(args, name) for name in _ARGS},
+        "tokenizer": tokenizer_identity(tokenizer),
+    }
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def source_identity(source: Source) -> dict[str, Any]:
+    """What a source is, independent of where it lies."""
+    section = source.section
+    settings = section.model_dump(mode="json", exclude={"path", "name"})
+    if source.files:
+        root = Path(section.path).expanduser()
+        names = [
+            str(path.relative_to(root)) if path != root else path.suffix.lower() for path in source.files
+        ]
+        return {
+            **settings,
+            "files": [[name, _digest(path)] for name, path in zip(names, source.files, strict=True)],
+        }
+    if source.dataset is not None:
+        return {
+            **settings,
+            "hub": section.path,
+            "name": section.name,
+            "fingerprint": source.dataset._fingerprint,
+        }
+    return {**settings, "builtin": section.path, "made_by": docstrings.identity()}
+
+
+def tokenizer_identity(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Hash of the vocabulary and rules, the special tokens and the chat template."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        rules: Any = [type(tokenizer).__name__, sorted(tokenizer.get_vocab().items())]
+    else:
+        rules = json.loads(backend.to_str())
+        for state in ("truncation", "padding"):  # left behind by the last call, not part of what it is
+            rules.pop(state, None)
+    special = {
+        name: str(token) for name, token in tokenizer.special_tokens_map.items() if name != "pad_token"
+    }
+    flags = {
+        name: getattr(tokenizer, name, None)
+        for name in ("add_bos_token", "add_eos_token", "split_special_tokens")
+    }
+    facts = [rules, special, flags, tokenizer.chat_template]
+    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def load_entry(folder: Path, key: str) -> Entry | None:
+    """The entry, memory-mapped; None where there is none or it cannot be read."""
+    place = folder / key
+    if not (place / _MANIFEST).is_file():
+        return None
+    try:
+        manifest = json.loads((place / _MANIFEST).read_text(encoding="utf-8"))
+        train = _load(place / "train", manifest["rows"]["train"])
+        has_eval = manifest["eval_stats"] is not None
+        return Entry(
+            train=train,
+            eval=_load(place / "eval", manifest["rows"]["eval"]) if has_eval else None,
+            stats=DataStats(**manifest["stats"]),
+            eval_stats=DataStats(**manifest["eval_stats"]) if has_eval else None,
+            eval_examples=list(manifest["eval_examples"]),
+        )
+    except _UNREADABLE as error:
+        _LOGGER.warning("The cached data in %s cannot be read (%s); they are made again.", place, error)
+        return None
+
+
+def save_entry(folder: Path, key: str, entry: Entry) -> bool:
+    """Write the entry under a temporary name and rename it; True where it is there afterwards."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(prefix=f".{key[:16]}-", dir=folder))
+    except OSError as error:
+        _LOGGER.warning("The tokenised data cannot be cached in %s: %s.", folder, error)
+        return False
+    try:
+        _write(draft, entry)
+        _publish(draft, folder / key)
+    except OSError as error:
+        _LOGGER.warning("The tokenised data cannot be cached in %s: %s.", folder, error)
+        return False
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return True
+
+
+def _write(draft: Path, entry: Entry) -> None:
+    with progress_bars(len(entry.train)):
+        entry.train.save_to_disk(str(draft / "train"))
+        if entry.eval is not None:
+            entry.eval.save_to_disk(str(draft / "eval"))
+    manifest = {
+        "rows": {"train": len(entry.train), "eval": None if entry.eval is None else len(entry.eval)},
+        "stats": asdict(entry.stats),
+        "eval_stats": None if entry.eval_stats is None else asdict(entry.eval_stats),
+        "eval_examples": entry.eval_examples,
+    }
+    (draft / _MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+
+
+def _publish(draft: Path, place: Path) -> None:
+    """Put the draft in place of what is there: an unreadable entry, or another process's same one."""
+    if place.exists():
+        aside = Path(tempfile.mkdtemp(prefix=".old-", dir=place.parent))
+        place.replace(aside)
+        shutil.rmtree(aside, ignore_errors=True)
+    draft.replace(place)
+
+
+def _load(place: Path, rows: int) -> datasets.Dataset:
+    dataset = datasets.load_from_disk(str(place))
+    if len(dataset) != rows:
+        raise ValueError(f"{place.name} has {len(dataset)} rows instead of {rows}")
+    return dataset
+
+
+def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()

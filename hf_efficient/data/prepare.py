@@ -1,0 +1,247 @@
+"""Canonical examples to token ids and labels, by TRL's own preparation.
+
+SFTTrainer prepares its data in a method that needs no model. Here it is called twice: first to tokenise, with
+packing and truncation off, so that we can see every example at full length and apply our policy for overlong
+ones; then on the tokenised examples, with the recipe's settings, to truncate, drop, shuffle and pack. The
+rows are those that SFTTrainer would hold.
+"""
+
+from __future__ import annotations
+
+import copy
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+from unittest import mock
+
+import datasets
+import jinja2
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+from trl import SFTConfig, SFTTrainer
+from trl.trainer import sft_trainer
+from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
+
+from hf_efficient.data.kinds import Kind
+from hf_efficient.data.progress import progress_bars
+from hf_efficient.data.stats import DataStats, lengths, loss_bearing
+from hf_efficient.data.tokenizer_checks import check_tokenizer, set_pad_token, training_template
+from hf_efficient.errors import DataError
+
+__all__ = ["Prepared", "build_collator", "completion_only", "is_packed", "prepare"]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Rows with ``input_ids`` and ``labels``, and ``seq_lengths`` where packs keep their examples apart."""
+
+    dataset: datasets.Dataset
+    stats: DataStats
+
+
+class _Preparation(SFTTrainer):
+    """SFTTrainer's data preparation without a trainer: only what ``_prepare_dataset`` reads is set."""
+
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, completion_only_loss: bool, chat_template: str | None
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._is_vlm = False
+        self.completion_only_loss = completion_only_loss
+        self.chat_template = chat_template
+
+    def run(self, dataset: datasets.Dataset, args: SFTConfig, packing: bool, name: str) -> datasets.Dataset:
+        # TRL lets one process after the other through with barriers; we decide that for the whole build, and
+        # a barrier in here would wait for processes that never come.
+        with mock.patch.object(sft_trainer, "global_then_local_main_first", nullcontext):
+            return self._prepare_dataset(dataset, self._tokenizer, args, packing, None, name)
+
+
+def completion_only(args: SFTConfig, train_kind: Kind) -> bool:
+    """SFTTrainer's decision: as asked for, else True where the training examples are prompt and completion."""
+    return train_kind.endswith("_pair") if args.completion_only_loss is None else args.completion_only_loss
+
+
+def is_packed(args: SFTConfig, name: Literal["train", "eval"]) -> bool:
+    """Whether this data set is packed; evaluation data as ``eval_packing`` says, else as the training data."""
+    return args.packing if name == "train" or args.eval_packing is None else args.eval_packing
+
+
+def build_collator(tokenizer: PreTrainedTokenizerBase, args: SFTConfig) -> DataCollatorForLanguageModeling:
+    """TRL's collator with SFTTrainer's settings; gives the tokenizer a padding token where it has none.
+
+    Raises:
+        DataError: see :func:`hf_efficient.data.tokenizer_checks.set_pad_token`.
+    """
+    return DataCollatorForLanguageModeling(
+        pad_token_id=set_pad_token(tokenizer, args),
+        padding_free=args.padding_free or (args.packing and args.packing_strategy in {"bfd", "bfd_split"}),
+        pad_to_multiple_of=cast(
+            "int | None", args.pad_to_multiple_of
+        ),  # "auto" is resolved when args are made
+    )
+
+
+def prepare(
+    examples: datasets.Dataset,
+    kind: Kind,
+    tokenizer: PreTrainedTokenizerBase,
+    args: SFTConfig,
+    overlong: Literal["truncate", "drop", "error"],
+    completion_only_loss: bool,
+    name: Literal["train", "eval"],
+) -> Prepared:
+    """Tokenise, apply the overlong policy, truncate, shuffle and pack.
+
+    Args:
+        examples: canonical rows with ``where``.
+        kind: of the rows.
+        tokenizer: with its chat template and special tokens already as they are to be.
+        args: the training arguments; ``max_length``, ``packing`` and their relatives are read.
+        overlong: what happens to examples longer than ``args.max_length``.
+        completion_only_loss: from :func:`completion_only`.
+        name: which of the two data sets this is.
+
+    Raises:
+        DataError: the tokenizer lacks what the data need, an example is too long and ``overlong`` is ``error``, or no
+            example with a token that bears loss is left.
+    """
+    check_tokenizer(tokenizer, kind)
+    packing = is_packed(args, name)
+    _check_lengths(args, packing)
+    preparation = _Preparation(tokenizer, completion_only_loss, training_template(tokenizer, args, kind))
+    with progress_bars(len(examples)):
+        whole = _tokenise(preparation, examples, args, name)
+        fitting, dropped = _apply_overlong(whole, args.max_length, overlong, name)
+        final = _finish(preparation, fitting, args, packing, name)
+    stats = _statistics(whole, fitting, final, args, packing, dropped)
+    _check_something_to_learn(stats, args, name)
+    return Prepared(final, stats)
+
+
+def _check_lengths(args: SFTConfig, packing: bool) -> None:
+    if args.max_length is not None and args.max_length < 2:
+        raise DataError(
+            f"train.max_length: {args.max_length} is too small: predicting a token takes at least 2."
+        )
+    if packing and args.max_length is None:
+        raise DataError("train.max_length: packing needs a length to pack to; set it.")
+    if args.padding_free and not args.packing and args.max_length is not None:
+        raise DataError(
+            "train.padding_free: without packing, max_length is not enforced. Set train.packing: true or "
+            "train.max_length: null."
+        )
+
+
+def _tokenise(
+    preparation: _Preparation, examples: datasets.Dataset, args: SFTConfig, name: str
+) -> datasets.Dataset:
+    """Columns ``input_ids``, ``labels``, ``where``; nothing cut, nothing moved."""
+    settings = _changed(args, max_length=None, shuffle_dataset=False, dataset_text_field="text")
+    try:
+        tokenised = preparation.run(examples, settings, False, name)
+    except jinja2.TemplateError as error:
+        where = _first_failing(preparation, examples)
+        raise DataError(f"{where}: the chat template refuses this chat: {error}.") from error
+    except RuntimeError as error:
+        if "assistant_only_loss" not in str(error):
+            raise
+        raise DataError(
+            f"train.assistant_only_loss: at least one of the {name} examples has no assistant token under the chat "
+            "template's {% generation %} markers. Mend the template, or use train.completion_only_loss: true."
+        ) from error
+    return tokenised.select_columns(["input_ids", "labels", "where"])
+
+
+def _first_failing(preparation: _Preparation, examples: datasets.Dataset) -> str:
+    for row in examples:
+        chat = row["messages"] if "messages" in row else row["prompt"] + row["completion"]
+        try:
+            preparation._tokenizer.apply_chat_template(
+                chat, tokenize=False, chat_template=preparation.chat_template
+            )
+        except jinja2.TemplateError:
+            return str(row["where"])
+    return "a prompt"
+
+
+def _apply_overlong(
+    whole: datasets.Dataset, max_length: int | None, overlong: str, name: str
+) -> tuple[datasets.Dataset, int]:
+    """What is left to be truncated, and how many were dropped."""
+    if max_length is None or overlong == "truncate":
+        return whole, 0
+    sizes = lengths(whole)
+    too_long = np.flatnonzero(sizes > max_length)
+    if overlong == "error" and len(too_long):
+        first = int(too_long[0])
+        raise DataError(
+            f"{whole[first]['where']}: {sizes[first]} tokens, more than train.max_length ({max_length}); "
+            f"{len(too_long)} of {len(whole)} {name} examples are. Raise train.max_length, or set data.overlong to "
+            "truncate or drop."
+        )
+    if len(too_long) == len(whole):
+        raise DataError(
+            f"data.overlong: drop leaves no {name} example: all {len(whole)} are longer than train.max_length "
+            f"({max_length}), the shortest has {sizes.min()} tokens."
+        )
+    return whole.select(np.flatnonzero(sizes <= max_length)), len(too_long)
+
+
+def _finish(
+    preparation: _Preparation, fitting: datasets.Dataset, args: SFTConfig, packing: bool, name: str
+) -> datasets.Dataset:
+    """TRL's second half. It skips what is done already, and truncates row by row, so it is not asked to in vain."""
+    columns = fitting.select_columns(["input_ids", "labels"])
+    if args.max_length is not None and not packing:
+        nothing_to_cut = lengths(columns).max() <= args.max_length and loss_bearing(columns).min() > 0
+        args = _changed(args, max_length=None) if nothing_to_cut else args
+    return preparation.run(columns, args, packing, name)
+
+
+def _statistics(
+    whole: datasets.Dataset,
+    fitting: datasets.Dataset,
+    final: datasets.Dataset,
+    args: SFTConfig,
+    packing: bool,
+    dropped: int,
+) -> DataStats:
+    sizes = lengths(fitting)
+    limit = args.max_length
+    cuts = limit is not None and not (packing and args.packing_strategy != "bfd")
+    tokens, bearing = lengths(final), loss_bearing(final)
+    return DataStats(
+        examples=len(fitting) if packing else len(final),
+        dropped_overlong=dropped,
+        truncated=int((sizes > limit).sum()) if cuts and limit else 0,
+        dropped_masked=0 if packing else len(fitting) - len(final),
+        masked=int((loss_bearing(fitting) == 0).sum()) if packing else int((bearing == 0).sum()),
+        tokens_total=int(tokens.sum()),
+        tokens_loss_bearing=int(bearing.sum()),
+        longest=int(lengths(whole).max()),
+        packs=len(final) if packing else None,
+        fill_rate=float(tokens.sum() / (len(final) * limit)) if packing and limit else None,
+    )
+
+
+def _check_something_to_learn(stats: DataStats, args: SFTConfig, name: str) -> None:
+    if stats.tokens_loss_bearing:
+        return
+    count = stats.examples + stats.dropped_masked
+    if args.max_length is not None and stats.truncated:
+        raise DataError(
+            f"train.max_length: {args.max_length} is too small: no token that bears loss is left in any of the {count} "
+            f"{name} examples (the longest has {stats.longest} tokens)."
+        )
+    raise DataError(
+        f"All labels of all {count} {name} examples are masked, so there is nothing to learn. Look at "
+        "train.completion_only_loss, train.assistant_only_loss and the chat template."
+    )
+
+
+def _changed(args: SFTConfig, **changes: Any) -> SFTConfig:
+    changed = copy.copy(args)
+    for key, value in changes.items():
+        setattr(changed, key, value)
+    return changed
