@@ -196,8 +196,8 @@ def _clean(raw: str) -> str:
 
 def _chat(found: _Found) -> dict[str, Any]:
     owner = f" of the class {found.owner}" if found.owner else ""
-    request = f"Write the docstring of this {found.kind}{owner} in the Python module "
-              f"{found.module}:\n\n{found.head}"
+    place = f"in the Python module {found.module}"
+    request = f"Write the docstring of this {found.kind}{owner} {place}:\n\n{found.head}"
     return {
         "messages": [
             {"role": "user", "content": request},

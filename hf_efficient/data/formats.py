@@ -196,7 +196,8 @@ def _pair(row: Row, columns: tuple[str, ...]) -> Canonical:
     kinds = {isinstance(row.value[column], list) for column in columns}
     if len(kinds) > 1:
         raise DataError(
-            f"{row.where}: {', '.join(map(repr, columns))} are partly strings and partly lists of messages; use one."
+            f"{row.where}: {', '.join(map(repr, columns))} are partly strings and partly lists of "
+            "messages; use one."
         )
     if kinds == {False}:
         return {column: _text(row.value[column], row.where, column) for column in columns}
@@ -214,7 +215,8 @@ def _text(value: Any, where: str, field: str) -> str:
             value.encode()
         except UnicodeEncodeError as error:
             raise DataError(
-                f"{where}: {field!r} holds half a surrogate pair (at character {error.start}), which is no text."
+                f"{where}: {field!r} holds half a surrogate pair (at character {error.start}), which is "
+                "no text."
             ) from error
     return value
 
@@ -299,7 +301,8 @@ FORMATS: dict[str, Format] = {
         ("chosen", "rejected"),
         ("prompt",),
         "dpo",
-        "prompt, chosen and rejected, all strings or all lists of messages; without prompt, chosen and rejected are "
+        "prompt, chosen and rejected, all strings or all lists of messages; without prompt, chosen and "
+        "rejected are "
         "chats that begin alike",
         _preference,
     ),

@@ -113,7 +113,8 @@ def add_system(row: dict[str, Any], system: str) -> dict[str, Any]:
 def question_and_answer(row: Mapping[str, Any]) -> dict[str, Any] | None:
     """``{"prompt": messages or string, "answer": string}``: what to generate from, and what is expected.
 
-    The answer is the last assistant turn. None for plain text, and for a chat that begins with its only answer.
+    The answer is the last assistant turn. None for plain text, and for a chat that begins with its only
+    answer.
     """
     kind = kind_of(row)
     if kind == "string_pair":

@@ -58,12 +58,12 @@ class _Preparation(SFTTrainer):
 
 
 def completion_only(args: SFTConfig, train_kind: Kind) -> bool:
-    """SFTTrainer's decision: as asked for, else True where the training examples are prompt and completion."""
+    """SFTTrainer's decision: as asked for, else whether the training examples are prompt and completion."""
     return train_kind.endswith("_pair") if args.completion_only_loss is None else args.completion_only_loss
 
 
 def is_packed(args: SFTConfig, name: Literal["train", "eval"]) -> bool:
-    """Whether this data set is packed; evaluation data as ``eval_packing`` says, else as the training data."""
+    """Whether this data set is packed: evaluation data as ``eval_packing`` says, else as the training is."""
     return args.packing if name == "train" or args.eval_packing is None else args.eval_packing
 
 
@@ -103,8 +103,8 @@ def prepare(
         name: which of the two data sets this is.
 
     Raises:
-        DataError: the tokenizer lacks what the data need, an example is too long and ``overlong`` is ``error``, or no
-            example with a token that bears loss is left.
+        DataError: the tokenizer lacks what the data need, an example is too long and ``overlong`` is
+            ``error``, or no example with a token that bears loss is left.
     """
     check_tokenizer(tokenizer, kind)
     packing = is_packed(args, name)
@@ -147,7 +147,8 @@ def _tokenise(
         if "assistant_only_loss" not in str(error):
             raise
         raise DataError(
-            f"train.assistant_only_loss: at least one of the {name} examples has no assistant token under the chat "
+            f"train.assistant_only_loss: at least one of the {name} examples has no assistant token under "
+            "the chat "
             "template's {% generation %} markers. Mend the template, or use train.completion_only_loss: true."
         ) from error
     return tokenised.select_columns(["input_ids", "labels", "where"])
@@ -177,12 +178,14 @@ def _apply_overlong(
         first = int(too_long[0])
         raise DataError(
             f"{whole[first]['where']}: {sizes[first]} tokens, more than train.max_length ({max_length}); "
-            f"{len(too_long)} of {len(whole)} {name} examples are. Raise train.max_length, or set data.overlong to "
+            f"{len(too_long)} of {len(whole)} {name} examples are. Raise train.max_length, or set "
+            "data.overlong to "
             "truncate or drop."
         )
     if len(too_long) == len(whole):
         raise DataError(
-            f"data.overlong: drop leaves no {name} example: all {len(whole)} are longer than train.max_length "
+            f"data.overlong: drop leaves no {name} example: all {len(whole)} are longer than "
+            "train.max_length "
             f"({max_length}), the shortest has {sizes.min()} tokens."
         )
     return whole.select(np.flatnonzero(sizes <= max_length)), len(too_long)

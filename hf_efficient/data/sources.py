@@ -116,7 +116,8 @@ def _folder(section: SourceSection, key: str, path: Path) -> Source:
     files = tuple(sorted(entry for entry in path.iterdir() if entry.suffix.lower() in READERS))
     if not files:
         raise DataError(
-            f"{key}.path: the folder {path} holds neither a data set of Dataset.save_to_disk nor a file that ends "
+            f"{key}.path: the folder {path} holds neither a data set of Dataset.save_to_disk nor a file "
+            "that ends "
             f"in {', '.join(READERS)}."
         )
     _check_no_split(section, key, "a folder of files")
@@ -144,7 +145,8 @@ def _saved_dataset(section: SourceSection, key: str, path: Path) -> datasets.Dat
 def _check_no_split(section: SourceSection, key: str, what: str) -> None:
     if section.split != "train":
         raise DataError(
-            f"{key}.split: {section.path} is {what} and has no splits; leave `split: {section.split}` out, or name "
+            f"{key}.split: {section.path} is {what} and has no splits; leave `split: {section.split}` "
+            "out, or name "
             "the file of that split."
         )
 

@@ -27,7 +27,8 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, kind: Kind) -> None:
         )
     if kind not in CHAT_KINDS and tokenizer.eos_token is None:
         raise DataError(
-            f"The tokenizer {tokenizer.name_or_path or '(unnamed)'} has no end-of-sequence token, which ends every "
+            f"The tokenizer {tokenizer.name_or_path or '(unnamed)'} has no end-of-sequence token, which "
+            "ends every "
             "text. Set train.eos_token to a token of its vocabulary."
         )
 
@@ -43,7 +44,8 @@ def set_pad_token(tokenizer: PreTrainedTokenizerBase, args: SFTConfig) -> int:
     token = args.pad_token or tokenizer.pad_token or tokenizer.eos_token
     if token is None:
         raise DataError(
-            f"The tokenizer {tokenizer.name_or_path or '(unnamed)'} has neither a padding nor an end-of-sequence "
+            f"The tokenizer {tokenizer.name_or_path or '(unnamed)'} has neither a padding nor an "
+            "end-of-sequence "
             "token. Set train.pad_token to a token of its vocabulary."
         )
     if token not in tokenizer.get_vocab():
@@ -59,8 +61,8 @@ def training_template(tokenizer: PreTrainedTokenizerBase, args: SFTConfig, kind:
     Only ``assistant_only_loss`` needs another one: with ``{% generation %}`` markers.
 
     Raises:
-        DataError: ``assistant_only_loss`` on data that are no chats, or with a template without markers for which TRL
-            knows no replacement.
+        DataError: ``assistant_only_loss`` on data that are no chats, or with a template without markers for
+            which TRL knows no replacement.
     """
     if not args.assistant_only_loss:
         return None
@@ -74,7 +76,8 @@ def training_template(tokenizer: PreTrainedTokenizerBase, args: SFTConfig, kind:
         return get_training_chat_template(tokenizer)
     except ValueError as error:
         raise DataError(
-            "train.assistant_only_loss: the chat template has no {% generation %} markers around the assistant's "
+            "train.assistant_only_loss: the chat template has no {% generation %} markers around the "
+            "assistant's "
             "turns, and TRL knows no version of it that has. Use train.completion_only_loss: true (loss on the last "
             "answer), or name a template with markers in train.chat_template_path."
         ) from error
