@@ -1,8 +1,9 @@
 """``hf-efficient``: the table of commands and the way in.
 
-To add a command: write ``cli/NAME.py`` with one function (its parameters are typer's, its docstring is the help and
-shows an example), and a line in ``COMMANDS``. Import what it needs inside the function, so that ``--help`` stays
-instant. Raise ``HfEfficientError`` for what the user can mend and ``typer.Exit(1)`` where the answer is no.
+To add a command: write ``cli/NAME.py`` with one function (its parameters are typer's, its docstring is the
+help and shows an example), and a line in ``COMMANDS``. Import what it needs inside the function, so that
+``--help`` stays instant. Raise ``HfEfficientError`` for what the user can mend and ``typer.Exit(1)`` where the
+answer is no.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ def apply_overrides(
 
     Args:
         tree: the recipe below; it is not changed.
-        overrides: flags as typed. The value is YAML; a mapping is merged, anything else replaces what was there.
+        overrides: flags as typed. The value is YAML; a mapping is merged, anything else replaces it.
             A number in the key is an index where the tree has a list; the index after the last appends.
         known: False where the tree could not be read: only the form of the flags is checked then.
 

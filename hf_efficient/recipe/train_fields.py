@@ -105,7 +105,7 @@ def _recall(path: Path) -> dict[str, TrainField] | None:
         return {entry["name"]: _from_json(entry) for entry in held["fields"]}
     except OSError:
         return None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         logger.debug("rebuilding the field list %s: %s", path, error)
         return None
 

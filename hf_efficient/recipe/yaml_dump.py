@@ -12,20 +12,25 @@ __all__ = ["dump_yaml"]
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes text in quotes wherever either version of YAML would take it for something else, and no aliases."""
+    """Writes text in quotes wherever either version of YAML would misread it, and no aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
 def _represent_text(dumper: _Dumper, text: str) -> yaml.Node:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=_style(text))
+
+
+def _style(text: str) -> str | None:
+    """The quotes that a text needs; None leaves it to PyYAML, which knows YAML 1.1 and the indicators."""
+    # Only an escape keeps these apart from a line feed.
+    if any(character in text for character in "\r\x85\u2028\u2029"):
+        return '"'
     try:
-        is_plain = isinstance(read_scalar(text), str)
+        return None if isinstance(read_scalar(text), str) else "'"
     except ValueError:
-        is_plain = False
-    if is_plain:
-        return dumper.represent_str(text)
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="'")
+        return "'"
 
 
 _Dumper.add_representer(str, _represent_text)

