@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch.utils.hooks import RemovableHandle
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from hf_efficient.errors import TrainingCheckError
+from hf_efficient.measure.autograd import floating_tensors, passes_gradient
 
 __all__ = ["GradientCheck", "parameters_without_gradient"]
 
@@ -34,9 +35,9 @@ class GradientCheck(TrainerCallback):
     """Checks the first optimizer step of every ``train()``; reads no values, synchronises nothing.
 
     - Every parameter with ``requires_grad`` has a gradient when the optimizer first steps.
-    - During that step, the output of every frozen layer whose input requires a gradient requires one too. A
-      layer that breaks the chain (a 4-bit layer repacked for inference, a forward that detaches) starves all
-      below it.
+    - During that step, a gradient can pass every frozen layer, from its output to an input that requires one.
+      A layer that breaks the chain (4-bit weights repacked for inference, a forward that detaches) starves
+      all layers below it.
 
     Raises TrainingCheckError out of the training. Where gradients are not on the parameters (DeepSpeed, FSDP,
     optimizers that step inside the backward) the first check is left out; under ``torch_compile`` the second.
@@ -66,7 +67,7 @@ class GradientCheck(TrainerCallback):
         if not self._pending or self._handles or model is None or args.torch_compile:
             return
         for name, module in _frozen_leaves(model):
-            self._handles.append(module.register_forward_hook(self._watch(name)))
+            self._handles.append(module.register_forward_hook(self._watch(name), with_kwargs=True))
         self._handles.append(model.register_forward_hook(lambda *_: self._raise_if_broken()))
 
     def on_substep_end(
@@ -120,13 +121,18 @@ class GradientCheck(TrainerCallback):
         self._pending = False
 
     def _watch(self, name: str) -> Any:
-        def hook(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
             # Without grad mode nothing requires a gradient: the first pass of reentrant checkpointing,
             # no_grad blocks.
-            if not torch.is_grad_enabled() or not any(tensor.requires_grad for tensor in _floating(inputs)):
+            inputs = [
+                tensor
+                for tensor in (*floating_tensors(args), *floating_tensors(kwargs))
+                if tensor.requires_grad
+            ]
+            outputs = list(floating_tensors(output))
+            if not torch.is_grad_enabled() or not inputs or not outputs:
                 return
-            outputs = list(_floating(output))
-            if outputs and not any(tensor.requires_grad for tensor in outputs) and name not in self._broken:
+            if name not in self._broken and not passes_gradient(inputs, outputs):
                 self._broken.append(name)
 
         return hook
@@ -150,19 +156,6 @@ def _frozen_leaves(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         is_leaf = next(module.children(), None) is None
         if is_leaf and parameters and not any(parameter.requires_grad for parameter in parameters):
             yield name, module
-
-
-def _floating(values: Any) -> Iterator[torch.Tensor]:
-    """Floating tensors of a tensor, or of a tuple, list or mapping of tensors."""
-    if isinstance(values, torch.Tensor):
-        if values.is_floating_point():
-            yield values
-    elif isinstance(values, Mapping):
-        yield from _floating(list(values.values()))
-    elif isinstance(values, (tuple, list)):
-        for value in values:
-            if isinstance(value, torch.Tensor) and value.is_floating_point():
-                yield value
 
 
 def _gradients_elsewhere(args: TrainingArguments) -> str:

@@ -58,24 +58,20 @@ class _Update:
 
 
 class _Phase:
-    """Context manager of one phase; cheaper than a generator, and safe when the recording ends inside it."""
+    """Context manager of one phase; cheaper than a generator."""
 
-    __slots__ = ("_name", "_opaque", "_recorder", "_token")
+    __slots__ = ("_recorder", "name", "opaque", "token")
 
     def __init__(self, recorder: StepRecorder, name: StepPhase, opaque: bool) -> None:
-        self._recorder, self._name, self._opaque, self._token = recorder, name, opaque, 0
+        self._recorder, self.name, self.opaque, self.token = recorder, name, opaque, 0
 
     def __enter__(self) -> None:
-        clock = self._recorder.clock
-        if clock is not None:
-            self._token = clock.enter(self._name, opaque=self._opaque)
+        self._recorder._enter(self)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        clock = self._recorder.clock
-        if clock is not None:
-            clock.leave(self._token)
+        self._recorder._leave(self)
 
 
 class StepRecorder:
@@ -133,6 +129,16 @@ class StepRecorder:
         if not self.recording or self.clock is None:
             return _NO_PHASE
         return _Phase(self, name, opaque)
+
+    @_never_raises
+    def _enter(self, phase: _Phase) -> None:
+        if self.clock is not None:
+            phase.token = self.clock.enter(phase.name, opaque=phase.opaque)
+
+    @_never_raises
+    def _leave(self, phase: _Phase) -> None:
+        if self.clock is not None:
+            self.clock.leave(phase.token)
 
     @_never_raises
     def begin(self, name: StepPhase) -> None:

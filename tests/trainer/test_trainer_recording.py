@@ -1,0 +1,225 @@
+"""steps.jsonl: which records a run leaves, and that recording can fail without the training noticing."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import shutil
+from itertools import pairwise
+
+import pytest
+from tiny_training import assert_same_run, causal_trainer, losses, rows
+from transformers import Trainer, TrainerCallback
+
+from hf_efficient import EfficientTrainer
+from hf_efficient.measure.recorder import StepRecorder
+from hf_efficient.measure.stream import read_steps
+from hf_efficient.records import TokenCounts
+
+
+class Ticks:
+    """A clock that moves on by one second whenever it is read."""
+
+    def __init__(self):
+        self.readings = 0
+
+    def __call__(self):
+        self.readings += 1
+        return self.readings * 1_000_000_000
+
+
+def records(folder):
+    return list(read_steps(folder / "steps.jsonl"))
+
+
+def test_one_record_per_optimizer_step(tiny_dir, tmp_path):
+    trainer = causal_trainer(EfficientTrainer, tiny_dir, tmp_path, max_steps=4, gradient_accumulation_steps=2)
+    trainer.train()
+    found = records(tmp_path / "efficiency")
+    assert [(r.segment, r.rank, r.step, r.micro_batches) for r in found] == [
+        (0, 0, n, 2) for n in (1, 2, 3, 4)
+    ]
+    assert [r.loss for r in found] == losses(trainer)
+    assert [r.epoch for r in found] == [2 / 12, 4 / 12, 6 / 12, 8 / 12]
+    assert sorted(path.name for path in (tmp_path / "efficiency").iterdir()) == ["steps.jsonl"]
+
+
+def test_tokens_of_an_epoch(tiny_dir, tmp_path):
+    trainer = causal_trainer(
+        EfficientTrainer, tiny_dir, tmp_path, max_steps=-1, num_train_epochs=1, packed=True
+    )
+    trainer.train()
+    total = sum(len(row["input_ids"]) for row in rows(packed=True))
+    examples = 2 * len(rows(packed=True))
+    found = [record.tokens for record in records(tmp_path / "efficiency")]
+    assert sum(tokens.processed for tokens in found) == total
+    assert sum(tokens.non_padding for tokens in found) == total
+    assert (
+        sum(tokens.loss_bearing for tokens in found) == total - examples
+    )  # the first of each predicts nothing
+
+
+def test_tokens_of_a_padded_step(tiny_dir, tmp_path):
+    trainer = causal_trainer(
+        EfficientTrainer, tiny_dir, tmp_path, max_steps=1, per_device_train_batch_size=24
+    )
+    trainer.train()
+    lengths = [len(row["input_ids"]) for row in rows()]
+    (record,) = records(tmp_path / "efficiency")
+    assert record.tokens == TokenCounts(24 * max(lengths), sum(lengths), sum(lengths))
+
+
+def test_records_tile_the_training_loop(tiny_dir, tmp_path):
+    """Nothing between the first record's start and the last one's end is left out or counted twice."""
+    clock = Ticks()
+    trainer = causal_trainer(
+        EfficientTrainer,
+        tiny_dir,
+        tmp_path,
+        max_steps=5,
+        eval_rows=4,
+        eval_strategy="steps",
+        eval_steps=2,
+        eval_on_start=True,
+        save_strategy="steps",
+        save_steps=3,
+        per_device_train_batch_size=8,
+    )
+    trainer._recorder._now = clock
+    trainer.train()
+    found = records(tmp_path / "efficiency")
+    assert [r.step for r in found] == [1, 2, 3, 4, 5]
+    for before, after in pairwise(found):
+        assert before.started_at_seconds + before.wall_seconds == after.started_at_seconds
+    # The first reading is the start of train(), the second that of the loop, the last its end.
+    assert found[0].started_at_seconds == 1.0
+    assert math.fsum(r.wall_seconds for r in found) == clock.readings - 2
+    for record in found:
+        assert record.wall_seconds == math.fsum(record.phase_seconds.values()) + record.unattributed_seconds
+    every_step = {"data_wait", "host_to_device", "forward", "backward", "optimizer", "logging"}
+    trailing = [set(r.phase_seconds) - every_step for r in found]
+    assert trailing == [
+        {"evaluation"},
+        {"evaluation"},
+        {"checkpointing"},
+        {"evaluation"},
+        {"evaluation", "checkpointing"},
+    ]
+    assert all(every_step <= set(record.phase_seconds) for record in found)
+
+
+def test_phases_of_a_step_by_hand(tiny_dir, tmp_path):
+    """One step read by a clock that ticks at every reading: each phase is entered as often as should be."""
+    trainer = causal_trainer(EfficientTrainer, tiny_dir, tmp_path, max_steps=1, gradient_accumulation_steps=2)
+    trainer._recorder._now = Ticks()
+    trainer.train()
+    (record,) = records(tmp_path / "efficiency")
+    # data_wait: opened by the epoch, again by get_batch_samples. Twice each: inputs, forward, backward.
+    # optimizer: the clipping, the norm, and from on_pre_optimizer_step to on_step_end.
+    assert record.phase_seconds == {
+        "data_wait": 2.0,
+        "host_to_device": 2.0,
+        "forward": 2.0,
+        "backward": 2.0,
+        "optimizer": 3.0,
+        "logging": 1.0,
+    }
+
+
+def test_loss_is_recorded_only_where_it_was_logged(tiny_dir, tmp_path):
+    trainer = causal_trainer(EfficientTrainer, tiny_dir, tmp_path, max_steps=4, logging_steps=2)
+    trainer.train()
+    assert [r.loss for r in records(tmp_path / "efficiency")] == [
+        None,
+        losses(trainer)[0],
+        None,
+        losses(trainer)[1],
+    ]
+
+
+def test_no_training_no_file(tiny_dir, tmp_path):
+    trainer = causal_trainer(EfficientTrainer, tiny_dir, tmp_path, eval_rows=4)
+    trainer.evaluate()
+    assert not (tmp_path / "efficiency").exists()
+
+
+def test_recording_can_be_switched_off_and_sent_elsewhere(tiny_dir, tmp_path):
+    off = causal_trainer(EfficientTrainer, tiny_dir, tmp_path / "off", mixin={"record_steps": False})
+    off.train()
+    assert not (tmp_path / "off" / "efficiency").exists()
+    elsewhere = {"efficiency_dir": str(tmp_path / "elsewhere")}
+    there = causal_trainer(EfficientTrainer, tiny_dir, tmp_path / "on", mixin=elsewhere)
+    there.train()
+    assert [r.step for r in records(tmp_path / "elsewhere")] == [1, 2, 3]
+    assert_same_run(there, off)
+
+
+def test_other_ranks_write_files_of_their_own(tmp_path):
+    recorder = StepRecorder()
+    recorder.open(tmp_path, rank=3)
+    recorder.next_step()
+    recorder.step_done(1, None)
+    recorder.close()
+    (record,) = read_steps(tmp_path / "steps.rank3.jsonl")
+    assert (record.rank, record.step) == (3, 1)
+
+
+class Vandal(TrainerCallback):
+    """Deletes the folder in the middle of the run, and puts a file in its place."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == 2:
+            shutil.rmtree(self.folder)
+            self.folder.write_text("not a folder")
+
+
+@pytest.mark.parametrize("fault", ["never a folder", "vanishes", "clock", "tokens"])
+def test_a_fault_of_the_recording_is_one_warning(tiny_dir, tmp_path, caplog, monkeypatch, fault):
+    plain = causal_trainer(Trainer, tiny_dir, tmp_path / "plain", max_steps=4)
+    plain.train()
+
+    folder = tmp_path / "ours" / "efficiency"
+    ours = causal_trainer(
+        EfficientTrainer,
+        tiny_dir,
+        tmp_path / "ours",
+        max_steps=4,
+        callbacks=[Vandal(folder)] if fault == "vanishes" else None,
+    )
+    if fault == "never a folder":
+        folder.write_text("a file")
+    if fault == "clock":
+        ticks = iter(range(40))
+        ours._recorder._now = lambda: next(ticks)
+    if fault == "tokens":
+        monkeypatch.setattr("hf_efficient.measure.tokens._count", lambda batch: 1 / 0)
+    with caplog.at_level(logging.WARNING, logger="hf_efficient"):
+        ours.train()
+    assert_same_run(ours, plain)
+    assert len([r for r in caplog.records if r.name.startswith("hf_efficient")]) == 1
+
+
+def test_lines_are_strict_json(tiny_dir, tmp_path):
+    causal_trainer(EfficientTrainer, tiny_dir, tmp_path, max_steps=1).train()
+    (line,) = (tmp_path / "efficiency" / "steps.jsonl").read_text().splitlines()
+    data = json.loads(line)
+    assert sorted(data) == sorted(
+        [
+            "epoch",
+            "loss",
+            "micro_batches",
+            "phase_seconds",
+            "rank",
+            "schema_version",
+            "segment",
+            "started_at_seconds",
+            "step",
+            "tokens",
+            "unattributed_seconds",
+            "wall_seconds",
+        ]
+    )

@@ -1,0 +1,184 @@
+"""The mixin over, and the trainer under, classes of a user's own."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tiny_training import arguments, assert_same_run, build_model, causal_trainer, collator, losses, rows
+from transformers import Trainer
+
+from hf_efficient import EfficientTrainer, EfficientTrainerMixin
+from hf_efficient.measure.stream import read_steps
+
+
+class Cooperative(Trainer):
+    """Overrides with super()."""
+
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        return super().training_step(model, inputs, num_items_in_batch)
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        result = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        return (result[0] * 2, result[1]) if return_outputs else result * 2
+
+    def log(self, logs, start_time=None):
+        logs["mine"] = 1.0
+        super().log(logs, start_time)
+
+
+class OnItsOwn(Trainer):
+    """Overrides without super(), with a signature of its own."""
+
+    def __init__(self, model, args):
+        super().__init__(model=model, args=args, data_collator=collator(), train_dataset=rows())
+
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        model.train()
+        loss = self.compute_loss(model, inputs)
+        loss.backward()
+        return loss.detach()
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        outputs = model(**inputs)
+        return (outputs.loss * 3, outputs) if return_outputs else outputs.loss * 3
+
+    def log(self, logs, start_time=None):
+        self.state.log_history.append({**logs, "step": self.state.global_step})
+
+
+class MixinOverCooperative(EfficientTrainerMixin, Cooperative):
+    pass
+
+
+class MixinOverOnItsOwn(EfficientTrainerMixin, OnItsOwn):
+    pass
+
+
+class BelowEfficient(EfficientTrainer):
+    """A user's class over ours, without super()."""
+
+    compute_loss = OnItsOwn.compute_loss
+    training_step = OnItsOwn.training_step
+    log = OnItsOwn.log
+
+
+def phases(folder):
+    return [set(record.phase_seconds) for record in read_steps(folder / "efficiency" / "steps.jsonl")]
+
+
+def test_mixin_over_a_cooperative_subclass(tiny_dir, tmp_path):
+    plain = causal_trainer(Cooperative, tiny_dir, tmp_path / "a", gradient_accumulation_steps=2)
+    plain.train()
+    ours = causal_trainer(MixinOverCooperative, tiny_dir, tmp_path / "b", gradient_accumulation_steps=2)
+    ours.train()
+    assert_same_run(ours, plain)
+    assert [entry["mine"] for entry in ours.state.log_history] == [1.0] * 4
+    every = {"data_wait", "host_to_device", "forward", "backward", "optimizer", "logging"}
+    assert phases(tmp_path / "b") == [every] * 3
+
+
+def test_mixin_over_a_subclass_that_goes_its_own_way(tiny_dir, tmp_path):
+    runs = []
+    for kind in (OnItsOwn, MixinOverOnItsOwn):
+        trainer = kind(build_model(tiny_dir, "lora"), arguments(tmp_path / kind.__name__))
+        trainer.train()
+        runs.append(trainer)
+    assert_same_run(runs[1], runs[0])
+    # Its own training_step neither prepares the inputs nor runs the backward through the accelerator.
+    assert phases(tmp_path / "MixinOverOnItsOwn") == [{"data_wait", "forward", "optimizer", "logging"}] * 3
+
+
+def test_a_subclass_of_ours_that_goes_its_own_way(tiny_dir, tmp_path):
+    plain = OnItsOwn(build_model(tiny_dir, "lora"), arguments(tmp_path / "a"))
+    plain.train()
+    ours = causal_trainer(BelowEfficient, tiny_dir, tmp_path / "b")
+    ours.train()
+    assert losses(ours) == losses(plain)
+    assert phases(tmp_path / "b") == [{"data_wait", "optimizer"}] * 3
+
+
+def test_every_argument_of_trainer_goes_through(tiny_dir, tmp_path, tiny_tokenizer):
+    """Positional ones included, in Trainer's order."""
+    model = build_model(tiny_dir, "lora")
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.5)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
+    data, eval_data, collate = rows(), rows(4), collator()
+    trainer = EfficientTrainer(
+        model,
+        arguments(tmp_path),
+        collate,
+        data,
+        eval_data,
+        tiny_tokenizer,
+        optimizers=(optimizer, schedule),
+        efficiency_dir=tmp_path / "here",
+    )
+    assert trainer.train_dataset is data
+    assert trainer.eval_dataset is eval_data
+    assert trainer.data_collator is collate
+    assert trainer.processing_class is tiny_tokenizer
+    assert trainer.optimizer is optimizer
+    trainer.train()
+    assert [entry["learning_rate"] for entry in trainer.state.log_history if "loss" in entry] == [0.5] * 3
+
+
+def test_an_argument_nobody_knows_is_refused(tiny_dir, tmp_path):
+    with pytest.raises(TypeError, match="efficiency_folder"):
+        causal_trainer(EfficientTrainer, tiny_dir, tmp_path, mixin={"efficiency_folder": "x"})
+
+
+def test_model_init_is_trained_and_guarded_anew(tiny_dir, tmp_path):
+    runs = []
+    for kind in (Trainer, EfficientTrainer):
+        trainer = kind(
+            model_init=lambda: build_model(tiny_dir, "qlora"),
+            args=arguments(tmp_path / kind.__name__, max_steps=2),
+            data_collator=collator(),
+            train_dataset=rows(),
+            eval_dataset=rows(4),
+        )
+        if kind is EfficientTrainer:
+            trainer.evaluate()
+        trainer.train()
+        runs.append(trainer)
+    assert_same_run(runs[1], runs[0])
+    layers = [m for m in runs[1].model.modules() if hasattr(m, "support_avx512bf16_for_cpu")]
+    assert [layer.support_avx512bf16_for_cpu for layer in layers] == [False] * 14
+
+
+def test_a_second_train_call_is_a_second_segment(tiny_dir, tmp_path):
+    trainer = causal_trainer(EfficientTrainer, tiny_dir, tmp_path, max_steps=2)
+    trainer.train()
+    trainer.train()
+    found = [(r.segment, r.step) for r in read_steps(tmp_path / "efficiency" / "steps.jsonl")]
+    assert found == [(0, 1), (0, 2), (1, 1), (1, 2)]
+
+
+def test_an_error_in_the_training_leaves_the_finished_steps(tiny_dir, tmp_path):
+    class Failing(EfficientTrainer):
+        def training_step(self, *args, **kwargs):
+            if self.state.global_step == 2:
+                raise RuntimeError("the user's own error")
+            return super().training_step(*args, **kwargs)
+
+    trainer = causal_trainer(Failing, tiny_dir, tmp_path, max_steps=4)
+    with pytest.raises(RuntimeError, match="the user's own error"):
+        trainer.train()
+    assert [r.step for r in read_steps(tmp_path / "efficiency" / "steps.jsonl")] == [1, 2]
+
+
+def test_a_batch_size_that_is_found_by_failing(tiny_dir, tmp_path):
+    """auto_find_batch_size starts the loop again; the records are those of the loop that went through."""
+
+    class Narrow(EfficientTrainer):
+        def training_step(self, model, inputs, *args, **kwargs):
+            if inputs["input_ids"].shape[0] > 7:
+                raise RuntimeError("CUDA out of memory.")
+            return super().training_step(model, inputs, *args, **kwargs)
+
+    trainer = causal_trainer(
+        Narrow, tiny_dir, tmp_path, max_steps=2, per_device_train_batch_size=8, auto_find_batch_size=True
+    )
+    trainer.train()
+    found = [(r.step, r.micro_batches) for r in read_steps(tmp_path / "efficiency" / "steps.jsonl")]
+    assert found == [(1, 1), (2, 1)]
