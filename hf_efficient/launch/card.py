@@ -1,0 +1,185 @@
+"""The model card of a run: README.md with the Hub's metadata, the results and the recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from huggingface_hub import ModelCard, ModelCardData
+
+from hf_efficient.errors import OutputError
+from hf_efficient.launch.card_text import fenced, hub_name, number, table, without_local_paths
+from hf_efficient.launch.card_usage import usage
+from hf_efficient.recipe.schema import QuantizationSection, Recipe
+from hf_efficient.units import seconds
+
+__all__ = ["write_model_card"]
+
+_METHODS = {"sft": "supervised fine-tuning", "dpo": "direct preference optimization"}
+
+
+def write_model_card(
+    output_dir: Path,
+    recipe: Recipe,
+    results: Mapping[str, float],
+    environment: Mapping[str, Any],
+    data_summary: Mapping[str, Any],
+) -> Path:
+    """Write ``output_dir/README.md``, in place of the one that PEFT or the Trainer wrote.
+
+    No absolute path of this machine gets into it: where the recipe holds one, its last part stands.
+
+    Args:
+        output_dir: where the adapter or the model is.
+        recipe: the resolved recipe.
+        results: ``eval_NAME`` is a metric after training and ``eval_NAME_before`` the same before it; other
+            names (``steps``, ``train_seconds``) are figures of the run.
+        environment: what ``hardware.environment`` says of the machine; what is missing or None is left out.
+        data_summary: counts of the training data; None is left out.
+
+    Raises:
+        OutputError: the file cannot be written.
+    """
+    path = Path(output_dir) / "README.md"
+    sections = [
+        f"# {recipe.name}",
+        recipe.description,
+        "## What was trained",
+        table(["", ""], _training_rows(recipe)),
+        table(["data", ""], _summary_rows(data_summary)) if _summary_rows(data_summary) else "",
+        *_results(results),
+        "## How to load it",
+        usage(recipe),
+        "## Recipe",
+        _recipe_details(recipe),
+        "## Versions and hardware",
+        table(["", ""], _environment_rows(environment)),
+    ]
+    content = (
+        f"---\n{_metadata(recipe).to_yaml()}\n---\n\n" + "\n\n".join(part for part in sections if part) + "\n"
+    )
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        ModelCard(content).save(path)
+    except OSError as error:
+        raise OutputError(f"output_dir: {path} cannot be written: {error.strerror or error}.") from error
+    return path
+
+
+def _metadata(recipe: Recipe) -> ModelCardData:
+    adapter = recipe.adapter
+    data_sets = [name for source in recipe.data.train if (name := hub_name(source.path))]
+    variants = [name for name, on in (("dora", adapter.dora), ("rslora", adapter.rslora)) if on]
+    return ModelCardData(
+        base_model=hub_name(recipe.model.id),
+        library_name="transformers" if adapter.method == "full" else "peft",
+        pipeline_tag="text-generation",
+        tags=["hf-efficient", recipe.method, adapter.method, *variants],
+        datasets=list(dict.fromkeys(data_sets)) or None,
+        model_name=recipe.name,
+    )
+
+
+def _training_rows(recipe: Recipe) -> list[tuple[str, str]]:
+    sources = [_source(source.path, source.weight) for source in recipe.data.train]
+    rows = [
+        ("base model", str(without_local_paths(recipe.model.id))),
+        ("objective", _METHODS[recipe.method]),
+        ("method", _method(recipe)),
+        ("training data", ", ".join(sources)),
+    ]
+    names = ("learning_rate", "num_train_epochs", "max_steps", "max_length", "packing", "seed")
+    return rows + [(name, number(recipe.train[name])) for name in names if name in recipe.train]
+
+
+def _source(path: str, weight: float) -> str:
+    return str(without_local_paths(path)) + ("" if weight == 1.0 else f" (weight {weight:g})")
+
+
+def _method(recipe: Recipe) -> str:
+    adapter = recipe.adapter
+    if adapter.method == "full":
+        return "full fine-tuning, all weights"
+    kind = "DoRA" if adapter.dora else "LoRA"
+    scale = "rank-stabilised, " if adapter.rslora else ""
+    targets = (
+        adapter.target_modules
+        if isinstance(adapter.target_modules, str)
+        else ", ".join(adapter.target_modules)
+    )
+    text = (
+        f"{kind}, {scale}rank {adapter.r}, alpha {adapter.alpha:g}, dropout {adapter.dropout:g}, on {targets}"
+    )
+    if adapter.modules_to_save:
+        text += f"; {', '.join(adapter.modules_to_save)} in full"
+    if adapter.method == "qlora":
+        text += f"; base in {_quantization(adapter.quantization or QuantizationSection())}"
+    return text
+
+
+def _quantization(section: QuantizationSection) -> str:
+    if section.bits == 8:
+        return "8-bit LLM.int8()"
+    double = " with double quantization" if section.double_quant else ""
+    return f"4-bit {section.type.upper()}{double}, computed in {section.compute_dtype}"
+
+
+def _summary_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [
+        (key.replace("_", " "), number(without_local_paths(value)))
+        for key, value in summary.items()
+        if value is not None
+    ]
+
+
+def _results(results: Mapping[str, float]) -> list[str]:
+    metrics = list(dict.fromkeys(key.removesuffix("_before") for key in results if key.startswith("eval_")))
+    others = [_run_row(key, value) for key, value in results.items() if not key.startswith("eval_")]
+    parts = ["## Results"] if results else []
+    if metrics:
+        rows = [
+            (key.removeprefix("eval_"), _figure(results, f"{key}_before"), _figure(results, key))
+            for key in metrics
+        ]
+        with_before = any(before for _, before, _ in rows)
+        header = ["on the evaluation data", *(["before"] if with_before else []), "after"]
+        parts.append(table(header, rows if with_before else [(name, after) for name, _, after in rows]))
+    if others:
+        parts.append(table(["run", ""], others))
+    return parts
+
+
+def _run_row(key: str, value: float) -> tuple[str, str]:
+    if key.endswith("_seconds"):
+        return key.removesuffix("_seconds").replace("_", " ") + " time", seconds(value)
+    return key.replace("_", " "), number(value)
+
+
+def _figure(results: Mapping[str, float], key: str) -> str:
+    return number(results[key]) if results.get(key) is not None else ""
+
+
+def _recipe_details(recipe: Recipe) -> str:
+    text = yaml.safe_dump(without_local_paths(recipe.resolved()), sort_keys=False, allow_unicode=True)
+    return (
+        f"<details>\n<summary>All values, defaults included</summary>\n\n{fenced(text, 'yaml')}\n\n</details>"
+    )
+
+
+def _environment_rows(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
+    gpus = [f"{gpu['name']} ({gpu['memory_bytes'] / 2**30:.0f} GiB)" for gpu in environment.get("gpus") or ()]
+    memory = environment.get("memory_bytes")
+    facts = {
+        "GPU": ", ".join(f"{gpus.count(name)} x {name}" for name in dict.fromkeys(gpus)),
+        "CPU": environment.get("cpu"),
+        "cores": environment.get("usable_cores"),
+        "memory": f"{memory / 2**30:.0f} GiB" if memory else None,
+        "platform": environment.get("platform"),
+        "driver": environment.get("driver"),
+        "CUDA": environment.get("cuda"),
+        "Python": environment.get("python"),
+        **(environment.get("versions") or {}),
+    }
+    return [(name, str(value)) for name, value in facts.items() if value]

