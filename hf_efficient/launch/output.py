@@ -14,9 +14,11 @@ import yaml
 from hf_efficient.errors import OutputError
 from hf_efficient.recipe.schema import Recipe
 
-__all__ = ["OutputPlan", "follow_output", "prepare_output", "write_resolved_recipe"]
+__all__ = ["EFFICIENCY", "OutputPlan", "follow_output", "prepare_output", "write_resolved_recipe"]
 
 EFFICIENCY = "efficiency"
+"""Folder of the records inside the output directory."""
+
 RESOLVED = "recipe.resolved.yaml"
 _RUN_FILES = (
     EFFICIENCY, "merged", "README.md", "adapter_config.json", "adapter_model.safetensors", "config.json",

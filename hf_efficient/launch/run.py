@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_efficient.data.build import build_preference_data, build_sft_data
-from hf_efficient.hardware.environment import environment
+from hf_efficient.hardware.environment import describe_environment
 from hf_efficient.launch.adapter import add_adapter
 from hf_efficient.launch.arguments import training_arguments
 from hf_efficient.launch.card import write_model_card
+from hf_efficient.launch.data_remarks import remarks
 from hf_efficient.launch.evaluation import AnswersInEvaluation, answer_evaluators
 from hf_efficient.launch.listener import RunListener, RunResult, SilentListener
 from hf_efficient.launch.merge import merge_run
 from hf_efficient.launch.model import load_base, load_tokenizer
-from hf_efficient.launch.output import OutputPlan, follow_output, prepare_output, write_resolved_recipe
+from hf_efficient.launch.output import EFFICIENCY, OutputPlan, follow_output, prepare_output, write_resolved_recipe
 from hf_efficient.launch.trainer import dpo_trainer, sft_trainer
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.units import count, share
@@ -51,7 +52,7 @@ def run_recipe(recipe: Recipe, listener: RunListener | None = None) -> RunResult
         listener = SilentListener()
     with args.main_process_first(local=False, desc="output directory"):
         plan = prepare_output(recipe) if is_main else follow_output(recipe)
-    machine = environment().to_dict()
+    machine = describe_environment().to_dict()
     if is_main:
         write_resolved_recipe(plan.directory, recipe, machine)
     built = (_build_dpo if recipe.method == "dpo" else _build_sft)(recipe, args, listener)
@@ -65,7 +66,7 @@ def run_recipe(recipe: Recipe, listener: RunListener | None = None) -> RunResult
 
 
 def _build_sft(recipe: Recipe, args: SFTConfig, listener: RunListener) -> _Built:
-    tokenizer = load_tokenizer(recipe.model, recipe.train)
+    tokenizer = _tokenizer(recipe, listener)
     listener.stage("Data", ", ".join(source.path for source in recipe.data.train))
     data = build_sft_data(recipe, tokenizer, args)
     evaluation = f", {count(len(data.eval))} to evaluate on" if data.eval is not None else ""
@@ -73,7 +74,7 @@ def _build_sft(recipe: Recipe, args: SFTConfig, listener: RunListener) -> _Built
     listener.stage(
         "", f"{count(data.stats.examples)} examples, {count(data.stats.tokens_total)} tokens{evaluation}{cached}"
     )
-    for line in data.stats.remarks():
+    for line in remarks(data.stats, args.max_length):
         listener.stage("", line)
     model = _model(recipe, args, listener)
     trainer: list[Trainer] = []
@@ -85,12 +86,17 @@ def _build_sft(recipe: Recipe, args: SFTConfig, listener: RunListener) -> _Built
 
 
 def _build_dpo(recipe: Recipe, args: DPOConfig, listener: RunListener) -> _Built:
-    tokenizer = load_tokenizer(recipe.model, recipe.train)
+    tokenizer = _tokenizer(recipe, listener)
     listener.stage("Data", ", ".join(source.path for source in recipe.data.train))
     data = build_preference_data(recipe, args.seed)
     listener.stage("", f"{count(len(data.train))} preference pairs")
     model = _model(recipe, args, listener)
     return _Built(dpo_trainer(recipe, model, tokenizer, args, data), (), {"examples": len(data.train)})
+
+
+def _tokenizer(recipe: Recipe, listener: RunListener) -> PreTrainedTokenizerBase:
+    listener.stage("Tokenizer", recipe.model.tokenizer or recipe.model.id)
+    return load_tokenizer(recipe.model, recipe.train)
 
 
 def _model(recipe: Recipe, args: SFTConfig | DPOConfig, listener: RunListener) -> PreTrainedModel:
@@ -142,12 +148,22 @@ def _save(
         after=after,
         train_seconds=train_seconds,
         merged_dir=directory / "merged" if recipe.adapter.merge else None,
+        written=_written(recipe, directory),
     )
     trainer.save_metrics("all", _results(result), combined=False)
     if result.merged_dir is not None and trainer.is_world_process_zero():
         listener.stage("Merging", str(result.merged_dir))
         merge_run(directory, result.merged_dir, overwrite=True)
     return result
+
+
+def _written(recipe: Recipe, directory: Path) -> dict[str, str]:
+    weights = "the whole model" if recipe.adapter.method == "full" else "the adapter"
+    written = {str(directory): f"{weights}, its tokenizer, checkpoints, and README.md, the model card"}
+    if recipe.adapter.merge:
+        written[str(directory / "merged")] = "the merged model"
+    written[str(directory / EFFICIENCY)] = "the resolved recipe, and steps.jsonl, a record of every step"
+    return written
 
 
 def _evaluations(trainer: Trainer) -> list[dict[str, float]]:

@@ -26,7 +26,7 @@ class TerminalListener:
 
     def stage(self, title: str, detail: str = "") -> None:
         """A line per stage: its title in a fixed column, what it is about beside it."""
-        self._console.print(f"[bold]{escape(title):<12}[/bold]{escape(detail)}")
+        self._console.print(f"[bold]{escape(title):<12}[/bold]{escape(detail)}", soft_wrap=True)
 
     def answers(self, step: int, answers: Sequence[Answer]) -> None:
         """A panel per answer: the question, what is expected, what the model wrote."""

@@ -31,9 +31,8 @@ def sft_trainer(
     """``EfficientTrainer`` on TRL's prepared rows: the plain Trainer's step, without ``SFTTrainer``'s metrics loop."""
     # The rows hold exactly what the collator reads; the Trainer would drop `seq_lengths`, which no model takes.
     args.remove_unused_columns = False
-    if data.pad_token_id is not None:
-        model.config.get_text_config().pad_token_id = data.pad_token_id
-        model.generation_config.pad_token_id = data.pad_token_id
+    model.config.get_text_config().pad_token_id = tokenizer.pad_token_id
+    model.generation_config.pad_token_id = tokenizer.pad_token_id
     names = [name for name in recipe.evaluate.metrics if name != "exact_match"]
     compute_metrics, preprocess = make_compute_metrics(names) if names and data.eval is not None else (None, None)
     if compute_metrics is None:

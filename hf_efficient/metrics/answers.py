@@ -20,12 +20,14 @@ class Answer:
     """One generated answer.
 
     Attributes:
+        question: the last message of the prompt, or the whole of a prompt that is plain text.
         prompt: the text that the model was given, the chat template's markers included.
         expected: the reference.
         generated: what the model answered, special tokens removed.
         match: whether the two are equal after ``exact_match.normalise``.
     """
 
+    question: str
     prompt: str
     expected: str
     generated: str
@@ -71,6 +73,7 @@ class AnswerEvaluator:
         self.max_new_tokens = max_new_tokens
         self.batch_size = batch_size
         self.on_answers = on_answers
+        self._questions: list[str] = []
         self._prompts: list[Prompt] = []
         self._expected: list[str] = []
         for number, example in enumerate(examples):
@@ -80,6 +83,7 @@ class AnswerEvaluator:
                         f"evaluate.generate: example {number} has no {key!r}, only {sorted(example)}. "
                         "An example to be answered is {'prompt': text or list of messages, 'answer': text}."
                     )
+            self._questions.append(_question(example["prompt"]))
             self._prompts.append(render_prompt(tokenizer, example["prompt"]))
             self._expected.append(str(example["answer"]))
         self._stop_ids = end_of_answer_ids(tokenizer)
@@ -107,10 +111,14 @@ class AnswerEvaluator:
 
             generated = dict(gather_object(list(generated.items())))
         answers = [
-            Answer(
-                prompt.text, expected, generated[index], normalise(generated[index]) == normalise(expected)
+            Answer(question, prompt.text, expected, text, normalise(text) == normalise(expected))
+            for question, prompt, expected, text in zip(
+                self._questions,
+                self._prompts,
+                self._expected,
+                (generated[index] for index in range(len(self._prompts))),
+                strict=True,
             )
-            for index, (prompt, expected) in enumerate(zip(self._prompts, self._expected, strict=True))
         ]
         if self.on_answers is not None and accelerator.is_main_process:
             self.on_answers(answers)
@@ -119,6 +127,10 @@ class AnswerEvaluator:
             references=[answer.expected for answer in answers],
         )
         return dict(metrics or {})
+
+
+def _question(prompt: str | Sequence[Mapping[str, Any]]) -> str:
+    return prompt if isinstance(prompt, str) else str(prompt[-1]["content"])
 
 
 def share_of(count: int, process: int, processes: int) -> list[int]:

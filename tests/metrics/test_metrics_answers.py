@@ -45,6 +45,10 @@ def render(tokenizer, prompt):
     return tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
 
 
+def question(prompt):
+    return prompt if isinstance(prompt, str) else prompt[-1]["content"]
+
+
 def greedy_ids(model, tokenizer, prompt, max_new_tokens, stops=(2,)):
     """One example, no padding, no cache, argmax by argmax."""
     ids = tokenizer(render(tokenizer, prompt), add_special_tokens=False)["input_ids"]
@@ -82,7 +86,7 @@ def test_answers_are_those_of_a_plain_greedy_loop(model, tokenizer, tmp_path, ba
     metrics, answers = run(model, tokenizer, tmp_path, examples, max_new_tokens=12, batch_size=batch_size)
     assert metrics == {"exact_match": 0.8}
     assert answers == [
-        Answer(render(tokenizer, prompt), example["answer"], text, match=index != 2)
+        Answer(question(prompt), render(tokenizer, prompt), example["answer"], text, match=index != 2)
         for index, (prompt, example, text) in enumerate(zip(PROMPTS, examples, expected, strict=True))
     ]
     assert len(set(expected)) == 5
