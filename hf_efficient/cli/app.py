@@ -2,8 +2,8 @@
 
 To add a command: write ``cli/NAME.py`` with one function (its parameters are typer's, its docstring is the
 help and shows an example), and a line in ``COMMANDS``. Import what it needs inside the function, so that
-``--help`` stays instant. Raise ``HfEfficientError`` for what the user can mend and ``typer.Exit(1)`` where the
-answer is no.
+``--help`` stays instant. Raise ``HfEfficientError`` for what the user can mend and ``typer.Exit(1)`` where
+the answer is no.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in given
     args = [arg for arg in given if arg != "--debug"] or ["--help"]
-    command = typer.main.get_command(_app)
-    raise SystemExit(
-        run_guarded(lambda: command.main(args, prog_name="hf-efficient", obj=debug), debug=debug)
-    )
+    raise SystemExit(run_guarded(lambda: _run(args, debug), debug=debug))
+
+
+def _run(args: list[str], debug: bool) -> None:
+    typer.main.get_command(_app).main(args, prog_name="hf-efficient", obj=debug)

@@ -45,7 +45,10 @@ def _rows(found: Environment) -> list[tuple[str, str]]:
         rows.append(
             ("gpu", "unknown: torch cannot be imported" if found.gpus is None else "none that torch can use")
         )
-    rows += [("driver", found.driver or "none"), ("cuda", found.cuda or "none (torch's build)")]
+    rows += [
+        ("driver", found.driver or "none found"),
+        ("cuda", found.cuda or "none: torch is built without it, or missing"),
+    ]
     dirty = {True: " with changes", False: "", None: ""}[found.git_dirty]
     return [*rows, ("git", f"{found.git_commit}{dirty}" if found.git_commit else "no repository here")]
 

@@ -17,7 +17,7 @@ _LEAST_WIDTH = 80
 
 
 class ExplainedValue(NamedTuple):
-    """One leaf: its dotted key, its value as plain data, and the file and line, flag or default that set it."""
+    """One leaf: its dotted key, its value, and the file and line, flag or default that set it."""
 
     key: str
     value: Any
@@ -32,7 +32,7 @@ def explained(recipe: Recipe) -> list[ExplainedValue]:
 
 
 def explanation_table(rows: list[ExplainedValue], width: int | None = None) -> str:
-    """The rows in aligned columns; what does not fit ``width`` (default: the terminal's) is folded, never cut."""
+    """The rows in aligned columns; what does not fit ``width`` (default: the terminal's) is folded."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

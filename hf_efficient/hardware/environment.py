@@ -66,8 +66,8 @@ class Environment:
         logical_cores: processors that the system shows.
         usable_cores: processors that this process may use.
         memory_bytes: memory of the machine.
-        gpus: GPUs that torch can use; empty where it can use none; None where torch cannot be imported or was not
-            asked.
+        gpus: GPUs that torch can use; empty where it can use none; None where torch cannot be imported or was
+            not asked.
         driver: version of the NVIDIA driver.
         cuda: CUDA version that torch was built with.
         versions: package to installed version.

@@ -70,7 +70,7 @@ class _Composer(Reader, Scanner, Parser, Composer, BaseResolver):
         self._depth = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        event = self.peek_event()
+        event: Any = self.peek_event()
         if not isinstance(event, yaml.CollectionStartEvent):
             return super().compose_node(parent, index)
         self._depth += 1

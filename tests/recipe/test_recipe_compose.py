@@ -57,7 +57,8 @@ def test_two_ways_to_the_same_base_are_no_circle(write):
 def test_a_circle_prints_its_chain(write):
     write("a: 1\nextends: ../r.yaml\n", "bases/one.yaml")
     assert said(write("extends: bases/one.yaml\n")) == [
-        "bases/one.yaml:2: extends: goes in a circle: r.yaml -> bases/one.yaml -> r.yaml. Remove one of these links."
+        "bases/one.yaml:2: extends: goes in a circle: r.yaml -> bases/one.yaml -> r.yaml. Remove one of"
+        " these links."
     ]
 
 
@@ -74,7 +75,8 @@ def test_problems_of_several_bases_and_flags_come_together(write):
     assert said(write("extends:\n  - broken.yaml\n  - gone.yaml\n  - 3\n"), "oops") == [
         "broken.yaml:2: is not valid YAML: while parsing a flow node, expected the node content, but found"
         " '<stream end>' (column 1).",
-        "r.yaml:3: extends: gone.yaml: there is no such file. The chain: r.yaml -> gone.yaml. Check the path.",
+        "r.yaml:3: extends: gone.yaml: there is no such file. The chain: r.yaml -> gone.yaml. Check the"
+        " path.",
         "r.yaml:4: extends: must be the path of a recipe file, or a list of such paths.",
         "command line: oops: is no override. Write key=value, for instance train.learning_rate=1e-4 or"
         " data.train.0.path=chats.jsonl.",
@@ -123,5 +125,6 @@ def test_a_byte_order_mark_is_no_part_of_the_first_key(write):
 def test_extends_in_a_flag_is_refused(write):
     _, problems = compose(write("a: 1"), ["extends=x.yaml"])
     assert [str(problem) for problem in problems] == [
-        "command line: extends=x.yaml: extends: can only be written in a recipe file. Override the values themselves."
+        "command line: extends=x.yaml: extends: can only be written in a recipe file. Override the values"
+        " themselves."
     ]

@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_efficient.errors import RecipeError
+from hf_efficient.errors import Problem, RecipeError
 from hf_efficient.recipe.load import load_recipe
 from hf_efficient.recipe.schema import Recipe
 
@@ -130,13 +130,14 @@ def resolves_or_says_why(content: bytes, overrides: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "r.yaml"
         path.write_bytes(content)
+        problems: tuple[Problem, ...] = ()
+        recipe = None
         try:
             recipe = load_recipe(path, overrides)
         except RecipeError as error:
-            assert error.problems
-            assert all(problem.where and problem.message for problem in error.problems)
-        else:
-            assert recipe.provenance
+            problems = error.problems
+        assert (recipe is None) == bool(problems)
+        assert all(problem.where and problem.message for problem in problems)
         assert list(Path(folder).iterdir()) == [path]
 
 

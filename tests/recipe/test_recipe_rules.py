@@ -21,14 +21,16 @@ CHECKPOINTING_OFF = "is set, but activation checkpointing is off"
         (
             ["adapter.method=full", "adapter.quantization={bits: 4}"],
             [
-                "adapter.quantization: is 4-bit, but `adapter.method: full` trains all weights; 4-bit weights cannot"
+                "adapter.quantization: is 4-bit, but `adapter.method: full` trains all weights; 4-bit"
+                " weights cannot"
                 " train. Write `adapter.method: qlora`, or remove the quantization."
             ],
         ),
         (
             ["adapter.method=lora", "adapter.quantization={bits: 8}"],
             [
-                "adapter.quantization: is 8-bit, but `adapter.method: lora` trains on a base that is not quantized."
+                "adapter.quantization: is 8-bit, but `adapter.method: lora` trains on a base that is not"
+                " quantized."
                 " Write `adapter.method: qlora`, or remove the quantization."
             ],
         ),
@@ -39,8 +41,8 @@ CHECKPOINTING_OFF = "is set, but activation checkpointing is off"
                 "adapter.rslora=true",
                 "adapter.bias=all",
                 "adapter.merge=true",
-            ]
-            + ["adapter.modules_to_save=[lm_head]"],
+                "adapter.modules_to_save=[lm_head]",
+            ],
             [
                 f"adapter.{name}: is set, but `adapter.method: full` trains all weights and has no adapter."
                 " Remove it, or write `adapter.method: lora`."
@@ -48,10 +50,14 @@ CHECKPOINTING_OFF = "is set, but activation checkpointing is off"
             ],
         ),
         (
-            ["adapter.method=qlora", "adapter.quantization={bits: 8, type: fp4, double_quant: true}"]
-            + ["adapter.quantization.compute_dtype=float16"],
             [
-                f"adapter.quantization.{name}: is a setting of 4-bit quantization, but `adapter.quantization.bits` is 8."
+                "adapter.method=qlora",
+                "adapter.quantization={bits: 8, type: fp4, double_quant: true}",
+                "adapter.quantization.compute_dtype=float16",
+            ],
+            [
+                f"adapter.quantization.{name}: is a setting of 4-bit quantization, but"
+                " `adapter.quantization.bits` is 8."
                 " Remove it, or write `bits: 4`."
                 for name in ("type", "double_quant", "compute_dtype")
             ],
@@ -59,13 +65,15 @@ CHECKPOINTING_OFF = "is set, but activation checkpointing is off"
         (
             ["train.bf16=true", "train.fp16=true"],
             [
-                "train.fp16: is true, and so is `train.bf16`. Keep one: bf16 where the device has it, else fp16."
+                "train.fp16: is true, and so is `train.bf16`. Keep one: bf16 where the device has it, else"
+                " fp16."
             ],
         ),
         (
             ["train.bf16_full_eval=true", "train.fp16_full_eval=true"],
             [
-                "train.fp16_full_eval: is true, and so is `train.bf16_full_eval`. Keep one: bf16 where the device has"
+                "train.fp16_full_eval: is true, and so is `train.bf16_full_eval`. Keep one: bf16 where the"
+                " device has"
                 " it, else fp16."
             ],
         ),
@@ -75,7 +83,8 @@ CHECKPOINTING_OFF = "is set, but activation checkpointing is off"
                 "train.gradient_checkpointing_kwargs={use_reentrant: false}",
             ],
             [
-                f"train.gradient_checkpointing_kwargs: {CHECKPOINTING_OFF} (`train.gradient_checkpointing: false`)."
+                f"train.gradient_checkpointing_kwargs: {CHECKPOINTING_OFF} (`train.gradient_checkpointing:"
+                " false`)."
                 " Write `train.gradient_checkpointing: true`, or remove it."
             ],
         ),
@@ -85,43 +94,50 @@ CHECKPOINTING_OFF = "is set, but activation checkpointing is off"
                 "train.activation_checkpointing_kwargs={every_n_layers: 2}",
             ],
             [
-                f"train.activation_checkpointing_kwargs: {CHECKPOINTING_OFF} (`train.activation_checkpointing: false`)."
+                f"train.activation_checkpointing_kwargs: {CHECKPOINTING_OFF}"
+                " (`train.activation_checkpointing: false`)."
                 " Write `train.activation_checkpointing: true`, or remove it."
             ],
         ),
         (
             ["train.dataloader_prefetch_factor=2", "train.dataloader_persistent_workers=true"],
             [
-                f"train.{name}: is set, but `train.dataloader_num_workers` is 0. Write at least 1 worker, or remove it."
+                f"train.{name}: is set, but `train.dataloader_num_workers` is 0. Write at least 1 worker,"
+                " or remove it."
                 for name in ("dataloader_prefetch_factor", "dataloader_persistent_workers")
             ],
         ),
         (
             ["train.packing=true", "model.attn_implementation=paged_attention"],
             [
-                "model.attn_implementation: is paged_attention, which is not known to keep packed examples apart. Write"
-                " one of sdpa, eager, flex_attention, flash_attention_2, flash_attention_3, flash_attention_4, or"
+                "model.attn_implementation: is paged_attention, which is not known to keep packed examples"
+                " apart. Write"
+                " one of sdpa, eager, flex_attention, flash_attention_2, flash_attention_3,"
+                " flash_attention_4, or"
                 " `train.packing: false`."
             ],
         ),
         (
             ["train.packing=true", "train.max_length=null"],
             [
-                "train.max_length: is null, but packing fills rows of this length. Write a length in tokens, for"
+                "train.max_length: is null, but packing fills rows of this length. Write a length in"
+                " tokens, for"
                 " instance 2048."
             ],
         ),
         (
             ["train.padding_free=true", "train.max_length=512"],
             [
-                "train.padding_free: is true without packing, so `train.max_length: 512` would not be enforced. Write"
+                "train.padding_free: is true without packing, so `train.max_length: 512` would not be"
+                " enforced. Write"
                 " `train.packing: true`, or `train.max_length: null`."
             ],
         ),
         (
             ["data.eval=[{path: e}]", EVAL],
             [
-                "data.eval_fraction: is set, and so is `data.eval`. Keep one of the two; null takes an inherited"
+                "data.eval_fraction: is set, and so is `data.eval`. Keep one of the two; null takes an"
+                " inherited"
                 " fraction back."
             ],
         ),
@@ -137,7 +153,8 @@ CHECKPOINTING_OFF = "is set, but activation checkpointing is off"
         (
             ["train.lr_scheduler_type=reduce_lr_on_plateau"],
             [
-                "train.lr_scheduler_type: is reduce_lr_on_plateau, which needs evaluations during training, but"
+                "train.lr_scheduler_type: is reduce_lr_on_plateau, which needs evaluations during"
+                " training, but"
                 f" `train.eval_strategy` is no. {ADD_STRATEGY}"
             ],
         ),
@@ -149,14 +166,16 @@ CHECKPOINTING_OFF = "is set, but activation checkpointing is off"
         (
             [BEST, EVAL, "train.eval_strategy=epoch"],
             [
-                "train.save_strategy: is steps and `train.eval_strategy` is epoch, so the best model may not be saved."
+                "train.save_strategy: is steps and `train.eval_strategy` is epoch, so the best model may"
+                " not be saved."
                 " Write `train.save_strategy: epoch`, or best."
             ],
         ),
         (
             [BEST, EVAL, STEPS, "train.eval_steps=20", "train.save_steps=50"],
             [
-                "train.save_steps: is 50, no multiple of the 20 steps between evaluations, so the best model may not be"
+                "train.save_steps: is 50, no multiple of the 20 steps between evaluations, so the best"
+                " model may not be"
                 " saved. Write `train.save_steps: 20`, or `train.save_strategy: best`."
             ],
         ),
@@ -164,7 +183,8 @@ CHECKPOINTING_OFF = "is set, but activation checkpointing is off"
             ["evaluate.early_stopping={}"],
             [
                 f"evaluate.early_stopping: is set, but there is no evaluation data. {ADD_DATA}",
-                "evaluate.early_stopping: is set, but no metric is watched. Write `train.load_best_model_at_end: true`,"
+                "evaluate.early_stopping: is set, but no metric is watched. Write"
+                " `train.load_best_model_at_end: true`,"
                 " or `train.metric_for_best_model: loss`.",
             ],
         ),
@@ -175,14 +195,16 @@ CHECKPOINTING_OFF = "is set, but activation checkpointing is off"
         (
             ["train.metric_for_best_model=eval_perplexity"],
             [
-                "train.metric_for_best_model: is eval_perplexity, which no evaluation computes. Add perplexity to"
+                "train.metric_for_best_model: is eval_perplexity, which no evaluation computes. Add"
+                " perplexity to"
                 " `evaluate.metrics`."
             ],
         ),
         (
             ["train.metric_for_best_model=bleu", "evaluate.metrics=[exact_match]", EVAL],
             [
-                "train.metric_for_best_model: is bleu, which no evaluation computes. Write one of loss, exact_match."
+                "train.metric_for_best_model: is bleu, which no evaluation computes. Write one of loss,"
+                " exact_match."
             ],
         ),
         (
@@ -199,14 +221,16 @@ CHECKPOINTING_OFF = "is set, but activation checkpointing is off"
         (
             ["data.eval=[{path: e}, {path: f, format: preference}]"],
             [
-                "data.eval.1.format: is preference, but `method: sft` does not train on pairs. Write `method: dpo`, or"
+                "data.eval.1.format: is preference, but `method: sft` does not train on pairs. Write"
+                " `method: dpo`, or"
                 " the format of single answers."
             ],
         ),
         (
             ["method=dpo", "evaluate.metrics=[perplexity]", EVAL],
             [
-                "evaluate.metrics: is set, but an evaluation of `method: dpo` reports the loss and TRL's rewards only."
+                "evaluate.metrics: is set, but an evaluation of `method: dpo` reports the loss and TRL's"
+                " rewards only."
                 " Remove it."
             ],
         ),
@@ -232,8 +256,11 @@ def test_contradictions(problems, flags, expected):
         ["adapter.method=qlora", "adapter.quantization={bits: 8}"],
         ["train.bf16=false", "train.fp16=true"],
         ["train.gradient_checkpointing_kwargs={use_reentrant: false}"],
-        ["train.gradient_checkpointing=false", "train.activation_checkpointing=true"]
-        + ["train.gradient_checkpointing_kwargs={use_reentrant: false}"],
+        [
+            "train.gradient_checkpointing=false",
+            "train.activation_checkpointing=true",
+            "train.gradient_checkpointing_kwargs={use_reentrant: false}",
+        ],
         ["train.dataloader_num_workers=2", "train.dataloader_prefetch_factor=2"],
         ["train.packing=true"],
         *(
@@ -271,7 +298,8 @@ def test_no_contradiction(problems, flags):
 
 def test_a_contradiction_is_told_at_the_line_of_its_key(problems):
     assert problems(HEAD + "train:\n  bf16: true\n  fp16: true\n") == [
-        "r.yaml:7: train.fp16: is true, and so is `train.bf16`. Keep one: bf16 where the device has it, else fp16."
+        "r.yaml:7: train.fp16: is true, and so is `train.bf16`. Keep one: bf16 where the device has it,"
+        " else fp16."
     ]
 
 

@@ -31,7 +31,8 @@ def test_the_list_has_all_recipes_but_bases(root):
         ShippedRecipe(
             "broken",
             root / "broken.yaml",
-            f"does not resolve: {root}/broken.yaml:2: is not valid YAML: while parsing a flow node, expected the node"
+            f"does not resolve: {root}/broken.yaml:2: is not valid YAML: while parsing a flow node,"
+            " expected the node"
             " content, but found '<stream end>' (column 1).",
         ),
         ShippedRecipe("llama/lora", root / "llama/lora.yaml", "from the base"),

@@ -92,8 +92,10 @@ def test_what_fits(name, value):
         (
             "many",
             "x",
-            "is the text 'x', but must be one of its choices. Choices: choice_00, choice_01, choice_02, choice_03,"
-            " choice_04, choice_05, choice_06, choice_07, choice_08, choice_09, choice_10, choice_11 or choice_12.",
+            "is the text 'x', but must be one of its choices. Choices: choice_00, choice_01, choice_02,"
+            " choice_03,"
+            " choice_04, choice_05, choice_06, choice_07, choice_08, choice_09, choice_10, choice_11 or"
+            " choice_12.",
         ),
         ("names", {"a": 1}, "is a mapping, but must be text or a list."),
         (

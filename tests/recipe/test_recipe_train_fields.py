@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import sys
 from importlib.metadata import PackageNotFoundError
 
@@ -85,7 +84,7 @@ def test_another_version_is_read_anew(own_cache, monkeypatch):
         b'{"format": 0, "fields": [1]}',
         b'{"format": 1, "fields": []}',
         b'{"format": 1, "fields": [{"name": "x"}]}',
-        b'{"format": 1, "fields": [{"name": "x", "kinds": 3, "item_kinds": [], "choices": [], "default": 1, "help": ""}]}',
+        b'{"format": 1, "fields": [{"name": "x", "kinds": 3, "item_kinds": [], "choices": []}]}',
         b'{"format": 1, "fields": [{"name": "x", "kinds": [], "item_kinds": [], "choices": [], "more": 1}]}',
         b"[" * 100_000,
     ],
@@ -111,7 +110,7 @@ def test_a_full_disk_leaves_no_half_a_file(own_cache, monkeypatch):
 
     monkeypatch.setattr(json, "dump", full)
     assert train_fields("sft")["learning_rate"].default == 2e-5
-    assert os.listdir(own_cache / "train_fields") == []
+    assert list((own_cache / "train_fields").iterdir()) == []
 
 
 def test_a_package_that_is_not_installed(monkeypatch):

@@ -70,7 +70,8 @@ def test_block_text_is_text_even_where_it_looks_like_a_number():
 
 
 def test_every_value_knows_its_line():
-    text = "# a comment\nmodel:\n  id: m\ndata:\n  train:\n    - path: a\n      weight: 2\n    - {path: b}\nempty: []\n"
+    text = "# a comment\nmodel:\n  id: m\n"
+    text += "data:\n  train:\n    - path: a\n      weight: 2\n    - {path: b}\nempty: []\n"
     lines = {dotted(path): node.origin.line for path, node in parse(text).leaves()}
     assert lines == {
         "model.id": 3,
@@ -94,7 +95,8 @@ def test_an_empty_document_is_null():
 
 
 def test_tags_duplicates_and_keys_are_all_reported():
-    text = "a: !!python/object/apply:os.system ['x']\nb: !foo 1\nc: !!str 1\nd: 1\nd: 2\n3: x\n[e]: 1\n<<: {f: 1}\n!g h: 1"
+    text = "a: !!python/object/apply:os.system ['x']\nb: !foo 1\nc: !!str 1\nd: 1\nd: 2\n"
+    text += "3: x\n[e]: 1\n<<: {f: 1}\n!g h: 1"
     objects = "a recipe is plain data and builds no objects. Remove the tag."
     assert said(text) == [
         f"r.yaml:1: a: carries the tag !!python/object/apply:os.system; {objects}",
@@ -119,7 +121,8 @@ def test_exploding_aliases_stop_at_20000_values():
     levels += [f"l{i}: &l{i} [{', '.join([f'*l{i - 1}'] * 10)}]" for i in range(1, 10)]
     (problem,) = said("\n".join(levels))
     assert problem.endswith(
-        "holds more than 20000 values once its aliases are written out. Write the values out, or fewer of them."
+        "holds more than 20000 values once its aliases are written out. Write the values out, or fewer of"
+        " them."
     )
 
 
@@ -135,7 +138,8 @@ def test_32_levels_are_allowed_and_33_are_not():
     [
         (
             "a: 1\nb:\n\t- 1",
-            "r.yaml:3: is not valid YAML: while scanning for the next token, found character '\\t' that cannot start any"
+            "r.yaml:3: is not valid YAML: while scanning for the next token, found character '\\t' that"
+            " cannot start any"
             " token (column 1). Indent with spaces, not with tabs.",
         ),
         (
@@ -145,7 +149,8 @@ def test_32_levels_are_allowed_and_33_are_not():
         ),
         (
             "a: 1\n---\nb: 1",
-            "r.yaml:2: is not valid YAML: expected a single document in the stream, but found another document"
+            "r.yaml:2: is not valid YAML: expected a single document in the stream, but found another"
+            " document"
             " (column 1). Keep one document: remove the line with ---.",
         ),
         ("a: *x", "r.yaml:1: is not valid YAML: found undefined alias 'x' (column 4)."),
@@ -159,7 +164,8 @@ def test_32_levels_are_allowed_and_33_are_not():
         ),
         (
             'a: 1\nb: "\\ud800"',
-            "r.yaml:2: b: holds a NUL or half of a surrogate pair, which is not text. Write the character itself.",
+            "r.yaml:2: b: holds a NUL or half of a surrogate pair, which is not text. Write the character"
+            " itself.",
         ),
         (
             f"a: {'9' * 5000}",

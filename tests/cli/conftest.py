@@ -1,0 +1,49 @@
+"""``hf-efficient`` in this process: what it prints and how it exits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from hf_efficient.cli.app import main
+
+RECIPE = """\
+name: tiny
+model: {id: some/model}
+data:
+  train: [{path: chats.jsonl}]
+train:
+  learning_rate: 2e-4
+output_dir: out
+"""
+
+
+class Ended(NamedTuple):
+    """Exit code, standard output, standard error."""
+
+    code: object
+    out: str
+    err: str
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
+    def run_command(*args: str) -> Ended:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as exit_:
+            main(args)
+        return Ended(exit_.value.code, *capsys.readouterr())
+
+    return run_command
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A valid recipe, ``r.yaml`` in the current directory."""
+    monkeypatch.chdir(tmp_path)
+    path = Path("r.yaml")
+    path.write_text(RECIPE, encoding="utf-8")
+    return path

@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from types import ModuleType
+
+import pytest
+import typer
+
+from hf_efficient.cli import app, lazy
+from hf_efficient.cli.app import COMMANDS
+from hf_efficient.errors import DataError, RecipeError
+from hf_efficient.version import __version__
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch):
+    """Put a function behind the name ``probe`` of the table."""
+
+    def install(function) -> None:
+        module = ModuleType("probe_module")
+        module.probe = function
+        monkeypatch.setitem(sys.modules, "probe_module", module)
+        monkeypatch.setitem(COMMANDS, "probe", lazy.LazyCommand("probe_module", "probe", "A probe."))
+
+    return install
+
+
+def test_help_lists_every_command(run):
+    ended = run("--help")
+    assert (ended.code, ended.err) == (0, "")
+    listed = ended.out[ended.out.index("Commands:") :].splitlines()[1:]
+    assert [tuple(line.split(maxsplit=1)) for line in listed if line.strip()] == [
+        (name, command.help) for name, command in COMMANDS.items()
+    ]
+
+
+def test_no_argument_is_help(run):
+    assert run() == run("--help")
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_command_exists_and_shows_an_example(run, name):
+    ended = run(name, "--help")
+    assert (ended.code, ended.err) == (0, "")
+    assert f"Example: hf-efficient {name}" in ended.out
+    found = getattr(importlib.import_module(COMMANDS[name].module), COMMANDS[name].attribute)
+    assert isinstance(found, typer.Typer) or callable(found)
+
+
+def test_help_imports_nothing_heavy():
+    code = (
+        "import sys\nfrom hf_efficient.cli.app import main\n"
+        "try:\n    main(['--help'])\n"
+        "except SystemExit:\n"
+        "    heavy = ('torch', 'transformers', 'trl', 'pydantic', 'yaml', 'rich', 'numpy')\n"
+        "    print([name for name in heavy if name in sys.modules])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_version(run):
+    assert run("--version") == (0, f"{__version__}\n", "")
+
+
+def test_an_unknown_command_names_the_nearest(run):
+    ended = run("vlidate", "r.yaml")
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err.endswith("Error: No such command 'vlidate'. Did you mean 'validate'?\n")
+
+
+@pytest.mark.parametrize(
+    "args", [("--oops",), ("validate",), ("validate", "r.yaml", "--oops"), ("recipes", "sho")]
+)
+def test_wrong_usage_exits_with_2(run, args):
+    ended = run(*args)
+    assert (ended.code, ended.out) == (2, "")
+    assert "Traceback" not in ended.err
+
+
+def test_what_the_user_can_mend_is_a_message_and_2(run, command):
+    def probe() -> None:
+        raise DataError("chats.jsonl:3: is no JSON. Write one object per line.")
+
+    command(probe)
+    assert run("probe") == (2, "", "error: chats.jsonl:3: is no JSON. Write one object per line.\n")
+
+
+def test_every_problem_has_a_line_of_its_own(run, recipe):
+    recipe.write_text("name: t\nmodle: {}\n", encoding="utf-8")
+    ended = run("validate", "r.yaml", "oops")
+    assert (ended.code, ended.out) == (2, "")
+    assert [line.split(": ")[:3] for line in ended.err.splitlines()] == [
+        ["error", "r.yaml", "model"],
+        ["error", "r.yaml", "data"],
+        ["error", "r.yaml", "output_dir"],
+        ["error", "r.yaml:2", "modle"],
+        ["error", "command line", "oops"],
+    ]
+
+
+def test_debug_anywhere_shows_the_traceback(run, recipe):
+    recipe.write_text("- 1\n", encoding="utf-8")
+    for args in (
+        ("--debug", "validate", "r.yaml"),
+        ("validate", "--debug", "r.yaml"),
+        ("validate", "r.yaml", "--debug"),
+    ):
+        ended = run(*args)
+        assert ended.code == 2
+        assert ended.err.startswith("Traceback (most recent call last):\n")
+        assert RecipeError.__name__ in ended.err
+        assert ended.err.splitlines()[-1].startswith("error: r.yaml: holds a list")
+
+
+def test_a_command_with_a_debug_of_its_own_gets_it(run, command):
+    def probe(word: str, debug: bool = False) -> None:
+        print(word, debug)
+
+    command(probe)
+    assert run("probe", "x").out == "x False\n"
+    assert run("probe", "x", "--debug").out == "x True\n"
+    assert run("--debug", "probe", "x").out == "x True\n"
+
+
+def test_anything_else_is_a_defect_of_ours(run, command):
+    def probe() -> None:
+        raise ValueError("two\nlines")
+
+    command(probe)
+    assert run("probe") == (
+        1,
+        "",
+        "error: this is a defect of hf_efficient: ValueError: two lines. Run it again with --debug for the"
+        " traceback,"
+        " and report it with the output of `hf-efficient env`.\n",
+    )
+    ended = run("probe", "--debug")
+    assert ended.code == 1
+    assert ended.err.startswith("Traceback")
+    assert ended.err.endswith("ValueError: two\nlines\n")
+
+
+def test_an_interrupt_is_quiet(run, command):
+    def probe() -> None:
+        raise KeyboardInterrupt
+
+    command(probe)
+    assert run("probe") == (130, "", "")
+
+
+def test_the_answer_no_is_1_and_a_code_of_its_own_stays(run, command):
+    def probe(code: int) -> None:
+        if code == 1:
+            raise typer.Exit(1)
+        raise SystemExit(code)
+
+    command(probe)
+    assert run("probe", "1") == (1, "", "")
+    assert run("probe", "77") == (77, "", "")
+
+
+def test_an_interrupt_before_any_command_is_quiet(run, monkeypatch):
+    def interrupted(*_args: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(app.typer.main, "get_command", interrupted)
+    with pytest.raises(SystemExit) as caught:
+        app.main(["--help"])
+    assert caught.value.code == 130

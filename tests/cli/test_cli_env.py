@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from hf_efficient.hardware.environment import Environment, GpuFacts
+
+FACTS = Environment(
+    python="3.11.7",
+    platform="Linux-6.1-x86_64",
+    cpu=None,
+    physical_cores=None,
+    logical_cores=4,
+    usable_cores=2,
+    memory_bytes=16 * 2**30,
+    gpus=(GpuFacts("NVIDIA A100", 80 * 2**30, "8.0"), GpuFacts("Other", 2**30, None)),
+    driver="550.1",
+    cuda="12.4",
+    versions={"hf_efficient": "0.1.0", "torch": "2.13.0+cu124", "evaluate": None},
+    git_commit="abc",
+    git_dirty=True,
+)
+
+
+@pytest.fixture
+def facts(monkeypatch):
+    def install(found: Environment) -> None:
+        monkeypatch.setattr("hf_efficient.hardware.environment.describe_environment", lambda: found)
+
+    install(FACTS)
+    return install
+
+
+def test_as_text(run, facts):
+    assert run("env").out == (
+        "hf_efficient  0.1.0\n"
+        "torch         2.13.0+cu124\n"
+        "evaluate      not installed\n"
+        "python        3.11.7\n"
+        "platform      Linux-6.1-x86_64\n"
+        "cpu           unknown\n"
+        "cores         unknown physical, 4 logical, 2 usable\n"
+        "memory        16.0 GiB\n"
+        "gpu 0         NVIDIA A100, 80.0 GiB, capability 8.0\n"
+        "gpu 1         Other, 1.0 GiB\n"
+        "driver        550.1\n"
+        "cuda          12.4\n"
+        "git           abc with changes\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("gpus", "told"), [((), "none that torch can use"), (None, "unknown: torch cannot be imported")]
+)
+def test_without_a_gpu(run, facts, gpus, told):
+    import dataclasses
+
+    facts(dataclasses.replace(FACTS, gpus=gpus, driver=None, cuda=None, git_commit=None, git_dirty=None))
+    assert run("env").out.splitlines()[8:] == [
+        f"gpu           {told}",
+        "driver        none found",
+        "cuda          none: torch is built without it, or missing",
+        "git           no repository here",
+    ]
+
+
+def test_as_json(run, facts):
+    assert json.loads(run("env", "--json").out) == json.loads(json.dumps(FACTS.to_dict()))

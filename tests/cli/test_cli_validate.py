@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import json
+
+
+def test_ok(run, recipe):
+    assert run("validate", "r.yaml") == (0, "ok: tiny (sft, lora)\n", "")
+    assert run("validate", "r.yaml", "adapter.method=qlora", "method=dpo").out == "ok: tiny (dpo, qlora)\n"
+
+
+def test_ok_as_json(run, recipe):
+    ended = run("validate", "r.yaml", "--json")
+    assert (ended.code, ended.err) == (0, "")
+    assert json.loads(ended.out) == {
+        "ok": True,
+        "name": "tiny",
+        "method": "sft",
+        "adapter": "lora",
+        "path": "r.yaml",
+    }
+
+
+def test_problems(run, recipe):
+    ended = run("validate", "r.yaml", "adapter.r=x", "train.seed=1.0")
+    assert ended == (
+        2,
+        "",
+        "error: command line: adapter.r=x: adapter.r: is the text 'x', but must be a whole number.\n"
+        "error: command line: train.seed=1.0: train.seed: is the number 1.0, but must be a whole number."
+        " Write 1.\n",
+    )
+
+
+def test_problems_as_json(run, recipe):
+    ended = run("validate", "r.yaml", "train.seed=1.0", "--json")
+    assert (ended.code, ended.err) == (2, "")
+    assert json.loads(ended.out) == {
+        "ok": False,
+        "problems": [
+            {
+                "where": "command line: train.seed=1.0",
+                "key": "train.seed",
+                "message": "is the number 1.0, but must be a whole number.",
+                "remedy": "Write 1.",
+            }
+        ],
+    }
+
+
+def test_a_misspelt_shipped_name(run):
+    assert run("validate", "quickstrt/qlora") == (
+        2,
+        "",
+        "error: quickstrt/qlora: is neither a file nor the name of a shipped recipe. Did you mean"
+        " quickstart/qlora?\n",
+    )
