@@ -194,7 +194,7 @@ def _apply_overlong(
 def _finish(
     preparation: _Preparation, fitting: datasets.Dataset, args: SFTConfig, packing: bool, name: str
 ) -> datasets.Dataset:
-    """TRL's second half. It skips what is done already, and truncates row by row, so it is not asked to in vain."""
+    """TRL's second half: it skips what is done. It cuts row by row, so it is not asked to in vain."""
     columns = fitting.select_columns(["input_ids", "labels"])
     if args.max_length is not None and not packing:
         nothing_to_cut = lengths(columns).max() <= args.max_length and loss_bearing(columns).min() > 0
@@ -234,7 +234,8 @@ def _check_something_to_learn(stats: DataStats, args: SFTConfig, name: str) -> N
     count = stats.examples + stats.dropped_masked
     if args.max_length is not None and stats.truncated:
         raise DataError(
-            f"train.max_length: {args.max_length} is too small: no token that bears loss is left in any of the {count} "
+            f"train.max_length: {args.max_length} is too small: no token that bears loss is left in any "
+            f"of the {count} "
             f"{name} examples (the longest has {stats.longest} tokens)."
         )
     raise DataError(

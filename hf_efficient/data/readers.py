@@ -157,7 +157,7 @@ def _not_utf8(where: str, error: UnicodeDecodeError) -> str:
 
 def _parse_line(text: str, where: str, number: int) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text.rstrip())
     except json.JSONDecodeError as error:
         is_json = number == 1 and text.lstrip().startswith("[")
         hint = " It looks like one JSON list over several lines: name the file .json." if is_json else ""

@@ -78,6 +78,7 @@ def training_template(tokenizer: PreTrainedTokenizerBase, args: SFTConfig, kind:
         raise DataError(
             "train.assistant_only_loss: the chat template has no {% generation %} markers around the "
             "assistant's "
-            "turns, and TRL knows no version of it that has. Use train.completion_only_loss: true (loss on the last "
+            "turns, and TRL knows no version of it that has. Use train.completion_only_loss: true (loss "
+            "on the last "
             "answer), or name a template with markers in train.chat_template_path."
         ) from error

@@ -1,0 +1,217 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hf_efficient.data.docstrings import build_docstring_chats, docstring_split, split_of
+
+TREE = {
+    "alpha.py": '''
+"""A module's own docstring is nobody's answer."""
+
+def area(width: float, height: float = 1.0, *, unit: str = "m") -> float:
+    """Return the area of a rectangle.
+
+    >>> area(2, 3)
+    6
+
+    The unit is only for show.
+    """
+
+async def fetch(url):
+    """Fetch one page and return its text."""
+
+def _hidden(a):
+    """This one is private and left out."""
+
+def short(a):
+    """Too short."""
+
+def again(width):
+    """Return the AREA of a   rectangle!
+
+    The unit is only for show.
+    """
+
+def announces(a):
+    """Do one of several things at once.
+
+    The things are:
+    """
+
+def foreign():
+    """Gibt die Größe zurück, für ältere Geräte übrigens öfter ungültig: äöüß."""
+
+class Shape(Base, metaclass=Meta):
+    """A figure with corners and edges."""
+
+    def __init__(self, corners, *, closed=True):
+        self.corners = corners
+
+    @property
+    def edges(self):
+        """How many edges the figure has."""
+
+    class Inner:
+        @staticmethod
+        def helper(x):
+            """Help the shape with its corners."""
+
+if True:
+    def conditional():
+        """Exist only under a condition."""
+''',
+    "pkg/__init__.py": 'def top():\n    """Live in the package itself."""\n',
+    "pkg/mod.py": 'def deep():\n    """Live one level further down."""\n',
+    "pkg/tests/case.py": 'def deep():\n    """Belong to the tests and be skipped."""\n',
+    "config-3.11/x.py": 'def f():\n    """Belong to the build and be skipped."""\n',
+    "site-packages/x.py": 'def f():\n    """Belong to others and be skipped."""\n',
+    "broken.py": "def f(:\n",
+}
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    for name, text in TREE.items():
+        path = tmp_path / "lib" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return tmp_path / "lib"
+
+
+def test_a_made_up_tree_gives_exactly_these_examples(tree):
+    pairs = [
+        (chat["module"], chat["qualname"], chat["messages"][0]["content"], chat["messages"][1]["content"])
+        for chat in build_docstring_chats(tree)
+    ]
+    request = "Write the docstring of this {} in the Python module {}:\n\n{}"
+    assert pairs == [
+        (
+            "alpha",
+            "area",
+            request.format(
+                "function", "alpha", "def area(width: float, height: float=1.0, *, unit: str='m') -> float:"
+            ),
+            "Return the area of a rectangle.\n\nThe unit is only for show.",
+        ),
+        (
+            "alpha",
+            "fetch",
+            request.format("function", "alpha", "async def fetch(url):"),
+            "Fetch one page and return its text.",
+        ),
+        (
+            "alpha",
+            "announces",
+            request.format("function", "alpha", "def announces(a):"),
+            "Do one of several things at once.",
+        ),
+        (
+            "alpha",
+            "Shape",
+            request.format(
+                "class",
+                "alpha",
+                "class Shape(Base, metaclass=Meta):\n    def __init__(self, corners, *, closed=True)",
+            ),
+            "A figure with corners and edges.",
+        ),
+        (
+            "alpha",
+            "Shape.edges",
+            request.format("method of the class Shape", "alpha", "@property\ndef edges(self):"),
+            "How many edges the figure has.",
+        ),
+        (
+            "alpha",
+            "Shape.Inner.helper",
+            request.format("method of the class Shape.Inner", "alpha", "@staticmethod\ndef helper(x):"),
+            "Help the shape with its corners.",
+        ),
+        (
+            "alpha",
+            "conditional",
+            request.format("function", "alpha", "def conditional():"),
+            "Exist only under a condition.",
+        ),
+        ("pkg", "top", request.format("function", "pkg", "def top():"), "Live in the package itself."),
+        (
+            "pkg.mod",
+            "deep",
+            request.format("function", "pkg.mod", "def deep():"),
+            "Live one level further down.",
+        ),
+    ]
+    assert {message["role"] for chat in build_docstring_chats(tree) for message in chat["messages"]} == {
+        "user",
+        "assistant",
+    }
+
+
+def test_a_long_docstring_is_cut_between_paragraphs(tmp_path):
+    body = "\n\n".join(f"    Paragraph {i} " + "word " * 30 + "end." for i in range(5))
+    (tmp_path / "m.py").write_text(f'def f():\n    """\n{body}\n    """\n')
+    [chat] = build_docstring_chats(tmp_path)
+    assert [part[:11] for part in chat["messages"][1]["content"].split("\n\n")] == [
+        "Paragraph 0",
+        "Paragraph 1",
+        "Paragraph 2",
+    ]
+
+
+def test_the_split_is_by_full_name_alone():
+    # first 16 digits of `printf m:f23 | sha256sum`, modulo 100: 4; likewise 5, 0 and 45
+    assert [split_of("m", name) for name in ("f23", "f102", "f191", "f0")] == [
+        "eval",
+        "train",
+        "eval",
+        "train",
+    ]
+
+
+def test_the_standard_library_gives_thousands_of_distinct_examples():
+    chats = build_docstring_chats()
+    answers = [chat["messages"][1]["content"] for chat in chats]
+    assert len(chats) > 2000
+    assert len({answer.casefold() for answer in answers}) == len(chats)
+    assert all(20 <= len(answer) <= 600 and ">>>" not in answer for answer in answers)
+
+
+def test_the_sides_share_no_definition_and_no_docstring():
+    train, evaluation = docstring_split("train"), docstring_split("eval")
+    assert len(train) + len(evaluation) == len(build_docstring_chats())
+    assert 0.03 < len(evaluation) / (len(train) + len(evaluation)) < 0.07
+    for name in (
+        lambda chat: (chat["module"], chat["qualname"]),
+        lambda chat: chat["messages"][1]["content"],
+    ):
+        assert {name(chat) for chat in train} & {name(chat) for chat in evaluation} == set()
+
+
+def test_the_same_in_every_process():
+    script = (
+        "import hashlib, json; from hf_efficient.data.docstrings import build_docstring_chats as b;"
+        "print(hashlib.sha256(json.dumps(b()).encode()).hexdigest())"
+    )
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", script],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert runs[0] == runs[1]
+    assert len(runs[0].strip()) == 64
+
+
+def test_examples_are_plain_json():
+    chats = docstring_split("eval")[:5]
+    assert json.loads(json.dumps(chats)) == chats

@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hf_efficient.data.examples import RawData, build_raw, open_sources
+from hf_efficient.errors import DataError
+from hf_efficient.recipe.schema import DataSection
+
+
+def jsonl(path: Path, rows: list[dict]) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
+def raw(train: list[dict], **settings: object) -> RawData:
+    options = {
+        name: settings.pop(name) for name in ("method", "completion_only", "text_column") if name in settings
+    }
+    section = DataSection.model_validate({"train": train, **settings})
+    return build_raw(section, open_sources(section), 0, **options)
+
+
+def message(*args: object, **settings: object) -> str:
+    with pytest.raises(DataError) as caught:
+        raw(*args, **settings)
+    return str(caught.value)
+
+
+def chat(question: str, answer: str = "a") -> dict:
+    return {"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]}
+
+
+def texts(count: int, prefix: str = "t") -> list[dict]:
+    return [{"text": f"{prefix}{i}"} for i in range(count)]
+
+
+def test_rows_keep_their_order_and_their_place(tmp_path):
+    path = jsonl(tmp_path / "a.jsonl", [{**chat("one"), "id": 1}, {**chat("two"), "id": "x"}])
+    data = raw([{"path": path}])
+    assert data.kind == "messages"
+    assert data.eval is None
+    assert data.train[:] == {
+        "messages": [chat("one")["messages"], chat("two")["messages"]],
+        "where": [f"{path}:1", f"{path}:2"],
+    }
+
+
+def test_chats_pairs_and_alpaca_become_one_data_set_of_pairs(tmp_path):
+    first = jsonl(tmp_path / "a.jsonl", [chat("q1", "a1")])
+    second = jsonl(tmp_path / "b.jsonl", [{"instruction": "q2", "output": "a2"}])
+    data = raw([{"path": first}, {"path": second}], system="be brief")
+    system = {"role": "system", "content": "be brief"}
+    assert data.kind == "chat_pair"
+    assert data.train["prompt"][:] == [
+        [system, {"role": "user", "content": "q1"}],
+        [system, {"role": "user", "content": "q2"}],
+    ]
+    assert data.train["completion"][:] == [
+        [{"role": "assistant", "content": "a1"}],
+        [{"role": "assistant", "content": "a2"}],
+    ]
+
+
+def test_chats_are_cut_where_the_loss_is_asked_for_on_completions_alone(tmp_path):
+    path = jsonl(tmp_path / "a.jsonl", [chat("q", "a")])
+    data = raw([{"path": path}], completion_only=True)
+    assert (data.kind, data.train["prompt"][0], data.train["completion"][0]) == (
+        "chat_pair",
+        [{"role": "user", "content": "q"}],
+        [{"role": "assistant", "content": "a"}],
+    )
+
+
+def test_plain_text_has_no_completion(tmp_path):
+    path = jsonl(tmp_path / "a.jsonl", texts(1))
+    assert message([{"path": path}], completion_only=True) == (
+        f"train.completion_only_loss: data.train.0 ({path}) is plain text, which has no completion. Leave "
+        "it out, or use "
+        "a layout with prompt and completion."
+    )
+
+
+def test_evaluation_chats_follow_the_training_data(tmp_path):
+    pairs = jsonl(tmp_path / "a.jsonl", [{"instruction": "q2", "output": "a2"}])
+    chats = jsonl(tmp_path / "b.jsonl", [chat("q1", "a1")])
+    data = raw([{"path": pairs}], eval=[{"path": chats}])
+    assert data.eval is not None
+    assert data.eval["completion"][:] == [[{"role": "assistant", "content": "a1"}]]
+    data = raw([{"path": chats}], eval=[{"path": pairs}])
+    assert data.eval is not None
+    assert data.eval["messages"][:] == [chat("q2", "a2")["messages"]]
+
+
+def test_weights_repeat_and_thin_out(tmp_path):
+    first = jsonl(tmp_path / "a.jsonl", texts(4, "a"))
+    second = jsonl(tmp_path / "b.jsonl", texts(4, "b"))
+    rows = raw([{"path": first, "weight": 2}, {"path": second, "weight": 0.5}]).train["text"][:]
+    assert rows[:8] == ["a0", "a1", "a2", "a3"] * 2
+    assert len(rows) == 10
+    assert set(rows[8:]) < {"b0", "b1", "b2", "b3"}
+
+
+def test_the_held_out_share_is_taken_before_the_weights(tmp_path):
+    first = jsonl(tmp_path / "a.jsonl", texts(10, "a"))
+    second = jsonl(tmp_path / "b.jsonl", texts(10, "b"))
+    data = raw([{"path": first, "weight": 3}, {"path": second}], eval_fraction=0.25)
+    assert data.eval is not None
+    train, evaluation = data.train["text"][:], data.eval["text"][:]
+    assert len(evaluation) == 5
+    assert set(train) & set(evaluation) == set()
+    assert set(train) | set(evaluation) == {f"{side}{i}" for side in "ab" for i in range(10)}
+    assert len(train) == 3 * sum(name[0] == "a" for name in set(train)) + sum(
+        name[0] == "b" for name in set(train)
+    )
+
+
+def test_eval_sources_win_over_the_fraction(tmp_path):
+    first = jsonl(tmp_path / "a.jsonl", texts(4, "a"))
+    second = jsonl(tmp_path / "b.jsonl", texts(2, "b"))
+    data = raw([{"path": first}], eval=[{"path": second}], eval_fraction=0.5)
+    assert data.eval is not None
+    assert (data.train["text"][:], data.eval["text"][:]) == (["a0", "a1", "a2", "a3"], ["b0", "b1"])
+
+
+def test_caps_draw_with_the_seed(tmp_path):
+    path = jsonl(tmp_path / "a.jsonl", texts(50))
+    data = raw([{"path": path}], eval_fraction=0.4, max_train_examples=7, max_eval_examples=3)
+    assert data.eval is not None
+    assert (len(data.train), len(data.eval)) == (7, 3)
+    again = raw([{"path": path}], eval_fraction=0.4, max_train_examples=7, max_eval_examples=3)
+    assert again.train["text"][:] == data.train["text"][:]
+
+
+def test_columns_are_renamed_before_the_layout_is_recognised(tmp_path):
+    path = jsonl(tmp_path / "a.jsonl", [{"question": "q", "answer": "a"}])
+    data = raw([{"path": path, "columns": {"prompt": "question", "completion": "answer"}}])
+    assert (data.kind, data.train["prompt"][:], data.train["completion"][:]) == ("string_pair", ["q"], ["a"])
+
+
+def test_a_text_column_named_by_the_arguments(tmp_path):
+    path = jsonl(tmp_path / "a.jsonl", [{"content": "x"}])
+    assert raw([{"path": path}], text_column="content").train["text"][:] == ["x"]
+    chats = jsonl(tmp_path / "b.jsonl", [chat("q")])
+    assert raw([{"path": chats}], text_column="content").kind == "messages"
+
+
+def test_preference_pairs_for_dpo(tmp_path):
+    path = jsonl(tmp_path / "a.jsonl", [{"prompt": "p", "chosen": "c", "rejected": "r"}])
+    assert raw([{"path": path}], method="dpo").train[0] == {
+        "prompt": "p",
+        "chosen": "c",
+        "rejected": "r",
+        "where": f"{path}:1",
+    }
+    assert message([{"path": path, "format": "preference"}]) == (
+        "data.train.0.format: preference does not go with `method: sft`, which reads messages, sharegpt, "
+        "prompt_completion, alpaca, text."
+    )
+    assert message([{"path": path, "format": "text"}], method="dpo") == (
+        "data.train.0.format: text does not go with `method: dpo`, which reads preference."
+    )
+
+
+def test_a_later_row_that_does_not_fit_is_named(tmp_path):
+    path = jsonl(tmp_path / "a.jsonl", [chat("q"), {"text": "t"}])
+    assert message([{"path": path}]) == (
+        f"{path}:2: 'messages' is missing (columns found: text); the format messages expects messages: a "
+        f"list of {{role, "
+        "content}, at least one of them the assistant's."
+    )
+    pairs = jsonl(
+        tmp_path / "b.jsonl",
+        [
+            {"prompt": "p", "completion": "c"},
+            {"instruction": "i", "prompt": chat("q")["messages"], "completion": []},
+        ],
+    )
+    assert message([{"path": pairs}]) == f"{pairs}:2: 'completion' is an empty conversation."
+
+
+def test_sources_that_cannot_be_mixed(tmp_path):
+    first = jsonl(tmp_path / "a.jsonl", [chat("q")])
+    second = jsonl(tmp_path / "b.jsonl", texts(1))
+    assert message([{"path": first}, {"path": second}]) == (
+        f"data.train.0 ({first}) and data.train.1 ({second}) cannot be mixed: the first has chats, the "
+        "second plain text. "
+        "Bring them into one layout."
+    )
+
+
+def test_a_system_message_needs_chats(tmp_path):
+    path = jsonl(tmp_path / "a.jsonl", texts(1))
+    assert message([{"path": path}], system="s") == (
+        f"data.system: data.train.0 ({path}) has strings, not chats, so a system message cannot be put first."
+    )
+
+
+def test_an_unrecognised_layout_names_source_and_row(tmp_path):
+    path = jsonl(tmp_path / "a.jsonl", [{"x": 1}])
+    assert message([{"path": path}]).startswith(
+        f"data.train.0 ({path}:1): the layout of the rows is not recognised. Columns found: x. Known "
+        "formats: messages"
+    )
+
+
+def test_more_rows_than_one_chunk(tmp_path):
+    path = jsonl(tmp_path / "a.jsonl", texts(10_001))
+    rows = raw([{"path": path}]).train
+    assert rows["text"][:] == [f"t{i}" for i in range(10_001)]
+    assert rows[10_000]["where"] == f"{path}:10001"

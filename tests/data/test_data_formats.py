@@ -1,0 +1,288 @@
+from __future__ import annotations
+
+import pytest
+
+from hf_efficient.data.formats import FORMATS, check_columns, convert, recognise, rename
+from hf_efficient.data.readers import Row
+from hf_efficient.errors import DataError
+from hf_efficient.recipe.schema import DATA_FORMATS
+
+USER = {"role": "user", "content": "q"}
+ANSWER = {"role": "assistant", "content": "a"}
+
+
+def converted(name: str, **value: object) -> dict:
+    return convert(Row("f:7", value), name)
+
+
+def message(name: str, **value: object) -> str:
+    with pytest.raises(DataError) as caught:
+        converted(name, **value)
+    return str(caught.value)
+
+
+def test_the_recipe_knows_the_same_formats():
+    assert set(DATA_FORMATS) == set(FORMATS)
+
+
+@pytest.mark.parametrize(
+    ("columns", "method", "expected"),
+    [
+        (["messages", "prompt", "prompt_id"], "sft", "messages"),
+        (["conversations", "id"], "sft", "sharegpt"),
+        (["prompt", "completion", "text"], "sft", "prompt_completion"),
+        (["instruction", "input", "output", "text"], "sft", "alpaca"),
+        (["instruction", "output"], "sft", "alpaca"),
+        (["text", "url"], "sft", "text"),
+        (["prompt", "chosen", "rejected", "messages"], "dpo", "preference"),
+        (["prompt", "chosen", "rejected", "messages"], "sft", "messages"),
+        (["chosen", "rejected"], "dpo", "preference"),
+    ],
+)
+def test_recognised_by_its_columns(columns, method, expected):
+    assert recognise(columns, method, "f:1") == expected
+
+
+def test_not_recognised_lists_what_was_found_and_what_is_known():
+    with pytest.raises(DataError) as caught:
+        recognise(["question", "answer"], "sft", "data.train.0 (f:1)")
+    assert str(caught.value) == (
+        "data.train.0 (f:1): the layout of the rows is not recognised. Columns found: answer, question. "
+        "Known formats: "
+        "messages (messages); sharegpt (conversations); prompt_completion (prompt, completion); alpaca "
+        "(instruction, "
+        "output); text (text). Rename with `columns`, e.g. columns: {prompt: question}."
+    )
+    with pytest.raises(DataError) as caught:
+        recognise(["prompt", "chosen", "rejected"], "sft", "f:1")
+    assert str(caught.value).endswith(" These look like preference pairs: they are for `method: dpo`.")
+    with pytest.raises(DataError) as caught:
+        recognise([], "dpo", "f:1")
+    assert "Columns found: none. Known formats: preference (chosen, rejected)." in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("messages", {"messages": [USER, ANSWER], "id": 3}, {"messages": [USER, ANSWER]}),
+        (
+            "messages",
+            {"messages": [{"content": "s", "role": "system"}, {**USER, "name": "x"}, ANSWER]},
+            {"messages": [{"role": "system", "content": "s"}, USER, ANSWER]},
+        ),
+        (
+            "sharegpt",
+            {
+                "conversations": [
+                    {"from": "system", "value": "s"},
+                    {"from": "human", "value": "q"},
+                    {"from": "gpt", "value": "a"},
+                ]
+            },
+            {"messages": [{"role": "system", "content": "s"}, USER, ANSWER]},
+        ),
+        ("sharegpt", {"conversations": [USER, ANSWER]}, {"messages": [USER, ANSWER]}),
+        ("prompt_completion", {"prompt": "p", "completion": ""}, {"prompt": "p", "completion": ""}),
+        (
+            "prompt_completion",
+            {"prompt": [USER], "completion": [ANSWER]},
+            {"prompt": [USER], "completion": [ANSWER]},
+        ),
+        (
+            "alpaca",
+            {"instruction": "Add.", "input": "1 2", "output": "3", "text": "unused"},
+            {
+                "prompt": [{"role": "user", "content": "Add.\n\n1 2"}],
+                "completion": [{"role": "assistant", "content": "3"}],
+            },
+        ),
+        (
+            "alpaca",
+            {"instruction": "q", "input": " ", "output": "a", "system": "s"},
+            {"prompt": [{"role": "system", "content": "s"}, USER], "completion": [ANSWER]},
+        ),
+        (
+            "alpaca",
+            {"instruction": "q", "input": None, "output": "a"},
+            {"prompt": [USER], "completion": [ANSWER]},
+        ),
+        ("text", {"text": "t", "url": "u"}, {"text": "t"}),
+        (
+            "preference",
+            {"prompt": "p", "chosen": "c", "rejected": "r", "score": 1},
+            {"prompt": "p", "chosen": "c", "rejected": "r"},
+        ),
+        (
+            "preference",
+            {"prompt": [USER], "chosen": [ANSWER], "rejected": [{"role": "assistant", "content": "z"}]},
+            {"prompt": [USER], "chosen": [ANSWER], "rejected": [{"role": "assistant", "content": "z"}]},
+        ),
+        (
+            "preference",
+            {
+                "prompt": "q",
+                "chosen": [USER, ANSWER],
+                "rejected": [USER, {"role": "assistant", "content": "z"}],
+            },
+            {"prompt": [USER], "chosen": [ANSWER], "rejected": [{"role": "assistant", "content": "z"}]},
+        ),
+        (
+            "preference",
+            {"chosen": [USER, ANSWER], "rejected": [USER, ANSWER]},
+            {"prompt": [USER], "chosen": [ANSWER], "rejected": [ANSWER]},
+        ),
+    ],
+)
+def test_converted_to_the_canonical_columns(name, value, expected):
+    assert converted(name, **value) == expected
+
+
+SHAPE = "a list of {role, content}, at least one of them the assistant's"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        (
+            "messages",
+            {"text": "t"},
+            f"f:7: 'messages' is missing (columns found: text); the format messages expects messages: "
+            f"{SHAPE}.",
+        ),
+        (
+            "messages",
+            {"messages": None},
+            f"f:7: 'messages' is null (columns found: messages); the format messages expects messages: "
+            f"{SHAPE}.",
+        ),
+        ("messages", {"messages": "hi"}, "f:7: 'messages' must be a list of messages, found a string."),
+        ("messages", {"messages": []}, "f:7: 'messages' is an empty conversation."),
+        (
+            "messages",
+            {"messages": ["hi"]},
+            "f:7: 'messages[0]' must be an object with role and content, found a string.",
+        ),
+        (
+            "messages",
+            {"messages": [USER, {"role": "assistant"}]},
+            "f:7: 'messages[1].content' is missing; a message has role and content (or from and value).",
+        ),
+        (
+            "messages",
+            {"messages": [{"role": None, "content": "x"}]},
+            "f:7: 'messages[0].role' is null; a message has role and content (or from and value).",
+        ),
+        (
+            "messages",
+            {"messages": [{"role": "user", "content": 3}]},
+            "f:7: 'messages[0].content' must be a string, found a number.",
+        ),
+        (
+            "messages",
+            {"messages": [{"role": "human", "content": "x"}]},
+            "f:7: 'messages[0].role' is 'human', an unknown role; known: system, user, assistant, tool.",
+        ),
+        (
+            "sharegpt",
+            {"conversations": [{"from": "robot", "value": "x"}]},
+            "f:7: 'conversations[0].from' is 'robot', an unknown role; known: system, user, assistant, "
+            "tool, human, gpt, "
+            "bot, chatgpt, model.",
+        ),
+        (
+            "sharegpt",
+            {"conversations": [{"from": "human", "value": "x"}]},
+            "f:7: 'conversations' has no assistant turn, so there is nothing to learn from it.",
+        ),
+        (
+            "messages",
+            {"messages": [USER]},
+            "f:7: 'messages' has no assistant turn, so there is nothing to learn from it.",
+        ),
+        (
+            "messages",
+            {"messages": [USER, {"role": "assistant", "content": None, "tool_calls": [{}]}]},
+            "f:7: 'messages[1]' has tool_calls, which are not supported; write them into the content.",
+        ),
+        (
+            "prompt_completion",
+            {"prompt": "p", "completion": [ANSWER]},
+            "f:7: 'prompt', 'completion' are partly strings and partly lists of messages; use one.",
+        ),
+        (
+            "prompt_completion",
+            {"prompt": 1, "completion": "x"},
+            "f:7: 'prompt' must be a string, found a number.",
+        ),
+        (
+            "prompt_completion",
+            {"prompt": [USER], "completion": [USER]},
+            "f:7: 'completion' has no assistant turn, so there is nothing to learn from it.",
+        ),
+        ("alpaca", {"instruction": "q", "output": ["a"]}, "f:7: 'output' must be a string, found a list."),
+        (
+            "alpaca",
+            {"instruction": "q", "output": "a", "input": True},
+            "f:7: 'input' must be a string, found a boolean.",
+        ),
+        (
+            "alpaca",
+            {"instruction": "q", "input": ""},
+            "f:7: 'output' is missing (columns found: instruction, input); the format alpaca expects "
+            "instruction and "
+            "output (and perhaps input and system), all strings.",
+        ),
+        ("text", {"text": {"a": 1}}, "f:7: 'text' must be a string, found an object."),
+        (
+            "text",
+            {"text": "caf\u00e9 \ud83d"},
+            "f:7: 'text' holds half a surrogate pair (at character 5), which is no text.",
+        ),
+        (
+            "preference",
+            {"chosen": "a", "rejected": "b"},
+            "f:7: 'prompt' is missing: the format preference expects prompt, chosen and rejected, all "
+            "strings or all lists "
+            "of messages; without prompt, chosen and rejected are chats that begin alike.",
+        ),
+        (
+            "preference",
+            {"chosen": [USER, ANSWER], "rejected": [{"role": "user", "content": "other"}, ANSWER]},
+            "f:7: 'chosen' and 'rejected' have no first message in common, and there is no list of "
+            "messages in 'prompt'.",
+        ),
+    ],
+)
+def test_a_row_that_does_not_fit_is_named_with_its_field(name, value, expected):
+    assert message(name, **value) == expected
+
+
+def test_rename_puts_the_file_s_columns_under_the_format_s_names():
+    row = Row("f:1", {"question": "q", "answer": "a", "prompt": "shadowed", "id": 1})
+    assert rename(row, {"prompt": "question", "completion": "answer"}) == Row(
+        "f:1", {"prompt": "q", "completion": "a", "id": 1}
+    )
+    assert rename(Row("f:1", {"a": 1, "b": 2}), {"a": "b", "b": "a"}).value == {"a": 2, "b": 1}
+    assert rename(row, {}) is row
+
+
+def test_rename_of_a_column_that_is_not_there():
+    with pytest.raises(DataError) as caught:
+        rename(Row("f:1", {"frage": "q", "answer": "a"}), {"prompt": "question"})
+    assert str(caught.value) == (
+        "f:1: there is no column 'question' (columns: {prompt: question}); columns found: frage, answer."
+    )
+
+
+def test_columns_must_be_the_format_s_own():
+    with pytest.raises(DataError) as caught:
+        check_columns({"promt": "question"}, "prompt_completion", "data.train.1")
+    assert str(caught.value) == (
+        "data.train.1.columns: 'promt' is not a column of the format (completion, prompt). Did you mean "
+        "prompt? Write the "
+        "format's own name first: {prompt: question}."
+    )
+    check_columns({"input": "context"}, "alpaca", "data.train.1")
+    check_columns({"messages": "chat"}, "auto", "data.train.1")
+    with pytest.raises(DataError):
+        check_columns({"messages": "chat"}, "alpaca", "data.train.1")

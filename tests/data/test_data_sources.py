@@ -1,0 +1,288 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import datasets
+import pytest
+
+from hf_efficient.data.sources import open_source
+from hf_efficient.errors import DataError
+from hf_efficient.recipe.schema import SourceSection
+
+ROWS = [{"prompt": "a", "completion": "b"}, {"prompt": "c", "completion": "d"}]
+
+
+def read(path: object, **settings: object) -> list[tuple[str, dict]]:
+    source = open_source(SourceSection(path=str(path), **settings), "data.train.0")
+    return [(row.where, dict(row.value)) for row in source.rows()]
+
+
+def message(path: object, **settings: object) -> str:
+    with pytest.raises(DataError) as caught:
+        read(path, **settings)
+    return str(caught.value)
+
+
+def write(path: Path, content: str | bytes) -> Path:
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def test_jsonl_counts_lines_and_skips_blank_ones(tmp_path):
+    path = write(
+        tmp_path / "a.jsonl",
+        '\ufeff{"prompt": "a", "completion": "b"}\n\n  \n{"prompt": "c", "completion": "d"}',
+    )
+    assert read(path) == [(f"{path}:1", ROWS[0]), (f"{path}:4", ROWS[1])]
+
+
+def test_jsonl_rows_may_differ_in_their_other_columns(tmp_path):
+    path = write(tmp_path / "a.jsonl", '{"text": "a", "x": 1}\n{"text": "b", "x": {"y": [2]}}\n')
+    assert read(path) == [
+        (f"{path}:1", {"text": "a", "x": 1}),
+        (f"{path}:2", {"text": "b", "x": {"y": [2]}}),
+    ]
+
+
+def test_json_is_a_list_or_has_it_under_data(tmp_path):
+    plain = write(tmp_path / "a.json", json.dumps(ROWS))
+    under = write(tmp_path / "b.json", json.dumps({"version": 1, "data": ROWS}))
+    assert read(plain) == [(f"{plain}, row 1", ROWS[0]), (f"{plain}, row 2", ROWS[1])]
+    assert [row for _, row in read(under)] == ROWS
+
+
+def test_csv_names_the_line_a_record_begins_at(tmp_path):
+    path = write(tmp_path / "a.csv", 'prompt,completion\n"a\nb",c\n\nd,"e, ""f"""\n')
+    assert read(path) == [
+        (f"{path}:2", {"prompt": "a\nb", "completion": "c"}),
+        (f"{path}:5", {"prompt": "d", "completion": 'e, "f"'}),
+    ]
+
+
+def test_csv_takes_fields_of_any_length(tmp_path):
+    path = write(tmp_path / "a.csv", f"text\n{'x' * 200_000}\n")
+    assert read(path) == [(f"{path}:2", {"text": "x" * 200_000})]
+
+
+def test_parquet(tmp_path):
+    path = tmp_path / "a.parquet"
+    datasets.Dataset.from_list(ROWS).to_parquet(str(path))
+    assert read(path) == [(f"{path}, row 1", ROWS[0]), (f"{path}, row 2", ROWS[1])]
+
+
+def test_a_folder_of_save_to_disk(tmp_path):
+    datasets.Dataset.from_list(ROWS).save_to_disk(str(tmp_path / "one"))
+    datasets.DatasetDict(
+        {"train": datasets.Dataset.from_list(ROWS[:1]), "dev": datasets.Dataset.from_list(ROWS[1:])}
+    ).save_to_disk(str(tmp_path / "two"))
+    assert [row for _, row in read(tmp_path / "one")] == ROWS
+    assert read(tmp_path / "two", split="dev") == [(f"{tmp_path / 'two'}, row 1", ROWS[1])]
+    assert message(tmp_path / "two", split="test") == (
+        f"data.train.0.split: {tmp_path / 'two'} has no split 'test'; it has: train, dev."
+    )
+    assert message(tmp_path / "one", split="test") == (
+        f"data.train.0.split: {tmp_path / 'one'} holds one data set without a split 'test'; leave it out."
+    )
+
+
+def test_a_folder_of_files_is_read_in_the_order_of_their_names(tmp_path):
+    write(tmp_path / "b.jsonl", '{"text": "2"}\n')
+    write(tmp_path / "a.csv", "text\n1\n")
+    write(tmp_path / "readme.md", "not data")
+    assert read(tmp_path) == [
+        (f"{tmp_path}/a.csv:2", {"text": "1"}),
+        (f"{tmp_path}/b.jsonl:1", {"text": "2"}),
+    ]
+
+
+def test_the_embedded_data_set_has_two_splits():
+    [(where, row), *_] = read("builtin:python-docstrings", split="eval")
+    assert where == "builtin:python-docstrings, row 1"
+    assert row["split"] == "eval"
+    assert [turn["role"] for turn in row["messages"]] == ["user", "assistant"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        (
+            "a.jsonl",
+            '{"text": "a"}\n{"text": b"}\n',
+            '{path}:2: not valid JSON (column 10: Expecting value): `{{"text": b"}}`.',
+        ),
+        (
+            "a.jsonl",
+            "[\n{}\n]\n",
+            "{path}:1: not valid JSON (column 2: Expecting value): `[`. It looks like one JSON list over "
+            "several lines: "
+            "name the file .json.",
+        ),
+        ("a.jsonl", '{"a": 1}\n[1]\n', "{path}:2: expected an object ({{...}}), found a list."),
+        ("a.jsonl", "null\n", "{path}:1: expected an object ({{...}}), found null."),
+        (
+            "a.jsonl",
+            b'{"a": "x"}\n{"a": "\xff"}\n',
+            "{path}:2: not UTF-8 (byte 0xff at offset 7). Save the file as UTF-8.",
+        ),
+        (
+            "a.jsonl",
+            '{"a": 1}'.encode("utf-16"),
+            "{path}:1: not UTF-8 (byte 0xff at offset 0). It looks like UTF-16. Save the file as UTF-8.",
+        ),
+        ("a.json", '[{"a": 1},\n{"a" 2}]', "{path}:2: not valid JSON (column 6: Expecting ':' delimiter)."),
+        (
+            "a.json",
+            '{"a": 1}\n{"a": 2}\n',
+            "{path}:2: not valid JSON (column 1: Extra data). If it holds one object per line, name it "
+            ".jsonl.",
+        ),
+        (
+            "a.json",
+            '{"rows": []}',
+            '{path}: expected a list of objects, or {{"data": [...]}}; found an object.',
+        ),
+        ("a.json", "[1]", "{path}, row 1: expected an object ({{...}}), found a number."),
+        ("a.csv", "a,b\n1,2\n1,2,3\n", "{path}:3: 3 fields, but the header names 2 columns."),
+        ("a.csv", "a,b,a\n1,2,3\n", "{path}:1: the header names a column twice: 'a'."),
+        ("a.csv", 'a\n"1\n', "{path}:2: not valid CSV: unexpected end of data."),
+        ("a.csv", b"a\n\xe9\n", "{path}: not UTF-8 (byte 0xe9 at offset 2). Save the file as UTF-8."),
+        ("a.jsonl", "\n\n", "data.train.0.path: {path} is empty: it has no rows."),
+        ("a.json", "[]", "data.train.0.path: {path} is empty: it has no rows."),
+        ("a.csv", "a,b\n", "data.train.0.path: {path} is empty: it has no rows."),
+        ("a.csv", "", "data.train.0.path: {path} is empty: it has no rows."),
+        (
+            "a.xml",
+            "<a/>",
+            "data.train.0.path: {path}: unknown kind of file; known suffixes: .jsonl, .ndjson, .json, "
+            ".csv, .parquet.",
+        ),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named_with_the_line(tmp_path, name, content, expected):
+    path = write(tmp_path / name, content)
+    assert message(path) == expected.format(path=path)
+
+
+def test_a_long_broken_line_is_excerpted(tmp_path):
+    path = write(
+        tmp_path / "a.jsonl", '{"text": "' + "x" * 100 + '", nonsense, "more": "' + "y" * 100 + '"}\n'
+    )
+    assert message(path) == (
+        f"{path}:1: not valid JSON (column 114: Expecting property name enclosed in double quotes): "
+        f'`…{"x" * 37}", nonsense, "more": "y…`.'
+    )
+
+
+def test_a_deeply_nested_line_is_no_traceback(tmp_path):
+    path = write(tmp_path / "a.jsonl", "[" * 100_000 + "\n")
+    assert message(path).startswith(f"{path}:1: not readable as JSON: ")
+
+
+def test_a_damaged_parquet_file(tmp_path):
+    path = write(tmp_path / "a.parquet", b"PAR1 no such thing")
+    assert message(path).startswith(f"{path}: not readable as Parquet: ")
+
+
+def test_a_damaged_folder_of_save_to_disk(tmp_path):
+    write(tmp_path / "state.json", "{}")
+    assert message(tmp_path).startswith(
+        f"data.train.0.path: {tmp_path} is not a readable folder of Dataset.save_to_disk: "
+    )
+
+
+def test_a_missing_file_names_the_nearest(tmp_path):
+    write(tmp_path / "chats.jsonl", "{}")
+    missing = tmp_path / "chat.jsonl"
+    assert message(missing) == (
+        f"data.train.0.path: no such file: {missing}. Nearest in {tmp_path}: chats.jsonl."
+    )
+    assert message(tmp_path / "zzz.csv") == f"data.train.0.path: no such file: {tmp_path / 'zzz.csv'}."
+    assert message(tmp_path / "no" / "a.csv") == (
+        f"data.train.0.path: no such file: {tmp_path / 'no' / 'a.csv'}. The folder {tmp_path / 'no'} does "
+        "not exist either."
+    )
+
+
+@pytest.mark.parametrize("name", ["./chats", "~/nowhere/chats", "chats.json", "a/b/c", "data.tsv"])
+def test_what_cannot_be_a_hub_name_is_a_missing_file(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert message(name).startswith(f"data.train.0.path: no such file: {name}.")
+
+
+def test_owner_and_name_with_that_owner_as_a_folder_is_a_missing_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    assert message("data/chats") == "data.train.0.path: no such file: data/chats."
+
+
+def test_a_hub_name_without_a_network_says_so_and_names_the_local_ways():
+    text = message("somebody/some-data-v1.5")
+    assert text.startswith(
+        "data.train.0.path: somebody/some-data-v1.5: no such local path, and the hub cannot be reached ("
+    )
+    assert text.endswith(
+        "Local ways: a path to a .jsonl/.ndjson/.json/.csv/.parquet file, a folder of such files, a "
+        "folder written by "
+        "Dataset.save_to_disk, builtin:python-docstrings, or a hub data set that this machine has cached "
+        "(HF_HUB_OFFLINE=1)."
+    )
+
+
+def test_a_hub_data_set_is_read_with_its_name_and_split(monkeypatch):
+    asked = []
+
+    def load_dataset(path, name, split):
+        asked.append((path, name, split))
+        return datasets.Dataset.from_list(ROWS)
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    assert read("owner/set", name="main", split="test") == [
+        ("owner/set, row 1", ROWS[0]),
+        ("owner/set, row 2", ROWS[1]),
+    ]
+    assert asked == [("owner/set", "main", "test")]
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (
+            datasets.exceptions.DatasetNotFoundError("it is not there"),
+            "data.train.0.path: owner/set: no such local path, and no such hub data set (it is not "
+            "there). Local ways: ",
+        ),
+        (
+            ValueError("Unknown split"),
+            "data.train.0: owner/set cannot be loaded from the hub: Unknown split",
+        ),
+    ],
+)
+def test_what_the_hub_says_is_passed_on(monkeypatch, error, expected):
+    def load_dataset(path, name, split):
+        raise error
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    assert message("owner/set").startswith(expected)
+
+
+def test_unknown_builtin_and_split(tmp_path):
+    assert message("builtin:docs") == (
+        "data.train.0.path: unknown builtin:docs; the embedded data sets: builtin:python-docstrings."
+    )
+    assert message("builtin:python-docstrings", split="test") == (
+        "data.train.0.split: builtin:python-docstrings has no split 'test'; it has: train, eval."
+    )
+    path = write(tmp_path / "a.jsonl", "{}")
+    assert message(path, split="test") == (
+        f"data.train.0.split: {path} is a file and has no splits; leave `split: test` out, or name the "
+        "file of that split."
+    )
+
+
+def test_a_folder_without_data(tmp_path):
+    assert message(tmp_path) == (
+        f"data.train.0.path: the folder {tmp_path} holds neither a data set of Dataset.save_to_disk nor a "
+        "file that ends "
+        "in .jsonl, .ndjson, .json, .csv, .parquet."
+    )
