@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import pytest
 import torch
+from datasets import Dataset
 from tiny_training import (
     arguments,
     assert_same_run,
     build_model,
     causal_trainer,
     collator,
+    preference_rows,
     rows,
     trained_weights,
 )
 from transformers import Trainer
+from trl import DPOConfig, DPOTrainer
 
-from hf_efficient import EfficientTrainer
+from hf_efficient import EfficientTrainer, EfficientTrainerMixin
 from hf_efficient.callbacks import GradientCheck
 from hf_efficient.errors import TrainingCheckError
 
@@ -97,6 +100,25 @@ def test_weights_repacked_before_the_trainer_are_unpacked(tiny_dir, tmp_path, ca
     trainer.train()
     trainer.evaluate()
     assert not packed.quant_state.packing_format_for_cpu
+
+
+class EfficientDPOTrainer(EfficientTrainerMixin, DPOTrainer):
+    pass
+
+
+@needs_repacking
+def test_a_reference_precomputed_while_the_trainer_is_built_repacks_nothing(
+    tiny_dir, tmp_path, tiny_tokenizer, caplog
+):
+    trainer = EfficientDPOTrainer(
+        model=build_model(tiny_dir, "qlora"),
+        args=arguments(tmp_path, DPOConfig, precompute_ref_log_probs=True),
+        train_dataset=Dataset.from_list(preference_rows()),
+        processing_class=tiny_tokenizer,
+    )
+    assert "repacked" not in caplog.text
+    trainer.train()
+    assert trainer.state.global_step == 3
 
 
 class Detaching(torch.nn.Module):

@@ -7,6 +7,7 @@ import random
 import numpy as np
 import pytest
 import torch
+from accelerate.state import GradientState
 from datasets import Dataset
 from tiny_training import arguments, assert_same_run, build_model, causal_trainer, losses, rows
 from transformers import Trainer, TrainerCallback
@@ -155,6 +156,39 @@ def test_evaluation_restores_every_generator_and_the_loaders(tiny_dir, tmp_path)
     random.seed(5), np.random.seed(5), torch.manual_seed(5)
     trainer.evaluate()
     assert draw() == expected
+
+
+def test_a_loader_that_an_evaluator_left_half_read_is_forgotten(tiny_dir, tmp_path):
+    """Otherwise accelerate takes it for the one that the training reads."""
+    half_read, active = [], []
+
+    def evaluator(trainer):
+        half_read.append(iter(trainer.get_eval_dataloader()))
+        next(half_read[-1])
+        trainer.accelerator.gradient_state._set_sync_gradients(False)
+        return {}
+
+    class Watch(TrainerCallback):
+        def on_step_end(self, args, state, control, train_dataloader, **kwargs):
+            known = GradientState()
+            active.append((known.active_dataloader is train_dataloader, known.sync_gradients))
+
+        on_log = on_step_end
+
+    trainer = causal_trainer(
+        EfficientTrainer,
+        tiny_dir,
+        tmp_path,
+        eval_rows=4,
+        callbacks=[Watch()],
+        mixin={"extra_evaluators": [evaluator]},
+        eval_strategy="steps",
+        eval_steps=1,
+    )
+    trainer.train()
+    # Per step: its end, its log, and the evaluation's log, which comes before the evaluation ends.
+    assert active[2] == (False, False)
+    assert active[0:2] + active[3:5] + active[6:8] == [(True, True)] * 6
 
 
 def test_mode_after_training_is_the_trainers_own(tiny_dir, tmp_path):
