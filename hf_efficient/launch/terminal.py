@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
+from tqdm.auto import tqdm
 
 from hf_efficient.launch.listener import RunResult
 from hf_efficient.metrics.answers import Answer
@@ -19,14 +20,24 @@ _LONGEST_ANSWER = 600
 
 
 class TerminalListener:
-    """Prints the stages of a run, its answers and its results. Implements ``RunListener``."""
+    """Prints the stages of a run, its answers and its results, beside the Trainer's progress bars.
+
+    Implements ``RunListener``.
+    """
 
     def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console(highlight=False, soft_wrap=False)
+        self._console = console or Console(highlight=False)
+
+    def _print(self, *renderables: RenderableType, wrap: bool = False) -> None:
+        """Print above the progress bars that are open, which a plain print would tear apart."""
+        with self._console.capture() as captured:
+            for renderable in renderables:
+                self._console.print(renderable, soft_wrap=not wrap)
+        tqdm.write(captured.get(), file=self._console.file, end="")
 
     def stage(self, title: str, detail: str = "") -> None:
         """A line per stage: its title in a fixed column, what it is about beside it."""
-        self._console.print(f"[bold]{escape(title):<12}[/bold]{escape(detail)}", soft_wrap=True)
+        self._print(f"[bold]{escape(title):<12}[/bold]{escape(detail)}")
 
     def answers(self, step: int, answers: Sequence[Answer]) -> None:
         """A panel per answer: the question, what is expected, what the model wrote."""
@@ -38,21 +49,20 @@ class TerminalListener:
             grid.add_row("asked", escape(_short(answer.question)))
             grid.add_row("expected", escape(_short(answer.expected)))
             grid.add_row("answered", escape(_short(answer.generated)))
-            self._console.print(Panel(grid, title=f"Answer {when}", title_align="left"))
+            self._print(Panel(grid, title=f"Answer {when}", title_align="left"), wrap=True)
 
     def finished(self, result: RunResult) -> None:
         """The metrics before and after, and where everything was written."""
         if result.after:
-            self._console.print(_metrics_table(result))
-        self._console.print(f"{result.steps} steps, {seconds(result.train_seconds)} in the training loop.")
-        self._console.print("Written:")
+            self._print(_metrics_table(result), wrap=True)
+        self._print(f"{result.steps} steps, {seconds(result.train_seconds)} in the training loop.", "Written:")
         for path, meaning in result.written.items():
-            self._console.print(f"  {escape(path)}  [dim]{escape(meaning)}[/dim]", soft_wrap=True)
+            self._print(f"  {escape(path)}  [dim]{escape(meaning)}[/dim]")
 
 
 def _metrics_table(result: RunResult) -> Table:
-    table = Table(title="Evaluation", title_justify="left", title_style="bold")
-    table.add_column("")
+    table = Table()
+    table.add_column("evaluation")
     for heading in ("before", "after", "change"):
         table.add_column(heading, justify="right")
     for name, after in result.after.items():
