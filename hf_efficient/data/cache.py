@@ -12,6 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -179,17 +180,22 @@ def save_entry(folder: Path, key: str, entry: Entry) -> bool:
         folder.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=f".{key[:16]}-", dir=folder))
     except OSError as error:
-        _LOGGER.warning("The tokenised data cannot be cached in %s: %s.", folder, error)
+        _warn_once(f"The tokenised data cannot be cached in {folder}: {error}.")
         return False
     try:
         _write(draft, entry)
         _publish(draft, folder / key)
     except OSError as error:
-        _LOGGER.warning("The tokenised data cannot be cached in %s: %s.", folder, error)
+        _warn_once(f"The tokenised data cannot be cached in {folder}: {error}.")
         return False
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return True
+
+
+@cache
+def _warn_once(message: str) -> None:
+    _LOGGER.warning(message)
 
 
 def _write(draft: Path, entry: Entry) -> None:

@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from trl import SFTConfig
+
+from hf_efficient.data import build as build_module
+from hf_efficient.data.build import build_preference_data, build_sft_data
+from hf_efficient.errors import DataError
+from hf_efficient.recipe.schema import Recipe
+
+
+@pytest.fixture
+def tokenizer(tiny_tokenizer):
+    return copy.deepcopy(tiny_tokenizer)
+
+
+@pytest.fixture
+def args(tmp_path):
+    return SFTConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to="none", max_length=128)
+
+
+def recipe(
+    train: list[dict] | Path, tmp_path: Path, method: str = "sft", show: int = 8, **data: Any
+) -> Recipe:
+    sources = train if isinstance(train, list) else [{"path": str(train)}]
+    return Recipe.model_validate(
+        {
+            "name": "r",
+            "method": method,
+            "model": {"id": "m"},
+            "output_dir": "o",
+            "data": {"train": sources, "cache_dir": str(tmp_path / "cache"), **data},
+            "evaluate": {"generate": {"examples": show}},
+        }
+    )
+
+
+def jsonl(path: Path, rows: list[dict]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def test_chats_with_a_held_out_share(chats_jsonl, tmp_path, tokenizer, args):
+    data = build_sft_data(recipe(chats_jsonl, tmp_path, show=2, eval_fraction=0.25), tokenizer, args)
+    assert data.eval is not None
+    assert data.eval_stats is not None
+    assert (len(data.train), len(data.eval), data.cached) == (18, 6, False)
+    assert (data.stats.examples, data.eval_stats.examples) == (18, 6)
+    assert data.train.column_names == data.eval.column_names == ["input_ids", "labels"]
+    assert data.collator.pad_token_id == 0
+    rows = [json.loads(line)["messages"] for line in chats_jsonl.read_text().splitlines()]
+    held_out = [tokenizer.decode(ids) for ids in data.eval["input_ids"][:]]
+    assert len(data.eval_examples) == 2
+    for example in data.eval_examples:
+        chat = [*example["prompt"], {"role": "assistant", "content": example["answer"]}]
+        assert chat in rows
+        assert tokenizer.apply_chat_template(chat, tokenize=False) in held_out
+    batch = data.collator([data.train[0], data.train[1]])
+    assert sorted(batch) == ["attention_mask", "input_ids", "labels"]
+
+
+def test_completion_only_loss_on_chats_leaves_the_last_answer(tmp_path, tokenizer):
+    turns = [("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d")]
+    path = jsonl(tmp_path / "a.jsonl", [{"messages": [{"role": r, "content": c} for r, c in turns]}])
+    args = SFTConfig(output_dir="o", use_cpu=True, bf16=False, report_to="none", completion_only_loss=True)
+    data = build_sft_data(recipe(path, tmp_path), tokenizer, args)
+    assert tokenizer.decode([token for token in data.train["labels"][0] if token != -100]) == "d<|im_end|>\n"
+    assert data.eval is data.eval_stats is None
+    assert data.eval_examples == []
+
+
+def test_an_eval_source_packed_as_its_setting_says(chats_jsonl, tmp_path, tokenizer):
+    options = {
+        "output_dir": "o",
+        "use_cpu": True,
+        "bf16": False,
+        "report_to": "none",
+        "max_length": 200,
+        "packing": True,
+    }
+    both = build_sft_data(
+        recipe(chats_jsonl, tmp_path, eval=[{"path": str(chats_jsonl)}], max_eval_examples=4),
+        tokenizer,
+        SFTConfig(**options),
+    )
+    assert both.eval is not None
+    assert both.eval.column_names == ["input_ids", "labels", "seq_lengths"]
+    assert sum(len(pack) for pack in both.eval["seq_lengths"][:]) == 4
+    one = build_sft_data(
+        recipe(chats_jsonl, tmp_path, eval=[{"path": str(chats_jsonl)}], max_eval_examples=4),
+        tokenizer,
+        SFTConfig(**options, eval_packing=False),
+    )
+    assert one.eval is not None
+    assert (one.eval.column_names, len(one.eval)) == (["input_ids", "labels"], 4)
+    assert one.eval_stats is not None
+    assert (one.eval_stats.packs, one.stats.packs) == (None, len(one.train))
+    assert one.collator.padding_free
+
+
+def test_plain_text_has_nothing_to_ask(tmp_path, tokenizer, args):
+    path = jsonl(tmp_path / "a.jsonl", [{"text": f"t{i}"} for i in range(4)])
+    data = build_sft_data(recipe(path, tmp_path, eval_fraction=0.5), tokenizer, args)
+    assert data.eval_examples == []
+
+
+def test_the_second_start_tokenises_nothing(chats_jsonl, tmp_path, tokenizer, args, monkeypatch):
+    made = recipe(chats_jsonl, tmp_path, eval_fraction=0.25)
+    first = build_sft_data(made, tokenizer, args)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("tokenised again")
+
+    for name in ("__call__", "apply_chat_template", "_encode_plus"):
+        monkeypatch.setattr(type(tokenizer), name, refuse)
+    monkeypatch.setattr(build_module, "build_raw", refuse)
+    second = build_sft_data(made, tokenizer, args)
+    assert (first.cached, second.cached) == (False, True)
+    assert second.train[:] == first.train[:]
+    assert second.eval is not None
+    assert first.eval is not None
+    assert second.eval[:] == first.eval[:]
+    assert (second.stats, second.eval_stats) == (first.stats, first.eval_stats)
+    assert second.eval_examples == first.eval_examples
+    assert asdict(second.collator) == asdict(first.collator)
+
+
+def test_a_changed_file_is_prepared_anew(chats_jsonl, tmp_path, tokenizer, args):
+    made = recipe(chats_jsonl, tmp_path)
+    assert len(build_sft_data(made, tokenizer, args).train) == 24
+    chats_jsonl.write_text("".join(chats_jsonl.read_text().splitlines(keepends=True)[:5]))
+    again = build_sft_data(made, tokenizer, args)
+    assert (len(again.train), again.cached) == (5, False)
+
+
+@pytest.mark.parametrize("damage", ["arrow", "manifest", "missing", "rows"])
+def test_a_damaged_entry_is_made_again(damage, chats_jsonl, tmp_path, tokenizer, args):
+    made = recipe(chats_jsonl, tmp_path)
+    first = build_sft_data(made, tokenizer, args)
+    [entry] = (tmp_path / "cache").iterdir()
+    if damage == "arrow":
+        [arrow] = (entry / "train").glob("*.arrow")
+        arrow.write_bytes(arrow.read_bytes()[:100])
+    elif damage == "manifest":
+        (entry / "entry.json").write_text("{")
+    elif damage == "missing":
+        (entry / "train" / "state.json").unlink()
+    else:
+        manifest = json.loads((entry / "entry.json").read_text())
+        (entry / "entry.json").write_text(json.dumps({**manifest, "rows": {"train": 1, "eval": None}}))
+    second = build_sft_data(made, tokenizer, args)
+    assert (second.cached, second.train[:]) == (False, first.train[:])
+    assert build_sft_data(made, tokenizer, args).cached
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == [entry.name]
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(chats_jsonl, tmp_path, tokenizer, args, caplog):
+    (tmp_path / "cache").write_text("a file where the folder should be")
+    made = recipe(chats_jsonl, tmp_path)
+    for _ in range(2):
+        data = build_sft_data(made, tokenizer, args)
+        assert (len(data.train), data.cached) == (24, False)
+    warnings = [record.getMessage() for record in caplog.records if record.name == "hf_efficient.data.cache"]
+    assert len(warnings) == 1
+    assert warnings[0].startswith(f"The tokenised data cannot be cached in {tmp_path / 'cache'}: ")
+
+
+def test_the_embedded_docstrings(tmp_path, tokenizer, args):
+    sources = [{"path": "builtin:python-docstrings"}]
+    evaluation = [{"path": "builtin:python-docstrings", "split": "eval"}]
+    made = recipe(sources, tmp_path, eval=evaluation, max_train_examples=10, max_eval_examples=5)
+    data = build_sft_data(made, tokenizer, args)
+    assert data.eval is not None
+    assert (len(data.train), len(data.eval), len(data.eval_examples)) == (10, 5, 5)
+    assert build_sft_data(made, tokenizer, args).cached
+
+
+def test_bad_rows_are_data_errors(tmp_path, tokenizer, args):
+    path = jsonl(tmp_path / "a.jsonl", [{"messages": [{"role": "user", "content": "q"}]}])
+    with pytest.raises(DataError) as caught:
+        build_sft_data(recipe(path, tmp_path), tokenizer, args)
+    assert (
+        str(caught.value)
+        == f"{path}:1: 'messages' has no assistant turn, so there is nothing to learn from it."
+    )
+    assert not (tmp_path / "cache").exists()
+
+
+def test_preference_pairs(tmp_path):
+    rows = [{"prompt": f"p{i}", "chosen": "c", "rejected": "r", "id": i} for i in range(4)]
+    made = recipe(jsonl(tmp_path / "a.jsonl", rows), tmp_path, method="dpo", eval_fraction=0.25)
+    data = build_preference_data(made, seed=0)
+    assert data.eval is not None
+    assert data.train.column_names == data.eval.column_names == ["prompt", "chosen", "rejected"]
+    assert sorted(data.train["prompt"][:] + data.eval["prompt"][:]) == ["p0", "p1", "p2", "p3"]
+    assert len(data.eval) == 1
+    assert build_preference_data(recipe(tmp_path / "a.jsonl", tmp_path, method="dpo"), seed=0).eval is None
+
+
+class FakeState:
+    """Two processes that meet at barriers: what each does, in order."""
+
+    def __init__(self, log: list[str], is_local_main_process: bool) -> None:
+        self.log = log
+        self.is_local_main_process = is_local_main_process
+
+    def wait_for_everyone(self) -> None:
+        self.log.append("barrier")
+
+
+@pytest.mark.parametrize(("first", "expected"), [(True, ["work", "barrier"]), (False, ["barrier", "work"])])
+def test_the_first_process_of_a_machine_builds_before_the_others(first, expected, monkeypatch):
+    log: list[str] = []
+    monkeypatch.setattr(build_module, "PartialState", lambda: FakeState(log, first))
+    assert build_module._local_main_first(lambda: log.append("work") or 3) == 3
+    assert log == expected
+
+
+def test_an_error_in_the_first_process_does_not_leave_the_others_waiting(monkeypatch):
+    log: list[str] = []
+    monkeypatch.setattr(build_module, "PartialState", lambda: FakeState(log, True))
+    with pytest.raises(ZeroDivisionError):
+        build_module._local_main_first(lambda: 1 // 0)
+    assert log == ["barrier"]

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+from trl import SFTConfig
+
+from hf_efficient.data import docstrings
+from hf_efficient.data.cache import Entry, cache_folder, cache_key, load_entry, save_entry, tokenizer_identity
+from hf_efficient.data.examples import open_sources
+from hf_efficient.data.stats import DataStats
+from hf_efficient.recipe.schema import Recipe
+
+STATS = DataStats(2, 0, 0, 0, 0, 5, 4, 3)
+
+
+@pytest.fixture
+def tokenizer(tiny_tokenizer):
+    return copy.deepcopy(tiny_tokenizer)
+
+
+def recipe(path: Path | str, show: int = 8, source: dict[str, Any] | None = None, **data: Any) -> Recipe:
+    train = [{"path": str(path), **(source or {})}]
+    return Recipe.model_validate(
+        {
+            "name": "r",
+            "model": {"id": "m"},
+            "output_dir": "o",
+            "data": {"train": train, **data},
+            "evaluate": {"generate": {"examples": show}},
+        }
+    )
+
+
+def arguments(**settings: Any) -> SFTConfig:
+    return SFTConfig(output_dir="o", use_cpu=True, bf16=False, report_to="none", **settings)
+
+
+def key(made: Recipe, tokenizer: Any, **settings: Any) -> str:
+    return cache_key(made, tokenizer, arguments(**settings), open_sources(made.data))
+
+
+def test_the_key_follows_content_and_settings_and_nothing_else(chats_jsonl, tmp_path, tokenizer):
+    base = key(recipe(chats_jsonl), tokenizer)
+    assert len(base) == 64
+    copied = tmp_path / "elsewhere.jsonl"
+    copied.write_bytes(chats_jsonl.read_bytes())
+    assert key(recipe(copied), tokenizer) == base
+    assert key(recipe(chats_jsonl, cache_dir="anywhere"), tokenizer) == base
+    assert key(recipe(chats_jsonl), tokenizer, learning_rate=1.0, per_device_train_batch_size=3) == base
+    other = [
+        key(recipe(chats_jsonl, show=9), tokenizer),
+        key(recipe(chats_jsonl, source={"weight": 2}), tokenizer),
+        key(recipe(chats_jsonl, source={"format": "messages"}), tokenizer),
+        key(recipe(chats_jsonl, eval_fraction=0.1), tokenizer),
+        key(recipe(chats_jsonl, max_train_examples=3), tokenizer),
+        key(recipe(chats_jsonl, system="s"), tokenizer),
+        key(recipe(chats_jsonl, overlong="drop"), tokenizer),
+        key(recipe(chats_jsonl), tokenizer, max_length=77),
+        key(recipe(chats_jsonl), tokenizer, packing=True),
+        key(recipe(chats_jsonl), tokenizer, packing_strategy="wrapped"),
+        key(recipe(chats_jsonl), tokenizer, eval_packing=True),
+        key(recipe(chats_jsonl), tokenizer, completion_only_loss=True),
+        key(recipe(chats_jsonl), tokenizer, assistant_only_loss=True),
+        key(recipe(chats_jsonl), tokenizer, truncation_mode="keep_end"),
+        key(recipe(chats_jsonl), tokenizer, shuffle_dataset=True),
+        key(recipe(chats_jsonl), tokenizer, seed=1),
+    ]
+    chats_jsonl.write_text(chats_jsonl.read_text() + "\n")
+    other.append(key(recipe(chats_jsonl), tokenizer))
+    assert len({base, *other}) == len(other) + 1
+
+
+def test_the_tokenizer_s_identity(tokenizer, tiny_llama_dir):
+    from transformers import AutoTokenizer
+
+    base = tokenizer_identity(tokenizer)
+    assert tokenizer_identity(AutoTokenizer.from_pretrained(tiny_llama_dir)) == base
+    tokenizer(["a", "abc"], padding=True, truncation=True, max_length=2)
+    assert tokenizer_identity(tokenizer) == base
+    tokenizer.chat_template += " "
+    changed = tokenizer_identity(tokenizer)
+    tokenizer.eos_token = "<|endoftext|>"
+    ended = tokenizer_identity(tokenizer)
+    tokenizer.add_tokens(["new"])
+    assert len({base, changed, ended, tokenizer_identity(tokenizer)}) == 4
+
+
+def test_builtins_follow_the_python_and_our_algorithm(tokenizer, monkeypatch):
+    base = key(recipe("builtin:python-docstrings"), tokenizer)
+    assert key(recipe("builtin:python-docstrings", source={"split": "eval"}), tokenizer) != base
+    monkeypatch.setattr(docstrings, "ALGORITHM_VERSION", 99)
+    assert key(recipe("builtin:python-docstrings"), tokenizer) != base
+
+
+def test_hub_data_sets_follow_their_fingerprint(tokenizer, monkeypatch):
+    loaded = [datasets.Dataset.from_list([{"text": "a"}]), datasets.Dataset.from_list([{"text": "b"}])]
+    keys = []
+    for dataset in (*loaded, loaded[0]):
+        monkeypatch.setattr(datasets, "load_dataset", lambda *_, dataset=dataset, **__: dataset)
+        keys.append(key(recipe("owner/set"), tokenizer))
+    assert keys[0] == keys[2] != keys[1]
+
+
+def test_an_entry_comes_back_as_it_was_written(tmp_path):
+    rows = datasets.Dataset.from_list(
+        [{"input_ids": [1, 2], "labels": [-100, 2]}, {"input_ids": [3], "labels": [3]}]
+    )
+    examples = [{"prompt": [{"role": "user", "content": "q"}], "answer": "ä"}]
+    entry = Entry(rows, rows.select([0]), STATS, STATS, examples)
+    assert load_entry(tmp_path / "c", "k") is None
+    assert save_entry(tmp_path / "c", "k", entry)
+    read = load_entry(tmp_path / "c", "k")
+    assert read is not None
+    assert read.eval is not None
+    assert (read.train[:], read.eval[:]) == (rows[:], rows[:1])
+    assert (read.stats, read.eval_stats, read.eval_examples) == (STATS, STATS, examples)
+    assert sorted(path.name for path in (tmp_path / "c").iterdir()) == ["k"]
+    assert sorted(json.loads((tmp_path / "c" / "k" / "entry.json").read_text())) == [
+        "eval_examples",
+        "eval_stats",
+        "rows",
+        "stats",
+    ]
+
+
+def test_an_entry_without_evaluation_replaces_one_that_lay_there(tmp_path):
+    rows = datasets.Dataset.from_list([{"input_ids": [1], "labels": [1]}])
+    (tmp_path / "k").mkdir()
+    (tmp_path / "k" / "rubbish").write_text("")
+    assert save_entry(tmp_path, "k", Entry(rows, None, STATS, None, []))
+    read = load_entry(tmp_path, "k")
+    assert read is not None
+    assert (read.eval, read.eval_stats, read.eval_examples) == (None, None, [])
+    assert not (tmp_path / "k" / "rubbish").exists()
+
+
+def test_the_folder_is_the_recipe_s_or_the_user_s(monkeypatch, tmp_path):
+    monkeypatch.setenv("HF_EFFICIENT_CACHE", str(tmp_path))
+    assert cache_folder(None) == tmp_path / "tokenized"
+    assert cache_folder("~/x") == Path.home() / "x"

@@ -1,0 +1,399 @@
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import datasets
+import pytest
+from trl import SFTConfig, SFTTrainer
+from trl.trainer import sft_trainer
+
+from hf_efficient.data.kinds import features_of, kind_of
+from hf_efficient.data.prepare import Prepared, build_collator, completion_only, prepare
+from hf_efficient.data.stats import DataStats
+from hf_efficient.errors import DataError
+
+MARKED = (
+    "{% for message in messages %}{% if message['role'] == 'assistant' %}"
+    "A:{% generation %}{{ message['content'] }}|{% endgeneration %}"
+    "{% else %}U:{{ message['content'] }}|{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}A:{% endif %}"
+)
+
+
+def user(text: str) -> dict[str, str]:
+    return {"role": "user", "content": text}
+
+
+def answer(text: str) -> dict[str, str]:
+    return {"role": "assistant", "content": text}
+
+
+def examples(kind: str, count: int = 12) -> list[dict[str, Any]]:
+    make = {
+        "messages": lambda i: {
+            "messages": [user("q" * (3 * i + 1)), answer("a" * (2 * i + 1)), user("u"), answer("z")]
+        },
+        "chat_pair": lambda i: {
+            "prompt": [user("q" * (3 * i + 1))],
+            "completion": [answer("a" * (2 * i + 1))],
+        },
+        "string_pair": lambda i: {"prompt": "q" * (3 * i + 1), "completion": " " + "a" * (2 * i + 1)},
+        "text": lambda i: {"text": "t" * (5 * i + 1)},
+    }[kind]
+    return [make(i) for i in range(count)]
+
+
+def as_dataset(rows: list[dict[str, Any]]) -> datasets.Dataset:
+    named = [{**row, "where": f"f:{number}"} for number, row in enumerate(rows, start=1)]
+    return datasets.Dataset.from_list(named, features=features_of(kind_of(rows[0])))
+
+
+@pytest.fixture
+def arguments(tmp_path):
+    def make(**settings: Any) -> SFTConfig:
+        defaults = {"output_dir": str(tmp_path), "use_cpu": True, "bf16": False, "report_to": "none"}
+        return SFTConfig(**{**defaults, **settings})
+
+    return make
+
+
+@pytest.fixture
+def tokenizer(tiny_tokenizer):
+    return copy.deepcopy(tiny_tokenizer)
+
+
+@pytest.fixture
+def model(tiny_llama_dir):
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(tiny_llama_dir)
+
+
+def ours(
+    rows: list[dict[str, Any]],
+    tokenizer: Any,
+    args: SFTConfig,
+    overlong: str = "truncate",
+    name: str = "train",
+) -> Prepared:
+    kind = kind_of(rows[0])
+    return prepare(as_dataset(rows), kind, tokenizer, args, overlong, completion_only(args, kind), name)
+
+
+def message(*args: Any, **settings: Any) -> str:
+    with pytest.raises(DataError) as caught:
+        ours(*args, **settings)
+    return str(caught.value)
+
+
+def held(dataset: datasets.Dataset) -> dict[str, list]:
+    return {
+        name: dataset[name][:]
+        for name in ("input_ids", "labels", "seq_lengths")
+        if name in dataset.column_names
+    }
+
+
+SETTINGS = [
+    {},
+    {"completion_only_loss": True},
+    {"completion_only_loss": False},
+    {"max_length": 40},
+    {"max_length": 40, "truncation_mode": "keep_end"},
+    {"max_length": None},
+    {"shuffle_dataset": True, "seed": 7},
+    {"packing": True, "max_length": 48},
+    {"packing": True, "max_length": 48, "shuffle_dataset": True},
+    {"packing": True, "max_length": 48, "packing_strategy": "bfd_split"},
+    {"packing": True, "max_length": 48, "packing_strategy": "wrapped", "shuffle_dataset": True},
+    {"packing": True, "eval_packing": False, "max_length": 48},
+    {"packing": False, "eval_packing": True, "max_length": 48},
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        *(
+            (kind, settings)
+            for kind in ("messages", "chat_pair", "string_pair", "text")
+            for settings in SETTINGS
+        ),
+        ("text", {"packing": True, "max_length": 48, "dataset_num_proc": 2}),
+    ],
+    ids=str,
+)
+def test_the_rows_are_those_of_sft_trainer(kind, settings, arguments, tokenizer, model):
+    rows, args = examples(kind), arguments(**settings)
+    plain = datasets.Dataset.from_list(rows)
+    theirs = SFTTrainer(
+        model, args, train_dataset=plain, eval_dataset=plain, processing_class=copy.deepcopy(tokenizer)
+    )
+    for name, expected in (("train", theirs.train_dataset), ("eval", theirs.eval_dataset)):
+        assert held(ours(rows, tokenizer, args, name=name).dataset) == held(expected)
+    assert build_collator(tokenizer, args) == theirs.data_collator
+    assert tokenizer.pad_token == theirs.processing_class.pad_token
+
+
+def test_assistant_only_loss_as_sft_trainer(arguments, tokenizer, model):
+    tokenizer.chat_template = MARKED
+    args = arguments(assistant_only_loss=True)
+    for kind in ("messages", "chat_pair"):
+        rows = examples(kind, 4)
+        theirs = SFTTrainer(
+            model, args, train_dataset=datasets.Dataset.from_list(rows), processing_class=tokenizer
+        )
+        assert held(ours(rows, tokenizer, args).dataset) == held(theirs.train_dataset)
+
+
+def test_packing_in_batches_of_a_thousand_as_sft_trainer(arguments, tokenizer, model):
+    rows, args = [{"text": "t" * (1 + i % 23)} for i in range(1100)], arguments(packing=True, max_length=24)
+    theirs = SFTTrainer(
+        model, args, train_dataset=datasets.Dataset.from_list(rows), processing_class=tokenizer
+    )
+    assert held(ours(rows, tokenizer, args).dataset) == held(theirs.train_dataset)
+
+
+def test_trl_s_replacement_template_is_used(arguments, tokenizer, model):
+    from trl.chat_template_utils import llama3_chat_template
+
+    tokenizer.chat_template = llama3_chat_template
+    rows, args = examples("messages", 3), arguments(assistant_only_loss=True)
+    theirs = SFTTrainer(
+        model, args, train_dataset=datasets.Dataset.from_list(rows), processing_class=tokenizer
+    )
+    prepared = ours(rows, tokenizer, args)
+    assert held(prepared.dataset) == held(theirs.train_dataset)
+    assert 0 < prepared.stats.tokens_loss_bearing < prepared.stats.tokens_total
+
+
+def test_what_the_trainer_would_wait_at_is_what_we_take_out():
+    assert "global_then_local_main_first" in sft_trainer.SFTTrainer._prepare_dataset.__code__.co_names
+
+
+def test_hand_worked_rows_and_counts(arguments, tokenizer):
+    rows = [{"prompt": "ab", "completion": "cd"}, {"prompt": "abcdef", "completion": "g"}]
+    prepared = ours(rows, tokenizer, arguments(max_length=6))
+    a = tokenizer.convert_tokens_to_ids("a")
+    # ab|cd|<eos>: 5 tokens; abcdef|g|<eos>: 8, cut to 6, of which none bears loss
+    assert held(prepared.dataset) == {
+        "input_ids": [[a, a + 1, a + 2, a + 3, 2]],
+        "labels": [[-100, -100, a + 2, a + 3, 2]],
+    }
+    assert prepared.stats == DataStats(
+        examples=1,
+        dropped_overlong=0,
+        truncated=1,
+        dropped_masked=1,
+        masked=0,
+        tokens_total=5,
+        tokens_loss_bearing=3,
+        longest=8,
+        packs=None,
+        fill_rate=None,
+    )
+
+
+def test_counts_of_packed_rows(arguments, tokenizer):
+    rows = [{"text": "abcdefghij"}, {"text": "abc"}, {"text": "abcd"}]
+    # with the end token 11, 4 and 5 tokens; cut to 8: 8 | 5 and no room for 4 | 4
+    prepared = ours(rows, tokenizer, arguments(packing=True, max_length=8))
+    assert prepared.dataset["seq_lengths"][:] == [[8], [5], [4]]
+    assert prepared.stats == DataStats(
+        examples=3,
+        dropped_overlong=0,
+        truncated=1,
+        dropped_masked=0,
+        masked=0,
+        tokens_total=17,
+        tokens_loss_bearing=17,
+        longest=11,
+        packs=3,
+        fill_rate=17 / 24,
+    )
+    # split instead: 8+3 | 5 | 4, that is 8 | 5+3 | 4
+    prepared = ours(rows, tokenizer, arguments(packing=True, max_length=8, packing_strategy="bfd_split"))
+    assert sorted(prepared.dataset["seq_lengths"][:]) == [[4], [5, 3], [8]]
+    assert (prepared.stats.truncated, prepared.stats.tokens_total, prepared.stats.fill_rate) == (
+        0,
+        20,
+        20 / 24,
+    )
+
+
+def test_packs_tell_how_many_examples_bear_no_loss(arguments, tokenizer):
+    rows = [{"prompt": "ab", "completion": "cd"}, {"prompt": "ab", "completion": "cd"}]
+    args = arguments(packing=True, max_length=8)
+    assert ours(rows, tokenizer, args).stats.masked == 0
+    bare = copy.deepcopy(tokenizer)
+    bare.chat_template = "{% for m in messages if m['role'] == 'user' %}{{ m['content'] }}{% endfor %}"
+    chats = [
+        {"prompt": [user("abc")], "completion": [answer("lost")]},
+        {"prompt": [user("abc")], "completion": [answer("lost"), user("found")]},
+    ]
+    assert ours(chats, bare, args).stats.masked == 1
+
+
+def test_overlong_examples_are_dropped_or_named(arguments, tokenizer):
+    rows, args = (
+        [{"text": "abc"}, {"text": "abcdefgh"}, {"text": "abcdefghi"}, {"text": "ab"}],
+        arguments(max_length=5),
+    )
+    prepared = ours(rows, tokenizer, args, "drop")
+    assert [len(ids) for ids in prepared.dataset["input_ids"][:]] == [4, 3]
+    assert (prepared.stats.examples, prepared.stats.dropped_overlong, prepared.stats.truncated) == (2, 2, 0)
+    assert prepared.stats.longest == 10
+    assert message(rows, tokenizer, args, "error") == (
+        "f:2: 9 tokens, more than train.max_length (5); 2 of 4 train examples are. Raise "
+        "train.max_length, or set "
+        "data.overlong to truncate or drop."
+    )
+    assert ours(rows[:1], tokenizer, args, "error").stats.examples == 1
+    assert message(rows[1:3], tokenizer, args, "drop") == (
+        "data.overlong: drop leaves no train example: all 2 are longer than train.max_length (5), the "
+        "shortest has 9 tokens."
+    )
+
+
+def test_overlong_applies_to_packs_too(arguments, tokenizer):
+    rows, args = [{"text": "abc"}, {"text": "abcdefgh"}], arguments(max_length=5, packing=True)
+    prepared = ours(rows, tokenizer, args, "drop")
+    assert prepared.dataset["seq_lengths"][:] == [[4]]
+    assert (prepared.stats.dropped_overlong, prepared.stats.truncated) == (1, 0)
+
+
+def test_max_length_too_small(arguments, tokenizer):
+    rows = [{"prompt": "abcdef", "completion": "g"}]
+    assert message(rows, tokenizer, arguments(max_length=1)) == (
+        "train.max_length: 1 is too small: predicting a token takes at least 2."
+    )
+    for packing in (False, True):
+        assert message(rows, tokenizer, arguments(max_length=6, packing=packing)) == (
+            "train.max_length: 6 is too small: no token that bears loss is left in any of the 1 train "
+            "examples (the longest "
+            "has 8 tokens)."
+        )
+
+
+def test_all_labels_masked(arguments, tokenizer):
+    tokenizer.chat_template = "{% for m in messages if m['role'] == 'user' %}{{ m['content'] }}{% endfor %}"
+    rows = [{"prompt": [user("abc")], "completion": [answer("lost")]}] * 2
+    for settings in ({}, {"max_length": None}, {"packing": True}):
+        assert message(rows, tokenizer, arguments(**settings), name="eval") == (
+            "All labels of all 2 eval examples are masked, so there is nothing to learn. Look at "
+            "train.completion_only_loss, train.assistant_only_loss and the chat template."
+        )
+
+
+def test_no_chat_template(arguments, tokenizer):
+    tokenizer.chat_template = None
+    assert message(examples("messages"), tokenizer, arguments()) == (
+        "The tokenizer (unnamed) has no chat template, but the data are chats. Set "
+        "train.chat_template_path to a .jinja "
+        "file or to a model whose template to take, or use plain text."
+    )
+    assert ours(examples("text"), tokenizer, arguments()).stats.examples == 12
+
+
+def test_no_end_token(arguments, tokenizer):
+    tokenizer.eos_token = None
+    assert message(examples("text"), tokenizer, arguments()) == (
+        "The tokenizer (unnamed) has no end-of-sequence token, which ends every text. Set train.eos_token "
+        "to a token of "
+        "its vocabulary."
+    )
+
+
+def test_no_padding_token(arguments, tokenizer):
+    tokenizer.pad_token = None
+    assert build_collator(tokenizer, arguments()).pad_token_id == 2
+    assert tokenizer.pad_token == "<|im_end|>"
+    tokenizer.pad_token = tokenizer.eos_token = None
+    with pytest.raises(DataError) as caught:
+        build_collator(tokenizer, arguments())
+    assert str(caught.value) == (
+        "The tokenizer (unnamed) has neither a padding nor an end-of-sequence token. Set train.pad_token "
+        "to a token of its "
+        "vocabulary."
+    )
+    with pytest.raises(DataError) as caught:
+        build_collator(tokenizer, arguments(pad_token="<pad>"))
+    assert str(caught.value) == "train.pad_token: '<pad>' is not in the tokenizer's vocabulary."
+    assert build_collator(tokenizer, arguments(pad_token="<|im_start|>")).pad_token_id == 1
+
+
+def test_assistant_only_loss_where_nothing_marks_the_assistant(arguments, tokenizer):
+    args = arguments(assistant_only_loss=True)
+    assert message(examples("messages"), tokenizer, args) == (
+        "train.assistant_only_loss: the chat template has no {% generation %} markers around the "
+        "assistant's turns, and "
+        "TRL knows no version of it that has. Use train.completion_only_loss: true (loss on the last "
+        "answer), or name a "
+        "template with markers in train.chat_template_path."
+    )
+    assert message(examples("text"), tokenizer, args) == (
+        "train.assistant_only_loss: the data are strings, not chats. Use train.completion_only_loss."
+    )
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ m['content'] }}{% endfor %}{% generation %}{% endgeneration %}"
+    )
+    assert message(examples("messages"), tokenizer, args) == (
+        "train.assistant_only_loss: at least one of the train examples has no assistant token under the "
+        "chat template's "
+        "{% generation %} markers. Mend the template, or use train.completion_only_loss: true."
+    )
+
+
+def test_a_chat_that_the_template_refuses_is_named(arguments, tokenizer):
+    tokenizer.chat_template = (
+        "{% for m in messages %}{% if m['role'] == 'system' %}"
+        "{{ raise_exception('No system role') }}{% endif %}"
+        "{{ m['content'] }}{% endfor %}"
+    )
+    rows = [
+        *examples("messages", 2),
+        {"messages": [{"role": "system", "content": "s"}, user("q"), answer("a")]},
+    ]
+    assert (
+        message(rows, tokenizer, arguments()) == "f:3: the chat template refuses this chat: No system role."
+    )
+
+
+def test_padding_free_without_packing_needs_no_max_length(arguments, tokenizer):
+    args = arguments(padding_free=True, max_length=64)
+    assert message(examples("text"), tokenizer, args) == (
+        "train.padding_free: without packing, max_length is not enforced. Set train.packing: true or "
+        "train.max_length: "
+        "null."
+    )
+    args = arguments(packing=True, max_length=None)
+    assert (
+        message(examples("text"), tokenizer, args)
+        == "train.max_length: packing needs a length to pack to; set it."
+    )
+
+
+@pytest.mark.parametrize(
+    ("bars", "quiet_up_to", "seen"), [(True, 12, [True]), (True, 11, [False]), (False, 11, [True])]
+)
+def test_progress_bars_only_for_many_rows(bars, quiet_up_to, seen, arguments, tokenizer, monkeypatch):
+    from hf_efficient.data import prepare as module
+    from hf_efficient.data import progress
+
+    monkeypatch.setattr(progress, "QUIET_UP_TO", quiet_up_to)
+    disabled = []
+    finish = module._finish
+    monkeypatch.setattr(
+        module,
+        "_finish",
+        lambda *args: disabled.append(datasets.are_progress_bars_disabled()) or finish(*args),
+    )
+    before = datasets.are_progress_bars_disabled()
+    (datasets.enable_progress_bars if bars else datasets.disable_progress_bars)()
+    try:
+        ours(examples("text"), tokenizer, arguments())
+        assert disabled == seen
+        assert datasets.are_progress_bars_disabled() is not bars
+    finally:
+        (datasets.disable_progress_bars if before else datasets.enable_progress_bars)()
