@@ -81,9 +81,8 @@ class EfficientTrainerMixin(_Base):
         """Also time the backward, which the Trainer runs through the accelerator."""
         super().create_accelerator_and_postprocess()
         if self.model is not None:
-            keep_four_bit_trainable(
-                self.model
-            )  # before a trainer below runs it, as DPO's precomputed reference does
+            # Before a trainer below runs the model while it is built: DPO's precomputed reference does.
+            keep_four_bit_trainable(self.model)
         backward = self.accelerator.backward
 
         @functools.wraps(backward)
@@ -202,4 +201,4 @@ class EfficientTrainerMixin(_Base):
 
 
 class EfficientTrainer(EfficientTrainerMixin, Trainer):
-    """The plain ``Trainer``, with every one of its arguments, and the mixin's."""
+    """The plain ``Trainer``, with every one of its arguments and those of the mixin."""
