@@ -174,8 +174,6 @@ def _merge(base: PreTrainedModel, source: TrainedAdapter) -> PreTrainedModel:
         model.config.tie_word_embeddings = still
         if still:
             head.weight = embedding.weight
-        else:
-            model.all_tied_weights_keys = {}
     return model
 
 

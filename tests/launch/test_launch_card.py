@@ -288,7 +288,8 @@ def test_hub_name(tmp_path, monkeypatch):
 
 
 def test_number():
-    assert [number(value) for value in (1234567, 50.0, 2.60449, 1e-5, float("inf"), float("nan"), True, "x")] == [
+    values = (1234567, 50.0, 2.60449, 1e-5, float("inf"), float("nan"), True, "x")
+    assert [number(value) for value in values] == [
         "1,234,567", "50", "2.604", "1e-05", "inf", "nan", "True", "x",
     ]  # fmt: skip
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 import yaml
 from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors import safe_open
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -148,10 +149,16 @@ def test_head_and_embedding_stay_tied_where_the_adapter_left_them_so(tied_base, 
     merge_run(tmp_path / "b")
     tied = {}
     for name in "ab":
+        with safe_open(tmp_path / name / "merged" / "model.safetensors", "pt") as file:
+            stored = "lm_head.weight" in file.keys()  # noqa: SIM118 (it is no mapping)
         config = json.loads((tmp_path / name / "merged" / "config.json").read_text())
         model = load(tmp_path / name / "merged")
-        tied[name] = (config["tie_word_embeddings"], model.lm_head.weight is model.model.embed_tokens.weight)
-    assert tied == {"a": (True, True), "b": (False, False)}
+        one = model.lm_head.weight is model.model.embed_tokens.weight
+        tied[name] = {"config": config["tie_word_embeddings"], "one tensor": one, "head stored": stored}
+    assert tied == {
+        "a": {"config": True, "one tensor": True, "head stored": False},
+        "b": {"config": False, "one tensor": False, "head stored": True},
+    }
 
 
 def test_adapter_on_a_tied_head_leaves_the_embedding_alone(tied_base, tmp_path):

@@ -155,6 +155,15 @@ def test_restored_after_an_error(model, tokenizer, tmp_path, monkeypatch):
     assert model.generation_config is config
 
 
+def test_greedy_whatever_the_model_has_as_its_generation_settings(model, tokenizer, tmp_path):
+    expected = [greedy(model, tokenizer, prompt, 8) for prompt in PROMPTS]
+    model.generation_config.update(do_sample=True, num_beams=3, repetition_penalty=5.0, min_new_tokens=12)
+    _, answers = run(
+        model, tokenizer, tmp_path, [{"prompt": p, "answer": ""} for p in PROMPTS], max_new_tokens=8
+    )
+    assert [answer.generated for answer in answers] == expected
+
+
 def test_no_warning_about_sampling_settings(model, tokenizer, tmp_path):
     model.generation_config.update(do_sample=True, temperature=0.6, top_p=0.9)
     records = []
