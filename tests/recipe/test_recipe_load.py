@@ -134,6 +134,12 @@ def test_a_section_that_lacks_a_key_is_told_at_the_section(problems):
     ]
 
 
+def test_a_section_of_several_files_is_told_in_the_one_on_top(write, problems):
+    write("model: {dtype: auto}\n", "base.yaml")
+    (problem,) = problems("extends: base.yaml\n" + HEAD.replace("{id: m}", "{revision: main}"))
+    assert problem.startswith("r.yaml:3: model.id: is missing.")
+
+
 @pytest.mark.parametrize(
     ("flag", "problem"),
     [

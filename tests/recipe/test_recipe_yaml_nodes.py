@@ -163,6 +163,14 @@ def test_32_levels_are_allowed_and_33_are_not():
             "r.yaml: holds an escape or a directive that stands for no value. Write the text itself.",
         ),
         (
+            'a: "\\U00110000"',
+            "r.yaml: holds an escape or a directive that stands for no value. Write the text itself.",
+        ),
+        (
+            f"%YAML {'9' * 5000}.1\n---\na: 1",
+            "r.yaml: holds an escape or a directive that stands for no value. Write the text itself.",
+        ),
+        (
             'a: 1\nb: "\\ud800"',
             "r.yaml:2: b: holds a NUL or half of a surrogate pair, which is not text. Write the character"
             " itself.",
