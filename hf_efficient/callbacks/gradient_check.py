@@ -160,11 +160,11 @@ def _frozen_leaves(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 def _gradients_elsewhere(args: TrainingArguments) -> str:
     """What keeps gradients away from the parameters; empty where nothing does."""
-    from accelerate.state import AcceleratorState
+    from accelerate.state import AcceleratorState, is_initialized
     from accelerate.utils import DistributedType
 
-    distributed = AcceleratorState().distributed_type
-    if distributed in (DistributedType.DEEPSPEED, DistributedType.FSDP, DistributedType.MEGATRON_LM):
+    elsewhere = (DistributedType.DEEPSPEED, DistributedType.FSDP, DistributedType.MEGATRON_LM)
+    if is_initialized() and (distributed := AcceleratorState().distributed_type) in elsewhere:
         return str(distributed.value)
     optimizer = str(getattr(args.optim, "value", args.optim))
     return optimizer if "lomo" in optimizer or "layerwise" in optimizer else ""

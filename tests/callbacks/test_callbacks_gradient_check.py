@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import logging
 from types import SimpleNamespace
 
 import pytest
 import torch
+from accelerate.utils import DistributedType
 from torch import nn
 
 from hf_efficient.callbacks import GradientCheck, parameters_without_gradient
@@ -64,3 +66,33 @@ def test_compiled_models_are_not_watched():
     check.on_train_begin(ARGS, None, None)
     check.on_step_begin(SimpleNamespace(torch_compile=True), None, None, model=model)
     assert hooked(model) == []
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "distributed", "reason"),
+    [
+        ("adamw_torch", "MULTI_CPU", None),
+        ("adalomo", "NO", "adalomo"),
+        ("galore_adamw_layerwise", "NO", "galore_adamw_layerwise"),
+        ("adamw_torch", "DEEPSPEED", "DEEPSPEED"),
+        ("adamw_torch", "FSDP", "FSDP"),
+    ],
+)
+def test_gradients_that_are_not_on_the_parameters_are_left_out(
+    monkeypatch, caplog, optimizer, distributed, reason
+):
+    state = SimpleNamespace(distributed_type=DistributedType(distributed))
+    monkeypatch.setattr("accelerate.state.AcceleratorState", lambda: state)
+    monkeypatch.setattr("accelerate.state.is_initialized", lambda: True)
+    model, check = half_frozen(), GradientCheck()
+    args = SimpleNamespace(torch_compile=False, optim=optimizer)
+    check.on_train_begin(args, None, None)
+    with caplog.at_level(logging.DEBUG, logger="hf_efficient"):
+        if reason is None:
+            with pytest.raises(TrainingCheckError):
+                check.on_pre_optimizer_step(args, None, None, model=model)
+        else:
+            check.on_pre_optimizer_step(args, None, None, model=model)
+            assert caplog.messages == [
+                f"Gradients are not checked: with {reason} they are not on the parameters."
+            ]
