@@ -132,8 +132,7 @@ class StepRecord:
             version = int(data["schema_version"])
             if version > SCHEMA_VERSION:
                 raise ValueError(
-                    f"schema_version {version} is newer than {SCHEMA_VERSION}, which is read here: "
-                    "upgrade hf-efficient"
+                    f"schema_version {version} is newer than {SCHEMA_VERSION}, which is read here: upgrade hf-efficient"
                 )
             tokens = data["tokens"]
             return cls(

@@ -1,4 +1,4 @@
-"""What the README shows, run as it stands there: the quickstart for real, the commands and the Python blocks shortened by nobody.
+"""What the README shows, run as it stands there: the quickstart, the commands, the Python blocks.
 
 Run after the other tests (``make test``), since the quickstart takes minutes on two cores.
 """

@@ -20,9 +20,7 @@ BELOW_ALL = frozenset({"version"})
 # Installed wheels carry the recipes inside the package; they hold no Python.
 NO_ROOMS = frozenset({"shipped_recipes", "__pycache__"})
 
-LIBRARIES = frozenset(
-    {"torch", "transformers", "trl", "peft", "accelerate", "datasets", "bitsandbytes", "evaluate"}
-)
+LIBRARIES = frozenset({"torch", "transformers", "trl", "peft", "accelerate", "datasets", "bitsandbytes", "evaluate"})
 HUGGING_FACE = LIBRARIES - {"torch"}
 # What a room must not import while it is itself imported; None: nowhere, functions included.
 NOT_AT_IMPORT = dict.fromkeys(("errors", "units", "hardware", "records", "recipe", "cli"), LIBRARIES)
@@ -62,9 +60,7 @@ def modules_imported(path: Path, root: Path, *, at_import: bool = False) -> Iter
             name = ".".join([*base, *([node.module] if node.module else [])])
             yield from ((node.lineno, f"{name}.{alias.name}") for alias in node.names)
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
-            yield from (
-                (node.lineno, str(arg.value)) for arg in node.args[:1] if isinstance(arg, ast.Constant)
-            )
+            yield from ((node.lineno, str(arg.value)) for arg in node.args[:1] if isinstance(arg, ast.Constant))
 
 
 def _nodes(tree: ast.AST, at_import: bool) -> Iterator[ast.AST]:
@@ -118,9 +114,7 @@ def library_violations(root: Path) -> list[str]:
         for banned, at_import in ((NOWHERE, False), (NOT_AT_IMPORT, True)):
             for line, name in modules_imported(path, root, at_import=at_import):
                 if name.split(".")[0] in banned.get(room, frozenset()):
-                    found.append(
-                        f"{path.relative_to(root).as_posix()}:{line}: {room} imports {name.split('.')[0]}"
-                    )
+                    found.append(f"{path.relative_to(root).as_posix()}:{line}: {room} imports {name.split('.')[0]}")
     return sorted(set(found))
 
 
@@ -134,9 +128,7 @@ def test_the_map_names_the_rooms_in_order():
 
 def test_every_room_of_the_map_exists():
     rooms = rooms_of(hf_efficient.__doc__ or "")
-    assert [
-        room for room in rooms if not (ROOT / room).is_dir() and not (ROOT / f"{room}.py").is_file()
-    ] == []
+    assert [room for room in rooms if not (ROOT / room).is_dir() and not (ROOT / f"{room}.py").is_file()] == []
 
 
 def test_rooms_import_only_rooms_printed_above_them():

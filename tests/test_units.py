@@ -7,7 +7,13 @@ from hf_efficient.units import count, seconds, share
 
 @pytest.mark.parametrize(
     ("number", "text"),
-    [(0, "0"), (999_999, "999,999"), (1_000_000, "1.00 million"), (134_515_008, "134.52 million"), (8_030_261_248, "8.03 billion")],
+    [
+        (0, "0"),
+        (999_999, "999,999"),
+        (1_000_000, "1.00 million"),
+        (134_515_008, "134.52 million"),
+        (8_030_261_248, "8.03 billion"),
+    ],
 )
 def test_count(number, text):
     assert count(number) == text
@@ -15,7 +21,14 @@ def test_count(number, text):
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.04, "0.0 s"), (59.94, "59.9 s"), (59.96, "1 min 00 s"), (185, "3 min 05 s"), (3599.6, "1 h 00 min"), (7620, "2 h 07 min")],
+    [
+        (0.04, "0.0 s"),
+        (59.94, "59.9 s"),
+        (59.96, "1 min 00 s"),
+        (185, "3 min 05 s"),
+        (3599.6, "1 h 00 min"),
+        (7620, "2 h 07 min"),
+    ],
 )
 def test_seconds(value, text):
     assert seconds(value) == text

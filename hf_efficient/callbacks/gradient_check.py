@@ -24,11 +24,7 @@ _OPT_OUT = "If this is intended, switch the check off with check_gradients=False
 
 def parameters_without_gradient(model: nn.Module) -> list[str]:
     """Names of the parameters that require a gradient and have none."""
-    return [
-        name
-        for name, parameter in model.named_parameters()
-        if parameter.requires_grad and parameter.grad is None
-    ]
+    return [name for name, parameter in model.named_parameters() if parameter.requires_grad and parameter.grad is None]
 
 
 class GradientCheck(TrainerCallback):
@@ -124,11 +120,7 @@ class GradientCheck(TrainerCallback):
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
             # Without grad mode nothing requires a gradient: the first pass of reentrant checkpointing,
             # no_grad blocks.
-            inputs = [
-                tensor
-                for tensor in (*floating_tensors(args), *floating_tensors(kwargs))
-                if tensor.requires_grad
-            ]
+            inputs = [tensor for tensor in (*floating_tensors(args), *floating_tensors(kwargs)) if tensor.requires_grad]
             outputs = list(floating_tensors(output))
             if not torch.is_grad_enabled() or not inputs or not outputs:
                 return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from hf_efficient.errors import TrainingCheckError
 
@@ -39,7 +39,7 @@ class PackingCheck(TrainerCallback):
 
 
 @torch.no_grad()
-def mixing_ratio(model: torch.nn.Module) -> float:
+def mixing_ratio(model: PreTrainedModel) -> float:
     """How much of the first example leaks into the second when both are packed: 0 not at all, 1 entirely.
 
     Two examples of eight tokens: the second one's logits when it is packed behind the first, against those when it is
@@ -47,7 +47,7 @@ def mixing_ratio(model: torch.nn.Module) -> float:
     """
     was_training = model.training
     device = next(parameter.device for parameter in model.parameters())
-    vocabulary = model.get_input_embeddings().num_embeddings
+    vocabulary = int(model.config.get_text_config().vocab_size)
     tokens = (torch.arange(2 * _LENGTH, device=device) * 7 + 3) % vocabulary
     alone_positions = torch.arange(_LENGTH, device=device)
     model.eval()
@@ -61,6 +61,6 @@ def mixing_ratio(model: torch.nn.Module) -> float:
     return float((packed - alone).abs().mean() / scale) if scale > 0 else 0.0
 
 
-def _logits(model: torch.nn.Module, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+def _logits(model: PreTrainedModel, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
     output = model(input_ids=tokens[None], position_ids=positions[None], use_cache=False)
     return output.logits[0].float()

@@ -39,9 +39,7 @@ class StepRecorderCallback(TrainerCallback):
         """The optimizer steps; the scheduler and ``zero_grad`` follow."""
         self._recorder.begin("optimizer")
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """The update is done."""
         self._recorder.end("optimizer")
         self._recorder.step_done(state.global_step, state.epoch)

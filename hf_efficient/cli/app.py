@@ -23,12 +23,8 @@ __all__ = ["COMMANDS", "main"]
 COMMANDS: dict[str, LazyCommand] = {
     "train": LazyCommand("hf_efficient.cli.train", "train", "Fine-tune as a recipe says."),
     "merge": LazyCommand("hf_efficient.cli.merge", "merge", "Merge a trained adapter into its model."),
-    "recipes": LazyCommand(
-        "hf_efficient.cli.recipes", "recipes", "List the shipped recipes; show one resolved."
-    ),
-    "validate": LazyCommand(
-        "hf_efficient.cli.validate", "validate", "Check a recipe and tell all its problems."
-    ),
+    "recipes": LazyCommand("hf_efficient.cli.recipes", "recipes", "List the shipped recipes; show one resolved."),
+    "validate": LazyCommand("hf_efficient.cli.validate", "validate", "Check a recipe and tell all its problems."),
     "schema": LazyCommand("hf_efficient.cli.schema", "schema", "Print the JSON Schema of a recipe file."),
     "env": LazyCommand("hf_efficient.cli.env", "env", "Print versions and hardware, for a bug report."),
 }

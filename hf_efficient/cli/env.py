@@ -42,9 +42,7 @@ def _rows(found: Environment) -> list[tuple[str, str]]:
         *((f"gpu {index}", _gpu(gpu)) for index, gpu in enumerate(found.gpus or ())),
     ]
     if not found.gpus:
-        rows.append(
-            ("gpu", "unknown: torch cannot be imported" if found.gpus is None else "none that torch can use")
-        )
+        rows.append(("gpu", "unknown: torch cannot be imported" if found.gpus is None else "none that torch can use"))
     rows += [
         ("driver", found.driver or "none found"),
         ("cuda", found.cuda or "none: torch is built without it, or missing"),

@@ -50,7 +50,5 @@ def _tell_defect(error: Exception, debug: bool) -> None:
         traceback.print_exc()
         return
     told = " ".join(f"{type(error).__name__}: {error}".split())
-    remedy = (
-        "Run it again with --debug for the traceback, and report it with the output of `hf-efficient env`."
-    )
+    remedy = "Run it again with --debug for the traceback, and report it with the output of `hf-efficient env`."
     print(f"error: this is a defect of hf_efficient: {told}. {remedy}", file=sys.stderr)

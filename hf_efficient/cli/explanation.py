@@ -42,9 +42,7 @@ def explanation_table(rows: list[ExplainedValue], width: int | None = None) -> s
         table.add_column(title, overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) for cell in (row.key, _shown(row.value), row.set_by)))
-    console = Console(
-        width=max(width or shutil.get_terminal_size((120, 24)).columns, _LEAST_WIDTH), no_color=True
-    )
+    console = Console(width=max(width or shutil.get_terminal_size((120, 24)).columns, _LEAST_WIDTH), no_color=True)
     with console.capture() as capture:
         console.print(table)
     return "\n".join(line.rstrip() for line in capture.get().splitlines())

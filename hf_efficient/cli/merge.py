@@ -27,9 +27,7 @@ def merge(
     run_dir: Annotated[
         Path, typer.Argument(metavar="RUN_DIR", help="Output directory of a run, or one of its checkpoints.")
     ],
-    output: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where to write. Default: RUN_DIR/merged.")
-    ] = None,
+    output: Annotated[Path | None, typer.Option(metavar="DIR", help="Where to write. Default: RUN_DIR/merged.")] = None,
     base: Annotated[
         _Base | None,
         typer.Option(
@@ -53,10 +51,7 @@ def merge(
     if as_json:
         print(json.dumps(report.to_dict()))
         return
-    print(
-        f"Merged into the {report.base} base, {report.parameters:,} parameters, {report.dtype}: "
-        f"{report.output}"
-    )
+    print(f"Merged into the {report.base} base, {report.parameters:,} parameters, {report.dtype}: {report.output}")
     print(
         f"Its logits differ from the unmerged model's by {report.relative_difference:.1e} (relative; "
         f"rounding explains up to {report.tolerance:.0e}); the adapter itself "

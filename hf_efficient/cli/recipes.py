@@ -37,9 +37,7 @@ def _list(
 
 @recipes.command()
 def show(
-    recipe: Annotated[
-        str, typer.Argument(metavar="RECIPE", help="A recipe file, or the name of a shipped one.")
-    ],
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe file, or the name of a shipped one.")],
     overrides: Annotated[
         list[str] | None, typer.Argument(metavar="a.b=value", help="Values that replace the recipe's.")
     ] = None,

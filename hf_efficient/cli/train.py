@@ -15,9 +15,9 @@ __all__ = ["train"]
 
 
 def train(
-    recipe: Annotated[str, typer.Argument(help="A recipe file, or the name of a shipped one.")],
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe file, or the name of a shipped one.")],
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[a.b=value]...", help="Values that replace the recipe's.")
+        list[str] | None, typer.Argument(metavar="a.b=value", help="Values that replace the recipe's.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint in output_dir.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in output_dir.")] = False,

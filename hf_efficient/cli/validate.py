@@ -12,9 +12,7 @@ __all__ = ["validate"]
 
 
 def validate(
-    recipe: Annotated[
-        str, typer.Argument(metavar="RECIPE", help="A recipe file, or the name of a shipped one.")
-    ],
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe file, or the name of a shipped one.")],
     overrides: Annotated[
         list[str] | None, typer.Argument(metavar="a.b=value", help="Values that replace the recipe's.")
     ] = None,

@@ -131,9 +131,7 @@ def _build(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, args: SFTConfig, 
 def _for_generation(raw: RawData, count: int, seed: int) -> list[dict[str, Any]]:
     if raw.eval is None:
         return []
-    drawn = random.Random(f"hf_efficient:{seed}:generate").sample(
-        range(len(raw.eval)), min(count, len(raw.eval))
-    )
+    drawn = random.Random(f"hf_efficient:{seed}:generate").sample(range(len(raw.eval)), min(count, len(raw.eval)))
     pairs = (question_and_answer(raw.eval[index]) for index in sorted(drawn))
     return [pair for pair in pairs if pair is not None]
 

@@ -116,9 +116,7 @@ def source_identity(source: Source) -> dict[str, Any]:
     settings = section.model_dump(mode="json", exclude={"path", "name"})
     if source.files:
         root = Path(section.path).expanduser()
-        names = [
-            str(path.relative_to(root)) if path != root else path.suffix.lower() for path in source.files
-        ]
+        names = [str(path.relative_to(root)) if path != root else path.suffix.lower() for path in source.files]
         return {
             **settings,
             "files": [[name, _digest(path)] for name, path in zip(names, source.files, strict=True)],
@@ -141,13 +139,10 @@ def tokenizer_identity(tokenizer: PreTrainedTokenizerBase) -> str:
     else:
         rules = json.loads(backend.to_str())
         for state in ("truncation", "padding"):  # left behind by the last call, not part of what it is
-            rules.pop(state, None)
-    special = {
-        name: str(token) for name, token in tokenizer.special_tokens_map.items() if name != "pad_token"
-    }
+            pass
+    special = {name: str(token) for name, token in tokenizer.special_tokens_map.items() if name != "pad_token"}
     flags = {
-        name: getattr(tokenizer, name, None)
-        for name in ("add_bos_token", "add_eos_token", "split_special_tokens")
+        name: getattr(tokenizer, name, None) for name in ("add_bos_token", "add_eos_token", "split_special_tokens")
     }
     facts = [rules, special, flags, tokenizer.chat_template]
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()

@@ -137,8 +137,9 @@ def _documented(path: Path, root: Path) -> Iterator[_Found]:
 def _visit(node: ast.AST, module: str, owners: tuple[str, ...]) -> Iterator[_Found]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            docstring = _clean(ast.get_docstring(child, clean=False) or "")
-            if docstring and _is_public(child.name):
+            raw = ast.get_docstring(child, clean=False) if _is_public(child.name) else None
+            docstring = _clean(raw) if raw else ""
+            if docstring:
                 kind = "class" if isinstance(child, ast.ClassDef) else "method" if owners else "function"
                 qualname = ".".join((*owners, child.name))
                 yield _Found(module, qualname, ".".join(owners), _head(child), kind, docstring)
@@ -187,7 +188,7 @@ def _clean(raw: str) -> str:
         kept.pop()
     text = "\n\n".join(kept).strip()
     letters = sum(character.isalpha() for character in text)
-    is_ascii = sum(character.isascii() for character in text) >= 0.98 * len(text)
+    is_ascii = text.isascii() or sum(character.isascii() for character in text) >= 0.98 * len(text)
     plain = re.sub(r"[^a-z ]", "", text.lower()).strip()
     if not _SHORTEST <= len(text) <= _LONGEST or not is_ascii or plain in _BOILERPLATE:
         return ""

@@ -94,9 +94,7 @@ def build_raw(
         kept, held = _hold_out([len(part) for part in parts], data.eval_fraction, seed)
     for index, opened in enumerate(train):
         kept[index] = (
-            weighted(kept[index], opened.source.section.weight, f"{seed}:train:{index}")
-            if kept[index]
-            else []
+            weighted(kept[index], opened.source.section.weight, f"{seed}:train:{index}") if kept[index] else []
         )
     trained = _joined(parts, kept, data.max_train_examples, f"{seed}:max_train")
     if evaluation:
@@ -136,9 +134,7 @@ def _peek(source: Source, method: Literal["sft", "dpo"], text_column: str) -> _O
 def _check_method(section: SourceSection, method: str, key: str) -> None:
     if section.format != "auto" and FORMATS[section.format].method != method:
         fitting = ", ".join(name for name, one in FORMATS.items() if one.method == method)
-        raise DataError(
-            f"{key}.format: {section.format} does not go with `method: {method}`, which reads {fitting}."
-        )
+        raise DataError(f"{key}.format: {section.format} does not go with `method: {method}`, which reads {fitting}.")
 
 
 def _target(train: Sequence[_Opened], completion_only: bool) -> Kind:

@@ -62,9 +62,7 @@ def recognise(columns: Collection[str], method: Literal["sft", "dpo"], where: st
     for name, layout in FORMATS.items():
         if layout.method == method and set(layout.required) <= set(columns):
             return name
-    known = "; ".join(
-        f"{name} ({', '.join(one.required)})" for name, one in FORMATS.items() if one.method == method
-    )
+    known = "; ".join(f"{name} ({', '.join(one.required)})" for name, one in FORMATS.items() if one.method == method)
     hint = ""
     if method == "sft" and {"chosen", "rejected"} <= set(columns):
         hint = " These look like preference pairs: they are for `method: dpo`."
@@ -105,8 +103,7 @@ def rename(row: Row, columns: Mapping[str, str]) -> Row:
         if theirs not in row.value:
             found = ", ".join(row.value) or "none"
             raise DataError(
-                f"{row.where}: there is no column {theirs!r} (columns: {{{ours}: {theirs}}}); columns "
-                f"found: {found}."
+                f"{row.where}: there is no column {theirs!r} (columns: {{{ours}: {theirs}}}); columns found: {found}."
             )
     rest = {name: value for name, value in row.value.items() if name not in columns.values()}
     return Row(row.where, {**rest, **{ours: row.value[theirs] for ours, theirs in columns.items()}})
@@ -196,8 +193,7 @@ def _pair(row: Row, columns: tuple[str, ...]) -> Canonical:
     kinds = {isinstance(row.value[column], list) for column in columns}
     if len(kinds) > 1:
         raise DataError(
-            f"{row.where}: {', '.join(map(repr, columns))} are partly strings and partly lists of "
-            "messages; use one."
+            f"{row.where}: {', '.join(map(repr, columns))} are partly strings and partly lists of messages; use one."
         )
     if kinds == {False}:
         return {column: _text(row.value[column], row.where, column) for column in columns}
@@ -215,8 +211,7 @@ def _text(value: Any, where: str, field: str) -> str:
             value.encode()
         except UnicodeEncodeError as error:
             raise DataError(
-                f"{where}: {field!r} holds half a surrogate pair (at character {error.start}), which is "
-                "no text."
+                f"{where}: {field!r} holds half a surrogate pair (at character {error.start}), which is no text."
             ) from error
     return value
 
@@ -232,20 +227,14 @@ def _chat(value: Any, where: str, field: str) -> list[dict[str, str]]:
 
 def _message(message: Any, where: str, field: str) -> dict[str, str]:
     if not isinstance(message, Mapping):
-        raise DataError(
-            f"{where}: {field!r} must be an object with role and content, found {_found(message)}."
-        )
+        raise DataError(f"{where}: {field!r} must be an object with role and content, found {_found(message)}.")
     who, what = ("from", "value") if "from" in message and "role" not in message else ("role", "content")
     if message.get("tool_calls"):
-        raise DataError(
-            f"{where}: {field!r} has tool_calls, which are not supported; write them into the content."
-        )
+        raise DataError(f"{where}: {field!r} has tool_calls, which are not supported; write them into the content.")
     for name in (who, what):
         if message.get(name) is None:
             problem = "is null" if name in message else "is missing"
-            raise DataError(
-                f"{where}: '{field}.{name}' {problem}; a message has role and content (or from and value)."
-            )
+            raise DataError(f"{where}: '{field}.{name}' {problem}; a message has role and content (or from and value).")
     role = _text(message[who], where, f"{field}.{who}")
     role = _SHAREGPT_ROLES.get(role, role) if who == "from" else role
     if role not in ROLES:

@@ -93,13 +93,9 @@ def recast(row: dict[str, Any], kind: Kind, where: str) -> dict[str, Any]:
     if own == "messages" and kind == "chat_pair":
         last = _last_answer(row["messages"])
         if last == 0:
-            raise DataError(
-                f"{where}: 'messages' begins with its only assistant turn; there is no prompt before it."
-            )
+            raise DataError(f"{where}: 'messages' begins with its only assistant turn; there is no prompt before it.")
         return {"prompt": row["messages"][:last], "completion": [row["messages"][last]]}
-    raise DataError(
-        f"{where}: this row has {_NAMES[own]}, the rows before it have {_NAMES[kind]}; use one layout."
-    )
+    raise DataError(f"{where}: this row has {_NAMES[own]}, the rows before it have {_NAMES[kind]}; use one layout.")
 
 
 def add_system(row: dict[str, Any], system: str) -> dict[str, Any]:
@@ -138,9 +134,7 @@ def features_of(kind: Kind) -> datasets.Features:
         "chat_preference": ("prompt", "chosen", "rejected"),
         "string_preference": ("prompt", "chosen", "rejected"),
     }[kind]
-    return datasets.Features(
-        {**dict.fromkeys(columns, chat if kind in CHAT_KINDS else string), "where": string}
-    )
+    return datasets.Features({**dict.fromkeys(columns, chat if kind in CHAT_KINDS else string), "where": string})
 
 
 def _last_answer(messages: list[dict[str, str]]) -> int:

@@ -76,9 +76,7 @@ def build_collator(tokenizer: PreTrainedTokenizerBase, args: SFTConfig) -> DataC
     return DataCollatorForLanguageModeling(
         pad_token_id=set_pad_token(tokenizer, args),
         padding_free=args.padding_free or (args.packing and args.packing_strategy in {"bfd", "bfd_split"}),
-        pad_to_multiple_of=cast(
-            "int | None", args.pad_to_multiple_of
-        ),  # "auto" is resolved when args are made
+        pad_to_multiple_of=cast("int | None", args.pad_to_multiple_of),  # "auto" is resolved when args are made
     )
 
 
@@ -121,9 +119,7 @@ def prepare(
 
 def _check_lengths(args: SFTConfig, packing: bool) -> None:
     if args.max_length is not None and args.max_length < 2:
-        raise DataError(
-            f"train.max_length: {args.max_length} is too small: predicting a token takes at least 2."
-        )
+        raise DataError(f"train.max_length: {args.max_length} is too small: predicting a token takes at least 2.")
     if packing and args.max_length is None:
         raise DataError("train.max_length: packing needs a length to pack to; set it.")
     if args.padding_free and not args.packing and args.max_length is not None:
@@ -133,9 +129,7 @@ def _check_lengths(args: SFTConfig, packing: bool) -> None:
         )
 
 
-def _tokenise(
-    preparation: _Preparation, examples: datasets.Dataset, args: SFTConfig, name: str
-) -> datasets.Dataset:
+def _tokenise(preparation: _Preparation, examples: datasets.Dataset, args: SFTConfig, name: str) -> datasets.Dataset:
     """Columns ``input_ids``, ``labels``, ``where``; nothing cut, nothing moved."""
     settings = _changed(args, max_length=None, shuffle_dataset=False, dataset_text_field="text")
     try:
@@ -158,9 +152,7 @@ def _first_failing(preparation: _Preparation, examples: datasets.Dataset) -> str
     for row in examples:
         chat = row["messages"] if "messages" in row else row["prompt"] + row["completion"]
         try:
-            preparation._tokenizer.apply_chat_template(
-                chat, tokenize=False, chat_template=preparation.chat_template
-            )
+            preparation._tokenizer.apply_chat_template(chat, tokenize=False, chat_template=preparation.chat_template)
         except jinja2.TemplateError:
             return str(row["where"])
     return "a prompt"

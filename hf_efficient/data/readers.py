@@ -60,9 +60,7 @@ def read_json(path: Path) -> Iterator[Row]:
         value = json.loads(text)
     except json.JSONDecodeError as error:
         hint = " If it holds one object per line, name it .jsonl." if error.msg == "Extra data" else ""
-        raise DataError(
-            f"{path}:{error.lineno}: not valid JSON (column {error.colno}: {error.msg}).{hint}"
-        ) from error
+        raise DataError(f"{path}:{error.lineno}: not valid JSON (column {error.colno}: {error.msg}).{hint}") from error
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: not readable as JSON: {error}.") from error
     rows = value.get("data") if isinstance(value, dict) else value
@@ -162,9 +160,7 @@ def _parse_line(text: str, where: str, number: int) -> Any:
         is_json = number == 1 and text.lstrip().startswith("[")
         hint = " It looks like one JSON list over several lines: name the file .json." if is_json else ""
         excerpt = _excerpt(text, error.pos)
-        raise DataError(
-            f"{where}: not valid JSON (column {error.colno}: {error.msg}): {excerpt}.{hint}"
-        ) from error
+        raise DataError(f"{where}: not valid JSON (column {error.colno}: {error.msg}): {excerpt}.{hint}") from error
     except (ValueError, RecursionError) as error:
         raise DataError(f"{where}: not readable as JSON: {error}.") from error
 

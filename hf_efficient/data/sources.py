@@ -96,9 +96,7 @@ def _builtin(section: SourceSection, key: str) -> Source:
     if section.path not in BUILTINS:
         raise DataError(f"{key}.path: unknown {section.path}; the embedded data sets: {', '.join(BUILTINS)}.")
     if section.split not in SPLITS:
-        raise DataError(
-            f"{key}.split: {section.path} has no split {section.split!r}; it has: {', '.join(SPLITS)}."
-        )
+        raise DataError(f"{key}.split: {section.path} has no split {section.split!r}; it has: {', '.join(SPLITS)}.")
     return Source(key, section)
 
 
@@ -128,14 +126,10 @@ def _saved_dataset(section: SourceSection, key: str, path: Path) -> datasets.Dat
     try:
         loaded = datasets.load_from_disk(str(path))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(
-            f"{key}.path: {path} is not a readable folder of Dataset.save_to_disk: {error}"
-        ) from error
+        raise DataError(f"{key}.path: {path} is not a readable folder of Dataset.save_to_disk: {error}") from error
     if isinstance(loaded, datasets.Dataset):
         if section.split not in ("train", str(loaded.split)):
-            raise DataError(
-                f"{key}.split: {path} holds one data set without a split {section.split!r}; leave it out."
-            )
+            raise DataError(f"{key}.split: {path} holds one data set without a split {section.split!r}; leave it out.")
         return loaded
     if section.split not in loaded:
         raise DataError(f"{key}.split: {path} has no split {section.split!r}; it has: {', '.join(loaded)}.")

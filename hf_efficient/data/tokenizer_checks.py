@@ -67,9 +67,7 @@ def training_template(tokenizer: PreTrainedTokenizerBase, args: SFTConfig, kind:
     if not args.assistant_only_loss:
         return None
     if kind not in CHAT_KINDS:
-        raise DataError(
-            "train.assistant_only_loss: the data are strings, not chats. Use train.completion_only_loss."
-        )
+        raise DataError("train.assistant_only_loss: the data are strings, not chats. Use train.completion_only_loss.")
     if has_generation_markers(tokenizer.chat_template):
         return None
     try:

@@ -8,7 +8,7 @@ from hf_efficient.errors import ModelError
 from hf_efficient.recipe.schema import AdapterSection
 
 if TYPE_CHECKING:
-    from peft import LoraConfig
+    from peft import LoraConfig, PeftModel
     from transformers import PreTrainedModel
 
 __all__ = ["add_adapter", "lora_config"]
@@ -33,7 +33,7 @@ def lora_config(section: AdapterSection) -> LoraConfig:
 
 def add_adapter(
     model: PreTrainedModel, section: AdapterSection, *, seed: int, checkpointing: bool
-) -> PreTrainedModel:
+) -> PreTrainedModel | PeftModel:
     """The model as it is trained: unchanged for ``method: full``, wrapped by PEFT otherwise.
 
     The adapter's weights are float32, PEFT's default: a learning rate of 1e-4 moves a bfloat16 weight by less than
@@ -81,4 +81,6 @@ def _check_modules_to_save(model: PreTrainedModel, section: AdapterSection) -> N
 def _linear_names(model: PreTrainedModel) -> list[str]:
     import torch
 
-    return sorted({name.rsplit(".", 1)[-1] for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)})
+    return sorted(
+        {name.rsplit(".", 1)[-1] for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)}
+    )

@@ -56,7 +56,9 @@ def _check_device(options: dict[str, Any], on_accelerator: bool) -> None:
             )
         options.setdefault("bf16", False)
     if not on_accelerator and options.get("fp16"):
-        raise SetupError("train.fp16: a CPU trains in float32 or bfloat16; write `train.fp16: false`, `train.bf16: true`.")
+        raise SetupError(
+            "train.fp16: a CPU trains in float32 or bfloat16; write `train.fp16: false`, `train.bf16: true`."
+        )
     if not on_accelerator and options.get("use_liger_kernel"):
         raise SetupError("train.use_liger_kernel: Liger's kernels need a GPU; write `train.use_liger_kernel: false`.")
     if not on_accelerator and options.get("tf32"):

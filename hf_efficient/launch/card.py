@@ -57,9 +57,7 @@ def write_model_card(
         "## Versions and hardware",
         table(["", ""], _environment_rows(environment)),
     ]
-    content = (
-        f"---\n{_metadata(recipe).to_yaml()}\n---\n\n" + "\n\n".join(part for part in sections if part) + "\n"
-    )
+    content = f"---\n{_metadata(recipe).to_yaml()}\n---\n\n" + "\n\n".join(part for part in sections if part) + "\n"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         ModelCard(content).save(path)
@@ -104,14 +102,8 @@ def _method(recipe: Recipe) -> str:
         return "full fine-tuning, all weights"
     kind = "DoRA" if adapter.dora else "LoRA"
     scale = "rank-stabilised, " if adapter.rslora else ""
-    targets = (
-        adapter.target_modules
-        if isinstance(adapter.target_modules, str)
-        else ", ".join(adapter.target_modules)
-    )
-    text = (
-        f"{kind}, {scale}rank {adapter.r}, alpha {adapter.alpha:g}, dropout {adapter.dropout:g}, on {targets}"
-    )
+    targets = adapter.target_modules if isinstance(adapter.target_modules, str) else ", ".join(adapter.target_modules)
+    text = f"{kind}, {scale}rank {adapter.r}, alpha {adapter.alpha:g}, dropout {adapter.dropout:g}, on {targets}"
     if adapter.modules_to_save:
         text += f"; {', '.join(adapter.modules_to_save)} in full"
     if adapter.method == "qlora":
@@ -140,8 +132,7 @@ def _results(results: Mapping[str, float]) -> list[str]:
     parts = ["## Results"] if results else []
     if metrics:
         rows = [
-            (key.removeprefix("eval_"), _figure(results, f"{key}_before"), _figure(results, key))
-            for key in metrics
+            (key.removeprefix("eval_"), _figure(results, f"{key}_before"), _figure(results, key)) for key in metrics
         ]
         with_before = any(before for _, before, _ in rows)
         header = ["on the evaluation data", *(["before"] if with_before else []), "after"]
@@ -163,9 +154,7 @@ def _figure(results: Mapping[str, float], key: str) -> str:
 
 def _recipe_details(recipe: Recipe) -> str:
     text = yaml.safe_dump(without_local_paths(recipe.resolved()), sort_keys=False, allow_unicode=True)
-    return (
-        f"<details>\n<summary>All values, defaults included</summary>\n\n{fenced(text, 'yaml')}\n\n</details>"
-    )
+    return f"<details>\n<summary>All values, defaults included</summary>\n\n{fenced(text, 'yaml')}\n\n</details>"
 
 
 def _environment_rows(environment: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -24,7 +24,9 @@ def remarks(stats: DataStats, max_length: int | None) -> list[str]:
             f"(the longest has {count(stats.longest)} tokens)"
         )
     if stats.dropped_overlong:
-        lines.append(f"{count(stats.dropped_overlong)} examples are left out: longer than train.max_length {max_length}")
+        lines.append(
+            f"{count(stats.dropped_overlong)} examples are left out: longer than train.max_length {max_length}"
+        )
     if stats.dropped_masked:
         lines.append(f"{count(stats.dropped_masked)} examples are left out: after cutting, no token bears loss")
     if stats.masked:

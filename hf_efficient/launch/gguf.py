@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import shutil
 import tempfile
 from importlib.metadata import version
@@ -38,7 +37,7 @@ def dense_folder(folder: str, gguf_file: str) -> Path:
     staging = _staging_folder(target.parent)
     _convert(folder, gguf_file, staging)
     try:
-        os.replace(staging, target)
+        staging.replace(target)
     except OSError:
         if (target / "config.json").is_file():  # another process was faster
             shutil.rmtree(staging, ignore_errors=True)
@@ -52,7 +51,9 @@ def _staging_folder(parent: Path) -> Path:
         parent.mkdir(parents=True, exist_ok=True)
         return Path(tempfile.mkdtemp(prefix=".converting-", dir=parent))
     except OSError as error:
-        logger.warning("The cache %s cannot be written (%s): the GGUF file is converted again next time.", parent, error)
+        logger.warning(
+            "The cache %s cannot be written (%s): the GGUF file is converted again next time.", parent, error
+        )
         return Path(tempfile.mkdtemp(prefix="hf-efficient-"))
 
 

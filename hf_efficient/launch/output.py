@@ -13,6 +13,7 @@ import yaml
 
 from hf_efficient.errors import OutputError
 from hf_efficient.recipe.schema import Recipe
+from hf_efficient.recipe.yaml_dump import dump_yaml
 
 __all__ = ["EFFICIENCY", "OutputPlan", "follow_output", "prepare_output", "write_resolved_recipe"]
 
@@ -99,7 +100,7 @@ def write_resolved_recipe(directory: Path, recipe: Recipe, environment: Mapping[
     }
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True), encoding="utf-8")
+        path.write_text(dump_yaml(content), encoding="utf-8")
     except OSError as error:
         raise OutputError(f"output_dir: {path} cannot be written: {error}") from error
     return path

@@ -22,4 +22,6 @@ def quieten_libraries(*, debug: bool) -> None:
     for name in ("bitsandbytes", "transformers.trainer", "accelerate", "torch.utils.checkpoint"):
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", category=FutureWarning)
-    warnings.filterwarnings("ignore", category=UserWarning, module=r"torch\..*|transformers\..*|peft\..*|bitsandbytes\..*")
+    warnings.filterwarnings(
+        "ignore", category=UserWarning, module=r"torch\..*|transformers\..*|peft\..*|bitsandbytes\..*"
+    )

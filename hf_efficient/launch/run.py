@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trl import DPOConfig, SFTConfig
+
 from hf_efficient.data.build import build_preference_data, build_sft_data
 from hf_efficient.hardware.environment import describe_environment
 from hf_efficient.launch.adapter import add_adapter
@@ -17,14 +19,20 @@ from hf_efficient.launch.evaluation import AnswersInEvaluation, answer_evaluator
 from hf_efficient.launch.listener import RunListener, RunResult, SilentListener
 from hf_efficient.launch.merge import merge_run
 from hf_efficient.launch.model import load_base, load_tokenizer
-from hf_efficient.launch.output import EFFICIENCY, OutputPlan, follow_output, prepare_output, write_resolved_recipe
+from hf_efficient.launch.output import (
+    EFFICIENCY,
+    OutputPlan,
+    follow_output,
+    prepare_output,
+    write_resolved_recipe,
+)
 from hf_efficient.launch.trainer import dpo_trainer, sft_trainer
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.units import count, share
 
 if TYPE_CHECKING:
+    from peft import PeftModel
     from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer
-    from trl import DPOConfig, SFTConfig
 
 __all__ = ["run_recipe"]
 
@@ -55,7 +63,7 @@ def run_recipe(recipe: Recipe, listener: RunListener | None = None) -> RunResult
     machine = describe_environment().to_dict()
     if is_main:
         write_resolved_recipe(plan.directory, recipe, machine)
-    built = (_build_dpo if recipe.method == "dpo" else _build_sft)(recipe, args, listener)
+    built = _build_sft(recipe, args, listener) if isinstance(args, SFTConfig) else _build_dpo(recipe, args, listener)
     train_seconds = _train(built.trainer, plan, listener)
     after = _evaluate_at_end(recipe, built, listener)
     result = _save(recipe, built.trainer, after, train_seconds, listener)
@@ -72,7 +80,8 @@ def _build_sft(recipe: Recipe, args: SFTConfig, listener: RunListener) -> _Built
     evaluation = f", {count(len(data.eval))} to evaluate on" if data.eval is not None else ""
     cached = " (from the cache)" if data.cached else ""
     listener.stage(
-        "", f"{count(data.stats.examples)} examples, {count(data.stats.tokens_total)} tokens{evaluation}{cached}"
+        "",
+        f"{count(data.stats.examples)} examples, {count(data.stats.tokens_total)} tokens{evaluation}{cached}",
     )
     for line in remarks(data.stats, args.max_length):
         listener.stage("", line)
@@ -99,7 +108,7 @@ def _tokenizer(recipe: Recipe, listener: RunListener) -> PreTrainedTokenizerBase
     return load_tokenizer(recipe.model, recipe.train)
 
 
-def _model(recipe: Recipe, args: SFTConfig | DPOConfig, listener: RunListener) -> PreTrainedModel:
+def _model(recipe: Recipe, args: SFTConfig | DPOConfig, listener: RunListener) -> PreTrainedModel | PeftModel:
     listener.stage("Model", recipe.model.id)
     base = load_base(recipe)
     model = add_adapter(base, recipe.adapter, seed=args.seed, checkpointing=args.gradient_checkpointing)
@@ -108,7 +117,7 @@ def _model(recipe: Recipe, args: SFTConfig | DPOConfig, listener: RunListener) -
     return model
 
 
-def _of_all(model: PreTrainedModel, trained: int) -> str:
+def _of_all(model: PreTrainedModel | PeftModel, trained: int) -> str:
     total = model.num_parameters()  # counts a 4-bit weight as the numbers that it stands for
     return f", {share(trained / total)} of {count(total)}" if total > trained else ""
 
@@ -137,7 +146,7 @@ def _evaluate_at_end(recipe: Recipe, built: _Built, listener: RunListener) -> di
 def _save(
     recipe: Recipe, trainer: Trainer, after: Mapping[str, float], train_seconds: float, listener: RunListener
 ) -> RunResult:
-    directory = Path(trainer.args.output_dir)
+    directory = Path(recipe.output_dir).expanduser()
     trainer.save_model()
     trainer.save_state()
     first = _evaluations(trainer)[:1]
@@ -172,11 +181,14 @@ def _evaluations(trainer: Trainer) -> list[dict[str, float]]:
 
 def _metrics(entry: Mapping[str, float]) -> dict[str, float]:
     """``eval_loss`` and its companions without the prefix and without the Trainer's own speed figures."""
-    speed = ("eval_runtime", "eval_samples_per_second", "eval_steps_per_second", "eval_model_preparation_time")
+    speed = (
+        "eval_runtime",
+        "eval_samples_per_second",
+        "eval_steps_per_second",
+        "eval_model_preparation_time",
+    )
     return {
-        key.removeprefix("eval_"): value
-        for key, value in entry.items()
-        if key.startswith("eval_") and key not in speed
+        key.removeprefix("eval_"): value for key, value in entry.items() if key.startswith("eval_") and key not in speed
     }
 
 

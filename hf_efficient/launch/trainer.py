@@ -12,6 +12,7 @@ from hf_efficient.recipe.schema import Recipe
 from hf_efficient.trainer import EfficientTrainer, EfficientTrainerMixin
 
 if TYPE_CHECKING:
+    from peft import PeftModel
     from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer
     from trl import DPOConfig, SFTConfig
 
@@ -22,7 +23,7 @@ __all__ = ["dpo_trainer", "sft_trainer"]
 
 def sft_trainer(
     recipe: Recipe,
-    model: PreTrainedModel,
+    model: PreTrainedModel | PeftModel,
     tokenizer: PreTrainedTokenizerBase,
     args: SFTConfig,
     data: SftData,
@@ -55,7 +56,7 @@ def sft_trainer(
 
 def dpo_trainer(
     recipe: Recipe,
-    model: PreTrainedModel,
+    model: PreTrainedModel | PeftModel,
     tokenizer: PreTrainedTokenizerBase,
     args: DPOConfig,
     data: PreferenceData,

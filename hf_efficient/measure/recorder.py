@@ -39,9 +39,7 @@ def _never_raises(
             method(self, *args, **kwargs)
         except Exception:
             self.recording = False
-            logger.warning(
-                "Steps are no longer recorded, because of a fault; training goes on.", exc_info=True
-            )
+            logger.warning("Steps are no longer recorded, because of a fault; training goes on.", exc_info=True)
 
     return guarded
 

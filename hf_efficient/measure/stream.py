@@ -74,9 +74,7 @@ class JsonlStream:
     def _fault(self, error: Exception) -> None:
         if not self._broken:
             self._broken = True
-            logger.warning(
-                "%s cannot be written (%s). Training goes on; its steps are not recorded.", self.path, error
-            )
+            logger.warning("%s cannot be written (%s). Training goes on; its steps are not recorded.", self.path, error)
         self._queue.clear()
 
 

@@ -66,8 +66,7 @@ class AnswerEvaluator:
     ) -> None:
         if not examples:
             raise DataError(
-                "evaluate.generate: there are no evaluation examples to answer. "
-                "Give data.eval or data.eval_fraction."
+                "evaluate.generate: there are no evaluation examples to answer. Give data.eval or data.eval_fraction."
             )
         self.tokenizer = tokenizer
         self.max_new_tokens = max_new_tokens

@@ -44,7 +44,6 @@ class ExactMatch(OfflineMetric):
 
     def _compute(self, predictions: Sequence[str], references: Sequence[str]) -> dict[str, float]:
         matches = [
-            normalise(answer) == normalise(expected)
-            for answer, expected in zip(predictions, references, strict=True)
+            normalise(answer) == normalise(expected) for answer, expected in zip(predictions, references, strict=True)
         ]
         return {"exact_match": sum(matches) / len(matches)} if matches else {}

@@ -44,9 +44,7 @@ def render_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str | Sequence[Map
     try:
         text = _render(tokenizer, prompt, add_generation_prompt=True)
     except TemplateError as error:
-        raise DataError(
-            f"evaluate.generate: the chat template refuses the messages {prompt!r}: {error}"
-        ) from error
+        raise DataError(f"evaluate.generate: the chat template refuses the messages {prompt!r}: {error}") from error
     return Prompt(text, tuple(tokenizer(text, add_special_tokens=False)["input_ids"]))
 
 
@@ -97,9 +95,7 @@ def generate_answers(
             ids, mask = _left_padded([prompts[index].ids for index in chosen], pad_id, device)
             output = model.generate(input_ids=ids, attention_mask=mask, generation_config=config)
             new = output[:, ids.shape[1] :]
-            for index, text in zip(
-                chosen, tokenizer.batch_decode(new, skip_special_tokens=True), strict=True
-            ):
+            for index, text in zip(chosen, tokenizer.batch_decode(new, skip_special_tokens=True), strict=True):
                 texts[index] = text.strip()
     return texts
 
@@ -108,9 +104,7 @@ def _render(
     tokenizer: PreTrainedTokenizerBase, chat: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool
 ) -> str:
     messages = [dict(message) for message in chat]
-    text = tokenizer.apply_chat_template(
-        messages, tokenize=False, add_generation_prompt=add_generation_prompt
-    )
+    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=add_generation_prompt)
     return str(text)
 
 
@@ -139,9 +133,7 @@ def _end_of_turn_id(tokenizer: PreTrainedTokenizerBase) -> int | None:
     return next((i for i in following if i in special), None)
 
 
-def _left_padded(
-    rows: Sequence[Sequence[int]], pad_id: int, device: torch.device
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _left_padded(rows: Sequence[Sequence[int]], pad_id: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Token ids and attention mask, int64 [rows, longest], padding on the left."""
     longest = max(len(row) for row in rows)
     ids = [[pad_id] * (longest - len(row)) + list(row) for row in rows]

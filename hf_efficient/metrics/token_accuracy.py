@@ -38,9 +38,7 @@ class TokenAccuracy(OfflineMetric):
             ),
         )
 
-    def _compute(
-        self, predictions: Sequence[Sequence[int]], references: Sequence[Sequence[int]]
-    ) -> dict[str, float]:
+    def _compute(self, predictions: Sequence[Sequence[int]], references: Sequence[Sequence[int]]) -> dict[str, float]:
         pairs = [
             predicted == label
             for row, labels in zip(predictions, references, strict=True)

@@ -56,9 +56,7 @@ _EXTENDS: dict[str, Any] = {
 
 
 def _writable(fields: Mapping[str, TrainField]) -> dict[str, TrainField]:
-    return {
-        name: field for name, field in fields.items() if name not in ELSEWHERE and field.kinds != ("null",)
-    }
+    return {name: field for name, field in fields.items() if name not in ELSEWHERE and field.kinds != ("null",)}
 
 
 def _train(fields: Mapping[str, Mapping[str, TrainField]]) -> dict[str, Any]:
@@ -69,8 +67,7 @@ def _train(fields: Mapping[str, Mapping[str, TrainField]]) -> dict[str, Any]:
         "description": f"Fields of the installed {classes}, unrenamed.",
         "additionalProperties": False,
         "properties": {
-            name: _property([of_method[name] for of_method in fields.values() if name in of_method])
-            for name in names
+            name: _property([of_method[name] for of_method in fields.values() if name in of_method]) for name in names
         },
     }
 

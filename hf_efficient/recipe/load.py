@@ -69,9 +69,7 @@ def _method(tree: Node) -> str | None:
     return method if isinstance(method, str) and method in CONFIG_CLASSES else None
 
 
-def _contradictions(
-    tree: Node, fields: Mapping[str, TrainField], findings: list[Finding]
-) -> Iterator[Finding]:
+def _contradictions(tree: Node, fields: Mapping[str, TrainField], findings: list[Finding]) -> Iterator[Finding]:
     """What the rules find in the part of the recipe that is right so far.
 
     A rule that reads a key with a problem of its own would only repeat that problem, so it is left out.

@@ -16,9 +16,7 @@ _KEY = re.compile(r"[^\s.=]+(\.[^\s.=]+)*\Z")
 _FORM = "Write key=value, for instance train.learning_rate=1e-4 or data.train.0.path=chats.jsonl."
 
 
-def apply_overrides(
-    tree: Node, overrides: Sequence[str], *, known: bool = True
-) -> tuple[Node, list[Problem]]:
+def apply_overrides(tree: Node, overrides: Sequence[str], *, known: bool = True) -> tuple[Node, list[Problem]]:
     """Lay overrides over a tree, in order.
 
     Args:

@@ -57,7 +57,8 @@ class ModelSection(Section):
         "auto", description="Data type of the weights in memory; `auto` takes the checkpoint's."
     )
     attn_implementation: str | None = Field(
-        None, description="sdpa, eager, flash_attention_2, flash_attention_3, flex_attention; default: transformers'."
+        None,
+        description="sdpa, eager, flash_attention_2, flash_attention_3, flex_attention; default: transformers'.",
     )
     trust_remote_code: bool = Field(False, description="Run Python code that the model repository ships.")
 
@@ -76,18 +77,26 @@ class QuantizationSection(Section):
 class AdapterSection(Section):
     """What is trained: all weights, or an adapter on a frozen (perhaps quantized) base."""
 
-    method: Literal["full", "lora", "qlora"] = Field("lora", description="full, lora, or qlora (LoRA on a quantized base).")
+    method: Literal["full", "lora", "qlora"] = Field(
+        "lora", description="full, lora, or qlora (LoRA on a quantized base)."
+    )
     r: PositiveInt = Field(16, description="Rank.")
-    alpha: PositiveFloat = Field(32, description="Scaling numerator: the update is scaled by alpha/r (rsLoRA: alpha/sqrt(r)).")
+    alpha: PositiveInt = Field(
+        32, description="Scaling numerator: the update is scaled by alpha/r (rsLoRA: alpha/sqrt(r))."
+    )
     dropout: Annotated[float, Field(ge=0, lt=1)] = Field(0.0, description="Dropout on the adapter's input.")
     dora: bool = Field(False, description="Weight-decomposed LoRA (DoRA).")
     rslora: bool = Field(False, description="Rank-stabilised LoRA: scale by alpha/sqrt(r).")
     target_modules: str | list[str] = Field(
         "all-linear", description="`all-linear`, a list of module names, or one regular expression."
     )
-    modules_to_save: list[str] = Field(default_factory=list, description="Modules trained in full and saved with the adapter.")
+    modules_to_save: list[str] = Field(
+        default_factory=list, description="Modules trained in full and saved with the adapter."
+    )
     bias: Literal["none", "all", "lora_only"] = Field("none", description="Which bias terms are trained.")
-    quantization: QuantizationSection | None = Field(None, description="For `method: qlora`; default: 4-bit NF4, double quantization.")
+    quantization: QuantizationSection | None = Field(
+        None, description="For `method: qlora`; default: 4-bit NF4, double quantization."
+    )
     merge: bool = Field(False, description="After training, also write the merged model to OUTPUT_DIR/merged.")
 
 
@@ -104,10 +113,12 @@ class SourceSection(Section):
         "auto", description="Layout of a row; `auto` recognises it from the columns."
     )
     columns: dict[str, str] = Field(
-        default_factory=dict, description="Renames: the format's own column name to the file's, e.g. {prompt: question}."
+        default_factory=dict,
+        description="Renames: the format's own column name to the file's, e.g. {prompt: question}.",
     )
     weight: PositiveFloat = Field(
-        1.0, description="How often each example is seen per epoch: 2 repeats all, 0.5 takes a seeded random half."
+        1.0,
+        description="How often each example is seen per epoch: 2 repeats all, 0.5 takes a seeded random half.",
     )
 
 
@@ -147,7 +158,8 @@ class EvaluateSection(Section):
     """What an evaluation computes beyond the loss. When it happens: train.eval_strategy and its relatives."""
 
     metrics: list[Literal["perplexity", "token_accuracy", "exact_match"]] = Field(
-        default_factory=list, description="perplexity, token_accuracy (on the completion), exact_match (of generated answers)."
+        default_factory=list,
+        description="perplexity, token_accuracy (on the completion), exact_match (of generated answers).",
     )
     generate: GenerationSection = Field(default_factory=GenerationSection)
     early_stopping: EarlyStoppingSection | None = Field(None)
@@ -158,7 +170,8 @@ class DistributedSection(Section):
     """How many processes run the recipe."""
 
     processes: PositiveInt | Literal["auto"] = Field(
-        1, description="Data-parallel processes on this machine; `auto`: one per GPU, one where there is none."
+        1,
+        description="Data-parallel processes on this machine; `auto`: one per GPU, one where there is none.",
     )
 
 
@@ -166,7 +179,9 @@ class EfficiencySection(Section):
     """Instrumentation."""
 
     record_steps: bool = Field(True, description="Write the phases of every step to OUTPUT_DIR/efficiency/steps.jsonl.")
-    check_gradients: bool = Field(True, description="In the first step, check that every trainable parameter gets a gradient.")
+    check_gradients: bool = Field(
+        True, description="In the first step, check that every trainable parameter gets a gradient."
+    )
 
 
 class Recipe(Section):
@@ -175,16 +190,19 @@ class Recipe(Section):
     name: str = Field(min_length=1, description="Name of the run.")
     description: str = Field("", description="One line for the list of recipes.")
     method: Literal["sft", "dpo"] = Field("sft", description="sft: supervised fine-tuning. dpo: preference pairs.")
-    model: ModelSection
+    model: ModelSection = Field(description="Which model, and how it is loaded.")
     adapter: AdapterSection = Field(default_factory=AdapterSection)
-    data: DataSection
+    data: DataSection = Field(description="Training and evaluation data.")
     train: dict[str, Any] = Field(
-        default_factory=dict, description="Fields of the installed trl.SFTConfig (trl.DPOConfig for dpo), unrenamed."
+        default_factory=dict,
+        description="Fields of the installed trl.SFTConfig (trl.DPOConfig for dpo), unrenamed.",
     )
     distributed: DistributedSection = Field(default_factory=DistributedSection)
     efficiency: EfficiencySection = Field(default_factory=EfficiencySection)
     evaluate: EvaluateSection = Field(default_factory=EvaluateSection)
-    output_dir: str = Field(min_length=1, description="Where everything is written; the records go to OUTPUT_DIR/efficiency.")
+    output_dir: str = Field(
+        min_length=1, description="Where everything is written; the records go to OUTPUT_DIR/efficiency."
+    )
     existing_output: Literal["refuse", "resume", "overwrite"] = Field(
         "refuse", description="What to do where output_dir already holds a run."
     )

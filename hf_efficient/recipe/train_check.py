@@ -19,6 +19,7 @@ ELSEWHERE = {
     "model_init_kwargs": "Write the settings under `model`: dtype, attn_implementation, revision.",
     "trust_remote_code": "Write `model.trust_remote_code`.",
     "dataset_kwargs": "Write the settings under `data`.",
+    "hub_token": "Run `hf auth login` or set HF_TOKEN: a recipe is copied into the run directory and the model card.",
 }
 
 # Values below these are refused by the libraries only after the model was loaded, or train nothing at all.
@@ -79,11 +80,7 @@ def _check_value(path: KeyPath, value: Any, field: TrainField) -> list[Finding]:
     if not _fits(value, field.kinds):
         return [Finding(path, f"is {found(value)}, but must be {_expected(field)}.", _remedy(value, field))]
     if isinstance(value, list):
-        return [
-            finding
-            for index, item in enumerate(value)
-            for finding in _check_item((*path, index), item, field)
-        ]
+        return [finding for index, item in enumerate(value) for finding in _check_item((*path, index), item, field)]
     if isinstance(value, str):
         # Where a list is accepted as well, text is that list's items with spaces between (train.debug).
         words = value.split() if "list" in field.kinds else [value]

@@ -76,7 +76,8 @@ class _Composer(Reader, Scanner, Parser, Composer, BaseResolver):
         self._depth += 1
         if self._depth > NESTING_LIMIT:
             told = f"nested more than {NESTING_LIMIT} levels deep"
-            raise ComposerError(None, None, told, event.start_mark)
+            mark: Any = event.start_mark  # the C and the Python parser have a mark of their own each
+            raise ComposerError(None, None, told, mark)
         node = super().compose_node(parent, index)
         self._depth -= 1
         return node

@@ -41,9 +41,7 @@ def test_frozen_leaves_are_watched_during_the_first_step_only():
     check.on_step_begin(ARGS, None, None, model=model)
     assert hooked(model) == ["", "1", "3"]
     assert [len(module._forward_hooks) for module in (model, model[1], model[3])] == [1, 1, 1]
-    with pytest.raises(
-        TrainingCheckError, match=r"^2 trainable parameters got no gradient .* 0\.weight, 0\.bias\. "
-    ):
+    with pytest.raises(TrainingCheckError, match=r"^2 trainable parameters got no gradient .* 0\.weight, 0\.bias\. "):
         check.on_pre_optimizer_step(ARGS, None, None, model=model)
     assert hooked(model) == []
     check.on_step_begin(ARGS, None, None, model=model)
@@ -78,9 +76,7 @@ def test_compiled_models_are_not_watched():
         ("adamw_torch", "FSDP", "FSDP"),
     ],
 )
-def test_gradients_that_are_not_on_the_parameters_are_left_out(
-    monkeypatch, caplog, optimizer, distributed, reason
-):
+def test_gradients_that_are_not_on_the_parameters_are_left_out(monkeypatch, caplog, optimizer, distributed, reason):
     state = SimpleNamespace(distributed_type=DistributedType(distributed))
     monkeypatch.setattr("accelerate.state.AcceleratorState", lambda: state)
     monkeypatch.setattr("accelerate.state.is_initialized", lambda: True)
@@ -93,6 +89,4 @@ def test_gradients_that_are_not_on_the_parameters_are_left_out(
                 check.on_pre_optimizer_step(args, None, None, model=model)
         else:
             check.on_pre_optimizer_step(args, None, None, model=model)
-            assert caplog.messages == [
-                f"Gradients are not checked: with {reason} they are not on the parameters."
-            ]
+            assert caplog.messages == [f"Gradients are not checked: with {reason} they are not on the parameters."]

@@ -71,9 +71,7 @@ def test_an_unknown_command_names_the_nearest(run):
     assert ended.err.endswith("Error: No such command 'vlidate'. Did you mean 'validate'?\n")
 
 
-@pytest.mark.parametrize(
-    "args", [("--oops",), ("validate",), ("validate", "r.yaml", "--oops"), ("recipes", "sho")]
-)
+@pytest.mark.parametrize("args", [("--oops",), ("validate",), ("validate", "r.yaml", "--oops"), ("recipes", "sho")])
 def test_wrong_usage_exits_with_2(run, args):
     ended = run(*args)
     assert (ended.code, ended.out) == (2, "")

@@ -22,6 +22,5 @@ def test_a_file_that_cannot_be_written(run, tmp_path):
     assert run("schema", "--output", str(path)) == (
         2,
         "",
-        f"error: --output {path}: cannot be written: No such file or directory. Name a file in a folder"
-        " that exists.\n",
+        f"error: --output {path}: cannot be written: No such file or directory. Name a file in a folder that exists.\n",
     )

@@ -51,6 +51,5 @@ def test_a_misspelt_shipped_name(run):
     assert run("validate", "quickstrt/qlora") == (
         2,
         "",
-        "error: quickstrt/qlora: is neither a file nor the name of a shipped recipe. Did you mean"
-        " quickstart/qlora?\n",
+        "error: quickstrt/qlora: is neither a file nor the name of a shipped recipe. Did you mean quickstart/qlora?\n",
     )

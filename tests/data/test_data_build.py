@@ -25,9 +25,7 @@ def args(tmp_path):
     return SFTConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to="none", max_length=128)
 
 
-def recipe(
-    train: list[dict] | Path, tmp_path: Path, method: str = "sft", show: int = 8, **data: Any
-) -> Recipe:
+def recipe(train: list[dict] | Path, tmp_path: Path, method: str = "sft", show: int = 8, **data: Any) -> Recipe:
     sources = train if isinstance(train, list) else [{"path": str(train)}]
     return Recipe.model_validate(
         {
@@ -185,10 +183,7 @@ def test_bad_rows_are_data_errors(tmp_path, tokenizer, args):
     path = jsonl(tmp_path / "a.jsonl", [{"messages": [{"role": "user", "content": "q"}]}])
     with pytest.raises(DataError) as caught:
         build_sft_data(recipe(path, tmp_path), tokenizer, args)
-    assert (
-        str(caught.value)
-        == f"{path}:1: 'messages' has no assistant turn, so there is nothing to learn from it."
-    )
+    assert str(caught.value) == f"{path}:1: 'messages' has no assistant turn, so there is nothing to learn from it."
     assert not (tmp_path / "cache").exists()
 
 

@@ -107,9 +107,7 @@ def test_hub_data_sets_follow_their_fingerprint(tokenizer, monkeypatch):
 
 
 def test_an_entry_comes_back_as_it_was_written(tmp_path):
-    rows = datasets.Dataset.from_list(
-        [{"input_ids": [1, 2], "labels": [-100, 2]}, {"input_ids": [3], "labels": [3]}]
-    )
+    rows = datasets.Dataset.from_list([{"input_ids": [1, 2], "labels": [-100, 2]}, {"input_ids": [3], "labels": [3]}])
     examples = [{"prompt": [{"role": "user", "content": "q"}], "answer": "ä"}]
     entry = Entry(rows, rows.select([0]), STATS, STATS, examples)
     assert load_entry(tmp_path / "c", "k") is None

@@ -16,9 +16,7 @@ def jsonl(path: Path, rows: list[dict]) -> str:
 
 
 def raw(train: list[dict], **settings: object) -> RawData:
-    options = {
-        name: settings.pop(name) for name in ("method", "completion_only", "text_column") if name in settings
-    }
+    options = {name: settings.pop(name) for name in ("method", "completion_only", "text_column") if name in settings}
     section = DataSection.model_validate({"train": train, **settings})
     return build_raw(section, open_sources(section), 0, **options)
 
@@ -112,9 +110,7 @@ def test_the_held_out_share_is_taken_before_the_weights(tmp_path):
     assert len(evaluation) == 5
     assert set(train) & set(evaluation) == set()
     assert set(train) | set(evaluation) == {f"{side}{i}" for side in "ab" for i in range(10)}
-    assert len(train) == 3 * sum(name[0] == "a" for name in set(train)) + sum(
-        name[0] == "b" for name in set(train)
-    )
+    assert len(train) == 3 * sum(name[0] == "a" for name in set(train)) + sum(name[0] == "b" for name in set(train))
 
 
 def test_eval_sources_win_over_the_fraction(tmp_path):
@@ -201,8 +197,7 @@ def test_a_system_message_needs_chats(tmp_path):
 def test_an_unrecognised_layout_names_source_and_row(tmp_path):
     path = jsonl(tmp_path / "a.jsonl", [{"x": 1}])
     assert message([{"path": path}]).startswith(
-        f"data.train.0 ({path}:1): the layout of the rows is not recognised. Columns found: x. Known "
-        "formats: messages"
+        f"data.train.0 ({path}:1): the layout of the rows is not recognised. Columns found: x. Known formats: messages"
     )
 
 

@@ -146,14 +146,12 @@ SHAPE = "a list of {role, content}, at least one of them the assistant's"
         (
             "messages",
             {"text": "t"},
-            f"f:7: 'messages' is missing (columns found: text); the format messages expects messages: "
-            f"{SHAPE}.",
+            f"f:7: 'messages' is missing (columns found: text); the format messages expects messages: {SHAPE}.",
         ),
         (
             "messages",
             {"messages": None},
-            f"f:7: 'messages' is null (columns found: messages); the format messages expects messages: "
-            f"{SHAPE}.",
+            f"f:7: 'messages' is null (columns found: messages); the format messages expects messages: {SHAPE}.",
         ),
         ("messages", {"messages": "hi"}, "f:7: 'messages' must be a list of messages, found a string."),
         ("messages", {"messages": []}, "f:7: 'messages' is an empty conversation."),

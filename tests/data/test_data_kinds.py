@@ -59,9 +59,7 @@ def test_a_chat_is_cut_at_its_last_answer():
 def test_a_chat_without_a_question_cannot_be_cut():
     with pytest.raises(DataError) as caught:
         recast({"messages": [ANSWER, USER]}, "chat_pair", "f:9")
-    assert str(caught.value) == (
-        "f:9: 'messages' begins with its only assistant turn; there is no prompt before it."
-    )
+    assert str(caught.value) == ("f:9: 'messages' begins with its only assistant turn; there is no prompt before it.")
 
 
 def test_a_row_of_another_kind_than_the_rest():

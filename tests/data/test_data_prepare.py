@@ -88,11 +88,7 @@ def message(*args: Any, **settings: Any) -> str:
 
 
 def held(dataset: datasets.Dataset) -> dict[str, list]:
-    return {
-        name: dataset[name][:]
-        for name in ("input_ids", "labels", "seq_lengths")
-        if name in dataset.column_names
-    }
+    return {name: dataset[name][:] for name in ("input_ids", "labels", "seq_lengths") if name in dataset.column_names}
 
 
 SETTINGS = [
@@ -115,11 +111,7 @@ SETTINGS = [
 @pytest.mark.parametrize(
     ("kind", "settings"),
     [
-        *(
-            (kind, settings)
-            for kind in ("messages", "chat_pair", "string_pair", "text")
-            for settings in SETTINGS
-        ),
+        *((kind, settings) for kind in ("messages", "chat_pair", "string_pair", "text") for settings in SETTINGS),
         ("text", {"packing": True, "max_length": 48, "dataset_num_proc": 2}),
     ],
     ids=str,
@@ -127,9 +119,7 @@ SETTINGS = [
 def test_the_rows_are_those_of_sft_trainer(kind, settings, arguments, tokenizer, model):
     rows, args = examples(kind), arguments(**settings)
     plain = datasets.Dataset.from_list(rows)
-    theirs = SFTTrainer(
-        model, args, train_dataset=plain, eval_dataset=plain, processing_class=copy.deepcopy(tokenizer)
-    )
+    theirs = SFTTrainer(model, args, train_dataset=plain, eval_dataset=plain, processing_class=copy.deepcopy(tokenizer))
     for name, expected in (("train", theirs.train_dataset), ("eval", theirs.eval_dataset)):
         assert held(ours(rows, tokenizer, args, name=name).dataset) == held(expected)
     assert build_collator(tokenizer, args) == theirs.data_collator
@@ -141,17 +131,13 @@ def test_assistant_only_loss_as_sft_trainer(arguments, tokenizer, model):
     args = arguments(assistant_only_loss=True)
     for kind in ("messages", "chat_pair"):
         rows = examples(kind, 4)
-        theirs = SFTTrainer(
-            model, args, train_dataset=datasets.Dataset.from_list(rows), processing_class=tokenizer
-        )
+        theirs = SFTTrainer(model, args, train_dataset=datasets.Dataset.from_list(rows), processing_class=tokenizer)
         assert held(ours(rows, tokenizer, args).dataset) == held(theirs.train_dataset)
 
 
 def test_packing_in_batches_of_a_thousand_as_sft_trainer(arguments, tokenizer, model):
     rows, args = [{"text": "t" * (1 + i % 23)} for i in range(1100)], arguments(packing=True, max_length=24)
-    theirs = SFTTrainer(
-        model, args, train_dataset=datasets.Dataset.from_list(rows), processing_class=tokenizer
-    )
+    theirs = SFTTrainer(model, args, train_dataset=datasets.Dataset.from_list(rows), processing_class=tokenizer)
     assert held(ours(rows, tokenizer, args).dataset) == held(theirs.train_dataset)
 
 
@@ -160,9 +146,7 @@ def test_trl_s_replacement_template_is_used(arguments, tokenizer, model):
 
     tokenizer.chat_template = llama3_chat_template
     rows, args = examples("messages", 3), arguments(assistant_only_loss=True)
-    theirs = SFTTrainer(
-        model, args, train_dataset=datasets.Dataset.from_list(rows), processing_class=tokenizer
-    )
+    theirs = SFTTrainer(model, args, train_dataset=datasets.Dataset.from_list(rows), processing_class=tokenizer)
     prepared = ours(rows, tokenizer, args)
     assert held(prepared.dataset) == held(theirs.train_dataset)
     assert 0 < prepared.stats.tokens_loss_bearing < prepared.stats.tokens_total
@@ -335,9 +319,7 @@ def test_assistant_only_loss_where_nothing_marks_the_assistant(arguments, tokeni
     assert message(examples("text"), tokenizer, args) == (
         "train.assistant_only_loss: the data are strings, not chats. Use train.completion_only_loss."
     )
-    tokenizer.chat_template = (
-        "{% for m in messages %}{{ m['content'] }}{% endfor %}{% generation %}{% endgeneration %}"
-    )
+    tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}{% generation %}{% endgeneration %}"
     assert message(examples("messages"), tokenizer, args) == (
         "train.assistant_only_loss: at least one of the train examples has no assistant token under the "
         "chat template's "
@@ -355,9 +337,7 @@ def test_a_chat_that_the_template_refuses_is_named(arguments, tokenizer):
         *examples("messages", 2),
         {"messages": [{"role": "system", "content": "s"}, user("q"), answer("a")]},
     ]
-    assert (
-        message(rows, tokenizer, arguments()) == "f:3: the chat template refuses this chat: No system role."
-    )
+    assert message(rows, tokenizer, arguments()) == "f:3: the chat template refuses this chat: No system role."
 
 
 def test_padding_free_without_packing_needs_no_max_length(arguments, tokenizer):
@@ -368,10 +348,7 @@ def test_padding_free_without_packing_needs_no_max_length(arguments, tokenizer):
         "null."
     )
     args = arguments(packing=True, max_length=None)
-    assert (
-        message(examples("text"), tokenizer, args)
-        == "train.max_length: packing needs a length to pack to; set it."
-    )
+    assert message(examples("text"), tokenizer, args) == "train.max_length: packing needs a length to pack to; set it."
 
 
 @pytest.mark.parametrize(

@@ -134,8 +134,7 @@ def test_the_embedded_data_set_has_two_splits():
         (
             "a.json",
             '{"a": 1}\n{"a": 2}\n',
-            "{path}:2: not valid JSON (column 1: Extra data). If it holds one object per line, name it "
-            ".jsonl.",
+            "{path}:2: not valid JSON (column 1: Extra data). If it holds one object per line, name it .jsonl.",
         ),
         (
             "a.json",
@@ -154,8 +153,7 @@ def test_the_embedded_data_set_has_two_splits():
         (
             "a.xml",
             "<a/>",
-            "data.train.0.path: {path}: unknown kind of file; known suffixes: .jsonl, .ndjson, .json, "
-            ".csv, .parquet.",
+            "data.train.0.path: {path}: unknown kind of file; known suffixes: .jsonl, .ndjson, .json, .csv, .parquet.",
         ),
     ],
 )
@@ -165,9 +163,7 @@ def test_a_file_that_cannot_be_read_is_named_with_the_line(tmp_path, name, conte
 
 
 def test_a_long_broken_line_is_excerpted(tmp_path):
-    path = write(
-        tmp_path / "a.jsonl", '{"text": "' + "x" * 100 + '", nonsense, "more": "' + "y" * 100 + '"}\n'
-    )
+    path = write(tmp_path / "a.jsonl", '{"text": "' + "x" * 100 + '", nonsense, "more": "' + "y" * 100 + '"}\n')
     assert message(path) == (
         f"{path}:1: not valid JSON (column 114: Expecting property name enclosed in double quotes): "
         f'`…{"x" * 37}", nonsense, "more": "y…`.'
@@ -194,9 +190,7 @@ def test_a_damaged_folder_of_save_to_disk(tmp_path):
 def test_a_missing_file_names_the_nearest(tmp_path):
     write(tmp_path / "chats.jsonl", "{}")
     missing = tmp_path / "chat.jsonl"
-    assert message(missing) == (
-        f"data.train.0.path: no such file: {missing}. Nearest in {tmp_path}: chats.jsonl."
-    )
+    assert message(missing) == (f"data.train.0.path: no such file: {missing}. Nearest in {tmp_path}: chats.jsonl.")
     assert message(tmp_path / "zzz.csv") == f"data.train.0.path: no such file: {tmp_path / 'zzz.csv'}."
     assert message(tmp_path / "no" / "a.csv") == (
         f"data.train.0.path: no such file: {tmp_path / 'no' / 'a.csv'}. The folder {tmp_path / 'no'} does "

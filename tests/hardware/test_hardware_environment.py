@@ -75,9 +75,7 @@ def test_without_torch_the_gpus_are_unknown(monkeypatch):
 
 def git(folder, *args: str) -> str:
     identity = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
-    done = subprocess.run(
-        ["git", "-C", str(folder), *identity, *args], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run(["git", "-C", str(folder), *identity, *args], capture_output=True, text=True, check=True)
     return done.stdout.strip()
 
 

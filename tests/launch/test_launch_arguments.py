@@ -52,9 +52,15 @@ def test_bf16_on_a_gpu_without_it_is_refused(monkeypatch):
 
 
 def test_the_libraries_own_checks_become_recipe_errors():
-    with pytest.raises(RecipeError, match="t: train: .*saving steps to be a round multiple"):
+    with pytest.raises(RecipeError, match=r"t: train: .*saving steps to be a round multiple"):
         training_arguments(
-            recipe(load_best_model_at_end=True, eval_strategy="steps", eval_steps=4, save_strategy="steps", save_steps=6)
+            recipe(
+                load_best_model_at_end=True,
+                eval_strategy="steps",
+                eval_steps=4,
+                save_strategy="steps",
+                save_steps=6,
+            )
         )
 
 

@@ -147,9 +147,7 @@ With PEFT, on the base that it was trained beside:
 
 
 def test_recipe_stands_in_it_whole(tmp_path):
-    (block,) = re.findall(
-        r"<details>.*?```yaml\n(.*?)\n```\n\n</details>", card(tmp_path).text, flags=re.DOTALL
-    )
+    (block,) = re.findall(r"<details>.*?```yaml\n(.*?)\n```\n\n</details>", card(tmp_path).text, flags=re.DOTALL)
     assert Recipe.model_validate(yaml.safe_load(block)) == recipe()
 
 
@@ -243,10 +241,7 @@ def test_the_code_that_it_shows_runs(tmp_path, tiny_llama_dir, adapter, kinds):
     for place in (folder, folder / "merged"):
         AutoTokenizer.from_pretrained(tiny_llama_dir).save_pretrained(place)
     shown = card(tmp_path, adapter=adapter).text
-    models = [
-        run_snippet(code, folder, tiny_llama_dir, "meta-llama/Llama-3.1-8B-Instruct")
-        for code in snippets(shown)
-    ]
+    models = [run_snippet(code, folder, tiny_llama_dir, "meta-llama/Llama-3.1-8B-Instruct") for code in snippets(shown)]
     assert [PeftModel if isinstance(model, PeftModel) else type(model) for model in models] == kinds
     if adapter["method"] == "qlora":
         layer = models[0].base_model.model.model.layers[0].mlp.down_proj.base_layer

@@ -32,7 +32,8 @@ def test_one_process():
 
 
 @pytest.mark.parametrize(
-    ("train", "precision"), [({"fp16": True}, "fp16"), ({"bf16": False}, "no"), ({"bf16": True}, "bf16"), ({}, "bf16")]
+    ("train", "precision"),
+    [({"fp16": True}, "fp16"), ({"bf16": False}, "no"), ({"bf16": True}, "bf16"), ({}, "bf16")],
 )
 def test_the_precision_is_the_training_arguments(train, precision):
     assert f"--mixed_precision={precision}" in accelerate_command(recipe(**train), "r", [], device_count=0)

@@ -66,9 +66,7 @@ def write_recipe(run_dir, base, *, quantization=None, **adapter):
     path.write_text(yaml.safe_dump({"recipe": recipe.resolved(), "provenance": {}, "environment": {}}))
 
 
-def train(
-    base, run_dir, quantization=None, recipe_quantization=None, recipe=True, dtype=torch.float32, **lora
-):
+def train(base, run_dir, quantization=None, recipe_quantization=None, recipe=True, dtype=torch.float32, **lora):
     """An adapter with weights that matter (three large steps), saved as a run saves it; its logits."""
     torch.manual_seed(0)
     lora = {"r": 4, "lora_alpha": 8, "target_modules": "all-linear", **lora}
@@ -190,9 +188,7 @@ def test_qlora_merged_into_the_dense_weights_is_another_model(qlora_run, tiny_ll
     assert relative_difference(merged, trained) > 1e-2  # a hundred times what the other way leaves
 
 
-@pytest.mark.parametrize(
-    "lora", [{"use_dora": True}, {"modules_to_save": ["lm_head"]}], ids=["dora", "lm_head"]
-)
+@pytest.mark.parametrize("lora", [{"use_dora": True}, {"modules_to_save": ["lm_head"]}], ids=["dora", "lm_head"])
 def test_qlora_variants(tied_base, tmp_path, lora):
     trained = train(tied_base, tmp_path / "run", nf4(), NF4, **lora)
     merge_run(tmp_path / "run")
@@ -279,9 +275,7 @@ def test_mismatch_is_an_error_and_leaves_nothing(qlora_run, monkeypatch):
         return model
 
     monkeypatch.setattr(merge_module, "_merge", broken)
-    with pytest.raises(
-        ModelError, match=r"the merged model's logits differ from the unmerged model's by \d\.\de-0\d "
-    ):
+    with pytest.raises(ModelError, match=r"the merged model's logits differ from the unmerged model's by \d\.\de-0\d "):
         merge_run(run_dir)
     assert saved(run_dir) == ["README.md", "adapter_config.json", "adapter_model.safetensors", "efficiency"]
 
@@ -308,8 +302,7 @@ def test_run_directory_that_is_none(tmp_path):
     with pytest.raises(ModelError) as error:
         merge_run(tmp_path)
     assert str(error.value) == (
-        f"{tmp_path} holds no adapter (no adapter_config.json). Write the output directory of a "
-        "LoRA or QLoRA run."
+        f"{tmp_path} holds no adapter (no adapter_config.json). Write the output directory of a LoRA or QLoRA run."
     )
 
 
@@ -351,8 +344,7 @@ def test_dequantized_base_needs_a_quantized_run(tiny_llama_dir, tmp_path):
     with pytest.raises(ModelError) as error:
         merge_run(tmp_path / "run", base="dequantized")
     assert str(error.value) == (
-        f"--base dequantized: the adapter in {tmp_path / 'run'} was trained on an unquantized base. "
-        "Write --base dense."
+        f"--base dequantized: the adapter in {tmp_path / 'run'} was trained on an unquantized base. Write --base dense."
     )
 
 
@@ -362,10 +354,7 @@ def test_output_that_is_occupied(qlora_run, tmp_path):
     (tmp_path / "out" / "thesis.txt").write_text("mine")
     with pytest.raises(OutputError) as error:
         merge_run(run_dir, tmp_path / "out")
-    assert (
-        str(error.value)
-        == f"--output: {tmp_path / 'out'} is not empty. Write another folder, or empty it first."
-    )
+    assert str(error.value) == f"--output: {tmp_path / 'out'} is not empty. Write another folder, or empty it first."
     with pytest.raises(OutputError, match=r"is a file\. Write a folder"):
         merge_run(run_dir, tmp_path / "out" / "thesis.txt")
     with pytest.raises(OutputError, match="cannot be written"):
@@ -394,9 +383,7 @@ def command(*arguments):
 
 def test_command_prints_json(qlora_run, tmp_path):
     run_dir, _ = qlora_run
-    result = command(
-        run_dir, "--output", tmp_path / "out", "--base", "dense", "--dtype", "bfloat16", "--json"
-    )
+    result = command(run_dir, "--output", tmp_path / "out", "--base", "dense", "--dtype", "bfloat16", "--json")
     assert result.exit_code == 0, result.output
     report = json.loads(result.stdout)
     measured = report.pop("relative_difference"), report.pop("adapter_effect")

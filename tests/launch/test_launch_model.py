@@ -9,9 +9,7 @@ from hf_efficient.recipe.schema import ModelSection, QuantizationSection, Recipe
 
 
 def recipe_for(folder, **adapter) -> Recipe:
-    return Recipe(
-        name="t", model={"id": str(folder)}, adapter=adapter, data={"train": [{"path": "x"}]}, output_dir="o"
-    )
+    return Recipe(name="t", model={"id": str(folder)}, adapter=adapter, data={"train": [{"path": "x"}]}, output_dir="o")
 
 
 def test_dtype_and_attention_are_the_recipes(tiny_llama_dir):
@@ -50,7 +48,7 @@ def test_no_network_for_a_hub_name_names_the_local_ways():
 
 
 def test_an_unknown_attention_is_named(tiny_llama_dir):
-    with pytest.raises(ModelError, match="model: .* cannot be loaded: .*quick_attention"):
+    with pytest.raises(ModelError, match=r"model: .* cannot be loaded: .*quick_attention"):
         load_dense_base(ModelSection(id=str(tiny_llama_dir), attn_implementation="quick_attention"))
 
 

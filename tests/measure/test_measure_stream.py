@@ -17,9 +17,7 @@ from hf_efficient.records import StepRecord, TokenCounts
 
 
 def record(step, segment=0):
-    return StepRecord(
-        segment, 0, step, step / 4, 2.0, 1.0, {"forward": 0.5}, 1, TokenCounts(8, 6, None), 0.25
-    )
+    return StepRecord(segment, 0, step, step / 4, 2.0, 1.0, {"forward": 0.5}, 1, TokenCounts(8, 6, None), 0.25)
 
 
 def wait_for(path, lines):
@@ -96,8 +94,7 @@ def test_an_unwritable_file_is_one_warning(tmp_path, caplog):
             time.sleep(0.05)
         stream.close()
     assert [entry.getMessage() for entry in caplog.records] == [
-        f"{path} cannot be written ([Errno 21] Is a directory: '{path}'). "
-        "Training goes on; its steps are not recorded."
+        f"{path} cannot be written ([Errno 21] Is a directory: '{path}'). Training goes on; its steps are not recorded."
     ]
 
 
@@ -159,14 +156,10 @@ def test_a_broken_line_in_the_middle_is_skipped_with_a_warning(tmp_path, caplog)
 def test_reading_what_is_not_there_or_not_a_record(tmp_path):
     missing = tmp_path / "steps.jsonl"
     assert last_record(missing) is None
-    with pytest.raises(
-        OutputError, match=r"steps.jsonl: cannot be read \(No such file or directory\); name a run's"
-    ):
+    with pytest.raises(OutputError, match=r"steps.jsonl: cannot be read \(No such file or directory\); name a run's"):
         list(read_steps(missing))
     missing.write_text('{"schema_version": 99}\n')
-    with pytest.raises(
-        OutputError, match=r"steps.jsonl:1: schema_version 99 is newer than 1, which is read here"
-    ):
+    with pytest.raises(OutputError, match=r"steps.jsonl:1: schema_version 99 is newer than 1, which is read here"):
         list(read_steps(missing))
     missing.write_text('{"schema_version": 1}\n')
     with pytest.raises(OutputError, match=r"steps.jsonl:1: not a step record: KeyError: 'tokens'"):

@@ -63,9 +63,7 @@ def greedy_ids(model, tokenizer, prompt, max_new_tokens, stops=(2,)):
 
 
 def greedy(model, tokenizer, prompt, max_new_tokens):
-    return tokenizer.decode(
-        greedy_ids(model, tokenizer, prompt, max_new_tokens), skip_special_tokens=True
-    ).strip()
+    return tokenizer.decode(greedy_ids(model, tokenizer, prompt, max_new_tokens), skip_special_tokens=True).strip()
 
 
 def run(model, tokenizer, tmp_path, examples, **options):
@@ -79,9 +77,7 @@ def run(model, tokenizer, tmp_path, examples, **options):
 @pytest.mark.parametrize("batch_size", [1, 2, 5])
 def test_answers_are_those_of_a_plain_greedy_loop(model, tokenizer, tmp_path, batch_size):
     expected = [greedy(model, tokenizer, prompt, 12) for prompt in PROMPTS]
-    examples = [
-        {"prompt": prompt, "answer": f"  {text}\n"} for prompt, text in zip(PROMPTS, expected, strict=True)
-    ]
+    examples = [{"prompt": prompt, "answer": f"  {text}\n"} for prompt, text in zip(PROMPTS, expected, strict=True)]
     examples[2]["answer"] = "something else"
     metrics, answers = run(model, tokenizer, tmp_path, examples, max_new_tokens=12, batch_size=batch_size)
     assert metrics == {"exact_match": 0.8}
@@ -104,9 +100,7 @@ def test_answer_stops_at_the_end_of_turn(model, tokenizer, tmp_path):
     assert 2 in ids[:4]
     assert len(ids) == 30  # it would go on and on
     expected = [greedy(model, tokenizer, prompt, 30) for prompt in PROMPTS]
-    _, answers = run(
-        model, tokenizer, tmp_path, [{"prompt": p, "answer": ""} for p in PROMPTS], max_new_tokens=30
-    )
+    _, answers = run(model, tokenizer, tmp_path, [{"prompt": p, "answer": ""} for p in PROMPTS], max_new_tokens=30)
     assert [answer.generated for answer in answers] == expected
 
 
@@ -158,9 +152,7 @@ def test_restored_after_an_error(model, tokenizer, tmp_path, monkeypatch):
 def test_greedy_whatever_the_model_has_as_its_generation_settings(model, tokenizer, tmp_path):
     expected = [greedy(model, tokenizer, prompt, 8) for prompt in PROMPTS]
     model.generation_config.update(do_sample=True, num_beams=3, repetition_penalty=5.0, min_new_tokens=12)
-    _, answers = run(
-        model, tokenizer, tmp_path, [{"prompt": p, "answer": ""} for p in PROMPTS], max_new_tokens=8
-    )
+    _, answers = run(model, tokenizer, tmp_path, [{"prompt": p, "answer": ""} for p in PROMPTS], max_new_tokens=8)
     assert [answer.generated for answer in answers] == expected
 
 
@@ -207,9 +199,7 @@ def test_four_bit_base(tiny_llama_dir, tokenizer, tmp_path):
     quantization = BitsAndBytesConfig(
         load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.float32
     )
-    model = AutoModelForCausalLM.from_pretrained(
-        tiny_llama_dir, quantization_config=quantization, dtype=torch.float32
-    )
+    model = AutoModelForCausalLM.from_pretrained(tiny_llama_dir, quantization_config=quantization, dtype=torch.float32)
     for module in model.modules():
         if hasattr(module, "support_avx512bf16_for_cpu"):
             module.support_avx512bf16_for_cpu = False
@@ -233,9 +223,7 @@ def test_special_tokens_of_a_plain_prompt(model, tokenizer, tmp_path, monkeypatc
     assert tokenizer("a")["input_ids"][-1] == 2
     given = []
     original = model.generate
-    monkeypatch.setattr(
-        model, "generate", lambda **kw: given.append(kw["input_ids"].tolist()) or original(**kw)
-    )
+    monkeypatch.setattr(model, "generate", lambda **kw: given.append(kw["input_ids"].tolist()) or original(**kw))
     run(model, tokenizer, tmp_path, [{"prompt": "a", "answer": ""}], max_new_tokens=1)
     run(
         model,
@@ -247,9 +235,7 @@ def test_special_tokens_of_a_plain_prompt(model, tokenizer, tmp_path, monkeypatc
     bare = tokenizer("a", add_special_tokens=False)["input_ids"]
     assert given[0] == [[1, *bare]]
     assert given[1] == [
-        tokenizer(render(tokenizer, [{"role": "user", "content": "a"}]), add_special_tokens=False)[
-            "input_ids"
-        ]
+        tokenizer(render(tokenizer, [{"role": "user", "content": "a"}]), add_special_tokens=False)["input_ids"]
     ]
 
 

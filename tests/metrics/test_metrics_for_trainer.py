@@ -190,9 +190,7 @@ def test_logits_among_other_outputs():
 
 def test_without_labels_only_the_ids():
     logits = torch.randn(2, 4, 6)
-    assert torch.equal(
-        reduce_logits(logits, None), reduce_logits(logits, torch.zeros(2, 4, dtype=torch.int64))[0]
-    )
+    assert torch.equal(reduce_logits(logits, None), reduce_logits(logits, torch.zeros(2, 4, dtype=torch.int64))[0])
 
 
 def test_a_model_without_logits():

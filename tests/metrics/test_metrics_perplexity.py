@@ -20,9 +20,7 @@ def test_grouping_does_not_matter():
 
 
 def test_uniform_over_the_vocabulary_gives_its_size():
-    assert Perplexity().compute(nll=[5 * math.log(50)], tokens=[5])["perplexity"] == pytest.approx(
-        50.0, rel=1e-12
-    )
+    assert Perplexity().compute(nll=[5 * math.log(50)], tokens=[5])["perplexity"] == pytest.approx(50.0, rel=1e-12)
 
 
 def test_groups_without_tokens_add_nothing():

@@ -57,8 +57,7 @@ def test_two_ways_to_the_same_base_are_no_circle(write):
 def test_a_circle_prints_its_chain(write):
     write("a: 1\nextends: ../r.yaml\n", "bases/one.yaml")
     assert said(write("extends: bases/one.yaml\n")) == [
-        "bases/one.yaml:2: extends: goes in a circle: r.yaml -> bases/one.yaml -> r.yaml. Remove one of"
-        " these links."
+        "bases/one.yaml:2: extends: goes in a circle: r.yaml -> bases/one.yaml -> r.yaml. Remove one of these links."
     ]
 
 
@@ -75,8 +74,7 @@ def test_problems_of_several_bases_and_flags_come_together(write):
     assert said(write("extends:\n  - broken.yaml\n  - gone.yaml\n  - 3\n"), "oops") == [
         "broken.yaml:2: is not valid YAML: while parsing a flow node, expected the node content, but found"
         " '<stream end>' (column 1).",
-        "r.yaml:3: extends: gone.yaml: there is no such file. The chain: r.yaml -> gone.yaml. Check the"
-        " path.",
+        "r.yaml:3: extends: gone.yaml: there is no such file. The chain: r.yaml -> gone.yaml. Check the path.",
         "r.yaml:4: extends: must be the path of a recipe file, or a list of such paths.",
         "command line: oops: is no override. Write key=value, for instance train.learning_rate=1e-4 or"
         " data.train.0.path=chats.jsonl.",
@@ -107,9 +105,7 @@ def test_what_is_no_mapping(write, content, problem):
 def test_a_file_that_is_missing_a_folder_binary_or_huge(write):
     path = write("a: 1")
     assert said(path.with_name("gone.yaml")) == ["gone.yaml: there is no such file. Check the path."]
-    assert said(path.absolute().parent) == [
-        f"{path.absolute().parent}: is a folder. Name a recipe file in it."
-    ]
+    assert said(path.absolute().parent) == [f"{path.absolute().parent}: is a folder. Name a recipe file in it."]
     path.write_bytes(b"a: 1\nb: \xff\n")
     assert said(path) == ["r.yaml:2: is not UTF-8 text. Save it as UTF-8."]
     path.write_bytes(b"#" * (256 * 1024 + 1))
@@ -125,6 +121,5 @@ def test_a_byte_order_mark_is_no_part_of_the_first_key(write):
 def test_extends_in_a_flag_is_refused(write):
     _, problems = compose(write("a: 1"), ["extends=x.yaml"])
     assert [str(problem) for problem in problems] == [
-        "command line: extends=x.yaml: extends: can only be written in a recipe file. Override the values"
-        " themselves."
+        "command line: extends=x.yaml: extends: can only be written in a recipe file. Override the values themselves."
     ]

@@ -112,9 +112,7 @@ WORDS = st.lists(st.sampled_from(TOKENS), max_size=25).map("".join)
 VALUES = st.sampled_from(
     ["", "1", "-1", "1.5", "true", "null", "x", "[]", "{}", "[1]", "{a: 1}", "'3'", ".inf", "sft", "dpo"]
 )
-KEYS = st.sampled_from(
-    sorted({"data.train.0", "data.train.2.path", "train", "adapter", "x", *Recipe.model_fields})
-)
+KEYS = st.sampled_from(sorted({"data.train.0", "data.train.2.path", "train", "adapter", "x", *Recipe.model_fields}))
 OVERRIDES = st.lists(
     st.tuples(KEYS, VALUES).map("=".join)
     | st.tuples(WORDS, WORDS).map("=".join)
@@ -172,8 +170,7 @@ def test_a_valid_recipe_with_pieces_replaced(edits, overrides):
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text("ab\n:{", max_size=5),
     lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(["id", "path", "r", "x"]), inner, max_size=3)
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["id", "path", "r", "x"]), inner, max_size=3)
     ),
 )
 

@@ -30,8 +30,7 @@ def errors(validator: Draft202012Validator, text: str) -> list[str]:
         "{}",
         "extends: base.yaml",
         "extends: [a.yaml, b.yaml]\nmodel: {dtype: bfloat16}\ndata: {system: Be short.}",
-        "name: t\nmodel: {id: m}\ndata: {train: [{path: a, weight: 2}]}\noutput_dir: o\ntrain:"
-        " {learning_rate: 2e-4}",
+        "name: t\nmodel: {id: m}\ndata: {train: [{path: a, weight: 2}]}\noutput_dir: o\ntrain: {learning_rate: 2e-4}",
         "train: {beta: 0.1, packing: true, max_length: null, report_to: [wandb], loss_type: [sigmoid]}",
         "method: sft\ntrain: {packing: true, optim: adamw_torch, loss_type: nll}",
         "method: dpo\ntrain: {beta: 0.1}",

@@ -76,8 +76,7 @@ train:
 """
     assert problems(text, "train.seed=x", "oops") == [
         "r.yaml: name: is missing. Add it: Name of the run.",
-        "r.yaml: output_dir: is missing. Add it: Where everything is written; the records go to"
-        " OUTPUT_DIR/efficiency.",
+        "r.yaml: output_dir: is missing. Add it: Where everything is written; the records go to OUTPUT_DIR/efficiency.",
         "r.yaml:1: nmae: is no key of a recipe. Did you mean `name`?",
         "r.yaml:2: model.dtyp: is no key of a recipe. Did you mean `dtype`?",
         "r.yaml:2: model.attn_implementation: is mine, which is not known to keep packed examples apart."
@@ -90,20 +89,15 @@ train:
         "r.yaml:7: adapter.method: is the text 'qlra', but must be full, lora or qlora. Did you mean qlora?",
         "r.yaml:7: adapter.r: is the number 0, but must be greater than 0.",
         "r.yaml:7: adapter.alpha: is the text '3', but must be a number. Write 3 without quotes.",
-        "r.yaml:7: adapter.dora: is the text 'yes', but must be true or false. Write true or false,"
-        " without quotes.",
+        "r.yaml:7: adapter.dora: is the text 'yes', but must be true or false. Write true or false, without quotes.",
         "r.yaml:7: adapter.target_modules.0: is the number 1, but must be text.",
         "r.yaml:7: adapter.quantization.bits: is the number 5, but must be 4 or 8.",
         "r.yaml:8: distributed.processes: is the text 'some', but must be a whole number or auto.",
-        f"r.yaml:10: train.lerning_rate: is no field of trl.SFTConfig (trl {TRL}). Did you mean"
-        " `learning_rate`?",
-        "r.yaml:11: train.max_length: is the text '2048', but must be a whole number. Write 2048 without"
-        " quotes.",
+        f"r.yaml:10: train.lerning_rate: is no field of trl.SFTConfig (trl {TRL}). Did you mean `learning_rate`?",
+        "r.yaml:11: train.max_length: is the text '2048', but must be a whole number. Write 2048 without quotes.",
         "r.yaml:12: train.max_steps: is the number 100.0, but must be a whole number. Write 100.",
-        "r.yaml:13: train.optim: is the text 'adamw_tourch', but must be one of its choices. Did you mean"
-        " adamw_torch?",
-        "r.yaml:14: train.output_dir: is set elsewhere in a recipe. Write `output_dir` at the top of the"
-        " recipe.",
+        "r.yaml:13: train.optim: is the text 'adamw_tourch', but must be one of its choices. Did you mean adamw_torch?",
+        "r.yaml:14: train.output_dir: is set elsewhere in a recipe. Write `output_dir` at the top of the recipe.",
         "r.yaml:16: train.eval_strategy: is steps, but there is no evaluation data. Add `data.eval`, or"
         " `data.eval_fraction: 0.05`.",
         "command line: train.seed=x: train.seed: is the text 'x', but must be a whole number.",
@@ -117,8 +111,7 @@ def test_a_base_by_itself_names_the_required_keys(problems):
         "r.yaml: name: is missing. Add it: Name of the run.",
         "r.yaml: model: is missing. Add it: it is required.",
         "r.yaml: data: is missing. Add it: it is required.",
-        "r.yaml: output_dir: is missing. Add it: Where everything is written; the records go to"
-        " OUTPUT_DIR/efficiency.",
+        "r.yaml: output_dir: is missing. Add it: Where everything is written; the records go to OUTPUT_DIR/efficiency.",
     ]
 
 
@@ -227,9 +220,7 @@ def test_an_unknown_method_leaves_train_unchecked(problems):
 
 
 def test_a_name_is_neither_file_nor_shipped():
-    with pytest.raises(
-        RecipeError, match=r"^no/such/recipe: is neither a file nor the name of a shipped recipe\. "
-    ):
+    with pytest.raises(RecipeError, match=r"^no/such/recipe: is neither a file nor the name of a shipped recipe\. "):
         load_recipe("no/such/recipe")
 
 

@@ -54,12 +54,9 @@ def test_flags_that_do_not_fit_the_tree_are_all_told():
         {"a": 1, "l": [1, 2]},
         [
             f"command line: a.b=1: a: holds a single value, so nothing can be set below it. {FORM}",
-            "command line: l.3=1: l: is a list of 2, which has no entry 3. Write an index from 0 to 2 (2"
-            " appends).",
-            "command line: l.x=1: l: is a list of 2, which has no entry x. Write an index from 0 to 2 (2"
-            " appends).",
-            "command line: l.-1=1: l: is a list of 2, which has no entry -1. Write an index from 0 to 2 (2"
-            " appends).",
+            "command line: l.3=1: l: is a list of 2, which has no entry 3. Write an index from 0 to 2 (2 appends).",
+            "command line: l.x=1: l: is a list of 2, which has no entry x. Write an index from 0 to 2 (2 appends).",
+            "command line: l.-1=1: l: is a list of 2, which has no entry -1. Write an index from 0 to 2 (2 appends).",
             "command line: c=[: is not valid YAML: while parsing a flow node, expected the node content,"
             " but found"
             " '<stream end>' (column 2).",

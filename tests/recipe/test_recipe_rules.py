@@ -64,10 +64,7 @@ CHECKPOINTING_OFF = "is set, but activation checkpointing is off"
         ),
         (
             ["train.bf16=true", "train.fp16=true"],
-            [
-                "train.fp16: is true, and so is `train.bf16`. Keep one: bf16 where the device has it, else"
-                " fp16."
-            ],
+            ["train.fp16: is true, and so is `train.bf16`. Keep one: bf16 where the device has it, else fp16."],
         ),
         (
             ["train.bf16_full_eval=true", "train.fp16_full_eval=true"],
@@ -102,8 +99,7 @@ CHECKPOINTING_OFF = "is set, but activation checkpointing is off"
         (
             ["train.dataloader_prefetch_factor=2", "train.dataloader_persistent_workers=true"],
             [
-                f"train.{name}: is set, but `train.dataloader_num_workers` is 0. Write at least 1 worker,"
-                " or remove it."
+                f"train.{name}: is set, but `train.dataloader_num_workers` is 0. Write at least 1 worker, or remove it."
                 for name in ("dataloader_prefetch_factor", "dataloader_persistent_workers")
             ],
         ),
@@ -202,10 +198,7 @@ CHECKPOINTING_OFF = "is set, but activation checkpointing is off"
         ),
         (
             ["train.metric_for_best_model=bleu", "evaluate.metrics=[exact_match]", EVAL],
-            [
-                "train.metric_for_best_model: is bleu, which no evaluation computes. Write one of loss,"
-                " exact_match."
-            ],
+            ["train.metric_for_best_model: is bleu, which no evaluation computes. Write one of loss, exact_match."],
         ),
         (
             ["train.metric_for_best_model=bleu"],
@@ -298,8 +291,7 @@ def test_no_contradiction(problems, flags):
 
 def test_a_contradiction_is_told_at_the_line_of_its_key(problems):
     assert problems(HEAD + "train:\n  bf16: true\n  fp16: true\n") == [
-        "r.yaml:7: train.fp16: is true, and so is `train.bf16`. Keep one: bf16 where the device has it,"
-        " else fp16."
+        "r.yaml:7: train.fp16: is true, and so is `train.bf16`. Keep one: bf16 where the device has it, else fp16."
     ]
 
 

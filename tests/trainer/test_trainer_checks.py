@@ -23,9 +23,7 @@ from hf_efficient.callbacks import GradientCheck
 from hf_efficient.errors import TrainingCheckError
 
 has_avx512bf16 = pytest.importorskip("bitsandbytes").functional.has_avx512bf16()
-needs_repacking = pytest.mark.skipif(
-    not has_avx512bf16, reason="this CPU has no AVX512-BF16: nothing is repacked"
-)
+needs_repacking = pytest.mark.skipif(not has_avx512bf16, reason="this CPU has no AVX512-BF16: nothing is repacked")
 
 
 def first_look(model):
@@ -62,9 +60,7 @@ def test_without_guard_and_check_the_gradient_is_lost_in_silence(tiny_dir, tmp_p
     disable_guard(monkeypatch)
     runs = []
     for look in (False, True):
-        trainer = causal_trainer(
-            EfficientTrainer, tiny_dir, tmp_path, "qlora", mixin={"check_gradients": False}
-        )
+        trainer = causal_trainer(EfficientTrainer, tiny_dir, tmp_path, "qlora", mixin={"check_gradients": False})
         if look:
             first_look(trainer.model)
         trainer.train()
@@ -107,9 +103,7 @@ class EfficientDPOTrainer(EfficientTrainerMixin, DPOTrainer):
 
 
 @needs_repacking
-def test_a_reference_precomputed_while_the_trainer_is_built_repacks_nothing(
-    tiny_dir, tmp_path, tiny_tokenizer, caplog
-):
+def test_a_reference_precomputed_while_the_trainer_is_built_repacks_nothing(tiny_dir, tmp_path, tiny_tokenizer, caplog):
     trainer = EfficientDPOTrainer(
         model=build_model(tiny_dir, "qlora"),
         args=arguments(tmp_path, DPOConfig, precompute_ref_log_probs=True),
@@ -184,9 +178,7 @@ def test_parameters_without_gradient_are_named(tmp_path):
         assert torch.equal(weight, before[name]), "the check comes before the optimizer's step"
 
 
-@pytest.mark.parametrize(
-    "model", [Chain(Detaching()), Chain(Passing(), unused=True)], ids=["detaching", "unused"]
-)
+@pytest.mark.parametrize("model", [Chain(Detaching()), Chain(Passing(), unused=True)], ids=["detaching", "unused"])
 def test_the_check_can_be_switched_off(tmp_path, model):
     trainer = chain_trainer(EfficientTrainer, tmp_path, model, {"check_gradients": False})
     trainer.train()
@@ -197,9 +189,7 @@ def test_the_check_alone_in_a_plain_trainer(tmp_path):
     check = {"callbacks": [GradientCheck()]}
     chain_trainer(Trainer, tmp_path, Chain(Passing()), check).train()
     with pytest.raises(TrainingCheckError, match=r"unused\.0\.weight"):
-        chain_trainer(
-            Trainer, tmp_path, Chain(Passing(), unused=True), {"callbacks": [GradientCheck()]}
-        ).train()
+        chain_trainer(Trainer, tmp_path, Chain(Passing(), unused=True), {"callbacks": [GradientCheck()]}).train()
 
 
 def test_every_train_call_is_checked_again(tmp_path):
@@ -237,9 +227,7 @@ def test_a_layer_broken_only_in_recomputation_is_named(tmp_path):
             self.broken, self.whole = Detaching(), Passing()
 
         def forward(self, x):
-            return torch.utils.checkpoint.checkpoint(
-                lambda y: self.broken(y) + self.whole(y), x, use_reentrant=True
-            )
+            return torch.utils.checkpoint.checkpoint(lambda y: self.broken(y) + self.whole(y), x, use_reentrant=True)
 
     trainer = chain_trainer(EfficientTrainer, tmp_path, Chain(Checkpointed()), gradient_accumulation_steps=2)
     with pytest.raises(TrainingCheckError, match=r"1 frozen layers .* below: middle\.broken\."):

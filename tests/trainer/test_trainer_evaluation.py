@@ -191,9 +191,7 @@ def test_mode_after_training_is_the_trainers_own(tiny_dir, tmp_path):
     modes = []
     for kind in (Trainer, EfficientTrainer):
         for strategy in ("steps", "no"):
-            trainer = causal_trainer(
-                kind, tiny_dir, tmp_path, eval_rows=4, eval_strategy=strategy, eval_steps=2
-            )
+            trainer = causal_trainer(kind, tiny_dir, tmp_path, eval_rows=4, eval_strategy=strategy, eval_steps=2)
             trainer.train()
             modes.append(trainer.model.training)
     assert modes == [False, True, False, True]

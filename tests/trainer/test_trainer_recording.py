@@ -37,33 +37,25 @@ def test_one_record_per_optimizer_step(tiny_dir, tmp_path):
     trainer = causal_trainer(EfficientTrainer, tiny_dir, tmp_path, max_steps=4, gradient_accumulation_steps=2)
     trainer.train()
     found = records(tmp_path / "efficiency")
-    assert [(r.segment, r.rank, r.step, r.micro_batches) for r in found] == [
-        (0, 0, n, 2) for n in (1, 2, 3, 4)
-    ]
+    assert [(r.segment, r.rank, r.step, r.micro_batches) for r in found] == [(0, 0, n, 2) for n in (1, 2, 3, 4)]
     assert [r.loss for r in found] == losses(trainer)
     assert [r.epoch for r in found] == [2 / 12, 4 / 12, 6 / 12, 8 / 12]
     assert sorted(path.name for path in (tmp_path / "efficiency").iterdir()) == ["steps.jsonl"]
 
 
 def test_tokens_of_an_epoch(tiny_dir, tmp_path):
-    trainer = causal_trainer(
-        EfficientTrainer, tiny_dir, tmp_path, max_steps=-1, num_train_epochs=1, packed=True
-    )
+    trainer = causal_trainer(EfficientTrainer, tiny_dir, tmp_path, max_steps=-1, num_train_epochs=1, packed=True)
     trainer.train()
     total = sum(len(row["input_ids"]) for row in rows(packed=True))
     examples = 2 * len(rows(packed=True))
     found = [record.tokens for record in records(tmp_path / "efficiency")]
     assert sum(tokens.processed for tokens in found) == total
     assert sum(tokens.non_padding for tokens in found) == total
-    assert (
-        sum(tokens.loss_bearing for tokens in found) == total - examples
-    )  # the first of each predicts nothing
+    assert sum(tokens.loss_bearing for tokens in found) == total - examples  # the first of each predicts nothing
 
 
 def test_tokens_of_a_padded_step(tiny_dir, tmp_path):
-    trainer = causal_trainer(
-        EfficientTrainer, tiny_dir, tmp_path, max_steps=1, per_device_train_batch_size=24
-    )
+    trainer = causal_trainer(EfficientTrainer, tiny_dir, tmp_path, max_steps=1, per_device_train_batch_size=24)
     trainer.train()
     lengths = [len(row["input_ids"]) for row in rows()]
     (record,) = records(tmp_path / "efficiency")

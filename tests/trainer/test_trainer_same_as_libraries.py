@@ -40,9 +40,7 @@ def test_efficient_trainer_trains_as_trainer(tiny_dir, tmp_path, method, accumul
     for kind in (Trainer, EfficientTrainer):
         out = tmp_path / kind.__name__
         runs.append(
-            causal_trainer(
-                kind, tiny_dir, out, method, packed, checkpointing, gradient_accumulation_steps=accumulation
-            )
+            causal_trainer(kind, tiny_dir, out, method, packed, checkpointing, gradient_accumulation_steps=accumulation)
         )
         runs[-1].train()
     plain, ours = runs
@@ -51,13 +49,9 @@ def test_efficient_trainer_trains_as_trainer(tiny_dir, tmp_path, method, accumul
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
-@pytest.mark.parametrize(
-    ("accumulation", "checkpointing"), [(1, False), (3, True)], ids=["one", "three-checkpointed"]
-)
+@pytest.mark.parametrize(("accumulation", "checkpointing"), [(1, False), (3, True)], ids=["one", "three-checkpointed"])
 @pytest.mark.parametrize("method", METHODS)
-def test_mixin_trains_as_sft_trainer(
-    tiny_dir, tmp_path, tiny_tokenizer, method, accumulation, checkpointing, packed
-):
+def test_mixin_trains_as_sft_trainer(tiny_dir, tmp_path, tiny_tokenizer, method, accumulation, checkpointing, packed):
     runs = []
     for kind in (SFTTrainer, EfficientSFTTrainer):
         args = arguments(
@@ -98,8 +92,6 @@ def test_mixin_trains_as_reward_trainer(tmp_path, tiny_tokenizer):
     for kind in (RewardTrainer, EfficientRewardTrainer):
         args = arguments(tmp_path / kind.__name__, RewardConfig, gradient_accumulation_steps=2)
         data = Dataset.from_list(preference_rows())
-        runs.append(
-            kind(model=reward_model(), args=args, train_dataset=data, processing_class=tiny_tokenizer)
-        )
+        runs.append(kind(model=reward_model(), args=args, train_dataset=data, processing_class=tiny_tokenizer))
         runs[-1].train()
     assert_same_run(runs[1], runs[0])

@@ -155,9 +155,7 @@ def assert_same_run(trainer: Any, other: Any) -> None:
 
 
 def preference_rows(count: int = 12) -> list[dict[str, str]]:
-    return [
-        {"prompt": f"{i} + 1 =", "chosen": f" {i + 1}.", "rejected": f" {i}, I think."} for i in range(count)
-    ]
+    return [{"prompt": f"{i} + 1 =", "chosen": f" {i + 1}.", "rejected": f" {i}, I think."} for i in range(count)]
 
 
 def reward_model() -> Any:

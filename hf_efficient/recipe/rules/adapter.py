@@ -15,9 +15,7 @@ def quantization_needs_qlora(settings: Settings) -> list[Contradiction]:
         return []
     bits = adapter.quantization.bits
     if adapter.method == "full":
-        message = (
-            f"is {bits}-bit, but `adapter.method: full` trains all weights; {bits}-bit weights cannot train."
-        )
+        message = f"is {bits}-bit, but `adapter.method: full` trains all weights; {bits}-bit weights cannot train."
     else:
         message = f"is {bits}-bit, but `adapter.method: lora` trains on a base that is not quantized."
     return [("adapter.quantization", message, "Write `adapter.method: qlora`, or remove the quantization.")]

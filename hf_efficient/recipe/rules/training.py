@@ -14,9 +14,7 @@ def one_half_precision(settings: Settings) -> list[Contradiction]:
     for suffix in ("", "_full_eval"):
         if settings.train(f"bf16{suffix}") and settings.train(f"fp16{suffix}"):
             message = f"is true, and so is `train.bf16{suffix}`."
-            found.append(
-                (f"train.fp16{suffix}", message, "Keep one: bf16 where the device has it, else fp16.")
-            )
+            found.append((f"train.fp16{suffix}", message, "Keep one: bf16 where the device has it, else fp16."))
     return found
 
 
@@ -44,9 +42,7 @@ def checkpointing_arguments_need_checkpointing(settings: Settings) -> list[Contr
     ]
 
 
-@reads(
-    "train.dataloader_num_workers", "train.dataloader_prefetch_factor", "train.dataloader_persistent_workers"
-)
+@reads("train.dataloader_num_workers", "train.dataloader_prefetch_factor", "train.dataloader_persistent_workers")
 def loader_options_need_workers(settings: Settings) -> list[Contradiction]:
     """torch's DataLoader refuses options of its workers where it has none."""
     if settings.train("dataloader_num_workers") != 0:
