@@ -50,14 +50,14 @@ def plain_losses(adapter: Path, examples: int = 48) -> tuple[float, float]:
     from peft import AutoPeftModelForCausalLM
     from transformers import AutoTokenizer
 
-    from hf_efficient.data.docstrings import load_docstring_chats
+    from hf_efficient.data.docstrings import docstring_split
 
     model = AutoPeftModelForCausalLM.from_pretrained(adapter).eval()
     tokenizer = AutoTokenizer.from_pretrained(adapter)
     total = {"with": 0.0, "without": 0.0}
     count = 0
-    for row in load_docstring_chats("eval")[:examples]:
-        chat = row["messages"] if "messages" in row else row["prompt"] + row["completion"]
+    for row in docstring_split("eval")[:examples]:
+        chat = row["prompt"] + row["completion"]
         prompt = tokenizer.apply_chat_template(chat[:-1], add_generation_prompt=True, return_dict=True)["input_ids"]
         ids = torch.tensor([tokenizer.apply_chat_template(chat, return_dict=True)["input_ids"][:256]])
         labels = ids.clone()

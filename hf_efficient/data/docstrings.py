@@ -29,7 +29,7 @@ __all__ = [
     "split_of",
 ]
 
-ALGORITHM_VERSION = 1
+ALGORITHM_VERSION = 2
 """Raised whenever the same sources would give other examples; part of the key of the tokenised cache."""
 
 SPLITS = ("train", "eval")
@@ -73,7 +73,7 @@ def build_docstring_chats(root: Path | None = None) -> list[dict[str, Any]]:
         root: folder of the sources; default: the standard library of the running Python.
 
     Returns:
-        Dicts with ``messages`` (a user and an assistant message), ``module``, ``qualname`` and ``split``. No
+        Dicts with ``prompt`` (a user message), ``completion`` (an assistant message), ``module``, ``qualname`` and ``split``. No
         two have the same docstring, compared without case, punctuation and white space.
     """
     root = Path(sysconfig.get_paths()["stdlib"]) if root is None else root
@@ -200,10 +200,8 @@ def _chat(found: _Found) -> dict[str, Any]:
     place = f"in the Python module {found.module}"
     request = f"Write the docstring of this {found.kind}{owner} {place}:\n\n{found.head}"
     return {
-        "messages": [
-            {"role": "user", "content": request},
-            {"role": "assistant", "content": found.docstring},
-        ],
+        "prompt": [{"role": "user", "content": request}],
+        "completion": [{"role": "assistant", "content": found.docstring}],
         "module": found.module,
         "qualname": found.qualname,
         "split": split_of(found.module, found.qualname),

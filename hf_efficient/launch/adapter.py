@@ -72,9 +72,10 @@ def _check_modules_to_save(model: PreTrainedModel, section: AdapterSection) -> N
     names = {name.rsplit(".", 1)[-1] for name, _ in model.named_modules() if name}
     missing = sorted(set(section.modules_to_save) - names)
     if missing:
+        usual = sorted(names & {"embed_tokens", "lm_head", "norm"}) or sorted(names)[:8]
         raise ModelError(
             f"adapter.modules_to_save: the model has no module {', '.join(missing)}. "
-            f"Among its modules are: {', '.join(sorted(names & {'embed_tokens', 'lm_head', 'norm'}) or sorted(names)[:8])}."
+            f"Among its modules are: {', '.join(usual)}."
         )
 
 

@@ -86,7 +86,7 @@ def tree(tmp_path: Path) -> Path:
 
 def test_a_made_up_tree_gives_exactly_these_examples(tree):
     pairs = [
-        (chat["module"], chat["qualname"], chat["messages"][0]["content"], chat["messages"][1]["content"])
+        (chat["module"], chat["qualname"], chat["prompt"][0]["content"], chat["completion"][0]["content"])
         for chat in build_docstring_chats(tree)
     ]
     request = "Write the docstring of this {} in the Python module {}:\n\n{}"
@@ -147,7 +147,7 @@ def test_a_made_up_tree_gives_exactly_these_examples(tree):
             "Live one level further down.",
         ),
     ]
-    assert {message["role"] for chat in build_docstring_chats(tree) for message in chat["messages"]} == {
+    assert {message["role"] for chat in build_docstring_chats(tree) for message in chat["prompt"] + chat["completion"]} == {
         "user",
         "assistant",
     }
@@ -157,7 +157,7 @@ def test_a_long_docstring_is_cut_between_paragraphs(tmp_path):
     body = "\n\n".join(f"    Paragraph {i} " + "word " * 30 + "end." for i in range(5))
     (tmp_path / "m.py").write_text(f'def f():\n    """\n{body}\n    """\n')
     [chat] = build_docstring_chats(tmp_path)
-    assert [part[:11] for part in chat["messages"][1]["content"].split("\n\n")] == [
+    assert [part[:11] for part in chat["completion"][0]["content"].split("\n\n")] == [
         "Paragraph 0",
         "Paragraph 1",
         "Paragraph 2",
@@ -176,7 +176,7 @@ def test_the_split_is_by_full_name_alone():
 
 def test_the_standard_library_gives_thousands_of_distinct_examples():
     chats = docstring_split("train") + docstring_split("eval")
-    answers = [chat["messages"][1]["content"] for chat in chats]
+    answers = [chat["completion"][0]["content"] for chat in chats]
     assert len(chats) > 2000
     assert len({answer.casefold() for answer in answers}) == len(chats)
     assert all(20 <= len(answer) <= 600 and ">>>" not in answer for answer in answers)
@@ -188,7 +188,7 @@ def test_the_sides_share_no_definition_and_no_docstring():
     assert 0.03 < len(evaluation) / (len(train) + len(evaluation)) < 0.07
     for name in (
         lambda chat: (chat["module"], chat["qualname"]),
-        lambda chat: chat["messages"][1]["content"],
+        lambda chat: chat["completion"][0]["content"],
     ):
         assert {name(chat) for chat in train} & {name(chat) for chat in evaluation} == set()
 
