@@ -139,7 +139,7 @@ def tokenizer_identity(tokenizer: PreTrainedTokenizerBase) -> str:
     else:
         rules = json.loads(backend.to_str())
         for state in ("truncation", "padding"):  # left behind by the last call, not part of what it is
-            pass
+            rules.pop(state, None)
     special = {name: str(token) for name, token in tokenizer.special_tokens_map.items() if name != "pad_token"}
     flags = {
         name: getattr(tokenizer, name, None) for name in ("add_bos_token", "add_eos_token", "split_special_tokens")

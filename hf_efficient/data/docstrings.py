@@ -73,8 +73,8 @@ def build_docstring_chats(root: Path | None = None) -> list[dict[str, Any]]:
         root: folder of the sources; default: the standard library of the running Python.
 
     Returns:
-        Dicts with ``prompt`` (a user message), ``completion`` (an assistant message), ``module``, ``qualname`` and ``split``. No
-        two have the same docstring, compared without case, punctuation and white space.
+        Dicts with ``prompt`` (a user message), ``completion`` (an assistant message), ``module``, ``qualname`` and
+        ``split``. No two have the same docstring, compared without case, punctuation and white space.
     """
     root = Path(sysconfig.get_paths()["stdlib"]) if root is None else root
     seen: set[str] = set()

@@ -147,10 +147,20 @@ def test_a_made_up_tree_gives_exactly_these_examples(tree):
             "Live one level further down.",
         ),
     ]
-    assert {message["role"] for chat in build_docstring_chats(tree) for message in chat["prompt"] + chat["completion"]} == {
+    assert {
+        message["role"] for chat in build_docstring_chats(tree) for message in chat["prompt"] + chat["completion"]
+    } == {
         "user",
         "assistant",
     }
+
+
+def test_the_order_is_not_the_file_system_s(tree, monkeypatch):
+    expected = build_docstring_chats(tree)
+    listed = Path.iterdir
+    for reverse in (False, True):
+        monkeypatch.setattr(Path, "iterdir", lambda path, r=reverse: iter(sorted(listed(path), reverse=r)))
+        assert build_docstring_chats(tree) == expected
 
 
 def test_a_long_docstring_is_cut_between_paragraphs(tmp_path):

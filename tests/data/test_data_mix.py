@@ -12,6 +12,8 @@ def test_a_weight_is_how_often_an_epoch_sees_each_example():
     half = weighted(range(10), 0.5, 0)
     assert len(half) == 5
     assert half == sorted(set(half))
+    assert weighted(range(10), 1.7, 0)[:10] == list(range(10))
+    assert len(weighted(range(10), 1.7, 0)) == 17
     more = weighted(range(10), 2.3, 0)
     assert more[:20] == [*range(10), *range(10)]
     assert len(more) == 23

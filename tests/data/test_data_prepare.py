@@ -217,6 +217,10 @@ def test_packs_tell_how_many_examples_bear_no_loss(arguments, tokenizer):
         {"prompt": [user("abc")], "completion": [answer("lost"), user("found")]},
     ]
     assert ours(chats, bare, args).stats.masked == 1
+    stats = ours(chats, bare, arguments(max_length=64)).stats  # not packed: dropped, although nothing is too long
+    assert (stats.examples, stats.dropped_masked, stats.truncated, stats.masked) == (1, 1, 0, 0)
+    stats = ours(chats, bare, arguments(max_length=None)).stats  # TRL keeps it where there is no max_length
+    assert (stats.examples, stats.dropped_masked, stats.masked) == (2, 0, 1)
 
 
 def test_overlong_examples_are_dropped_or_named(arguments, tokenizer):

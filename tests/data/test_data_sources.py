@@ -100,7 +100,7 @@ def test_the_embedded_data_set_has_two_splits():
     [(where, row), *_] = read("builtin:python-docstrings", split="eval")
     assert where == "builtin:python-docstrings, row 1"
     assert row["split"] == "eval"
-    assert [turn["role"] for turn in row["messages"]] == ["user", "assistant"]
+    assert [turn["role"] for turn in row["prompt"] + row["completion"]] == ["user", "assistant"]
 
 
 @pytest.mark.parametrize(
