@@ -47,10 +47,19 @@ class TrainedAdapter:
     def compute_types(self, weights: str) -> tuple[str, ...]:
         """Data types, besides the weights' own, in which the model was computed on ``dequantized``
         weights."""
-        if weights != "dequantized" or self.recipe is None:
+        if weights != "dequantized" or self.rounds_activations:
             return ()
-        section = self.recipe.adapter.quantization or QuantizationSection()
-        return (section.compute_dtype,) if section.bits == 4 else ("int8",)
+        return (self._quantization.compute_dtype,)
+
+    @property
+    def rounds_activations(self) -> bool:
+        """Whether the quantized base rounds what goes through it as well as its weights: LLM.int8()."""
+        return self.quantized and self._quantization.bits == 8
+
+    @property
+    def _quantization(self) -> QuantizationSection:
+        section = self.recipe.adapter.quantization if self.recipe else None
+        return section or QuantizationSection()
 
     def tokenizer_section(self) -> ModelSection:
         """Where to load the tokenizer from: the one saved with the adapter, else the base's."""
