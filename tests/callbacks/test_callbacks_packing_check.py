@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
 from hf_efficient.callbacks.packing_check import PackingCheck, mixing_ratio
 from hf_efficient.errors import TrainingCheckError
@@ -24,7 +24,7 @@ def mixing_attention():
 
     ALL_ATTENTION_FUNCTIONS.register(name, attend)
     yield name
-    del ALL_ATTENTION_FUNCTIONS[name]
+    del AttentionInterface._global_mapping[name]
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
