@@ -169,13 +169,16 @@ def test_a_cache_that_cannot_be_written_is_done_without(chats_jsonl, tmp_path, t
     assert warnings[0].startswith(f"The tokenised data cannot be cached in {tmp_path / 'cache'}: ")
 
 
-def test_the_embedded_docstrings(tmp_path, tokenizer, args):
+def test_the_embedded_docstrings(tmp_path, tokenizer):
+    args = SFTConfig(output_dir="o", use_cpu=True, bf16=False, report_to="none", max_length=4096)
     sources = [{"path": "builtin:python-docstrings"}]
     evaluation = [{"path": "builtin:python-docstrings", "split": "eval"}]
     made = recipe(sources, tmp_path, eval=evaluation, max_train_examples=10, max_eval_examples=5)
     data = build_sft_data(made, tokenizer, args)
     assert data.eval is not None
     assert (len(data.train), len(data.eval), len(data.eval_examples)) == (10, 5, 5)
+    answers = {tokenizer.decode([token for token in row if token != -100]) for row in data.eval["labels"][:]}
+    assert answers == {f"{example['answer']}<|im_end|>\n" for example in data.eval_examples}
     assert build_sft_data(made, tokenizer, args).cached
 
 

@@ -225,11 +225,11 @@ def test_packs_tell_how_many_examples_bear_no_loss(arguments, tokenizer):
 
 def test_overlong_examples_are_dropped_or_named(arguments, tokenizer):
     rows, args = (
-        [{"text": "abc"}, {"text": "abcdefgh"}, {"text": "abcdefghi"}, {"text": "ab"}],
+        [{"text": "abcd"}, {"text": "abcdefgh"}, {"text": "abcdefghi"}, {"text": "ab"}],
         arguments(max_length=5),
     )
     prepared = ours(rows, tokenizer, args, "drop")
-    assert [len(ids) for ids in prepared.dataset["input_ids"][:]] == [4, 3]
+    assert [len(ids) for ids in prepared.dataset["input_ids"][:]] == [5, 3]
     assert (prepared.stats.examples, prepared.stats.dropped_overlong, prepared.stats.truncated) == (2, 2, 0)
     assert prepared.stats.longest == 10
     assert message(rows, tokenizer, args, "error") == (
