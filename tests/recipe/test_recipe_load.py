@@ -88,7 +88,7 @@ train:
         "r.yaml:6: learning_rate: is no key of a recipe. Did you mean `train.learning_rate`?",
         "r.yaml:7: adapter.method: is the text 'qlra', but must be full, lora or qlora. Did you mean qlora?",
         "r.yaml:7: adapter.r: is the number 0, but must be greater than 0.",
-        "r.yaml:7: adapter.alpha: is the text '3', but must be a number. Write 3 without quotes.",
+        "r.yaml:7: adapter.alpha: is the text '3', but must be a whole number. Write 3 without quotes.",
         "r.yaml:7: adapter.dora: is the text 'yes', but must be true or false. Write true or false, without quotes.",
         "r.yaml:7: adapter.target_modules.0: is the number 1, but must be text.",
         "r.yaml:7: adapter.quantization.bits: is the number 5, but must be 4 or 8.",
@@ -109,8 +109,8 @@ train:
 def test_a_base_by_itself_names_the_required_keys(problems):
     assert problems("adapter: {r: 4}\n") == [
         "r.yaml: name: is missing. Add it: Name of the run.",
-        "r.yaml: model: is missing. Add it: it is required.",
-        "r.yaml: data: is missing. Add it: it is required.",
+        "r.yaml: model: is missing. Add it: Which model, and how it is loaded.",
+        "r.yaml: data: is missing. Add it: Training and evaluation data.",
         "r.yaml: output_dir: is missing. Add it: Where everything is written; the records go to OUTPUT_DIR/efficiency.",
     ]
 
@@ -194,7 +194,8 @@ def test_one_wrong_value(problems, flag, problem):
 @pytest.mark.parametrize(
     ("flag", "read"),
     [
-        ("adapter.alpha=3", lambda recipe: (recipe.adapter.alpha, 3.0)),
+        ("adapter.alpha=3", lambda recipe: (recipe.adapter.alpha, 3)),
+        ("adapter.dropout=0", lambda recipe: (recipe.adapter.dropout, 0.0)),
         ("adapter.target_modules=[q_proj]", lambda recipe: (recipe.adapter.target_modules, ["q_proj"])),
         ("distributed.processes=auto", lambda recipe: (recipe.distributed.processes, "auto")),
         ("adapter.quantization=null", lambda recipe: (recipe.adapter.quantization, None)),
