@@ -9,6 +9,7 @@ from pathlib import Path
 
 from hf_efficient.errors import HfEfficientError
 from hf_efficient.launch.flags import STATUS_FILE, parse_flags
+from hf_efficient.launch.offline import go_offline_without_hub
 from hf_efficient.launch.quiet import quieten_libraries
 from hf_efficient.recipe.load import load_recipe
 
@@ -24,6 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         recipe = load_recipe(flags.recipe, flags.overrides)
         quieten_libraries(debug=flags.debug)
+        go_offline_without_hub(recipe)
         from hf_efficient.launch.run import run_recipe
         from hf_efficient.launch.terminal import TerminalListener
 

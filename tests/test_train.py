@@ -55,7 +55,14 @@ def test_both_commands_and_python_give_the_same_run(recipe, tmp_path):
 
     outputs = [tmp_path / name for name in ("accelerate", "command", "python")]
     launch = run(
-        "accelerate", "launch", "--quiet", "-m", "hf_efficient.train", str(recipe), f"output_dir={outputs[0]}", cwd=tmp_path
+        "accelerate",
+        "launch",
+        "--quiet",
+        "-m",
+        "hf_efficient.train",
+        str(recipe),
+        f"output_dir={outputs[0]}",
+        cwd=tmp_path,
     )
     assert launch.returncode == 0, launch.stderr
     command = run("hf-efficient", "train", str(recipe), f"output_dir={outputs[1]}", cwd=tmp_path)
@@ -76,7 +83,7 @@ def test_both_commands_and_python_give_the_same_run(recipe, tmp_path):
     printed = next(line for line in command.stdout.splitlines() if line.startswith("$ "))
     assert printed == (
         "$ accelerate launch --quiet --num_machines=1 --num_processes=1 --mixed_precision=no --dynamo_backend=no "
-        f"-m hf_efficient.train {recipe} output_dir={outputs[1]}"
+        f"--num_cpu_threads_per_process=1 -m hf_efficient.train {recipe} output_dir={outputs[1]}"
     )
 
 

@@ -28,7 +28,7 @@ def train(
 
     Example: hf-efficient train quickstart/qlora train.learning_rate=1e-4
     """
-    from hf_efficient.hardware.devices import accelerator_count
+    from hf_efficient.hardware.devices import accelerator_count, thread_count
     from hf_efficient.launch.command import accelerate_command, printable
     from hf_efficient.launch.flags import parse_flags
     from hf_efficient.recipe.load import load_recipe
@@ -37,8 +37,10 @@ def train(
     tail = [*(overrides or []), *switches]
     flags = parse_flags([recipe, *tail])
     resolved = load_recipe(flags.recipe, flags.overrides)
-    needs_count = resolved.distributed.processes == "auto"
-    command = accelerate_command(resolved, recipe, tail, device_count=accelerator_count() if needs_count else 0)
+    automatic = resolved.distributed.processes == "auto"
+    command = accelerate_command(
+        resolved, recipe, tail, device_count=accelerator_count() if automatic else 0, cores=thread_count()
+    )
     print(f"$ {printable(command)}", flush=True)
     if dry_run:
         return

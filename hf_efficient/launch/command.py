@@ -15,7 +15,7 @@ __all__ = ["accelerate_command", "printable"]
 
 
 def accelerate_command(
-    recipe: Recipe, recipe_argument: str, overrides: Sequence[str], *, device_count: int
+    recipe: Recipe, recipe_argument: str, overrides: Sequence[str], *, device_count: int, cores: int
 ) -> list[str]:
     """The command ``accelerate launch ... -m hf_efficient.train RECIPE a.b=value ...``.
 
@@ -26,6 +26,8 @@ def accelerate_command(
         recipe_argument: the recipe as the user wrote it.
         overrides: the overrides and flags as the user wrote them.
         device_count: accelerators of this machine, for ``distributed.processes: auto``.
+        cores: processor cores that this process may use; the processes share them. accelerate would give each one
+            thread, and a CPU then trains at the speed of one core.
     """
     processes = recipe.distributed.processes
     count = max(1, device_count) if processes == "auto" else processes
@@ -37,6 +39,7 @@ def accelerate_command(
         f"--num_processes={count}",
         f"--mixed_precision={_precision(recipe)}",
         "--dynamo_backend=no",
+        f"--num_cpu_threads_per_process={max(1, cores // count)}",
     ]
     if count > 1:
         command.append("--multi_gpu")

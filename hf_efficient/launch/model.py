@@ -21,7 +21,7 @@ _Loaded = TypeVar("_Loaded")
 
 
 def load_tokenizer(model: ModelSection, train: Mapping[str, Any]) -> PreTrainedTokenizerBase:
-    """The model's tokenizer, with the chat template that ``train.chat_template_path`` names, where it names one.
+    """The model's tokenizer, with the chat template and the end-of-sequence token that ``train`` names, if any.
 
     Raises:
         ModelError: the tokenizer cannot be found or read.
@@ -36,7 +36,18 @@ def load_tokenizer(model: ModelSection, train: Mapping[str, Any]) -> PreTrainedT
         lambda: AutoTokenizer.from_pretrained(source.location, **_common(model, source)),
     )
     apply_recipe_chat_template(tokenizer, train.get("chat_template_path"))
+    _apply_eos_token(tokenizer, train.get("eos_token"))
     return tokenizer
+
+
+def _apply_eos_token(tokenizer: PreTrainedTokenizerBase, eos_token: str | None) -> None:
+    if eos_token is None:
+        return
+    if eos_token not in tokenizer.get_vocab():
+        raise ModelError(
+            f"train.eos_token: {eos_token!r} is no token of this tokenizer; write one that is, or leave it out."
+        )
+    tokenizer.eos_token = eos_token
 
 
 def load_dense_base(model: ModelSection) -> PreTrainedModel:

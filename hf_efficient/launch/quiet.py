@@ -19,7 +19,13 @@ def quieten_libraries(*, debug: bool) -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     # bitsandbytes looks for an optional CPU kernel package and reports its absence; transformers reports special
     # tokens that it aligns; both are as intended here.
-    for name in ("bitsandbytes", "transformers.trainer", "accelerate", "torch.utils.checkpoint"):
+    for name in (
+        "bitsandbytes",
+        "transformers.trainer",
+        "transformers.integrations.bitsandbytes",
+        "accelerate",
+        "torch.utils.checkpoint",
+    ):
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", category=FutureWarning)
     warnings.filterwarnings(

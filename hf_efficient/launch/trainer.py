@@ -34,6 +34,8 @@ def sft_trainer(
     args.remove_unused_columns = False
     model.config.get_text_config().pad_token_id = tokenizer.pad_token_id
     model.generation_config.pad_token_id = tokenizer.pad_token_id
+    if args.eos_token is not None:
+        _stop_at(model, tokenizer.eos_token_id)
     names = [name for name in recipe.evaluate.metrics if name != "exact_match"]
     compute_metrics, preprocess = make_compute_metrics(names) if names and data.eval is not None else (None, None)
     if compute_metrics is None:
@@ -52,6 +54,15 @@ def sft_trainer(
         extra_evaluators=answers,
         **_instrumentation(recipe),
     )
+
+
+def _stop_at(model: PreTrainedModel | PeftModel, token: int) -> None:
+    """Make a token end a generation, beside those that do already, as ``SFTTrainer`` does."""
+    model.config.get_text_config().eos_token_id = token
+    known = model.generation_config.eos_token_id
+    others = [] if known is None else [known] if isinstance(known, int) else list(known)
+    if token not in others:
+        model.generation_config.eos_token_id = [token, *others]
 
 
 def dpo_trainer(

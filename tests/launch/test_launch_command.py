@@ -24,10 +24,10 @@ def _plain_accelerate(monkeypatch):
 
 
 def test_one_process():
-    got = accelerate_command(recipe(), "r.yaml", ["a.b=1 2", "--resume"], device_count=0)
+    got = accelerate_command(recipe(), "r.yaml", ["a.b=1 2", "--resume"], device_count=0, cores=6)
     assert printable(got) == (
         "accelerate launch --quiet --num_machines=1 --num_processes=1 --mixed_precision=bf16 --dynamo_backend=no "
-        "-m hf_efficient.train r.yaml 'a.b=1 2' --resume"
+        "--num_cpu_threads_per_process=6 -m hf_efficient.train r.yaml 'a.b=1 2' --resume"
     )
 
 
@@ -36,12 +36,13 @@ def test_one_process():
     [({"fp16": True}, "fp16"), ({"bf16": False}, "no"), ({"bf16": True}, "bf16"), ({}, "bf16")],
 )
 def test_the_precision_is_the_training_arguments(train, precision):
-    assert f"--mixed_precision={precision}" in accelerate_command(recipe(**train), "r", [], device_count=0)
+    assert f"--mixed_precision={precision}" in accelerate_command(recipe(**train), "r", [], device_count=0, cores=2)
 
 
 def test_processes_named_and_automatic():
-    assert "--multi_gpu" not in accelerate_command(recipe("auto"), "r", [], device_count=0)
-    four = accelerate_command(recipe("auto"), "r", [], device_count=4)
+    assert "--multi_gpu" not in accelerate_command(recipe("auto"), "r", [], device_count=0, cores=2)
+    four = accelerate_command(recipe("auto"), "r", [], device_count=4, cores=9)
     assert "--num_processes=4" in four
     assert "--multi_gpu" in four
-    assert "--num_processes=2" in accelerate_command(recipe(2), "r", [], device_count=8)
+    assert "--num_cpu_threads_per_process=2" in four
+    assert "--num_processes=2" in accelerate_command(recipe(2), "r", [], device_count=8, cores=1)

@@ -58,6 +58,13 @@ def test_a_broken_checkpoint_is_no_traceback(tmp_path):
         load_dense_base(ModelSection(id=str(tmp_path)))
 
 
+def test_the_end_of_sequence_token_of_the_recipe(tiny_llama_dir):
+    model = ModelSection(id=str(tiny_llama_dir))
+    assert load_tokenizer(model, {"eos_token": "<|endoftext|>"}).eos_token_id == 0
+    with pytest.raises(ModelError, match=r"train\.eos_token: '</s>' is no token of this tokenizer"):
+        load_tokenizer(model, {"eos_token": "</s>"})
+
+
 def test_the_chat_template_of_the_recipe(tiny_llama_dir, tmp_path):
     model = ModelSection(id=str(tiny_llama_dir))
     path = tmp_path / "t.jinja"
