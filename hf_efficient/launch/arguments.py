@@ -61,5 +61,9 @@ def _check_device(options: dict[str, Any], on_accelerator: bool) -> None:
         )
     if not on_accelerator and options.get("use_liger_kernel"):
         raise SetupError("train.use_liger_kernel: Liger's kernels need a GPU; write `train.use_liger_kernel: false`.")
+    if not on_accelerator and options.get("activation_offloading"):
+        raise SetupError(
+            "train.activation_offloading: on a CPU the activations are in host memory already; leave it out."
+        )
     if not on_accelerator and options.get("tf32"):
         raise SetupError("train.tf32: TF32 is a number format of NVIDIA GPUs from Ampere on; leave it out.")

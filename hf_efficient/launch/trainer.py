@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hf_efficient.callbacks.packing_check import PackingCheck
 from hf_efficient.launch.evaluation import AnswersInEvaluation, early_stopping
+from hf_efficient.launch.sft_fields import OffloadingTrainer, apply_sft_fields, objective
 from hf_efficient.metrics.for_trainer import make_compute_metrics
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.trainer import EfficientTrainer, EfficientTrainerMixin
@@ -40,14 +41,16 @@ def sft_trainer(
     compute_metrics, preprocess = make_compute_metrics(names) if names and data.eval is not None else (None, None)
     if compute_metrics is None:
         args.prediction_loss_only = True
+    apply_sft_fields(model, args)
     packed = args.packing and args.packing_strategy != "wrapped"
-    return EfficientTrainer(
+    return (OffloadingTrainer if args.activation_offloading else EfficientTrainer)(
         model=model,
         args=args,
         data_collator=data.collator,
         train_dataset=data.train,
         eval_dataset=data.eval,
         processing_class=tokenizer,
+        compute_loss_func=objective(args),
         compute_metrics=compute_metrics,
         preprocess_logits_for_metrics=preprocess,
         callbacks=[*early_stopping(recipe.evaluate), *([PackingCheck()] if packed else [])],
