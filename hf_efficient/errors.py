@@ -25,7 +25,14 @@ __all__ = [
     "RecipeError",
     "SetupError",
     "TrainingCheckError",
+    "first_line",
 ]
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of a library's message, or the kind of error where it has none."""
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__
 
 
 class HfEfficientError(Exception):

