@@ -63,12 +63,13 @@ class TerminalListener:
 def _metrics_table(result: RunResult) -> Table:
     table = Table()
     table.add_column("evaluation")
-    for heading in ("before", "after", "change"):
+    for heading in ("before", "after", "change") if result.before else ("after training",):
         table.add_column(heading, justify="right")
     for name, after in result.after.items():
         before = result.before.get(name)
         change = "" if not before else f"{100 * (after - before) / abs(before):+.1f}%"
-        table.add_row(name, "" if before is None else f"{before:.4g}", f"{after:.4g}", change)
+        cells = ["" if before is None else f"{before:.4g}", f"{after:.4g}", change]
+        table.add_row(name, *(cells if result.before else cells[1:2]))
     return table
 
 

@@ -49,3 +49,12 @@ def test_the_results_are_before_after_and_change():
     assert ["exact_match", "", "0.5", ""] in rows
     assert "50 steps, 1 min 01 s in the training loop." in file.getvalue()
     assert "  out  the adapter" in file.getvalue()
+
+
+def test_without_an_evaluation_before_there_is_one_column():
+    shown, file = listener()
+    shown.finished(RunResult(output_dir=Path("out"), steps=1, before={}, after={"loss": 3.0}, train_seconds=1.0))
+    lines = file.getvalue().splitlines()
+    assert [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines if "│" in line] == [["loss", "3"]]
+    assert "after training" in file.getvalue()
+    assert "change" not in file.getvalue()
