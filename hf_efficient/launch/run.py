@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from trl import DPOConfig, SFTConfig
 
+from hf_efficient.callbacks.progress_lines import use_progress_lines
 from hf_efficient.data.build import build_preference_data, build_sft_data
 from hf_efficient.hardware.environment import describe_environment
 from hf_efficient.launch.adapter import add_adapter
@@ -138,6 +139,7 @@ def _of_all(model: PreTrainedModel | PeftModel, trained: int) -> str:
 
 
 def _train(trainer: Trainer, plan: OutputPlan, listener: RunListener) -> float:
+    use_progress_lines(trainer)
     start = f"on from {plan.checkpoint.name}" if plan.checkpoint else "from the first step"
     listener.stage("Training", f"{start}, to {plan.directory}")
     output = trainer.train(resume_from_checkpoint=str(plan.checkpoint) if plan.checkpoint else None)
