@@ -19,6 +19,7 @@ from hf_efficient.launch.card import write_model_card
 from hf_efficient.launch.data_remarks import remarks
 from hf_efficient.launch.evaluation import AnswersInEvaluation, answer_evaluators
 from hf_efficient.launch.faults import explained_faults
+from hf_efficient.launch.finished import is_finished, load_finished
 from hf_efficient.launch.listener import RunListener, RunResult, SilentListener
 from hf_efficient.launch.lock import locked
 from hf_efficient.launch.merge import merge_run
@@ -74,9 +75,10 @@ def _run(recipe: Recipe, args: SFTConfig | DPOConfig, plan: OutputPlan, listener
         if args.process_index == 0:
             clear_output(plan)
             write_resolved_recipe(plan.directory, recipe, machine)
-    train_seconds = _train(built.trainer, plan, listener)
+    train_seconds = _train(recipe, built.trainer, plan, listener)
+    built.trainer.save_model()  # before the last evaluation: bf16_full_eval casts the weights in place
     after = _evaluate_at_end(recipe, built, listener)
-    result = _save(recipe, built.trainer, after, train_seconds, listener)
+    result = _conclude(recipe, built.trainer, after, train_seconds, listener)
     if args.process_index == 0:
         write_model_card(plan.directory, recipe, _results(result), machine, built.data_summary)
     listener.finished(result)
@@ -138,8 +140,12 @@ def _of_all(model: PreTrainedModel | PeftModel, trained: int) -> str:
     return f", {share(trained / total)} of {count(total)}" if total > trained else ""
 
 
-def _train(trainer: Trainer, plan: OutputPlan, listener: RunListener) -> float:
+def _train(recipe: Recipe, trainer: Trainer, plan: OutputPlan, listener: RunListener) -> float:
     use_progress_lines(trainer)
+    if plan.checkpoint is not None and is_finished(plan.checkpoint, recipe):
+        listener.stage("Training", f"{plan.checkpoint.name} is the end of the run: nothing is left to train")
+        load_finished(trainer, plan.checkpoint)
+        return 0.0
     start = f"on from {plan.checkpoint.name}" if plan.checkpoint else "from the first step"
     listener.stage("Training", f"{start}, to {plan.directory}")
     output = trainer.train(resume_from_checkpoint=str(plan.checkpoint) if plan.checkpoint else None)
@@ -160,11 +166,10 @@ def _evaluate_at_end(recipe: Recipe, built: _Built, listener: RunListener) -> di
     return _metrics(trainer.evaluate())
 
 
-def _save(
+def _conclude(
     recipe: Recipe, trainer: Trainer, after: Mapping[str, float], train_seconds: float, listener: RunListener
 ) -> RunResult:
     directory = Path(recipe.output_dir).expanduser()
-    trainer.save_model()
     trainer.save_state()
     first = _evaluations(trainer)[:1]
     result = RunResult(
