@@ -21,7 +21,11 @@ DPO = "method=dpo"
         ),
         (["train.do_eval=true"], "train.do_eval", "has no effect: it is read by example scripts only. Remove it."),
         (
-            ["train.metric_for_best_model=eval_perplexity", "train.greater_is_better=true"],
+            [
+                "train.metric_for_best_model=eval_perplexity",
+                "train.greater_is_better=true",
+                "evaluate.metrics=[perplexity]",
+            ],
             "train.greater_is_better",
             "is true, but the best perplexity is the lowest. Remove it.",
         ),
