@@ -12,7 +12,6 @@ import copy
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal, cast
-from unittest import mock
 
 import datasets
 import jinja2
@@ -24,6 +23,7 @@ from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
 from hf_efficient.data.kinds import Kind
 from hf_efficient.data.progress import progress_bars
+from hf_efficient.data.replaced import replaced
 from hf_efficient.data.stats import DataStats, lengths, loss_bearing
 from hf_efficient.data.tokenizer_checks import check_tokenizer, set_pad_token, training_template
 from hf_efficient.errors import DataError
@@ -53,7 +53,7 @@ class _Preparation(SFTTrainer):
     def run(self, dataset: datasets.Dataset, args: SFTConfig, packing: bool, name: str) -> datasets.Dataset:
         # TRL lets one process after the other through with barriers; we decide that for the whole build, and
         # a barrier in here would wait for processes that never come.
-        with mock.patch.object(sft_trainer, "global_then_local_main_first", nullcontext):
+        with replaced(sft_trainer, "global_then_local_main_first", nullcontext):
             return self._prepare_dataset(dataset, self._tokenizer, args, packing, None, name)
 
 
