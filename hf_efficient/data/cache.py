@@ -40,7 +40,7 @@ __all__ = [
     "tokenizer_identity",
 ]
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Raised whenever the same inputs would be prepared differently, or an entry is laid out differently."""
 
 _LOGGER = logging.getLogger(__name__)

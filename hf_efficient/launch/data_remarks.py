@@ -29,6 +29,11 @@ def remarks(stats: DataStats, max_length: int | None) -> list[str]:
         )
     if stats.dropped_masked:
         lines.append(f"{count(stats.dropped_masked)} examples are left out: after cutting, no token bears loss")
-    if stats.masked:
+    if stats.empty:
+        are = "example is" if stats.empty == 1 else "examples are"
+        lines.append(f"{count(stats.empty)} {are} empty: a blank text, completion or last answer")
+    if stats.masked == 1:
+        lines.append("1 example has no token that bears loss: it costs time and teaches nothing")
+    elif stats.masked:
         lines.append(f"{count(stats.masked)} examples have no token that bears loss: they cost time and teach nothing")
     return lines
