@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import datasets
@@ -122,7 +122,7 @@ def _build(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, args: SFTConfig, 
     return Entry(
         train=train.dataset,
         eval=None if evaluation is None else evaluation.dataset,
-        stats=train.stats,
+        stats=replace(train.stats, small_sources=raw.small_sources),
         eval_stats=None if evaluation is None else evaluation.stats,
         eval_examples=_for_generation(raw, recipe.evaluate.generate.examples, args.seed),
     )

@@ -90,8 +90,7 @@ def open_source(section: SourceSection, key: str) -> Source:
     try:
         return _local_or_hub(section, key, path)
     except OSError as error:
-        where = error.filename or section.path
-        raise DataError(f"{key}.path: {where}: cannot be read: {error.strerror or error}.") from error
+        raise DataError(f"{key}.path: {section.path}: cannot be read: {error.strerror or error}.") from error
 
 
 def _local_or_hub(section: SourceSection, key: str, path: Path) -> Source:

@@ -34,6 +34,8 @@ class DataStats:
         fill_rate: share of the packs' places (packs times max_length) that hold a token; None where it is not
             packed.
         empty: examples whose text, completion or last answer is blank, before any is left out.
+        small_sources: of the training data: sources of which fewer than ten examples are in it, by their keys in
+            the recipe (``data.train.0``), with the number; None where there is none.
         largest_token_id: which the model's embedding must have a row for; -1 where there is no token.
     """
 
@@ -48,6 +50,7 @@ class DataStats:
     packs: int | None = None
     fill_rate: float | None = None
     empty: int = 0
+    small_sources: dict[str, int] | None = None
     largest_token_id: int = -1
 
 

@@ -36,4 +36,6 @@ def remarks(stats: DataStats, max_length: int | None) -> list[str]:
         lines.append("1 example has no token that bears loss: it costs time and teaches nothing")
     elif stats.masked:
         lines.append(f"{count(stats.masked)} examples have no token that bears loss: they cost time and teach nothing")
+    for source, number in (stats.small_sources or {}).items():
+        lines.append(f"{source} contributes only {number} {'example' if number == 1 else 'examples'}")
     return lines

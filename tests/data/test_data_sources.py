@@ -282,7 +282,7 @@ def test_a_file_that_may_not_be_read(name, tmp_path, monkeypatch):
 
 def test_a_path_that_is_too_long():
     name = f"./{'x' * 300}.jsonl"
-    assert message(name) == f"data.train.0.path: {name[2:]}: cannot be read: File name too long."
+    assert message(name) == f"data.train.0.path: {name}: cannot be read: File name too long."
 
 
 def test_an_unknown_user_s_home():

@@ -33,3 +33,10 @@ def test_examples_that_teach_nothing():
 def test_empty_examples():
     assert remarks(replace(PLAIN, empty=2), 64) == ["2 examples are empty: a blank text, completion or last answer"]
     assert remarks(replace(PLAIN, empty=1), 64) == ["1 example is empty: a blank text, completion or last answer"]
+
+
+def test_sources_that_contribute_little():
+    assert remarks(replace(PLAIN, small_sources={"data.train.0": 9, "data.train.2": 1}), 64) == [
+        "data.train.0 contributes only 9 examples",
+        "data.train.2 contributes only 1 example",
+    ]
