@@ -25,7 +25,7 @@ from hf_efficient.data.kinds import Kind, is_empty
 from hf_efficient.data.progress import progress_bars
 from hf_efficient.data.replaced import replaced
 from hf_efficient.data.stats import DataStats, largest_token_id, lengths, loss_bearing
-from hf_efficient.data.tokenizer_checks import check_tokenizer, set_pad_token, training_template
+from hf_efficient.data.tokenizer_checks import check_tokenizer, refused_chat, set_pad_token, training_template
 from hf_efficient.errors import DataError
 
 __all__ = ["Prepared", "build_collator", "completion_only", "is_packed", "prepare"]
@@ -108,7 +108,7 @@ def prepare(
         DataError: the tokenizer lacks what the data need, an example is too long and ``overlong`` is
             ``error``, all examples are empty, or no example with a token that bears loss is left.
     """
-    check_tokenizer(tokenizer, kind)
+    check_tokenizer(tokenizer, kind, args)
     packing = is_packed(args, name)
     _check_lengths(args, packing)
     empty = _count_empty(examples, name)
@@ -150,8 +150,7 @@ def _tokenise(preparation: _Preparation, examples: datasets.Dataset, args: SFTCo
     try:
         tokenised = preparation.run(examples, settings, False, name)
     except jinja2.TemplateError as error:
-        where = _first_failing(preparation, examples)
-        raise DataError(f"{where}: the chat template refuses this chat: {error}.") from error
+        raise refused_chat(examples, preparation._tokenizer, preparation.chat_template, error) from error
     except RuntimeError as error:
         if "assistant_only_loss" not in str(error):
             raise
@@ -161,16 +160,6 @@ def _tokenise(preparation: _Preparation, examples: datasets.Dataset, args: SFTCo
             "template's {% generation %} markers. Mend the template, or use train.completion_only_loss: true."
         ) from error
     return tokenised.select_columns(["input_ids", "labels", "where"])
-
-
-def _first_failing(preparation: _Preparation, examples: datasets.Dataset) -> str:
-    for row in examples:
-        chat = row["messages"] if "messages" in row else row["prompt"] + row["completion"]
-        try:
-            preparation._tokenizer.apply_chat_template(chat, tokenize=False, chat_template=preparation.chat_template)
-        except jinja2.TemplateError:
-            return str(row["where"])
-    return "a prompt"
 
 
 def _apply_overlong(

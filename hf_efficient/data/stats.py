@@ -54,9 +54,9 @@ class DataStats:
     largest_token_id: int = -1
 
 
-def lengths(dataset: datasets.Dataset) -> npt.NDArray[np.int64]:
-    """Tokens per row (``input_ids``), shape (rows,)."""
-    parts = [_sizes(table["input_ids"]) for table in _tables(dataset, ["input_ids"])]
+def lengths(dataset: datasets.Dataset, column: str = "input_ids") -> npt.NDArray[np.int64]:
+    """Tokens per row, shape (rows,)."""
+    parts = [_sizes(table[column]) for table in _tables(dataset, [column])]
     return np.concatenate([_NOTHING, *parts])
 
 

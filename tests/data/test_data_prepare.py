@@ -215,7 +215,7 @@ def test_packs_tell_how_many_examples_bear_no_loss(arguments, tokenizer):
     args = arguments(packing=True, max_length=8)
     assert ours(rows, tokenizer, args).stats.masked == 0
     bare = copy.deepcopy(tokenizer)
-    bare.chat_template = "{% for m in messages if m['role'] == 'user' %}{{ m['content'] }}{% endfor %}"
+    bare.chat_template = "{% for m in messages if m['content'] != 'lost' %}{{ m['content'] }}{% endfor %}"
     chats = [
         {"prompt": [user("abc")], "completion": [answer("lost")]},
         {"prompt": [user("abc")], "completion": [answer("lost"), user("found")]},
@@ -318,7 +318,7 @@ def test_max_length_too_small(arguments, tokenizer):
 
 
 def test_all_labels_masked(arguments, tokenizer):
-    tokenizer.chat_template = "{% for m in messages if m['role'] == 'user' %}{{ m['content'] }}{% endfor %}"
+    tokenizer.chat_template = "{% for m in messages if m['content'] != 'lost' %}{{ m['content'] }}{% endfor %}"
     rows = [{"prompt": [user("abc")], "completion": [answer("lost")]}] * 2
     for settings in ({}, {"max_length": None}, {"packing": True}):
         assert message(rows, tokenizer, arguments(**settings), name="eval") == (
@@ -334,6 +334,20 @@ def test_no_chat_template(arguments, tokenizer):
         "train.chat_template_path to a .jinja "
         "file or to a model whose template to take, or use plain text."
     )
+    assert ours(examples("text"), tokenizer, arguments()).stats.examples == 12
+
+
+@pytest.mark.parametrize(
+    "template", ["hello", "{% for m in messages if m['role'] == 'user' %}{{ m.content }}{% endfor %}"]
+)
+def test_a_chat_template_that_prints_no_answer(template, arguments, tokenizer):
+    tokenizer.chat_template = template
+    for kind in ("messages", "chat_pair"):
+        assert message(examples(kind), tokenizer, arguments()) == (
+            "The tokenizer (unnamed) has a chat template that does not print the content of the assistant's messages, "
+            "so there is nothing to learn from. Set train.chat_template_path to a .jinja file or to a model whose "
+            "template to take, or use plain text."
+        )
     assert ours(examples("text"), tokenizer, arguments()).stats.examples == 12
 
 

@@ -2,8 +2,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from datasets import Dataset
+
+from hf_efficient.data.build import PreferenceData
 from hf_efficient.data.stats import DataStats
-from hf_efficient.launch.data_remarks import remarks
+from hf_efficient.launch.data_remarks import preference_remarks, remarks
 
 PLAIN = DataStats(
     examples=40,
@@ -39,4 +42,13 @@ def test_sources_that_contribute_little():
     assert remarks(replace(PLAIN, small_sources={"data.train.0": 9, "data.train.2": 1}), 64) == [
         "data.train.0 contributes only 9 examples",
         "data.train.2 contributes only 1 example",
+    ]
+
+
+def test_preference_pairs():
+    nothing = Dataset.from_list([])
+    assert preference_remarks(PreferenceData(nothing, None, 0, 0, None, 3), 8) == []
+    assert preference_remarks(PreferenceData(nothing, None, 1, 0, {"data.train.1": 2}, 3), 8) == [
+        "1 pair is left out: the prompt alone fills train.max_length 8",
+        "data.train.1 contributes only 2 examples",
     ]
