@@ -16,7 +16,7 @@ from hf_efficient.hardware.environment import describe_environment
 from hf_efficient.launch.adapter import add_adapter
 from hf_efficient.launch.arguments import training_arguments
 from hf_efficient.launch.card import write_model_card
-from hf_efficient.launch.data_remarks import remarks
+from hf_efficient.launch.data_remarks import preference_remarks, remarks
 from hf_efficient.launch.evaluation import AnswersInEvaluation, answer_evaluators
 from hf_efficient.launch.faults import explained_faults
 from hf_efficient.launch.finished import is_finished, load_finished
@@ -110,10 +110,14 @@ def _build_sft(recipe: Recipe, args: SFTConfig, listener: RunListener) -> _Built
 def _build_dpo(recipe: Recipe, args: DPOConfig, listener: RunListener) -> _Built:
     tokenizer = _tokenizer(recipe, listener)
     listener.stage("Data", ", ".join(source.path for source in recipe.data.train))
-    data = build_preference_data(recipe, args.seed)
+    data = build_preference_data(recipe, tokenizer, args)
     listener.stage("", f"{count(len(data.train))} preference pairs")
+    for line in preference_remarks(data, args.max_length):
+        listener.stage("", line)
     model = _model(recipe, args, listener)
-    return _Built(dpo_trainer(recipe, model, tokenizer, args, data), (), {"examples": len(data.train)})
+    return _Built(
+        dpo_trainer(recipe, model, tokenizer, args, data), (), {"examples": len(data.train), "dropped": data.dropped}
+    )
 
 
 def _tokenizer(recipe: Recipe, listener: RunListener) -> PreTrainedTokenizerBase:

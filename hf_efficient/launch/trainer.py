@@ -15,6 +15,7 @@ from hf_efficient.recipe.schema import Recipe
 from hf_efficient.trainer import EfficientTrainerMixin
 
 if TYPE_CHECKING:
+    from datasets import Dataset
     from peft import PeftModel
     from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer
     from trl import DPOConfig, SFTConfig
@@ -85,7 +86,11 @@ def dpo_trainer(
     from trl import DPOTrainer
 
     class EfficientDPOTrainer(EfficientTrainerMixin, DPOTrainer):
-        pass
+        def _prepare_dataset(self, dataset: Dataset, *args: Any, **settings: Any) -> Dataset:
+            """The rows that ``build_preference_data`` prepared, in the same way, are not prepared again."""
+            if "prompt_ids" in (dataset.column_names or ()):
+                return dataset
+            return super()._prepare_dataset(dataset, *args, **settings)
 
     trainer = EfficientDPOTrainer(
         model=model,
