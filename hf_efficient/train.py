@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hf_efficient.errors import HfEfficientError
+from hf_efficient.hardware.quiet import quieten_libraries
 from hf_efficient.launch.flags import STATUS_FILE, parse_flags
 from hf_efficient.launch.offline import go_offline_without_hub
-from hf_efficient.launch.quiet import quieten_libraries
 from hf_efficient.recipe.load import load_recipe
 
 __all__ = ["main"]

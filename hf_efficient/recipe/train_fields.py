@@ -22,6 +22,7 @@ from typing import Any
 
 from hf_efficient.errors import SetupError
 from hf_efficient.hardware.paths import cache_dir
+from hf_efficient.hardware.quiet import quiet_imports
 
 __all__ = ["CONFIG_CLASSES", "TrainField", "train_fields", "train_versions"]
 
@@ -86,6 +87,7 @@ def train_fields(method: str) -> Mapping[str, TrainField]:
     remembered = _recall(path)
     if remembered is not None:
         return remembered
+    logger.info("Reading the fields of the installed TRL (once per version) ...")
     fields = {name: _read_fields(name) for name in CONFIG_CLASSES}
     for name, of_method in fields.items():
         _remember(_cache_path(name), of_method)
@@ -136,9 +138,10 @@ def _remember(path: Path, fields: Mapping[str, TrainField]) -> None:
 
 def _read_fields(method: str) -> dict[str, TrainField]:
     try:
-        import trl
+        with quiet_imports():
+            import trl
 
-        config_class = getattr(trl, CONFIG_CLASSES[method])
+            config_class = getattr(trl, CONFIG_CLASSES[method])
     except (ImportError, RuntimeError, AttributeError) as error:
         told = str(error).splitlines()[0] if str(error) else type(error).__name__
         message = f"trl {train_versions()['trl']} cannot be imported: {told}. Reinstall it."
