@@ -40,7 +40,7 @@ _KINDS: dict[Any, str] = {
     type(None): "null",
     dict: "mapping",
 }
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -142,22 +142,30 @@ def _read_fields(method: str) -> dict[str, TrainField]:
             import trl
 
             config_class = getattr(trl, CONFIG_CLASSES[method])
+            more_choices = {"report_to": ("none", "all", *_integrations())}
     except (ImportError, RuntimeError, AttributeError) as error:
         told = str(error).splitlines()[0] if str(error) else type(error).__name__
         message = f"trl {train_versions()['trl']} cannot be imported: {told}. Reinstall it."
         raise SetupError(message) from error
     hints = typing.get_type_hints(config_class)
     return {
-        field.name: _describe(method, field, hints[field.name])
+        field.name: _describe(method, field, hints[field.name], more_choices.get(field.name, ()))
         for field in dataclasses.fields(config_class)
         if field.init
     }
 
 
-def _describe(method: str, field: dataclasses.Field[Any], hint: Any) -> TrainField:
+def _integrations() -> list[str]:
+    """What transformers can report to, which its annotations do not tell."""
+    from transformers.integrations import integration_utils
+
+    return sorted(integration_utils.INTEGRATION_TO_CALLBACK)
+
+
+def _describe(method: str, field: dataclasses.Field[Any], hint: Any, more_choices: tuple[str, ...] = ()) -> TrainField:
     kinds: list[str] = []
     items: list[str] = []
-    choices: list[str] = []
+    choices: list[str] = [*more_choices]
     for part in _alternatives(hint):
         _add_alternative(part, kinds, items, choices)
     if "const" in field.metadata:
