@@ -46,7 +46,8 @@ def json_schema() -> dict[str, Any]:
 
 
 _EXTENDS: dict[str, Any] = {
-    "description": "Recipe file, or files, that this one is laid over; paths are relative to this file.",
+    "description": "Recipe file, or files, that this one is laid over: paths relative to this file, or names of "
+    "shipped recipes or bases (bases/qlora).",
     "anyOf": [
         {"type": "string", "minLength": 1},
         {"type": "array", "items": {"type": "string", "minLength": 1}},

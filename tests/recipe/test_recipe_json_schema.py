@@ -8,7 +8,7 @@ from jsonschema import Draft202012Validator
 
 from hf_efficient.recipe.json_schema import json_schema
 from hf_efficient.recipe.schema import Origin
-from hf_efficient.recipe.shipped import shipped_root
+from hf_efficient.recipe.shipped_files import shipped_root
 from hf_efficient.recipe.yaml_nodes import parse_yaml
 
 
