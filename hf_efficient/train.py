@@ -11,9 +11,9 @@ from pathlib import Path
 from types import FrameType
 
 from hf_efficient.errors import HfEfficientError, first_line
+from hf_efficient.hardware.quiet import quieten_libraries
 from hf_efficient.launch.flags import STATUS_FILE, RunFlags, parse_flags
 from hf_efficient.launch.offline import go_offline_without_hub
-from hf_efficient.launch.quiet import quieten_libraries
 from hf_efficient.launch.run_files import EFFICIENCY
 from hf_efficient.recipe.load import load_recipe
 from hf_efficient.recipe.schema import Recipe

@@ -16,6 +16,7 @@ import typer
 
 from hf_efficient.cli.errors import run_guarded
 from hf_efficient.cli.lazy import LazyCommand, lazy_group
+from hf_efficient.cli.messages import messages_on_stderr
 from hf_efficient.version import __version__
 
 __all__ = ["COMMANDS", "main"]
@@ -60,7 +61,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in given
     args = [arg for arg in given if arg != "--debug"] or ["--help"]
-    raise SystemExit(run_guarded(lambda: _run(args, debug), debug=debug))
+    with messages_on_stderr():
+        raise SystemExit(run_guarded(lambda: _run(args, debug), debug=debug))
 
 
 def _run(args: list[str], debug: bool) -> None:

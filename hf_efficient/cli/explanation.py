@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hf_efficient.recipe.nodes import wrap
+from hf_efficient.recipe.nodes import dotted, wrap
 from hf_efficient.recipe.schema import Origin, Recipe
+from hf_efficient.recipe.train_defaults import train_defaults
+from hf_efficient.recipe.train_fields import train_versions
 from hf_efficient.recipe.yaml_dump import dump_yaml
 
 __all__ = ["ExplainedValue", "explained", "explanation_table"]
@@ -25,10 +28,19 @@ class ExplainedValue(NamedTuple):
 
 
 def explained(recipe: Recipe) -> list[ExplainedValue]:
-    """Every value of a recipe in the order of the sections."""
-    leaves = wrap(recipe.resolved(), Origin("default")).leaves()
-    values = {".".join(map(str, path)): node.value for path, node in leaves}
-    return [ExplainedValue(key, value, _told(recipe.provenance[key])) for key, value in values.items()]
+    """Every value of a recipe in the order of the sections; below ``train``, what is set goes before the defaults."""
+    rows: dict[str, list[ExplainedValue]] = {section: [] for section in type(recipe).model_fields}
+    for key, value in _leaves(recipe.resolved()):
+        rows[key.partition(".")[0]].append(ExplainedValue(key, value, _told(recipe.provenance[key])))
+    if not recipe.train:
+        rows["train"].clear()
+    told = f"default of trl {train_versions()['trl']}"
+    rows["train"] += [ExplainedValue(key, value, told) for key, value in _leaves({"train": train_defaults(recipe)})]
+    return [row for of_section in rows.values() for row in of_section]
+
+
+def _leaves(data: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    return ((dotted(path), node.value) for path, node in wrap(data, Origin("default")).leaves())
 
 
 def explanation_table(rows: list[ExplainedValue], width: int | None = None) -> str:

@@ -42,7 +42,7 @@ def merge(
 
     Example: hf-efficient merge runs/llama3.2-1b-qlora --output llama3.2-1b-merged
     """
-    from hf_efficient.launch.quiet import quieten_libraries
+    from hf_efficient.hardware.quiet import quieten_libraries
 
     quieten_libraries(debug=False)
     from hf_efficient.launch.merge import merge_run

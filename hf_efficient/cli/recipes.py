@@ -41,7 +41,9 @@ def show(
     overrides: Annotated[
         list[str] | None, typer.Argument(metavar="a.b=value", help="Values that replace the recipe's.")
     ] = None,
-    explain: Annotated[bool, typer.Option("--explain", help="Where each value was set.")] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Every value, trl's defaults too, and who set it.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of YAML or a table.")] = False,
 ) -> None:
     """Print a recipe with all it extends, all overrides and all defaults.

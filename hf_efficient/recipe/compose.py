@@ -1,7 +1,8 @@
 """A recipe file, everything that it extends, and the command line, laid over one another.
 
-The order, lowest first: the files of ``extends`` (in the order written, each after its own ``extends``), the
-file itself, the command line. Mappings are merged, lists and scalars are replaced.
+The order, lowest first: the files of ``extends`` (in the order written, each after its own ``extends``; a path from
+the file's folder, or the name of a shipped recipe or base), the file itself, the command line. Mappings are merged,
+lists and scalars are replaced.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from hf_efficient.errors import Problem, RecipeError
 from hf_efficient.recipe.nodes import Node, merge
 from hf_efficient.recipe.overrides import apply_overrides
 from hf_efficient.recipe.schema import Origin
-from hf_efficient.recipe.words import found
+from hf_efficient.recipe.shipped_files import SUFFIXES, is_file, near_names, shipped_files, shipped_root
+from hf_efficient.recipe.words import any_of, found
 from hf_efficient.recipe.yaml_nodes import parse_yaml
 
 __all__ = ["compose", "read_recipe_text"]
@@ -77,14 +79,31 @@ class _Reader:
 
     def _base(self, entry: Node, path: Path, chain: tuple[Path, ...]) -> Node | None:
         if not isinstance(entry.value, str) or not entry.value:
-            self._complain(entry.origin, "must be the path of a recipe file, or a list of such paths.", "")
+            self._complain(entry.origin, "must be a recipe file, the name of a shipped one, or a list of these.", "")
             return None
-        base = Path(os.path.normpath(path.parent / entry.value))
+        base = self._named(entry, path)
+        if base is None:
+            return None
         if any(_same_file(base, link) for link in chain):
             told = " -> ".join(str(link) for link in (*chain, base))
             self._complain(entry.origin, f"goes in a circle: {told}.", "Remove one of these links.")
             return None
         return self.read(base, chain, entry.origin)
+
+    def _named(self, entry: Node, path: Path) -> Path | None:
+        """The file that an entry stands for: a path from the file's folder, else the name of a shipped one."""
+        base = Path(os.path.normpath(path.parent / entry.value))
+        if Path(entry.value).suffix in SUFFIXES or is_file(base):
+            return base
+        shipped = shipped_files(shipped_root(), bases=True)
+        if entry.value in shipped:
+            return shipped[entry.value]
+        if _is_there(base):
+            return base
+        near = near_names(entry.value, shipped)
+        message = f"{entry.value} is neither a file ({base}) nor the name of a shipped recipe or base."
+        self._complain(entry.origin, message, f"Did you mean {any_of(near)}?" if near else "Check the path.")
+        return None
 
     def _complain(self, origin: Origin, message: str, remedy: str) -> None:
         self.problems.append(Problem(str(origin), "extends", message, remedy))
@@ -138,6 +157,17 @@ def _missing_base(error: RecipeError, path: Path, chain: tuple[Path, ...], said_
         else problem
         for problem in error.problems
     ]
+
+
+def _is_there(path: Path) -> bool:
+    """Whether there is anything, a folder for instance, that a problem can be told of."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _same_file(one: Path, other: Path) -> bool:

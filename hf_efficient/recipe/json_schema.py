@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hf_efficient.recipe.schema import Recipe
-from hf_efficient.recipe.train_check import ELSEWHERE
+from hf_efficient.recipe.train_check import ELSEWHERE, LEAST, MOST, TRAINS_NOTHING
 from hf_efficient.recipe.train_fields import CONFIG_CLASSES, TrainField, train_fields
 
 __all__ = ["json_schema"]
@@ -46,7 +46,8 @@ def json_schema() -> dict[str, Any]:
 
 
 _EXTENDS: dict[str, Any] = {
-    "description": "Recipe file, or files, that this one is laid over; paths are relative to this file.",
+    "description": "Recipe file, or files, that this one is laid over: paths relative to this file, or names of "
+    "shipped recipes or bases (bases/qlora).",
     "anyOf": [
         {"type": "string", "minLength": 1},
         {"type": "array", "items": {"type": "string", "minLength": 1}},
@@ -92,12 +93,27 @@ def _values(field: TrainField) -> dict[str, Any]:
 def _kind(kind: str, field: TrainField) -> dict[str, Any]:
     if kind == "str" and field.choices and "list" not in field.kinds:
         return {"type": "string", "enum": list(field.choices)}
+    if kind in ("int", "float"):
+        return {"type": _TYPES[kind], **_range(field.name)}
     if kind != "list" or not field.item_kinds:
         return {"type": _TYPES[kind]}
     items: dict[str, Any] = {"type": [_TYPES[item] for item in field.item_kinds if item in _TYPES]}
     if field.choices:
         items["enum"] = list(field.choices)
     return {"type": "array", "items": items}
+
+
+def _range(name: str) -> dict[str, Any]:
+    limits: dict[str, Any] = {}
+    if name in LEAST:
+        limits["minimum"] = LEAST[name]
+    if name in MOST:
+        limits["maximum"] = MOST[name]
+    if name == "num_train_epochs":
+        limits["exclusiveMinimum"] = 0
+    elif name in TRAINS_NOTHING:
+        limits["not"] = {"const": 0}
+    return limits
 
 
 def _narrowed(method: str, names: list[str]) -> dict[str, Any]:

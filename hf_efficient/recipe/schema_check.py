@@ -145,10 +145,11 @@ def _reads_as_number(text: str) -> bool:
 
 
 def _not_finite(tree: Node) -> list[Finding]:
-    """``.nan`` is never a setting; ``.inf`` is one below ``train`` (``max_grad_norm: .inf`` never clips)."""
+    """``.nan`` is never a setting; ``.inf`` is one for ``train.max_grad_norm`` alone, where it never clips."""
     findings = []
     for path, node in tree.leaves():
         value = node.value
-        if isinstance(value, float) and (math.isnan(value) or (math.isinf(value) and path[:1] != ("train",))):
+        never_clips = path == ("train", "max_grad_norm") and value == math.inf
+        if isinstance(value, float) and not math.isfinite(value) and not never_clips:
             findings.append(Finding(path, f"is {found(value)}, but must be a finite number."))
     return findings

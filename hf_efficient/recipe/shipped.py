@@ -7,13 +7,10 @@ from pathlib import Path
 
 from hf_efficient.errors import Problem, RecipeError
 from hf_efficient.recipe.compose import compose
-from hf_efficient.recipe.words import nearest
+from hf_efficient.recipe.shipped_files import SUFFIXES, is_file, near_names, shipped_files, shipped_root
+from hf_efficient.recipe.words import any_of
 
-__all__ = ["ShippedRecipe", "find_recipe", "list_recipes", "shipped_root"]
-
-# Layers to extend and configurations of accelerate: nothing that can be run by itself.
-_NOT_RECIPES = frozenset({"bases", "accelerate"})
-_SUFFIXES = (".yaml", ".yml")
+__all__ = ["ShippedRecipe", "find_recipe", "list_recipes"]
 
 
 @dataclass(frozen=True)
@@ -31,47 +28,29 @@ class ShippedRecipe:
     description: str
 
 
-def shipped_root() -> Path:
-    """The folder of the shipped recipes: inside an installed package, at the top of a checkout."""
-    package = Path(__file__).resolve().parent.parent
-    installed = package / "shipped_recipes"
-    return installed if installed.is_dir() else package.parent / "recipes"
-
-
 def list_recipes(root: Path | None = None) -> list[ShippedRecipe]:
     """All shipped recipes in the order of their names; empty where the folder is missing."""
     root = shipped_root() if root is None else root
-    return [ShippedRecipe(name, path, _description(path)) for name, path in _files(root).items()]
+    return [ShippedRecipe(name, path, _description(path)) for name, path in shipped_files(root).items()]
 
 
 def find_recipe(name: str | Path, root: Path | None = None) -> Path:
     """The file that ``RECIPE`` stands for: an existing path, or the name of a shipped recipe.
 
     Raises:
-        RecipeError: neither; names the shipped recipe that was probably meant.
+        RecipeError: neither; names the shipped recipes that were probably meant.
     """
     path = Path(name)
     text = str(name)
-    if isinstance(name, Path) or path.suffix in _SUFFIXES or _exists_as_file(path):
+    if isinstance(name, Path) or path.suffix in SUFFIXES or is_file(path):
         return path
-    shipped = _files(shipped_root() if root is None else root)
+    shipped = shipped_files(shipped_root() if root is None else root)
     if text in shipped:
         return shipped[text]
-    close = nearest(text, shipped)
-    remedy = "`hf-efficient recipes` lists those that are shipped."
-    if close is not None:
-        remedy = f"Did you mean {close}?"
+    close = near_names(text, shipped)
+    remedy = f"Did you mean {any_of(close)}?" if close else "`hf-efficient recipes` lists those that are shipped."
     message = "is neither a file nor the name of a shipped recipe."
     raise RecipeError([Problem(text, "", message, remedy)])
-
-
-def _files(root: Path) -> dict[str, Path]:
-    found = {}
-    for path in sorted(root.rglob("*.yaml")):
-        below = path.relative_to(root)
-        if not _NOT_RECIPES & set(below.parts[:-1]):
-            found[below.with_suffix("").as_posix()] = path
-    return found
 
 
 def _description(path: Path) -> str:
@@ -81,10 +60,3 @@ def _description(path: Path) -> str:
         return f"does not resolve: {error.problems[0]}"
     described = tree.child("description")
     return str(described.value) if described is not None else ""
-
-
-def _exists_as_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except (OSError, ValueError):
-        return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +13,7 @@ from hf_efficient.recipe.scalars import read_scalar
 from hf_efficient.recipe.train_fields import CONFIG_CLASSES, TrainField, train_versions
 from hf_efficient.recipe.words import any_of, found, nearest
 
-__all__ = ["ELSEWHERE", "LEAST", "check_train"]
+__all__ = ["ELSEWHERE", "LEAST", "MOST", "TRAINS_NOTHING", "check_train"]
 
 ELSEWHERE = {
     "output_dir": "Write `output_dir` at the top of the recipe.",
@@ -29,7 +30,6 @@ LEAST: dict[str, int] = {
     "gradient_accumulation_steps": 1,
     "max_length": 1,
     "learning_rate": 0,
-    "num_train_epochs": 0,
     "weight_decay": 0,
     "warmup_steps": 0,
     "max_grad_norm": 0,
@@ -37,6 +37,14 @@ LEAST: dict[str, int] = {
     "save_steps": 0,
     "dataloader_num_workers": 0,
     "seed": 0,
+    "data_seed": 0,
+}
+# NumPy takes no larger seed.
+MOST: dict[str, int] = {"seed": 2**32 - 1, "data_seed": 2**32 - 1}
+# Fields of which 0 trains nothing, and what to write instead.
+TRAINS_NOTHING = {
+    "max_steps": "Write a number of steps, or -1 for as many as `num_train_epochs` takes.",
+    "num_train_epochs": "Write more than 0.",
 }
 
 # Longer lists of choices (there are dozens of optimizers) are shown only where no close one can be named.
@@ -82,12 +90,22 @@ def _check_value(path: KeyPath, value: Any, field: TrainField) -> list[Finding]:
     if isinstance(value, list):
         return [finding for index, item in enumerate(value) for finding in _check_item((*path, index), item, field)]
     if isinstance(value, str):
-        # Where a list is accepted as well, text is that list's items with spaces between (train.debug).
-        words = value.split() if "list" in field.kinds else [value]
+        # Of this field alone, text is the items of a list with spaces between.
+        words = value.split() if field.name == "debug" else [value]
         return _check_choice(path, value, words, field)
-    least = LEAST.get(field.name)
-    if least is not None and isinstance(value, (int, float)) and value < least:
-        return [Finding(path, f"is {found(value)}, but must be at least {least}.")]
+    return _check_range(path, value, field.name) if isinstance(value, (int, float)) else []
+
+
+def _check_range(path: KeyPath, value: int | float, name: str) -> list[Finding]:
+    if not math.isfinite(value):  # the check of the whole recipe tells it
+        return []
+    if name in LEAST and value < LEAST[name]:
+        return [Finding(path, f"is {found(value)}, but must be at least {LEAST[name]}.")]
+    if name in MOST and value > MOST[name]:
+        return [Finding(path, f"is {found(value)}, but must be at most {MOST[name]}.")]
+    # A negative number of steps stands for "not given"; of epochs it stands for nothing.
+    if name in TRAINS_NOTHING and (value == 0 or (value < 0 and name == "num_train_epochs")):
+        return [Finding(path, f"is {found(value)}, which trains nothing.", TRAINS_NOTHING[name])]
     return []
 
 

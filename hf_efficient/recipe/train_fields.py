@@ -22,6 +22,7 @@ from typing import Any
 
 from hf_efficient.errors import SetupError
 from hf_efficient.hardware.paths import cache_dir
+from hf_efficient.hardware.quiet import quiet_imports
 
 __all__ = ["CONFIG_CLASSES", "TrainField", "train_fields", "train_versions"]
 
@@ -39,7 +40,7 @@ _KINDS: dict[Any, str] = {
     type(None): "null",
     dict: "mapping",
 }
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,7 @@ def train_fields(method: str) -> Mapping[str, TrainField]:
     remembered = _recall(path)
     if remembered is not None:
         return remembered
+    logger.info("Reading the fields of the installed TRL (once per version) ...")
     fields = {name: _read_fields(name) for name in CONFIG_CLASSES}
     for name, of_method in fields.items():
         _remember(_cache_path(name), of_method)
@@ -136,25 +138,34 @@ def _remember(path: Path, fields: Mapping[str, TrainField]) -> None:
 
 def _read_fields(method: str) -> dict[str, TrainField]:
     try:
-        import trl
+        with quiet_imports():
+            import trl
 
-        config_class = getattr(trl, CONFIG_CLASSES[method])
+            config_class = getattr(trl, CONFIG_CLASSES[method])
+            more_choices = {"report_to": ("none", "all", *_integrations())}
     except (ImportError, RuntimeError, AttributeError) as error:
         told = str(error).splitlines()[0] if str(error) else type(error).__name__
         message = f"trl {train_versions()['trl']} cannot be imported: {told}. Reinstall it."
         raise SetupError(message) from error
     hints = typing.get_type_hints(config_class)
     return {
-        field.name: _describe(method, field, hints[field.name])
+        field.name: _describe(method, field, hints[field.name], more_choices.get(field.name, ()))
         for field in dataclasses.fields(config_class)
         if field.init
     }
 
 
-def _describe(method: str, field: dataclasses.Field[Any], hint: Any) -> TrainField:
+def _integrations() -> list[str]:
+    """What transformers can report to, which its annotations do not tell."""
+    from transformers.integrations import integration_utils
+
+    return sorted(integration_utils.INTEGRATION_TO_CALLBACK)
+
+
+def _describe(method: str, field: dataclasses.Field[Any], hint: Any, more_choices: tuple[str, ...] = ()) -> TrainField:
     kinds: list[str] = []
     items: list[str] = []
-    choices: list[str] = []
+    choices: list[str] = [*more_choices]
     for part in _alternatives(hint):
         _add_alternative(part, kinds, items, choices)
     if "const" in field.metadata:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from hf_efficient.cli.app import main
+from hf_efficient.recipe.train_fields import train_fields
 
 RECIPE = """\
 name: tiny
@@ -42,7 +43,8 @@ def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
 
 @pytest.fixture
 def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A valid recipe, ``r.yaml`` in the current directory."""
+    """A valid recipe, ``r.yaml`` in the current directory; the fields of ``train:`` are remembered already."""
+    train_fields("sft")
     monkeypatch.chdir(tmp_path)
     path = Path("r.yaml")
     path.write_text(RECIPE, encoding="utf-8")

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+from importlib.metadata import version
 
 import pytest
 
 from hf_efficient.cli.explanation import ExplainedValue, explanation_table
 from hf_efficient.recipe.load import load_recipe
 from hf_efficient.recipe.schema import Origin
+from hf_efficient.recipe.train_fields import train_fields
 from hf_efficient.recipe.yaml_nodes import parse_yaml
 
 
@@ -55,8 +57,39 @@ def test_explain_says_what_set_every_value(run, recipe, monkeypatch):
     assert lines["train.learning_rate"] == ["0.0002", "r.yaml:6"]
     assert lines["train.seed"] == ["3", "command", "line:", "train.seed=3"]
     assert lines["adapter.r"] == ["16", "default"]
-    assert list(lines)[1:] == list(load_recipe(recipe, ["train.seed=3"]).provenance)
+    shown, set_ones = list(lines)[1:], list(load_recipe(recipe, ["train.seed=3"]).provenance)
+    assert [key for key in shown if key in set_ones] == set_ones
     assert len({line.index("default") for line in ended.out.splitlines() if line.endswith(" default")}) == 1
+
+
+def test_explain_shows_the_defaults_of_the_configuration_class_after_what_is_set(run, recipe):
+    rows = json.loads(run("recipes", "show", "r.yaml", "method=dpo", "--explain", "--json").out)
+    told = f"default of trl {version('trl')}"
+    keys = [row["key"] for row in rows]
+    defaults = [row["key"] for row in rows if row["set_by"] == told]
+    first = keys.index("train.learning_rate") + 1
+    assert keys[first : first + len(defaults)] == defaults == sorted(defaults)
+    assert keys[first + len(defaults)] == "distributed.processes"
+    assert {"key": "train.beta", "value": 0.1, "set_by": told} in rows
+    assert {"key": "train.loss_type.0", "value": "sigmoid", "set_by": told} in rows
+    fields = {key.split(".")[1] for key in defaults}
+    missing = {
+        "learning_rate",
+        "output_dir",
+        "model_init_kwargs",
+        "trust_remote_code",
+        "hub_token",
+        "parallelism_config",
+    }
+    assert set(train_fields("dpo")) - fields == missing
+    assert "train.beta" not in run("recipes", "show", "r.yaml", "method=dpo").out
+
+
+def test_explain_without_a_train_section(run, recipe):
+    recipe.write_text("name: t\nmodel: {id: m}\ndata: {train: [{path: a}]}\noutput_dir: o\n", encoding="utf-8")
+    rows = json.loads(run("recipes", "show", "r.yaml", "--explain", "--json").out)
+    assert "train" not in {row["key"] for row in rows}
+    assert {"key": "train.seed", "value": 42, "set_by": f"default of trl {version('trl')}"} in rows
 
 
 def test_explain_as_json(run, recipe):

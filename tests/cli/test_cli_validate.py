@@ -53,3 +53,16 @@ def test_a_misspelt_shipped_name(run):
         "",
         "error: quickstrt/qlora: is neither a file nor the name of a shipped recipe. Did you mean quickstart/qlora?\n",
     )
+
+
+def test_a_part_of_a_shipped_name(run):
+    ended = run("validate", "qlora")
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err.startswith(
+        "error: qlora: is neither a file nor the name of a shipped recipe. Did you mean quickstart/qlora, "
+    )
+
+
+def test_a_recipe_anywhere_extends_a_base_by_its_name(run, recipe):
+    recipe.write_text(f"extends: bases/qlora\n{recipe.read_text(encoding='utf-8')}", encoding="utf-8")
+    assert run("validate", "r.yaml") == (0, "ok: tiny (sft, qlora)\n", "")

@@ -4,7 +4,8 @@ import pytest
 
 from hf_efficient.errors import RecipeError
 from hf_efficient.recipe.compose import compose
-from hf_efficient.recipe.nodes import dotted
+from hf_efficient.recipe.nodes import dotted, merge
+from hf_efficient.recipe.shipped_files import shipped_root
 
 
 def said(path, *overrides: str) -> list[str]:
@@ -69,13 +70,48 @@ def test_a_missing_base_prints_the_chain(write):
     ]
 
 
+def test_a_base_may_be_a_shipped_name(write):
+    tree, _ = compose(write("extends: [bases/chat, quickstart/qlora]\nname: mine\n", "deep/r.yaml"))
+    chat, qlora = (compose(shipped_root() / f"{name}.yaml")[0] for name in ("bases/chat", "quickstart/qlora"))
+    assert tree.plain() == merge(merge(chat, qlora), tree).plain()
+    assert tree.plain()["name"] == "mine"
+    (origin,) = {node.origin.source for at, node in tree.leaves() if dotted(at) == "model.id"}
+    assert origin == str(shipped_root() / "quickstart/qlora.yaml")
+
+
+def test_a_file_goes_before_a_shipped_name_and_a_folder_does_not(write):
+    write("a: 1\n", "bases/qlora")
+    assert compose(write("extends: bases/qlora\n"))[0].plain() == {"a": 1}
+    write("a: 1\n", "bases/lora/inside.yaml")
+    assert "a" not in compose(write("extends: bases/lora\n"))[0].plain()
+    assert said(write("extends: bases\n")) == [
+        "r.yaml:1: extends: bases: is a folder. The chain: r.yaml -> bases. Name a recipe file in it."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("bases/qlra", "Did you mean bases/qlora?"),
+        ("quickstrt/qlora", "Did you mean quickstart/qlora?"),
+        ("xyzzy", "Check the path."),
+        ("accelerate/x", "Check the path."),
+    ],
+)
+def test_a_name_that_is_neither_file_nor_shipped(write, name, remedy):
+    assert said(write(f"a: 1\nextends: {name}\n", "deep/r.yaml")) == [
+        f"deep/r.yaml:2: extends: {name} is neither a file (deep/{name}) nor the name of a shipped recipe or base."
+        f" {remedy}"
+    ]
+
+
 def test_problems_of_several_bases_and_flags_come_together(write):
     write("a: [\n", "broken.yaml")
     assert said(write("extends:\n  - broken.yaml\n  - gone.yaml\n  - 3\n"), "oops") == [
         "broken.yaml:2: is not valid YAML: while parsing a flow node, expected the node content, but found"
         " '<stream end>' (column 1).",
         "r.yaml:3: extends: gone.yaml: there is no such file. The chain: r.yaml -> gone.yaml. Check the path.",
-        "r.yaml:4: extends: must be the path of a recipe file, or a list of such paths.",
+        "r.yaml:4: extends: must be a recipe file, the name of a shipped one, or a list of these.",
         "command line: oops: is no override. Write key=value, for instance train.learning_rate=1e-4 or"
         " data.train.0.path=chats.jsonl.",
     ]

@@ -8,7 +8,7 @@ from jsonschema import Draft202012Validator
 
 from hf_efficient.recipe.json_schema import json_schema
 from hf_efficient.recipe.schema import Origin
-from hf_efficient.recipe.shipped import shipped_root
+from hf_efficient.recipe.shipped_files import shipped_root
 from hf_efficient.recipe.yaml_nodes import parse_yaml
 
 
@@ -53,6 +53,10 @@ def test_valid(validator, text):
             "$.train: Additional properties are not allowed ('lerning_rate' was unexpected)",
         ),
         ("train: {learning_rate: fast}", "$.train.learning_rate: 'fast' is not of type 'number'"),
+        ("train: {weight_decay: -0.1}", "$.train.weight_decay: -0.1 is less than the minimum of 0"),
+        ("train: {seed: 4294967296}", "$.train.seed: 4294967296 is greater than the maximum of 4294967295"),
+        ("train: {max_steps: 0}", "$.train.max_steps: 0 should not be valid under {'const': 0}"),
+        ("train: {num_train_epochs: 0}", "$.train.num_train_epochs: 0 is less than or equal to the minimum of 0"),
         (
             "train: {eval_strategy: often}",
             "$.train.eval_strategy: 'often' is not one of ['no', 'steps', 'epoch']",

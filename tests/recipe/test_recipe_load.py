@@ -144,6 +144,8 @@ def test_a_section_of_several_files_is_told_in_the_one_on_top(write, problems):
         ("adapter.dropout=1", "adapter.dropout: is the number 1, but must be less than 1."),
         ("adapter.dropout=-0.1", "adapter.dropout: is the number -0.1, but must be at least 0."),
         ("adapter.alpha=.inf", "adapter.alpha: is the number inf, but must be a finite number."),
+        ("train.learning_rate=.inf", "train.learning_rate: is the number inf, but must be a finite number."),
+        ("train.max_grad_norm=-.inf", "train.max_grad_norm: is the number -inf, but must be a finite number."),
         ("train.learning_rate=.nan", "train.learning_rate: is the number nan, but must be a finite number."),
         ("adapter.dora=1", "adapter.dora: is the number 1, but must be true or false."),
         (

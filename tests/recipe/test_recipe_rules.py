@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from hf_efficient.recipe.load import load_recipe
-from hf_efficient.recipe.rules import RULES
+from hf_efficient.recipe.rules import RULES, packages
+from hf_efficient.recipe.train_fields import train_fields
 
 HEAD = "name: t\nmodel: {id: m}\ndata: {train: [{path: a}]}\noutput_dir: o\n"
 EVAL = "data.eval_fraction=0.1"
@@ -13,6 +14,11 @@ STEPS = "train.eval_strategy=steps"
 BEST = "train.load_best_model_at_end=true"
 SAVES = "train.save_steps=10"
 CHECKPOINTING_OFF = "is set, but activation checkpointing is off"
+
+
+@pytest.fixture
+def nothing_installed(monkeypatch):
+    monkeypatch.setattr(packages, "is_installed", lambda _module: False)
 
 
 @pytest.mark.parametrize(
@@ -205,6 +211,69 @@ CHECKPOINTING_OFF = "is set, but activation checkpointing is off"
             ["train.metric_for_best_model: is bleu, which no evaluation computes. Write loss."],
         ),
         (
+            ["train.report_to=wandb"],
+            [
+                "train.report_to: is wandb, but the package wandb is not installed. Install it (pip install wandb), or"
+                " write `train.report_to: none`."
+            ],
+        ),
+        (
+            ["train.report_to=[trackio, all]"],
+            [
+                "train.report_to.0: is trackio, but the package trackio is not installed. Install it (pip install"
+                " trackio), or write `train.report_to: none`.",
+                "train.report_to.1: is all, which stands alone. Name integrations, or write it alone.",
+            ],
+        ),
+        (
+            ["train.report_to=null"],
+            ["train.report_to: is null, which transformers takes for a name. Write none."],
+        ),
+        (
+            ["train.optim=galore_adamw_8bit"],
+            [
+                "train.optim: is galore_adamw_8bit, but the package galore_torch is not installed. Install it"
+                " (pip install galore-torch), or write another optimizer."
+            ],
+        ),
+        (
+            ["train.optim=adamw_torch_4bit"],
+            [
+                "train.optim: is adamw_torch_4bit, but the package torchao is not installed. Install it"
+                " (pip install torchao), or write another optimizer."
+            ],
+        ),
+        (
+            ["train.fsdp=true", "train.fsdp_config={version: 2}"],
+            [
+                f"train.{name}: is set, but this version trains with plain data parallelism: each process holds the"
+                " whole model. Remove it; `distributed.processes` says how many processes train, and"
+                " `adapter.method: qlora` needs least."
+                for name in ("fsdp", "fsdp_config")
+            ],
+        ),
+        (
+            ["train.deepspeed=ds.json"],
+            [
+                "train.deepspeed: is not supported by a recipe yet; this version trains with plain data parallelism."
+                " Remove it; `distributed.processes` says how many processes train."
+            ],
+        ),
+        (
+            ["adapter.target_modules='q_proj|(v_proj'"],
+            [
+                "adapter.target_modules: is neither all-linear nor a valid regular expression: missing ), unterminated"
+                " subpattern at position 7. Write all-linear, a list of module names, or a valid expression."
+            ],
+        ),
+        (
+            ["adapter.target_modules='a{99999999999}'"],
+            [
+                "adapter.target_modules: is neither all-linear nor a valid regular expression: the repetition number is"
+                " too large. Write all-linear, a list of module names, or a valid expression."
+            ],
+        ),
+        (
             ["method=dpo", "data.train.0.format=messages"],
             [
                 "data.train.0.format: is messages, but `method: dpo` trains on preference pairs. Write"
@@ -229,7 +298,7 @@ CHECKPOINTING_OFF = "is set, but activation checkpointing is off"
         ),
     ],
 )
-def test_contradictions(problems, flags, expected):
+def test_contradictions(problems, nothing_installed, flags, expected):
     found = problems(HEAD, *flags)
     # "command line: FLAG: KEY: ..." or, where only a default is to blame, "r.yaml: KEY: ...".
     stripped = []
@@ -283,9 +352,15 @@ def test_contradictions(problems, flags, expected):
         ["method=dpo", "data.train.0.format=preference"],
         ["method=dpo", EVAL, STEPS, BEST, SAVES, "train.metric_for_best_model=rewards/accuracies"],
         ["train.optim=paged_adamw_8bit"],
+        ["train.optim=adamw_torch_fused", "train.report_to=none"],
+        ["train.report_to=[none]"],
+        ["train.report_to=all"],
+        ["train.report_to=[]"],
+        ["train.fsdp=false", "train.fsdp_config={}", "train.deepspeed=null", "train.dataloader_drop_last=true"],
+        ["adapter.target_modules='model.layers.[0-9]+.(q|v)_proj'"],
     ],
 )
-def test_no_contradiction(problems, flags):
+def test_no_contradiction(problems, nothing_installed, flags):
     assert problems(HEAD, *flags) == []
 
 
@@ -302,3 +377,22 @@ def test_every_rule_says_what_it_reads(write):
         assert rule.reads, rule.__name__
         assert {key.split(".")[0] for key in rule.reads} <= sections, rule.__name__
         assert rule.__doc__, rule.__name__
+
+
+def test_what_is_installed_is_used(problems, monkeypatch):
+    asked = []
+    monkeypatch.setattr(packages, "is_installed", lambda module: asked.append(module) or module == "tensorboardX")
+    flag = "train.report_to=[tensorboard, mlflow]"
+    assert problems(HEAD, flag, "train.optim=adamw_bnb_8bit") == [
+        f"command line: {flag}: train.report_to.1: is mlflow, but the package mlflow is not installed. Install it"
+        " (pip install mlflow), or write `train.report_to: none`."
+    ]
+    assert asked == ["tensorboard", "tensorboardX", "mlflow"]
+
+
+def test_the_tables_of_packages_fit_the_installed_transformers():
+    fields = train_fields("sft")
+    without_package = {"none", "all", "kubeflow"}
+    assert set(packages._INTEGRATIONS) == set(fields["report_to"].choices) - without_package
+    optimizers = fields["optim"].choices
+    assert [start for start, *_ in packages._OPTIMIZERS if not any(name.startswith(start) for name in optimizers)] == []

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from hf_efficient.errors import RecipeError
-from hf_efficient.recipe.shipped import ShippedRecipe, find_recipe, list_recipes, shipped_root
+from hf_efficient.recipe.shipped import ShippedRecipe, find_recipe, list_recipes
+from hf_efficient.recipe.shipped_files import near_names, shipped_root
 
 
 @pytest.fixture
@@ -68,6 +69,8 @@ def test_a_file_goes_before_a_shipped_name_and_a_folder_does_not(root, tmp_path,
     ("name", "remedy"),
     [
         ("lama/qlora", "Did you mean llama/qlora?"),
+        ("qlora", "Did you mean llama/qlora?"),
+        ("llama", "Did you mean llama/lora or llama/qlora?"),
         ("xyz", "`hf-efficient recipes` lists those that are shipped."),
         ("bases/b", "`hf-efficient recipes` lists those that are shipped."),
         ("a\0b", "`hf-efficient recipes` lists those that are shipped."),
@@ -83,3 +86,10 @@ def test_another_name_is_refused(root, name, remedy):
 def test_the_root_of_a_checkout_holds_the_recipes():
     assert shipped_root() == Path(__file__).resolve().parents[2] / "recipes"
     assert "quickstart/qlora" in {recipe.name for recipe in list_recipes()}
+
+
+def test_a_part_of_a_name_is_near_to_at_most_five_names_the_quickstart_first():
+    names = [f"{model}/{kind}" for model in ("a", "b", "c", "d", "e", "quickstart") for kind in ("lora", "dora")]
+    assert near_names("lora", names) == ["quickstart/lora", "a/lora", "b/lora", "c/lora", "d/lora"]
+    assert near_names("quickstart/lra", names) == ["quickstart/lora"]
+    assert near_names("something", names) == []

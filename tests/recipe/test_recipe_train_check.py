@@ -27,6 +27,11 @@ FIELDS = {
         field("object", "null"),
         field("free", "any"),
         field("max_length", "int", "null"),
+        field("seed", "int"),
+        field("data_seed", "int", "null"),
+        field("max_steps", "int"),
+        field("num_train_epochs", "float"),
+        field("report_to", "str", "list", items=("str",), choices=("none", "all", "wandb")),
         field("output_dir", "str"),
     )
 }
@@ -61,6 +66,10 @@ def said(name: str, value: object, fields=FIELDS, method: str = "sft") -> list[s
         ("free", [{}]),
         ("max_length", 1),
         ("max_length", None),
+        ("seed", 2**32 - 1),
+        ("max_steps", -1),
+        ("num_train_epochs", 0.5),
+        ("report_to", ["wandb"]),
     ],
 )
 def test_what_fits(name, value):
@@ -106,6 +115,23 @@ def test_what_fits(name, value):
         ("kwargs", [1], "is a list, but must be a mapping or text."),
         ("object", {}, "is an empty mapping, but must be left out: it cannot be written in YAML."),
         ("max_length", 0, "is the number 0, but must be at least 1."),
+        ("seed", 2**32, "is the number 4294967296, but must be at most 4294967295."),
+        ("data_seed", 2**32, "is the number 4294967296, but must be at most 4294967295."),
+        ("data_seed", -1, "is the number -1, but must be at least 0."),
+        (
+            "max_steps",
+            0,
+            "is the number 0, which trains nothing. Write a number of steps, or -1 for as many as `num_train_epochs`"
+            " takes.",
+        ),
+        ("num_train_epochs", 0.0, "is the number 0.0, which trains nothing. Write more than 0."),
+        ("num_train_epochs", -1, "is the number -1, which trains nothing. Write more than 0."),
+        ("report_to", "wadb", "is the text 'wadb', but must be one of none, all or wandb. Did you mean wandb?"),
+        (
+            "report_to",
+            "all wandb",
+            "is the text 'all wandb', but must be one of none, all or wandb. Did you mean wandb?",
+        ),
         ("output_dir", "x", "is set elsewhere in a recipe. Write `output_dir` at the top of the recipe."),
     ],
 )

@@ -36,7 +36,6 @@ def test_the_fields_are_those_of_the_installed_classes():
         ("sft", "learning_rate", (("float",), (), (), 2e-5)),
         ("sft", "max_length", (("int", "null"), (), (), 1024)),
         ("sft", "bf16", (("bool", "null"), (), (), None)),
-        ("sft", "report_to", (("null", "str", "list"), ("str",), (), "none")),
         ("sft", "eval_strategy", (("str",), (), ("no", "steps", "epoch"), "no")),
         ("sft", "packing_strategy", (("str",), (), ("bfd", "bfd_split", "wrapped"), "bfd")),
         ("sft", "gradient_checkpointing", (("bool",), (), (), True)),
@@ -49,6 +48,14 @@ def test_the_fields_are_those_of_the_installed_classes():
 def test_kinds_choices_and_defaults(method, name, expected):
     field = train_fields(method)[name]
     assert (field.kinds, field.item_kinds, field.choices, field.default) == expected
+
+
+def test_reports_go_to_what_transformers_knows():
+    utils = pytest.importorskip("transformers.integrations.integration_utils")
+    field = train_fields("sft")["report_to"]
+    assert (field.kinds, field.item_kinds, field.default) == (("null", "str", "list"), ("str",), "none")
+    assert field.choices == ("none", "all", *sorted(utils.INTEGRATION_TO_CALLBACK))
+    assert "wandb" in field.choices
 
 
 def test_they_are_remembered_without_trl(own_cache, monkeypatch):
@@ -79,10 +86,11 @@ def test_another_version_is_read_anew(own_cache, monkeypatch):
         b"[]",
         b"{}",
         b'{"format": 0, "fields": [1]}',
-        b'{"format": 1, "fields": []}',
-        b'{"format": 1, "fields": [{"name": "x"}]}',
-        b'{"format": 1, "fields": [{"name": "x", "kinds": 3, "item_kinds": [], "choices": []}]}',
-        b'{"format": 1, "fields": [{"name": "x", "kinds": [], "item_kinds": [], "choices": [], "more": 1}]}',
+        b'{"format": 1, "fields": [{}]}',
+        b'{"format": 2, "fields": []}',
+        b'{"format": 2, "fields": [{"name": "x"}]}',
+        b'{"format": 2, "fields": [{"name": "x", "kinds": 3, "item_kinds": [], "choices": []}]}',
+        b'{"format": 2, "fields": [{"name": "x", "kinds": [], "item_kinds": [], "choices": [], "more": 1}]}',
         b"[" * 100_000,
     ],
 )

@@ -6,7 +6,7 @@ of them is itself wrong. To add one: write it in the file of its subject and nam
 
 from __future__ import annotations
 
-from hf_efficient.recipe.rules import adapter, evaluation, method, packing, training, unused
+from hf_efficient.recipe.rules import adapter, evaluation, method, packages, packing, parallelism, training, unused
 from hf_efficient.recipe.rules.settings import Contradiction, Rule, Settings
 
 __all__ = ["RULES", "Contradiction", "Rule", "Settings"]
@@ -15,6 +15,7 @@ RULES: tuple[Rule, ...] = (
     adapter.quantization_needs_qlora,
     adapter.full_has_no_adapter,
     adapter.eight_bit_has_no_four_bit_options,
+    adapter.targets_are_a_pattern,
     training.one_half_precision,
     training.checkpointing_arguments_need_checkpointing,
     training.loader_options_need_workers,
@@ -28,6 +29,9 @@ RULES: tuple[Rule, ...] = (
     evaluation.best_model_is_saved,
     evaluation.early_stopping_needs_evaluations,
     evaluation.best_metric_is_computed,
+    packages.reports_are_installed,
+    packages.optimizer_is_installed,
+    parallelism.models_are_not_sharded,
     method.dpo_reads_preferences,
     method.dpo_has_its_own_metrics,
     unused.metrics_need_predictions,

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 from hf_efficient.recipe.rules.settings import Contradiction, Settings, reads
 
-__all__ = ["eight_bit_has_no_four_bit_options", "full_has_no_adapter", "quantization_needs_qlora"]
+__all__ = [
+    "eight_bit_has_no_four_bit_options",
+    "full_has_no_adapter",
+    "quantization_needs_qlora",
+    "targets_are_a_pattern",
+]
 
 
 @reads("adapter.method", "adapter.quantization")
@@ -49,3 +56,20 @@ def eight_bit_has_no_four_bit_options(settings: Settings) -> list[Contradiction]
     given = [key for key in (f"adapter.quantization.{name}" for name in names) if settings.was_set(key)]
     message = "is a setting of 4-bit quantization, but `adapter.quantization.bits` is 8."
     return [(key, message, "Remove it, or write `bits: 4`.") for key in given]
+
+
+@reads("adapter.target_modules")
+def targets_are_a_pattern(settings: Settings) -> list[Contradiction]:
+    """PEFT takes a text other than ``all-linear`` for a regular expression, once the model was loaded."""
+    pattern = settings.recipe.adapter.target_modules
+    if not isinstance(pattern, str):
+        return []
+    try:
+        re.compile(pattern)
+        return []
+    except re.error as error:
+        why = f"{error.msg} at position {error.pos}"
+    except (OverflowError, RecursionError) as error:
+        why = str(error)
+    message = f"is neither all-linear nor a valid regular expression: {why}."
+    return [("adapter.target_modules", message, "Write all-linear, a list of module names, or a valid expression.")]
