@@ -12,6 +12,7 @@ from trl import DPOConfig, SFTConfig
 
 from hf_efficient.callbacks.progress_lines import use_progress_lines
 from hf_efficient.data.build import build_preference_data, build_sft_data
+from hf_efficient.data.stats import DataStats
 from hf_efficient.hardware.environment import describe_environment
 from hf_efficient.launch.adapter import add_adapter
 from hf_efficient.launch.arguments import training_arguments
@@ -24,7 +25,7 @@ from hf_efficient.launch.listener import RunListener, RunResult, SilentListener
 from hf_efficient.launch.lock import locked
 from hf_efficient.launch.merge import merge_run
 from hf_efficient.launch.model import load_base, load_tokenizer
-from hf_efficient.launch.model_checks import check_positions
+from hf_efficient.launch.model_checks import check_positions, check_vocabulary
 from hf_efficient.launch.output import OutputPlan, clear_output, plan_output, write_resolved_recipe
 from hf_efficient.launch.run_files import EFFICIENCY
 from hf_efficient.launch.trainer import dpo_trainer, sft_trainer
@@ -98,13 +99,21 @@ def _build_sft(recipe: Recipe, args: SFTConfig, listener: RunListener) -> _Built
     for line in remarks(data.stats, args.max_length):
         listener.stage("", line)
     longest = data.stats.longest if args.max_length is None else min(data.stats.longest, args.max_length)
-    model = _model(recipe, args, listener, longest)
+    largest = max(stats.largest_token_id for stats in (data.stats, data.eval_stats) if stats is not None)
+    model = _model(recipe, args, listener, largest, longest)
     trainer: list[Trainer] = []
     answers = answer_evaluators(
         recipe.evaluate, tokenizer, data.eval_examples, listener, lambda: trainer[0].state.global_step
     )
     trainer.append(sft_trainer(recipe, model, tokenizer, args, data, answers))
-    return _Built(trainer[0], answers, asdict(data.stats))
+    return _Built(trainer[0], answers, _summary(data.stats))
+
+
+def _summary(stats: DataStats) -> dict[str, Any]:
+    """The counts that belong on a model card; those of what did not happen are left out."""
+    always = {"examples", "tokens_total", "tokens_loss_bearing", "longest"}
+    sometimes = {"packs", "fill_rate", "truncated", "dropped_overlong", "dropped_masked"}
+    return {key: value for key, value in asdict(stats).items() if key in always or (key in sometimes and value)}
 
 
 def _build_dpo(recipe: Recipe, args: DPOConfig, listener: RunListener) -> _Built:
@@ -114,7 +123,7 @@ def _build_dpo(recipe: Recipe, args: DPOConfig, listener: RunListener) -> _Built
     listener.stage("", f"{count(len(data.train))} preference pairs")
     for line in preference_remarks(data, args.max_length):
         listener.stage("", line)
-    model = _model(recipe, args, listener)
+    model = _model(recipe, args, listener, data.largest_token_id)
     return _Built(
         dpo_trainer(recipe, model, tokenizer, args, data), (), {"examples": len(data.train), "dropped": data.dropped}
     )
@@ -126,10 +135,15 @@ def _tokenizer(recipe: Recipe, listener: RunListener) -> PreTrainedTokenizerBase
 
 
 def _model(
-    recipe: Recipe, args: SFTConfig | DPOConfig, listener: RunListener, longest_row: int | None = None
+    recipe: Recipe,
+    args: SFTConfig | DPOConfig,
+    listener: RunListener,
+    largest_token_id: int,
+    longest_row: int | None = None,
 ) -> PreTrainedModel | PeftModel:
     listener.stage("Model", recipe.model.id)
     base = load_base(recipe)
+    check_vocabulary(base, largest_token_id)
     remark = check_positions(base, longest_row) if longest_row is not None else ""
     if remark:
         listener.stage("", remark)
