@@ -1,5 +1,6 @@
 import json
 import warnings
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -306,6 +307,73 @@ def test_run_directory_that_is_none(tmp_path):
     assert str(error.value) == (
         f"{tmp_path} holds no adapter (no adapter_config.json). Write the output directory of a LoRA or QLoRA run."
     )
+
+
+DAMAGED = "It was damaged, or copied in part: copy the folder again, or write one of the run's checkpoints."
+
+
+def cut_off(path):
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def without_kind(path):
+    config = json.loads(path.read_text())
+    del config["peft_type"]
+    path.write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize("recipe", [True, False], ids=["recipe", "no recipe"])
+@pytest.mark.parametrize(
+    ("file", "damage", "told"),
+    [
+        ("adapter_model.safetensors", cut_off, "{path} cannot be read: Error while deserializing header: "),
+        ("adapter_model.safetensors", lambda path: path.write_bytes(b""), "{path} cannot be read: Error while "),
+        (
+            "adapter_model.safetensors",
+            Path.unlink,
+            "{folder} holds adapter_config.json but no adapter_model.safetensors. ",
+        ),
+        ("adapter_config.json", cut_off, "{path} cannot be read: "),
+        ("adapter_config.json", lambda path: path.write_bytes(b"\xff"), "{path} cannot be read: 'utf-8' codec can't "),
+        (
+            "adapter_config.json",
+            lambda path: path.write_text("[]"),
+            "{path} is no configuration of an adapter: it has no peft_type. ",
+        ),
+        ("adapter_config.json", without_kind, "{path} is no configuration of an adapter: it has no peft_type. "),
+    ],
+)
+def test_damaged_adapter_is_told_before_the_base_is_loaded(
+    tiny_llama_dir, tmp_path, monkeypatch, recipe, file, damage, told
+):
+    run_dir = tmp_path / "run"
+    train(tiny_llama_dir, run_dir, recipe=recipe)
+    damage(run_dir / file)
+    monkeypatch.setattr(merge_module, "_load", None)
+    with pytest.raises(ModelError) as error:
+        merge_run(run_dir)
+    assert str(error.value).startswith(told.format(path=run_dir / file, folder=run_dir))
+    assert str(error.value).endswith(DAMAGED)
+
+
+def test_kind_of_adapter_that_peft_does_not_know(tiny_llama_dir, tmp_path):
+    train(tiny_llama_dir, tmp_path / "run")
+    path = tmp_path / "run" / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"peft_type": "NEWER"}))
+    with pytest.raises(ModelError) as error:
+        merge_run(tmp_path / "run")
+    assert str(error.value) == (
+        f"{path} is no configuration that PEFT {version('peft')} knows: 'NEWER'. "
+        "Install the version that the adapter was trained with."
+    )
+
+
+def test_rank_that_is_no_number(tiny_llama_dir, tmp_path):
+    train(tiny_llama_dir, tmp_path / "run")
+    path = tmp_path / "run" / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"r": "x"}))
+    with pytest.raises(ModelError, match="does not fit its base"):
+        merge_run(tmp_path / "run")
 
 
 def test_base_that_is_gone(tiny_llama_dir, tmp_path):
