@@ -7,7 +7,7 @@ import pytest
 import torch
 import yaml
 from peft import LoraConfig, PeftModel, get_peft_model
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -21,6 +21,7 @@ from hf_efficient.errors import ModelError, OutputError
 from hf_efficient.launch import merge as merge_module
 from hf_efficient.launch.merge import merge_run
 from hf_efficient.launch.merge_check import relative_difference, tolerance_of
+from hf_efficient.launch.merge_folder import written_whole
 from hf_efficient.recipe.schema import Recipe
 
 IDS = torch.tensor([[5, 80, 33, 120, 7, 61, 200, 42]])
@@ -436,6 +437,14 @@ def test_output_that_is_occupied(qlora_run, tmp_path):
     with pytest.raises(OutputError, match="cannot be written"):
         merge_run(run_dir, tmp_path / "out" / "thesis.txt" / "merged")
     assert (tmp_path / "out" / "thesis.txt").read_text() == "mine"
+
+
+def test_full_disk_is_told_and_leaves_nothing(tmp_path):
+    told = "Error while serializing: I/O error: No space left on device (os error 28)"
+    with pytest.raises(OutputError) as error, written_whole(tmp_path / "merged"):
+        raise SafetensorError(told)
+    assert str(error.value) == f"--output: {tmp_path / 'merged'} cannot be written: {told}."
+    assert saved(tmp_path) == []
 
 
 def test_overwrite_replaces_an_earlier_merge(qlora_run):
