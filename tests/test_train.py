@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -96,10 +99,7 @@ def test_resume_and_overwrite_and_refuse(recipe, tmp_path):
     run_recipe(load_recipe(recipe, [f"output_dir={whole}"]))
     # Stopped at step 2 of 4: the schedule is that of four steps, so the run is cut off rather than shortened.
     run_recipe(load_recipe(recipe, [f"output_dir={parts}"]))
-    for name in ("checkpoint-4",):
-        for file in sorted((parts / name).iterdir()):
-            file.unlink()
-        (parts / name).rmdir()
+    shutil.rmtree(parts / "checkpoint-4")
     with pytest.raises(OutputError, match="already holds a run"):
         run_recipe(load_recipe(recipe, [f"output_dir={parts}"]))
     run_recipe(load_recipe(recipe, [f"output_dir={parts}", "existing_output=resume"]))
@@ -138,3 +138,59 @@ def test_debug_shows_the_traceback(recipe, tmp_path):
     assert done.returncode != 0
     assert "Traceback" in done.stderr
     assert "ModelError: model.id: ./no-such-model does not exist" in done.stderr
+
+
+def test_a_fault_that_nobody_foresaw_keeps_its_traceback_in_a_file(recipe, tmp_path, monkeypatch, capsys):
+    from hf_efficient import train
+    from hf_efficient.launch import run as runs
+
+    def broken(*arguments, **options):
+        raise IndexError("index out of range in self\nsecond line")
+
+    monkeypatch.setattr(runs, "load_base", broken)
+    assert train.main([str(recipe)]) == 1
+    errors = capsys.readouterr().err
+    assert "error: IndexError: index out of range in self\n" in errors
+    assert "Traceback" not in errors
+    kept = (tmp_path / "out/efficiency/traceback.txt").read_text(encoding="utf-8")
+    assert kept.startswith("Traceback")
+    assert "in broken" in kept
+    with pytest.raises(IndexError):
+        train.main([str(recipe), "--debug"])
+
+
+def test_a_mistake_does_not_occupy_the_output_directory(recipe, tmp_path):
+    from hf_efficient.errors import DataError
+    from hf_efficient.launch.run import run_recipe
+    from hf_efficient.recipe.load import load_recipe
+
+    with pytest.raises(DataError):
+        run_recipe(load_recipe(recipe, ["data.train.0.path=gone.jsonl"]))
+    run_recipe(load_recipe(recipe))
+    before = sorted((tmp_path / "out").rglob("*"))
+    with pytest.raises(DataError):
+        run_recipe(load_recipe(recipe, ["data.train.0.path=gone.jsonl", "existing_output=overwrite"]))
+    assert sorted((tmp_path / "out").rglob("*")) == before
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_the_whole_run_and_says_how_to_go_on(recipe, tmp_path, number, code):
+    environment = {**os.environ, "PATH": f"{SCRIPTS}{os.pathsep}{os.environ['PATH']}"}
+    command = ["hf-efficient", "train", str(recipe), "train.max_steps=100000", "train.save_steps=100000"]
+    steps = tmp_path / "out/efficiency/steps.jsonl"
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as run:
+        deadline = time.monotonic() + 120
+        while not (steps.is_file() and steps.read_text().count("\n") > 2):
+            assert time.monotonic() < deadline
+            assert run.poll() is None, run.stderr.read()
+            time.sleep(0.2)
+        run.send_signal(number)
+        _, errors = run.communicate(timeout=60)
+    assert run.returncode == code
+    assert "--resume goes on from its last checkpoint" in errors
+    assert "Traceback" not in errors
+    last = steps.read_text().count("\n")
+    time.sleep(1.5)
+    assert steps.read_text().count("\n") == last  # nobody trains on

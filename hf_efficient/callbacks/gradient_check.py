@@ -19,7 +19,9 @@ __all__ = ["GradientCheck", "parameters_without_gradient"]
 logger = logging.getLogger(__name__)
 
 _NAMED = 5
-_OPT_OUT = "If this is intended, switch the check off with check_gradients=False."
+_OPT_OUT = (
+    "If this is intended, switch the check off: check_gradients=False, in a recipe efficiency.check_gradients: false."
+)
 
 
 def parameters_without_gradient(model: nn.Module) -> list[str]:

@@ -31,6 +31,7 @@ def train(
     from hf_efficient.hardware.devices import accelerator_count, thread_count
     from hf_efficient.launch.command import accelerate_command, printable
     from hf_efficient.launch.flags import parse_flags
+    from hf_efficient.launch.output import plan_output
     from hf_efficient.recipe.load import load_recipe
 
     switches = [name for name, on in (("--resume", resume), ("--overwrite", overwrite), ("--debug", debug)) if on]
@@ -44,24 +45,45 @@ def train(
     print(f"$ {printable(command)}", flush=True)
     if dry_run:
         return
+    plan_output(resolved)  # refuses in a moment what the run would refuse after its imports
     raise SystemExit(run_command(command))
 
 
 def run_command(command: list[str]) -> int:
     """Run the launch and return the exit code that the run itself left.
 
-    An interrupt from the keyboard reaches the run as well, which ends by itself and says how to go on.
+    Signals go to the training processes, which end by themselves and say how to go on; the launcher, which would print
+    a traceback, sees only that they ended.
     """
     from hf_efficient.launch.flags import STATUS_FILE
 
     with tempfile.TemporaryDirectory() as folder:
         status = Path(folder) / "status"
-        process = subprocess.Popen(command, env={**os.environ, STATUS_FILE: str(status)})
-        previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        # A group of its own: the terminal's Ctrl-C reaches this process alone, which passes it on.
+        launcher = subprocess.Popen(command, env={**os.environ, STATUS_FILE: str(status)}, start_new_session=True)
+        previous = {
+            number: signal.signal(number, lambda received, frame: _pass_on(launcher.pid, received))
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        }
         try:
-            code = process.wait()
+            code = launcher.wait()
         finally:
-            signal.signal(signal.SIGINT, previous)
+            for number, handler in previous.items():
+                signal.signal(number, handler)
         if code and status.is_file():
             return int(status.read_text(encoding="ascii"))
-        return code
+        return code if code >= 0 else 128 - code
+
+
+def _pass_on(launcher: int, received: int) -> None:
+    """Send a signal to the processes that the launcher started; to itself while there are none yet."""
+    import psutil
+
+    number = signal.SIGTERM if received == signal.SIGHUP else received
+    try:
+        process = psutil.Process(launcher)
+        workers = process.children()
+        for target in workers or [process]:
+            target.send_signal(number if workers else signal.SIGTERM)
+    except psutil.NoSuchProcess:
+        return

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import datasets
 from accelerate import PartialState
 from transformers import PreTrainedTokenizerBase
-from trl import SFTConfig
+from trl import DPOConfig, SFTConfig
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
 from hf_efficient.data.cache import Entry, cache_folder, cache_key, load_entry, save_entry
@@ -53,15 +53,24 @@ class SftData:
 
 @dataclass(frozen=True)
 class PreferenceData:
-    """Preference pairs for ``trl.DPOTrainer``, which tokenises them itself.
+    """Preference pairs as ``trl.DPOTrainer`` holds them after its own preparation.
 
     Attributes:
-        train: rows with ``prompt``, ``chosen``, ``rejected``: strings, or lists of messages.
+        train: rows with ``prompt``, ``chosen``, ``rejected`` (strings, or lists of messages), and tokenised
+            ``prompt_ids``, ``chosen_ids``, ``rejected_ids``, lists of int, not cut to ``max_length``.
         eval: likewise; None where the recipe has no evaluation data.
+        dropped: training pairs left out because the prompt alone fills ``max_length``.
+        eval_dropped: likewise of the evaluation data.
+        small_sources: see :class:`hf_efficient.data.stats.DataStats`.
+        largest_token_id: in both, which the model's embedding must have a row for.
     """
 
     train: datasets.Dataset
     eval: datasets.Dataset | None
+    dropped: int
+    eval_dropped: int
+    small_sources: dict[str, int] | None
+    largest_token_id: int
 
 
 def build_sft_data(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, args: SFTConfig) -> SftData:
@@ -82,15 +91,30 @@ def build_sft_data(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, args: SFT
     return SftData(collator=collator, cached=cached, **vars(entry))
 
 
-def build_preference_data(recipe: Recipe, seed: int) -> PreferenceData:
-    """Read, check, split and weigh the preference pairs of a recipe of ``method: dpo``.
+def build_preference_data(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, args: DPOConfig) -> PreferenceData:
+    """Read, check, split, weigh and tokenise the preference pairs of a recipe of ``method: dpo``.
+
+    Args:
+        recipe: ``method: dpo``.
+        tokenizer: with chat template and special tokens as they are to be; a missing padding token is set.
+        args: the run's arguments.
 
     Raises:
-        DataError: any fault of the data; names the source and the row.
+        DataError: any fault of the data or of the tokenizer for them; names the source and the row.
     """
-    raw = build_raw(recipe.data, open_sources(recipe.data), seed, method="dpo")
-    evaluation = None if raw.eval is None else raw.eval.remove_columns("where")
-    return PreferenceData(raw.train.remove_columns("where"), evaluation)
+    from hf_efficient.data.preference import prepare_pairs  # loads DPOTrainer, which other runs do not need
+
+    raw = build_raw(recipe.data, open_sources(recipe.data), args.seed, method="dpo")
+    train = prepare_pairs(raw.train, raw.kind, tokenizer, args, "train")
+    evaluation = None if raw.eval is None else prepare_pairs(raw.eval, kind_of(raw.eval[0]), tokenizer, args, "eval")
+    return PreferenceData(
+        train=train.dataset,
+        eval=None if evaluation is None else evaluation.dataset,
+        dropped=train.dropped,
+        eval_dropped=0 if evaluation is None else evaluation.dropped,
+        small_sources=raw.small_sources,
+        largest_token_id=max(one.largest_token_id for one in (train, evaluation) if one is not None),
+    )
 
 
 def _load_or_build(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, args: SFTConfig) -> tuple[Entry, bool]:
@@ -122,7 +146,7 @@ def _build(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, args: SFTConfig, 
     return Entry(
         train=train.dataset,
         eval=None if evaluation is None else evaluation.dataset,
-        stats=train.stats,
+        stats=replace(train.stats, small_sources=raw.small_sources),
         eval_stats=None if evaluation is None else evaluation.stats,
         eval_examples=_for_generation(raw, recipe.evaluate.generate.examples, args.seed),
     )

@@ -26,6 +26,7 @@ from hf_efficient.data import docstrings
 from hf_efficient.data.progress import progress_bars
 from hf_efficient.data.sources import Source
 from hf_efficient.data.stats import DataStats
+from hf_efficient.errors import DataError
 from hf_efficient.hardware.paths import cache_dir
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.version import __version__
@@ -40,7 +41,7 @@ __all__ = [
     "tokenizer_identity",
 ]
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Raised whenever the same inputs would be prepared differently, or an entry is laid out differently."""
 
 _LOGGER = logging.getLogger(__name__)
@@ -95,6 +96,9 @@ def cache_key(
     """64 hexadecimal digits over everything that decides what is prepared.
 
     The content of the sources counts and not their paths; likewise the tokenizer's.
+
+    Raises:
+        DataError: a file cannot be read.
     """
     data = recipe.data.model_dump(mode="json", exclude={"cache_dir", "train", "eval"})
     facts = {
@@ -225,7 +229,10 @@ def _load(place: Path, rows: int) -> datasets.Dataset:
 
 def _digest(path: Path) -> str:
     digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
+    try:
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}.") from error
     return digest.hexdigest()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -13,15 +13,17 @@ import pyarrow as pa
 
 from hf_efficient.data.formats import FORMATS, check_columns, convert, recognise, rename
 from hf_efficient.data.kinds import CHAT_KINDS, Kind, add_system, common_kind, features_of, kind_of, recast
-from hf_efficient.data.mix import capped, held_out, weighted
+from hf_efficient.data.mix import capped, check_weight, held_out, weighted
 from hf_efficient.data.readers import Row
 from hf_efficient.data.sources import Source, open_source
 from hf_efficient.errors import DataError
 from hf_efficient.recipe.schema import DataSection, SourceSection
 
-__all__ = ["RawData", "build_raw", "open_sources"]
+__all__ = ["FEW", "RawData", "build_raw", "open_sources"]
 
-_LOGGER = logging.getLogger(__name__)
+FEW = 10
+"""Fewer examples than that of one source are hardly meant."""
+
 _CHUNK = 5000
 
 
@@ -33,11 +35,14 @@ class RawData:
         train: weighted, capped training examples.
         eval: evaluation examples; None where the recipe has none.
         kind: of the training examples.
+        small_sources: training sources of which fewer than ``FEW`` examples are in ``train``, by their keys
+            (``data.train.0``), with the number; None where there is none.
     """
 
     train: datasets.Dataset
     eval: datasets.Dataset | None
     kind: Kind
+    small_sources: dict[str, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -92,19 +97,20 @@ def build_raw(
     kept = [list(range(len(part))) for part in parts]
     if data.eval_fraction is not None and not evaluation:
         kept, held = _hold_out([len(part) for part in parts], data.eval_fraction, seed)
-    for index, opened in enumerate(train):
-        kept[index] = (
-            weighted(kept[index], opened.source.section.weight, f"{seed}:train:{index}") if kept[index] else []
-        )
-    trained = _joined(parts, kept, data.max_train_examples, f"{seed}:max_train")
+    kept = [
+        _weighted(opened, rows, f"{seed}:train:{i}") for i, (opened, rows) in enumerate(zip(train, kept, strict=True))
+    ]
+    kept = _capped(kept, data.max_train_examples, f"{seed}:max_train")
+    trained = _joined(parts, kept)
     if evaluation:
         parts = [_dataset(opened, _eval_kind(evaluation, kind), data.system) for opened in evaluation]
         held = [
-            weighted(range(len(part)), opened.source.section.weight, f"{seed}:eval:{index}")
+            _weighted(opened, range(len(part)), f"{seed}:eval:{index}")
             for index, (opened, part) in enumerate(zip(evaluation, parts, strict=True))
         ]
-    evaluated = _joined(parts, held, data.max_eval_examples, f"{seed}:max_eval") if any(held) else None
-    return RawData(trained, evaluated, kind)
+    held = _capped(held, data.max_eval_examples, f"{seed}:max_eval")
+    evaluated = _joined(parts, held) if any(held) else None
+    return RawData(trained, evaluated, kind, _small(train, kept))
 
 
 def _open(sections: Sequence[SourceSection], key: str) -> list[Source]:
@@ -198,10 +204,30 @@ def _hold_out(sizes: Sequence[int], fraction: float, seed: int) -> tuple[list[li
     return result[0], result[1]
 
 
-def _joined(
-    parts: Sequence[datasets.Dataset], indices: Sequence[Sequence[int]], most: int | None, seed: str
-) -> datasets.Dataset:
-    joined = datasets.concatenate_datasets(
-        [part.select(rows) for part, rows in zip(parts, indices, strict=True) if rows]
-    )
-    return joined.select(capped(range(len(joined)), most, seed))
+def _weighted(opened: _Opened, rows: Sequence[int], seed: str) -> list[int]:
+    weight = opened.source.section.weight
+    check_weight(len(rows), weight, opened.source.key)
+    return weighted(rows, weight, seed) if rows else []
+
+
+def _capped(indices: list[list[int]], most: int | None, seed: str) -> list[list[int]]:
+    """At most ``most`` of all sources together, given back per source."""
+    if most is None:
+        return indices
+    drawn = capped(range(sum(map(len, indices))), most, seed)
+    result: list[list[int]] = []
+    start = 0
+    for rows in indices:
+        first, end = bisect_left(drawn, start), bisect_left(drawn, start + len(rows))
+        result.append([rows[index - start] for index in drawn[first:end]])
+        start += len(rows)
+    return result
+
+
+def _small(train: Sequence[_Opened], kept: Sequence[Sequence[int]]) -> dict[str, int] | None:
+    pairs = zip(train, kept, strict=True)
+    return {opened.source.key: len(rows) for opened, rows in pairs if len(rows) < FEW} or None
+
+
+def _joined(parts: Sequence[datasets.Dataset], indices: Sequence[Sequence[int]]) -> datasets.Dataset:
+    return datasets.concatenate_datasets([part.select(rows) for part, rows in zip(parts, indices, strict=True) if rows])

@@ -20,6 +20,7 @@ __all__ = [
     "add_system",
     "common_kind",
     "features_of",
+    "is_empty",
     "kind_of",
     "question_and_answer",
     "recast",
@@ -120,6 +121,14 @@ def question_and_answer(row: Mapping[str, Any]) -> dict[str, Any] | None:
     messages = row["messages"] if kind == "messages" else row["prompt"] + row["completion"]
     last = _last_answer(messages)
     return {"prompt": messages[:last], "answer": messages[last]["content"]} if last else None
+
+
+def is_empty(row: Mapping[str, Any]) -> bool:
+    """Whether what is to be learnt from an example is blank: its text, its completion or its last answer."""
+    if "text" in row:
+        return not row["text"].strip()
+    learnt = row["messages"] if "messages" in row else row["completion"]
+    return not (learnt if isinstance(learnt, str) else learnt[_last_answer(learnt)]["content"]).strip()
 
 
 def features_of(kind: Kind) -> datasets.Features:

@@ -10,7 +10,28 @@ from collections.abc import Sequence
 
 from hf_efficient.errors import DataError
 
-__all__ = ["capped", "held_out", "weighted"]
+__all__ = ["MOST_EXAMPLES", "capped", "check_weight", "held_out", "weighted"]
+
+MOST_EXAMPLES = 100_000_000
+"""Of one source in an epoch, copies included: their indices alone take a gigabyte."""
+
+
+def check_weight(count: int, weight: float, key: str) -> None:
+    """That so many examples with this weight fit into memory.
+
+    Args:
+        count: examples of the source.
+        weight: how often an epoch sees each.
+        key: of the source in the recipe, for the message.
+
+    Raises:
+        DataError: they come to more than ``MOST_EXAMPLES``.
+    """
+    if weight > 1 and count * weight > MOST_EXAMPLES:
+        raise DataError(
+            f"{key}.weight: {weight:g} times {count:,} examples are {count * weight:,.0f} per epoch, more than "
+            f"{MOST_EXAMPLES:,}. Lower it; for more passes over all data raise train.num_train_epochs."
+        )
 
 
 def weighted(indices: Sequence[int], weight: float, seed: int | str) -> list[int]:

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import copy
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
-from unittest import mock
 
 import datasets
 import jinja2
@@ -22,10 +21,11 @@ from trl import SFTConfig, SFTTrainer
 from trl.trainer import sft_trainer
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
-from hf_efficient.data.kinds import Kind
+from hf_efficient.data.kinds import Kind, is_empty
 from hf_efficient.data.progress import progress_bars
-from hf_efficient.data.stats import DataStats, lengths, loss_bearing
-from hf_efficient.data.tokenizer_checks import check_tokenizer, set_pad_token, training_template
+from hf_efficient.data.replaced import replaced
+from hf_efficient.data.stats import DataStats, largest_token_id, lengths, loss_bearing
+from hf_efficient.data.tokenizer_checks import check_tokenizer, refused_chat, set_pad_token, training_template
 from hf_efficient.errors import DataError
 
 __all__ = ["Prepared", "build_collator", "completion_only", "is_packed", "prepare"]
@@ -53,7 +53,7 @@ class _Preparation(SFTTrainer):
     def run(self, dataset: datasets.Dataset, args: SFTConfig, packing: bool, name: str) -> datasets.Dataset:
         # TRL lets one process after the other through with barriers; we decide that for the whole build, and
         # a barrier in here would wait for processes that never come.
-        with mock.patch.object(sft_trainer, "global_then_local_main_first", nullcontext):
+        with replaced(sft_trainer, "global_then_local_main_first", nullcontext):
             return self._prepare_dataset(dataset, self._tokenizer, args, packing, None, name)
 
 
@@ -67,6 +67,10 @@ def is_packed(args: SFTConfig, name: Literal["train", "eval"]) -> bool:
     return args.packing if name == "train" or args.eval_packing is None else args.eval_packing
 
 
+def _is_padding_free(args: SFTConfig) -> bool:
+    return args.padding_free or (args.packing and args.packing_strategy in {"bfd", "bfd_split"})
+
+
 def build_collator(tokenizer: PreTrainedTokenizerBase, args: SFTConfig) -> DataCollatorForLanguageModeling:
     """TRL's collator with SFTTrainer's settings; gives the tokenizer a padding token where it has none.
 
@@ -75,7 +79,7 @@ def build_collator(tokenizer: PreTrainedTokenizerBase, args: SFTConfig) -> DataC
     """
     return DataCollatorForLanguageModeling(
         pad_token_id=set_pad_token(tokenizer, args),
-        padding_free=args.padding_free or (args.packing and args.packing_strategy in {"bfd", "bfd_split"}),
+        padding_free=_is_padding_free(args),
         pad_to_multiple_of=cast("int | None", args.pad_to_multiple_of),  # "auto" is resolved when args are made
     )
 
@@ -102,17 +106,18 @@ def prepare(
 
     Raises:
         DataError: the tokenizer lacks what the data need, an example is too long and ``overlong`` is
-            ``error``, or no example with a token that bears loss is left.
+            ``error``, all examples are empty, or no example with a token that bears loss is left.
     """
-    check_tokenizer(tokenizer, kind)
+    check_tokenizer(tokenizer, kind, args)
     packing = is_packed(args, name)
     _check_lengths(args, packing)
+    empty = _count_empty(examples, name)
     preparation = _Preparation(tokenizer, completion_only_loss, training_template(tokenizer, args, kind))
     with progress_bars(len(examples)):
         whole = _tokenise(preparation, examples, args, name)
         fitting, dropped = _apply_overlong(whole, args.max_length, overlong, name)
         final = _finish(preparation, fitting, args, packing, name)
-    stats = _statistics(whole, fitting, final, args, packing, dropped)
+    stats = replace(_statistics(whole, fitting, final, args, packing, dropped), empty=empty)
     _check_something_to_learn(stats, args, name)
     return Prepared(final, stats)
 
@@ -129,14 +134,23 @@ def _check_lengths(args: SFTConfig, packing: bool) -> None:
         )
 
 
+def _count_empty(examples: datasets.Dataset, name: str) -> int:
+    empty = sum(is_empty(row) for row in examples)
+    if empty == len(examples):
+        raise DataError(
+            f"All {empty} {name} examples are empty, so there is nothing to learn; the first is "
+            f"{examples[0]['where']}. An example's text, completion or last answer must not be blank."
+        )
+    return empty
+
+
 def _tokenise(preparation: _Preparation, examples: datasets.Dataset, args: SFTConfig, name: str) -> datasets.Dataset:
     """Columns ``input_ids``, ``labels``, ``where``; nothing cut, nothing moved."""
     settings = _changed(args, max_length=None, shuffle_dataset=False, dataset_text_field="text")
     try:
         tokenised = preparation.run(examples, settings, False, name)
     except jinja2.TemplateError as error:
-        where = _first_failing(preparation, examples)
-        raise DataError(f"{where}: the chat template refuses this chat: {error}.") from error
+        raise refused_chat(examples, preparation._tokenizer, preparation.chat_template, error) from error
     except RuntimeError as error:
         if "assistant_only_loss" not in str(error):
             raise
@@ -146,16 +160,6 @@ def _tokenise(preparation: _Preparation, examples: datasets.Dataset, args: SFTCo
             "template's {% generation %} markers. Mend the template, or use train.completion_only_loss: true."
         ) from error
     return tokenised.select_columns(["input_ids", "labels", "where"])
-
-
-def _first_failing(preparation: _Preparation, examples: datasets.Dataset) -> str:
-    for row in examples:
-        chat = row["messages"] if "messages" in row else row["prompt"] + row["completion"]
-        try:
-            preparation._tokenizer.apply_chat_template(chat, tokenize=False, chat_template=preparation.chat_template)
-        except jinja2.TemplateError:
-            return str(row["where"])
-    return "a prompt"
 
 
 def _apply_overlong(
@@ -205,18 +209,24 @@ def _statistics(
     sizes = lengths(fitting)
     limit = args.max_length
     cuts = limit is not None and not (packing and args.packing_strategy != "bfd")
-    tokens, bearing = lengths(final), loss_bearing(final)
+    tokens = lengths(final)
+    # What is not padding-free runs on from document to document: the model sees each pack as one.
+    apart = _is_padding_free(args) or "seq_lengths" not in final.column_names
+    bearing = loss_bearing(final if apart else final.remove_columns("seq_lengths"))
+    one_by_one = packing and args.packing_strategy == "bfd"  # each document of the packs is an example, cut
+    learnt = loss_bearing(final, by_document=True) if one_by_one else loss_bearing(fitting) if packing else bearing
     return DataStats(
         examples=len(fitting) if packing else len(final),
         dropped_overlong=dropped,
         truncated=int((sizes > limit).sum()) if cuts and limit else 0,
         dropped_masked=0 if packing else len(fitting) - len(final),
-        masked=int((loss_bearing(fitting) == 0).sum()) if packing else int((bearing == 0).sum()),
+        masked=int((learnt == 0).sum()),
         tokens_total=int(tokens.sum()),
         tokens_loss_bearing=int(bearing.sum()),
         longest=int(lengths(whole).max()),
         packs=len(final) if packing else None,
         fill_rate=float(tokens.sum() / (len(final) * limit)) if packing and limit else None,
+        largest_token_id=largest_token_id(final),
     )
 
 

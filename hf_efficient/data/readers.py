@@ -6,6 +6,7 @@ A row is a dict as it is in the file. What cannot be read is a DataError with th
 from __future__ import annotations
 
 import csv
+import io
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -16,9 +17,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from hf_efficient.data.json_faults import json_fault
 from hf_efficient.errors import DataError
 
 __all__ = ["READERS", "Row", "read_csv", "read_json", "read_jsonl", "read_parquet"]
+
+_GZIP = b"\x1f\x8b"
 
 
 @dataclass(frozen=True)
@@ -56,13 +60,16 @@ def read_json(path: Path) -> Iterator[Row]:
     """
     with _open_bytes(path) as file:
         text = _decode(file.read(), str(path))
+    if not text.strip():
+        return
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
         hint = " If it holds one object per line, name it .jsonl." if error.msg == "Extra data" else ""
         raise DataError(f"{path}:{error.lineno}: not valid JSON (column {error.colno}: {error.msg}).{hint}") from error
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: not readable as JSON: {error}.") from error
+        line, words = json_fault(text, error)
+        raise DataError(f"{path}:{line}: {words}.") from error
     rows = value.get("data") if isinstance(value, dict) else value
     if not isinstance(rows, list):
         raise DataError(f'{path}: expected a list of objects, or {{"data": [...]}}; found {_kind(value)}.')
@@ -105,6 +112,7 @@ def read_parquet(path: Path) -> Iterator[Row]:
     Raises:
         DataError: not a Parquet file, or a damaged one.
     """
+    _open_bytes(path).close()
     try:
         number = 0
         for batch in pq.ParquetFile(path).iter_batches(batch_size=1000):
@@ -125,18 +133,19 @@ READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
 """Suffix of a file to its reader."""
 
 
-def _open_bytes(path: Path) -> Any:
+def _open_bytes(path: Path) -> io.BufferedReader:
     try:
-        return path.open("rb")
+        file = path.open("rb")
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}.") from error
+    if file.peek(2)[:2] == _GZIP:
+        file.close()
+        raise DataError(f"{path}: is gzip-compressed. Unpack it (gunzip) and name the unpacked file.")
+    return file
 
 
-def _open_text(path: Path) -> Any:
-    try:
-        return path.open(encoding="utf-8-sig", newline="")
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}.") from error
+def _open_text(path: Path) -> io.TextIOWrapper:
+    return io.TextIOWrapper(_open_bytes(path), encoding="utf-8-sig", newline="")
 
 
 def _decode(raw: bytes, where: str) -> str:
@@ -162,7 +171,8 @@ def _parse_line(text: str, where: str, number: int) -> Any:
         excerpt = _excerpt(text, error.pos)
         raise DataError(f"{where}: not valid JSON (column {error.colno}: {error.msg}): {excerpt}.{hint}") from error
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{where}: not readable as JSON: {error}.") from error
+        _, words = json_fault(text, error)
+        raise DataError(f"{where}: {words}.") from error
 
 
 def _excerpt(text: str, position: int) -> str:
@@ -187,9 +197,20 @@ def _check_header(path: Path, header: list[str]) -> None:
     twice = sorted({name for name in header if header.count(name) > 1})
     if twice:
         raise DataError(f"{path}:1: the header names a column twice: {', '.join(map(repr, twice))}.")
+    for separator, name in ((";", "semicolons"), ("\t", "tabs")):
+        if len(header) == 1 and separator in header[0]:
+            raise DataError(
+                f"{path}:1: the header names one column, {header[0]!r}: it seems to be separated by {name}. Save the "
+                "file with commas."
+            )
 
 
 def _fields(path: Path, line: int, header: list[str], record: list[str]) -> dict[str, Any]:
     if len(record) != len(header):
-        raise DataError(f"{path}:{line}: {len(record)} fields, but the header names {len(header)} columns.")
+        found, named = _plural(len(record), "field"), _plural(len(header), "column")
+        raise DataError(f"{path}:{line}: {found}, but the header names {named}.")
     return dict(zip(header, record, strict=True))
+
+
+def _plural(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

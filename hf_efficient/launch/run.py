@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trl import DPOConfig, SFTConfig
 
+from hf_efficient.callbacks.progress_lines import use_progress_lines
 from hf_efficient.data.build import build_preference_data, build_sft_data
 from hf_efficient.hardware.environment import describe_environment
 from hf_efficient.launch.adapter import add_adapter
 from hf_efficient.launch.arguments import training_arguments
 from hf_efficient.launch.card import write_model_card
-from hf_efficient.launch.data_remarks import remarks
+from hf_efficient.launch.data_remarks import preference_remarks, remarks
 from hf_efficient.launch.evaluation import AnswersInEvaluation, answer_evaluators
 from hf_efficient.launch.faults import explained_faults
+from hf_efficient.launch.finished import is_finished, load_finished
 from hf_efficient.launch.listener import RunListener, RunResult, SilentListener
+from hf_efficient.launch.lock import locked
 from hf_efficient.launch.merge import merge_run
 from hf_efficient.launch.model import load_base, load_tokenizer
-from hf_efficient.launch.output import (
-    EFFICIENCY,
-    OutputPlan,
-    follow_output,
-    prepare_output,
-    write_resolved_recipe,
-)
+from hf_efficient.launch.model_checks import check_positions
+from hf_efficient.launch.output import OutputPlan, clear_output, plan_output, write_resolved_recipe
+from hf_efficient.launch.run_files import EFFICIENCY
 from hf_efficient.launch.trainer import dpo_trainer, sft_trainer
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.units import count, share
@@ -59,26 +59,30 @@ def run_recipe(recipe: Recipe, listener: RunListener | None = None) -> RunResult
     is_main = args.process_index == 0
     if listener is None or not is_main:
         listener = SilentListener()
-    with args.main_process_first(local=False, desc="output directory"):
-        plan = prepare_output(recipe) if is_main else follow_output(recipe)
+    with locked(Path(recipe.output_dir).expanduser()) if is_main else nullcontext():
+        plan = plan_output(recipe)
+        with explained_faults(recipe.output_dir):
+            return _run(recipe, args, plan, listener)
+
+
+def _run(recipe: Recipe, args: SFTConfig | DPOConfig, plan: OutputPlan, listener: RunListener) -> RunResult:
     machine = describe_environment().to_dict()
-    if is_main:
-        write_resolved_recipe(plan.directory, recipe, machine)
-    with explained_faults(recipe.output_dir):
-        result, data_summary = _run(recipe, args, plan, listener)
-        if is_main:
-            write_model_card(plan.directory, recipe, _results(result), machine, data_summary)
+    if plan.remark:
+        listener.stage("Output", plan.remark)
+    built = _build_sft(recipe, args, listener) if isinstance(args, SFTConfig) else _build_dpo(recipe, args, listener)
+    args.distributed_state.wait_for_everyone()  # all have seen what lies there before it is changed
+    with args.main_process_first(local=False, desc="output directory"):
+        if args.process_index == 0:
+            clear_output(plan)
+            write_resolved_recipe(plan.directory, recipe, machine)
+    train_seconds = _train(recipe, built.trainer, plan, listener)
+    built.trainer.save_model()  # before the last evaluation: bf16_full_eval casts the weights in place
+    after = _evaluate_at_end(recipe, built, listener)
+    result = _conclude(recipe, built.trainer, after, train_seconds, listener)
+    if args.process_index == 0:
+        write_model_card(plan.directory, recipe, _results(result), machine, built.data_summary)
     listener.finished(result)
     return result
-
-
-def _run(
-    recipe: Recipe, args: SFTConfig | DPOConfig, plan: OutputPlan, listener: RunListener
-) -> tuple[RunResult, Mapping[str, Any]]:
-    built = _build_sft(recipe, args, listener) if isinstance(args, SFTConfig) else _build_dpo(recipe, args, listener)
-    train_seconds = _train(built.trainer, plan, listener)
-    after = _evaluate_at_end(recipe, built, listener)
-    return _save(recipe, built.trainer, after, train_seconds, listener), built.data_summary
 
 
 def _build_sft(recipe: Recipe, args: SFTConfig, listener: RunListener) -> _Built:
@@ -93,7 +97,8 @@ def _build_sft(recipe: Recipe, args: SFTConfig, listener: RunListener) -> _Built
     )
     for line in remarks(data.stats, args.max_length):
         listener.stage("", line)
-    model = _model(recipe, args, listener)
+    longest = data.stats.longest if args.max_length is None else min(data.stats.longest, args.max_length)
+    model = _model(recipe, args, listener, longest)
     trainer: list[Trainer] = []
     answers = answer_evaluators(
         recipe.evaluate, tokenizer, data.eval_examples, listener, lambda: trainer[0].state.global_step
@@ -105,10 +110,14 @@ def _build_sft(recipe: Recipe, args: SFTConfig, listener: RunListener) -> _Built
 def _build_dpo(recipe: Recipe, args: DPOConfig, listener: RunListener) -> _Built:
     tokenizer = _tokenizer(recipe, listener)
     listener.stage("Data", ", ".join(source.path for source in recipe.data.train))
-    data = build_preference_data(recipe, args.seed)
+    data = build_preference_data(recipe, tokenizer, args)
     listener.stage("", f"{count(len(data.train))} preference pairs")
+    for line in preference_remarks(data, args.max_length):
+        listener.stage("", line)
     model = _model(recipe, args, listener)
-    return _Built(dpo_trainer(recipe, model, tokenizer, args, data), (), {"examples": len(data.train)})
+    return _Built(
+        dpo_trainer(recipe, model, tokenizer, args, data), (), {"examples": len(data.train), "dropped": data.dropped}
+    )
 
 
 def _tokenizer(recipe: Recipe, listener: RunListener) -> PreTrainedTokenizerBase:
@@ -116,9 +125,14 @@ def _tokenizer(recipe: Recipe, listener: RunListener) -> PreTrainedTokenizerBase
     return load_tokenizer(recipe.model, recipe.train)
 
 
-def _model(recipe: Recipe, args: SFTConfig | DPOConfig, listener: RunListener) -> PreTrainedModel | PeftModel:
+def _model(
+    recipe: Recipe, args: SFTConfig | DPOConfig, listener: RunListener, longest_row: int | None = None
+) -> PreTrainedModel | PeftModel:
     listener.stage("Model", recipe.model.id)
     base = load_base(recipe)
+    remark = check_positions(base, longest_row) if longest_row is not None else ""
+    if remark:
+        listener.stage("", remark)
     model = add_adapter(base, recipe.adapter, seed=args.seed, checkpointing=args.gradient_checkpointing)
     trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     listener.stage("", f"{recipe.adapter.method}: {count(trained)} parameters are trained{_of_all(model, trained)}")
@@ -130,7 +144,12 @@ def _of_all(model: PreTrainedModel | PeftModel, trained: int) -> str:
     return f", {share(trained / total)} of {count(total)}" if total > trained else ""
 
 
-def _train(trainer: Trainer, plan: OutputPlan, listener: RunListener) -> float:
+def _train(recipe: Recipe, trainer: Trainer, plan: OutputPlan, listener: RunListener) -> float:
+    use_progress_lines(trainer)
+    if plan.checkpoint is not None and is_finished(plan.checkpoint, recipe):
+        listener.stage("Training", f"{plan.checkpoint.name} is the end of the run: nothing is left to train")
+        load_finished(trainer, plan.checkpoint)
+        return 0.0
     start = f"on from {plan.checkpoint.name}" if plan.checkpoint else "from the first step"
     listener.stage("Training", f"{start}, to {plan.directory}")
     output = trainer.train(resume_from_checkpoint=str(plan.checkpoint) if plan.checkpoint else None)
@@ -151,11 +170,10 @@ def _evaluate_at_end(recipe: Recipe, built: _Built, listener: RunListener) -> di
     return _metrics(trainer.evaluate())
 
 
-def _save(
+def _conclude(
     recipe: Recipe, trainer: Trainer, after: Mapping[str, float], train_seconds: float, listener: RunListener
 ) -> RunResult:
     directory = Path(recipe.output_dir).expanduser()
-    trainer.save_model()
     trainer.save_state()
     first = _evaluations(trainer)[:1]
     result = RunResult(

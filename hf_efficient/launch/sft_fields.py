@@ -6,22 +6,20 @@ A recipe trains with ``EfficientTrainer``; a field that only ``SFTTrainer`` read
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn import functional as F
-from trl.models import enable_selective_activation_checkpointing, get_act_offloading_ctx_manager
+from trl.models import enable_selective_activation_checkpointing
 
 from hf_efficient.errors import Problem, RecipeError
-from hf_efficient.trainer import EfficientTrainer
 
 if TYPE_CHECKING:
     from peft import PeftModel
     from transformers import PreTrainedModel
     from trl import SFTConfig
 
-__all__ = ["OffloadingTrainer", "apply_sft_fields", "dft_loss", "objective"]
+__all__ = ["apply_sft_fields", "dft_loss", "objective"]
 
 LossFunction = Callable[..., torch.Tensor]
 
@@ -66,19 +64,6 @@ def dft_loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: torch.Tenso
     weighted = (nll * torch.exp(-nll).detach()).sum()  # ignored positions have nll 0
     count = (targets != -100).sum() if num_items_in_batch is None else num_items_in_batch
     return weighted / torch.as_tensor(count, device=weighted.device).clamp(min=1)
-
-
-class OffloadingTrainer(EfficientTrainer):
-    """``EfficientTrainer`` whose activations wait for the backward in host memory (``activation_offloading``)."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._offloading: AbstractContextManager[Any] = get_act_offloading_ctx_manager(self._module)
-
-    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """The step of the trainer below, its activations offloaded."""
-        with self._offloading:
-            return super().training_step(*args, **kwargs)
 
 
 def _router_loss(model: PreTrainedModel | PeftModel, coefficient: float | None) -> None:

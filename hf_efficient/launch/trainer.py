@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from hf_efficient.callbacks.packing_check import PackingCheck
 from hf_efficient.launch.evaluation import AnswersInEvaluation, early_stopping
-from hf_efficient.launch.sft_fields import OffloadingTrainer, apply_sft_fields, objective
+from hf_efficient.launch.model import load_base
+from hf_efficient.launch.recipe_trainer import RecipeTrainer
+from hf_efficient.launch.sft_fields import apply_sft_fields, objective
 from hf_efficient.metrics.for_trainer import make_compute_metrics
 from hf_efficient.recipe.schema import Recipe
-from hf_efficient.trainer import EfficientTrainer, EfficientTrainerMixin
+from hf_efficient.trainer import EfficientTrainerMixin
 
 if TYPE_CHECKING:
+    from datasets import Dataset
     from peft import PeftModel
     from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer
     from trl import DPOConfig, SFTConfig
@@ -43,7 +46,7 @@ def sft_trainer(
         args.prediction_loss_only = True
     apply_sft_fields(model, args)
     packed = args.packing and args.packing_strategy != "wrapped"
-    return (OffloadingTrainer if args.activation_offloading else EfficientTrainer)(
+    return RecipeTrainer(
         model=model,
         args=args,
         data_collator=data.collator,
@@ -75,14 +78,23 @@ def dpo_trainer(
     args: DPOConfig,
     data: PreferenceData,
 ) -> Trainer:
-    """TRL's ``DPOTrainer`` under the mixin. With an adapter the base, its adapter off, is the reference model."""
+    """TRL's ``DPOTrainer`` under the mixin.
+
+    With an adapter the base, its adapter off, is the reference model; for a full fine-tune it is the model as the
+    recipe loads it, its revision included.
+    """
     from trl import DPOTrainer
 
     class EfficientDPOTrainer(EfficientTrainerMixin, DPOTrainer):
-        pass
+        def _prepare_dataset(self, dataset: Dataset, *args: Any, **settings: Any) -> Dataset:
+            """The rows that ``build_preference_data`` prepared, in the same way, are not prepared again."""
+            if "prompt_ids" in (dataset.column_names or ()):
+                return dataset
+            return super()._prepare_dataset(dataset, *args, **settings)
 
-    return EfficientDPOTrainer(
+    trainer = EfficientDPOTrainer(
         model=model,
+        ref_model=load_base(recipe) if recipe.adapter.method == "full" else None,
         args=args,
         train_dataset=data.train,
         eval_dataset=data.eval,
@@ -90,6 +102,16 @@ def dpo_trainer(
         callbacks=early_stopping(recipe.evaluate),
         **_instrumentation(recipe),
     )
+    if recipe.adapter.method == "qlora":
+        _train_in_float32(model)
+    return trainer
+
+
+def _train_in_float32(model: PreTrainedModel | PeftModel) -> None:
+    """Undo TRL's rounding of a QLoRA adapter to bfloat16, in which small updates are lost; see ``add_adapter``."""
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.float()
 
 
 def _instrumentation(recipe: Recipe) -> dict[str, Any]:

@@ -118,6 +118,7 @@ class SourceSection(Section):
     )
     weight: PositiveFloat = Field(
         1.0,
+        le=1000,
         description="How often each example is seen per epoch: 2 repeats all, 0.5 takes a seeded random half.",
     )
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trl import SFTConfig
+from trl import DPOConfig, SFTConfig
 
 from hf_efficient.data import build as build_module
 from hf_efficient.data.build import build_preference_data, build_sft_data
@@ -102,6 +102,13 @@ def test_an_eval_source_packed_as_its_setting_says(chats_jsonl, tmp_path, tokeni
     assert one.collator.padding_free
 
 
+def test_a_source_that_contributes_little_is_in_the_counts(chats_jsonl, tmp_path, tokenizer, args):
+    made = recipe([{"path": str(chats_jsonl)}, {"path": str(chats_jsonl), "weight": 0.0001}], tmp_path)
+    for cached in (False, True):
+        data = build_sft_data(made, tokenizer, args)
+        assert (data.cached, data.stats.examples, data.stats.small_sources) == (cached, 25, {"data.train.1": 1})
+
+
 def test_plain_text_has_nothing_to_ask(tmp_path, tokenizer, args):
     path = jsonl(tmp_path / "a.jsonl", [{"text": f"t{i}"} for i in range(4)])
     data = build_sft_data(recipe(path, tmp_path, eval_fraction=0.5), tokenizer, args)
@@ -190,15 +197,18 @@ def test_bad_rows_are_data_errors(tmp_path, tokenizer, args):
     assert not (tmp_path / "cache").exists()
 
 
-def test_preference_pairs(tmp_path):
+def test_preference_pairs(tmp_path, tokenizer):
     rows = [{"prompt": f"p{i}", "chosen": "c", "rejected": "r", "id": i} for i in range(4)]
     made = recipe(jsonl(tmp_path / "a.jsonl", rows), tmp_path, method="dpo", eval_fraction=0.25)
-    data = build_preference_data(made, seed=0)
+    settings = DPOConfig(output_dir="o", use_cpu=True, bf16=False, report_to="none")
+    data = build_preference_data(made, tokenizer, settings)
     assert data.eval is not None
-    assert data.train.column_names == data.eval.column_names == ["prompt", "chosen", "rejected"]
+    columns = ["prompt", "chosen", "rejected", "prompt_ids", "chosen_ids", "rejected_ids"]
+    assert data.train.column_names == data.eval.column_names == columns
     assert sorted(data.train["prompt"][:] + data.eval["prompt"][:]) == ["p0", "p1", "p2", "p3"]
     assert len(data.eval) == 1
-    assert build_preference_data(recipe(tmp_path / "a.jsonl", tmp_path, method="dpo"), seed=0).eval is None
+    whole = recipe(tmp_path / "a.jsonl", tmp_path, method="dpo")
+    assert build_preference_data(whole, tokenizer, settings).eval is None
 
 
 class FakeState:

@@ -13,6 +13,7 @@ from hf_efficient.data import docstrings
 from hf_efficient.data.cache import Entry, cache_folder, cache_key, load_entry, save_entry, tokenizer_identity
 from hf_efficient.data.examples import open_sources
 from hf_efficient.data.stats import DataStats
+from hf_efficient.errors import DataError
 from hf_efficient.recipe.schema import Recipe
 
 STATS = DataStats(2, 0, 0, 0, 0, 5, 4, 3)
@@ -141,3 +142,17 @@ def test_the_folder_is_the_recipe_s_or_the_user_s(monkeypatch, tmp_path):
     monkeypatch.setenv("HF_EFFICIENT_CACHE", str(tmp_path))
     assert cache_folder(None) == tmp_path / "tokenized"
     assert cache_folder("~/x") == Path.home() / "x"
+
+
+def test_a_file_that_may_not_be_read(chats_jsonl, tokenizer, monkeypatch):
+    made, real = recipe(chats_jsonl), Path.open
+
+    def guarded(self, *args, **settings):
+        if self == chats_jsonl:
+            raise PermissionError(13, "Permission denied", str(self))
+        return real(self, *args, **settings)
+
+    monkeypatch.setattr(Path, "open", guarded)
+    with pytest.raises(DataError) as caught:
+        key(made, tokenizer)
+    assert str(caught.value) == f"{chats_jsonl}: cannot be read: Permission denied."

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from hf_efficient.data import mix
 from hf_efficient.data.examples import RawData, build_raw, open_sources
 from hf_efficient.errors import DataError
 from hf_efficient.recipe.schema import DataSection
@@ -206,3 +207,21 @@ def test_more_rows_than_one_chunk(tmp_path):
     rows = raw([{"path": path}]).train
     assert rows["text"][:] == [f"t{i}" for i in range(10_001)]
     assert rows[10_000]["where"] == f"{path}:10001"
+
+
+def test_sources_that_contribute_little_are_told(tmp_path):
+    first = jsonl(tmp_path / "a.jsonl", texts(24, "a"))
+    second = jsonl(tmp_path / "b.jsonl", texts(10, "b"))
+    assert raw([{"path": first}, {"path": second}]).small_sources is None
+    assert raw([{"path": second}, {"path": first, "weight": 0.0001}]).small_sources == {"data.train.1": 1}
+    assert raw([{"path": first, "weight": 0.375}, {"path": second}]).small_sources == {"data.train.0": 9}
+    data = raw([{"path": first}, {"path": second}], max_train_examples=17)
+    assert data.small_sources == {"data.train.1": sum(text[0] == "b" for text in data.train["text"][:])}
+
+
+def test_a_weight_beyond_all_measure_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(mix, "MOST_EXAMPLES", 20)
+    path = jsonl(tmp_path / "a.jsonl", texts(3))
+    refused = "weight: 7 times 3 examples are 21 per epoch, more than 20. Lower it; "
+    assert message([{"path": path}, {"path": path, "weight": 7}]).startswith(f"data.train.1.{refused}")
+    assert message([{"path": path}], eval=[{"path": path, "weight": 7}]).startswith(f"data.eval.0.{refused}")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.data.mix import capped, held_out, weighted
+from hf_efficient.data.mix import capped, check_weight, held_out, weighted
 from hf_efficient.errors import DataError
 
 
@@ -56,4 +56,14 @@ def test_one_example_cannot_be_split():
         "data.eval_fraction: 0.1 of 1 example cannot be held out: both sides need at least one. Name a "
         "data.eval source, "
         "or give more data."
+    )
+
+
+def test_copies_beyond_all_measure_are_refused():
+    check_weight(100_000, 1000.0, "data.train.0")
+    with pytest.raises(DataError) as caught:
+        check_weight(100_001, 1000.0, "data.train.0")
+    assert str(caught.value) == (
+        "data.train.0.weight: 1000 times 100,001 examples are 100,001,000 per epoch, more than 100,000,000. Lower it; "
+        "for more passes over all data raise train.num_train_epochs."
     )

@@ -176,6 +176,8 @@ def test_hand_worked_rows_and_counts(arguments, tokenizer):
         longest=8,
         packs=None,
         fill_rate=None,
+        empty=0,
+        largest_token_id=a + 3,
     )
 
 
@@ -191,10 +193,12 @@ def test_counts_of_packed_rows(arguments, tokenizer):
         dropped_masked=0,
         masked=0,
         tokens_total=17,
-        tokens_loss_bearing=17,
+        tokens_loss_bearing=14,  # the first of each document is predicted by nothing
         longest=11,
         packs=3,
         fill_rate=17 / 24,
+        empty=0,
+        largest_token_id=tokenizer.convert_tokens_to_ids("h"),
     )
     # split instead: 8+3 | 5 | 4, that is 8 | 5+3 | 4
     prepared = ours(rows, tokenizer, arguments(packing=True, max_length=8, packing_strategy="bfd_split"))
@@ -211,7 +215,7 @@ def test_packs_tell_how_many_examples_bear_no_loss(arguments, tokenizer):
     args = arguments(packing=True, max_length=8)
     assert ours(rows, tokenizer, args).stats.masked == 0
     bare = copy.deepcopy(tokenizer)
-    bare.chat_template = "{% for m in messages if m['role'] == 'user' %}{{ m['content'] }}{% endfor %}"
+    bare.chat_template = "{% for m in messages if m['content'] != 'lost' %}{{ m['content'] }}{% endfor %}"
     chats = [
         {"prompt": [user("abc")], "completion": [answer("lost")]},
         {"prompt": [user("abc")], "completion": [answer("lost"), user("found")]},
@@ -221,6 +225,55 @@ def test_packs_tell_how_many_examples_bear_no_loss(arguments, tokenizer):
     assert (stats.examples, stats.dropped_masked, stats.truncated, stats.masked) == (1, 1, 0, 0)
     stats = ours(chats, bare, arguments(max_length=None)).stats  # TRL keeps it where there is no max_length
     assert (stats.examples, stats.dropped_masked, stats.masked) == (2, 0, 1)
+
+
+def test_packs_that_the_model_sees_as_one_document_lose_one_label(arguments, tokenizer):
+    rows = [{"text": "ab"}, {"text": "abc"}]
+    args = arguments(packing=False, eval_packing=True, max_length=8)  # not padding-free: the documents run on
+    assert ours(rows, tokenizer, args, name="eval").stats.tokens_loss_bearing == 6
+    args = arguments(packing=True, max_length=8)
+    assert ours(rows, tokenizer, args, name="eval").stats.tokens_loss_bearing == 5
+
+
+def test_packs_tell_which_examples_were_cut_to_their_prompt(arguments, tokenizer):
+    rows = [{"prompt": "abcdef", "completion": "g"}, {"prompt": "ab", "completion": "c"}]
+    stats = ours(rows, tokenizer, arguments(packing=True, max_length=6)).stats
+    assert (stats.examples, stats.truncated, stats.masked, stats.tokens_loss_bearing) == (2, 1, 1, 2)
+
+
+def test_an_example_of_one_token_teaches_nothing(arguments, tokenizer):
+    rows = [{"text": "ab"}, {"text": ""}]  # an end token alone: nothing predicts it
+    for settings in ({}, {"max_length": None}, {"packing": True, "max_length": 8}):
+        stats = ours(rows, tokenizer, arguments(**settings)).stats
+        assert (stats.examples, stats.masked, stats.empty, stats.tokens_loss_bearing) == (2, 1, 1, 2)
+
+
+def test_only_first_tokens_are_nothing_to_learn(arguments, tokenizer):
+    tokenizer.eos_token = "<|im_end|>"
+    rows = [{"text": "<|im_end|>"}] * 2  # ends as it should, so that none is added
+    for settings in ({}, {"max_length": None}, {"packing": True, "max_length": 8}):
+        assert message(rows, tokenizer, arguments(**settings)) == (
+            "All labels of all 2 train examples are masked, so there is nothing to learn. Look at "
+            "train.completion_only_loss, train.assistant_only_loss and the chat template."
+        )
+
+
+EMPTY = {
+    "text": {"text": " \n"},
+    "string_pair": {"prompt": "q", "completion": ""},
+    "chat_pair": {"prompt": [user("q")], "completion": [answer(" ")]},
+    "messages": {"messages": [user("q"), answer("a"), user("u"), answer("")]},
+}
+
+
+@pytest.mark.parametrize("kind", EMPTY)
+def test_empty_examples_are_counted(kind, arguments, tokenizer):
+    rows = [*examples(kind, 3), EMPTY[kind], EMPTY[kind]]
+    assert ours(rows, tokenizer, arguments()).stats.empty == 2
+    assert message(rows[3:], tokenizer, arguments(), name="eval") == (
+        "All 2 eval examples are empty, so there is nothing to learn; the first is f:1. An example's text, completion "
+        "or last answer must not be blank."
+    )
 
 
 def test_overlong_examples_are_dropped_or_named(arguments, tokenizer):
@@ -265,7 +318,7 @@ def test_max_length_too_small(arguments, tokenizer):
 
 
 def test_all_labels_masked(arguments, tokenizer):
-    tokenizer.chat_template = "{% for m in messages if m['role'] == 'user' %}{{ m['content'] }}{% endfor %}"
+    tokenizer.chat_template = "{% for m in messages if m['content'] != 'lost' %}{{ m['content'] }}{% endfor %}"
     rows = [{"prompt": [user("abc")], "completion": [answer("lost")]}] * 2
     for settings in ({}, {"max_length": None}, {"packing": True}):
         assert message(rows, tokenizer, arguments(**settings), name="eval") == (
@@ -281,6 +334,20 @@ def test_no_chat_template(arguments, tokenizer):
         "train.chat_template_path to a .jinja "
         "file or to a model whose template to take, or use plain text."
     )
+    assert ours(examples("text"), tokenizer, arguments()).stats.examples == 12
+
+
+@pytest.mark.parametrize(
+    "template", ["hello", "{% for m in messages if m['role'] == 'user' %}{{ m.content }}{% endfor %}"]
+)
+def test_a_chat_template_that_prints_no_answer(template, arguments, tokenizer):
+    tokenizer.chat_template = template
+    for kind in ("messages", "chat_pair"):
+        assert message(examples(kind), tokenizer, arguments()) == (
+            "The tokenizer (unnamed) has a chat template that does not print the content of the assistant's messages, "
+            "so there is nothing to learn from. Set train.chat_template_path to a .jinja file or to a model whose "
+            "template to take, or use plain text."
+        )
     assert ours(examples("text"), tokenizer, arguments()).stats.examples == 12
 
 

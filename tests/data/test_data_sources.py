@@ -6,6 +6,7 @@ from pathlib import Path
 import datasets
 import pytest
 
+from hf_efficient.data import sources
 from hf_efficient.data.sources import open_source
 from hf_efficient.errors import DataError
 from hf_efficient.recipe.schema import SourceSection
@@ -143,6 +144,50 @@ def test_the_embedded_data_set_has_two_splits():
         ),
         ("a.json", "[1]", "{path}, row 1: expected an object ({{...}}), found a number."),
         ("a.csv", "a,b\n1,2\n1,2,3\n", "{path}:3: 3 fields, but the header names 2 columns."),
+        ("a.csv", "a,b\n1\n", "{path}:2: 1 field, but the header names 2 columns."),
+        ("a.csv", "a\n1,2\n", "{path}:2: 2 fields, but the header names 1 column."),
+        (
+            "a.csv",
+            "prompt;completion\n1;2\n",
+            "{path}:1: the header names one column, 'prompt;completion': it seems to be separated by semicolons. Save "
+            "the file with commas.",
+        ),
+        (
+            "a.csv",
+            "prompt\tcompletion\n1\t2\n",
+            "{path}:1: the header names one column, 'prompt\\tcompletion': it seems to be separated by tabs. Save "
+            "the file with commas.",
+        ),
+        ("a.jsonl", b"\x1f\x8b\x08\x00", "{path}: is gzip-compressed. Unpack it (gunzip) and name the unpacked file."),
+        ("a.json", b"\x1f\x8b\x08\x00", "{path}: is gzip-compressed. Unpack it (gunzip) and name the unpacked file."),
+        ("a.csv", b"\x1f\x8b\x08\x00", "{path}: is gzip-compressed. Unpack it (gunzip) and name the unpacked file."),
+        (
+            "a.parquet",
+            b"\x1f\x8b\x08\x00",
+            "{path}: is gzip-compressed. Unpack it (gunzip) and name the unpacked file.",
+        ),
+        ("a.json", "", "data.train.0.path: {path} is empty: it has no rows."),
+        ("a.json", " \n", "data.train.0.path: {path} is empty: it has no rows."),
+        (
+            "a.jsonl",
+            '{"a": 1}\n{"a": ' + "1" * 5000 + "}\n",
+            "{path}:2: holds a whole number of 5000 digits, too long to be read. Write it as a string.",
+        ),
+        (
+            "a.json",
+            '[{"a": 1},\n{"a": -' + "1" * 5000 + "}]\n",
+            "{path}:2: holds a whole number of 5000 digits, too long to be read. Write it as a string.",
+        ),
+        (
+            "a.jsonl",
+            "{}\n" + "[" * 100_000 + "\n",
+            "{path}:2: lists and objects lie 100000 deep in one another, too deep to be read.",
+        ),
+        (
+            "a.json",
+            '[{"a": "[[["},\n' + '{"a":\n' * 50_000,
+            "{path}:50001: lists and objects lie 50001 deep in one another, too deep to be read.",
+        ),
         ("a.csv", "a,b,a\n1,2,3\n", "{path}:1: the header names a column twice: 'a'."),
         ("a.csv", 'a\n"1\n', "{path}:2: not valid CSV: unexpected end of data."),
         ("a.csv", b"a\n\xe9\n", "{path}: not UTF-8 (byte 0xe9 at offset 2). Save the file as UTF-8."),
@@ -172,7 +217,7 @@ def test_a_long_broken_line_is_excerpted(tmp_path):
 
 def test_a_deeply_nested_line_is_no_traceback(tmp_path):
     path = write(tmp_path / "a.jsonl", "[" * 100_000 + "\n")
-    assert message(path).startswith(f"{path}:1: not readable as JSON: ")
+    assert message(path) == f"{path}:1: lists and objects lie 100000 deep in one another, too deep to be read."
 
 
 def test_a_damaged_parquet_file(tmp_path):
@@ -202,6 +247,72 @@ def test_a_missing_file_names_the_nearest(tmp_path):
 def test_what_cannot_be_a_hub_name_is_a_missing_file(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert message(name).startswith(f"data.train.0.path: no such file: {name}.")
+
+
+def refuse(monkeypatch, method: str, refused: Path) -> None:
+    """What the operating system does to a user without the right; these tests may run as root, who has all."""
+    real = getattr(Path, method)
+
+    def guarded(self, *args, **settings):
+        if self == refused:
+            raise PermissionError(13, "Permission denied", str(self))
+        return real(self, *args, **settings)
+
+    monkeypatch.setattr(Path, method, guarded)
+
+
+def test_a_folder_that_may_not_be_entered(tmp_path, monkeypatch):
+    path = tmp_path / "closed" / "a.jsonl"
+    refuse(monkeypatch, "is_dir", path)
+    assert message(path) == f"data.train.0.path: {path}: cannot be read: Permission denied."
+
+
+def test_a_folder_that_may_not_be_listed(tmp_path, monkeypatch):
+    (tmp_path / "data").mkdir()
+    refuse(monkeypatch, "iterdir", tmp_path / "data")
+    assert message(tmp_path / "data") == f"data.train.0.path: {tmp_path / 'data'}: cannot be read: Permission denied."
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv", "a.parquet"])
+def test_a_file_that_may_not_be_read(name, tmp_path, monkeypatch):
+    path = write(tmp_path / name, "{}")
+    refuse(monkeypatch, "open", path)
+    assert message(path) == f"{path}: cannot be read: Permission denied."
+
+
+def test_a_path_that_is_too_long():
+    name = f"./{'x' * 300}.jsonl"
+    assert message(name) == f"data.train.0.path: {name}: cannot be read: File name too long."
+
+
+def test_an_unknown_user_s_home():
+    assert message("~nobody-of-that-name/a.jsonl") == (
+        "data.train.0.path: ~nobody-of-that-name/a.jsonl: Could not determine home directory."
+    )
+
+
+def test_a_link_to_nothing(tmp_path):
+    (tmp_path / "a.jsonl").symlink_to("gone.jsonl")
+    assert message(tmp_path / "a.jsonl") == (
+        f"data.train.0.path: {tmp_path / 'a.jsonl'} is a symbolic link to a missing file: gone.jsonl."
+    )
+
+
+def test_without_a_network_the_hub_is_not_waited_for(monkeypatch):
+    seen = []
+    monkeypatch.setattr(sources, "hub_reachable", lambda: False)
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
+
+    def load_dataset(path, name, split):
+        seen.append(datasets.config.HF_HUB_OFFLINE)
+        return datasets.Dataset.from_list(ROWS)
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    read("owner/set")
+    monkeypatch.setattr(sources, "hub_reachable", lambda: True)
+    read("owner/set")
+    assert seen == [True, False]
+    assert datasets.config.HF_HUB_OFFLINE is False
 
 
 def test_owner_and_name_with_that_owner_as_a_folder_is_a_missing_file(tmp_path, monkeypatch):

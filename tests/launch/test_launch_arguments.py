@@ -68,3 +68,16 @@ def test_early_stopping_watches_the_loss_unless_told_otherwise():
     assert training_arguments(recipe(early_stopping={"patience": 1})).metric_for_best_model == "loss"
     named = recipe(early_stopping={"patience": 1}, metric_for_best_model="perplexity")
     assert training_arguments(named).metric_for_best_model == "perplexity"
+
+
+def test_the_lowest_perplexity_is_the_best():
+    assert training_arguments(recipe(metric_for_best_model="eval_perplexity")).greater_is_better is False
+    assert training_arguments(recipe(metric_for_best_model="token_accuracy")).greater_is_better is True
+
+
+def test_flex_attention_needs_a_gpu():
+    flexible = recipe().model_copy(
+        update={"model": recipe().model.model_copy(update={"attn_implementation": "flex_attention"})}
+    )
+    with pytest.raises(SetupError, match=r"model\.attn_implementation: flex_attention has no backward on a CPU"):
+        training_arguments(flexible)

@@ -1,106 +1,220 @@
 from __future__ import annotations
 
 import os
+import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
+from safetensors.numpy import save_file
 
 from hf_efficient.errors import OutputError
-from hf_efficient.launch.output import OutputPlan, follow_output, prepare_output, write_resolved_recipe
+from hf_efficient.launch.lock import locked
+from hf_efficient.launch.output import OutputPlan, clear_output, plan_output, write_resolved_recipe
 from hf_efficient.recipe.schema import Recipe
 
 
-def recipe(folder: Path, existing="refuse", rank=16, **train) -> Recipe:
+def recipe(folder: Path, existing="refuse", rank=16, data="x", model="m", **train) -> Recipe:
     return Recipe(
         name="t",
-        model={"id": "m"},
+        model={"id": str(model)},
         adapter={"r": rank},
-        data={"train": [{"path": "x"}]},
+        data={"train": [{"path": str(data)}]},
         train=train,
         output_dir=str(folder),
         existing_output=existing,
     )
 
 
-def a_run(folder: Path, *steps: int) -> None:
-    write_resolved_recipe(folder, recipe(folder), {"torch": "2"})
+def a_checkpoint(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "trainer_state.json").write_text('{"global_step": 1}')
+    save_file({"w": np.zeros(4, np.float32)}, folder / "adapter_model.safetensors")
+    for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth"):
+        with zipfile.ZipFile(folder / name, "w") as archive:
+            archive.writestr("data", "x")
+    return folder
+
+
+def a_run(folder: Path, *steps: int, **train) -> None:
+    write_resolved_recipe(folder, recipe(folder, **train), {"torch": "2"})
     for step in steps:
-        (folder / f"checkpoint-{step}").mkdir()
-        (folder / f"checkpoint-{step}" / "trainer_state.json").write_text("{}")
+        a_checkpoint(folder / f"checkpoint-{step}")
 
 
 def test_a_new_directory_starts_from_the_beginning(tmp_path):
-    assert prepare_output(recipe(tmp_path / "new")) == OutputPlan(tmp_path / "new", None)
+    assert plan_output(recipe(tmp_path / "new")) == OutputPlan(tmp_path / "new")
 
 
-def test_files_that_are_no_run_do_not_matter_and_survive(tmp_path):
+def test_files_that_a_run_does_not_replace_do_not_matter(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    assert prepare_output(recipe(tmp_path, "overwrite")).checkpoint is None
-    assert (tmp_path / "notes.txt").read_text() == "mine"
+    assert plan_output(recipe(tmp_path)) == OutputPlan(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["README.md", "config.json", "model.safetensors"])
+@pytest.mark.parametrize("existing", ["refuse", "resume", "overwrite"])
+def test_what_is_not_ours_is_never_replaced(tmp_path, name, existing):
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(
+        OutputError, match=f"holds {name}, which this run would replace and no run of hf_efficient wrote"
+    ):
+        plan_output(recipe(tmp_path, existing))
 
 
 def test_another_run_is_refused_with_both_ways_out(tmp_path):
     a_run(tmp_path, 2, 10)
     with pytest.raises(OutputError, match=r"already holds a run \(its last checkpoint is checkpoint-10\)") as caught:
-        prepare_output(recipe(tmp_path))
+        plan_output(recipe(tmp_path))
     assert "--resume" in str(caught.value)
     assert "--overwrite" in str(caught.value)
 
 
-def test_resume_takes_the_last_whole_checkpoint(tmp_path):
-    a_run(tmp_path, 2, 10)
-    (tmp_path / "checkpoint-12").mkdir()  # its saving was cut off
-    plan = prepare_output(recipe(tmp_path, "resume"))
-    assert plan.checkpoint == tmp_path / "checkpoint-10"
-    assert follow_output(recipe(tmp_path, "resume")) == plan
+def test_resume_takes_the_last_whole_checkpoint_and_says_what_it_passes_over(tmp_path):
+    a_run(tmp_path, 2, 10, 12)
+    (tmp_path / "checkpoint-12/trainer_state.json").unlink()
+    plan = plan_output(recipe(tmp_path, "resume"))
+    assert (plan.checkpoint, plan.replaces) == (tmp_path / "checkpoint-10", False)
+    assert plan.remark == (
+        "checkpoint-12 is passed over: trainer_state.json, its last file, is missing: saving was cut off"
+    )
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda folder: (folder / "optimizer.pt").write_bytes(b"PK"), "optimizer.pt is not whole"),
+        (lambda folder: (folder / "scheduler.pt").unlink(), "scheduler.pt is missing"),
+        (lambda folder: (folder / "rng_state.pth").unlink(), "rng_state_0.pth is missing"),
+        (lambda folder: (folder / "trainer_state.json").write_text("{"), "trainer_state.json is not whole"),
+        (lambda folder: (folder / "trainer_state.json").write_text("[]"), "trainer_state.json holds no state"),
+        (lambda folder: (folder / "adapter_model.safetensors").unlink(), "it holds no weights"),
+        (
+            lambda folder: (folder / "adapter_model.safetensors").write_bytes(
+                (folder / "adapter_model.safetensors").read_bytes()[:-1]
+            ),
+            "adapter_model.safetensors is not whole",
+        ),
+    ],
+)
+def test_a_damaged_checkpoint_is_no_checkpoint(tmp_path, damage, said):
+    a_run(tmp_path, 2, 4)
+    damage(tmp_path / "checkpoint-4")
+    plan = plan_output(recipe(tmp_path, "resume"))
+    assert plan.checkpoint == tmp_path / "checkpoint-2"
+    assert plan.remark.startswith(f"checkpoint-4 is passed over: {said}")
+    with pytest.raises(OutputError, match=f"{said}.*Beside it these are whole: .*checkpoint-2"):
+        plan_output(recipe(tmp_path, resume_from_checkpoint=str(tmp_path / "checkpoint-4")))
 
 
 def test_resume_of_a_run_without_checkpoint_starts_again(tmp_path):
     a_run(tmp_path)
-    (tmp_path / "checkpoint-1").mkdir()
-    assert prepare_output(recipe(tmp_path, "resume")).checkpoint is None
-    assert not (tmp_path / "efficiency").exists()
-    assert not (tmp_path / "checkpoint-1").exists()
+    plan = plan_output(recipe(tmp_path, "resume"))
+    assert (plan.checkpoint, plan.replaces, plan.remark) == (None, True, "there is no checkpoint yet: it starts again")
 
 
-def test_resume_with_another_adapter_names_the_difference(tmp_path):
-    a_run(tmp_path, 2)
-    with pytest.raises(OutputError, match=r"adapter\.r \(was 16, is 8\)"):
-        prepare_output(recipe(tmp_path, "resume", rank=8))
-    with pytest.raises(OutputError, match=r"adapter\.r \(was 16, is 8\)"):
-        prepare_output(recipe(tmp_path, rank=8, resume_from_checkpoint=str(tmp_path / "checkpoint-2")))
+def test_resume_never_replaces_a_finished_run_without_checkpoints(tmp_path):
+    a_run(tmp_path)
+    save_file({"w": np.zeros(1)}, tmp_path / "adapter_model.safetensors")
+    with pytest.raises(OutputError, match="is finished and kept no checkpoint"):
+        plan_output(recipe(tmp_path, "resume"))
 
 
-def test_overwrite_removes_the_run_and_nothing_else(tmp_path):
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"rank": 8}, r"adapter\.r \(was 16, is 8\)"),
+        ({"data": "y"}, r"data\.train "),
+        ({"learning_rate": 0.5}, r"train\.learning_rate \(was None, is 0\.5\)"),
+        ({"seed": 1}, r"train\.seed \(was 3, is 1\)"),
+    ],
+)
+def test_resume_with_another_recipe_names_the_difference(tmp_path, changed, said):
+    a_run(tmp_path, 2, seed=3)
+    changed = {"seed": 3, **changed}
+    with pytest.raises(OutputError, match=f"cannot go on with another {said}"):
+        plan_output(recipe(tmp_path, "resume", **changed))
+    with pytest.raises(OutputError, match=f"cannot go on with another {said}"):
+        plan_output(recipe(tmp_path, resume_from_checkpoint=str(tmp_path / "checkpoint-2"), **changed))
+
+
+def test_length_saving_logging_and_evaluating_may_change(tmp_path):
+    a_run(tmp_path, 2, max_steps=2, save_steps=2)
+    longer = recipe(
+        tmp_path, "resume", max_steps=9, save_steps=3, logging_steps=1, eval_strategy="steps", report_to="none"
+    )
+    assert plan_output(longer).checkpoint == tmp_path / "checkpoint-2"
+
+
+def test_overwrite_removes_the_run_and_nothing_else_and_only_when_told(tmp_path):
     a_run(tmp_path, 2)
     (tmp_path / "adapter_config.json").write_text("{}")
     (tmp_path / "notes.txt").write_text("mine")
-    assert prepare_output(recipe(tmp_path, "overwrite")).checkpoint is None
+    plan = plan_output(recipe(tmp_path, "overwrite"))
+    assert plan == OutputPlan(tmp_path, replaces=True)
+    assert (tmp_path / "checkpoint-2/optimizer.pt").is_file()  # deciding changes nothing
+    clear_output(plan)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+    clear_output(OutputPlan(tmp_path))
+    assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
-def test_a_named_checkpoint(tmp_path):
+def test_overwrite_refuses_to_remove_what_it_reads(tmp_path):
+    a_run(tmp_path, 2)
+    (tmp_path / "merged").mkdir()
+    for changed, key in (
+        ({"model": tmp_path / "merged"}, r"model\.id"),
+        ({"model": tmp_path}, r"model\.id"),
+        ({"data": tmp_path / "efficiency/steps.jsonl"}, r"data\.train\.0\.path"),
+    ):
+        (tmp_path / "efficiency/steps.jsonl").touch()
+        with pytest.raises(OutputError, match=f"^{key}: .* lies in output_dir, which --overwrite would clear"):
+            plan_output(recipe(tmp_path, "overwrite", **changed))
+
+
+def test_a_named_checkpoint_elsewhere_obeys_the_rules_of_the_output_directory(tmp_path):
+    a_run(tmp_path / "one", 2)
+    checkpoint = tmp_path / "one/checkpoint-2"
+    plan = plan_output(recipe(tmp_path / "two", resume_from_checkpoint=str(checkpoint)))
+    assert plan == OutputPlan(tmp_path / "two", checkpoint)
+    a_run(tmp_path / "three", 2)
+    with pytest.raises(OutputError, match="already holds a run"):
+        plan_output(recipe(tmp_path / "three", resume_from_checkpoint=str(checkpoint)))
+
+
+def test_a_named_checkpoint_in_its_own_run(tmp_path):
     a_run(tmp_path, 2, 4)
-    named = recipe(tmp_path, resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
-    assert prepare_output(named).checkpoint == tmp_path / "checkpoint-2"
-    wrong = recipe(tmp_path, resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
-    with pytest.raises(OutputError, match=r"checkpoint-3 is not a whole checkpoint.*checkpoint-2, .*checkpoint-4"):
-        prepare_output(wrong)
+    last = recipe(tmp_path, resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
+    assert plan_output(last) == OutputPlan(tmp_path, tmp_path / "checkpoint-4")
+    with pytest.raises(OutputError, match="checkpoint-4 in the same directory would belong to another future"):
+        plan_output(recipe(tmp_path, resume_from_checkpoint=str(tmp_path / "checkpoint-2")))
+    with pytest.raises(OutputError, match=r"checkpoint-3: there is no such folder\. .*checkpoint-2, .*checkpoint-4"):
+        plan_output(recipe(tmp_path, resume_from_checkpoint=str(tmp_path / "checkpoint-3")))
+
+
+def test_one_run_at_a_time(tmp_path):
+    with (
+        locked(tmp_path / "out"),
+        pytest.raises(OutputError, match=r"another run is writing to .* right now"),
+        locked(tmp_path / "out"),
+    ):
+        pass
+    with locked(tmp_path / "out"):
+        pass
 
 
 def test_unwritable_output_says_why(tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("")
     with pytest.raises(OutputError, match=r"output_dir: .* cannot be written: Not a directory"):
-        prepare_output(recipe(blocked / "out"))
+        plan_output(recipe(blocked / "out"))
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write to a read-only folder")
 def test_a_read_only_folder(tmp_path):
     tmp_path.chmod(0o500)
     with pytest.raises(OutputError, match="Permission denied"):
-        prepare_output(recipe(tmp_path))
+        plan_output(recipe(tmp_path))
 
 
 def test_the_resolved_recipe_can_be_read_back(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -35,7 +36,7 @@ class Notes(SilentListener):
         self.result = result
 
 
-def recipe(model: Path, data: Path, output: Path, *, train=None, **sections) -> Recipe:
+def recipe(folder: Path, source: Path, output: Path, *, train=None, **sections) -> Recipe:
     arguments = {
         "max_steps": 4,
         "max_length": 96,
@@ -50,9 +51,9 @@ def recipe(model: Path, data: Path, output: Path, *, train=None, **sections) -> 
     return Recipe(
         **{
             "name": "tiny",
-            "model": {"id": str(model)},
+            "model": {"id": str(folder)},
             "adapter": {"r": 4},
-            "data": {"train": [{"path": str(data)}], "eval_fraction": 0.2},
+            "data": {"train": [{"path": str(source)}], "eval_fraction": 0.2},
             "train": {**arguments, **(train or {})},
             "output_dir": str(output),
             **sections,
@@ -158,7 +159,8 @@ def test_merge_true_gives_a_model_for_plain_transformers(method, tiny_llama_dir,
         assert (model(**inputs).logits - base(**inputs).logits).abs().max() > 1e-3  # it carries what was learned
 
 
-def test_dpo_starts_at_ln_2_and_learns_the_preference(tiny_llama_dir, tmp_path):
+@pytest.mark.parametrize("method", ["lora", "qlora"])
+def test_dpo_starts_at_ln_2_and_learns_the_preference(method, tiny_llama_dir, tmp_path):
     pairs = tmp_path / "pairs.jsonl"
     rows = [{"prompt": f"Say {i}.", "chosen": f" yes {i}", "rejected": f" no, never {i}"} for i in range(12)]
     pairs.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
@@ -169,6 +171,7 @@ def test_dpo_starts_at_ln_2_and_learns_the_preference(tiny_llama_dir, tmp_path):
             pairs,
             output,
             method="dpo",
+            adapter={"method": method, "r": 4},
             train={"max_steps": 6, "learning_rate": 1e-2, "gradient_checkpointing": False},
         )
     )
@@ -176,7 +179,7 @@ def test_dpo_starts_at_ln_2_and_learns_the_preference(tiny_llama_dir, tmp_path):
     assert losses[0] == pytest.approx(math.log(2), abs=1e-4)
     assert losses[-1] < 0.6
     assert logged(output, "rewards/accuracies")[-1] == 1.0
-    assert (output / "adapter_model.safetensors").is_file()
+    assert {tensor.dtype for tensor in load_file(output / "adapter_model.safetensors").values()} == {torch.float32}
     records = (output / "efficiency/steps.jsonl").read_text().splitlines()
     assert len(records) == 6
 
@@ -216,3 +219,194 @@ def test_a_training_argument_is_honoured_and_trains(train, tiny_llama_dir, chats
     assert losses[-1] < losses[0]
     stored = torch.load(tmp_path / "out/training_args.bin", weights_only=False)
     assert {key: getattr(stored, key) for key in train} == train
+
+
+def test_the_last_evaluation_is_of_the_last_step(tiny_llama_dir, chats_jsonl, tmp_path):
+    notes = Notes()
+    train = {"eval_on_start": True}  # and none in between
+    result = run_recipe(recipe(tiny_llama_dir, chats_jsonl, tmp_path / "out", train=train), notes)
+    losses = logged(tmp_path / "out", "eval_loss")
+    assert len(losses) == 2
+    assert result.after["loss"] == losses[1] != losses[0]
+    assert ("Evaluation", "after the last step") in notes.stages
+
+
+def test_answers_are_shown_after_an_early_stop_too(tiny_llama_dir, chats_jsonl, tmp_path):
+    notes = Notes()
+    result = run_recipe(
+        recipe(
+            tiny_llama_dir,
+            chats_jsonl,
+            tmp_path / "out",
+            train={
+                "max_steps": 12,
+                "learning_rate": 3.0,
+                "eval_strategy": "steps",
+                "eval_steps": 2,
+                "load_best_model_at_end": True,
+            },
+            evaluate={"early_stopping": {"patience": 1}, "generate": {"max_new_tokens": 2, "show": 1}},
+        ),
+        notes,
+    )
+    assert result.steps < 12
+    assert [step for step, _ in notes.shown] == [result.steps]
+
+
+def test_what_is_matched_need_not_be_shown(tiny_llama_dir, chats_jsonl, tmp_path):
+    notes = Notes()
+    result = run_recipe(
+        recipe(
+            tiny_llama_dir,
+            chats_jsonl,
+            tmp_path / "out",
+            evaluate={"metrics": ["exact_match"], "generate": {"examples": 2, "max_new_tokens": 2, "show": 0}},
+        ),
+        notes,
+    )
+    assert result.after["exact_match"] == 0.0
+    assert notes.shown == []
+
+
+def test_the_best_perplexity_is_the_lowest(tiny_llama_dir, chats_jsonl, tmp_path):
+    output = tmp_path / "out"
+    train = {
+        "max_steps": 6,
+        "eval_strategy": "steps",
+        "eval_steps": 2,
+        "load_best_model_at_end": True,
+        "metric_for_best_model": "perplexity",
+    }
+    evaluate = {"metrics": ["perplexity"], "early_stopping": {"patience": 1}}
+    result = run_recipe(recipe(tiny_llama_dir, chats_jsonl, output, train=train, evaluate=evaluate))
+    perplexities = logged(output, "eval_perplexity")
+    assert result.steps == 6  # it kept improving, so it was not stopped
+    state = json.loads((output / "trainer_state.json").read_text(encoding="utf-8"))
+    assert state["best_metric"] == min(perplexities) == perplexities[2]
+
+
+def test_packed_examples_are_checked_to_be_apart(tiny_llama_dir, chats_jsonl, tmp_path):
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
+
+    from hf_efficient.errors import TrainingCheckError
+
+    def attend(module, query, key, value, attention_mask, **kwargs):
+        key, value = (x.repeat_interleave(query.shape[1] // key.shape[1], dim=1) for x in (key, value))
+        output = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        return output.transpose(1, 2), None
+
+    ALL_ATTENTION_FUNCTIONS.register("mixes", attend)
+    try:
+        mixing = {"id": str(tiny_llama_dir), "attn_implementation": "mixes"}
+        with pytest.raises(TrainingCheckError, match="'mixes' packed examples read each other"):
+            run_recipe(recipe(tiny_llama_dir, chats_jsonl, tmp_path / "a", model=mixing, train={"packing": True}))
+        run_recipe(recipe(tiny_llama_dir, chats_jsonl, tmp_path / "b", model=mixing))
+    finally:
+        del AttentionInterface._global_mapping["mixes"]
+
+
+def test_the_instruments_can_be_switched_off(tiny_llama_dir, chats_jsonl, tmp_path, monkeypatch):
+    from hf_efficient.callbacks import GradientCheck
+
+    started = []
+    monkeypatch.setattr(GradientCheck, "on_train_begin", lambda self, *arguments, **named: started.append(self))
+    off = {"record_steps": False, "check_gradients": False}
+    run_recipe(recipe(tiny_llama_dir, chats_jsonl, tmp_path / "off", efficiency=off))
+    assert not (tmp_path / "off/efficiency/steps.jsonl").exists()
+    assert started == []
+    run_recipe(recipe(tiny_llama_dir, chats_jsonl, tmp_path / "on"))
+    assert len((tmp_path / "on/efficiency/steps.jsonl").read_text().splitlines()) == 4
+    assert len(started) == 1
+
+
+def test_no_logits_are_gathered_without_a_metric_that_reads_them(tiny_llama_dir, chats_jsonl, tmp_path):
+    run_recipe(recipe(tiny_llama_dir, chats_jsonl, tmp_path / "out"))
+    assert torch.load(tmp_path / "out/training_args.bin", weights_only=False).prediction_loss_only
+
+
+def test_a_half_precision_evaluation_does_not_reach_the_saved_weights(tiny_llama_dir, chats_jsonl, tmp_path):
+    run_recipe(recipe(tiny_llama_dir, chats_jsonl, tmp_path / "out", train={"bf16_full_eval": True}))
+    saved = load_file(tmp_path / "out/adapter_model.safetensors")
+    assert {tensor.dtype for tensor in saved.values()} == {torch.float32}
+
+
+def weights(output: Path) -> dict[str, torch.Tensor]:
+    return load_file(output / "adapter_model.safetensors")
+
+
+@pytest.mark.parametrize("stop", [4, 6, 8])
+def test_grouped_by_length_resumes_exactly_in_any_epoch(stop, tiny_llama_dir, chats_jsonl, tmp_path):
+    train = {
+        "train_sampling_strategy": "group_by_length",
+        "max_steps": 8,
+        "per_device_train_batch_size": 6,
+        "save_steps": 2,
+    }  # 20 examples: four steps an epoch
+    whole, parts = (
+        recipe(tiny_llama_dir, chats_jsonl, tmp_path / name, train=train, adapter={"r": 4, "dropout": 0.1})
+        for name in ("whole", "parts")
+    )
+    run_recipe(whole)
+    run_recipe(parts)
+    for checkpoint in (tmp_path / "parts").glob("checkpoint-*"):
+        if int(checkpoint.name.split("-")[1]) > stop:
+            shutil.rmtree(checkpoint)
+    run_recipe(parts.model_copy(update={"existing_output": "resume"}))
+    assert logged(tmp_path / "parts", "loss") == logged(tmp_path / "whole", "loss")
+    one, other = weights(tmp_path / "whole"), weights(tmp_path / "parts")
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_resuming_a_finished_run_trains_no_further(tiny_llama_dir, chats_jsonl, tmp_path):
+    train = {"lr_scheduler_type": "constant"}
+    first = recipe(tiny_llama_dir, chats_jsonl, tmp_path / "out", train=train)
+    done = run_recipe(first)
+    before = weights(tmp_path / "out")
+    again = run_recipe(first.model_copy(update={"existing_output": "resume"}))
+    assert (done.steps, again.steps) == (4, 4)
+    assert again.after == done.after
+    assert all(torch.equal(before[name], tensor) for name, tensor in weights(tmp_path / "out").items())
+
+
+def test_resuming_keeps_the_patience_of_early_stopping(tiny_llama_dir, chats_jsonl, tmp_path):
+    train = {
+        "max_steps": 12,
+        "learning_rate": 3.0,
+        "eval_strategy": "steps",
+        "eval_steps": 1,
+        "save_steps": 1,
+        "load_best_model_at_end": True,
+    }
+    whole, parts = (
+        recipe(tiny_llama_dir, chats_jsonl, tmp_path / name, train=train, evaluate={"early_stopping": {"patience": 3}})
+        for name in ("whole", "parts")
+    )
+    stopped_at = run_recipe(whole).steps
+    assert 3 < stopped_at < 12
+    run_recipe(parts)
+    for checkpoint in (tmp_path / "parts").glob("checkpoint-*"):
+        if int(checkpoint.name.split("-")[1]) > 2:
+            shutil.rmtree(checkpoint)
+    assert run_recipe(parts.model_copy(update={"existing_output": "resume"})).steps == stopped_at
+
+
+def test_full_dpo_compares_with_the_model_of_the_recipe(tiny_llama_dir, tmp_path, monkeypatch):
+    from hf_efficient.launch import trainer as trainers
+
+    loaded = []
+    original = trainers.load_base
+    monkeypatch.setattr(trainers, "load_base", lambda given: loaded.append(given.model) or original(given))
+    pairs = tmp_path / "pairs.jsonl"
+    pairs.write_text(json.dumps({"prompt": "Say.", "chosen": " yes", "rejected": " no"}) + "\n", encoding="utf-8")
+    given = recipe(
+        tiny_llama_dir,
+        pairs,
+        tmp_path / "out",
+        method="dpo",
+        adapter={"method": "full"},
+        data={"train": [{"path": str(pairs)}]},
+        train={"max_steps": 1, "per_device_train_batch_size": 1, "gradient_checkpointing": False},
+    )
+    run_recipe(given)
+    assert loaded == [given.model]
+    assert logged(tmp_path / "out", "loss")[0] == pytest.approx(math.log(2), abs=1e-4)

@@ -252,3 +252,10 @@ def test_loading_a_second_time_imports_no_torch(write):
     )
     done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_a_weight_has_a_bound(problems):
+    assert problems(HEAD, "data.train.0.weight=1e9") == [
+        "command line: data.train.0.weight=1e9: data.train.0.weight: is the number 1000000000.0, but must be at most "
+        "1000."
+    ]

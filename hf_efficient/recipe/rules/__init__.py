@@ -6,7 +6,7 @@ of them is itself wrong. To add one: write it in the file of its subject and nam
 
 from __future__ import annotations
 
-from hf_efficient.recipe.rules import adapter, evaluation, method, packages, packing, parallelism, training
+from hf_efficient.recipe.rules import adapter, evaluation, method, packages, packing, parallelism, training, unused
 from hf_efficient.recipe.rules.settings import Contradiction, Rule, Settings
 
 __all__ = ["RULES", "Contradiction", "Rule", "Settings"]
@@ -34,4 +34,11 @@ RULES: tuple[Rule, ...] = (
     parallelism.models_are_not_sharded,
     method.dpo_reads_preferences,
     method.dpo_has_its_own_metrics,
+    unused.metrics_need_predictions,
+    unused.recipe_decides_the_columns,
+    unused.recipe_decides_what_is_done,
+    unused.best_perplexity_is_the_lowest,
+    unused.full_weights_are_not_float16,
+    unused.dpo_has_no_length_policy,
+    unused.dpo_shows_no_answers,
 )

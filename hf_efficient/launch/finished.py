@@ -1,0 +1,40 @@
+"""A checkpoint at which its run was over: the Trainer would train one step more."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from transformers.trainer_callback import TrainerState
+
+from hf_efficient.recipe.schema import Recipe
+
+if TYPE_CHECKING:
+    from transformers import Trainer
+
+__all__ = ["is_finished", "load_finished"]
+
+_STATE = "trainer_state.json"
+
+
+def is_finished(checkpoint: Path, recipe: Recipe) -> bool:
+    """Whether the run had done ``train.max_steps``, or was stopped early, when it saved this checkpoint.
+
+    A run counted in epochs is left to the Trainer, which then has no batch left.
+    """
+    state = json.loads((checkpoint / _STATE).read_text(encoding="utf-8"))
+    max_steps = recipe.train.get("max_steps", -1)
+    if max_steps > 0 and state["global_step"] >= max_steps:
+        return True
+    control = state.get("stateful_callbacks", {}).get("TrainerControl", {}).get("args", {})
+    stopped = bool(control.get("should_training_stop")) and state["global_step"] < state.get("max_steps", 0)
+    return stopped and recipe.evaluate.early_stopping is not None
+
+
+def load_finished(trainer: Trainer, checkpoint: Path) -> None:
+    """Give the trainer the weights and the state of the checkpoint, as ``train`` does before its first step."""
+    trainer._load_from_checkpoint(str(checkpoint))
+    trainer.state = TrainerState.load_from_json(str(checkpoint / _STATE))
+    if trainer.args.load_best_model_at_end and trainer.state.best_model_checkpoint is not None:
+        trainer._load_best_model()

@@ -1,0 +1,56 @@
+"""What a run writes to its output directory, and how to tell that a directory is a run of ours."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from hf_efficient.errors import OutputError
+
+__all__ = ["EFFICIENCY", "RESOLVED", "has_final_weights", "is_a_run", "remove_run", "replaced_by_a_run"]
+
+EFFICIENCY = "efficiency"
+"""Folder of the records inside the output directory."""
+
+RESOLVED = "recipe.resolved.yaml"
+"""The recipe as it ran; written when training starts, and the sign that a run of ours lies here."""
+
+_WEIGHTS = ("adapter_model.safetensors", "model.safetensors", "model.safetensors.index.json")
+_OTHERS = (
+    "README.md", "adapter_config.json", "config.json", "generation_config.json", "training_args.bin",
+    "trainer_state.json", "all_results.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+    "chat_template.jinja", "merged",
+)  # fmt: skip
+
+
+def is_a_run(directory: Path) -> bool:
+    """Whether a run of ours started training here."""
+    return (directory / EFFICIENCY / RESOLVED).is_file()
+
+
+def has_final_weights(directory: Path) -> bool:
+    """Whether a run was saved here at its end."""
+    return any((directory / name).is_file() for name in _WEIGHTS)
+
+
+def replaced_by_a_run(directory: Path) -> list[Path]:
+    """What lies here already and a run would replace: weights, checkpoints, card and the like."""
+    named = (directory / name for name in (*_WEIGHTS, *_OTHERS))
+    shards = (*directory.glob("model-*-of-*.safetensors"), *directory.glob("checkpoint-*"))
+    return [path for path in (*named, *shards) if path.exists() or path.is_symlink()]
+
+
+def remove_run(directory: Path) -> None:
+    """Remove what a run of ours wrote, and nothing else.
+
+    Raises:
+        OutputError: something cannot be removed.
+    """
+    for path in (*replaced_by_a_run(directory), directory / EFFICIENCY):
+        try:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            raise OutputError(f"output_dir: {path} cannot be removed: {error.strerror or error}.") from error
