@@ -17,7 +17,11 @@ import pytest
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 COMMANDS = re.search(r"<!-- commands: run by the tests -->\n```bash\n(.*?)```", README, re.DOTALL)
+RECIPE = re.search(r"```yaml\n(# my-qlora.yaml\n.*?)```", README, re.DOTALL)
 PYTHON_BLOCKS = re.findall(r"<!-- python: run by the tests -->\n```python\n(.*?)```", README, re.DOTALL)
+
+# The line of a block that says which model it uses; the tests put a tiny one in its place.
+MODEL_LINE = re.compile(r'^MODEL = "meta-llama/.*$', re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
@@ -84,10 +88,18 @@ def test_the_commands(checkout: Path):
 
 @pytest.mark.parametrize("index", range(len(PYTHON_BLOCKS)))
 def test_the_python_blocks(index: int, checkout: Path, tiny_llama_dir: Path):
-    code = f"MODEL = {str(tiny_llama_dir)!r}\n{PYTHON_BLOCKS[index]}"
+    code, _ = MODEL_LINE.subn(f"MODEL = {str(tiny_llama_dir)!r}", PYTHON_BLOCKS[index])
     done = run([sys.executable, "-c", code], checkout)
     assert done.returncode == 0, done.stderr
 
 
-def test_there_are_python_blocks():
+def test_there_are_python_blocks_and_those_with_a_model_name_it():
     assert len(PYTHON_BLOCKS) == 3
+    assert [len(MODEL_LINE.findall(block)) for block in PYTHON_BLOCKS] == [1, 0, 1]
+
+
+def test_the_recipe_is_valid_in_any_folder(tmp_path: Path):
+    assert RECIPE is not None
+    (tmp_path / "my-qlora.yaml").write_text(RECIPE.group(1), encoding="utf-8")
+    done = run(["hf-efficient", "validate", "my-qlora.yaml"], tmp_path)
+    assert (done.returncode, done.stdout) == (0, "ok: my-qlora (sft, qlora)\n"), done.stderr

@@ -141,7 +141,7 @@ def _with_adapter(base: PreTrainedModel, source: TrainedAdapter) -> Any:
 
     try:
         return PeftModel.from_pretrained(base, str(source.folder)).eval()
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
+    except (OSError, ValueError, RuntimeError, KeyError, TypeError) as error:
         raise ModelError(
             f"the adapter in {source.folder} does not fit its base {source.model.id}: "
             f"{str(error).strip().splitlines()[0]} Name the model that it was trained on as model.id."

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hf_efficient.errors import OutputError
+from hf_efficient.errors import OutputError, first_line
 
 __all__ = ["check_free", "written_whole"]
 
@@ -33,6 +33,8 @@ def written_whole(output: Path) -> Iterator[Path]:
     Raises:
         OutputError: a file or folder cannot be written.
     """
+    from safetensors import SafetensorError
+
     staging = output.parent / f".merging-{output.name}-{os.getpid()}"
     try:
         staging.mkdir(parents=True)
@@ -42,5 +44,7 @@ def written_whole(output: Path) -> Iterator[Path]:
         staging.replace(output)
     except OSError as error:
         raise OutputError(f"--output: {output} cannot be written: {error.strerror or error}.") from error
+    except SafetensorError as error:  # what a full disk is to safetensors
+        raise OutputError(f"--output: {output} cannot be written: {first_line(error)}.") from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)

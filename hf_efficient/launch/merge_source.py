@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +11,12 @@ import yaml
 from pydantic import ValidationError
 
 from hf_efficient.errors import ModelError
+from hf_efficient.launch.merge_adapter import ADAPTER_CONFIG, check_adapter_weights, read_adapter_config
 from hf_efficient.recipe.schema import ModelSection, QuantizationSection, Recipe
 
 __all__ = ["TrainedAdapter", "find_adapter"]
 
 _RESOLVED = Path("efficiency") / "recipe.resolved.yaml"
-_ADAPTER = "adapter_config.json"
 
 
 @dataclass(frozen=True)
@@ -72,14 +71,17 @@ def find_adapter(folder: Path) -> TrainedAdapter:
     """Read what ``folder``, a run directory or one of its checkpoints, holds.
 
     Raises:
-        ModelError: it does not exist, holds no adapter (a full fine-tune, for instance), or cannot be read.
+        ModelError: it does not exist, holds no adapter (a full fine-tune, for instance), or what it holds is
+            not whole.
     """
-    if not (folder / _ADAPTER).is_file():
+    if not (folder / ADAPTER_CONFIG).is_file():
         raise ModelError(_without_adapter(folder))
+    config = read_adapter_config(folder)
+    check_adapter_weights(folder)
     recipe = _recipe(folder)
     if recipe is not None:
         return TrainedAdapter(folder, recipe.model.model_copy(update={"attn_implementation": None}), recipe)
-    return TrainedAdapter(folder, _base_of_peft(folder / _ADAPTER), None)
+    return TrainedAdapter(folder, _base_of_peft(folder / ADAPTER_CONFIG, config), None)
 
 
 def _without_adapter(folder: Path) -> str:
@@ -90,13 +92,13 @@ def _without_adapter(folder: Path) -> str:
             f"{folder} holds no adapter but a whole model (a full fine-tune, or an earlier merge): "
             f"there is nothing to merge, load it with AutoModelForCausalLM.from_pretrained({str(folder)!r})."
         )
-    checkpoints = sorted(path.parent.name for path in folder.glob(f"checkpoint-*/{_ADAPTER}"))
+    checkpoints = sorted(path.parent.name for path in folder.glob(f"checkpoint-*/{ADAPTER_CONFIG}"))
     if checkpoints:
         return (
             f"{folder} holds no adapter, for the run did not end; its checkpoints do: "
             f"{', '.join(checkpoints)}. Write {folder / checkpoints[-1]}, for instance."
         )
-    return f"{folder} holds no adapter (no {_ADAPTER}). Write the output directory of a LoRA or QLoRA run."
+    return f"{folder} holds no adapter (no {ADAPTER_CONFIG}). Write the output directory of a LoRA or QLoRA run."
 
 
 def _recipe(folder: Path) -> Recipe | None:
@@ -112,9 +114,10 @@ def _recipe(folder: Path) -> Recipe | None:
     return None
 
 
-def _base_of_peft(path: Path) -> ModelSection:
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-        return ModelSection(id=config["base_model_name_or_path"], revision=config.get("revision"))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ModelError(f"{path} does not name the base model (base_model_name_or_path): {error}") from error
+def _base_of_peft(path: Path, config: Mapping[str, Any]) -> ModelSection:
+    base, revision = config.get("base_model_name_or_path"), config.get("revision")
+    if not base or not isinstance(base, str):
+        raise ModelError(
+            f"{path} does not name the base model (base_model_name_or_path). Write its hub name or folder there."
+        )
+    return ModelSection(id=base, revision=revision if isinstance(revision, str) else None)

@@ -1,12 +1,13 @@
 import json
 import warnings
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
 from peft import LoraConfig, PeftModel, get_peft_model
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -20,6 +21,7 @@ from hf_efficient.errors import ModelError, OutputError
 from hf_efficient.launch import merge as merge_module
 from hf_efficient.launch.merge import merge_run
 from hf_efficient.launch.merge_check import relative_difference, tolerance_of
+from hf_efficient.launch.merge_folder import written_whole
 from hf_efficient.recipe.schema import Recipe
 
 IDS = torch.tensor([[5, 80, 33, 120, 7, 61, 200, 42]])
@@ -308,6 +310,73 @@ def test_run_directory_that_is_none(tmp_path):
     )
 
 
+DAMAGED = "It was damaged, or copied in part: copy the folder again, or write one of the run's checkpoints."
+
+
+def cut_off(path):
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def without_kind(path):
+    config = json.loads(path.read_text())
+    del config["peft_type"]
+    path.write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize("recipe", [True, False], ids=["recipe", "no recipe"])
+@pytest.mark.parametrize(
+    ("file", "damage", "told"),
+    [
+        ("adapter_model.safetensors", cut_off, "{path} cannot be read: Error while deserializing header: "),
+        ("adapter_model.safetensors", lambda path: path.write_bytes(b""), "{path} cannot be read: Error while "),
+        (
+            "adapter_model.safetensors",
+            Path.unlink,
+            "{folder} holds adapter_config.json but no adapter_model.safetensors. ",
+        ),
+        ("adapter_config.json", cut_off, "{path} cannot be read: "),
+        ("adapter_config.json", lambda path: path.write_bytes(b"\xff"), "{path} cannot be read: 'utf-8' codec can't "),
+        (
+            "adapter_config.json",
+            lambda path: path.write_text("[]"),
+            "{path} is no configuration of an adapter: it has no peft_type. ",
+        ),
+        ("adapter_config.json", without_kind, "{path} is no configuration of an adapter: it has no peft_type. "),
+    ],
+)
+def test_damaged_adapter_is_told_before_the_base_is_loaded(
+    tiny_llama_dir, tmp_path, monkeypatch, recipe, file, damage, told
+):
+    run_dir = tmp_path / "run"
+    train(tiny_llama_dir, run_dir, recipe=recipe)
+    damage(run_dir / file)
+    monkeypatch.setattr(merge_module, "_load", None)
+    with pytest.raises(ModelError) as error:
+        merge_run(run_dir)
+    assert str(error.value).startswith(told.format(path=run_dir / file, folder=run_dir))
+    assert str(error.value).endswith(DAMAGED)
+
+
+def test_kind_of_adapter_that_peft_does_not_know(tiny_llama_dir, tmp_path):
+    train(tiny_llama_dir, tmp_path / "run")
+    path = tmp_path / "run" / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"peft_type": "NEWER"}))
+    with pytest.raises(ModelError) as error:
+        merge_run(tmp_path / "run")
+    assert str(error.value) == (
+        f"{path} is no configuration that PEFT {version('peft')} knows: 'NEWER'. "
+        "Install the version that the adapter was trained with."
+    )
+
+
+def test_rank_that_is_no_number(tiny_llama_dir, tmp_path):
+    train(tiny_llama_dir, tmp_path / "run")
+    path = tmp_path / "run" / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"r": "x"}))
+    with pytest.raises(ModelError, match="does not fit its base"):
+        merge_run(tmp_path / "run")
+
+
 def test_base_that_is_gone(tiny_llama_dir, tmp_path):
     train(tiny_llama_dir, tmp_path / "run", recipe=False)
     config = tmp_path / "run" / "adapter_config.json"
@@ -368,6 +437,14 @@ def test_output_that_is_occupied(qlora_run, tmp_path):
     with pytest.raises(OutputError, match="cannot be written"):
         merge_run(run_dir, tmp_path / "out" / "thesis.txt" / "merged")
     assert (tmp_path / "out" / "thesis.txt").read_text() == "mine"
+
+
+def test_full_disk_is_told_and_leaves_nothing(tmp_path):
+    told = "Error while serializing: I/O error: No space left on device (os error 28)"
+    with pytest.raises(OutputError) as error, written_whole(tmp_path / "merged"):
+        raise SafetensorError(told)
+    assert str(error.value) == f"--output: {tmp_path / 'merged'} cannot be written: {told}."
+    assert saved(tmp_path) == []
 
 
 def test_overwrite_replaces_an_earlier_merge(qlora_run):
