@@ -35,6 +35,12 @@ def needs_hub(recipe: Recipe) -> bool:
     except HfEfficientError:
         local = True  # said in full when the model is loaded
     sources = [*recipe.data.train, *recipe.data.eval]
-    return not local or any(
-        not source.path.startswith("builtin:") and not Path(source.path).expanduser().exists() for source in sources
-    )
+    return not local or any(not source.path.startswith("builtin:") and not _exists(source.path) for source in sources)
+
+
+def _exists(path: str) -> bool:
+    """Whether something lies there; below a folder that may not be read, it counts as local."""
+    try:
+        return Path(path).expanduser().exists()
+    except OSError:
+        return True

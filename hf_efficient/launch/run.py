@@ -13,6 +13,7 @@ from trl import DPOConfig, SFTConfig
 from hf_efficient.callbacks.progress_lines import use_progress_lines
 from hf_efficient.data.build import build_preference_data, build_sft_data
 from hf_efficient.data.stats import DataStats
+from hf_efficient.errors import SetupError
 from hf_efficient.hardware.environment import describe_environment
 from hf_efficient.launch.adapter import add_adapter
 from hf_efficient.launch.arguments import training_arguments
@@ -29,6 +30,7 @@ from hf_efficient.launch.model_checks import check_positions, check_vocabulary
 from hf_efficient.launch.output import OutputPlan, clear_output, plan_output, write_resolved_recipe
 from hf_efficient.launch.run_files import EFFICIENCY
 from hf_efficient.launch.trainer import dpo_trainer, sft_trainer
+from hf_efficient.launch.world import launch_contradiction
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.units import count, share
 
@@ -58,6 +60,9 @@ def run_recipe(recipe: Recipe, listener: RunListener | None = None) -> RunResult
     """
     args = training_arguments(recipe)
     is_main = args.process_index == 0
+    contradiction = launch_contradiction(recipe, args.world_size)
+    if contradiction:
+        raise SetupError(contradiction)
     if listener is None or not is_main:
         listener = SilentListener()
     with locked(Path(recipe.output_dir).expanduser()) if is_main else nullcontext():
