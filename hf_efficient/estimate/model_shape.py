@@ -193,7 +193,8 @@ def _mlp(shape: ModelShape, layer: int) -> list[Linear]:
 
 def _mixture(shape: ModelShape) -> list[Linear]:
     experts, active, width = shape.experts, shape.active_experts, shape.expert_intermediate
-    assert experts is not None and active is not None and width is not None, "shape_of sets all three"
+    if experts is None or active is None or width is None:
+        raise ValueError("a mixture has experts, active_experts and expert_intermediate, all three")
     parts = [
         Linear("router", shape.hidden, experts, is_module=False),
         Linear("experts.gate_up_proj", shape.hidden, 2 * width, copies=experts, active=active, is_module=False),

@@ -79,9 +79,7 @@ def test_every_known_architecture_is_compared_with_a_built_model():
 
 
 def test_llama_3_1_8b_by_hand():
-    shape = ModelShape(
-        "llama", 32, 4096, 14336, 32, 8, 128, 128256, tied_embeddings=False, windows=(None,) * 32
-    )
+    shape = ModelShape("llama", 32, 4096, 14336, 32, 8, 128, 128256, tied_embeddings=False, windows=(None,) * 32)
     counts = parameter_counts(shape)
     assert counts == ParameterCounts(525_336_576, 1_342_177_280, 5_637_144_576, 266_240, 525_336_576)
     assert counts.total == 8_030_261_248
@@ -116,7 +114,9 @@ def test_dense_layers_of_a_mixture():
 def test_an_unknown_architecture_is_refused():
     with pytest.raises(ModelError) as told:
         ModelShape.from_config({"model_type": "mamba"})
-    assert str(told.value).startswith("model_type 'mamba': its parameters and FLOPs are not known here. Known are gemma,")
+    assert str(told.value).startswith(
+        "model_type 'mamba': its parameters and FLOPs are not known here. Known are gemma,"
+    )
 
 
 def test_a_model_with_a_vision_tower_points_to_its_text_part():
