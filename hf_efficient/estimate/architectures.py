@@ -78,8 +78,6 @@ def _unknown(model_type: str, read: _Config) -> str:
 def _windows(read: _Config, layers: int) -> tuple[int | None, ...]:
     """The window per layer: ``layer_types`` where the configuration has them, else ``sliding_window`` everywhere."""
     window = read.get("sliding_window") or None
-    if read.get("use_sliding_window") is False:
-        window = None
     kinds = read.get("layer_types")
     if kinds is None:
         return (window,) * layers

@@ -129,7 +129,8 @@ def _pass(shape: ModelShape, trained: Trained, work: Workload, checkpointing: Ch
     needed = checkpointing is None
     tokens = work.document_tokens if needed else work.row_tokens
     total = StepFlops()
-    flows = trained.everything or trained.embedding or trained.input_gradient
+    # A gradient that is only asked for so that checkpointing works is computed, but not needed.
+    flows = trained.everything or trained.embedding or (trained.input_gradient and not needed)
     alike: dict[tuple[int | None, bool, int, bool], _LayerCost] = {}
     for layer in range(shape.layers):
         window, ranks = shape.windows[layer], trained.ranks_of_layer(layer)
