@@ -28,6 +28,7 @@ NOWHERE = {
     "errors": LIBRARIES,
     "units": LIBRARIES,
     "records": LIBRARIES,
+    "estimate": LIBRARIES,
     "measure": HUGGING_FACE,
 }
 
@@ -146,6 +147,11 @@ def test_rooms_do_without_the_libraries_that_they_promise_to():
         "hf_efficient.errors",
         "hf_efficient.recipe.load",
         "hf_efficient.hardware.environment",
+        "hf_efficient.hardware.accelerators",
+        "hf_efficient.hardware.grid",
+        "hf_efficient.hardware.prices",
+        "hf_efficient.estimate.flops",
+        "hf_efficient.estimate.percentiles",
         "hf_efficient.cli.app",
     ],
 )

@@ -1,0 +1,97 @@
+"""What accelerators can do, as their vendors state it (``facts/accelerators.yaml``)."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from hf_efficient.hardware.tables import plain, rows, unknown
+
+__all__ = ["DTYPES", "Accelerator", "Dtype", "accelerator", "accelerator_of_device", "accelerators"]
+
+Dtype = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "int8"]
+DTYPES: tuple[Dtype, ...] = get_args(Dtype)
+
+_GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """One model of accelerator.
+
+    Attributes:
+        name: the name it has here.
+        vendor: who makes it.
+        device_names: what ``torch.cuda.get_device_name()`` returns for it.
+        memory_bytes: device memory; what a program can use is a little less.
+        bandwidth_bytes_per_second: of the device memory; None where unknown.
+        tdp_watts: board power; None where unknown.
+        peak_flops_per_second: dense FLOP/s by dtype (operations per second for int8), with accumulation in fp32; a
+            dtype that is not stated or not supported is absent.
+        source: the vendor's document.
+        read_at: where its figures were read.
+        date: the day they were read.
+    """
+
+    name: str
+    vendor: str
+    device_names: tuple[str, ...]
+    memory_bytes: int
+    bandwidth_bytes_per_second: float | None
+    tdp_watts: float | None
+    peak_flops_per_second: Mapping[str, float]
+    source: str
+    read_at: str
+    date: str
+
+    def peak(self, dtype: Dtype) -> float | None:
+        """Dense FLOP/s in a dtype; None where unknown."""
+        return self.peak_flops_per_second.get(dtype)
+
+
+@functools.lru_cache(maxsize=1)
+def accelerators() -> tuple[Accelerator, ...]:
+    """All that are known, in the order of the file."""
+    return tuple(
+        Accelerator(
+            name=row["name"],
+            vendor=row["vendor"],
+            device_names=tuple(row["device_names"]),
+            memory_bytes=row["memory_gib"] * _GIB,
+            bandwidth_bytes_per_second=_scaled(row.get("bandwidth_gb_per_second"), 1e9),
+            tdp_watts=_scaled(row.get("tdp_watts"), 1.0),
+            peak_flops_per_second={dtype: round(value * 1e12) for dtype, value in row["peak_tflops"].items()},
+            source=row["source"],
+            read_at=row["read_at"],
+            date=str(row["date"]),
+        )
+        for row in rows("accelerators")
+    )
+
+
+def accelerator(name: str) -> Accelerator:
+    """The accelerator of a name, whatever its case, hyphens and underscores: ``H100 SXM``, ``a100-80gb-sxm``.
+
+    Raises:
+        SetupError: no accelerator has that name; names the nearest.
+    """
+    known = {plain(one.name): one for one in accelerators()}
+    found = known.get(plain(name)) or accelerator_of_device(name)
+    if found is None:
+        raise unknown("accelerator", name, (one.name for one in accelerators()))
+    return found
+
+
+def accelerator_of_device(device_name: str) -> Accelerator | None:
+    """The accelerator that ``torch.cuda.get_device_name()`` names; None where it is not in the table.
+
+    The name is compared whole: ``NVIDIA A100-SXM4-40GB MIG 1g.5gb`` is a slice and has no row, nor has a laptop part.
+    """
+    wanted = plain(device_name)
+    return next((one for one in accelerators() if wanted in map(plain, one.device_names)), None)
+
+
+def _scaled(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor

@@ -1,0 +1,39 @@
+"""The fact files beside this module: read once, and asked for by name; a name that is not there is never guessed."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hf_efficient.errors import SetupError
+
+__all__ = ["plain", "rows", "unknown"]
+
+_FOLDER = Path(__file__).with_name("facts")
+
+
+def rows(table: str) -> list[dict[str, Any]]:
+    """The rows of ``facts/<table>.yaml``."""
+    with (_FOLDER / f"{table}.yaml").open(encoding="utf-8") as file:
+        held: list[dict[str, Any]] = yaml.safe_load(file)
+    return held
+
+
+def plain(name: str) -> str:
+    """A name as it is compared: lower case, words parted by one space (``A100-80GB_SXM`` is ``a100 80gb sxm``)."""
+    return " ".join(name.lower().replace("-", " ").replace("_", " ").split())
+
+
+def unknown(what: str, name: str, known: Iterable[str], remedy: str = "") -> SetupError:
+    """The error for a name that a table does not hold: it names the nearest ones, or all where none is near."""
+    spelled: Mapping[str, str] = {plain(one): one for one in known}
+    wanted = plain(name)
+    holding = [one for one in spelled if wanted and wanted in one]
+    close = holding or difflib.get_close_matches(wanted, spelled, n=3, cutoff=0.5)
+    listed = ", ".join(spelled[one] for one in close or spelled)
+    hint = f"Did you mean {listed}?" if close else f"Known: {listed}."
+    return SetupError(" ".join(part for part in (f"{name!r} is no {what} with known figures.", hint, remedy) if part))

@@ -1,0 +1,230 @@
+"""FLOPs: the parts by hand, and whole steps against what torch's ``FlopCounterMode`` counts, to the last FLOP."""
+
+from __future__ import annotations
+
+import pytest
+from peft import LoraConfig, get_peft_model
+from tiny_models import counted, tiny_config, tiny_model, tiny_model_4bit
+
+from hf_efficient.estimate.flops import StepFlops, attention_flops, linear_flops, training_flops
+from hf_efficient.estimate.model_shape import Linear, ModelShape, parameter_counts
+from hf_efficient.estimate.trained import Trained, adapter_parameters
+from hf_efficient.estimate.workload import Workload
+
+ROWS, LENGTH = 2, 48
+BATCH = Workload.of([LENGTH] * ROWS)
+MIXTURE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
+FAMILIES = {
+    "llama": {},
+    "mistral": {"sliding_window": 16, "head_dim": 24},
+    "qwen2": {"tie_word_embeddings": True},
+    "qwen3": {"head_dim": 24},
+    "gemma3_text": {"head_dim": 24},
+    "phi3": {},
+    "olmo2": {},
+    "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
+    "qwen2_moe": {**MIXTURE, "shared_expert_intermediate_size": 56},
+    "qwen3_moe": {**MIXTURE, "mlp_only_layers": [2]},
+}
+WAYS = ["none", "non_reentrant"]
+
+
+def built(model_type: str):
+    """A model whose experts are computed by plain products, which torch can count."""
+    model = tiny_model(model_type, **FAMILIES[model_type])
+    if ModelShape.from_config(model.config).experts:
+        model.set_experts_implementation("eager")
+    return model
+
+
+def hardware(shape: ModelShape, trained: Trained, way: str) -> int:
+    return training_flops(shape, trained, BATCH, checkpointing=way)[1].total
+
+
+def adapted(model, targets, way: str, **settings):
+    """The model with LoRA of rank 8; a frozen base under checkpointing is made to ask for gradients."""
+    model = get_peft_model(model, LoraConfig(r=8, target_modules=targets, task_type="CAUSAL_LM", **settings))
+    if way != "none":
+        model.enable_input_require_grads()
+    return model
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_full_training_is_what_torch_counts(family, way):
+    model = built(family)
+    assert hardware(ModelShape.from_config(model.config), Trained.full(), way) == counted(
+        model, ROWS, LENGTH, checkpointing=way
+    )
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3", "gemma3_text", "phi3", "olmo2"])
+def test_lora_on_all_linear_is_what_torch_counts(family, way):
+    model = adapted(built(family), "all-linear", way)
+    shape = ModelShape.from_config(model.config)
+    trained = Trained.adapter(shape, "all-linear", 8, input_gradient=way != "none")
+    assert hardware(shape, trained, way) == counted(model, ROWS, LENGTH, checkpointing=way)
+    assert adapter_parameters(shape, trained) == sum(p.numel() for p in model.parameters() if p.requires_grad)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("family", "targets", "settings"),
+    [
+        ("llama", ["q_proj", "v_proj"], {}),
+        ("llama", ["v_proj"], {"layers_to_transform": [1]}),
+        ("llama", ["k_proj", "up_proj"], {"layers_to_transform": [1, 2]}),
+        ("llama", ["q_proj"], {"modules_to_save": ["lm_head"]}),
+        ("llama", ["o_proj"], {"modules_to_save": ["embed_tokens"]}),
+        ("llama", ["down_proj", "lm_head"], {}),
+        ("mistral", ["q_proj", "v_proj"], {}),
+        ("phi3", ["qkv_proj"], {"layers_to_transform": [0]}),
+        ("gemma3_text", ["gate_proj"], {"layers_to_transform": [2]}),
+        ("mixtral", ["q_proj", "v_proj"], {}),
+        ("qwen2_moe", ["o_proj", "gate_proj"], {"layers_to_transform": [1]}),
+        ("qwen3_moe", ["o_proj"], {"layers_to_transform": [1]}),
+    ],
+)
+def test_lora_on_some_modules_is_what_torch_counts(family, targets, settings, way):
+    model = adapted(built(family), targets, way, **settings)
+    shape = ModelShape.from_config(model.config)
+    trained = Trained.adapter(
+        shape,
+        targets,
+        8,
+        layers=settings.get("layers_to_transform"),
+        modules_to_save=settings.get("modules_to_save", ()),
+        input_gradient=way != "none",
+    )
+    assert hardware(shape, trained, way) == counted(model, ROWS, LENGTH, checkpointing=way)
+
+
+@pytest.mark.parametrize("targets", [None, "all-linear", ["q_proj", "v_proj"]])
+@pytest.mark.parametrize("family", ["llama", "gemma3_text"])
+def test_reentrant_checkpointing_is_what_torch_counts(family, targets):
+    model = built(family)
+    shape = ModelShape.from_config(model.config)
+    trained = Trained.full()
+    if targets:
+        model = adapted(model, targets, "reentrant")
+        trained = Trained.adapter(shape, targets, 8, input_gradient=True)
+    assert hardware(shape, trained, "reentrant") == counted(model, ROWS, LENGTH, checkpointing="reentrant")
+
+
+def test_ranks_by_module_are_what_torch_counts():
+    model = adapted(built("llama"), "all-linear", "none", rank_pattern={"q_proj": 3, r"layers.1.mlp.up_proj": 5})
+    shape = ModelShape.from_config(model.config)
+    ranks = {
+        name.removesuffix(".lora_A.default"): module.out_features
+        for name, module in model.named_modules()
+        if name.endswith("lora_A.default")
+    }
+    trained = Trained.of_modules(shape, ranks)
+    assert sorted(trained.ranks_of_layer(1).items())[-3:] == [("q_proj", 3), ("up_proj", 5), ("v_proj", 8)]
+    assert hardware(shape, trained, "none") == counted(model, ROWS, LENGTH)
+    assert adapter_parameters(shape, trained) == sum(p.numel() for p in model.parameters() if p.requires_grad)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("targets", ["all-linear", ["q_proj", "v_proj"]])
+@pytest.mark.parametrize("family", ["llama", "mistral", "qwen2"])
+def test_qlora_is_what_torch_counts(family, targets, way, tmp_path):
+    model = adapted(tiny_model_4bit(tmp_path, family, **FAMILIES[family]), targets, way)
+    shape = ModelShape.from_config(model.config)
+    trained = Trained.adapter(shape, targets, 8, input_gradient=way != "none")
+    assert hardware(shape, trained, way) == counted(model, ROWS, LENGTH, checkpointing=way)
+
+
+@pytest.mark.parametrize(
+    ("asks", "trains", "rank", "flops"),
+    [
+        (False, False, 0, StepFlops(300, 0, 0)),
+        (True, False, 0, StepFlops(300, 300, 0)),
+        (True, True, 0, StepFlops(300, 300, 300)),
+        (False, False, 2, StepFlops(620, 200, 320)),
+        (True, False, 2, StepFlops(620, 620, 320)),
+    ],
+)
+def test_a_projection_by_hand(asks, trains, rank, flops):
+    """10 tokens, 3 -> 5: one product is 2 * 10 * 3 * 5 = 300."""
+    assert linear_flops(Linear("x", 3, 5), 10, input_gradient=asks, weight_gradient=trains, rank=rank) == flops
+
+
+def test_a_token_pays_for_the_experts_it_passes_through():
+    experts = Linear("experts.down_proj", 3, 5, copies=8, active=2)
+    assert linear_flops(experts, 10, input_gradient=True, weight_gradient=True) == StepFlops(600, 600, 600)
+
+
+@pytest.mark.parametrize(
+    ("scores", "values", "backward"),
+    [
+        ((True, True), True, 640),
+        ((True, False), True, 480),
+        ((False, False), True, 160),
+        ((True, False), False, 320),
+        ((False, False), False, 0),
+    ],
+)
+def test_attention_by_hand(scores, values, backward):
+    """8 features, 10 pairs: one product is 2 * 8 * 10 = 160."""
+    assert attention_flops(8, 10, scores, values) == StepFlops(forward=320, input_gradient=backward)
+
+
+def test_full_training_costs_six_flops_per_parameter_and_token():
+    shape = ModelShape.from_config(tiny_config("llama"))
+    counts = parameter_counts(shape)
+    flops, _ = training_flops(shape, Trained.full(), BATCH)
+    pairs = 2 * 48 * 49 // 2
+    attention = 3 * 12 * 64 * pairs
+    assert flops.total == 6 * 96 * (counts.attention + counts.mlp + counts.head) + attention
+
+
+def test_the_model_s_flops_leave_out_padding_masked_pairs_and_recompute():
+    shape = ModelShape.from_config(tiny_config("mistral", sliding_window=3))
+    packed = Workload.of([4, 2], rows=[10])
+    model, hardware = training_flops(shape, Trained.full(), packed, checkpointing="reentrant")
+    alone, _ = training_flops(shape, Trained.full(), Workload.of([4, 2]))
+    assert model == alone
+    assert model.recompute == 0
+    # Needed: 1 + 2 + 3 + 3 and 1 + 2 pairs; computed: 10 * 10. A pair costs 12 FLOPs per feature and layer.
+    weights = parameter_counts(shape)
+    products = weights.attention + weights.mlp + weights.head
+    assert model.total == 6 * 6 * products + 3 * 12 * 64 * 12
+    forward = 2 * 10 * (weights.attention + weights.mlp) + 3 * 4 * 64 * 100
+    assert hardware.recompute == forward
+    assert hardware.total == 6 * 10 * products + 3 * 12 * 64 * 100 + forward
+
+
+def test_checkpointing_does_not_change_the_model_s_flops():
+    shape = ModelShape.from_config(tiny_config("llama"))
+    plain, _ = training_flops(shape, Trained.adapter(shape), BATCH)
+    asking = Trained.adapter(shape, input_gradient=True)
+    model, hardware = training_flops(shape, asking, BATCH, checkpointing="non_reentrant")
+    assert model == plain
+    # Computed besides: the gradients of the first layer's input, through three projections and their adapters.
+    masked = training_flops(shape, Trained.adapter(shape), BATCH)[1]
+    assert hardware.input_gradient - masked.input_gradient == 2 * 96 * 64 * (64 + 32 + 32 + 3 * 16)
+
+
+def test_a_kernel_that_skips_masked_pairs_computes_what_is_needed():
+    shape = ModelShape.from_config(tiny_config("llama"))
+    model, hardware = training_flops(shape, Trained.full(), Workload.of([4, 2], rows=[6], masked_square=False))
+    assert hardware == model
+
+
+def test_a_head_on_fewer_positions_and_once_more_in_the_backward():
+    shape = ModelShape.from_config(tiny_config("llama"))
+    everywhere, _ = training_flops(shape, Trained.full(), Workload.of([10]))
+    fused = Workload.of([10], head_tokens=4, head_recomputed=True)
+    model, hardware = training_flops(shape, Trained.full(), fused)
+    product = 2 * 64 * 96
+    assert everywhere.total - model.total == 3 * 6 * product
+    assert hardware.recompute == 4 * product
+
+
+def test_flops_add_up_over_steps():
+    shape = ModelShape.from_config(tiny_config("llama"))
+    trained = Trained.adapter(shape)
+    one, two, both = (training_flops(shape, trained, Workload.of(lengths)) for lengths in ([5], [7, 7], [5, 7, 7]))
+    assert (one[0] + two[0], one[1] + two[1]) == both

@@ -1,0 +1,138 @@
+"""Shapes and parameter counts, against models that transformers really builds."""
+
+from __future__ import annotations
+
+import pytest
+from tiny_models import DIMENSIONS, tiny_config, tiny_model
+
+from hf_efficient.errors import ModelError
+from hf_efficient.estimate.architectures import ARCHITECTURES
+from hf_efficient.estimate.model_shape import ModelShape, ParameterCounts, linears_of_layer, parameter_counts
+
+MIXTURE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
+CASES = [
+    ("llama", {}),
+    ("llama", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True, "head_dim": 24}),
+    ("mistral", {}),
+    ("mistral", {"head_dim": 24}),
+    ("mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    ("qwen2", {}),
+    ("qwen2", {"tie_word_embeddings": True}),
+    ("qwen2_moe", {**MIXTURE, "shared_expert_intermediate_size": 56}),
+    ("qwen2_moe", {**MIXTURE, "shared_expert_intermediate_size": 56, "qkv_bias": False, "decoder_sparse_step": 2}),
+    ("qwen3", {"head_dim": 24}),
+    ("qwen3", {"attention_bias": True, "tie_word_embeddings": True}),
+    ("qwen3_moe", MIXTURE),
+    ("qwen3_moe", {**MIXTURE, "head_dim": 24, "mlp_only_layers": [1], "attention_bias": True}),
+    ("gemma", {"head_dim": 24}),
+    ("gemma2", {"head_dim": 24}),
+    ("gemma3_text", {"head_dim": 24}),
+    ("gemma3_text", {"head_dim": 24, "attention_bias": True, "tie_word_embeddings": False}),
+    ("granite", {"attention_bias": True}),
+    ("smollm3", {}),
+    ("phi3", {}),
+    ("olmo2", {}),
+    ("olmo2", {"attention_bias": True, "num_key_value_heads": 4}),
+]
+
+
+def part_of(name: str) -> str:
+    """Which part a parameter of a built model belongs to."""
+    if "norm" in name:
+        return "norms"
+    if "embed_tokens" in name:
+        return "embedding"
+    if "lm_head" in name:
+        return "head"
+    return "attention" if "self_attn" in name else "mlp"
+
+
+@pytest.mark.parametrize(("model_type", "changes"), CASES)
+def test_the_parameters_are_those_of_the_built_model(model_type, changes):
+    model = tiny_model(model_type, **changes)
+    built = dict.fromkeys(("embedding", "attention", "mlp", "norms", "head"), 0)
+    for name, parameter in model.named_parameters():
+        built[part_of(name)] += parameter.numel()
+    counts = parameter_counts(ModelShape.from_config(model.config))
+    assert counts == ParameterCounts(**built)
+    assert counts.total == model.num_parameters()
+
+
+@pytest.mark.parametrize(("model_type", "changes"), CASES)
+def test_the_linear_modules_are_those_of_the_built_model(model_type, changes):
+    import torch
+
+    model = tiny_model(model_type, **changes)
+    shape = ModelShape.from_config(model.config)
+    for index, layer in enumerate(model.model.layers):
+        built = {
+            name.rsplit(".", 1)[-1]: (module.in_features, module.out_features, module.bias is not None)
+            for name, module in layer.named_modules()
+            if isinstance(module, torch.nn.Linear)
+        }
+        known = linears_of_layer(shape, index).values()
+        assert {one.name: (one.inputs, one.outputs, one.bias) for one in known if one.is_module} == built
+
+
+def test_every_known_architecture_is_compared_with_a_built_model():
+    assert {model_type for model_type, _ in CASES} == set(ARCHITECTURES)
+
+
+def test_llama_3_1_8b_by_hand():
+    shape = ModelShape("llama", 32, 4096, 14336, 32, 8, 128, 128256, tied_embeddings=False, windows=(None,) * 32)
+    counts = parameter_counts(shape)
+    assert counts == ParameterCounts(525_336_576, 1_342_177_280, 5_637_144_576, 266_240, 525_336_576)
+    assert counts.total == 8_030_261_248
+
+
+def test_a_mapping_and_an_object_give_the_same_shape():
+    config = tiny_config("gemma3_text", head_dim=24)
+    assert ModelShape.from_config(config.to_dict()) == ModelShape.from_config(config)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "changes", "windows"),
+    [
+        ("llama", {}, (None, None, None)),
+        ("mistral", {"sliding_window": 7}, (7, 7, 7)),
+        ("mistral", {"sliding_window": None}, (None, None, None)),
+        ("qwen2", {"sliding_window": 7}, (None, None, None)),
+        ("qwen2", {"sliding_window": 7, "use_sliding_window": True, "max_window_layers": 1}, (None, 7, 7)),
+        ("gemma2", {"sliding_window": 7, "head_dim": 24}, (7, None, 7)),
+        ("gemma3_text", {"sliding_window": 7, "head_dim": 24, "sliding_window_pattern": 2}, (7, None, 7)),
+    ],
+)
+def test_the_window_of_each_layer(model_type, changes, windows):
+    assert ModelShape.from_config(tiny_config(model_type, **changes)).windows == windows
+
+
+def test_dense_layers_of_a_mixture():
+    shape = ModelShape.from_config(tiny_config("qwen3_moe", **MIXTURE, decoder_sparse_step=2, mlp_only_layers=[0]))
+    assert [shape.is_mixture(layer) for layer in range(3)] == [False, True, False]
+
+
+def test_an_unknown_architecture_is_refused():
+    with pytest.raises(ModelError) as told:
+        ModelShape.from_config({"model_type": "mamba"})
+    assert str(told.value).startswith(
+        "model_type 'mamba': its parameters and FLOPs are not known here. Known are gemma,"
+    )
+
+
+def test_a_model_with_a_vision_tower_points_to_its_text_part():
+    with pytest.raises(ModelError, match=r"Pass its text_config where that is one of them\."):
+        ModelShape.from_config({"model_type": "gemma3", "text_config": {}})
+
+
+def test_a_configuration_without_a_dimension_is_refused():
+    with pytest.raises(ModelError) as told:
+        ModelShape.from_config({**DIMENSIONS, "model_type": "llama", "intermediate_size": None})
+    assert str(told.value) == (
+        "intermediate_size: the model's configuration holds None, not a positive number. A config.json leaves out its "
+        "class's defaults: load it with AutoConfig and pass that, or its to_dict()."
+    )
+
+
+def test_a_configuration_that_does_not_say_whether_its_embeddings_are_tied_is_refused():
+    with pytest.raises(ModelError, match="tie_word_embeddings: the model's configuration holds None"):
+        ModelShape.from_config({**DIMENSIONS, "model_type": "llama"})

@@ -1,0 +1,76 @@
+"""Really built tiny models of the known families, and one training step of each under ``FlopCounterMode``."""
+
+from __future__ import annotations
+
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
+
+VOCABULARY = 96
+DIMENSIONS: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 64,
+    "intermediate_size": 160,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+
+
+def tiny_config(model_type: str, **changes: Any) -> Any:
+    return AutoConfig.for_model(model_type, **{**DIMENSIONS, **changes})
+
+
+def tiny_model(model_type: str, **changes: Any) -> torch.nn.Module:
+    torch.manual_seed(0)
+    config = tiny_config(model_type, **changes)
+    return AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32)
+
+
+def tiny_model_4bit(folder: Path, model_type: str, **changes: Any) -> torch.nn.Module:
+    """The same model with its linear layers in NF4 with double quantization."""
+    tiny_model(model_type, **changes).save_pretrained(folder)
+    quantization = BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=torch.float32,
+    )
+    return AutoModelForCausalLM.from_pretrained(
+        folder, attn_implementation="eager", dtype=torch.float32, quantization_config=quantization
+    )
+
+
+def gemm_4bit_flops(a_shape: Any, b_shape: Any, weight_shape: Any, *args: Any, **kwargs: Any) -> int:
+    """The product with a 4-bit weight: bitsandbytes' fused operator, which ``FlopCounterMode`` has no formula for.
+
+    The backward unpacks the weight and calls ``matmul``, which is counted.
+    """
+    return 2 * prod(a_shape[:-1]) * weight_shape[0] * weight_shape[1]
+
+
+def counted(model: torch.nn.Module, rows: int, length: int, *, checkpointing: str = "none") -> int:
+    """FLOPs that torch counts in one forward and backward of a batch of ``rows`` by ``length`` tokens."""
+    if checkpointing != "none":
+        reentrant = {"use_reentrant": checkpointing == "reentrant"}
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=reentrant)
+    model.train()
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(3, VOCABULARY, (rows, length), generator=generator)
+    with FlopCounterMode(display=False, custom_mapping=_fused_operators()) as counter:
+        model(input_ids=ids, labels=ids, use_cache=False).loss.backward()
+    return counter.get_total_flops()
+
+
+def _fused_operators() -> dict[Any, Any]:
+    import bitsandbytes  # noqa: F401  (registers the operator)
+
+    operator = getattr(torch.ops.bitsandbytes, "gemm_4bit", None)
+    return {} if operator is None else {operator: gemm_4bit_flops}
