@@ -172,7 +172,7 @@ def test_parameters_without_gradient_are_named(tmp_path):
         "8 trainable parameters got no gradient in the first step: unused.0.weight, unused.0.bias, "
         "unused.1.weight, unused.1.bias, unused.2.weight and 3 more. The loss does not depend on them: "
         "freeze them (requires_grad_(False)), or mend the forward that leaves them out. If this is "
-        "intended, switch the check off with check_gradients=False."
+        "intended, switch the check off: check_gradients=False, in a recipe efficiency.check_gradients: false."
     )
     for name, weight in trained_weights(trainer).items():
         assert torch.equal(weight, before[name]), "the check comes before the optimizer's step"
