@@ -31,7 +31,7 @@ def share(value: float) -> str:
 
 
 def short_seconds(value: float) -> str:
-    """A duration that may be short, to three digits: ``412 µs``, ``3.05 ms``, ``81.2 ms``, ``1.25 s``, ``3 min 05 s``."""
+    """A duration that may be short, to three digits: ``412 µs``, ``3.05 ms``, ``81.2 ms``, ``1.25 s``, ``12.3 s``."""
     if value >= 9.995:
         return seconds(value)
     for scale, unit in ((1.0, "s"), (1e3, "ms"), (1e6, "µs")):

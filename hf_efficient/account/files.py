@@ -73,4 +73,3 @@ def read_account(path: Path) -> RunAccount:
         told = error.errors()[0]
         where = ".".join(map(str, told["loc"]))
         raise OutputError(f"{path}: is not the account of a run: {where}: {told['msg']}") from error
-

@@ -46,6 +46,9 @@ def _of_the_process(last: ProcessSpans) -> list[NotMeasured]:
                 "they belong to the script, and lie in `before_trainer` together",
             )
         )
+    found.append(
+        NotMeasured("the interpreter's own end", "Python takes itself down after the last record that a run can write")
+    )
     return found
 
 
@@ -57,6 +60,7 @@ def _of_the_steps(last: ProcessSpans, ranks: Sequence[RankSteps]) -> list[NotMea
             NotMeasured(
                 "data wait and logging, each by itself", "no event marks where one ends: both are `between_steps`"
             ),
+            NotMeasured("evaluations outside train()", "no event marks where one begins: `outside_trainer`"),
             NotMeasured("tokens", "a callback is not given the batches; EfficientTrainer counts them"),
         ]
     elif any(count is None for rank in ranks for segment in rank.segments for count in segment.tokens.values()):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 __all__ = ["WARM_UP_RULE", "percentile", "warm_up_count"]
 
 WARM_UP_STEPS = 3
-WARM_UP_RULE = f"the first {WARM_UP_STEPS} steps of each train() call, or half of them where it did fewer than twice that"
+WARM_UP_RULE = f"the first {WARM_UP_STEPS} steps of each train() call, or half its steps where it did fewer than 6"
 
 
 def percentile(ordered: Sequence[float], share: float) -> float | None:

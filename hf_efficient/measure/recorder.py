@@ -13,8 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec
 
-from hf_efficient.measure.phases import PhaseClock
 from hf_efficient.account.reading import last_record, records_path
+from hf_efficient.measure.phases import PhaseClock
 from hf_efficient.measure.stream import JsonlStream
 from hf_efficient.measure.timeline import Timeline
 from hf_efficient.measure.tokens import TokenTally
@@ -85,9 +85,7 @@ class StepRecorder:
     raises, and none waits for a device except ``end_loop`` and ``close``.
     """
 
-    def __init__(
-        self, now: Callable[[], int] = time.perf_counter_ns, timeline: Timeline | None = None
-    ) -> None:
+    def __init__(self, now: Callable[[], int] = time.perf_counter_ns, timeline: Timeline | None = None) -> None:
         """Nothing is recorded before ``open``.
 
         Args:
@@ -181,6 +179,11 @@ class StepRecorder:
         for batch in batches:
             self._update.micro_batches += 1
             self._update.tally.add(batch)
+
+    @_never_raises
+    def add_micro_batch(self) -> None:
+        """One more micro-batch of the step under way, whose tokens are not known."""
+        self._update.micro_batches += 1
 
     @_never_raises
     def step_done(self, step: int, epoch: float | None) -> None:

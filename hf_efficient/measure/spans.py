@@ -19,8 +19,8 @@ SignOfLife = Callable[[], tuple[object, dict[str, Any]]]
 class SpanStream(JsonlStream):
     """Ends its file, while its thread runs, with a line that says until when the process has lived.
 
-    That line is taken anew in every round and lies behind the records; the next round writes over it, so that it costs no
-    room however long a run takes. It is what remains to be known of a span that a kill leaves open.
+    That line is taken anew in every round and lies behind the records; the next round writes over it, so that it
+    costs no room however long a run takes. It is what remains to be known of a span that a kill leaves open.
     """
 
     def __init__(

@@ -1,8 +1,9 @@
 """The time of this process outside its training loops, from its start to its exit.
 
-A process has one timeline, which belongs to one run at a time: the first run to open it holds the process from its start,
-a later one from where it opened it, so that no second is in two accounts. What happens before a run is known is kept
-until it is. Inside a training loop the step recorder takes over; its records and the timeline's spans tile the run.
+A process has one timeline, which belongs to one run at a time: the first run to open it holds the process from its
+start, a later one from where it opened it, so that no second is in two accounts. What happens before a run is known is
+kept until it is. Inside a training loop the step recorder takes over; its records and the timeline's spans tile the
+run.
 """
 
 from __future__ import annotations
@@ -105,6 +106,11 @@ class Timeline:
         self._rank = 0
         self._dirty = False
         self._steps: list[RankSteps] | None = None
+
+    @property
+    def recording(self) -> bool:
+        """Whether a run holds the process that has not ended."""
+        return self.directory is not None and self._ended is None
 
     @_never_raises
     def begin(self, first_phase: PhaseName) -> None:
@@ -211,7 +217,7 @@ class Timeline:
 
     @_never_raises
     def note_memory(self) -> None:
-        """Read the device's peaks, from the allocator's books on the host. For logs, evaluations and ends, not steps."""
+        """Read the device's peaks from the allocator's books on the host. For logs, evaluations and ends, not steps."""
         peaks = device_peaks()
         self._device_peaks = {name: max(value, self._device_peaks.get(name, 0)) for name, value in peaks.items()}
 

@@ -37,8 +37,8 @@ class ProcessAccount:
 
     Attributes:
         process: number of the process in the records, from 0.
-        began_at_seconds: where the run took the process over, counted from the start of the process; 0 for the first run
-            in it.
+        began_at_seconds: where the run took the process over, counted from the start of the process; 0 for the first
+            run in it.
         wall_seconds: from there to the end of the run, or to its last sign of life.
         phase_seconds: exclusive seconds per phase that occurred; with ``unattributed_seconds`` they sum up to the wall.
         unattributed_seconds: what no phase claimed.
@@ -46,14 +46,14 @@ class ProcessAccount:
             evaluation and saving that follow it.
         steps: optimizer steps recorded.
         first_step, last_step: the Trainer's numbers of the first and the last of them.
-        ended: ``done``; ``error``: an exception ended it; ``died``: no end was recorded, ``last_sign_at_seconds`` tells
-            until when it is known to have lived; ``running`` is told apart from ``died`` by nobody but the reader.
+        ended: ``done``; ``error``: an exception ended it; ``died``: no end was recorded, since it was killed or still
+            runs, and ``last_sign_at_seconds`` tells until when it is known to have lived.
         error: kind and first line of the exception.
         open_phase: what was under way at the last sign of life of a process that died.
         last_sign_at_seconds: time of the last record, counted from the start of the process.
-        process_start_from: what told the start of the process: ``kernel`` (to 10 ms), ``psutil`` (wall clock, to about a
-            second), ``import`` (unknown: counted from the import of hf_efficient), ``records`` (older records, from the
-            first step on).
+        process_start_from: what told the start of the process: ``kernel`` (to 10 ms), ``psutil`` (wall clock, to about
+            a second), ``import`` (unknown: counted from the import of hf_efficient), ``records`` (older records, from
+            the first step on).
     """
 
     process: int
@@ -126,8 +126,8 @@ class TokenAccount:
         non_padding: positions that are no padding.
         loss_bearing: positions with a label.
         padding_share: 1 - non_padding / processed.
-        non_padding_tokens_per_second: ``non_padding`` / the largest ``training_seconds`` of any rank: evaluations, saves
-            and all that lies outside the training loop are not in the denominator; data wait and logging are.
+        non_padding_tokens_per_second: ``non_padding`` / the largest ``training_seconds`` of any rank: evaluations,
+            saves and all that lies outside the training loop are not in the denominator; data wait and logging are.
         processed_tokens_per_second: ``processed`` / the same.
     """
 
@@ -173,7 +173,8 @@ class RunAccount:
     Attributes:
         schema_version: of this layout.
         hf_efficient_version: what built the account.
-        recorded_by: ``recipe``, ``trainer`` (the mixin in a script of its own), ``callback`` (alone in a plain Trainer).
+        recorded_by: ``recipe``, ``trainer`` (the mixin in a script of its own), ``callback`` (alone in a plain
+            Trainer), ``unknown`` (older records).
         ended: of the last process.
         error: of the last process.
     """

@@ -4,7 +4,8 @@ They are exclusive: a second belongs to the innermost phase that was open, and w
 
     startup     imports, before_trainer (a script's own work before its trainer), model_load, data_preparation,
                 trainer_setup, compilation
-    step        data_wait, host_to_device, forward, backward, optimizer, communication, logging, evaluation, checkpointing
+    step        data_wait, host_to_device, forward, backward, optimizer, communication, logging, evaluation,
+                checkpointing
     coarse      what a callback alone can tell of a step: forward_backward, between_steps (data wait and logging)
     closing     merging, outside_trainer (a script's own work after its trainer was built), shutdown
 """
@@ -30,9 +31,7 @@ __all__ = [
 SCHEMA_VERSION = 1
 """Version of the records; a reader refuses records that are newer than itself."""
 
-StartupPhase = Literal[
-    "imports", "before_trainer", "model_load", "data_preparation", "trainer_setup", "compilation"
-]
+StartupPhase = Literal["imports", "before_trainer", "model_load", "data_preparation", "trainer_setup", "compilation"]
 StepPhase = Literal[
     "data_wait",
     "host_to_device",
