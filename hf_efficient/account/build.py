@@ -114,7 +114,7 @@ def _process(process: ProcessSpans, segments: Sequence[SegmentSteps]) -> Process
         process=process.process,
         began_at_seconds=process.began_at_seconds,
         wall_seconds=round(wall, 9),
-        phase_seconds={name: round(phases[name], 9) for name in PHASES if name in phases},
+        phase_seconds=_in_order(phases),
         unattributed_seconds=_rest(wall, phases),
         time_to_first_step_seconds=_first_step(process, first),
         steps=sum(segment.steps for segment in segments),
@@ -144,6 +144,12 @@ def _add(sums: dict[str, float], more: dict[str, float]) -> None:
         sums[name] = sums.get(name, 0.0) + seconds
 
 
+def _in_order(phases: dict[str, float]) -> dict[str, float]:
+    """Rounded to the nanosecond, in the order in which a run goes through them; phases not known here come last."""
+    names = [*(name for name in PHASES if name in phases), *(name for name in phases if name not in PHASES)]
+    return {name: round(phases[name], 9) for name in names}
+
+
 def _rest(wall: float, phases: dict[str, float]) -> float:
     """What no phase claimed, to the nanosecond; the rounding of sums is not time."""
     return round(wall - math.fsum(phases.values()), 9) + 0.0
@@ -156,7 +162,7 @@ def _time(accounts: Sequence[ProcessAccount], training_seconds: float) -> TimeAc
     wall = math.fsum(account.wall_seconds for account in accounts)
     return TimeAccount(
         wall_seconds=round(wall, 9),
-        phase_seconds={name: round(phases[name], 9) for name in PHASES if name in phases},
+        phase_seconds=_in_order(phases),
         unattributed_seconds=_rest(wall, phases),
         training_seconds=round(training_seconds, 9),
         time_to_first_step_seconds=accounts[0].time_to_first_step_seconds,

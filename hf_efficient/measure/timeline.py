@@ -230,6 +230,7 @@ class Timeline:
         """
         if self.directory is None:
             return
+        self._name_gap(self._gap)  # so that what follows has its own name
         self._gap = "shutdown" if self.way == "recipe" else "outside_trainer"
         self.note_memory()
         self._ended = ("done", None) if error is None else ("error", _told(error))
@@ -307,7 +308,7 @@ class Timeline:
             self._cut()
 
     def _span(self, start_ns: int, wall_ns: int, phase_ns: Mapping[str, int]) -> None:
-        if phase_ns:
+        if phase_ns and wall_ns > 0:
             self._write(
                 {
                     "kind": "span",

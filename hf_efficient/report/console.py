@@ -29,13 +29,13 @@ _LABELS = {
 
 
 def account_renderables(account: RunAccount) -> list[RenderableType]:
-    """What to print, in order: the time by phase, then one line each for steps, tokens, memory, and the gaps."""
-    return [_time_table(account), _facts(account), *_gaps(account)]
+    """What to print, in order: how it ended, the time by phase, a line each for steps, tokens, memory, and the gaps."""
+    return [_title(account), _time_table(account), _facts(account), *_gaps(account)]
 
 
 def _time_table(account: RunAccount) -> Table:
     wall = account.time.wall_seconds
-    table = Table(title=_title(account), title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("where the time went", no_wrap=True)
     table.add_column("seconds", justify="right", no_wrap=True)
     table.add_column("share", justify="right", no_wrap=True)

@@ -272,7 +272,7 @@ def test_broken_lines_are_skipped(run, caplog):
         ([3.0], 0.99, 3.0),
         ([1.0, 2.0], 0.5, 1.5),
         ([1.0, 2.0, 4.0, 8.0], 0.95, 7.4),
-        ([1.0, 9.0], 1.0, 9.0),
+        ([1.0, 9.0], 1, 9),
     ],
 )
 def test_percentiles(values, share, expected):
