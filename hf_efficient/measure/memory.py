@@ -33,7 +33,7 @@ def device_peaks() -> dict[str, int]:
     Neither imports torch nor starts CUDA: empty where the process has not done so.
     """
     torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
+    if torch is None or not torch.cuda.is_initialized():
         return {}
     stats = torch.cuda.memory_stats()
     return {
