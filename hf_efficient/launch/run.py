@@ -63,7 +63,8 @@ def run_recipe(recipe: Recipe, listener: RunListener | None = None) -> RunResult
         if listener is None or not is_main:
             listener = SilentListener()
         with locked(Path(recipe.output_dir).expanduser()) if is_main else nullcontext():
-            plan = plan_output(recipe)
+            with phase(recipe, "trainer_setup"):
+                plan = plan_output(recipe)
             with explained_faults(recipe.output_dir):
                 result = _run(recipe, args, plan, listener)
     listener.finished(result)
@@ -79,7 +80,7 @@ def _run(recipe: Recipe, args: SFTConfig | DPOConfig, plan: OutputPlan, listener
         listener.stage("Output", plan.remark)
     built = _build_sft(recipe, args, listener) if isinstance(args, SFTConfig) else _build_dpo(recipe, args, listener)
     args.distributed_state.wait_for_everyone()  # all have seen what lies there before it is changed
-    with args.main_process_first(local=False, desc="output directory"):
+    with phase(recipe, "trainer_setup"), args.main_process_first(local=False, desc="output directory"):
         if args.process_index == 0:
             clear_output(plan)
             write_resolved_recipe(plan.directory, recipe, machine)
@@ -203,7 +204,8 @@ def _conclude(
         merged_dir=directory / "merged" if recipe.adapter.merge else None,
         written=_written(recipe, directory),
     )
-    trainer.save_metrics("all", _results(result), combined=False)
+    with phase(recipe, "checkpointing"):
+        trainer.save_metrics("all", _results(result), combined=False)
     if result.merged_dir is not None and trainer.is_world_process_zero():
         listener.stage("Merging", str(result.merged_dir))
         with phase(recipe, "merging"):

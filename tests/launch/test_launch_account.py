@@ -126,8 +126,8 @@ def test_runs_one_after_another_in_one_process(recipe, tmp_path):
         existing = "resume" if output.exists() else "refuse"
         run_recipe(load_recipe(recipe, [f"output_dir={output}", f"existing_output={existing}"]), notes)
         assert notes.told == read_account(output / "efficiency/run.json")
-    one, three = account(tmp_path / "a", 0.1).time.processes
-    (two,) = account(tmp_path / "b", 0.1).time.processes
+    one, three = account(tmp_path / "a", 0.3).time.processes
+    (two,) = account(tmp_path / "b", 0.3).time.processes
     assert one.began_at_seconds + one.wall_seconds <= two.began_at_seconds
     assert two.began_at_seconds + two.wall_seconds <= three.began_at_seconds
     assert (one.steps, two.steps, three.steps) == (8, 8, 0)
