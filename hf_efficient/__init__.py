@@ -5,10 +5,12 @@ The map of the house. A room imports only rooms printed above it (held by tests/
     errors.py     the exception tree; every message names the remedy
     units.py      bytes, seconds, counts: formatters
     hardware/     what this machine is, and facts with source and date: accelerators, prices, grid carbon
-    records.py    frozen dataclasses that measurement writes and reports read
+    records/      frozen dataclasses that measurement writes and reports read
 
     estimate/     arithmetic on plain numbers, no torch: model shape, FLOPs, utilization, percentiles, energy, cost
+    account/      records in, the account of a run out: arithmetic on streams, no torch
     recipe/       the YAML contract, no torch: schema, load (extends, overrides, provenance), checks
+    report/       an account in, something to look at out; computes nothing
 
     measure/      torch and the operating system, not transformers: phases of a step, record streams
     data/         sources, formats, cleaning, tokenised cache, packing

@@ -15,6 +15,7 @@ from hf_efficient.hardware.quiet import quieten_libraries
 from hf_efficient.launch.flags import STATUS_FILE, RunFlags, parse_flags
 from hf_efficient.launch.offline import go_offline_without_hub
 from hf_efficient.launch.run_files import EFFICIENCY
+from hf_efficient.measure.timeline import process_timeline
 from hf_efficient.recipe.load import load_recipe
 from hf_efficient.recipe.schema import Recipe
 
@@ -36,6 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _end)
     try:
+        process_timeline().until_exit = arguments is None  # else somebody else's process
         recipe = load_recipe(flags.recipe, flags.overrides)
         _run(recipe, flags)
     except HfEfficientError as error:

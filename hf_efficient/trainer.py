@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -22,6 +22,8 @@ from hf_efficient.callbacks.gradient_check import GradientCheck
 from hf_efficient.callbacks.step_recorder import StepRecorderCallback
 from hf_efficient.measure.isolation import kept_modes, kept_random_state
 from hf_efficient.measure.recorder import StepRecorder
+from hf_efficient.measure.timeline import process_timeline
+from hf_efficient.records import PhaseName
 
 __all__ = ["EfficientTrainer", "EfficientTrainerMixin", "Evaluator"]
 
@@ -55,8 +57,10 @@ class EfficientTrainerMixin(_Base):
         """Build the trainer below.
 
         Args:
-            efficiency_dir: where ``steps.jsonl`` goes; default: ``OUTPUT_DIR/efficiency``.
-            record_steps: write a record per optimizer step and rank while ``train()`` runs.
+            efficiency_dir: where ``steps.jsonl``, ``spans.jsonl`` and ``run.json`` go; default:
+                ``OUTPUT_DIR/efficiency``.
+            record_steps: write a record per optimizer step and rank while ``train()`` runs, the time outside it, and
+                in the end the account.
             check_gradients: stop with TrainingCheckError where, in the first step, a trainable parameter gets
                 no gradient or a frozen layer passes none on.
             extra_evaluators: run at the end of every evaluation, without gradients and in eval mode; their
@@ -64,18 +68,20 @@ class EfficientTrainerMixin(_Base):
                 stopping see them. Where ``eval_dataset`` is a dict they run once for each of its data sets.
         """
         self._efficiency_dir = efficiency_dir
-        self._record_steps = record_steps
         self._extra_evaluators = tuple(extra_evaluators)
-        self._recorder = StepRecorder()
+        self._recorder = StepRecorder(timeline=process_timeline() if record_steps else None)
         self._gradient_check = GradientCheck() if check_gradients else None
         self._evaluating = False
         self._evaluated_at_step: int | None = None
-        super().__init__(*args, **kwargs)
-        self.add_callback(FourBitGuard())
-        if self._gradient_check is not None:
-            self.add_callback(self._gradient_check)
-        self.callback_handler.callbacks.insert(0, StepRecorderCallback(self._recorder))
-        keep_four_bit_trainable(self._module)  # what model_init made, or a trainer below adapted
+        if self._recorder.timeline is not None:
+            self._recorder.timeline.trainer_begins()
+        with self._process_phase("trainer_setup"):
+            super().__init__(*args, **kwargs)
+            self.add_callback(FourBitGuard())
+            if self._gradient_check is not None:
+                self.add_callback(self._gradient_check)
+            self.callback_handler.callbacks.insert(0, StepRecorderCallback(self._recorder))
+            keep_four_bit_trainable(self._module)  # what model_init made, or a trainer below adapted
 
     def create_accelerator_and_postprocess(self) -> None:
         """Also time the backward, which the Trainer runs through the accelerator."""
@@ -94,18 +100,43 @@ class EfficientTrainerMixin(_Base):
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Train, and record the steps of this call as one segment of ``steps.jsonl``."""
-        if self._record_steps:
-            self._recorder.open(self._efficiency_path(), self.args.process_index)
+        self._open_records()
         self._evaluated_at_step = None
+        error: BaseException | None = None
         try:
             result = super().train(*args, **kwargs)
+        except BaseException as raised:
+            error = raised
+            raise
         finally:
-            self._recorder.close()
+            self._close_records(error)
             if self._gradient_check is not None:
                 self._gradient_check.remove_hooks()
         if self._evaluated_at_step == self.state.global_step:
             self._module.eval()  # as the Trainer leaves it when it evaluates last
         return result
+
+    def _open_records(self) -> None:
+        timeline = self._recorder.timeline
+        if timeline is None:
+            return
+        timeline.open(self._efficiency_path(), self.args.process_index, "trainer")
+        timeline.enter("trainer_setup")
+        self._recorder.open(self._efficiency_path(), self.args.process_index)
+
+    def _close_records(self, error: BaseException | None) -> None:
+        self._recorder.close()
+        timeline = self._recorder.timeline
+        if timeline is None:
+            return
+        timeline.leave_all()
+        timeline.note_memory()
+        if timeline.way != "recipe":  # which has more to do, and says itself when it ends
+            timeline.end(error)
+
+    def _process_phase(self, name: PhaseName) -> AbstractContextManager[None]:
+        timeline = self._recorder.timeline
+        return nullcontext() if timeline is None else timeline.phase(name)
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
         """Fetch the micro-batches of a step: its data wait."""
@@ -139,6 +170,7 @@ class EfficientTrainerMixin(_Base):
             self._recorder.loss_logged(logs["loss"])
         with self._recorder.phase("logging", opaque=True):
             super().log(logs, *args, **kwargs)
+            self._note_memory()
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Evaluate, and leave the random generators and a running training as they were."""
@@ -151,6 +183,7 @@ class EfficientTrainerMixin(_Base):
                 return super().evaluate(*args, **kwargs)
         finally:
             self._evaluating = evaluating
+            self._note_memory()
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
         """Run the evaluation's batches, then the extra evaluators (not in ``predict``)."""
@@ -168,9 +201,25 @@ class EfficientTrainerMixin(_Base):
         with self._recorder.phase("checkpointing", opaque=True):
             super()._save_checkpoint(*args, **kwargs)
 
+    def save_model(self, *args: Any, **kwargs: Any) -> None:
+        """Save; outside the training too this is checkpointing."""
+        with self._recorder.phase("checkpointing", opaque=True):
+            super().save_model(*args, **kwargs)
+
+    def predict(self, *args: Any, **kwargs: Any) -> Any:
+        """Predict; its time is evaluation."""
+        with self._recorder.phase("evaluation", opaque=True):
+            return super().predict(*args, **kwargs)
+
     def _finalize_training(self, *args: Any, **kwargs: Any) -> Any:
         self._recorder.end_loop()
+        if self._recorder.timeline is not None:
+            self._recorder.timeline.enter("shutdown")
         return super()._finalize_training(*args, **kwargs)
+
+    def _note_memory(self) -> None:
+        if self._recorder.timeline is not None:
+            self._recorder.timeline.note_memory()
 
     def _efficiency_path(self) -> Path:
         if self._efficiency_dir is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["count", "seconds", "share"]
+__all__ = ["count", "seconds", "share", "short_seconds", "size"]
 
 
 def count(number: int) -> str:
@@ -28,3 +28,24 @@ def seconds(value: float) -> str:
 def share(value: float) -> str:
     """A share between 0 and 1 in percent, to three significant digits: ``3.5%``, ``0.0712%``."""
     return f"{100 * value:.3g}%"
+
+
+def short_seconds(value: float) -> str:
+    """A duration that may be short, to three digits: ``412 µs``, ``3.05 ms``, ``81.2 ms``, ``1.25 s``, ``12.3 s``."""
+    if value >= 9.995:
+        return seconds(value)
+    for scale, unit in ((1.0, "s"), (1e3, "ms"), (1e6, "µs")):
+        if value * scale >= 0.9995 or unit == "µs":
+            digits = value * scale
+            return f"{digits:.{2 if digits < 9.995 else 1 if digits < 99.95 else 0}f} {unit}"
+    raise AssertionError("microseconds take everything")
+
+
+def size(number: int) -> str:
+    """Bytes: ``512 B``, ``3.4 KiB``, ``1.21 GiB``."""
+    scaled, unit = float(number), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if scaled < 1023.95:
+            break
+        scaled, unit = scaled / 1024, larger
+    return f"{number} B" if unit == "B" else f"{scaled:.{2 if unit in ('GiB', 'TiB') else 1}f} {unit}"

@@ -23,12 +23,16 @@ NO_ROOMS = frozenset({"shipped_recipes", "__pycache__"})
 LIBRARIES = frozenset({"torch", "transformers", "trl", "peft", "accelerate", "datasets", "bitsandbytes", "evaluate"})
 HUGGING_FACE = LIBRARIES - {"torch"}
 # What a room must not import while it is itself imported; None: nowhere, functions included.
-NOT_AT_IMPORT = dict.fromkeys(("errors", "units", "hardware", "records", "recipe", "cli"), LIBRARIES)
+NOT_AT_IMPORT = dict.fromkeys(
+    ("errors", "units", "hardware", "records", "account", "recipe", "report", "cli"), LIBRARIES
+)
 NOWHERE = {
     "errors": LIBRARIES,
     "units": LIBRARIES,
     "records": LIBRARIES,
     "estimate": LIBRARIES,
+    "account": LIBRARIES,
+    "report": LIBRARIES,
     "measure": HUGGING_FACE,
 }
 
@@ -153,6 +157,9 @@ def test_rooms_do_without_the_libraries_that_they_promise_to():
         "hf_efficient.estimate.flops",
         "hf_efficient.estimate.percentiles",
         "hf_efficient.cli.app",
+        "hf_efficient.account.files",
+        "hf_efficient.report.console",
+        "hf_efficient.measure.timeline",
     ],
 )
 def test_importing_loads_no_torch(module):

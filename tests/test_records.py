@@ -5,7 +5,15 @@ import math
 
 import pytest
 
-from hf_efficient.records import PHASES, STARTUP_PHASES, STEP_PHASES, StepRecord, TokenCounts
+from hf_efficient.records import (
+    CLOSING_PHASES,
+    COARSE_PHASES,
+    PHASES,
+    STARTUP_PHASES,
+    STEP_PHASES,
+    StepRecord,
+    TokenCounts,
+)
 
 
 def record(**changes):
@@ -25,7 +33,7 @@ def record(**changes):
 
 
 def test_phases():
-    assert (*STARTUP_PHASES, *STEP_PHASES, "shutdown", "unattributed") == PHASES
+    assert (*STARTUP_PHASES, *STEP_PHASES, *COARSE_PHASES, *CLOSING_PHASES, "unattributed") == PHASES
     assert STEP_PHASES == (
         "data_wait",
         "host_to_device",

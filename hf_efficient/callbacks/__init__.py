@@ -1,10 +1,12 @@
 """Thin TrainerCallbacks: an event in, a measurement or a check out; one concern per file."""
 
+from hf_efficient.callbacks.account import AccountCallback
 from hf_efficient.callbacks.four_bit_guard import FourBitGuard, keep_four_bit_trainable
 from hf_efficient.callbacks.gradient_check import GradientCheck, parameters_without_gradient
 from hf_efficient.callbacks.step_recorder import StepRecorderCallback
 
 __all__ = [
+    "AccountCallback",
     "FourBitGuard",
     "GradientCheck",
     "StepRecorderCallback",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from hf_efficient.metrics.answers import Answer
+from hf_efficient.records import RunAccount
 
 __all__ = ["RunListener", "RunResult", "SilentListener"]
 
@@ -47,6 +48,9 @@ class RunListener(Protocol):
     def finished(self, result: RunResult) -> None:
         """The run is over."""
 
+    def account(self, account: RunAccount) -> None:
+        """Where its time, tokens and memory went; not told where nothing was recorded."""
+
 
 class SilentListener:
     """Says nothing."""
@@ -58,4 +62,7 @@ class SilentListener:
         return None
 
     def finished(self, result: RunResult) -> None:
+        return None
+
+    def account(self, account: RunAccount) -> None:
         return None

@@ -15,6 +15,7 @@ from hf_efficient.data.build import build_preference_data, build_sft_data
 from hf_efficient.data.stats import DataStats
 from hf_efficient.errors import SetupError
 from hf_efficient.hardware.environment import describe_environment
+from hf_efficient.launch.account import open_records, phase, recorded_run
 from hf_efficient.launch.adapter import add_adapter
 from hf_efficient.launch.arguments import training_arguments
 from hf_efficient.launch.card import write_model_card
@@ -58,43 +59,54 @@ def run_recipe(recipe: Recipe, listener: RunListener | None = None) -> RunResult
     Raises:
         HfEfficientError: one of its kinds, for everything that the user can mend.
     """
-    args = training_arguments(recipe)
-    is_main = args.process_index == 0
-    contradiction = launch_contradiction(recipe, args.world_size)
-    if contradiction:
-        raise SetupError(contradiction)
-    if listener is None or not is_main:
-        listener = SilentListener()
-    with locked(Path(recipe.output_dir).expanduser()) if is_main else nullcontext():
-        plan = plan_output(recipe)
-        with explained_faults(recipe.output_dir):
-            return _run(recipe, args, plan, listener)
+    with recorded_run(recipe) as account:
+        with phase(recipe, "trainer_setup"):
+            args = training_arguments(recipe)
+        is_main = args.process_index == 0
+        contradiction = launch_contradiction(recipe, args.world_size)
+        if contradiction:
+            raise SetupError(contradiction)
+        if listener is None or not is_main:
+            listener = SilentListener()
+        with locked(Path(recipe.output_dir).expanduser()) if is_main else nullcontext():
+            with phase(recipe, "trainer_setup"):
+                plan = plan_output(recipe)
+            with explained_faults(recipe.output_dir):
+                result = _run(recipe, args, plan, listener)
+    listener.finished(result)
+    if account.account is not None:
+        listener.account(account.account)
+    return result
 
 
 def _run(recipe: Recipe, args: SFTConfig | DPOConfig, plan: OutputPlan, listener: RunListener) -> RunResult:
-    machine = describe_environment().to_dict()
+    with phase(recipe, "trainer_setup"):
+        machine = describe_environment().to_dict()
     if plan.remark:
         listener.stage("Output", plan.remark)
     built = _build_sft(recipe, args, listener) if isinstance(args, SFTConfig) else _build_dpo(recipe, args, listener)
     args.distributed_state.wait_for_everyone()  # all have seen what lies there before it is changed
-    with args.main_process_first(local=False, desc="output directory"):
+    with phase(recipe, "trainer_setup"), args.main_process_first(local=False, desc="output directory"):
         if args.process_index == 0:
             clear_output(plan)
             write_resolved_recipe(plan.directory, recipe, machine)
+    open_records(recipe, plan.directory / EFFICIENCY, args.process_index)
     train_seconds = _train(recipe, built.trainer, plan, listener)
-    built.trainer.save_model()  # before the last evaluation: bf16_full_eval casts the weights in place
+    with phase(recipe, "checkpointing"):
+        built.trainer.save_model()  # before the last evaluation: bf16_full_eval casts the weights in place
     after = _evaluate_at_end(recipe, built, listener)
     result = _conclude(recipe, built.trainer, after, train_seconds, listener)
     if args.process_index == 0:
-        write_model_card(plan.directory, recipe, _results(result), machine, built.data_summary)
-    listener.finished(result)
+        with phase(recipe, "shutdown"):
+            write_model_card(plan.directory, recipe, _results(result), machine, built.data_summary)
     return result
 
 
 def _build_sft(recipe: Recipe, args: SFTConfig, listener: RunListener) -> _Built:
     tokenizer = _tokenizer(recipe, listener)
     listener.stage("Data", ", ".join(source.path for source in recipe.data.train))
-    data = build_sft_data(recipe, tokenizer, args)
+    with phase(recipe, "data_preparation"):
+        data = build_sft_data(recipe, tokenizer, args)
     evaluation = f", {count(len(data.eval))} to evaluate on" if data.eval is not None else ""
     cached = " (from the cache)" if data.cached else ""
     listener.stage(
@@ -110,7 +122,8 @@ def _build_sft(recipe: Recipe, args: SFTConfig, listener: RunListener) -> _Built
     answers = answer_evaluators(
         recipe.evaluate, tokenizer, data.eval_examples, listener, lambda: trainer[0].state.global_step
     )
-    trainer.append(sft_trainer(recipe, model, tokenizer, args, data, answers))
+    with phase(recipe, "trainer_setup"):
+        trainer.append(sft_trainer(recipe, model, tokenizer, args, data, answers))
     return _Built(trainer[0], answers, _summary(data.stats))
 
 
@@ -124,19 +137,21 @@ def _summary(stats: DataStats) -> dict[str, Any]:
 def _build_dpo(recipe: Recipe, args: DPOConfig, listener: RunListener) -> _Built:
     tokenizer = _tokenizer(recipe, listener)
     listener.stage("Data", ", ".join(source.path for source in recipe.data.train))
-    data = build_preference_data(recipe, tokenizer, args)
+    with phase(recipe, "data_preparation"):
+        data = build_preference_data(recipe, tokenizer, args)
     listener.stage("", f"{count(len(data.train))} preference pairs")
     for line in preference_remarks(data, args.max_length):
         listener.stage("", line)
     model = _model(recipe, args, listener, data.largest_token_id)
-    return _Built(
-        dpo_trainer(recipe, model, tokenizer, args, data), (), {"examples": len(data.train), "dropped": data.dropped}
-    )
+    with phase(recipe, "trainer_setup"):
+        trainer = dpo_trainer(recipe, model, tokenizer, args, data)
+    return _Built(trainer, (), {"examples": len(data.train), "dropped": data.dropped})
 
 
 def _tokenizer(recipe: Recipe, listener: RunListener) -> PreTrainedTokenizerBase:
     listener.stage("Tokenizer", recipe.model.tokenizer or recipe.model.id)
-    return load_tokenizer(recipe.model, recipe.train)
+    with phase(recipe, "model_load"):
+        return load_tokenizer(recipe.model, recipe.train)
 
 
 def _model(
@@ -147,12 +162,14 @@ def _model(
     longest_row: int | None = None,
 ) -> PreTrainedModel | PeftModel:
     listener.stage("Model", recipe.model.id)
-    base = load_base(recipe)
+    with phase(recipe, "model_load"):
+        base = load_base(recipe)
     check_vocabulary(base, largest_token_id)
     remark = check_positions(base, longest_row) if longest_row is not None else ""
     if remark:
         listener.stage("", remark)
-    model = add_adapter(base, recipe.adapter, seed=args.seed, checkpointing=args.gradient_checkpointing)
+    with phase(recipe, "model_load"):
+        model = add_adapter(base, recipe.adapter, seed=args.seed, checkpointing=args.gradient_checkpointing)
     trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     listener.stage("", f"{recipe.adapter.method}: {count(trained)} parameters are trained{_of_all(model, trained)}")
     return model
@@ -167,7 +184,8 @@ def _train(recipe: Recipe, trainer: Trainer, plan: OutputPlan, listener: RunList
     use_progress_lines(trainer)
     if plan.checkpoint is not None and is_finished(plan.checkpoint, recipe):
         listener.stage("Training", f"{plan.checkpoint.name} is the end of the run: nothing is left to train")
-        load_finished(trainer, plan.checkpoint)
+        with phase(recipe, "trainer_setup"):
+            load_finished(trainer, plan.checkpoint)
         return 0.0
     start = f"on from {plan.checkpoint.name}" if plan.checkpoint else "from the first step"
     listener.stage("Training", f"{start}, to {plan.directory}")
@@ -193,7 +211,8 @@ def _conclude(
     recipe: Recipe, trainer: Trainer, after: Mapping[str, float], train_seconds: float, listener: RunListener
 ) -> RunResult:
     directory = Path(recipe.output_dir).expanduser()
-    trainer.save_state()
+    with phase(recipe, "checkpointing"):
+        trainer.save_state()
     first = _evaluations(trainer)[:1]
     result = RunResult(
         output_dir=directory,
@@ -204,10 +223,12 @@ def _conclude(
         merged_dir=directory / "merged" if recipe.adapter.merge else None,
         written=_written(recipe, directory),
     )
-    trainer.save_metrics("all", _results(result), combined=False)
+    with phase(recipe, "checkpointing"):
+        trainer.save_metrics("all", _results(result), combined=False)
     if result.merged_dir is not None and trainer.is_world_process_zero():
         listener.stage("Merging", str(result.merged_dir))
-        merge_run(directory, result.merged_dir, overwrite=True)
+        with phase(recipe, "merging"):
+            merge_run(directory, result.merged_dir, overwrite=True)
     return result
 
 
@@ -216,7 +237,7 @@ def _written(recipe: Recipe, directory: Path) -> dict[str, str]:
     written = {str(directory): f"{weights}, its tokenizer, checkpoints, and README.md, the model card"}
     if recipe.adapter.merge:
         written[str(directory / "merged")] = "the merged model"
-    written[str(directory / EFFICIENCY)] = "the resolved recipe, and steps.jsonl, a record of every step"
+    written[str(directory / EFFICIENCY)] = "the resolved recipe, run.json, the account, and the records of every step"
     return written
 
 

@@ -12,6 +12,8 @@ from tqdm.auto import tqdm
 
 from hf_efficient.launch.listener import RunResult
 from hf_efficient.metrics.answers import Answer
+from hf_efficient.records import RunAccount
+from hf_efficient.report.console import account_renderables
 from hf_efficient.units import seconds
 
 __all__ = ["TerminalListener"]
@@ -58,6 +60,10 @@ class TerminalListener:
         self._print(f"{result.steps} steps, {seconds(result.train_seconds)} in the training loop.", "Written:")
         for path, meaning in result.written.items():
             self._print(f"  {escape(path)}  [dim]{escape(meaning)}[/dim]")
+
+    def account(self, account: RunAccount) -> None:
+        """The account of the run, as `hf-efficient report` shows it."""
+        self._print(*account_renderables(account), wrap=True)
 
 
 def _metrics_table(result: RunResult) -> Table:

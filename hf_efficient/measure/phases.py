@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["PhaseClock", "Span"]
+__all__ = ["Glimpse", "PhaseClock", "Span"]
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,25 @@ class Span:
     phase_ns: dict[str, int]
 
 
+@dataclass(frozen=True)
+class Glimpse:
+    """What has been read since the last ``cut``, as another thread sees it.
+
+    Attributes:
+        cuts: how many spans the clock has ended; tells whether two glimpses are of the same span.
+        start_ns: start of the span under way.
+        mark_ns: the last reading; what came after it belongs to ``open_phase``.
+        phase_ns: nanoseconds per phase until then.
+        open_phase: the innermost phase that is open.
+    """
+
+    cuts: int
+    start_ns: int
+    mark_ns: int
+    phase_ns: dict[str, int]
+    open_phase: str | None
+
+
 class PhaseClock:
     """Exclusive, nested phases of host time.
 
@@ -38,18 +57,30 @@ class PhaseClock:
         span = clock.cut()
     """
 
-    def __init__(self, now: Callable[[], int] = time.perf_counter_ns) -> None:
+    def __init__(self, now: Callable[[], int] = time.perf_counter_ns, start_ns: int | None = None) -> None:
         """Start reading.
 
         Args:
             now: a monotonic clock in nanoseconds.
+            start_ns: an earlier reading of it, from which the first span starts; default: now.
         """
         self._now = now
-        self._start = self._mark = now()
+        self._start = self._mark = now() if start_ns is None else start_ns
+        self._cuts = 0
         self._phase_ns: dict[str, int] = {}
         self._stack: list[tuple[int, str]] = []
         self._opaque_token = 0
         self._last_token = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether any phase is open."""
+        return bool(self._stack)
+
+    def glimpse(self) -> Glimpse:
+        """The span under way, without a reading and without a change; may be called by another thread."""
+        stack = list(self._stack)
+        return Glimpse(self._cuts, self._start, self._mark, dict(self._phase_ns), stack[-1][1] if stack else None)
 
     def enter(self, phase: str, *, opaque: bool = False) -> int:
         """Open a phase; returns the token that closes it (0 inside an opaque phase, where nothing opens)."""
@@ -81,6 +112,7 @@ class PhaseClock:
         span = Span(self._start, self._mark - self._start, self._phase_ns)
         self._start = self._mark
         self._phase_ns = {}
+        self._cuts += 1
         self._stack.clear()
         self._opaque_token = 0
         return span

@@ -13,10 +13,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec
 
+from hf_efficient.account.reading import last_record, records_path
 from hf_efficient.measure.phases import PhaseClock
-from hf_efficient.measure.stream import JsonlStream, last_record
+from hf_efficient.measure.stream import JsonlStream
+from hf_efficient.measure.timeline import Timeline
 from hf_efficient.measure.tokens import TokenTally
-from hf_efficient.records import StepPhase, StepRecord
+from hf_efficient.records import CoarsePhase, StepPhase, StepRecord
 
 __all__ = ["StepRecorder"]
 
@@ -38,7 +40,10 @@ def _never_raises(
         try:
             method(self, *args, **kwargs)
         except Exception:
-            self.recording = False
+            self.recording, self._faulty = False, True
+            if self.timeline is not None:  # whose time is not attributed from here on
+                self.timeline.loop_ends()
+                self.timeline.leave_all()
             logger.warning("Steps are no longer recorded, because of a fault; training goes on.", exc_info=True)
 
     return guarded
@@ -60,7 +65,7 @@ class _Phase:
 
     __slots__ = ("_recorder", "name", "opaque", "token")
 
-    def __init__(self, recorder: StepRecorder, name: StepPhase, opaque: bool) -> None:
+    def __init__(self, recorder: StepRecorder, name: StepPhase | CoarsePhase, opaque: bool) -> None:
         self._recorder, self.name, self.opaque, self.token = recorder, name, opaque, 0
 
     def __enter__(self) -> None:
@@ -80,14 +85,17 @@ class StepRecorder:
     raises, and none waits for a device except ``end_loop`` and ``close``.
     """
 
-    def __init__(self, now: Callable[[], int] = time.perf_counter_ns) -> None:
+    def __init__(self, now: Callable[[], int] = time.perf_counter_ns, timeline: Timeline | None = None) -> None:
         """Nothing is recorded before ``open``.
 
         Args:
             now: a monotonic clock in nanoseconds.
+            timeline: is told what lies outside the training loop, and where the loop starts and ends.
         """
+        self.timeline = timeline
         self.recording = False
         self.clock: PhaseClock | None = None
+        self._faulty = False
         self._now = now
         self._stream: JsonlStream | None = None
         self._rank = self._segment = self._opened_ns = 0
@@ -97,24 +105,30 @@ class StepRecorder:
 
     def open(self, directory: Path, rank: int) -> None:
         """Start a segment in ``directory/steps.jsonl`` (``steps.rankN.jsonl`` on rank N > 0)."""
-        self.recording = True
+        self.recording, self._faulty = True, False
         self._open(directory, rank)
 
     @_never_raises
     def _open(self, directory: Path, rank: int) -> None:
-        path = directory / ("steps.jsonl" if rank == 0 else f"steps.rank{rank}.jsonl")
+        path = records_path(directory, "steps", rank)
         previous = last_record(path)
         self._segment = 0 if previous is None else int(previous.get("segment", -1)) + 1
         self._rank = rank
-        self._stream = JsonlStream(path)
+        self._stream = JsonlStream(path, latch=None if self.timeline is None else self.timeline.latch)
         self._update = _Update(0, TokenTally())
         self._opened_ns = self._now()
+        if self.timeline is not None:
+            self.timeline.train_begins(self._segment, self._opened_ns)
 
     @_never_raises
     def start_loop(self) -> None:
         """The training loop starts here, unless it has started already."""
         if self.clock is None:
+            if self.timeline is not None:
+                self.timeline.loop_begins()
             self.clock = PhaseClock(self._now)
+            if self.timeline is not None:
+                self.timeline.watch(self.clock)
 
     @_never_raises
     def abandon_step(self) -> None:
@@ -123,9 +137,9 @@ class StepRecorder:
             self._update = _Update(0, TokenTally())
 
     def phase(self, name: StepPhase, *, opaque: bool = False) -> AbstractContextManager[None]:
-        """A context in which the time belongs to ``name``; see ``PhaseClock``."""
+        """A context in which the time belongs to ``name``, of the step or, outside the loop, of the process."""
         if not self.recording or self.clock is None:
-            return _NO_PHASE
+            return _NO_PHASE if self.timeline is None or self._faulty else self.timeline.phase(name, opaque=opaque)
         return _Phase(self, name, opaque)
 
     @_never_raises
@@ -139,13 +153,13 @@ class StepRecorder:
             self.clock.leave(phase.token)
 
     @_never_raises
-    def begin(self, name: StepPhase) -> None:
+    def begin(self, name: StepPhase | CoarsePhase) -> None:
         """Open a phase that ``end`` closes, where start and end are seen by different callers."""
         if self.clock is not None:
             self._tokens[name] = self.clock.enter(name)
 
     @_never_raises
-    def end(self, name: StepPhase) -> None:
+    def end(self, name: StepPhase | CoarsePhase) -> None:
         """Close the phase that ``begin`` opened; does nothing where it is not open."""
         token = self._tokens.pop(name, None)
         if token is not None and self.clock is not None:
@@ -167,6 +181,11 @@ class StepRecorder:
             self._update.tally.add(batch)
 
     @_never_raises
+    def add_micro_batch(self) -> None:
+        """One more micro-batch of the step under way, whose tokens are not known."""
+        self._update.micro_batches += 1
+
+    @_never_raises
     def step_done(self, step: int, epoch: float | None) -> None:
         """The optimizer has stepped; what follows is trailing work of this step."""
         self._update.step, self._update.epoch = step, epoch
@@ -179,17 +198,23 @@ class StepRecorder:
 
     @_never_raises
     def end_loop(self) -> None:
-        """The training loop ends here; a step that is not done leaves no record."""
+        """The training loop ends here; a step that is not done leaves no record, but its time is told."""
         if self._update.step is not None and self.clock is not None:
             self._cut()
+        elif self.clock is not None and self.timeline is not None:
+            self.timeline.unfinished_step(self.clock.cut())
         self._write(wait=True)
         self.clock = None
+        if self.timeline is not None:
+            self.timeline.loop_ends()
 
     def close(self) -> None:
         """End the segment: whatever was recorded is in the file afterwards."""
         self.end_loop()
         self.recording = False
         self.clock = None
+        if self.timeline is not None:
+            self.timeline.loop_ends()  # also after a fault
         self._tokens.clear()
         self._unwritten.clear()
         if self._stream is not None:

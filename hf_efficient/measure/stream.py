@@ -6,18 +6,34 @@ import json
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hf_efficient.errors import OutputError
-from hf_efficient.records import StepRecord
+from hf_efficient.account.reading import TAIL_BYTES, last_record, parse_line, read_steps
 
-__all__ = ["JsonlStream", "last_record", "read_steps"]
+__all__ = ["FaultLatch", "JsonlStream", "last_record", "read_steps"]
 
 logger = logging.getLogger(__name__)
 
-_TAIL_BYTES = 65536
+
+class FaultLatch:
+    """Tells one fault of several files that fail together, since one warning is enough.
+
+    Attributes:
+        told: whether it has.
+    """
+
+    def __init__(self) -> None:
+        self.told = False
+        self._lock = threading.Lock()
+
+    def tell(self, path: Path, error: Exception) -> None:
+        """Warn that this file cannot be written, unless another one was told of before."""
+        with self._lock:
+            first, self.told = not self.told, True
+        if first:
+            logger.warning("%s cannot be written (%s). Training goes on; its steps are not recorded.", path, error)
 
 
 class JsonlStream:
@@ -29,105 +45,79 @@ class JsonlStream:
     lost.
     """
 
-    def __init__(self, path: Path, flush_seconds: float = 1.0) -> None:
+    def __init__(self, path: Path, flush_seconds: float = 1.0, latch: FaultLatch | None = None) -> None:
         """Create the folder, mend the end of a file that a crash left half-written, start the thread."""
         self.path = path
         self._queue: deque[Mapping[str, Any]] = deque()
         self._closing = threading.Event()
         self._broken = False
         self._flush_seconds = flush_seconds
+        self._latch = latch or FaultLatch()
+        self._thread: threading.Thread | None = None
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             _repair_end(path)
         except OSError as error:
             self._fault(error)
-        self._thread = threading.Thread(target=self._run, name=f"write {path.name}", daemon=True)
-        self._thread.start()
+        self.wake()
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Queue one record (a JSON object); returns at once, raises nothing."""
         if not self._broken:
             self._queue.append(record)
 
+    def wake(self) -> None:
+        """Start the thread, unless it runs."""
+        if self._thread is not None or self._broken:
+            return
+        self._closing = threading.Event()
+        thread = threading.Thread(target=self._run, name=f"write {self.path.name}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # no more threads, or the interpreter is going down
+            self._fault(error)
+            return
+        self._thread = thread
+
     def close(self, timeout_seconds: float = 10.0) -> None:
         """Write what is queued and end the thread; gives up on a disk that does not answer in time."""
+        thread, self._thread = self._thread, None
+        if thread is None:
+            self._write_batch(last=True)
+            return
         self._closing.set()
-        self._thread.join(timeout_seconds)
+        thread.join(timeout_seconds)
 
     def _run(self) -> None:
-        closing = False
-        while not closing:
-            closing = self._closing.wait(self._flush_seconds)
-            if self._queue:
-                try:
-                    self._drain()
-                except (OSError, ValueError, TypeError) as error:
-                    self._fault(error)
+        wanted, last = self._closing, False
+        while not last:
+            last = wanted.wait(self._flush_seconds)
+            self._write_batch(last)
 
-    def _drain(self) -> None:
+    def _write_batch(self, last: bool) -> None:
+        if self._broken:
+            return
+        try:
+            self._drain(last)
+        except Exception as error:  # noqa: BLE001  whatever it is, the training must not notice
+            self._fault(error)
+
+    def _drain(self, last: bool) -> None:
+        if self._queue:
+            lines = self._queued()
+            with self.path.open("ab") as file:
+                file.write(lines)
+
+    def _queued(self) -> bytes:
         lines = []
         while self._queue:
             lines.append(json.dumps(self._queue.popleft(), allow_nan=False) + "\n")
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write("".join(lines))
+        return "".join(lines).encode()
 
     def _fault(self, error: Exception) -> None:
-        if not self._broken:
-            self._broken = True
-            logger.warning("%s cannot be written (%s). Training goes on; its steps are not recorded.", self.path, error)
+        self._broken = True
+        self._latch.tell(self.path, error)
         self._queue.clear()
-
-
-def last_record(path: Path) -> dict[str, Any] | None:
-    """The last complete line of a JSONL file as a dict; None without one, or without a readable file."""
-    try:
-        with path.open("rb") as file:
-            file.seek(0, 2)
-            file.seek(max(0, file.tell() - _TAIL_BYTES))
-            lines = file.read().split(b"\n")
-    except OSError:
-        return None
-    for line in reversed(lines):
-        record = _parse(line)
-        if record is not None:
-            return record
-    return None
-
-
-def read_steps(path: Path) -> Iterator[StepRecord]:
-    """The step records of a file, in the order written; works while the run goes on and after a crash.
-
-    A last line that is only half there is skipped, and so is a broken line in the middle; both are logged.
-
-    Raises:
-        OutputError: the file cannot be read, or was written by a newer version.
-    """
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be read ({error.strerror}); name a run's steps.jsonl") from error
-    last = len(lines)
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        data = _parse(line)
-        if data is None and number == last:
-            logger.info("%s:%d is half-written and skipped", path, number)
-        elif data is None:
-            logger.warning("%s:%d is not a JSON object and skipped", path, number)
-        else:
-            try:
-                yield StepRecord.from_json(data)
-            except ValueError as error:
-                raise OutputError(f"{path}:{number}: {error}") from error
-
-
-def _parse(line: bytes) -> dict[str, Any] | None:
-    try:
-        data = json.loads(line)
-    except ValueError:
-        return None
-    return data if isinstance(data, dict) else None
 
 
 def _repair_end(path: Path) -> None:
@@ -136,13 +126,13 @@ def _repair_end(path: Path) -> None:
         return
     with path.open("rb+") as file:
         size = file.seek(0, 2)
-        tail_start = max(0, size - _TAIL_BYTES)
+        tail_start = max(0, size - TAIL_BYTES)
         file.seek(tail_start)
         tail = file.read()
         if tail.endswith(b"\n"):
             return
         kept, newline, rest = tail.rpartition(b"\n")
-        if _parse(rest) is not None:
+        if parse_line(rest) is not None:
             file.write(b"\n")
         else:
             logger.info("%s: a half-written last line is cut off", path)

@@ -158,7 +158,7 @@ def test_a_frozen_layer_that_detaches_is_named(tmp_path):
         "1 frozen layers pass no gradient on to the layers below: middle. Their weights were repacked for "
         "inference (4-bit on a CPU: call hf_efficient.callbacks.keep_four_bit_trainable(model) before the "
         "first evaluation or generation), or their forward detaches its input. If this is intended, switch "
-        "the check off with check_gradients=False."
+        "the check off: check_gradients=False, in a recipe efficiency.check_gradients: false."
     )
     assert not any(module._forward_hooks for module in trainer.model.modules())
 

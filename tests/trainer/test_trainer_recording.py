@@ -40,7 +40,11 @@ def test_one_record_per_optimizer_step(tiny_dir, tmp_path):
     assert [(r.segment, r.rank, r.step, r.micro_batches) for r in found] == [(0, 0, n, 2) for n in (1, 2, 3, 4)]
     assert [r.loss for r in found] == losses(trainer)
     assert [r.epoch for r in found] == [2 / 12, 4 / 12, 6 / 12, 8 / 12]
-    assert sorted(path.name for path in (tmp_path / "efficiency").iterdir()) == ["steps.jsonl"]
+    assert sorted(path.name for path in (tmp_path / "efficiency").iterdir()) == [
+        "run.json",
+        "spans.jsonl",
+        "steps.jsonl",
+    ]
 
 
 def test_tokens_of_an_epoch(tiny_dir, tmp_path):

@@ -1,46 +1,15 @@
-"""What measurement writes and plan, diagnosis and reports read: frozen dataclasses, no torch.
-
-A step's seconds are split into phases. The phases are exclusive: a second belongs to the innermost phase that
-was open, and what no phase claims is ``unattributed``.
-"""
+"""A record per optimizer step, and its tokens."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any
 
-__all__ = [
-    "PHASES",
-    "SCHEMA_VERSION",
-    "STARTUP_PHASES",
-    "STEP_PHASES",
-    "PhaseName",
-    "StepRecord",
-    "TokenCounts",
-]
+from hf_efficient.records.phases import SCHEMA_VERSION
 
-SCHEMA_VERSION = 1
-"""Version of the records; a reader refuses records that are newer than itself."""
-
-StartupPhase = Literal["imports", "model_load", "data_preparation", "compilation"]
-StepPhase = Literal[
-    "data_wait",
-    "host_to_device",
-    "forward",
-    "backward",
-    "optimizer",
-    "communication",
-    "logging",
-    "evaluation",
-    "checkpointing",
-]
-PhaseName = Literal[StartupPhase, StepPhase, "shutdown", "unattributed"]
-
-STARTUP_PHASES: tuple[StartupPhase, ...] = get_args(StartupPhase)
-STEP_PHASES: tuple[StepPhase, ...] = get_args(StepPhase)
-PHASES: tuple[PhaseName, ...] = (*STARTUP_PHASES, *STEP_PHASES, "shutdown", "unattributed")
+__all__ = ["StepRecord", "TokenCounts"]
 
 
 @dataclass(frozen=True)

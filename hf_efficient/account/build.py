@@ -1,0 +1,241 @@
+"""A run's account from its sums: who lived when, and what the steps came to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hf_efficient.account.gaps import not_measured
+from hf_efficient.account.percentiles import WARM_UP_RULE, percentile, warm_up_count
+from hf_efficient.account.processes import ProcessSpans, read_processes
+from hf_efficient.account.reading import rank_files, records_path
+from hf_efficient.account.steps import TOKEN_KINDS, RankSteps, SegmentSteps, sum_steps
+from hf_efficient.errors import OutputError
+from hf_efficient.records import (
+    ACCOUNT_SCHEMA_VERSION,
+    PHASES,
+    MemoryAccount,
+    ProcessAccount,
+    RankAccount,
+    RunAccount,
+    StepTimes,
+    TimeAccount,
+    TokenAccount,
+)
+from hf_efficient.version import __version__
+
+__all__ = ["account_of", "build_account", "sum_run"]
+
+
+def account_of(directory: Path) -> RunAccount:
+    """The account of the run that is recorded in this folder, whether it goes on, ended or died.
+
+    Args:
+        directory: the ``efficiency`` folder of a run.
+
+    Raises:
+        OutputError: there are no records, or they cannot be read.
+    """
+    return build_account(read_processes(records_path(directory, "spans", 0)), sum_run(directory), directory)
+
+
+def sum_run(directory: Path) -> list[RankSteps]:
+    """One pass over the steps of all ranks; the times of rank 0 are kept.
+
+    Raises:
+        OutputError: they cannot be read.
+    """
+    return [sum_steps(path, rank, keep_times=rank == 0) for rank, path in rank_files(directory, "steps").items()]
+
+
+def build_account(processes: Sequence[ProcessSpans], ranks: Sequence[RankSteps], where: Path) -> RunAccount:
+    """The account from the sums.
+
+    Args:
+        processes: of rank 0.
+        ranks: rank 0 first.
+        where: the folder, for messages.
+
+    Raises:
+        OutputError: there are neither spans nor steps.
+    """
+    first = next((rank for rank in ranks if rank.rank == 0), RankSteps(0, []))
+    lived = list(processes) or ([_before_spans(first)] if first.segments else [])
+    if not lived:
+        raise OutputError(f"{where}: holds no records of a run; name an OUTPUT_DIR of one, or its efficiency folder")
+    accounts = [_process(process, _segments_of(process, first, lived)) for process in lived]
+    last = accounts[-1]
+    training = math.fsum(segment.training_seconds for segment in first.segments)
+    return RunAccount(
+        schema_version=ACCOUNT_SCHEMA_VERSION,
+        hf_efficient_version=__version__,
+        recorded_by=lived[-1].way,
+        ended=last.ended,
+        error=last.error,
+        time=_time(accounts, training),
+        steps=_step_times(first),
+        tokens=_tokens(ranks),
+        memory=_memory(lived),
+        ranks=[_rank(rank) for rank in ranks],
+        not_measured=not_measured(lived, ranks),
+    )
+
+
+def _before_spans(rank: RankSteps) -> ProcessSpans:
+    """Steps of a version that wrote no spans: what lies outside the loops is not known."""
+    end = math.fsum(segment.wall_seconds for segment in rank.segments)
+    return ProcessSpans(0, last_at_seconds=end, trains={segment.segment: 0.0 for segment in rank.segments})
+
+
+def _segments_of(process: ProcessSpans, rank: RankSteps, lived: Sequence[ProcessSpans]) -> list[SegmentSteps]:
+    known = {segment for one in lived for segment in one.trains}
+    return [
+        segment
+        for segment in rank.segments
+        if segment.segment in process.trains or (segment.segment not in known and process is lived[0])
+    ]
+
+
+def _process(process: ProcessSpans, segments: Sequence[SegmentSteps]) -> ProcessAccount:
+    phases = dict(process.phase_seconds)
+    ends = [process.last_at_seconds]
+    for segment in segments:
+        _add(phases, segment.phase_seconds)
+        if process.start_from != "records":
+            ends.append(process.trains.get(segment.segment, 0.0) + segment.last_ends_at_seconds)
+    if process.alive is not None and _is_new(process.alive, max(process.last_span_ends_at_seconds, *ends[1:], 0.0)):
+        _add(phases, process.alive["phase_seconds"])
+    wall = max(ends) - process.began_at_seconds
+    first = segments[0] if segments else None
+    died = process.ended is None or process.alive is not None
+    return ProcessAccount(
+        process=process.process,
+        began_at_seconds=process.began_at_seconds,
+        wall_seconds=round(wall, 9),
+        phase_seconds=_in_order(phases),
+        unattributed_seconds=_rest(wall, phases),
+        time_to_first_step_seconds=_first_step(process, first),
+        steps=sum(segment.steps for segment in segments),
+        first_step=first.first_step if first else None,
+        last_step=segments[-1].last_step if segments else None,
+        ended="died" if died or process.ended is None else process.ended,
+        error=None if died else process.error,
+        open_phase=process.alive["open_phase"] if process.alive is not None else None,
+        last_sign_at_seconds=round(max(ends), 9),
+        process_start_from=process.start_from,
+    )
+
+
+def _is_new(alive: dict[str, Any], recorded_until_seconds: float) -> bool:
+    """Whether the span under way at the sign of life was not recorded afterwards."""
+    return float(alive["started_at_seconds"]) >= recorded_until_seconds - 1e-6
+
+
+def _first_step(process: ProcessSpans, first: SegmentSteps | None) -> float | None:
+    if first is None or process.start_from == "records":
+        return None
+    return round(process.trains[first.segment] + first.first_ends_at_seconds - process.began_at_seconds, 9)
+
+
+def _add(sums: dict[str, float], more: dict[str, float]) -> None:
+    for name, seconds in more.items():
+        sums[name] = sums.get(name, 0.0) + seconds
+
+
+def _in_order(phases: dict[str, float]) -> dict[str, float]:
+    """Rounded to the nanosecond, in the order in which a run goes through them; phases not known here come last."""
+    names = [*(name for name in PHASES if name in phases), *(name for name in phases if name not in PHASES)]
+    return {name: round(phases[name], 9) for name in names}
+
+
+def _rest(wall: float, phases: dict[str, float]) -> float:
+    """What no phase claimed, to the nanosecond; the rounding of sums is not time."""
+    return round(wall - math.fsum(phases.values()), 9) + 0.0
+
+
+def _time(accounts: Sequence[ProcessAccount], training_seconds: float) -> TimeAccount:
+    phases: dict[str, float] = {}
+    for account in accounts:
+        _add(phases, account.phase_seconds)
+    wall = math.fsum(account.wall_seconds for account in accounts)
+    return TimeAccount(
+        wall_seconds=round(wall, 9),
+        phase_seconds=_in_order(phases),
+        unattributed_seconds=_rest(wall, phases),
+        training_seconds=round(training_seconds, 9),
+        time_to_first_step_seconds=accounts[0].time_to_first_step_seconds,
+        processes=list(accounts),
+    )
+
+
+def _step_times(rank: RankSteps) -> StepTimes:
+    steady: list[float] = []
+    warm: list[float] = []
+    for segment in rank.segments:
+        apart = warm_up_count(segment.steps)
+        warm.extend(segment.step_seconds[:apart])
+        steady.extend(segment.step_seconds[apart:])
+    steady.sort()
+    p50, p95, p99, longest = (_rounded(percentile(steady, share)) for share in (0.5, 0.95, 0.99, 1.0))
+    return StepTimes(
+        count=len(warm) + len(steady),
+        warm_up_count=len(warm),
+        warm_up_rule=WARM_UP_RULE,
+        p50_seconds=p50,
+        p95_seconds=p95,
+        p99_seconds=p99,
+        max_seconds=longest,
+        warm_up_max_seconds=_rounded(max(warm, default=None)),
+    )
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 9)
+
+
+def _tokens(ranks: Sequence[RankSteps]) -> TokenAccount:
+    segments = [segment for rank in ranks for segment in rank.segments]
+    sums = {kind: _total([segment.tokens[kind] for segment in segments]) for kind in TOKEN_KINDS}
+    seconds = max((_rank(rank).training_seconds for rank in ranks), default=0.0)
+    processed, real = sums["processed"], sums["non_padding"]
+    return TokenAccount(
+        processed=processed,
+        non_padding=real,
+        loss_bearing=sums["loss_bearing"],
+        padding_share=1 - real / processed if processed and real is not None else None,
+        non_padding_tokens_per_second=real / seconds if real is not None and seconds > 0 else None,
+        processed_tokens_per_second=processed / seconds if processed is not None and seconds > 0 else None,
+    )
+
+
+def _total(counts: Sequence[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if known and len(known) == len(counts) else None
+
+
+def _memory(processes: Sequence[ProcessSpans]) -> MemoryAccount:
+    def peak(name: str) -> int | None:
+        return max((process.memory[name] for process in processes if name in process.memory), default=None)
+
+    retries = [
+        process.memory["device_allocation_retries"]
+        for process in processes
+        if "device_allocation_retries" in process.memory
+    ]
+    return MemoryAccount(
+        peak_rss_bytes=peak("peak_rss_bytes"),
+        device_peak_allocated_bytes=peak("device_peak_allocated_bytes"),
+        device_peak_reserved_bytes=peak("device_peak_reserved_bytes"),
+        device_allocation_retries=sum(retries) if retries else None,
+    )
+
+
+def _rank(rank: RankSteps) -> RankAccount:
+    return RankAccount(
+        rank=rank.rank,
+        steps=sum(segment.steps for segment in rank.segments),
+        last_step=rank.segments[-1].last_step if rank.segments else None,
+        training_seconds=round(math.fsum(segment.training_seconds for segment in rank.segments), 9),
+    )

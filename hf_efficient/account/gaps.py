@@ -1,0 +1,73 @@
+"""What an account leaves out, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hf_efficient.account.processes import ProcessSpans
+from hf_efficient.account.steps import RankSteps
+from hf_efficient.records import NotMeasured
+
+__all__ = ["not_measured"]
+
+
+def not_measured(processes: Sequence[ProcessSpans], ranks: Sequence[RankSteps]) -> list[NotMeasured]:
+    """The gaps of this run's records, in the order in which an account tells its parts."""
+    last = processes[-1]
+    found = [*_of_the_process(last), *_of_the_steps(last, ranks)]
+    if last.alive is not None or last.ended is None:
+        found.append(
+            NotMeasured("the end of the run", "the process left no end: it was killed, or it is still running")
+        )
+    if any("device_peak_allocated_bytes" in process.memory for process in processes):
+        found.append(
+            NotMeasured(
+                "time on the device",
+                "phases are host time: work queued on the device shows in the phase where the host waits for it",
+            )
+        )
+    return found
+
+
+def _of_the_process(last: ProcessSpans) -> list[NotMeasured]:
+    if last.start_from == "records":
+        return [NotMeasured("time outside the training loop", "the records are of a version that did not tell it")]
+    found = []
+    if last.start_from == "import":
+        found.append(
+            NotMeasured("time before hf_efficient was imported", "the system does not tell when the process started")
+        )
+    if last.way == "recipe":
+        found.append(NotMeasured("the launcher", "it runs before this process starts; its time is in no record"))
+    else:
+        found.append(
+            NotMeasured(
+                "imports, model load and data preparation, each by itself",
+                "they belong to the script, and lie in `before_trainer` together",
+            )
+        )
+    found.append(
+        NotMeasured("the interpreter's own end", "Python takes itself down after the last record that a run can write")
+    )
+    return found
+
+
+def _of_the_steps(last: ProcessSpans, ranks: Sequence[RankSteps]) -> list[NotMeasured]:
+    found = []
+    if last.way == "callback":
+        found += [
+            NotMeasured("forward and backward, each by itself", "no event marks where one ends: `forward_backward`"),
+            NotMeasured(
+                "data wait and logging, each by itself", "no event marks where one ends: both are `between_steps`"
+            ),
+            NotMeasured("evaluations outside train()", "no event marks where one begins: `outside_trainer`"),
+            NotMeasured("tokens", "a callback is not given the batches; EfficientTrainer counts them"),
+        ]
+    elif any(count is None for rank in ranks for segment in rank.segments for count in segment.tokens.values()):
+        found.append(NotMeasured("tokens of some kinds", "batches without input_ids, attention_mask or labels"))
+    last_steps = {rank.rank: rank.segments[-1].last_step for rank in ranks if rank.segments}
+    behind = [rank for rank, step in last_steps.items() if step != last_steps.get(0)]
+    if behind:
+        names = ", ".join(str(rank) for rank in behind)
+        found.append(NotMeasured(f"the last steps of rank {names}", "their records end before those of rank 0"))
+    return found

@@ -1,0 +1,99 @@
+"""The processes that a run lived in, from the spans of one rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from hf_efficient.account.reading import check_version, read_lines
+from hf_efficient.errors import OutputError
+from hf_efficient.records import RecordedBy
+
+__all__ = ["ProcessSpans", "read_processes"]
+
+
+@dataclass
+class ProcessSpans:
+    """What the spans tell of one process.
+
+    Attributes:
+        process: its number.
+        way: how the run was recorded.
+        start_from: what told the start of the process.
+        began_at_seconds: where the run took the process over; all times count from the start of the process.
+        last_at_seconds: the latest time that any line tells.
+        phase_seconds: sums of the spans.
+        last_span_ends_at_seconds: end of the last span.
+        trains: segment of the steps to the time of its ``train()`` call.
+        ended: None where no end was written, or a sign of life came after it.
+        error: what ended it.
+        alive: the sign of life that a process left that ended without a word.
+        memory: peaks.
+    """
+
+    process: int
+    way: RecordedBy = "unknown"
+    start_from: Literal["kernel", "psutil", "import", "records"] = "records"
+    began_at_seconds: float = 0.0
+    last_at_seconds: float = 0.0
+    phase_seconds: dict[str, float] = field(default_factory=dict)
+    last_span_ends_at_seconds: float = 0.0
+    trains: dict[int, float] = field(default_factory=dict)
+    ended: Literal["done", "error"] | None = None
+    error: str | None = None
+    alive: dict[str, Any] | None = None
+    memory: dict[str, int] = field(default_factory=dict)
+
+    def add(self, line: dict[str, Any]) -> None:
+        """Take in one line; kinds that are not known are left out.
+
+        Raises:
+            KeyError, TypeError, ValueError, AttributeError: it does not hold what its kind does.
+        """
+        kind = line["kind"]
+        if kind == "process":
+            self.way, self.start_from = line["way"], line["process_start_from"]
+            self.began_at_seconds = self.last_at_seconds = float(line["began_at_seconds"])
+        elif kind == "span":
+            for name, seconds in line["phase_seconds"].items():
+                self.phase_seconds[name] = self.phase_seconds.get(name, 0.0) + seconds
+            self.last_span_ends_at_seconds = line["started_at_seconds"] + line["wall_seconds"]
+            self._until(self.last_span_ends_at_seconds)
+        elif kind == "train":
+            self.trains[int(line["segment"])] = float(line["at_seconds"])
+            self._until(line["at_seconds"])
+        elif kind == "end":
+            self.ended, self.error, self.alive = line["ended"], line["error"], None
+            self._until(line["at_seconds"])
+            self._memory(line["memory"])
+        elif kind == "alive":
+            self.alive = line
+            self._until(line["at_seconds"])
+            self._memory(line["memory"])
+
+    def _until(self, seconds: float) -> None:
+        self.last_at_seconds = max(self.last_at_seconds, seconds)
+
+    def _memory(self, peaks: dict[str, int]) -> None:
+        for name, value in peaks.items():
+            self.memory[name] = max(value, self.memory.get(name, 0))
+
+
+def read_processes(path: Path) -> list[ProcessSpans]:
+    """The processes in the order of their starts; none where the file is missing.
+
+    Raises:
+        OutputError: the file cannot be read, holds something else, or was written by a newer version.
+    """
+    processes: dict[int, ProcessSpans] = {}
+    if not path.exists():
+        return []
+    for number, line in read_lines(path):
+        check_version(path, number, line)
+        try:
+            process = processes.setdefault(int(line["process"]), ProcessSpans(int(line["process"])))
+            process.add(line)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise OutputError(f"{path}:{number}: not a span record: {type(error).__name__}: {error}") from error
+    return list(processes.values())

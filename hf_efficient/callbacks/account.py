@@ -1,0 +1,152 @@
+"""The account of a run by a callback alone, in a Trainer that is not ours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from hf_efficient.measure.recorder import StepRecorder
+from hf_efficient.measure.timeline import process_timeline
+from hf_efficient.records import CoarsePhase, StepPhase
+
+__all__ = ["AccountCallback"]
+
+
+class AccountCallback(TrainerCallback):
+    """``Trainer(callbacks=[AccountCallback()])`` leaves ``run.json`` and the records of its steps.
+
+    What the events mark off is told: the steps, the optimizer, evaluations and saves during training, memory. What they
+    do not is told as one: ``forward_backward``, and ``between_steps`` (data wait and logging). Tokens are not counted,
+    since no event is given a batch. The account names all that; ``EfficientTrainer`` sees the rest. Under it, or in a
+    recipe's run, this callback does nothing.
+
+        on_train_begin                       trainer_setup (evaluation, with eval_on_start)
+        on_epoch_begin                       between_steps
+        per step:
+          on_step_begin                      forward_backward     (the record of the step before ends here)
+          on_pre_optimizer_step              optimizer
+          on_step_end                        between_steps, or what the control says is next
+            on_log                             evaluation or checkpointing, where the control says so
+            on_evaluate                        checkpointing, where the control says so
+            on_save                            between_steps
+        on_train_end                         shutdown
+    """
+
+    def __init__(self, efficiency_dir: str | Path | None = None) -> None:
+        """Nothing is written before training begins.
+
+        Args:
+            efficiency_dir: where the records go; default: ``OUTPUT_DIR/efficiency``.
+        """
+        self._efficiency_dir = efficiency_dir
+        self._timeline = process_timeline()
+        self._recorder = StepRecorder(timeline=self._timeline)
+        self._phase: StepPhase | CoarsePhase | None = None
+
+    def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """The trainer is built; what came before belongs to the script."""
+        self._timeline.trainer_begins()
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Start a segment, unless somebody who sees more records this run."""
+        self._recorder.close()
+        if self._timeline.recording and self._timeline.way != "callback":
+            return
+        directory = Path(self._efficiency_dir or Path(str(args.output_dir)) / "efficiency")
+        self._timeline.open(directory, args.process_index, "callback")
+        self._timeline.enter("evaluation" if args.eval_on_start else "trainer_setup")
+        self._recorder.open(directory, args.process_index)
+
+    def on_epoch_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """The loop begins, or goes on, by fetching."""
+        self._recorder.next_step()
+        self._switch("between_steps")
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """The batches are there."""
+        self._recorder.next_step()
+        self._recorder.add_micro_batch()
+        self._switch("forward_backward")
+
+    def on_substep_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """One micro-batch of several is done."""
+        self._recorder.add_micro_batch()
+
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """The optimizer, the scheduler and ``zero_grad`` follow."""
+        self._switch("optimizer")
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """The update is done."""
+        self._recorder.step_done(state.global_step, state.epoch)
+        self._switch("between_steps" if control.should_log else _next(control))
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """The epoch's own log, evaluation and save follow."""
+        self._switch("between_steps" if control.should_log else _next(control))
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """A log was written: the step's own, or that of an evaluation, which goes on."""
+        self._timeline.note_memory()
+        if self._phase == "between_steps":
+            if logs is not None and "loss" in logs:
+                self._recorder.loss_logged(logs["loss"])
+            self._switch(_next(control))
+
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """An evaluation is done."""
+        self._timeline.note_memory()
+        if self._recorder.clock is not None:
+            self._switch("checkpointing" if control.should_save else "between_steps")
+        elif self._timeline.way == "callback" and self._recorder.recording:
+            self._timeline.leave_all()
+            self._timeline.enter("trainer_setup")
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """A checkpoint is written."""
+        self._switch("between_steps")
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """The account is written. An exception that ends the training earlier is not told to callbacks."""
+        if self._recorder.recording:
+            self._recorder.close()
+            self._timeline.leave_all()
+            self._timeline.end()
+
+    def _switch(self, phase: StepPhase | CoarsePhase) -> None:
+        if self._recorder.clock is None:
+            return
+        if self._phase is not None:
+            self._recorder.end(self._phase)
+        self._phase = phase
+        self._recorder.begin(phase)
+
+
+def _next(control: TrainerControl) -> StepPhase | CoarsePhase:
+    """What the Trainer does once it has logged."""
+    if control.should_evaluate:
+        return "evaluation"
+    return "checkpointing" if control.should_save else "between_steps"

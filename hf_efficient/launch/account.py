@@ -1,0 +1,69 @@
+"""The account around a recipe's run: where its process begins, is recorded, and ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from hf_efficient.account.files import RUN_JSON, read_account
+from hf_efficient.errors import OutputError
+from hf_efficient.measure.timeline import process_timeline
+from hf_efficient.recipe.schema import Recipe
+from hf_efficient.records import PhaseName, RunAccount
+
+__all__ = ["RecordedRun", "open_records", "phase", "recorded_run"]
+
+
+@dataclass
+class RecordedRun:
+    """What is known once the run is over.
+
+    Attributes:
+        account: of the whole run; None where nothing was recorded, it failed, or this is not the main process.
+    """
+
+    account: RunAccount | None = None
+
+
+@contextmanager
+def recorded_run(recipe: Recipe) -> Iterator[RecordedRun]:
+    """Everything inside belongs to the run; the account is written at the end, also after an exception."""
+    run = RecordedRun()
+    if not recipe.efficiency.record_steps:
+        yield run
+        return
+    timeline = process_timeline()
+    timeline.begin("imports")
+    try:
+        yield run
+    except BaseException as error:
+        timeline.end(error)
+        if not timeline.until_exit:
+            timeline.release()
+        raise
+    directory = timeline.directory
+    timeline.end()
+    if not timeline.until_exit:
+        timeline.release()
+    if directory is not None:
+        run.account = _read(directory)
+
+
+def open_records(recipe: Recipe, directory: Path, rank: int) -> None:
+    """The output directory is this run's from here on: what was measured so far is written."""
+    if recipe.efficiency.record_steps:
+        process_timeline().open(directory, rank, "recipe")
+
+
+def phase(recipe: Recipe, name: PhaseName) -> AbstractContextManager[None]:
+    """The time inside is called so."""
+    return process_timeline().phase(name) if recipe.efficiency.record_steps else nullcontext()
+
+
+def _read(directory: Path) -> RunAccount | None:
+    try:
+        return read_account(directory / RUN_JSON)
+    except OutputError:  # it could not be written, which was said when it was tried
+        return None

@@ -1,0 +1,397 @@
+"""The time of this process outside its training loops, from its start to its exit.
+
+A process has one timeline, which belongs to one run at a time: the first run to open it holds the process from its
+start, a later one from where it opened it, so that no second is in two accounts. What happens before a run is known is
+kept until it is. Inside a training loop the step recorder takes over; its records and the timeline's spans tile the
+run.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Concatenate, Literal, ParamSpec
+
+from hf_efficient.account.files import RUN_JSON, write_account
+from hf_efficient.account.reading import records_path
+from hf_efficient.account.steps import RankSteps
+from hf_efficient.errors import OutputError
+from hf_efficient.measure.memory import device_peaks, peak_rss_bytes
+from hf_efficient.measure.phases import PhaseClock, Span
+from hf_efficient.measure.process_start import ProcessStart, process_start
+from hf_efficient.measure.spans import SpanStream
+from hf_efficient.measure.stream import FaultLatch
+from hf_efficient.records import PhaseName
+from hf_efficient.records.phases import SCHEMA_VERSION
+
+__all__ = ["Timeline", "process_timeline"]
+
+logger = logging.getLogger(__name__)
+
+_P = ParamSpec("_P")
+_NO_PHASE: AbstractContextManager[None] = nullcontext()
+_MOST_PENDING = 10_000
+
+Way = Literal["recipe", "trainer", "callback"]
+
+
+def _never_raises(method: Callable[Concatenate[Timeline, _P], None]) -> Callable[Concatenate[Timeline, _P], None]:
+    """A fault is logged once and ends the timeline; the run goes on."""
+
+    @functools.wraps(method)
+    def guarded(self: Timeline, *args: _P.args, **kwargs: _P.kwargs) -> None:
+        if self.broken:
+            return
+        try:
+            method(self, *args, **kwargs)
+        except Exception:
+            self.broken = True
+            logger.warning("The time of this process is no longer recorded, because of a fault.", exc_info=True)
+
+    return guarded
+
+
+class _Phase:
+    __slots__ = ("_timeline", "name", "opaque", "token")
+
+    def __init__(self, timeline: Timeline, name: PhaseName, opaque: bool) -> None:
+        self._timeline, self.name, self.opaque, self.token = timeline, name, opaque, 0
+
+    def __enter__(self) -> None:
+        self._timeline._enter(self)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._timeline._leave(self)
+
+
+class Timeline:
+    """Writes ``spans.jsonl``; no method raises. One thread uses it, the one that trains.
+
+    Attributes:
+        directory: where the run that holds the process is recorded; None while there is none.
+        way: how that run is recorded.
+        latch: told once what cannot be written of this run.
+        until_exit: the process ends with the run, which then holds it until its exit.
+    """
+
+    def __init__(
+        self, now: Callable[[], int] = time.perf_counter_ns, start: Callable[[], ProcessStart] = process_start
+    ) -> None:
+        started = start()
+        self.broken = False
+        self.directory: Path | None = None
+        self.way: Way | None = None
+        self.latch = FaultLatch()
+        self.until_exit = False
+        self._now, self._source, self._start_ns = now, started.source, started.perf_ns
+        self._clock = PhaseClock(now, started.perf_ns)
+        self._in_loop = False
+        self._loop_clock: PhaseClock | None = None
+        self._begun_ns: int | None = started.perf_ns
+        self._gap: PhaseName | None = "before_trainer"
+        self._pending: list[dict[str, Any]] = []
+        self._stream: SpanStream | None = None
+        self._process = 0
+        self._ended: tuple[str, str | None] | None = None
+        self._device_peaks: dict[str, int] = {}
+        self._rank = 0
+        self._dirty = False
+        self._steps: list[RankSteps] | None = None
+
+    @property
+    def recording(self) -> bool:
+        """Whether a run holds the process that has not ended."""
+        return self.directory is not None and self._ended is None
+
+    @_never_raises
+    def begin(self, first_phase: PhaseName) -> None:
+        """A run begins whose ``open`` follows; the time since the start of the process is called ``first_phase``."""
+        if self.directory is not None:
+            self.release()
+        if self._begun_ns is None:
+            self._take_over()
+        else:
+            self._name_gap(first_phase)
+        self._gap = None
+
+    @_never_raises
+    def trainer_begins(self) -> None:
+        """A trainer is built, perhaps in a script that knows nothing of timelines."""
+        if self.directory is not None or self._gap is None:
+            return
+        if self._begun_ns is None:
+            self._take_over()
+        self._name_gap(self._gap)
+        self._gap = "outside_trainer"
+
+    @_never_raises
+    def open(self, directory: Path, rank: int, way: Way) -> None:
+        """Record the run in ``directory/spans.jsonl`` (``spans.rankN.jsonl`` on rank N > 0) from here on."""
+        directory = directory.absolute()
+        if self.directory == directory:
+            if self._gap is not None:
+                self._name_gap(self._gap)
+            self._ended = self._steps = self._gap = None
+            if self._stream is not None:
+                self._stream.wake()
+            return
+        if self.directory is not None:
+            self.release()
+        if self._begun_ns is None:
+            self._take_over()
+        if self._gap is not None:
+            self._name_gap(self._gap)
+        self._gap = None
+        self.directory, self.way, self.latch = directory, way, FaultLatch()
+        self._ended, self._rank, self._steps = None, rank, None
+        self._stream = SpanStream(records_path(directory, "spans", rank), self._alive, self.latch)
+        self._process = self._stream.process
+        self._write(
+            {
+                "kind": "process",
+                "schema_version": SCHEMA_VERSION,
+                "rank": rank,
+                "pid": os.getpid(),
+                "way": way,
+                "process_start_from": self._source,
+                "began_at_seconds": self._seconds(self._begun_ns or self._start_ns),
+            }
+        )
+        pending, self._pending = self._pending, []
+        for record in pending:
+            self._write(record)
+
+    def phase(self, name: PhaseName, *, opaque: bool = False) -> AbstractContextManager[None]:
+        """A context in which the time belongs to ``name``; nothing inside a training loop, which the steps tell."""
+        if self.broken or self._in_loop:
+            return _NO_PHASE
+        return _Phase(self, name, opaque)
+
+    @_never_raises
+    def enter(self, name: PhaseName) -> None:
+        """Open a phase that ends with the next loop, the next ``leave_all``, or the phase around it."""
+        if not self._in_loop:
+            self._enter(_Phase(self, name, False))
+
+    @_never_raises
+    def leave_all(self) -> None:
+        """End every phase that is open."""
+        if not self._in_loop and self._clock.is_open:
+            self._cut()
+
+    @_never_raises
+    def train_begins(self, segment: int, at_ns: int) -> None:
+        """``train()`` was called at this reading of the clock; its steps are of this segment."""
+        self._write({"kind": "train", "segment": segment, "at_seconds": self._seconds(at_ns)})
+
+    @_never_raises
+    def loop_begins(self) -> None:
+        """From here on the steps tell the time."""
+        self._cut()
+        self._in_loop = True
+
+    def watch(self, clock: PhaseClock) -> None:
+        """The steps' clock, for signs of life."""
+        self._loop_clock = clock
+
+    @_never_raises
+    def loop_ends(self) -> None:
+        """The timeline takes over again; does nothing outside a loop."""
+        if self._in_loop:
+            self._in_loop, self._loop_clock = False, None
+            self._clock.cut()  # the steps' time
+
+    @_never_raises
+    def unfinished_step(self, span: Span) -> None:
+        """What a loop spent in a step that was never done."""
+        self._span(span.start_ns, span.wall_ns, span.phase_ns)
+
+    @_never_raises
+    def note_memory(self) -> None:
+        """Read the device's peaks from the allocator's books on the host. For logs, evaluations and ends, not steps."""
+        peaks = device_peaks()
+        self._device_peaks = {name: max(value, self._device_peaks.get(name, 0)) for name, value in peaks.items()}
+
+    @_never_raises
+    def end(self, error: BaseException | None = None) -> None:
+        """The run is over, as far as is known now; everything is in the file afterwards. It may go on.
+
+        Args:
+            error: what ended it.
+        """
+        if self.directory is None:
+            return
+        self._name_gap(self._gap)  # so that what follows has its own name
+        self._gap = "shutdown" if self.way == "recipe" else "outside_trainer"
+        self.note_memory()
+        self._ended = ("done", None) if error is None else ("error", _told(error))
+        self._write_end(self._now())
+
+    @_never_raises
+    def release(self) -> None:
+        """The run no longer holds the process; a run that follows starts where it begins itself."""
+        if self.directory is None:  # it ended before it had a place: what it took is nobody's
+            self._flush_open_phases()
+            self._pending.clear()
+            self._begun_ns, self._gap = None, "before_trainer"
+            return
+        if self._ended is None or self._dirty:
+            self._flush_open_phases()
+            at_ns = self._now() if self._ended is None else self._clock.glimpse().start_ns
+            self._ended = self._ended or ("done", None)
+            self._write_end(at_ns)
+        self.directory = self.way = self._stream = self._begun_ns = self._steps = None
+        self._in_loop, self._loop_clock = False, None
+        self._gap = "before_trainer"
+
+    @_never_raises
+    def exits(self) -> None:
+        """The process exits: the last thing that can be recorded."""
+        if self.directory is None or self.latch.told:
+            return
+        self._in_loop, self._loop_clock = False, None
+        self._flush_open_phases()
+        if self._gap is not None:
+            self._name_gap(self._gap)
+        if self._ended is None:
+            self._ended = ("error", "the process exited before its training ended")
+        self._write_end(self._now())
+
+    def _take_over(self) -> None:
+        self._clock.cut()
+        self._begun_ns = self._clock.glimpse().start_ns
+        self._pending.clear()
+
+    def _name_gap(self, phase: PhaseName | None) -> None:
+        """The time since the last span, outside every phase."""
+        if self._clock.is_open or self._in_loop:
+            return
+        span = self._clock.cut()
+        if phase is not None:
+            self._span(span.start_ns, span.wall_ns, {phase: span.wall_ns})
+
+    @_never_raises
+    def _enter(self, phase: _Phase) -> None:
+        if self._in_loop:
+            return
+        if not self._clock.is_open:
+            self._name_gap(self._gap)
+            if self._stream is not None:
+                self._stream.wake()
+        phase.token = self._clock.enter(phase.name, opaque=phase.opaque)
+
+    @_never_raises
+    def _leave(self, phase: _Phase) -> None:
+        if self._in_loop or not self._clock.is_open:
+            return
+        self._clock.leave(phase.token)
+        if not self._clock.is_open:
+            self._cut()
+            if self._stream is not None and self._ended is not None:
+                self._stream.close()  # after the end of the run: no thread for the rest of a notebook's life
+
+    def _cut(self) -> None:
+        span = self._clock.cut()
+        self._span(span.start_ns, span.wall_ns, span.phase_ns)
+
+    def _flush_open_phases(self) -> None:
+        if self._clock.is_open:
+            self._cut()
+
+    def _span(self, start_ns: int, wall_ns: int, phase_ns: Mapping[str, int]) -> None:
+        if phase_ns and wall_ns > 0:
+            self._write(
+                {
+                    "kind": "span",
+                    "started_at_seconds": self._seconds(start_ns),
+                    "wall_seconds": wall_ns / 1e9,
+                    "phase_seconds": {name: value / 1e9 for name, value in phase_ns.items()},
+                }
+            )
+
+    def _write(self, record: dict[str, Any]) -> None:
+        if self._stream is not None:
+            self._stream.write({**record, "process": self._process})
+            self._dirty = True
+        elif self._begun_ns is not None and len(self._pending) < _MOST_PENDING:
+            self._pending.append(record)
+
+    def _write_end(self, at_ns: int) -> None:
+        if self._stream is None or self._ended is None or self.directory is None or not self.directory.is_dir():
+            return
+        how, error = self._ended
+        at = self._seconds(at_ns)
+        self._write({"kind": "end", "ended": how, "error": error, "at_seconds": at, "memory": self._memory()})
+        self._stream.close()
+        self._dirty = False
+        if self._rank == 0 and not self.latch.told:
+            try:
+                self._steps = write_account(self.directory, self._steps)
+            except (OSError, OutputError) as fault:
+                self.latch.tell(self.directory / RUN_JSON, fault)
+
+    def _alive(self) -> tuple[object, dict[str, Any]]:
+        """A sign of life for the writing thread: until when, and what the span under way has come to."""
+        clock = self._loop_clock or self._clock
+        seen = clock.glimpse()
+        now = self._now()
+        phases = dict(seen.phase_ns)
+        if seen.open_phase is not None:
+            phases[seen.open_phase] = phases.get(seen.open_phase, 0) + max(0, now - seen.mark_ns)
+        record = {
+            "kind": "alive",
+            "process": self._process,
+            "at_seconds": self._seconds(now),
+            "started_at_seconds": self._seconds(seen.start_ns),
+            "open_phase": seen.open_phase,
+            "phase_seconds": {name: value / 1e9 for name, value in phases.items()},
+            "memory": self._memory(),
+        }
+        return (id(clock), seen.cuts), record
+
+    def _memory(self) -> dict[str, int]:
+        rss = peak_rss_bytes()
+        return {**({} if rss is None else {"peak_rss_bytes": rss}), **self._device_peaks}
+
+    def _seconds(self, ns: int) -> float:
+        return (ns - self._start_ns) / 1e9
+
+
+def _told(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__
+
+
+_timeline: Timeline | None = None
+
+
+def process_timeline() -> Timeline:
+    """The timeline of this process; a process that was forked off starts its own."""
+    global _timeline
+    if _timeline is None:
+        _timeline = Timeline()
+    return _timeline
+
+
+def _forget() -> None:
+    global _timeline
+    _timeline = None
+
+
+def _at_exit() -> None:
+    if _timeline is not None:
+        _timeline.exits()
+
+
+atexit.register(_at_exit)  # early: what was registered later runs before, and is counted
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

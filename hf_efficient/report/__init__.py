@@ -1,0 +1,1 @@
+"""Records in, something to look at out; computes nothing."""

@@ -1,0 +1,284 @@
+"""The account from hand-made records, worked out by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from hf_efficient.account.build import account_of
+from hf_efficient.account.percentiles import percentile, warm_up_count
+from hf_efficient.errors import OutputError
+from hf_efficient.records import MemoryAccount, ProcessAccount, StepRecord, StepTimes, TimeAccount, TokenCounts
+
+
+def lines(path, *records):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.writelines(json.dumps(record) + "\n" for record in records)
+
+
+def process(number=0, began=0.0, way="recipe"):
+    return {
+        "kind": "process",
+        "schema_version": 1,
+        "rank": 0,
+        "pid": 7,
+        "way": way,
+        "process_start_from": "kernel",
+        "began_at_seconds": began,
+        "process": number,
+    }
+
+
+def span(start, number=0, **phases):
+    wall = sum(phases.values())
+    return {
+        "kind": "span",
+        "started_at_seconds": start,
+        "wall_seconds": wall,
+        "phase_seconds": phases,
+        "process": number,
+    }
+
+
+def train(segment, at, number=0):
+    return {"kind": "train", "segment": segment, "at_seconds": at, "process": number}
+
+
+def end(at, number=0, ended="done", error=None, **memory):
+    return {
+        "kind": "end",
+        "ended": ended,
+        "error": error,
+        "at_seconds": at,
+        "memory": {"peak_rss_bytes": 1000, **memory},
+        "process": number,
+    }
+
+
+def alive(at, start, number=0, phase=None, **phases):
+    return {
+        "kind": "alive",
+        "process": number,
+        "at_seconds": at,
+        "started_at_seconds": start,
+        "open_phase": phase,
+        "phase_seconds": phases,
+        "memory": {"peak_rss_bytes": 900},
+    }
+
+
+def step(number, start, wall, segment=0, rank=0, tokens=(10, 8, 4), **phases):
+    record = StepRecord(segment, rank, number, None, wall, start, phases, 1, TokenCounts(*tokens))
+    return record.to_json()
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Ten seconds: two of imports, one of set-up, four steps from 3.5 to 9, an end at 10."""
+    lines(
+        tmp_path / "spans.jsonl",
+        process(),
+        span(0.0, imports=2.0),
+        span(2.5, trainer_setup=1.0),
+        train(0, 2.5),
+        end(10.0),
+    )
+    lines(
+        tmp_path / "steps.jsonl",
+        step(1, 1.0, 2.0, forward=1.0, backward=0.5),
+        step(2, 3.0, 1.0, forward=0.25, evaluation=0.5),
+        step(3, 4.0, 0.5, forward=0.5),
+        step(4, 4.5, 1.0, forward=0.25, checkpointing=0.25, evaluation=0.25),
+    )
+    return tmp_path
+
+
+def test_an_account_by_hand(run):
+    found = account_of(run)
+    phases = {
+        "imports": 2.0,
+        "trainer_setup": 1.0,
+        "forward": 2.0,
+        "backward": 0.5,
+        "evaluation": 0.75,
+        "checkpointing": 0.25,
+    }
+    one = ProcessAccount(
+        process=0,
+        began_at_seconds=0.0,
+        wall_seconds=10.0,
+        phase_seconds=phases,
+        unattributed_seconds=3.5,
+        time_to_first_step_seconds=5.5,  # train() at 2.5, the first record from 1.0 to 3.0 after it
+        steps=4,
+        first_step=1,
+        last_step=4,
+        ended="done",
+        error=None,
+        open_phase=None,
+        last_sign_at_seconds=10.0,
+        process_start_from="kernel",
+    )
+    assert found.time == TimeAccount(10.0, phases, 3.5, 3.5, 5.5, [one])
+    assert list(found.time.phase_seconds) == list(phases)
+    # Without evaluation and checkpointing: 2, 0.5 (warm-up, half of four steps), 0.5, 0.5.
+    assert found.steps == StepTimes(
+        4,
+        2,
+        "the first 3 steps of each train() call, or half its steps where it did fewer than 6",
+        0.5,
+        0.5,
+        0.5,
+        0.5,
+        2.0,
+    )
+    assert dataclasses.astuple(found.tokens) == (40, 32, 16, pytest.approx(0.2), 32 / 3.5, 40 / 3.5)
+    assert found.memory == MemoryAccount(1000, None, None, None)
+    assert [gap.what for gap in found.not_measured] == ["the launcher", "the interpreter's own end"]
+
+
+def test_a_resumed_run_adds_up_and_what_lies_between_is_nobodys(run):
+    lines(
+        run / "spans.jsonl",
+        process(1, began=100.0),
+        span(100.0, 1, imports=1.0),
+        train(1, 101.0, 1),
+        end(104.0, 1, ended="error", error="ValueError: no", device_allocation_retries=3, peak_rss_bytes=4000),
+    )
+    lines(run / "steps.jsonl", step(3, 0.0, 2.0, segment=1, forward=1.5, tokens=(10, None, 4)))
+    found = account_of(run)
+    assert [(one.wall_seconds, one.unattributed_seconds, one.steps) for one in found.time.processes] == [
+        (10.0, 3.5, 4),
+        (4.0, 1.5, 1),
+    ]
+    assert (found.time.wall_seconds, found.time.unattributed_seconds) == (14.0, 5.0)
+    assert found.time.phase_seconds["imports"] == 3.0
+    assert found.time.phase_seconds["forward"] == 3.5
+    assert found.time.processes[1].time_to_first_step_seconds == 3.0
+    assert (found.ended, found.error) == ("error", "ValueError: no")
+    assert (found.steps.count, found.steps.warm_up_count) == (5, 2)
+    assert (found.tokens.processed, found.tokens.non_padding, found.tokens.loss_bearing) == (50, None, 20)
+    assert found.tokens.non_padding_tokens_per_second is None
+    assert (found.memory.peak_rss_bytes, found.memory.device_allocation_retries) == (4000, 3)
+    assert "tokens of some kinds" in [gap.what for gap in found.not_measured]
+
+
+def test_a_process_that_died_counts_to_its_last_sign(tmp_path):
+    lines(tmp_path / "spans.jsonl", process(), span(0.0, imports=2.0), train(0, 2.0))
+    lines(tmp_path / "steps.jsonl", step(1, 0.0, 1.0, forward=1.0))
+    lines(tmp_path / "spans.jsonl", alive(7.0, 3.0, phase="evaluation", forward=0.5, evaluation=3.0))
+    found = account_of(tmp_path)
+    (one,) = found.time.processes
+    assert (one.ended, one.open_phase, one.last_sign_at_seconds, one.wall_seconds) == ("died", "evaluation", 7.0, 7.0)
+    assert one.phase_seconds == {"imports": 2.0, "forward": 1.5, "evaluation": 3.0}
+    assert one.unattributed_seconds == 0.5
+    assert found.not_measured[-1].why == "the process left no end: it was killed, or it is still running"
+
+
+def test_a_sign_of_life_of_a_span_that_was_recorded_is_not_counted_again(tmp_path):
+    lines(tmp_path / "spans.jsonl", process(), train(0, 2.0), alive(4.0, 2.0, phase="forward", forward=2.0))
+    lines(tmp_path / "steps.jsonl", step(1, 0.0, 3.0, forward=2.5))
+    (one,) = account_of(tmp_path).time.processes
+    assert one.phase_seconds == {"forward": 2.5}
+    assert (one.wall_seconds, one.unattributed_seconds) == (5.0, 2.5)  # the step ended at 5
+
+
+def test_an_end_after_a_sign_of_life_is_an_end(run):
+    lines(run / "spans.jsonl", alive(11.0, 10.0), end(12.0))
+    assert account_of(run).ended == "done"
+    lines(run / "spans.jsonl", alive(13.0, 12.0, phase="evaluation", evaluation=1.0))
+    found = account_of(run)
+    assert (found.ended, found.time.phase_seconds["evaluation"], found.time.wall_seconds) == ("died", 1.75, 13.0)
+
+
+def test_other_ranks_give_tokens_and_the_slowest_gives_the_denominator(run):
+    slow = [step(number, 0.0, 2.0, rank=1) for number in (1, 2, 3)]
+    lines(run / "steps.rank1.jsonl", *slow)
+    found = account_of(run)
+    assert found.tokens.non_padding == 32 + 24
+    assert found.tokens.non_padding_tokens_per_second == 56 / 6.0
+    assert [(rank.rank, rank.steps, rank.last_step, rank.training_seconds) for rank in found.ranks] == [
+        (0, 4, 4, 3.5),
+        (1, 3, 3, 6.0),
+    ]
+    assert found.time.training_seconds == 3.5
+    assert found.not_measured[-1].what == "the last steps of rank 1"
+
+
+def test_steps_of_an_older_version_alone(tmp_path):
+    lines(tmp_path / "steps.jsonl", step(1, 5.0, 2.0, forward=1.0), step(2, 7.0, 1.0, segment=1, forward=1.0))
+    found = account_of(tmp_path)
+    (one,) = found.time.processes
+    assert (one.wall_seconds, one.phase_seconds, one.unattributed_seconds) == (3.0, {"forward": 2.0}, 1.0)
+    assert (one.process_start_from, one.time_to_first_step_seconds, one.steps) == ("records", None, 2)
+    assert found.not_measured[0].what == "time outside the training loop"
+
+
+def test_a_run_that_died_before_its_first_step(tmp_path):
+    lines(tmp_path / "spans.jsonl", process(), alive(3.0, 1.0, phase="model_load", model_load=2.0))
+    found = account_of(tmp_path)
+    assert (found.time.wall_seconds, found.time.unattributed_seconds) == (3.0, 1.0)
+    assert found.steps.p50_seconds is None
+    assert found.tokens.processed is None
+    assert found.ranks == []
+
+
+def test_no_records(tmp_path):
+    with pytest.raises(OutputError, match="holds no records of a run; name an OUTPUT_DIR of one"):
+        account_of(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "told"),
+    [
+        ("steps.jsonl", {"schema_version": 2}, "schema_version 2 is newer than 1"),
+        ("steps.jsonl", {"segment": 0}, "not a step record: KeyError: 'wall_seconds'"),
+        ("spans.jsonl", {"kind": "process", "schema_version": 9, "process": 0}, "schema_version 9 is newer than 1"),
+        ("spans.jsonl", {"kind": "span", "process": 0}, "not a span record: KeyError: 'phase_seconds'"),
+    ],
+)
+def test_what_cannot_be_read_is_named_by_line(run, file, line, told):
+    lines(run / file, line)
+    with pytest.raises(OutputError) as caught:
+        account_of(run)
+    assert str(caught.value).startswith(f"{run / file}:{6 if file == 'spans.jsonl' else 5}: {told}")
+
+
+def test_kinds_of_a_later_version_are_left_out(run):
+    before = account_of(run)
+    lines(run / "spans.jsonl", {"kind": "energy", "process": 0, "joules": 3})
+    assert account_of(run) == before
+
+
+def test_broken_lines_are_skipped(run, caplog):
+    before = account_of(run)
+    with (run / "steps.jsonl").open("a") as file:
+        file.write('\0\0\n{"schema_ver')
+    with caplog.at_level("INFO"):
+        assert account_of(run) == before
+    assert [(entry.levelname, entry.getMessage()) for entry in caplog.records] == [
+        ("WARNING", f"{run}/steps.jsonl:5 is not a JSON object and skipped"),
+        ("INFO", f"{run}/steps.jsonl:6 is half-written and skipped"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("values", "share", "expected"),
+    [
+        ([], 0.5, None),
+        ([3.0], 0.99, 3.0),
+        ([1.0, 2.0], 0.5, 1.5),
+        ([1.0, 2.0, 4.0, 8.0], 0.95, 7.4),
+        ([1.0, 9.0], 1, 9),
+    ],
+)
+def test_percentiles(values, share, expected):
+    found = percentile(values, share)
+    assert found == (None if expected is None else pytest.approx(expected, abs=1e-12))
+
+
+def test_warm_up():
+    assert [warm_up_count(steps) for steps in (0, 1, 2, 3, 4, 5, 6, 7, 1000)] == [0, 0, 1, 1, 2, 2, 3, 3, 3]

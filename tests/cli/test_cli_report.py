@@ -1,0 +1,123 @@
+"""``hf-efficient report`` on records, on run.json alone, and on nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("COLUMNS", "120")
+    folder = tmp_path / "out" / "efficiency"
+    folder.mkdir(parents=True)
+    spans = [
+        {
+            "kind": "process",
+            "schema_version": 1,
+            "process": 0,
+            "rank": 0,
+            "pid": 1,
+            "way": "recipe",
+            "process_start_from": "kernel",
+            "began_at_seconds": 0.0,
+        },
+        {
+            "kind": "span",
+            "process": 0,
+            "started_at_seconds": 0.0,
+            "wall_seconds": 2.0,
+            "phase_seconds": {"imports": 2.0},
+        },
+        {"kind": "train", "process": 0, "segment": 0, "at_seconds": 2.0},
+    ]
+    steps = [
+        {
+            "schema_version": 1,
+            "segment": 0,
+            "rank": 0,
+            "step": number,
+            "epoch": None,
+            "wall_seconds": 1.0,
+            "started_at_seconds": number - 1.0,
+            "phase_seconds": {"forward": 0.75},
+            "unattributed_seconds": 0.25,
+            "micro_batches": 1,
+            "tokens": {"processed": 1000, "non_padding": 750, "loss_bearing": 500},
+            "loss": None,
+        }
+        for number in (1, 2)
+    ]
+    (folder / "spans.jsonl").write_text("".join(json.dumps(line) + "\n" for line in spans))
+    (folder / "steps.jsonl").write_text("".join(json.dumps(line) + "\n" for line in steps))
+    return folder.parent
+
+
+def add(output: Path, **line: object) -> None:
+    with (output / "efficiency/spans.jsonl").open("a") as file:
+        file.write(json.dumps({"process": 0, "memory": {"peak_rss_bytes": 3 * 2**30}, **line}) + "\n")
+
+
+def test_the_account_of_a_run_that_ended(run, output):
+    add(output, kind="end", ended="done", error=None, at_seconds=5.0)
+    done = run("report", str(output))
+    assert (done.code, done.err) == (0, "")
+    assert [line.rstrip() for line in done.out.splitlines()] == [
+        "The run took 5.0 s",
+        "where the time went       seconds   share",
+        "start of Python, imports     2.00   40.0%  ██████████",
+        "forward                      1.50   30.0%  ███████",
+        "unattributed                 1.50   30.0%  ███████",
+        "in all                       5.00  100.0%",
+        "steps   2: p50 1.00 s, p95 1.00 s, p99 1.00 s, without 1 of warm-up; the first was done 3.0 s after the start",
+        "tokens  2,000 processed, 1,500 without padding, 1,000 bear loss, 25% padding, "
+        "750 per second without padding in the",
+        "        training loop",
+        "memory  3.00 GiB at most in the host's memory",
+        "Not measured:",
+        "  the launcher: it runs before this process starts; its time is in no record",
+        "  the interpreter's own end: Python takes itself down after the last record that a run can write",
+    ]
+    assert run("report", str(output / "efficiency")).out == done.out
+
+
+def test_a_run_that_was_killed_says_so(run, output):
+    add(
+        output,
+        kind="alive",
+        at_seconds=7.5,
+        started_at_seconds=4.0,
+        open_phase="evaluation",
+        phase_seconds={"evaluation": 3.0},
+    )
+    done = run("report", str(output))
+    assert done.code == 0
+    assert done.out.startswith("The run did not end: its last sign is 7.5 s after its start, in evaluation")
+    assert "  the end of the run: the process left no end: it was killed, or it is still running" in done.out
+
+
+def test_a_run_that_failed_says_so(run, output):
+    add(output, kind="end", ended="error", error="ValueError: [no]", at_seconds=5.0)
+    assert run("report", str(output)).out.startswith("The run failed after 5.0 s: ValueError: [no]")
+
+
+def test_json_is_that_of_run_json_which_is_enough(run, output):
+    from hf_efficient.account.files import write_account
+
+    add(output, kind="end", ended="done", error=None, at_seconds=5.0)
+    write_account(output / "efficiency")
+    text = (output / "efficiency/run.json").read_text()
+    assert run("report", str(output), "--json").out == text
+    for name in ("steps.jsonl", "spans.jsonl"):
+        (output / "efficiency" / name).unlink()
+    assert run("report", str(output), "--json").out == text
+
+
+def test_what_is_no_run(run, tmp_path):
+    done = run("report", str(tmp_path / "gone"))
+    assert (done.code, done.err) == (2, f"error: {tmp_path / 'gone'}: no such folder; name the OUTPUT_DIR of a run\n")
+    done = run("report", str(tmp_path))
+    assert done.code == 2
+    assert done.err.startswith(f"error: {tmp_path}: holds no records of a run")

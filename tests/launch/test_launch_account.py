@@ -1,0 +1,144 @@
+"""The account of a recipe's run, as a process of its own and inside one."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from hf_efficient.account.build import account_of
+from hf_efficient.account.files import read_account
+from hf_efficient.account.json_schema import SHIPPED
+from hf_efficient.records import RunAccount
+
+RECIPE = """
+name: tiny
+model: {{id: {model}}}
+adapter: {{method: lora, r: 4}}
+data: {{train: [{{path: {chats}}}], eval_fraction: 0.2}}
+train:
+  max_steps: 8
+  max_length: 96
+  per_device_train_batch_size: 2
+  learning_rate: 1.0e-2
+  logging_steps: 1
+  eval_strategy: steps
+  eval_steps: 4
+  save_steps: 4
+  bf16: false
+  use_cpu: true
+output_dir: {output}
+"""
+SLOW = """
+import sys, time
+from hf_efficient.trainer import EfficientTrainer
+forward = EfficientTrainer.compute_loss
+def slow(self, *args, **kwargs):
+    if self.state.global_step == {raising}:
+        raise RuntimeError("planted")
+    loss = forward(self, *args, **kwargs)
+    with self._recorder.phase("forward"):
+        time.sleep(0.1)
+    return loss
+EfficientTrainer.compute_loss = slow
+from hf_efficient.train import main
+sys.exit(main())
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, tiny_llama_dir: Path, chats_jsonl: Path) -> Path:
+    path = tmp_path / "tiny.yaml"
+    path.write_text(RECIPE.format(model=tiny_llama_dir, chats=chats_jsonl, output=tmp_path / "out"), encoding="utf-8")
+    return path
+
+
+def run(recipe: Path, *more: str, raising: int = -1) -> tuple[subprocess.CompletedProcess[str], float]:
+    """A run in a process of its own, and how long the process lived."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    command = [sys.executable, "-c", SLOW.format(raising=raising), str(recipe), *more]
+    before = time.monotonic()
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    return done, time.monotonic() - before
+
+
+def account(output: Path, unattributed_share: float = 0.02) -> RunAccount:
+    """What run.json holds: valid by the schema, and the same that the records give."""
+    folder = output / "efficiency"
+    jsonschema.validate(json.loads((folder / "run.json").read_text()), json.loads(SHIPPED.read_text()))
+    found = read_account(folder / "run.json")
+    assert account_of(folder) == found
+    for part in (found.time, *found.time.processes):
+        assert math.isclose(math.fsum(part.phase_seconds.values()) + part.unattributed_seconds, part.wall_seconds)
+        assert 0 <= part.unattributed_seconds <= unattributed_share * part.wall_seconds
+    return found
+
+
+def test_a_run_that_fails_and_is_resumed(recipe, tmp_path):
+    failed, lived = run(recipe, raising=6)
+    assert failed.returncode == 1
+    assert "planted" in failed.stderr
+    first = account(tmp_path / "out")
+    assert (first.ended, first.error, first.steps.count) == ("error", "RuntimeError: planted", 6)
+    assert first.time.wall_seconds <= lived
+
+    done, lived_again = run(recipe, "--resume")
+    assert done.returncode == 0, done.stderr
+    found = account(tmp_path / "out")
+    assert (found.ended, found.recorded_by) == ("done", "recipe")
+    before, after = found.time.processes
+    assert before == first.time.processes[0]
+    assert (after.steps, after.first_step, after.last_step) == (4, 5, 8)
+    assert after.began_at_seconds == 0.0
+    assert after.wall_seconds <= lived_again
+    assert found.time.wall_seconds == pytest.approx(before.wall_seconds + after.wall_seconds)
+    assert 1.0 <= found.time.phase_seconds["forward"] < 1.5  # ten steps
+    for phase in ("imports", "model_load", "data_preparation", "trainer_setup", "evaluation", "checkpointing"):
+        assert after.phase_seconds[phase] > 0, phase
+    assert after.phase_seconds["imports"] > 0.5
+    assert after.process_start_from == "kernel"
+    assert "The run took" in done.stdout
+    assert "where the time went" in done.stdout
+    assert f"{found.tokens.processed:,} processed" in done.stdout
+
+
+def test_runs_one_after_another_in_one_process(recipe, tmp_path):
+    from hf_efficient.launch.listener import SilentListener
+    from hf_efficient.launch.run import run_recipe
+    from hf_efficient.recipe.load import load_recipe
+
+    class Notes(SilentListener):
+        told: RunAccount | None = None
+
+        def account(self, account: RunAccount) -> None:
+            self.told = account
+
+    outputs = [tmp_path / "a", tmp_path / "b", tmp_path / "a"]
+    for output in outputs:
+        notes = Notes()
+        existing = "resume" if output.exists() else "refuse"
+        run_recipe(load_recipe(recipe, [f"output_dir={output}", f"existing_output={existing}"]), notes)
+        assert notes.told == read_account(output / "efficiency/run.json")
+    one, three = account(tmp_path / "a", 0.3).time.processes
+    (two,) = account(tmp_path / "b", 0.3).time.processes
+    assert one.began_at_seconds + one.wall_seconds <= two.began_at_seconds
+    assert two.began_at_seconds + two.wall_seconds <= three.began_at_seconds
+    assert (one.steps, two.steps, three.steps) == (8, 8, 0)
+    assert two.phase_seconds.get("imports", 0.0) == 0.0
+
+
+def test_nothing_is_recorded_where_it_is_switched_off(recipe, tmp_path):
+    from hf_efficient.launch.run import run_recipe
+    from hf_efficient.recipe.load import load_recipe
+
+    overrides = [f"output_dir={tmp_path / 'off'}", "efficiency.record_steps=false"]
+    result = run_recipe(load_recipe(recipe, overrides))
+    assert result.steps == 8
+    assert sorted(path.name for path in (tmp_path / "off/efficiency").iterdir()) == ["recipe.resolved.yaml"]

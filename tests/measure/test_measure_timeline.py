@@ -1,0 +1,276 @@
+"""The time of a process by a clock that is set by hand."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hf_efficient.measure.memory import device_peaks, peak_rss_bytes
+from hf_efficient.measure.process_start import ProcessStart, process_start, start_ticks
+from hf_efficient.measure.spans import SpanStream
+from hf_efficient.measure.timeline import Timeline
+
+SECOND = 1_000_000_000
+
+
+class Hand:
+    def __init__(self):
+        self.at = 100 * SECOND
+
+    def __call__(self):
+        return self.at
+
+    def wait(self, seconds):
+        self.at += round(seconds * SECOND)
+
+
+@pytest.fixture
+def hand():
+    return Hand()
+
+
+@pytest.fixture
+def timeline(hand):
+    """Of a process that started three seconds before."""
+    return Timeline(hand, lambda: ProcessStart(97 * SECOND, "kernel"))
+
+
+def told(folder: Path, rank: int = 0):
+    """Spans as (start, phases) and the other kinds by name, signs of life left out."""
+    path = folder / ("spans.jsonl" if rank == 0 else f"spans.rank{rank}.jsonl")
+    found = []
+    for line in path.read_text().splitlines():
+        data = json.loads(line)
+        if data["kind"] == "span":
+            assert sum(data["phase_seconds"].values()) == pytest.approx(data["wall_seconds"])
+            found.append((data["started_at_seconds"], data["phase_seconds"]))
+        elif data["kind"] != "alive":
+            found.append((data["kind"], data.get("at_seconds", data.get("began_at_seconds"))))
+    return found
+
+
+def test_a_recipes_run(timeline, hand, tmp_path):
+    timeline.begin("imports")
+    hand.wait(0.5)
+    with timeline.phase("model_load"):
+        hand.wait(1)
+        with timeline.phase("checkpointing"):
+            hand.wait(2)
+    timeline.open(tmp_path, 0, "recipe")
+    hand.wait(0.25)
+    timeline.open(tmp_path, 0, "trainer")  # the trainer inside, which only goes on
+    timeline.enter("trainer_setup")
+    timeline.train_begins(0, hand())
+    hand.wait(1)
+    timeline.loop_begins()
+    with timeline.phase("forward"):
+        hand.wait(5)
+    timeline.loop_ends()
+    timeline.enter("shutdown")
+    hand.wait(0.5)
+    timeline.leave_all()
+    timeline.end()
+    hand.wait(2)
+    timeline.exits()
+    assert timeline.way == "recipe"
+    assert told(tmp_path) == [
+        ("process", 0.0),
+        (0.0, {"imports": 3.0}),
+        (3.5, {"model_load": 1.0, "checkpointing": 2.0}),
+        ("train", 6.75),
+        (6.75, {"trainer_setup": 1.0}),
+        (12.75, {"shutdown": 0.5}),
+        ("end", 13.25),
+        (13.25, {"shutdown": 2.0}),
+        ("end", 15.25),
+    ]
+
+
+def test_a_script_that_knows_nothing_of_it(timeline, hand, tmp_path):
+    hand.wait(4)
+    timeline.trainer_begins()
+    with timeline.phase("trainer_setup"):
+        hand.wait(1)
+    hand.wait(2)
+    timeline.open(tmp_path, 3, "trainer")
+    hand.wait(1)  # nobody's: the trainer runs
+    timeline.end(ValueError("no\nreally"))
+    hand.wait(1)
+    with timeline.phase("evaluation"):
+        hand.wait(1)
+    hand.wait(8)
+    timeline.exits()
+    assert told(tmp_path, rank=3) == [
+        ("process", 0.0),
+        (0.0, {"before_trainer": 7.0}),
+        (7.0, {"trainer_setup": 1.0}),
+        (8.0, {"outside_trainer": 2.0}),
+        ("end", 11.0),
+        (11.0, {"outside_trainer": 1.0}),
+        (12.0, {"evaluation": 1.0}),
+        (13.0, {"outside_trainer": 8.0}),
+        ("end", 21.0),
+    ]
+    ends = [json.loads(line) for line in (tmp_path / "spans.rank3.jsonl").read_text().splitlines()]
+    assert [line["error"] for line in ends if line["kind"] == "end"] == ["ValueError: no"] * 2
+
+
+def test_a_second_run_begins_where_it_begins(timeline, hand, tmp_path):
+    timeline.open(tmp_path / "a", 0, "trainer")
+    hand.wait(1)
+    timeline.end()
+    with timeline.phase("evaluation"):
+        hand.wait(1)
+    hand.wait(50)
+    timeline.open(tmp_path / "b", 0, "trainer")
+    hand.wait(1)
+    timeline.end()
+    timeline.release()
+    hand.wait(50)
+    timeline.begin("imports")
+    timeline.open(tmp_path / "a", 0, "recipe")
+    hand.wait(1)
+    timeline.end()
+    assert told(tmp_path / "a") == [
+        ("process", 0.0),
+        (0.0, {"before_trainer": 3.0}),
+        ("end", 4.0),
+        (4.0, {"evaluation": 1.0}),
+        ("end", 5.0),
+        ("process", 106.0),
+        ("end", 107.0),
+    ]
+    assert told(tmp_path / "b") == [("process", 55.0), ("end", 56.0)]
+
+
+def test_an_exception_closes_its_phases(timeline, hand, tmp_path):
+    timeline.open(tmp_path, 0, "recipe")
+
+    def fail():
+        with timeline.phase("model_load"):
+            timeline.enter("data_preparation")
+            hand.wait(1)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    hand.wait(1)
+    timeline.end()
+    assert (3.0, {"data_preparation": 1.0, "model_load": 0.0}) in told(tmp_path)
+
+
+def test_a_fault_is_one_warning_and_the_end_of_it(timeline, tmp_path, caplog, monkeypatch):
+    timeline.open(tmp_path, 0, "recipe")
+    monkeypatch.setattr(timeline, "_clock", None)
+    with timeline.phase("model_load"):
+        pass
+    with timeline.phase("model_load"):
+        pass
+    timeline.end()
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+
+
+def test_a_sign_of_life_is_written_over(tmp_path):
+    path = tmp_path / "spans.jsonl"
+    signs = iter([{"kind": "alive", "text": "a long one"}, {"kind": "alive"}, {"kind": "alive", "at": 2}, {}])
+
+    def sign():
+        return 0, dict(current)
+
+    stream = SpanStream(path, sign, flush_seconds=1000)
+    current = next(signs)
+    stream.write({"kind": "process", "process": 0})
+    stream._write_batch(last=False)
+    first = path.read_bytes()
+    current = next(signs)
+    stream._write_batch(last=False)
+    assert len(path.read_bytes()) == len(first)
+    assert [json.loads(line) for line in path.read_text().splitlines()] == [{"kind": "process", "process": 0}, current]
+    current = next(signs)
+    stream.write({"kind": "span", "process": 0})
+    stream._write_batch(last=False)
+    assert [json.loads(line)["kind"] for line in path.read_text().splitlines()] == ["process", "span", "alive"]
+    stream.write({"kind": "end", "process": 0})
+    stream.close()
+    assert [json.loads(line)["kind"] for line in path.read_text().splitlines()] == ["process", "span", "end"]
+    assert SpanStream(path, sign).process == 1
+
+
+def test_a_record_that_came_in_between_is_not_in_the_sign_of_life(tmp_path):
+    path = tmp_path / "spans.jsonl"
+    tokens = iter([0, 1, 1])
+    stream = SpanStream(path, lambda: (token := next(tokens), {"token": token}), flush_seconds=1000)
+    stream._write_batch(last=False)
+    assert json.loads(path.read_text()) == {"token": 1}
+    stream._queue.clear()
+
+
+def test_the_start_of_this_process():
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import time; time.sleep(0.5)\n"
+            "from hf_efficient.measure.process_start import process_start\n"
+            "start = process_start(); print(start.source, (time.perf_counter_ns() - start.perf_ns) / 1e9)",
+        ],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    source, age = done.stdout.split()
+    assert source == ("kernel" if Path("/proc/self/stat").exists() else "psutil")
+    assert 0.5 <= float(age) < 30
+
+
+def test_without_the_kernels_word_psutil_tells_and_else_nobody(monkeypatch):
+    psutil = pytest.importorskip("psutil")
+    kernel = process_start()
+    monkeypatch.setattr("hf_efficient.measure.process_start._kernel_age", lambda: None)
+    other = process_start()
+    assert other.source == "psutil"
+    assert abs(other.perf_ns - kernel.perf_ns) < 3 * SECOND  # the wall clock's rounding and drift
+
+    def denied():
+        raise psutil.AccessDenied
+
+    monkeypatch.setattr(psutil, "Process", denied)
+    assert process_start().source == "import"
+
+
+def test_start_ticks_are_found_behind_any_name():
+    fields = ["S", *map(str, range(4, 60))]
+    assert start_ticks(f"12 (a) b (c)) {' '.join(fields)}\n") == 22
+    with pytest.raises(ValueError, match="fewer fields"):
+        start_ticks("12 (python) S 1 2")
+
+
+def test_peak_memory_is_the_kernels():
+    if not Path("/proc/self/status").exists():
+        pytest.skip("no /proc")
+    before = peak_rss_bytes()
+    block = bytearray(64 * 2**20)
+    block[:: 2**12] = b"x" * len(block[:: 2**12])
+    after = peak_rss_bytes()
+    assert before is not None
+    assert after is not None
+    assert after >= before
+    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    assert abs(int(line.split()[1]) * 1024 - after) < 4 * 2**20  # the kernel sums it up from counters per thread
+    del block
+    assert abs(peak_rss_bytes() - after) < 4 * 2**20
+
+
+def test_device_peaks_start_nothing():
+    import torch
+
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        pytest.skip("CUDA runs already")
+    assert device_peaks() == {}

@@ -1,0 +1,375 @@
+"""The account of real trainings: it closes, planted time shows where it was planted, and nothing else changes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import jsonschema
+import pytest
+import torch
+from tiny_training import arguments, assert_same_run, build_model, causal_trainer, collator, losses, rows
+from transformers import Trainer, TrainerCallback
+
+from hf_efficient import EfficientTrainer
+from hf_efficient.account.build import account_of
+from hf_efficient.account.files import read_account
+from hf_efficient.account.json_schema import SHIPPED
+from hf_efficient.callbacks import AccountCallback
+from hf_efficient.records import RunAccount
+
+PLANT = 0.12
+SLEPT: dict[str, list[float]] = {}
+OWN: dict[str, list[float]] = {}
+BUSY = {"eval_strategy": "steps", "eval_steps": 4, "save_strategy": "steps", "save_steps": 4}
+
+
+def account(folder: Path) -> RunAccount:
+    """What run.json holds: valid by the schema, and the same that the records give."""
+    data = json.loads((folder / "run.json").read_text())
+    jsonschema.validate(data, json.loads(SHIPPED.read_text()))
+    found = read_account(folder / "run.json")
+    assert json.loads(json.dumps(dataclasses.asdict(found))) == data
+    assert account_of(folder) == found
+    return found
+
+
+def assert_closed(found: RunAccount, unattributed_share: float = 0.02) -> None:
+    """Phases and rest make up the wall, of every process and of the run; the rest is small."""
+    for part in (found.time, *found.time.processes):
+        assert math.isclose(math.fsum(part.phase_seconds.values()) + part.unattributed_seconds, part.wall_seconds)
+        assert 0 <= part.unattributed_seconds <= unattributed_share * part.wall_seconds
+    assert found.time.wall_seconds == pytest.approx(sum(one.wall_seconds for one in found.time.processes))
+
+
+def plant(phase: str, seconds: float = PLANT) -> None:
+    """Sleep, and keep how long that really was."""
+    before = time.perf_counter()
+    time.sleep(seconds)
+    SLEPT.setdefault(phase, []).append(time.perf_counter() - before)
+
+
+@contextmanager
+def stopwatch(phase: str) -> Iterator[None]:
+    """Keep how long the work of the phase itself took."""
+    before = time.perf_counter()
+    yield
+    OWN.setdefault(phase, []).append(time.perf_counter() - before)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_slept():
+    SLEPT.clear()
+    OWN.clear()
+
+
+def typical(output: Path, phase: str) -> float:
+    """The median over the steps that have this phase."""
+    steps = [json.loads(line) for line in (output / "efficiency/steps.jsonl").read_text().splitlines()]
+    return statistics.median(step["phase_seconds"][phase] for step in steps if phase in step["phase_seconds"])
+
+
+class SlowRows(torch.utils.data.Dataset):
+    """Takes its time for every row that is fetched."""
+
+    def __init__(self, count, seconds):
+        self.rows, self.seconds = rows(count), seconds
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, index):
+        plant("data_wait", self.seconds)
+        return self.rows[index]
+
+
+class SlowBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, loss):
+        return loss.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        plant("backward")
+        return gradient
+
+
+class SlowTrainer(Trainer):
+    """Sleeps as long in every phase of a step as the phase's own name says; lies below the mixin."""
+
+    def compute_loss(self, *args, **kwargs):
+        with stopwatch("forward"):
+            loss = super().compute_loss(*args, **kwargs)
+        if not self.model.training:
+            return loss
+        plant("forward")
+        return SlowBackward.apply(loss)
+
+    def create_accelerator_and_postprocess(self):
+        super().create_accelerator_and_postprocess()
+        backward = self.accelerator.backward
+
+        def watched(*args, **kwargs):
+            with stopwatch("backward"):
+                backward(*args, **kwargs)
+            OWN["backward"][-1] -= SLEPT["backward"][-1]
+
+        self.accelerator.backward = watched
+
+    def create_optimizer(self, *args, **kwargs):
+        optimizer = super().create_optimizer(*args, **kwargs)
+        optimizer.register_step_pre_hook(lambda *_: plant("optimizer"))
+        return optimizer
+
+    def log(self, logs, *args, **kwargs):
+        if "loss" in logs:
+            plant("logging")
+        super().log(logs, *args, **kwargs)
+
+    def evaluation_loop(self, *args, **kwargs):
+        plant("evaluation", 3 * PLANT)
+        return super().evaluation_loop(*args, **kwargs)
+
+    def _save_checkpoint(self, *args, **kwargs):
+        plant("checkpointing", 3 * PLANT)
+        super()._save_checkpoint(*args, **kwargs)
+
+
+def slow_trainer(tiny_dir, output, kind, seconds=PLANT / 2, **changes):
+    settings = {"max_steps": 8, "dataloader_num_workers": 0, **BUSY, **changes}
+    callbacks = settings.pop("callbacks", None)
+    return kind(
+        model=build_model(tiny_dir, "lora"),
+        args=arguments(output, **settings),
+        data_collator=collator(),
+        train_dataset=SlowRows(24, seconds),
+        eval_dataset=rows(4),
+        callbacks=callbacks,
+    )
+
+
+def test_planted_time_shows_where_it_was_planted(tiny_dir, tmp_path):
+    from hf_efficient import EfficientTrainerMixin
+
+    class Slow(EfficientTrainerMixin, SlowTrainer):
+        pass
+
+    base = slow_trainer(tiny_dir, tmp_path / "base", EfficientTrainer, seconds=0)
+    base.train()
+    SLEPT.clear()
+    OWN.clear()
+    slow = slow_trainer(tiny_dir, tmp_path / "slow", Slow)
+    slow.train()
+    assert_same_run(slow, base)
+    found = account(tmp_path / "slow/efficiency")
+    assert set(SLEPT) == {"data_wait", "forward", "backward", "optimizer", "logging", "evaluation", "checkpointing"}
+    for phase, slept in SLEPT.items():
+        assert found.time.phase_seconds[phase] > sum(slept) > 0.6, phase
+        # Medians, since other work on the machine stretches a step here and there. What the phase does besides is taken
+        # by a stopwatch of its own or, where it is next to nothing, from a run without sleeps.
+        planted = statistics.median(slept) * (2 if phase == "data_wait" else 1)  # two rows to a batch
+        own = statistics.median(OWN[phase]) if phase in OWN else typical(tmp_path / "base", phase)
+        assert typical(tmp_path / "slow", phase) - own == pytest.approx(planted, rel=0.05), phase
+    inside = math.fsum(found.time.phase_seconds[phase] for phase in SLEPT)
+    last = found.time.processes[-1]
+    assert last.phase_seconds["trainer_setup"] + inside < last.wall_seconds
+    assert_closed(found)
+
+
+class Raise(TrainerCallback):
+    def on_substep_end(self, args, state, control, **kwargs):
+        if state.global_step == 5:
+            time.sleep(PLANT)
+            raise RuntimeError("in the middle\nof a step")
+
+
+def test_a_run_that_raises_leaves_its_account(tiny_dir, tmp_path):
+    trainer = slow_trainer(
+        tiny_dir, tmp_path, EfficientTrainer, callbacks=[Raise()], gradient_accumulation_steps=2, logging_steps=1
+    )
+    with pytest.raises(RuntimeError, match="in the middle"):
+        trainer.train()
+    found = account(tmp_path / "efficiency")
+    assert (found.ended, found.error) == ("error", "RuntimeError: in the middle")
+    assert (found.steps.count, found.time.processes[-1].last_step) == (5, 5)
+    # The sixth step was never done; what it spent is told all the same.
+    spans = [json.loads(line) for line in (tmp_path / "efficiency/spans.jsonl").read_text().splitlines()]
+    unfinished = [span["phase_seconds"] for span in spans if "forward" in span.get("phase_seconds", {})]
+    assert len(unfinished) == 1
+    assert set(unfinished[0]) == {"data_wait", "host_to_device", "forward", "backward"}
+    assert unfinished[0]["data_wait"] >= PLANT
+    assert_closed(found, unattributed_share=0.1)  # the callback's own sleep is nobody's
+
+
+def test_training_twice_and_evaluating_between_is_one_process(tiny_dir, tmp_path):
+    trainer = causal_trainer(EfficientTrainer, tiny_dir, tmp_path, eval_rows=4)
+    trainer.train()
+    first = account(tmp_path / "efficiency")
+    trainer.evaluate()
+    time.sleep(PLANT)
+    trainer.train()
+    found = account(tmp_path / "efficiency")
+    assert [one.steps for one in found.time.processes] == [6]
+    assert found.time.phase_seconds["evaluation"] > 0
+    assert "evaluation" not in first.time.phase_seconds
+    more = found.time.phase_seconds["outside_trainer"] - first.time.phase_seconds.get("outside_trainer", 0.0)
+    assert more >= PLANT
+    assert found.steps.warm_up_count == 2  # one of three steps each time
+    assert found.time.wall_seconds > first.time.wall_seconds + PLANT
+    assert (found.recorded_by, found.ended) == ("trainer", "done")
+
+
+def test_another_run_in_the_same_process_takes_no_second_of_the_first(tiny_dir, tmp_path):
+    for name in ("a", "b", "a"):
+        causal_trainer(EfficientTrainer, tiny_dir, tmp_path / name).train()
+    first, other = account(tmp_path / "a/efficiency"), account(tmp_path / "b/efficiency")
+    one, three = first.time.processes
+    (two,) = other.time.processes
+    ends = [part.began_at_seconds + part.wall_seconds for part in (one, two, three)]
+    assert ends[0] <= two.began_at_seconds
+    assert ends[1] <= three.began_at_seconds
+    assert [part.steps for part in (one, two, three)] == [3, 3, 3]
+
+
+def test_tokens_of_the_account_by_hand(tiny_dir, tmp_path):
+    causal_trainer(EfficientTrainer, tiny_dir, tmp_path, max_steps=1, per_device_train_batch_size=24).train()
+    lengths = [len(row["input_ids"]) for row in rows()]
+    found = account(tmp_path / "efficiency")
+    assert found.tokens.processed == 24 * max(lengths)
+    assert found.tokens.non_padding == found.tokens.loss_bearing == sum(lengths)
+    assert found.tokens.padding_share == 1 - sum(lengths) / (24 * max(lengths))
+    assert found.tokens.non_padding_tokens_per_second == sum(lengths) / found.time.training_seconds
+    phases = found.time.phase_seconds
+    in_loop = ("data_wait", "host_to_device", "forward", "backward", "optimizer")
+    assert math.fsum(phases[name] for name in in_loop) <= found.time.training_seconds
+    assert found.memory.device_peak_allocated_bytes is None
+    assert "device_peak_allocated_bytes" not in (tmp_path / "efficiency/spans.jsonl").read_text()
+
+
+@pytest.mark.parametrize("method", ["full", "lora", "qlora"])
+def test_everything_on_and_off_is_the_same_run(tiny_dir, tmp_path, method):
+    on = causal_trainer(EfficientTrainer, tiny_dir, tmp_path / "on", method, max_steps=4, eval_rows=4, **BUSY)
+    on.train()
+    off = causal_trainer(
+        EfficientTrainer,
+        tiny_dir,
+        tmp_path / "off",
+        method,
+        max_steps=4,
+        eval_rows=4,
+        mixin={"record_steps": False},
+        **BUSY,
+    )
+    off.train()
+    assert_same_run(on, off)
+    assert not (tmp_path / "off/efficiency").exists()
+    plain = causal_trainer(Trainer, tiny_dir, tmp_path / "plain", method, max_steps=4)
+    plain.train()
+    watched = causal_trainer(
+        Trainer, tiny_dir, tmp_path / "watched", method, max_steps=4, callbacks=[AccountCallback()]
+    )
+    watched.train()
+    assert_same_run(watched, plain)
+
+
+def test_a_callback_alone_tells_what_it_sees(tiny_dir, tmp_path):
+    trainer = slow_trainer(
+        tiny_dir, tmp_path, SlowTrainer, callbacks=[AccountCallback()], eval_on_start=True, logging_steps=2
+    )
+    trainer.train()
+    found = account(tmp_path / "efficiency")
+    phases = found.time.phase_seconds
+    assert found.recorded_by == "callback"
+    assert [losses(trainer)[0], losses(trainer)[1]] == [
+        json.loads(line)["loss"] for line in (tmp_path / "efficiency/steps.jsonl").read_text().splitlines()
+    ][1:4:2]
+    SLEPT["forward_backward"] = SLEPT.pop("forward") + SLEPT.pop("backward")
+    SLEPT["between_steps"] = SLEPT.pop("data_wait") + SLEPT.pop("logging")
+    for name, slept in SLEPT.items():
+        assert sum(slept) <= phases[name] < 1.5 * sum(slept), name
+    assert not {"forward", "backward", "data_wait", "logging", "unattributed"} & set(phases)
+    assert [gap.what for gap in found.not_measured] == [
+        "imports, model load and data preparation, each by itself",
+        "the interpreter's own end",
+        "forward and backward, each by itself",
+        "data wait and logging, each by itself",
+        "evaluations outside train()",
+        "tokens",
+    ]
+    assert found.tokens.processed is None
+    assert found.steps.count == 8
+    assert_closed(found)
+
+
+def test_the_callback_stands_back_under_the_mixin(tiny_dir, tmp_path):
+    causal_trainer(EfficientTrainer, tiny_dir, tmp_path, callbacks=[AccountCallback()]).train()
+    found = account(tmp_path / "efficiency")
+    assert (found.recorded_by, found.steps.count) == ("trainer", 3)
+    assert "forward" in found.time.phase_seconds
+    assert "forward_backward" not in found.time.phase_seconds
+
+
+SCRIPT = """
+import sys, time
+sys.path.insert(0, {tests!r})
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tiny_training import build_model, arguments, collator, rows
+from hf_efficient import EfficientTrainer
+
+class Slow(EfficientTrainer):
+    def training_step(self, *args, **kwargs):
+        time.sleep(0.02)
+        return super().training_step(*args, **kwargs)
+    def evaluation_loop(self, *args, **kwargs):
+        print("evaluating", flush=True)
+        time.sleep(3600)
+
+trainer = Slow(
+    model=build_model(Path({model!r}), "lora"),
+    args=arguments(Path({output!r}), max_steps=60, eval_strategy="steps", eval_steps=50),
+    data_collator=collator(), train_dataset=rows(), eval_dataset=rows(4),
+)
+trainer.train()
+"""
+
+
+def test_a_killed_run_keeps_its_account(tiny_dir, tmp_path):
+    script = SCRIPT.format(tests=str(Path(__file__).parent), model=str(tiny_dir), output=str(tmp_path))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen([sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line == "evaluating\n":
+            break
+    time.sleep(2.5)
+    killed_at = time.monotonic()
+    began = Path(f"/proc/{process.pid}/stat").read_text()
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    ticks = int(began[began.rindex(")") + 2 :].split()[19])
+    lived = time.clock_gettime(time.CLOCK_BOOTTIME) - (time.monotonic() - killed_at) - ticks / os.sysconf("SC_CLK_TCK")
+
+    folder = tmp_path / "efficiency"
+    assert not (folder / "run.json").exists()
+    with (folder / "steps.jsonl").open("a") as file:
+        file.write('{"schema_version": 1, "segm')
+    found = account_of(folder)
+    assert (found.ended, found.time.processes[0].open_phase) == ("died", "evaluation")
+    assert lived - 2 < found.time.wall_seconds <= lived
+    assert found.steps.count == 49  # the fiftieth is not over while its evaluation goes on
+    assert found.time.phase_seconds["evaluation"] > 0.5
+    assert_closed(found, unattributed_share=0.3)  # 50 sleeps outside every phase
+    assert found.memory.peak_rss_bytes is not None
+    assert found.not_measured[-1].what == "the end of the run"
