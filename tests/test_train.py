@@ -142,12 +142,12 @@ def test_debug_shows_the_traceback(recipe, tmp_path):
 
 def test_a_fault_that_nobody_foresaw_keeps_its_traceback_in_a_file(recipe, tmp_path, monkeypatch, capsys):
     from hf_efficient import train
-    from hf_efficient.launch import run as runs
+    from hf_efficient.launch import build as builds
 
     def broken(*arguments, **options):
         raise IndexError("index out of range in self\nsecond line")
 
-    monkeypatch.setattr(runs, "load_base", broken)
+    monkeypatch.setattr(builds, "load_base", broken)
     assert train.main([str(recipe)]) == 1
     errors = capsys.readouterr().err
     assert "error: IndexError: index out of range in self\n" in errors
