@@ -178,8 +178,11 @@ def test_planted_time_shows_where_it_was_planted(tiny_dir, tmp_path):
         # Medians, since other work on the machine stretches a step here and there. What the phase does besides is taken
         # by a stopwatch of its own or, where it is next to nothing, from a run without sleeps.
         planted = statistics.median(slept) * (2 if phase == "data_wait" else 1)  # two rows to a batch
-        own = statistics.median(OWN[phase]) if phase in OWN else typical(tmp_path / "base", phase)
-        assert typical(tmp_path / "slow", phase) - own == pytest.approx(planted, rel=0.05), phase
+        measured = typical(tmp_path / "slow", phase)
+        if phase in OWN:
+            assert measured - statistics.median(OWN[phase]) == pytest.approx(planted, rel=0.05), phase
+        else:
+            assert 0.95 * planted <= measured <= 1.05 * planted + typical(tmp_path / "base", phase), phase
     inside = math.fsum(found.time.phase_seconds[phase] for phase in SLEPT)
     last = found.time.processes[-1]
     assert last.phase_seconds["trainer_setup"] + inside < last.wall_seconds
