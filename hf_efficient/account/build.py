@@ -16,13 +16,17 @@ from hf_efficient.errors import OutputError
 from hf_efficient.records import (
     ACCOUNT_SCHEMA_VERSION,
     PHASES,
+    EnergyAccount,
     MemoryAccount,
+    MoneyAccount,
     ProcessAccount,
     RankAccount,
     RunAccount,
+    SequenceAccount,
     StepTimes,
     TimeAccount,
     TokenAccount,
+    WorkAccount,
 )
 from hf_efficient.version import __version__
 
@@ -78,6 +82,11 @@ def build_account(processes: Sequence[ProcessSpans], ranks: Sequence[RankSteps],
         steps=_step_times(first),
         tokens=_tokens(ranks),
         memory=_memory(lived),
+        sequences=SequenceAccount(),
+        work=WorkAccount(),
+        energy=EnergyAccount(),
+        money=MoneyAccount(),
+        evaluations=[],
         ranks=[_rank(rank) for rank in ranks],
         not_measured=not_measured(lived, ranks),
     )

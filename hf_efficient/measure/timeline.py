@@ -216,6 +216,16 @@ class Timeline:
         self._span(span.start_ns, span.wall_ns, span.phase_ns)
 
     @_never_raises
+    def state(self, topic: str, facts: Mapping[str, Any]) -> None:
+        """Facts of this process that the account needs beside the times; a key stated again replaces the one before."""
+        self._write({"kind": "facts", "facts": {topic: dict(facts)}})
+
+    @_never_raises
+    def note(self, kind: str, **what: Any) -> None:
+        """Something that happened now: an evaluation's figures, a budget that is spent."""
+        self._write({"kind": kind, "at_seconds": self._seconds(self._now()), **what})
+
+    @_never_raises
     def note_memory(self) -> None:
         """Read the device's peaks from the allocator's books on the host. For logs, evaluations and ends, not steps."""
         peaks = device_peaks()
