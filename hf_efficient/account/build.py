@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from hf_efficient.account.budget import budget_of
+from hf_efficient.account.evaluations import evaluations_of
 from hf_efficient.account.gaps import not_measured
 from hf_efficient.account.percentiles import WARM_UP_RULE, percentile, warm_up_count
 from hf_efficient.account.processes import ProcessSpans, read_processes
@@ -85,8 +87,8 @@ def build_account(processes: Sequence[ProcessSpans], ranks: Sequence[RankSteps],
         sequences=SequenceAccount(),
         work=WorkAccount(),
         energy=EnergyAccount(),
-        money=MoneyAccount(),
-        evaluations=[],
+        money=MoneyAccount(budget=budget_of(lived[-1])),
+        evaluations=evaluations_of(lived),
         ranks=[_rank(rank) for rank in ranks],
         not_measured=not_measured(lived, ranks),
     )

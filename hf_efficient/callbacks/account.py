@@ -7,7 +7,10 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from hf_efficient.account.evaluations import metrics_to_note
+from hf_efficient.callbacks.schedule import note_schedule
 from hf_efficient.measure.recorder import StepRecorder
+from hf_efficient.measure.run_log import RunLog
 from hf_efficient.measure.timeline import process_timeline
 from hf_efficient.records import CoarsePhase, StepPhase
 
@@ -19,8 +22,9 @@ class AccountCallback(TrainerCallback):
 
     What the events mark off is told: the steps, the optimizer, evaluations and saves during training, memory. What they
     do not is told as one: ``forward_backward``, and ``between_steps`` (data wait and logging). Tokens are not counted,
-    since no event is given a batch. The account names all that; ``EfficientTrainer`` sees the rest. Under it, or in a
-    recipe's run, this callback does nothing.
+    since no event is given a batch, and logs are not added to, since other callbacks may have written them already. The
+    account names all that; ``EfficientTrainer`` sees the rest. Under it, or in a recipe's run, this callback does
+    nothing.
 
         on_train_begin                       trainer_setup (evaluation, with eval_on_start)
         on_epoch_begin                       between_steps
@@ -43,7 +47,9 @@ class AccountCallback(TrainerCallback):
         self._efficiency_dir = efficiency_dir
         self._timeline = process_timeline()
         self._recorder = StepRecorder(timeline=self._timeline)
+        self._run_log = RunLog(self._recorder)
         self._phase: StepPhase | CoarsePhase | None = None
+        self._since_seconds = 0.0
 
     def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """The trainer is built; what came before belongs to the script."""
@@ -54,12 +60,16 @@ class AccountCallback(TrainerCallback):
     ) -> None:
         """Start a segment, unless somebody who sees more records this run."""
         self._recorder.close()
-        if self._timeline.recording and self._timeline.way != "callback":
+        seen_by_another = self._timeline.way != "callback" or self._timeline.recorded_training is state
+        if self._timeline.recording and seen_by_another:
             return
         directory = Path(self._efficiency_dir or Path(str(args.output_dir)) / "efficiency")
         self._timeline.open(directory, args.process_index, "callback")
+        self._timeline.recorded_training = state
         self._timeline.enter("evaluation" if args.eval_on_start else "trainer_setup")
         self._recorder.open(directory, args.process_index)
+        self._since_seconds = self._run_log.now_seconds()
+        note_schedule(self._timeline, args, state, kwargs.get("train_dataloader"))
 
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -117,6 +127,10 @@ class AccountCallback(TrainerCallback):
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """An evaluation is done."""
         self._timeline.note_memory()
+        if self._recorder.recording:
+            seconds = self._run_log.now_seconds() - self._since_seconds
+            self._since_seconds += seconds
+            self._run_log.evaluated(state.global_step, seconds, metrics_to_note(kwargs.get("metrics") or {}))
         if self._recorder.clock is not None:
             self._switch("checkpointing" if control.should_save else "between_steps")
         elif self._timeline.way == "callback" and self._recorder.recording:
@@ -125,6 +139,8 @@ class AccountCallback(TrainerCallback):
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """A checkpoint is written."""
+        if self._recorder.recording:
+            self._run_log.saved(state.global_step, self._run_log.now_seconds() - self._since_seconds)
         self._switch("between_steps")
 
     def on_train_end(
@@ -135,6 +151,7 @@ class AccountCallback(TrainerCallback):
             self._recorder.close()
             self._timeline.leave_all()
             self._timeline.end()
+            self._timeline.recorded_training = None
 
     def _switch(self, phase: StepPhase | CoarsePhase) -> None:
         if self._recorder.clock is None:
@@ -142,6 +159,7 @@ class AccountCallback(TrainerCallback):
         if self._phase is not None:
             self._recorder.end(self._phase)
         self._phase = phase
+        self._since_seconds = self._run_log.now_seconds()
         self._recorder.begin(phase)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from hf_efficient.callbacks.schedule import note_schedule
 from hf_efficient.measure.recorder import StepRecorder
 
 __all__ = ["StepRecorderCallback"]
@@ -25,6 +26,8 @@ class StepRecorderCallback(TrainerCallback):
     ) -> None:
         """The loop starts, perhaps for a second time (``auto_find_batch_size``)."""
         self._recorder.abandon_step()
+        if self._recorder.timeline is not None:
+            note_schedule(self._recorder.timeline, args, state, kwargs.get("train_dataloader"))
 
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

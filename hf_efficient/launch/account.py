@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hf_efficient.account.files import RUN_JSON, read_account
 from hf_efficient.errors import OutputError
@@ -13,7 +14,10 @@ from hf_efficient.measure.timeline import process_timeline
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records import PhaseName, RunAccount
 
-__all__ = ["RecordedRun", "open_records", "phase", "recorded_run"]
+if TYPE_CHECKING:
+    from transformers import Trainer
+
+__all__ = ["RecordedRun", "open_records", "phase", "recorded_run", "state_run"]
 
 
 @dataclass
@@ -55,6 +59,13 @@ def open_records(recipe: Recipe, directory: Path, rank: int) -> None:
     """The output directory is this run's from here on: what was measured so far is written."""
     if recipe.efficiency.record_steps:
         process_timeline().open(directory, rank, "recipe")
+
+
+def state_run(recipe: Recipe, trainer: Trainer) -> None:
+    """What follows the training and its Trainer does not know, for the forecast."""
+    if recipe.efficiency.record_steps:
+        at_end = recipe.evaluate.at_end and trainer.eval_dataset is not None
+        process_timeline().state("run", {"evaluate_at_end": at_end})
 
 
 def phase(recipe: Recipe, name: PhaseName) -> AbstractContextManager[None]:

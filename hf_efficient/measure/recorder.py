@@ -14,7 +14,9 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec
 
 from hf_efficient.account.reading import last_record, records_path
-from hf_efficient.measure.phases import PhaseClock
+from hf_efficient.measure.live import LiveRun
+from hf_efficient.measure.phases import PhaseClock, Span
+from hf_efficient.measure.running import RunningFigures
 from hf_efficient.measure.stream import JsonlStream
 from hf_efficient.measure.timeline import Timeline
 from hf_efficient.measure.tokens import TokenTally
@@ -102,6 +104,7 @@ class StepRecorder:
         self._update = _Update(0, TokenTally())
         self._tokens: dict[str, int] = {}
         self._unwritten: deque[tuple[StepRecord, TokenTally]] = deque()
+        self._live: LiveRun | None = None
 
     def open(self, directory: Path, rank: int) -> None:
         """Start a segment in ``directory/steps.jsonl`` (``steps.rankN.jsonl`` on rank N > 0)."""
@@ -119,6 +122,7 @@ class StepRecorder:
         self._opened_ns = self._now()
         if self.timeline is not None:
             self.timeline.train_begins(self._segment, self._opened_ns)
+            self._live = self.timeline.live = LiveRun(self.timeline, RunningFigures(self.timeline.earlier))
 
     @_never_raises
     def start_loop(self) -> None:
@@ -196,6 +200,20 @@ class StepRecorder:
         if self._update.step is not None:
             self._update.loss = float(loss)
 
+    def under_way(self) -> StepRecord | None:
+        """What the record of the step under way would hold now; None while its update or its token counts lack.
+
+        For logs: waits for nothing, and leaves the record as it will be.
+        """
+        if not self.recording or self.clock is None or self._update.step is None or not self._update.tally.ready():
+            return None
+        seen, now = self.clock.glimpse(), self._now()
+        phases = dict(seen.phase_ns)
+        if seen.open_phase is not None:
+            phases[seen.open_phase] = phases.get(seen.open_phase, 0) + now - seen.mark_ns
+        record = self._record(Span(seen.start_ns, now - seen.start_ns, phases))
+        return replace(record, tokens=self._update.tally.counts())
+
     @_never_raises
     def end_loop(self) -> None:
         """The training loop ends here; a step that is not done leaves no record, but its time is told."""
@@ -213,8 +231,11 @@ class StepRecorder:
         self.end_loop()
         self.recording = False
         self.clock = None
-        if self.timeline is not None:
+        if self.timeline is not None and self._live is not None:
             self.timeline.loop_ends()  # also after a fault
+            if self.timeline.live is self._live:
+                self.timeline.live = None
+            self._live = None
         self._tokens.clear()
         self._unwritten.clear()
         if self._stream is not None:
@@ -223,9 +244,12 @@ class StepRecorder:
 
     def _cut(self) -> None:
         assert self.clock is not None
+        self._unwritten.append((self._record(self.clock.cut()), self._update.tally))
+        self._update = _Update(0, TokenTally())
+
+    def _record(self, span: Span) -> StepRecord:
         assert self._update.step is not None
-        span = self.clock.cut()
-        record = StepRecord(
+        return StepRecord(
             segment=self._segment,
             rank=self._rank,
             step=self._update.step,
@@ -236,12 +260,15 @@ class StepRecorder:
             micro_batches=self._update.micro_batches,
             loss=self._update.loss,
         )
-        self._unwritten.append((record, self._update.tally))
-        self._update = _Update(0, TokenTally())
 
     def _write(self, wait: bool) -> None:
         """Queue the records whose token counts have arrived, in order."""
         while self._unwritten and (wait or self._unwritten[0][1].ready()):
             record, tally = self._unwritten.popleft()
-            if self._stream is not None:
-                self._stream.write(replace(record, tokens=tally.counts()).to_json())
+            self._hand_on(replace(record, tokens=tally.counts()))
+
+    def _hand_on(self, record: StepRecord) -> None:
+        if self._stream is not None:
+            self._stream.write(record.to_json())
+        if self._live is not None:
+            self._live.figures.add(record)

@@ -17,12 +17,13 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Concatenate, Literal, ParamSpec
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec
 
 from hf_efficient.account.files import RUN_JSON, write_account
 from hf_efficient.account.reading import records_path
 from hf_efficient.account.steps import RankSteps
 from hf_efficient.errors import OutputError
+from hf_efficient.measure.earlier import Earlier, read_earlier
 from hf_efficient.measure.memory import device_peaks, peak_rss_bytes
 from hf_efficient.measure.phases import PhaseClock, Span
 from hf_efficient.measure.process_start import ProcessStart, process_start
@@ -30,6 +31,9 @@ from hf_efficient.measure.spans import SpanStream
 from hf_efficient.measure.stream import FaultLatch
 from hf_efficient.records import PhaseName
 from hf_efficient.records.phases import SCHEMA_VERSION
+
+if TYPE_CHECKING:
+    from hf_efficient.measure.live import LiveRun
 
 __all__ = ["Timeline", "process_timeline"]
 
@@ -81,6 +85,11 @@ class Timeline:
         way: how that run is recorded.
         latch: told once what cannot be written of this run.
         until_exit: the process ends with the run, which then holds it until its exit.
+        facts: what was stated of this run in this process, by topic.
+        earlier: what the run had spent before this process; rank 0 alone reads it.
+        live: the figures of the ``train()`` call that goes on; None outside one.
+        recorded_training: stands for the training that a callback records, for a second callback of the same one.
+        energy_joules: tells the energy that this process has used so far, without waiting; None without a meter.
     """
 
     def __init__(
@@ -92,6 +101,11 @@ class Timeline:
         self.way: Way | None = None
         self.latch = FaultLatch()
         self.until_exit = False
+        self.facts: dict[str, dict[str, Any]] = {}
+        self.earlier = Earlier()
+        self.live: LiveRun | None = None
+        self.recorded_training: object | None = None
+        self.energy_joules: Callable[[], float | None] | None = None
         self._now, self._source, self._start_ns = now, started.source, started.perf_ns
         self._clock = PhaseClock(now, started.perf_ns)
         self._in_loop = False
@@ -111,6 +125,14 @@ class Timeline:
     def recording(self) -> bool:
         """Whether a run holds the process that has not ended."""
         return self.directory is not None and self._ended is None
+
+    def now_seconds(self) -> float:
+        """A reading of the clock, to measure a duration by."""
+        return self._now() / 1e9
+
+    def lived_seconds(self) -> float:
+        """How long the run has held this process: its wall time so far, as the account counts it."""
+        return (self._now() - (self._start_ns if self._begun_ns is None else self._begun_ns)) / 1e9
 
     @_never_raises
     def begin(self, first_phase: PhaseName) -> None:
@@ -153,6 +175,7 @@ class Timeline:
         self._gap = None
         self.directory, self.way, self.latch = directory, way, FaultLatch()
         self._ended, self._rank, self._steps = None, rank, None
+        self.earlier = read_earlier(directory) if rank == 0 else Earlier()
         self._stream = SpanStream(records_path(directory, "spans", rank), self._alive, self.latch)
         self._process = self._stream.process
         self._write(
@@ -217,7 +240,11 @@ class Timeline:
 
     @_never_raises
     def state(self, topic: str, facts: Mapping[str, Any]) -> None:
-        """Facts of this process that the account needs beside the times; a key stated again replaces the one before."""
+        """Facts of this process that the account needs beside the times; a key stated again replaces the one before.
+
+        ``facts`` holds them for whoever asks in this process.
+        """
+        self.facts.setdefault(topic, {}).update(facts)
         self._write({"kind": "facts", "facts": {topic: dict(facts)}})
 
     @_never_raises
@@ -252,6 +279,7 @@ class Timeline:
         if self.directory is None:  # it ended before it had a place: what it took is nobody's
             self._flush_open_phases()
             self._pending.clear()
+            self.facts.clear()
             self._begun_ns, self._gap = None, "before_trainer"
             return
         if self._ended is None or self._dirty:
@@ -259,7 +287,8 @@ class Timeline:
             at_ns = self._now() if self._ended is None else self._clock.glimpse().start_ns
             self._ended = self._ended or ("done", None)
             self._write_end(at_ns)
-        self.directory = self.way = self._stream = self._begun_ns = self._steps = None
+        self.directory = self.way = self.live = self._stream = self._begun_ns = self._steps = None
+        self.facts.clear()
         self._in_loop, self._loop_clock = False, None
         self._gap = "before_trainer"
 

@@ -6,7 +6,17 @@ of them is itself wrong. To add one: write it in the file of its subject and nam
 
 from __future__ import annotations
 
-from hf_efficient.recipe.rules import adapter, evaluation, method, packages, packing, parallelism, training, unused
+from hf_efficient.recipe.rules import (
+    adapter,
+    budget,
+    evaluation,
+    method,
+    packages,
+    packing,
+    parallelism,
+    training,
+    unused,
+)
 from hf_efficient.recipe.rules.settings import Contradiction, Rule, Settings
 
 __all__ = ["RULES", "Contradiction", "Rule", "Settings"]
@@ -41,4 +51,6 @@ RULES: tuple[Rule, ...] = (
     unused.full_weights_are_not_float16,
     unused.dpo_has_no_length_policy,
     unused.dpo_shows_no_answers,
+    budget.budget_has_a_limit,
+    budget.budget_counts_records,
 )

@@ -1,0 +1,96 @@
+"""The run under way: what it has spent, and what it will have spent in the end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hf_efficient.estimate.budget import Spent
+from hf_efficient.estimate.cost import cost_usd
+from hf_efficient.estimate.energy import JOULES_PER_KWH
+from hf_efficient.estimate.forecast import Schedule, forecast
+from hf_efficient.measure.running import RunningFigures
+
+if TYPE_CHECKING:
+    from hf_efficient.measure.timeline import Timeline
+
+__all__ = ["LiveRun", "Outlook"]
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What is still to come of a training, and the run's sums when it is over.
+
+    Attributes:
+        seconds_left: steps, evaluations and saves to come.
+        total: spent in the end. What follows the training besides an evaluation (the final save, merging) is not in it.
+        lower_bound: whether something is to come whose duration is not known yet, and which is left out.
+    """
+
+    seconds_left: float
+    total: Spent
+    lower_bound: bool
+
+
+class LiveRun:
+    """Exists while ``train()`` runs, as ``Timeline.live``; one thread, host arithmetic.
+
+    Attributes:
+        figures: the steps of this call.
+        schedule: what is to come; None until training begins.
+        world_size: ranks that train.
+    """
+
+    def __init__(self, timeline: Timeline, figures: RunningFigures) -> None:
+        self.figures = figures
+        self.schedule: Schedule | None = None
+        self.world_size = 1
+        self._timeline = timeline
+        self._opened_seconds, self._opened_joules = timeline.lived_seconds(), self._joules()
+
+    @property
+    def price_usd_per_hour(self) -> float | None:
+        """Of everything that the run occupies; None where nobody stated it."""
+        price = self._timeline.facts.get("price", {}).get("price_usd_per_hour")
+        return None if price is None else float(price)
+
+    @property
+    def peak_flops_per_second(self) -> float | None:
+        """Of the accelerator of one rank; None where nobody stated it."""
+        peak = self._timeline.facts.get("work", {}).get("peak_flops_per_second")
+        return None if peak is None else float(peak)
+
+    def spent(self) -> Spent:
+        """Until now, the run's earlier processes included."""
+        joules, earlier = self._joules(), self.figures.earlier.joules
+        return self._spent(
+            self.figures.earlier.wall_seconds + self._timeline.lived_seconds(),
+            None if joules is None or earlier is None else joules + earlier,
+        )
+
+    def outlook(self, step: int) -> Outlook | None:
+        """What is to come after this step; None while that cannot be told."""
+        if self.schedule is None:
+            return None
+        rest = forecast(self.schedule, step, self.figures.pace())
+        if rest is None:
+            return None
+        now, watts = self.spent(), self.watts()
+        joules = None if now.kwh is None or watts is None else now.kwh * JOULES_PER_KWH + watts * rest.seconds
+        return Outlook(rest.seconds, self._spent(now.wall_seconds + rest.seconds, joules), rest.lower_bound)
+
+    def watts(self) -> float | None:
+        """Mean power since ``train()`` was called; None without a meter."""
+        joules = self._joules()
+        seconds = self._timeline.lived_seconds() - self._opened_seconds
+        if joules is None or self._opened_joules is None or seconds <= 0:
+            return None
+        return (joules - self._opened_joules) / seconds
+
+    def _spent(self, wall_seconds: float, joules: float | None) -> Spent:
+        kwh = None if joules is None else joules / JOULES_PER_KWH
+        return Spent(wall_seconds, cost_usd(wall_seconds, self.price_usd_per_hour), kwh)
+
+    def _joules(self) -> float | None:
+        meter = self._timeline.energy_joules
+        return None if meter is None else meter()
