@@ -37,7 +37,7 @@ class FigureBar(ProgressCallback):
 
     def __init__(self, max_str_len: int = 100, now: Callable[[], float] = time.monotonic) -> None:
         super().__init__(max_str_len)
-        self._now, self._shown_at = now, float("-inf")
+        self._now, self._shown_at, self._faulty = now, float("-inf"), False
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -54,6 +54,13 @@ class FigureBar(ProgressCallback):
             self._show(state)
         super().on_step_end(args, state, control, **kwargs)
 
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Leave the bar with the figures of the end, where nothing is to come."""
+        self._show(state, ended=True)
+        super().on_train_end(args, state, control, **kwargs)
+
     def on_log(
         self,
         args: TrainingArguments,
@@ -65,18 +72,18 @@ class FigureBar(ProgressCallback):
         """Write the logs above the bar, without the figures that it shows."""
         super().on_log(args, state, control, logs=without_figures(logs or {}), **kwargs)
 
-    def _show(self, state: TrainerState) -> None:
+    def _show(self, state: TrainerState, *, ended: bool = False) -> None:
         live = process_timeline().live
         bar = self.training_bar
-        if live is None or bar is None or bar.disable:
+        if live is None or bar is None or bar.disable or self._faulty:
             return
         try:
             shown = bar.format_dict
             room = room_for_figures(shown["ncols"], state.global_step, state.max_steps, shown["elapsed"])
-            text = progress_text(_progress(live, state.global_step), room)
+            text = progress_text(_progress(live, state.global_step, ended=ended), room)
         except Exception:
             logger.warning("The progress bar shows no figures, because of a fault.", exc_info=True)
-            self._shown_at = float("inf")
+            self._faulty = True
             return
         if text:
             bar.bar_format = BAR_FORMAT
@@ -113,8 +120,8 @@ def without_figures(logs: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in logs.items() if not key.startswith(PREFIX)}
 
 
-def _progress(live: LiveRun, step: int) -> Progress:
-    rates, spent, outlook = live.figures.rates(), live.spent(), live.outlook(step)
+def _progress(live: LiveRun, step: int, *, ended: bool) -> Progress:
+    rates, spent, outlook = live.figures.rates(), live.spent(), None if ended else live.outlook(step)
     tokens, flops, peak = rates.non_padding_tokens_per_second, rates.model_flops_per_second, live.peak_flops_per_second
     return Progress(
         seconds_left=None if outlook is None else outlook.seconds_left,

@@ -87,18 +87,18 @@ class StepRecorder:
     raises, and none waits for a device except ``end_loop`` and ``close``.
     """
 
-    def __init__(self, now: Callable[[], int] = time.perf_counter_ns, timeline: Timeline | None = None) -> None:
+    def __init__(self, now: Callable[[], int] | None = None, timeline: Timeline | None = None) -> None:
         """Nothing is recorded before ``open``.
 
         Args:
-            now: a monotonic clock in nanoseconds.
+            now: a monotonic clock in nanoseconds; default: the timeline's.
             timeline: is told what lies outside the training loop, and where the loop starts and ends.
         """
         self.timeline = timeline
         self.recording = False
         self.clock: PhaseClock | None = None
         self._faulty = False
-        self._now = now
+        self._now = now or (time.perf_counter_ns if timeline is None else timeline.now)
         self._stream: JsonlStream | None = None
         self._rank = self._segment = self._opened_ns = 0
         self._update = _Update(0, TokenTally())

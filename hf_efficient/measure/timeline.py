@@ -84,6 +84,7 @@ class Timeline:
         directory: where the run that holds the process is recorded; None while there is none.
         way: how that run is recorded.
         latch: told once what cannot be written of this run.
+        now: the clock, in nanoseconds.
         until_exit: the process ends with the run, which then holds it until its exit.
         facts: what was stated of this run in this process, by topic.
         earlier: what the run had spent before this process; rank 0 alone reads it.
@@ -106,6 +107,7 @@ class Timeline:
         self.live: LiveRun | None = None
         self.recorded_training: object | None = None
         self.energy_joules: Callable[[], float | None] | None = None
+        self.now = now
         self._now, self._source, self._start_ns = now, started.source, started.perf_ns
         self._clock = PhaseClock(now, started.perf_ns)
         self._in_loop = False

@@ -99,7 +99,8 @@ class BudgetWords:
         return f"{self._head('kwh')}: nothing here measures energy; {self.meter}."
 
     def _head(self, limit: LimitName) -> str:
-        return f"{self.key}{limit}={self.limits.given()[limit]:g}"
+        value = self.limits.given()[limit]
+        return f"{self.key}{limit}={value:g}" + (f" ({seconds(3600 * value)})" if limit == "hours" else "")
 
 
 def _rounded_up(value: float) -> float:

@@ -60,7 +60,9 @@ def _title(account: RunAccount) -> Text:
         return Text(f"The run {how}{starts}", "bold red")
     if account.ended == "error":
         return Text(f"The run failed after {seconds(account.time.wall_seconds)}{starts}: {account.error}", "bold red")
-    return Text(f"The run took {seconds(account.time.wall_seconds)}{starts}", "bold")
+    budget = account.money.budget
+    why = f"; its budget ended it ({budget.reached})" if budget is not None and budget.reached is not None else ""
+    return Text(f"The run took {seconds(account.time.wall_seconds)}{starts}{why}", "bold")
 
 
 def _facts(account: RunAccount) -> Table:
