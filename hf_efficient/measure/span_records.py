@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from hf_efficient.account.reading import records_path
 from hf_efficient.measure.phases import Glimpse
-from hf_efficient.measure.spans import SpanStream
+from hf_efficient.measure.spans import SignOfLife, SpanStream
 from hf_efficient.measure.stream import FaultLatch
 from hf_efficient.records.phases import SCHEMA_VERSION
 
