@@ -6,43 +6,16 @@ import json
 import math
 import numbers
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from hf_efficient.account.processes import ProcessSpans
 from hf_efficient.records import Evaluation
 
-__all__ = ["SampleAnswer", "SampleAnswers", "answers_of", "answers_to_note", "evaluations_of", "metrics_to_note"]
+__all__ = ["answers_to_note", "evaluations_of", "metrics_to_note"]
 
 _SPEED = ("runtime", "samples_per_second", "steps_per_second", "model_preparation_time")
 _LONGEST_TEXT = 1000
 _MOST_BYTES = 32_000
-
-
-@dataclass(frozen=True)
-class SampleAnswer:
-    """One answer.
-
-    Attributes:
-        question, expected, generated: texts, cut where they are long.
-    """
-
-    question: str
-    expected: str
-    generated: str
-
-
-@dataclass(frozen=True)
-class SampleAnswers:
-    """The answers of one evaluation.
-
-    Attributes:
-        step: optimizer steps done before it.
-        answers: some of them, in the order of the evaluation data.
-    """
-
-    step: int
-    answers: list[SampleAnswer]
 
 
 def metrics_to_note(metrics: Mapping[str, Any], prefix: str = "eval") -> dict[str, float | None]:
@@ -79,23 +52,6 @@ def evaluations_of(processes: Iterable[ProcessSpans]) -> list[Evaluation]:
         for process in processes
         for note in process.notes.get("evaluation", ())
         if isinstance(note.get("metrics"), dict) and isinstance(note.get("step"), int)
-    ]
-
-
-def answers_of(processes: Iterable[ProcessSpans]) -> list[SampleAnswers]:
-    """The answers that the model gave in the run's evaluations, in the order in which they were given."""
-    return [
-        SampleAnswers(
-            int(note["step"]),
-            [
-                SampleAnswer(str(one["question"]), str(one["expected"]), str(one["generated"]))
-                for one in note["answers"]
-                if isinstance(one, dict) and {"question", "expected", "generated"} <= one.keys()
-            ],
-        )
-        for process in processes
-        for note in process.notes.get("answers", ())
-        if isinstance(note.get("answers"), list) and isinstance(note.get("step"), int)
     ]
 
 

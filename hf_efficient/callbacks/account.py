@@ -9,9 +9,9 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from hf_efficient.account.evaluations import metrics_to_note
 from hf_efficient.callbacks.schedule import note_schedule
+from hf_efficient.measure.process_timeline import process_timeline
 from hf_efficient.measure.recorder import StepRecorder
 from hf_efficient.measure.run_log import RunLog
-from hf_efficient.measure.timeline import process_timeline
 from hf_efficient.records import CoarsePhase, StepPhase
 
 __all__ = ["AccountCallback"]

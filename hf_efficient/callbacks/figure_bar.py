@@ -19,7 +19,7 @@ from transformers import (
 
 from hf_efficient.measure.live import LiveRun
 from hf_efficient.measure.log_figures import PREFIX
-from hf_efficient.measure.timeline import process_timeline
+from hf_efficient.measure.process_timeline import process_timeline
 from hf_efficient.report.progress import BAR_FORMAT, Progress, progress_text, room_for_figures
 
 __all__ = ["FigureBar", "FigurelessPrinter", "show_figures", "without_figures"]

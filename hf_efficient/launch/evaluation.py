@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hf_efficient.account.evaluations import answers_to_note
 from hf_efficient.launch.listener import RunListener
-from hf_efficient.measure.timeline import process_timeline
+from hf_efficient.measure.process_timeline import process_timeline
 from hf_efficient.metrics.answers import Answer, AnswerEvaluator
 from hf_efficient.recipe.schema import EvaluateSection
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hf_efficient.account.percentiles import percentile
+from hf_efficient.estimate.percentiles import percentile
 from hf_efficient.estimate.utilization import utilization
 from hf_efficient.measure.live import LiveRun, Outlook
 from hf_efficient.measure.running import StepSums

@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hf_efficient.account.percentiles import warm_up_count
 from hf_efficient.estimate.forecast import RECENT_STEPS, Pace, recent_step_seconds
+from hf_efficient.estimate.percentiles import warm_up_count
 from hf_efficient.measure.earlier import Earlier
 from hf_efficient.records import StepRecord
 

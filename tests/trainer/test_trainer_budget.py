@@ -12,8 +12,9 @@ from hf_efficient import EfficientTrainer
 from hf_efficient.account.files import read_account
 from hf_efficient.callbacks import BudgetCallback
 from hf_efficient.errors import SetupError
-from hf_efficient.measure import timeline as timelines
+from hf_efficient.measure import process_timeline as timelines
 from hf_efficient.measure.process_start import ProcessStart
+from hf_efficient.measure.timeline import Timeline
 from hf_efficient.records import BudgetAccount
 
 SECOND = 1_000_000_000
@@ -42,7 +43,7 @@ def hand(monkeypatch):
 def new_process(monkeypatch, clock):
     clock.wait(1000)
     started = ProcessStart(clock.at - 100 * SECOND, "kernel")
-    monkeypatch.setattr(timelines, "_timeline", timelines.Timeline(clock, lambda: started))
+    monkeypatch.setattr(timelines, "_timeline", Timeline(clock, lambda: started))
 
 
 class Passing(TrainerCallback):

@@ -19,12 +19,13 @@ import tiny_training
 from transformers import TrainerCallback
 from hf_efficient import EfficientTrainer
 from hf_efficient.callbacks import BudgetCallback
-from hf_efficient.measure import agreement, timeline as timelines
+from hf_efficient.measure import agreement, process_timeline as timelines
+from hf_efficient.measure.timeline import Timeline
 from hf_efficient.measure.process_start import ProcessStart
 
 SECOND = 1_000_000_000
 rank, clock, exchanges = int(os.environ["RANK"]), [0], []
-timelines._timeline = timelines.Timeline(lambda: clock[0], lambda: ProcessStart(0, "kernel"))
+timelines._timeline = Timeline(lambda: clock[0], lambda: ProcessStart(0, "kernel"))
 
 class Passing(TrainerCallback):
     def on_pre_optimizer_step(self, args, state, control, **kwargs):
