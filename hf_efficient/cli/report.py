@@ -13,11 +13,19 @@ __all__ = ["report"]
 def report(
     run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Output directory of a run, or its efficiency/.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print the account as JSON, as run.json holds it.")] = False,
+    live: Annotated[bool, typer.Option("--watch", help="Look on while the run goes on; Ctrl-C ends it.")] = False,
 ) -> None:
     """Show where a run's time, tokens and memory went; while it runs, when it is over, and after a crash.
 
     Example: hf-efficient report outputs/quickstart-qlora
     """
+    if live:
+        if as_json:
+            raise typer.BadParameter("--watch and --json do not go together.")
+        from hf_efficient.cli.watch import watch
+
+        watch(run_dir)
+        return
     from hf_efficient.account.files import to_json
     from hf_efficient.account.load import load_run
 
