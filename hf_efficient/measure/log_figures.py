@@ -7,16 +7,18 @@ from hf_efficient.estimate.utilization import utilization
 from hf_efficient.measure.live import LiveRun, Outlook
 from hf_efficient.measure.running import StepSums
 
-__all__ = ["PREFIX", "log_figures"]
+__all__ = ["PREFIX", "WHOLE_PREFIX", "log_figures"]
 
 PREFIX = "efficiency/"
+WHOLE_PREFIX = f"{PREFIX}run/"
+"""Of the closing summary, so that its sums are no last point of a curve."""
 
 
-def log_figures(window: StepSums, live: LiveRun, outlook: Outlook | None) -> dict[str, float]:
+def log_figures(window: StepSums, live: LiveRun, outlook: Outlook | None, prefix: str = PREFIX) -> dict[str, float]:
     """The figures of some steps and of the run so far, by the key that they are logged under.
 
     ==================================== ===== ========= =======================================================
-    key, after ``efficiency/``           unit  over      what
+    key, after the prefix                unit  over      what
     ==================================== ===== ========= =======================================================
     step_seconds_p50, step_seconds_p95   s     window    an optimizer step, without its evaluation and saving
     non_padding_tokens_per_second        1/s   window    tokens that are no padding, over the same time; of all
@@ -33,13 +35,15 @@ def log_figures(window: StepSums, live: LiveRun, outlook: Outlook | None) -> dic
     forecast_cost_usd                    USD   whole run cost_usd when the training is over
     ==================================== ===== ========= =======================================================
 
-    ``window``: the steps since the log before, or of the whole ``train()`` call in its closing summary. ``run``: with
-    the processes that a resumed run had before. A key whose figure is not known is left out.
+    ``window``: the steps since the log before. ``run``: with the processes that a resumed run had before. A key whose
+    figure is not known is left out. The closing summary has the same, ``efficiency/run/...``, over the steps of the
+    whole ``train()`` call.
 
     Args:
         window: the steps.
         live: the run.
         outlook: its end; None where it cannot be told, or is reached.
+        prefix: of the keys.
     """
     spent, seconds = live.spent(), window.training_seconds
     ordered = sorted(window.step_seconds)
@@ -61,7 +65,7 @@ def log_figures(window: StepSums, live: LiveRun, outlook: Outlook | None) -> dic
     if outlook is not None:
         figures["forecast_wall_seconds"] = outlook.total.wall_seconds
         figures["forecast_cost_usd"] = outlook.total.usd
-    return {PREFIX + name: float(value) for name, value in figures.items() if value is not None}
+    return {prefix + name: float(value) for name, value in figures.items() if value is not None}
 
 
 def _ratio(part: float | None, whole: float, times: int = 1) -> float | None:

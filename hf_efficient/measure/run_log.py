@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from hf_efficient.measure.log_figures import log_figures
+from hf_efficient.measure.log_figures import WHOLE_PREFIX, log_figures
 from hf_efficient.measure.recorder import StepRecorder
 
 __all__ = ["RunLog"]
@@ -51,7 +51,7 @@ class RunLog:
             return {}
         try:
             if whole:
-                return log_figures(live.figures.whole(), live, None)
+                return log_figures(live.figures.whole(), live, None, WHOLE_PREFIX)
             return log_figures(live.figures.take_window(self._recorder.under_way()), live, live.outlook(step))
         except Exception:
             self._faulty = True
