@@ -10,10 +10,12 @@ from transformers import Trainer, TrainerCallback
 
 from hf_efficient import EfficientTrainer
 from hf_efficient.account.files import read_account
-from hf_efficient.callbacks import BudgetCallback
+from hf_efficient.callbacks import AccountCallback, BudgetCallback
 from hf_efficient.errors import SetupError
 from hf_efficient.measure import process_timeline as timelines
+from hf_efficient.measure.earlier import read_earlier
 from hf_efficient.measure.process_start import ProcessStart
+from hf_efficient.measure.stream import read_steps
 from hf_efficient.measure.timeline import Timeline
 from hf_efficient.records import BudgetAccount
 
@@ -301,3 +303,41 @@ def test_a_fault_of_the_watch_is_told_once_and_training_goes_on(tiny_dir, tmp_pa
     assert [record.message for record in caplog.records if "budget" in record.message] == [
         "The budget is no longer watched, because of a fault."
     ]
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_beside_an_account_callback_a_training_is_recorded_once(tiny_dir, tmp_path, hand, first):
+    mine = BudgetCallback(hours=1, tell=pytest.fail)
+    both = [AccountCallback(), mine] if first else [mine, AccountCallback()]
+    passing = Passing(hand)
+    settings = {"max_steps": 4, "eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
+    for _ in range(2):  # the second training of the same folder is another segment
+        causal_trainer(
+            saving(Trainer, hand), tiny_dir, tmp_path, eval_rows=4, callbacks=[passing, *both], **settings
+        ).train()
+    steps = [(one.segment, one.step) for one in read_steps(tmp_path / "efficiency/steps.jsonl")]
+    assert steps == [(segment, number) for segment in (0, 1) for number in (1, 2, 3, 4)]
+    found = read_account(tmp_path / "efficiency/run.json")
+    assert [(one.step, one.seconds) for one in found.evaluations] == [(2, 30.0), (4, 30.0)] * 2
+    assert found.money.budget == BudgetAccount(None, 1.0, None, None, None)
+    assert found.time.phase_seconds["checkpointing"] == 4 * SAVE
+    assert read_earlier(tmp_path / "efficiency").save_seconds == 4 * SAVE
+
+
+def test_under_the_mixin_a_callback_of_ones_own_counts_the_same(tiny_dir, tmp_path, hand):
+    mine = BudgetCallback(hours=228 / 3600, tell=lambda text: None)
+    trainer = causal_trainer(
+        saving(EfficientTrainer, hand),
+        tiny_dir,
+        tmp_path,
+        eval_rows=4,
+        callbacks=[Passing(hand), mine],
+        max_steps=12,
+        eval_strategy="steps",
+        eval_steps=5,
+        save_strategy="steps",
+        save_steps=5,
+    )
+    trainer.train()
+    assert trainer.state.global_step == 8
+    assert len(list(read_steps(tmp_path / "efficiency/steps.jsonl"))) == 8
