@@ -12,7 +12,6 @@ __all__ = ["BudgetWatch", "Look", "Passing"]
 
 _SETTLED_STEPS = 5
 _CLEARLY_WORSE = 1.2
-_FRESH_SECONDS = 1.0
 _EXCHANGE_SECONDS = 10.0
 _MOST_STEPS = 1000
 
@@ -57,8 +56,6 @@ class BudgetWatch:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._warned_seconds: float | None = None
-        self._paced_seconds = float("-inf")
-        self._pace = Pace()
 
     def look(self, live: LiveRun, step: int, *, evaluates: bool, saves: bool) -> Look:
         """After an optimizer step, before the evaluation and the save that belong to it.
@@ -73,21 +70,19 @@ class BudgetWatch:
         """
         spent = live.spent()
         first = clearance(self._limits, spent, live.price_usd_per_hour, live.watts())
-        if spent.wall_seconds - self._paced_seconds >= _FRESH_SECONDS:
-            self._pace, self._paced_seconds = live.figures.pace(), spent.wall_seconds
         if first is None:
             return Look(None, None, step + 1)
-        pace = self._pace
+        pace = live.pace()
         due = evaluates * (pace.evaluation_seconds or 0.0) + saves * (pace.save_seconds or 0.0)
         room = first.seconds - due - (pace.step_seconds or 0.0) - (pace.save_seconds or 0.0)
         if room < 0:
             return Look(first.limit, None, step + 1)
-        return Look(None, self._passing(live, first, step, due), step + _steps_until_next(room, pace))
+        return Look(None, self._passing(live, first, pace, step, due), step + _steps_until_next(room, pace))
 
-    def _passing(self, live: LiveRun, first: Clearance, step: int, due_seconds: float) -> Passing | None:
+    def _passing(self, live: LiveRun, first: Clearance, pace: Pace, step: int, due_seconds: float) -> Passing | None:
         if live.schedule is None or live.figures.steps < _SETTLED_STEPS:
             return None
-        rest = forecast(live.schedule, step, self._pace)
+        rest = forecast(live.schedule, step, pace)
         if rest is None or rest.seconds + due_seconds <= first.seconds:
             return None
         spent, left = live.spent(), rest.seconds + due_seconds
@@ -95,7 +90,7 @@ class BudgetWatch:
             return None
         self._warned_seconds = spent.wall_seconds + left
         used, limit = spent.of(first.limit) or 0.0, self._limits.given()[first.limit]
-        fits = most_steps_within(first.seconds - due_seconds, live.schedule, step, self._pace)
+        fits = most_steps_within(first.seconds - due_seconds, live.schedule, step, pace)
         return Passing(
             first.limit,
             total=used + (limit - used) * left / first.seconds,

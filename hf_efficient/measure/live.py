@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 from hf_efficient.estimate.budget import Spent
 from hf_efficient.estimate.cost import cost_usd
 from hf_efficient.estimate.energy import JOULES_PER_KWH
-from hf_efficient.estimate.forecast import Schedule, forecast
+from hf_efficient.estimate.forecast import Pace, Schedule, forecast
 from hf_efficient.measure.running import RunningFigures
 
 if TYPE_CHECKING:
     from hf_efficient.measure.timeline import Timeline
 
 __all__ = ["LiveRun", "Outlook"]
+
+_FRESH_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,8 @@ class LiveRun:
         self.schedule: Schedule | None = None
         self.world_size = 1
         self._timeline = timeline
+        self._step_seconds: float | None = None
+        self._paced_seconds = float("-inf")
         self._opened_seconds, self._opened_joules = timeline.lived_seconds(), self._joules()
 
     @property
@@ -72,12 +76,20 @@ class LiveRun:
         """What is to come after this step; None while that cannot be told."""
         if self.schedule is None:
             return None
-        rest = forecast(self.schedule, step, self.figures.pace())
+        now = self.spent()
+        rest = forecast(self.schedule, step, self.pace())
         if rest is None:
             return None
-        now, watts = self.spent(), self.watts()
+        watts = self.watts()
         joules = None if now.kwh is None or watts is None else now.kwh * JOULES_PER_KWH + watts * rest.seconds
         return Outlook(rest.seconds, self._spent(now.wall_seconds + rest.seconds, joules), rest.lower_bound)
+
+    def pace(self) -> Pace:
+        """How long things take; the time of a step is looked at once a second."""
+        now = self._timeline.now_seconds()
+        if now - self._paced_seconds >= _FRESH_SECONDS or self._step_seconds is None:
+            self._step_seconds, self._paced_seconds = self.figures.step_seconds(), now
+        return Pace(self._step_seconds, self.figures.evaluations.mean_seconds, self.figures.saves.mean_seconds)
 
     def watts(self) -> float | None:
         """Mean power since ``train()`` was called; None without a meter."""

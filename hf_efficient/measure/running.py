@@ -7,14 +7,17 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hf_efficient.estimate.forecast import RECENT_STEPS, Pace, recent_step_seconds
+from hf_efficient.estimate.forecast import RECENT_STEPS, recent_step_seconds
 from hf_efficient.estimate.percentiles import warm_up_count
 from hf_efficient.measure.earlier import Earlier
 from hf_efficient.records import StepRecord
 
 __all__ = ["Durations", "Rates", "RunningFigures", "StepSums"]
 
-_COUNTS = 5
+# The places of a list of sums; behind the counts stands, for each, of how many steps it is not known.
+_STEPS, _WALL, _TRAINING, _DATA_WAIT, _UNATTRIBUTED, _COUNTS = range(6)
+_KINDS = 5
+_NOTHING = [0] * (_COUNTS + 2 * _KINDS)
 
 
 @dataclass(frozen=True)
@@ -76,39 +79,6 @@ class Durations:
         return self.seconds / self.count if self.count else None
 
 
-class _Sums:
-    """Running sums, and for every count of how many steps it is unknown: two readings are subtracted for a window."""
-
-    __slots__ = ("counts", "data_wait", "steps", "training", "unattributed", "unknown", "wall")
-
-    def __init__(self) -> None:
-        self.steps = 0
-        self.wall = self.training = self.data_wait = self.unattributed = 0.0
-        self.counts = [0] * _COUNTS
-        self.unknown = [0] * _COUNTS
-
-    def copy(self) -> _Sums:
-        other = _Sums()
-        for name in ("steps", "wall", "training", "data_wait", "unattributed"):
-            setattr(other, name, getattr(self, name))
-        other.counts, other.unknown = list(self.counts), list(self.unknown)
-        return other
-
-    def add(self, record: StepRecord, training_seconds: float) -> None:
-        phases, tokens, work = record.phase_seconds, record.tokens, record.work
-        self.steps += 1
-        self.wall += record.wall_seconds
-        self.training += training_seconds
-        self.data_wait += phases.get("data_wait", 0.0)
-        self.unattributed += record.wall_seconds - sum(phases.values())
-        flops = (None, None) if work is None else (work.model_flops, work.hardware_flops)
-        for index, more in enumerate((tokens.processed, tokens.non_padding, tokens.loss_bearing, *flops)):
-            if more is None:
-                self.unknown[index] += 1
-            else:
-                self.counts[index] += more
-
-
 class RunningFigures:
     """Fed by the step recorder where it writes its records; arithmetic of the host, on one thread.
 
@@ -121,7 +91,8 @@ class RunningFigures:
         self.earlier = earlier or Earlier()
         self.evaluations = Durations(self.earlier.evaluations, self.earlier.evaluation_seconds)
         self.saves = Durations(self.earlier.saves, self.earlier.save_seconds)
-        self._sums, self._mark = _Sums(), _Sums()
+        self._sums: list[float] = list(_NOTHING)
+        self._mark: list[float] = list(_NOTHING)
         self._step_seconds = array("d")
         self._recent: deque[tuple[float, int | None, int | None]] = deque(maxlen=RECENT_STEPS)
         self._peak: int | None = None
@@ -130,12 +101,12 @@ class RunningFigures:
     @property
     def steps(self) -> int:
         """Steps that have been recorded in this call."""
-        return self._sums.steps
+        return int(self._sums[_STEPS])
 
     def add(self, record: StepRecord) -> None:
         """One more step."""
         seconds = _training_seconds(record)
-        self._sums.add(record, seconds)
+        _add(self._sums, record, seconds)
         self._step_seconds.append(seconds)
         flops = None if record.work is None else record.work.model_flops
         self._recent.append((seconds, record.tokens.non_padding, flops))
@@ -145,7 +116,7 @@ class RunningFigures:
 
     def whole(self) -> StepSums:
         """The steps of the call that have been recorded."""
-        return _between(_Sums(), self._sums, self._step_seconds, self._peak)
+        return _between(_NOTHING, self._sums, self._step_seconds, self._peak)
 
     def take_window(self, under_way: StepRecord | None) -> StepSums:
         """The steps since this method was called last, or since the start; windows tile the call.
@@ -155,22 +126,21 @@ class RunningFigures:
                 that step, the log itself for instance, goes to the next window.
         """
         now = self._sums
-        times = self._step_seconds[self._mark.steps :]
+        times = self._step_seconds[int(self._mark[_STEPS]) :]
         peak = self._peak_since_mark
         if under_way is not None:
-            now = now.copy()
-            now.add(under_way, _training_seconds(under_way))
-            times.append(_training_seconds(under_way))
+            now, seconds = list(now), _training_seconds(under_way)
+            _add(now, under_way, seconds)
+            times.append(seconds)
             if under_way.memory is not None:
                 peak = max(peak or 0, under_way.memory.peak_allocated_bytes)
         window = _between(self._mark, now, times, peak)
-        self._mark, self._peak_since_mark = now.copy(), None
+        self._mark, self._peak_since_mark = list(now), None
         return window
 
-    def pace(self) -> Pace:
-        """How long a step takes (of the last ones, without those of the warm-up), an evaluation, a save."""
-        times = [seconds for seconds, _, _ in self._steady()]
-        return Pace(recent_step_seconds(times), self.evaluations.mean_seconds, self.saves.mean_seconds)
+    def step_seconds(self) -> float | None:
+        """How long a step takes: of the last ones, without those of the warm-up; None before the first."""
+        return recent_step_seconds([seconds for seconds, _, _ in self._steady()])
 
     def rates(self) -> Rates:
         """What the last steps did per second."""
@@ -197,17 +167,32 @@ def _training_seconds(record: StepRecord) -> float:
     return record.wall_seconds - phases.get("evaluation", 0.0) - phases.get("checkpointing", 0.0)
 
 
-def _between(before: _Sums, now: _Sums, times: Sequence[float], peak: int | None) -> StepSums:
+def _add(sums: list[float], record: StepRecord, training_seconds: float) -> None:
+    phases, tokens, work = record.phase_seconds, record.tokens, record.work
+    sums[_STEPS] += 1
+    sums[_WALL] += record.wall_seconds
+    sums[_TRAINING] += training_seconds
+    sums[_DATA_WAIT] += phases.get("data_wait", 0.0)
+    sums[_UNATTRIBUTED] += record.wall_seconds - sum(phases.values())
+    flops = (None, None) if work is None else (work.model_flops, work.hardware_flops)
+    for place, more in enumerate((tokens.processed, tokens.non_padding, tokens.loss_bearing, *flops), start=_COUNTS):
+        if more is None:
+            sums[place + _KINDS] += 1
+        else:
+            sums[place] += more
+
+
+def _between(before: Sequence[float], now: Sequence[float], times: Sequence[float], peak: int | None) -> StepSums:
+    sums = [later - earlier for later, earlier in zip(now, before, strict=True)]
     processed, non_padding, loss_bearing, model_flops, hardware_flops = (
-        None if now.unknown[index] > before.unknown[index] else now.counts[index] - before.counts[index]
-        for index in range(_COUNTS)
+        None if sums[place + _KINDS] else int(sums[place]) for place in range(_COUNTS, _COUNTS + _KINDS)
     )
     return StepSums(
-        steps=now.steps - before.steps,
-        wall_seconds=now.wall - before.wall,
-        training_seconds=now.training - before.training,
-        data_wait_seconds=now.data_wait - before.data_wait,
-        unattributed_seconds=now.unattributed - before.unattributed,
+        steps=int(sums[_STEPS]),
+        wall_seconds=sums[_WALL],
+        training_seconds=sums[_TRAINING],
+        data_wait_seconds=sums[_DATA_WAIT],
+        unattributed_seconds=sums[_UNATTRIBUTED],
         processed=processed,
         non_padding=non_padding,
         loss_bearing=loss_bearing,

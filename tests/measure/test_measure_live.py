@@ -6,7 +6,7 @@ import pytest
 from hand_clock import Hand, timeline_of
 
 from hf_efficient.estimate.budget import Spent
-from hf_efficient.estimate.forecast import Schedule
+from hf_efficient.estimate.forecast import Pace, Schedule
 from hf_efficient.measure.earlier import Earlier
 from hf_efficient.measure.live import LiveRun, Outlook
 from hf_efficient.measure.log_figures import log_figures
@@ -63,6 +63,18 @@ def test_the_outlook(timeline, clock):
     assert live.outlook(4) == Outlook(12.0, Spent(120.0, pytest.approx(1.2), pytest.approx(0.012 / 3.6)), True)
     live.figures.evaluations.add(0, 30.0)
     assert live.outlook(4) == Outlook(72.0, Spent(180.0, pytest.approx(1.8), pytest.approx(0.018 / 3.6)), False)
+
+
+def test_the_time_of_a_step_is_looked_at_once_a_second(timeline, clock):
+    live = LiveRun(timeline, RunningFigures())
+    live.figures.add(step(1, 2.0))
+    assert live.pace().step_seconds == 2.0
+    live.figures.add(step(2, 4.0))
+    clock.wait(0.9)
+    live.figures.saves.add(2, 5.0)
+    assert live.pace() == Pace(2.0, None, 5.0)
+    clock.wait(0.1)
+    assert live.pace() == Pace(4.0, None, 5.0)  # one of two is warm-up
 
 
 def test_the_figures_of_a_log(timeline, clock):

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.estimate.forecast import Pace
 from hf_efficient.measure.earlier import Earlier
 from hf_efficient.measure.running import Rates, RunningFigures
 from hf_efficient.records import StepMemory, StepRecord, StepWork, TokenCounts
@@ -74,14 +73,14 @@ def test_an_empty_window():
 
 def test_the_pace_is_that_of_the_last_steps_without_the_warm_up():
     figures = RunningFigures()
-    assert figures.pace() == Pace(None, None, None)
+    assert figures.step_seconds() is None
     for number, wall in enumerate([50.0, 40.0, 30.0, 2.0, 2.0, 4.0, 4.0], start=1):
         figures.add(step(number, wall, tokens=(10, number, 4), flops=10))
-    assert figures.pace() == Pace(3.0, None, None)
+    assert figures.step_seconds() == 3.0
     assert figures.rates() == Rates(3.0, (4 + 5 + 6 + 7) / 12.0, 40 / 12.0)
     for number in range(8, 108):
         figures.add(step(number, 1.0))
-    assert figures.pace().step_seconds == 1.0  # the last hundred
+    assert figures.step_seconds() == 1.0  # the last hundred
     assert figures.rates() == Rates(1.0, 8.0, None)
 
 
@@ -91,14 +90,14 @@ def test_evaluations_and_saves_by_their_step():
     figures.evaluations.add(10, 10.0)  # its second data set
     figures.evaluations.add(20, 40.0)
     figures.saves.add(20, 3.0)
-    assert figures.pace() == Pace(None, 35.0, 3.0)
+    assert (figures.evaluations.mean_seconds, figures.saves.mean_seconds) == (35.0, 3.0)
 
 
 def test_what_earlier_processes_did_is_known_from_the_start():
     figures = RunningFigures(Earlier(100.0, evaluations=2, evaluation_seconds=50.0, saves=1, save_seconds=4.0))
-    assert figures.pace() == Pace(None, 25.0, 4.0)
+    assert (figures.evaluations.mean_seconds, figures.saves.mean_seconds) == (25.0, 4.0)
     figures.evaluations.add(30, 40.0)
-    assert figures.pace().evaluation_seconds == 30.0
+    assert figures.evaluations.mean_seconds == 30.0
 
 
 def test_rates_of_nothing():
@@ -106,4 +105,4 @@ def test_rates_of_nothing():
     figures = RunningFigures()
     figures.add(step(1, 0.0))
     assert figures.rates().step_seconds is None
-    assert figures.pace().step_seconds == pytest.approx(0.0)
+    assert figures.step_seconds() == pytest.approx(0.0)
