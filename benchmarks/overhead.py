@@ -44,7 +44,7 @@ def main() -> None:
         console.print(f"[yellow]This machine is busy (load average {load:.1f}): the intervals will be wide.[/]")
     cases = [_measure(CASES[name], options) for name in options.only or ("tiny", "smollm2")]
     if options.json is not None:
-        figures = {"load_average_at_start": load, "cases": cases}
+        figures = {"load_average_at_start": load, "load_average_at_end": load_average(), "cases": cases}
         write_result(options.json, "overhead", started, figures, packages=["traceml-ai"])
 
 

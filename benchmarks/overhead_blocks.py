@@ -106,7 +106,8 @@ def prepared_model(case: Case) -> Any:
     """The model of a case, and this process made ready for its blocks."""
     if case.threads is not None:
         torch.set_num_threads(case.threads)
-    model = case.build()
+    with _silence():
+        model = case.build()
     gc.collect()
     gc.freeze()  # or every collection between blocks walks all that the libraries hold
     return model

@@ -43,9 +43,9 @@ class Comparison:
     added_outside_seconds: Spread
 
     @property
-    def differs(self) -> bool:
-        """Whether equality lies outside the spread of the step time."""
-        return not self.added_us.holds(0.0)
+    def differs(self) -> bool | None:
+        """Whether equality lies outside the spread of the step time; None where the pairs are too few to tell."""
+        return not self.added_us.holds(0.0) if self.added_us.tells else None
 
 
 def compare(blocks: Blocks, arm: str, against: str) -> Comparison:

@@ -20,6 +20,7 @@ _NAMES = {
     "launcher": "the same without TraceML (--disable-traceml)",
     "traceml": "traceml run",
 }
+_DIFFERS = {True: "", False: "no difference", None: "too few rounds to tell"}
 
 
 def comparison_tables(title: str, comparisons: Sequence[Comparison]) -> RenderableType:
@@ -34,7 +35,7 @@ def _table(one: Comparison) -> RenderableType:
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     for justify in ("left", "right", "left", "left"):
         table.add_column(justify=justify, no_wrap=True)
-    table.add_row("  step time", *told(one.added_us), "" if one.differs else "no difference")
+    table.add_row("  step time", *told(one.added_us), _DIFFERS[one.differs])
     table.add_row("  ratio", *_shown(one.ratio, lambda value: f"{value:.4f}", ""))
     table.add_row("  mean step", *told(one.added_mean_us))
     table.add_row("  CPU time", *told(one.added_cpu_us))

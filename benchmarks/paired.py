@@ -13,9 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Spread", "Verdict", "alternating_orders", "differences", "judge", "median_spread", "ratios"]
+__all__ = ["CONFIDENCE", "Spread", "Verdict", "alternating_orders", "differences", "judge", "median_spread", "ratios"]
 
 Verdict = Literal["met", "missed", "undecided"]
+
+CONFIDENCE = 0.95
+"""What an interval must hold the median with before anything is said of it; six pairs are the fewest that do."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,11 @@ class Spread:
     def holds(self, value: float) -> bool:
         """Whether the value lies in the interval; for the value of equality that is "no difference"."""
         return self.low <= value <= self.high
+
+    @property
+    def tells(self) -> bool:
+        """Whether there are enough pairs to say anything."""
+        return self.confidence >= CONFIDENCE
 
 
 def alternating_orders(names: Sequence[str], rounds: int) -> list[tuple[str, ...]]:
@@ -72,7 +80,7 @@ def differences(measured: Sequence[float], base: Sequence[float]) -> list[float]
     return [one - other for one, other in zip(measured, base, strict=True)]
 
 
-def median_spread(values: Sequence[float], confidence: float = 0.95) -> Spread:
+def median_spread(values: Sequence[float], confidence: float = CONFIDENCE) -> Spread:
     """The median, and the narrowest symmetric pair of order statistics that holds it with at least this confidence.
 
     Between the ``k``-th smallest and the ``k``-th largest of ``n`` independent values lies the true median, whatever
@@ -105,7 +113,10 @@ def _coverage(n: int, k: int) -> float:
 
 
 def judge(spread: Spread, most: float) -> Verdict:
-    """Whether a median is at most ``most``: the interval lies below, above, or on both sides of it."""
-    if spread.high <= most:
-        return "met"
-    return "missed" if spread.low > most else "undecided"
+    """Whether a median is at most ``most``: the interval lies below, above, or on both sides of it.
+
+    With too few pairs for an interval of 95% it is undecided.
+    """
+    if not spread.tells or spread.low <= most < spread.high:
+        return "undecided"
+    return "met" if spread.high <= most else "missed"

@@ -20,6 +20,7 @@ def blocks(arm, wall_us, background=0.0):
 
 
 PLAIN = [1000.0, 2000.0, 4000.0]
+SIX = [1000.0, 1100.0, 1200.0, 1300.0, 1400.0, 1500.0]
 
 
 def test_rounds_are_paired_before_the_median_is_taken():
@@ -33,12 +34,17 @@ def test_rounds_are_paired_before_the_median_is_taken():
     assert found.added_cpu_us.median == 200.0
     assert found.added_background_cpu_us.median == 0.0
     assert found.added_outside_seconds.median == pytest.approx(0.1)
-    assert found.differs
+    assert found.differs is None  # three rounds
 
 
 def test_no_difference_where_zero_lies_inside_the_spread():
-    held = {"plain": blocks("plain", PLAIN), "again": blocks("again", [1001.0, 1999.0, 4000.0])}
-    assert not compare(held, "again", "plain").differs
+    held = {
+        "plain": blocks("plain", SIX),
+        "again": blocks("again", [*(one + 5 for one in SIX[:5]), 1499.0]),
+        "efficient": blocks("efficient", [one + 5 for one in SIX]),
+    }
+    assert compare(held, "again", "plain").differs is False
+    assert compare(held, "efficient", "plain").differs is True
 
 
 def test_background_that_one_block_could_not_tell_is_not_told():
@@ -47,11 +53,13 @@ def test_background_that_one_block_could_not_tell_is_not_told():
 
 
 def test_a_target_looks_at_its_own_measure():
-    held = {"plain": blocks("plain", PLAIN), "efficient": blocks("efficient", [1100.0, 2090.0, 4140.0])}
-    found = compare(held, "efficient", "plain")
-    assert verdict(found, Target("added_us", 140.0)) == "met"
-    assert verdict(found, Target("added_us", 139.0)) == "undecided"
-    assert verdict(found, Target("ratio", 1.03)) == "missed"  # the least ratio is 1.035
+    added = [10.0, 20.0, 30.0, 40.0, 50.0, 60.0]
+    slower = [one + more for one, more in zip(SIX, added, strict=True)]
+    found = compare({"plain": blocks("plain", SIX), "efficient": blocks("efficient", slower)}, "efficient", "plain")
+    assert verdict(found, Target("added_us", 60.0)) == "met"
+    assert verdict(found, Target("added_us", 59.0)) == "undecided"
+    assert verdict(found, Target("ratio", 1.05)) == "met"  # from 10 / 1000 to 60 / 1500
+    assert verdict(found, Target("ratio", 1.009)) == "missed"
 
 
 def test_columns_hold_every_block_in_the_order_of_the_rounds():

@@ -67,6 +67,13 @@ def test_what_lies_inside_the_spread_is_no_difference():
     assert not Spread(1.004, 1.001, 1.011, 0.96, 9).holds(1.0)
 
 
+def test_too_few_pairs_decide_nothing():
+    spread = median_spread([0.5, 0.6, 0.7, 0.8, 0.9])  # 1 - 2 / 32
+    assert spread.confidence == 0.9375
+    assert not spread.tells
+    assert judge(spread, 1.0) == "undecided"
+
+
 @pytest.mark.parametrize(
     ("low", "high", "verdict"), [(0.9, 1.01, "met"), (0.9, 1.02, "undecided"), (1.011, 1.02, "missed")]
 )
