@@ -30,6 +30,8 @@ class ProcessSpans:
         error: what ended it.
         alive: the sign of life that a process left that ended without a word.
         memory: peaks.
+        facts: what the process said of itself, by topic (``work``, ``price``, ``grid``, ``memory``, ...).
+        notes: other lines, by kind, in the order written (``evaluation``, ``answers``, ``budget``).
     """
 
     process: int
@@ -44,9 +46,11 @@ class ProcessSpans:
     error: str | None = None
     alive: dict[str, Any] | None = None
     memory: dict[str, int] = field(default_factory=dict)
+    facts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    notes: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
     def add(self, line: dict[str, Any]) -> None:
-        """Take in one line; kinds that are not known are left out.
+        """Take in one line.
 
         Raises:
             KeyError, TypeError, ValueError, AttributeError: it does not hold what its kind does.
@@ -71,6 +75,11 @@ class ProcessSpans:
             self.alive = line
             self._until(line["at_seconds"])
             self._memory(line["memory"])
+        elif kind == "facts":
+            for topic, facts in line["facts"].items():
+                self.facts.setdefault(topic, {}).update(facts)
+        else:
+            self.notes.setdefault(kind, []).append(line)
 
     def _until(self, seconds: float) -> None:
         self.last_at_seconds = max(self.last_at_seconds, seconds)

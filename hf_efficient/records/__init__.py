@@ -2,15 +2,23 @@
 
 from hf_efficient.records.account import (
     ACCOUNT_SCHEMA_VERSION,
+    BudgetAccount,
+    EnergyAccount,
+    EnergyPart,
+    Evaluation,
     MemoryAccount,
+    MemoryCategory,
+    MoneyAccount,
     NotMeasured,
     ProcessAccount,
     RankAccount,
     RecordedBy,
     RunAccount,
+    SequenceAccount,
     StepTimes,
     TimeAccount,
     TokenAccount,
+    WorkAccount,
 )
 from hf_efficient.records.phases import (
     CLOSING_PHASES,
@@ -25,7 +33,7 @@ from hf_efficient.records.phases import (
     StartupPhase,
     StepPhase,
 )
-from hf_efficient.records.steps import StepRecord, TokenCounts
+from hf_efficient.records.steps import SequenceCounts, StepMemory, StepRecord, StepWork, TokenCounts
 
 __all__ = [
     "ACCOUNT_SCHEMA_VERSION",
@@ -35,20 +43,31 @@ __all__ = [
     "SCHEMA_VERSION",
     "STARTUP_PHASES",
     "STEP_PHASES",
+    "BudgetAccount",
     "ClosingPhase",
     "CoarsePhase",
+    "EnergyAccount",
+    "EnergyPart",
+    "Evaluation",
     "MemoryAccount",
+    "MemoryCategory",
+    "MoneyAccount",
     "NotMeasured",
     "PhaseName",
     "ProcessAccount",
     "RankAccount",
     "RecordedBy",
     "RunAccount",
+    "SequenceAccount",
+    "SequenceCounts",
     "StartupPhase",
+    "StepMemory",
     "StepPhase",
     "StepRecord",
     "StepTimes",
+    "StepWork",
     "TimeAccount",
     "TokenAccount",
     "TokenCounts",
+    "WorkAccount",
 ]

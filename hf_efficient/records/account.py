@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 __all__ = [
     "ACCOUNT_SCHEMA_VERSION",
+    "BudgetAccount",
+    "EnergyAccount",
+    "EnergyPart",
+    "Evaluation",
     "MemoryAccount",
+    "MemoryCategory",
+    "MoneyAccount",
     "NotMeasured",
     "ProcessAccount",
     "RankAccount",
     "RecordedBy",
     "RunAccount",
+    "SequenceAccount",
     "StepTimes",
     "TimeAccount",
     "TokenAccount",
+    "WorkAccount",
 ]
 
 RecordedBy = Literal["recipe", "trainer", "callback", "unknown"]
-ACCOUNT_SCHEMA_VERSION = 1
+ACCOUNT_SCHEMA_VERSION = 2
 """Version of ``run.json``; grows when a key changes its meaning or goes."""
 
 
@@ -79,6 +87,7 @@ class TimeAccount:
     Attributes:
         wall_seconds: sum of the processes' walls; what lay between them belongs to nobody.
         phase_seconds: exclusive seconds per phase.
+        device_seconds: seconds on the device per phase, by device events, with ``exposed_wait``; None without them.
         unattributed_seconds: what no phase claimed.
         training_seconds: wall time of the optimizer steps without evaluation and checkpointing: with data wait, logging
             and what is unattributed inside the loop. The denominator of every throughput.
@@ -92,6 +101,7 @@ class TimeAccount:
     training_seconds: float
     time_to_first_step_seconds: float | None
     processes: list[ProcessAccount]
+    device_seconds: dict[str, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -140,6 +150,78 @@ class TokenAccount:
 
 
 @dataclass(frozen=True)
+class SequenceAccount:
+    """The sequences of all ranks; None where a step of any rank does not know them.
+
+    Attributes:
+        rows: rows of the batches; a padding-free batch is one row.
+        samples: documents: examples, or pieces of one that packing has cut.
+        mean_tokens: non-padding tokens per document.
+        shortest_tokens, longest_tokens: of a document.
+        length_buckets: documents by length: upper bound of a bucket in tokens, as text, to how many are in it.
+        samples_per_second: ``samples`` / the largest ``training_seconds`` of any rank.
+        fill_rate: share of the packs' positions that hold tokens, over the data set as it was packed; None without
+            packing.
+    """
+
+    rows: int | None = None
+    samples: int | None = None
+    mean_tokens: float | None = None
+    shortest_tokens: int | None = None
+    longest_tokens: int | None = None
+    length_buckets: dict[str, int] = field(default_factory=dict)
+    samples_per_second: float | None = None
+    fill_rate: float | None = None
+
+
+@dataclass(frozen=True)
+class WorkAccount:
+    """FLOPs of the training steps of all ranks (evaluations apart), against what the devices could have done.
+
+    Attributes:
+        model_flops: what the mathematics needs; None where it cannot be counted.
+        hardware_flops: what was computed: padding, masked pairs and recompute included.
+        mfu: ``model_flops`` / (the largest ``training_seconds`` of any rank * accelerators * peak).
+        hfu: the same of ``hardware_flops``.
+        peak_flops_per_second: of one accelerator, dense, in the dtype of the matrix products.
+        peak_source: where that figure comes from.
+        peak_estimated: whether it was measured here rather than stated by the vendor.
+        accelerators: one per rank.
+        dtype: of the matrix products.
+        reason: why a figure is unknown.
+    """
+
+    model_flops: int | None = None
+    hardware_flops: int | None = None
+    mfu: float | None = None
+    hfu: float | None = None
+    peak_flops_per_second: float | None = None
+    peak_source: str | None = None
+    peak_estimated: bool = False
+    accelerators: int = 1
+    dtype: str | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class MemoryCategory:
+    """Bytes of one kind of tensor on the device that trains (the host's memory on a CPU), on rank 0.
+
+    Attributes:
+        name: ``weights``, ``adapter``, ``gradients``, ``optimizer_state``, ``activations``, ``logits``, ``rest``.
+        bytes: of the storages, each counted once.
+        how: ``exact``: the tensors were counted; ``measured``: counted in one forward, see ``note``; ``derived``: what
+            is left of a measured peak.
+        note: when, and on what.
+    """
+
+    name: str
+    bytes: int
+    how: Literal["exact", "measured", "derived"]
+    note: str = ""
+
+
+@dataclass(frozen=True)
 class MemoryAccount:
     """Peaks of rank 0 over all processes of the run.
 
@@ -148,12 +230,115 @@ class MemoryAccount:
         device_peak_allocated_bytes: tensors on the CUDA device, as torch's allocator counts them.
         device_peak_reserved_bytes: what the allocator held of the device.
         device_allocation_retries: times that it had to free its cache to allocate.
+        phase_peak_allocated_bytes: the device's peak within each phase; None without a CUDA device.
+        categories: what the memory was used for; empty where it was not looked at.
     """
 
     peak_rss_bytes: int | None
     device_peak_allocated_bytes: int | None
     device_peak_reserved_bytes: int | None
     device_allocation_retries: int | None
+    phase_peak_allocated_bytes: dict[str, int] | None = None
+    categories: list[MemoryCategory] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class EnergyPart:
+    """What one meter told.
+
+    Attributes:
+        name: ``GPU 0``, ``CPU package 0``, ``CPU``.
+        joules: energy over ``covered_seconds``.
+        source: ``nvml``, ``rapl``, or ``estimate``.
+        estimated: nothing was measured.
+        covered_seconds, missing_seconds: of the time between the first and the last reading.
+        note: how an estimate was made.
+    """
+
+    name: str
+    joules: float
+    source: Literal["nvml", "rapl", "estimate"]
+    estimated: bool
+    covered_seconds: float
+    missing_seconds: float
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class EnergyAccount:
+    """Energy of the run's machines, all of its processes.
+
+    Attributes:
+        joules: sum of the parts; None where there is no part.
+        estimated: whether any part is an estimate.
+        parts: meter by meter.
+        phase_joules: the energy by phase, shared out by the readings' times; None where that is not known.
+        co2e_grams: ``joules`` times the grid's intensity.
+        grid_grams_per_kwh, grid_source: that intensity, and where it comes from.
+    """
+
+    joules: float | None = None
+    estimated: bool = False
+    parts: list[EnergyPart] = field(default_factory=list)
+    phase_joules: dict[str, float] | None = None
+    co2e_grams: float | None = None
+    grid_grams_per_kwh: float | None = None
+    grid_source: str | None = None
+
+
+@dataclass(frozen=True)
+class BudgetAccount:
+    """The limits of a run.
+
+    Attributes:
+        usd, hours, kwh: the limits; None where there is none.
+        reached: in words, which limit ended the run; None where none did.
+        reached_at_step: after which step.
+    """
+
+    usd: float | None = None
+    hours: float | None = None
+    kwh: float | None = None
+    reached: str | None = None
+    reached_at_step: int | None = None
+
+
+@dataclass(frozen=True)
+class MoneyAccount:
+    """What the wall time of the run cost.
+
+    Attributes:
+        cost_usd: ``wall_seconds`` at the price; None where that is unknown.
+        usd_per_million_non_padding_tokens: of the whole cost.
+        phase_usd: by phase, ``unattributed`` included.
+        price_usd_per_hour: of everything that the run occupies.
+        price_source: where it comes from, with its date.
+        estimated: whether it is a list price rather than what the user says to pay.
+        budget: None where there is none.
+    """
+
+    cost_usd: float | None = None
+    usd_per_million_non_padding_tokens: float | None = None
+    phase_usd: dict[str, float] | None = None
+    price_usd_per_hour: float | None = None
+    price_source: str | None = None
+    estimated: bool = False
+    budget: BudgetAccount | None = None
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One evaluation.
+
+    Attributes:
+        step: optimizer steps done before it.
+        metrics: by name, without the prefix ``eval_``.
+        seconds: wall time.
+    """
+
+    step: int
+    metrics: dict[str, float]
+    seconds: float | None = None
 
 
 @dataclass(frozen=True)
@@ -188,5 +373,10 @@ class RunAccount:
     steps: StepTimes
     tokens: TokenAccount
     memory: MemoryAccount
+    sequences: SequenceAccount
+    work: WorkAccount
+    energy: EnergyAccount
+    money: MoneyAccount
+    evaluations: list[Evaluation]
     ranks: list[RankAccount]
     not_measured: list[NotMeasured]

@@ -1,15 +1,15 @@
-"""A record per optimizer step, and its tokens."""
+"""A record per optimizer step: its time, tokens, sequences, work and memory."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from hf_efficient.records.phases import SCHEMA_VERSION
 
-__all__ = ["StepRecord", "TokenCounts"]
+__all__ = ["SequenceCounts", "StepMemory", "StepRecord", "StepWork", "TokenCounts"]
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,55 @@ class TokenCounts:
     processed: int | None = None
     non_padding: int | None = None
     loss_bearing: int | None = None
+
+
+@dataclass(frozen=True)
+class SequenceCounts:
+    """The sequences that a step computed, summed over its micro-batches on one rank.
+
+    Attributes:
+        rows: rows of the batches; a padding-free batch is one row.
+        documents: sequences that attend to themselves alone; a row without packing holds one.
+        shortest, longest: tokens of a document, without padding.
+        length_buckets: documents by length: upper bound of a bucket in tokens, as text, to how many are in it (see
+            ``measure/lengths.py``).
+    """
+
+    rows: int
+    documents: int
+    shortest: int
+    longest: int
+    length_buckets: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class StepWork:
+    """FLOPs of a step on one rank (see ``estimate/flops.py``).
+
+    Attributes:
+        model_flops: what the mathematics needs.
+        hardware_flops: what is computed: padding, masked pairs and recompute included.
+    """
+
+    model_flops: int
+    hardware_flops: int
+
+
+@dataclass(frozen=True)
+class StepMemory:
+    """Memory of the CUDA device over a step on one rank, from the allocator's books on the host.
+
+    Attributes:
+        peak_allocated_bytes: tensors.
+        peak_reserved_bytes: what the allocator held of the device.
+        phase_peak_allocated_bytes: the peak of ``allocated`` within each phase.
+        allocation_retries: times since the start of the process that the allocator had to free its cache.
+    """
+
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    phase_peak_allocated_bytes: Mapping[str, int] = field(default_factory=dict)
+    allocation_retries: int = 0
 
 
 @dataclass(frozen=True)
@@ -47,8 +96,14 @@ class StepRecord:
             derived).
         micro_batches: batches fetched for the step.
         tokens: sums over the step's micro-batches on this rank.
-        loss: what the Trainer itself logged after this step (the mean since its last log); None where it did
-            not.
+        sequences: None where the batches do not tell.
+        work: None where the model's FLOPs or the sequences are not known.
+        memory: None without a CUDA device.
+        device_seconds: seconds on the device per phase, by device events; ``exposed_wait`` is the time that the device
+            had nothing of this step to do between the optimizer of the step before and the first forward. None without
+            a CUDA device.
+        loss, learning_rate, grad_norm: what the Trainer itself logged after this step (the loss is the mean since its
+            last log); None where it did not.
     """
 
     segment: int
@@ -60,7 +115,13 @@ class StepRecord:
     phase_seconds: Mapping[str, float]
     micro_batches: int
     tokens: TokenCounts = field(default_factory=TokenCounts)
+    sequences: SequenceCounts | None = None
+    work: StepWork | None = None
+    memory: StepMemory | None = None
+    device_seconds: Mapping[str, float] | None = None
     loss: float | None = None
+    learning_rate: float | None = None
+    grad_norm: float | None = None
     schema_version: int = SCHEMA_VERSION
 
     @property
@@ -69,9 +130,11 @@ class StepRecord:
         return round(self.wall_seconds - math.fsum(self.phase_seconds.values()), 9)
 
     def to_json(self) -> dict[str, Any]:
-        """The record as strict JSON holds it (a loss that is not finite becomes ``"nan"`` or ``"inf"``)."""
-        loss = self.loss if self.loss is None or math.isfinite(self.loss) else str(self.loss)
-        return {
+        """The record as strict JSON holds it (a loss that is not finite becomes ``"nan"`` or ``"inf"``).
+
+        What a step does not know of its sequences, work, memory or device is left out.
+        """
+        held: dict[str, Any] = {
             "schema_version": self.schema_version,
             "segment": self.segment,
             "rank": self.rank,
@@ -87,8 +150,18 @@ class StepRecord:
                 "non_padding": self.tokens.non_padding,
                 "loss_bearing": self.tokens.loss_bearing,
             },
-            "loss": loss,
+            "loss": _strict(self.loss),
         }
+        if self.learning_rate is not None:
+            held["learning_rate"] = _strict(self.learning_rate)
+        if self.grad_norm is not None:
+            held["grad_norm"] = _strict(self.grad_norm)
+        for name, part in (("sequences", self.sequences), ("work", self.work), ("memory", self.memory)):
+            if part is not None:
+                held[name] = vars(part)
+        if self.device_seconds is not None:
+            held["device_seconds"] = dict(self.device_seconds)
+        return held
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> StepRecord:
@@ -114,8 +187,30 @@ class StepRecord:
                 phase_seconds={str(name): float(value) for name, value in data["phase_seconds"].items()},
                 micro_batches=int(data["micro_batches"]),
                 tokens=TokenCounts(tokens["processed"], tokens["non_padding"], tokens["loss_bearing"]),
-                loss=None if data["loss"] is None else float(data["loss"]),
+                sequences=_part(SequenceCounts, data.get("sequences")),
+                work=_part(StepWork, data.get("work")),
+                memory=_part(StepMemory, data.get("memory")),
+                device_seconds=data.get("device_seconds"),
+                loss=_number(data["loss"]),
+                learning_rate=_number(data.get("learning_rate")),
+                grad_norm=_number(data.get("grad_norm")),
                 schema_version=version,
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not a step record: {type(error).__name__}: {error}") from error
+
+
+def _strict(value: float | None) -> float | str | None:
+    return value if value is None or math.isfinite(value) else str(value)
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+_Part = TypeVar("_Part")
+
+
+def _part(kind: Callable[..., _Part], data: Mapping[str, Any] | None) -> _Part | None:
+    """Keys that a newer minor version added are an error here: the schema version says that there are none."""
+    return None if data is None else kind(**data)

@@ -62,8 +62,8 @@ def test_an_account_that_cannot_be_written_leaves_the_old_one(run, monkeypatch):
     ("text", "told"),
     [
         ("{", "run.json: cannot be read: Expecting"),
-        ('{"schema_version": 2}', "run.json: schema_version 2 is newer than 1, which is read here: upgrade"),
-        ('{"schema_version": 1}', "run.json: is not the account of a run: hf_efficient_version: Field required"),
+        ('{"schema_version": 3}', "run.json: schema_version 3 is newer than 2, which is read here: upgrade"),
+        ('{"schema_version": 2}', "run.json: is not the account of a run: hf_efficient_version: Field required"),
     ],
 )
 def test_what_is_no_account(tmp_path, text, told):

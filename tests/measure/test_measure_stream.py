@@ -17,7 +17,7 @@ from hf_efficient.records import StepRecord, TokenCounts
 
 
 def record(step, segment=0):
-    return StepRecord(segment, 0, step, step / 4, 2.0, 1.0, {"forward": 0.5}, 1, TokenCounts(8, 6, None), 0.25)
+    return StepRecord(segment, 0, step, step / 4, 2.0, 1.0, {"forward": 0.5}, 1, TokenCounts(8, 6, None), loss=0.25)
 
 
 def wait_for(path, lines):
