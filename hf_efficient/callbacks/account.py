@@ -19,9 +19,9 @@ class AccountCallback(TrainerCallback):
     """``Trainer(callbacks=[AccountCallback()])`` leaves ``run.json`` and the records of its steps.
 
     What the events mark off is told: the steps, the optimizer, evaluations and saves during training, memory. What they
-    do not is told as one: ``forward_backward``, and ``between_steps`` (data wait and logging). Tokens and activations are
-    not counted, since no event is given a batch. The account names all that; ``EfficientTrainer`` sees the rest. Under it, or in a
-    recipe's run, this callback does nothing.
+    do not is told as one: ``forward_backward``, and ``between_steps`` (data wait and logging). Tokens and activations
+    are not counted, since no event is given a batch. The account names all that; ``EfficientTrainer`` sees the rest.
+    Under it, or in a recipe's run, this callback does nothing.
 
         on_train_begin                       trainer_setup (evaluation, with eval_on_start)
         on_epoch_begin                       between_steps

@@ -83,7 +83,11 @@ class MemoryCallback(TrainerCallback):
         **kwargs: Any,
     ) -> None:
         """Count what the optimizer keeps, once it has stepped."""
-        if "optimizer_state" in self._wanted and model is not None and not getattr(optimizer, "step_was_skipped", False):
+        if (
+            "optimizer_state" in self._wanted
+            and model is not None
+            and not getattr(optimizer, "step_was_skipped", False)
+        ):
             self._wanted.discard("optimizer_state")
             self.guarded(lambda: self._optimizer_state(model, optimizer))
 
