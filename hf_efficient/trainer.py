@@ -22,6 +22,7 @@ from hf_efficient.callbacks.four_bit_guard import FourBitGuard, keep_four_bit_tr
 from hf_efficient.callbacks.gradient_check import GradientCheck
 from hf_efficient.callbacks.memory import MemoryCallback
 from hf_efficient.callbacks.step_recorder import StepRecorderCallback
+from hf_efficient.measure.device import watch_device
 from hf_efficient.measure.isolation import kept_modes, kept_random_state
 from hf_efficient.measure.process_timeline import process_timeline
 from hf_efficient.measure.recorder import StepRecorder
@@ -131,7 +132,8 @@ class EfficientTrainerMixin(_Base):
             return
         timeline.open(self._efficiency_path(), self.args.process_index, "trainer")
         timeline.enter("trainer_setup")
-        self._recorder.open(self._efficiency_path(), self.args.process_index)
+        device = watch_device(self.args.device, memory=self.args.skip_memory_metrics)
+        self._recorder.open(self._efficiency_path(), self.args.process_index, device)
 
     def _close_records(self, error: BaseException | None) -> None:
         self._recorder.close()

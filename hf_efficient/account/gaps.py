@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from hf_efficient.account.memory import memory_gaps
 from hf_efficient.account.processes import ProcessSpans
 from hf_efficient.account.steps import RankSteps
 from hf_efficient.records import NotMeasured
@@ -20,10 +19,17 @@ def not_measured(processes: Sequence[ProcessSpans], ranks: Sequence[RankSteps]) 
         found.append(
             NotMeasured("the end of the run", "the process left no end: it was killed, or it is still running")
         )
-    found.extend(memory_gaps(processes))
+    found.extend(_told_by_itself(last))
     if any("device_peak_allocated_bytes" in process.memory for process in processes):
         found.extend(_of_the_device(ranks))
     return found
+
+
+def _told_by_itself(last: ProcessSpans) -> Iterator[NotMeasured]:
+    """What the process said itself that it could not see: ``missing`` of its facts, whatever their topic."""
+    for facts in last.facts.values():
+        for gap in facts.get("missing", ()):
+            yield NotMeasured(str(gap["what"]), str(gap["why"]))
 
 
 def _of_the_device(ranks: Sequence[RankSteps]) -> Iterator[NotMeasured]:

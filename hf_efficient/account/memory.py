@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from hf_efficient.account.processes import ProcessSpans
 from hf_efficient.account.steps import RankSteps
-from hf_efficient.records import MemoryAccount, MemoryCategory, NotMeasured
+from hf_efficient.records import MemoryAccount, MemoryCategory
 
-__all__ = ["MEMORY_CATEGORIES", "memory_account", "memory_gaps"]
+__all__ = ["MEMORY_CATEGORIES", "memory_account"]
 
 MEMORY_CATEGORIES = ("weights", "adapter", "gradients", "optimizer_state", "activations", "logits", "rest")
 """In the order in which they come to be."""
@@ -39,12 +39,6 @@ def memory_account(processes: Sequence[ProcessSpans], ranks: Sequence[RankSteps]
         phase_peak_allocated_bytes=_phase_peaks(ranks),
         categories=_categories(processes),
     )
-
-
-def memory_gaps(processes: Sequence[ProcessSpans]) -> Iterator[NotMeasured]:
-    """Categories that the last process could not count, and why."""
-    for gap in processes[-1].facts.get("memory", {}).get("missing", ()):
-        yield NotMeasured(str(gap["what"]), str(gap["why"]))
 
 
 def _phase_peaks(ranks: Sequence[RankSteps]) -> dict[str, int] | None:

@@ -8,6 +8,7 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from hf_efficient.callbacks.memory import MemoryCallback
+from hf_efficient.measure.device import watch_device
 from hf_efficient.measure.process_timeline import process_timeline
 from hf_efficient.measure.recorder import StepRecorder
 from hf_efficient.records import CoarsePhase, StepPhase
@@ -61,7 +62,8 @@ class AccountCallback(TrainerCallback):
         directory = Path(self._efficiency_dir or Path(str(args.output_dir)) / "efficiency")
         self._timeline.open(directory, args.process_index, "callback")
         self._timeline.enter("evaluation" if args.eval_on_start else "trainer_setup")
-        self._recorder.open(directory, args.process_index)
+        device = watch_device(args.device, memory=args.skip_memory_metrics)
+        self._recorder.open(directory, args.process_index, device)
         self._memory.on_train_begin(args, state, control, **kwargs)
         self._memory.leave_out("memory of activations and logits", "no event is given a batch")
 
