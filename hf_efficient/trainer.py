@@ -20,7 +20,7 @@ from transformers import Trainer
 from hf_efficient.callbacks.activations import ActivationProbe
 from hf_efficient.callbacks.four_bit_guard import FourBitGuard, keep_four_bit_trainable
 from hf_efficient.callbacks.gradient_check import GradientCheck
-from hf_efficient.callbacks.memory import MemoryCallback
+from hf_efficient.callbacks.memory import MemoryCount
 from hf_efficient.callbacks.step_recorder import StepRecorderCallback
 from hf_efficient.measure.device import watch_device
 from hf_efficient.measure.isolation import kept_modes, kept_random_state
@@ -84,11 +84,11 @@ class EfficientTrainerMixin(_Base):
             self.add_callback(FourBitGuard())
             if self._gradient_check is not None:
                 self.add_callback(self._gradient_check)
-            self.callback_handler.callbacks.insert(0, StepRecorderCallback(self._recorder))
+            memory = None
             if self._recorder.timeline is not None:
-                memory = MemoryCallback(self._recorder.timeline, lambda: getattr(self, "ref_model", None))
-                self.add_callback(memory)
+                memory = MemoryCount(self._recorder.timeline, lambda: getattr(self, "ref_model", None))
                 self._activations = ActivationProbe(memory)
+            self.callback_handler.callbacks.insert(0, StepRecorderCallback(self._recorder, memory))
             keep_four_bit_trainable(self._module)  # what model_init made, or a trainer below adapted
 
     def create_accelerator_and_postprocess(self) -> None:
@@ -109,8 +109,6 @@ class EfficientTrainerMixin(_Base):
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Train, and record the steps of this call as one segment of ``steps.jsonl``."""
         self._open_records()
-        if self._activations is not None:
-            self._activations.begin()
         self._evaluated_at_step = None
         error: BaseException | None = None
         try:

@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from hf_efficient.callbacks.memory import MemoryCallback
+from hf_efficient.callbacks.memory import MemoryCount
 from hf_efficient.measure.device import watch_device
 from hf_efficient.measure.process_timeline import process_timeline
 from hf_efficient.measure.recorder import StepRecorder
@@ -45,7 +45,7 @@ class AccountCallback(TrainerCallback):
         self._efficiency_dir = efficiency_dir
         self._timeline = process_timeline()
         self._recorder = StepRecorder(timeline=self._timeline)
-        self._memory = MemoryCallback(self._timeline)
+        self._memory = MemoryCount(self._timeline)
         self._phase: StepPhase | CoarsePhase | None = None
 
     def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -64,7 +64,7 @@ class AccountCallback(TrainerCallback):
         self._timeline.enter("evaluation" if args.eval_on_start else "trainer_setup")
         device = watch_device(args.device, memory=args.skip_memory_metrics)
         self._recorder.open(directory, args.process_index, device)
-        self._memory.on_train_begin(args, state, control, **kwargs)
+        self._memory.begin(args, kwargs.get("model"))
         self._memory.leave_out("memory of activations and logits", "no event is given a batch")
 
     def on_epoch_begin(
@@ -94,14 +94,14 @@ class AccountCallback(TrainerCallback):
         """The optimizer, the scheduler and ``zero_grad`` follow."""
         self._switch("optimizer")
         if self._recorder.recording:
-            self._memory.on_pre_optimizer_step(args, state, control, **kwargs)
+            self._memory.before_step(kwargs.get("model"))
 
     def on_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """The optimizer has stepped."""
         if self._recorder.recording:
-            self._memory.on_optimizer_step(args, state, control, **kwargs)
+            self._memory.after_step(kwargs.get("model"), kwargs.get("optimizer"))
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """The update is done."""

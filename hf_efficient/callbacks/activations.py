@@ -12,7 +12,7 @@ from transformers import TrainingArguments
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from hf_efficient.callbacks.gradient_check import distributed_type
-from hf_efficient.callbacks.memory import MemoryCallback
+from hf_efficient.callbacks.memory import MemoryCount
 from hf_efficient.measure.activations import HOOKS_REFUSED, ForwardWatch, foreign_hooks
 from hf_efficient.measure.isolation import random_state
 
@@ -30,22 +30,21 @@ class ActivationProbe:
     On every process, though rank 0 alone is told of: should a forward have to be run again, then all do so.
     """
 
-    def __init__(self, memory: MemoryCallback) -> None:
+    def __init__(self, memory: MemoryCount) -> None:
         """Nothing is watched before training begins.
 
         Args:
             memory: is told; while it is not active nothing is watched.
         """
         self._memory = memory
+        self._begun = 0
         self._off = False
         self._measured = 0.0
 
-    def begin(self) -> None:
-        """A ``train()`` begins."""
-        self._off, self._measured = False, 0.0
-
     def wants(self, model: nn.Module, inputs: Any) -> bool:
         """Whether the forward of this micro-batch is to be watched."""
+        if self._begun != self._memory.begun:
+            self._begun, self._off, self._measured = self._memory.begun, False, 0.0
         if self._off or not model.training or not self._memory.active:
             return False
         return not self._measured or (_positions(inputs) or 0) > _LARGER * self._measured

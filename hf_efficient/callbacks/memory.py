@@ -8,27 +8,27 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainingArguments
 
 from hf_efficient.measure.storages import Storages, model_tensors, tensors_in
 from hf_efficient.measure.timeline import Timeline
 from hf_efficient.units import size
 
-__all__ = ["MemoryCallback"]
+__all__ = ["MemoryCount"]
 
 logger = logging.getLogger(__name__)
 
 
-class MemoryCallback(TrainerCallback):
-    """Tells a timeline what the memory of a ``train()`` is used for (facts ``memory``); used by the trainer's mixin and
-    by ``AccountCallback``.
-
-        on_train_begin          weights, adapter
-        on_pre_optimizer_step   gradients, in the first step
-        on_optimizer_step       optimizer state, after the first step that was not skipped
+class MemoryCount:
+    """Tells a timeline what the memory of a ``train()`` is used for (facts ``memory``).
 
     Exact: the storages of the live tensors, each counted once; no value is read. A fault is one warning, and the end of
-    the counting.
+    the counting. It is called by the callbacks that see the events, since one more callback among the Trainer's would
+    cost every step 5 us.
+
+    Attributes:
+        active: something may be told.
+        begun: how many trainings have begun.
     """
 
     def __init__(self, timeline: Timeline, reference: Callable[[], nn.Module | None] = lambda: None) -> None:
@@ -39,55 +39,33 @@ class MemoryCallback(TrainerCallback):
             reference: a model that the trainer keeps beside the trained one, as DPO does.
         """
         self.active = False
+        self.begun = 0
         self._timeline, self._reference = timeline, reference
         self._device = torch.device("cpu")
         self._wanted: set[str] = set()
         self._categories: dict[str, dict[str, Any]] = {}
         self._missing: dict[str, str] = {}
 
-    def on_train_begin(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        model: nn.Module | None = None,
-        **kwargs: Any,
-    ) -> None:
-        """Count what is there before the first step."""
+    def begin(self, args: TrainingArguments, model: nn.Module | None) -> None:
+        """A ``train()`` begins: count what is there before its first step."""
+        self.begun += 1
         self.active, self._device = model is not None, args.device
         self._wanted = {"gradients", "optimizer_state"} if self.active else set()
         self._categories, self._missing = {}, {}
         if model is not None:
             self.guarded(lambda: self._weights(model))
 
-    def on_pre_optimizer_step(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        model: nn.Module | None = None,
-        **kwargs: Any,
-    ) -> None:
-        """Count the gradients of the first step."""
+    def before_step(self, model: nn.Module | None) -> None:
+        """The optimizer is about to step: count the gradients, in the first step."""
         if "gradients" in self._wanted and model is not None:
             self._wanted.discard("gradients")
             self.guarded(lambda: self._gradients(model))
 
-    def on_optimizer_step(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        model: nn.Module | None = None,
-        optimizer: Any = None,
-        **kwargs: Any,
-    ) -> None:
-        """Count what the optimizer keeps, once it has stepped."""
-        if (
-            "optimizer_state" in self._wanted
-            and model is not None
-            and not getattr(optimizer, "step_was_skipped", False)
-        ):
+    def after_step(self, model: nn.Module | None, optimizer: Any) -> None:
+        """The optimizer has stepped: count what it keeps, after the first step that was not skipped."""
+        if "optimizer_state" not in self._wanted or model is None:
+            return
+        if not getattr(optimizer, "step_was_skipped", False):
             self._wanted.discard("optimizer_state")
             self.guarded(lambda: self._optimizer_state(model, optimizer))
 

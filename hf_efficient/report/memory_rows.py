@@ -13,6 +13,7 @@ _LABELS = {
     "forward_backward": "forward and backward",
     "exposed_wait": "waiting between steps",
     "optimizer_state": "optimizer state",
+    "rest": "everything else",
 }
 
 
