@@ -53,7 +53,7 @@ def foreign_hooks() -> bool:
 class ForwardWatch:
     """Counts what a forward keeps; that computes what it would unwatched, bit for bit.
 
-    Saved tensors pass through hooks that hand back what they were given. A checkpointed layer keeps its inputs alone:
+    Saved tensors pass through hooks that hand back the same memory. A checkpointed layer keeps its inputs alone:
     torch shows those that are positional to the hooks, the others (mask, rotary embeddings) are taken from the call;
     what the layer computes again in the backward is not counted. Nor is what a custom autograd function keeps beside
     ``save_for_backward``.
@@ -113,7 +113,8 @@ class ForwardWatch:
         return Kept(activations.bytes_by_device(), logits.bytes_by_device())
 
     def _pack(self, tensor: torch.Tensor) -> _Saved:
-        saved = _Saved(tensor)
+        # An output that an operator saves leads back to the operator: kept as it is, no graph would ever be freed.
+        saved = _Saved(tensor.detach() if tensor.requires_grad else tensor)
         self._saved.append(weakref.ref(saved))
         return saved
 

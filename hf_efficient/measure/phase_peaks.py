@@ -35,9 +35,9 @@ class PhasePeaks:
     for it in this process: whoever reads the run's peak takes ``keep``'s word with torch's.
 
     Nothing is asked of the device: torch's books are a dictionary of some 150 entries, which takes about 25 us to
-    build, four times per step and twice more per further micro-batch. So that this never takes more than 1/500 of the
-    time, short steps are looked at less often: the others have no figures of their own, and are set apart from those
-    that have.
+    build (an estimate), four times per step and twice more per further micro-batch. So that this never takes more than
+    1/500 of the time, short steps are looked at less often: the others have no figures of their own, and are set apart
+    from those that have.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class PhasePeaks:
         """
         self._read, self._reset, self._keep, self._now = read, reset, keep, now
         self._looking = True
-        self._rest_until_ns = 0
+        self._rest_until_ns = self._began_ns = now()
         self._step = _Step()
         self._look()
         self._step = _Step()
@@ -77,9 +77,10 @@ class PhasePeaks:
         looked = self._looking
         if looked:
             self._look()
-            self._rest_until_ns = self._now() + _REST * self._step.spent_ns
+            self._rest_until_ns = self._began_ns + _REST * self._step.spent_ns
         step, self._step = self._step, _Step()
-        self._looking = self._now() >= self._rest_until_ns
+        self._began_ns = self._now()
+        self._looking = self._began_ns >= self._rest_until_ns
         if self._looking and not looked:
             self._look()  # what was allocated until now belongs to a step that was not looked at
             self._step = _Step()

@@ -18,10 +18,6 @@ class Storages:
     def __init__(self) -> None:
         self._bytes: dict[int, tuple[str, int]] = {}
 
-    def __contains__(self, tensor: torch.Tensor) -> bool:
-        """Whether every storage of the tensor is in the set."""
-        return all(part.untyped_storage()._cdata in self._bytes for part in _plain(tensor))
-
     def add(self, tensors: Iterable[torch.Tensor], apart: Storages | None = None) -> None:
         """Take in the storages of these tensors, except those that are in ``apart``."""
         known = {} if apart is None else apart._bytes
