@@ -31,6 +31,9 @@ class SegmentSteps:
         wall_seconds: sum of the records.
         phase_seconds: sums per phase.
         tokens: sums per kind; None where a record does not know it.
+        device_steps: records with times of the device.
+        device_seconds: their sums per phase.
+        phase_peak_bytes: largest peak of the device's allocated memory per phase.
         step_seconds: each record's wall without its evaluation and checkpointing; empty where not asked for.
     """
 
@@ -43,6 +46,9 @@ class SegmentSteps:
     wall_seconds: float = 0.0
     phase_seconds: dict[str, float] = field(default_factory=dict)
     tokens: dict[str, int | None] = field(default_factory=lambda: dict.fromkeys(TOKEN_KINDS, 0))
+    device_steps: int = 0
+    device_seconds: dict[str, float] = field(default_factory=dict)
+    phase_peak_bytes: dict[str, int] = field(default_factory=dict)
     step_seconds: array[float] = field(default_factory=lambda: array("d"))
 
     @property
@@ -70,6 +76,8 @@ class SegmentSteps:
         for kind in TOKEN_KINDS:
             known, more = self.tokens[kind], tokens[kind]
             self.tokens[kind] = None if known is None or more is None else known + more
+        if "device_seconds" in record or "memory" in record:
+            self._add_device(record)
         self.last_step = record["step"]
         self.last_ends_at_seconds = record["started_at_seconds"] + wall
         if not self.steps:
@@ -79,6 +87,15 @@ class SegmentSteps:
         if keep_times:
             self.step_seconds.append(wall - apart)
         return wall - apart
+
+    def _add_device(self, record: dict[str, Any]) -> None:
+        if "device_seconds" in record:
+            self.device_steps += 1
+            for name, seconds in record["device_seconds"].items():
+                self.device_seconds[name] = self.device_seconds.get(name, 0.0) + seconds
+        if "memory" in record:
+            for name, peak in record["memory"]["phase_peak_allocated_bytes"].items():
+                self.phase_peak_bytes[name] = max(peak, self.phase_peak_bytes.get(name, 0))
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,9 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from hf_efficient.account.evaluations import metrics_to_note
+from hf_efficient.callbacks.memory import MemoryCount
 from hf_efficient.callbacks.schedule import note_schedule
+from hf_efficient.measure.device import watch_device
 from hf_efficient.measure.process_timeline import process_timeline
 from hf_efficient.measure.recorder import StepRecorder
 from hf_efficient.measure.run_log import RunLog
@@ -21,10 +23,10 @@ class AccountCallback(TrainerCallback):
     """``Trainer(callbacks=[AccountCallback()])`` leaves ``run.json`` and the records of its steps.
 
     What the events mark off is told: the steps, the optimizer, evaluations and saves during training, memory. What they
-    do not is told as one: ``forward_backward``, and ``between_steps`` (data wait and logging). Tokens are not counted,
-    since no event is given a batch, and logs are not added to, since other callbacks may have written them already. The
-    account names all that; ``EfficientTrainer`` sees the rest. Under it, or in a recipe's run, this callback does
-    nothing.
+    do not is told as one: ``forward_backward``, and ``between_steps`` (data wait and logging). Tokens and activations
+    are not counted, since no event is given a batch, and logs are not added to, since other callbacks may have written
+    them already. The account names what is missing; ``EfficientTrainer`` sees it. Under it, or in a recipe's run, this
+    callback does nothing.
 
         on_train_begin                       trainer_setup (evaluation, with eval_on_start)
         on_epoch_begin                       between_steps
@@ -48,6 +50,7 @@ class AccountCallback(TrainerCallback):
         self._timeline = process_timeline()
         self._recorder = StepRecorder(timeline=self._timeline)
         self._run_log = RunLog(self._recorder)
+        self._memory = MemoryCount(self._timeline)
         self._phase: StepPhase | CoarsePhase | None = None
         self._since_seconds = 0.0
 
@@ -67,7 +70,10 @@ class AccountCallback(TrainerCallback):
         self._timeline.open(directory, args.process_index, "callback")
         self._timeline.recorded_training = state
         self._timeline.enter("evaluation" if args.eval_on_start else "trainer_setup")
-        self._recorder.open(directory, args.process_index)
+        device = watch_device(args.device, memory=args.skip_memory_metrics)
+        self._recorder.open(directory, args.process_index, device)
+        self._memory.begin(args, kwargs.get("model"))
+        self._memory.leave_out("memory of activations and logits", "no event is given a batch")
         self._since_seconds = self._run_log.now_seconds()
         note_schedule(self._timeline, args, state, kwargs.get("train_dataloader"))
 
@@ -97,6 +103,15 @@ class AccountCallback(TrainerCallback):
     ) -> None:
         """The optimizer, the scheduler and ``zero_grad`` follow."""
         self._switch("optimizer")
+        if self._recorder.recording:
+            self._memory.before_step(kwargs.get("model"))
+
+    def on_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """The optimizer has stepped."""
+        if self._recorder.recording:
+            self._memory.after_step(kwargs.get("model"), kwargs.get("optimizer"))
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """The update is done."""

@@ -51,6 +51,7 @@ class RunLog:
             return {}
         try:
             if whole:
+                self._recorder.write_ready()
                 return log_figures(live.figures.whole(), live, None, WHOLE_PREFIX)
             return log_figures(live.figures.take_window(self._recorder.under_way()), live, live.outlook(step))
         except Exception:
