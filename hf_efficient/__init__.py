@@ -32,15 +32,17 @@ from typing import TYPE_CHECKING, Any
 from hf_efficient.version import __version__
 
 if TYPE_CHECKING:
+    from hf_efficient.hardware.rates import Rates
     from hf_efficient.recipe.load import load_recipe
     from hf_efficient.recipe.schema import Recipe
     from hf_efficient.trainer import EfficientTrainer, EfficientTrainerMixin
 
-__all__ = ["EfficientTrainer", "EfficientTrainerMixin", "Recipe", "__version__", "load_recipe"]
+__all__ = ["EfficientTrainer", "EfficientTrainerMixin", "Rates", "Recipe", "__version__", "load_recipe"]
 
 _HOMES = {
     "EfficientTrainer": "hf_efficient.trainer",
     "EfficientTrainerMixin": "hf_efficient.trainer",
+    "Rates": "hf_efficient.hardware.rates",
     "Recipe": "hf_efficient.recipe.schema",
     "load_recipe": "hf_efficient.recipe.load",
 }

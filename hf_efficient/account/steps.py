@@ -11,9 +11,24 @@ from typing import Any
 from hf_efficient.account.reading import check_version, read_lines
 from hf_efficient.errors import OutputError
 
-__all__ = ["TOKEN_KINDS", "RankSteps", "SegmentSteps", "sum_steps"]
+__all__ = ["TOKEN_KINDS", "Mark", "RankSteps", "SegmentSteps", "sum_steps"]
+
+_MOST_MARKS = 2048
 
 TOKEN_KINDS = ("processed", "non_padding", "loss_bearing")
+
+
+@dataclass(frozen=True)
+class Mark:
+    """How far a ``train()`` call had come.
+
+    Attributes:
+        at_seconds: counted from the call.
+        phase_seconds: what its steps had spent by then, per phase.
+    """
+
+    at_seconds: float
+    phase_seconds: dict[str, float]
 
 
 @dataclass
@@ -30,6 +45,8 @@ class SegmentSteps:
         phase_seconds: sums per phase.
         tokens: sums per kind; None where a record does not know it.
         step_seconds: each record's wall without its evaluation and checkpointing; empty where not asked for.
+        marks: where the sums stood, about once per second, and on both sides of a longer step; further apart in a long
+            run. They tell when a phase took its time. Empty where the times are not asked for.
     """
 
     segment: int
@@ -42,6 +59,8 @@ class SegmentSteps:
     phase_seconds: dict[str, float] = field(default_factory=dict)
     tokens: dict[str, int | None] = field(default_factory=lambda: dict.fromkeys(TOKEN_KINDS, 0))
     step_seconds: array[float] = field(default_factory=lambda: array("d"))
+    marks: list[Mark] = field(default_factory=list)
+    _mark_every_seconds: float = 1.0
 
     @property
     def training_seconds(self) -> float:
@@ -56,6 +75,8 @@ class SegmentSteps:
             KeyError, TypeError, AttributeError: it is not one.
         """
         wall, phases = record["wall_seconds"], record["phase_seconds"]
+        if keep_times and (not self.marks or wall >= self._mark_every_seconds):
+            self._mark(record["started_at_seconds"])
         sums, apart = self.phase_seconds, 0.0
         for name, seconds in phases.items():
             sums[name] = sums.get(name, 0.0) + seconds
@@ -73,6 +94,16 @@ class SegmentSteps:
         self.wall_seconds += wall
         if keep_times:
             self.step_seconds.append(wall - apart)
+            if self.last_ends_at_seconds >= self.marks[-1].at_seconds + self._mark_every_seconds:
+                self._mark(self.last_ends_at_seconds)
+
+    def _mark(self, at_seconds: float) -> None:
+        if self.marks and at_seconds <= self.marks[-1].at_seconds:
+            return
+        if len(self.marks) >= _MOST_MARKS:
+            del self.marks[1::2]
+            self._mark_every_seconds *= 2
+        self.marks.append(Mark(at_seconds, dict(self.phase_seconds)))
 
 
 @dataclass(frozen=True)

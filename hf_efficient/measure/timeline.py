@@ -24,10 +24,12 @@ from hf_efficient.account.reading import records_path
 from hf_efficient.account.steps import RankSteps
 from hf_efficient.errors import OutputError
 from hf_efficient.measure.memory import device_peaks, peak_rss_bytes
+from hf_efficient.measure.meters.cuda import current_device
 from hf_efficient.measure.phases import PhaseClock, Span
 from hf_efficient.measure.process_start import ProcessStart, process_start
 from hf_efficient.measure.spans import SpanStream
 from hf_efficient.measure.stream import FaultLatch
+from hf_efficient.measure.system import SystemStream
 from hf_efficient.records import PhaseName
 from hf_efficient.records.phases import SCHEMA_VERSION
 
@@ -81,6 +83,7 @@ class Timeline:
         way: how that run is recorded.
         latch: told once what cannot be written of this run.
         until_exit: the process ends with the run, which then holds it until its exit.
+        system: samples memory and energy beside the run; None while there is none.
     """
 
     def __init__(
@@ -92,6 +95,7 @@ class Timeline:
         self.way: Way | None = None
         self.latch = FaultLatch()
         self.until_exit = False
+        self.system: SystemStream | None = None
         self._now, self._source, self._start_ns = now, started.source, started.perf_ns
         self._clock = PhaseClock(now, started.perf_ns)
         self._in_loop = False
@@ -141,8 +145,7 @@ class Timeline:
             if self._gap is not None:
                 self._name_gap(self._gap)
             self._ended = self._steps = self._gap = None
-            if self._stream is not None:
-                self._stream.wake()
+            self._wake()
             return
         if self.directory is not None:
             self.release()
@@ -169,6 +172,13 @@ class Timeline:
         pending, self._pending = self._pending, []
         for record in pending:
             self._write(record)
+        self.system = SystemStream(
+            records_path(directory, "system", rank),
+            self._process,
+            lambda: self._seconds(self._now()),
+            self.latch,
+        )
+        self.system.device = current_device()
 
     def phase(self, name: PhaseName, *, opaque: bool = False) -> AbstractContextManager[None]:
         """A context in which the time belongs to ``name``; nothing inside a training loop, which the steps tell."""
@@ -228,6 +238,8 @@ class Timeline:
     @_never_raises
     def note_memory(self) -> None:
         """Read the device's peaks from the allocator's books on the host. For logs, evaluations and ends, not steps."""
+        if self.system is not None:
+            self.system.device = current_device()
         peaks = device_peaks()
         self._device_peaks = {name: max(value, self._device_peaks.get(name, 0)) for name, value in peaks.items()}
 
@@ -259,7 +271,7 @@ class Timeline:
             at_ns = self._now() if self._ended is None else self._clock.glimpse().start_ns
             self._ended = self._ended or ("done", None)
             self._write_end(at_ns)
-        self.directory = self.way = self._stream = self._begun_ns = self._steps = None
+        self.directory = self.way = self._stream = self.system = self._begun_ns = self._steps = None
         self._in_loop, self._loop_clock = False, None
         self._gap = "before_trainer"
 
@@ -295,8 +307,7 @@ class Timeline:
             return
         if not self._clock.is_open:
             self._name_gap(self._gap)
-            if self._stream is not None:
-                self._stream.wake()
+            self._wake()
         phase.token = self._clock.enter(phase.name, opaque=phase.opaque)
 
     @_never_raises
@@ -306,8 +317,8 @@ class Timeline:
         self._clock.leave(phase.token)
         if not self._clock.is_open:
             self._cut()
-            if self._stream is not None and self._ended is not None:
-                self._stream.close()  # after the end of the run: no thread for the rest of a notebook's life
+            if self._ended is not None:
+                self._close()  # after the end of the run: no thread for the rest of a notebook's life
 
     def _cut(self) -> None:
         span = self._clock.cut()
@@ -341,13 +352,23 @@ class Timeline:
         how, error = self._ended
         at = self._seconds(at_ns)
         self._write({"kind": "end", "ended": how, "error": error, "at_seconds": at, "memory": self._memory()})
-        self._stream.close()
+        self._close()
         self._dirty = False
         if self._rank == 0 and not self.latch.told:
             try:
                 self._steps = write_account(self.directory, self._steps)
             except (OSError, OutputError) as fault:
                 self.latch.tell(self.directory / RUN_JSON, fault)
+
+    def _wake(self) -> None:
+        for stream in (self._stream, self.system):
+            if stream is not None:
+                stream.wake()
+
+    def _close(self) -> None:
+        for stream in (self._stream, self.system):
+            if stream is not None:
+                stream.close()
 
     def _alive(self) -> tuple[object, dict[str, Any]]:
         """A sign of life for the writing thread: until when, and what the span under way has come to."""

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hf_efficient.records import RunAccount
-from hf_efficient.units import count, seconds, share, short_seconds, size
+from hf_efficient.units import count, grams, kilowatt_hours, seconds, share, short_seconds, size, usd
 
 __all__ = ["account_renderables"]
 
@@ -29,7 +29,7 @@ _LABELS = {
 
 
 def account_renderables(account: RunAccount) -> list[RenderableType]:
-    """What to print, in order: how it ended, the time by phase, a line each for steps, tokens, memory, and the gaps."""
+    """What to print, in order: how it ended, the time by phase, a line each for its other parts, and the gaps."""
     return [_title(account), _time_table(account), _facts(account), *_gaps(account)]
 
 
@@ -67,8 +67,15 @@ def _facts(account: RunAccount) -> Table:
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True, style="bold")
     grid.add_column()
-    for name, text in (("steps", _steps(account)), ("tokens", _tokens(account)), ("memory", _memory(account))):
-        grid.add_row(name, text)
+    told = {
+        "steps": _steps(account),
+        "tokens": _tokens(account),
+        "memory": _memory(account),
+        "energy": _energy(account),
+        "money": _money(account),
+    }
+    for name, text in told.items():
+        grid.add_row(name, Text(text))
     return grid
 
 
@@ -115,6 +122,39 @@ def _memory(account: RunAccount) -> str:
     if memory.device_allocation_retries:
         told.append(f"{memory.device_allocation_retries} allocation retries")
     return ", ".join(told) or "not known"
+
+
+def _energy(account: RunAccount) -> str:
+    energy = account.energy
+    if energy.joules is None:
+        return "not known"
+    told = kilowatt_hours(energy.joules)
+    if energy.estimated:
+        told += " (estimated)" if all(part.estimated for part in energy.parts) else " (in part estimated)"
+    if len(energy.parts) > 1:
+        told += f": {', '.join(f'{part.name} {kilowatt_hours(part.joules)}' for part in energy.parts)}"
+    if energy.co2e_grams is None or energy.grid_grams_per_kwh is None:
+        return told
+    grid = f"{energy.grid_grams_per_kwh:g} g/kWh ({energy.grid_source})"
+    return f"{told}; {grams(energy.co2e_grams)} CO2e at {grid}"
+
+
+def _money(account: RunAccount) -> str:
+    money = account.money
+    if money.cost_usd is None or money.price_usd_per_hour is None:
+        return "not known"
+    told = f"{usd(money.cost_usd)} at {usd(money.price_usd_per_hour)}/h"
+    source = f"estimated: {money.price_source}" if money.estimated else money.price_source
+    parts = [f"{told} ({source})"]
+    if money.usd_per_million_non_padding_tokens is not None:
+        parts.append(f"{usd(money.usd_per_million_non_padding_tokens)} per million tokens without padding")
+    phases = money.phase_usd or {}
+    apart = [
+        f"{label} {usd(phases[name])}"
+        for name, label in (("evaluation", "evaluations"), ("checkpointing", "checkpoints"))
+        if phases.get(name)
+    ]
+    return "; ".join([*parts, *([", ".join(apart)] if apart else [])])
 
 
 def _gaps(account: RunAccount) -> Iterator[RenderableType]:
