@@ -190,6 +190,10 @@ def _gaps(
             f"energy of {seconds(sum(late.values()))} at the start",
             "meters are read from where the run knows its output directory",
         )
+    unsampled = [account.wall_seconds for account in accounts if account.process not in late]
+    if parts and sum(unsampled) > _WORTH_TELLING_SECONDS:
+        starts = "one start" if len(unsampled) == 1 else f"{len(unsampled)} starts"
+        yield NotMeasured(f"energy of {seconds(sum(unsampled))}", f"nothing was sampled in {starts} of the run")
     for part in parts:
         name = part.name.rpartition(": ")[2]
         if part.estimated:

@@ -117,7 +117,7 @@ def _median_source(offers: list[Price], name: str, gpus: int) -> str:
 
 
 def _priced(usd: float, source: str, *, estimated: bool) -> dict[str, Any]:
-    return {"price_usd_per_hour": usd, "source": source, "estimated": estimated}
+    return {"price_usd_per_hour": float(usd), "source": source, "estimated": estimated}
 
 
 def _unpriced(reason: str) -> dict[str, Any]:

@@ -90,8 +90,10 @@ class SystemStream(JsonlStream):
             self._give_up(error)
 
     def _drain(self, last: bool) -> None:
-        self._queue.append(self._sample())
-        super()._drain(last)
+        sample = self._sample()
+        if not self._broken:  # it was left behind meanwhile
+            self._queue.append(sample)
+            super()._drain(last)
 
     def _give_up(self, error: BaseException) -> None:
         self._broken = True

@@ -268,7 +268,10 @@ class Timeline:
             return
         if self._ended is None or self._dirty:
             self._flush_open_phases()
-            at_ns = self._now() if self._ended is None else self._clock.glimpse().start_ns
+            at_ns = self._now()
+            if self._ended is not None:
+                at_ns = self._clock.glimpse().start_ns
+                self.system = None  # a sample now would be of a time that is not the run's
             self._ended = self._ended or ("done", None)
             self._write_end(at_ns)
         self.directory = self.way = self._stream = self.system = self._begun_ns = self._steps = None
