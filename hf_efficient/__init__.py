@@ -12,7 +12,7 @@ The map of the house. A room imports only rooms printed above it (held by tests/
     recipe/       the YAML contract, no torch: schema, load (extends, overrides, provenance), checks
     report/       an account in, something to look at out; computes nothing
 
-    measure/      torch and the operating system, not transformers: phases of a step, record streams
+    measure/      torch and the operating system, not transformers: phases of a step, record streams, energy meters
     data/         sources, formats, cleaning, tokenised cache, packing
     metrics/      evaluate.Metric classes that work offline, and answers generated for them
     callbacks/    thin TrainerCallbacks: one concern per file

@@ -3,8 +3,8 @@
 By phase: between two readings a meter's energy is taken to flow evenly. Each span of the process, and about each second
 of the training loop (more in a long run, see ``SegmentSteps.marks``), gets what flowed in it, and its phases share that
 by their time. An evaluation that idles a GPU is so charged with less than the steps around it; a forward and a backward
-of one step are told apart by their time alone. Phases are those of rank 0, energy that of all ranks, whose processes
-are taken to have started together.
+of one step are told apart by their time alone. An estimate is shared out in the same way, and stays marked as one.
+Phases are those of rank 0, energy that of all ranks, whose processes are taken to have started together.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hf_efficient.account.system import MeterSeries, SystemSamples, read_samples
 from hf_efficient.estimate.energy import co2e_grams
 from hf_efficient.estimate.metering import stretches
 from hf_efficient.hardware.rates import Rates, grid_facts
-from hf_efficient.records import EnergyAccount, EnergyPart, NotMeasured, ProcessAccount
+from hf_efficient.records import PHASES, EnergyAccount, EnergyPart, NotMeasured, ProcessAccount
 from hf_efficient.units import seconds
 
 __all__ = ["energy_account"]
@@ -145,8 +145,9 @@ def _by_phase(metered: Sequence[_Metered], lived: Sequence[ProcessSpans], first:
                 shared.setdefault(name, []).append(flowed * spent / length)
     total = math.fsum(one.joules for one in metered)
     phases = {name: round(math.fsum(joules), 6) for name, joules in shared.items()}
-    rest = total - math.fsum(phases.values())
-    return {**{name: joules for name, joules in phases.items() if joules}, "unattributed": round(max(0.0, rest), 6)}
+    phases["unattributed"] = round(max(0.0, total - math.fsum(phases.values())), 6)
+    names = [*(name for name in PHASES if name in phases), *(name for name in phases if name not in PHASES)]
+    return {name: phases[name] for name in names if phases[name] or name == "unattributed"}
 
 
 def _intervals(process: ProcessSpans, first: RankSteps) -> Iterator[Interval]:

@@ -51,6 +51,7 @@ class SystemStream(JsonlStream):
         process: int,
         now_seconds: Callable[[], float],
         latch: FaultLatch | None = None,
+        device: int | None = None,
         flush_seconds: float = 1.0,
     ) -> None:
         """Start the thread; the meters are looked for in it.
@@ -60,9 +61,10 @@ class SystemStream(JsonlStream):
             process: number of the process in the records.
             now_seconds: the clock of its spans.
             latch: shared with the other files of the run.
+            device: the training thread's CUDA device, where there is one already.
             flush_seconds: length of a round.
         """
-        self.device: int | None = None
+        self.device = device
         self.joules = 0.0
         self._process, self._now_seconds = process, now_seconds
         self._self = psutil.Process()

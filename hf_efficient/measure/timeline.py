@@ -177,8 +177,8 @@ class Timeline:
             self._process,
             lambda: self._seconds(self._now()),
             self.latch,
+            current_device(),
         )
-        self.system.device = current_device()
 
     def phase(self, name: PhaseName, *, opaque: bool = False) -> AbstractContextManager[None]:
         """A context in which the time belongs to ``name``; nothing inside a training loop, which the steps tell."""

@@ -14,6 +14,7 @@ from hf_efficient.units import count, grams, kilowatt_hours, seconds, share, sho
 __all__ = ["account_renderables"]
 
 _BAR = 24
+_MOST_PARTS = 4
 _LABELS = {
     "imports": "start of Python, imports",
     "before_trainer": "before the trainer",
@@ -131,7 +132,7 @@ def _energy(account: RunAccount) -> str:
     told = kilowatt_hours(energy.joules)
     if energy.estimated:
         told += " (estimated)" if all(part.estimated for part in energy.parts) else " (in part estimated)"
-    if len(energy.parts) > 1:
+    if 1 < len(energy.parts) <= _MOST_PARTS:
         told += f": {', '.join(f'{part.name} {kilowatt_hours(part.joules)}' for part in energy.parts)}"
     if energy.co2e_grams is None or energy.grid_grams_per_kwh is None:
         return told

@@ -331,3 +331,16 @@ def test_marks_of_a_long_run_are_few_and_keep_the_sums():
     for mark in segment.marks[1:]:
         done = mark.at_seconds if mark.at_seconds <= 15_000 else mark.at_seconds - 30
         assert mark.phase_seconds["forward"] == 0.5 * done
+
+
+def test_a_long_step_has_a_mark_on_both_sides():
+    segment = SegmentSteps(0)
+    for number in range(6):
+        segment.add(step(number, 0.25 * number, 0.25, forward=0.25), keep_times=True)
+    segment.add(step(7, 1.5, 8.0, forward=0.25, evaluation=7.75), keep_times=True)
+    assert [(mark.at_seconds, mark.phase_seconds) for mark in segment.marks] == [
+        (0.0, {}),
+        (1.0, {"forward": 1.0}),
+        (1.5, {"forward": 1.5}),
+        (9.5, {"forward": 1.75, "evaluation": 7.75}),
+    ]
