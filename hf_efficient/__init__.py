@@ -32,12 +32,23 @@ from typing import TYPE_CHECKING, Any
 from hf_efficient.version import __version__
 
 if TYPE_CHECKING:
+    from hf_efficient.account.load import load_run
     from hf_efficient.hardware.rates import Rates
+    from hf_efficient.launch.run import run_recipe
     from hf_efficient.recipe.load import load_recipe
     from hf_efficient.recipe.schema import Recipe
     from hf_efficient.trainer import EfficientTrainer, EfficientTrainerMixin
 
-__all__ = ["EfficientTrainer", "EfficientTrainerMixin", "Rates", "Recipe", "__version__", "load_recipe"]
+__all__ = [
+    "EfficientTrainer",
+    "EfficientTrainerMixin",
+    "Rates",
+    "Recipe",
+    "__version__",
+    "load_recipe",
+    "load_run",
+    "run_recipe",
+]
 
 _HOMES = {
     "EfficientTrainer": "hf_efficient.trainer",
@@ -45,6 +56,8 @@ _HOMES = {
     "Rates": "hf_efficient.hardware.rates",
     "Recipe": "hf_efficient.recipe.schema",
     "load_recipe": "hf_efficient.recipe.load",
+    "load_run": "hf_efficient.account.load",
+    "run_recipe": "hf_efficient.launch.run",
 }
 
 

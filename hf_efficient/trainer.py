@@ -22,9 +22,9 @@ from hf_efficient.callbacks.gradient_check import GradientCheck
 from hf_efficient.callbacks.step_recorder import StepRecorderCallback
 from hf_efficient.hardware.rates import Rates
 from hf_efficient.measure.isolation import kept_modes, kept_random_state
+from hf_efficient.measure.process_timeline import process_timeline
 from hf_efficient.measure.rates import rate_facts, state_rates
 from hf_efficient.measure.recorder import StepRecorder
-from hf_efficient.measure.timeline import process_timeline
 from hf_efficient.records import PhaseName
 
 __all__ = ["EfficientTrainer", "EfficientTrainerMixin", "Evaluator"]

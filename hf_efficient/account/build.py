@@ -10,11 +10,13 @@ from typing import Any
 from hf_efficient.account.energy import energy_account
 from hf_efficient.account.gaps import not_measured
 from hf_efficient.account.money import money_account
-from hf_efficient.account.percentiles import WARM_UP_RULE, percentile, warm_up_count
 from hf_efficient.account.processes import ProcessSpans, read_processes
 from hf_efficient.account.reading import rank_files, records_path
+from hf_efficient.account.step_buckets import StepBucket
 from hf_efficient.account.steps import TOKEN_KINDS, RankSteps, SegmentSteps, sum_steps
+from hf_efficient.account.thinning import Thinned
 from hf_efficient.errors import OutputError
+from hf_efficient.estimate.percentiles import WARM_UP_RULE, percentile, warm_up_count
 from hf_efficient.records import (
     ACCOUNT_SCHEMA_VERSION,
     PHASES,
@@ -30,7 +32,7 @@ from hf_efficient.records import (
 )
 from hf_efficient.version import __version__
 
-__all__ = ["account_of", "build_account", "sum_run"]
+__all__ = ["account_of", "build_account", "segments_of", "sum_run"]
 
 
 def account_of(directory: Path) -> RunAccount:
@@ -45,13 +47,20 @@ def account_of(directory: Path) -> RunAccount:
     return build_account(read_processes(records_path(directory, "spans", 0)), sum_run(directory), directory)
 
 
-def sum_run(directory: Path) -> list[RankSteps]:
+def sum_run(directory: Path, series: Thinned[StepBucket] | None = None) -> list[RankSteps]:
     """One pass over the steps of all ranks; the times of rank 0 are kept.
+
+    Args:
+        directory: the ``efficiency`` folder of a run.
+        series: takes in the steps of rank 0 as well.
 
     Raises:
         OutputError: they cannot be read.
     """
-    return [sum_steps(path, rank, keep_times=rank == 0) for rank, path in rank_files(directory, "steps").items()]
+    return [
+        sum_steps(path, rank, keep_times=rank == 0, series=series if rank == 0 else None)
+        for rank, path in rank_files(directory, "steps").items()
+    ]
 
 
 def build_account(processes: Sequence[ProcessSpans], ranks: Sequence[RankSteps], where: Path) -> RunAccount:
@@ -69,7 +78,7 @@ def build_account(processes: Sequence[ProcessSpans], ranks: Sequence[RankSteps],
     lived = list(processes) or ([_before_spans(first)] if first.segments else [])
     if not lived:
         raise OutputError(f"{where}: holds no records of a run; name an OUTPUT_DIR of one, or its efficiency folder")
-    accounts = [_process(process, _segments_of(process, first, lived)) for process in lived]
+    accounts = [_process(process, segments_of(process, first, lived)) for process in lived]
     last = accounts[-1]
     tokens = _tokens(ranks)
     energy, energy_gaps = energy_account(where, lived, accounts, first)
@@ -101,7 +110,8 @@ def _before_spans(rank: RankSteps) -> ProcessSpans:
     return ProcessSpans(0, last_at_seconds=end, trains={segment.segment: 0.0 for segment in rank.segments})
 
 
-def _segments_of(process: ProcessSpans, rank: RankSteps, lived: Sequence[ProcessSpans]) -> list[SegmentSteps]:
+def segments_of(process: ProcessSpans, rank: RankSteps, lived: Sequence[ProcessSpans]) -> list[SegmentSteps]:
+    """The ``train()`` calls of a process; those that no process tells of are the first one's."""
     known = {segment for one in lived for segment in one.trains}
     return [
         segment

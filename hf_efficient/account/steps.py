@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from hf_efficient.account.reading import check_version, read_lines
+from hf_efficient.account.step_buckets import StepBucket
+from hf_efficient.account.thinning import Thinned
 from hf_efficient.errors import OutputError
 
 __all__ = ["TOKEN_KINDS", "Mark", "RankSteps", "SegmentSteps", "sum_steps"]
@@ -68,8 +70,11 @@ class SegmentSteps:
         apart = self.phase_seconds.get("evaluation", 0.0) + self.phase_seconds.get("checkpointing", 0.0)
         return self.wall_seconds - apart
 
-    def add(self, record: dict[str, Any], *, keep_times: bool) -> None:
+    def add(self, record: dict[str, Any], *, keep_times: bool) -> float:
         """Take in one record.
+
+        Returns:
+            Its wall without its evaluation and checkpointing.
 
         Raises:
             KeyError, TypeError, AttributeError: it is not one.
@@ -96,6 +101,7 @@ class SegmentSteps:
             self.step_seconds.append(wall - apart)
             if self.last_ends_at_seconds >= self.marks[-1].at_seconds + self._mark_every_seconds:
                 self._mark(self.last_ends_at_seconds)
+        return wall - apart
 
     def _mark(self, at_seconds: float) -> None:
         if self.marks and at_seconds <= self.marks[-1].at_seconds:
@@ -114,8 +120,14 @@ class RankSteps:
     segments: list[SegmentSteps]
 
 
-def sum_steps(path: Path, rank: int, *, keep_times: bool) -> RankSteps:
+def sum_steps(path: Path, rank: int, *, keep_times: bool, series: Thinned[StepBucket] | None = None) -> RankSteps:
     """One pass over a file of step records; 8 bytes are kept per step where the times are, else none.
+
+    Args:
+        path: ``steps.jsonl`` or ``steps.rankN.jsonl``.
+        rank: whose it is.
+        keep_times: whether to keep each step's time.
+        series: takes in the steps as well.
 
     Raises:
         OutputError: the file cannot be read, holds something else, or was written by a newer version.
@@ -126,8 +138,10 @@ def sum_steps(path: Path, rank: int, *, keep_times: bool) -> RankSteps:
             segment = segments.get(record["segment"])
             if segment is None:
                 segment = segments[record["segment"]] = SegmentSteps(int(record["segment"]))
-            segment.add(record, keep_times=keep_times)
-        except (KeyError, TypeError, AttributeError) as error:
+            step_seconds = segment.add(record, keep_times=keep_times)
+            if series is not None:
+                series.add(StepBucket.of(record, step_seconds))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise OutputError(f"{path}:{number}: not a step record: {type(error).__name__}: {error}") from error
     return RankSteps(rank, list(segments.values()))
 

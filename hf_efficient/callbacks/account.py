@@ -8,9 +8,9 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from hf_efficient.hardware.rates import Rates
+from hf_efficient.measure.process_timeline import process_timeline
 from hf_efficient.measure.rates import rate_facts, state_rates
 from hf_efficient.measure.recorder import StepRecorder
-from hf_efficient.measure.timeline import process_timeline
 from hf_efficient.records import CoarsePhase, StepPhase
 
 __all__ = ["AccountCallback"]

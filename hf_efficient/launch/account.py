@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from hf_efficient.account.files import RUN_JSON, read_account
 from hf_efficient.errors import OutputError, SetupError
 from hf_efficient.hardware.rates import Rates
+from hf_efficient.measure.process_timeline import process_timeline
 from hf_efficient.measure.rates import rate_facts, state_rates
-from hf_efficient.measure.timeline import process_timeline
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records import PhaseName, RunAccount
 

@@ -77,6 +77,11 @@ class SystemStream(JsonlStream):
         self._samples = 0
         super().__init__(path, flush_seconds, latch)
 
+    @property
+    def is_awake(self) -> bool:
+        """Whether its thread samples."""
+        return self._thread is not None
+
     def close(self, timeout_seconds: float = 2.0) -> None:
         """Take a last sample and end the thread; one that hangs in a probe is left behind and never started again."""
         thread = self._thread

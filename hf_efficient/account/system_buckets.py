@@ -1,0 +1,103 @@
+"""Consecutive readings of the system sampler put together, and their columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hf_efficient.records.series import Band, SystemSeries
+
+__all__ = ["SystemBucket", "system_series"]
+
+_BYTES = ("rss_bytes", "host_available_bytes", "device_allocated_bytes", "device_reserved_bytes")
+
+
+@dataclass
+class _Range:
+    low: float
+    sum: float
+    high: float
+    count: int = 1
+
+    def merge(self, later: _Range) -> None:
+        self.low, self.high = min(self.low, later.low), max(self.high, later.high)
+        self.sum, self.count = self.sum + later.sum, self.count + later.count
+
+
+@dataclass
+class SystemBucket:
+    """Readings of one process.
+
+    Attributes:
+        group: the process.
+        count: readings.
+        started_at_seconds, ended_at_seconds: the first and the last, from the start of the process.
+        bytes, watts: what was read, by name.
+    """
+
+    group: int
+    count: int
+    started_at_seconds: float
+    ended_at_seconds: float
+    bytes: dict[str, _Range] = field(default_factory=dict)
+    watts: dict[str, _Range] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, line: Mapping[str, Any]) -> SystemBucket:
+        """One reading, a line of ``system.jsonl``.
+
+        Raises:
+            KeyError, TypeError, ValueError, AttributeError: it is none.
+        """
+        at = float(line["at_seconds"])
+        return cls(
+            group=int(line["process"]),
+            count=1,
+            started_at_seconds=at,
+            ended_at_seconds=at,
+            bytes={name: _reading(line[name]) for name in _BYTES if line.get(name) is not None},
+            watts={str(name): _reading(value) for name, value in line.get("watts", {}).items() if value is not None},
+        )
+
+    def merge(self, later: object) -> None:
+        """Take in the bucket that follows."""
+        assert isinstance(later, SystemBucket)
+        self.count += later.count
+        self.ended_at_seconds = later.ended_at_seconds
+        for ours, theirs in ((self.bytes, later.bytes), (self.watts, later.watts)):
+            for name, reading in theirs.items():
+                if name in ours:
+                    ours[name].merge(reading)
+                else:
+                    ours[name] = reading
+
+
+def _reading(value: float) -> _Range:
+    return _Range(value, value, value)
+
+
+def system_series(buckets: Sequence[SystemBucket], starts: Mapping[int, float]) -> SystemSeries:
+    """The columns.
+
+    Args:
+        buckets: in the order of the readings; those of a process without a start are left out.
+        starts: process to the run time at which its own clock read 0.
+    """
+    placed = [bucket for bucket in buckets if bucket.group in starts]
+    meters = list(dict.fromkeys(name for bucket in placed for name in bucket.watts))
+    return SystemSeries(
+        process=[bucket.group for bucket in placed],
+        started_at_seconds=[round(starts[one.group] + one.started_at_seconds, 9) for one in placed],
+        ended_at_seconds=[round(starts[one.group] + one.ended_at_seconds, 9) for one in placed],
+        **{name: _band([bucket.bytes.get(name) for bucket in placed]) for name in _BYTES},
+        watts={name: _band([bucket.watts.get(name) for bucket in placed]) for name in meters},
+    )
+
+
+def _band(ranges: Sequence[_Range | None]) -> Band:
+    return Band(
+        low=[None if one is None else one.low for one in ranges],
+        mean=[None if one is None else one.sum / one.count for one in ranges],
+        high=[None if one is None else one.high for one in ranges],
+    )
