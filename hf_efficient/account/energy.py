@@ -11,24 +11,19 @@ from __future__ import annotations
 
 import itertools
 import math
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from hf_efficient.account.energy_gaps import energy_gaps
+from hf_efficient.account.metered import Metered, once_each
 from hf_efficient.account.processes import Interval, ProcessSpans
 from hf_efficient.account.steps import Mark, RankSteps, SegmentSteps
-from hf_efficient.account.system import MeterSeries, SystemSamples, read_samples
+from hf_efficient.account.system import read_samples
 from hf_efficient.estimate.energy import co2e_grams
-from hf_efficient.estimate.metering import stretches
 from hf_efficient.hardware.rates import Rates, grid_facts
 from hf_efficient.records import PHASES, EnergyAccount, EnergyPart, NotMeasured, ProcessAccount
-from hf_efficient.units import seconds
 
 __all__ = ["energy_account"]
-
-_WORTH_TELLING_SECONDS = 2.0
-"""Samples are a second apart: a shorter gap at the end of a process that died says nothing."""
 
 
 def energy_account(
@@ -46,7 +41,7 @@ def energy_account(
         OutputError: the samples cannot be read, or were written by a newer version.
     """
     samples = read_samples(directory)
-    metered = _once_each([_Metered.of(one) for one in samples.series])
+    metered = once_each([Metered.of(one) for one in samples.series])
     parts = _parts(metered, accounts)
     joules = round(math.fsum(part.joules for part in parts), 6) if parts else None
     stated = next((one.facts["grid"] for one in reversed(lived) if "grid" in one.facts), grid_facts(Rates()))
@@ -59,58 +54,13 @@ def energy_account(
         grid_grams_per_kwh=stated["grams_per_kwh"],
         grid_source=stated["source"],
     )
-    return energy, list(_gaps(samples, metered, parts, accounts))
+    return energy, list(energy_gaps(samples, metered, parts, accounts))
 
 
-@dataclass(frozen=True)
-class _Metered:
-    """A series added up: how much had flowed at each reading, flat where the readings do not tell."""
-
-    series: MeterSeries
-    times: list[float]
-    flowed: list[float]
-    covered_seconds: float
-
-    @classmethod
-    def of(cls, series: MeterSeries) -> _Metered:
-        times, flowed, covered = list(series.seconds[:1]), [0.0] * len(series.seconds[:1]), []
-        for stretch in stretches(series.readings, series.unit, series.range_joules):
-            times.append(stretch.end)
-            flowed.append(flowed[-1] + (stretch.joules or 0.0))
-            if stretch.joules is not None:
-                covered.append(stretch.end - stretch.start)
-        return cls(series, times, flowed, math.fsum(covered))
-
-    @property
-    def joules(self) -> float:
-        return self.flowed[-1] if self.flowed else 0.0
-
-    def until(self, at: float) -> float:
-        """What had flowed by then."""
-        index = bisect_right(self.times, at)
-        if index == 0:
-            return 0.0
-        if index == len(self.times):
-            return self.flowed[-1]
-        start, end = self.times[index - 1], self.times[index]
-        before, after = self.flowed[index - 1], self.flowed[index]
-        return before + (after - before) * (at - start) / (end - start)
-
-
-def _once_each(metered: Sequence[_Metered]) -> list[_Metered]:
-    """A meter that two ranks read is counted once, by the one that read it longer."""
-    best: dict[tuple[str, int], _Metered] = {}
-    for one in metered:
-        key = (one.series.id, one.series.process)
-        if one.covered_seconds > 0 and (key not in best or one.covered_seconds > best[key].covered_seconds):
-            best[key] = one
-    return list(best.values())
-
-
-def _parts(metered: Sequence[_Metered], accounts: Sequence[ProcessAccount]) -> list[EnergyPart]:
+def _parts(metered: Sequence[Metered], accounts: Sequence[ProcessAccount]) -> list[EnergyPart]:
     several = len({one.series.machine for one in metered}) > 1
     walls = {account.process: account.wall_seconds for account in accounts}
-    groups: dict[tuple[str, str, str], list[_Metered]] = {}
+    groups: dict[tuple[str, str, str], list[Metered]] = {}
     for one in metered:
         groups.setdefault((one.series.machine, one.series.name, one.series.source), []).append(one)
     parts = []
@@ -134,14 +84,14 @@ def _parts(metered: Sequence[_Metered], accounts: Sequence[ProcessAccount]) -> l
     return parts
 
 
-def _by_phase(metered: Sequence[_Metered], lived: Sequence[ProcessSpans], first: RankSteps) -> dict[str, float]:
+def _by_phase(metered: Sequence[Metered], lived: Sequence[ProcessSpans], first: RankSteps) -> dict[str, float]:
     shared: dict[str, list[float]] = {}
     for process in lived:
         curves = [one for one in metered if one.series.process == process.process]
         for start, end, phases in _intervals(process, first):
             flowed = math.fsum(curve.until(end) - curve.until(start) for curve in curves)
             length = max(end - start, math.fsum(phases.values()))
-            for name, spent in phases.items():
+            for name, spent in phases.items() if length > 0 else ():
                 shared.setdefault(name, []).append(flowed * spent / length)
     total = math.fsum(one.joules for one in metered)
     phases = {name: round(math.fsum(joules), 6) for name, joules in shared.items()}
@@ -175,50 +125,3 @@ def _of_the_loop(segment: SegmentSteps, called: float) -> Iterator[Interval]:
                 if value > before.phase_seconds.get(name, 0.0)
             }
             yield called + before.at_seconds, called + after.at_seconds, spent
-
-
-def _gaps(
-    samples: SystemSamples,
-    metered: Sequence[_Metered],
-    parts: Sequence[EnergyPart],
-    accounts: Sequence[ProcessAccount],
-) -> Iterator[NotMeasured]:
-    late = _late_seconds(metered, accounts)
-    if not parts:
-        yield NotMeasured("energy", "no meter was read")
-    elif sum(late.values()) > _WORTH_TELLING_SECONDS:
-        yield NotMeasured(
-            f"energy of {seconds(sum(late.values()))} at the start",
-            "meters are read from where the run knows its output directory",
-        )
-    unsampled = [account.wall_seconds for account in accounts if account.process not in late]
-    if parts and sum(unsampled) > _WORTH_TELLING_SECONDS:
-        starts = "one start" if len(unsampled) == 1 else f"{len(unsampled)} starts"
-        yield NotMeasured(f"energy of {seconds(sum(unsampled))}", f"nothing was sampled in {starts} of the run")
-    for part in parts:
-        name = part.name.rpartition(": ")[2]
-        if part.estimated:
-            yield NotMeasured(f"measured energy of {part.name}", f"it is estimated: {part.note}")
-        lost = part.missing_seconds - sum(late.values())
-        if lost > _WORTH_TELLING_SECONDS:
-            why = samples.faults.get(name, "its readings end early, or leave a gap")
-            yield NotMeasured(f"energy of {part.name} for {seconds(lost)}", why)
-    told = {part.name.rpartition(": ")[2] for part in parts}
-    for name, why in samples.faults.items():
-        if name not in told:
-            yield NotMeasured(name if name.startswith("memory") else f"energy of {name}", why)
-    if samples.skipped:
-        yield NotMeasured("some samples of memory and energy", f"{samples.skipped} lines of them cannot be read")
-
-
-def _late_seconds(metered: Sequence[_Metered], accounts: Sequence[ProcessAccount]) -> dict[int, float]:
-    """By process: from where the run took it over to the first reading of any meter."""
-    firsts: dict[int, float] = {}
-    for one in metered:
-        process = one.series.process
-        firsts[process] = min(one.times[0], firsts.get(process, math.inf))
-    return {
-        account.process: firsts[account.process] - account.began_at_seconds
-        for account in accounts
-        if account.process in firsts
-    }

@@ -251,6 +251,18 @@ def test_a_run_that_died_keeps_its_energy(tmp_path):
     assert (found.energy.grid_source, found.energy.grid_grams_per_kwh) == ("World 2023, Ember, July 2024", 481.0)
 
 
+def test_a_run_that_died_in_the_moment_in_which_a_phase_began(tmp_path):
+    lines(
+        tmp_path / "spans.jsonl", process(), span(0.0, imports=2.0), alive(2.0, 2.0, phase="model_load", model_load=0.0)
+    )
+    lines(
+        tmp_path / "system.jsonl",
+        sample(0, meters={"GPU 0": meter()}, joules={"GPU 0": 0}),
+        sample(2, joules={"GPU 0": 8}),
+    )
+    assert account_of(tmp_path).energy.phase_joules == {"imports": 8.0, "unattributed": 0.0}
+
+
 def test_a_line_that_is_no_sample_is_skipped_and_counted(run, caplog):
     described = {"GPU 0": meter()}
     wrong = [
