@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from hf_efficient.account.energy import energy_account
 from hf_efficient.account.gaps import not_measured
 from hf_efficient.account.memory import memory_account
+from hf_efficient.account.money import money_account
 from hf_efficient.account.processes import ProcessSpans, read_processes
 from hf_efficient.account.reading import rank_files, records_path
 from hf_efficient.account.step_buckets import StepBucket
@@ -19,8 +21,6 @@ from hf_efficient.estimate.percentiles import WARM_UP_RULE, percentile, warm_up_
 from hf_efficient.records import (
     ACCOUNT_SCHEMA_VERSION,
     PHASES,
-    EnergyAccount,
-    MoneyAccount,
     ProcessAccount,
     RankAccount,
     RunAccount,
@@ -69,10 +69,10 @@ def build_account(processes: Sequence[ProcessSpans], ranks: Sequence[RankSteps],
     Args:
         processes: of rank 0.
         ranks: rank 0 first.
-        where: the folder, for messages.
+        where: the folder, which also holds the samples of the system.
 
     Raises:
-        OutputError: there are neither spans nor steps.
+        OutputError: there are neither spans nor steps, or samples that cannot be read.
     """
     first = next((rank for rank in ranks if rank.rank == 0), RankSteps(0, []))
     lived = list(processes) or ([_before_spans(first)] if first.segments else [])
@@ -80,6 +80,9 @@ def build_account(processes: Sequence[ProcessSpans], ranks: Sequence[RankSteps],
         raise OutputError(f"{where}: holds no records of a run; name an OUTPUT_DIR of one, or its efficiency folder")
     accounts = [_process(process, segments_of(process, first, lived)) for process in lived]
     last = accounts[-1]
+    tokens = _tokens(ranks)
+    energy, energy_gaps = energy_account(where, lived, accounts, first)
+    money, money_gaps = money_account(lived, accounts, tokens.non_padding)
     return RunAccount(
         schema_version=ACCOUNT_SCHEMA_VERSION,
         hf_efficient_version=__version__,
@@ -88,15 +91,15 @@ def build_account(processes: Sequence[ProcessSpans], ranks: Sequence[RankSteps],
         error=last.error,
         time=_time(accounts, first),
         steps=_step_times(first),
-        tokens=_tokens(ranks),
+        tokens=tokens,
         memory=memory_account(lived, ranks),
         sequences=SequenceAccount(),
         work=WorkAccount(),
-        energy=EnergyAccount(),
-        money=MoneyAccount(),
+        energy=energy,
+        money=money,
         evaluations=[],
         ranks=[_rank(rank) for rank in ranks],
-        not_measured=not_measured(lived, ranks),
+        not_measured=[*not_measured(lived, ranks), *energy_gaps, *money_gaps],
     )
 
 

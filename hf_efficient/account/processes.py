@@ -10,7 +10,10 @@ from hf_efficient.account.reading import check_version, read_lines
 from hf_efficient.errors import OutputError
 from hf_efficient.records import RecordedBy
 
-__all__ = ["ProcessSpans", "read_processes"]
+__all__ = ["Interval", "ProcessSpans", "read_processes"]
+
+Interval = tuple[float, float, dict[str, float]]
+"""Start and end, counted from the start of the process, and the seconds of the phases in between."""
 
 
 @dataclass
@@ -24,6 +27,7 @@ class ProcessSpans:
         began_at_seconds: where the run took the process over; all times count from the start of the process.
         last_at_seconds: the latest time that any line tells.
         phase_seconds: sums of the spans.
+        spans: each by itself.
         last_span_ends_at_seconds: end of the last span.
         trains: segment of the steps to the time of its ``train()`` call.
         ended: None where no end was written, or a sign of life came after it.
@@ -40,6 +44,7 @@ class ProcessSpans:
     began_at_seconds: float = 0.0
     last_at_seconds: float = 0.0
     phase_seconds: dict[str, float] = field(default_factory=dict)
+    spans: list[Interval] = field(default_factory=list)
     last_span_ends_at_seconds: float = 0.0
     trains: dict[int, float] = field(default_factory=dict)
     ended: Literal["done", "error"] | None = None
@@ -63,6 +68,7 @@ class ProcessSpans:
             for name, seconds in line["phase_seconds"].items():
                 self.phase_seconds[name] = self.phase_seconds.get(name, 0.0) + seconds
             self.last_span_ends_at_seconds = line["started_at_seconds"] + line["wall_seconds"]
+            self.spans.append((line["started_at_seconds"], self.last_span_ends_at_seconds, line["phase_seconds"]))
             self._until(self.last_span_ends_at_seconds)
         elif kind == "train":
             self.trains[int(line["segment"])] = float(line["at_seconds"])

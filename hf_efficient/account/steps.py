@@ -13,9 +13,24 @@ from hf_efficient.account.step_buckets import StepBucket
 from hf_efficient.account.thinning import Thinned
 from hf_efficient.errors import OutputError
 
-__all__ = ["TOKEN_KINDS", "RankSteps", "SegmentSteps", "sum_steps"]
+__all__ = ["TOKEN_KINDS", "Mark", "RankSteps", "SegmentSteps", "sum_steps"]
+
+_MOST_MARKS = 2048
 
 TOKEN_KINDS = ("processed", "non_padding", "loss_bearing")
+
+
+@dataclass(frozen=True)
+class Mark:
+    """How far a ``train()`` call had come.
+
+    Attributes:
+        at_seconds: counted from the call.
+        phase_seconds: what its steps had spent by then, per phase.
+    """
+
+    at_seconds: float
+    phase_seconds: dict[str, float]
 
 
 @dataclass
@@ -35,6 +50,8 @@ class SegmentSteps:
         device_seconds: their sums per phase.
         phase_peak_bytes: largest peak of the device's allocated memory per phase.
         step_seconds: each record's wall without its evaluation and checkpointing; empty where not asked for.
+        marks: where the sums stood, about once per second, and on both sides of a longer step; further apart in a long
+            run. They tell when a phase took its time. Empty where the times are not asked for.
     """
 
     segment: int
@@ -50,6 +67,8 @@ class SegmentSteps:
     device_seconds: dict[str, float] = field(default_factory=dict)
     phase_peak_bytes: dict[str, int] = field(default_factory=dict)
     step_seconds: array[float] = field(default_factory=lambda: array("d"))
+    marks: list[Mark] = field(default_factory=list)
+    _mark_every_seconds: float = 1.0
 
     @property
     def training_seconds(self) -> float:
@@ -67,6 +86,8 @@ class SegmentSteps:
             KeyError, TypeError, AttributeError: it is not one.
         """
         wall, phases = record["wall_seconds"], record["phase_seconds"]
+        if keep_times and (not self.marks or wall >= self._mark_every_seconds):
+            self._mark(record["started_at_seconds"])
         sums, apart = self.phase_seconds, 0.0
         for name, seconds in phases.items():
             sums[name] = sums.get(name, 0.0) + seconds
@@ -86,6 +107,8 @@ class SegmentSteps:
         self.wall_seconds += wall
         if keep_times:
             self.step_seconds.append(wall - apart)
+            if self.last_ends_at_seconds >= self.marks[-1].at_seconds + self._mark_every_seconds:
+                self._mark(self.last_ends_at_seconds)
         return wall - apart
 
     def _add_device(self, record: dict[str, Any]) -> None:
@@ -96,6 +119,14 @@ class SegmentSteps:
         if "memory" in record:
             for name, peak in record["memory"]["phase_peak_allocated_bytes"].items():
                 self.phase_peak_bytes[name] = max(peak, self.phase_peak_bytes.get(name, 0))
+
+    def _mark(self, at_seconds: float) -> None:
+        if self.marks and at_seconds <= self.marks[-1].at_seconds:
+            return
+        if len(self.marks) >= _MOST_MARKS:
+            del self.marks[1::2]
+            self._mark_every_seconds *= 2
+        self.marks.append(Mark(at_seconds, dict(self.phase_seconds)))
 
 
 @dataclass(frozen=True)
