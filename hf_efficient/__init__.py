@@ -33,12 +33,20 @@ from hf_efficient.version import __version__
 
 if TYPE_CHECKING:
     from hf_efficient.account.load import load_run
-    from hf_efficient.recipe.load import load_recipe
     from hf_efficient.launch.run import run_recipe
+    from hf_efficient.recipe.load import load_recipe
     from hf_efficient.recipe.schema import Recipe
     from hf_efficient.trainer import EfficientTrainer, EfficientTrainerMixin
 
-__all__ = ["EfficientTrainer", "EfficientTrainerMixin", "Recipe", "__version__", "load_recipe", "load_run", "run_recipe"]
+__all__ = [
+    "EfficientTrainer",
+    "EfficientTrainerMixin",
+    "Recipe",
+    "__version__",
+    "load_recipe",
+    "load_run",
+    "run_recipe",
+]
 
 _HOMES = {
     "EfficientTrainer": "hf_efficient.trainer",

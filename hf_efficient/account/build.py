@@ -10,9 +10,8 @@ from typing import Any
 from hf_efficient.account.gaps import not_measured
 from hf_efficient.account.processes import ProcessSpans, read_processes
 from hf_efficient.account.reading import rank_files, records_path
-from hf_efficient.account.step_buckets import StepBucket
-from hf_efficient.account.steps import TOKEN_KINDS, RankSteps, SegmentSteps, sum_steps
-from hf_efficient.account.thinning import Thinned
+from hf_efficient.account.steps import TOKEN_KINDS, RankSteps, SegmentSteps
+from hf_efficient.account.sum_files import sum_files
 from hf_efficient.errors import OutputError
 from hf_efficient.estimate.percentiles import WARM_UP_RULE, percentile, warm_up_count
 from hf_efficient.records import (
@@ -47,20 +46,16 @@ def account_of(directory: Path) -> RunAccount:
     return build_account(read_processes(records_path(directory, "spans", 0)), sum_run(directory), directory)
 
 
-def sum_run(directory: Path, series: Thinned[StepBucket] | None = None) -> list[RankSteps]:
-    """One pass over the steps of all ranks; the times of rank 0 are kept.
+def sum_run(directory: Path) -> list[RankSteps]:
+    """One pass over the steps of all ranks.
 
     Args:
         directory: the ``efficiency`` folder of a run.
-        series: takes in the steps of rank 0 as well.
 
     Raises:
         OutputError: they cannot be read.
     """
-    return [
-        sum_steps(path, rank, keep_times=rank == 0, series=series if rank == 0 else None)
-        for rank, path in rank_files(directory, "steps").items()
-    ]
+    return sum_files(rank_files(directory, "steps"))
 
 
 def build_account(processes: Sequence[ProcessSpans], ranks: Sequence[RankSteps], where: Path) -> RunAccount:
@@ -74,7 +69,7 @@ def build_account(processes: Sequence[ProcessSpans], ranks: Sequence[RankSteps],
     Raises:
         OutputError: there are neither spans nor steps.
     """
-    first = next((rank for rank in ranks if rank.rank == 0), RankSteps(0, []))
+    first = next((rank for rank in ranks if rank.rank == 0), RankSteps(0))
     lived = list(processes) or ([_before_spans(first)] if first.segments else [])
     if not lived:
         raise OutputError(f"{where}: holds no records of a run; name an OUTPUT_DIR of one, or its efficiency folder")

@@ -51,22 +51,21 @@ def account_and_series_of(directory: Path) -> tuple[RunAccount, RunSeries]:
     Raises:
         OutputError: there are no records, or they cannot be read.
     """
-    steps: Thinned[StepBucket] = Thinned()
     processes = read_processes(records_path(directory, "spans", 0))
-    ranks = sum_run(directory, steps)
+    ranks = sum_run(directory)
     account = build_account(processes, ranks, directory)
-    return account, build_series(account, processes, ranks, steps.buckets, _read_system(directory))
+    return account, build_series(account, processes, ranks, _read_system(directory))
 
 
 def build_series(
     account: RunAccount,
     processes: Sequence[ProcessSpans],
     ranks: Sequence[RankSteps],
-    steps: Sequence[StepBucket],
     system: Sequence[SystemBucket],
 ) -> RunSeries:
     """The series from what was read; ``account`` is that of the same records, which knows the processes' walls."""
-    first = next((rank for rank in ranks if rank.rank == 0), RankSteps(0, []))
+    first = next((rank for rank in ranks if rank.rank == 0), RankSteps(0))
+    steps = first.buckets.buckets
     accounts = account.time.processes
     bounds = _starts(accounts)
     steady = [time for one in first.segments for time in one.step_seconds[warm_up_count(one.steps) :]]
@@ -111,7 +110,7 @@ def _read_system(directory: Path) -> list[SystemBucket]:
     for number, line in read_lines(path) if path.exists() else ():
         check_version(path, number, line)
         try:
-            readings.add(SystemBucket.of(line))
+            readings.take(int(line["process"]), [line], SystemBucket.of)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise OutputError(f"{path}:{number}: not a reading: {type(error).__name__}: {error}") from error
     return readings.buckets

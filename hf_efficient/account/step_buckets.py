@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from hf_efficient.account.nanoseconds import add_ns, phases_ns, sum_ns
+from hf_efficient.account.step_lines import StepLine, step_seconds
 from hf_efficient.records import PHASES
 from hf_efficient.records.series import StepSeries
 
@@ -27,9 +29,9 @@ class StepBucket:
         count: steps.
         first_step, last_step: the Trainer's numbers.
         started_at_seconds: start of the first, counted from the ``train()`` call.
-        wall_seconds, step_seconds: sums; the latter without evaluation and checkpointing.
-        phase_seconds: sums, ``unattributed`` included.
-        device_seconds: sums; None where a step has none.
+        wall_ns: sum.
+        phase_ns: sums, without ``unattributed``.
+        device_ns: sums; None where a step has none.
         not_finite: logged figures that are not.
         columns: the other columns of a StepSeries, by name; a missing one is not known.
     """
@@ -39,96 +41,89 @@ class StepBucket:
     first_step: int
     last_step: int
     started_at_seconds: float
-    wall_seconds: float
-    step_seconds: float
-    phase_seconds: dict[str, float]
-    device_seconds: dict[str, float] | None
+    wall_ns: int
+    phase_ns: dict[str, int]
+    device_ns: dict[str, int] | None
     not_finite: int = 0
     columns: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, record: Mapping[str, Any], step_seconds: float) -> StepBucket:
-        """One step.
-
-        Args:
-            record: as ``StepRecord.to_json`` writes it.
-            step_seconds: its wall without evaluation and checkpointing.
-
-        Raises:
-            KeyError, TypeError, ValueError, AttributeError: it is no such record.
-        """
-        phases = dict(record["phase_seconds"])
-        wall = record["wall_seconds"]
-        phases["unattributed"] = wall - math.fsum(phases.values())
-        device = record.get("device_seconds")
+    def of(cls, lines: Sequence[StepLine]) -> StepBucket:
+        """Some steps, at least one, of one ``train()`` call."""
+        first, times = lines[0], [step_seconds(line) for line in lines]
+        on_device = [line.device_seconds for line in lines if line.device_seconds is not None]
         bucket = cls(
-            group=record["segment"],
-            count=1,
-            first_step=record["step"],
-            last_step=record["step"],
-            started_at_seconds=record["started_at_seconds"],
-            wall_seconds=wall,
-            step_seconds=step_seconds,
-            phase_seconds=phases,
-            device_seconds=None if device is None else dict(device),
-            columns={"step_seconds_min": step_seconds, "step_seconds_max": step_seconds},
+            group=first.segment,
+            count=len(lines),
+            first_step=first.step,
+            last_step=lines[-1].step,
+            started_at_seconds=first.started_at_seconds,
+            wall_ns=sum_ns([line.wall_seconds for line in lines]),
+            phase_ns=phases_ns([line.phase_seconds for line in lines]),
+            device_ns=phases_ns(on_device) if len(on_device) == len(lines) else None,
+            columns={"step_seconds_min": min(times), "step_seconds_max": max(times)},
         )
-        bucket._tell(record)
+        bucket._count(lines)
+        bucket._tell_logs(lines)
         return bucket
 
-    def _tell(self, record: Mapping[str, Any]) -> None:
+    def _count(self, lines: Sequence[StepLine]) -> None:
         columns = self.columns
-        for part, names in (
-            ("tokens", {kind: f"{kind}_tokens" for kind in ("processed", "non_padding", "loss_bearing")}),
-            ("sequences", {"documents": "samples"}),
-            ("work", {"model_flops": "model_flops", "hardware_flops": "hardware_flops"}),
-            ("memory", {name: name for name in ("peak_allocated_bytes", "peak_reserved_bytes")}),
-        ):
-            for key, column in names.items():
-                value = (record.get(part) or {}).get(key)
-                if value is not None:
-                    columns[column] = value
+        tokens = [line.tokens for line in lines]
+        columns["processed_tokens"] = _sum([part.processed for part in tokens])
+        columns["non_padding_tokens"] = _sum([part.non_padding for part in tokens])
+        columns["loss_bearing_tokens"] = _sum([part.loss_bearing for part in tokens])
+        columns["samples"] = _sum([None if line.sequences is None else line.sequences.documents for line in lines])
+        columns["model_flops"] = _sum([None if line.work is None else line.work.model_flops for line in lines])
+        columns["hardware_flops"] = _sum([None if line.work is None else line.work.hardware_flops for line in lines])
+        memory = [line.memory for line in lines if line.memory is not None]
+        if memory:
+            columns["peak_allocated_bytes"] = max([part.peak_allocated_bytes for part in memory])
+            columns["peak_reserved_bytes"] = max([part.peak_reserved_bytes for part in memory])
+
+    def _tell_logs(self, lines: Sequence[StepLine]) -> None:
+        columns = self.columns
         for name in _LAST:
-            value = record.get(name)
-            if value is None:
-                continue
-            value = float(value)  # one that is not finite is held as text
-            if math.isfinite(value):
-                columns[name] = value
-            else:
-                self.not_finite += name != "learning_rate"
-        if "loss" in columns:
-            columns["loss_min"] = columns["loss_max"] = columns["loss"]
-        if "grad_norm" in columns:
-            columns["grad_norm_max"] = columns["grad_norm"]
+            told = [float(value) for line in lines if (value := getattr(line, name)) is not None]  # "nan" is text
+            finite = [value for value in told if math.isfinite(value)]
+            if name != "learning_rate":
+                self.not_finite += len(told) - len(finite)
+            if finite:
+                columns.update({name: finite[-1], f"{name}_min": min(finite), f"{name}_max": max(finite)})
 
     def merge(self, later: object) -> None:
         """Take in the bucket that follows."""
         assert isinstance(later, StepBucket)
         self.count += later.count
         self.last_step = later.last_step
-        self.wall_seconds += later.wall_seconds
-        self.step_seconds += later.step_seconds
+        self.wall_ns += later.wall_ns
         self.not_finite += later.not_finite
-        _add(self.phase_seconds, later.phase_seconds)
-        if self.device_seconds is None or later.device_seconds is None:
-            self.device_seconds = None
+        add_ns(self.phase_ns, later.phase_ns)
+        if self.device_ns is None or later.device_ns is None:
+            self.device_ns = None
         else:
-            _add(self.device_seconds, later.device_seconds)
+            add_ns(self.device_ns, later.device_ns)
         ours, theirs = self.columns, later.columns
         for name in _SUMS:
-            if name in ours and name in theirs:
-                ours[name] += theirs[name]
-            else:
-                ours.pop(name, None)
+            ours[name] = None if ours[name] is None or theirs[name] is None else ours[name] + theirs[name]
         ours.update((name, theirs[name]) for name in _LAST if name in theirs)
         for names, choose in ((_LEAST, min), (_MOST, max)):
             ours.update((name, choose(ours.get(name, theirs[name]), theirs[name])) for name in names if name in theirs)
 
+    @property
+    def unattributed_ns(self) -> int:
+        """What no phase claimed."""
+        return self.wall_ns - sum(self.phase_ns.values())
 
-def _add(sums: dict[str, float], more: Mapping[str, float]) -> None:
-    for name, value in more.items():
-        sums[name] = sums.get(name, 0.0) + value
+    @property
+    def mean_seconds(self) -> float:
+        """Mean of the steps, each without its evaluation and checkpointing."""
+        apart = self.phase_ns.get("evaluation", 0) + self.phase_ns.get("checkpointing", 0)
+        return (self.wall_ns - apart) / 1e9 / self.count
+
+
+def _sum(values: Sequence[int | None]) -> int | None:
+    return None if None in values else sum(values)  # type: ignore[arg-type]
 
 
 def step_series(buckets: Sequence[StepBucket], starts: Mapping[int, float]) -> StepSeries:
@@ -151,17 +146,17 @@ def step_series(buckets: Sequence[StepBucket], starts: Mapping[int, float]) -> S
         first_step=column(lambda one: one.first_step),
         last_step=column(lambda one: one.last_step),
         started_at_seconds=column(lambda one: round(starts[one.group] + one.started_at_seconds, 9)),
-        wall_seconds=column(lambda one: round(one.wall_seconds, 9)),
-        step_seconds_mean=column(lambda one: one.step_seconds / one.count),
-        phase_seconds=_by_phase([bucket.phase_seconds for bucket in buckets], 0.0),
-        device_seconds=_by_phase([bucket.device_seconds for bucket in buckets], None),
+        wall_seconds=column(lambda one: one.wall_ns / 1e9),
+        step_seconds_mean=column(lambda one: one.mean_seconds),
+        phase_seconds=_by_phase([{**one.phase_ns, "unattributed": one.unattributed_ns} for one in buckets]),
+        device_seconds=_by_phase([bucket.device_ns for bucket in buckets]),
         not_finite=column(lambda one: one.not_finite),
         **known,
     )
 
 
-def _by_phase(sums: Sequence[Mapping[str, float] | None], missing: float | None) -> dict[str, list[Any]]:
-    """Phases in the order in which a step goes through them; ``missing`` where a bucket is not known at all."""
+def _by_phase(sums: Sequence[Mapping[str, int] | None]) -> dict[str, list[Any]]:
+    """Seconds, phases in the order in which a step goes through them; None where a bucket is not known at all."""
     names = {name for one in sums if one is not None for name in one}
     ordered = [*(name for name in PHASES if name in names), *sorted(names.difference(PHASES))]
-    return {name: [missing if one is None else round(one.get(name, 0.0), 9) for one in sums] for name in ordered}
+    return {name: [None if one is None else one.get(name, 0) / 1e9 for one in sums] for name in ordered}

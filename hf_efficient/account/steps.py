@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
+import itertools
 from array import array
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from hf_efficient.account.reading import check_version, read_lines
+from hf_efficient.account.nanoseconds import add_ns, in_seconds, phases_ns, sum_ns
 from hf_efficient.account.step_buckets import StepBucket
+from hf_efficient.account.step_lines import StepLine, SumLine, step_reader, step_seconds
+from hf_efficient.account.tail import Tail
 from hf_efficient.account.thinning import Thinned
-from hf_efficient.errors import OutputError
 
-__all__ = ["TOKEN_KINDS", "RankSteps", "SegmentSteps", "sum_steps"]
+__all__ = ["TOKEN_KINDS", "RankSteps", "SegmentSteps", "SequenceSums", "WorkSums", "sum_steps"]
 
 TOKEN_KINDS = ("processed", "non_padding", "loss_bearing")
+
+
+@dataclass
+class SequenceSums:
+    """See ``SequenceCounts``: the same over many steps."""
+
+    rows: int = 0
+    documents: int = 0
+    shortest: int | None = None
+    longest: int | None = None
+    length_buckets: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class WorkSums:
+    """See ``StepWork``: the same over many steps."""
+
+    model_flops: int = 0
+    hardware_flops: int = 0
 
 
 @dataclass
@@ -28,10 +48,14 @@ class SegmentSteps:
         first_step, last_step: the Trainer's numbers of the first and the last record.
         first_ends_at_seconds: end of the first record, counted from the ``train()`` call.
         last_ends_at_seconds: end of the last one.
-        wall_seconds: sum of the records.
-        phase_seconds: sums per phase.
+        wall_ns: sum of the records.
+        phase_ns: sums per phase.
         tokens: sums per kind; None where a record does not know it.
-        step_seconds: each record's wall without its evaluation and checkpointing; empty where not asked for.
+        sequences, work: sums; None where a record does not know them.
+        device_steps: records with times of the device.
+        device_ns: their sums per phase.
+        phase_peak_bytes: largest peak of the device's allocated memory per phase.
+        step_seconds: each record's wall without its evaluation and checkpointing; of rank 0 alone.
     """
 
     segment: int
@@ -40,82 +64,141 @@ class SegmentSteps:
     last_step: int | None = None
     first_ends_at_seconds: float = 0.0
     last_ends_at_seconds: float = 0.0
-    wall_seconds: float = 0.0
-    phase_seconds: dict[str, float] = field(default_factory=dict)
+    wall_ns: int = 0
+    phase_ns: dict[str, int] = field(default_factory=dict)
     tokens: dict[str, int | None] = field(default_factory=lambda: dict.fromkeys(TOKEN_KINDS, 0))
+    sequences: SequenceSums | None = field(default_factory=SequenceSums)
+    work: WorkSums | None = field(default_factory=WorkSums)
+    device_steps: int = 0
+    device_ns: dict[str, int] = field(default_factory=dict)
+    phase_peak_bytes: dict[str, int] = field(default_factory=dict)
     step_seconds: array[float] = field(default_factory=lambda: array("d"))
+
+    @property
+    def wall_seconds(self) -> float:
+        """Sum of the records."""
+        return self.wall_ns / 1e9
+
+    @property
+    def phase_seconds(self) -> dict[str, float]:
+        """Sums per phase."""
+        return in_seconds(self.phase_ns)
+
+    @property
+    def device_seconds(self) -> dict[str, float]:
+        """Sums per phase on the device."""
+        return in_seconds(self.device_ns)
 
     @property
     def training_seconds(self) -> float:
         """Wall of the steps without evaluation and checkpointing."""
-        apart = self.phase_seconds.get("evaluation", 0.0) + self.phase_seconds.get("checkpointing", 0.0)
-        return self.wall_seconds - apart
+        return (self.wall_ns - self.phase_ns.get("evaluation", 0) - self.phase_ns.get("checkpointing", 0)) / 1e9
 
-    def add(self, record: dict[str, Any], *, keep_times: bool) -> float:
-        """Take in one record.
-
-        Returns:
-            Its wall without its evaluation and checkpointing.
-
-        Raises:
-            KeyError, TypeError, AttributeError: it is not one.
-        """
-        wall, phases = record["wall_seconds"], record["phase_seconds"]
-        sums, apart = self.phase_seconds, 0.0
-        for name, seconds in phases.items():
-            sums[name] = sums.get(name, 0.0) + seconds
-            if name in ("evaluation", "checkpointing"):
-                apart += seconds
-        tokens = record["tokens"]
-        for kind in TOKEN_KINDS:
-            known, more = self.tokens[kind], tokens[kind]
-            self.tokens[kind] = None if known is None or more is None else known + more
-        self.last_step = record["step"]
-        self.last_ends_at_seconds = record["started_at_seconds"] + wall
+    def add(self, lines: Sequence[SumLine]) -> None:
+        """Take in steps, at least one, in the order written."""
+        first, last = lines[0], lines[-1]
         if not self.steps:
-            self.first_step, self.first_ends_at_seconds = self.last_step, self.last_ends_at_seconds
-        self.steps += 1
-        self.wall_seconds += wall
-        if keep_times:
-            self.step_seconds.append(wall - apart)
-        return wall - apart
+            self.first_step, self.first_ends_at_seconds = first.step, first.started_at_seconds + first.wall_seconds
+        self.last_step, self.last_ends_at_seconds = last.step, last.started_at_seconds + last.wall_seconds
+        self.steps += len(lines)
+        self.wall_ns += sum_ns([line.wall_seconds for line in lines])
+        add_ns(self.phase_ns, phases_ns([line.phase_seconds for line in lines]))
+        self._add_tokens(lines)
+        self._add_sequences(lines)
+        self._add_work(lines)
+
+    def add_details(self, lines: Sequence[StepLine]) -> None:
+        """Take in what only rank 0's lines are read for."""
+        self.step_seconds.extend([step_seconds(line) for line in lines])
+        timed = [line.device_seconds for line in lines if line.device_seconds is not None]
+        self.device_steps += len(timed)
+        add_ns(self.device_ns, phases_ns(timed))
+        peaks = self.phase_peak_bytes
+        for line in lines:
+            if line.memory is not None:
+                for name, size in line.memory.phase_peak_allocated_bytes.items():
+                    if size > peaks.get(name, -1):
+                        peaks[name] = size
+
+    def _add_tokens(self, lines: Sequence[SumLine]) -> None:
+        parts = [line.tokens for line in lines]
+        for kind, counts in (
+            ("processed", [part.processed for part in parts]),
+            ("non_padding", [part.non_padding for part in parts]),
+            ("loss_bearing", [part.loss_bearing for part in parts]),
+        ):
+            known = self.tokens[kind]
+            if known is not None:
+                self.tokens[kind] = None if None in counts else known + sum(counts)  # type: ignore[arg-type]
+
+    def _add_sequences(self, lines: Sequence[SumLine]) -> None:
+        sums, parts = self.sequences, [line.sequences for line in lines if line.sequences is not None]
+        if sums is None or len(parts) < len(lines):
+            self.sequences = None
+            return
+        sums.rows += sum([part.rows for part in parts])
+        sums.documents += sum([part.documents for part in parts])
+        shortest, longest = min([part.shortest for part in parts]), max([part.longest for part in parts])
+        sums.shortest = shortest if sums.shortest is None else min(shortest, sums.shortest)
+        sums.longest = longest if sums.longest is None else max(longest, sums.longest)
+        buckets = sums.length_buckets
+        for part in parts:
+            for bound, count in part.length_buckets.items():
+                buckets[bound] = buckets.get(bound, 0) + count
+
+    def _add_work(self, lines: Sequence[SumLine]) -> None:
+        sums, parts = self.work, [line.work for line in lines if line.work is not None]
+        if sums is None or len(parts) < len(lines):
+            self.work = None
+            return
+        sums.model_flops += sum([part.model_flops for part in parts])
+        sums.hardware_flops += sum([part.hardware_flops for part in parts])
 
 
-@dataclass(frozen=True)
+@dataclass
 class RankSteps:
-    """The steps of one rank by ``train()`` call, in the order written."""
+    """The steps of one rank.
+
+    Attributes:
+        rank: its index.
+        segments: by ``train()`` call, in the order written.
+        buckets: the same thinned, for the series; of rank 0 alone.
+    """
 
     rank: int
-    segments: list[SegmentSteps]
+    segments: list[SegmentSteps] = field(default_factory=list)
+    buckets: Thinned[StepBucket] = field(default_factory=Thinned)
+
+    def add(self, lines: Sequence[SumLine]) -> None:
+        """Take in steps in the order written; those of rank 0 are StepLines."""
+        for part in _by_segment(lines):
+            segment = self._segment(part[0].segment)
+            segment.add(part)
+            if self.rank == 0:
+                segment.add_details(part)  # type: ignore[arg-type]
+                self.buckets.take(part[0].segment, part, StepBucket.of)  # type: ignore[arg-type]
+
+    def _segment(self, number: int) -> SegmentSteps:
+        for segment in reversed(self.segments):
+            if segment.segment == number:
+                return segment
+        self.segments.append(SegmentSteps(number))
+        return self.segments[-1]
 
 
-def sum_steps(path: Path, rank: int, *, keep_times: bool, series: Thinned[StepBucket] | None = None) -> RankSteps:
-    """One pass over a file of step records; 8 bytes are kept per step where the times are, else none.
+def _by_segment(lines: Sequence[SumLine]) -> list[Sequence[SumLine]]:
+    if len({line.segment for line in lines}) == 1:  # nearly always
+        return [lines]
+    return [list(part) for _, part in itertools.groupby(lines, key=lambda line: line.segment)]
 
-    Args:
-        path: ``steps.jsonl`` or ``steps.rankN.jsonl``.
-        rank: whose it is.
-        keep_times: whether to keep each step's time.
-        series: takes in the steps as well.
+
+def sum_steps(path: Path, rank: int) -> RankSteps:
+    """One pass over a file of step records; of rank 0, 8 bytes are kept per step, of the others none.
 
     Raises:
         OutputError: the file cannot be read, holds something else, or was written by a newer version.
     """
-    segments: dict[int, SegmentSteps] = {}
-    for number, record in _records(path):
-        try:
-            segment = segments.get(record["segment"])
-            if segment is None:
-                segment = segments[record["segment"]] = SegmentSteps(int(record["segment"]))
-            step_seconds = segment.add(record, keep_times=keep_times)
-            if series is not None:
-                series.add(StepBucket.of(record, step_seconds))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise OutputError(f"{path}:{number}: not a step record: {type(error).__name__}: {error}") from error
-    return RankSteps(rank, list(segments.values()))
-
-
-def _records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    for number, record in read_lines(path):
-        check_version(path, number, record)
-        yield number, record
+    reader, sums = step_reader(rank), RankSteps(rank)
+    for block in Tail(path).blocks():
+        sums.add(reader.read(block))
+    return sums

@@ -44,12 +44,19 @@ class SystemBucket:
     watts: dict[str, _Range] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, line: Mapping[str, Any]) -> SystemBucket:
-        """One reading, a line of ``system.jsonl``.
+    def of(cls, lines: Sequence[Mapping[str, Any]]) -> SystemBucket:
+        """Some readings, at least one, lines of ``system.jsonl``.
 
         Raises:
-            KeyError, TypeError, ValueError, AttributeError: it is none.
+            KeyError, TypeError, ValueError, AttributeError: one is none.
         """
+        first, *others = (cls._of_one(line) for line in lines)
+        for other in others:
+            first.merge(other)
+        return first
+
+    @classmethod
+    def _of_one(cls, line: Mapping[str, Any]) -> SystemBucket:
         at = float(line["at_seconds"])
         return cls(
             group=int(line["process"]),
