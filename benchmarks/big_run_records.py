@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 __all__ = ["write_run"]
 
@@ -59,7 +60,7 @@ def _step(step: int, rank: int, at: float, one: float, two: float, three: float)
     allocated = 31_000_000_000 + int(900_000_000 * two)
     phase_peaks = {name: allocated - 40_000_000 * index for index, name in enumerate(_PHASES[2:])}
     on_device = dict(zip(_ON_DEVICE, _nanoseconds(0.079 * slow, 0.169 * slow, 0.012 * two, 0.003 * one), strict=True))
-    logged = {"loss": None}
+    logged: dict[str, float | None] = {"loss": None}
     if step % 10 == 0:
         logged = {"loss": 1.5 + 2.0 / (1 + step / 9000) + 0.2 * one, "learning_rate": 2e-4 / step**0.5}
         logged["grad_norm"] = 0.4 + two + (40.0 if step % 7770 == 0 else 0.0)
@@ -101,7 +102,7 @@ def _nanoseconds(*values: float) -> list[float]:
 
 def _write_spans(path: Path, training_seconds: float) -> None:
     begun = {"kind": "process", "schema_version": 1, "rank": 0, "pid": 7, "way": "recipe"}
-    lines = [
+    lines: list[dict[str, Any]] = [
         {**begun, "process_start_from": "kernel", "began_at_seconds": 0.0},
         {"kind": "span", "started_at_seconds": 0.0, "wall_seconds": 20.0, "phase_seconds": {"imports": 20.0}},
         {"kind": "train", "segment": 0, "at_seconds": 20.0},

@@ -8,12 +8,10 @@ from pathlib import Path
 from hf_efficient.account.build import build_account, segments_of, sum_run
 from hf_efficient.account.histogram import histogram
 from hf_efficient.account.processes import ProcessSpans, read_processes
-from hf_efficient.account.reading import check_version, read_lines, records_path
+from hf_efficient.account.reading import records_path
 from hf_efficient.account.step_buckets import StepBucket, step_series
 from hf_efficient.account.steps import RankSteps
-from hf_efficient.account.system_buckets import SystemBucket, system_series
-from hf_efficient.account.thinning import Thinned
-from hf_efficient.errors import OutputError
+from hf_efficient.account.system_buckets import SystemBucket, SystemReader, system_series
 from hf_efficient.estimate.percentiles import warm_up_count
 from hf_efficient.records import ProcessAccount, RunAccount
 from hf_efficient.records.series import Band, Histogram, RunSeries, StepSeries, SystemSeries
@@ -106,11 +104,8 @@ def _segment_starts(
 
 def _read_system(directory: Path) -> list[SystemBucket]:
     path = records_path(directory, "system", 0)
-    readings: Thinned[SystemBucket] = Thinned()
-    for number, line in read_lines(path) if path.exists() else ():
-        check_version(path, number, line)
-        try:
-            readings.take(int(line["process"]), [line], SystemBucket.of)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise OutputError(f"{path}:{number}: not a reading: {type(error).__name__}: {error}") from error
-    return readings.buckets
+    if not path.exists():
+        return []
+    reader = SystemReader(path)
+    reader.look()
+    return reader.readings.buckets

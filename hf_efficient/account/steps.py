@@ -14,7 +14,7 @@ from hf_efficient.account.step_lines import StepLine, SumLine, step_reader, step
 from hf_efficient.account.tail import Tail
 from hf_efficient.account.thinning import Thinned
 
-__all__ = ["TOKEN_KINDS", "RankSteps", "SegmentSteps", "SequenceSums", "WorkSums", "sum_steps"]
+__all__ = ["TOKEN_KINDS", "RankSteps", "SegmentSteps", "SequenceSums", "StepsReader", "WorkSums", "sum_steps"]
 
 TOKEN_KINDS = ("processed", "non_padding", "loss_bearing")
 
@@ -170,7 +170,7 @@ class RankSteps:
     buckets: Thinned[StepBucket] = field(default_factory=Thinned)
 
     def add(self, lines: Sequence[SumLine]) -> None:
-        """Take in steps in the order written; those of rank 0 are StepLines."""
+        """Take in steps, at least one, in the order written; those of rank 0 are StepLines."""
         for part in _by_segment(lines):
             segment = self._segment(part[0].segment)
             segment.add(part)
@@ -192,13 +192,42 @@ def _by_segment(lines: Sequence[SumLine]) -> list[Sequence[SumLine]]:
     return [list(part) for _, part in itertools.groupby(lines, key=lambda line: line.segment)]
 
 
+class StepsReader:
+    """Sums up a file of step records that grows.
+
+    Attributes:
+        sums: of what has been read.
+    """
+
+    def __init__(self, path: Path, rank: int) -> None:
+        """Nothing is read before ``look``.
+
+        Args:
+            path: ``steps.jsonl`` or ``steps.rankN.jsonl``.
+            rank: whose it is.
+        """
+        self.sums = RankSteps(rank)
+        self._tail, self._reader = Tail(path), step_reader(rank)
+
+    def look(self) -> None:
+        """Take in what came since the last look.
+
+        Raises:
+            OutputError: the file cannot be read, holds something else, or was written by a newer version.
+            Replaced: it does not go on from where it was left.
+        """
+        for block in self._tail.blocks():
+            lines = self._reader.read(block)
+            if lines:
+                self.sums.add(lines)
+
+
 def sum_steps(path: Path, rank: int) -> RankSteps:
     """One pass over a file of step records; of rank 0, 8 bytes are kept per step, of the others none.
 
     Raises:
         OutputError: the file cannot be read, holds something else, or was written by a newer version.
     """
-    reader, sums = step_reader(rank), RankSteps(rank)
-    for block in Tail(path).blocks():
-        sums.add(reader.read(block))
-    return sums
+    reader = StepsReader(path, rank)
+    reader.look()
+    return reader.sums
