@@ -10,7 +10,8 @@ from typing import Any
 from hf_efficient.account.gaps import not_measured
 from hf_efficient.account.processes import ProcessSpans, read_processes
 from hf_efficient.account.reading import rank_files, records_path
-from hf_efficient.account.steps import TOKEN_KINDS, RankSteps, SegmentSteps
+from hf_efficient.account.step_sums import TOKEN_KINDS
+from hf_efficient.account.steps import RankSteps, SegmentSteps
 from hf_efficient.account.sum_files import sum_files
 from hf_efficient.errors import OutputError
 from hf_efficient.estimate.percentiles import WARM_UP_RULE, percentile, warm_up_count
@@ -118,7 +119,7 @@ def _process(process: ProcessSpans, segments: Sequence[SegmentSteps]) -> Process
     for segment in segments:
         _add(phases, segment.phase_seconds)
         if process.start_from != "records":
-            ends.append(process.trains.get(segment.segment, 0.0) + segment.last_ends_at_seconds)
+            ends.append(process.called_at_seconds(segment.segment) + segment.last_ends_at_seconds)
     if process.alive is not None and _is_new(process.alive, max(process.last_span_ends_at_seconds, *ends[1:], 0.0)):
         _add(phases, process.alive["phase_seconds"])
     wall = max(ends) - process.began_at_seconds
@@ -148,7 +149,7 @@ def _is_new(alive: dict[str, Any], recorded_until_seconds: float) -> bool:
 
 
 def _first_step(process: ProcessSpans, first: SegmentSteps | None) -> float | None:
-    if first is None or process.start_from == "records":
+    if first is None or process.start_from == "records" or first.segment not in process.trains:
         return None
     return round(process.trains[first.segment] + first.first_ends_at_seconds - process.began_at_seconds, 9)
 

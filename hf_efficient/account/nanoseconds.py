@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
-__all__ = ["add_ns", "in_seconds", "phases_ns", "sum_ns"]
+__all__ = ["add_ns", "by_name", "in_seconds", "phases_ns", "sum_ns"]
+
+_V = TypeVar("_V")
 
 
 def sum_ns(seconds: Iterable[float]) -> int:
@@ -16,14 +19,16 @@ def sum_ns(seconds: Iterable[float]) -> int:
 
 def phases_ns(parts: Sequence[Mapping[str, float]]) -> dict[str, int]:
     """The sums per phase, in the order in which the phases turn up."""
-    return {name: sum_ns(_told(parts, name)) for name in dict.fromkeys(itertools.chain.from_iterable(parts))}
+    return {name: sum_ns(values) for name, values in by_name(parts)}
 
 
-def _told(parts: Sequence[Mapping[str, float]], name: str) -> list[float]:
-    try:
-        return [part[name] for part in parts]
-    except KeyError:
-        return [part[name] for part in parts if name in part]
+def by_name(parts: Sequence[Mapping[str, _V]]) -> Iterator[tuple[str, list[_V]]]:
+    """Each name in the order in which they turn up, with its values; a part that lacks it has none."""
+    for name in dict.fromkeys(itertools.chain.from_iterable(parts)):
+        try:
+            yield name, [part[name] for part in parts]
+        except KeyError:
+            yield name, [part[name] for part in parts if name in part]
 
 
 def add_ns(sums: dict[str, int], more: Mapping[str, int]) -> None:

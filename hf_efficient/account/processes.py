@@ -81,6 +81,13 @@ class ProcessSpans:
         else:
             self.notes.setdefault(kind, []).append(line)
 
+    def called_at_seconds(self, segment: int) -> float:
+        """Time of a ``train()`` call; of one whose line is not written yet, the latest time that any line tells.
+
+        Steps and spans are written by a thread each, so that the steps may come first.
+        """
+        return self.trains.get(segment, self.last_at_seconds)
+
     def copy(self) -> ProcessSpans:
         """One that can be added to by itself."""
         return ProcessSpans(**{name: _copied(value) for name, value in vars(self).items()})

@@ -89,7 +89,7 @@ def _segment_starts(
 ) -> dict[int, float]:
     """Run time of each ``train()`` call. Segments of older records, without spans, lie end to end from 0 on."""
     starts = {
-        segment.segment: clocks[process.process] + process.trains.get(segment.segment, 0.0)
+        segment.segment: clocks[process.process] + process.called_at_seconds(segment.segment)
         for process in processes
         for segment in segments_of(process, first, processes)
     }

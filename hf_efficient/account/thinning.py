@@ -15,7 +15,9 @@ MOST_BUCKETS = 2000
 class Bucket(Protocol):
     """What is known of consecutive records."""
 
-    count: int
+    @property
+    def count(self) -> int:
+        """How many records."""
 
     @property
     def group(self) -> Hashable:

@@ -8,6 +8,7 @@ import json
 import pytest
 
 from hf_efficient.account.build import account_of
+from hf_efficient.account.series import series_of
 from hf_efficient.errors import OutputError
 from hf_efficient.records import MemoryAccount, ProcessAccount, StepRecord, StepTimes, TimeAccount, TokenCounts
 
@@ -191,6 +192,16 @@ def test_an_end_after_a_sign_of_life_is_an_end(run):
     lines(run / "spans.jsonl", alive(13.0, 12.0, phase="evaluation", evaluation=1.0))
     found = account_of(run)
     assert (found.ended, found.time.phase_seconds["evaluation"], found.time.wall_seconds) == ("died", 1.75, 13.0)
+
+
+def test_steps_that_are_written_before_the_call_that_does_them(tmp_path):
+    """Two threads write the two files; until the call is known, it is taken to be after all that is."""
+    lines(tmp_path / "spans.jsonl", process(), span(0.0, imports=2.0))
+    lines(tmp_path / "steps.jsonl", step(1, 0.5, 1.0, forward=1.0))
+    (one,) = account_of(tmp_path).time.processes
+    assert (one.wall_seconds, one.unattributed_seconds) == (3.5, 0.5)
+    assert (one.steps, one.time_to_first_step_seconds) == (1, None)
+    assert series_of(tmp_path).steps.started_at_seconds == [2.5]
 
 
 def test_other_ranks_give_tokens_and_the_slowest_gives_the_denominator(run):

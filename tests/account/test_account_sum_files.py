@@ -12,7 +12,7 @@ from test_account_series import full_step
 
 from hf_efficient.account import sum_files as module
 from hf_efficient.account.reading import rank_files
-from hf_efficient.account.steps import SequenceSums, WorkSums
+from hf_efficient.account.step_sums import SequenceSums, WorkSums
 from hf_efficient.account.sum_files import sum_files
 from hf_efficient.account.thinning import Thinned
 from hf_efficient.errors import OutputError
@@ -49,9 +49,9 @@ def test_sums_by_hand(run):
     one, two = first.segments
     assert (one.steps, one.wall_seconds, one.first_ends_at_seconds, one.last_ends_at_seconds) == (2, 4.0, 1.0, 4.0)
     assert (one.tokens, two.tokens["processed"]) == ({"processed": 20, "non_padding": 16, "loss_bearing": 8}, 10)
-    assert one.sequences == SequenceSums(rows=4, documents=6, shortest=1, longest=4, length_buckets={"4": 6})
-    assert one.work == WorkSums(200, 240)
-    assert (two.sequences, two.work) == (None, None)
+    assert one.sums.sequences == SequenceSums(rows=4, documents=6, shortest=1, longest=4, length_buckets={"4": 6})
+    assert one.sums.work == WorkSums(200, 240)
+    assert (two.sums.sequences, two.sums.work) == (None, None)
     assert (one.device_steps, one.device_seconds, one.phase_seconds["forward"]) == (2, {"forward": 0.25}, 1.0)
     assert list(one.step_seconds) == [1.0, 3.0]
     assert (list(second.segments[0].step_seconds), second.buckets) == ([], Thinned())
