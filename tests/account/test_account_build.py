@@ -227,6 +227,14 @@ def test_steps_of_an_older_version_alone(tmp_path):
     assert found.not_measured[0].what == "time outside the training loop"
 
 
+def test_many_steps_are_ordered_alike(tmp_path, monkeypatch):
+    lines(tmp_path / "steps.jsonl", *[step(n, 0.0, float(n * 7 % 23), evaluation=0.0) for n in range(1, 40)])
+    few = account_of(tmp_path).steps
+    monkeypatch.setattr("hf_efficient.account.build._WORTH_NUMPY", 0)
+    assert account_of(tmp_path).steps == few
+    assert (few.p50_seconds, few.max_seconds, few.warm_up_max_seconds) == (11.5, 22.0, 21.0)
+
+
 def test_a_run_that_died_before_its_first_step(tmp_path):
     lines(tmp_path / "spans.jsonl", process(), alive(3.0, 1.0, phase="model_load", model_load=2.0))
     found = account_of(tmp_path)
