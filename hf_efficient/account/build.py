@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from hf_efficient.account.gaps import not_measured
+from hf_efficient.account.memory import memory_account
 from hf_efficient.account.processes import ProcessSpans, read_processes
 from hf_efficient.account.reading import rank_files, records_path
 from hf_efficient.account.step_sums import TOKEN_KINDS
@@ -20,7 +21,6 @@ from hf_efficient.records import (
     ACCOUNT_SCHEMA_VERSION,
     PHASES,
     EnergyAccount,
-    MemoryAccount,
     MoneyAccount,
     ProcessAccount,
     RankAccount,
@@ -80,17 +80,16 @@ def build_account(processes: Sequence[ProcessSpans], ranks: Sequence[RankSteps],
         raise OutputError(f"{where}: holds no records of a run; name an OUTPUT_DIR of one, or its efficiency folder")
     accounts = [_process(process, segments_of(process, first, lived)) for process in lived]
     last = accounts[-1]
-    training = math.fsum(segment.training_seconds for segment in first.segments)
     return RunAccount(
         schema_version=ACCOUNT_SCHEMA_VERSION,
         hf_efficient_version=__version__,
         recorded_by=lived[-1].way,
         ended=last.ended,
         error=last.error,
-        time=_time(accounts, training),
+        time=_time(accounts, first),
         steps=_step_times(first),
         tokens=_tokens(ranks),
-        memory=_memory(lived),
+        memory=memory_account(lived, ranks),
         sequences=SequenceAccount(),
         work=WorkAccount(),
         energy=EnergyAccount(),
@@ -174,8 +173,11 @@ def _rest(wall: float, phases: dict[str, float]) -> float:
     return round(wall - math.fsum(phases.values()), 9) + 0.0
 
 
-def _time(accounts: Sequence[ProcessAccount], training_seconds: float) -> TimeAccount:
+def _time(accounts: Sequence[ProcessAccount], rank: RankSteps) -> TimeAccount:
     phases: dict[str, float] = {}
+    device: dict[str, float] = {}
+    for segment in rank.segments:
+        _add(device, segment.device_seconds)
     for account in accounts:
         _add(phases, account.phase_seconds)
     wall = math.fsum(account.wall_seconds for account in accounts)
@@ -183,9 +185,10 @@ def _time(accounts: Sequence[ProcessAccount], training_seconds: float) -> TimeAc
         wall_seconds=round(wall, 9),
         phase_seconds=_in_order(phases),
         unattributed_seconds=_rest(wall, phases),
-        training_seconds=round(training_seconds, 9),
+        training_seconds=round(math.fsum(segment.training_seconds for segment in rank.segments), 9),
         time_to_first_step_seconds=accounts[0].time_to_first_step_seconds,
         processes=list(accounts),
+        device_seconds=_in_order(device) or None,
     )
 
 
@@ -239,23 +242,6 @@ def _tokens(ranks: Sequence[RankSteps]) -> TokenAccount:
 def _total(counts: Sequence[int | None]) -> int | None:
     known = [count for count in counts if count is not None]
     return sum(known) if known and len(known) == len(counts) else None
-
-
-def _memory(processes: Sequence[ProcessSpans]) -> MemoryAccount:
-    def peak(name: str) -> int | None:
-        return max((process.memory[name] for process in processes if name in process.memory), default=None)
-
-    retries = [
-        process.memory["device_allocation_retries"]
-        for process in processes
-        if "device_allocation_retries" in process.memory
-    ]
-    return MemoryAccount(
-        peak_rss_bytes=peak("peak_rss_bytes"),
-        device_peak_allocated_bytes=peak("device_peak_allocated_bytes"),
-        device_peak_reserved_bytes=peak("device_peak_reserved_bytes"),
-        device_allocation_retries=sum(retries) if retries else None,
-    )
 
 
 def _rank(rank: RankSteps) -> RankAccount:

@@ -9,7 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from hf_efficient.records import RunAccount
-from hf_efficient.units import count, seconds, share, short_seconds, size
+from hf_efficient.report.memory_rows import device_rows, memory_rows
+from hf_efficient.units import count, seconds, share, short_seconds
 
 __all__ = ["account_renderables"]
 
@@ -67,7 +68,8 @@ def _facts(account: RunAccount) -> Table:
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True, style="bold")
     grid.add_column()
-    for name, text in (("steps", _steps(account)), ("tokens", _tokens(account)), ("memory", _memory(account))):
+    rows = [("steps", _steps(account)), ("tokens", _tokens(account)), *memory_rows(account.memory)]
+    for name, text in (*rows, *device_rows(account)):
         grid.add_row(name, text)
     return grid
 
@@ -101,20 +103,6 @@ def _tokens(account: RunAccount) -> str:
     if tokens.non_padding_tokens_per_second is not None:
         told.append(f"{tokens.non_padding_tokens_per_second:,.0f} per second without padding in the training loop")
     return ", ".join(told) or "not counted"
-
-
-def _memory(account: RunAccount) -> str:
-    memory = account.memory
-    told = []
-    if memory.peak_rss_bytes is not None:
-        told.append(f"{size(memory.peak_rss_bytes)} at most in the host's memory")
-    if memory.device_peak_allocated_bytes is not None:
-        told.append(f"{size(memory.device_peak_allocated_bytes)} allocated on the device")
-    if memory.device_peak_reserved_bytes is not None:
-        told.append(f"{size(memory.device_peak_reserved_bytes)} reserved")
-    if memory.device_allocation_retries:
-        told.append(f"{memory.device_allocation_retries} allocation retries")
-    return ", ".join(told) or "not known"
 
 
 def _gaps(account: RunAccount) -> Iterator[RenderableType]:
