@@ -1,23 +1,24 @@
 """Energy and CO2e of a run: what its meters told, meter by meter and by phase.
 
-By phase: between two readings a meter's energy is taken to flow evenly. Each span of the process, and about each second
-of the training loop (more in a long run, see ``SegmentSteps.marks``), gets what flowed in it, and its phases share that
-by their time. An evaluation that idles a GPU is so charged with less than the steps around it; a forward and a backward
-of one step are told apart by their time alone. An estimate is shared out in the same way, and stays marked as one.
-Phases are those of rank 0, energy that of all ranks, whose processes are taken to have started together.
+By phase: between two readings a meter's energy is taken to flow evenly. Each span of the process, and each step of the
+training loop (some neighbours together in a run of thousands, see ``thinning.py``), gets what flowed in it, and its
+phases share that by their time. An evaluation that idles a GPU is so charged with less than the steps around it; a
+forward and a backward of one step are told apart by their time alone. An estimate is shared out in the same way, and
+stays marked as one. Phases are those of rank 0, energy that of all ranks, whose processes are taken to have started
+together.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hf_efficient.account.energy_gaps import energy_gaps
 from hf_efficient.account.metered import Metered, once_each
+from hf_efficient.account.nanoseconds import in_seconds
 from hf_efficient.account.processes import Interval, ProcessSpans
-from hf_efficient.account.steps import Mark, RankSteps, SegmentSteps
+from hf_efficient.account.steps import RankSteps
 from hf_efficient.account.system import read_samples
 from hf_efficient.estimate.energy import co2e_grams
 from hf_efficient.hardware.rates import Rates, grid_facts
@@ -109,19 +110,15 @@ def _intervals(process: ProcessSpans, first: RankSteps) -> Iterator[Interval]:
         called = process.trains.get(segment.segment)
         if called is not None:
             until = max(until, called + segment.last_ends_at_seconds)
-            yield from _of_the_loop(segment, called)
+            yield from _of_the_loop(first, segment.segment, called)
     alive = process.alive
     if alive is not None and alive["started_at_seconds"] >= until - 1e-6:
         yield alive["started_at_seconds"], alive["at_seconds"], alive["phase_seconds"]
 
 
-def _of_the_loop(segment: SegmentSteps, called: float) -> Iterator[Interval]:
-    marks = [*segment.marks, Mark(segment.last_ends_at_seconds, segment.phase_seconds)]
-    for before, after in itertools.pairwise(marks):
-        if after.at_seconds > before.at_seconds:
-            spent = {
-                name: value - before.phase_seconds.get(name, 0.0)
-                for name, value in after.phase_seconds.items()
-                if value > before.phase_seconds.get(name, 0.0)
-            }
-            yield called + before.at_seconds, called + after.at_seconds, spent
+def _of_the_loop(rank: RankSteps, segment: int, called: float) -> Iterator[Interval]:
+    """A bucket holds one step; of a run with thousands, some neighbours."""
+    for bucket in rank.buckets.buckets:
+        if bucket.group == segment:
+            start = called + bucket.started_at_seconds
+            yield start, start + bucket.sums.wall_ns / 1e9, in_seconds(bucket.sums.phase_ns)

@@ -10,7 +10,6 @@ from test_account_build import alive, end, lines, process, span, step, train
 from waiting import wait_for_line
 
 from hf_efficient.account.build import account_of
-from hf_efficient.account.steps import SegmentSteps
 from hf_efficient.errors import OutputError
 from hf_efficient.measure import system
 from hf_efficient.measure.meters.find import Found
@@ -329,30 +328,3 @@ def test_recordings_to_grams(tmp_path, monkeypatch, recording, rounds, joules, c
     assert (found.joules, found.parts[0].covered_seconds) == (joules, covered)
     assert found.co2e_grams == pytest.approx(joules / 3_600_000 * 400, rel=1e-12)
     assert stream.joules == joules
-
-
-def test_marks_of_a_long_run_are_few_and_keep_the_sums():
-    segment = SegmentSteps(0)
-    for number in range(20_000):
-        slow = {"evaluation": 30.0} if number == 15_000 else {}
-        late = 30.0 if number > 15_000 else 0.0
-        segment.add(step(number, number + late, 1.0 + sum(slow.values()), forward=0.5, **slow), keep_times=True)
-    assert 1024 <= len(segment.marks) <= 2048
-    times = [mark.at_seconds for mark in segment.marks]
-    assert times == sorted(times)
-    for mark in segment.marks[1:]:
-        done = mark.at_seconds if mark.at_seconds <= 15_000 else mark.at_seconds - 30
-        assert mark.phase_seconds["forward"] == 0.5 * done
-
-
-def test_a_long_step_has_a_mark_on_both_sides():
-    segment = SegmentSteps(0)
-    for number in range(6):
-        segment.add(step(number, 0.25 * number, 0.25, forward=0.25), keep_times=True)
-    segment.add(step(7, 1.5, 8.0, forward=0.25, evaluation=7.75), keep_times=True)
-    assert [(mark.at_seconds, mark.phase_seconds) for mark in segment.marks] == [
-        (0.0, {}),
-        (1.0, {"forward": 1.0}),
-        (1.5, {"forward": 1.5}),
-        (9.5, {"forward": 1.75, "evaluation": 7.75}),
-    ]
