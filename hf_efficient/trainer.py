@@ -25,9 +25,11 @@ from hf_efficient.callbacks.four_bit_guard import FourBitGuard, keep_four_bit_tr
 from hf_efficient.callbacks.gradient_check import GradientCheck
 from hf_efficient.callbacks.memory import MemoryCount
 from hf_efficient.callbacks.step_recorder import StepRecorderCallback
+from hf_efficient.hardware.rates import Rates
 from hf_efficient.measure.device import watch_device
 from hf_efficient.measure.isolation import kept_modes, kept_random_state
 from hf_efficient.measure.process_timeline import process_timeline
+from hf_efficient.measure.rates import rate_facts, state_rates
 from hf_efficient.measure.recorder import StepRecorder
 from hf_efficient.measure.run_log import RunLog
 from hf_efficient.records import PhaseName
@@ -61,6 +63,7 @@ class EfficientTrainerMixin(_Base):
         extra_evaluators: Sequence[Evaluator] = (),
         log_metrics: bool = True,
         budget: Mapping[str, float] | BudgetCallback | None = None,
+        rates: Rates | None = None,
         **kwargs: Any,
     ) -> None:
         """Build the trainer below.
@@ -78,9 +81,12 @@ class EfficientTrainerMixin(_Base):
             log_metrics: let training logs and the closing summary carry the figures of ``measure/log_figures.py``, so
                 that whatever ``report_to`` names has them.
             budget: limits at which to save and stop: ``{"usd": 10, "hours": 2, "kwh": 5}``, any of them.
+            rates: what an hour costs and where the electricity comes from, for the account; default: list prices of
+                the GPU, as an estimate, and the world's mean grid.
 
         Raises:
             ValueError: a budget without records of the steps.
+            SetupError: ``rates`` names a provider without a known price of this GPU.
         """
         if budget is not None and not record_steps:
             raise ValueError("budget: counts what record_steps records; leave record_steps on")
@@ -94,6 +100,7 @@ class EfficientTrainerMixin(_Base):
         self._evaluated_at_step: int | None = None
         self._log_metrics = log_metrics
         self._budget = BudgetCallback(**dict[str, Any](budget)) if isinstance(budget, Mapping) else budget
+        self._rate_facts: dict[str, dict[str, Any]] = {}
         if self._recorder.timeline is not None:
             self._recorder.timeline.trainer_begins()
         with self._process_phase("trainer_setup"):
@@ -111,6 +118,9 @@ class EfficientTrainerMixin(_Base):
             if record_steps:
                 show_figures(self)
             keep_four_bit_trainable(self._module)  # what model_init made, or a trainer below adapted
+            if self._recorder.timeline is not None:
+                gpus = self.args.world_size * max(1, self.args.n_gpu)
+                self._rate_facts = rate_facts(rates or Rates(), self.args.device, gpus)
 
     def create_accelerator_and_postprocess(self) -> None:
         """Also time the backward, which the Trainer runs through the accelerator."""
@@ -150,6 +160,8 @@ class EfficientTrainerMixin(_Base):
         if timeline is None:
             return
         timeline.open(self._efficiency_path(), self.args.process_index, "trainer")
+        if timeline.way != "recipe":  # which has stated its own
+            state_rates(timeline, self._rate_facts)
         timeline.enter("trainer_setup")
         device = watch_device(self.args.device, memory=self.args.skip_memory_metrics)
         self._recorder.open(self._efficiency_path(), self.args.process_index, device)

@@ -10,8 +10,10 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from hf_efficient.account.evaluations import metrics_to_note
 from hf_efficient.callbacks.memory import MemoryCount
 from hf_efficient.callbacks.schedule import note_schedule
+from hf_efficient.hardware.rates import Rates
 from hf_efficient.measure.device import watch_device
 from hf_efficient.measure.process_timeline import process_timeline
+from hf_efficient.measure.rates import rate_facts, state_rates
 from hf_efficient.measure.recorder import StepRecorder
 from hf_efficient.measure.run_log import RunLog
 from hf_efficient.records import CoarsePhase, StepPhase
@@ -40,13 +42,16 @@ class AccountCallback(TrainerCallback):
         on_train_end                         shutdown
     """
 
-    def __init__(self, efficiency_dir: str | Path | None = None) -> None:
+    def __init__(self, efficiency_dir: str | Path | None = None, rates: Rates | None = None) -> None:
         """Nothing is written before training begins.
 
         Args:
             efficiency_dir: where the records go; default: ``OUTPUT_DIR/efficiency``.
+            rates: what an hour costs and where the electricity comes from; default: list prices of the GPU, as an
+                estimate, and the world's mean grid.
         """
         self._efficiency_dir = efficiency_dir
+        self._rates = rates or Rates()
         self._timeline = process_timeline()
         self._recorder = StepRecorder(timeline=self._timeline)
         self._run_log = RunLog(self._recorder)
@@ -61,14 +66,20 @@ class AccountCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Start a segment, unless somebody who sees more records this run."""
+        """Start a segment, unless somebody who sees more records this run.
+
+        Raises:
+            SetupError: ``rates`` names a provider without a known price of this GPU.
+        """
         self._recorder.close()
         seen_by_another = self._timeline.way != "callback" or self._timeline.recorded_training is state
         if self._timeline.recording and seen_by_another:
             return
+        facts = rate_facts(self._rates, args.device, args.world_size * max(1, args.n_gpu))
         directory = Path(self._efficiency_dir or Path(str(args.output_dir)) / "efficiency")
         self._timeline.open(directory, args.process_index, "callback")
         self._timeline.recorded_training = state
+        state_rates(self._timeline, facts)
         self._timeline.enter("evaluation" if args.eval_on_start else "trainer_setup")
         device = watch_device(args.device, memory=args.skip_memory_metrics)
         self._recorder.open(directory, args.process_index, device)

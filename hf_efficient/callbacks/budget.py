@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from transformers import TrainerControl, TrainerState, TrainingArguments
 from hf_efficient.callbacks.account import AccountCallback
 from hf_efficient.errors import SetupError
 from hf_efficient.estimate.budget import LimitName, Limits
+from hf_efficient.hardware.rates import Rates
 from hf_efficient.measure.agreement import Agreement
 from hf_efficient.measure.budget_watch import BudgetWatch, Passing
 from hf_efficient.measure.live import LiveRun
@@ -24,10 +26,11 @@ logger = logging.getLogger(__name__)
 
 # What rank 0 tells the others; any other number is one more than the place of a limit among those given.
 _GO_ON, _REFUSE = 0, -1
+_METERS_WITHIN_SECONDS = 5.0
 
 
 class BudgetCallback(AccountCallback):
-    """``Trainer(callbacks=[BudgetCallback(usd=10, price_usd_per_hour=2.49)])`` spends no more than that.
+    """``Trainer(callbacks=[BudgetCallback(usd=10, rates=Rates(price_usd_per_hour=2.49))])`` spends no more than that.
 
     It counts what the account counts, and keeps one like ``AccountCallback`` where nobody else does: the wall time of
     the run's processes, each from its start, those before a resumption included. It warns once when the forecast passes
@@ -53,8 +56,8 @@ class BudgetCallback(AccountCallback):
         hours: float | None = None,
         kwh: float | None = None,
         *,
-        price_usd_per_hour: float | None = None,
         efficiency_dir: str | Path | None = None,
+        rates: Rates | None = None,
         words: Callable[[Limits], BudgetWords] = BudgetWords,
         tell: Callable[[str], None] = logger.warning,
     ) -> None:
@@ -64,20 +67,19 @@ class BudgetCallback(AccountCallback):
             usd: money; needs a price.
             hours: wall time.
             kwh: energy; needs a meter.
-            price_usd_per_hour: of everything that the run occupies, where nothing else states it.
             efficiency_dir: where the records go that this callback keeps alone; default: ``OUTPUT_DIR/efficiency``.
+            rates: what an hour costs, where this callback keeps the account alone.
             words: what is said.
             tell: says it, on the main process.
 
         Raises:
             ValueError: no limit, or one that is not a positive number.
         """
-        super().__init__(efficiency_dir)
+        super().__init__(efficiency_dir, rates)
         self.limits = Limits(usd, hours, kwh)
         self.reached: str | None = None
         self.tell = tell
         self._words = words(self.limits)
-        self._price = price_usd_per_hour
         self._agreement: Agreement | None = None
         self._watch: BudgetWatch | None = None
         self._stopping: LimitName | None = None
@@ -94,11 +96,11 @@ class BudgetCallback(AccountCallback):
         super().on_train_begin(args, state, control, **kwargs)
         self.reached = self._stopping = None
         self._watch = BudgetWatch(self.limits)
-        if self._price is not None:
-            self._timeline.state("price", {"price_usd_per_hour": self._price, "source": "given", "estimated": False})
         self._timeline.state("budget", vars(self.limits))
         if self._agreement is None:
             self._agreement = Agreement(args.process_index, args.world_size)
+        self._wait_for_meters()
+        self._add_up_energy(self._agreement)
         problem = self._problem() if self._agreement.decides else None
         if self._agreement.settle(_REFUSE if problem else _GO_ON, state.global_step + 1) == _REFUSE:
             raise SetupError(problem or "budget: refused on the main process, which says why")
@@ -143,7 +145,8 @@ class BudgetCallback(AccountCallback):
         live = self._live()
         spent = live.spent()
         if self.limits.usd is not None and live.price_usd_per_hour is None:
-            return self._words.no_price()
+            price = self._timeline.facts.get("price", {})
+            return self._words.no_price(str(price.get("reason", "the price of this machine is not known")))
         if self.limits.kwh is not None and spent.kwh is None:
             return self._words.no_meter()
         for limit, value in self.limits.given().items():
@@ -158,6 +161,7 @@ class BudgetCallback(AccountCallback):
         if agreement is None or not agreement.due(state.global_step):
             return None
         decision, next_step = _GO_ON, state.global_step + 1
+        self._add_up_energy(agreement)
         if agreement.decides and self._watch is not None:
             try:
                 look = self._watch.look(
@@ -194,6 +198,22 @@ class BudgetCallback(AccountCallback):
         if args.process_index == 0:
             exact = not args.save_only_model
             self.tell(self._words.stopped(limit, used, step, steps, enough or used, exact=exact))
+
+    def _wait_for_meters(self) -> None:
+        """Until they have been read once, in a thread of their own, right after the records were opened."""
+        deadline = time.monotonic() + _METERS_WITHIN_SECONDS
+        system = self._timeline.system
+        while self.limits.kwh is not None and system is not None and system.energy_joules is None:
+            if time.monotonic() > deadline:
+                return
+            time.sleep(0.05)
+
+    def _add_up_energy(self, agreement: Agreement) -> None:
+        """Each rank reads the meters of its own GPU, the first one of a machine those of its processors too."""
+        if self.limits.kwh is not None:
+            system, live = self._timeline.system, self._live()
+            mine = (0.0 if system is None else system.energy_joules) or 0.0
+            live.elsewhere_joules = agreement.total(mine) - mine
 
     def _live(self) -> LiveRun:
         """Of whoever records the run; where that failed, the clock alone."""

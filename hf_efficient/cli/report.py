@@ -15,7 +15,7 @@ def report(
     as_json: Annotated[bool, typer.Option("--json", help="Print the account as JSON, as run.json holds it.")] = False,
     live: Annotated[bool, typer.Option("--watch", help="Look on while the run goes on; Ctrl-C ends it.")] = False,
 ) -> None:
-    """Show where a run's time, tokens and memory went; while it runs, when it is over, and after a crash.
+    """Show where a run's time, tokens, memory, energy and money went; while it runs, when it is over, after a crash.
 
     Example: hf-efficient report outputs/quickstart-qlora
     """

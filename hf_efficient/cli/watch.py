@@ -12,16 +12,17 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from hf_efficient.account.follow import RunFollower
 from hf_efficient.account.load import records_folder
-from hf_efficient.account.processes import read_processes
-from hf_efficient.account.reading import rank_files, records_path
-from hf_efficient.account.series import account_and_series_of
+from hf_efficient.account.reading import rank_files
 from hf_efficient.account.view import RunView, view_of
+from hf_efficient.errors import OutputError
 from hf_efficient.report.live import live_screen
 
 __all__ = ["watch"]
 
 _REFRESH_SECONDS = 1.0
+_MOST_FAILURES = 5
 _LONGEST_SHARE = 0.2
 """Of the time, that may go into reading: a very long run is looked at less often."""
 
@@ -54,10 +55,13 @@ def watch(run_dir: Path, console: Console | None = None) -> None:
 
 
 class _Looking:
-    """Reads a run again and again, and measures by its own clock how long ago the last sign of life came."""
+    """Follows a run, and measures by its own clock how long ago the last sign of life came."""
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
+        self._follower: RunFollower | None = None
+        self._seen: RunView | None = None
+        self._failed = 0
         self._written: float | None = None
         self._silent_since = 0.0
 
@@ -65,19 +69,28 @@ class _Looking:
         """The run as it is now; None where it has left no record yet.
 
         Raises:
-            OutputError: there is no such folder, or its records cannot be read.
+            OutputError: there is no such folder, or its records cannot be read, again and again.
         """
         directory = records_folder(self._run_dir)
-        if not rank_files(directory, "spans") and not rank_files(directory, "steps"):
+        files = [path.stat() for kind in ("spans", "steps") for path in rank_files(directory, kind).values()]
+        if not any(file.st_size for file in files):
             return None
-        silent = self._silent_seconds(directory)
-        account, series = account_and_series_of(directory)
-        return view_of(account, series.steps, read_processes(records_path(directory, "spans", 0)), silent)
+        if self._follower is None:
+            self._follower = RunFollower(directory)
+        silent = self._silent_seconds(max(file.st_mtime for file in files))
+        try:
+            account, series = self._follower.account_and_series()
+        except OutputError:  # a line may be written over while it is read
+            self._failed += 1
+            if self._failed > _MOST_FAILURES or self._seen is None:
+                raise
+            return self._seen
+        self._failed = 0
+        self._seen = view_of(account, series.steps, self._follower.processes, silent)
+        return self._seen
 
-    def _silent_seconds(self, directory: Path) -> float:
+    def _silent_seconds(self, written: float) -> float:
         """From the time of the last writing; of one that is seen to change, by this process's clock alone."""
-        times = [path.stat().st_mtime for kind in ("spans", "steps") for path in rank_files(directory, kind).values()]
-        written = max(times)
         if written != self._written:
             age = max(0.0, time.time() - written) if self._written is None else 0.0
             self._written, self._silent_since = written, time.monotonic() - age

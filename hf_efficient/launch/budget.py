@@ -20,7 +20,6 @@ _words = functools.partial(
     key="efficiency.budget.",
     steps_key="train.max_steps",
     go_on="the same command with `--resume efficiency.budget.{limit}={value}` goes on",
-    price="write what it costs, efficiency.price_usd_per_hour: 2.49 for instance",
     meter="limit efficiency.budget.usd or hours instead",
 )
 

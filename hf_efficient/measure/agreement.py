@@ -11,8 +11,8 @@ __all__ = ["Agreement"]
 class Agreement:
     """Rank 0 tells its decision, and after which step it will tell the next one, so that all wait for it there.
 
-    One broadcast of two integers per exchange, over the hosts (gloo), which no device waits for; rank 0 says when the
-    next is worth it. A single process needs none.
+    One broadcast of two integers per exchange (and a sum, where the ranks have something to add up), over the hosts
+    (gloo), which no device waits for; rank 0 says when the next is worth it. A single process needs none.
     """
 
     def __init__(self, rank: int, world_size: int) -> None:
@@ -49,6 +49,14 @@ class Agreement:
         dist.broadcast(told, src=0, group=self._group)
         decision, self._next = (int(one) for one in told.tolist())
         return decision
+
+    def total(self, value: float) -> float:
+        """The sum of the ranks' values; part of an exchange."""
+        if not self._shared:
+            return value
+        told = torch.tensor([value], dtype=torch.float64, device=self._device())
+        dist.all_reduce(told, group=self._group)
+        return float(told)
 
     def _device(self) -> torch.device:
         if self._group is not None:

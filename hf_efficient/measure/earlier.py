@@ -7,8 +7,10 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+from hf_efficient.account.metered import Metered, once_each
 from hf_efficient.account.processes import ProcessSpans, read_processes
 from hf_efficient.account.reading import records_path
+from hf_efficient.account.system import read_samples
 from hf_efficient.errors import OutputError
 
 __all__ = ["Earlier", "read_earlier"]
@@ -24,7 +26,7 @@ class Earlier:
         wall_seconds: their wall time, of one that was killed until its last sign of life.
         evaluations, evaluation_seconds: how many evaluations they did, and how long those took together.
         saves, save_seconds: the same of their checkpoints.
-        joules: their energy; None where it is not known.
+        joules: energy of all ranks' meters; None where nothing told it.
     """
 
     wall_seconds: float = 0.0
@@ -36,7 +38,7 @@ class Earlier:
 
 
 def read_earlier(directory: Path) -> Earlier:
-    """Read the spans of rank 0 that earlier processes left, before this process adds to them.
+    """Read what earlier processes left, before this process adds to it: spans of rank 0, samples of all ranks.
 
     Args:
         directory: the ``efficiency`` folder of the run.
@@ -46,6 +48,7 @@ def read_earlier(directory: Path) -> Earlier:
     """
     try:
         found = read_processes(records_path(directory, "spans", 0))
+        joules = _joules(directory) if found else 0.0
     except (OSError, OutputError) as error:
         logger.warning("What this run has spent so far cannot be read (%s): it counts from now.", error)
         return Earlier()
@@ -56,8 +59,13 @@ def read_earlier(directory: Path) -> Earlier:
         evaluation_seconds=math.fsum(evaluations),
         saves=len(saves),
         save_seconds=math.fsum(saves),
-        joules=None if found else 0.0,
+        joules=joules,
     )
+
+
+def _joules(directory: Path) -> float | None:
+    metered = once_each([Metered.of(one) for one in read_samples(directory).series])
+    return math.fsum(one.joules for one in metered) if metered else None
 
 
 def _durations(processes: list[ProcessSpans], kind: str) -> list[float]:

@@ -41,16 +41,18 @@ class LiveRun:
         figures: the steps of this call.
         schedule: what is to come; None until training begins.
         world_size: ranks that train.
+        elsewhere_joules: energy that other ranks have told of; 0 where nobody asked them.
     """
 
     def __init__(self, timeline: Timeline, figures: RunningFigures) -> None:
         self.figures = figures
         self.schedule: Schedule | None = None
         self.world_size = 1
+        self.elsewhere_joules = 0.0
         self._timeline = timeline
         self._step_seconds: float | None = None
         self._paced_seconds = float("-inf")
-        self._opened_seconds, self._opened_joules = timeline.lived_seconds(), self._joules()
+        self._opened_seconds, self._opened_joules = timeline.lived_seconds(), self._joules() or 0.0
 
     @property
     def price_usd_per_hour(self) -> float | None:
@@ -95,7 +97,7 @@ class LiveRun:
         """Mean power since ``train()`` was called; None without a meter."""
         joules = self._joules()
         seconds = self._timeline.lived_seconds() - self._opened_seconds
-        if joules is None or self._opened_joules is None or seconds <= 0:
+        if joules is None or seconds <= 0:
             return None
         return (joules - self._opened_joules) / seconds
 
@@ -104,5 +106,6 @@ class LiveRun:
         return Spent(wall_seconds, cost_usd(wall_seconds, self.price_usd_per_hour), kwh)
 
     def _joules(self) -> float | None:
-        meter = self._timeline.energy_joules
-        return None if meter is None else meter()
+        system = self._timeline.system
+        joules = None if system is None else system.energy_joules
+        return None if joules is None else joules + self.elsewhere_joules

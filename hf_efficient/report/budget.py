@@ -27,7 +27,6 @@ class BudgetWords:
         key: what stands before a limit's name.
         steps_key: where the number of steps is written.
         go_on: how a saved run goes on; ``{limit}`` and ``{value}`` are the limit to raise and a value that is enough.
-        price: what to write where the price is not known.
         meter: what to write where there is no meter.
     """
 
@@ -35,7 +34,6 @@ class BudgetWords:
     key: str = "budget: "
     steps_key: str = "max_steps"
     go_on: str = "trainer.train(resume_from_checkpoint=True) with {limit}={value} goes on"
-    price: str = "give price_usd_per_hour=... as well"
     meter: str = "set a limit of usd or hours instead"
 
     def will_pass(
@@ -90,9 +88,9 @@ class BudgetWords:
             f"Write a larger budget, or none."
         )
 
-    def no_price(self) -> str:
-        """Money cannot be counted."""
-        return f"{self._head('usd')}: the price of this machine is not known; {self.price}."
+    def no_price(self, why: str) -> str:
+        """Money cannot be counted, for a reason that names the remedy."""
+        return f"{self._head('usd')}: {why}."
 
     def no_meter(self) -> str:
         """Energy cannot be counted."""

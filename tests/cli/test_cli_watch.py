@@ -99,10 +99,21 @@ def test_a_run_that_falls_silent_is_given_up_after_a_minute(run, output, between
 
 def test_a_run_without_records_is_waited_for(run, output, between_looks):
     (output / "efficiency/spans.jsonl").unlink()
-    between_looks += [lambda: None, lambda: write(output, START, END)]
+    between_looks += [(output / "efficiency/spans.jsonl").touch, lambda: write(output, START, END)]
     done = run("report", str(output), "--watch")
     assert (done.code, between_looks) == (0, [])
     assert "ended after 9.0 s" in done.out
+
+
+def test_a_record_that_is_being_written_over_is_looked_at_again(run, output, between_looks):
+    broken = {"kind": "process", "process": 0}
+    between_looks += [lambda: write(output, START, broken)] * 5 + [lambda: write(output, START, END)]
+    done = run("report", str(output), "--watch")
+    assert (done.code, between_looks) == (0, [])
+    between_looks += [lambda: write(output, START, ALIVE), *[lambda: write(output, START, broken)] * 6]
+    write(output, START, ALIVE)
+    done = run("report", str(output), "--watch")
+    assert (done.code, "not a span record" in done.err) == (2, True)
 
 
 def test_ctrl_c_ends_it_quietly(run, output, between_looks):

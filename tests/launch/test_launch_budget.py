@@ -153,4 +153,4 @@ def test_without_a_budget_there_is_no_callback(recipe):
     mine = recipe_budget(load_recipe(recipe, ["efficiency.budget={usd: 2, hours: null, kwh: 1}"]), SilentListener())
     assert isinstance(mine, BudgetCallback)
     assert mine.limits.given() == {"usd": 2.0, "kwh": 1.0}
-    assert "efficiency.price_usd_per_hour" in budgets._words(mine.limits).no_price()
+    assert budgets._words(mine.limits).no_price("no price") == "efficiency.budget.usd=2: no price."

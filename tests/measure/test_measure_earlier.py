@@ -34,6 +34,19 @@ def test_the_walls_evaluations_and_saves_of_earlier_processes(tmp_path):
     assert read_earlier(tmp_path) == Earlier(70.0, 2, 18.0, 1, 2.0, joules=None)
 
 
+def test_the_energy_of_all_ranks(tmp_path):
+    write(tmp_path, {**START, "process": 0, "began_at_seconds": 0.0})
+    for rank, watts in ((0, 100.0), (1, 50.0)):
+        meter = {"id": f"gpu {rank}", "machine": "m", "source": "nvml", "unit": "watts", "note": ""}
+        lines = [
+            {"schema_version": 1, "process": 0, "at_seconds": 1.0, "watts": {"GPU": watts}, "meters": {"GPU": meter}},
+            {"schema_version": 1, "process": 0, "at_seconds": 3.0, "watts": {"GPU": watts}},
+        ]
+        path = tmp_path / ("system.jsonl" if rank == 0 else "system.rank1.jsonl")
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert read_earlier(tmp_path).joules == 2 * 100.0 + 2 * 50.0
+
+
 def test_a_run_that_begins_has_spent_nothing(tmp_path):
     assert read_earlier(tmp_path) == Earlier(0.0, 0, 0.0, 0, 0.0, joules=0.0)
 

@@ -24,6 +24,17 @@ def timeline(clock):
     return timeline_of(clock)
 
 
+class Meter:
+    """In place of the sampler."""
+
+    def __init__(self, read):
+        self.read = read
+
+    @property
+    def energy_joules(self):
+        return self.read()
+
+
 def step(number, wall=2.0, **phases):
     work, memory = StepWork(8_000, 12_000), StepMemory(500, 700)
     tokens = TokenCounts(100, 80, 40)
@@ -35,7 +46,7 @@ def test_time_money_and_energy_so_far(timeline, clock):
     assert live.spent() == Spent(100.0, None, None)
     timeline.state("price", {"price_usd_per_hour": 36.0})
     assert live.spent() == Spent(100.0, pytest.approx(1.0), None)
-    timeline.energy_joules = lambda: 3_600_000.0
+    timeline.system = Meter(lambda: 3_600_000.0)
     assert live.spent() == Spent(100.0, pytest.approx(1.0), pytest.approx(1.0))
     clock.wait(50)
     assert live.spent().wall_seconds == 150.0
@@ -43,16 +54,18 @@ def test_time_money_and_energy_so_far(timeline, clock):
 
 def test_what_earlier_processes_spent_counts(timeline):
     timeline.state("price", {"price_usd_per_hour": 36.0})
-    timeline.energy_joules = lambda: 3_600_000.0
+    timeline.system = Meter(lambda: 3_600_000.0)
     live = LiveRun(timeline, RunningFigures(Earlier(wall_seconds=200.0, joules=7_200_000.0)))
     assert live.spent() == Spent(300.0, pytest.approx(3.0), pytest.approx(3.0))
+    live.elsewhere_joules = 1_800_000.0  # other ranks
+    assert live.spent().kwh == pytest.approx(3.5)
     unknown = LiveRun(timeline, RunningFigures(Earlier(wall_seconds=200.0, joules=None)))
     assert unknown.spent().kwh is None
 
 
 def test_the_outlook(timeline, clock):
     timeline.state("price", {"price_usd_per_hour": 36.0})
-    timeline.energy_joules = lambda: 100.0 * timeline.lived_seconds()  # 100 W
+    timeline.system = Meter(lambda: 100.0 * (timeline.lived_seconds() - 100.0))  # 100 W from here on
     live = LiveRun(timeline, RunningFigures())
     assert live.outlook(1) is None  # nothing is scheduled
     live.schedule = Schedule(max_steps=10, evaluate_every=5)
@@ -60,9 +73,10 @@ def test_the_outlook(timeline, clock):
     clock.wait(8)
     for number in (1, 2, 3, 4):
         live.figures.add(step(number))
-    assert live.outlook(4) == Outlook(12.0, Spent(120.0, pytest.approx(1.2), pytest.approx(0.012 / 3.6)), True)
+    # 800 J in 8 s, 1200 J more in 12 s.
+    assert live.outlook(4) == Outlook(12.0, Spent(120.0, pytest.approx(1.2), pytest.approx(0.002 / 3.6)), True)
     live.figures.evaluations.add(0, 30.0)
-    assert live.outlook(4) == Outlook(72.0, Spent(180.0, pytest.approx(1.8), pytest.approx(0.018 / 3.6)), False)
+    assert live.outlook(4) == Outlook(72.0, Spent(180.0, pytest.approx(1.8), pytest.approx(0.008 / 3.6)), False)
 
 
 def test_the_time_of_a_step_is_looked_at_once_a_second(timeline, clock):

@@ -11,11 +11,14 @@ from transformers import Trainer, TrainerCallback
 from hf_efficient import EfficientTrainer
 from hf_efficient.account.files import read_account
 from hf_efficient.callbacks import AccountCallback, BudgetCallback
+from hf_efficient.callbacks import budget as budgets
 from hf_efficient.errors import SetupError
+from hf_efficient.hardware.rates import Rates
 from hf_efficient.measure import process_timeline as timelines
 from hf_efficient.measure.earlier import read_earlier
 from hf_efficient.measure.process_start import ProcessStart
 from hf_efficient.measure.stream import read_steps
+from hf_efficient.measure.system import SystemStream
 from hf_efficient.measure.timeline import Timeline
 from hf_efficient.records import BudgetAccount
 
@@ -78,8 +81,12 @@ def saving(kind, clock):
     return Slow
 
 
-def train(tiny_dir, output, clock, *, budget, resume=False, kind=EfficientTrainer, step=STEP, **changes):
-    """Twelve steps of 10 s, an evaluation of 30 s after every fifth and the last, a checkpoint of 5 s with it."""
+def train(tiny_dir, output, clock, *, budget, resume=False, kind=EfficientTrainer, step=STEP, price=None, **changes):
+    """Twelve steps of 10 s, an evaluation of 30 s after every fifth and the last, a checkpoint of 5 s with it.
+
+    At 36 USD an hour a second costs a cent.
+    """
+    rates = Rates(price_usd_per_hour=price)
     told = []
     passing = Passing(clock, step)
     settings = {
@@ -90,14 +97,14 @@ def train(tiny_dir, output, clock, *, budget, resume=False, kind=EfficientTraine
         "save_steps": 5,
         **changes,
     }
-    mine = BudgetCallback(**budget, tell=told.append) if budget else None
+    mine = BudgetCallback(**budget, rates=rates, tell=told.append) if budget else None
     trainer = causal_trainer(
         saving(kind, clock),
         tiny_dir,
         output,
         eval_rows=4,
         callbacks=[passing, *([mine] if mine is not None and kind is Trainer else [])],
-        mixin={"budget": mine} if kind is EfficientTrainer else None,
+        mixin={"budget": mine, "rates": rates} if kind is EfficientTrainer else None,
         **settings,
     )
     trainer.train(resume_from_checkpoint=resume)
@@ -124,8 +131,7 @@ def test_a_budget_that_is_enough_says_nothing(tiny_dir, tmp_path, hand):
 def test_it_stops_where_the_next_step_and_its_checkpoint_no_longer_fit(tiny_dir, tmp_path, hand, kind):
     # 100 s before, 5 steps, evaluation and checkpoint: 185 s after step 5; 195, 205 and 215 s after the next ones. A
     # further step with a checkpoint needs 15 s: they fit into 228 s after step 6 and 7 (until 210, 220), not after 8.
-    budget = {"usd": 2.28, "price_usd_per_hour": 36.0}  # a cent per second
-    trainer, events, told = train(tiny_dir, tmp_path, hand, budget=budget, kind=kind)
+    trainer, events, told = train(tiny_dir, tmp_path, hand, budget={"usd": 2.28}, kind=kind, price=36.0)
     assert trainer.state.global_step == 8
     assert events == [("evaluation", 5), ("save", 5), ("save", 8)]
     assert checkpoints(tmp_path) == ["checkpoint-5", "checkpoint-8"]
@@ -253,9 +259,10 @@ def test_the_checkpoint_to_go_on_from_stays_beside_the_best(tiny_dir, tmp_path, 
     assert checkpoints(tmp_path) == ["checkpoint-5", "checkpoint-8"]
 
 
-def test_energy_is_counted_by_the_meter(tiny_dir, tmp_path, hand):
+def test_energy_is_counted_by_the_meter(tiny_dir, tmp_path, hand, monkeypatch):
     # 360 W: 100 s before are 0.01 kWh, every step 0.001 kWh, the checkpoint at the end half of it.
-    timelines.process_timeline().energy_joules = lambda: 360.0 * timelines.process_timeline().lived_seconds()
+    joules = property(lambda self: 360.0 * timelines.process_timeline().lived_seconds())
+    monkeypatch.setattr(SystemStream, "energy_joules", joules)
     trainer, _, _ = train(tiny_dir, tmp_path, hand, budget={"kwh": 0.0199}, **NOTHING_ELSE)
     assert trainer.state.global_step == 9
     assert trainer.budget_reached == "kwh: 0.0195 kWh of 0.0199 kWh spent after step 9 of 12"
@@ -264,7 +271,11 @@ def test_energy_is_counted_by_the_meter(tiny_dir, tmp_path, hand):
 @pytest.mark.parametrize(
     ("budget", "said"),
     [
-        ({"usd": 1.0}, "budget: usd=1: the price of this machine is not known; give price_usd_per_hour=... as well."),
+        (
+            {"usd": 1.0},
+            "budget: usd=1: no price is known of a machine without a GPU; set efficiency.price_usd_per_hour in the "
+            "recipe, or Rates(price_usd_per_hour=...).",
+        ),
         ({"kwh": 1.0}, "budget: kwh=1: nothing here measures energy; set a limit of usd or hours instead."),
         (
             {"hours": 0.02},
@@ -273,7 +284,9 @@ def test_energy_is_counted_by_the_meter(tiny_dir, tmp_path, hand):
         ),
     ],
 )
-def test_what_cannot_be_counted_is_refused_before_the_first_step(tiny_dir, tmp_path, hand, budget, said):
+def test_what_cannot_be_counted_is_refused_before_the_first_step(tiny_dir, tmp_path, hand, monkeypatch, budget, said):
+    monkeypatch.setattr(SystemStream, "energy_joules", None)
+    monkeypatch.setattr(budgets, "_METERS_WITHIN_SECONDS", 0.0)
     with pytest.raises(SetupError) as refused:
         train(tiny_dir, tmp_path, hand, budget=budget)
     assert str(refused.value) == said

@@ -14,6 +14,7 @@ from hf_efficient.recipe.rules import (
     packages,
     packing,
     parallelism,
+    rates,
     training,
     unused,
 )
@@ -42,6 +43,10 @@ RULES: tuple[Rule, ...] = (
     packages.reports_are_installed,
     packages.optimizer_is_installed,
     parallelism.models_are_not_sharded,
+    rates.one_price,
+    rates.provider_is_known,
+    rates.market_needs_a_provider,
+    rates.grid_is_known,
     method.dpo_reads_preferences,
     method.dpo_has_its_own_metrics,
     unused.metrics_need_predictions,
