@@ -23,6 +23,7 @@ from hf_efficient.callbacks.step_recorder import StepRecorderCallback
 from hf_efficient.measure.isolation import kept_modes, kept_random_state
 from hf_efficient.measure.recorder import StepRecorder
 from hf_efficient.measure.timeline import process_timeline
+from hf_efficient.models.work import work_of
 from hf_efficient.records import PhaseName
 
 __all__ = ["EfficientTrainer", "EfficientTrainerMixin", "Evaluator"]
@@ -80,7 +81,7 @@ class EfficientTrainerMixin(_Base):
             self.add_callback(FourBitGuard())
             if self._gradient_check is not None:
                 self.add_callback(self._gradient_check)
-            self.callback_handler.callbacks.insert(0, StepRecorderCallback(self._recorder))
+            self.callback_handler.callbacks.insert(0, StepRecorderCallback(self._recorder, self._look_at_work))
             keep_four_bit_trainable(self._module)  # what model_init made, or a trainer below adapted
 
     def create_accelerator_and_postprocess(self) -> None:
@@ -216,6 +217,13 @@ class EfficientTrainerMixin(_Base):
         if self._recorder.timeline is not None:
             self._recorder.timeline.enter("shutdown")
         return super()._finalize_training(*args, **kwargs)
+
+    def _look_at_work(self) -> None:
+        timeline = self._recorder.timeline
+        if timeline is not None and self._recorder.recording:
+            work = work_of(self)
+            self._recorder.count_work(work.formula)
+            timeline.state("work", work.facts())
 
     def _note_memory(self) -> None:
         if self._recorder.timeline is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -17,14 +18,21 @@ class StepRecorderCallback(TrainerCallback):
     It goes first among the callbacks, so that what the others do is not counted as the optimizer's work.
     """
 
-    def __init__(self, recorder: StepRecorder) -> None:
-        self._recorder = recorder
+    def __init__(self, recorder: StepRecorder, model_stands: Callable[[], None] = lambda: None) -> None:
+        """Nothing is recorded by the callback itself.
+
+        Args:
+            recorder: is told.
+            model_stands: called when training begins: the model is placed, wrapped and checkpointed.
+        """
+        self._recorder, self._model_stands = recorder, model_stands
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """The loop starts, perhaps for a second time (``auto_find_batch_size``)."""
         self._recorder.abandon_step()
+        self._model_stands()
 
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec
 
 from hf_efficient.account.reading import last_record, records_path
+from hf_efficient.estimate.step_work import WorkFormula
 from hf_efficient.measure.phases import PhaseClock
 from hf_efficient.measure.stream import JsonlStream
 from hf_efficient.measure.timeline import Timeline
@@ -99,7 +100,8 @@ class StepRecorder:
         self._now = now
         self._stream: JsonlStream | None = None
         self._rank = self._segment = self._opened_ns = 0
-        self._update = _Update(0, TokenTally())
+        self._formula: WorkFormula | None = None
+        self._update = self._nothing()
         self._tokens: dict[str, int] = {}
         self._unwritten: deque[tuple[StepRecord, TokenTally]] = deque()
 
@@ -115,10 +117,17 @@ class StepRecorder:
         self._segment = 0 if previous is None else int(previous.get("segment", -1)) + 1
         self._rank = rank
         self._stream = JsonlStream(path, latch=None if self.timeline is None else self.timeline.latch)
-        self._update = _Update(0, TokenTally())
+        self._update = self._nothing()
         self._opened_ns = self._now()
         if self.timeline is not None:
             self.timeline.train_begins(self._segment, self._opened_ns)
+
+    @_never_raises
+    def count_work(self, formula: WorkFormula | None) -> None:
+        """The FLOPs of the steps from here on; None: they are not known."""
+        self._formula = formula
+        if not self._update.micro_batches:
+            self._update = self._nothing()
 
     @_never_raises
     def start_loop(self) -> None:
@@ -134,7 +143,7 @@ class StepRecorder:
     def abandon_step(self) -> None:
         """The loop starts over (it was out of memory): forget what the unfinished step had fetched."""
         if self._update.step is None:
-            self._update = _Update(0, TokenTally())
+            self._update = self._nothing()
 
     def phase(self, name: StepPhase, *, opaque: bool = False) -> AbstractContextManager[None]:
         """A context in which the time belongs to ``name``, of the step or, outside the loop, of the process."""
@@ -237,11 +246,17 @@ class StepRecorder:
             loss=self._update.loss,
         )
         self._unwritten.append((record, self._update.tally))
-        self._update = _Update(0, TokenTally())
+        self._update = self._nothing()
 
     def _write(self, wait: bool) -> None:
         """Queue the records whose token counts have arrived, in order."""
         while self._unwritten and (wait or self._unwritten[0][1].ready()):
             record, tally = self._unwritten.popleft()
+            work = None if self._formula is None else tally.work(self._formula)
+            record = replace(record, tokens=tally.counts(), sequences=tally.sequences(), work=work)
             if self._stream is not None:
-                self._stream.write(replace(record, tokens=tally.counts()).to_json())
+                self._stream.write(record.to_json())
+
+    def _nothing(self) -> _Update:
+        """A step of which nothing is known yet."""
+        return _Update(0, TokenTally(scored=self._formula is not None and self._formula.needs_scored))
