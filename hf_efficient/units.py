@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["count", "seconds", "share", "short_seconds", "size"]
+__all__ = ["count", "flops", "seconds", "share", "short_seconds", "size"]
 
 
 def count(number: int) -> str:
@@ -12,6 +12,18 @@ def count(number: int) -> str:
     if number < 1_000_000_000:
         return f"{number / 1e6:.2f} million"
     return f"{number / 1e9:.2f} billion"
+
+
+def flops(number: float) -> str:
+    """Floating-point operations, or a rate of them, to three digits, without a unit's end: ``12.3 T``, ``870 M``."""
+    for scale, prefix in ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= 0.9995 * scale:
+            return f"{_three_digits(number / scale)} {prefix}"
+    return f"{number:.0f} "
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}"
 
 
 def seconds(value: float) -> str:
@@ -36,8 +48,7 @@ def short_seconds(value: float) -> str:
         return seconds(value)
     for scale, unit in ((1.0, "s"), (1e3, "ms"), (1e6, "µs")):
         if value * scale >= 0.9995 or unit == "µs":
-            digits = value * scale
-            return f"{digits:.{2 if digits < 9.995 else 1 if digits < 99.95 else 0}f} {unit}"
+            return f"{_three_digits(value * scale)} {unit}"
     raise AssertionError("microseconds take everything")
 
 

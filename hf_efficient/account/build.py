@@ -11,7 +11,9 @@ from hf_efficient.account.gaps import not_measured
 from hf_efficient.account.percentiles import WARM_UP_RULE, percentile, warm_up_count
 from hf_efficient.account.processes import ProcessSpans, read_processes
 from hf_efficient.account.reading import rank_files, records_path
+from hf_efficient.account.sequences import sequence_account, sequence_gaps
 from hf_efficient.account.steps import TOKEN_KINDS, RankSteps, SegmentSteps, sum_steps
+from hf_efficient.account.work import work_account, work_gaps
 from hf_efficient.errors import OutputError
 from hf_efficient.records import (
     ACCOUNT_SCHEMA_VERSION,
@@ -22,11 +24,9 @@ from hf_efficient.records import (
     ProcessAccount,
     RankAccount,
     RunAccount,
-    SequenceAccount,
     StepTimes,
     TimeAccount,
     TokenAccount,
-    WorkAccount,
 )
 from hf_efficient.version import __version__
 
@@ -72,6 +72,11 @@ def build_account(processes: Sequence[ProcessSpans], ranks: Sequence[RankSteps],
     accounts = [_process(process, _segments_of(process, first, lived)) for process in lived]
     last = accounts[-1]
     training = math.fsum(segment.training_seconds for segment in first.segments)
+    slowest = max((_rank(rank).training_seconds for rank in ranks), default=0.0)
+    tokens = _tokens(ranks, slowest)
+    sequences = sequence_account(lived, ranks, tokens.non_padding, slowest)
+    work = work_account(lived, ranks, slowest)
+    gaps = [*sequence_gaps(sequences, tokens.non_padding is not None), *work_gaps(work)]
     return RunAccount(
         schema_version=ACCOUNT_SCHEMA_VERSION,
         hf_efficient_version=__version__,
@@ -80,15 +85,15 @@ def build_account(processes: Sequence[ProcessSpans], ranks: Sequence[RankSteps],
         error=last.error,
         time=_time(accounts, training),
         steps=_step_times(first),
-        tokens=_tokens(ranks),
+        tokens=tokens,
         memory=_memory(lived),
-        sequences=SequenceAccount(),
-        work=WorkAccount(),
+        sequences=sequences,
+        work=work,
         energy=EnergyAccount(),
         money=MoneyAccount(),
         evaluations=[],
         ranks=[_rank(rank) for rank in ranks],
-        not_measured=not_measured(lived, ranks),
+        not_measured=not_measured(lived, ranks, gaps),
     )
 
 
@@ -204,10 +209,9 @@ def _rounded(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 9)
 
 
-def _tokens(ranks: Sequence[RankSteps]) -> TokenAccount:
+def _tokens(ranks: Sequence[RankSteps], seconds: float) -> TokenAccount:
     segments = [segment for rank in ranks for segment in rank.segments]
     sums = {kind: _total([segment.tokens[kind] for segment in segments]) for kind in TOKEN_KINDS}
-    seconds = max((_rank(rank).training_seconds for rank in ranks), default=0.0)
     processed, real = sums["processed"], sums["non_padding"]
     return TokenAccount(
         processed=processed,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_efficient.account.reading import check_version, read_lines
+from hf_efficient.account.sums import SequenceSums, WorkSums
 from hf_efficient.errors import OutputError
 
 __all__ = ["TOKEN_KINDS", "RankSteps", "SegmentSteps", "sum_steps"]
@@ -29,6 +30,7 @@ class SegmentSteps:
         wall_seconds: sum of the records.
         phase_seconds: sums per phase.
         tokens: sums per kind; None where a record does not know it.
+        sequences, work: sums of what the records know.
         step_seconds: each record's wall without its evaluation and checkpointing; empty where not asked for.
     """
 
@@ -41,6 +43,8 @@ class SegmentSteps:
     wall_seconds: float = 0.0
     phase_seconds: dict[str, float] = field(default_factory=dict)
     tokens: dict[str, int | None] = field(default_factory=lambda: dict.fromkeys(TOKEN_KINDS, 0))
+    sequences: SequenceSums = field(default_factory=SequenceSums)
+    work: WorkSums = field(default_factory=WorkSums)
     step_seconds: array[float] = field(default_factory=lambda: array("d"))
 
     @property
@@ -65,6 +69,8 @@ class SegmentSteps:
         for kind in TOKEN_KINDS:
             known, more = self.tokens[kind], tokens[kind]
             self.tokens[kind] = None if known is None or more is None else known + more
+        self.sequences.add(record.get("sequences"))
+        self.work.add(record.get("work"))
         self.last_step = record["step"]
         self.last_ends_at_seconds = record["started_at_seconds"] + wall
         if not self.steps:

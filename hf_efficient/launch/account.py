@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hf_efficient.account.files import RUN_JSON, read_account
 from hf_efficient.errors import OutputError
@@ -13,7 +14,7 @@ from hf_efficient.measure.timeline import process_timeline
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records import PhaseName, RunAccount
 
-__all__ = ["RecordedRun", "open_records", "phase", "recorded_run"]
+__all__ = ["RecordedRun", "open_records", "phase", "recorded_run", "state"]
 
 
 @dataclass
@@ -60,6 +61,12 @@ def open_records(recipe: Recipe, directory: Path, rank: int) -> None:
 def phase(recipe: Recipe, name: PhaseName) -> AbstractContextManager[None]:
     """The time inside is called so."""
     return process_timeline().phase(name) if recipe.efficiency.record_steps else nullcontext()
+
+
+def state(recipe: Recipe, topic: str, facts: Mapping[str, Any]) -> None:
+    """Facts that the account needs beside the times."""
+    if recipe.efficiency.record_steps:
+        process_timeline().state(topic, facts)
 
 
 def _read(directory: Path) -> RunAccount | None:

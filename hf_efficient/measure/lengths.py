@@ -15,8 +15,8 @@ __all__ = ["LENGTH_BOUNDS", "document_starts", "documents_of_rows", "documents_o
 LENGTH_BOUNDS: tuple[int, ...] = tuple(dict.fromkeys(round(2 ** (quarter / 4)) for quarter in range(24 * 4 + 1)))
 """Upper bounds of the length buckets in tokens: a quarter of an octave apart, so that a length is known to 19%.
 
-1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 13, 16, 19, 23, 27, 32, 38, 45, 54, 64, ...: every power of two is a bound. A document is
-in the bucket of the first bound that is not below its length.
+1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 13, 16, 19, 23, 27, 32, 38, 45, 54, 64, ...: every power of two is a bound. A document
+is in the bucket of the first bound that is not below its length.
 """
 
 

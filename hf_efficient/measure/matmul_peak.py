@@ -50,13 +50,13 @@ def cpu_matmul_peak(dtype: torch.dtype) -> MatmulPeak:
     It is measured in a second at most, once for each CPU model, number of threads, version of torch, dtype and setting
     of float32's precision. What cannot be kept is measured again next time.
     """
-    key = {
+    key: dict[str, object] = {
         "cpu": cpu_model(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "dtype": str(dtype),
-        "fp32_precision": str(getattr(torch.backends.mkldnn.matmul, "fp32_precision", None)),  # torch >= 2.9
+        "fp32_precision": _fp32_precision(),
     }
     name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
     path = cache_dir() / "matmul_peaks" / f"{name}.json"
@@ -96,6 +96,12 @@ def _fastest_product(size: int, dtype: torch.dtype) -> float:
         torch.mm(left, right, out=result)
         fastest, done = min(fastest, time.perf_counter() - before), done + 1
     return fastest
+
+
+def _fp32_precision() -> str | None:
+    """What oneDNN may compute products of float32 in; None before torch 2.9."""
+    matmul = getattr(torch.backends.mkldnn, "matmul", None)
+    return getattr(matmul, "fp32_precision", None)
 
 
 def _read(path: Path, key: dict[str, object]) -> MatmulPeak | None:

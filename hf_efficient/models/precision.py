@@ -67,10 +67,10 @@ def _weights_dtype(model: nn.Module) -> torch.dtype:
 
 
 def _tf32_allowed() -> bool:
-    matmul = torch.backends.cuda.matmul
+    matmul: Any = torch.backends.cuda.matmul
     precision = getattr(matmul, "fp32_precision", None)  # torch 2.9 and later; reflects the older switches as well
     if precision is None:
         return bool(matmul.allow_tf32)
     if precision == "none":
-        precision = torch.backends.fp32_precision
+        precision = getattr(torch.backends, "fp32_precision", "none")
     return bool(precision == "tf32")

@@ -77,6 +77,6 @@ def _check(shape: ModelShape, modules: dict[str, tuple[int, int]]) -> None:
                 "of this configuration has; its FLOPs are not known."
             )
     if expected:
-        layer, missing = next(iter(expected))
-        where = "" if layer is None else f" in layer {layer}"
-        raise ModelError(f"{missing}: the model has no such linear layer{where}; its FLOPs are not known.")
+        where, missing = next(iter(expected))
+        place = "" if where is None else f" in layer {where}"
+        raise ModelError(f"{missing}: the model has no such linear layer{place}; its FLOPs are not known.")

@@ -57,18 +57,21 @@ def trained_of(model: nn.Module, shape: ModelShape) -> Trained:
 
 
 def _adapters(model: nn.Module) -> Iterator[tuple[str, Any, list[nn.Parameter]]]:
-    """Name, rank (or the module itself where it is trained in full) and trained parameters of each adapted module."""
+    """Name, rank (or the module itself where it is trained in full) and own parameters of each adapted module."""
     from peft.tuners.tuners_utils import BaseTunerLayer
     from peft.utils.other import AuxiliaryTrainingWrapper, ModulesToSaveWrapper
 
-    for name, module in model.named_modules():
-        if isinstance(module, BaseTunerLayer):
+    for name, each in model.named_modules():
+        module: Any = each
+        if isinstance(each, BaseTunerLayer):
             active = _active_ranks(name, module)
             if active:
-                yield name, sum(active.values()), [one for one in module.parameters() if one.requires_grad]
-        elif isinstance(module, ModulesToSaveWrapper):
-            yield name, module, [one for one in module.parameters() if one.requires_grad]
-        elif isinstance(module, AuxiliaryTrainingWrapper):
+                # A bias costs no product, and what lies above the adapter asks for gradients anyway.
+                own = [one for part, one in module.named_parameters() if "lora_" in part or one.ndim == 1]
+                yield name, sum(active.values()), own
+        elif isinstance(each, ModulesToSaveWrapper):
+            yield name, module, list(module.parameters())
+        elif isinstance(each, AuxiliaryTrainingWrapper):
             raise ModelError(f"{name}: what a {type(module).__name__} computes is not known here.")
 
 

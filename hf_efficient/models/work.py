@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
@@ -41,7 +41,7 @@ class Work:
     formula: WorkFormula | None
     reason: str | None = None
     hardware_reason: str | None = None
-    peak: Peak = Peak()
+    peak: Peak = field(default_factory=Peak)
     dtype: str | None = None
     accelerators: int = 1
 

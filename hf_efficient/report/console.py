@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hf_efficient.records import RunAccount
-from hf_efficient.units import count, seconds, share, short_seconds, size
+from hf_efficient.units import count, flops, seconds, share, short_seconds, size
 
 __all__ = ["account_renderables"]
 
@@ -29,7 +29,7 @@ _LABELS = {
 
 
 def account_renderables(account: RunAccount) -> list[RenderableType]:
-    """What to print, in order: how it ended, the time by phase, a line each for steps, tokens, memory, and the gaps."""
+    """What to print, in order: how it ended, the time by phase, a line each for steps, tokens and so on, the gaps."""
     return [_title(account), _time_table(account), _facts(account), *_gaps(account)]
 
 
@@ -67,7 +67,13 @@ def _facts(account: RunAccount) -> Table:
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True, style="bold")
     grid.add_column()
-    for name, text in (("steps", _steps(account)), ("tokens", _tokens(account)), ("memory", _memory(account))):
+    for name, text in (
+        ("steps", _steps(account)),
+        ("tokens", _tokens(account)),
+        ("sequences", _sequences(account)),
+        ("work", _work(account)),
+        ("memory", _memory(account)),
+    ):
         grid.add_row(name, text)
     return grid
 
@@ -101,6 +107,42 @@ def _tokens(account: RunAccount) -> str:
     if tokens.non_padding_tokens_per_second is not None:
         told.append(f"{tokens.non_padding_tokens_per_second:,.0f} per second without padding in the training loop")
     return ", ".join(told) or "not counted"
+
+
+def _sequences(account: RunAccount) -> str:
+    held = account.sequences
+    told = []
+    if held.samples is not None:
+        rows = f" in {count(held.rows)} rows" if held.rows is not None and held.rows != held.samples else ""
+        told.append(f"{count(held.samples)}{rows}")
+    if held.samples_per_second is not None:
+        told.append(f"{_rate(held.samples_per_second)} per second in the training loop")
+    if held.mean_tokens is not None:
+        told.append(f"{held.mean_tokens:,.0f} tokens each ({held.shortest_tokens:,} to {held.longest_tokens:,})")
+    if held.fill_rate is not None:
+        told.append(f"packs {share(held.fill_rate)} full")
+    return ", ".join(told) or "not counted"
+
+
+def _rate(value: float) -> str:
+    return f"{value:,.0f}" if value >= 99.5 else f"{value:.3g}"
+
+
+def _work(account: RunAccount) -> str:
+    """``12.3 TFLOPs, MFU 31.2% (HFU 40.1%) of 1.20 TFLOP/s (bf16, a matmul measured here)``."""
+    work = account.work
+    if work.model_flops is None:
+        return f"n/a: {work.reason or 'not known'}"
+    told = f"{flops(work.model_flops)}FLOPs"
+    if work.hardware_flops is not None:
+        told += f" ({flops(work.hardware_flops)}FLOPs computed)"
+    if work.mfu is None or work.peak_flops_per_second is None:
+        return f"{told}, MFU n/a: {work.reason or 'not known'}"
+    hfu = "n/a" if work.hfu is None else share(work.hfu)
+    of = f"{work.accelerators} x " if work.accelerators > 1 else ""
+    source = (work.peak_source or "").split(":")[0]
+    of += f"{flops(work.peak_flops_per_second)}FLOP/s ({work.dtype}, {source})"
+    return f"{told}, MFU {share(work.mfu)} (HFU {hfu}) of {of}"
 
 
 def _memory(account: RunAccount) -> str:
