@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.units import count, seconds, share
+from hf_efficient.units import count, flops, seconds, share
 
 
 @pytest.mark.parametrize(
@@ -37,3 +37,19 @@ def test_seconds(value, text):
 def test_share():
     assert share(0.0350123) == "3.5%"
     assert share(0.000712) == "0.0712%"
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (950, "950 FLOPs"),
+        (999.6, "1.00 kFLOPs"),
+        (1_234_567, "1.23 MFLOPs"),
+        (472e9, "472 GFLOPs"),
+        (12.34e12, "12.3 TFLOPs"),
+        (999.4e12, "999 TFLOPs"),
+        (2e18, "2.00 EFLOPs"),
+    ],
+)
+def test_flops(number, text):
+    assert flops(number) + "FLOPs" == text

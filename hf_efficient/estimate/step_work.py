@@ -65,8 +65,12 @@ def coefficients(
     checkpointing: Checkpointing | None = None,
     checkpointed_layers: Collection[int] | None = None,
     head_recomputed: bool = False,
+    forward_alone: bool = False,
 ) -> Coefficients:
-    """The factors of a model; the arguments are those of ``pass_flops``."""
+    """The factors of a model; the arguments are those of ``pass_flops``.
+
+    ``forward_alone``: without the backward, which leaves of ``trained`` the adapters' products.
+    """
     windows = tuple(dict.fromkeys(shape.windows))
 
     def of(amounts: Amounts) -> int:
@@ -78,7 +82,7 @@ def coefficients(
             checkpointed_layers=checkpointed_layers,
             head_recomputed=head_recomputed,
         )
-        return flops.total
+        return flops.forward if forward_alone else flops.total
 
     nothing = dict.fromkeys(windows, 0)
     return Coefficients(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn
 
@@ -12,7 +12,7 @@ from hf_efficient.estimate.step_work import Head
 
 __all__ = ["Objective", "objective_of"]
 
-_METHODS = ("training_step", "compute_loss", "_compute_loss")
+_METHODS = ("compute_loss", "_compute_loss", "training_step")
 _KNOWN = (
     "transformers.trainer",
     "trl.trainer.base_trainer",
@@ -29,14 +29,13 @@ class Objective:
     Attributes:
         head: which positions the LM head projects.
         head_recomputed: whether the backward projects them once more.
-        reference: a model whose forward alone runs on every batch; None without.
-        reference_is_base: whether that model is the one that is trained, its adapter switched off.
+        reference: what runs its forward alone on every batch: another model; ``base``, the one that is trained with
+            its adapter switched off; ``ref``, the same with the adapter of that name; None without.
     """
 
     head: Head = "everywhere"
     head_recomputed: bool = False
-    reference: nn.Module | None = None
-    reference_is_base: bool = False
+    reference: nn.Module | Literal["base", "ref"] | None = None
 
 
 def objective_of(trainer: Any) -> Objective:
@@ -74,9 +73,8 @@ def _preference(trainer: Any) -> Objective:
         return Objective(head, head_recomputed=True)
     if trainer.ref_model is not None:
         return Objective(head, head_recomputed=True, reference=trainer.accelerator.unwrap_model(trainer.ref_model))
-    if "ref" in getattr(trainer.model, "peft_config", {}):
-        raise ModelError("DPO: what a reference that is an adapter of its own computes is not known here.")
-    return Objective(head, head_recomputed=True, reference=trainer.model, reference_is_base=True)
+    own: Literal["base", "ref"] = "ref" if "ref" in getattr(trainer.model, "peft_config", {}) else "base"
+    return Objective(head, head_recomputed=True, reference=own)
 
 
 def _fused_head(trainer: Any) -> Head:

@@ -58,10 +58,11 @@ def _compute_dtypes(model: nn.Module) -> set[torch.dtype]:
 
 
 def _weights_dtype(model: nn.Module) -> torch.dtype:
-    """Of most of the weights that multiply, by their number; adapters included."""
+    """Of most of the weights that multiply, by their number: adapters included, 4-bit weights left out."""
     values: Counter[torch.dtype] = Counter()
     for parameter in model.parameters():
-        if parameter.ndim > 1 and parameter.is_floating_point():
+        packed = type(parameter).__name__ == "Params4bit"
+        if parameter.ndim > 1 and parameter.is_floating_point() and not packed:
             values[parameter.dtype] += parameter.numel()
     return values.most_common(1)[0][0]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torch import nn
@@ -13,7 +13,7 @@ from hf_efficient.estimate.model_shape import ModelShape
 from hf_efficient.estimate.trained import Trained
 from hf_efficient.models.structure import base_model
 
-__all__ = ["trained_of"]
+__all__ = ["adapter_of", "trained_of"]
 
 _GRADIENT_HOOKS = ("make_inputs_require_grads", "make_inputs_require_grad")
 """The hooks on the embedding by which transformers and PEFT make its output ask for a gradient."""
@@ -56,6 +56,23 @@ def trained_of(model: nn.Module, shape: ModelShape) -> Trained:
     )
 
 
+def adapter_of(model: nn.Module, shape: ModelShape, adapter: str) -> Trained:
+    """The LoRA adapter of this name, whether it is active and trained or not.
+
+    Raises:
+        ModelError: it is no plain LoRA on known modules.
+    """
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    ranks: dict[str, int] = {}
+    for name, module in model.named_modules():
+        if isinstance(module, BaseTunerLayer):
+            held = _ranks(name, module, (adapter,))
+            if held:
+                ranks[name] = held[adapter]
+    return Trained.of_modules(shape, ranks)
+
+
 def _adapters(model: nn.Module) -> Iterator[tuple[str, Any, list[nn.Parameter]]]:
     """Name, rank (or the module itself where it is trained in full) and own parameters of each adapted module."""
     from peft.tuners.tuners_utils import BaseTunerLayer
@@ -64,7 +81,8 @@ def _adapters(model: nn.Module) -> Iterator[tuple[str, Any, list[nn.Parameter]]]
     for name, each in model.named_modules():
         module: Any = each
         if isinstance(each, BaseTunerLayer):
-            active = _active_ranks(name, module)
+            active = _ranks(name, module, module.active_adapters)
+            _check_active(name, module, active)
             if active:
                 # A bias costs no product, and what lies above the adapter asks for gradients anyway.
                 own = [one for part, one in module.named_parameters() if "lora_" in part or one.ndim == 1]
@@ -75,29 +93,32 @@ def _adapters(model: nn.Module) -> Iterator[tuple[str, Any, list[nn.Parameter]]]
             raise ModelError(f"{name}: what a {type(module).__name__} computes is not known here.")
 
 
-def _active_ranks(name: str, module: Any) -> Mapping[str, int]:
-    """Adapter to rank; several that are active at once cost as much as one of their ranks' sum."""
+def _ranks(name: str, module: Any, adapters: Iterable[str]) -> dict[str, int]:
+    """Adapter to rank, of those that the module has; several at once cost as much as one of their ranks' sum."""
     from peft.tuners.lora import Linear, LoraLayer
 
-    down = getattr(module, "lora_A", None)
-    plain = isinstance(module, LoraLayer) and isinstance(down, nn.ModuleDict)
+    plain = isinstance(module, LoraLayer) and isinstance(getattr(module, "lora_A", None), nn.ModuleDict)
     quantized = type(module).__name__ in ("Linear4bit", "Linear8bitLt")  # classes that exist with bitsandbytes alone
     if not plain or not (isinstance(module, Linear) or quantized):
         raise ModelError(f"{name}: what an adapter of {type(module).__name__} computes is not known here.")
-    if module.disable_adapters or module.merged:
-        raise ModelError(f"{name}: its adapter is switched off or merged.")
     ranks = {}
-    for adapter in module.active_adapters:
+    for adapter in adapters:
         if adapter not in module.lora_A:
             continue
         variant = getattr(module, "lora_variant", {}).get(adapter)
         if variant is not None:
             raise ModelError(f"{name}: what LoRA as a {type(variant).__name__} computes is not known here.")
+        ranks[adapter] = int(module.r[adapter])
+    return ranks
+
+
+def _check_active(name: str, module: Any, adapters: Iterable[str]) -> None:
+    if module.disable_adapters or module.merged:
+        raise ModelError(f"{name}: its adapter is switched off or merged.")
+    for adapter in adapters:
         weights = (module.lora_A[adapter].weight, module.lora_B[adapter].weight)
         if not all(weight.requires_grad for weight in weights):
             raise ModelError(f"{name}: its adapter {adapter!r} is active and frozen.")
-        ranks[adapter] = int(module.r[adapter])
-    return ranks
 
 
 def _asks_for_gradient(base: Any) -> bool:

@@ -18,7 +18,7 @@ from hf_efficient.models.objective import Objective, objective_of
 from hf_efficient.models.peak import Peak, accelerators_of, peak_of
 from hf_efficient.models.precision import matmul_dtype
 from hf_efficient.models.structure import shape_of_model
-from hf_efficient.models.trained import trained_of
+from hf_efficient.models.trained import adapter_of, trained_of
 
 __all__ = ["Work", "formula_of", "work_of"]
 
@@ -100,7 +100,7 @@ def formula_of(trainer: Any) -> tuple[WorkFormula, str | None]:
     if objective.head != "everywhere" and trained.head_rank:
         raise ModelError("TRL's fused head leaves out the adapter on lm_head; its FLOPs are not known.")
     needed = coefficients(shape, trained)
-    reference = _reference(objective, shape)
+    reference = _reference(objective, model, shape)
     if reference is not None:
         needed += reference
     compiled = bool(trainer.args.torch_compile)
@@ -120,18 +120,19 @@ def _computed(
     found = coefficients(shape, trained, checkpointing=way, checkpointed_layers=layers, head_recomputed=again)
     if reference is None:
         return found
-    if objective.reference is not None and kernel_of(objective.reference) != kernel:
+    if isinstance(objective.reference, nn.Module) and kernel_of(objective.reference) != kernel:
         raise ModelError("the reference model has another attention implementation than the one that is trained.")
     return found + reference
 
 
-def _reference(objective: Objective, shape: ModelShape) -> Coefficients | None:
-    """A forward of a model of which nothing is trained."""
+def _reference(objective: Objective, model: nn.Module, shape: ModelShape) -> Coefficients | None:
+    """The forward of the reference model; None without."""
     if objective.reference is None:
         return None
-    if not objective.reference_is_base:
-        shape = shape_of_model(objective.reference)
-    return coefficients(shape, Trained())
+    if isinstance(objective.reference, nn.Module):
+        return coefficients(shape_of_model(objective.reference), Trained(), forward_alone=True)
+    adapter = adapter_of(model, shape, "ref") if objective.reference == "ref" else Trained()
+    return coefficients(shape, adapter, forward_alone=True)
 
 
 def _check_parallelism(trainer: Any) -> None:

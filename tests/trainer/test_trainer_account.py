@@ -308,6 +308,7 @@ def test_a_callback_alone_tells_what_it_sees(tiny_dir, tmp_path):
         "data wait and logging, each by itself",
         "evaluations outside train()",
         "tokens",
+        "FLOPs, MFU and HFU",
     ]
     assert found.tokens.processed is None
     assert found.steps.count == 8

@@ -212,10 +212,12 @@ def test_lines_are_strict_json(tiny_dir, tmp_path):
             "rank",
             "schema_version",
             "segment",
+            "sequences",
             "started_at_seconds",
             "step",
             "tokens",
             "unattributed_seconds",
             "wall_seconds",
+            "work",
         ]
     )
