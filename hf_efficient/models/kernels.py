@@ -16,18 +16,20 @@ from hf_efficient.models.structure import base_model, layer_of
 __all__ = ["checkpointing_of", "kernel_of"]
 
 
-def kernel_of(model: nn.Module) -> Kernel:
-    """Which pairs of query and key the model's attention computes.
+def kernel_of(model: nn.Module, device_type: str) -> Kernel:
+    """Which pairs of query and key the model's attention computes in training on this type of device.
 
     Raises:
         ModelError: that is not known of this implementation.
     """
-    config = base_model(model).config
-    name = getattr(config.get_text_config(), "_attn_implementation", None)
+    config = base_model(model).config.get_text_config()
+    name = getattr(config, "_attn_implementation", None)
     if name == "eager":
         return "square"
     if name == "sdpa":
-        return "sdpa"
+        # torch's fused kernel for CPUs knows no dropout; in its place plain products are computed, and masked.
+        plain = device_type == "cpu" and getattr(config, "attention_dropout", 0.0) > 0
+        return "square" if plain else "sdpa"
     if isinstance(name, str) and ("flash" in name or name == "flex_attention"):
         return "documents"
     raise ModelError(f"attention implementation {name!r}: which pairs it computes is not known here.")

@@ -59,12 +59,12 @@ def _check_methods(trainer: Any) -> None:
     for method in _METHODS:
         if method in vars(trainer):
             raise ModelError(f"{method} was replaced on the trainer: how often it runs the model is not known.")
-        owner = next((kind for kind in type(trainer).__mro__ if method in vars(kind)), None)
-        if owner is not None and not owner.__module__.startswith(_KNOWN):
-            raise ModelError(
-                f"{owner.__name__}.{method}: how often it runs the model is not known; FLOPs are counted for the steps "
-                "of Trainer, SFTTrainer and DPOTrainer."
-            )
+        for kind in type(trainer).__mro__:  # all of them: a mixin on the left calls what lies below
+            if method in vars(kind) and not kind.__module__.startswith(_KNOWN):
+                raise ModelError(
+                    f"{kind.__name__}.{method}: how often it runs the model is not known; FLOPs are counted for the "
+                    "steps of Trainer, SFTTrainer and DPOTrainer."
+                )
 
 
 def _preference(trainer: Any) -> Objective:

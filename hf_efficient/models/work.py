@@ -11,7 +11,7 @@ from torch import nn
 
 from hf_efficient.errors import ModelError
 from hf_efficient.estimate.model_shape import ModelShape
-from hf_efficient.estimate.step_work import Coefficients, WorkFormula, coefficients
+from hf_efficient.estimate.step_work import Coefficients, Kernel, WorkFormula, coefficients
 from hf_efficient.estimate.trained import Trained
 from hf_efficient.models.kernels import checkpointing_of, kernel_of
 from hf_efficient.models.objective import Objective, objective_of
@@ -105,24 +105,22 @@ def formula_of(trainer: Any) -> tuple[WorkFormula, str | None]:
         needed += reference
     compiled = bool(trainer.args.torch_compile)
     try:
-        computed = _computed(model, shape, trained, objective, reference)
+        kernel = _kernel(model, objective, trainer.args.device.type)
+        way, layers = checkpointing_of(model)
     except ModelError as error:
         return WorkFormula(needed, None, "documents", objective.head, compiled), str(error)
-    return WorkFormula(needed, computed, kernel_of(model), objective.head, compiled), None
-
-
-def _computed(
-    model: nn.Module, shape: ModelShape, trained: Trained, objective: Objective, reference: Coefficients | None
-) -> Coefficients:
-    kernel = kernel_of(model)
-    way, layers = checkpointing_of(model)
     again = objective.head_recomputed
-    found = coefficients(shape, trained, checkpointing=way, checkpointed_layers=layers, head_recomputed=again)
-    if reference is None:
-        return found
-    if isinstance(objective.reference, nn.Module) and kernel_of(objective.reference) != kernel:
+    computed = coefficients(shape, trained, checkpointing=way, checkpointed_layers=layers, head_recomputed=again)
+    if reference is not None:
+        computed += reference
+    return WorkFormula(needed, computed, kernel, objective.head, compiled), None
+
+
+def _kernel(model: nn.Module, objective: Objective, device_type: str) -> Kernel:
+    kernel = kernel_of(model, device_type)
+    if isinstance(objective.reference, nn.Module) and kernel_of(objective.reference, device_type) != kernel:
         raise ModelError("the reference model has another attention implementation than the one that is trained.")
-    return found + reference
+    return kernel
 
 
 def _reference(objective: Objective, model: nn.Module, shape: ModelShape) -> Coefficients | None:

@@ -27,14 +27,20 @@ from hf_efficient.models.kernels import checkpointing_of, kernel_of
 def test_the_attention_kernel(name, kernel):
     model = adapted(live())
     model.config._attn_implementation = name
-    assert kernel_of(model) == kernel
+    assert kernel_of(model, "cuda") == kernel_of(model, "cpu") == kernel
+
+
+def test_sdpa_with_dropout_on_a_cpu_is_no_fused_kernel():
+    model = live(attention_dropout=0.1)
+    model.config._attn_implementation = "sdpa"
+    assert (kernel_of(model, "cpu"), kernel_of(model, "cuda")) == ("square", "sdpa")
 
 
 def test_another_attention_is_not_guessed_at():
     model = live()
     model.config._attn_implementation = "my_attention"
     with pytest.raises(ModelError, match=r"^attention implementation 'my_attention': which pairs it computes"):
-        kernel_of(model)
+        kernel_of(model, "cpu")
 
 
 def checkpointed(**options):

@@ -102,6 +102,14 @@ def test_the_records_hold_what_torch_counts(tiny_dir, tmp_path, method, checkpoi
     assert found.work.reason is None
 
 
+def test_sdpa_with_dropout_on_a_cpu(tiny_dir, tmp_path):
+    """Which torch counts, since it is made of plain products there."""
+    trainer = causal_trainer(EfficientTrainer, tiny_dir, tmp_path, "full", packed=True)
+    assert trainer.model.config._attn_implementation == "sdpa"
+    counted, recorded, _ = trained(trainer, tmp_path)
+    assert recorded == counted
+
+
 @pytest.mark.parametrize("way", ["reentrant", "every_n_layers"])
 def test_other_ways_of_checkpointing(tiny_dir, tmp_path, way):
     options = {"use_reentrant": True} if way == "reentrant" else {"use_reentrant": False, "every_n_layers": 2}
@@ -226,11 +234,21 @@ class OwnLoss(EfficientTrainer):
         return super().compute_loss(*args, **kwargs)
 
 
-def test_a_loss_of_its_own_may_run_the_model_more_often(tiny_dir, tmp_path):
-    causal_trainer(OwnLoss, tiny_dir, tmp_path).train()
+class UsersLoss(Trainer):
+    def compute_loss(self, *args, **kwargs):
+        return super().compute_loss(*args, **kwargs)
+
+
+class MixinOverUsersLoss(EfficientTrainerMixin, UsersLoss):
+    pass
+
+
+@pytest.mark.parametrize(("kind", "named"), [(OwnLoss, "OwnLoss"), (MixinOverUsersLoss, "UsersLoss")])
+def test_a_loss_of_its_own_may_run_the_model_more_often(tiny_dir, tmp_path, kind, named):
+    causal_trainer(kind, tiny_dir, tmp_path).train()
     work = account_of(tmp_path / "efficiency").work
     assert work.model_flops is None
-    assert work.reason.startswith("OwnLoss.compute_loss: how often it runs the model is not known")
+    assert work.reason.startswith(f"{named}.compute_loss: how often it runs the model is not known")
 
 
 def test_another_objective_is_not_guessed_at(tmp_path, tiny_tokenizer):
