@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["count", "flops", "seconds", "share", "short_seconds", "size"]
+import math
+
+__all__ = ["count", "flops", "grams", "kilowatt_hours", "seconds", "share", "short_seconds", "size", "usd"]
 
 
 def count(number: int) -> str:
@@ -15,15 +17,37 @@ def count(number: int) -> str:
 
 
 def flops(number: float) -> str:
-    """Floating-point operations, or a rate of them, to three digits, without a unit's end: ``12.3 T``, ``870 M``."""
+    """Floating-point operations or a rate of them, to three digits, less the end of the unit: ``12.3 T``, ``870 M``."""
     for scale, prefix in ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if number >= 0.9995 * scale:
             return f"{_three_digits(number / scale)} {prefix}"
     return f"{number:.0f} "
 
 
+def grams(value: float) -> str:
+    """A mass given in grams, to three digits: ``0.0213 g``, ``5.9 g``, ``512 g``, ``1.21 kg``."""
+    return f"{_three_digits(value)} g" if value < 999.5 else f"{_three_digits(value / 1000)} kg"
+
+
+def kilowatt_hours(joules: float) -> str:
+    """An energy given in joules, to three digits: ``0.035 Wh``, ``0.0123 kWh``, ``4.5 kWh``, ``1,230 kWh``."""
+    return f"{_three_digits(joules / 3.6e6)} kWh" if joules >= 3599.5 else f"{_three_digits(joules / 3.6e3)} Wh"
+
+
+def usd(value: float) -> str:
+    """Dollars: ``$0.42``, ``$1,234.50``; below ten cents to two digits, so that little is not nothing: ``$0.0031``."""
+    if value >= 0.0995 or value == 0:
+        return f"${value:,.2f}"
+    digits = 1 - math.floor(math.log10(value))
+    return f"${value:.{digits}f}"
+
+
 def _three_digits(value: float) -> str:
-    return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}"
+    if value == 0:
+        return "0"
+    decimals = max(0, 2 - math.floor(math.log10(value)))
+    text = f"{value:,.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def seconds(value: float) -> str:
@@ -48,7 +72,8 @@ def short_seconds(value: float) -> str:
         return seconds(value)
     for scale, unit in ((1.0, "s"), (1e3, "ms"), (1e6, "µs")):
         if value * scale >= 0.9995 or unit == "µs":
-            return f"{_three_digits(value * scale)} {unit}"
+            digits = value * scale
+            return f"{digits:.{2 if digits < 9.995 else 1 if digits < 99.95 else 0}f} {unit}"
     raise AssertionError("microseconds take everything")
 
 

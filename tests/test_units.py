@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.units import count, flops, seconds, share
+from hf_efficient.units import count, flops, grams, kilowatt_hours, seconds, share, usd
 
 
 @pytest.mark.parametrize(
@@ -43,13 +43,34 @@ def test_share():
     ("number", "text"),
     [
         (950, "950 FLOPs"),
-        (999.6, "1.00 kFLOPs"),
+        (999.6, "1 kFLOPs"),
         (1_234_567, "1.23 MFLOPs"),
         (472e9, "472 GFLOPs"),
         (12.34e12, "12.3 TFLOPs"),
         (999.4e12, "999 TFLOPs"),
-        (2e18, "2.00 EFLOPs"),
+        (2e18, "2 EFLOPs"),
     ],
 )
 def test_flops(number, text):
     assert flops(number) + "FLOPs" == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "$0.00"), (0.00031, "$0.00031"), (0.0199, "$0.020"), (0.42, "$0.42"), (1234.5, "$1,234.50")],
+)
+def test_usd(value, text):
+    assert usd(value) == text
+
+
+@pytest.mark.parametrize(
+    ("joules", "text"),
+    [(0, "0 Wh"), (126, "0.035 Wh"), (44_280, "0.0123 kWh"), (16_200_000, "4.5 kWh"), (4.428e9, "1,230 kWh")],
+)
+def test_kilowatt_hours(joules, text):
+    assert kilowatt_hours(joules) == text
+
+
+@pytest.mark.parametrize(("value", "text"), [(0.02129, "0.0213 g"), (5.9, "5.9 g"), (999, "999 g"), (1213, "1.21 kg")])
+def test_grams(value, text):
+    assert grams(value) == text

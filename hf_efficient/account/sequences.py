@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hf_efficient.account.processes import ProcessSpans
+from hf_efficient.account.step_sums import SequenceSums
 from hf_efficient.account.steps import RankSteps
-from hf_efficient.account.sums import SequenceSums
 from hf_efficient.records import NotMeasured, SequenceAccount
 
 __all__ = ["sequence_account", "sequence_gaps"]
@@ -52,8 +52,8 @@ def sequence_gaps(account: SequenceAccount, tokens_known: bool) -> list[NotMeasu
 
 def _total(ranks: Sequence[RankSteps]) -> SequenceSums | None:
     total = SequenceSums()
-    for sums in (segment.sequences for rank in ranks for segment in rank.segments):
-        if not sums.known or not sums.documents:
+    for sums in (segment.sums.sequences for rank in ranks for segment in rank.segments):
+        if sums is None:
             return None
-        total.add(vars(sums))
+        total.merge(sums)
     return total if total.documents else None

@@ -26,9 +26,9 @@ def work_account(processes: Sequence[ProcessSpans], ranks: Sequence[RankSteps], 
         training_seconds: the largest of any rank.
     """
     facts = next((one.facts["work"] for one in reversed(processes) if "work" in one.facts), None)
-    segments = [segment for rank in ranks for segment in rank.segments]
-    model = _sum([segment.work.model_flops for segment in segments])
-    hardware = _sum([segment.work.hardware_flops for segment in segments])
+    sums = [segment.sums.work for rank in ranks for segment in rank.segments]
+    model = _sum([None if one is None else one.model_flops for one in sums])
+    hardware = _sum([None if one is None else one.hardware_flops for one in sums])
     told: dict[str, Any] = facts or {}
     peak, estimated = told.get("peak_flops_per_second"), bool(told.get("peak_estimated"))
     accelerators = int(told.get("accelerators", 1)) * max(1, len(ranks))
@@ -37,7 +37,7 @@ def work_account(processes: Sequence[ProcessSpans], ranks: Sequence[RankSteps], 
     reasons: list[str | None] = []
     if model is None:
         by_callback = bool(processes) and processes[-1].way == "callback"
-        reasons.append(_why_no_flops(facts, by_callback) if segments else "no step was recorded")
+        reasons.append(_why_no_flops(facts, by_callback) if sums else "no step was recorded")
     elif mfu.share is None:
         reasons.append(told.get("peak_reason") or mfu.reason)
     if model is not None and hardware is None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from hf_efficient.callbacks.memory import MemoryCount
 from hf_efficient.measure.recorder import StepRecorder
 
 __all__ = ["StepRecorderCallback"]
@@ -18,14 +19,20 @@ class StepRecorderCallback(TrainerCallback):
     It goes first among the callbacks, so that what the others do is not counted as the optimizer's work.
     """
 
-    def __init__(self, recorder: StepRecorder, model_stands: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        recorder: StepRecorder,
+        memory: MemoryCount | None = None,
+        model_stands: Callable[[], None] = lambda: None,
+    ) -> None:
         """Nothing is recorded by the callback itself.
 
         Args:
             recorder: is told.
+            memory: counts the memory by category; None: it is not counted.
             model_stands: called when training begins: the model is placed, wrapped and checkpointed.
         """
-        self._recorder, self._model_stands = recorder, model_stands
+        self._recorder, self._memory, self._model_stands = recorder, memory, model_stands
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -33,6 +40,8 @@ class StepRecorderCallback(TrainerCallback):
         """The loop starts, perhaps for a second time (``auto_find_batch_size``)."""
         self._recorder.abandon_step()
         self._model_stands()
+        if self._memory is not None:
+            self._memory.begin(args, kwargs.get("model"))
 
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -46,6 +55,15 @@ class StepRecorderCallback(TrainerCallback):
     ) -> None:
         """The optimizer steps; the scheduler and ``zero_grad`` follow."""
         self._recorder.begin("optimizer")
+        if self._memory is not None:
+            self._memory.before_step(kwargs.get("model"))
+
+    def on_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """The optimizer has stepped; gradients are still there."""
+        if self._memory is not None:
+            self._memory.after_step(kwargs.get("model"), kwargs.get("optimizer"))
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """The update is done."""

@@ -7,7 +7,6 @@ import json
 import pytest
 
 from hf_efficient.account.build import account_of
-from hf_efficient.account.sums import SequenceSums, WorkSums
 from hf_efficient.records import (
     NotMeasured,
     SequenceAccount,
@@ -161,16 +160,3 @@ def test_records_that_say_nothing_of_work(tmp_path):
 def test_no_step_at_all(tmp_path):
     lines(tmp_path / "spans.jsonl", *begins(), facts())
     assert account_of(tmp_path).work.reason == "no step was recorded"
-
-
-def test_sums_do_not_take_unknown_for_nothing():
-    sequences, work = SequenceSums(), WorkSums()
-    for part in ({"model_flops": 3, "hardware_flops": 5}, {"model_flops": 4, "hardware_flops": None}):
-        work.add(part)
-    assert (work.model_flops, work.hardware_flops) == (7, None)
-    work.add(None)
-    work.add({"model_flops": 3, "hardware_flops": 5})
-    assert (work.model_flops, work.hardware_flops) == (None, None)
-    sequences.add(vars(SHORT))
-    sequences.add(None)
-    assert (sequences.known, sequences.documents) == (False, 2)

@@ -1,0 +1,134 @@
+"""A run over its time, thinned for plots: columns of equal length, one entry per bucket.
+
+*Run time* is the axis of all of them: the walls of the run's processes put end to end, so that a resumed run has one
+axis without the time that lay between its processes. Every figure is a finite number; None: not known, never zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+__all__ = ["Band", "Histogram", "RunSeries", "StepSeries", "SystemSeries"]
+
+
+@dataclass(frozen=True)
+class Band:
+    """One quantity over the buckets: smallest, mean and largest reading; None where a bucket has none."""
+
+    low: list[float | None] = field(default_factory=list)
+    mean: list[float | None] = field(default_factory=list)
+    high: list[float | None] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class StepSeries:
+    """Optimizer steps of rank 0: a bucket is consecutive steps of one ``train()`` call, all but its last equally many.
+
+    Attributes:
+        segment: number of the ``train()`` call.
+        steps: how many a bucket holds.
+        first_step, last_step: the Trainer's numbers of the first and the last of them.
+        started_at_seconds: run time at the start of the first.
+        wall_seconds: sum.
+        step_seconds_min, step_seconds_mean, step_seconds_max: of single steps, each without its evaluation and
+            checkpointing.
+        phase_seconds: sums by phase, with ``unattributed``; 0 where a phase did not occur.
+        processed_tokens, non_padding_tokens, loss_bearing_tokens: sums on rank 0; None where a step does not know it.
+        samples: documents on rank 0, likewise.
+        model_flops, hardware_flops: sums on rank 0, likewise.
+        loss, learning_rate, grad_norm: the last that was logged, if it is finite.
+        loss_min, loss_max, grad_norm_max: of those that were logged and are finite.
+        not_finite: how many of the logged losses and gradient norms are no finite number.
+        peak_allocated_bytes, peak_reserved_bytes: the largest on the device.
+        device_seconds: sums by phase on the device; None where a step has no device events.
+    """
+
+    segment: list[int]
+    steps: list[int]
+    first_step: list[int]
+    last_step: list[int]
+    started_at_seconds: list[float]
+    wall_seconds: list[float]
+    step_seconds_min: list[float]
+    step_seconds_mean: list[float]
+    step_seconds_max: list[float]
+    phase_seconds: dict[str, list[float]]
+    processed_tokens: list[int | None]
+    non_padding_tokens: list[int | None]
+    loss_bearing_tokens: list[int | None]
+    samples: list[int | None]
+    model_flops: list[int | None]
+    hardware_flops: list[int | None]
+    loss: list[float | None]
+    loss_min: list[float | None]
+    loss_max: list[float | None]
+    learning_rate: list[float | None]
+    grad_norm: list[float | None]
+    grad_norm_max: list[float | None]
+    not_finite: list[int]
+    peak_allocated_bytes: list[int | None]
+    peak_reserved_bytes: list[int | None]
+    device_seconds: dict[str, list[float | None]]
+
+    def __len__(self) -> int:
+        return len(self.segment)
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """How often which value occurred.
+
+    Attributes:
+        scale: how the edges are spaced; ``log`` where the largest value is more than four times the smallest.
+        edges: ascending, one more than there are counts; the first is the smallest value, the last the largest.
+        counts: values from an edge up to the next, which belongs to the next one, except the last.
+    """
+
+    scale: Literal["linear", "log"] = "linear"
+    edges: list[float] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class SystemSeries:
+    """What the sampler saw of the machine of rank 0: a bucket is consecutive readings of one process.
+
+    Attributes:
+        process: its number.
+        started_at_seconds, ended_at_seconds: run time of the first and of the last reading.
+        rss_bytes: resident memory of the process.
+        host_available_bytes: of the machine.
+        device_allocated_bytes, device_reserved_bytes: on the device.
+        watts: by meter.
+    """
+
+    process: list[int] = field(default_factory=list)
+    started_at_seconds: list[float] = field(default_factory=list)
+    ended_at_seconds: list[float] = field(default_factory=list)
+    rss_bytes: Band = field(default_factory=Band)
+    host_available_bytes: Band = field(default_factory=Band)
+    device_allocated_bytes: Band = field(default_factory=Band)
+    device_reserved_bytes: Band = field(default_factory=Band)
+    watts: dict[str, Band] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.process)
+
+
+@dataclass(frozen=True)
+class RunSeries:
+    """A run over its time.
+
+    Attributes:
+        process_starts_seconds: run time at the start of each process, in the order of ``time.processes`` of the
+            account.
+        steps: of rank 0.
+        step_seconds: the steps of rank 0 after warm-up, each without its evaluation and checkpointing.
+        system: empty where no sampler ran.
+    """
+
+    process_starts_seconds: list[float]
+    steps: StepSeries
+    step_seconds: Histogram
+    system: SystemSeries
