@@ -1,0 +1,64 @@
+"""Figures of the account in words, where ``units`` has none yet."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+__all__ = ["energies", "energy", "flops", "grams", "prices", "tokens_per_second", "usd"]
+
+
+def usd(value: float) -> str:
+    """Money: ``$1,234``, ``$12.34``, ``$0.0312``; less than a thousandth of a cent is ``$0.00001`` and the like."""
+    if abs(value) >= 1000:
+        return f"${value:,.0f}"
+    return f"${value:.2f}" if abs(value) >= 1 or value == 0 else f"${float(f'{value:.3g}'):.10f}".rstrip("0")
+
+
+def energy(joules: float) -> str:
+    """Energy: ``512 J``, ``3.42 Wh``, ``1.21 kWh``."""
+    if joules < 1800:
+        return f"{joules:.3g} J"
+    hours = joules / 3600
+    return f"{hours:.3g} Wh" if hours < 999.5 else f"{hours / 1000:,.3g} kWh"
+
+
+def grams(value: float) -> str:
+    """A mass: ``0.84 g``, ``12.1 kg``."""
+    return f"{value:.3g} g" if value < 999.5 else f"{value / 1000:,.3g} kg"
+
+
+def flops(value: float) -> str:
+    """A count of operations, or a rate of them without its ``/s``: ``1.23 TFLOP``."""
+    scaled, unit = float(value), ""
+    for larger in ("k", "M", "G", "T", "P", "E"):
+        if scaled < 999.5:
+            break
+        scaled, unit = scaled / 1000, larger
+    return f"{scaled:.3g} {unit}FLOP"
+
+
+def tokens_per_second(value: float) -> str:
+    """A rate of tokens: ``12,345 tokens/s``, ``86.3 tokens/s``."""
+    return f"{value:,.0f} tokens/s" if value >= 999.5 else f"{value:.3g} tokens/s"
+
+
+def energies(joules: Mapping[str, float]) -> dict[str, str]:
+    """Figures of one column, in one unit and to the same place, of which the largest has four digits."""
+    largest = max(joules.values(), default=0.0)
+    unit, length = next(
+        ((unit, size) for unit, size in (("kWh", 3.6e6), ("Wh", 3600.0)) if largest >= size), ("J", 1.0)
+    )
+    places = _places(largest / length)
+    return {name: f"{value / length:,.{places}f} {unit}" for name, value in joules.items()}
+
+
+def prices(usd: Mapping[str, float]) -> dict[str, str]:
+    """Figures of one column, to the same place: cents, or what gives the largest four digits."""
+    places = max(2, _places(max(usd.values(), default=0.0)))
+    return {name: f"${value:,.{places}f}" for name, value in usd.items()}
+
+
+def _places(largest: float) -> int:
+    """Decimal places with which the largest figure has four digits."""
+    return min(max(3 - math.floor(math.log10(largest)), 0), 9) if largest > 0 else 0
