@@ -77,9 +77,6 @@ def _levels(memory: MemoryAccount, series: RunSeries, where: TimeAxis) -> list[d
     stretches = _trained(series, where)
     x = [end for stretch in stretches for end in (stretch[0], *stretch, stretch[1])]
     shape = [0.0, 1.0, 1.0, 0.0] * len(stretches)
-    return []
-    ends = where.places([series.steps.started_at_seconds[0]])
-    ends.append(where.end)
     return [
         {
             "type": "scatter",

@@ -37,12 +37,14 @@
     for (const button of box.querySelectorAll('[data-tool][aria-pressed]')) {
       button.setAttribute('aria-pressed', String(button.dataset.tool === tool));
     }
+    if (tool !== 'select') document.dispatchEvent(new CustomEvent('span:close'));
     return Plotly.relayout(gd, { dragmode: tool });
   }
 
   function whole(id) {
     const { gd, figure } = drawn.get(id);
-    const update = { selections: [] };
+    document.dispatchEvent(new CustomEvent('span:close'));
+    const update = {};
     for (const [name, axis] of Object.entries(figure.layout)) {
       if (/^xaxis/.test(name)) update[name + '.range'] = axis.range ? axis.range.slice() : null;
       if (/^xaxis/.test(name) && !axis.range) update[name + '.autorange'] = true;

@@ -101,7 +101,8 @@
     close.addEventListener('click', () => { hide(); });
     const zoom = element('button', { type: 'button', textContent: 'Zoom to it' });
     zoom.addEventListener('click', () => {
-      Plotly.relayout(hfReport.drawn.get(id).gd, { 'xaxis.range': range.slice(), selections: [] });
+      clear(id);
+      Plotly.relayout(hfReport.drawn.get(id).gd, { 'xaxis.range': range.slice() });
     });
     const ends = x === 'step' ? [Math.ceil(range[0]), Math.floor(range[1])] : range;
     const head = element('div', { className: 'span-head' },
@@ -117,16 +118,26 @@
     panel.hidden = false;
   }
 
+  function clear(id) {
+    const { gd } = hfReport.drawn.get(id);
+    return Plotly.update(gd, { selectedpoints: null }, { selections: [] });
+  }
+
   function hide() {
     panel.hidden = true;
-    if (shown) Plotly.relayout(hfReport.drawn.get(shown.id).gd, { selections: [] });
+    if (!shown) return;
+    clear(shown.id);
     shown = null;
   }
 
-  document.addEventListener('span:selected', ({ detail }) => select(detail.id, detail.x, detail.range));
+  document.addEventListener('span:selected', ({ detail }) => {
+    if (shown && shown.id !== detail.id) clear(shown.id); // one span at a time
+    select(detail.id, detail.x, detail.range);
+  });
   document.addEventListener('span:open', ({ detail }) => {
     const figure = figures[detail.id];
     select(detail.id, figure.x, hfReport.drawn.get(detail.id).gd.layout.xaxis.range.slice());
   });
+  document.addEventListener('span:close', hide);
   document.addEventListener('keydown', (event) => { if (event.key === 'Escape' && !panel.hidden) hide(); });
 })();
