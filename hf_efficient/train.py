@@ -15,7 +15,7 @@ from hf_efficient.hardware.quiet import quieten_libraries
 from hf_efficient.launch.flags import STATUS_FILE, RunFlags, parse_flags
 from hf_efficient.launch.offline import go_offline_without_hub
 from hf_efficient.launch.run_files import EFFICIENCY
-from hf_efficient.measure.timeline import process_timeline
+from hf_efficient.measure.process_timeline import process_timeline
 from hf_efficient.recipe.load import load_recipe
 from hf_efficient.recipe.schema import Recipe
 

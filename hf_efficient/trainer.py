@@ -21,8 +21,8 @@ from hf_efficient.callbacks.four_bit_guard import FourBitGuard, keep_four_bit_tr
 from hf_efficient.callbacks.gradient_check import GradientCheck
 from hf_efficient.callbacks.step_recorder import StepRecorderCallback
 from hf_efficient.measure.isolation import kept_modes, kept_random_state
+from hf_efficient.measure.process_timeline import process_timeline
 from hf_efficient.measure.recorder import StepRecorder
-from hf_efficient.measure.timeline import process_timeline
 from hf_efficient.records import PhaseName
 
 __all__ = ["EfficientTrainer", "EfficientTrainerMixin", "Evaluator"]

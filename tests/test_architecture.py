@@ -160,7 +160,7 @@ def test_rooms_do_without_the_libraries_that_they_promise_to():
         "hf_efficient.account.files",
         "hf_efficient.account.series",
         "hf_efficient.report.console",
-        "hf_efficient.measure.timeline",
+        "hf_efficient.measure.process_timeline",
     ],
 )
 def test_importing_loads_no_torch(module):

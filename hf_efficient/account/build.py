@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from hf_efficient.account.gaps import not_measured
-from hf_efficient.account.percentiles import WARM_UP_RULE, percentile, warm_up_count
 from hf_efficient.account.processes import ProcessSpans, read_processes
 from hf_efficient.account.reading import rank_files, records_path
 from hf_efficient.account.step_buckets import StepBucket
 from hf_efficient.account.steps import TOKEN_KINDS, RankSteps, SegmentSteps, sum_steps
 from hf_efficient.account.thinning import Thinned
 from hf_efficient.errors import OutputError
+from hf_efficient.estimate.percentiles import WARM_UP_RULE, percentile, warm_up_count
 from hf_efficient.records import (
     ACCOUNT_SCHEMA_VERSION,
     PHASES,

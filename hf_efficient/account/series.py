@@ -7,7 +7,6 @@ from pathlib import Path
 
 from hf_efficient.account.build import build_account, segments_of, sum_run
 from hf_efficient.account.histogram import histogram
-from hf_efficient.account.percentiles import warm_up_count
 from hf_efficient.account.processes import ProcessSpans, read_processes
 from hf_efficient.account.reading import check_version, read_lines, records_path
 from hf_efficient.account.step_buckets import StepBucket, step_series
@@ -15,6 +14,7 @@ from hf_efficient.account.steps import RankSteps
 from hf_efficient.account.system_buckets import SystemBucket, system_series
 from hf_efficient.account.thinning import Thinned
 from hf_efficient.errors import OutputError
+from hf_efficient.estimate.percentiles import warm_up_count
 from hf_efficient.records import ProcessAccount, RunAccount
 from hf_efficient.records.series import Band, Histogram, RunSeries, StepSeries, SystemSeries
 

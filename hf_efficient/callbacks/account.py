@@ -7,8 +7,8 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from hf_efficient.measure.process_timeline import process_timeline
 from hf_efficient.measure.recorder import StepRecorder
-from hf_efficient.measure.timeline import process_timeline
 from hf_efficient.records import CoarsePhase, StepPhase
 
 __all__ = ["AccountCallback"]

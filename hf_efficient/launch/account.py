@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hf_efficient.account.files import RUN_JSON, read_account
 from hf_efficient.errors import OutputError
-from hf_efficient.measure.timeline import process_timeline
+from hf_efficient.measure.process_timeline import process_timeline
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records import PhaseName, RunAccount
 

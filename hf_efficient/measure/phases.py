@@ -5,8 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol
 
-__all__ = ["Glimpse", "PhaseClock", "Span"]
+from hf_efficient.records import PhaseName
+
+__all__ = ["Glimpse", "PhaseClock", "PhaseContext", "PhaseOwner", "Span"]
 
 
 @dataclass(frozen=True)
@@ -123,3 +127,30 @@ class PhaseClock:
             phase = self._stack[-1][1]
             self._phase_ns[phase] = self._phase_ns.get(phase, 0) + now - self._mark
         self._mark = now
+
+
+class PhaseOwner(Protocol):
+    """Who has a clock and decides whether a phase may open on it."""
+
+    def open_phase(self, phase: PhaseContext) -> None:
+        """Enter, and keep the clock's token in ``phase.token``."""
+
+    def close_phase(self, phase: PhaseContext) -> None:
+        """Leave what ``phase.token`` opened."""
+
+
+class PhaseContext:
+    """Context manager of one phase; cheaper than a generator."""
+
+    __slots__ = ("_owner", "name", "opaque", "token")
+
+    def __init__(self, owner: PhaseOwner, name: PhaseName, opaque: bool) -> None:
+        self._owner, self.name, self.opaque, self.token = owner, name, opaque, 0
+
+    def __enter__(self) -> None:
+        self._owner.open_phase(self)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._owner.close_phase(self)

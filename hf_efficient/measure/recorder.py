@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Concatenate, ParamSpec
 
 from hf_efficient.account.reading import last_record, records_path
-from hf_efficient.measure.phases import PhaseClock
+from hf_efficient.measure.phases import PhaseClock, PhaseContext
 from hf_efficient.measure.stream import JsonlStream
 from hf_efficient.measure.timeline import Timeline
 from hf_efficient.measure.tokens import TokenTally
@@ -58,23 +57,6 @@ class _Update:
     step: int | None = None
     epoch: float | None = None
     loss: float | None = None
-
-
-class _Phase:
-    """Context manager of one phase; cheaper than a generator."""
-
-    __slots__ = ("_recorder", "name", "opaque", "token")
-
-    def __init__(self, recorder: StepRecorder, name: StepPhase | CoarsePhase, opaque: bool) -> None:
-        self._recorder, self.name, self.opaque, self.token = recorder, name, opaque, 0
-
-    def __enter__(self) -> None:
-        self._recorder._enter(self)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._recorder._leave(self)
 
 
 class StepRecorder:
@@ -140,15 +122,17 @@ class StepRecorder:
         """A context in which the time belongs to ``name``, of the step or, outside the loop, of the process."""
         if not self.recording or self.clock is None:
             return _NO_PHASE if self.timeline is None or self._faulty else self.timeline.phase(name, opaque=opaque)
-        return _Phase(self, name, opaque)
+        return PhaseContext(self, name, opaque)
 
     @_never_raises
-    def _enter(self, phase: _Phase) -> None:
+    def open_phase(self, phase: PhaseContext) -> None:
+        """For ``PhaseContext``."""
         if self.clock is not None:
             phase.token = self.clock.enter(phase.name, opaque=phase.opaque)
 
     @_never_raises
-    def _leave(self, phase: _Phase) -> None:
+    def close_phase(self, phase: PhaseContext) -> None:
+        """For ``PhaseContext``."""
         if self.clock is not None:
             self.clock.leave(phase.token)
 

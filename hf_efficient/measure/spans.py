@@ -10,7 +10,7 @@ from typing import Any
 from hf_efficient.account.reading import last_record
 from hf_efficient.measure.stream import FaultLatch, JsonlStream
 
-__all__ = ["SpanStream"]
+__all__ = ["SignOfLife", "SpanStream"]
 
 SignOfLife = Callable[[], tuple[object, dict[str, Any]]]
 """What is under way, and a token that changes when a record of it was written."""

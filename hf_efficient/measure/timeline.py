@@ -8,38 +8,30 @@ run.
 
 from __future__ import annotations
 
-import atexit
 import functools
 import logging
-import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Concatenate, Literal, ParamSpec
+from typing import Any, Concatenate, ParamSpec
 
 from hf_efficient.account.files import RUN_JSON, write_account
-from hf_efficient.account.reading import records_path
 from hf_efficient.account.steps import RankSteps
 from hf_efficient.errors import OutputError
 from hf_efficient.measure.memory import device_peaks, peak_rss_bytes
-from hf_efficient.measure.phases import PhaseClock, Span
+from hf_efficient.measure.phases import PhaseClock, PhaseContext, Span
 from hf_efficient.measure.process_start import ProcessStart, process_start
-from hf_efficient.measure.spans import SpanStream
+from hf_efficient.measure.span_records import SpanRecords, Way
 from hf_efficient.measure.stream import FaultLatch
 from hf_efficient.records import PhaseName
-from hf_efficient.records.phases import SCHEMA_VERSION
 
-__all__ = ["Timeline", "process_timeline"]
+__all__ = ["Timeline"]
 
 logger = logging.getLogger(__name__)
 
 _P = ParamSpec("_P")
 _NO_PHASE: AbstractContextManager[None] = nullcontext()
-_MOST_PENDING = 10_000
-
-Way = Literal["recipe", "trainer", "callback"]
 
 
 def _never_raises(method: Callable[Concatenate[Timeline, _P], None]) -> Callable[Concatenate[Timeline, _P], None]:
@@ -56,21 +48,6 @@ def _never_raises(method: Callable[Concatenate[Timeline, _P], None]) -> Callable
             logger.warning("The time of this process is no longer recorded, because of a fault.", exc_info=True)
 
     return guarded
-
-
-class _Phase:
-    __slots__ = ("_timeline", "name", "opaque", "token")
-
-    def __init__(self, timeline: Timeline, name: PhaseName, opaque: bool) -> None:
-        self._timeline, self.name, self.opaque, self.token = timeline, name, opaque, 0
-
-    def __enter__(self) -> None:
-        self._timeline._enter(self)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._timeline._leave(self)
 
 
 class Timeline:
@@ -92,19 +69,15 @@ class Timeline:
         self.way: Way | None = None
         self.latch = FaultLatch()
         self.until_exit = False
-        self._now, self._source, self._start_ns = now, started.source, started.perf_ns
+        self._now = now
         self._clock = PhaseClock(now, started.perf_ns)
         self._in_loop = False
         self._loop_clock: PhaseClock | None = None
-        self._begun_ns: int | None = started.perf_ns
         self._gap: PhaseName | None = "before_trainer"
-        self._pending: list[dict[str, Any]] = []
-        self._stream: SpanStream | None = None
-        self._process = 0
+        self._records = SpanRecords(started.perf_ns, started.source)
         self._ended: tuple[str, str | None] | None = None
         self._device_peaks: dict[str, int] = {}
         self._rank = 0
-        self._dirty = False
         self._steps: list[RankSteps] | None = None
 
     @property
@@ -117,7 +90,7 @@ class Timeline:
         """A run begins whose ``open`` follows; the time since the start of the process is called ``first_phase``."""
         if self.directory is not None:
             self.release()
-        if self._begun_ns is None:
+        if self._records.began_ns is None:
             self._take_over()
         else:
             self._name_gap(first_phase)
@@ -128,7 +101,7 @@ class Timeline:
         """A trainer is built, perhaps in a script that knows nothing of timelines."""
         if self.directory is not None or self._gap is None:
             return
-        if self._begun_ns is None:
+        if self._records.began_ns is None:
             self._take_over()
         self._name_gap(self._gap)
         self._gap = "outside_trainer"
@@ -141,46 +114,30 @@ class Timeline:
             if self._gap is not None:
                 self._name_gap(self._gap)
             self._ended = self._steps = self._gap = None
-            if self._stream is not None:
-                self._stream.wake()
+            self._records.wake()
             return
         if self.directory is not None:
             self.release()
-        if self._begun_ns is None:
+        if self._records.began_ns is None:
             self._take_over()
         if self._gap is not None:
             self._name_gap(self._gap)
         self._gap = None
         self.directory, self.way, self.latch = directory, way, FaultLatch()
         self._ended, self._rank, self._steps = None, rank, None
-        self._stream = SpanStream(records_path(directory, "spans", rank), self._alive, self.latch)
-        self._process = self._stream.process
-        self._write(
-            {
-                "kind": "process",
-                "schema_version": SCHEMA_VERSION,
-                "rank": rank,
-                "pid": os.getpid(),
-                "way": way,
-                "process_start_from": self._source,
-                "began_at_seconds": self._seconds(self._begun_ns or self._start_ns),
-            }
-        )
-        pending, self._pending = self._pending, []
-        for record in pending:
-            self._write(record)
+        self._records.open(directory, rank, way, self._alive, self.latch)
 
     def phase(self, name: PhaseName, *, opaque: bool = False) -> AbstractContextManager[None]:
         """A context in which the time belongs to ``name``; nothing inside a training loop, which the steps tell."""
         if self.broken or self._in_loop:
             return _NO_PHASE
-        return _Phase(self, name, opaque)
+        return PhaseContext(self, name, opaque)
 
     @_never_raises
     def enter(self, name: PhaseName) -> None:
         """Open a phase that ends with the next loop, the next ``leave_all``, or the phase around it."""
         if not self._in_loop:
-            self._enter(_Phase(self, name, False))
+            self.open_phase(PhaseContext(self, name, False))
 
     @_never_raises
     def leave_all(self) -> None:
@@ -191,7 +148,7 @@ class Timeline:
     @_never_raises
     def train_begins(self, segment: int, at_ns: int) -> None:
         """``train()`` was called at this reading of the clock; its steps are of this segment."""
-        self._write({"kind": "train", "segment": segment, "at_seconds": self._seconds(at_ns)})
+        self._records.write({"kind": "train", "segment": segment, "at_seconds": self._records.seconds(at_ns)})
 
     @_never_raises
     def loop_begins(self) -> None:
@@ -213,17 +170,17 @@ class Timeline:
     @_never_raises
     def unfinished_step(self, span: Span) -> None:
         """What a loop spent in a step that was never done."""
-        self._span(span.start_ns, span.wall_ns, span.phase_ns)
+        self._records.span(span.start_ns, span.wall_ns, span.phase_ns)
 
     @_never_raises
     def state(self, topic: str, facts: Mapping[str, Any]) -> None:
         """Facts of this process that the account needs beside the times; a key stated again replaces the one before."""
-        self._write({"kind": "facts", "facts": {topic: dict(facts)}})
+        self._records.write({"kind": "facts", "facts": {topic: dict(facts)}})
 
     @_never_raises
     def note(self, kind: str, **what: Any) -> None:
         """Something that happened now: an evaluation's figures, a budget that is spent."""
-        self._write({"kind": kind, "at_seconds": self._seconds(self._now()), **what})
+        self._records.write({"kind": kind, "at_seconds": self._records.seconds(self._now()), **what})
 
     @_never_raises
     def note_memory(self) -> None:
@@ -251,15 +208,16 @@ class Timeline:
         """The run no longer holds the process; a run that follows starts where it begins itself."""
         if self.directory is None:  # it ended before it had a place: what it took is nobody's
             self._flush_open_phases()
-            self._pending.clear()
-            self._begun_ns, self._gap = None, "before_trainer"
+            self._records.forget()
+            self._gap = "before_trainer"
             return
-        if self._ended is None or self._dirty:
+        if self._ended is None or self._records.dirty:
             self._flush_open_phases()
             at_ns = self._now() if self._ended is None else self._clock.glimpse().start_ns
             self._ended = self._ended or ("done", None)
             self._write_end(at_ns)
-        self.directory = self.way = self._stream = self._begun_ns = self._steps = None
+        self._records.forget()
+        self.directory = self.way = self._steps = None
         self._in_loop, self._loop_clock = False, None
         self._gap = "before_trainer"
 
@@ -278,8 +236,7 @@ class Timeline:
 
     def _take_over(self) -> None:
         self._clock.cut()
-        self._begun_ns = self._clock.glimpse().start_ns
-        self._pending.clear()
+        self._records.begin(self._clock.glimpse().start_ns)
 
     def _name_gap(self, phase: PhaseName | None) -> None:
         """The time since the last span, outside every phase."""
@@ -287,62 +244,45 @@ class Timeline:
             return
         span = self._clock.cut()
         if phase is not None:
-            self._span(span.start_ns, span.wall_ns, {phase: span.wall_ns})
+            self._records.span(span.start_ns, span.wall_ns, {phase: span.wall_ns})
 
     @_never_raises
-    def _enter(self, phase: _Phase) -> None:
+    def open_phase(self, phase: PhaseContext) -> None:
+        """For ``PhaseContext``."""
         if self._in_loop:
             return
         if not self._clock.is_open:
             self._name_gap(self._gap)
-            if self._stream is not None:
-                self._stream.wake()
+            self._records.wake()
         phase.token = self._clock.enter(phase.name, opaque=phase.opaque)
 
     @_never_raises
-    def _leave(self, phase: _Phase) -> None:
+    def close_phase(self, phase: PhaseContext) -> None:
+        """For ``PhaseContext``."""
         if self._in_loop or not self._clock.is_open:
             return
         self._clock.leave(phase.token)
         if not self._clock.is_open:
             self._cut()
-            if self._stream is not None and self._ended is not None:
-                self._stream.close()  # after the end of the run: no thread for the rest of a notebook's life
+            if self._ended is not None:
+                self._records.close()  # after the end of the run: no thread for the rest of a notebook's life
 
     def _cut(self) -> None:
         span = self._clock.cut()
-        self._span(span.start_ns, span.wall_ns, span.phase_ns)
+        self._records.span(span.start_ns, span.wall_ns, span.phase_ns)
 
     def _flush_open_phases(self) -> None:
         if self._clock.is_open:
             self._cut()
 
-    def _span(self, start_ns: int, wall_ns: int, phase_ns: Mapping[str, int]) -> None:
-        if phase_ns and wall_ns > 0:
-            self._write(
-                {
-                    "kind": "span",
-                    "started_at_seconds": self._seconds(start_ns),
-                    "wall_seconds": wall_ns / 1e9,
-                    "phase_seconds": {name: value / 1e9 for name, value in phase_ns.items()},
-                }
-            )
-
-    def _write(self, record: dict[str, Any]) -> None:
-        if self._stream is not None:
-            self._stream.write({**record, "process": self._process})
-            self._dirty = True
-        elif self._begun_ns is not None and len(self._pending) < _MOST_PENDING:
-            self._pending.append(record)
-
     def _write_end(self, at_ns: int) -> None:
-        if self._stream is None or self._ended is None or self.directory is None or not self.directory.is_dir():
+        if not self._records.is_open or self._ended is None or self.directory is None or not self.directory.is_dir():
             return
         how, error = self._ended
-        at = self._seconds(at_ns)
-        self._write({"kind": "end", "ended": how, "error": error, "at_seconds": at, "memory": self._memory()})
-        self._stream.close()
-        self._dirty = False
+        at = self._records.seconds(at_ns)
+        self._records.write({"kind": "end", "ended": how, "error": error, "at_seconds": at, "memory": self._memory()})
+        self._records.close()
+        self._records.dirty = False
         if self._rank == 0 and not self.latch.told:
             try:
                 self._steps = write_account(self.directory, self._steps)
@@ -350,58 +290,15 @@ class Timeline:
                 self.latch.tell(self.directory / RUN_JSON, fault)
 
     def _alive(self) -> tuple[object, dict[str, Any]]:
-        """A sign of life for the writing thread: until when, and what the span under way has come to."""
         clock = self._loop_clock or self._clock
         seen = clock.glimpse()
-        now = self._now()
-        phases = dict(seen.phase_ns)
-        if seen.open_phase is not None:
-            phases[seen.open_phase] = phases.get(seen.open_phase, 0) + max(0, now - seen.mark_ns)
-        record = {
-            "kind": "alive",
-            "process": self._process,
-            "at_seconds": self._seconds(now),
-            "started_at_seconds": self._seconds(seen.start_ns),
-            "open_phase": seen.open_phase,
-            "phase_seconds": {name: value / 1e9 for name, value in phases.items()},
-            "memory": self._memory(),
-        }
-        return (id(clock), seen.cuts), record
+        return (id(clock), seen.cuts), self._records.alive(seen, self._now(), self._memory())
 
     def _memory(self) -> dict[str, int]:
         rss = peak_rss_bytes()
         return {**({} if rss is None else {"peak_rss_bytes": rss}), **self._device_peaks}
 
-    def _seconds(self, ns: int) -> float:
-        return (ns - self._start_ns) / 1e9
-
 
 def _told(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__
-
-
-_timeline: Timeline | None = None
-
-
-def process_timeline() -> Timeline:
-    """The timeline of this process; a process that was forked off starts its own."""
-    global _timeline
-    if _timeline is None:
-        _timeline = Timeline()
-    return _timeline
-
-
-def _forget() -> None:
-    global _timeline
-    _timeline = None
-
-
-def _at_exit() -> None:
-    if _timeline is not None:
-        _timeline.exits()
-
-
-atexit.register(_at_exit)  # early: what was registered later runs before, and is counted
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)

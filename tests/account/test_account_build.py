@@ -8,7 +8,6 @@ import json
 import pytest
 
 from hf_efficient.account.build import account_of
-from hf_efficient.account.percentiles import percentile, warm_up_count
 from hf_efficient.errors import OutputError
 from hf_efficient.records import MemoryAccount, ProcessAccount, StepRecord, StepTimes, TimeAccount, TokenCounts
 
@@ -263,22 +262,3 @@ def test_broken_lines_are_skipped(run, caplog):
         ("WARNING", f"{run}/steps.jsonl:5 is not a JSON object and skipped"),
         ("INFO", f"{run}/steps.jsonl:6 is half-written and skipped"),
     ]
-
-
-@pytest.mark.parametrize(
-    ("values", "share", "expected"),
-    [
-        ([], 0.5, None),
-        ([3.0], 0.99, 3.0),
-        ([1.0, 2.0], 0.5, 1.5),
-        ([1.0, 2.0, 4.0, 8.0], 0.95, 7.4),
-        ([1.0, 9.0], 1, 9),
-    ],
-)
-def test_percentiles(values, share, expected):
-    found = percentile(values, share)
-    assert found == (None if expected is None else pytest.approx(expected, abs=1e-12))
-
-
-def test_warm_up():
-    assert [warm_up_count(steps) for steps in (0, 1, 2, 3, 4, 5, 6, 7, 1000)] == [0, 0, 1, 1, 2, 2, 3, 3, 3]
