@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hf_efficient.records import RunAccount
 from hf_efficient.records.series import RunSeries
 
-__all__ = ["BETTER", "Difference", "differences", "headline"]
+__all__ = ["BETTER", "TOTALS", "Difference", "differences", "headline"]
 
 BETTER = {
     "wall_seconds": "less",
@@ -19,28 +19,31 @@ BETTER = {
     "step_p95_seconds": "less",
     "mfu": "more",
     "hfu": "more",
-    "peak_memory_bytes": "less",
+    "device_peak_allocated_bytes": "less",
+    "peak_rss_bytes": "less",
     "cost_usd": "less",
     "usd_per_million_non_padding_tokens": "less",
     "energy_joules": "less",
     "co2e_grams": "less",
     "loss_after": "less",
-    "unattributed_share": "less",
 }
 """Which way a figure is better; those of ``headline`` that are not here are neither."""
+
+TOTALS = ("wall_seconds", "training_seconds", "cost_usd", "energy_joules", "co2e_grams")
+"""What grows with the steps: between runs of different lengths neither is better."""
+
+_ALIKE = 0.0005
 
 
 def headline(account: RunAccount, series: RunSeries | None = None) -> dict[str, float | None]:
     """The figures by name; None where one is not known.
 
-    ``peak_memory_bytes`` is what was allocated on the device, or without one the host's resident memory.
     ``loss_before`` is that of an evaluation before the first step, ``loss_after`` that of the last one after some step,
     ``training_loss`` the last that was logged.
     """
     wall, memory, tokens = account.time.wall_seconds, account.memory, account.tokens
     losses = [each for each in account.evaluations if "loss" in each.metrics]
     logged = [loss for loss in series.steps.loss if loss is not None] if series else []
-    device = memory.device_peak_allocated_bytes
     return {
         "wall_seconds": wall,
         "training_seconds": account.time.training_seconds,
@@ -52,7 +55,8 @@ def headline(account: RunAccount, series: RunSeries | None = None) -> dict[str, 
         "step_p95_seconds": account.steps.p95_seconds,
         "mfu": account.work.mfu,
         "hfu": account.work.hfu,
-        "peak_memory_bytes": memory.peak_rss_bytes if device is None else device,
+        "device_peak_allocated_bytes": memory.device_peak_allocated_bytes,
+        "peak_rss_bytes": memory.peak_rss_bytes,
         "cost_usd": account.money.cost_usd,
         "usd_per_million_non_padding_tokens": account.money.usd_per_million_non_padding_tokens,
         "energy_joules": account.energy.joules,
@@ -72,13 +76,14 @@ class Difference:
         name: of ``headline``.
         values: run by run.
         relative: value / that of the first run - 1; None where either is not known, or the first is 0.
-        better: which way is better; None for figures that are neither.
+        judgement: ``better`` or ``worse`` than the first run; empty where it is neither, alike to 0.05%, or a total of
+            runs that did not do the same number of steps.
     """
 
     name: str
     values: list[float | None]
     relative: list[float | None]
-    better: str | None
+    judgement: list[str]
 
 
 def differences(headlines: Sequence[dict[str, float | None]]) -> list[Difference]:
@@ -89,5 +94,16 @@ def differences(headlines: Sequence[dict[str, float | None]]) -> list[Difference
         if all(value is None for value in values):
             continue
         relative = [None if value is None or not values[0] else value / values[0] - 1 for value in values]
-        found.append(Difference(name, values, relative, BETTER.get(name)))
+        judgement = [
+            "" if name in TOTALS and each["steps"] != headlines[0]["steps"] else _judgement(name, change)
+            for each, change in zip(headlines, relative, strict=True)
+        ]
+        found.append(Difference(name, values, relative, judgement))
     return found
+
+
+def _judgement(name: str, relative: float | None) -> str:
+    way = BETTER.get(name)
+    if way is None or relative is None or abs(relative) < _ALIKE:
+        return ""
+    return "better" if (relative > 0) == (way == "more") else "worse"

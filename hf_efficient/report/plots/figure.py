@@ -58,11 +58,11 @@ class Figure:
         summary: the plot in a sentence or two, for who does not see it, and below it for everybody.
         traces, layout: of plotly.js, without fonts and colours of the page, which its style gives.
         height: in pixels.
-        x: ``step`` or ``time`` where the horizontal axis is the run's: such plots zoom together, and a span of one can
-            be selected; None otherwise.
+        x: ``step`` or ``time`` where the horizontal axis is the run's: such plots zoom together; None otherwise.
         x_per_second: units of the axis per second of run time, where it is ``time``.
         legend: empty where the table beside it tells the colours.
         zoomable: whether dragging zooms.
+        selectable: whether a span can be selected, where ``x`` is the run's.
     """
 
     id: str
@@ -75,6 +75,7 @@ class Figure:
     x_per_second: float | None = None
     legend: list[LegendEntry] = field(default_factory=list)
     zoomable: bool = True
+    selectable: bool = True
 
 
 @dataclass(frozen=True)
