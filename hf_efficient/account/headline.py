@@ -42,7 +42,7 @@ def headline(account: RunAccount, series: RunSeries | None = None) -> dict[str, 
     ``training_loss`` the last that was logged.
     """
     wall, memory, tokens = account.time.wall_seconds, account.memory, account.tokens
-    losses = [each for each in account.evaluations if "loss" in each.metrics]
+    losses = [each for each in account.evaluations if each.metrics.get("loss") is not None]
     logged = [loss for loss in series.steps.loss if loss is not None] if series else []
     return {
         "wall_seconds": wall,

@@ -22,6 +22,7 @@ from hf_efficient.errors import OutputError
 from hf_efficient.measure.memory import device_peaks, peak_rss_bytes
 from hf_efficient.measure.phases import PhaseClock, PhaseContext, Span
 from hf_efficient.measure.process_start import ProcessStart, process_start
+from hf_efficient.measure.run_page import RunPage
 from hf_efficient.measure.span_records import SpanRecords, Way
 from hf_efficient.measure.stream import FaultLatch
 from hf_efficient.records import PhaseName
@@ -69,6 +70,7 @@ class Timeline:
         self.way: Way | None = None
         self.latch = FaultLatch()
         self.until_exit = False
+        self._page = RunPage()
         self._now = now
         self._clock = PhaseClock(now, started.perf_ns)
         self._in_loop = False
@@ -233,6 +235,8 @@ class Timeline:
         if self._ended is None:
             self._ended = ("error", "the process exited before its training ended")
         self._write_end(self._now())
+        self._name_gap(self._gap)  # the writing of the page itself
+        self._write_end(self._now(), page=False)
 
     def _take_over(self) -> None:
         self._clock.cut()
@@ -275,7 +279,7 @@ class Timeline:
         if self._clock.is_open:
             self._cut()
 
-    def _write_end(self, at_ns: int) -> None:
+    def _write_end(self, at_ns: int, *, page: bool = True) -> None:
         if not self._records.is_open or self._ended is None or self.directory is None or not self.directory.is_dir():
             return
         how, error = self._ended
@@ -288,6 +292,9 @@ class Timeline:
                 self._steps = write_account(self.directory, self._steps)
             except (OSError, OutputError) as fault:
                 self.latch.tell(self.directory / RUN_JSON, fault)
+            else:
+                if page:
+                    self._page.write(self.directory)
 
     def _alive(self) -> tuple[object, dict[str, Any]]:
         clock = self._loop_clock or self._clock

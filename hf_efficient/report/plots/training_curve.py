@@ -93,10 +93,11 @@ def _losses(steps: StepSeries, where: StepAxis) -> list[dict[str, Any]]:
 
 
 def _evaluated(evaluations: Sequence[Evaluation], steps: StepSeries, where: StepAxis) -> list[dict[str, Any]]:
+    places = evaluation_places(evaluations, steps, where)
     told = [
-        (at, each)
-        for at, each in zip(evaluation_places(evaluations, steps, where), evaluations, strict=True)
-        if "loss" in each.metrics
+        (at, each.step, loss)
+        for at, each in zip(places, evaluations, strict=True)
+        if (loss := each.metrics.get("loss")) is not None
     ]
     if not told:
         return []
@@ -105,9 +106,9 @@ def _evaluated(evaluations: Sequence[Evaluation], steps: StepSeries, where: Step
             "type": "scatter",
             "mode": "lines+markers" if len(told) <= _MARKED else "lines",
             "name": "evaluation loss",
-            "x": rounded(at for at, _ in told),
-            "y": rounded(each.metrics["loss"] for _, each in told),
-            "customdata": [f"after step {each.step:,}" for _, each in told],
+            "x": rounded(at for at, _, _ in told),
+            "y": rounded(loss for _, _, loss in told),
+            "customdata": [f"after step {step:,}" for _, step, _ in told],
             "line": {"color": PURPLE, "width": 1.5, "dash": "dot" if len(told) <= _MARKED else "solid"},
             "marker": {"color": PURPLE, "size": 9, "symbol": "diamond"},
             "cliponaxis": False,
@@ -121,13 +122,10 @@ def _summary(steps: StepSeries, evaluations: Sequence[Evaluation]) -> str:
     told = []
     if known:
         told.append(f"The training loss, as the Trainer logged it: first {known[0]:.4g}, last {known[-1]:.4g}.")
-    losses = [each for each in evaluations if "loss" in each.metrics]
+    losses = [(each.step, loss) for each in evaluations if (loss := each.metrics.get("loss")) is not None]
     if losses:
-        first, last = losses[0], losses[-1]
-        told.append(
-            f"On the evaluation data: {first.metrics['loss']:.4g} after step {first.step:,}, "
-            f"{last.metrics['loss']:.4g} after step {last.step:,}."
-        )
+        (first, before), (last, after) = losses[0], losses[-1]
+        told.append(f"On the evaluation data: {before:.4g} after step {first:,}, {after:.4g} after step {last:,}.")
     if 0 < len(evaluations) <= _MARKED:
         told.append("Dotted lines are evaluations.")
     broken = sum(steps.not_finite)

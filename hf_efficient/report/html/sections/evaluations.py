@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from hf_efficient.report.html.sections.section import Section
 from hf_efficient.report.run_data import RunData
 from hf_efficient.units import seconds
@@ -21,7 +23,7 @@ def evaluations_section(run: RunData) -> Section:
     rows = [
         {
             "when": "before training" if each.step == 0 else f"step {each.step:,}",
-            "values": [f"{each.metrics[name]:.4g}" if name in each.metrics else "" for name in columns],
+            "values": [_figure(each.metrics, name) for name in columns],
             "seconds": seconds(each.seconds) if each.seconds is not None else "",
         }
         for each in held
@@ -43,6 +45,11 @@ def evaluations_section(run: RunData) -> Section:
         context={"columns": columns, "rows": rows, "left_out": left_out, "answers": answers},
         short="Evaluations",
     )
+
+
+def _figure(metrics: Mapping[str, float | None], name: str) -> str:
+    value = metrics.get(name)
+    return f"{value:.4g}" if value is not None else "not finite" if name in metrics else ""
 
 
 def _ends(told: list[tuple[str, str]]) -> list[tuple[str, str]]:

@@ -22,6 +22,14 @@
     font: { family: getComputedStyle(document.body).fontFamily, size: 12 },
   });
 
+  // The library reads a few HTML tags in texts; a name that holds some is only a name.
+  const plain = (text) => (typeof text === 'string' ? text.replaceAll('&', '&amp;').replaceAll('<', '&lt;') : text);
+  const tracesOf = (figure) => figure.traces.map((trace) => ({
+    ...trace,
+    name: plain(trace.name ?? ''),
+    ...(trace.customdata && { customdata: trace.customdata.map(plain) }),
+  }));
+
   function layoutOf(figure) {
     const layout = { ...base(figure), ...structuredClone(figure.layout) };
     for (const [name, axis] of Object.entries(layout)) {
@@ -92,7 +100,7 @@
     for (const [id, figure] of Object.entries(figures)) {
       const box = document.getElementById(id);
       const gd = box.querySelector('.plot');
-      await Plotly.newPlot(gd, figure.traces, layoutOf(figure), CONFIG);
+      await Plotly.newPlot(gd, tracesOf(figure), layoutOf(figure), CONFIG);
       drawn.set(id, { gd, box, figure });
       wire(id);
     }
