@@ -33,7 +33,7 @@ class RunPage:
         except (OSError, OutputError) as error:
             self._given_up = directory
             logger.warning(
-                "%s cannot be written (%s). The run is not affected; hf-efficient report %s --html FILE makes it again.",
+                "%s cannot be written (%s). The run is not affected; `hf-efficient report %s --html FILE` makes it.",
                 directory / "report.html",
                 error,
                 directory,

@@ -9,23 +9,24 @@ __all__ = ["energies", "energy", "flops", "grams", "prices", "tokens_per_second"
 
 
 def usd(value: float) -> str:
-    """Money: ``$1,234``, ``$12.34``, ``$0.0312``; less than a thousandth of a cent is ``$0.00001`` and the like."""
-    if abs(value) >= 1000:
+    """Money, never negative: ``$1,234``, ``$12.34``, ``$0.500``, ``$0.0312``."""
+    if value >= 1000:
         return f"${value:,.0f}"
-    return f"${value:.2f}" if abs(value) >= 1 or value == 0 else f"${float(f'{value:.3g}'):.10f}".rstrip("0")
+    places = 2 if value >= 1 or value == 0 else min(2 - math.floor(math.log10(value)), 12)
+    return f"${value:.{places}f}"
 
 
 def energy(joules: float) -> str:
     """Energy: ``512 J``, ``3.42 Wh``, ``1.21 kWh``."""
     if joules < 1800:
-        return f"{joules:.3g} J"
+        return f"{_three(joules)} J"
     hours = joules / 3600
-    return f"{hours:.3g} Wh" if hours < 999.5 else f"{hours / 1000:,.3g} kWh"
+    return f"{_three(hours)} Wh" if hours < 999.5 else f"{_three(hours / 1000)} kWh"
 
 
 def grams(value: float) -> str:
     """A mass: ``0.84 g``, ``12.1 kg``."""
-    return f"{value:.3g} g" if value < 999.5 else f"{value / 1000:,.3g} kg"
+    return f"{_three(value)} g" if value < 999.5 else f"{_three(value / 1000)} kg"
 
 
 def flops(value: float) -> str:
@@ -35,12 +36,12 @@ def flops(value: float) -> str:
         if scaled < 999.5:
             break
         scaled, unit = scaled / 1000, larger
-    return f"{scaled:.3g} {unit}FLOP"
+    return f"{_three(scaled)} {unit}FLOP"
 
 
 def tokens_per_second(value: float) -> str:
     """A rate of tokens: ``12,345 tokens/s``, ``86.3 tokens/s``."""
-    return f"{value:,.0f} tokens/s" if value >= 999.5 else f"{value:.3g} tokens/s"
+    return f"{_three(value)} tokens/s"
 
 
 def energies(joules: Mapping[str, float]) -> dict[str, str]:
@@ -57,6 +58,11 @@ def prices(usd: Mapping[str, float]) -> dict[str, str]:
     """Figures of one column, to the same place: cents, or what gives the largest four digits."""
     places = max(2, _places(max(usd.values(), default=0.0)))
     return {name: f"${value:,.{places}f}" for name, value in usd.items()}
+
+
+def _three(value: float) -> str:
+    """Three digits, or all of those before the point."""
+    return f"{value:,.0f}" if value >= 999.5 else f"{value:.3g}"
 
 
 def _places(largest: float) -> int:

@@ -40,7 +40,7 @@ def compare_losses(series: Sequence[StepSeries | None], labels: Sequence[str]) -
         series,
         labels,
         lambda steps: steps.loss,
-        Figure("compare-loss", "Training loss", "", [], {}),
+        Figure("compare-loss", "Training loss", "As the Trainer logged it.", [], {}),
         "loss",
         "%{y:.4~g}",
     )

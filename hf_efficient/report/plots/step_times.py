@@ -48,7 +48,14 @@ def step_times(times: StepTimes, histogram: Histogram) -> Figure | Missing:
         traces,
         {
             "hovermode": "x",
-            "xaxis": axis("seconds per step", hoverformat=".3~s", type=histogram.scale, showgrid=False, zeroline=False),
+            "xaxis": axis(
+                "seconds per step",
+                hoverformat=".3~s",
+                type=histogram.scale,
+                showgrid=False,
+                zeroline=False,
+                **({"dtick": "D2"} if histogram.scale == "log" else {}),
+            ),
             "yaxis": axis("steps", rangemode="tozero", range=[0, most * 1.32]),
         },
         280,
