@@ -17,11 +17,16 @@ import torch
 from torch import nn
 from transformers import Trainer
 
+from hf_efficient.callbacks.activations import ActivationProbe
 from hf_efficient.callbacks.four_bit_guard import FourBitGuard, keep_four_bit_trainable
 from hf_efficient.callbacks.gradient_check import GradientCheck
+from hf_efficient.callbacks.memory import MemoryCount
 from hf_efficient.callbacks.step_recorder import StepRecorderCallback
+from hf_efficient.hardware.rates import Rates
+from hf_efficient.measure.device import watch_device
 from hf_efficient.measure.isolation import kept_modes, kept_random_state
 from hf_efficient.measure.process_timeline import process_timeline
+from hf_efficient.measure.rates import rate_facts, state_rates
 from hf_efficient.measure.recorder import StepRecorder
 from hf_efficient.records import PhaseName
 
@@ -52,6 +57,7 @@ class EfficientTrainerMixin(_Base):
         record_steps: bool = True,
         check_gradients: bool = True,
         extra_evaluators: Sequence[Evaluator] = (),
+        rates: Rates | None = None,
         **kwargs: Any,
     ) -> None:
         """Build the trainer below.
@@ -66,13 +72,20 @@ class EfficientTrainerMixin(_Base):
             extra_evaluators: run at the end of every evaluation, without gradients and in eval mode; their
                 metrics join the evaluation's, with its prefix, so that logs, best checkpoint and early
                 stopping see them. Where ``eval_dataset`` is a dict they run once for each of its data sets.
+            rates: what an hour costs and where the electricity comes from, for the account; default: list prices of
+                the GPU, as an estimate, and the world's mean grid.
+
+        Raises:
+            SetupError: ``rates`` names a provider without a known price of this GPU.
         """
         self._efficiency_dir = efficiency_dir
         self._extra_evaluators = tuple(extra_evaluators)
         self._recorder = StepRecorder(timeline=process_timeline() if record_steps else None)
         self._gradient_check = GradientCheck() if check_gradients else None
+        self._activations: ActivationProbe | None = None
         self._evaluating = False
         self._evaluated_at_step: int | None = None
+        self._rate_facts: dict[str, dict[str, Any]] = {}
         if self._recorder.timeline is not None:
             self._recorder.timeline.trainer_begins()
         with self._process_phase("trainer_setup"):
@@ -80,8 +93,15 @@ class EfficientTrainerMixin(_Base):
             self.add_callback(FourBitGuard())
             if self._gradient_check is not None:
                 self.add_callback(self._gradient_check)
-            self.callback_handler.callbacks.insert(0, StepRecorderCallback(self._recorder))
+            memory = None
+            if self._recorder.timeline is not None:
+                memory = MemoryCount(self._recorder.timeline, lambda: getattr(self, "ref_model", None))
+                self._activations = ActivationProbe(memory)
+            self.callback_handler.callbacks.insert(0, StepRecorderCallback(self._recorder, memory))
             keep_four_bit_trainable(self._module)  # what model_init made, or a trainer below adapted
+            if self._recorder.timeline is not None:
+                gpus = self.args.world_size * max(1, self.args.n_gpu)
+                self._rate_facts = rate_facts(rates or Rates(), self.args.device, gpus)
 
     def create_accelerator_and_postprocess(self) -> None:
         """Also time the backward, which the Trainer runs through the accelerator."""
@@ -121,8 +141,11 @@ class EfficientTrainerMixin(_Base):
         if timeline is None:
             return
         timeline.open(self._efficiency_path(), self.args.process_index, "trainer")
+        if timeline.way != "recipe":  # which has stated its own
+            state_rates(timeline, self._rate_facts)
         timeline.enter("trainer_setup")
-        self._recorder.open(self._efficiency_path(), self.args.process_index)
+        device = watch_device(self.args.device, memory=self.args.skip_memory_metrics)
+        self._recorder.open(self._efficiency_path(), self.args.process_index, device)
 
     def _close_records(self, error: BaseException | None) -> None:
         self._recorder.close()
@@ -151,10 +174,14 @@ class EfficientTrainerMixin(_Base):
         with self._recorder.phase("host_to_device"):
             return super()._prepare_inputs(*args, **kwargs)
 
-    def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the forward and the loss."""
+    def compute_loss(self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        """Run the forward and the loss; of one micro-batch, count what it keeps for the backward."""
         with self._recorder.phase("forward"):
-            return super().compute_loss(*args, **kwargs)
+            probe = self._activations
+            if probe is None or not probe.wants(model, inputs):
+                return super().compute_loss(model, inputs, *args, **kwargs)
+            forward = functools.partial(super().compute_loss, model, inputs, *args, **kwargs)
+            return probe.run(forward, self.args, model, self._module, inputs)
 
     def _clip_grad_norm(self, *args: Any, **kwargs: Any) -> Any:
         with self._recorder.phase("optimizer"):

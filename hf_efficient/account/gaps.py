@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from hf_efficient.account.processes import ProcessSpans
 from hf_efficient.account.steps import RankSteps
@@ -19,14 +19,31 @@ def not_measured(processes: Sequence[ProcessSpans], ranks: Sequence[RankSteps]) 
         found.append(
             NotMeasured("the end of the run", "the process left no end: it was killed, or it is still running")
         )
+    found.extend(_told_by_itself(last))
     if any("device_peak_allocated_bytes" in process.memory for process in processes):
-        found.append(
-            NotMeasured(
-                "time on the device",
-                "phases are host time: work queued on the device shows in the phase where the host waits for it",
-            )
-        )
+        found.extend(_of_the_device(ranks))
     return found
+
+
+def _told_by_itself(last: ProcessSpans) -> Iterator[NotMeasured]:
+    """What the process said itself that it could not see: ``missing`` of its facts, whatever their topic."""
+    for facts in last.facts.values():
+        for gap in facts.get("missing", ()):
+            yield NotMeasured(str(gap["what"]), str(gap["why"]))
+
+
+def _of_the_device(ranks: Sequence[RankSteps]) -> Iterator[NotMeasured]:
+    segments = [segment for rank in ranks if rank.rank == 0 for segment in rank.segments]
+    steps, timed = sum(segment.steps for segment in segments), sum(segment.device_steps for segment in segments)
+    if not timed:
+        yield NotMeasured(
+            "time on the device",
+            "phases are host time: work queued on the device shows in the phase where the host waits for it",
+        )
+    elif timed < steps:
+        yield NotMeasured(
+            f"time on the device in {steps - timed} of {steps} steps", "their events did not come to pass in time"
+        )
 
 
 def _of_the_process(last: ProcessSpans) -> list[NotMeasured]:

@@ -12,8 +12,8 @@ __all__ = ["GROUPS", "PhaseGroup", "grouped"]
 
 _APART = ("evaluation", "checkpointing")
 GROUPS: dict[str, tuple[str, ...]] = {
-    "before training": STARTUP_PHASES,
-    "training": tuple(name for name in (*STEP_PHASES, *COARSE_PHASES) if name not in _APART),
+    "before training": tuple(name for name in STARTUP_PHASES if name != "compilation"),
+    "training": tuple(name for name in ("compilation", *STEP_PHASES, *COARSE_PHASES) if name not in _APART),
     "evaluations and checkpoints": _APART,
     "after training": CLOSING_PHASES,
     "unattributed": ("unattributed",),

@@ -7,7 +7,11 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from hf_efficient.callbacks.memory import MemoryCount
+from hf_efficient.hardware.rates import Rates
+from hf_efficient.measure.device import watch_device
 from hf_efficient.measure.process_timeline import process_timeline
+from hf_efficient.measure.rates import rate_facts, state_rates
 from hf_efficient.measure.recorder import StepRecorder
 from hf_efficient.records import CoarsePhase, StepPhase
 
@@ -18,9 +22,9 @@ class AccountCallback(TrainerCallback):
     """``Trainer(callbacks=[AccountCallback()])`` leaves ``run.json`` and the records of its steps.
 
     What the events mark off is told: the steps, the optimizer, evaluations and saves during training, memory. What they
-    do not is told as one: ``forward_backward``, and ``between_steps`` (data wait and logging). Tokens are not counted,
-    since no event is given a batch. The account names all that; ``EfficientTrainer`` sees the rest. Under it, or in a
-    recipe's run, this callback does nothing.
+    do not is told as one: ``forward_backward``, and ``between_steps`` (data wait and logging). Tokens and activations
+    are not counted, since no event is given a batch. The account names all that; ``EfficientTrainer`` sees the rest.
+    Under it, or in a recipe's run, this callback does nothing.
 
         on_train_begin                       trainer_setup (evaluation, with eval_on_start)
         on_epoch_begin                       between_steps
@@ -34,15 +38,19 @@ class AccountCallback(TrainerCallback):
         on_train_end                         shutdown
     """
 
-    def __init__(self, efficiency_dir: str | Path | None = None) -> None:
+    def __init__(self, efficiency_dir: str | Path | None = None, rates: Rates | None = None) -> None:
         """Nothing is written before training begins.
 
         Args:
             efficiency_dir: where the records go; default: ``OUTPUT_DIR/efficiency``.
+            rates: what an hour costs and where the electricity comes from; default: list prices of the GPU, as an
+                estimate, and the world's mean grid.
         """
         self._efficiency_dir = efficiency_dir
+        self._rates = rates or Rates()
         self._timeline = process_timeline()
         self._recorder = StepRecorder(timeline=self._timeline)
+        self._memory = MemoryCount(self._timeline)
         self._phase: StepPhase | CoarsePhase | None = None
 
     def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -52,14 +60,23 @@ class AccountCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Start a segment, unless somebody who sees more records this run."""
+        """Start a segment, unless somebody who sees more records this run.
+
+        Raises:
+            SetupError: ``rates`` names a provider without a known price of this GPU.
+        """
         self._recorder.close()
         if self._timeline.recording and self._timeline.way != "callback":
             return
+        facts = rate_facts(self._rates, args.device, args.world_size * max(1, args.n_gpu))
         directory = Path(self._efficiency_dir or Path(str(args.output_dir)) / "efficiency")
         self._timeline.open(directory, args.process_index, "callback")
+        state_rates(self._timeline, facts)
         self._timeline.enter("evaluation" if args.eval_on_start else "trainer_setup")
-        self._recorder.open(directory, args.process_index)
+        device = watch_device(args.device, memory=args.skip_memory_metrics)
+        self._recorder.open(directory, args.process_index, device)
+        self._memory.begin(args, kwargs.get("model"))
+        self._memory.leave_out("memory of activations and logits", "no event is given a batch")
 
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -87,6 +104,15 @@ class AccountCallback(TrainerCallback):
     ) -> None:
         """The optimizer, the scheduler and ``zero_grad`` follow."""
         self._switch("optimizer")
+        if self._recorder.recording:
+            self._memory.before_step(kwargs.get("model"))
+
+    def on_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """The optimizer has stepped."""
+        if self._recorder.recording:
+            self._memory.after_step(kwargs.get("model"), kwargs.get("optimizer"))
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """The update is done."""

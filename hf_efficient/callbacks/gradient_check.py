@@ -14,7 +14,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from hf_efficient.errors import TrainingCheckError
 from hf_efficient.measure.autograd import floating_tensors, passes_gradient
 
-__all__ = ["GradientCheck", "parameters_without_gradient"]
+__all__ = ["GradientCheck", "distributed_type", "parameters_without_gradient"]
 
 logger = logging.getLogger(__name__)
 
@@ -152,14 +152,18 @@ def _frozen_leaves(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
             yield name, module
 
 
+def distributed_type() -> str:
+    """How accelerate spreads the training over processes: ``MULTI_GPU``, ``FSDP``, ``DEEPSPEED``, ...; ``NO``."""
+    from accelerate.state import AcceleratorState, is_initialized
+
+    return str(AcceleratorState().distributed_type.value) if is_initialized() else "NO"
+
+
 def _gradients_elsewhere(args: TrainingArguments) -> str:
     """What keeps gradients away from the parameters; empty where nothing does."""
-    from accelerate.state import AcceleratorState, is_initialized
-    from accelerate.utils import DistributedType
-
-    elsewhere = (DistributedType.DEEPSPEED, DistributedType.FSDP, DistributedType.MEGATRON_LM)
-    if is_initialized() and (distributed := AcceleratorState().distributed_type) in elsewhere:
-        return str(distributed.value)
+    distributed = distributed_type()
+    if distributed in ("DEEPSPEED", "FSDP", "MEGATRON_LM"):
+        return distributed
     optimizer = str(getattr(args.optim, "value", args.optim))
     return optimizer if "lomo" in optimizer or "layerwise" in optimizer else ""
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from hf_efficient.callbacks.memory import MemoryCount
 from hf_efficient.measure.recorder import StepRecorder
 
 __all__ = ["StepRecorderCallback"]
@@ -17,14 +18,16 @@ class StepRecorderCallback(TrainerCallback):
     It goes first among the callbacks, so that what the others do is not counted as the optimizer's work.
     """
 
-    def __init__(self, recorder: StepRecorder) -> None:
-        self._recorder = recorder
+    def __init__(self, recorder: StepRecorder, memory: MemoryCount | None = None) -> None:
+        self._recorder, self._memory = recorder, memory
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """The loop starts, perhaps for a second time (``auto_find_batch_size``)."""
         self._recorder.abandon_step()
+        if self._memory is not None:
+            self._memory.begin(args, kwargs.get("model"))
 
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -38,6 +41,15 @@ class StepRecorderCallback(TrainerCallback):
     ) -> None:
         """The optimizer steps; the scheduler and ``zero_grad`` follow."""
         self._recorder.begin("optimizer")
+        if self._memory is not None:
+            self._memory.before_step(kwargs.get("model"))
+
+    def on_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """The optimizer has stepped; gradients are still there."""
+        if self._memory is not None:
+            self._memory.after_step(kwargs.get("model"), kwargs.get("optimizer"))
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """The update is done."""

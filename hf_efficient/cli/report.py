@@ -25,7 +25,7 @@ def report(
     no_html: Annotated[bool, typer.Option("--no-html", help="Print only.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the account as JSON, as run.json holds it.")] = False,
 ) -> None:
-    """Show where a run's time, tokens and memory went; while it runs, when it is over, and after a crash.
+    """Show where a run's time, tokens, memory, energy and money went; while it runs, when it is over, after a crash.
 
     Prints the account and writes it as a page, report.html, with plots. Several runs are put beside each other.
 

@@ -26,7 +26,7 @@ def passes_gradient(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tens
     seen = set(waiting)
     while waiting and len(seen) < _LARGEST_GRAPH:
         node = waiting.pop()
-        if node in nodes or any(getattr(node, "variable", None) is leaf for leaf in leaves):
+        if node in nodes or any(_same_leaf(getattr(node, "variable", None), leaf) for leaf in leaves):
             return True
         if "NotImplemented" in node.name():
             continue
@@ -35,6 +35,13 @@ def passes_gradient(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tens
                 seen.add(following)
                 waiting.append(following)
     return len(seen) >= _LARGEST_GRAPH
+
+
+def _same_leaf(variable: torch.Tensor | None, leaf: torch.Tensor) -> bool:
+    """Whether this is the leaf, or what saved-tensor hooks made of it: another tensor on the same memory."""
+    if variable is None or variable is leaf:
+        return variable is not None
+    return variable.shape == leaf.shape and variable.untyped_storage()._cdata == leaf.untyped_storage()._cdata
 
 
 def floating_tensors(values: Any) -> Iterator[torch.Tensor]:

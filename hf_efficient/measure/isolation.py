@@ -3,14 +3,35 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
 import torch
 from torch import nn
 
-__all__ = ["kept_modes", "kept_random_state"]
+__all__ = ["kept_modes", "kept_random_state", "random_state"]
+
+
+def random_state(device: torch.device | str = "cpu") -> Callable[[], None]:
+    """Remember the generators of python, numpy, torch and its current device of this type; reads nothing back from it.
+
+    Returns:
+        What puts them back as they are now.
+    """
+    device_type = torch.device(device).type
+    accelerator = None if device_type in ("cpu", "meta") else torch.get_device_module(device_type)
+    python_state, numpy_state, torch_state = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    device_state = None if accelerator is None else accelerator.get_rng_state()
+
+    def restore() -> None:
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)
+        torch.set_rng_state(torch_state)
+        if accelerator is not None:
+            accelerator.set_rng_state(device_state)
+
+    return restore
 
 
 @contextmanager
@@ -20,18 +41,11 @@ def kept_random_state(device: torch.device | str = "cpu") -> Iterator[None]:
     A data loader alone draws from torch's generator, so even an evaluation without dropout would shift all
     later dropout masks.
     """
-    device_type = torch.device(device).type
-    accelerator = None if device_type in ("cpu", "meta") else torch.get_device_module(device_type)
-    python_state, numpy_state, torch_state = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    device_state = None if accelerator is None else accelerator.get_rng_state()
+    restore = random_state(device)
     try:
         yield
     finally:
-        random.setstate(python_state)
-        np.random.set_state(numpy_state)
-        torch.set_rng_state(torch_state)
-        if accelerator is not None:
-            accelerator.set_rng_state(device_state)
+        restore()
 
 
 @contextmanager

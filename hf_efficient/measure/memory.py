@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-__all__ = ["device_peaks", "peak_rss_bytes"]
+__all__ = ["device_memory", "device_peaks", "keep_device_peaks", "peak_rss_bytes"]
 
 
 def peak_rss_bytes() -> int | None:
@@ -27,17 +27,51 @@ def peak_rss_bytes() -> int | None:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
+def device_memory(index: int | None) -> dict[str, int]:
+    """What a CUDA device holds now, from the allocator's own books on the host; may be asked by any thread.
+
+    Empty without a device, or where the process has not started CUDA.
+    """
+    torch = sys.modules.get("torch")
+    if index is None or torch is None or not torch.cuda.is_initialized():
+        return {}
+    books = torch.cuda.memory_stats_as_nested_dict(index)
+    return {
+        "device_allocated_bytes": int(books["allocated_bytes"]["all"]["current"]),
+        "device_reserved_bytes": int(books["reserved_bytes"]["all"]["current"]),
+    }
+
+
 def device_peaks() -> dict[str, int]:
     """Peaks of the current CUDA device since the process started, from the allocator's own books on the host.
 
-    Neither imports torch nor starts CUDA: empty where the process has not done so.
+    Neither imports torch nor starts CUDA: empty where the process has not done so. Torch's own peaks count from where
+    they were last set back; what ``keep_device_peaks`` was told before is taken in.
     """
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return {}
-    stats = torch.cuda.memory_stats()
+    try:
+        stats = torch.cuda.memory.memory_stats_as_nested_dict()
+    except RuntimeError:  # somebody else's allocator, which keeps no books
+        return {}
+    kept = _kept.get(int(torch.cuda.current_device()), (0, 0))
     return {
-        "device_peak_allocated_bytes": int(stats.get("allocated_bytes.all.peak", 0)),
-        "device_peak_reserved_bytes": int(stats.get("reserved_bytes.all.peak", 0)),
-        "device_allocation_retries": int(stats.get("num_alloc_retries", 0)),
+        "device_peak_allocated_bytes": max(int(stats["allocated_bytes"]["all"]["peak"]), kept[0]),
+        "device_peak_reserved_bytes": max(int(stats["reserved_bytes"]["all"]["peak"]), kept[1]),
+        "device_allocation_retries": int(stats["num_alloc_retries"]),
     }
+
+
+def keep_device_peaks(device: int, allocated_bytes: int, reserved_bytes: int) -> None:
+    """Remember the peaks of a CUDA device that are about to be set back, for ``device_peaks``.
+
+    Args:
+        device: its index.
+        allocated_bytes, reserved_bytes: as torch tells them now.
+    """
+    allocated, reserved = _kept.get(device, (0, 0))
+    _kept[device] = (max(allocated, allocated_bytes), max(reserved, reserved_bytes))
+
+
+_kept: dict[int, tuple[int, int]] = {}

@@ -13,11 +13,14 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec
 
 from hf_efficient.account.reading import last_record, records_path
+from hf_efficient.measure.compilation import CompilationWatch
+from hf_efficient.measure.device import DeviceWatch
+from hf_efficient.measure.device_clock import DeviceTimes
 from hf_efficient.measure.phases import PhaseClock, PhaseContext
 from hf_efficient.measure.stream import JsonlStream
 from hf_efficient.measure.timeline import Timeline
 from hf_efficient.measure.tokens import TokenTally
-from hf_efficient.records import CoarsePhase, StepPhase, StepRecord
+from hf_efficient.records import CoarsePhase, PhaseName, StepPhase, StepRecord
 
 __all__ = ["StepRecorder"]
 
@@ -25,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 _P = ParamSpec("_P")
 _NO_PHASE: AbstractContextManager[None] = nullcontext()
+_MOST_UNWRITTEN = 64
+"""Records that wait for the device; one more is written without what it was to tell."""
 
 
 def _never_raises(
@@ -64,7 +69,7 @@ class StepRecorder:
 
     The order of calls: ``open``, then per step ``next_step`` (which ends the previous one), ``add_batches``,
     phases, ``step_done``, phases of the trailing work; in the end ``end_loop`` and ``close``. No method
-    raises, and none waits for a device except ``end_loop`` and ``close``.
+    raises, and none waits for a device except ``close``.
     """
 
     def __init__(self, now: Callable[[], int] = time.perf_counter_ns, timeline: Timeline | None = None) -> None:
@@ -83,11 +88,20 @@ class StepRecorder:
         self._rank = self._segment = self._opened_ns = 0
         self._update = _Update(0, TokenTally())
         self._tokens: dict[str, int] = {}
-        self._unwritten: deque[tuple[StepRecord, TokenTally]] = deque()
+        self._device: DeviceWatch | None = None
+        self._compilation = CompilationWatch(self._compiling, self._in_backward)
+        self._unwritten: deque[tuple[StepRecord, TokenTally, DeviceTimes | None]] = deque()
 
-    def open(self, directory: Path, rank: int) -> None:
-        """Start a segment in ``directory/steps.jsonl`` (``steps.rankN.jsonl`` on rank N > 0)."""
+    def open(self, directory: Path, rank: int, device: DeviceWatch | None = None) -> None:
+        """Start a segment in ``directory/steps.jsonl`` (``steps.rankN.jsonl`` on rank N > 0).
+
+        Args:
+            directory: of the run.
+            rank: of the process.
+            device: is told the phases; None: there is none that keeps a time of its own.
+        """
         self.recording, self._faulty = True, False
+        self._device = device
         self._open(directory, rank)
 
     @_never_raises
@@ -109,6 +123,7 @@ class StepRecorder:
             if self.timeline is not None:
                 self.timeline.loop_begins()
             self.clock = PhaseClock(self._now)
+            self._compilation.install()
             if self.timeline is not None:
                 self.timeline.watch(self.clock)
 
@@ -117,8 +132,10 @@ class StepRecorder:
         """The loop starts over (it was out of memory): forget what the unfinished step had fetched."""
         if self._update.step is None:
             self._update = _Update(0, TokenTally())
+            if self._device is not None:
+                self._device.cut()
 
-    def phase(self, name: StepPhase, *, opaque: bool = False) -> AbstractContextManager[None]:
+    def phase(self, name: PhaseName, *, opaque: bool = False) -> AbstractContextManager[None]:
         """A context in which the time belongs to ``name``, of the step or, outside the loop, of the process."""
         if not self.recording or self.clock is None:
             return _NO_PHASE if self.timeline is None or self._faulty else self.timeline.phase(name, opaque=opaque)
@@ -129,24 +146,32 @@ class StepRecorder:
         """For ``PhaseContext``."""
         if self.clock is not None:
             phase.token = self.clock.enter(phase.name, opaque=phase.opaque)
+            if self._device is not None and phase.token:
+                self._device.enter(phase.name)
 
     @_never_raises
     def close_phase(self, phase: PhaseContext) -> None:
         """For ``PhaseContext``."""
         if self.clock is not None:
+            if self._device is not None and phase.token:
+                self._device.leave(phase.name)
             self.clock.leave(phase.token)
 
     @_never_raises
     def begin(self, name: StepPhase | CoarsePhase) -> None:
         """Open a phase that ``end`` closes, where start and end are seen by different callers."""
         if self.clock is not None:
-            self._tokens[name] = self.clock.enter(name)
+            token = self._tokens[name] = self.clock.enter(name)
+            if self._device is not None and token:
+                self._device.enter(name)
 
     @_never_raises
     def end(self, name: StepPhase | CoarsePhase) -> None:
         """Close the phase that ``begin`` opened; does nothing where it is not open."""
         token = self._tokens.pop(name, None)
         if token is not None and self.clock is not None:
+            if self._device is not None and token:
+                self._device.leave(name)
             self.clock.leave(token)
 
     @_never_raises
@@ -187,14 +212,16 @@ class StepRecorder:
             self._cut()
         elif self.clock is not None and self.timeline is not None:
             self.timeline.unfinished_step(self.clock.cut())
-        self._write(wait=True)
+        self._write(wait=False)
         self.clock = None
         if self.timeline is not None:
             self.timeline.loop_ends()
 
     def close(self) -> None:
         """End the segment: whatever was recorded is in the file afterwards."""
+        self._compilation.remove()
         self.end_loop()
+        self._write_all()
         self.recording = False
         self.clock = None
         if self.timeline is not None:
@@ -205,9 +232,19 @@ class StepRecorder:
             self._stream.close()
             self._stream = None
 
+    def _compiling(self) -> AbstractContextManager[None]:
+        if not self._compilation.tells_backward and self.timeline is not None:
+            why = "torch tells it since 2.8; it is in `backward`"
+            self.timeline.state("compilation", {"missing": [{"what": "compilation of the backward", "why": why}]})
+        return self.phase("compilation")
+
+    def _in_backward(self) -> bool:
+        return self.clock is not None and self.clock.glimpse().open_phase in ("backward", "forward_backward")
+
     def _cut(self) -> None:
         assert self.clock is not None
         assert self._update.step is not None
+        times, memory = (None, None) if self._device is None else self._device.cut()
         span = self.clock.cut()
         record = StepRecord(
             segment=self._segment,
@@ -218,14 +255,24 @@ class StepRecorder:
             started_at_seconds=(span.start_ns - self._opened_ns) / 1e9,
             phase_seconds={name: value / 1e9 for name, value in span.phase_ns.items()},
             micro_batches=self._update.micro_batches,
+            memory=memory,
             loss=self._update.loss,
         )
-        self._unwritten.append((record, self._update.tally))
+        self._unwritten.append((record, self._update.tally, times))
         self._update = _Update(0, TokenTally())
 
+    @_never_raises
+    def _write_all(self) -> None:
+        self._write(wait=True)
+
     def _write(self, wait: bool) -> None:
-        """Queue the records whose token counts have arrived, in order."""
-        while self._unwritten and (wait or self._unwritten[0][1].ready()):
-            record, tally = self._unwritten.popleft()
+        """Queue the records whose token counts and times on the device have arrived, in order."""
+        while self._unwritten:
+            record, tally, times = self._unwritten[0]
+            patient = not wait and len(self._unwritten) <= _MOST_UNWRITTEN
+            if not (wait or tally.ready()) or (patient and times is not None and not times.ready()):
+                return
+            self._unwritten.popleft()
             if self._stream is not None:
-                self._stream.write(replace(record, tokens=tally.counts()).to_json())
+                seconds = None if times is None else times.read()
+                self._stream.write(replace(record, tokens=tally.counts(), device_seconds=seconds).to_json())

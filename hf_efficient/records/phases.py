@@ -3,7 +3,7 @@
 They are exclusive: a second belongs to the innermost phase that was open, and what no phase claims is ``unattributed``.
 
     startup     imports, before_trainer (a script's own work before its trainer), model_load, data_preparation,
-                trainer_setup, compilation
+                trainer_setup, compilation (inside the steps that torch.compile holds up)
     step        data_wait, host_to_device, forward, backward, optimizer, communication, logging, evaluation,
                 checkpointing
     coarse      what a callback alone can tell of a step: forward_backward, between_steps (data wait and logging)

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hf_efficient.account.headline import differences, headline
-from hf_efficient.report.numbers import energy, grams, tokens_per_second, usd
+from hf_efficient.report.numbers import tokens_per_second
 from hf_efficient.report.run_data import RunData
-from hf_efficient.units import count, seconds, share, short_seconds, size
+from hf_efficient.units import count, grams, kilowatt_hours, seconds, share, short_seconds, size, usd
 
 __all__ = ["Change", "ComparisonRow", "comparison_rows", "letter"]
 
@@ -27,7 +27,7 @@ _FIGURES: dict[str, tuple[str, Callable[[float], str]]] = {
     "peak_rss_bytes": ("peak memory of the host", lambda value: size(round(value))),
     "cost_usd": ("cost", usd),
     "usd_per_million_non_padding_tokens": ("per million tokens without padding", usd),
-    "energy_joules": ("energy", energy),
+    "energy_joules": ("energy", kilowatt_hours),
     "co2e_grams": ("CO₂ equivalent", grams),
     "loss_before": ("evaluation loss before", lambda value: f"{value:.4g}"),
     "loss_after": ("evaluation loss after", lambda value: f"{value:.4g}"),

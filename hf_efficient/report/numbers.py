@@ -5,28 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-__all__ = ["energies", "energy", "flops", "grams", "prices", "tokens_per_second", "usd"]
-
-
-def usd(value: float) -> str:
-    """Money, never negative: ``$1,234``, ``$12.34``, ``$0.500``, ``$0.0312``."""
-    if value >= 1000:
-        return f"${value:,.0f}"
-    places = 2 if value >= 1 or value == 0 else min(2 - math.floor(math.log10(value)), 12)
-    return f"${value:.{places}f}"
-
-
-def energy(joules: float) -> str:
-    """Energy: ``512 J``, ``3.42 Wh``, ``1.21 kWh``."""
-    if joules < 1800:
-        return f"{_three(joules)} J"
-    hours = joules / 3600
-    return f"{_three(hours)} Wh" if hours < 999.5 else f"{_three(hours / 1000)} kWh"
-
-
-def grams(value: float) -> str:
-    """A mass: ``0.84 g``, ``12.1 kg``."""
-    return f"{_three(value)} g" if value < 999.5 else f"{_three(value / 1000)} kg"
+__all__ = ["energies", "flops", "prices", "tokens_per_second"]
 
 
 def flops(value: float) -> str:
@@ -47,9 +26,7 @@ def tokens_per_second(value: float) -> str:
 def energies(joules: Mapping[str, float]) -> dict[str, str]:
     """Figures of one column, in one unit and to the same place, of which the largest has four digits."""
     largest = max(joules.values(), default=0.0)
-    unit, length = next(
-        ((unit, size) for unit, size in (("kWh", 3.6e6), ("Wh", 3600.0)) if largest >= size), ("J", 1.0)
-    )
+    unit, length = ("kWh", 3.6e6) if largest >= 3599.5 else ("Wh", 3600.0)  # as units.kilowatt_hours does
     places = _places(largest / length)
     return {name: f"{value / length:,.{places}f} {unit}" for name, value in joules.items()}
 

@@ -25,7 +25,7 @@ PHASE_COLORS = {
     "model_load": "#678e8d",
     "data_preparation": "#79ac98",
     "trainer_setup": "#45686c",
-    "compilation": "#a087c2",
+    "compilation": "#7c3ddb",
     "data_wait": "#de9b24",
     "host_to_device": "#e3ce80",
     "forward": "#65b5f4",
@@ -54,7 +54,7 @@ _PHASE_LABELS = {
     "forward_backward": "forward and backward",
     "between_steps": "data wait and logging",
     "outside_trainer": "outside the trainer",
-    "exposed_wait": "waiting for the host",
+    "exposed_wait": "waiting between steps",
 }
 
 CATEGORY_COLORS = {
@@ -66,7 +66,7 @@ CATEGORY_COLORS = {
     "logits": "#a7726a",
     "rest": "#bdbebe",
 }
-CATEGORY_LABELS = {"optimizer_state": "optimizer state", "rest": "the rest"}
+CATEGORY_LABELS = {"optimizer_state": "optimizer state", "rest": "everything else"}
 
 
 def phase_label(name: str) -> str:

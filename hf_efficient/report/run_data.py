@@ -10,6 +10,7 @@ from hf_efficient.account.files import RUN_JSON, read_account
 from hf_efficient.account.processes import read_processes
 from hf_efficient.account.reading import rank_files, records_path
 from hf_efficient.account.series import account_and_series_of
+from hf_efficient.account.steps import RankSteps
 from hf_efficient.errors import OutputError
 from hf_efficient.recipe.resolved import ResolvedRecipe, read_resolved
 from hf_efficient.records import RunAccount
@@ -43,11 +44,12 @@ class RunData:
     answers: list[SampleAnswers] = field(default_factory=list)
 
 
-def read_run(directory: Path) -> RunData:
+def read_run(directory: Path, steps: list[RankSteps] | None = None) -> RunData:
     """Read a run's records.
 
     Args:
         directory: the ``efficiency`` folder of a run.
+        steps: the sums of its steps, where they are known already.
 
     Raises:
         OutputError: there are no records, or they cannot be read.
@@ -57,7 +59,7 @@ def read_run(directory: Path) -> RunData:
         account = read_account(directory / RUN_JSON)
         answers = []
     else:
-        account, series = account_and_series_of(directory)
+        account, series = account_and_series_of(directory, steps)
         answers = sample_answers(read_processes(records_path(directory, "spans", 0)))
     recipe, why = _recipe(directory / RESOLVED)
     output = directory.parent if directory.name == "efficiency" else directory

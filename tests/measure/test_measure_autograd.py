@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from hf_efficient.measure import autograd
 from hf_efficient.measure.autograd import floating_tensors, passes_gradient
@@ -18,6 +19,24 @@ def test_a_differentiable_path_passes():
     assert passes_gradient([leaf], [leaf])
     assert passes_gradient([middle], [middle])
     assert passes_gradient([grown(), middle], [torch.zeros(2), middle + 1])
+
+
+def test_a_leaf_that_saved_tensor_hooks_handed_back_is_the_same_leaf():
+    """A checkpointed layer computes again from what the hooks around it give: other tensors on the same memory."""
+    leaf = torch.ones(2, requires_grad=True)
+    found = []
+
+    def layer(hidden):
+        output = hidden * 3
+        found.append(passes_gradient([hidden], [output]))
+        return output.sin()
+
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: x.detach(), lambda x: x):
+        output = checkpoint(layer, leaf, use_reentrant=False)
+    output.sum().backward()
+    assert found == [True, True]
+    other = torch.ones(2, requires_grad=True)
+    assert not passes_gradient([other], [leaf * 3])
 
 
 def test_detached_and_unrelated_outputs_do_not_pass():

@@ -26,7 +26,7 @@ def bare_run(tmp_path_factory: pytest.TempPathFactory) -> RunData:
     assert run.series is not None
     known = run.series.steps
     nothing = [None] * len(known)
-    emptied = {name: nothing for name in ("loss", "loss_min", "loss_max", "learning_rate", "grad_norm")}
+    emptied = dict.fromkeys(("loss", "loss_min", "loss_max", "learning_rate", "grad_norm"), nothing)
     emptied |= {f"{kind}_tokens": nothing for kind in ("processed", "non_padding", "loss_bearing")}
     series = dataclasses.replace(run.series, steps=dataclasses.replace(known, **emptied))
     tokens = dataclasses.replace(run.account.tokens, **dict.fromkeys(vars(run.account.tokens)))

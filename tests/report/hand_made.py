@@ -8,7 +8,10 @@ from typing import Any
 from hf_efficient.records.series import RunSeries, StepSeries
 
 NO_STEPS = StepSeries(
-    **{each.name: {} if each.name in ("phase_seconds", "device_seconds") else [] for each in dataclasses.fields(StepSeries)}
+    **{
+        each.name: {} if each.name in ("phase_seconds", "device_seconds") else []
+        for each in dataclasses.fields(StepSeries)
+    }
 )
 
 
@@ -41,5 +44,6 @@ def series(held: StepSeries, **parts: Any) -> RunSeries:
     from hf_efficient.records.series import Histogram, SystemSeries
 
     return RunSeries(
-        **{"process_starts_seconds": [0.0], "steps": held, "step_seconds": Histogram(), "system": SystemSeries()} | parts
+        **{"process_starts_seconds": [0.0], "steps": held, "step_seconds": Histogram(), "system": SystemSeries()}
+        | parts
     )

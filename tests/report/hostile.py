@@ -11,7 +11,7 @@ from hf_efficient.report.run_data import RunData
 
 SCRIPT = "</script><script>window.taken = 1</script>"
 IMAGE = '<img src=x onerror="window.taken = 2">'
-QUOTES = "\" onmouseover=\"window.taken = 3\" '"
+QUOTES = '" onmouseover="window.taken = 3" \''
 TEMPLATE = "{{ 7 * 7 }} {% raw %} %{x} <b>bold</b> &lt;"
 TEXTS = (SCRIPT, IMAGE, QUOTES, TEMPLATE)
 
@@ -24,7 +24,7 @@ def hostile(run: RunData) -> RunData:
     assert run.series is not None
     steps = run.series.steps
     by_phase = {**steps.phase_seconds, IMAGE: [0.1] * len(steps), SCRIPT: [0.1] * len(steps)}
-    watts = {IMAGE: band for band in run.series.system.watts.values()}
+    watts = {IMAGE: next(iter(run.series.system.watts.values()))}
     return dataclasses.replace(
         run,
         name=SCRIPT + IMAGE + QUOTES + TEMPLATE,

@@ -37,7 +37,9 @@ def test_the_wheel_carries_what_the_page_is_made_of():
     from hatchling.builders.wheel import WheelBuilder
 
     root = PACKAGE.parent
-    included = {Path(file.path).relative_to(root).as_posix() for file in WheelBuilder(str(root)).recurse_project_files()}
+    included = {
+        Path(file.path).relative_to(root).as_posix() for file in WheelBuilder(str(root)).recurse_project_files()
+    }
     needed = [
         path.relative_to(root).as_posix()
         for folder in ("assets", "html/templates", "html/static")

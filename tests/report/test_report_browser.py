@@ -117,13 +117,14 @@ def test_a_pointer_is_told_the_values(browser, pages, full_run):
     assert f"forward : {1000 * steps.phase_seconds['forward'][place]:.3g}ms" in told
     assert "logging : 200µs" in told
     assert "evaluation" not in told  # none in this step
-    assert re.search(r"step 65training loss : 1\.43.*learning rate : 0\.000187gradient norm", browser.hover(
-        "training-curve", 64.5 / 120
-    ))
+    assert re.search(
+        r"step 65training loss : 1\.43.*learning rate : 0\.000187gradient norm",
+        browser.hover("training-curve", 64.5 / 120),
+    )
     assert browser.hover("time-bar", 0.4, 0.3) == "backward1 min 08 s"
     assert "GiB" in browser.hover("memory-time", 0.5)
     assert browser.hover("sequence-lengths", 0.4, 0.9) == "≤ 256 tokens: 1,640 documents"
-    assert browser.hover("phase-shares", 0.5) == "backward$0.0758, 32.7%"
+    assert browser.hover("phase-shares", 0.5) == "backward$0.076, 32.7%"
 
 
 def test_zooming_one_plot_zooms_those_of_the_same_axis(browser, pages):
@@ -242,8 +243,10 @@ def test_everything_is_reached_by_the_keyboard(browser, pages):
     reached = browser.js(
         """const wanted = [...document.querySelectorAll('a, button, summary, .scroll')]
           .filter((each) => each.checkVisibility());
-        return wanted.map((each) => { each.focus({ focusVisible: true });
-          return [document.activeElement === each, getComputedStyle(each).outlineStyle, each.textContent.slice(0, 20)]; })"""
+        return wanted.map((each) => {
+          each.focus({ focusVisible: true });
+          const outline = getComputedStyle(each).outlineStyle;
+          return [document.activeElement === each, outline, each.textContent.slice(0, 20)]; })"""
     )
     assert len(reached) > 40
     assert [entry for entry in reached if not entry[0] or entry[1] == "none"] == []
@@ -269,7 +272,9 @@ def test_paper(browser, pages, name):
     browser.run("Emulation.setEmulatedMedia", media="print", features=[])
     browser.js("window.dispatchEvent(new Event('beforeprint'))")
     assert browser.js("return getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-    widths = browser.js("return [...document.querySelectorAll('.main-svg')].map((s) => s.getBoundingClientRect().width)")
+    widths = browser.js(
+        "return [...document.querySelectorAll('.main-svg')].map((s) => s.getBoundingClientRect().width)"
+    )
     assert set(widths) == {680}  # of the 688 between the margins of A4
     low = [entry for entry in browser.contrasts() if entry[0] < READABLE]
     assert low == []

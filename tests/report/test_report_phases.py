@@ -69,16 +69,19 @@ def test_every_phase_has_a_colour_of_its_own():
 
 
 def test_phases_of_a_step_can_be_told_apart():
-    names = [name for name in (*STEP_PHASES, "unattributed") if name not in COARSE_PHASES]
+    names = [name for name in ("compilation", *STEP_PHASES, "unattributed") if name not in COARSE_PHASES]
     near = min(
-        (distance(PHASE_COLORS[one], PHASE_COLORS[other]), one, other) for one, other in itertools.combinations(names, 2)
+        (distance(PHASE_COLORS[one], PHASE_COLORS[other]), one, other)
+        for one, other in itertools.combinations(names, 2)
     )
     assert near[0] >= 9, near
 
 
 def test_neighbours_in_a_stack_can_be_told_apart():
     names = list(PHASE_COLORS)
-    near = min((distance(PHASE_COLORS[one], PHASE_COLORS[other]), one, other) for one, other in zip(names, names[1:]))
+    near = min(
+        (distance(PHASE_COLORS[one], PHASE_COLORS[other]), one, other) for one, other in itertools.pairwise(names)
+    )
     assert near[0] >= 8, near
 
 

@@ -104,7 +104,12 @@ def test_memory_lines_break_between_processes_and_kinds_stand_while_it_trained(f
         device_allocated_bytes=Band([None] * 3, [None] * 3, [None] * 3),
     )
     memory = MemoryAccount(
-        3 * GIB, None, None, None, None, [MemoryCategory("weights", GIB, "exact"), MemoryCategory("adapter", 0, "exact")]
+        3 * GIB,
+        None,
+        None,
+        None,
+        None,
+        [MemoryCategory("weights", GIB, "exact"), MemoryCategory("adapter", 0, "exact")],
     )
     wall = dataclasses.replace(full_run.account.time, wall_seconds=6.0)
     account = dataclasses.replace(full_run.account, memory=memory, time=wall)
@@ -233,7 +238,9 @@ def test_losses_and_step_times_over_each_other():
     first = steps(loss=[3.0, None, 2.0, None])
     second = steps(steps=[1, 1], step_seconds_mean=[0.5, 0.25])
     losses = compare_losses([first, second, None], ["A a", "B b", "C c"])
-    assert {name: (trace["x"], trace["y"]) for name, trace in drawn(losses).items()} == {"A a": ([1.0, 3.0], [3.0, 2.0])}
+    assert {name: (trace["x"], trace["y"]) for name, trace in drawn(losses).items()} == {
+        "A a": ([1.0, 3.0], [3.0, 2.0])
+    }
     assert losses.summary == "As the Trainer logged it. 2 of the runs have no records of it."
     times = compare_step_times([first, second], ["A a", "B b"])
     assert drawn(times)["B b"]["y"] == [0.5, 0.25]

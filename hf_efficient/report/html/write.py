@@ -6,6 +6,7 @@ import os
 from datetime import datetime
 from pathlib import Path
 
+from hf_efficient.account.steps import RankSteps
 from hf_efficient.report.html.page import run_page
 from hf_efficient.report.run_data import read_run
 
@@ -14,12 +15,13 @@ __all__ = ["REPORT_HTML", "write_page", "write_report"]
 REPORT_HTML = "report.html"
 
 
-def write_report(directory: Path, path: Path | None = None) -> Path:
+def write_report(directory: Path, path: Path | None = None, *, steps: list[RankSteps] | None = None) -> Path:
     """Write the report of a run from its records.
 
     Args:
         directory: the ``efficiency`` folder of the run.
         path: where to; default: ``report.html`` in that folder.
+        steps: the sums of its steps, where they are known already.
 
     Returns:
         Where it was written.
@@ -28,7 +30,9 @@ def write_report(directory: Path, path: Path | None = None) -> Path:
         OutputError: there are no records, or they cannot be read.
         OSError: the file cannot be written; one that was there stays as it is.
     """
-    return write_page(path or directory / REPORT_HTML, run_page(read_run(directory), datetime.now().astimezone()))
+    return write_page(
+        path or directory / REPORT_HTML, run_page(read_run(directory, steps), datetime.now().astimezone())
+    )
 
 
 def write_page(path: Path, page: str) -> Path:

@@ -90,7 +90,7 @@ def _levels(memory: MemoryAccount, series: RunSeries, where: TimeAxis) -> list[d
             "hoverinfo": "skip",
         }
         for kind in memory.categories
-        if kind.bytes
+        if kind.bytes > 0
     ]
 
 

@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hf_efficient.records import PHASES, RunAccount
-from hf_efficient.report.numbers import energy, usd
 from hf_efficient.report.phases import phase_color, phase_label
 from hf_efficient.report.plots.figure import Figure, axis
-from hf_efficient.units import seconds
+from hf_efficient.units import kilowatt_hours, seconds, usd
 
 __all__ = ["phase_shares"]
 
@@ -21,7 +20,7 @@ def phase_shares(account: RunAccount) -> Figure:
     if account.money.phase_usd:
         rows.append(("money", account.money.phase_usd, usd))
     if account.energy.phase_joules:
-        rows.append(("energy", account.energy.phase_joules, energy))
+        rows.append(("energy", account.energy.phase_joules, kilowatt_hours))
     rows.reverse()  # plotly.js counts from below
     names = [name for name in PHASES if any(row.get(name, 0) > 0 for _, row, _ in rows)]
     told = " and ".join(name for name, _, _ in reversed(rows[:-1]))

@@ -7,14 +7,15 @@ from typing import Any
 
 from hf_efficient.account.groups import grouped
 from hf_efficient.records import PHASES, BudgetAccount
+from hf_efficient.report.html.sections.reasons import why
 from hf_efficient.report.html.sections.section import Section
-from hf_efficient.report.numbers import energies, energy, grams, prices, usd
+from hf_efficient.report.numbers import energies, prices
 from hf_efficient.report.phases import phase_color, phase_label
 from hf_efficient.report.plots.figure import Figure, Missing
 from hf_efficient.report.plots.phase_shares import phase_shares
 from hf_efficient.report.plots.power import power
 from hf_efficient.report.run_data import RunData
-from hf_efficient.units import seconds
+from hf_efficient.units import grams, kilowatt_hours, seconds, usd
 
 __all__ = ["cost_section"]
 
@@ -34,7 +35,7 @@ def cost_section(run: RunData) -> Section:
         where = f" ({money.price_source})" if money.price_source else ""
         facts.append(("price per hour", f"{usd(money.price_usd_per_hour)}{where}", money.estimated))
     if used.joules is not None:
-        facts.append(("energy", energy(used.joules), used.estimated))
+        facts.append(("energy", kilowatt_hours(used.joules), used.estimated))
     if used.co2e_grams is not None:
         facts.append(("CO₂ equivalent", grams(used.co2e_grams), used.estimated))
     if used.grid_grams_per_kwh is not None:
@@ -43,7 +44,7 @@ def cost_section(run: RunData) -> Section:
     meters = [
         {
             "name": part.name,
-            "energy": energy(part.joules),
+            "energy": kilowatt_hours(part.joules),
             "source": part.source,
             "estimated": part.estimated,
             "note": part.note or (f"{seconds(part.missing_seconds)} not covered" if part.missing_seconds > 0 else ""),
@@ -57,8 +58,8 @@ def cost_section(run: RunData) -> Section:
         "rows": _rows(money.phase_usd or {}, used.phase_joules or {}),
         "meters": meters,
         "budget": _budget(money.budget),
-        "no_price": money.cost_usd is None,
-        "no_energy": used.joules is None,
+        "no_price": why(run.account, "cost", "no price is known") if money.cost_usd is None else "",
+        "no_energy": why(run.account, "energy", "no meter was read") if used.joules is None else "",
         "has_usd": bool(money.phase_usd),
         "has_joules": bool(used.phase_joules),
     }

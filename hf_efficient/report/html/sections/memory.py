@@ -30,10 +30,18 @@ def memory_section(run: RunData) -> Section:
             "note": kind.note,
         }
         for kind in memory.categories
+        if kind.bytes > 0
     ]
     largest = max((kind.bytes for kind in memory.categories), default=0)
     phases = [(phase_label(name), size(value)) for name, value in (memory.phase_peak_allocated_bytes or {}).items()]
-    context = {"kinds": kinds, "largest": largest, "peaks": _peaks(memory), "phases": phases}
+    more = -sum(kind.bytes for kind in memory.categories if kind.bytes < 0)
+    context = {
+        "more": size(more) if more else "",
+        "kinds": kinds,
+        "largest": largest,
+        "peaks": _peaks(memory),
+        "phases": phases,
+    }
     return Section("memory", "Memory", [figure], context)
 
 

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from hf_efficient.account.headline import headline
 from hf_efficient.records import RunAccount
+from hf_efficient.report.html.sections.reasons import why
 from hf_efficient.report.html.sections.section import Section
-from hf_efficient.report.numbers import energy, flops, grams, tokens_per_second, usd
+from hf_efficient.report.numbers import flops, tokens_per_second
 from hf_efficient.report.run_data import RunData
-from hf_efficient.units import count, seconds, share, short_seconds, size
+from hf_efficient.units import count, grams, kilowatt_hours, seconds, share, short_seconds, size, usd
 
 __all__ = ["Tile", "summary", "tiles"]
 
@@ -67,7 +68,7 @@ def _wall_note(account: RunAccount) -> str:
 def _throughput(account: RunAccount) -> Tile:
     rate, tokens = account.tokens.non_padding_tokens_per_second, account.tokens
     if rate is None:
-        return Tile("Throughput", None, _why(account, "tokens") or "tokens were not counted")
+        return Tile("Throughput", None, why(account, "tokens", "tokens were not counted"))
     padding = f", and {share(tokens.padding_share)} padding" if tokens.padding_share is not None else ""
     return Tile("Throughput", tokens_per_second(rate), f"{count(tokens.non_padding or 0)} without padding{padding}")
 
@@ -95,7 +96,7 @@ def _memory(account: RunAccount) -> Tile:
 def _money(account: RunAccount) -> Tile:
     money = account.money
     if money.cost_usd is None:
-        return Tile("Cost", None, "no price is known: set efficiency.price_usd_per_hour")
+        return Tile("Cost", None, why(account, "cost", "no price is known"))
     each = money.usd_per_million_non_padding_tokens
     note = f"{usd(each)} per million tokens without padding" if each is not None else ""
     return Tile("Cost", usd(money.cost_usd), note, money.estimated)
@@ -104,9 +105,9 @@ def _money(account: RunAccount) -> Tile:
 def _energy(account: RunAccount) -> Tile:
     used = account.energy
     if used.joules is None:
-        return Tile("Energy", None, _why(account, "energy") or "no meter could be read")
+        return Tile("Energy", None, why(account, "energy", "no meter was read"))
     note = f"{grams(used.co2e_grams)} CO₂e" if used.co2e_grams is not None else ""
-    return Tile("Energy", energy(used.joules), note, used.estimated)
+    return Tile("Energy", kilowatt_hours(used.joules), note, used.estimated)
 
 
 def _loss(figures: dict[str, float | None]) -> Tile:
@@ -118,7 +119,3 @@ def _loss(figures: dict[str, float | None]) -> Tile:
     if logged is not None:
         return Tile("Training loss", f"{logged:.3g}", "the last that was logged")
     return Tile("Loss", None, "none was logged")
-
-
-def _why(account: RunAccount, what: str) -> str:
-    return next((gap.why for gap in account.not_measured if gap.what == what), "")

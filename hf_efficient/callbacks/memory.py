@@ -1,0 +1,145 @@
+"""Memory by category: bytes of weights, adapter, gradients and optimizer state, each counted once as they are."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from transformers import TrainingArguments
+
+from hf_efficient.measure.storages import Storages, model_tensors, tensors_in
+from hf_efficient.measure.timeline import Timeline
+from hf_efficient.units import size
+
+__all__ = ["MemoryCount"]
+
+logger = logging.getLogger(__name__)
+
+
+class MemoryCount:
+    """Tells a timeline what the memory of a ``train()`` is used for (facts ``memory``).
+
+    Exact: the storages of the live tensors, each counted once; no value is read. A fault is one warning, and the end of
+    the counting. It is called by the callbacks that see the events, since one more callback among the Trainer's would
+    cost every step 5 us.
+
+    Attributes:
+        active: something may be told.
+        begun: how many trainings have begun.
+    """
+
+    def __init__(self, timeline: Timeline, reference: Callable[[], nn.Module | None] = lambda: None) -> None:
+        """Nothing is counted before training begins.
+
+        Args:
+            timeline: is told.
+            reference: a model that the trainer keeps beside the trained one, as DPO does.
+        """
+        self.active = False
+        self.begun = 0
+        self._timeline, self._reference = timeline, reference
+        self._device = torch.device("cpu")
+        self._wanted: set[str] = set()
+        self._categories: dict[str, dict[str, Any]] = {}
+        self._missing: dict[str, str] = {}
+
+    def begin(self, args: TrainingArguments, model: nn.Module | None) -> None:
+        """A ``train()`` begins: count what is there before its first step."""
+        self.begun += 1
+        self.active, self._device = model is not None, args.device
+        self._wanted = {"gradients", "optimizer_state"} if self.active else set()
+        self._categories, self._missing = {}, {}
+        if model is not None:
+            self.guarded(lambda: self._weights(model))
+
+    def before_step(self, model: nn.Module | None) -> None:
+        """The optimizer is about to step: count the gradients, in the first step."""
+        if "gradients" in self._wanted and model is not None:
+            self._wanted.discard("gradients")
+            self.guarded(lambda: self._gradients(model))
+
+    def after_step(self, model: nn.Module | None, optimizer: Any) -> None:
+        """The optimizer has stepped: count what it keeps, after the first step that was not skipped."""
+        if "optimizer_state" not in self._wanted or model is None:
+            return
+        if not getattr(optimizer, "step_was_skipped", False):
+            self._wanted.discard("optimizer_state")
+            self.guarded(lambda: self._optimizer_state(model, optimizer))
+
+    def tell(self, name: str, found: Mapping[str, int], how: Literal["exact", "measured"], note: str) -> None:
+        """Tell a category: its bytes on the device that trains; what lies on others is put in the note."""
+        elsewhere = [f"{size(held)} more on {device}" for device, held in found.items() if device != self._here]
+        self._categories[name] = {
+            "name": name,
+            "bytes": found.get(self._here, 0),
+            "how": how,
+            "note": "; ".join([note, *elsewhere]),
+        }
+        self._state()
+
+    def leave_out(self, what: str, why: str) -> None:
+        """Tell that something is not counted."""
+        self._missing[what] = why
+        self._state()
+
+    def guarded(self, count: Callable[[], None]) -> None:
+        """Run a part of the counting; a fault is logged once, and nothing is counted from then on."""
+        try:
+            count()
+        except Exception:
+            self.active = False
+            self._wanted.clear()
+            logger.warning("Memory is no longer told by category, because of a fault; training goes on.", exc_info=True)
+
+    def _weights(self, model: nn.Module) -> None:
+        reference = self._reference()
+        with_adapter = isinstance(getattr(model, "peft_config", None), dict)
+        adapter, weights = Storages(), Storages()
+        adapter.add(tensor for tensor, trained in model_tensors(model) if trained and with_adapter)
+        weights.add((tensor for tensor, _ in model_tensors(model)), apart=adapter)
+        if reference is not None:
+            weights.add((tensor for tensor, _ in model_tensors(reference)), apart=adapter)
+        note = "when training begins" + (", with the reference model" if reference is not None else "")
+        self.tell("weights", weights.bytes_by_device(), "exact", note)
+        if with_adapter:
+            self.tell("adapter", adapter.bytes_by_device(), "exact", "when training begins")
+
+    def _gradients(self, model: nn.Module) -> None:
+        found = Storages()
+        gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+        found.add(gradients)
+        if gradients:
+            self.tell("gradients", found.bytes_by_device(), "exact", "when the optimizer first steps")
+        else:
+            self.leave_out("memory of the gradients", "no parameter holds one when the optimizer steps")
+
+    def _optimizer_state(self, model: nn.Module, optimizer: Any) -> None:
+        known, found = Storages(), Storages()
+        known.add(tensor for tensor, _ in model_tensors(model))
+        held = list(tensors_in(list(optimizer.state.values())))
+        held.extend(_of_groups(optimizer.param_groups))  # copies of the weights in float32 are the optimizer's
+        found.add(held, apart=known)
+        if not found.bytes_by_device() and "gradients" not in self._categories:
+            why = "the optimizer that the Trainer holds keeps none: it steps inside the backward, or elsewhere"
+            self.leave_out("memory of the optimizer's state", why)
+        else:
+            self.tell("optimizer_state", found.bytes_by_device(), "exact", "after the first step")
+
+    def _state(self) -> None:
+        missing = [{"what": what, "why": why} for what, why in self._missing.items()]
+        categories = list(self._categories.values())
+        self._timeline.state("memory", {"device": self._here, "categories": categories, "missing": missing})
+
+    @property
+    def _here(self) -> str:
+        """The name that a tensor on the training's device has for it."""
+        device = self._device
+        return str(device) if device.type == "cpu" or device.index is not None else f"{device.type}:0"
+
+
+def _of_groups(groups: Iterable[Mapping[str, Any]]) -> Iterable[torch.Tensor]:
+    for group in groups:
+        yield from tensors_in(group.get("params", ()))

@@ -1,0 +1,306 @@
+"""Memory by category in real trainings: exact bytes by hand, and the same run as without counting."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_training import (
+    VOCABULARY,
+    arguments,
+    assert_same_run,
+    build_model,
+    causal_trainer,
+    collator,
+    rows,
+    tiny_config,
+)
+from torch.utils.data import SequentialSampler
+from transformers import LlamaForCausalLM, Trainer
+
+from hf_efficient import EfficientTrainer, EfficientTrainerMixin
+from hf_efficient.account.build import account_of
+from hf_efficient.callbacks import AccountCallback
+from hf_efficient.measure.activations import ForwardWatch
+
+WIDTH, LAYERS, RANK = 64, 2, 4
+TABLES = 2 * VOCABULARY * WIDTH  # embedding and head
+NORMS = (2 * LAYERS + 1) * WIDTH
+LINEARS = 7 * LAYERS  # all of 64 x 64
+ROTARY_BYTES = 2 * 4 * 16  # two buffers of half a head's width
+ADAPTER = LINEARS * RANK * (WIDTH + WIDTH)
+
+
+def categories(output: Path) -> dict[str, int]:
+    found = account_of(output / "efficiency").memory
+    known = {category.name: category.bytes for category in found.categories}
+    assert sum(known.values()) == found.peak_rss_bytes
+    known.pop("rest")
+    return known
+
+
+def gaps(output: Path) -> dict[str, str]:
+    return {gap.what: gap.why for gap in account_of(output / "efficiency").not_measured}
+
+
+def told(output: Path, name: str) -> list[dict[str, Any]]:
+    """Everything that was told of a category in turn."""
+    lines = [json.loads(line) for line in (output / "efficiency/spans.jsonl").read_text().splitlines()]
+    found: list[dict[str, Any]] = []
+    for line in lines:
+        for one in line.get("facts", {}).get("memory", {}).get("categories", ()):
+            if one["name"] == name and (not found or one != found[-1]):
+                found.append(one)
+    return found
+
+
+def test_bytes_of_a_full_fine_tune_with_adamw(tiny_dir, tmp_path):
+    causal_trainer(EfficientTrainer, tiny_dir, tmp_path, "full", max_steps=2).train()
+    parameters = TABLES + NORMS + LINEARS * WIDTH * WIDTH
+    found = categories(tmp_path)
+    assert found["weights"] == 4 * parameters + ROTARY_BYTES
+    assert found["gradients"] == 4 * parameters
+    # Two moments in float32, and a count of steps for each of the 21 tensors.
+    assert found["optimizer_state"] == 2 * 4 * parameters + 4 * (2 + 2 * LAYERS + 1 + LINEARS)
+    assert "adapter" not in found
+
+
+@pytest.mark.parametrize("method", ["lora", "qlora"])
+def test_bytes_of_an_adapter_and_its_base(tiny_dir, tmp_path, method):
+    causal_trainer(EfficientTrainer, tiny_dir, tmp_path, method, max_steps=2).train()
+    linear = 4 * WIDTH * WIDTH
+    if method == "qlora":
+        # NF4 in blocks of 64: half a byte per weight and 16 floats of code; of the 64 scales a byte each, one float
+        # for all of them, their offset, and 256 floats of their code.
+        linear = WIDTH * WIDTH // 2 + 16 * 4 + 64 + 4 + 4 + 256 * 4
+    found = categories(tmp_path)
+    assert found["weights"] == 4 * (TABLES + NORMS) + LINEARS * linear + ROTARY_BYTES
+    assert found["adapter"] == found["gradients"] == 4 * ADAPTER
+    assert found["optimizer_state"] == 2 * 4 * ADAPTER + 4 * 2 * LINEARS
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "expected"),
+    [
+        ("sgd", 0),
+        # A row and a column of squares for each of the two factors of an adapter, and their root mean square.
+        ("adafactor", 2 * LINEARS * 4 * (RANK + WIDTH + 1)),
+    ],
+)
+def test_other_optimizers(tiny_dir, tmp_path, optimizer, expected):
+    causal_trainer(EfficientTrainer, tiny_dir, tmp_path, max_steps=2, optim=optimizer).train()
+    assert categories(tmp_path)["optimizer_state"] == expected
+    assert gaps(tmp_path).keys() == {
+        "imports, model load and data preparation, each by itself",
+        "the interpreter's own end",
+    }
+
+
+def saved_in_graph(loss: torch.Tensor) -> dict[int, torch.Tensor]:
+    """What the nodes of a graph say themselves that they saved: one tensor per storage, without Python's numbers."""
+    found, seen, waiting = {}, set(), [loss.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        waiting.extend(following for following, _ in node.next_functions)
+        for name in dir(node):
+            if name.startswith("_saved_"):
+                value = getattr(node, name)
+                for one in value if isinstance(value, (tuple, list)) else [value]:
+                    if isinstance(one, torch.Tensor) and one.dtype != torch.float64:
+                        found[one.untyped_storage()._cdata] = one
+    return found
+
+
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_activations_are_what_the_graph_saved(tiny_dir, method):
+    model = build_model(tiny_dir, method).train()
+    batch = collator()(rows(2))
+    watch = ForwardWatch(model, [], VOCABULARY)
+    torch.manual_seed(0)
+    watch.start()
+    loss = model(**batch).loss
+    watch.stop()
+    found = watch.kept()
+    torch.manual_seed(0)
+    output = model(**batch)
+    assert torch.equal(output.loss, loss)
+    saved = saved_in_graph(output.loss)
+    for tensor in (*model.parameters(), *model.buffers()):
+        saved.pop(tensor.untyped_storage()._cdata, None)
+    sizes = {key: tensor.untyped_storage().nbytes() for key, tensor in saved.items()}
+    positions = batch["input_ids"].numel()
+    log_softmax = 4 * positions * VOCABULARY
+    assert [size for key, size in sizes.items() if saved[key].shape[-1:] == (VOCABULARY,)] == [log_softmax]
+    assert found.logits == {"cpu": log_softmax + output.logits.untyped_storage().nbytes()}
+    assert found.activations == {"cpu": sum(sizes.values()) - log_softmax}
+
+
+def test_a_checkpointed_layer_keeps_one_hidden_state(tmp_path):
+    """Of two models, one has a layer more."""
+    kept = []
+    for layers in (1, 2):
+        torch.manual_seed(1)
+        trainer = EfficientTrainer(
+            model=LlamaForCausalLM(tiny_config(num_hidden_layers=layers)),
+            args=arguments(tmp_path / str(layers), max_steps=1, gradient_checkpointing=True),
+            data_collator=collator(),
+            train_dataset=rows(),
+        )
+        trainer.train()
+        kept.append(categories(tmp_path / str(layers)))
+        (note,) = {one["note"] for one in told(tmp_path / str(layers), "activations")}
+    lengths = [len(row["input_ids"]) for row in rows()]
+    positions = int(note.split("of a micro-batch of ")[1].split()[0])
+    assert positions in {2 * length for length in lengths}
+    assert kept[1]["activations"] - kept[0]["activations"] == 4 * positions * WIDTH
+    assert kept[1]["logits"] == kept[0]["logits"] == 2 * 4 * positions * VOCABULARY
+    assert note.endswith(", without what checkpointed layers compute again")
+
+
+class InOrder(EfficientTrainer):
+    def _get_train_sampler(self, *args, **kwargs):
+        return SequentialSampler(self.train_dataset)
+
+
+def test_a_clearly_larger_micro_batch_is_measured_again(tiny_dir, tmp_path):
+    lengths = [10, 12, 13, 8, 40, 20]
+    trainer = InOrder(
+        model=build_model(tiny_dir, "full"),
+        args=arguments(tmp_path, max_steps=3, per_device_train_batch_size=1, gradient_accumulation_steps=2),
+        data_collator=collator(),
+        train_dataset=[{"input_ids": list(range(3, 3 + length))} for length in lengths],
+    )
+    trainer.train()
+    # 12 is less than 1.25 times 10; 13 is more.
+    assert [one["note"] for one in told(tmp_path, "logits")] == [
+        f"of a micro-batch of {positions} positions" for positions in (10, 13, 40)
+    ]
+    assert categories(tmp_path)["logits"] == 2 * 4 * 40 * VOCABULARY
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("method", ["full", "lora", "qlora"])
+def test_counting_changes_no_bit(tiny_dir, tmp_path, method, checkpointing):
+    """With dropout, so that a single number drawn more would show; over micro-batches, some of them watched."""
+    settings = {"checkpointing": checkpointing, "max_steps": 4, "gradient_accumulation_steps": 2}
+    on = causal_trainer(EfficientTrainer, tiny_dir, tmp_path / "on", method, **settings)
+    on.train()
+    off = causal_trainer(
+        EfficientTrainer, tiny_dir, tmp_path / "off", method, mixin={"record_steps": False}, **settings
+    )
+    off.train()
+    assert_same_run(on, off)
+    assert categories(tmp_path / "on")["activations"] > 0
+
+
+class Refuses(Trainer):
+    """A forward in the middle of which a gradient is taken by ``torch.func``, as some fused losses do."""
+
+    def compute_loss(self, model, inputs, *args, **kwargs):
+        labels = inputs.pop("labels")
+        loss = super().compute_loss(model, {**inputs, "labels": labels}, *args, **kwargs)
+        torch.func.grad(lambda x: (x * x).sum())(torch.ones(2))
+        return loss
+
+
+def test_a_forward_that_bears_no_watching_is_run_again(tiny_dir, tmp_path, caplog):
+    class Ours(EfficientTrainerMixin, Refuses):
+        pass
+
+    plain = causal_trainer(Refuses, tiny_dir, tmp_path / "plain")
+    plain.train()
+    with caplog.at_level(logging.WARNING, logger="hf_efficient"):
+        ours = causal_trainer(Ours, tiny_dir, tmp_path / "ours")
+        ours.train()
+    assert_same_run(ours, plain)
+    assert not caplog.records
+    assert gaps(tmp_path / "ours")["memory of activations and logits"] == (
+        "the forward does not bear that its saved tensors are watched (it uses torch.func)"
+    )
+    assert categories(tmp_path / "ours").keys() == {"weights", "adapter", "gradients", "optimizer_state"}
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "hf_efficient.callbacks.memory.model_tensors",
+        "hf_efficient.callbacks.activations._checkpointed",
+        "hf_efficient.measure.activations.model_tensors",
+    ],
+)
+def test_a_fault_is_one_warning(tiny_dir, tmp_path, caplog, monkeypatch, broken):
+    plain = causal_trainer(Trainer, tiny_dir, tmp_path / "plain")
+    plain.train()
+
+    def fail(*args):
+        raise ValueError("planted")
+
+    monkeypatch.setattr(broken, fail)
+    ours = causal_trainer(EfficientTrainer, tiny_dir, tmp_path / "ours")
+    with caplog.at_level(logging.WARNING, logger="hf_efficient"):
+        ours.train()
+    assert_same_run(ours, plain)
+    assert [record.getMessage() for record in caplog.records if record.name.startswith("hf_efficient")] == [
+        "Memory is no longer told by category, because of a fault; training goes on."
+    ]
+    assert len((tmp_path / "ours/efficiency/steps.jsonl").read_text().splitlines()) == 3
+
+
+def test_an_error_of_the_forward_stays_its_own(tiny_dir, tmp_path):
+    class Fails(Trainer):
+        def compute_loss(self, *args, **kwargs):
+            raise RuntimeError("out of luck")
+
+    class Ours(EfficientTrainerMixin, Fails):
+        pass
+
+    with pytest.raises(RuntimeError, match="out of luck"):
+        causal_trainer(Ours, tiny_dir, tmp_path).train()
+
+
+def test_the_callback_alone_counts_all_but_activations(tiny_dir, tmp_path):
+    causal_trainer(Trainer, tiny_dir, tmp_path, max_steps=2, callbacks=[AccountCallback()]).train()
+    assert categories(tmp_path) == {
+        "weights": 4 * (TABLES + NORMS + LINEARS * WIDTH * WIDTH) + ROTARY_BYTES,
+        "adapter": 4 * ADAPTER,
+        "gradients": 4 * ADAPTER,
+        "optimizer_state": 2 * 4 * ADAPTER + 4 * 2 * LINEARS,
+    }
+    assert gaps(tmp_path)["memory of activations and logits"] == "no event is given a batch"
+
+
+def test_under_torch_compile_the_forward_is_left_alone(tiny_dir, tmp_path):
+    class Perceptron(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 4)
+
+        def forward(self, inputs):
+            return {"loss": torch.tanh(self.layer(inputs)).square().sum()}
+
+    def run(kind, output):
+        torch.manual_seed(0)
+        torch._dynamo.reset()
+        trainer = kind(
+            model=Perceptron(),
+            args=arguments(output, torch_compile=True, torch_compile_backend="aot_eager"),
+            train_dataset=[{"inputs": torch.full((4,), float(i))} for i in range(8)],
+        )
+        trainer.train()
+        return trainer
+
+    assert_same_run(run(EfficientTrainer, tmp_path / "ours"), run(Trainer, tmp_path / "plain"))
+    assert gaps(tmp_path / "ours")["memory of activations and logits"].startswith("the model is compiled")
+    steps = [json.loads(line) for line in (tmp_path / "ours/efficiency/steps.jsonl").read_text().splitlines()]
+    first = steps[0]["phase_seconds"]
+    assert first["compilation"] > 10 * (first["forward"] + first["backward"])
+    assert all("compilation" not in step["phase_seconds"] for step in steps[1:])
+    account = account_of(tmp_path / "ours/efficiency")
+    assert account.time.phase_seconds["compilation"] == pytest.approx(first["compilation"])
