@@ -254,8 +254,9 @@ class Timeline:
         if self._ended is None:
             self._ended = ("error", "the process exited before its training ended")
         self._write_end(self._now())
-        self._name_gap(self._gap)  # the writing of the page itself
-        self._write_end(self._now(), page=False)
+        self._name_gap(self._gap)
+        if self._records.dirty:  # the time that the page took
+            self._write_end(self._now(), page=False)
 
     def _take_over(self) -> None:
         self._clock.cut()

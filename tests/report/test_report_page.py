@@ -157,7 +157,7 @@ def test_a_budget_that_ended_the_run(full_run):
 def test_estimates_are_marked(full_run):
     said = Page(run_page(full_run)).said
     assert "cost of the wall time $0.23 estimated" in said
-    assert "CPU 0.00485 kWh estimated 0.7 x 280 W (TDP)" in said
+    assert "CPU 0.00486 kWh estimated 0.7 x 280 W (TDP)" in said
     assert "GPU 0 0.0194 kWh nvml" in said
     account = full_run.account
     work = dataclasses.replace(account.work, peak_estimated=True)
