@@ -82,7 +82,7 @@ def add(output: Path, **line: object) -> None:
 
 def test_the_account_of_a_run_that_ended(run, output):
     add(output, kind="end", ended="done", error=None, at_seconds=5.0)
-    done = run("report", str(output))
+    done = run("report", str(output), "--no-html")
     assert (done.code, done.err) == (0, "")
     assert [line.rstrip() for line in done.out.splitlines()] == [
         "The run took 5.0 s",
@@ -107,7 +107,7 @@ def test_the_account_of_a_run_that_ended(run, output):
         "  energy: no meter was read",
         "  cost: the records state no price",
     ]
-    assert run("report", str(output / "efficiency")).out == done.out
+    assert run("report", str(output / "efficiency"), "--no-html").out == done.out
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_energy_and_money(run, output):
         sample(5.0, **{"GPU 0": 27000.0, "CPU": 9000.0}),
     ]
     (output / "efficiency/system.jsonl").write_text("".join(json.dumps(line) + "\n" for line in samples))
-    lines = [line.rstrip() for line in run("report", str(output)).out.splitlines()]
+    lines = [line.rstrip() for line in run("report", str(output), "--no-html").out.splitlines()]
     # 36,000 J = 0.01 kWh, times 500; 5 s at 720 an hour; 1,500 tokens
     start = lines.index(next(line for line in lines if line.startswith("energy")))
     assert lines[start:] == [
