@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+from hf_efficient.account.budget import budget_of
 from hf_efficient.account.energy import energy_account
+from hf_efficient.account.evaluations import evaluations_of
+from hf_efficient.account.few_evaluations import few_evaluations
 from hf_efficient.account.gaps import not_measured
 from hf_efficient.account.memory import memory_account
 from hf_efficient.account.money import money_account
@@ -100,8 +104,8 @@ def build_account(processes: Sequence[ProcessSpans], ranks: Sequence[RankSteps],
         sequences=sequences,
         work=work,
         energy=energy,
-        money=money,
-        evaluations=[],
+        money=replace(money, budget=budget_of(lived[-1])),
+        evaluations=few_evaluations(evaluations_of(lived)),
         ranks=[_rank(rank) for rank in ranks],
         not_measured=not_measured(lived, ranks, gaps),
     )

@@ -8,6 +8,7 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from hf_efficient.callbacks.memory import MemoryCount
+from hf_efficient.callbacks.schedule import note_schedule
 from hf_efficient.measure.recorder import StepRecorder
 
 __all__ = ["StepRecorderCallback"]
@@ -40,6 +41,8 @@ class StepRecorderCallback(TrainerCallback):
         """The loop starts, perhaps for a second time (``auto_find_batch_size``)."""
         self._recorder.abandon_step()
         self._model_stands()
+        if self._recorder.timeline is not None:
+            note_schedule(self._recorder.timeline, args, state, kwargs.get("train_dataloader"))
         if self._memory is not None:
             self._memory.begin(args, kwargs.get("model"))
 

@@ -17,9 +17,9 @@ from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records import PhaseName, RunAccount
 
 if TYPE_CHECKING:
-    from transformers import TrainingArguments
+    from transformers import Trainer, TrainingArguments
 
-__all__ = ["RecordedRun", "open_records", "phase", "recipe_rates", "recorded_run", "state"]
+__all__ = ["RecordedRun", "open_records", "phase", "recipe_rates", "recorded_run", "state", "state_run"]
 
 
 @dataclass
@@ -79,6 +79,13 @@ def open_records(recipe: Recipe, directory: Path, rank: int, rates: dict[str, di
     if recipe.efficiency.record_steps:
         process_timeline().open(directory, rank, "recipe")
         state_rates(process_timeline(), rates)
+
+
+def state_run(recipe: Recipe, trainer: Trainer) -> None:
+    """What follows the training and its Trainer does not know, for the forecast."""
+    if recipe.efficiency.record_steps:
+        at_end = recipe.evaluate.at_end and trainer.eval_dataset is not None
+        process_timeline().state("run", {"evaluate_at_end": at_end})
 
 
 def phase(recipe: Recipe, name: PhaseName) -> AbstractContextManager[None]:

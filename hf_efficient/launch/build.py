@@ -77,7 +77,7 @@ def _build_sft(recipe: Recipe, args: SFTConfig, listener: RunListener) -> Built:
         recipe.evaluate, tokenizer, data.eval_examples, listener, lambda: trainer[0].state.global_step
     )
     with phase(recipe, "trainer_setup"):
-        trainer.append(sft_trainer(recipe, model, tokenizer, args, data, answers))
+        trainer.append(sft_trainer(recipe, model, tokenizer, args, data, answers, listener))
     return Built(trainer[0], answers, _summary(data.stats))
 
 
@@ -98,7 +98,7 @@ def _build_dpo(recipe: Recipe, args: DPOConfig, listener: RunListener) -> Built:
         listener.stage("", line)
     model = _model(recipe, args, listener, data.largest_token_id)
     with phase(recipe, "trainer_setup"):
-        trainer = dpo_trainer(recipe, model, tokenizer, args, data)
+        trainer = dpo_trainer(recipe, model, tokenizer, args, data, listener)
     return Built(trainer, (), {"examples": len(data.train), "dropped": data.dropped})
 
 

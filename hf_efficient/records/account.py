@@ -335,12 +335,12 @@ class Evaluation:
 
     Attributes:
         step: optimizer steps done before it.
-        metrics: by name, without the prefix ``eval_``.
+        metrics: by name, without the prefix ``eval_``; None for a figure that is not finite.
         seconds: wall time.
     """
 
     step: int
-    metrics: dict[str, float]
+    metrics: dict[str, float | None]
     seconds: float | None = None
 
 
