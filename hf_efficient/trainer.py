@@ -32,6 +32,7 @@ from hf_efficient.measure.process_timeline import process_timeline
 from hf_efficient.measure.rates import rate_facts, state_rates
 from hf_efficient.measure.recorder import StepRecorder
 from hf_efficient.measure.run_log import RunLog
+from hf_efficient.models.work import work_of
 from hf_efficient.records import PhaseName
 
 __all__ = ["EfficientTrainer", "EfficientTrainerMixin", "Evaluator"]
@@ -112,7 +113,7 @@ class EfficientTrainerMixin(_Base):
             if self._recorder.timeline is not None:
                 memory = MemoryCount(self._recorder.timeline, lambda: getattr(self, "ref_model", None))
                 self._activations = ActivationProbe(memory)
-            self.callback_handler.callbacks.insert(0, StepRecorderCallback(self._recorder, memory))
+            self.callback_handler.callbacks.insert(0, StepRecorderCallback(self._recorder, memory, self._look_at_work))
             if self._budget is not None:
                 self.add_callback(self._budget)
             if record_steps:
@@ -272,6 +273,13 @@ class EfficientTrainerMixin(_Base):
         if self._recorder.timeline is not None:
             self._recorder.timeline.enter("shutdown")
         return super()._finalize_training(*args, **kwargs)
+
+    def _look_at_work(self) -> None:
+        timeline = self._recorder.timeline
+        if timeline is not None and self._recorder.recording:
+            work = work_of(self)
+            self._recorder.count_work(work.formula)
+            timeline.state("work", work.facts())
 
     @property
     def budget_reached(self) -> str | None:

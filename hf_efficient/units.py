@@ -7,6 +7,7 @@ import math
 __all__ = [
     "clock",
     "count",
+    "flops",
     "grams",
     "kilowatt_hours",
     "seconds",
@@ -25,6 +26,14 @@ def count(number: int) -> str:
     if number < 1_000_000_000:
         return f"{number / 1e6:.2f} million"
     return f"{number / 1e9:.2f} billion"
+
+
+def flops(number: float) -> str:
+    """Floating-point operations or a rate of them, to three digits, less the end of the unit: ``12.3 T``, ``870 M``."""
+    for scale, prefix in ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= 0.9995 * scale:
+            return f"{_three_digits(number / scale)} {prefix}"
+    return f"{number:.0f} "
 
 
 def grams(value: float) -> str:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.units import clock, count, grams, kilowatt_hours, seconds, share, short_count, usd
+from hf_efficient.units import clock, count, flops, grams, kilowatt_hours, seconds, share, short_count, usd
 
 
 @pytest.mark.parametrize(
@@ -37,6 +37,22 @@ def test_seconds(value, text):
 def test_share():
     assert share(0.0350123) == "3.5%"
     assert share(0.000712) == "0.0712%"
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (950, "950 FLOPs"),
+        (999.6, "1 kFLOPs"),
+        (1_234_567, "1.23 MFLOPs"),
+        (472e9, "472 GFLOPs"),
+        (12.34e12, "12.3 TFLOPs"),
+        (999.4e12, "999 TFLOPs"),
+        (2e18, "2 EFLOPs"),
+    ],
+)
+def test_flops(number, text):
+    assert flops(number) + "FLOPs" == text
 
 
 @pytest.mark.parametrize(

@@ -40,17 +40,18 @@ def series_of(directory: Path) -> RunSeries:
     return account_and_series_of(directory)[1]
 
 
-def account_and_series_of(directory: Path) -> tuple[RunAccount, RunSeries]:
+def account_and_series_of(directory: Path, ranks: Sequence[RankSteps] | None = None) -> tuple[RunAccount, RunSeries]:
     """Both from one pass over the records.
 
     Args:
         directory: the ``efficiency`` folder of a run.
+        ranks: the sums of its steps, where they are known already.
 
     Raises:
         OutputError: there are no records, or they cannot be read.
     """
     processes = read_processes(records_path(directory, "spans", 0))
-    ranks = sum_run(directory)
+    ranks = sum_run(directory) if ranks is None else ranks
     account = build_account(processes, ranks, directory)
     return account, build_series(account, processes, ranks, _read_system(directory))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
@@ -31,6 +31,10 @@ __all__ = [
 ]
 
 logger = logging.getLogger(__name__)
+
+
+NotFinite = Literal["nan", "inf", "-inf"]
+"""How a record holds a figure that is not finite."""
 
 
 class TokensPart(msgspec.Struct, gc=False):
@@ -55,7 +59,7 @@ class WorkPart(msgspec.Struct, gc=False):
     """See ``StepWork``."""
 
     model_flops: int
-    hardware_flops: int
+    hardware_flops: int | None
 
 
 class MemoryPart(msgspec.Struct, gc=False):
@@ -86,9 +90,9 @@ class StepLine(SumLine, gc=False, kw_only=True):
 
     memory: MemoryPart | None = None
     device_seconds: dict[str, float] | None = None
-    loss: float | str | None = None
-    learning_rate: float | str | None = None
-    grad_norm: float | str | None = None
+    loss: float | NotFinite | None = None
+    learning_rate: float | NotFinite | None = None
+    grad_norm: float | NotFinite | None = None
 
 
 _L = TypeVar("_L", bound=msgspec.Struct)

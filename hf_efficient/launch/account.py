@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from hf_efficient.records import PhaseName, RunAccount
 if TYPE_CHECKING:
     from transformers import Trainer, TrainingArguments
 
-__all__ = ["RecordedRun", "open_records", "phase", "recipe_rates", "recorded_run", "state_run"]
+__all__ = ["RecordedRun", "open_records", "phase", "recipe_rates", "recorded_run", "state", "state_run"]
 
 
 @dataclass
@@ -91,6 +91,12 @@ def state_run(recipe: Recipe, trainer: Trainer) -> None:
 def phase(recipe: Recipe, name: PhaseName) -> AbstractContextManager[None]:
     """The time inside is called so."""
     return process_timeline().phase(name) if recipe.efficiency.record_steps else nullcontext()
+
+
+def state(recipe: Recipe, topic: str, facts: Mapping[str, Any]) -> None:
+    """Facts that the account needs beside the times."""
+    if recipe.efficiency.record_steps:
+        process_timeline().state(topic, facts)
 
 
 def _read(directory: Path) -> RunAccount | None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec
 
 from hf_efficient.account.reading import last_record, records_path
+from hf_efficient.estimate.step_work import WorkFormula
 from hf_efficient.measure.compilation import CompilationWatch
 from hf_efficient.measure.device import DeviceWatch
 from hf_efficient.measure.device_clock import DeviceTimes
@@ -88,7 +89,8 @@ class StepRecorder:
         self._now = now or (time.perf_counter_ns if timeline is None else timeline.now)
         self._stream: JsonlStream | None = None
         self._rank = self._segment = self._opened_ns = 0
-        self._update = _Update(0, TokenTally())
+        self._formula: WorkFormula | None = None
+        self._update = self._nothing()
         self._tokens: dict[str, int] = {}
         self._device: DeviceWatch | None = None
         self._compilation = CompilationWatch(self._compiling, self._in_backward)
@@ -114,11 +116,18 @@ class StepRecorder:
         self._segment = 0 if previous is None else int(previous.get("segment", -1)) + 1
         self._rank = rank
         self._stream = JsonlStream(path, latch=None if self.timeline is None else self.timeline.latch)
-        self._update = _Update(0, TokenTally())
+        self._update = self._nothing()
         self._opened_ns = self._now()
         if self.timeline is not None:
             self.timeline.train_begins(self._segment, self._opened_ns)
             self._live = self.timeline.live = LiveRun(self.timeline, RunningFigures(self.timeline.earlier))
+
+    @_never_raises
+    def count_work(self, formula: WorkFormula | None) -> None:
+        """The FLOPs of the steps from here on; None: they are not known."""
+        self._formula = formula
+        if not self._update.micro_batches:
+            self._update = self._nothing()
 
     @_never_raises
     def start_loop(self) -> None:
@@ -135,7 +144,7 @@ class StepRecorder:
     def abandon_step(self) -> None:
         """The loop starts over (it was out of memory): forget what the unfinished step had fetched."""
         if self._update.step is None:
-            self._update = _Update(0, TokenTally())
+            self._update = self._nothing()
             if self._device is not None:
                 self._device.cut()
 
@@ -221,7 +230,7 @@ class StepRecorder:
         if seen.open_phase is not None:
             phases[seen.open_phase] = phases.get(seen.open_phase, 0) + now - seen.mark_ns
         record = self._record(Span(seen.start_ns, now - seen.start_ns, phases))
-        return replace(record, tokens=self._update.tally.counts())
+        return self._counted(record, self._update.tally)
 
     @_never_raises
     def write_ready(self) -> None:
@@ -271,7 +280,7 @@ class StepRecorder:
         assert self.clock is not None
         times, memory = (None, None) if self._device is None else self._device.cut()
         self._unwritten.append((self._record(self.clock.cut(), memory), self._update.tally, times))
-        self._update = _Update(0, TokenTally())
+        self._update = self._nothing()
 
     def _record(self, span: Span, memory: StepMemory | None = None) -> StepRecord:
         assert self._update.step is not None
@@ -300,11 +309,19 @@ class StepRecorder:
             if not (wait or tally.ready()) or (patient and times is not None and not times.ready()):
                 return
             self._unwritten.popleft()
-            seconds = None if times is None else times.read()
-            self._hand_on(replace(record, tokens=tally.counts(), device_seconds=seconds))
+            told = self._counted(record, tally)
+            self._hand_on(told if times is None else replace(told, device_seconds=times.read()))
+
+    def _counted(self, record: StepRecord, tally: TokenTally) -> StepRecord:
+        work = None if self._formula is None else tally.work(self._formula)
+        return replace(record, tokens=tally.counts(), sequences=tally.sequences(), work=work)
 
     def _hand_on(self, record: StepRecord) -> None:
         if self._stream is not None:
             self._stream.write(record.to_json())
         if self._live is not None:
             self._live.figures.add(record)
+
+    def _nothing(self) -> _Update:
+        """A step of which nothing is known yet."""
+        return _Update(0, TokenTally(scored=self._formula is not None and self._formula.needs_scored))

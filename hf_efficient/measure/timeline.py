@@ -25,6 +25,7 @@ from hf_efficient.measure.memory import device_peaks, peak_rss_bytes
 from hf_efficient.measure.meters.cuda import current_device
 from hf_efficient.measure.phases import PhaseClock, PhaseContext, Span
 from hf_efficient.measure.process_start import ProcessStart, process_start
+from hf_efficient.measure.run_page import RunPage
 from hf_efficient.measure.span_records import SpanRecords, Way
 from hf_efficient.measure.stream import FaultLatch
 from hf_efficient.measure.system import SystemStream
@@ -86,6 +87,7 @@ class Timeline:
         self.live: LiveRun | None = None
         self.recorded_training: object | None = None
         self.system: SystemStream | None = None
+        self._page = RunPage()
         self._clock = PhaseClock(now, started.perf_ns)
         self._in_loop = False
         self._loop_clock: PhaseClock | None = None
@@ -277,6 +279,9 @@ class Timeline:
         if self._ended is None:
             self._ended = ("error", "the process exited before its training ended")
         self._write_end(self._now())
+        self._name_gap(self._gap)
+        if self._records.dirty:  # the time that the page took
+            self._write_end(self._now(), page=False)
 
     def _take_over(self) -> None:
         self._clock.cut()
@@ -319,7 +324,7 @@ class Timeline:
         if self._clock.is_open:
             self._cut()
 
-    def _write_end(self, at_ns: int) -> None:
+    def _write_end(self, at_ns: int, *, page: bool = True) -> None:
         if not self._records.is_open or self._ended is None or self.directory is None or not self.directory.is_dir():
             return
         how, error = self._ended
@@ -332,6 +337,9 @@ class Timeline:
                 self._steps = write_account(self.directory, self._steps)
             except (OSError, OutputError) as fault:
                 self.latch.tell(self.directory / RUN_JSON, fault)
+            else:
+                if page:
+                    self._page.write(self.directory, self._steps)
 
     def _wake(self) -> None:
         self._records.wake()

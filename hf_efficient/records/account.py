@@ -186,7 +186,7 @@ class WorkAccount:
         peak_flops_per_second: of one accelerator, dense, in the dtype of the matrix products.
         peak_source: where that figure comes from.
         peak_estimated: whether it was measured here rather than stated by the vendor.
-        accelerators: one per rank.
+        accelerators: of all ranks; one for each, unless a rank's model is spread over several.
         dtype: of the matrix products.
         reason: why a figure is unknown.
     """

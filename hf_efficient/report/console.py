@@ -11,6 +11,7 @@ from rich.text import Text
 from hf_efficient.records import RunAccount
 from hf_efficient.report.memory_rows import device_rows, memory_rows
 from hf_efficient.report.time_table import phase_label, time_table
+from hf_efficient.report.work_rows import work_rows
 from hf_efficient.units import count, grams, kilowatt_hours, seconds, share, short_seconds, usd
 
 __all__ = ["account_renderables"]
@@ -42,8 +43,9 @@ def _facts(account: RunAccount) -> Table:
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True, style="bold")
     grid.add_column()
-    rows = [("steps", _steps(account)), ("tokens", _tokens(account)), *memory_rows(account.memory)]
-    rows += [*device_rows(account), ("energy", _energy(account)), ("money", _money(account))]
+    rows = [("steps", _steps(account)), ("tokens", _tokens(account)), *work_rows(account)]
+    rows += [*memory_rows(account.memory), *device_rows(account)]
+    rows += [("energy", _energy(account)), ("money", _money(account))]
     for name, text in rows:
         grid.add_row(name, Text(text))
     return grid

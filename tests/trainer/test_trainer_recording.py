@@ -41,9 +41,11 @@ def test_one_record_per_optimizer_step(tiny_dir, tmp_path):
     assert [r.loss for r in found] == losses(trainer)
     assert [r.epoch for r in found] == [2 / 12, 4 / 12, 6 / 12, 8 / 12]
     assert sorted(path.name for path in (tmp_path / "efficiency").iterdir()) == [
+        "report.html",
         "run.json",
         "spans.jsonl",
         "steps.jsonl",
+        "system.jsonl",
     ]
 
 
@@ -213,10 +215,12 @@ def test_lines_are_strict_json(tiny_dir, tmp_path):
             "rank",
             "schema_version",
             "segment",
+            "sequences",
             "started_at_seconds",
             "step",
             "tokens",
             "unattributed_seconds",
             "wall_seconds",
+            "work",
         ]
     )
