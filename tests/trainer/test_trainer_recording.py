@@ -44,6 +44,7 @@ def test_one_record_per_optimizer_step(tiny_dir, tmp_path):
         "run.json",
         "spans.jsonl",
         "steps.jsonl",
+        "system.jsonl",
     ]
 
 
