@@ -76,6 +76,9 @@ def test_a_phone_scrolls_one_way(browser, pages, name):
         assert browser.wait(f"{plots}.every((svg) => svg.getBoundingClientRect().right <= {width})")
         assert browser.js("return [document.documentElement.scrollWidth, innerWidth]") == [width, width]
     assert browser.js("return parseFloat(getComputedStyle(document.body).fontSize)") >= 15
+    columns = "(query) => getComputedStyle(document.querySelector(query)).gridTemplateColumns.split(' ').length"
+    if name == "full":
+        assert browser.js(f"return ['.tiles', '.pair'].map({columns})") == [2, 1]
 
 
 @pytest.mark.parametrize("name", ["full", "crashed", "compare"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -80,7 +81,7 @@ def run_page(run: RunData, written: datetime | None = None) -> str:
         span=span_data(run.series.steps) if run.series is not None else None,
         title=f"{run.name} · hf_efficient",
         kind="run report",
-        command=f"hf-efficient report {run.directory}",
+        command=f"hf-efficient report {shlex.quote(run.directory)}",
         written=written,
         run=run,
         ended=_ended(run),
