@@ -34,6 +34,9 @@ class RunFollower:
     """Gives at every look what ``account_of`` and ``series_of`` would.
 
     A run that is started anew in the same folder is followed from its own start.
+
+    Attributes:
+        processes: of rank 0, as the last look saw them.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -42,6 +45,7 @@ class RunFollower:
         Args:
             directory: the ``efficiency`` folder of a run; it need not be there yet.
         """
+        self.processes: list[ProcessSpans] = []
         self._directory = directory
         self._spans: dict[Path, SpanTail] = {}
         self._steps: dict[Path, StepsReader] = {}
@@ -69,7 +73,8 @@ class RunFollower:
 
     def _processes(self) -> list[ProcessSpans]:
         spans = _look(self._spans, records_path(self._directory, "spans", 0), SpanTail)
-        return [] if spans is None else spans.processes
+        self.processes = [] if spans is None else spans.processes
+        return self.processes
 
     def _ranks(self) -> list[RankSteps]:
         files = rank_files(self._directory, "steps")

@@ -59,7 +59,7 @@ class WorkPart(msgspec.Struct, gc=False):
     """See ``StepWork``."""
 
     model_flops: int
-    hardware_flops: int
+    hardware_flops: int | None
 
 
 class MemoryPart(msgspec.Struct, gc=False):

@@ -24,6 +24,7 @@ def report(
     ] = None,
     no_html: Annotated[bool, typer.Option("--no-html", help="Print only.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the account as JSON, as run.json holds it.")] = False,
+    live: Annotated[bool, typer.Option("--watch", help="Look on while the run goes on; Ctrl-C ends it.")] = False,
 ) -> None:
     """Show where a run's time, tokens, memory, energy and money went; while it runs, when it is over, after a crash.
 
@@ -31,6 +32,13 @@ def report(
 
     Example: hf-efficient report outputs/quickstart-qlora
     """
+    if live:
+        if as_json or html is not None or len(run_dirs) > 1:
+            raise typer.BadParameter("--watch shows one run in the terminal: without --json, --html or a second run.")
+        from hf_efficient.cli.watch import watch
+
+        watch(run_dirs[0])
+        return
     from hf_efficient.cli.report_pages import print_account, print_comparison, print_json
     from hf_efficient.errors import OutputError
 

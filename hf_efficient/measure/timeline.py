@@ -14,12 +14,13 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 from hf_efficient.account.files import RUN_JSON, write_account
 from hf_efficient.account.reading import records_path
 from hf_efficient.account.steps import RankSteps
 from hf_efficient.errors import OutputError
+from hf_efficient.measure.earlier import Earlier, read_earlier
 from hf_efficient.measure.memory import device_peaks, peak_rss_bytes
 from hf_efficient.measure.meters.cuda import current_device
 from hf_efficient.measure.phases import PhaseClock, PhaseContext, Span
@@ -29,6 +30,9 @@ from hf_efficient.measure.span_records import SpanRecords, Way
 from hf_efficient.measure.stream import FaultLatch
 from hf_efficient.measure.system import SystemStream
 from hf_efficient.records import PhaseName
+
+if TYPE_CHECKING:
+    from hf_efficient.measure.live import LiveRun
 
 __all__ = ["Timeline"]
 
@@ -62,6 +66,10 @@ class Timeline:
         way: how that run is recorded.
         latch: told once what cannot be written of this run.
         until_exit: the process ends with the run, which then holds it until its exit.
+        now: the clock, in nanoseconds.
+        earlier: what the run had spent before this process; rank 0 alone reads it.
+        live: the figures of the ``train()`` call that goes on; None outside one.
+        recorded_training: stands for the training that a callback records, for a second callback of the same one.
         system: samples memory and energy beside the run; None while there is none.
     """
 
@@ -74,9 +82,12 @@ class Timeline:
         self.way: Way | None = None
         self.latch = FaultLatch()
         self.until_exit = False
+        self.now = self._now = now
+        self.earlier = Earlier()
+        self.live: LiveRun | None = None
+        self.recorded_training: object | None = None
         self.system: SystemStream | None = None
         self._page = RunPage()
-        self._now = now
         self._clock = PhaseClock(now, started.perf_ns)
         self._in_loop = False
         self._loop_clock: PhaseClock | None = None
@@ -91,6 +102,19 @@ class Timeline:
     def recording(self) -> bool:
         """Whether a run holds the process that has not ended."""
         return self.directory is not None and self._ended is None
+
+    @property
+    def facts(self) -> Mapping[str, Mapping[str, Any]]:
+        """What was stated of this run in this process, by topic."""
+        return self._records.facts
+
+    def now_seconds(self) -> float:
+        """A reading of the clock, to measure a duration by."""
+        return self._now() / 1e9
+
+    def lived_seconds(self) -> float:
+        """How long the run has held this process: its wall time so far, as the account counts it."""
+        return self._records.lived_seconds(self._now())
 
     @_never_raises
     def begin(self, first_phase: PhaseName) -> None:
@@ -132,6 +156,7 @@ class Timeline:
         self._gap = None
         self.directory, self.way, self.latch = directory, way, FaultLatch()
         self._ended, self._rank, self._steps = None, rank, None
+        self.earlier = read_earlier(directory) if rank == 0 else Earlier()
         self._records.open(directory, rank, way, self._alive, self.latch)
         self.system = SystemStream(
             records_path(directory, "system", rank),
@@ -189,7 +214,7 @@ class Timeline:
     @_never_raises
     def state(self, topic: str, facts: Mapping[str, Any]) -> None:
         """Facts of this process that the account needs beside the times; a key stated again replaces the one before."""
-        self._records.write({"kind": "facts", "facts": {topic: dict(facts)}})
+        self._records.state(topic, facts)
 
     @_never_raises
     def note(self, kind: str, **what: Any) -> None:
@@ -238,7 +263,7 @@ class Timeline:
             self._ended = self._ended or ("done", None)
             self._write_end(at_ns)
         self._records.forget()
-        self.directory = self.way = self.system = self._steps = None
+        self.directory = self.way = self.live = self.system = self._steps = None
         self._in_loop, self._loop_clock = False, None
         self._gap = "before_trainer"
 
