@@ -37,7 +37,7 @@ from hf_efficient.version import __version__
 __all__ = ["render", "run_page"]
 
 _UNIT = re.compile(
-    r"(?<=\d)\s?(%|(?:[KMGT]i)?B|ms|µs|s|min|h|k?Wh|J|W|k?g(?:/kWh)?|[kMGTPE]?FLOP(?:/s)?|tokens/s)(?![\w/])"
+    r"(?<=\d)\s?(%|(?:[KMGT]i)?B|ms|µs|s|min|h|k?Wh|J|W|k?g(?:/kWh)?|[kMGTPE]?FLOPs?(?:/s)?|tokens/s)(?![\w/])"
 )
 _WAYS = {
     "recipe": "a recipe's run",
