@@ -10,7 +10,8 @@ from rich.text import Text
 
 from hf_efficient.records import RunAccount
 from hf_efficient.report.memory_rows import device_rows, memory_rows
-from hf_efficient.report.time_table import phase_label, time_table
+from hf_efficient.report.phases import phase_label
+from hf_efficient.report.time_table import time_table
 from hf_efficient.report.work_rows import work_rows
 from hf_efficient.units import count, grams, kilowatt_hours, seconds, share, short_seconds, usd
 

@@ -12,7 +12,8 @@ from rich.text import Text
 
 from hf_efficient.account.view import RunView
 from hf_efficient.records import RunAccount
-from hf_efficient.report.time_table import phase_label, time_table
+from hf_efficient.report.phases import phase_label
+from hf_efficient.report.time_table import time_table
 from hf_efficient.units import clock, seconds, share, short_count, short_seconds, size, usd
 
 __all__ = ["live_screen", "sparkline"]

@@ -1,21 +1,11 @@
-"""Figures of the account in words, where ``units`` has none yet."""
+"""Rates, and columns of figures that stand under each other, in words."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 
-__all__ = ["energies", "flops", "prices", "tokens_per_second"]
-
-
-def flops(value: float) -> str:
-    """A count of operations, or a rate of them without its ``/s``: ``1.23 TFLOP``."""
-    scaled, unit = float(value), ""
-    for larger in ("k", "M", "G", "T", "P", "E"):
-        if scaled < 999.5:
-            break
-        scaled, unit = scaled / 1000, larger
-    return f"{_three(scaled)} {unit}FLOP"
+__all__ = ["energies", "prices", "tokens_per_second"]
 
 
 def tokens_per_second(value: float) -> str:

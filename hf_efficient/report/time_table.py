@@ -6,27 +6,11 @@ from rich.table import Table
 from rich.text import Text
 
 from hf_efficient.records import TimeAccount
+from hf_efficient.report.phases import phase_label
 
-__all__ = ["phase_label", "time_table"]
+__all__ = ["time_table"]
 
 _BAR = 24
-_LABELS = {
-    "imports": "start of Python, imports",
-    "before_trainer": "before the trainer",
-    "model_load": "model load",
-    "data_preparation": "data preparation",
-    "trainer_setup": "trainer set-up",
-    "data_wait": "data wait",
-    "host_to_device": "host to device",
-    "forward_backward": "forward and backward",
-    "between_steps": "data wait and logging",
-    "outside_trainer": "outside the trainer",
-}
-
-
-def phase_label(name: str) -> str:
-    """A phase in words."""
-    return _LABELS.get(name, name)
 
 
 def time_table(time: TimeAccount, most: int | None = None) -> Table:

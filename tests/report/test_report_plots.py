@@ -190,8 +190,11 @@ def test_lengths_in_ascending_order():
     held = SequenceAccount(
         mean_tokens=20.0, shortest_tokens=3, longest_tokens=1000, length_buckets={"1024": 1, "64": 7, "128": 2}
     )
-    (trace,) = sequence_lengths(held).traces
-    assert (trace["x"], trace["y"]) == (["≤ 64", "≤ 128", "≤ 1,024"], [7, 2, 1])
+    figure = sequence_lengths(held)
+    (trace,) = figure.traces
+    assert figure.layout["xaxis"]["ticktext"] == ["64", "128", "256", "512", "1,024"]
+    assert (trace["x"], trace["y"]) == ([5.875, 6.875, 9.875], [7, 2, 1])  # from 2 ** 5.75 to 64, and so on
+    assert trace["customdata"] == ["≤ 64", "≤ 128", "≤ 1,024"]
     assert isinstance(sequence_lengths(SequenceAccount()), Missing)
 
 

@@ -14,6 +14,7 @@ __all__ = ["training_curve"]
 
 _HEIGHTS = {1: ((0.0, 1.0),), 2: ((0.36, 1.0), (0.0, 0.26)), 3: ((0.5, 1.0), (0.26, 0.42), (0.0, 0.18))}
 _MARKED = 60
+_DENSE = 400
 
 
 def training_curve(steps: StepSeries, evaluations: Sequence[Evaluation]) -> Figure | Missing:
@@ -72,7 +73,7 @@ def _line(values: Sequence[float | None], label: str, color: str, where: StepAxi
         "name": label,
         "x": rounded(at - 0.5 for at, _ in known),
         "y": rounded(value for _, value in known),
-        "line": {"color": color, "width": 2},
+        "line": {"color": color, "width": 2 if len(known) <= _DENSE else 1.2},
         "marker": {"color": color, "size": 5},
         "hovertemplate": "%{y:.4~g}",
     }
