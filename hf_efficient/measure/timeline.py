@@ -18,7 +18,7 @@ from typing import Any, Concatenate, ParamSpec
 
 from hf_efficient.account.files import RUN_JSON, write_account
 from hf_efficient.account.reading import records_path
-from hf_efficient.account.steps import RankSteps
+from hf_efficient.account.run_records import RunReader
 from hf_efficient.errors import OutputError
 from hf_efficient.measure.memory import device_peaks, peak_rss_bytes
 from hf_efficient.measure.meters.cuda import current_device
@@ -83,7 +83,7 @@ class Timeline:
         self._ended: tuple[str, str | None] | None = None
         self._device_peaks: dict[str, int] = {}
         self._rank = 0
-        self._steps: list[RankSteps] | None = None
+        self._reader: RunReader | None = None
 
     @property
     def recording(self) -> bool:
@@ -118,7 +118,7 @@ class Timeline:
         if self.directory == directory:
             if self._gap is not None:
                 self._name_gap(self._gap)
-            self._ended = self._steps = self._gap = None
+            self._ended = self._gap = None
             self._wake()
             return
         if self.directory is not None:
@@ -129,7 +129,7 @@ class Timeline:
             self._name_gap(self._gap)
         self._gap = None
         self.directory, self.way, self.latch = directory, way, FaultLatch()
-        self._ended, self._rank, self._steps = None, rank, None
+        self._ended, self._rank, self._reader = None, rank, None
         self._records.open(directory, rank, way, self._alive, self.latch)
         self.system = SystemStream(
             records_path(directory, "system", rank),
@@ -236,7 +236,7 @@ class Timeline:
             self._ended = self._ended or ("done", None)
             self._write_end(at_ns)
         self._records.forget()
-        self.directory = self.way = self.system = self._steps = None
+        self.directory = self.way = self.system = self._reader = None
         self._in_loop, self._loop_clock = False, None
         self._gap = "before_trainer"
 
@@ -304,7 +304,7 @@ class Timeline:
         self._records.dirty = False
         if self._rank == 0 and not self.latch.told:
             try:
-                self._steps = write_account(self.directory, self._steps)
+                self._reader = write_account(self.directory, self._reader)
             except (OSError, OutputError) as fault:
                 self.latch.tell(self.directory / RUN_JSON, fault)
 
