@@ -5,17 +5,23 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+from hf_efficient.account.budget import budget_of
 from hf_efficient.account.energy import energy_account
+from hf_efficient.account.evaluations import evaluations_of
+from hf_efficient.account.few_evaluations import few_evaluations
 from hf_efficient.account.gaps import not_measured
 from hf_efficient.account.memory import memory_account
 from hf_efficient.account.money import money_account
 from hf_efficient.account.processes import ProcessSpans
-from hf_efficient.account.run_records import RunRecords, read_run
+from hf_efficient.account.run_records import RunRecords, read_records
+from hf_efficient.account.sequences import sequence_account, sequence_gaps
 from hf_efficient.account.step_sums import TOKEN_KINDS
 from hf_efficient.account.steps import RankSteps, SegmentSteps
+from hf_efficient.account.work import work_account, work_gaps
 from hf_efficient.errors import OutputError
 from hf_efficient.estimate.percentiles import WARM_UP_RULE, percentile, warm_up_count
 from hf_efficient.records import (
@@ -24,11 +30,9 @@ from hf_efficient.records import (
     ProcessAccount,
     RankAccount,
     RunAccount,
-    SequenceAccount,
     StepTimes,
     TimeAccount,
     TokenAccount,
-    WorkAccount,
 )
 from hf_efficient.version import __version__
 
@@ -47,7 +51,7 @@ def account_of(directory: Path) -> RunAccount:
     Raises:
         OutputError: there are no records, or they cannot be read.
     """
-    return build_account(read_run(directory))
+    return build_account(read_records(directory))
 
 
 def build_account(records: RunRecords) -> RunAccount:
@@ -64,9 +68,13 @@ def build_account(records: RunRecords) -> RunAccount:
         )
     accounts = [_process(process, segments_of(process, first, lived)) for process in lived]
     last = accounts[-1]
-    tokens = _tokens(ranks)
+    slowest = max((_rank(rank).training_seconds for rank in ranks), default=0.0)
+    tokens = _tokens(ranks, slowest)
+    sequences = sequence_account(lived, ranks, tokens.non_padding, slowest)
+    work = work_account(lived, ranks, slowest)
     energy, energy_gaps = energy_account(records.system, lived, accounts, first)
     money, money_gaps = money_account(lived, accounts, tokens.non_padding)
+    gaps = [*sequence_gaps(sequences, tokens.non_padding is not None), *work_gaps(work), *energy_gaps, *money_gaps]
     return RunAccount(
         schema_version=ACCOUNT_SCHEMA_VERSION,
         hf_efficient_version=__version__,
@@ -77,13 +85,13 @@ def build_account(records: RunRecords) -> RunAccount:
         steps=_step_times(first),
         tokens=tokens,
         memory=memory_account(lived, ranks),
-        sequences=SequenceAccount(),
-        work=WorkAccount(),
+        sequences=sequences,
+        work=work,
         energy=energy,
-        money=money,
-        evaluations=[],
+        money=replace(money, budget=budget_of(lived[-1])),
+        evaluations=few_evaluations(evaluations_of(lived)),
         ranks=[_rank(rank) for rank in ranks],
-        not_measured=[*not_measured(lived, ranks), *energy_gaps, *money_gaps],
+        not_measured=not_measured(lived, ranks, gaps),
     )
 
 
@@ -211,10 +219,9 @@ def _rounded(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 9)
 
 
-def _tokens(ranks: Sequence[RankSteps]) -> TokenAccount:
+def _tokens(ranks: Sequence[RankSteps], seconds: float) -> TokenAccount:
     segments = [segment for rank in ranks for segment in rank.segments]
     sums = {kind: _total([segment.tokens[kind] for segment in segments]) for kind in TOKEN_KINDS}
-    seconds = max((_rank(rank).training_seconds for rank in ranks), default=0.0)
     processed, real = sums["processed"], sums["non_padding"]
     return TokenAccount(
         processed=processed,

@@ -15,7 +15,7 @@ from hf_efficient.account.system import RankSystem, SystemReader
 from hf_efficient.account.tail import Replaced
 from hf_efficient.errors import OutputError
 
-__all__ = ["RunReader", "RunRecords", "read_run"]
+__all__ = ["RunReader", "RunRecords", "read_records", "read_system"]
 
 _READERS: dict[str, type[StepsReader] | type[SystemReader]] = {"steps": StepsReader, "system": SystemReader}
 
@@ -101,7 +101,7 @@ class RunReader:
         return []
 
 
-def read_run(directory: Path) -> RunRecords:
+def read_records(directory: Path) -> RunRecords:
     """The records of a run as they are now.
 
     Args:
@@ -111,3 +111,21 @@ def read_run(directory: Path) -> RunRecords:
         OutputError: a file cannot be read, holds something else, or was written by a newer version.
     """
     return RunReader(directory).look()
+
+
+def read_system(directory: Path) -> list[RankSystem]:
+    """What the ranks of a run have sampled so far.
+
+    Args:
+        directory: the ``efficiency`` folder of the run.
+
+    Raises:
+        OutputError: a file cannot be read, or was written by a newer version.
+    """
+    found = []
+    for looked in look_at_all([SystemReader(path, rank) for rank, path in rank_files(directory, "system").items()]):
+        if isinstance(looked, OutputError):
+            raise looked
+        if isinstance(looked, SystemReader):
+            found.append(looked.sums)
+    return found

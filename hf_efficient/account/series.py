@@ -8,7 +8,7 @@ from pathlib import Path
 from hf_efficient.account.build import build_account, segments_of
 from hf_efficient.account.histogram import histogram
 from hf_efficient.account.processes import ProcessSpans
-from hf_efficient.account.run_records import RunRecords, read_run
+from hf_efficient.account.run_records import RunRecords, read_records
 from hf_efficient.account.step_buckets import StepBucket, step_series
 from hf_efficient.account.steps import RankSteps
 from hf_efficient.account.system_buckets import system_series
@@ -49,7 +49,7 @@ def account_and_series_of(directory: Path) -> tuple[RunAccount, RunSeries]:
     Raises:
         OutputError: there are no records, or they cannot be read.
     """
-    records = read_run(directory)
+    records = read_records(directory)
     account = build_account(records)
     return account, build_series(account, records)
 

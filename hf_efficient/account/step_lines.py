@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from hf_efficient.account.line_reader import Line, LineReader
 
 __all__ = ["StepLine", "SumLine", "step_reader", "step_seconds"]
+
+
+NotFinite = Literal["nan", "inf", "-inf"]
+"""How a record holds a figure that is not finite."""
 
 
 class TokensPart(msgspec.Struct, gc=False):
@@ -35,7 +39,7 @@ class WorkPart(msgspec.Struct, gc=False):
     """See ``StepWork``."""
 
     model_flops: int
-    hardware_flops: int
+    hardware_flops: int | None
 
 
 class MemoryPart(msgspec.Struct, gc=False):
@@ -65,9 +69,9 @@ class StepLine(SumLine, gc=False, kw_only=True):
 
     memory: MemoryPart | None = None
     device_seconds: dict[str, float] | None = None
-    loss: float | str | None = None
-    learning_rate: float | str | None = None
-    grad_norm: float | str | None = None
+    loss: float | NotFinite | None = None
+    learning_rate: float | NotFinite | None = None
+    grad_norm: float | NotFinite | None = None
 
 
 def _finite(line: SumLine) -> None:

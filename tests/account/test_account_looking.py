@@ -11,7 +11,7 @@ from test_account_build import lines, step
 from test_account_series import full_step, reading
 
 from hf_efficient.account import looking
-from hf_efficient.account.run_records import RunReader, read_run
+from hf_efficient.account.run_records import RunReader, read_records
 from hf_efficient.account.step_sums import SequenceSums, WorkSums
 from hf_efficient.account.thinning import Thinned
 from hf_efficient.errors import OutputError
@@ -47,7 +47,7 @@ def others(monkeypatch):
 
 
 def test_sums_by_hand(run):
-    first, second, _ = read_run(run).ranks
+    first, second, _ = read_records(run).ranks
     one, two = first.segments
     assert (one.steps, one.wall_seconds, one.first_ends_at_seconds, one.last_ends_at_seconds) == (2, 4.0, 1.0, 4.0)
     assert (one.tokens, two.tokens["processed"]) == ({"processed": 20, "non_padding": 16, "loss_bearing": 8}, 10)
@@ -64,10 +64,10 @@ def test_other_processes_find_the_same(run, monkeypatch, caplog, request):
         return [(entry.name, entry.levelname, entry.getMessage()) for entry in caplog.records]
 
     with caplog.at_level("INFO"):
-        alone, told_alone = read_run(run), told()
+        alone, told_alone = read_records(run), told()
         caplog.clear()
         others = request.getfixturevalue("others")
-        found = read_run(run)
+        found = read_records(run)
     assert len(others) == 2
     assert all(one.returncode == 0 for one in others)
     assert [rank.rank for rank in found.ranks] == [0, 1, 10]
@@ -85,14 +85,14 @@ def test_other_processes_go_on_where_a_reader_was(run, others):
     lines(run / "steps.rank1.jsonl", full_step(2, 2.0, 2.0, rank=1), full_step(3, 4.0, 2.0, rank=1))
     lines(run / "system.jsonl", reading(0, 2.0, rss_bytes=7))
     del others[:]
-    assert reader.look() == read_run(run)
+    assert reader.look() == read_records(run)
     assert [one.returncode for one in others] == [0] * 4
 
 
 def test_a_fault_in_another_process_is_told_here(run, others):
     lines(run / "steps.rank1.jsonl", {**step(2, 0.0, 1.0), "schema_version": 4})
     with pytest.raises(OutputError, match=r"steps.rank1.jsonl:2: schema_version 4 is newer than 1"):
-        read_run(run)
+        read_records(run)
     assert len(others) == 2
 
 
@@ -102,20 +102,20 @@ def test_where_no_process_can_be_had_it_reads_alone(run, others, monkeypatch, tm
     fails.write_text("#!/bin/sh\nexit 3\n")
     fails.chmod(0o755)
     monkeypatch.setattr(sys, "executable", command if command.startswith("/") else str(fails))
-    assert [len(rank.segments) for rank in read_run(run).ranks] == [2, 1, 1]
+    assert [len(rank.segments) for rank in read_records(run).ranks] == [2, 1, 1]
     assert len(others) == (0 if command.startswith("/") else 2)
 
 
 @pytest.mark.parametrize("executable", ["", "/opt/program"])
 def test_a_program_with_python_inside_is_not_started(run, others, monkeypatch, executable):
     monkeypatch.setattr(sys, "executable", executable)
-    assert len(read_run(run).ranks) == 3
+    assert len(read_records(run).ranks) == 3
     assert others == []
 
 
 def test_a_small_run_is_read_at_once(run, others, monkeypatch):
     monkeypatch.setattr(looking, "_WORTH_A_PROCESS_BYTES", 1 << 20)
-    assert len(read_run(run).ranks) == 3
+    assert len(read_records(run).ranks) == 3
     assert others == []
 
 
@@ -125,10 +125,10 @@ def test_a_script_without_a_main_guard(run):
     script.write_text(
         "from pathlib import Path\n"
         "from hf_efficient.account import looking\n"
-        "from hf_efficient.account.run_records import read_run\n"
+        "from hf_efficient.account.run_records import read_records\n"
         "looking._WORTH_A_PROCESS_BYTES = 0\n"
         "looking._cores = lambda: 2\n"
-        f"print(len(read_run(Path({str(run)!r})).ranks))\n"
+        f"print(len(read_records(Path({str(run)!r})).ranks))\n"
     )
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
     assert done.stdout == "3\n"

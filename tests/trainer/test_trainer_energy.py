@@ -29,7 +29,7 @@ from hf_efficient.errors import SetupError
 from hf_efficient.measure import system
 from hf_efficient.measure.meters.find import Found
 from hf_efficient.measure.meters.meter import EnergyMeter
-from hf_efficient.measure.timeline import process_timeline
+from hf_efficient.measure.process_timeline import process_timeline
 from hf_efficient.records import RunAccount
 
 RATES = Rates(price_usd_per_hour=7.2, grid=500)
