@@ -12,7 +12,7 @@ The map of the house. A room imports only rooms printed above it (held by tests/
     recipe/       the YAML contract, no torch: schema, load (extends, overrides, provenance), checks
     report/       an account in, something to look at out; computes nothing
 
-    measure/      torch and the operating system, not transformers: phases of a step, record streams
+    measure/      torch and the operating system, not transformers: phases of a step, record streams, energy meters
     data/         sources, formats, cleaning, tokenised cache, packing
     metrics/      evaluate.Metric classes that work offline, and answers generated for them
     callbacks/    thin TrainerCallbacks: one concern per file
@@ -33,16 +33,27 @@ from hf_efficient.version import __version__
 
 if TYPE_CHECKING:
     from hf_efficient.account.load import load_run
-    from hf_efficient.recipe.load import load_recipe
+    from hf_efficient.hardware.rates import Rates
     from hf_efficient.launch.run import run_recipe
+    from hf_efficient.recipe.load import load_recipe
     from hf_efficient.recipe.schema import Recipe
     from hf_efficient.trainer import EfficientTrainer, EfficientTrainerMixin
 
-__all__ = ["EfficientTrainer", "EfficientTrainerMixin", "Recipe", "__version__", "load_recipe", "load_run", "run_recipe"]
+__all__ = [
+    "EfficientTrainer",
+    "EfficientTrainerMixin",
+    "Rates",
+    "Recipe",
+    "__version__",
+    "load_recipe",
+    "load_run",
+    "run_recipe",
+]
 
 _HOMES = {
     "EfficientTrainer": "hf_efficient.trainer",
     "EfficientTrainerMixin": "hf_efficient.trainer",
+    "Rates": "hf_efficient.hardware.rates",
     "Recipe": "hf_efficient.recipe.schema",
     "load_recipe": "hf_efficient.recipe.load",
     "load_run": "hf_efficient.account.load",

@@ -22,9 +22,11 @@ from hf_efficient.callbacks.four_bit_guard import FourBitGuard, keep_four_bit_tr
 from hf_efficient.callbacks.gradient_check import GradientCheck
 from hf_efficient.callbacks.memory import MemoryCount
 from hf_efficient.callbacks.step_recorder import StepRecorderCallback
+from hf_efficient.hardware.rates import Rates
 from hf_efficient.measure.device import watch_device
 from hf_efficient.measure.isolation import kept_modes, kept_random_state
 from hf_efficient.measure.process_timeline import process_timeline
+from hf_efficient.measure.rates import rate_facts, state_rates
 from hf_efficient.measure.recorder import StepRecorder
 from hf_efficient.records import PhaseName
 
@@ -55,6 +57,7 @@ class EfficientTrainerMixin(_Base):
         record_steps: bool = True,
         check_gradients: bool = True,
         extra_evaluators: Sequence[Evaluator] = (),
+        rates: Rates | None = None,
         **kwargs: Any,
     ) -> None:
         """Build the trainer below.
@@ -69,6 +72,11 @@ class EfficientTrainerMixin(_Base):
             extra_evaluators: run at the end of every evaluation, without gradients and in eval mode; their
                 metrics join the evaluation's, with its prefix, so that logs, best checkpoint and early
                 stopping see them. Where ``eval_dataset`` is a dict they run once for each of its data sets.
+            rates: what an hour costs and where the electricity comes from, for the account; default: list prices of
+                the GPU, as an estimate, and the world's mean grid.
+
+        Raises:
+            SetupError: ``rates`` names a provider without a known price of this GPU.
         """
         self._efficiency_dir = efficiency_dir
         self._extra_evaluators = tuple(extra_evaluators)
@@ -77,6 +85,7 @@ class EfficientTrainerMixin(_Base):
         self._activations: ActivationProbe | None = None
         self._evaluating = False
         self._evaluated_at_step: int | None = None
+        self._rate_facts: dict[str, dict[str, Any]] = {}
         if self._recorder.timeline is not None:
             self._recorder.timeline.trainer_begins()
         with self._process_phase("trainer_setup"):
@@ -90,6 +99,9 @@ class EfficientTrainerMixin(_Base):
                 self._activations = ActivationProbe(memory)
             self.callback_handler.callbacks.insert(0, StepRecorderCallback(self._recorder, memory))
             keep_four_bit_trainable(self._module)  # what model_init made, or a trainer below adapted
+            if self._recorder.timeline is not None:
+                gpus = self.args.world_size * max(1, self.args.n_gpu)
+                self._rate_facts = rate_facts(rates or Rates(), self.args.device, gpus)
 
     def create_accelerator_and_postprocess(self) -> None:
         """Also time the backward, which the Trainer runs through the accelerator."""
@@ -129,6 +141,8 @@ class EfficientTrainerMixin(_Base):
         if timeline is None:
             return
         timeline.open(self._efficiency_path(), self.args.process_index, "trainer")
+        if timeline.way != "recipe":  # which has stated its own
+            state_rates(timeline, self._rate_facts)
         timeline.enter("trainer_setup")
         device = watch_device(self.args.device, memory=self.args.skip_memory_metrics)
         self._recorder.open(self._efficiency_path(), self.args.process_index, device)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["count", "seconds", "share", "short_seconds", "size"]
+import math
+
+__all__ = ["count", "grams", "kilowatt_hours", "seconds", "share", "short_seconds", "size", "usd"]
 
 
 def count(number: int) -> str:
@@ -12,6 +14,32 @@ def count(number: int) -> str:
     if number < 1_000_000_000:
         return f"{number / 1e6:.2f} million"
     return f"{number / 1e9:.2f} billion"
+
+
+def grams(value: float) -> str:
+    """A mass given in grams, to three digits: ``0.0213 g``, ``5.9 g``, ``512 g``, ``1.21 kg``."""
+    return f"{_three_digits(value)} g" if value < 999.5 else f"{_three_digits(value / 1000)} kg"
+
+
+def kilowatt_hours(joules: float) -> str:
+    """An energy given in joules, to three digits: ``0.035 Wh``, ``0.0123 kWh``, ``4.5 kWh``, ``1,230 kWh``."""
+    return f"{_three_digits(joules / 3.6e6)} kWh" if joules >= 3599.5 else f"{_three_digits(joules / 3.6e3)} Wh"
+
+
+def usd(value: float) -> str:
+    """Dollars: ``$0.42``, ``$1,234.50``; below ten cents to two digits, so that little is not nothing: ``$0.0031``."""
+    if value >= 0.0995 or value == 0:
+        return f"${value:,.2f}"
+    digits = 1 - math.floor(math.log10(value))
+    return f"${value:.{digits}f}"
+
+
+def _three_digits(value: float) -> str:
+    if value == 0:
+        return "0"
+    decimals = max(0, 2 - math.floor(math.log10(value)))
+    text = f"{value:,.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def seconds(value: float) -> str:

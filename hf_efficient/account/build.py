@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from hf_efficient.account.energy import energy_account
 from hf_efficient.account.gaps import not_measured
 from hf_efficient.account.memory import memory_account
+from hf_efficient.account.money import money_account
 from hf_efficient.account.processes import ProcessSpans, read_processes
 from hf_efficient.account.reading import rank_files, records_path
-from hf_efficient.account.step_buckets import StepBucket
-from hf_efficient.account.steps import TOKEN_KINDS, RankSteps, SegmentSteps, sum_steps
-from hf_efficient.account.thinning import Thinned
+from hf_efficient.account.step_sums import TOKEN_KINDS
+from hf_efficient.account.steps import RankSteps, SegmentSteps
+from hf_efficient.account.sum_files import sum_files
 from hf_efficient.errors import OutputError
 from hf_efficient.estimate.percentiles import WARM_UP_RULE, percentile, warm_up_count
 from hf_efficient.records import (
     ACCOUNT_SCHEMA_VERSION,
     PHASES,
-    EnergyAccount,
-    MoneyAccount,
     ProcessAccount,
     RankAccount,
     RunAccount,
@@ -33,6 +34,9 @@ from hf_efficient.records import (
 from hf_efficient.version import __version__
 
 __all__ = ["account_of", "build_account", "segments_of", "sum_run"]
+
+_WORTH_NUMPY = 100_000
+"""So many numbers take longer to sort than numpy to import."""
 
 
 def account_of(directory: Path) -> RunAccount:
@@ -47,20 +51,16 @@ def account_of(directory: Path) -> RunAccount:
     return build_account(read_processes(records_path(directory, "spans", 0)), sum_run(directory), directory)
 
 
-def sum_run(directory: Path, series: Thinned[StepBucket] | None = None) -> list[RankSteps]:
-    """One pass over the steps of all ranks; the times of rank 0 are kept.
+def sum_run(directory: Path) -> list[RankSteps]:
+    """One pass over the steps of all ranks.
 
     Args:
         directory: the ``efficiency`` folder of a run.
-        series: takes in the steps of rank 0 as well.
 
     Raises:
         OutputError: they cannot be read.
     """
-    return [
-        sum_steps(path, rank, keep_times=rank == 0, series=series if rank == 0 else None)
-        for rank, path in rank_files(directory, "steps").items()
-    ]
+    return sum_files(rank_files(directory, "steps"))
 
 
 def build_account(processes: Sequence[ProcessSpans], ranks: Sequence[RankSteps], where: Path) -> RunAccount:
@@ -69,17 +69,20 @@ def build_account(processes: Sequence[ProcessSpans], ranks: Sequence[RankSteps],
     Args:
         processes: of rank 0.
         ranks: rank 0 first.
-        where: the folder, for messages.
+        where: the folder, which also holds the samples of the system.
 
     Raises:
-        OutputError: there are neither spans nor steps.
+        OutputError: there are neither spans nor steps, or samples that cannot be read.
     """
-    first = next((rank for rank in ranks if rank.rank == 0), RankSteps(0, []))
+    first = next((rank for rank in ranks if rank.rank == 0), RankSteps(0))
     lived = list(processes) or ([_before_spans(first)] if first.segments else [])
     if not lived:
         raise OutputError(f"{where}: holds no records of a run; name an OUTPUT_DIR of one, or its efficiency folder")
     accounts = [_process(process, segments_of(process, first, lived)) for process in lived]
     last = accounts[-1]
+    tokens = _tokens(ranks)
+    energy, energy_gaps = energy_account(where, lived, accounts, first)
+    money, money_gaps = money_account(lived, accounts, tokens.non_padding)
     return RunAccount(
         schema_version=ACCOUNT_SCHEMA_VERSION,
         hf_efficient_version=__version__,
@@ -88,15 +91,15 @@ def build_account(processes: Sequence[ProcessSpans], ranks: Sequence[RankSteps],
         error=last.error,
         time=_time(accounts, first),
         steps=_step_times(first),
-        tokens=_tokens(ranks),
+        tokens=tokens,
         memory=memory_account(lived, ranks),
         sequences=SequenceAccount(),
         work=WorkAccount(),
-        energy=EnergyAccount(),
-        money=MoneyAccount(),
+        energy=energy,
+        money=money,
         evaluations=[],
         ranks=[_rank(rank) for rank in ranks],
-        not_measured=not_measured(lived, ranks),
+        not_measured=[*not_measured(lived, ranks), *energy_gaps, *money_gaps],
     )
 
 
@@ -122,7 +125,7 @@ def _process(process: ProcessSpans, segments: Sequence[SegmentSteps]) -> Process
     for segment in segments:
         _add(phases, segment.phase_seconds)
         if process.start_from != "records":
-            ends.append(process.trains.get(segment.segment, 0.0) + segment.last_ends_at_seconds)
+            ends.append(process.called_at_seconds(segment.segment) + segment.last_ends_at_seconds)
     if process.alive is not None and _is_new(process.alive, max(process.last_span_ends_at_seconds, *ends[1:], 0.0)):
         _add(phases, process.alive["phase_seconds"])
     wall = max(ends) - process.began_at_seconds
@@ -152,7 +155,7 @@ def _is_new(alive: dict[str, Any], recorded_until_seconds: float) -> bool:
 
 
 def _first_step(process: ProcessSpans, first: SegmentSteps | None) -> float | None:
-    if first is None or process.start_from == "records":
+    if first is None or process.start_from == "records" or first.segment not in process.trains:
         return None
     return round(process.trains[first.segment] + first.first_ends_at_seconds - process.began_at_seconds, 9)
 
@@ -193,14 +196,13 @@ def _time(accounts: Sequence[ProcessAccount], rank: RankSteps) -> TimeAccount:
 
 
 def _step_times(rank: RankSteps) -> StepTimes:
-    steady: list[float] = []
-    warm: list[float] = []
+    warm, steady = array("d"), array("d")
     for segment in rank.segments:
         apart = warm_up_count(segment.steps)
         warm.extend(segment.step_seconds[:apart])
         steady.extend(segment.step_seconds[apart:])
-    steady.sort()
-    p50, p95, p99, longest = (_rounded(percentile(steady, share)) for share in (0.5, 0.95, 0.99, 1.0))
+    ordered = _ascending(steady)
+    p50, p95, p99, longest = (_rounded(percentile(ordered, share)) for share in (0.5, 0.95, 0.99, 1.0))
     return StepTimes(
         count=len(warm) + len(steady),
         warm_up_count=len(warm),
@@ -211,6 +213,14 @@ def _step_times(rank: RankSteps) -> StepTimes:
         max_seconds=longest,
         warm_up_max_seconds=_rounded(max(warm, default=None)),
     )
+
+
+def _ascending(times: array[float]) -> Sequence[float]:
+    if len(times) < _WORTH_NUMPY:
+        return sorted(times)
+    import numpy
+
+    return cast("Sequence[float]", numpy.sort(numpy.frombuffer(times, dtype=numpy.float64)))
 
 
 def _rounded(seconds: float | None) -> float | None:

@@ -10,7 +10,10 @@ from hf_efficient.account.reading import check_version, read_lines
 from hf_efficient.errors import OutputError
 from hf_efficient.records import RecordedBy
 
-__all__ = ["ProcessSpans", "read_processes"]
+__all__ = ["Interval", "ProcessSpans", "read_processes", "take_line"]
+
+Interval = tuple[float, float, dict[str, float]]
+"""Start and end, counted from the start of the process, and the seconds of the phases in between."""
 
 
 @dataclass
@@ -24,6 +27,7 @@ class ProcessSpans:
         began_at_seconds: where the run took the process over; all times count from the start of the process.
         last_at_seconds: the latest time that any line tells.
         phase_seconds: sums of the spans.
+        spans: each by itself.
         last_span_ends_at_seconds: end of the last span.
         trains: segment of the steps to the time of its ``train()`` call.
         ended: None where no end was written, or a sign of life came after it.
@@ -40,6 +44,7 @@ class ProcessSpans:
     began_at_seconds: float = 0.0
     last_at_seconds: float = 0.0
     phase_seconds: dict[str, float] = field(default_factory=dict)
+    spans: list[Interval] = field(default_factory=list)
     last_span_ends_at_seconds: float = 0.0
     trains: dict[int, float] = field(default_factory=dict)
     ended: Literal["done", "error"] | None = None
@@ -63,6 +68,7 @@ class ProcessSpans:
             for name, seconds in line["phase_seconds"].items():
                 self.phase_seconds[name] = self.phase_seconds.get(name, 0.0) + seconds
             self.last_span_ends_at_seconds = line["started_at_seconds"] + line["wall_seconds"]
+            self.spans.append((line["started_at_seconds"], self.last_span_ends_at_seconds, line["phase_seconds"]))
             self._until(self.last_span_ends_at_seconds)
         elif kind == "train":
             self.trains[int(line["segment"])] = float(line["at_seconds"])
@@ -81,12 +87,29 @@ class ProcessSpans:
         else:
             self.notes.setdefault(kind, []).append(line)
 
+    def called_at_seconds(self, segment: int) -> float:
+        """Time of a ``train()`` call; of one whose line is not written yet, the latest time that any line tells.
+
+        Steps and spans are written by a thread each, so that the steps may come first.
+        """
+        return self.trains.get(segment, self.last_at_seconds)
+
+    def copy(self) -> ProcessSpans:
+        """One that can be added to by itself."""
+        return ProcessSpans(**{name: _copied(value) for name, value in vars(self).items()})
+
     def _until(self, seconds: float) -> None:
         self.last_at_seconds = max(self.last_at_seconds, seconds)
 
     def _memory(self, peaks: dict[str, int]) -> None:
         for name, value in peaks.items():
             self.memory[name] = max(value, self.memory.get(name, 0))
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _copied(held) for key, held in value.items()}
+    return list(value) if isinstance(value, list) else value
 
 
 def read_processes(path: Path) -> list[ProcessSpans]:
@@ -99,10 +122,25 @@ def read_processes(path: Path) -> list[ProcessSpans]:
     if not path.exists():
         return []
     for number, line in read_lines(path):
-        check_version(path, number, line)
-        try:
-            process = processes.setdefault(int(line["process"]), ProcessSpans(int(line["process"])))
-            process.add(line)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise OutputError(f"{path}:{number}: not a span record: {type(error).__name__}: {error}") from error
+        take_line(processes, path, number, line)
     return list(processes.values())
+
+
+def take_line(processes: dict[int, ProcessSpans], path: Path, number: int, line: dict[str, Any]) -> None:
+    """Add one line to its process.
+
+    Args:
+        processes: by number, in the order of their starts.
+        path: of the file, and
+        number: of the line in it, for messages.
+        line: what it holds.
+
+    Raises:
+        OutputError: it holds something else, or was written by a newer version.
+    """
+    check_version(path, number, line)
+    try:
+        process = processes.setdefault(int(line["process"]), ProcessSpans(int(line["process"])))
+        process.add(line)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise OutputError(f"{path}:{number}: not a span record: {type(error).__name__}: {error}") from error

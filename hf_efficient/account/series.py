@@ -8,12 +8,10 @@ from pathlib import Path
 from hf_efficient.account.build import build_account, segments_of, sum_run
 from hf_efficient.account.histogram import histogram
 from hf_efficient.account.processes import ProcessSpans, read_processes
-from hf_efficient.account.reading import check_version, read_lines, records_path
+from hf_efficient.account.reading import records_path
 from hf_efficient.account.step_buckets import StepBucket, step_series
 from hf_efficient.account.steps import RankSteps
-from hf_efficient.account.system_buckets import SystemBucket, system_series
-from hf_efficient.account.thinning import Thinned
-from hf_efficient.errors import OutputError
+from hf_efficient.account.system_buckets import SystemBucket, SystemReader, system_series
 from hf_efficient.estimate.percentiles import warm_up_count
 from hf_efficient.records import ProcessAccount, RunAccount
 from hf_efficient.records.series import Band, Histogram, RunSeries, StepSeries, SystemSeries
@@ -51,22 +49,21 @@ def account_and_series_of(directory: Path) -> tuple[RunAccount, RunSeries]:
     Raises:
         OutputError: there are no records, or they cannot be read.
     """
-    steps: Thinned[StepBucket] = Thinned()
     processes = read_processes(records_path(directory, "spans", 0))
-    ranks = sum_run(directory, steps)
+    ranks = sum_run(directory)
     account = build_account(processes, ranks, directory)
-    return account, build_series(account, processes, ranks, steps.buckets, _read_system(directory))
+    return account, build_series(account, processes, ranks, _read_system(directory))
 
 
 def build_series(
     account: RunAccount,
     processes: Sequence[ProcessSpans],
     ranks: Sequence[RankSteps],
-    steps: Sequence[StepBucket],
     system: Sequence[SystemBucket],
 ) -> RunSeries:
     """The series from what was read; ``account`` is that of the same records, which knows the processes' walls."""
-    first = next((rank for rank in ranks if rank.rank == 0), RankSteps(0, []))
+    first = next((rank for rank in ranks if rank.rank == 0), RankSteps(0))
+    steps = first.buckets.buckets
     accounts = account.time.processes
     bounds = _starts(accounts)
     steady = [time for one in first.segments for time in one.step_seconds[warm_up_count(one.steps) :]]
@@ -92,7 +89,7 @@ def _segment_starts(
 ) -> dict[int, float]:
     """Run time of each ``train()`` call. Segments of older records, without spans, lie end to end from 0 on."""
     starts = {
-        segment.segment: clocks[process.process] + process.trains.get(segment.segment, 0.0)
+        segment.segment: clocks[process.process] + process.called_at_seconds(segment.segment)
         for process in processes
         for segment in segments_of(process, first, processes)
     }
@@ -107,11 +104,8 @@ def _segment_starts(
 
 def _read_system(directory: Path) -> list[SystemBucket]:
     path = records_path(directory, "system", 0)
-    readings: Thinned[SystemBucket] = Thinned()
-    for number, line in read_lines(path) if path.exists() else ():
-        check_version(path, number, line)
-        try:
-            readings.add(SystemBucket.of(line))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise OutputError(f"{path}:{number}: not a reading: {type(error).__name__}: {error}") from error
-    return readings.buckets
+    if not path.exists():
+        return []
+    reader = SystemReader(path)
+    reader.look()
+    return reader.readings.buckets

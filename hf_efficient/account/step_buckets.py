@@ -7,12 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from hf_efficient.account.nanoseconds import add_ns, phases_ns
+from hf_efficient.account.step_lines import StepLine, step_seconds
+from hf_efficient.account.step_sums import StepSums
 from hf_efficient.records import PHASES
 from hf_efficient.records.series import StepSeries
 
 __all__ = ["StepBucket", "step_series"]
 
-_SUMS = ("processed_tokens", "non_padding_tokens", "loss_bearing_tokens", "samples", "model_flops", "hardware_flops")
 _LAST = ("loss", "learning_rate", "grad_norm")
 _LEAST = ("step_seconds_min", "loss_min")
 _MOST = ("step_seconds_max", "loss_max", "grad_norm_max", "peak_allocated_bytes", "peak_reserved_bytes")
@@ -24,111 +26,82 @@ class StepBucket:
 
     Attributes:
         group: the segment.
-        count: steps.
+        sums: over the steps.
         first_step, last_step: the Trainer's numbers.
         started_at_seconds: start of the first, counted from the ``train()`` call.
-        wall_seconds, step_seconds: sums; the latter without evaluation and checkpointing.
-        phase_seconds: sums, ``unattributed`` included.
-        device_seconds: sums; None where a step has none.
+        step_seconds: of each, without evaluation and checkpointing; only until they are kept elsewhere.
+        device_steps: steps with times of the device.
+        device_ns: their sums per phase.
         not_finite: logged figures that are not.
         columns: the other columns of a StepSeries, by name; a missing one is not known.
     """
 
     group: int
-    count: int
+    sums: StepSums
     first_step: int
     last_step: int
     started_at_seconds: float
-    wall_seconds: float
-    step_seconds: float
-    phase_seconds: dict[str, float]
-    device_seconds: dict[str, float] | None
+    step_seconds: list[float]
+    device_steps: int
+    device_ns: dict[str, int]
     not_finite: int = 0
     columns: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def count(self) -> int:
+        """How many."""
+        return self.sums.steps
+
     @classmethod
-    def of(cls, record: Mapping[str, Any], step_seconds: float) -> StepBucket:
-        """One step.
-
-        Args:
-            record: as ``StepRecord.to_json`` writes it.
-            step_seconds: its wall without evaluation and checkpointing.
-
-        Raises:
-            KeyError, TypeError, ValueError, AttributeError: it is no such record.
-        """
-        phases = dict(record["phase_seconds"])
-        wall = record["wall_seconds"]
-        phases["unattributed"] = wall - math.fsum(phases.values())
-        device = record.get("device_seconds")
+    def of(cls, lines: Sequence[StepLine]) -> StepBucket:
+        """Some steps, at least one, of one ``train()`` call."""
+        first, times = lines[0], [step_seconds(line) for line in lines]
+        on_device = [line.device_seconds for line in lines if line.device_seconds is not None]
         bucket = cls(
-            group=record["segment"],
-            count=1,
-            first_step=record["step"],
-            last_step=record["step"],
-            started_at_seconds=record["started_at_seconds"],
-            wall_seconds=wall,
-            step_seconds=step_seconds,
-            phase_seconds=phases,
-            device_seconds=None if device is None else dict(device),
-            columns={"step_seconds_min": step_seconds, "step_seconds_max": step_seconds},
+            group=first.segment,
+            sums=StepSums.of(lines),
+            first_step=first.step,
+            last_step=lines[-1].step,
+            started_at_seconds=first.started_at_seconds,
+            step_seconds=times,
+            device_steps=len(on_device),
+            device_ns=phases_ns(on_device),
+            columns={"step_seconds_min": min(times), "step_seconds_max": max(times)},
         )
-        bucket._tell(record)
+        memory = [line.memory for line in lines if line.memory is not None]
+        if memory:
+            bucket.columns["peak_allocated_bytes"] = max([part.peak_allocated_bytes for part in memory])
+            bucket.columns["peak_reserved_bytes"] = max([part.peak_reserved_bytes for part in memory])
+        bucket._tell_logs(lines)
         return bucket
 
-    def _tell(self, record: Mapping[str, Any]) -> None:
+    def _tell_logs(self, lines: Sequence[StepLine]) -> None:
         columns = self.columns
-        for part, names in (
-            ("tokens", {kind: f"{kind}_tokens" for kind in ("processed", "non_padding", "loss_bearing")}),
-            ("sequences", {"documents": "samples"}),
-            ("work", {"model_flops": "model_flops", "hardware_flops": "hardware_flops"}),
-            ("memory", {name: name for name in ("peak_allocated_bytes", "peak_reserved_bytes")}),
-        ):
-            for key, column in names.items():
-                value = (record.get(part) or {}).get(key)
-                if value is not None:
-                    columns[column] = value
         for name in _LAST:
-            value = record.get(name)
-            if value is None:
-                continue
-            value = float(value)  # one that is not finite is held as text
-            if math.isfinite(value):
-                columns[name] = value
-            else:
-                self.not_finite += name != "learning_rate"
-        if "loss" in columns:
-            columns["loss_min"] = columns["loss_max"] = columns["loss"]
-        if "grad_norm" in columns:
-            columns["grad_norm_max"] = columns["grad_norm"]
+            told = [float(value) for line in lines if (value := getattr(line, name)) is not None]  # "nan" is text
+            finite = [value for value in told if math.isfinite(value)]
+            if name != "learning_rate":
+                self.not_finite += len(told) - len(finite)
+            if finite:
+                columns.update({name: finite[-1], f"{name}_min": min(finite), f"{name}_max": max(finite)})
 
     def merge(self, later: object) -> None:
         """Take in the bucket that follows."""
         assert isinstance(later, StepBucket)
-        self.count += later.count
+        self.sums.merge(later.sums)
         self.last_step = later.last_step
-        self.wall_seconds += later.wall_seconds
-        self.step_seconds += later.step_seconds
+        self.device_steps += later.device_steps
+        add_ns(self.device_ns, later.device_ns)
         self.not_finite += later.not_finite
-        _add(self.phase_seconds, later.phase_seconds)
-        if self.device_seconds is None or later.device_seconds is None:
-            self.device_seconds = None
-        else:
-            _add(self.device_seconds, later.device_seconds)
         ours, theirs = self.columns, later.columns
-        for name in _SUMS:
-            if name in ours and name in theirs:
-                ours[name] += theirs[name]
-            else:
-                ours.pop(name, None)
         ours.update((name, theirs[name]) for name in _LAST if name in theirs)
         for names, choose in ((_LEAST, min), (_MOST, max)):
             ours.update((name, choose(ours.get(name, theirs[name]), theirs[name])) for name in names if name in theirs)
 
-
-def _add(sums: dict[str, float], more: Mapping[str, float]) -> None:
-    for name, value in more.items():
-        sums[name] = sums.get(name, 0.0) + value
+    @property
+    def all_device_ns(self) -> dict[str, int] | None:
+        """Sums per phase on the device; None where a step has none."""
+        return self.device_ns if self.device_steps == self.count else None
 
 
 def step_series(buckets: Sequence[StepBucket], starts: Mapping[int, float]) -> StepSeries:
@@ -143,25 +116,32 @@ def step_series(buckets: Sequence[StepBucket], starts: Mapping[int, float]) -> S
         return [read(bucket) for bucket in buckets]
 
     known: dict[str, list[Any]] = {
-        name: [bucket.columns.get(name) for bucket in buckets] for name in (*_SUMS, *_LAST, *_LEAST, *_MOST)
+        name: [bucket.columns.get(name) for bucket in buckets] for name in (*_LAST, *_LEAST, *_MOST)
     }
+    phases = [{**one.sums.phase_ns, "unattributed": one.sums.unattributed_ns} for one in buckets]
     return StepSeries(
         segment=column(lambda one: one.group),
         steps=column(lambda one: one.count),
         first_step=column(lambda one: one.first_step),
         last_step=column(lambda one: one.last_step),
         started_at_seconds=column(lambda one: round(starts[one.group] + one.started_at_seconds, 9)),
-        wall_seconds=column(lambda one: round(one.wall_seconds, 9)),
-        step_seconds_mean=column(lambda one: one.step_seconds / one.count),
-        phase_seconds=_by_phase([bucket.phase_seconds for bucket in buckets], 0.0),
-        device_seconds=_by_phase([bucket.device_seconds for bucket in buckets], None),
+        wall_seconds=column(lambda one: one.sums.wall_ns / 1e9),
+        step_seconds_mean=column(lambda one: one.sums.training_ns / 1e9 / one.count),
+        phase_seconds=_by_phase(phases),
+        device_seconds=_by_phase([one.all_device_ns for one in buckets]),
+        processed_tokens=column(lambda one: one.sums.tokens["processed"]),
+        non_padding_tokens=column(lambda one: one.sums.tokens["non_padding"]),
+        loss_bearing_tokens=column(lambda one: one.sums.tokens["loss_bearing"]),
+        samples=column(lambda one: one.sums.sequences and one.sums.sequences.documents),
+        model_flops=column(lambda one: one.sums.work and one.sums.work.model_flops),
+        hardware_flops=column(lambda one: one.sums.work and one.sums.work.hardware_flops),
         not_finite=column(lambda one: one.not_finite),
         **known,
     )
 
 
-def _by_phase(sums: Sequence[Mapping[str, float] | None], missing: float | None) -> dict[str, list[Any]]:
-    """Phases in the order in which a step goes through them; ``missing`` where a bucket is not known at all."""
+def _by_phase(sums: Sequence[Mapping[str, int] | None]) -> dict[str, list[Any]]:
+    """Seconds, phases in the order in which a step goes through them; None where a bucket is not known at all."""
     names = {name for one in sums if one is not None for name in one}
     ordered = [*(name for name in PHASES if name in names), *sorted(names.difference(PHASES))]
-    return {name: [missing if one is None else round(one.get(name, 0.0), 9) for one in sums] for name in ordered}
+    return {name: [None if one is None else one.get(name, 0) / 1e9 for one in sums] for name in ordered}

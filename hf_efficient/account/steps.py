@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 from array import array
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from hf_efficient.account.reading import check_version, read_lines
+from hf_efficient.account.nanoseconds import add_ns, by_name, in_seconds
 from hf_efficient.account.step_buckets import StepBucket
+from hf_efficient.account.step_lines import StepLine, SumLine, step_reader
+from hf_efficient.account.step_sums import StepSums
+from hf_efficient.account.tail import Tail
 from hf_efficient.account.thinning import Thinned
-from hf_efficient.errors import OutputError
 
-__all__ = ["TOKEN_KINDS", "RankSteps", "SegmentSteps", "sum_steps"]
-
-TOKEN_KINDS = ("processed", "non_padding", "loss_bearing")
+__all__ = ["RankSteps", "SegmentSteps", "StepsReader", "sum_steps"]
 
 
 @dataclass
@@ -24,115 +24,152 @@ class SegmentSteps:
 
     Attributes:
         segment: its number.
-        steps: how many.
+        sums: over its steps.
         first_step, last_step: the Trainer's numbers of the first and the last record.
         first_ends_at_seconds: end of the first record, counted from the ``train()`` call.
         last_ends_at_seconds: end of the last one.
-        wall_seconds: sum of the records.
-        phase_seconds: sums per phase.
-        tokens: sums per kind; None where a record does not know it.
+        step_seconds: each record's wall without its evaluation and checkpointing; of rank 0 alone, like what follows.
         device_steps: records with times of the device.
-        device_seconds: their sums per phase.
+        device_ns: their sums per phase.
         phase_peak_bytes: largest peak of the device's allocated memory per phase.
-        step_seconds: each record's wall without its evaluation and checkpointing; empty where not asked for.
     """
 
     segment: int
-    steps: int = 0
+    sums: StepSums = field(default_factory=StepSums)
     first_step: int | None = None
     last_step: int | None = None
     first_ends_at_seconds: float = 0.0
     last_ends_at_seconds: float = 0.0
-    wall_seconds: float = 0.0
-    phase_seconds: dict[str, float] = field(default_factory=dict)
-    tokens: dict[str, int | None] = field(default_factory=lambda: dict.fromkeys(TOKEN_KINDS, 0))
-    device_steps: int = 0
-    device_seconds: dict[str, float] = field(default_factory=dict)
-    phase_peak_bytes: dict[str, int] = field(default_factory=dict)
     step_seconds: array[float] = field(default_factory=lambda: array("d"))
+    device_steps: int = 0
+    device_ns: dict[str, int] = field(default_factory=dict)
+    phase_peak_bytes: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def steps(self) -> int:
+        """How many."""
+        return self.sums.steps
+
+    @property
+    def tokens(self) -> dict[str, int | None]:
+        """Sums per kind; None where a record does not know it."""
+        return self.sums.tokens
+
+    @property
+    def wall_seconds(self) -> float:
+        """Sum of the records."""
+        return self.sums.wall_ns / 1e9
+
+    @property
+    def phase_seconds(self) -> dict[str, float]:
+        """Sums per phase."""
+        return in_seconds(self.sums.phase_ns)
+
+    @property
+    def device_seconds(self) -> dict[str, float]:
+        """Sums per phase on the device."""
+        return in_seconds(self.device_ns)
 
     @property
     def training_seconds(self) -> float:
         """Wall of the steps without evaluation and checkpointing."""
-        apart = self.phase_seconds.get("evaluation", 0.0) + self.phase_seconds.get("checkpointing", 0.0)
-        return self.wall_seconds - apart
+        return self.sums.training_ns / 1e9
 
-    def add(self, record: dict[str, Any], *, keep_times: bool) -> float:
-        """Take in one record.
-
-        Returns:
-            Its wall without its evaluation and checkpointing.
-
-        Raises:
-            KeyError, TypeError, AttributeError: it is not one.
-        """
-        wall, phases = record["wall_seconds"], record["phase_seconds"]
-        sums, apart = self.phase_seconds, 0.0
-        for name, seconds in phases.items():
-            sums[name] = sums.get(name, 0.0) + seconds
-            if name in ("evaluation", "checkpointing"):
-                apart += seconds
-        tokens = record["tokens"]
-        for kind in TOKEN_KINDS:
-            known, more = self.tokens[kind], tokens[kind]
-            self.tokens[kind] = None if known is None or more is None else known + more
-        if "device_seconds" in record or "memory" in record:
-            self._add_device(record)
-        self.last_step = record["step"]
-        self.last_ends_at_seconds = record["started_at_seconds"] + wall
+    def add(self, lines: Sequence[SumLine], sums: StepSums) -> None:
+        """Take in steps, at least one, in the order written, whose sums are known."""
+        first, last = lines[0], lines[-1]
         if not self.steps:
-            self.first_step, self.first_ends_at_seconds = self.last_step, self.last_ends_at_seconds
-        self.steps += 1
-        self.wall_seconds += wall
-        if keep_times:
-            self.step_seconds.append(wall - apart)
-        return wall - apart
+            self.first_step, self.first_ends_at_seconds = first.step, first.started_at_seconds + first.wall_seconds
+        self.last_step, self.last_ends_at_seconds = last.step, last.started_at_seconds + last.wall_seconds
+        self.sums.merge(sums)
 
-    def _add_device(self, record: dict[str, Any]) -> None:
-        if "device_seconds" in record:
-            self.device_steps += 1
-            for name, seconds in record["device_seconds"].items():
-                self.device_seconds[name] = self.device_seconds.get(name, 0.0) + seconds
-        if "memory" in record:
-            for name, peak in record["memory"]["phase_peak_allocated_bytes"].items():
-                self.phase_peak_bytes[name] = max(peak, self.phase_peak_bytes.get(name, 0))
+    def put_together(self, lines: Sequence[StepLine]) -> StepBucket:
+        """Take in steps of rank 0, and give the bucket that they make."""
+        bucket = StepBucket.of(lines)
+        self.add(lines, bucket.sums)
+        self.step_seconds.extend(bucket.step_seconds)
+        bucket.step_seconds = []
+        self.device_steps += bucket.device_steps
+        add_ns(self.device_ns, bucket.device_ns)
+        memory = [line.memory.phase_peak_allocated_bytes for line in lines if line.memory is not None]
+        for name, peaks in by_name(memory):
+            self.phase_peak_bytes[name] = max(*peaks, self.phase_peak_bytes.get(name, 0))
+        return bucket
 
 
-@dataclass(frozen=True)
+@dataclass
 class RankSteps:
-    """The steps of one rank by ``train()`` call, in the order written."""
+    """The steps of one rank.
+
+    Attributes:
+        rank: its index.
+        segments: by ``train()`` call, in the order written.
+        buckets: the same thinned, for the series; of rank 0 alone.
+    """
 
     rank: int
-    segments: list[SegmentSteps]
+    segments: list[SegmentSteps] = field(default_factory=list)
+    buckets: Thinned[StepBucket] = field(default_factory=Thinned)
+
+    def add(self, lines: Sequence[SumLine]) -> None:
+        """Take in steps, at least one, in the order written; those of rank 0 are StepLines."""
+        for part in _by_segment(lines):
+            segment = self._segment(part[0].segment)
+            if self.rank == 0:
+                self.buckets.take(segment.segment, part, segment.put_together)  # type: ignore[arg-type]
+            else:
+                segment.add(part, StepSums.of(part))
+
+    def _segment(self, number: int) -> SegmentSteps:
+        for segment in reversed(self.segments):
+            if segment.segment == number:
+                return segment
+        self.segments.append(SegmentSteps(number))
+        return self.segments[-1]
 
 
-def sum_steps(path: Path, rank: int, *, keep_times: bool, series: Thinned[StepBucket] | None = None) -> RankSteps:
-    """One pass over a file of step records; 8 bytes are kept per step where the times are, else none.
+def _by_segment(lines: Sequence[SumLine]) -> list[Sequence[SumLine]]:
+    if len({line.segment for line in lines}) == 1:  # nearly always
+        return [lines]
+    return [list(part) for _, part in itertools.groupby(lines, key=lambda line: line.segment)]
 
-    Args:
-        path: ``steps.jsonl`` or ``steps.rankN.jsonl``.
-        rank: whose it is.
-        keep_times: whether to keep each step's time.
-        series: takes in the steps as well.
+
+class StepsReader:
+    """Sums up a file of step records that grows.
+
+    Attributes:
+        sums: of what has been read.
+    """
+
+    def __init__(self, path: Path, rank: int) -> None:
+        """Nothing is read before ``look``.
+
+        Args:
+            path: ``steps.jsonl`` or ``steps.rankN.jsonl``.
+            rank: whose it is.
+        """
+        self.sums = RankSteps(rank)
+        self._tail, self._reader = Tail(path), step_reader(rank)
+
+    def look(self) -> None:
+        """Take in what came since the last look.
+
+        Raises:
+            OutputError: the file cannot be read, holds something else, or was written by a newer version.
+            Replaced: it does not go on from where it was left.
+        """
+        for block in self._tail.blocks():
+            lines = self._reader.read(block)
+            if lines:
+                self.sums.add(lines)
+
+
+def sum_steps(path: Path, rank: int) -> RankSteps:
+    """One pass over a file of step records; of rank 0, 8 bytes are kept per step, of the others none.
 
     Raises:
         OutputError: the file cannot be read, holds something else, or was written by a newer version.
     """
-    segments: dict[int, SegmentSteps] = {}
-    for number, record in _records(path):
-        try:
-            segment = segments.get(record["segment"])
-            if segment is None:
-                segment = segments[record["segment"]] = SegmentSteps(int(record["segment"]))
-            step_seconds = segment.add(record, keep_times=keep_times)
-            if series is not None:
-                series.add(StepBucket.of(record, step_seconds))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise OutputError(f"{path}:{number}: not a step record: {type(error).__name__}: {error}") from error
-    return RankSteps(rank, list(segments.values()))
-
-
-def _records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    for number, record in read_lines(path):
-        check_version(path, number, record)
-        yield number, record
+    reader = StepsReader(path, rank)
+    reader.look()
+    return reader.sums

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from hf_efficient.account.reading import check_version, parse_line
+from hf_efficient.account.tail import Tail
+from hf_efficient.account.thinning import Thinned
+from hf_efficient.errors import OutputError
 from hf_efficient.records.series import Band, SystemSeries
 
-__all__ = ["SystemBucket", "system_series"]
+__all__ = ["SystemBucket", "SystemReader", "system_series"]
 
 _BYTES = ("rss_bytes", "host_available_bytes", "device_allocated_bytes", "device_reserved_bytes")
 
@@ -44,12 +49,19 @@ class SystemBucket:
     watts: dict[str, _Range] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, line: Mapping[str, Any]) -> SystemBucket:
-        """One reading, a line of ``system.jsonl``.
+    def of(cls, lines: Sequence[Mapping[str, Any]]) -> SystemBucket:
+        """Some readings, at least one, lines of ``system.jsonl``.
 
         Raises:
-            KeyError, TypeError, ValueError, AttributeError: it is none.
+            KeyError, TypeError, ValueError, AttributeError: one is none.
         """
+        first, *others = (cls._of_one(line) for line in lines)
+        for other in others:
+            first.merge(other)
+        return first
+
+    @classmethod
+    def _of_one(cls, line: Mapping[str, Any]) -> SystemBucket:
         at = float(line["at_seconds"])
         return cls(
             group=int(line["process"]),
@@ -75,6 +87,39 @@ class SystemBucket:
 
 def _reading(value: float) -> _Range:
     return _Range(value, value, value)
+
+
+class SystemReader:
+    """Thins a file of readings that grows.
+
+    Attributes:
+        readings: what has been read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Nothing is read before ``look``."""
+        self.path = path
+        self.readings: Thinned[SystemBucket] = Thinned()
+        self._tail = Tail(path)
+
+    def look(self) -> None:
+        """Take in what came since the last look.
+
+        Raises:
+            OutputError: the file cannot be read, holds something else, or was written by a newer version.
+            Replaced: it does not go on from where it was left.
+        """
+        for block in self._tail.blocks():
+            for number, text in block:
+                line = parse_line(text)
+                if line is None:
+                    continue
+                check_version(self.path, number, line)
+                try:
+                    self.readings.take(int(line["process"]), [line], SystemBucket.of)
+                except (KeyError, TypeError, ValueError, AttributeError) as error:
+                    told = f"{type(error).__name__}: {error}"
+                    raise OutputError(f"{self.path}:{number}: not a reading: {told}") from error
 
 
 def system_series(buckets: Sequence[SystemBucket], starts: Mapping[int, float]) -> SystemSeries:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 __all__ = ["MOST_BUCKETS", "Bucket", "Thinned"]
@@ -14,7 +15,9 @@ MOST_BUCKETS = 2000
 class Bucket(Protocol):
     """What is known of consecutive records."""
 
-    count: int
+    @property
+    def count(self) -> int:
+        """How many records."""
 
     @property
     def group(self) -> Hashable:
@@ -25,8 +28,10 @@ class Bucket(Protocol):
 
 
 _B = TypeVar("_B", bound=Bucket)
+_R = TypeVar("_R")
 
 
+@dataclass
 class Thinned(Generic[_B]):
     """At most ``most`` buckets, and at least one per group, however long the stream is.
 
@@ -34,24 +39,32 @@ class Thinned(Generic[_B]):
     width doubles.
     """
 
-    def __init__(self, most: int | None = None) -> None:
-        self.buckets: list[_B] = []
-        self.width = 1
-        self._most = MOST_BUCKETS if most is None else most
-        self._groups = 0
+    most: int = field(default_factory=lambda: MOST_BUCKETS)
+    width: int = 1
+    buckets: list[_B] = field(default_factory=list)
+    _groups: int = 0
 
-    def add(self, bucket: _B) -> None:
-        """Take in the next record, as a bucket of one."""
-        last = self.buckets[-1] if self.buckets else None
-        if last is not None and last.group == bucket.group:
-            if last.count < self.width:
-                last.merge(bucket)
-                return
-        else:
-            self._groups += 1
-        self.buckets.append(bucket)
-        while len(self.buckets) > max(self._most, self._groups):
-            self._halve()
+    def take(self, group: Hashable, records: Sequence[_R], put_together: Callable[[Sequence[_R]], _B]) -> None:
+        """Take in the next records.
+
+        Args:
+            group: to which all of them belong.
+            records: any number, in the order of the stream.
+            put_together: makes a bucket of some of them.
+        """
+        at = 0
+        while at < len(records):
+            last = self.buckets[-1] if self.buckets else None
+            if last is not None and last.group == group and last.count < self.width:
+                until = at + self.width - last.count
+                last.merge(put_together(records[at:until]))
+            else:
+                until = at + self.width
+                self._groups += last is None or last.group != group
+                self.buckets.append(put_together(records[at:until]))
+            at = until
+            while len(self.buckets) > max(self.most, self._groups):
+                self._halve()
 
     def _halve(self) -> None:
         self.width *= 2

@@ -8,8 +8,10 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from hf_efficient.callbacks.memory import MemoryCount
+from hf_efficient.hardware.rates import Rates
 from hf_efficient.measure.device import watch_device
 from hf_efficient.measure.process_timeline import process_timeline
+from hf_efficient.measure.rates import rate_facts, state_rates
 from hf_efficient.measure.recorder import StepRecorder
 from hf_efficient.records import CoarsePhase, StepPhase
 
@@ -36,13 +38,16 @@ class AccountCallback(TrainerCallback):
         on_train_end                         shutdown
     """
 
-    def __init__(self, efficiency_dir: str | Path | None = None) -> None:
+    def __init__(self, efficiency_dir: str | Path | None = None, rates: Rates | None = None) -> None:
         """Nothing is written before training begins.
 
         Args:
             efficiency_dir: where the records go; default: ``OUTPUT_DIR/efficiency``.
+            rates: what an hour costs and where the electricity comes from; default: list prices of the GPU, as an
+                estimate, and the world's mean grid.
         """
         self._efficiency_dir = efficiency_dir
+        self._rates = rates or Rates()
         self._timeline = process_timeline()
         self._recorder = StepRecorder(timeline=self._timeline)
         self._memory = MemoryCount(self._timeline)
@@ -55,12 +60,18 @@ class AccountCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Start a segment, unless somebody who sees more records this run."""
+        """Start a segment, unless somebody who sees more records this run.
+
+        Raises:
+            SetupError: ``rates`` names a provider without a known price of this GPU.
+        """
         self._recorder.close()
         if self._timeline.recording and self._timeline.way != "callback":
             return
+        facts = rate_facts(self._rates, args.device, args.world_size * max(1, args.n_gpu))
         directory = Path(self._efficiency_dir or Path(str(args.output_dir)) / "efficiency")
         self._timeline.open(directory, args.process_index, "callback")
+        state_rates(self._timeline, facts)
         self._timeline.enter("evaluation" if args.eval_on_start else "trainer_setup")
         device = watch_device(args.device, memory=args.skip_memory_metrics)
         self._recorder.open(directory, args.process_index, device)

@@ -14,7 +14,7 @@ def report(
     run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Output directory of a run, or its efficiency/.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print the account as JSON, as run.json holds it.")] = False,
 ) -> None:
-    """Show where a run's time, tokens and memory went; while it runs, when it is over, and after a crash.
+    """Show where a run's time, tokens, memory, energy and money went; while it runs, when it is over, after a crash.
 
     Example: hf-efficient report outputs/quickstart-qlora
     """

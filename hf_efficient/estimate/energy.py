@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 __all__ = [
     "JOULES_PER_KWH",
     "Energy",
+    "Stretch",
     "co2e_grams",
+    "counter_stretches",
     "energy_from_counter",
+    "energy_from_cpu_seconds",
     "energy_from_power",
     "energy_from_tdp",
     "kilowatt_hours",
+    "power_stretches",
 ]
 
 JOULES_PER_KWH = 3_600_000.0
 """1 kWh = 1000 W * 3600 s."""
+
+# Counters move in steps (NVML's every 20 to 100 ms): two readings close together may hold the energy of a whole step.
+_COUNTER_STEP_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -28,20 +35,60 @@ class Energy:
 
     Attributes:
         joules: energy; over ``covered_seconds`` alone.
-        source: ``counter``, ``power_samples`` or ``tdp``.
+        source: ``counter``, ``power_samples``, ``tdp`` or ``cpu_seconds``.
         covered_seconds: time that the figure covers.
         missing_seconds: time between the first and the last reading that it does not cover.
     """
 
     joules: float
-    source: Literal["counter", "power_samples", "tdp"]
+    source: Literal["counter", "power_samples", "tdp", "cpu_seconds"]
     covered_seconds: float
     missing_seconds: float = 0.0
 
     @property
     def estimated(self) -> bool:
-        """Whether nothing was measured: the figure comes from the vendor's TDP."""
-        return self.source == "tdp"
+        """Whether no power was measured: the figure comes from a table of what such devices draw."""
+        return self.source in ("tdp", "cpu_seconds")
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """The time between two readings of a meter.
+
+    Attributes:
+        start, end: seconds of a monotonic clock.
+        joules: energy in between; None where the readings do not tell it.
+    """
+
+    start: float
+    end: float
+    joules: float | None
+
+
+def power_stretches(samples: Iterable[tuple[float, float]], *, max_gap_seconds: float = 10.0) -> Iterator[Stretch]:
+    """What lies between power samples; arguments, formula and errors as for ``energy_from_power``."""
+    for (start, before), (end, after) in itertools.pairwise(_checked(samples, "power samples", "W")):
+        known = end - start <= max_gap_seconds
+        yield Stretch(start, end, (end - start) * (before + after) / 2 if known else None)
+
+
+def counter_stretches(
+    readings: Iterable[tuple[float, float]],
+    *,
+    range_joules: float | None = None,
+    max_gap_seconds: float | None = None,
+    max_watts: float = math.inf,
+) -> Iterator[Stretch]:
+    """What lies between readings of a counter; arguments, formula and errors as for ``energy_from_counter``."""
+    for (start, before), (end, after) in itertools.pairwise(_checked(readings, "counter readings", "J")):
+        if range_joules is not None and max(before, after) > range_joules:
+            raise ValueError(f"a counter of range {range_joules} J reads {max(before, after)} J")
+        difference = after - before
+        if difference < 0 and range_joules is not None:
+            difference += range_joules
+        too_far = max_gap_seconds is not None and end - start > max_gap_seconds
+        too_much = difference > max_watts * max(end - start, _COUNTER_STEP_SECONDS)
+        yield Stretch(start, end, None if too_far or too_much or difference < 0 else difference)
 
 
 def energy_from_power(samples: Iterable[tuple[float, float]], *, max_gap_seconds: float = 10.0) -> Energy | None:
@@ -63,31 +110,16 @@ def energy_from_power(samples: Iterable[tuple[float, float]], *, max_gap_seconds
     Raises:
         ValueError: times run backwards, or a power is negative or not finite.
     """
-    joules, covered, missing, count = [], [], [], 0
-    for (start, before), (end, after) in itertools.pairwise(_checked(samples, "power samples", "W")):
-        count += 1
-        if end - start > max_gap_seconds:
-            missing.append(end - start)
-        else:
-            covered.append(end - start)
-            joules.append((end - start) * (before + after) / 2)
-    if not count:
-        return None
-    return Energy(math.fsum(joules), "power_samples", math.fsum(covered), math.fsum(missing))
+    return _summed(power_stretches(samples, max_gap_seconds=max_gap_seconds), "power_samples")
 
 
-def _checked(readings: Iterable[tuple[float, float]], what: str, unit: str) -> Iterable[tuple[float, float]]:
-    last = -math.inf
-    for seconds, value in readings:
-        if not seconds >= last:
-            raise ValueError(f"{what} run backwards: {seconds} s after {last} s")
-        if not (math.isfinite(value) and value >= 0):
-            raise ValueError(f"{what}: {value} {unit} at {seconds} s")
-        last = seconds
-        yield seconds, value
-
-
-def energy_from_counter(readings: Iterable[tuple[float, float]], *, range_joules: float | None = None) -> Energy | None:
+def energy_from_counter(
+    readings: Iterable[tuple[float, float]],
+    *,
+    range_joules: float | None = None,
+    max_gap_seconds: float | None = None,
+    max_watts: float = math.inf,
+) -> Energy | None:
     """Differences of a counter that runs on, or wraps around.
 
     A reading below the one before means that the counter wrapped once, where its range is known (RAPL's
@@ -100,6 +132,10 @@ def energy_from_counter(readings: Iterable[tuple[float, float]], *, range_joules
         readings: seconds of a monotonic clock and joules, in ascending time. Two wraps between neighbours cannot be
             seen: read more often than the counter can run through its range.
         range_joules: the value at which it starts again from 0; None where it does not wrap.
+        max_gap_seconds: the longest distance between neighbours that is bridged, so that a counter that wraps cannot
+            have done so twice; a longer one is counted as missing.
+        max_watts: more than the device can draw. Neighbours that stand for more are no readings of one counter (it was
+            reset in between, or told nonsense): that stretch is counted as missing.
 
     Returns:
         None where fewer than two readings were taken.
@@ -107,19 +143,34 @@ def energy_from_counter(readings: Iterable[tuple[float, float]], *, range_joules
     Raises:
         ValueError: times run backwards, or a reading is negative, not finite, or above the range.
     """
-    joules, covered, missing, count = [], [], [], 0
-    for (start, before), (end, after) in itertools.pairwise(_checked(readings, "counter readings", "J")):
-        count += 1
-        if range_joules is not None and max(before, after) > range_joules:
-            raise ValueError(f"a counter of range {range_joules} J reads {max(before, after)} J")
-        if after < before and range_joules is None:
-            missing.append(end - start)
-            continue
-        covered.append(end - start)
-        joules.append(after - before if after >= before else (range_joules or 0.0) - before + after)
-    if not count:
+    stretches = counter_stretches(
+        readings, range_joules=range_joules, max_gap_seconds=max_gap_seconds, max_watts=max_watts
+    )
+    return _summed(stretches, "counter")
+
+
+def _checked(readings: Iterable[tuple[float, float]], what: str, unit: str) -> Iterator[tuple[float, float]]:
+    last = -math.inf
+    for seconds, value in readings:
+        if not seconds >= last:
+            raise ValueError(f"{what} run backwards: {seconds} s after {last} s")
+        if not (math.isfinite(value) and value >= 0):
+            raise ValueError(f"{what}: {value} {unit} at {seconds} s")
+        last = seconds
+        yield seconds, value
+
+
+def _summed(stretches: Iterable[Stretch], source: Literal["counter", "power_samples"]) -> Energy | None:
+    joules, covered, missing = [], [], []
+    for stretch in stretches:
+        if stretch.joules is None:
+            missing.append(stretch.end - stretch.start)
+        else:
+            covered.append(stretch.end - stretch.start)
+            joules.append(stretch.joules)
+    if not covered and not missing:
         return None
-    return Energy(math.fsum(joules), "counter", math.fsum(covered), math.fsum(missing))
+    return Energy(math.fsum(joules), source, math.fsum(covered), math.fsum(missing))
 
 
 def energy_from_tdp(tdp_watts: float, seconds: float, *, devices: int = 1, utilization: float | None = None) -> Energy:
@@ -145,6 +196,34 @@ def energy_from_tdp(tdp_watts: float, seconds: float, *, devices: int = 1, utili
     if not 0 <= share <= 1:
         raise ValueError(f"utilization {share} is outside 0 to 1")
     return Energy(tdp_watts * share * seconds * devices, "tdp", seconds)
+
+
+def energy_from_cpu_seconds(
+    cpu_seconds: float, seconds: float, *, cpus: float, min_watts: float, max_watts: float
+) -> Energy:
+    """``cpus * seconds * min + cpu_seconds * (max - min)``: an estimate, and marked as one.
+
+    Cloud Carbon Footprint's model: a virtual CPU draws ``min + load * (max - min)``, and the mean load over the time is
+    ``cpu_seconds / (cpus * seconds)``. Both terms add up over processes: the first is paid once for a machine, the
+    second by each process for itself.
+
+    Hand-worked: 2 CPUs, 100 s, 150 CPU seconds, 0.75 to 3.75 W: 2 * 100 * 0.75 + 150 * 3 = 600 J.
+
+    Args:
+        cpu_seconds: time that processes ran on a CPU, in user and in kernel mode.
+        seconds: wall time.
+        cpus: hardware threads that stand ready; 0 for the second term alone.
+        min_watts: of an idle one.
+        max_watts: of one under full load.
+
+    Raises:
+        ValueError: a figure is negative, or the maximum is below the minimum.
+    """
+    if min(cpu_seconds, seconds, cpus, min_watts, max_watts - min_watts) < 0:
+        raise ValueError(
+            f"an energy of {cpu_seconds} CPU seconds in {seconds} s on {cpus} CPUs of {min_watts} to {max_watts} W"
+        )
+    return Energy(cpus * seconds * min_watts + cpu_seconds * (max_watts - min_watts), "cpu_seconds", seconds)
 
 
 def kilowatt_hours(joules: float) -> float:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import psutil
 
-__all__ = ["accelerator_count", "thread_count"]
+__all__ = ["accelerator_count", "thread_count", "usable_cpus"]
 
 
 def accelerator_count() -> int:
@@ -21,5 +22,23 @@ def thread_count() -> int:
     named = os.environ.get("OMP_NUM_THREADS", "")
     if named.isdigit() and int(named) > 0:
         return int(named)
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    usable = _allowed_cpus()
     return max(1, min(usable, psutil.cpu_count(logical=False) or usable))
+
+
+def usable_cpus(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> float:
+    """Hardware threads that this process may keep busy: those it may run on, and no more than its container's quota.
+
+    Args:
+        quota: of the control group, version 2: microseconds of CPU time, or ``max``, per period of microseconds.
+    """
+    usable = float(_allowed_cpus())
+    try:
+        granted, period = quota.read_text(encoding="ascii").split()
+        return usable if granted == "max" else min(usable, int(granted) / int(period))
+    except (OSError, ValueError, ZeroDivisionError):
+        return usable
+
+
+def _allowed_cpus() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)

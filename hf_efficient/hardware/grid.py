@@ -41,7 +41,14 @@ class GridIntensity:
 def grid_intensities() -> tuple[GridIntensity, ...]:
     """All that are known, in the order of the file."""
     return tuple(
-        GridIntensity(**{**row, "date": str(row["date"]), "aliases": tuple(row.get("aliases", ()))})
+        GridIntensity(
+            **{
+                **row,
+                "grams_per_kwh": float(row["grams_per_kwh"]),
+                "date": str(row["date"]),
+                "aliases": tuple(row.get("aliases", ())),
+            }
+        )
         for row in rows("grid")
     )
 

@@ -6,14 +6,20 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from hf_efficient.account.files import RUN_JSON, read_account
-from hf_efficient.errors import OutputError
+from hf_efficient.errors import OutputError, SetupError
+from hf_efficient.hardware.rates import Rates
 from hf_efficient.measure.process_timeline import process_timeline
+from hf_efficient.measure.rates import rate_facts, state_rates
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records import PhaseName, RunAccount
 
-__all__ = ["RecordedRun", "open_records", "phase", "recorded_run"]
+if TYPE_CHECKING:
+    from transformers import TrainingArguments
+
+__all__ = ["RecordedRun", "open_records", "phase", "recipe_rates", "recorded_run"]
 
 
 @dataclass
@@ -51,10 +57,28 @@ def recorded_run(recipe: Recipe) -> Iterator[RecordedRun]:
         run.account = _read(directory)
 
 
-def open_records(recipe: Recipe, directory: Path, rank: int) -> None:
+def recipe_rates(recipe: Recipe, args: TrainingArguments) -> dict[str, dict[str, Any]]:
+    """What an hour of this run costs and where its electricity comes from, as facts for the records.
+
+    Raises:
+        SetupError: the provider that the recipe names has no known price of the GPU that is here.
+    """
+    section = recipe.efficiency
+    if not section.record_steps:
+        return {}
+    rates = Rates(section.price_usd_per_hour, section.price_from, section.market, section.grid)
+    try:
+        return rate_facts(rates, args.device, args.world_size * max(1, args.n_gpu))
+    except SetupError as error:
+        said = recipe.provenance.get("efficiency.price_from")
+        raise SetupError(f"{said}: efficiency.{error}" if said is not None else f"efficiency.{error}") from error
+
+
+def open_records(recipe: Recipe, directory: Path, rank: int, rates: dict[str, dict[str, Any]]) -> None:
     """The output directory is this run's from here on: what was measured so far is written."""
     if recipe.efficiency.record_steps:
         process_timeline().open(directory, rank, "recipe")
+        state_rates(process_timeline(), rates)
 
 
 def phase(recipe: Recipe, name: PhaseName) -> AbstractContextManager[None]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trl import DPOConfig, SFTConfig
 
 from hf_efficient.callbacks.progress_lines import use_progress_lines
 from hf_efficient.errors import SetupError
 from hf_efficient.hardware.environment import describe_environment
-from hf_efficient.launch.account import open_records, phase, recorded_run
+from hf_efficient.launch.account import open_records, phase, recipe_rates, recorded_run
 from hf_efficient.launch.arguments import training_arguments
 from hf_efficient.launch.build import Built, build
 from hf_efficient.launch.card import write_model_card
@@ -50,20 +50,27 @@ def run_recipe(recipe: Recipe, listener: RunListener | None = None) -> RunResult
         contradiction = launch_contradiction(recipe, args.world_size)
         if contradiction:
             raise SetupError(contradiction)
+        rates = recipe_rates(recipe, args)
         if listener is None or not is_main:
             listener = SilentListener()
         with locked(Path(recipe.output_dir).expanduser()) if is_main else nullcontext():
             with phase(recipe, "trainer_setup"):
                 plan = plan_output(recipe)
             with explained_faults(recipe.output_dir):
-                result = _run(recipe, args, plan, listener)
+                result = _run(recipe, args, plan, rates, listener)
     listener.finished(result)
     if account.account is not None:
         listener.account(account.account)
     return result
 
 
-def _run(recipe: Recipe, args: SFTConfig | DPOConfig, plan: OutputPlan, listener: RunListener) -> RunResult:
+def _run(
+    recipe: Recipe,
+    args: SFTConfig | DPOConfig,
+    plan: OutputPlan,
+    rates: dict[str, dict[str, Any]],
+    listener: RunListener,
+) -> RunResult:
     with phase(recipe, "trainer_setup"):
         machine = describe_environment().to_dict()
     if plan.remark:
@@ -74,7 +81,7 @@ def _run(recipe: Recipe, args: SFTConfig | DPOConfig, plan: OutputPlan, listener
         if args.process_index == 0:
             clear_output(plan)
             write_resolved_recipe(plan.directory, recipe, machine)
-    open_records(recipe, plan.directory / EFFICIENCY, args.process_index)
+    open_records(recipe, plan.directory / EFFICIENCY, args.process_index, rates)
     train_seconds = _train(recipe, built.trainer, plan, listener)
     with phase(recipe, "checkpointing"):
         built.trainer.save_model()  # before the last evaluation: bf16_full_eval casts the weights in place

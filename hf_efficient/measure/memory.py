@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-__all__ = ["device_peaks", "keep_device_peaks", "peak_rss_bytes"]
+__all__ = ["device_memory", "device_peaks", "keep_device_peaks", "peak_rss_bytes"]
 
 
 def peak_rss_bytes() -> int | None:
@@ -25,6 +25,21 @@ def peak_rss_bytes() -> int | None:
         return None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+def device_memory(index: int | None) -> dict[str, int]:
+    """What a CUDA device holds now, from the allocator's own books on the host; may be asked by any thread.
+
+    Empty without a device, or where the process has not started CUDA.
+    """
+    torch = sys.modules.get("torch")
+    if index is None or torch is None or not torch.cuda.is_initialized():
+        return {}
+    books = torch.cuda.memory_stats_as_nested_dict(index)
+    return {
+        "device_allocated_bytes": int(books["allocated_bytes"]["all"]["current"]),
+        "device_reserved_bytes": int(books["reserved_bytes"]["all"]["current"]),
+    }
 
 
 def device_peaks() -> dict[str, int]:

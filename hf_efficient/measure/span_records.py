@@ -44,6 +44,11 @@ class SpanRecords:
         self._process = 0
 
     @property
+    def process(self) -> int:
+        """Number of this process in the run's records; 0 while there are none."""
+        return self._process
+
+    @property
     def is_open(self) -> bool:
         """Whether lines go to a file."""
         return self._stream is not None

@@ -17,13 +17,16 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec
 
 from hf_efficient.account.files import RUN_JSON, write_account
+from hf_efficient.account.reading import records_path
 from hf_efficient.account.steps import RankSteps
 from hf_efficient.errors import OutputError
 from hf_efficient.measure.memory import device_peaks, peak_rss_bytes
+from hf_efficient.measure.meters.cuda import current_device
 from hf_efficient.measure.phases import PhaseClock, PhaseContext, Span
 from hf_efficient.measure.process_start import ProcessStart, process_start
 from hf_efficient.measure.span_records import SpanRecords, Way
 from hf_efficient.measure.stream import FaultLatch
+from hf_efficient.measure.system import SystemStream
 from hf_efficient.records import PhaseName
 
 __all__ = ["Timeline"]
@@ -58,6 +61,7 @@ class Timeline:
         way: how that run is recorded.
         latch: told once what cannot be written of this run.
         until_exit: the process ends with the run, which then holds it until its exit.
+        system: samples memory and energy beside the run; None while there is none.
     """
 
     def __init__(
@@ -69,6 +73,7 @@ class Timeline:
         self.way: Way | None = None
         self.latch = FaultLatch()
         self.until_exit = False
+        self.system: SystemStream | None = None
         self._now = now
         self._clock = PhaseClock(now, started.perf_ns)
         self._in_loop = False
@@ -114,7 +119,7 @@ class Timeline:
             if self._gap is not None:
                 self._name_gap(self._gap)
             self._ended = self._steps = self._gap = None
-            self._records.wake()
+            self._wake()
             return
         if self.directory is not None:
             self.release()
@@ -126,6 +131,13 @@ class Timeline:
         self.directory, self.way, self.latch = directory, way, FaultLatch()
         self._ended, self._rank, self._steps = None, rank, None
         self._records.open(directory, rank, way, self._alive, self.latch)
+        self.system = SystemStream(
+            records_path(directory, "system", rank),
+            self._records.process,
+            lambda: self._records.seconds(self._now()),
+            self.latch,
+            current_device(),
+        )
 
     def phase(self, name: PhaseName, *, opaque: bool = False) -> AbstractContextManager[None]:
         """A context in which the time belongs to ``name``; nothing inside a training loop, which the steps tell."""
@@ -185,6 +197,8 @@ class Timeline:
     @_never_raises
     def note_memory(self) -> None:
         """Read the device's peaks from the allocator's books on the host. For logs, evaluations and ends, not steps."""
+        if self.system is not None:
+            self.system.device = current_device()
         peaks = device_peaks()
         self._device_peaks = {name: max(value, self._device_peaks.get(name, 0)) for name, value in peaks.items()}
 
@@ -213,11 +227,16 @@ class Timeline:
             return
         if self._ended is None or self._records.dirty:
             self._flush_open_phases()
-            at_ns = self._now() if self._ended is None else self._clock.glimpse().start_ns
+            at_ns = self._now()
+            if self._ended is not None:
+                at_ns = self._clock.glimpse().start_ns
+                if self.system is not None and self.system.is_awake:
+                    self.system.close()
+                self.system = None  # one that sleeps would take a sample of a time that is not the run's
             self._ended = self._ended or ("done", None)
             self._write_end(at_ns)
         self._records.forget()
-        self.directory = self.way = self._steps = None
+        self.directory = self.way = self.system = self._steps = None
         self._in_loop, self._loop_clock = False, None
         self._gap = "before_trainer"
 
@@ -253,7 +272,7 @@ class Timeline:
             return
         if not self._clock.is_open:
             self._name_gap(self._gap)
-            self._records.wake()
+            self._wake()
         phase.token = self._clock.enter(phase.name, opaque=phase.opaque)
 
     @_never_raises
@@ -265,7 +284,7 @@ class Timeline:
         if not self._clock.is_open:
             self._cut()
             if self._ended is not None:
-                self._records.close()  # after the end of the run: no thread for the rest of a notebook's life
+                self._close()  # after the end of the run: no thread for the rest of a notebook's life
 
     def _cut(self) -> None:
         span = self._clock.cut()
@@ -281,13 +300,23 @@ class Timeline:
         how, error = self._ended
         at = self._records.seconds(at_ns)
         self._records.write({"kind": "end", "ended": how, "error": error, "at_seconds": at, "memory": self._memory()})
-        self._records.close()
+        self._close()
         self._records.dirty = False
         if self._rank == 0 and not self.latch.told:
             try:
                 self._steps = write_account(self.directory, self._steps)
             except (OSError, OutputError) as fault:
                 self.latch.tell(self.directory / RUN_JSON, fault)
+
+    def _wake(self) -> None:
+        self._records.wake()
+        if self.system is not None:
+            self.system.wake()
+
+    def _close(self) -> None:
+        self._records.close()
+        if self.system is not None:
+            self.system.close()
 
     def _alive(self) -> tuple[object, dict[str, Any]]:
         clock = self._loop_clock or self._clock

@@ -177,11 +177,28 @@ class DistributedSection(Section):
 
 
 class EfficiencySection(Section):
-    """Instrumentation."""
+    """Instrumentation, and what turns its seconds and joules into money and CO2e."""
 
     record_steps: bool = Field(True, description="Write the phases of every step to OUTPUT_DIR/efficiency/steps.jsonl.")
     check_gradients: bool = Field(
         True, description="In the first step, check that every trainable parameter gets a gradient."
+    )
+    price_usd_per_hour: Annotated[float, Field(ge=0)] | None = Field(
+        None,
+        description="What an hour of everything that the run occupies costs, all machines and GPUs together; 0 for a "
+        "machine that costs nothing more. Default: an estimate from list prices of the GPU.",
+    )
+    price_from: str | None = Field(
+        None,
+        min_length=1,
+        description="In place of price_usd_per_hour: a provider whose known list price of the GPU is taken, times the "
+        "GPUs (aws, azure, gcp, hyperstack, lambda, nebius, runpod-community, runpod-secure, verda).",
+    )
+    market: Literal["on_demand", "spot"] = Field("on_demand", description="Which list price of `price_from`.")
+    grid: Annotated[float, Field(ge=0)] | Annotated[str, Field(min_length=1)] = Field(
+        "world",
+        description="Where the electricity comes from: a country's English name or ISO code, `world`, or grams of CO2e "
+        "per kWh.",
     )
 
 

@@ -251,8 +251,10 @@ class EnergyPart:
         joules: energy over ``covered_seconds``.
         source: ``nvml``, ``rapl``, or ``estimate``.
         estimated: nothing was measured.
-        covered_seconds, missing_seconds: of the time between the first and the last reading.
-        note: how an estimate was made.
+        covered_seconds: time that ``joules`` is of.
+        missing_seconds: the rest of the wall time of the processes that it was read in: before its first reading, since
+            the meters are read from where the run knows its output directory, and where it did not tell.
+        note: what it meters, or how an estimate was made.
     """
 
     name: str
@@ -266,14 +268,15 @@ class EnergyPart:
 
 @dataclass(frozen=True)
 class EnergyAccount:
-    """Energy of the run's machines, all of its processes.
+    """Energy of the run's machines, all of its processes and ranks: what the meters told, without cooling.
 
     Attributes:
         joules: sum of the parts; None where there is no part.
         estimated: whether any part is an estimate.
         parts: meter by meter.
-        phase_joules: the energy by phase, shared out by the readings' times; None where that is not known.
-        co2e_grams: ``joules`` times the grid's intensity.
+        phase_joules: the energy by phase of rank 0, ``unattributed`` included, shared out by the readings' times (see
+            ``account/energy.py``); None where there is no part.
+        co2e_grams: ``joules`` times the grid's intensity; None where there is no part.
         grid_grams_per_kwh, grid_source: that intensity, and where it comes from.
     """
 
@@ -308,12 +311,12 @@ class MoneyAccount:
     """What the wall time of the run cost.
 
     Attributes:
-        cost_usd: ``wall_seconds`` at the price; None where that is unknown.
+        cost_usd: ``wall_seconds`` of each process at the price that it stated; None where that is unknown.
         usd_per_million_non_padding_tokens: of the whole cost.
-        phase_usd: by phase, ``unattributed`` included.
-        price_usd_per_hour: of everything that the run occupies.
+        phase_usd: by phase, ``unattributed`` included: they sum up to ``cost_usd``.
+        price_usd_per_hour: of everything that the run occupies, in its last process.
         price_source: where it comes from, with its date.
-        estimated: whether it is a list price rather than what the user says to pay.
+        estimated: whether nobody said what is paid, so that it is the median of list prices.
         budget: None where there is none.
     """
 

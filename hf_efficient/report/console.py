@@ -10,11 +10,12 @@ from rich.text import Text
 
 from hf_efficient.records import RunAccount
 from hf_efficient.report.memory_rows import device_rows, memory_rows
-from hf_efficient.units import count, seconds, share, short_seconds
+from hf_efficient.units import count, grams, kilowatt_hours, seconds, share, short_seconds, usd
 
 __all__ = ["account_renderables"]
 
 _BAR = 24
+_MOST_PARTS = 4
 _LABELS = {
     "imports": "start of Python, imports",
     "before_trainer": "before the trainer",
@@ -30,7 +31,7 @@ _LABELS = {
 
 
 def account_renderables(account: RunAccount) -> list[RenderableType]:
-    """What to print, in order: how it ended, the time by phase, a line each for steps, tokens, memory, and the gaps."""
+    """What to print, in order: how it ended, the time by phase, a line each for its other parts, and the gaps."""
     return [_title(account), _time_table(account), _facts(account), *_gaps(account)]
 
 
@@ -69,8 +70,9 @@ def _facts(account: RunAccount) -> Table:
     grid.add_column(no_wrap=True, style="bold")
     grid.add_column()
     rows = [("steps", _steps(account)), ("tokens", _tokens(account)), *memory_rows(account.memory)]
-    for name, text in (*rows, *device_rows(account)):
-        grid.add_row(name, text)
+    rows += [*device_rows(account), ("energy", _energy(account)), ("money", _money(account))]
+    for name, text in rows:
+        grid.add_row(name, Text(text))
     return grid
 
 
@@ -103,6 +105,39 @@ def _tokens(account: RunAccount) -> str:
     if tokens.non_padding_tokens_per_second is not None:
         told.append(f"{tokens.non_padding_tokens_per_second:,.0f} per second without padding in the training loop")
     return ", ".join(told) or "not counted"
+
+
+def _energy(account: RunAccount) -> str:
+    energy = account.energy
+    if energy.joules is None:
+        return "not known"
+    told = kilowatt_hours(energy.joules)
+    if energy.estimated:
+        told += " (estimated)" if all(part.estimated for part in energy.parts) else " (in part estimated)"
+    if 1 < len(energy.parts) <= _MOST_PARTS:
+        told += f": {', '.join(f'{part.name} {kilowatt_hours(part.joules)}' for part in energy.parts)}"
+    if energy.co2e_grams is None or energy.grid_grams_per_kwh is None:
+        return told
+    grid = f"{energy.grid_grams_per_kwh:g} g/kWh ({energy.grid_source})"
+    return f"{told}; {grams(energy.co2e_grams)} CO2e at {grid}"
+
+
+def _money(account: RunAccount) -> str:
+    money = account.money
+    if money.cost_usd is None or money.price_usd_per_hour is None:
+        return "not known"
+    told = f"{usd(money.cost_usd)} at {usd(money.price_usd_per_hour)}/h"
+    source = f"estimated: {money.price_source}" if money.estimated else money.price_source
+    parts = [f"{told} ({source})"]
+    if money.usd_per_million_non_padding_tokens is not None:
+        parts.append(f"{usd(money.usd_per_million_non_padding_tokens)} per million tokens without padding")
+    phases = money.phase_usd or {}
+    apart = [
+        f"{label} {usd(phases[name])}"
+        for name, label in (("evaluation", "evaluations"), ("checkpointing", "checkpoints"))
+        if phases.get(name)
+    ]
+    return "; ".join([*parts, *([", ".join(apart)] if apart else [])])
 
 
 def _gaps(account: RunAccount) -> Iterator[RenderableType]:

@@ -5,11 +5,13 @@ import json
 import jsonschema
 import pytest
 from test_account_build import end, lines, process, span, step, train
+from test_account_series import full_step
 
 from hf_efficient.account.build import account_of
 from hf_efficient.account.files import read_account, to_json, write_account
 from hf_efficient.account.json_schema import SHIPPED, run_schema
 from hf_efficient.errors import OutputError
+from hf_efficient.records import SequenceCounts
 
 
 @pytest.fixture
@@ -71,3 +73,31 @@ def test_what_is_no_account(tmp_path, text, told):
     with pytest.raises(OutputError) as caught:
         read_account(tmp_path / "run.json")
     assert str(caught.value).startswith(f"{tmp_path}/{told}")
+
+
+def test_a_long_run_has_a_small_account(tmp_path):
+    """20,000 steps on four ranks in three processes, an evaluation after every tenth, many lengths."""
+    count = 20_000
+    for number in range(3):
+        lines(tmp_path / "spans.jsonl", process(number), train(number, 2.0, number))
+        lines(tmp_path / "spans.jsonl", *[evaluation(number, at) for at in range(0, count // 3, 10)], end(90.0, number))
+    for rank in range(4):
+        name = "steps.jsonl" if rank == 0 else f"steps.rank{rank}.jsonl"
+        records = [
+            full_step(at, at - 1.0, 1.0, rank=rank, segment=3 * at // (count + 1), sequences=lengths(at))
+            for at in range(1, count + 1)
+        ]
+        lines(tmp_path / name, *records)
+    write_account(tmp_path)
+    account = read_account(tmp_path / "run.json")
+    assert (account.steps.count, len(account.time.processes), len(account.ranks)) == (count, 3, 4)
+    assert (tmp_path / "run.json").stat().st_size < 64 * 1024
+
+
+def evaluation(number, at):
+    metrics = dict.fromkeys(("loss", "perplexity", "mean_token_accuracy", "exact_match", "runtime"), at / 7)
+    return {"kind": "evaluation", "at_seconds": 3.0, "step": at, "metrics": metrics, "seconds": 0.5, "process": number}
+
+
+def lengths(at):
+    return SequenceCounts(2, 2, 1, at, {str(2 ** (at % 18)): 2})

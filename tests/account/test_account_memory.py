@@ -96,7 +96,9 @@ def test_the_devices_time_and_peaks_over_the_steps(tmp_path):
     lines(tmp_path / "spans.jsonl", *process(device_peak_allocated_bytes=900), *process(1))
     lines(
         tmp_path / "steps.jsonl",
-        step(1, device={"forward": 0.25, "optimizer": 0.5}, memory=StepMemory(90, 100, {"forward": 70, "backward": 90})),
+        step(
+            1, device={"forward": 0.25, "optimizer": 0.5}, memory=StepMemory(90, 100, {"forward": 70, "backward": 90})
+        ),
         step(2, device={"exposed_wait": 0.125, "forward": 0.5}, memory=StepMemory(95, 100, {"forward": 95})),
         step(3, device={"forward": 0.5}, memory=StepMemory(90, 100, {"forward": 60})),
         step(4, segment=1, device={"exposed_wait": 0.25, "forward": 0.5}, memory=StepMemory(90, 100, {"forward": 80})),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 
 import pytest
@@ -197,8 +198,9 @@ def test_a_long_run_keeps_its_sums_and_extremes_in_two_thousand_buckets(tmp_path
 
 
 class Count:
-    def __init__(self, group):
-        self.group, self.count = group, 1
+    def __init__(self, records):
+        (self.group,) = set(records)
+        self.count = len(records)
 
     def merge(self, later):
         self.count += later.count
@@ -216,7 +218,10 @@ class Count:
     ],
 )
 def test_thinning_to_four(groups, expected):
-    thinned = Thinned(4)
+    at_once, one_by_one = Thinned(4), Thinned(4)
+    for group, part in itertools.groupby(groups):
+        at_once.take(group, list(part), Count)
     for group in groups:
-        thinned.add(Count(group))
-    assert [(one.group, one.count) for one in thinned.buckets] == expected
+        one_by_one.take(group, [group], Count)
+    assert [(one.group, one.count) for one in at_once.buckets] == expected
+    assert [(one.group, one.count) for one in one_by_one.buckets] == expected

@@ -76,11 +76,47 @@ def test_the_account_of_a_run_that_ended(run, output):
         "750 per second without padding in the",
         "        training loop",
         "memory  3.00 GiB at most in the host's memory",
+        "energy  not known",
+        "money   not known",
         "Not measured:",
         "  the launcher: it runs before this process starts; its time is in no record",
         "  the interpreter's own end: Python takes itself down after the last record that a run can write",
+        "  energy: no meter was read",
+        "  cost: the records state no price",
     ]
     assert run("report", str(output / "efficiency")).out == done.out
+
+
+METERS = {
+    name: {"id": name, "machine": "m", "source": source, "unit": "joules", "note": note}
+    for name, source, note in (("GPU 0", "nvml", "energy counter"), ("CPU", "estimate", "by table"))
+}
+
+
+def sample(at: float, **joules: float) -> dict[str, object]:
+    return {"schema_version": 1, "process": 0, "at_seconds": at, "joules": joules}
+
+
+def test_energy_and_money(run, output):
+    add(output, kind="facts", facts={"price": {"price_usd_per_hour": 720, "source": "by hand", "estimated": False}})
+    add(output, kind="facts", facts={"grid": {"grams_per_kwh": 500.0, "source": "Utopia 2023"}})
+    add(output, kind="end", ended="done", error=None, at_seconds=5.0)
+    samples = [
+        {**sample(0.0, **{"GPU 0": 0.0, "CPU": 0.0}), "meters": METERS},
+        sample(5.0, **{"GPU 0": 27000.0, "CPU": 9000.0}),
+    ]
+    (output / "efficiency/system.jsonl").write_text("".join(json.dumps(line) + "\n" for line in samples))
+    lines = [line.rstrip() for line in run("report", str(output)).out.splitlines()]
+    # 36,000 J = 0.01 kWh, times 500; 5 s at 720 an hour; 1,500 tokens
+    start = lines.index(next(line for line in lines if line.startswith("energy")))
+    assert lines[start:] == [
+        "energy  0.01 kWh (in part estimated): CPU 0.0025 kWh, GPU 0 0.0075 kWh; 5 g CO2e at 500 g/kWh (Utopia 2023)",
+        "money   $1.00 at $720.00/h (by hand); $666.67 per million tokens without padding",
+        "Not measured:",
+        "  the launcher: it runs before this process starts; its time is in no record",
+        "  the interpreter's own end: Python takes itself down after the last record that a run can write",
+        "  measured energy of CPU: it is estimated: by table",
+    ]
 
 
 def test_a_run_that_was_killed_says_so(run, output):

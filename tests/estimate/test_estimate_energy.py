@@ -8,6 +8,7 @@ from hf_efficient.estimate.energy import (
     Energy,
     co2e_grams,
     energy_from_counter,
+    energy_from_cpu_seconds,
     energy_from_power,
     energy_from_tdp,
     kilowatt_hours,
@@ -104,3 +105,40 @@ def test_kilowatt_hours_and_carbon():
 def test_a_negative_intensity_is_refused():
     with pytest.raises(ValueError, match=r"^a grid intensity of -1 gCO2e/kWh$"):
         co2e_grams(1.0, -1)
+
+
+def test_a_counter_with_a_range_is_not_bridged_over_a_gap_in_which_it_may_wrap_twice():
+    readings = [(0, 100), (10, 200), (100, 150), (101, 160)]
+    assert energy_from_counter(readings, range_joules=1000, max_gap_seconds=50) == Energy(110.0, "counter", 11.0, 90.0)
+    assert energy_from_counter(readings, range_joules=1000) == Energy(1060.0, "counter", 101.0)
+
+
+def test_more_than_a_device_can_draw_is_no_energy():
+    """A zero told once: the fall is a reset, the climb back is 5,000 J in a second."""
+    readings = [(0, 5000), (1, 5100), (2, 0), (3, 5300), (4, 5400)]
+    assert energy_from_counter(readings, max_watts=1000) == Energy(200.0, "counter", 2.0, 2.0)
+
+
+def test_a_counter_that_moves_in_steps_may_hold_a_whole_one():
+    assert energy_from_counter([(0, 0), (0.01, 70)], max_watts=1000) == Energy(70.0, "counter", 0.01)
+
+
+def test_an_estimate_from_cpu_seconds():
+    found = energy_from_cpu_seconds(150, 100, cpus=2, min_watts=0.75, max_watts=3.75)
+    assert found == Energy(600.0, "cpu_seconds", 100)
+    assert found.estimated
+
+
+def test_the_estimates_of_processes_add_up():
+    """Two processes share four CPUs for 10 s: 4 * 10 * 1 idle and (30 + 5) * 2 busy, whoever tells which part."""
+    whole = energy_from_cpu_seconds(35, 10, cpus=4, min_watts=1, max_watts=3).joules
+    first = energy_from_cpu_seconds(30, 10, cpus=4, min_watts=1, max_watts=3).joules
+    second = energy_from_cpu_seconds(5, 10, cpus=0, min_watts=1, max_watts=3).joules
+    assert (whole, first, second) == (110.0, 100.0, 10.0)
+
+
+@pytest.mark.parametrize("wrong", [{"cpus": -1}, {"min_watts": 5}, {"seconds": -1}, {"cpu_seconds": -1}])
+def test_an_impossible_cpu_estimate_is_refused(wrong):
+    settings = {"cpu_seconds": 1, "seconds": 1, "cpus": 1, "min_watts": 1, "max_watts": 2, **wrong}
+    with pytest.raises(ValueError, match=r"^an energy of "):
+        energy_from_cpu_seconds(settings.pop("cpu_seconds"), settings.pop("seconds"), **settings)

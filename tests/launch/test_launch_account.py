@@ -16,6 +16,9 @@ import pytest
 from hf_efficient.account.build import account_of
 from hf_efficient.account.files import read_account
 from hf_efficient.account.json_schema import SHIPPED
+from hf_efficient.errors import SetupError
+from hf_efficient.hardware.prices import providers
+from hf_efficient.recipe.schema import EfficiencySection
 from hf_efficient.records import RunAccount
 
 RECIPE = """
@@ -82,14 +85,15 @@ def account(output: Path, unattributed_share: float = 0.02) -> RunAccount:
 
 
 def test_a_run_that_fails_and_is_resumed(recipe, tmp_path):
-    failed, lived = run(recipe, raising=6)
+    rates = ("efficiency.price_usd_per_hour=3.6", "efficiency.grid=FR")  # a tenth of a cent a second
+    failed, lived = run(recipe, *rates, raising=6)
     assert failed.returncode == 1
     assert "planted" in failed.stderr
     first = account(tmp_path / "out")
     assert (first.ended, first.error, first.steps.count) == ("error", "RuntimeError: planted", 6)
     assert first.time.wall_seconds <= lived
 
-    done, lived_again = run(recipe, "--resume")
+    done, lived_again = run(recipe, *rates, "--resume")
     assert done.returncode == 0, done.stderr
     found = account(tmp_path / "out")
     assert (found.ended, found.recorded_by) == ("done", "recipe")
@@ -107,6 +111,19 @@ def test_a_run_that_fails_and_is_resumed(recipe, tmp_path):
     assert "The run took" in done.stdout
     assert "where the time went" in done.stdout
     assert f"{found.tokens.processed:,} processed" in done.stdout
+
+    assert found.money.cost_usd == pytest.approx(found.time.wall_seconds * 0.001, rel=1e-12)
+    assert math.fsum(found.money.phase_usd.values()) == pytest.approx(found.money.cost_usd, abs=1e-9)
+    assert (found.money.price_source, found.money.estimated) == ("set by the user", False)
+    assert "at $3.60/h (set by the user)" in done.stdout
+    assert found.energy.grid_source.startswith("France 2023")
+    taken = [json.loads(line) for line in (tmp_path / "out/efficiency/system.jsonl").read_text().splitlines()]
+    if [part.source for part in found.energy.parts] == ["estimate"]:  # one counter, from 0 in each process
+        lasts = [max(one["joules"]["CPU"] for one in taken if one["process"] == number) for number in (0, 1)]
+        assert found.energy.joules == pytest.approx(sum(lasts), abs=0.01)
+    assert first.energy.joules < found.energy.joules
+    covered = found.energy.parts[0].covered_seconds
+    assert covered + found.energy.parts[0].missing_seconds == pytest.approx(found.time.wall_seconds, abs=0.1)
 
 
 def test_runs_one_after_another_in_one_process(recipe, tmp_path):
@@ -142,3 +159,24 @@ def test_nothing_is_recorded_where_it_is_switched_off(recipe, tmp_path):
     result = run_recipe(load_recipe(recipe, overrides))
     assert result.steps == 8
     assert sorted(path.name for path in (tmp_path / "off/efficiency").iterdir()) == ["recipe.resolved.yaml"]
+
+
+def test_a_provider_that_does_not_list_the_gpu_is_told_with_its_key(recipe, monkeypatch):
+    from hf_efficient.hardware.rates import price_facts
+    from hf_efficient.launch.run import run_recipe
+    from hf_efficient.measure import rates
+    from hf_efficient.recipe.load import load_recipe
+
+    monkeypatch.setattr(rates, "price_facts", lambda known, _name, gpus: price_facts(known, "NVIDIA H200", gpus))
+    flag = "efficiency.price_from=lambda"
+    with pytest.raises(SetupError) as error:
+        run_recipe(load_recipe(recipe, [flag]))
+    assert str(error.value).startswith(
+        f"command line: {flag}: efficiency.price_from: lambda has no known on_demand price for H200; known: A10"
+    )
+    assert str(error.value).endswith("Set efficiency.price_usd_per_hour to what you pay.")
+
+
+def test_the_schema_names_every_provider():
+    description = EfficiencySection.model_fields["price_from"].description
+    assert f"({', '.join(sorted(providers()))})" in description

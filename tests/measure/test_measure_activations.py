@@ -140,11 +140,11 @@ def test_no_hook_stays_after_an_exception():
     watch = ForwardWatch(model, [model.first], VOCABULARY)
     watch.start()
     assert foreign_hooks()
-    with pytest.raises(RuntimeError):
-        try:
+    try:
+        with pytest.raises(RuntimeError):
             model(torch.randn(ROWS, WIDTH + 1))
-        finally:
-            watch.stop()
+    finally:
+        watch.stop()
     assert not foreign_hooks()
     assert not model._forward_hooks
     assert not model.first._forward_pre_hooks

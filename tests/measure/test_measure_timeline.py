@@ -7,9 +7,11 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
+from waiting import wait_for_line
 
 from hf_efficient.measure.memory import device_peaks, peak_rss_bytes
 from hf_efficient.measure.process_start import ProcessStart, process_start, start_ticks
@@ -274,3 +276,61 @@ def test_device_peaks_start_nothing():
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         pytest.skip("CUDA runs already")
     assert device_peaks() == {}
+
+
+@pytest.fixture
+def samplers():
+    """Counts the threads that sample, without those of timelines that other tests left open."""
+    before = set(threading.enumerate())
+
+    def count():
+        return sum(one.name == "write system.jsonl" for one in set(threading.enumerate()) - before)
+
+    return count
+
+
+def sampled(folder: Path):
+    return [json.loads(line)["at_seconds"] for line in (folder / "system.jsonl").read_text().splitlines()]
+
+
+def test_the_sampler_lives_as_long_as_the_run(timeline, hand, tmp_path, samplers):
+    one, other = tmp_path / "a", tmp_path / "b"
+    timeline.open(one, 0, "trainer")
+    wait_for_line(one / "system.jsonl")
+    assert samplers() == 1
+    timeline.end()
+    assert samplers() == 0
+    with timeline.phase("evaluation"):
+        assert samplers() == 1
+        wait_for_line(one / "system.jsonl", 3)
+        hand.wait(1)
+    assert samplers() == 0
+    hand.wait(50)
+    timeline.enter("evaluation")  # and never left
+    wait_for_line(one / "system.jsonl", 5)
+    timeline.open(other, 0, "trainer")
+    assert samplers() == 1
+    timeline.end()
+    timeline.release()
+    assert samplers() == 0
+    assert sampled(one) == [3.0, 3.0, 3.0, 4.0, 54.0, 54.0]
+
+
+def test_a_run_that_sleeps_when_another_takes_over_is_not_sampled_again(timeline, hand, tmp_path):
+    timeline.open(tmp_path / "a", 0, "trainer")
+    hand.wait(1)
+    timeline.end()
+    timeline.note("evaluation", step=3)  # something to be written yet
+    hand.wait(50)
+    timeline.open(tmp_path / "b", 0, "trainer")
+    timeline.end()
+    timeline.release()
+    assert sampled(tmp_path / "a")[-1] == 4.0
+
+
+def test_the_meters_are_read_at_the_exit(timeline, hand, tmp_path):
+    timeline.open(tmp_path, 0, "trainer")
+    timeline.end()
+    hand.wait(5)
+    timeline.exits()
+    assert sampled(tmp_path)[-1] == 8.0

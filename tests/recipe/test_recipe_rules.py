@@ -13,6 +13,7 @@ ADD_STRATEGY = "Write `train.eval_strategy: steps` or epoch."
 STEPS = "train.eval_strategy=steps"
 BEST = "train.load_best_model_at_end=true"
 SAVES = "train.save_steps=10"
+PROVIDERS = "runpod-community, runpod-secure, lambda, hyperstack, nebius, aws, azure, gcp or verda"
 CHECKPOINTING_OFF = "is set, but activation checkpointing is off"
 
 
@@ -296,6 +297,49 @@ def nothing_installed(monkeypatch):
                 " Remove it."
             ],
         ),
+        (
+            ["efficiency.price_usd_per_hour=2", "efficiency.price_from=aws"],
+            [
+                "efficiency.price_from: is set, and so is `efficiency.price_usd_per_hour`. Keep one of the two; null"
+                " takes an inherited value back."
+            ],
+        ),
+        (
+            ["efficiency.price_from=lamda"],
+            ["efficiency.price_from: is lamda, which is no provider with known prices. Did you mean lambda?"],
+        ),
+        (
+            ["efficiency.price_from=zz"],
+            [
+                f"efficiency.price_from: is zz, which is no provider with known prices. Write {PROVIDERS}; or"
+                " `efficiency.price_usd_per_hour` in its place."
+            ],
+        ),
+        (
+            ["efficiency.price_from=aws", "efficiency.market=spot"],
+            [
+                "efficiency.market: is spot, but no such price of aws is known. Write on_demand, or"
+                " `efficiency.price_usd_per_hour` in place of `efficiency.price_from`."
+            ],
+        ),
+        (
+            ["efficiency.market=spot"],
+            [
+                f"efficiency.market: is spot, but `efficiency.price_from` names no provider. Name one ({PROVIDERS}), or"
+                " remove the market."
+            ],
+        ),
+        (
+            ["efficiency.grid=Frnace"],
+            ["efficiency.grid: is Frnace, which is no country with a known grid. Did you mean France?"],
+        ),
+        (
+            ["efficiency.grid=xyz"],
+            [
+                "efficiency.grid: is xyz, which is no country with a known grid. Write a country's English name or its"
+                " ISO code, or a number of gCO2e/kWh."
+            ],
+        ),
     ],
 )
 def test_contradictions(problems, nothing_installed, flags, expected):
@@ -358,6 +402,9 @@ def test_contradictions(problems, nothing_installed, flags, expected):
         ["train.report_to=[]"],
         ["train.fsdp=false", "train.fsdp_config={}", "train.deepspeed=null", "train.dataloader_drop_last=true"],
         ["adapter.target_modules='model.layers.[0-9]+.(q|v)_proj'"],
+        ["efficiency.price_usd_per_hour=0", "efficiency.grid=NO"],
+        ["efficiency.price_from=gcp", "efficiency.market=spot", "efficiency.grid=120"],
+        ["efficiency.price_from=Lambda", "efficiency.market=on_demand", "efficiency.grid=UK"],
     ],
 )
 def test_no_contradiction(problems, nothing_installed, flags):

@@ -192,7 +192,9 @@ def test_counting_changes_no_bit(tiny_dir, tmp_path, method, checkpointing):
     settings = {"checkpointing": checkpointing, "max_steps": 4, "gradient_accumulation_steps": 2}
     on = causal_trainer(EfficientTrainer, tiny_dir, tmp_path / "on", method, **settings)
     on.train()
-    off = causal_trainer(EfficientTrainer, tiny_dir, tmp_path / "off", method, mixin={"record_steps": False}, **settings)
+    off = causal_trainer(
+        EfficientTrainer, tiny_dir, tmp_path / "off", method, mixin={"record_steps": False}, **settings
+    )
     off.train()
     assert_same_run(on, off)
     assert categories(tmp_path / "on")["activations"] > 0

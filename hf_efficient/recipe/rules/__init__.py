@@ -6,7 +6,17 @@ of them is itself wrong. To add one: write it in the file of its subject and nam
 
 from __future__ import annotations
 
-from hf_efficient.recipe.rules import adapter, evaluation, method, packages, packing, parallelism, training, unused
+from hf_efficient.recipe.rules import (
+    adapter,
+    evaluation,
+    method,
+    packages,
+    packing,
+    parallelism,
+    rates,
+    training,
+    unused,
+)
 from hf_efficient.recipe.rules.settings import Contradiction, Rule, Settings
 
 __all__ = ["RULES", "Contradiction", "Rule", "Settings"]
@@ -32,6 +42,10 @@ RULES: tuple[Rule, ...] = (
     packages.reports_are_installed,
     packages.optimizer_is_installed,
     parallelism.models_are_not_sharded,
+    rates.one_price,
+    rates.provider_is_known,
+    rates.market_needs_a_provider,
+    rates.grid_is_known,
     method.dpo_reads_preferences,
     method.dpo_has_its_own_metrics,
     unused.metrics_need_predictions,

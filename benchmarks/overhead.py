@@ -1,0 +1,157 @@
+"""What does EfficientTrainer cost, with all that it does by default, and what does TraceML beside it?
+
+    python benchmarks/overhead.py [--only tiny|smollm2|gpu] [--rounds N] [--process-rounds N] [--steps K] [--json FILE]
+
+Measured in two ways:
+
+- In one process, blocks of steps of ``Trainer``, of ``Trainer`` once more (the noise of the measurement) and of
+  ``EfficientTrainer`` alternate, each on a fresh copy of the model. This decides about the target.
+- In a fresh process each, ``Trainer``, ``EfficientTrainer`` and ``Trainer`` under ``traceml run`` alternate. TraceML
+  patches its whole process, so that this is the only way to measure it; it is coarser.
+
+Of each round the step times are paired; told are the median of the pairs and the interval that holds it with 95%.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import sys
+from collections import defaultdict
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from overhead_cases import CASES, Case
+from overhead_processes import PROCESS_ARMS, traceml_is_installed, train_in_process
+from overhead_summary import Comparison, columns, compare, verdict
+from overhead_table import comparison_tables, target_line
+from paired import alternating_orders
+from results import load_average, write_result
+from rich.console import Console
+
+from hf_efficient.hardware.quiet import quieten_libraries
+
+console = Console()
+
+
+def main() -> None:
+    """Measure the cases asked for, print and write them."""
+    options = _options()
+    quieten_libraries(debug=False)
+    started, load = datetime.datetime.now(datetime.timezone.utc), load_average()
+    if load is not None and load > 0.5:
+        console.print(f"[yellow]This machine is busy (load average {load:.1f}): the intervals will be wide.[/]")
+    cases = [_measure(CASES[name], options) for name in options.only or ("tiny", "smollm2")]
+    if options.json is not None:
+        figures = {"load_average_at_start": load, "load_average_at_end": load_average(), "cases": cases}
+        write_result(options.json, "overhead", started, figures, packages=["traceml-ai"])
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", action="append", choices=list(CASES), help="default: tiny and smollm2")
+    parser.add_argument("--rounds", type=int, help="rounds in one process; 0 for none")
+    parser.add_argument("--process-rounds", type=int, help="rounds of a process each; 0 for none")
+    parser.add_argument("--steps", type=int, help="steps measured per block in one process, a multiple of 10")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every block and every comparison")
+    options = parser.parse_args()
+    if options.steps is not None and (options.steps < 10 or options.steps % 10):
+        parser.error(f"--steps {options.steps}: write a multiple of 10, since every tenth step logs")
+    if "gpu" in (options.only or ()):
+        import torch
+
+        if not torch.cuda.is_available():
+            parser.error("--only gpu: torch.cuda.is_available() is False here; run it on a machine with a CUDA GPU")
+    return options
+
+
+def _measure(case: Case, options: argparse.Namespace) -> dict[str, Any]:
+    """Both ways of one case, printed; plain data for the file."""
+    rounds = case.rounds if options.rounds is None else options.rounds
+    process_rounds = case.process_rounds if options.process_rounds is None else options.process_rounds
+    console.print(f"\n[bold]{case.name}: {case.what}[/]")
+    told: dict[str, Any] = {"name": case.name, "what": case.what, "target": asdict(case.target)}
+    if rounds:
+        told["in_one_process"] = _in_one_process(case, rounds, options.steps or case.steps)
+    if process_rounds:
+        told["in_processes"] = _in_processes(case, process_rounds)
+    if case.device == "cuda":
+        told["synchronisations"] = _synchronisations(case)
+    return told
+
+
+def _in_one_process(case: Case, rounds: int, steps: int) -> dict[str, Any]:
+    import torch
+    from overhead_blocks import ARMS, prepared_model, run_block
+
+    model = prepared_model(case)
+    for arm in ARMS[1:]:
+        run_block(case, arm, model, case.skip, 10)  # imports, and what torch builds on first use
+    blocks: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for index, order in enumerate(alternating_orders(ARMS, rounds)):
+        for arm in order:
+            _progress(f"{case.name}, in one process: round {index + 1} of {rounds}, {arm}")
+            blocks[arm].append(run_block(case, arm, model, case.skip, steps).to_json())
+    _progress("")
+    comparisons = [compare(blocks, arm, "plain") for arm in ("efficient", "again")]
+    kept = verdict(comparisons[0], case.target)
+    console.print(comparison_tables(f"In one process, {rounds} rounds of {steps} steps", comparisons))
+    console.print(target_line(case.target, kept))
+    left = sorted({name for block in blocks["efficient"] for name in block["threads_left"]})
+    if left:
+        console.print(f"[yellow]Threads outlive their block and run beside the others': {', '.join(left)}[/]")
+    return {
+        "torch_threads": torch.get_num_threads(),
+        "verdict": kept,
+        "comparisons": [_plain(one) for one in comparisons],
+        "blocks": columns(blocks),
+    }
+
+
+def _in_processes(case: Case, rounds: int) -> dict[str, Any]:
+    arms = PROCESS_ARMS if traceml_is_installed() else PROCESS_ARMS[:2]
+    if len(arms) < len(PROCESS_ARMS):
+        console.print("[yellow]TraceML is not measured: it is not installed (pip install -e '.[bench]').[/]")
+    blocks: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for index, order in enumerate(alternating_orders(arms, rounds)):
+        for arm in order:
+            _progress(f"{case.name}, a process each: round {index + 1} of {rounds}, {arm}")
+            blocks[arm].append(train_in_process(case.name, arm, case.skip, case.process_steps))
+    _progress("")
+    pairs = [("efficient", "plain"), ("traceml", "launcher"), ("traceml", "plain")]
+    comparisons = [compare(blocks, arm, against) for arm, against in pairs if arm in arms]
+    console.print(comparison_tables(f"A process each, {rounds} rounds of {case.process_steps} steps", comparisons))
+    return {"comparisons": [_plain(one) for one in comparisons], "blocks": columns(blocks)}
+
+
+def _synchronisations(case: Case) -> dict[str, Any]:
+    """Where the host waits for the device in 20 steps of either trainer."""
+    from overhead_blocks import prepared_model, run_block
+    from synchronisations import SynchronisationCount
+
+    model = prepared_model(case)
+    found = {}
+    for arm in ("plain", "efficient"):
+        count = SynchronisationCount(case.skip, case.skip + 20)
+        run_block(case, arm, model, case.skip, 20, callbacks=[count])
+        found[arm] = count.found
+    added = found["efficient"] - found["plain"]
+    counts = ", ".join(f"{arm} {sum(where.values())}" for arm, where in found.items())
+    told = f"none added ({counts})" if not added else f"added ({counts}): {dict(added)}"
+    console.print(f"Synchronisations in 20 steps: {told}")
+    return {**{arm: dict(where) for arm, where in found.items()}, "added": dict(added)}
+
+
+def _plain(comparison: Comparison) -> dict[str, Any]:
+    return {**asdict(comparison), "differs": comparison.differs}
+
+
+def _progress(text: str) -> None:
+    """Without a thread of its own, which a spinner has: it would run beside what is measured."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import json
+
+import overhead_processes
+import pytest
+from overhead_processes import train_in_process
+
+ECHO = """
+import json, sys
+case, arm, skip, steps, result = sys.argv[1:]
+json.dump({"case": case, "arm": arm, "skip": skip, "steps": steps}, open(result, "w"))
+"""
+FAILS = "import sys; print('what went wrong'); sys.exit(3)"
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    """Stands in for the script that trains."""
+    path = tmp_path / "script.py"
+    monkeypatch.setattr(overhead_processes, "_SCRIPT", path)
+    return path
+
+
+def test_a_block_comes_back_from_its_process(script):
+    script.write_text(ECHO)
+    assert train_in_process("tiny", "efficient", 20, 100) == {
+        "case": "tiny",
+        "arm": "efficient",
+        "skip": "20",
+        "steps": "100",
+    }
+
+
+def test_a_process_that_fails_says_how(script):
+    script.write_text(FAILS)
+    with pytest.raises(RuntimeError, match=r"the process of plain ended with 3: what went wrong"):
+        train_in_process("tiny", "plain", 20, 100)
+
+
+def test_a_process_that_leaves_no_result_failed(script):
+    script.write_text("")
+    with pytest.raises(RuntimeError, match="the process of plain ended with 0"):
+        train_in_process("tiny", "plain", 20, 100)
+
+
+@pytest.mark.parametrize(("arm", "flag"), [("traceml", False), ("launcher", True)])
+def test_traceml_runs_by_its_documented_command(tmp_path, arm, flag):
+    command = overhead_processes._traceml(arm, tmp_path, ["train.py", "tiny", arm, "20", "100", "block.json"])
+    assert command[1:5] == ["-m", "traceml_ai.launcher.cli", "run", "train.py"]
+    assert ("--disable-traceml" in command) is flag
+    assert command[command.index("--args") + 1 :] == ["tiny", arm, "20", "100", "block.json"]
+
+
+def test_steps_that_traceml_did_not_trace_are_no_measurement(script, monkeypatch):
+    # The stand-in writes the block, and a summary of 119 of the 120 steps where TraceML leaves its own.
+    summary = json.dumps({"step_time": {"metadata": {"training_total_steps": 119}}})
+    script.write_text(
+        ECHO
+        + "from pathlib import Path\n"
+        + "logs = Path(result).with_name('logs') / 'overhead'\nlogs.mkdir(parents=True)\n"
+        + f"(logs / 'final_summary.json').write_text({summary!r})\n"
+    )
+    monkeypatch.setattr(
+        overhead_processes, "_traceml", lambda arm, logs, script: [overhead_processes.sys.executable, *script]
+    )
+    with pytest.raises(RuntimeError, match="TraceML traced 119 of 120 steps"):
+        train_in_process("tiny", "traceml", 20, 100)

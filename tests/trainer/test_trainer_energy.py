@@ -1,0 +1,287 @@
+"""Energy and money of real trainings, and faults of what samples them: training goes on, one warning."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import subprocess
+import sys
+import threading
+import time
+import types
+from pathlib import Path
+
+import jsonschema
+import pytest
+from replayed_nvml import replay
+from tiny_training import assert_same_run, causal_trainer
+from transformers import Trainer
+from waiting import wait_for
+
+from hf_efficient import EfficientTrainer, Rates
+from hf_efficient.account.build import account_of
+from hf_efficient.account.files import read_account
+from hf_efficient.account.json_schema import SHIPPED
+from hf_efficient.callbacks import AccountCallback
+from hf_efficient.errors import SetupError
+from hf_efficient.measure import system
+from hf_efficient.measure.meters.find import Found
+from hf_efficient.measure.meters.meter import EnergyMeter
+from hf_efficient.measure.timeline import process_timeline
+from hf_efficient.records import RunAccount
+
+RATES = Rates(price_usd_per_hour=7.2, grid=500)
+
+
+def account(output: Path) -> RunAccount:
+    folder = output / "efficiency"
+    jsonschema.validate(json.loads((folder / "run.json").read_text()), json.loads(SHIPPED.read_text()))
+    assert account_of(folder) == read_account(folder / "run.json")
+    return account_of(folder)
+
+
+def samples(output: Path) -> list[dict]:
+    return [json.loads(line) for line in (output / "efficiency/system.jsonl").read_text().splitlines()]
+
+
+def writers() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("write ")]
+
+
+def warnings_of(caplog) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name.startswith("hf_efficient")]
+
+
+@pytest.fixture
+def sampled_often(monkeypatch):
+    """Ten times per second, since the trainings here take no longer than a few seconds."""
+    build = system.SystemStream.__init__
+    monkeypatch.setattr(
+        system.SystemStream,
+        "__init__",
+        lambda self, *args, **more: build(self, *args, **{**more, "flush_seconds": 0.1}),
+    )
+
+
+def test_a_training_and_an_evaluation_after_it(tiny_dir, tmp_path, sampled_often):
+    trainer = causal_trainer(EfficientTrainer, tiny_dir, tmp_path, max_steps=6, eval_rows=4, mixin={"rates": RATES})
+    trainer.train()
+    assert writers() == []
+    first = samples(tmp_path)
+    trainer.evaluate()
+    assert writers() == []
+    sampler = process_timeline().system
+    time.sleep(0.5)  # a pause that belongs to no run, since another one takes the process over
+    process_timeline().release()
+    found, taken = account(tmp_path), samples(tmp_path)
+    assert len(taken) >= len(first) + 2  # on waking and on ending
+    times = [line["at_seconds"] for line in taken]
+    assert times == sorted(times)
+
+    # The counter of the estimate runs from the first to the last sample, and nothing else is energy.
+    (part,) = found.energy.parts
+    assert found.energy.joules == part.joules == round(taken[-1]["joules"]["CPU"] - taken[0]["joules"]["CPU"], 6)
+    assert part.covered_seconds == pytest.approx(times[-1] - times[0], abs=1e-3)
+    assert times[-1] == pytest.approx(found.time.processes[0].last_sign_at_seconds, abs=0.2)
+    assert part.covered_seconds + part.missing_seconds == pytest.approx(found.time.wall_seconds, abs=1e-3)
+    assert found.energy.estimated
+    assert found.energy.co2e_grams == pytest.approx(found.energy.joules / 3.6e6 * 500, rel=1e-12)
+    assert math.fsum(found.energy.phase_joules.values()) == pytest.approx(found.energy.joules, abs=1e-4)
+    assert found.energy.phase_joules["evaluation"] > 0
+    assert sampler.joules == pytest.approx(found.energy.joules, abs=0.01)
+
+    # 7.2 dollars an hour are 0.2 cents a second.
+    assert found.money.cost_usd == pytest.approx(found.time.wall_seconds * 0.002, rel=1e-12)
+    assert found.money.phase_usd["evaluation"] == pytest.approx(found.time.phase_seconds["evaluation"] * 0.002)
+    assert math.fsum(found.money.phase_usd.values()) == pytest.approx(found.money.cost_usd, abs=1e-9)
+    assert found.money.usd_per_million_non_padding_tokens == pytest.approx(
+        found.money.cost_usd / found.tokens.non_padding * 1e6
+    )
+    assert (found.money.price_source, found.money.estimated) == ("set by the user", False)
+
+
+def test_a_callback_alone_tells_the_same(tiny_dir, tmp_path, sampled_often):
+    trainer = causal_trainer(Trainer, tiny_dir, tmp_path, callbacks=[AccountCallback(rates=RATES)])
+    trainer.train()
+    found = account(tmp_path)
+    assert found.money.cost_usd == pytest.approx(found.time.wall_seconds * 0.002, rel=1e-12)
+    assert found.money.usd_per_million_non_padding_tokens is None
+    assert (found.energy.grid_grams_per_kwh, found.energy.grid_source) == (500.0, "set by the user")
+    assert found.energy.joules is not None
+    assert writers() == []
+
+
+def test_without_rates_a_cpu_has_no_price_and_the_worlds_grid(tiny_dir, tmp_path):
+    causal_trainer(EfficientTrainer, tiny_dir, tmp_path).train()
+    found = account(tmp_path)
+    assert found.money.cost_usd is None
+    reason = {gap.what: gap.why for gap in found.not_measured}["cost"]
+    assert reason.startswith("no price is known of a machine without a GPU; set efficiency.price_usd_per_hour")
+    assert found.energy.grid_source == "World 2023, Ember, July 2024"
+
+
+def test_a_provider_without_this_gpu_stops_the_trainer_before_it_trains(tiny_dir, tmp_path, monkeypatch):
+    from hf_efficient.measure import rates as module
+
+    def on_a_gpu(rates, _device_name, gpus):
+        return module_price_facts(rates, "NVIDIA H200", gpus)
+
+    module_price_facts = module.price_facts
+    monkeypatch.setattr(module, "price_facts", on_a_gpu)
+    rates = Rates(price_from="lambda")
+    with pytest.raises(SetupError, match="price_from: lambda has no known on_demand price for H200"):
+        causal_trainer(EfficientTrainer, tiny_dir, tmp_path / "a", mixin={"rates": rates})
+    callback = AccountCallback(rates=rates)
+    with pytest.raises(SetupError, match="price_from: lambda has no known on_demand price for H200"):
+        causal_trainer(Trainer, tiny_dir, tmp_path / "b", callbacks=[callback]).train()
+    assert not (tmp_path / "b/efficiency").exists()
+
+
+def raising(error: BaseException, after: int) -> EnergyMeter:
+    read = iter(range(10**9))
+
+    def joules() -> float:
+        number = next(read)
+        if number >= after:
+            raise error
+        return 100.0 * number
+
+    return EnergyMeter("CPU package 0", "x", "rapl", "joules", joules)
+
+
+@pytest.mark.parametrize(
+    ("fault", "told", "gap"),
+    [
+        ("probe", "CPU package 0 cannot be measured (OSError: gone)", ("energy of CPU package 0", "OSError: gone")),
+        ("thread", "no longer sampled (SystemExit: dead)", ("energy of CPU package 0", "readings end early")),
+        ("lost", "GPU 3 cannot be measured (NVMLError_GpuIsLost: GPU is lost)", ("energy of GPU 3", "GPU is lost")),
+        (
+            "no driver",
+            "GPU 0 cannot be measured (NVML: Driver Not Loaded)",
+            ("measured energy of GPU 0", "its TDP of 700"),
+        ),
+    ],
+)
+def test_faults_of_meters(tiny_dir, tmp_path, monkeypatch, caplog, sampled_often, fault, told, gap):
+    plain = causal_trainer(Trainer, tiny_dir, tmp_path / "plain", max_steps=4)
+    plain.train()
+    error = SystemExit("dead") if fault == "thread" else OSError("gone")
+    meters = [raising(error, after=2)] if fault in ("probe", "thread") else []
+    monkeypatch.setattr(system, "host_meters", lambda: Found(meters))
+    if not meters:
+        nvml = replay(monkeypatch, "lost_midway" if fault == "lost" else "no_driver")
+        monkeypatch.setattr(system, "cuda_devices", lambda _current: [nvml.device()])
+
+    class Slow(EfficientTrainer):
+        def training_step(self, *args, **kwargs):
+            time.sleep(0.8)
+            return super().training_step(*args, **kwargs)
+
+    with caplog.at_level(logging.WARNING, logger="hf_efficient"):
+        ours = causal_trainer(Slow, tiny_dir, tmp_path / "ours", max_steps=4)
+        ours.train()
+    assert_same_run(ours, plain)
+    (warning,) = warnings_of(caplog)
+    assert told in warning
+    assert writers() == []
+    gaps = [(one.what, one.why) for one in account(tmp_path / "ours").not_measured]
+    assert [what for what, why in gaps if what.startswith(gap[0]) and gap[1] in why], gaps
+
+
+def test_a_full_disk_is_one_warning_of_all_files(tiny_dir, tmp_path, caplog, sampled_often):
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(folder)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True)
+    except FileNotFoundError:
+        pytest.skip("there is no mount here")
+    if done.returncode:
+        pytest.skip(f"a file system cannot be mounted here: {done.stderr.strip()}")
+    try:
+        plain = causal_trainer(Trainer, tiny_dir, tmp_path / "plain", max_steps=4)
+        plain.train()
+        with caplog.at_level(logging.WARNING, logger="hf_efficient"):
+            ours = causal_trainer(
+                EfficientTrainer, tiny_dir, tmp_path, max_steps=4, mixin={"efficiency_dir": folder / "efficiency"}
+            )
+            (folder / "ballast").write_bytes(b"x" * 16384)
+            ours.train()
+        assert_same_run(ours, plain)
+        assert len(warnings_of(caplog)) == 1
+        assert writers() == []
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+SCRIPT = """
+import sys, time
+sys.path.insert(0, {tests!r})
+from pathlib import Path
+from tiny_training import causal_trainer
+from hf_efficient import EfficientTrainer, Rates
+
+trainer = causal_trainer(EfficientTrainer, Path({model!r}), Path({output!r}), mixin={{"rates": Rates(3.6)}})
+trainer.train()
+print("trained", flush=True)
+time.sleep(1.5)
+"""
+
+
+def test_the_meters_are_read_once_more_when_the_process_exits(tiny_dir, tmp_path):
+    """The run holds the process to its end, and so does its energy, without a thread meanwhile."""
+    script = SCRIPT.format(tests=str(Path(__file__).parent), model=str(tiny_dir), output=str(tmp_path))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    subprocess.run([sys.executable, "-c", script], env=environment, check=True, capture_output=True, timeout=300)
+    found = account(tmp_path)
+    late = [gap for gap in found.not_measured if gap.what.startswith("energy of") and "at the start" not in gap.what]
+    assert late == []
+    assert found.time.phase_seconds["outside_trainer"] > 1.5
+    assert found.energy.phase_joules["outside_trainer"] > 0
+    assert found.energy.parts[0].covered_seconds > 1.5
+    assert found.money.cost_usd == pytest.approx(found.time.wall_seconds * 0.001, rel=1e-12)
+
+
+def test_another_run_in_the_same_process_takes_no_joule_of_the_first(tiny_dir, tmp_path, sampled_often):
+    for name in ("a", "b", "a"):
+        causal_trainer(EfficientTrainer, tiny_dir, tmp_path / name).train()
+    process_timeline().release()
+    first, other = account(tmp_path / "a"), account(tmp_path / "b")
+    assert {line["process"] for line in samples(tmp_path / "a")} == {0, 1}
+    for found in (first, other):
+        assert found.energy.parts[0].covered_seconds <= found.time.wall_seconds + 0.1  # the last sample follows the end
+    taken = samples(tmp_path / "a")
+    spans = [[line["at_seconds"] for line in taken if line["process"] == number] for number in (0, 1)]
+    other_span = [line["at_seconds"] for line in samples(tmp_path / "b")]
+    assert spans[0][-1] <= other_span[0]
+    assert other_span[-1] <= spans[1][0]
+
+
+def test_the_device_is_told_by_the_training_thread(tmp_path, monkeypatch):
+    """Each thread has a current device of its own; the sampler's would always be the first."""
+    from hf_efficient.measure.process_start import ProcessStart
+    from hf_efficient.measure.timeline import Timeline
+
+    books = {"allocated_bytes": {"all": {"current": 7}}, "reserved_bytes": {"all": {"current": 9}}}
+    cuda = types.SimpleNamespace(
+        is_initialized=lambda: True,
+        current_device=lambda: 3 if threading.current_thread() is threading.main_thread() else 0,
+        device_count=lambda: 4,
+        memory_reserved=lambda _index: 0,
+        memory_stats=dict,
+        memory_stats_as_nested_dict=lambda index: books if index == 3 else {},
+    )
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=cuda))
+    monkeypatch.setattr(system, "cuda_devices", lambda current: [])
+    timeline = Timeline(time.perf_counter_ns, lambda: ProcessStart(time.perf_counter_ns(), "kernel"))
+    timeline.open(tmp_path, 3, "trainer")
+    timeline.note_memory()
+    timeline.end()
+    timeline.release()
+    wait_for(lambda: writers() == [])
+    taken = [json.loads(line) for line in (tmp_path / "system.rank3.jsonl").read_text().splitlines()]
+    for one in taken:
+        assert (one["device_allocated_bytes"], one["device_reserved_bytes"]) == (7, 9)
+    assert "faults" not in taken[-1]
