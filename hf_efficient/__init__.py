@@ -15,6 +15,7 @@ The map of the house. A room imports only rooms printed above it (held by tests/
     measure/      torch and the operating system, not transformers: phases of a step, record streams, energy meters
     data/         sources, formats, cleaning, tokenised cache, packing
     metrics/      evaluate.Metric classes that work offline, and answers generated for them
+    models/       a live model looked at once: what is trained, by which kernels, in which dtype; FLOPs of a step
     callbacks/    thin TrainerCallbacks: one concern per file
     trainer.py    EfficientTrainerMixin and EfficientTrainer: the phases that a callback cannot see
     launch/       recipe to objects (model, adapter, data, trainer), to an accelerate command; merge, card

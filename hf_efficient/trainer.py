@@ -1,14 +1,14 @@
 """The trainer: a mixin for any Trainer, and the plain Trainer with it.
 
 It trains exactly as the class below it does. What it adds: the phases of every step in ``steps.jsonl``,
-evaluations that leave no trace in the training, evaluators of your own, and a check of the first step's
-gradients.
+figures of the run in its logs and beside its progress bar, a budget, evaluations that leave no trace in the
+training, evaluators of your own, and a check of the first step's gradients.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -17,7 +17,10 @@ import torch
 from torch import nn
 from transformers import Trainer
 
+from hf_efficient.account.evaluations import metrics_to_note
 from hf_efficient.callbacks.activations import ActivationProbe
+from hf_efficient.callbacks.budget import BudgetCallback
+from hf_efficient.callbacks.figure_bar import show_figures
 from hf_efficient.callbacks.four_bit_guard import FourBitGuard, keep_four_bit_trainable
 from hf_efficient.callbacks.gradient_check import GradientCheck
 from hf_efficient.callbacks.memory import MemoryCount
@@ -28,6 +31,8 @@ from hf_efficient.measure.isolation import kept_modes, kept_random_state
 from hf_efficient.measure.process_timeline import process_timeline
 from hf_efficient.measure.rates import rate_facts, state_rates
 from hf_efficient.measure.recorder import StepRecorder
+from hf_efficient.measure.run_log import RunLog
+from hf_efficient.models.work import work_of
 from hf_efficient.records import PhaseName
 
 __all__ = ["EfficientTrainer", "EfficientTrainerMixin", "Evaluator"]
@@ -57,6 +62,8 @@ class EfficientTrainerMixin(_Base):
         record_steps: bool = True,
         check_gradients: bool = True,
         extra_evaluators: Sequence[Evaluator] = (),
+        log_metrics: bool = True,
+        budget: Mapping[str, float] | BudgetCallback | None = None,
         rates: Rates | None = None,
         **kwargs: Any,
     ) -> None:
@@ -72,19 +79,28 @@ class EfficientTrainerMixin(_Base):
             extra_evaluators: run at the end of every evaluation, without gradients and in eval mode; their
                 metrics join the evaluation's, with its prefix, so that logs, best checkpoint and early
                 stopping see them. Where ``eval_dataset`` is a dict they run once for each of its data sets.
+            log_metrics: let training logs and the closing summary carry the figures of ``measure/log_figures.py``, so
+                that whatever ``report_to`` names has them.
+            budget: limits at which to save and stop: ``{"usd": 10, "hours": 2, "kwh": 5}``, any of them.
             rates: what an hour costs and where the electricity comes from, for the account; default: list prices of
                 the GPU, as an estimate, and the world's mean grid.
 
         Raises:
+            ValueError: a budget without records of the steps.
             SetupError: ``rates`` names a provider without a known price of this GPU.
         """
+        if budget is not None and not record_steps:
+            raise ValueError("budget: counts what record_steps records; leave record_steps on")
         self._efficiency_dir = efficiency_dir
         self._extra_evaluators = tuple(extra_evaluators)
         self._recorder = StepRecorder(timeline=process_timeline() if record_steps else None)
+        self._run_log = RunLog(self._recorder)
         self._gradient_check = GradientCheck() if check_gradients else None
         self._activations: ActivationProbe | None = None
         self._evaluating = False
         self._evaluated_at_step: int | None = None
+        self._log_metrics = log_metrics
+        self._budget = BudgetCallback(**dict[str, Any](budget)) if isinstance(budget, Mapping) else budget
         self._rate_facts: dict[str, dict[str, Any]] = {}
         if self._recorder.timeline is not None:
             self._recorder.timeline.trainer_begins()
@@ -97,7 +113,11 @@ class EfficientTrainerMixin(_Base):
             if self._recorder.timeline is not None:
                 memory = MemoryCount(self._recorder.timeline, lambda: getattr(self, "ref_model", None))
                 self._activations = ActivationProbe(memory)
-            self.callback_handler.callbacks.insert(0, StepRecorderCallback(self._recorder, memory))
+            self.callback_handler.callbacks.insert(0, StepRecorderCallback(self._recorder, memory, self._look_at_work))
+            if self._budget is not None:
+                self.add_callback(self._budget)
+            if record_steps:
+                show_figures(self)
             keep_four_bit_trainable(self._module)  # what model_init made, or a trainer below adapted
             if self._recorder.timeline is not None:
                 gpus = self.args.world_size * max(1, self.args.n_gpu)
@@ -192,10 +212,12 @@ class EfficientTrainerMixin(_Base):
             return super()._get_grad_norm(*args, **kwargs)
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """Log; the step's record takes the loss that the Trainer has read."""
+        """Log, with the figures of the run; the step's record takes the loss that the Trainer has read."""
         if "loss" in logs:
             self._recorder.loss_logged(logs["loss"])
         with self._recorder.phase("logging", opaque=True):
+            if self._log_metrics and ("loss" in logs or "train_runtime" in logs):
+                logs.update(self._run_log.figures(self.state.global_step, whole="train_runtime" in logs))
             super().log(logs, *args, **kwargs)
             self._note_memory()
 
@@ -205,12 +227,18 @@ class EfficientTrainerMixin(_Base):
             self._recorder.start_loop()
             self._evaluated_at_step = self.state.global_step
         evaluating, self._evaluating = self._evaluating, True
+        began = self._run_log.now_seconds()
         try:
             with self._recorder.phase("evaluation", opaque=True), self._unnoticed():
-                return super().evaluate(*args, **kwargs)
+                metrics = super().evaluate(*args, **kwargs)
         finally:
             self._evaluating = evaluating
             self._note_memory()
+        if not evaluating:  # the data sets of a dict are one evaluation
+            prefix = kwargs.get("metric_key_prefix", args[2] if len(args) > 2 else "eval")
+            seconds = self._run_log.now_seconds() - began
+            self._run_log.evaluated(self.state.global_step, seconds, metrics_to_note(metrics, prefix))
+        return metrics
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
         """Run the evaluation's batches, then the extra evaluators (not in ``predict``)."""
@@ -225,8 +253,10 @@ class EfficientTrainerMixin(_Base):
         return output
 
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        began = self._run_log.now_seconds()
         with self._recorder.phase("checkpointing", opaque=True):
             super()._save_checkpoint(*args, **kwargs)
+        self._run_log.saved(self.state.global_step, self._run_log.now_seconds() - began)
 
     def save_model(self, *args: Any, **kwargs: Any) -> None:
         """Save; outside the training too this is checkpointing."""
@@ -243,6 +273,18 @@ class EfficientTrainerMixin(_Base):
         if self._recorder.timeline is not None:
             self._recorder.timeline.enter("shutdown")
         return super()._finalize_training(*args, **kwargs)
+
+    def _look_at_work(self) -> None:
+        timeline = self._recorder.timeline
+        if timeline is not None and self._recorder.recording:
+            work = work_of(self)
+            self._recorder.count_work(work.formula)
+            timeline.state("work", work.facts())
+
+    @property
+    def budget_reached(self) -> str | None:
+        """In words, which limit of the budget ended the training; None where none did."""
+        return None if self._budget is None else self._budget.reached
 
     def _note_memory(self) -> None:
         if self._recorder.timeline is not None:

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["count", "grams", "kilowatt_hours", "seconds", "share", "short_seconds", "size", "usd"]
+__all__ = [
+    "clock",
+    "count",
+    "flops",
+    "grams",
+    "kilowatt_hours",
+    "seconds",
+    "share",
+    "short_count",
+    "short_seconds",
+    "size",
+    "usd",
+]
 
 
 def count(number: int) -> str:
@@ -14,6 +26,14 @@ def count(number: int) -> str:
     if number < 1_000_000_000:
         return f"{number / 1e6:.2f} million"
     return f"{number / 1e9:.2f} billion"
+
+
+def flops(number: float) -> str:
+    """Floating-point operations or a rate of them, to three digits, less the end of the unit: ``12.3 T``, ``870 M``."""
+    for scale, prefix in ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= 0.9995 * scale:
+            return f"{_three_digits(number / scale)} {prefix}"
+    return f"{number:.0f} "
 
 
 def grams(value: float) -> str:
@@ -77,3 +97,19 @@ def size(number: int) -> str:
             break
         scaled, unit = scaled / 1024, larger
     return f"{number} B" if unit == "B" else f"{scaled:.{2 if unit in ('GiB', 'TiB') else 1}f} {unit}"
+
+
+def clock(value: float) -> str:
+    """A duration given in seconds, as a clock shows it: ``0:42``, ``12:05``, ``2:31:05``."""
+    minutes, whole = divmod(round(value), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{whole:02d}" if hours else f"{minutes}:{whole:02d}"
+
+
+def short_count(number: float) -> str:
+    """A count to three digits: ``950``, ``12.3k``, ``1.24M``."""
+    for scale, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= scale * 0.9995:
+            digits = number / scale
+            return f"{digits:.{2 if digits < 9.995 else 1 if digits < 99.95 else 0}f}{unit}"
+    return f"{number:.0f}"

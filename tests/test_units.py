@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.units import count, grams, kilowatt_hours, seconds, share, usd
+from hf_efficient.units import clock, count, flops, grams, kilowatt_hours, seconds, share, short_count, usd
 
 
 @pytest.mark.parametrize(
@@ -37,6 +37,38 @@ def test_seconds(value, text):
 def test_share():
     assert share(0.0350123) == "3.5%"
     assert share(0.000712) == "0.0712%"
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (950, "950 FLOPs"),
+        (999.6, "1 kFLOPs"),
+        (1_234_567, "1.23 MFLOPs"),
+        (472e9, "472 GFLOPs"),
+        (12.34e12, "12.3 TFLOPs"),
+        (999.4e12, "999 TFLOPs"),
+        (2e18, "2 EFLOPs"),
+    ],
+)
+def test_flops(number, text):
+    assert flops(number) + "FLOPs" == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0:00"), (42.4, "0:42"), (59.6, "1:00"), (725, "12:05"), (9065, "2:31:05"), (360000, "100:00:00")],
+)
+def test_a_clock(value, text):
+    assert clock(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.4, "0"), (950, "950"), (999.6, "1.00k"), (12_345, "12.3k"), (123_456, "123k"), (1.24e6, "1.24M")],
+)
+def test_a_short_count(value, text):
+    assert short_count(value) == text
 
 
 @pytest.mark.parametrize(

@@ -5,18 +5,23 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+from hf_efficient.account.budget import budget_of
 from hf_efficient.account.energy import energy_account
+from hf_efficient.account.evaluations import evaluations_of
+from hf_efficient.account.few_evaluations import few_evaluations
 from hf_efficient.account.gaps import not_measured
 from hf_efficient.account.memory import memory_account
 from hf_efficient.account.money import money_account
-from hf_efficient.account.processes import ProcessSpans, read_processes
-from hf_efficient.account.reading import rank_files, records_path
+from hf_efficient.account.processes import ProcessSpans
+from hf_efficient.account.run_records import RunRecords, read_records
+from hf_efficient.account.sequences import sequence_account, sequence_gaps
 from hf_efficient.account.step_sums import TOKEN_KINDS
 from hf_efficient.account.steps import RankSteps, SegmentSteps
-from hf_efficient.account.sum_files import sum_files
+from hf_efficient.account.work import work_account, work_gaps
 from hf_efficient.errors import OutputError
 from hf_efficient.estimate.percentiles import WARM_UP_RULE, percentile, warm_up_count
 from hf_efficient.records import (
@@ -25,15 +30,13 @@ from hf_efficient.records import (
     ProcessAccount,
     RankAccount,
     RunAccount,
-    SequenceAccount,
     StepTimes,
     TimeAccount,
     TokenAccount,
-    WorkAccount,
 )
 from hf_efficient.version import __version__
 
-__all__ = ["account_of", "build_account", "segments_of", "sum_run"]
+__all__ = ["account_of", "build_account", "segments_of"]
 
 _WORTH_NUMPY = 100_000
 """So many numbers take longer to sort than numpy to import."""
@@ -48,41 +51,30 @@ def account_of(directory: Path) -> RunAccount:
     Raises:
         OutputError: there are no records, or they cannot be read.
     """
-    return build_account(read_processes(records_path(directory, "spans", 0)), sum_run(directory), directory)
+    return build_account(read_records(directory))
 
 
-def sum_run(directory: Path) -> list[RankSteps]:
-    """One pass over the steps of all ranks.
-
-    Args:
-        directory: the ``efficiency`` folder of a run.
+def build_account(records: RunRecords) -> RunAccount:
+    """The account of records that were read.
 
     Raises:
-        OutputError: they cannot be read.
+        OutputError: there are neither spans nor steps among them.
     """
-    return sum_files(rank_files(directory, "steps"))
-
-
-def build_account(processes: Sequence[ProcessSpans], ranks: Sequence[RankSteps], where: Path) -> RunAccount:
-    """The account from the sums.
-
-    Args:
-        processes: of rank 0.
-        ranks: rank 0 first.
-        where: the folder, which also holds the samples of the system.
-
-    Raises:
-        OutputError: there are neither spans nor steps, or samples that cannot be read.
-    """
-    first = next((rank for rank in ranks if rank.rank == 0), RankSteps(0))
-    lived = list(processes) or ([_before_spans(first)] if first.segments else [])
+    ranks, first = records.ranks, records.first
+    lived = list(records.processes) or ([_before_spans(first)] if first.segments else [])
     if not lived:
-        raise OutputError(f"{where}: holds no records of a run; name an OUTPUT_DIR of one, or its efficiency folder")
+        raise OutputError(
+            f"{records.directory}: holds no records of a run; name an OUTPUT_DIR of one, or its efficiency folder"
+        )
     accounts = [_process(process, segments_of(process, first, lived)) for process in lived]
     last = accounts[-1]
-    tokens = _tokens(ranks)
-    energy, energy_gaps = energy_account(where, lived, accounts, first)
+    slowest = max((_rank(rank).training_seconds for rank in ranks), default=0.0)
+    tokens = _tokens(ranks, slowest)
+    sequences = sequence_account(lived, ranks, tokens.non_padding, slowest)
+    work = work_account(lived, ranks, slowest)
+    energy, energy_gaps = energy_account(records.system, lived, accounts, first)
     money, money_gaps = money_account(lived, accounts, tokens.non_padding)
+    gaps = [*sequence_gaps(sequences, tokens.non_padding is not None), *work_gaps(work), *energy_gaps, *money_gaps]
     return RunAccount(
         schema_version=ACCOUNT_SCHEMA_VERSION,
         hf_efficient_version=__version__,
@@ -93,13 +85,13 @@ def build_account(processes: Sequence[ProcessSpans], ranks: Sequence[RankSteps],
         steps=_step_times(first),
         tokens=tokens,
         memory=memory_account(lived, ranks),
-        sequences=SequenceAccount(),
-        work=WorkAccount(),
+        sequences=sequences,
+        work=work,
         energy=energy,
-        money=money,
-        evaluations=[],
+        money=replace(money, budget=budget_of(lived[-1])),
+        evaluations=few_evaluations(evaluations_of(lived)),
         ranks=[_rank(rank) for rank in ranks],
-        not_measured=[*not_measured(lived, ranks), *energy_gaps, *money_gaps],
+        not_measured=not_measured(lived, ranks, gaps),
     )
 
 
@@ -227,10 +219,9 @@ def _rounded(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 9)
 
 
-def _tokens(ranks: Sequence[RankSteps]) -> TokenAccount:
+def _tokens(ranks: Sequence[RankSteps], seconds: float) -> TokenAccount:
     segments = [segment for rank in ranks for segment in rank.segments]
     sums = {kind: _total([segment.tokens[kind] for segment in segments]) for kind in TOKEN_KINDS}
-    seconds = max((_rank(rank).training_seconds for rank in ranks), default=0.0)
     processed, real = sums["processed"], sums["non_padding"]
     return TokenAccount(
         processed=processed,

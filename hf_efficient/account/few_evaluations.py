@@ -39,7 +39,11 @@ def _extremes(evaluations: Sequence[Evaluation]) -> list[int]:
     names = dict.fromkeys(name for evaluation in evaluations for name in evaluation.metrics)
     found = []
     for name in names:
-        told = [index for index, evaluation in enumerate(evaluations) if name in evaluation.metrics]
-        values = {index: evaluations[index].metrics[name] for index in told}
-        found += [min(told, key=values.__getitem__), max(told, key=values.__getitem__)]
+        values = {
+            index: value
+            for index, evaluation in enumerate(evaluations)
+            if (value := evaluation.metrics.get(name)) is not None
+        }
+        if values:
+            found += [min(values, key=values.__getitem__), max(values, key=values.__getitem__)]
     return found

@@ -11,10 +11,18 @@ from hf_efficient.records import NotMeasured
 __all__ = ["not_measured"]
 
 
-def not_measured(processes: Sequence[ProcessSpans], ranks: Sequence[RankSteps]) -> list[NotMeasured]:
-    """The gaps of this run's records, in the order in which an account tells its parts."""
+def not_measured(
+    processes: Sequence[ProcessSpans], ranks: Sequence[RankSteps], parts: Sequence[NotMeasured] = ()
+) -> list[NotMeasured]:
+    """The gaps of this run's records, in the order in which an account tells its parts.
+
+    Args:
+        processes: of rank 0.
+        ranks: of all ranks.
+        parts: the gaps that the parts of the account name themselves.
+    """
     last = processes[-1]
-    found = [*_of_the_process(last), *_of_the_steps(last, ranks)]
+    found = [*_of_the_process(last), *_of_the_steps(last, ranks), *parts]
     if last.alive is not None or last.ended is None:
         found.append(
             NotMeasured("the end of the run", "the process left no end: it was killed, or it is still running")

@@ -38,12 +38,13 @@ class WorkSums:
     """See ``StepWork``: the same over many steps."""
 
     model_flops: int = 0
-    hardware_flops: int = 0
+    hardware_flops: int | None = 0
 
     def merge(self, later: WorkSums) -> None:
         """Add others to these."""
         self.model_flops += later.model_flops
-        self.hardware_flops += later.hardware_flops
+        known, more = self.hardware_flops, later.hardware_flops
+        self.hardware_flops = None if known is None or more is None else known + more
 
 
 @dataclass
@@ -135,4 +136,4 @@ def _work(lines: Sequence[SumLine]) -> WorkSums | None:
     parts = [line.work for line in lines if line.work is not None]
     if len(parts) < len(lines):
         return None
-    return WorkSums(sum([part.model_flops for part in parts]), sum([part.hardware_flops for part in parts]))
+    return WorkSums(sum([part.model_flops for part in parts]), _sum([part.hardware_flops for part in parts]))

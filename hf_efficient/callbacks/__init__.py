@@ -1,12 +1,16 @@
 """Thin TrainerCallbacks: an event in, a measurement or a check out; one concern per file."""
 
 from hf_efficient.callbacks.account import AccountCallback
+from hf_efficient.callbacks.budget import BudgetCallback
+from hf_efficient.callbacks.figure_bar import FigureBar
 from hf_efficient.callbacks.four_bit_guard import FourBitGuard, keep_four_bit_trainable
 from hf_efficient.callbacks.gradient_check import GradientCheck, parameters_without_gradient
 from hf_efficient.callbacks.step_recorder import StepRecorderCallback
 
 __all__ = [
     "AccountCallback",
+    "BudgetCallback",
+    "FigureBar",
     "FourBitGuard",
     "GradientCheck",
     "StepRecorderCallback",

@@ -7,12 +7,15 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from hf_efficient.account.evaluations import metrics_to_note
 from hf_efficient.callbacks.memory import MemoryCount
+from hf_efficient.callbacks.schedule import note_schedule
 from hf_efficient.hardware.rates import Rates
 from hf_efficient.measure.device import watch_device
 from hf_efficient.measure.process_timeline import process_timeline
 from hf_efficient.measure.rates import rate_facts, state_rates
 from hf_efficient.measure.recorder import StepRecorder
+from hf_efficient.measure.run_log import RunLog
 from hf_efficient.records import CoarsePhase, StepPhase
 
 __all__ = ["AccountCallback"]
@@ -23,8 +26,9 @@ class AccountCallback(TrainerCallback):
 
     What the events mark off is told: the steps, the optimizer, evaluations and saves during training, memory. What they
     do not is told as one: ``forward_backward``, and ``between_steps`` (data wait and logging). Tokens and activations
-    are not counted, since no event is given a batch. The account names all that; ``EfficientTrainer`` sees the rest.
-    Under it, or in a recipe's run, this callback does nothing.
+    are not counted, since no event is given a batch, and logs are not added to, since other callbacks may have written
+    them already. The account names what is missing; ``EfficientTrainer`` sees it. Under it, or in a recipe's run, this
+    callback does nothing.
 
         on_train_begin                       trainer_setup (evaluation, with eval_on_start)
         on_epoch_begin                       between_steps
@@ -50,8 +54,10 @@ class AccountCallback(TrainerCallback):
         self._rates = rates or Rates()
         self._timeline = process_timeline()
         self._recorder = StepRecorder(timeline=self._timeline)
+        self._run_log = RunLog(self._recorder)
         self._memory = MemoryCount(self._timeline)
         self._phase: StepPhase | CoarsePhase | None = None
+        self._since_seconds = 0.0
 
     def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """The trainer is built; what came before belongs to the script."""
@@ -66,17 +72,21 @@ class AccountCallback(TrainerCallback):
             SetupError: ``rates`` names a provider without a known price of this GPU.
         """
         self._recorder.close()
-        if self._timeline.recording and self._timeline.way != "callback":
+        seen_by_another = self._timeline.way != "callback" or self._timeline.recorded_training is state
+        if self._timeline.recording and seen_by_another:
             return
         facts = rate_facts(self._rates, args.device, args.world_size * max(1, args.n_gpu))
         directory = Path(self._efficiency_dir or Path(str(args.output_dir)) / "efficiency")
         self._timeline.open(directory, args.process_index, "callback")
+        self._timeline.recorded_training = state
         state_rates(self._timeline, facts)
         self._timeline.enter("evaluation" if args.eval_on_start else "trainer_setup")
         device = watch_device(args.device, memory=args.skip_memory_metrics)
         self._recorder.open(directory, args.process_index, device)
         self._memory.begin(args, kwargs.get("model"))
         self._memory.leave_out("memory of activations and logits", "no event is given a batch")
+        self._since_seconds = self._run_log.now_seconds()
+        note_schedule(self._timeline, args, state, kwargs.get("train_dataloader"))
 
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -143,6 +153,10 @@ class AccountCallback(TrainerCallback):
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """An evaluation is done."""
         self._timeline.note_memory()
+        if self._recorder.recording:
+            seconds = self._run_log.now_seconds() - self._since_seconds
+            self._since_seconds += seconds
+            self._run_log.evaluated(state.global_step, seconds, metrics_to_note(kwargs.get("metrics") or {}))
         if self._recorder.clock is not None:
             self._switch("checkpointing" if control.should_save else "between_steps")
         elif self._timeline.way == "callback" and self._recorder.recording:
@@ -151,6 +165,8 @@ class AccountCallback(TrainerCallback):
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """A checkpoint is written."""
+        if self._recorder.recording:
+            self._run_log.saved(state.global_step, self._run_log.now_seconds() - self._since_seconds)
         self._switch("between_steps")
 
     def on_train_end(
@@ -161,6 +177,7 @@ class AccountCallback(TrainerCallback):
             self._recorder.close()
             self._timeline.leave_all()
             self._timeline.end()
+            self._timeline.recorded_training = None
 
     def _switch(self, phase: StepPhase | CoarsePhase) -> None:
         if self._recorder.clock is None:
@@ -168,6 +185,7 @@ class AccountCallback(TrainerCallback):
         if self._phase is not None:
             self._recorder.end(self._phase)
         self._phase = phase
+        self._since_seconds = self._run_log.now_seconds()
         self._recorder.begin(phase)
 
 

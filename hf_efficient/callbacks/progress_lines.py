@@ -7,13 +7,15 @@ from typing import Any
 
 from transformers import ProgressCallback, Trainer, TrainerControl, TrainerState, TrainingArguments
 
+from hf_efficient.callbacks.figure_bar import FigureBar, without_figures
+
 __all__ = ["ProgressLines", "log_line", "use_progress_lines"]
 
 _UNSHOWN = ("epoch", "total_flos", "runtime", "samples_per_second", "steps_per_second", "num_tokens")
 
 
-class ProgressLines(ProgressCallback):
-    """transformers' progress bar; a log is one line above it, and the summary at the end is left to the caller."""
+class ProgressLines(FigureBar):
+    """The bar with its figures; a log is one line above it, and the summary at the end is left to the caller."""
 
     def on_log(
         self,
@@ -25,7 +27,7 @@ class ProgressLines(ProgressCallback):
     ) -> None:
         """Write the logs above the bar; the Trainer's closing summary is left out."""
         if self.training_bar is not None and logs and "train_runtime" not in logs:
-            self.training_bar.write(log_line(state.global_step, state.max_steps, logs))
+            self.training_bar.write(log_line(state.global_step, state.max_steps, without_figures(logs)))
 
 
 def log_line(step: int, of: int, logs: Mapping[str, Any]) -> str:
@@ -49,6 +51,7 @@ def log_line(step: int, of: int, logs: Mapping[str, Any]) -> str:
 
 def use_progress_lines(trainer: Trainer) -> None:
     """Put ``ProgressLines`` in the place of the Trainer's own bar, where it shows one."""
-    if any(type(callback) is ProgressCallback for callback in trainer.callback_handler.callbacks):
-        trainer.remove_callback(ProgressCallback)
-        trainer.add_callback(ProgressLines())
+    callbacks = trainer.callback_handler.callbacks
+    for index, callback in enumerate(callbacks):
+        if type(callback) in (ProgressCallback, FigureBar):
+            callbacks[index] = ProgressLines()

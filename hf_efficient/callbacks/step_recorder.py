@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from hf_efficient.callbacks.memory import MemoryCount
+from hf_efficient.callbacks.schedule import note_schedule
 from hf_efficient.measure.recorder import StepRecorder
 
 __all__ = ["StepRecorderCallback"]
@@ -18,14 +20,29 @@ class StepRecorderCallback(TrainerCallback):
     It goes first among the callbacks, so that what the others do is not counted as the optimizer's work.
     """
 
-    def __init__(self, recorder: StepRecorder, memory: MemoryCount | None = None) -> None:
-        self._recorder, self._memory = recorder, memory
+    def __init__(
+        self,
+        recorder: StepRecorder,
+        memory: MemoryCount | None = None,
+        model_stands: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Nothing is recorded by the callback itself.
+
+        Args:
+            recorder: is told.
+            memory: counts the memory by category; None: it is not counted.
+            model_stands: called when training begins: the model is placed, wrapped and checkpointed.
+        """
+        self._recorder, self._memory, self._model_stands = recorder, memory, model_stands
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """The loop starts, perhaps for a second time (``auto_find_batch_size``)."""
         self._recorder.abandon_step()
+        self._model_stands()
+        if self._recorder.timeline is not None:
+            note_schedule(self._recorder.timeline, args, state, kwargs.get("train_dataloader"))
         if self._memory is not None:
             self._memory.begin(args, kwargs.get("model"))
 

@@ -16,15 +16,15 @@ optimizer, and unpacking 4-bit weights. They are additions and multiplications o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from hf_efficient.estimate.model_shape import Linear, ModelShape, linears_of_layer
 from hf_efficient.estimate.trained import Trained, head_linear
-from hf_efficient.estimate.workload import Workload
+from hf_efficient.estimate.workload import Amounts, Workload
 
-__all__ = ["Checkpointing", "StepFlops", "attention_flops", "linear_flops", "training_flops"]
+__all__ = ["Checkpointing", "StepFlops", "attention_flops", "linear_flops", "pass_flops", "training_flops"]
 
 Checkpointing = Literal["none", "non_reentrant", "reentrant"]
 """Activation checkpointing of whole decoder layers: torch's two ways (transformers' default is non-reentrant)."""
@@ -118,38 +118,55 @@ def training_flops(
         The model's FLOPs (what the mathematics needs: no padding, causal pairs within documents alone, nothing twice;
         divide by time and peak for MFU) and the hardware's (what is computed: padding, masked pairs, recompute; HFU).
     """
+    windows = frozenset(shape.windows)
+    computed, again = work.computed(windows), work.head_recomputed
     return (
-        _pass(shape, trained, work, checkpointing=None),
-        _pass(shape, trained, work, checkpointing=checkpointing),
+        pass_flops(shape, trained, work.needed(windows)),
+        pass_flops(shape, trained, computed, checkpointing=checkpointing, head_recomputed=again),
     )
 
 
-def _pass(shape: ModelShape, trained: Trained, work: Workload, checkpointing: Checkpointing | None) -> StepFlops:
-    """One forward and backward; ``checkpointing`` None asks for the model's FLOPs."""
-    needed = checkpointing is None
-    tokens = work.document_tokens if needed else work.row_tokens
+def pass_flops(
+    shape: ModelShape,
+    trained: Trained,
+    amounts: Amounts,
+    *,
+    checkpointing: Checkpointing | None = None,
+    checkpointed_layers: Collection[int] | None = None,
+    head_recomputed: bool = False,
+) -> StepFlops:
+    """One forward and backward.
+
+    Args:
+        shape: the model.
+        trained: what is trained of it; nothing at all costs the forward alone.
+        amounts: the positions and pairs.
+        checkpointing: of the activations; None asks for the model's FLOPs, without a gradient that is only asked for
+            so that checkpointing works.
+        checkpointed_layers: the layers that it is on for; None for all.
+        head_recomputed: see ``Workload``.
+    """
     total = StepFlops()
     # A gradient that is only asked for so that checkpointing works is computed, but not needed.
-    flows = trained.everything or trained.embedding or (trained.input_gradient and not needed)
-    alike: dict[tuple[int | None, bool, int, bool], _LayerCost] = {}
+    flows = trained.everything or trained.embedding or (trained.input_gradient and checkpointing is not None)
+    alike: dict[tuple[int | None, bool, int, bool, Checkpointing], _LayerCost] = {}
     for layer in range(shape.layers):
         window, ranks = shape.windows[layer], trained.ranks_of_layer(layer)
-        key = (window, shape.is_mixture(layer), id(ranks) if ranks else 0, flows)
+        off = checkpointing is None or (checkpointed_layers is not None and layer not in checkpointed_layers)
+        way: Checkpointing = "none" if off or checkpointing is None else checkpointing
+        key = (window, shape.is_mixture(layer), id(ranks) if ranks else 0, flows, way)
         if key not in alike:
-            pairs = work.needed_pairs(window) if needed else work.computed_pairs(window)
-            alike[key] = _layer(shape, trained, layer, tokens, pairs, flows, checkpointing)
+            alike[key] = _layer(shape, trained, layer, amounts.tokens, amounts.pairs[window], flows, way)
         total += alike[key].flops
         flows = alike[key].flows
-    head_tokens = tokens if work.head_tokens is None else work.head_tokens
     head = linear_flops(
         head_linear(shape),
-        head_tokens,
+        amounts.head_tokens,
         input_gradient=flows,
         weight_gradient=trained.everything or trained.head,
         rank=trained.head_rank,
     )
-    again = head.forward if work.head_recomputed and not needed else 0
-    return total + head + StepFlops(recompute=again)
+    return total + head + StepFlops(recompute=head.forward if head_recomputed else 0)
 
 
 @dataclass(frozen=True)
@@ -167,7 +184,7 @@ def _layer(
     tokens: int,
     pairs: int,
     flows: bool,
-    checkpointing: Checkpointing | None,
+    checkpointing: Checkpointing,
 ) -> _LayerCost:
     """One layer, in the order of its computation; ``flows`` tells whether its input asks for a gradient."""
     walk = _Walk(linears_of_layer(shape, layer), trained.ranks_of_layer(layer), trained.everything, tokens)

@@ -6,7 +6,22 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-__all__ = ["Workload", "causal_pairs", "square_pairs"]
+__all__ = ["Amounts", "Workload", "causal_pairs", "square_pairs"]
+
+
+@dataclass(frozen=True)
+class Amounts:
+    """What the FLOPs of a forward and backward are linear in.
+
+    Attributes:
+        tokens: positions that pass through the layers.
+        pairs: pairs of query and key in a layer, by its sliding window; None: a layer without one.
+        head_tokens: positions that the LM head projects.
+    """
+
+    tokens: int
+    pairs: Mapping[int | None, int]
+    head_tokens: int
 
 
 def causal_pairs(lengths: Mapping[int, int], window: int | None = None) -> int:
@@ -47,6 +62,9 @@ class Workload:
         head_tokens: positions that the LM head projects; None for all. ``SFTTrainer`` on a GPU projects only those
             that bear a loss.
         head_recomputed: whether the backward projects them once more (fused and chunked losses).
+        needed_head_tokens: those of ``head_tokens`` that the loss needs; None for all of them.
+        square_windows: whether, where it is not ``masked_square``, a layer whose window is no longer than the row is
+            (SDPA is given no mask for causal attention, but one for a window).
     """
 
     documents: Mapping[int, int]
@@ -54,6 +72,8 @@ class Workload:
     masked_square: bool = True
     head_tokens: int | None = None
     head_recomputed: bool = False
+    needed_head_tokens: int | None = None
+    square_windows: bool = False
 
     @classmethod
     def of(
@@ -86,4 +106,21 @@ class Workload:
 
     def computed_pairs(self, window: int | None) -> int:
         """Pairs that the kernel computes in a layer with this window."""
-        return square_pairs(self.rows) if self.masked_square else self.needed_pairs(window)
+        if self.masked_square:
+            return square_pairs(self.rows)
+        if window is not None and self.square_windows:
+            masked = {length: count for length, count in self.rows.items() if length >= window}
+            causal = {length: count for length, count in self.rows.items() if length < window}
+            return square_pairs(masked) + causal_pairs(causal)
+        return self.needed_pairs(window)
+
+    def needed(self, windows: Iterable[int | None]) -> Amounts:
+        """What the mathematics needs in a model whose layers have these windows."""
+        head = self.head_tokens if self.needed_head_tokens is None else self.needed_head_tokens
+        tokens = self.document_tokens
+        return Amounts(tokens, {one: self.needed_pairs(one) for one in windows}, tokens if head is None else head)
+
+    def computed(self, windows: Iterable[int | None]) -> Amounts:
+        """What is computed for it."""
+        head, tokens = self.head_tokens, self.row_tokens
+        return Amounts(tokens, {one: self.computed_pairs(one) for one in windows}, tokens if head is None else head)

@@ -20,7 +20,7 @@ import psutil
 
 from hf_efficient.version import __version__
 
-__all__ = ["Environment", "GpuFacts", "describe_environment"]
+__all__ = ["Environment", "GpuFacts", "cpu_model", "describe_environment"]
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ def describe_environment(*, ask_torch: bool = True) -> Environment:
     return Environment(
         python=platform.python_version(),
         platform=platform.platform(),
-        cpu=_cpu_model(),
+        cpu=cpu_model(),
         physical_cores=psutil.cpu_count(logical=False),
         logical_cores=os.cpu_count(),
         usable_cores=_usable_cores(),
@@ -129,7 +129,8 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _cpu_model() -> str | None:
+def cpu_model() -> str | None:
+    """The name that the processor gives itself; None where the system does not tell."""
     if platform.system() == "Darwin":
         return _output(["sysctl", "-n", "machdep.cpu.brand_string"])
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +17,9 @@ from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records import PhaseName, RunAccount
 
 if TYPE_CHECKING:
-    from transformers import TrainingArguments
+    from transformers import Trainer, TrainingArguments
 
-__all__ = ["RecordedRun", "open_records", "phase", "recipe_rates", "recorded_run"]
+__all__ = ["RecordedRun", "open_records", "phase", "recipe_rates", "recorded_run", "state", "state_run"]
 
 
 @dataclass
@@ -81,9 +81,22 @@ def open_records(recipe: Recipe, directory: Path, rank: int, rates: dict[str, di
         state_rates(process_timeline(), rates)
 
 
+def state_run(recipe: Recipe, trainer: Trainer) -> None:
+    """What follows the training and its Trainer does not know, for the forecast."""
+    if recipe.efficiency.record_steps:
+        at_end = recipe.evaluate.at_end and trainer.eval_dataset is not None
+        process_timeline().state("run", {"evaluate_at_end": at_end})
+
+
 def phase(recipe: Recipe, name: PhaseName) -> AbstractContextManager[None]:
     """The time inside is called so."""
     return process_timeline().phase(name) if recipe.efficiency.record_steps else nullcontext()
+
+
+def state(recipe: Recipe, topic: str, facts: Mapping[str, Any]) -> None:
+    """Facts that the account needs beside the times."""
+    if recipe.efficiency.record_steps:
+        process_timeline().state(topic, facts)
 
 
 def _read(directory: Path) -> RunAccount | None:

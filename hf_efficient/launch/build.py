@@ -10,7 +10,7 @@ from trl import DPOConfig, SFTConfig
 
 from hf_efficient.data.build import build_preference_data, build_sft_data
 from hf_efficient.data.stats import DataStats
-from hf_efficient.launch.account import phase
+from hf_efficient.launch.account import phase, state
 from hf_efficient.launch.adapter import add_adapter
 from hf_efficient.launch.data_remarks import preference_remarks, remarks
 from hf_efficient.launch.evaluation import AnswersInEvaluation, answer_evaluators
@@ -59,6 +59,8 @@ def _build_sft(recipe: Recipe, args: SFTConfig, listener: RunListener) -> Built:
     listener.stage("Data", ", ".join(source.path for source in recipe.data.train))
     with phase(recipe, "data_preparation"):
         data = build_sft_data(recipe, tokenizer, args)
+    if data.stats.packs is not None:
+        state(recipe, "data", {"fill_rate": data.stats.fill_rate, "packs": data.stats.packs})
     evaluation = f", {count(len(data.eval))} to evaluate on" if data.eval is not None else ""
     cached = " (from the cache)" if data.cached else ""
     listener.stage(
@@ -75,7 +77,7 @@ def _build_sft(recipe: Recipe, args: SFTConfig, listener: RunListener) -> Built:
         recipe.evaluate, tokenizer, data.eval_examples, listener, lambda: trainer[0].state.global_step
     )
     with phase(recipe, "trainer_setup"):
-        trainer.append(sft_trainer(recipe, model, tokenizer, args, data, answers))
+        trainer.append(sft_trainer(recipe, model, tokenizer, args, data, answers, listener))
     return Built(trainer[0], answers, _summary(data.stats))
 
 
@@ -96,7 +98,7 @@ def _build_dpo(recipe: Recipe, args: DPOConfig, listener: RunListener) -> Built:
         listener.stage("", line)
     model = _model(recipe, args, listener, data.largest_token_id)
     with phase(recipe, "trainer_setup"):
-        trainer = dpo_trainer(recipe, model, tokenizer, args, data)
+        trainer = dpo_trainer(recipe, model, tokenizer, args, data, listener)
     return Built(trainer, (), {"examples": len(data.train), "dropped": data.dropped})
 
 

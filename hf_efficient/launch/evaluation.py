@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from hf_efficient.account.evaluations import answers_to_note
 from hf_efficient.launch.listener import RunListener
+from hf_efficient.measure.process_timeline import process_timeline
 from hf_efficient.metrics.answers import Answer, AnswerEvaluator
 from hf_efficient.recipe.schema import EvaluateSection
 
@@ -13,6 +15,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase, Trainer, TrainerCallback
 
 __all__ = ["AnswersInEvaluation", "answer_evaluators", "early_stopping"]
+
+_MOST_NOTED = 8
 
 
 class AnswersInEvaluation:
@@ -44,6 +48,8 @@ def answer_evaluators(
 ) -> list[AnswersInEvaluation]:
     """The evaluators that generate answers; none where nothing is to be shown or matched, or there is no prompt.
 
+    The first answers of each evaluation are noted in the records of the run.
+
     Args:
         section: the recipe's ``evaluate``.
         tokenizer: the model's.
@@ -57,6 +63,10 @@ def answer_evaluators(
         return []
 
     def show(answers: list[Answer]) -> None:
+        timeline = process_timeline()
+        if timeline.recording:
+            sample = [(one.question, one.expected, one.generated) for one in answers[:_MOST_NOTED]]
+            timeline.note("answers", step=step(), answers=answers_to_note(sample))
         if section.generate.show:
             listener.answers(step(), answers[: section.generate.show])
 

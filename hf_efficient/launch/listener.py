@@ -25,6 +25,7 @@ class RunResult:
         train_seconds: wall time of the training loop of this start, evaluations and saves inside it included.
         merged_dir: the merged model, where the recipe asked for one.
         written: what was written, with one word on each.
+        ended_early: in words, which limit of the budget ended the training; None where it came to its end.
     """
 
     output_dir: Path
@@ -34,6 +35,7 @@ class RunResult:
     train_seconds: float
     merged_dir: Path | None = None
     written: Mapping[str, str] = field(default_factory=dict)
+    ended_early: str | None = None
 
 
 class RunListener(Protocol):

@@ -16,13 +16,15 @@ if TYPE_CHECKING:
 __all__ = ["evaluations", "figures_of", "metrics_of", "written_by"]
 
 
-def written_by(recipe: Recipe, directory: Path) -> dict[str, str]:
+def written_by(recipe: Recipe, directory: Path, *, merged: bool) -> dict[str, str]:
     """What lies where after a run, with a word on each."""
     weights = "the whole model" if recipe.adapter.method == "full" else "the adapter"
     written = {str(directory): f"{weights}, its tokenizer, checkpoints, and README.md, the model card"}
-    if recipe.adapter.merge:
+    if merged:
         written[str(directory / "merged")] = "the merged model"
-    written[str(directory / EFFICIENCY)] = "the resolved recipe, run.json, the account, and the records of every step"
+    written[str(directory / EFFICIENCY)] = (
+        "report.html and run.json, the account; the resolved recipe, and the records of every step"
+    )
     return written
 
 

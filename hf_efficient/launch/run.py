@@ -12,8 +12,9 @@ from trl import DPOConfig, SFTConfig
 from hf_efficient.callbacks.progress_lines import use_progress_lines
 from hf_efficient.errors import SetupError
 from hf_efficient.hardware.environment import describe_environment
-from hf_efficient.launch.account import open_records, phase, recipe_rates, recorded_run
+from hf_efficient.launch.account import open_records, phase, recipe_rates, recorded_run, state_run
 from hf_efficient.launch.arguments import training_arguments
+from hf_efficient.launch.budget import check_budget_left
 from hf_efficient.launch.build import Built, build
 from hf_efficient.launch.card import write_model_card
 from hf_efficient.launch.faults import explained_faults
@@ -75,6 +76,8 @@ def _run(
         machine = describe_environment().to_dict()
     if plan.remark:
         listener.stage("Output", plan.remark)
+    if plan.checkpoint is not None:
+        check_budget_left(recipe, plan.directory / EFFICIENCY)
     built = build(recipe, args, listener)
     args.distributed_state.wait_for_everyone()  # all have seen what lies there before it is changed
     with phase(recipe, "trainer_setup"), args.main_process_first(local=False, desc="output directory"):
@@ -82,6 +85,7 @@ def _run(
             clear_output(plan)
             write_resolved_recipe(plan.directory, recipe, machine)
     open_records(recipe, plan.directory / EFFICIENCY, args.process_index, rates)
+    state_run(recipe, built.trainer)
     train_seconds = _train(recipe, built.trainer, plan, listener)
     with phase(recipe, "checkpointing"):
         built.trainer.save_model()  # before the last evaluation: bf16_full_eval casts the weights in place
@@ -107,9 +111,12 @@ def _train(recipe: Recipe, trainer: Trainer, plan: OutputPlan, listener: RunList
 
 
 def _evaluate_at_end(recipe: Recipe, built: Built, listener: RunListener) -> dict[str, float]:
-    """The metrics after the last step; an evaluation that the Trainer did after that very step is not done again."""
+    """The metrics after the last step; an evaluation that the Trainer did after that very step is not done again.
+
+    None after a step at which the budget ended the training, which has nothing left for it.
+    """
     trainer = built.trainer
-    if trainer.eval_dataset is None or not recipe.evaluate.at_end:
+    if trainer.eval_dataset is None or not recipe.evaluate.at_end or _ended_early(trainer) is not None:
         return {}
     last = evaluations(trainer)[-1:]
     if last and last[0]["step"] == trainer.state.global_step and not trainer.args.load_best_model_at_end:
@@ -127,14 +134,17 @@ def _conclude(
     with phase(recipe, "checkpointing"):
         trainer.save_state()
     first = evaluations(trainer)[:1]
+    early = _ended_early(trainer)
+    merges = recipe.adapter.merge and early is None
     result = RunResult(
         output_dir=directory,
         steps=trainer.state.global_step,
         before=metrics_of(first[0]) if first and first[0]["step"] == 0 else {},
         after=after,
         train_seconds=train_seconds,
-        merged_dir=directory / "merged" if recipe.adapter.merge else None,
-        written=written_by(recipe, directory),
+        merged_dir=directory / "merged" if merges else None,
+        written=written_by(recipe, directory, merged=merges),
+        ended_early=early,
     )
     with phase(recipe, "checkpointing"):
         trainer.save_metrics("all", figures_of(result), combined=False)
@@ -143,3 +153,7 @@ def _conclude(
         with phase(recipe, "merging"):
             merge_run(directory, result.merged_dir, overwrite=True)
     return result
+
+
+def _ended_early(trainer: Trainer) -> str | None:
+    return getattr(trainer, "budget_reached", None)

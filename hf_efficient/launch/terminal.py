@@ -57,6 +57,8 @@ class TerminalListener:
         """The metrics before and after, and where everything was written."""
         if result.after:
             self._print(_metrics_table(result), wrap=True)
+        if result.ended_early is not None:
+            self._print(f"[bold yellow]The budget ended the run: {escape(result.ended_early)}.[/bold yellow]")
         self._print(f"{result.steps} steps, {seconds(result.train_seconds)} in the training loop.", "Written:")
         for path, meaning in result.written.items():
             self._print(f"  {escape(path)}  [dim]{escape(meaning)}[/dim]")

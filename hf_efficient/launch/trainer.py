@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hf_efficient.callbacks.packing_check import PackingCheck
+from hf_efficient.launch.budget import recipe_budget
 from hf_efficient.launch.evaluation import AnswersInEvaluation, early_stopping
+from hf_efficient.launch.listener import RunListener
 from hf_efficient.launch.model import load_base
 from hf_efficient.launch.recipe_trainer import RecipeTrainer
 from hf_efficient.launch.sft_fields import apply_sft_fields, objective
@@ -32,6 +34,7 @@ def sft_trainer(
     args: SFTConfig,
     data: SftData,
     answers: Sequence[AnswersInEvaluation],
+    listener: RunListener,
 ) -> Trainer:
     """``EfficientTrainer`` on TRL's prepared rows: the plain Trainer's step, without ``SFTTrainer``'s metrics loop."""
     # The rows hold exactly what the collator reads; the Trainer would drop `seq_lengths`, which no model takes.
@@ -58,7 +61,7 @@ def sft_trainer(
         preprocess_logits_for_metrics=preprocess,
         callbacks=[*early_stopping(recipe.evaluate), *([PackingCheck()] if packed else [])],
         extra_evaluators=answers,
-        **_instrumentation(recipe),
+        **_instrumentation(recipe, listener),
     )
 
 
@@ -77,6 +80,7 @@ def dpo_trainer(
     tokenizer: PreTrainedTokenizerBase,
     args: DPOConfig,
     data: PreferenceData,
+    listener: RunListener,
 ) -> Trainer:
     """TRL's ``DPOTrainer`` under the mixin.
 
@@ -100,7 +104,7 @@ def dpo_trainer(
         eval_dataset=data.eval,
         processing_class=tokenizer,
         callbacks=early_stopping(recipe.evaluate),
-        **_instrumentation(recipe),
+        **_instrumentation(recipe, listener),
     )
     if recipe.adapter.method == "qlora":
         _train_in_float32(model)
@@ -114,8 +118,10 @@ def _train_in_float32(model: PreTrainedModel | PeftModel) -> None:
             parameter.data = parameter.data.float()
 
 
-def _instrumentation(recipe: Recipe) -> dict[str, Any]:
+def _instrumentation(recipe: Recipe, listener: RunListener) -> dict[str, Any]:
     return {
         "record_steps": recipe.efficiency.record_steps,
         "check_gradients": recipe.efficiency.check_gradients,
+        "log_metrics": recipe.efficiency.log_metrics,
+        "budget": recipe_budget(recipe, listener),
     }

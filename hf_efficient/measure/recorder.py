@@ -13,14 +13,17 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec
 
 from hf_efficient.account.reading import last_record, records_path
+from hf_efficient.estimate.step_work import WorkFormula
 from hf_efficient.measure.compilation import CompilationWatch
 from hf_efficient.measure.device import DeviceWatch
 from hf_efficient.measure.device_clock import DeviceTimes
-from hf_efficient.measure.phases import PhaseClock, PhaseContext
+from hf_efficient.measure.live import LiveRun
+from hf_efficient.measure.phases import PhaseClock, PhaseContext, Span
+from hf_efficient.measure.running import RunningFigures
 from hf_efficient.measure.stream import JsonlStream
 from hf_efficient.measure.timeline import Timeline
 from hf_efficient.measure.tokens import TokenTally
-from hf_efficient.records import CoarsePhase, PhaseName, StepPhase, StepRecord
+from hf_efficient.records import CoarsePhase, PhaseName, StepMemory, StepPhase, StepRecord
 
 __all__ = ["StepRecorder"]
 
@@ -72,25 +75,27 @@ class StepRecorder:
     raises, and none waits for a device except ``close``.
     """
 
-    def __init__(self, now: Callable[[], int] = time.perf_counter_ns, timeline: Timeline | None = None) -> None:
+    def __init__(self, now: Callable[[], int] | None = None, timeline: Timeline | None = None) -> None:
         """Nothing is recorded before ``open``.
 
         Args:
-            now: a monotonic clock in nanoseconds.
+            now: a monotonic clock in nanoseconds; default: the timeline's.
             timeline: is told what lies outside the training loop, and where the loop starts and ends.
         """
         self.timeline = timeline
         self.recording = False
         self.clock: PhaseClock | None = None
         self._faulty = False
-        self._now = now
+        self._now = now or (time.perf_counter_ns if timeline is None else timeline.now)
         self._stream: JsonlStream | None = None
         self._rank = self._segment = self._opened_ns = 0
-        self._update = _Update(0, TokenTally())
+        self._formula: WorkFormula | None = None
+        self._update = self._nothing()
         self._tokens: dict[str, int] = {}
         self._device: DeviceWatch | None = None
         self._compilation = CompilationWatch(self._compiling, self._in_backward)
         self._unwritten: deque[tuple[StepRecord, TokenTally, DeviceTimes | None]] = deque()
+        self._live: LiveRun | None = None
 
     def open(self, directory: Path, rank: int, device: DeviceWatch | None = None) -> None:
         """Start a segment in ``directory/steps.jsonl`` (``steps.rankN.jsonl`` on rank N > 0).
@@ -111,10 +116,18 @@ class StepRecorder:
         self._segment = 0 if previous is None else int(previous.get("segment", -1)) + 1
         self._rank = rank
         self._stream = JsonlStream(path, latch=None if self.timeline is None else self.timeline.latch)
-        self._update = _Update(0, TokenTally())
+        self._update = self._nothing()
         self._opened_ns = self._now()
         if self.timeline is not None:
             self.timeline.train_begins(self._segment, self._opened_ns)
+            self._live = self.timeline.live = LiveRun(self.timeline, RunningFigures(self.timeline.earlier))
+
+    @_never_raises
+    def count_work(self, formula: WorkFormula | None) -> None:
+        """The FLOPs of the steps from here on; None: they are not known."""
+        self._formula = formula
+        if not self._update.micro_batches:
+            self._update = self._nothing()
 
     @_never_raises
     def start_loop(self) -> None:
@@ -131,7 +144,7 @@ class StepRecorder:
     def abandon_step(self) -> None:
         """The loop starts over (it was out of memory): forget what the unfinished step had fetched."""
         if self._update.step is None:
-            self._update = _Update(0, TokenTally())
+            self._update = self._nothing()
             if self._device is not None:
                 self._device.cut()
 
@@ -205,6 +218,25 @@ class StepRecorder:
         if self._update.step is not None:
             self._update.loss = float(loss)
 
+    def under_way(self) -> StepRecord | None:
+        """What the record of the step under way would hold now; None while its update or its token counts lack.
+
+        For logs: waits for nothing, and leaves the record as it will be.
+        """
+        if not self.recording or self.clock is None or self._update.step is None or not self._update.tally.ready():
+            return None
+        seen, now = self.clock.glimpse(), self._now()
+        phases = dict(seen.phase_ns)
+        if seen.open_phase is not None:
+            phases[seen.open_phase] = phases.get(seen.open_phase, 0) + now - seen.mark_ns
+        record = self._record(Span(seen.start_ns, now - seen.start_ns, phases))
+        return self._counted(record, self._update.tally)
+
+    @_never_raises
+    def write_ready(self) -> None:
+        """Queue the records whose figures have arrived by now; waits for nothing."""
+        self._write(wait=False)
+
     @_never_raises
     def end_loop(self) -> None:
         """The training loop ends here; a step that is not done leaves no record, but its time is told."""
@@ -224,8 +256,11 @@ class StepRecorder:
         self._write_all()
         self.recording = False
         self.clock = None
-        if self.timeline is not None:
+        if self.timeline is not None and self._live is not None:
             self.timeline.loop_ends()  # also after a fault
+            if self.timeline.live is self._live:
+                self.timeline.live = None
+            self._live = None
         self._tokens.clear()
         self._unwritten.clear()
         if self._stream is not None:
@@ -243,10 +278,13 @@ class StepRecorder:
 
     def _cut(self) -> None:
         assert self.clock is not None
-        assert self._update.step is not None
         times, memory = (None, None) if self._device is None else self._device.cut()
-        span = self.clock.cut()
-        record = StepRecord(
+        self._unwritten.append((self._record(self.clock.cut(), memory), self._update.tally, times))
+        self._update = self._nothing()
+
+    def _record(self, span: Span, memory: StepMemory | None = None) -> StepRecord:
+        assert self._update.step is not None
+        return StepRecord(
             segment=self._segment,
             rank=self._rank,
             step=self._update.step,
@@ -258,8 +296,6 @@ class StepRecorder:
             memory=memory,
             loss=self._update.loss,
         )
-        self._unwritten.append((record, self._update.tally, times))
-        self._update = _Update(0, TokenTally())
 
     @_never_raises
     def _write_all(self) -> None:
@@ -273,6 +309,19 @@ class StepRecorder:
             if not (wait or tally.ready()) or (patient and times is not None and not times.ready()):
                 return
             self._unwritten.popleft()
-            if self._stream is not None:
-                seconds = None if times is None else times.read()
-                self._stream.write(replace(record, tokens=tally.counts(), device_seconds=seconds).to_json())
+            told = self._counted(record, tally)
+            self._hand_on(told if times is None else replace(told, device_seconds=times.read()))
+
+    def _counted(self, record: StepRecord, tally: TokenTally) -> StepRecord:
+        work = None if self._formula is None else tally.work(self._formula)
+        return replace(record, tokens=tally.counts(), sequences=tally.sequences(), work=work)
+
+    def _hand_on(self, record: StepRecord) -> None:
+        if self._stream is not None:
+            self._stream.write(record.to_json())
+        if self._live is not None:
+            self._live.figures.add(record)
+
+    def _nothing(self) -> _Update:
+        """A step of which nothing is known yet."""
+        return _Update(0, TokenTally(scored=self._formula is not None and self._formula.needs_scored))

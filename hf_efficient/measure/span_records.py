@@ -27,6 +27,7 @@ class SpanRecords:
         began_ns: reading of the clock where a run took the process over; None while nobody holds it, and then nothing
             is kept.
         dirty: a line came since somebody set it to False.
+        facts: what was stated of the run in this process, by topic.
     """
 
     def __init__(self, start_ns: int, source: str) -> None:
@@ -38,6 +39,7 @@ class SpanRecords:
         """
         self.began_ns: int | None = start_ns
         self.dirty = False
+        self.facts: dict[str, dict[str, Any]] = {}
         self._start_ns, self._source = start_ns, source
         self._pending: list[dict[str, Any]] = []
         self._stream: SpanStream | None = None
@@ -83,11 +85,13 @@ class SpanRecords:
     def begin(self, at_ns: int) -> None:
         """A run takes the process over: what was kept is not its own."""
         self._pending.clear()
+        self.facts.clear()
         self.began_ns = at_ns
 
     def forget(self) -> None:
         """The run no longer holds the process."""
         self._pending.clear()
+        self.facts.clear()
         self._stream = self.began_ns = None
 
     def wake(self) -> None:
@@ -99,6 +103,11 @@ class SpanRecords:
         """Everything is in the file afterwards."""
         if self._stream is not None:
             self._stream.close()
+
+    def state(self, topic: str, facts: Mapping[str, Any]) -> None:
+        """One line of facts; ``facts`` holds them for whoever asks in this process."""
+        self.facts.setdefault(topic, {}).update(facts)
+        self.write({"kind": "facts", "facts": {topic: dict(facts)}})
 
     def write(self, record: Mapping[str, Any]) -> None:
         """One line, of whatever kind."""
@@ -138,3 +147,7 @@ class SpanRecords:
     def seconds(self, ns: int) -> float:
         """A reading of the clock, counted from the start of the process."""
         return (ns - self._start_ns) / 1e9
+
+    def lived_seconds(self, now_ns: int) -> float:
+        """How long the run has held this process."""
+        return (now_ns - (self._start_ns if self.began_ns is None else self.began_ns)) / 1e9

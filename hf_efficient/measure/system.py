@@ -78,6 +78,11 @@ class SystemStream(JsonlStream):
         super().__init__(path, flush_seconds, latch)
 
     @property
+    def energy_joules(self) -> float | None:
+        """Energy since the first sample, of the meters that this process reads; None where none has answered yet."""
+        return self.joules if self._last else None
+
+    @property
     def is_awake(self) -> bool:
         """Whether its thread samples."""
         return self._thread is not None

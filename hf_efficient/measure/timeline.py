@@ -14,20 +14,25 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 from hf_efficient.account.files import RUN_JSON, write_account
 from hf_efficient.account.reading import records_path
-from hf_efficient.account.steps import RankSteps
+from hf_efficient.account.run_records import RunReader
 from hf_efficient.errors import OutputError
+from hf_efficient.measure.earlier import Earlier, read_earlier
 from hf_efficient.measure.memory import device_peaks, peak_rss_bytes
 from hf_efficient.measure.meters.cuda import current_device
 from hf_efficient.measure.phases import PhaseClock, PhaseContext, Span
 from hf_efficient.measure.process_start import ProcessStart, process_start
+from hf_efficient.measure.run_page import RunPage
 from hf_efficient.measure.span_records import SpanRecords, Way
 from hf_efficient.measure.stream import FaultLatch
 from hf_efficient.measure.system import SystemStream
 from hf_efficient.records import PhaseName
+
+if TYPE_CHECKING:
+    from hf_efficient.measure.live import LiveRun
 
 __all__ = ["Timeline"]
 
@@ -61,6 +66,10 @@ class Timeline:
         way: how that run is recorded.
         latch: told once what cannot be written of this run.
         until_exit: the process ends with the run, which then holds it until its exit.
+        now: the clock, in nanoseconds.
+        earlier: what the run had spent before this process; rank 0 alone reads it.
+        live: the figures of the ``train()`` call that goes on; None outside one.
+        recorded_training: stands for the training that a callback records, for a second callback of the same one.
         system: samples memory and energy beside the run; None while there is none.
     """
 
@@ -73,8 +82,12 @@ class Timeline:
         self.way: Way | None = None
         self.latch = FaultLatch()
         self.until_exit = False
+        self.now = self._now = now
+        self.earlier = Earlier()
+        self.live: LiveRun | None = None
+        self.recorded_training: object | None = None
         self.system: SystemStream | None = None
-        self._now = now
+        self._page = RunPage()
         self._clock = PhaseClock(now, started.perf_ns)
         self._in_loop = False
         self._loop_clock: PhaseClock | None = None
@@ -83,12 +96,25 @@ class Timeline:
         self._ended: tuple[str, str | None] | None = None
         self._device_peaks: dict[str, int] = {}
         self._rank = 0
-        self._steps: list[RankSteps] | None = None
+        self._reader: RunReader | None = None
 
     @property
     def recording(self) -> bool:
         """Whether a run holds the process that has not ended."""
         return self.directory is not None and self._ended is None
+
+    @property
+    def facts(self) -> Mapping[str, Mapping[str, Any]]:
+        """What was stated of this run in this process, by topic."""
+        return self._records.facts
+
+    def now_seconds(self) -> float:
+        """A reading of the clock, to measure a duration by."""
+        return self._now() / 1e9
+
+    def lived_seconds(self) -> float:
+        """How long the run has held this process: its wall time so far, as the account counts it."""
+        return self._records.lived_seconds(self._now())
 
     @_never_raises
     def begin(self, first_phase: PhaseName) -> None:
@@ -118,7 +144,7 @@ class Timeline:
         if self.directory == directory:
             if self._gap is not None:
                 self._name_gap(self._gap)
-            self._ended = self._steps = self._gap = None
+            self._ended = self._gap = None
             self._wake()
             return
         if self.directory is not None:
@@ -129,7 +155,8 @@ class Timeline:
             self._name_gap(self._gap)
         self._gap = None
         self.directory, self.way, self.latch = directory, way, FaultLatch()
-        self._ended, self._rank, self._steps = None, rank, None
+        self._ended, self._rank, self._reader = None, rank, None
+        self.earlier = read_earlier(directory) if rank == 0 else Earlier()
         self._records.open(directory, rank, way, self._alive, self.latch)
         self.system = SystemStream(
             records_path(directory, "system", rank),
@@ -187,7 +214,7 @@ class Timeline:
     @_never_raises
     def state(self, topic: str, facts: Mapping[str, Any]) -> None:
         """Facts of this process that the account needs beside the times; a key stated again replaces the one before."""
-        self._records.write({"kind": "facts", "facts": {topic: dict(facts)}})
+        self._records.state(topic, facts)
 
     @_never_raises
     def note(self, kind: str, **what: Any) -> None:
@@ -236,7 +263,7 @@ class Timeline:
             self._ended = self._ended or ("done", None)
             self._write_end(at_ns)
         self._records.forget()
-        self.directory = self.way = self.system = self._steps = None
+        self.directory = self.way = self.live = self.system = self._reader = None
         self._in_loop, self._loop_clock = False, None
         self._gap = "before_trainer"
 
@@ -252,6 +279,9 @@ class Timeline:
         if self._ended is None:
             self._ended = ("error", "the process exited before its training ended")
         self._write_end(self._now())
+        self._name_gap(self._gap)
+        if self._records.dirty:  # the time that the page took
+            self._write_end(self._now(), page=False)
 
     def _take_over(self) -> None:
         self._clock.cut()
@@ -294,7 +324,7 @@ class Timeline:
         if self._clock.is_open:
             self._cut()
 
-    def _write_end(self, at_ns: int) -> None:
+    def _write_end(self, at_ns: int, *, page: bool = True) -> None:
         if not self._records.is_open or self._ended is None or self.directory is None or not self.directory.is_dir():
             return
         how, error = self._ended
@@ -304,9 +334,12 @@ class Timeline:
         self._records.dirty = False
         if self._rank == 0 and not self.latch.told:
             try:
-                self._steps = write_account(self.directory, self._steps)
+                self._reader = write_account(self.directory, self._reader)
             except (OSError, OutputError) as fault:
                 self.latch.tell(self.directory / RUN_JSON, fault)
+            else:
+                if page:
+                    self._page.write(self.directory, self._reader)
 
     def _wake(self) -> None:
         self._records.wake()

@@ -1,56 +1,65 @@
-"""Tokens of a micro-batch, counted three ways, without waiting for a device.
+"""Tokens and sequences of a micro-batch, without waiting for a device.
 
 A batch in host memory is counted at once. A batch that is already on a device (accelerate's data loader moves
-it there) is counted by two small reductions queued on that device; their results are copied to the host in
+it there) is counted by small reductions queued on that device; their results are copied to the host in
 the background and read when an event says that they arrived.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 
-from hf_efficient.records import TokenCounts
+from hf_efficient.estimate.step_work import MicroBatch, WorkFormula
+from hf_efficient.measure.lengths import document_starts, documents_of_rows, documents_of_starts, sequence_counts
+from hf_efficient.records import SequenceCounts, StepWork, TokenCounts
 
 __all__ = ["TokenTally"]
-
-logger = logging.getLogger(__name__)
 
 _IGNORED = -100
 
 
 class TokenTally:
-    """Sums the tokens of the micro-batches of one optimizer step.
+    """Sums the tokens and sequences of the micro-batches of one optimizer step.
 
-    ``processed`` is the size of ``input_ids``. ``non_padding`` is the sum of an ``attention_mask`` of that
+    Tokens: ``processed`` is the size of ``input_ids``. ``non_padding`` is the sum of an ``attention_mask`` of that
     shape; a padding-free batch (``position_ids`` and no mask) has no padding. ``loss_bearing`` counts
     ``labels != -100`` (``shift_labels`` where the collator made them), or the ``completion_mask`` of
     preference data. A count that one micro-batch does not tell is None for the whole step.
+
+    Sequences: with a mask a row is a document, padded left or right; without one a document begins where
+    ``position_ids`` are 0. Of preference data, chosen and rejected are a row and a document each. A batch with more
+    token ids than ``input_ids`` (``KL_input_ids``, ``decoder_input_ids``) tells nothing.
     """
 
-    def __init__(self) -> None:
-        self._counts: tuple[list[int | torch.Tensor | None], ...] = ([], [], [])
+    def __init__(self, scored: bool = False) -> None:
+        """Nothing is counted yet.
+
+        Args:
+            scored: count the positions whose prediction bears a loss as well, for ``WorkFormula``.
+        """
+        self._scored = scored
+        self._seen: list[_Seen] = []
         self._events: list[Any] = []
+        self._batches: list[MicroBatch] | None = None
 
     def add(self, batch: Any) -> None:
         """Count one micro-batch: a mapping of names to tensors of shape (rows, positions)."""
-        counts = _count(batch) if isinstance(batch, Mapping) else (None, None, None)
+        seen = _count(batch, self._scored) if isinstance(batch, Mapping) else _Seen()
         device: torch.device | None = None
-        for seen, count in zip(self._counts, counts, strict=True):
-            if isinstance(count, torch.Tensor):
-                if count.device.type == "cpu":
-                    count = int(count)
-                else:
-                    device = count.device
-                    count = count.to("cpu", non_blocking=True)
-            seen.append(count)
+        for name in _TENSORS:
+            tensor = getattr(seen, name)
+            if tensor is not None and tensor.device.type != "cpu":
+                device = tensor.device
+                setattr(seen, name, tensor.to("cpu", non_blocking=True))
         if device is not None:
             event = torch.get_device_module(device).Event()
             event.record()
             self._events.append(event)
+        self._seen.append(seen)
 
     def ready(self) -> bool:
         """Whether all counts have arrived on the host; asks the device, never waits for it."""
@@ -60,38 +69,112 @@ class TokenTally:
 
     def counts(self) -> TokenCounts:
         """The sums; waits for the device where ``ready()`` is not yet true."""
+        self._arrive()
+        return TokenCounts(
+            _total([seen.processed for seen in self._seen]),
+            _total([seen.non_padding() for seen in self._seen]),
+            _total([_number(seen.loss_bearing) for seen in self._seen]),
+        )
+
+    def sequences(self) -> SequenceCounts | None:
+        """The sums, lengths sorted into buckets; waits as ``counts`` does. None where a micro-batch does not tell."""
+        batches = self._micro_batches()
+        return None if batches is None else sequence_counts(batches)
+
+    def work(self, formula: WorkFormula) -> StepWork | None:
+        """The FLOPs by this formula; waits as ``counts`` does. None where a micro-batch does not tell."""
+        batches = self._micro_batches()
+        found = [formula.flops(batch) for batch in batches or ()]
+        known = [flops for flops in found if flops is not None]
+        if not known or len(known) < len(found):
+            return None
+        return StepWork(sum(model for model, _ in known), _total([hardware for _, hardware in known]))
+
+    def _arrive(self) -> None:
         for event in self._events:
             event.synchronize()
         self._events.clear()
-        return TokenCounts(*(_total(seen) for seen in self._counts))
+
+    def _micro_batches(self) -> list[MicroBatch] | None:
+        self._arrive()
+        if self._batches is None:
+            found = [seen.micro_batch() for seen in self._seen]
+            self._batches = [batch for batch in found if batch is not None]
+        return self._batches if self._batches and len(self._batches) == len(self._seen) else None
 
 
-def _total(counts: list[int | torch.Tensor | None]) -> int | None:
-    known = [int(count) for count in counts if count is not None]
+@dataclass
+class _Seen:
+    """What is known of a micro-batch; the tensors lie on the host once they have arrived.
+
+    ``row_sums``: tokens by row, where there is a mask. ``starts``: where documents begin, where there is none.
+    """
+
+    rows: int = 0
+    row_length: int = 0
+    processed: int | None = None
+    row_sums: torch.Tensor | None = None
+    starts: torch.Tensor | None = None
+    padding_free: bool = False
+    loss_bearing: torch.Tensor | None = None
+    scored: torch.Tensor | None = None
+
+    def non_padding(self) -> int | None:
+        if self.row_sums is not None:
+            return sum(self.row_sums.tolist())
+        return self.processed if self.padding_free else None
+
+    def micro_batch(self) -> MicroBatch | None:
+        documents = None
+        if self.row_sums is not None:
+            documents = documents_of_rows(self.row_sums)
+        elif self.starts is not None:
+            documents = documents_of_starts(self.starts)
+        return None if documents is None else MicroBatch(self.rows, self.row_length, documents, _number(self.scored))
+
+
+_TENSORS = tuple(field.name for field in fields(_Seen) if "Tensor" in str(field.type))
+
+
+def _total(counts: list[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
     return sum(known) if known and len(known) == len(counts) else None
 
 
-def _count(batch: Mapping[str, Any]) -> tuple[int | None, int | torch.Tensor | None, torch.Tensor | None]:
-    ids = _tensor(batch, "input_ids")
-    processed = None if ids is None else ids.numel()
+def _number(tensor: torch.Tensor | None) -> int | None:
+    return None if tensor is None else int(tensor)
 
-    mask = _tensor(batch, "attention_mask")
-    non_padding: int | torch.Tensor | None = None
-    if ids is not None and mask is not None and mask.shape == ids.shape:
-        non_padding = mask.ne(0).sum()
+
+def _count(batch: Mapping[str, Any], scored: bool) -> _Seen:
+    if any(name.endswith("_input_ids") for name in batch):
+        return _Seen()
+    ids, mask, positions = (_tensor(batch, name) for name in ("input_ids", "attention_mask", "position_ids"))
+    seen = _Seen()
+    if ids is not None:
+        seen.processed = ids.numel()
+        if ids.ndim == 2:
+            seen.rows, seen.row_length = ids.shape
+    if ids is not None and mask is not None and mask.shape == ids.shape and ids.ndim == 2:
+        seen.row_sums = mask.ne(0).sum(-1)
     elif mask is None and "position_ids" in batch:
-        non_padding = processed
+        seen.padding_free = True
+        seen.starts = None if ids is None or positions is None else document_starts(positions, ids.shape)
+    bearing, shifted = _bearing(batch, ids)
+    if bearing is not None:
+        seen.loss_bearing = torch.count_nonzero(bearing)
+        if scored and bearing.ndim == 2:
+            seen.scored = seen.loss_bearing if shifted else torch.count_nonzero(bearing[:, 1:])
+    return seen
 
-    labels = _tensor(batch, "shift_labels")
-    if labels is None:
-        labels = _tensor(batch, "labels")
+
+def _bearing(batch: Mapping[str, Any], ids: torch.Tensor | None) -> tuple[torch.Tensor | None, bool]:
+    """Which positions bear a loss, and whether they are those that predict rather than those that are predicted."""
+    shifted, labels = _tensor(batch, "shift_labels"), _tensor(batch, "labels")
+    wanted = labels if shifted is None else shifted
+    if wanted is not None:
+        return (wanted.ne(_IGNORED) if ids is None or wanted.shape == ids.shape else None), shifted is not None
     completion = _tensor(batch, "completion_mask")
-    loss_bearing = None
-    if labels is not None and (ids is None or labels.shape == ids.shape):
-        loss_bearing = labels.ne(_IGNORED).sum()
-    elif labels is None and completion is not None:
-        loss_bearing = completion.ne(0).sum()
-    return processed, non_padding, loss_bearing
+    return (None if completion is None else completion.ne(0)), False
 
 
 def _tensor(batch: Mapping[str, Any], name: str) -> torch.Tensor | None:

@@ -176,12 +176,27 @@ class DistributedSection(Section):
     )
 
 
+class BudgetSection(Section):
+    """What the run may spend, its parts before a resumption included."""
+
+    usd: PositiveFloat | None = Field(None, description="Money: wall time at the price of the machine.")
+    hours: PositiveFloat | None = Field(None, description="Wall time of the run's processes.")
+    kwh: PositiveFloat | None = Field(None, description="Energy.")
+
+
 class EfficiencySection(Section):
     """Instrumentation, and what turns its seconds and joules into money and CO2e."""
 
     record_steps: bool = Field(True, description="Write the phases of every step to OUTPUT_DIR/efficiency/steps.jsonl.")
     check_gradients: bool = Field(
         True, description="In the first step, check that every trainable parameter gets a gradient."
+    )
+    log_metrics: bool = Field(
+        True,
+        description="Let training logs carry the run's figures (efficiency/...), for whatever train.report_to names.",
+    )
+    budget: BudgetSection | None = Field(
+        None, description="Warn when the forecast passes a limit; save and stop when it is reached."
     )
     price_usd_per_hour: Annotated[float, Field(ge=0)] | None = Field(
         None,

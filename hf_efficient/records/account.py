@@ -186,7 +186,7 @@ class WorkAccount:
         peak_flops_per_second: of one accelerator, dense, in the dtype of the matrix products.
         peak_source: where that figure comes from.
         peak_estimated: whether it was measured here rather than stated by the vendor.
-        accelerators: one per rank.
+        accelerators: of all ranks; one for each, unless a rank's model is spread over several.
         dtype: of the matrix products.
         reason: why a figure is unknown.
     """
@@ -335,12 +335,12 @@ class Evaluation:
 
     Attributes:
         step: optimizer steps done before it.
-        metrics: by name, without the prefix ``eval_``.
+        metrics: by name, without the prefix ``eval_``; None for a figure that is not finite.
         seconds: wall time.
     """
 
     step: int
-    metrics: dict[str, float]
+    metrics: dict[str, float | None]
     seconds: float | None = None
 
 

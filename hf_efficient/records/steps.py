@@ -53,11 +53,11 @@ class StepWork:
 
     Attributes:
         model_flops: what the mathematics needs.
-        hardware_flops: what is computed: padding, masked pairs and recompute included.
+        hardware_flops: what is computed: padding, masked pairs and recompute included; None where that is not known.
     """
 
     model_flops: int
-    hardware_flops: int
+    hardware_flops: int | None
 
 
 @dataclass(frozen=True)

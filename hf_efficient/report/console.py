@@ -10,46 +10,19 @@ from rich.text import Text
 
 from hf_efficient.records import RunAccount
 from hf_efficient.report.memory_rows import device_rows, memory_rows
+from hf_efficient.report.phases import phase_label
+from hf_efficient.report.time_table import time_table
+from hf_efficient.report.work_rows import work_rows
 from hf_efficient.units import count, grams, kilowatt_hours, seconds, share, short_seconds, usd
 
 __all__ = ["account_renderables"]
 
-_BAR = 24
 _MOST_PARTS = 4
-_LABELS = {
-    "imports": "start of Python, imports",
-    "before_trainer": "before the trainer",
-    "model_load": "model load",
-    "data_preparation": "data preparation",
-    "trainer_setup": "trainer set-up",
-    "data_wait": "data wait",
-    "host_to_device": "host to device",
-    "forward_backward": "forward and backward",
-    "between_steps": "data wait and logging",
-    "outside_trainer": "outside the trainer",
-}
 
 
 def account_renderables(account: RunAccount) -> list[RenderableType]:
     """What to print, in order: how it ended, the time by phase, a line each for its other parts, and the gaps."""
-    return [_title(account), _time_table(account), _facts(account), *_gaps(account)]
-
-
-def _time_table(account: RunAccount) -> Table:
-    wall = account.time.wall_seconds
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("where the time went", no_wrap=True)
-    table.add_column("seconds", justify="right", no_wrap=True)
-    table.add_column("share", justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    rows = [(_LABELS.get(name, name), value) for name, value in account.time.phase_seconds.items()]
-    for label, value in [*rows, ("unattributed", account.time.unattributed_seconds)]:
-        part = value / wall if wall > 0 else 0.0
-        style = "dim" if label == "unattributed" else ""
-        bar = "█" * round(_BAR * min(max(part, 0.0), 1.0))
-        table.add_row(Text(label, style), f"{value:.2f}", f"{100 * part:.1f}%", Text(bar, "cyan"))
-    table.add_row(Text("in all", "bold"), f"{wall:.2f}", "100.0%" if wall > 0 else "", "")
-    return table
+    return [_title(account), time_table(account.time), _facts(account), *_gaps(account)]
 
 
 def _title(account: RunAccount) -> Text:
@@ -57,20 +30,23 @@ def _title(account: RunAccount) -> Text:
     parts = len(account.time.processes)
     starts = f", {parts} starts" if parts > 1 else ""
     if account.ended == "died":
-        doing = f", in {_LABELS.get(last.open_phase, last.open_phase)}" if last.open_phase else ""
+        doing = f", in {phase_label(last.open_phase)}" if last.open_phase else ""
         how = f"did not end: its last sign is {seconds(last.last_sign_at_seconds)} after its start{doing}"
         return Text(f"The run {how}{starts}", "bold red")
     if account.ended == "error":
         return Text(f"The run failed after {seconds(account.time.wall_seconds)}{starts}: {account.error}", "bold red")
-    return Text(f"The run took {seconds(account.time.wall_seconds)}{starts}", "bold")
+    budget = account.money.budget
+    why = f"; its budget ended it ({budget.reached})" if budget is not None and budget.reached is not None else ""
+    return Text(f"The run took {seconds(account.time.wall_seconds)}{starts}{why}", "bold")
 
 
 def _facts(account: RunAccount) -> Table:
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True, style="bold")
     grid.add_column()
-    rows = [("steps", _steps(account)), ("tokens", _tokens(account)), *memory_rows(account.memory)]
-    rows += [*device_rows(account), ("energy", _energy(account)), ("money", _money(account))]
+    rows = [("steps", _steps(account)), ("tokens", _tokens(account)), *work_rows(account)]
+    rows += [*memory_rows(account.memory), *device_rows(account)]
+    rows += [("energy", _energy(account)), ("money", _money(account))]
     for name, text in rows:
         grid.add_row(name, Text(text))
     return grid

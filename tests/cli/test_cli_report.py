@@ -7,6 +7,17 @@ from pathlib import Path
 
 import pytest
 
+WORK = {
+    "dtype": "bf16",
+    "peak_flops_per_second": 3e12,
+    "peak_source": "a matmul measured here: 512 x 512, 1 thread, 2026-01-02",
+    "peak_estimated": True,
+    "peak_reason": None,
+    "accelerators": 2,
+    "reason": None,
+    "hardware_reason": None,
+}
+
 
 @pytest.fixture
 def output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -32,6 +43,7 @@ def output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "phase_seconds": {"imports": 2.0},
         },
         {"kind": "train", "process": 0, "segment": 0, "at_seconds": 2.0},
+        {"kind": "facts", "process": 0, "facts": {"work": WORK, "data": {"fill_rate": 0.875, "packs": 10}}},
     ]
     steps = [
         {
@@ -46,6 +58,14 @@ def output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "unattributed_seconds": 0.25,
             "micro_batches": 1,
             "tokens": {"processed": 1000, "non_padding": 750, "loss_bearing": 500},
+            "sequences": {
+                "rows": number,
+                "documents": number + 1,
+                "shortest": 300 - 100 * number,
+                "longest": 200 * number,
+                "length_buckets": {str(100 * number): number + 1},
+            },
+            "work": {"model_flops": 3 * 10**12, "hardware_flops": 4 * 10**12},
             "loss": None,
         }
         for number in (1, 2)
@@ -62,7 +82,7 @@ def add(output: Path, **line: object) -> None:
 
 def test_the_account_of_a_run_that_ended(run, output):
     add(output, kind="end", ended="done", error=None, at_seconds=5.0)
-    done = run("report", str(output))
+    done = run("report", str(output), "--no-html")
     assert (done.code, done.err) == (0, "")
     assert [line.rstrip() for line in done.out.splitlines()] == [
         "The run took 5.0 s",
@@ -71,20 +91,49 @@ def test_the_account_of_a_run_that_ended(run, output):
         "forward                      1.50   30.0%  ███████",
         "unattributed                 1.50   30.0%  ███████",
         "in all                       5.00  100.0%",
-        "steps   2: p50 1.00 s, p95 1.00 s, p99 1.00 s, without 1 of warm-up; the first was done 3.0 s after the start",
-        "tokens  2,000 processed, 1,500 without padding, 1,000 bear loss, 25% padding, "
+        "steps      2: p50 1.00 s, p95 1.00 s, p99 1.00 s, without 1 of warm-up; the first was done 3.0 s after the "
+        "start",
+        "tokens     2,000 processed, 1,500 without padding, 1,000 bear loss, 25% padding, "
         "750 per second without padding in the",
-        "        training loop",
-        "memory  3.00 GiB at most in the host's memory",
-        "energy  not known",
-        "money   not known",
+        "           training loop",
+        "sequences  5 in 3 rows, 2.5 per second in the training loop, 300 tokens each (100 to 400), packs 87.5% full",
+        "work       6 TFLOPs (8 TFLOPs computed), MFU 50% (HFU 66.7%) of 2 x 3 TFLOP/s (bf16, a matmul measured here)",
+        "memory     3.00 GiB at most in the host's memory",
+        "energy     not known",
+        "money      not known",
         "Not measured:",
         "  the launcher: it runs before this process starts; its time is in no record",
         "  the interpreter's own end: Python takes itself down after the last record that a run can write",
         "  energy: no meter was read",
         "  cost: the records state no price",
     ]
-    assert run("report", str(output / "efficiency")).out == done.out
+    assert run("report", str(output / "efficiency"), "--no-html").out == done.out
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        (
+            {"peak_flops_per_second": None, "peak_reason": "the peak of 'X' is not known here"},
+            "work       6 TFLOPs (8 TFLOPs computed), MFU n/a: the peak of 'X' is not known here",
+        ),
+        ({"dtype": "tf32", "accelerators": 1}, "MFU 100% (HFU 133%) of 3 TFLOP/s (tf32, a matmul measured here)"),
+    ],
+)
+def test_what_is_known_of_the_work(run, output, changed, told):
+    add(output, kind="facts", facts={"work": {**WORK, **changed}})
+    assert told in run("report", str(output)).out
+
+
+def test_flops_that_are_not_known_say_why(run, output):
+    add(output, kind="facts", facts={"work": {**WORK, "reason": "no such model"}})
+    path = output / "efficiency/steps.jsonl"
+    steps = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps({**step, "work": None, "sequences": None}) + "\n" for step in steps))
+    lines = [line.rstrip() for line in run("report", str(output)).out.splitlines()]
+    assert "work       n/a: no such model" in lines
+    assert "  FLOPs, MFU and HFU: no such model" in lines
+    assert "sequences  packs 87.5% full" in lines
 
 
 METERS = {
@@ -106,12 +155,13 @@ def test_energy_and_money(run, output):
         sample(5.0, **{"GPU 0": 27000.0, "CPU": 9000.0}),
     ]
     (output / "efficiency/system.jsonl").write_text("".join(json.dumps(line) + "\n" for line in samples))
-    lines = [line.rstrip() for line in run("report", str(output)).out.splitlines()]
+    lines = [line.rstrip() for line in run("report", str(output), "--no-html").out.splitlines()]
     # 36,000 J = 0.01 kWh, times 500; 5 s at 720 an hour; 1,500 tokens
     start = lines.index(next(line for line in lines if line.startswith("energy")))
     assert lines[start:] == [
-        "energy  0.01 kWh (in part estimated): CPU 0.0025 kWh, GPU 0 0.0075 kWh; 5 g CO2e at 500 g/kWh (Utopia 2023)",
-        "money   $1.00 at $720.00/h (by hand); $666.67 per million tokens without padding",
+        "energy     0.01 kWh (in part estimated): CPU 0.0025 kWh, GPU 0 0.0075 kWh; 5 g CO2e at 500 g/kWh (Utopia "
+        "2023)",
+        "money      $1.00 at $720.00/h (by hand); $666.67 per million tokens without padding",
         "Not measured:",
         "  the launcher: it runs before this process starts; its time is in no record",
         "  the interpreter's own end: Python takes itself down after the last record that a run can write",

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from math import prod
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
+from flop_counting import counting
 from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
 
 VOCABULARY = 96
@@ -48,14 +47,6 @@ def tiny_model_4bit(folder: Path, model_type: str, **changes: Any) -> torch.nn.M
     )
 
 
-def gemm_4bit_flops(a_shape: Any, b_shape: Any, weight_shape: Any, *args: Any, **kwargs: Any) -> int:
-    """The product with a 4-bit weight: bitsandbytes' fused operator, which ``FlopCounterMode`` has no formula for.
-
-    The backward unpacks the weight and calls ``matmul``, which is counted.
-    """
-    return 2 * prod(a_shape[:-1]) * weight_shape[0] * weight_shape[1]
-
-
 def counted(model: torch.nn.Module, rows: int, length: int, *, checkpointing: str = "none") -> int:
     """FLOPs that torch counts in one forward and backward of a batch of ``rows`` by ``length`` tokens."""
     if checkpointing != "none":
@@ -64,13 +55,6 @@ def counted(model: torch.nn.Module, rows: int, length: int, *, checkpointing: st
     model.train()
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(3, VOCABULARY, (rows, length), generator=generator)
-    with FlopCounterMode(display=False, custom_mapping=_fused_operators()) as counter:
+    with counting() as counter:
         model(input_ids=ids, labels=ids, use_cache=False).loss.backward()
     return counter.get_total_flops()
-
-
-def _fused_operators() -> dict[Any, Any]:
-    import bitsandbytes  # noqa: F401  (registers the operator)
-
-    operator = getattr(torch.ops.bitsandbytes, "gemm_4bit", None)
-    return {} if operator is None else {operator: gemm_4bit_flops}

@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch._dynamo.callback
 
+from hf_efficient.measure.earlier import Earlier
 from hf_efficient.measure.recorder import StepRecorder
 
 
@@ -29,10 +30,14 @@ class Hand:
 class Facts:
     """A timeline that keeps what it is told."""
 
-    latch = None
+    latch = live = system = None
+    earlier = Earlier()
 
     def __init__(self):
         self.told = {}
+
+    def lived_seconds(self):
+        return 0.0
 
     def state(self, topic, facts):
         self.told[topic] = facts

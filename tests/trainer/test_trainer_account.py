@@ -310,6 +310,7 @@ def test_a_callback_alone_tells_what_it_sees(tiny_dir, tmp_path):
         "evaluations outside train()",
         "tokens",
         "memory of activations and logits",
+        "FLOPs, MFU and HFU",
         "measured energy of CPU",
         "cost",
     ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from hf_efficient.recipe.rules import (
     adapter,
+    budget,
     evaluation,
     method,
     packages,
@@ -55,4 +56,6 @@ RULES: tuple[Rule, ...] = (
     unused.full_weights_are_not_float16,
     unused.dpo_has_no_length_policy,
     unused.dpo_shows_no_answers,
+    budget.budget_has_a_limit,
+    budget.budget_counts_records,
 )

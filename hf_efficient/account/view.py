@@ -1,0 +1,116 @@
+"""A run as somebody sees it who looks on: where it is, what is to come, what it did last."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from hf_efficient.account.processes import ProcessSpans
+from hf_efficient.estimate.cost import cost_usd
+from hf_efficient.estimate.forecast import RECENT_STEPS, Forecast, Pace, Schedule, forecast
+from hf_efficient.records import RunAccount
+from hf_efficient.records.series import StepSeries
+
+__all__ = ["GONE_SECONDS", "SILENT_SECONDS", "RunView", "view_of"]
+
+SILENT_SECONDS = 10.0
+"""A run that goes on gives a sign of life every second; after ten without one something is wrong."""
+
+GONE_SECONDS = 60.0
+"""After so long without a sign of life the run is taken to be over."""
+
+State = Literal["running", "silent", "gone", "ended"]
+
+
+@dataclass(frozen=True)
+class RunView:
+    """One look at a run.
+
+    Attributes:
+        account: of the run so far.
+        state: ``running``; ``silent``: no sign of life for ``SILENT_SECONDS``; ``gone``: for ``GONE_SECONDS``;
+            ``ended``: it said so itself.
+        silent_seconds: since the last sign of life.
+        step: optimizer steps done.
+        max_steps: of the whole run; None where it did not tell.
+        rest: of the training; None where it is over, or cannot be told.
+        total_usd: what the run will have cost when the training is over; None where it is not known.
+        losses: as they were logged, thinned, the last one last.
+    """
+
+    account: RunAccount
+    state: State
+    silent_seconds: float
+    step: int
+    max_steps: int | None
+    rest: Forecast | None
+    total_usd: float | None
+    losses: list[float]
+
+
+def view_of(
+    account: RunAccount, steps: StepSeries, processes: Sequence[ProcessSpans], silent_seconds: float = 0.0
+) -> RunView:
+    """Put together what the records tell.
+
+    Args:
+        account: of the run so far.
+        steps: the same run over its time.
+        processes: the same run's processes on rank 0.
+        silent_seconds: since the last sign of life, as the looker-on measures it.
+    """
+    last = processes[-1] if processes else None
+    schedule = _schedule(last.facts.get("run", {})) if last is not None else None
+    step = account.time.processes[-1].last_step or (steps.last_step[-1] if len(steps) else 0)
+    state = _state(account, silent_seconds)
+    rest = None
+    if schedule is not None and state in ("running", "silent"):
+        rest = forecast(schedule, step, _pace(account, steps, processes))
+    price = account.money.price_usd_per_hour
+    return RunView(
+        account=account,
+        state=state,
+        silent_seconds=silent_seconds,
+        step=step,
+        max_steps=None if schedule is None else schedule.max_steps,
+        rest=rest,
+        total_usd=None if rest is None else cost_usd(account.time.wall_seconds + rest.seconds, price),
+        losses=[loss for loss in steps.loss if loss is not None],
+    )
+
+
+def _state(account: RunAccount, silent_seconds: float) -> State:
+    if account.ended != "died":
+        return "ended"
+    if silent_seconds < SILENT_SECONDS:
+        return "running"
+    return "silent" if silent_seconds < GONE_SECONDS else "gone"
+
+
+def _schedule(facts: Mapping[str, Any]) -> Schedule | None:
+    known = {field.name: facts[field.name] for field in dataclasses.fields(Schedule) if field.name in facts}
+    return Schedule(**known) if isinstance(known.get("max_steps"), int) else None
+
+
+def _pace(account: RunAccount, steps: StepSeries, processes: Sequence[ProcessSpans]) -> Pace:
+    evaluations = [one.seconds for one in account.evaluations if one.seconds is not None]
+    saves = [note["seconds"] for process in processes for note in process.notes.get("save", ()) if "seconds" in note]
+    return Pace(_recent(steps), _mean(evaluations), _mean(saves))
+
+
+def _recent(steps: StepSeries) -> float | None:
+    """The mean time of the last steps, as many buckets of them as hold ``RECENT_STEPS``, of the last call alone."""
+    seconds, count = 0.0, 0
+    for index in reversed(range(len(steps))):
+        if count >= RECENT_STEPS or steps.segment[index] != steps.segment[-1]:
+            break
+        count += steps.steps[index]
+        seconds += steps.steps[index] * steps.step_seconds_mean[index]
+    return seconds / count if count else None
+
+
+def _mean(seconds: Sequence[float]) -> float | None:
+    return math.fsum(seconds) / len(seconds) if seconds else None

@@ -1,0 +1,92 @@
+"""What ``hf-efficient report`` prints and writes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+
+from rich.console import Console, RenderableType
+
+from hf_efficient.account.files import to_json
+from hf_efficient.account.load import load_run, records_folder
+from hf_efficient.errors import OutputError
+from hf_efficient.report.compare_console import comparison_renderables
+from hf_efficient.report.console import account_renderables
+from hf_efficient.report.run_data import read_run
+
+__all__ = ["print_account", "print_comparison", "print_json"]
+
+COMPARISON_HTML = "comparison.html"
+
+
+def print_json(run_dirs: Sequence[Path]) -> None:
+    """The account of a run as JSON; of several runs as a list.
+
+    Raises:
+        OutputError: there are no records, or they cannot be read.
+    """
+    texts = [to_json(load_run(directory)) for directory in run_dirs]
+    print(texts[0] if len(texts) == 1 else f"[\n{','.join(texts)}]\n", end="")
+
+
+def print_account(run_dir: Path, html: Path | None, *, page: bool) -> None:
+    """Print the account of a run, and write its page.
+
+    Args:
+        run_dir: output directory of the run, or its ``efficiency`` folder.
+        html: where the page goes; None: beside the records, or nowhere where that cannot be written.
+        page: False to print only.
+
+    Raises:
+        OutputError: there are no records, they cannot be read, or ``html`` cannot be written.
+    """
+    from hf_efficient.report.html.page import run_page
+    from hf_efficient.report.html.write import REPORT_HTML
+
+    directory = records_folder(run_dir)
+    run = read_run(directory)
+    _print(account_renderables(run.account))
+    if page:
+        _write(html, directory / REPORT_HTML, lambda: run_page(run, datetime.now().astimezone()))
+
+
+def print_comparison(run_dirs: Sequence[Path], html: Path | None, *, page: bool) -> None:
+    """Print several runs beside each other, and write them as a page.
+
+    Args:
+        run_dirs: the first one is what the others are compared with.
+        html: where the page goes; None: ``comparison.html`` in the current directory.
+        page: False to print only.
+
+    Raises:
+        OutputError: a run has no records, they cannot be read, or ``html`` cannot be written.
+    """
+    from hf_efficient.report.html.compare_page import compare_page
+
+    runs = [read_run(records_folder(directory)) for directory in run_dirs]
+    _print(comparison_renderables(runs))
+    if page:
+        _write(html, Path(COMPARISON_HTML), lambda: compare_page(runs, datetime.now().astimezone()))
+
+
+def _print(parts: Sequence[RenderableType]) -> None:
+    console = Console(highlight=False)
+    for part in parts:
+        console.print(part)
+
+
+def _write(named: Path | None, default: Path, make: Callable[[], str]) -> None:
+    from hf_efficient.report.html.write import write_page
+
+    path = named.expanduser() if named is not None else default
+    try:
+        write_page(path, make())
+    except OSError as error:
+        told = f"{path} cannot be written: {error.strerror or error}"
+        if named is not None:
+            raise OutputError(f"--html: {told}; name a file in a folder that is there and can be written") from error
+        print(f"{told}; --html FILE puts the page elsewhere.", file=sys.stderr)
+        return
+    print(f"The page is {path}")

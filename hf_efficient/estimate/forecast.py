@@ -1,0 +1,159 @@
+"""What is still to come of a training: steps, evaluations and saves, in seconds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+__all__ = [
+    "RECENT_STEPS",
+    "Forecast",
+    "Pace",
+    "Schedule",
+    "forecast",
+    "most_steps_within",
+    "recent_step_seconds",
+]
+
+RECENT_STEPS = 100
+"""How many of the last steps tell the pace."""
+
+_LONGEST = 10.0
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """When a training evaluates and saves; transformers does both once more after its last step.
+
+    Attributes:
+        max_steps: optimizer steps of the whole run.
+        evaluate_every: steps between evaluations (those of an epoch, where evaluations follow epochs); None: none.
+        evaluate_from: the first step that is evaluated (``eval_delay``).
+        evaluate_after: whether one more evaluation follows the training.
+        save_every: steps between checkpoints; None: none.
+        save_best: checkpoints are written when a metric improves, which nobody knows beforehand.
+    """
+
+    max_steps: int
+    evaluate_every: int | None = None
+    evaluate_from: int = 0
+    evaluate_after: bool = False
+    save_every: int | None = None
+    save_best: bool = False
+
+    def evaluations_left(self, step: int) -> int:
+        """Evaluations that follow the one of this step, if it has one; those before and after training included.
+
+        Hand-worked: every 4 of 10 steps: after step 4 those of 8 and 10; after step 10 none.
+        """
+        return _occurrences(step, self.max_steps, self.evaluate_every, self.evaluate_from) + self.evaluate_after
+
+    def saves_left(self, step: int) -> int:
+        """Checkpoints that follow the one of this step, if it has one; those of ``save_best`` are not known."""
+        return _occurrences(step, self.max_steps, self.save_every, 0)
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How long things take; None where nothing of the kind was seen yet.
+
+    Attributes:
+        step_seconds: an optimizer step, without evaluation and saving.
+        evaluation_seconds: an evaluation.
+        save_seconds: a checkpoint.
+    """
+
+    step_seconds: float | None = None
+    evaluation_seconds: float | None = None
+    save_seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Time from now to the end of a training.
+
+    Attributes:
+        seconds: of the steps, evaluations and saves to come.
+        lower_bound: whether something is to come whose duration is not known, and which is left out.
+    """
+
+    seconds: float
+    lower_bound: bool
+
+
+def forecast(schedule: Schedule, step: int, pace: Pace) -> Forecast | None:
+    """``steps * step_seconds + evaluations * evaluation_seconds + saves * save_seconds``, of what is left.
+
+    What follows the training besides an evaluation (the final save, merging, the end of the process) is not in it.
+
+    Hand-worked: 120 steps, an evaluation every 50, a save every 60, now at step 40; a step takes 2 s, an evaluation 30
+    s, a save 5 s: 80 * 2 + 3 * 30 (at 50, 100 and 120) + 2 * 5 (at 60 and 120) = 260 s.
+
+    Args:
+        schedule: of the run.
+        step: optimizer steps done; an evaluation and a save that belong to this step are not counted as left.
+        pace: as measured so far.
+
+    Returns:
+        None where the time of a step is not known.
+    """
+    if pace.step_seconds is None:
+        return None
+    seconds, unknown = max(0, schedule.max_steps - step) * pace.step_seconds, False
+    for left, each in (
+        (schedule.evaluations_left(step), pace.evaluation_seconds),
+        (schedule.saves_left(step), pace.save_seconds),
+    ):
+        if left and each is None:
+            unknown = True
+        elif each is not None:
+            seconds += left * each
+    return Forecast(seconds, unknown or (schedule.save_best and step < schedule.max_steps))
+
+
+def most_steps_within(seconds: float, schedule: Schedule, step: int, pace: Pace) -> int | None:
+    """The largest ``max_steps`` with which the rest of the run would take at most so long.
+
+    With the evaluations and saves that so many steps would have.
+
+    Hand-worked: the run of ``forecast``, with 100 s left: 60 steps would need 20 * 2 + 2 * 30 (50 and 60) + 5 (60) =
+    105 s, 57 steps 17 * 2 + 2 * 30 (50 and 57) + 5 (57) = 99 s, 58 steps 101 s: 57.
+
+    Returns:
+        At least ``step``; None where the time of a step is not known.
+    """
+    if pace.step_seconds is None:
+        return None
+    fits, too_many = step, schedule.max_steps + 1
+    while too_many - fits > 1:
+        tried = (fits + too_many) // 2
+        rest = forecast(replace(schedule, max_steps=tried), step, pace)
+        assert rest is not None
+        fits, too_many = (tried, too_many) if rest.seconds <= seconds else (fits, tried)
+    return fits
+
+
+def recent_step_seconds(seconds: Sequence[float]) -> float | None:
+    """The mean of step times, in which none counts for more than ten times their median.
+
+    A mean, since work that comes with every tenth step belongs to the forecast; bounded, since a stall that came once
+    does not.
+
+    Hand-worked: 1, 1, 1, 1, 96: median 1, (4 * 1 + 10) / 5 = 2.8.
+
+    Returns:
+        None of nothing.
+    """
+    if not seconds:
+        return None
+    longest = _LONGEST * median(seconds)
+    return math.fsum(min(one, longest) for one in seconds) / len(seconds)
+
+
+def _occurrences(step: int, last: int, every: int | None, first: int) -> int:
+    """Multiples of ``every`` in ``step + 1 .. last`` that are at least ``first``, and ``last`` itself."""
+    if not every or step >= last or last < first:
+        return 0
+    return last // every - max(step, first - 1) // every + (last % every != 0)

@@ -1,0 +1,77 @@
+"""The dtype that a trainer's matrix products run in."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from typing import Any
+
+import torch
+from torch import nn
+
+from hf_efficient.errors import ModelError
+from hf_efficient.hardware.accelerators import Dtype
+
+__all__ = ["matmul_dtype"]
+
+_NAMES: dict[torch.dtype, Dtype] = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+
+
+def matmul_dtype(trainer: Any) -> Dtype:
+    """The dtype of the layers' products: most of the FLOPs.
+
+    4-bit layers unpack to their compute dtype and multiply in it. Otherwise autocast decides; without it the weights
+    do. Products of float32 on a CUDA device run in TF32 where torch is allowed to.
+
+    Raises:
+        ModelError: there is no one dtype, or it is not known.
+    """
+    quantized = _compute_dtypes(trainer.model)
+    mixed = str(trainer.accelerator.mixed_precision)
+    if mixed not in ("no", "bf16", "fp16"):
+        raise ModelError(f"mixed precision {mixed!r}: which products run in it is not known here")
+    if quantized:
+        found = quantized
+    elif mixed != "no":
+        found = {torch.bfloat16 if mixed == "bf16" else torch.float16}
+    else:
+        found = {_weights_dtype(trainer.model)}
+    if len(found) > 1 or not found <= set(_NAMES):
+        raise ModelError(f"the matrix products run in {', '.join(sorted(map(str, found)))}, not in one known dtype")
+    name = _NAMES[found.pop()]
+    return "tf32" if name == "fp32" and trainer.args.device.type == "cuda" and _tf32_allowed() else name
+
+
+def _compute_dtypes(model: nn.Module) -> set[torch.dtype]:
+    """What the 4-bit layers multiply in; empty without any."""
+    method = getattr(getattr(model.config, "quantization_config", None), "quant_method", None)
+    if method is None:
+        return set()
+    bitsandbytes = sys.modules.get("bitsandbytes")
+    if bitsandbytes is None or "bitsandbytes" not in str(getattr(method, "value", method)):
+        raise ModelError(f"weights quantized by {getattr(method, 'value', method)}: what they multiply in is not known")
+    layers = [module for module in model.modules() if isinstance(module, bitsandbytes.nn.Linear4bit)]
+    if not layers:
+        raise ModelError("8-bit layers multiply in int8 forwards and in 16 bits backwards: there is no one peak")
+    # A layer that was given none takes that of its first input.
+    return {layer.compute_dtype or _weights_dtype(model) for layer in layers}
+
+
+def _weights_dtype(model: nn.Module) -> torch.dtype:
+    """Of most of the weights that multiply, by their number: adapters included, 4-bit weights left out."""
+    values: Counter[torch.dtype] = Counter()
+    for parameter in model.parameters():
+        packed = type(parameter).__name__ == "Params4bit"
+        if parameter.ndim > 1 and parameter.is_floating_point() and not packed:
+            values[parameter.dtype] += parameter.numel()
+    return values.most_common(1)[0][0]
+
+
+def _tf32_allowed() -> bool:
+    matmul: Any = torch.backends.cuda.matmul
+    precision = getattr(matmul, "fp32_precision", None)  # torch 2.9 and later; reflects the older switches as well
+    if precision is None:
+        return bool(matmul.allow_tf32)
+    if precision == "none":
+        precision = getattr(torch.backends, "fp32_precision", "none")
+    return bool(precision == "tf32")

@@ -1,0 +1,126 @@
+"""Which parameters of a live model are trained: all, or PEFT's adapters."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from torch import nn
+
+from hf_efficient.errors import ModelError
+from hf_efficient.estimate.model_shape import ModelShape
+from hf_efficient.estimate.trained import Trained
+from hf_efficient.models.structure import base_model
+
+__all__ = ["adapter_of", "trained_of"]
+
+_GRADIENT_HOOKS = ("make_inputs_require_grads", "make_inputs_require_grad")
+"""The hooks on the embedding by which transformers and PEFT make its output ask for a gradient."""
+
+
+def trained_of(model: nn.Module, shape: ModelShape) -> Trained:
+    """What a training step of this model computes gradients for.
+
+    Raises:
+        ModelError: it is neither full training nor plain LoRA on known modules.
+    """
+    # DeepSpeed ZeRO-3 keeps the shape of a weight that it has taken apart.
+    shapes = [(len(getattr(one, "ds_shape", one.shape)), one.requires_grad) for one in model.parameters()]
+    matrices = [trained for dimensions, trained in shapes if dimensions > 1]
+    if not matrices:
+        raise ModelError("its weights are flattened by sharding: which of them are trained is not known.")
+    if all(matrices):
+        return Trained.full()
+    ranks: dict[str, int] = {}
+    saved: list[str] = []
+    explained: set[int] = set()
+    for name, module, parameters in _adapters(model):
+        if isinstance(module, int):
+            ranks[name] = module
+        else:
+            saved.append(name)
+        explained.update(map(id, parameters))
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and id(parameter) not in explained:
+            raise ModelError(
+                f"{name} is trained beside frozen weights; FLOPs are known of full training and of LoRA alone."
+            )
+    base = base_model(model)
+    trained = Trained.of_modules(shape, ranks, modules_to_save=saved, input_gradient=_asks_for_gradient(base))
+    # With tied embeddings PEFT may train a copy of one of the two alone.
+    return dataclasses.replace(
+        trained,
+        embedding=base.get_input_embeddings().weight.requires_grad,
+        head=base.get_output_embeddings().weight.requires_grad,
+    )
+
+
+def adapter_of(model: nn.Module, shape: ModelShape, adapter: str) -> Trained:
+    """The LoRA adapter of this name, whether it is active and trained or not.
+
+    Raises:
+        ModelError: it is no plain LoRA on known modules.
+    """
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    ranks: dict[str, int] = {}
+    for name, module in model.named_modules():
+        if isinstance(module, BaseTunerLayer):
+            held = _ranks(name, module, (adapter,))
+            if held:
+                ranks[name] = held[adapter]
+    return Trained.of_modules(shape, ranks)
+
+
+def _adapters(model: nn.Module) -> Iterator[tuple[str, Any, list[nn.Parameter]]]:
+    """Name, rank (or the module itself where it is trained in full) and own parameters of each adapted module."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+    from peft.utils.other import AuxiliaryTrainingWrapper, ModulesToSaveWrapper
+
+    for name, each in model.named_modules():
+        module: Any = each
+        if isinstance(each, BaseTunerLayer):
+            active = _ranks(name, module, module.active_adapters)
+            _check_active(name, module, active)
+            if active:
+                # A bias costs no product, and what lies above the adapter asks for gradients anyway.
+                own = [one for part, one in module.named_parameters() if "lora_" in part or one.ndim == 1]
+                yield name, sum(active.values()), own
+        elif isinstance(each, ModulesToSaveWrapper):
+            yield name, module, list(module.parameters())
+        elif isinstance(each, AuxiliaryTrainingWrapper):
+            raise ModelError(f"{name}: what a {type(module).__name__} computes is not known here.")
+
+
+def _ranks(name: str, module: Any, adapters: Iterable[str]) -> dict[str, int]:
+    """Adapter to rank, of those that the module has; several at once cost as much as one of their ranks' sum."""
+    from peft.tuners.lora import Linear, LoraLayer
+
+    plain = isinstance(module, LoraLayer) and isinstance(getattr(module, "lora_A", None), nn.ModuleDict)
+    quantized = type(module).__name__ in ("Linear4bit", "Linear8bitLt")  # classes that exist with bitsandbytes alone
+    if not plain or not (isinstance(module, Linear) or quantized):
+        raise ModelError(f"{name}: what an adapter of {type(module).__name__} computes is not known here.")
+    ranks = {}
+    for adapter in adapters:
+        if adapter not in module.lora_A:
+            continue
+        variant = getattr(module, "lora_variant", {}).get(adapter)
+        if variant is not None:
+            raise ModelError(f"{name}: what LoRA as a {type(variant).__name__} computes is not known here.")
+        ranks[adapter] = int(module.r[adapter])
+    return ranks
+
+
+def _check_active(name: str, module: Any, adapters: Iterable[str]) -> None:
+    if module.disable_adapters or module.merged:
+        raise ModelError(f"{name}: its adapter is switched off or merged.")
+    for adapter in adapters:
+        weights = (module.lora_A[adapter].weight, module.lora_B[adapter].weight)
+        if not all(weight.requires_grad for weight in weights):
+            raise ModelError(f"{name}: its adapter {adapter!r} is active and frozen.")
+
+
+def _asks_for_gradient(base: Any) -> bool:
+    hooks = base.get_input_embeddings()._forward_hooks.values()
+    return any(getattr(hook, "__name__", "") in _GRADIENT_HOOKS for hook in hooks)

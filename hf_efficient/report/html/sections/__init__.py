@@ -1,0 +1,1 @@
+"""One section of the page per file: what its template is given."""

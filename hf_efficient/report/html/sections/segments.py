@@ -1,0 +1,46 @@
+"""The processes of a run: its starts and resumptions, and its ranks."""
+
+from __future__ import annotations
+
+from hf_efficient.records import ProcessAccount
+from hf_efficient.report.html.sections.section import Section
+from hf_efficient.report.phases import phase_label
+from hf_efficient.report.run_data import RunData
+from hf_efficient.units import seconds, share
+
+__all__ = ["segments", "told_end"]
+
+
+def segments(run: RunData) -> Section | None:
+    """A row per process and per rank; None for a run of one process and one rank."""
+    account = run.account
+    if len(account.time.processes) < 2 and len(account.ranks) < 2:
+        return None
+    rows = [
+        {
+            "number": number,
+            "steps": f"{one.first_step:,} to {one.last_step:,}" if one.first_step is not None else "none",
+            "wall": seconds(one.wall_seconds),
+            "first": seconds(one.time_to_first_step_seconds) if one.time_to_first_step_seconds is not None else "",
+            "unattributed": share(one.unattributed_seconds / one.wall_seconds) if one.wall_seconds > 0 else "",
+            "ended": told_end(one),
+        }
+        for number, one in enumerate(account.time.processes, start=1)
+    ]
+    ranks = [
+        {"rank": one.rank, "steps": f"{one.steps:,}", "training": seconds(one.training_seconds)}
+        for one in account.ranks
+    ]
+    context = {"rows": rows if len(rows) > 1 else [], "ranks": ranks if len(ranks) > 1 else []}
+    title = "Segments" if len(rows) > 1 else "Ranks"
+    return Section("segments", title, context=context)
+
+
+def told_end(process: ProcessAccount) -> str:
+    """How a process ended, in words."""
+    if process.ended == "done":
+        return "finished"
+    if process.ended == "error":
+        return f"failed: {process.error}" if process.error else "failed"
+    doing = f", in {phase_label(process.open_phase)}" if process.open_phase else ""
+    return f"no end was recorded; last sign after {seconds(process.last_sign_at_seconds)}{doing}"

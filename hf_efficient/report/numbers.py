@@ -1,0 +1,37 @@
+"""Rates, and columns of figures that stand under each other, in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+__all__ = ["energies", "prices", "tokens_per_second"]
+
+
+def tokens_per_second(value: float) -> str:
+    """A rate of tokens: ``12,345 tokens/s``, ``86.3 tokens/s``."""
+    return f"{_three(value)} tokens/s"
+
+
+def energies(joules: Mapping[str, float]) -> dict[str, str]:
+    """Figures of one column, in one unit and to the same place, of which the largest has four digits."""
+    largest = max(joules.values(), default=0.0)
+    unit, length = ("kWh", 3.6e6) if largest >= 3599.5 else ("Wh", 3600.0)  # as units.kilowatt_hours does
+    places = _places(largest / length)
+    return {name: f"{value / length:,.{places}f} {unit}" for name, value in joules.items()}
+
+
+def prices(usd: Mapping[str, float]) -> dict[str, str]:
+    """Figures of one column, to the same place: cents, or what gives the largest four digits."""
+    places = max(2, _places(max(usd.values(), default=0.0)))
+    return {name: f"${value:,.{places}f}" for name, value in usd.items()}
+
+
+def _three(value: float) -> str:
+    """Three digits, or all of those before the point."""
+    return f"{value:,.0f}" if value >= 999.5 else f"{value:.3g}"
+
+
+def _places(largest: float) -> int:
+    """Decimal places with which the largest figure has four digits."""
+    return min(max(3 - math.floor(math.log10(largest)), 0), 9) if largest > 0 else 0

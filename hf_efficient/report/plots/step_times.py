@@ -1,0 +1,86 @@
+"""How long the steps took: their distribution."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from hf_efficient.records import StepTimes
+from hf_efficient.records.series import Histogram
+from hf_efficient.report.plots.figure import BLUE, GREEN, ORANGE, RED, Figure, Missing, axis, rounded
+from hf_efficient.units import short_seconds
+
+__all__ = ["step_times"]
+
+_LEFT_FROM = 0.72
+_PERCENTILES = (("p50", GREEN, "solid"), ("p95", ORANGE, "dash"), ("p99", RED, "dot"))
+
+
+def step_times(times: StepTimes, histogram: Histogram) -> Figure | Missing:
+    """A histogram of the steps after warm-up, with their percentiles."""
+    marks = [(name, getattr(times, f"{name}_seconds"), color, dash) for name, color, dash in _PERCENTILES]
+    if not histogram.counts or any(value is None for _, value, _, _ in marks):
+        return Missing("Step times", "no step came after the warm-up" if times.count else "no step was recorded")
+    most = max(histogram.counts)
+    traces = [_counts(histogram)]
+    for place, (name, value, color, dash) in enumerate(marks):
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "lines+text",
+                "name": name,
+                "x": rounded([value, value]),
+                "y": [0, most * (1.22 - 0.1 * place)],
+                "text": ["", f" {name}  {short_seconds(value)} "],
+                "textposition": f"middle {_side(value, histogram)}",
+                "line": {"color": color, "width": 2, "dash": dash},
+                "hoverinfo": "skip",
+                "cliponaxis": False,
+            }
+        )
+    low, high = histogram.edges[0], histogram.edges[-1]
+    told = ", ".join(f"{name} {short_seconds(value)}" for name, value, _, _ in marks)
+    return Figure(
+        "step-times",
+        "Step times",
+        f"{sum(histogram.counts):,} steps without evaluation and checkpointing, from {short_seconds(low)} to "
+        f"{short_seconds(high)}: {told}. Set apart as warm-up: {times.warm_up_rule} ({times.warm_up_count:,}).",
+        traces,
+        {
+            "hovermode": "x",
+            "xaxis": axis(
+                "seconds per step",
+                hoverformat=".3~s",
+                type=histogram.scale,
+                showgrid=False,
+                zeroline=False,
+                **({"dtick": "D2"} if histogram.scale == "log" else {}),
+            ),
+            "yaxis": axis("steps", rangemode="tozero", range=[0, most * 1.32]),
+        },
+        280,
+    )
+
+
+def _side(value: float, histogram: Histogram) -> str:
+    """Where the words beside a line find room."""
+    place = math.log if histogram.scale == "log" else float
+    low, high = place(histogram.edges[0]), place(histogram.edges[-1])
+    return "left" if high > low and (place(value) - low) / (high - low) > _LEFT_FROM else "right"
+
+
+def _counts(histogram: Histogram) -> dict[str, Any]:
+    pairs = zip(histogram.edges, histogram.edges[1:], histogram.counts, strict=False)
+    told = [f"{count:,} of {short_seconds(low)} to {short_seconds(high)}" for low, high, count in pairs]
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": "steps",
+        "x": rounded(histogram.edges),
+        "y": [*histogram.counts, histogram.counts[-1]],
+        "customdata": [*told, told[-1]],
+        "fill": "tozeroy",
+        "fillcolor": "rgba(35, 131, 210, 0.45)",
+        "line": {"color": BLUE, "width": 1, "shape": "hv"},
+        "hovertemplate": "%{customdata}<extra></extra>",
+    }

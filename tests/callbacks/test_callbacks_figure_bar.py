@@ -1,0 +1,171 @@
+"""The bar by hand: what stands beside it, how often it is rewritten, and that it can fail."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+from transformers import TrainerControl, TrainerState, TrainingArguments
+
+from hf_efficient.callbacks import figure_bar as figure_bars
+from hf_efficient.callbacks.figure_bar import FigureBar
+from hf_efficient.callbacks.progress_lines import ProgressLines
+from hf_efficient.estimate.forecast import Schedule
+from hf_efficient.measure import process_timeline as timelines
+from hf_efficient.measure.live import LiveRun
+from hf_efficient.measure.process_start import ProcessStart
+from hf_efficient.measure.running import RunningFigures
+from hf_efficient.measure.timeline import Timeline
+from hf_efficient.records import StepRecord, StepWork, TokenCounts
+
+SECOND = 1_000_000_000
+
+
+class Terminal(io.StringIO):
+    """A terminal of so many columns, as tqdm asks for it."""
+
+    def __init__(self, columns):
+        super().__init__()
+        self.columns = columns
+
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def live(monkeypatch):
+    """Six steps of 2 s have been recorded; 100 s are spent, at a cent per second."""
+    timeline = Timeline(lambda: 100 * SECOND, lambda: ProcessStart(0, "kernel"))
+    monkeypatch.setattr(timelines, "_timeline", timeline)
+    timeline.state("price", {"price_usd_per_hour": 36.0})
+    timeline.state("work", {"peak_flops_per_second": 1000.0})
+    timeline.live = LiveRun(timeline, RunningFigures())
+    timeline.live.schedule = Schedule(max_steps=50, evaluate_every=25)
+    for number in range(1, 7):
+        timeline.live.figures.add(record(number))
+    timeline.live.figures.evaluations.add(0, 6.0)
+    return timeline.live
+
+
+def record(number):
+    tokens = TokenCounts(3000, 2469, 100)
+    return StepRecord(0, 0, number, None, 2.0, 0.0, {"forward": 2.0}, 1, tokens, work=StepWork(500, 600))
+
+
+class Bar:
+    """A bar that draws on a terminal of so many columns."""
+
+    def __init__(self, monkeypatch, columns, kind):
+        self.seconds = 0.0
+        self.terminal = Terminal(columns)
+        monkeypatch.setattr(sys, "stderr", self.terminal)
+        monkeypatch.setattr("tqdm.utils._screen_shape_wrapper", lambda: lambda fp: (columns - 1, 30))
+        monkeypatch.setattr("tqdm.std._screen_shape_wrapper", lambda: lambda fp: (columns - 1, 30))
+        self.callback = kind(now=lambda: self.seconds)
+        self.args = TrainingArguments("out", use_cpu=True, report_to=[])
+        self.state = TrainerState(max_steps=50)
+        self.callback.on_train_begin(self.args, self.state, TrainerControl())
+        self.callback.training_bar.mininterval = 0.0
+
+    def step(self, number, after_seconds=2.0):
+        self.seconds += after_seconds
+        self.state.global_step = number
+        self.callback.on_step_end(self.args, self.state, TrainerControl())
+
+    @property
+    def lines(self):
+        return [line for line in self.terminal.getvalue().replace("\n", "\r").split("\r") if line.strip()]
+
+
+@pytest.fixture
+def draw(monkeypatch):
+    """Makes bars, and closes them: tqdm counts the open ones."""
+    bars = []
+
+    def make(columns, kind=FigureBar):
+        bars.append(Bar(monkeypatch, columns, kind))
+        return bars[-1]
+
+    yield make
+    for bar in bars:
+        if bar.callback.training_bar is not None:
+            bar.callback.training_bar.close()
+
+
+@pytest.mark.parametrize("columns", [80, 100, 120])
+def test_it_fits_beside_the_bar(live, draw, columns):
+    bar = draw(columns)
+    bar.step(6)
+    # 44 steps of 2 s, and the evaluations after 25 and 50 of 6 s: 100 s; as much again as is spent.
+    assert bar.lines[-1].endswith(", 1:40 left, 1.23k tok/s, 25% MFU, $1.00 of $2.00]")
+    assert " 6/50 [" in bar.lines[-1]
+    assert all(len(line) < columns for line in bar.lines)
+    bar.callback.on_train_end(bar.args, bar.state, TrainerControl())
+    assert bar.lines[-1].endswith(", 1.23k tok/s, 25% MFU, $1.00]")
+
+
+def test_in_a_narrow_terminal_the_time_left_stays(live, draw):
+    bar = draw(50)
+    bar.step(6)
+    assert bar.lines[-1].endswith(", 1:40 left, $1.00]")
+    assert all(len(line) < 50 for line in bar.lines)
+
+
+def test_it_is_rewritten_once_a_second_at_most(live, draw, monkeypatch):
+    asked = []
+    outlook = LiveRun.outlook
+    monkeypatch.setattr(LiveRun, "outlook", lambda self, step: asked.append(step) or outlook(self, step))
+    bar = draw(80)
+    for number in range(1, 11):
+        bar.step(number, after_seconds=0.25)
+    assert asked == [1, 5, 9]
+
+
+def test_several_ranks_read_as_many_tokens(live, draw):
+    live.world_size = 8
+    bar = draw(100)
+    bar.step(6)
+    assert "9.88k tok/s" in bar.lines[-1]
+
+
+def test_without_records_it_is_the_bar_of_transformers(draw, monkeypatch):
+    monkeypatch.setattr(timelines, "_timeline", None)
+    bar = draw(80)
+    bar.step(6)
+    assert bar.lines[-1].rstrip().endswith("it/s]")
+
+
+def test_a_fault_is_told_once_and_the_bar_goes_on(live, draw, monkeypatch, caplog):
+    def broken(*args):
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr(figure_bars, "progress_text", broken)
+    bar = draw(80)
+    for number in range(1, 4):
+        bar.step(number)
+    bar.callback.on_train_end(bar.args, bar.state, TrainerControl())
+    assert [one.message for one in caplog.records] == ["The progress bar shows no figures, because of a fault."]
+    assert " 3/50 [" in bar.lines[-1]
+
+
+def test_a_log_above_it_leaves_the_figures_to_it(live, draw, capsys):
+    bar = draw(100, ProgressLines)
+    bar.state.global_step = 5
+    logs = {"loss": 3.5, "efficiency/mfu": 0.25, "efficiency/step_seconds_p50": 2.0}
+    bar.callback.on_log(bar.args, bar.state, TrainerControl(), logs=logs)
+    said = capsys.readouterr().out + bar.terminal.getvalue()
+    assert "step  5/50  loss 3.5\n" in said
+    assert "efficiency" not in said
+    assert set(logs) == {"loss", "efficiency/mfu", "efficiency/step_seconds_p50"}  # others have them still
+
+
+def test_there_is_none_on_other_ranks():
+    bar = FigureBar()
+    state = TrainerState(max_steps=5, is_world_process_zero=False)
+    args = TrainingArguments("out", use_cpu=True, report_to=[])
+    bar.on_train_begin(args, state, TrainerControl())
+    bar.on_step_end(args, state, TrainerControl())
+    bar.on_log(args, state, TrainerControl(), logs={"loss": 1.0})
+    bar.on_train_end(args, state, TrainerControl())
+    assert bar.training_bar is None

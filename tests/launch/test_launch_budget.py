@@ -1,0 +1,156 @@
+"""A recipe's budget: checked before anything is loaded, kept, told, and no failure."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hf_efficient import train
+from hf_efficient.account.files import read_account
+from hf_efficient.callbacks.budget import BudgetCallback
+from hf_efficient.errors import OutputError
+from hf_efficient.launch import budget as budgets
+from hf_efficient.launch.budget import check_budget_left, recipe_budget
+from hf_efficient.launch.listener import RunResult, SilentListener
+from hf_efficient.launch.run import run_recipe
+from hf_efficient.measure.budget_watch import BudgetWatch, Look
+from hf_efficient.recipe.load import load_recipe
+
+RECIPE = """
+name: tiny
+model: {{id: {model}}}
+adapter: {{method: lora, r: 4, merge: true}}
+data: {{train: [{{path: {chats}}}], eval_fraction: 0.2}}
+train:
+  max_steps: 8
+  max_length: 96
+  per_device_train_batch_size: 2
+  learning_rate: 1.0e-2
+  logging_steps: 1
+  save_steps: 4
+  bf16: false
+  use_cpu: true
+efficiency: {{budget: {{hours: 1}}}}
+output_dir: {output}
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, tiny_llama_dir: Path, chats_jsonl: Path) -> Path:
+    path = tmp_path / "tiny.yaml"
+    path.write_text(RECIPE.format(model=tiny_llama_dir, chats=chats_jsonl, output=tmp_path / "out"), encoding="utf-8")
+    return path
+
+
+class Notes(SilentListener):
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.result: RunResult | None = None
+
+    def stage(self, title: str, detail: str = "") -> None:
+        self.told.append(f"{title}: {detail}")
+
+    def finished(self, result: RunResult) -> None:
+        self.result = result
+
+
+@pytest.fixture
+def spent_at_step_3(monkeypatch):
+    def look(self, live, step, **due):
+        return Look("hours" if step == 3 else None, None, step + 1)
+
+    monkeypatch.setattr(BudgetWatch, "look", look)
+
+
+def logged_losses(output: Path) -> list[float]:
+    state = json.loads((output / "trainer_state.json").read_text(encoding="utf-8"))
+    return [entry["loss"] for entry in state["log_history"] if "loss" in entry]
+
+
+def test_a_run_that_its_budget_ends_and_that_goes_on(recipe, tmp_path, spent_at_step_3):
+    notes, output = Notes(), tmp_path / "out"
+    result = run_recipe(load_recipe(recipe), notes)
+    assert result.steps == 3
+    assert result.ended_early is not None
+    assert result.ended_early.startswith("hours: ")
+    assert result.ended_early.endswith(" of 1 h 00 min spent after step 3 of 8")
+    assert (result.after, result.merged_dir) == ({}, None)  # neither an evaluation at the end nor a merged model
+    assert notes.result is result
+    (told,) = (line for line in notes.told if line.startswith("Budget: "))
+    assert "Budget: efficiency.budget.hours=1 (1 h 00 min): " in told
+    assert "the same command with `--resume efficiency.budget.hours=1.1` goes on." in told
+    assert sorted(path.name for path in output.glob("checkpoint-*")) == ["checkpoint-3"]
+    assert (output / "adapter_model.safetensors").is_file()
+    assert not (output / "merged").exists()
+    account = read_account(output / "efficiency/run.json")
+    assert (account.ended, account.money.budget.reached) == ("done", result.ended_early)
+    assert "evaluation" not in account.time.phase_seconds
+
+    again = run_recipe(load_recipe(recipe, ["existing_output=resume", "efficiency.budget.hours=1.1"]), notes)
+    assert (again.steps, again.ended_early) == (8, None)
+    assert again.after
+    assert (output / "merged").is_dir()
+    whole = tmp_path / "whole"
+    run_recipe(load_recipe(recipe, [f"output_dir={whole}", "efficiency.budget=null"]))
+    assert logged_losses(output) == logged_losses(whole)
+    assert read_account(output / "efficiency/run.json").money.budget.reached is None
+
+
+def test_with_early_stopping_it_goes_on_as_well(recipe, tmp_path, spent_at_step_3):
+    overrides = [
+        "evaluate.early_stopping.patience=5",
+        "train.eval_strategy=steps",
+        "train.eval_steps=4",
+        "train.load_best_model_at_end=true",
+        "train.metric_for_best_model=loss",
+        "adapter.merge=false",
+    ]
+    assert run_recipe(load_recipe(recipe, overrides)).steps == 3
+    assert run_recipe(load_recipe(recipe, [*overrides, "existing_output=resume"])).steps == 8
+
+
+def test_its_exit_code_is_0_and_the_terminal_says_it(recipe, capsys, spent_at_step_3):
+    assert train.main([str(recipe)]) == 0
+    told = capsys.readouterr()
+    assert "The budget ended the run: hours: " in told.out
+    assert "goes on." in told.out + told.err
+
+
+def test_the_forecast_knows_of_the_evaluation_after_the_training(recipe, tmp_path):
+    run_recipe(load_recipe(recipe, ["adapter.merge=false"]))
+    lines = [json.loads(line) for line in (tmp_path / "out/efficiency/spans.jsonl").read_text().splitlines()]
+    facts: dict[str, object] = {}
+    for line in lines:
+        facts.update(line.get("facts", {}).get("run", {}) if line["kind"] == "facts" else {})
+    assert facts == {
+        "evaluate_at_end": True,
+        "world_size": 1,
+        "max_steps": 8,
+        "evaluate_every": None,
+        "evaluate_from": 0,
+        "evaluate_after": True,
+        "save_every": 4,
+        "save_best": False,
+    }
+    assert [line["step"] for line in lines if line["kind"] == "save"] == [4, 8]
+    assert [line["step"] for line in lines if line["kind"] == "evaluation"] == [8]
+    assert [one.step for one in read_account(tmp_path / "out/efficiency/run.json").evaluations] == [8]
+
+
+def test_a_run_that_has_spent_its_hours_does_not_load_a_model(recipe, tmp_path, monkeypatch):
+    run_recipe(load_recipe(recipe, ["adapter.merge=false"]))
+    monkeypatch.setattr("hf_efficient.launch.run.build", lambda *args: pytest.fail("it was built"))
+    resumed = load_recipe(recipe, ["existing_output=resume", "efficiency.budget.hours=0.0000001"])
+    with pytest.raises(OutputError, match=r"efficiency\.budget\.hours=1e-07 .*: the run has spent .* nothing is left"):
+        run_recipe(resumed)
+    check_budget_left(load_recipe(recipe, ["efficiency.budget={usd: 1, hours: null}"]), tmp_path / "out/efficiency")
+
+
+def test_without_a_budget_there_is_no_callback(recipe):
+    assert recipe_budget(load_recipe(recipe, ["efficiency.budget=null"]), SilentListener()) is None
+    mine = recipe_budget(load_recipe(recipe, ["efficiency.budget={usd: 2, hours: null, kwh: 1}"]), SilentListener())
+    assert isinstance(mine, BudgetCallback)
+    assert mine.limits.given() == {"usd": 2.0, "kwh": 1.0}
+    assert budgets._words(mine.limits).no_price("no price") == "efficiency.budget.usd=2: no price."

@@ -1,0 +1,172 @@
+"""A headless Chromium without a network, and what the tests ask of a page in it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.chrome.options import Options
+from selenium.webdriver.chrome.service import Service
+
+__all__ = ["Browser", "start_browser"]
+
+FLAGS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--window-size=1280,900",
+)
+DRAWN_WITHIN_SECONDS = 30
+
+# Every visible text with the contrast of its colour against what lies behind it, as WCAG 2 defines it.
+CONTRASTS = """
+const parse = (text) => { const m = text.match(/[\\d.]+/g).map(Number); return [m[0], m[1], m[2], m[3] ?? 1]; };
+const over = (a, b) => [0, 1, 2].map((i) => a[i] * a[3] + b[i] * (1 - a[3]));
+const lum = (c) => [0.2126, 0.7152, 0.0722].reduce((sum, w, i) => {
+  const v = c[i] / 255; return sum + w * (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4); }, 0);
+const ground = (element) => {
+  const layers = [];
+  for (let e = element; e; e = e.parentElement) layers.push(parse(getComputedStyle(e).backgroundColor));
+  return layers.reverse().reduce((below, layer) => over(layer, below), [255, 255, 255]);
+};
+const found = [];
+const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+while (walker.nextNode()) {
+  const text = walker.currentNode.textContent.trim();
+  const element = walker.currentNode.parentElement;
+  if (!text || ['SCRIPT', 'STYLE', 'NOSCRIPT'].includes(element.tagName) || !element.checkVisibility()) continue;
+  const style = getComputedStyle(element);
+  const svg = element.closest('svg');
+  const colour = parse(svg ? style.fill : style.color);
+  let below = ground(svg ? svg.parentElement : element);
+  const label = svg && element.closest('.hovertext, .hoverlayer .legend');
+  if (label) below = over(parse(getComputedStyle(label.querySelector('path, rect.bg')).fill), below);
+  const [a, b] = [lum(over(colour, below)), lum(below)].sort((x, y) => y - x);
+  found.push([Math.round(100 * (a + 0.05) / (b + 0.05)) / 100, text.slice(0, 40), element.tagName]);
+}
+return found;
+"""
+
+
+class Browser:
+    """One Chromium; pages are opened from files."""
+
+    def __init__(self, driver: webdriver.Chrome) -> None:
+        self.driver = driver
+        self.run("Network.enable")
+        offline = {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0}
+        self.run("Network.emulateNetworkConditions", **offline)
+
+    def run(self, command: str, **parameters: Any) -> Any:
+        """A command of the DevTools protocol."""
+        return self.driver.execute_cdp_cmd(command, parameters)
+
+    def js(self, script: str, *arguments: Any) -> Any:
+        """Run a script in the page."""
+        return self.driver.execute_script(script, *arguments)
+
+    def open(self, path: Path, *, width: int = 1280, height: int = 900, dark: bool = False) -> None:
+        """Open a page in a window of this size and wait until all plots are drawn."""
+        self.messages(), self.requests()  # of the page before
+        self.resize(width, height)
+        self.scheme(dark)
+        self.driver.get(path.as_uri())
+        end = time.monotonic() + DRAWN_WITHIN_SECONDS
+        while self.js("return document.documentElement.dataset.plots") != "drawn":
+            assert time.monotonic() < end, f"not drawn: {self.messages()}"
+            time.sleep(0.02)
+
+    def resize(self, width: int, height: int) -> None:
+        """Make the window so large; a narrow one is a phone's."""
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
+        self.run("Emulation.setDeviceMetricsOverride", **metrics)
+
+    def scheme(self, dark: bool) -> None:
+        """What the system says of colours."""
+        feature = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.run("Emulation.setEmulatedMedia", media="", features=[feature])
+
+    def messages(self) -> list[str]:
+        """What was written to the console since the last time."""
+        return [entry["message"] for entry in self.driver.get_log("browser")]
+
+    def requests(self) -> list[str]:
+        """Addresses that were asked for since the last time, other than files and data in the page."""
+        events = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
+        asked = [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
+        return [url for url in asked if not url.startswith(("file:", "data:"))]
+
+    def asked_files(self) -> list[str]:
+        """Resources that the page itself loaded, by its own account."""
+        return list(self.js("return performance.getEntriesByType('resource').map((entry) => entry.name)"))
+
+    def contrasts(self) -> list[tuple[float, str, str]]:
+        """Contrast, text and element of every visible text, the lowest first."""
+        return sorted(tuple(entry) for entry in self.js(CONTRASTS))
+
+    def drag(self, plot: str, start: float, end: float) -> None:
+        """Drag across a plot, from one share of its drawing area to another."""
+        self.js(f"document.querySelector('#{plot} .plot').scrollIntoView({{block: 'center'}})")
+        box = self.js(f"return document.querySelector('#{plot} .nsewdrag').getBoundingClientRect().toJSON()")
+        y = box["top"] + box["height"] / 2
+        places = [box["left"] + box["width"] * (start + (end - start) * part / 4) for part in range(5)]
+        self._mouse("mouseMoved", places[0], y, buttons=0)
+        self._mouse("mousePressed", places[0], y)
+        for x in places[1:]:
+            self._mouse("mouseMoved", x, y)
+        self._mouse("mouseReleased", places[-1], y, buttons=0)
+
+    def hover(self, plot: str, across: float, down: float = 0.5) -> str:
+        """Point into a plot; returns the text of its labels."""
+        self.js(f"document.querySelector('#{plot} .plot').scrollIntoView({{block: 'center'}})")
+        box = self.js(f"return document.querySelector('#{plot} .nsewdrag').getBoundingClientRect().toJSON()")
+        x, y = box["left"] + box["width"] * across, box["top"] + box["height"] * down
+        for shift in (-2, -1, 0):
+            self._mouse("mouseMoved", x + shift, y, buttons=0)
+        layer = f"document.querySelector('#{plot} .hoverlayer').textContent"
+        return str(self.wait(layer))
+
+    def _mouse(self, kind: str, x: float, y: float, buttons: int = 1) -> None:
+        button = "none" if kind == "mouseMoved" and not buttons else "left"
+        self.run("Input.dispatchMouseEvent", type=kind, x=x, y=y, button=button, buttons=buttons, clickCount=1)
+
+    def wait(self, expression: str, seconds: float = 5) -> Any:
+        """The value of an expression as soon as it is true; its last value after some seconds."""
+        end = time.monotonic() + seconds
+        while not (value := self.js(f"return {expression}")) and time.monotonic() < end:
+            time.sleep(0.02)
+        return value
+
+    def pdf(self) -> bytes:
+        """The page on A4 paper, as the print dialog makes it by default: without backgrounds."""
+        made = self.run("Page.printToPDF", preferCSSPageSize=True, paperWidth=8.27, paperHeight=11.69)
+        return base64.b64decode(made["data"])
+
+
+def start_browser(profile: Path) -> Browser:
+    """Start it; where there is none, skip, or in CI fail."""
+    binary = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    driver = shutil.which("chromedriver")
+    if binary is None or driver is None:
+        told = "chromium and chromedriver are needed: apt-get install chromium chromium-driver"
+        if os.environ.get("CI"):
+            pytest.fail(told)
+        pytest.skip(told)
+    options = Options()
+    options.binary_location = binary
+    for flag in (*FLAGS, f"--user-data-dir={profile}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    return Browser(webdriver.Chrome(options=options, service=Service(driver)))

@@ -1,0 +1,56 @@
+"""Texts that would take a page over if it let them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from hf_efficient.account.answers import SampleAnswers
+from hf_efficient.recipe.resolved import ResolvedRecipe, ResolvedValue
+from hf_efficient.records import Evaluation, MemoryCategory, NotMeasured
+from hf_efficient.report.run_data import RunData
+
+SCRIPT = "</script><script>window.taken = 1</script>"
+IMAGE = '<img src=x onerror="window.taken = 2">'
+QUOTES = '" onmouseover="window.taken = 3" \''
+TEMPLATE = "{{ 7 * 7 }} {% raw %} %{x} <b>bold</b> &lt;"
+TEXTS = (SCRIPT, IMAGE, QUOTES, TEMPLATE)
+
+
+def hostile(run: RunData) -> RunData:
+    """The same run, with such texts wherever a text comes from outside."""
+    account = run.account
+    last = dataclasses.replace(account.time.processes[-1], ended="error", error=SCRIPT + IMAGE, open_phase=QUOTES)
+    phases = {**account.time.phase_seconds, SCRIPT: 3.0, IMAGE: 2.0}
+    assert run.series is not None
+    steps = run.series.steps
+    by_phase = {**steps.phase_seconds, IMAGE: [0.1] * len(steps), SCRIPT: [0.1] * len(steps)}
+    watts = {IMAGE: next(iter(run.series.system.watts.values()))}
+    return dataclasses.replace(
+        run,
+        name=SCRIPT + IMAGE + QUOTES + TEMPLATE,
+        directory=f"/tmp/{QUOTES}{SCRIPT}",
+        account=dataclasses.replace(
+            account,
+            ended="error",
+            error=SCRIPT + IMAGE,
+            time=dataclasses.replace(account.time, processes=[last, last], phase_seconds=phases),
+            memory=dataclasses.replace(account.memory, categories=[MemoryCategory(IMAGE, 2**30, "exact", SCRIPT)]),
+            evaluations=[Evaluation(0, {SCRIPT: 1.0, IMAGE: 2.0, "loss": 2.0}, 1.0)],
+            not_measured=[NotMeasured(SCRIPT, IMAGE + QUOTES)],
+            money=dataclasses.replace(account.money, price_source=SCRIPT),
+            energy=dataclasses.replace(account.energy, grid_source=IMAGE),
+            work=dataclasses.replace(account.work, peak_source=SCRIPT, dtype=IMAGE),
+        ),
+        series=dataclasses.replace(
+            run.series,
+            steps=dataclasses.replace(steps, phase_seconds=by_phase),
+            system=dataclasses.replace(run.series.system, watts=watts),
+        ),
+        recipe=ResolvedRecipe(
+            SCRIPT,
+            IMAGE,
+            [ResolvedValue(SCRIPT, IMAGE, QUOTES + SCRIPT), ResolvedValue("model.id", SCRIPT, None)],
+            {"cpu": IMAGE, "versions": {SCRIPT: IMAGE}, "git_commit": QUOTES, "gpus": [{"name": SCRIPT}]},
+        ),
+        answers=[SampleAnswers(SCRIPT, IMAGE, {0: QUOTES, 9: TEMPLATE + SCRIPT})],
+    )

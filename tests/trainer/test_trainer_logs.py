@@ -1,0 +1,235 @@
+"""The figures in a Trainer's logs: what reports have, what people read, and what stays as it was."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+
+import pytest
+from tiny_training import arguments, assert_same_run, build_model, causal_trainer, preference_rows, rows
+from transformers import EarlyStoppingCallback, PrinterCallback, ProgressCallback, Trainer, TrainerCallback
+from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
+
+from hf_efficient import EfficientTrainer, EfficientTrainerMixin
+from hf_efficient.callbacks import FigureBar
+from hf_efficient.measure.log_figures import PREFIX
+from hf_efficient.measure.stream import read_steps
+
+ALWAYS = {
+    PREFIX + name
+    for name in (
+        "step_seconds_p50",
+        "step_seconds_p95",
+        "non_padding_tokens_per_second",
+        "padding_share",
+        "data_wait_share",
+        "unattributed_share",
+        "wall_seconds",
+    )
+}
+
+
+class Seen(TrainerCallback):
+    """What a reporting callback gets."""
+
+    def __init__(self):
+        self.logs = []
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        self.logs.append(dict(logs))
+
+
+def figures(logs):
+    return {key: value for key, value in logs.items() if key.startswith(PREFIX)}
+
+
+def test_training_logs_and_the_closing_summary_have_them_and_evaluations_have_not(tiny_dir, tmp_path):
+    seen = Seen()
+    trainer = causal_trainer(
+        EfficientTrainer,
+        tiny_dir,
+        tmp_path,
+        max_steps=6,
+        logging_steps=2,
+        eval_rows=4,
+        eval_strategy="steps",
+        eval_steps=3,
+        callbacks=[seen],
+    )
+    output = trainer.train()
+    training = [logs for logs in seen.logs if "loss" in logs]
+    (closing,) = (logs for logs in seen.logs if "train_runtime" in logs)
+    evaluations = [logs for logs in seen.logs if "eval_loss" in logs]
+    assert len(training) == 3
+    assert len(evaluations) == 2
+    assert all(set(figures(logs)) >= ALWAYS for logs in training)
+    assert set(figures(closing)) == {key.replace(PREFIX, PREFIX + "run/") for key in ALWAYS}
+    assert [figures(logs) for logs in evaluations] == [{}, {}]
+    # A padded step: 4 rows of the longest one; the windows tile the run, and the summary is of all of it.
+    tokens = [record.tokens for record in read_steps(tmp_path / "efficiency/steps.jsonl")]
+    shares = [logs[PREFIX + "padding_share"] for logs in training]
+    expected = [
+        1 - sum(one.non_padding for one in tokens[at : at + 2]) / sum(one.processed for one in tokens[at : at + 2])
+        for at in (0, 2, 4)
+    ]
+    assert shares == pytest.approx(expected)
+    whole = 1 - sum(one.non_padding for one in tokens) / sum(one.processed for one in tokens)
+    assert closing[PREFIX + "run/padding_share"] == pytest.approx(whole)
+    assert output.metrics[PREFIX + "run/padding_share"] == pytest.approx(whole)
+    walls = [*(logs[PREFIX + "wall_seconds"] for logs in training), closing[PREFIX + "run/wall_seconds"]]
+    assert walls == sorted(walls)
+    assert all(PREFIX + "forecast_wall_seconds" in logs for logs in training)
+
+
+def test_every_step_that_is_logged_has_figures_of_its_own(tiny_dir, tmp_path):
+    seen = Seen()
+    causal_trainer(EfficientTrainer, tiny_dir, tmp_path, logging_steps=1, callbacks=[seen]).train()
+    tokens = [record.tokens for record in read_steps(tmp_path / "efficiency/steps.jsonl")]
+    shares = [logs[PREFIX + "padding_share"] for logs in seen.logs if "loss" in logs]
+    assert shares == pytest.approx([1 - one.non_padding / one.processed for one in tokens])
+
+
+@pytest.mark.parametrize("mixin", [{"log_metrics": False}, {"record_steps": False}])
+def test_they_can_be_left_out(tiny_dir, tmp_path, mixin):
+    seen = Seen()
+    trainer = causal_trainer(EfficientTrainer, tiny_dir, tmp_path, callbacks=[seen], mixin=mixin)
+    trainer.train()
+    assert [figures(logs) for logs in seen.logs] == [{}] * 4
+
+
+def test_over_sft_and_dpo_trainers_which_log_themselves(tiny_dir, tiny_tokenizer, tmp_path):
+    class Sft(EfficientTrainerMixin, SFTTrainer): ...
+
+    class Dpo(EfficientTrainerMixin, DPOTrainer): ...
+
+    seen = Seen()
+    Sft(
+        model=build_model(tiny_dir, "lora"),
+        args=arguments(tmp_path / "sft", SFTConfig, max_steps=2, remove_unused_columns=True),
+        train_dataset=_data(rows()),
+        processing_class=tiny_tokenizer,
+        callbacks=[seen],
+    ).train()
+    assert all(set(figures(logs)) >= ALWAYS for logs in seen.logs if "loss" in logs)
+    assert all("entropy" in logs for logs in seen.logs if "loss" in logs)  # its own are there as well
+    seen.logs.clear()
+    Dpo(
+        model=build_model(tiny_dir, "lora"),
+        args=arguments(tmp_path / "dpo", DPOConfig, max_steps=2),
+        train_dataset=_data(preference_rows()),
+        processing_class=tiny_tokenizer,
+        callbacks=[seen],
+    ).train()
+    assert all(figures(logs) for logs in seen.logs)
+    assert all("rewards/margins" in logs for logs in seen.logs if "loss" in logs)
+
+
+def _data(examples):
+    from datasets import Dataset
+
+    return Dataset.from_list(examples)
+
+
+def test_best_model_early_stopping_and_resumption_are_undisturbed(tiny_dir, tmp_path):
+    settings = {
+        "max_steps": 8,
+        "eval_rows": 4,
+        "eval_strategy": "steps",
+        "eval_steps": 2,
+        "save_strategy": "steps",
+        "save_steps": 2,
+        "load_best_model_at_end": True,
+        "metric_for_best_model": "loss",
+    }
+
+    def train(output, resume=None, **mixin):
+        stopping = [EarlyStoppingCallback(early_stopping_patience=2)]
+        trainer = causal_trainer(EfficientTrainer, tiny_dir, output, callbacks=stopping, mixin=mixin, **settings)
+        trainer.train(resume_from_checkpoint=resume)
+        return trainer
+
+    plain, ours = train(tmp_path / "plain", log_metrics=False), train(tmp_path / "ours")
+    assert_same_run(ours, plain)
+    assert (ours.state.best_metric, ours.state.best_global_step) == (
+        plain.state.best_metric,
+        plain.state.best_global_step,
+    )
+
+    def untimed(trainer):
+        return [
+            {key: value for key, value in entry.items() if not key.startswith(PREFIX) and "_per_second" not in key}
+            | dict.fromkeys(key for key in entry if key.endswith("runtime"))
+            for entry in trainer.state.log_history
+        ]
+
+    assert untimed(ours) == untimed(plain)
+    saved = json.loads((tmp_path / "ours/checkpoint-4/trainer_state.json").read_text())
+    assert figures(saved["log_history"][-2]) or figures(saved["log_history"][-1])
+    again = train(tmp_path / "ours", resume=str(tmp_path / "ours/checkpoint-4"))
+    assert_same_run(again, plain)
+
+
+def test_printed_logs_stay_as_they_were(tiny_dir, tmp_path, capsys):
+    silent = causal_trainer(EfficientTrainer, tiny_dir, tmp_path / "a", max_steps=1)
+    silent.train()
+    printed = capsys.readouterr().out
+    assert "'loss': " in printed
+    assert PREFIX not in printed
+    assert sum(isinstance(one, PrinterCallback) for one in silent.callback_handler.callbacks) == 1
+
+    shown = causal_trainer(EfficientTrainer, tiny_dir, tmp_path / "b", max_steps=2, disable_tqdm=False)
+    assert [type(one) for one in shown.callback_handler.callbacks if isinstance(one, ProgressCallback)] == [FigureBar]
+    shown.train()
+    told = capsys.readouterr()
+    assert "'loss': " in told.out + told.err
+    assert PREFIX not in told.out + told.err
+    assert "tok/s" in told.err
+
+
+def test_a_bar_of_ones_own_is_left_alone(tiny_dir, tmp_path):
+    class Own(ProgressCallback): ...
+
+    trainer = causal_trainer(EfficientTrainer, tiny_dir, tmp_path, callbacks=[Own()], disable_tqdm=False)
+    bars = [type(one) for one in trainer.callback_handler.callbacks if isinstance(one, ProgressCallback)]
+    assert bars == [Own, FigureBar]
+
+
+def test_a_fault_of_the_figures_is_told_once(tiny_dir, tmp_path, monkeypatch, caplog):
+    from hf_efficient.measure import run_log
+
+    def broken(*args, **kwargs):
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr(run_log, "log_figures", broken)
+    trainer = causal_trainer(EfficientTrainer, tiny_dir, tmp_path)
+    trainer.train()
+    plain = causal_trainer(Trainer, tiny_dir, tmp_path / "plain")
+    plain.train()
+    assert_same_run(trainer, plain)
+    assert [one.message for one in caplog.records if "figures" in one.message] == [
+        "The logs carry no figures any more, because of a fault; training goes on."
+    ]
+    assert len(list(read_steps(tmp_path / "efficiency/steps.jsonl"))) == 3  # the records go on
+
+
+def events(folder: Path):
+    """Tags and values of a TensorBoard file: length, checksum, event, checksum."""
+    from tensorboardX.proto.event_pb2 import Event
+
+    (path,) = folder.rglob("events.out.tfevents*")
+    data, at = path.read_bytes(), 0
+    while at < len(data):
+        (length,) = struct.unpack_from("<Q", data, at)
+        event = Event.FromString(data[at + 12 : at + 12 + length])
+        yield from ((value.tag, event.step, value.simple_value) for value in event.summary.value)
+        at += 12 + length + 4
+
+
+def test_tensorboard_has_them(tiny_dir, tmp_path):
+    trainer = causal_trainer(EfficientTrainer, tiny_dir, tmp_path, report_to=["tensorboard"])
+    trainer.train()
+    found = {(tag, step): value for tag, step, value in events(tmp_path / "runs")}
+    for entry in trainer.state.log_history[:3]:
+        for key in ALWAYS:
+            assert found["train/" + key, entry["step"]] == pytest.approx(entry[key], rel=1e-6)

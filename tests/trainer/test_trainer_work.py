@@ -1,0 +1,290 @@
+"""FLOPs in the records of real trainings: what torch counts around the very same steps."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+from datasets import Dataset
+from flop_counting import counting
+from tiny_training import (
+    VOCABULARY,
+    arguments,
+    assert_same_run,
+    build_model,
+    causal_trainer,
+    collator,
+    preference_rows,
+    reward_model,
+    rows,
+    tiny_config,
+)
+from transformers import (
+    AutoModelForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    MistralConfig,
+    Trainer,
+    TrainerCallback,
+)
+from trl import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer, SFTConfig, SFTTrainer
+
+from hf_efficient import EfficientTrainer, EfficientTrainerMixin
+from hf_efficient.account.build import account_of
+from hf_efficient.callbacks import AccountCallback
+from hf_efficient.measure.matmul_peak import MatmulPeak
+from hf_efficient.measure.stream import read_steps
+
+
+class MySFT(EfficientTrainerMixin, SFTTrainer):
+    pass
+
+
+class MyDPO(EfficientTrainerMixin, DPOTrainer):
+    pass
+
+
+class MyReward(EfficientTrainerMixin, RewardTrainer):
+    pass
+
+
+class Counted(TrainerCallback):
+    """Counts the FLOPs between the events that begin and end a step."""
+
+    def __init__(self):
+        self.flops, self.mode = [], None
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        self.mode = counting()
+        self.mode.__enter__()
+
+    def on_pre_optimizer_step(self, args, state, control, **kwargs):
+        self.mode.__exit__(None, None, None)
+        self.flops.append(self.mode.get_total_flops())
+
+
+def eager(model):
+    """Computes its attention by plain products, which torch can count."""
+    getattr(model, "get_base_model", lambda: model)().set_attn_implementation("eager")
+    return model
+
+
+def trained(trainer, output):
+    """The FLOPs computed by torch's count and by the records, step by step, and the account."""
+    counted = Counted()
+    trainer.add_callback(counted)
+    trainer.train()
+    found = [record.work for record in read_steps(output / "efficiency" / "steps.jsonl")]
+    assert all(work.model_flops <= work.hardware_flops for work in found)
+    return counted.flops, [work.hardware_flops for work in found], account_of(output / "efficiency")
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
+@pytest.mark.parametrize("checkpointing", [False, True], ids=["stored", "checkpointed"])
+@pytest.mark.parametrize("method", ["full", "lora", "qlora"])
+def test_the_records_hold_what_torch_counts(tiny_dir, tmp_path, method, checkpointing, packed):
+    trainer = causal_trainer(
+        EfficientTrainer,
+        tiny_dir,
+        tmp_path,
+        method,
+        packed,
+        checkpointing,
+        gradient_accumulation_steps=2,
+        gradient_checkpointing_kwargs={"use_reentrant": False} if checkpointing else None,
+    )
+    eager(trainer.model)
+    counted, recorded, found = trained(trainer, tmp_path)
+    assert len(set(counted)) > 1
+    assert recorded == counted
+    assert found.work.hardware_flops == sum(counted)
+    assert found.work.reason is None
+
+
+def test_sdpa_with_dropout_on_a_cpu(tiny_dir, tmp_path):
+    """Which torch counts, since it is made of plain products there."""
+    trainer = causal_trainer(EfficientTrainer, tiny_dir, tmp_path, "full", packed=True)
+    assert trainer.model.config._attn_implementation == "sdpa"
+    counted, recorded, _ = trained(trainer, tmp_path)
+    assert recorded == counted
+
+
+@pytest.mark.parametrize("way", ["reentrant", "every_n_layers"])
+def test_other_ways_of_checkpointing(tiny_dir, tmp_path, way):
+    options = {"use_reentrant": True} if way == "reentrant" else {"use_reentrant": False, "every_n_layers": 2}
+    trainer = causal_trainer(
+        EfficientTrainer, tiny_dir, tmp_path, "lora", checkpointing=True, gradient_checkpointing_kwargs=options
+    )
+    eager(trainer.model)
+    counted, recorded, _ = trained(trainer, tmp_path)
+    assert recorded == counted
+
+
+@pytest.mark.parametrize("checkpointing", [False, True], ids=["stored", "checkpointed"])
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_the_fused_head_of_sft_trainer(tiny_dir, tmp_path, tiny_tokenizer, method, checkpointing):
+    args = arguments(tmp_path, SFTConfig, gradient_checkpointing=checkpointing, max_length=48)
+    texts = Dataset.from_list([{"text": f"{i} times {i} is {i * i}" + "!" * (i % 5)} for i in range(40)])
+    model = eager(build_model(tiny_dir, method, checkpointing))
+    trainer = MySFT(model=model, args=args, train_dataset=texts, processing_class=tiny_tokenizer)
+    counted, recorded, _ = trained(trainer, tmp_path)
+    assert recorded == counted
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("full", {}),
+        ("lora", {}),
+        ("lora", {"gradient_checkpointing": True}),
+        ("lora", {"precompute_ref_log_probs": True}),
+    ],
+)
+def test_preference_training_with_its_reference(tiny_dir, tmp_path, tiny_tokenizer, method, settings):
+    args = arguments(tmp_path, DPOConfig, **settings)
+    model = eager(build_model(tiny_dir, method, settings.get("gradient_checkpointing", False)))
+    reference = eager(build_model(tiny_dir, "full")) if method == "full" else None
+    trainer = MyDPO(
+        model=model,
+        ref_model=reference,
+        args=args,
+        train_dataset=Dataset.from_list(preference_rows()),
+        processing_class=tiny_tokenizer,
+    )
+    counted, recorded, found = trained(trainer, tmp_path)
+    assert recorded == counted
+    assert (found.sequences.rows, found.sequences.samples) == (12, 12)  # 3 steps of 2 pairs: chosen and rejected
+
+
+def test_a_model_with_a_sliding_window(tmp_path):
+    """The model's FLOPs count the window's pairs alone; eager attention computes every pair and masks."""
+    config = MistralConfig(**{**tiny_config().to_dict(), "sliding_window": 6, "attention_dropout": 0.0})
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    trainer = EfficientTrainer(
+        model=model,
+        args=arguments(tmp_path, max_steps=1, per_device_train_batch_size=24),
+        data_collator=collator(),
+        train_dataset=rows(),
+    )
+    counted, recorded, found = trained(trainer, tmp_path)
+    assert recorded == counted
+    lengths = [len(row["input_ids"]) for row in rows()]
+    pairs = sum(min(position, 6) for length in lengths for position in range(1, length + 1))
+    # Six FLOPs per weight that multiplies and token, twelve per feature, layer and pair.
+    products = 2 * (4 * 64 * 64 + 3 * 64 * 64) + 64 * 259
+    assert found.work.model_flops == 6 * products * sum(lengths) + 2 * 12 * 64 * pairs
+
+
+def unknown_model(tmp_path):
+    """A GPT-2, whose FLOPs are not known."""
+    config = GPT2Config(
+        vocab_size=VOCABULARY, n_positions=128, n_embd=32, n_layer=1, n_head=2, bos_token_id=1, eos_token_id=2
+    )
+    torch.manual_seed(0)
+    return {"model": GPT2LMHeadModel(config), "data_collator": collator(), "train_dataset": rows()}
+
+
+def test_a_model_that_is_not_known(tmp_path, caplog):
+    trainer = EfficientTrainer(args=arguments(tmp_path / "on"), **unknown_model(tmp_path))
+    with caplog.at_level(logging.WARNING, logger="hf_efficient"):
+        trainer.train()
+    assert [record for record in caplog.records if record.name.startswith("hf_efficient")] == []
+    assert [record.work for record in read_steps(tmp_path / "on/efficiency/steps.jsonl")] == [None] * 3
+    found = account_of(tmp_path / "on/efficiency")
+    assert (found.work.model_flops, found.work.mfu, found.work.peak_flops_per_second) == (None, None, None)
+    assert found.work.reason.startswith("model_type 'gpt2': its parameters and FLOPs are not known here.")
+    assert [gap.why for gap in found.not_measured if gap.what == "FLOPs, MFU and HFU"] == [found.work.reason]
+    assert found.sequences.samples == 6  # which need no model
+    plain = Trainer(args=arguments(tmp_path / "off"), **unknown_model(tmp_path))
+    plain.train()
+    assert_same_run(trainer, plain)
+
+
+def test_a_fault_while_the_model_is_looked_at_is_one_warning(tiny_dir, tmp_path, caplog, monkeypatch):
+    plain = causal_trainer(Trainer, tiny_dir, tmp_path / "plain")
+    plain.train()
+    monkeypatch.setattr("hf_efficient.models.work.formula_of", lambda trainer: 1 // 0)
+    trainer = causal_trainer(EfficientTrainer, tiny_dir, tmp_path / "ours")
+    with caplog.at_level(logging.WARNING, logger="hf_efficient"):
+        trainer.train()
+    assert_same_run(trainer, plain)
+    (warning,) = [record for record in caplog.records if record.name.startswith("hf_efficient")]
+    assert warning.getMessage() == "The FLOPs of the steps are not counted, because of a fault."
+    reason = account_of(tmp_path / "ours/efficiency").work.reason
+    assert reason == "a fault while the model was looked at: ZeroDivisionError: integer division or modulo by zero"
+
+
+def test_a_fault_while_the_peak_is_measured_leaves_the_flops(tiny_dir, tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr("hf_efficient.models.work.peak_of", lambda *_: 1 // 0)
+    trainer = causal_trainer(EfficientTrainer, tiny_dir, tmp_path)
+    with caplog.at_level(logging.WARNING, logger="hf_efficient"):
+        trainer.train()
+    assert len([record for record in caplog.records if record.name.startswith("hf_efficient")]) == 1
+    work = account_of(tmp_path / "efficiency").work
+    assert work.model_flops is not None
+    assert (work.mfu, work.dtype) == (None, "fp32")
+    assert work.reason == (
+        "a fault while the device was looked at: ZeroDivisionError: integer division or modulo by zero"
+    )
+
+
+class OwnLoss(EfficientTrainer):
+    def compute_loss(self, *args, **kwargs):
+        return super().compute_loss(*args, **kwargs)
+
+
+class UsersLoss(Trainer):
+    def compute_loss(self, *args, **kwargs):
+        return super().compute_loss(*args, **kwargs)
+
+
+class MixinOverUsersLoss(EfficientTrainerMixin, UsersLoss):
+    pass
+
+
+@pytest.mark.parametrize(("kind", "named"), [(OwnLoss, "OwnLoss"), (MixinOverUsersLoss, "UsersLoss")])
+def test_a_loss_of_its_own_may_run_the_model_more_often(tiny_dir, tmp_path, kind, named):
+    causal_trainer(kind, tiny_dir, tmp_path).train()
+    work = account_of(tmp_path / "efficiency").work
+    assert work.model_flops is None
+    assert work.reason.startswith(f"{named}.compute_loss: how often it runs the model is not known")
+
+
+def test_another_objective_is_not_guessed_at(tmp_path, tiny_tokenizer):
+    args = arguments(tmp_path, RewardConfig)
+    data = Dataset.from_list(preference_rows())
+    MyReward(model=reward_model(), args=args, train_dataset=data, processing_class=tiny_tokenizer).train()
+    found = account_of(tmp_path / "efficiency")
+    assert found.work.model_flops is None
+    assert found.work.reason.startswith("RewardTrainer.compute_loss: how often it runs the model")
+    assert found.sequences.samples == 12
+
+
+def test_a_callback_alone_says_why_it_counts_no_flops(tiny_dir, tmp_path):
+    causal_trainer(Trainer, tiny_dir, tmp_path, callbacks=[AccountCallback()]).train()
+    found = account_of(tmp_path / "efficiency")
+    assert found.work.model_flops is None
+    (gap,) = [gap for gap in found.not_measured if gap.what == "FLOPs, MFU and HFU"]
+    assert gap.why == found.work.reason
+    assert gap.why.startswith("a callback is given neither the trainer nor its batches")
+
+
+def test_the_peak_of_a_cpu_is_a_matmul_in_the_dtype_of_the_weights(tiny_dir, tmp_path, monkeypatch):
+    """2 GFLOP/s by a peak that is put there: MFU is the model's FLOPs over the time at that rate."""
+    asked = []
+
+    def peak(dtype):
+        asked.append(dtype)
+        return MatmulPeak(2e9, 512, 1, "2026-01-02")
+
+    monkeypatch.setattr("hf_efficient.models.peak.cpu_matmul_peak", peak)
+    causal_trainer(EfficientTrainer, tiny_dir, tmp_path, "qlora").train()
+    found = account_of(tmp_path / "efficiency")
+    work = found.work
+    assert asked == [torch.bfloat16]  # the compute dtype of the 4-bit layers
+    assert (work.dtype, work.peak_estimated, work.accelerators, work.reason) == ("bf16", True, 1, None)
+    assert work.peak_source == "a matmul measured here: 512 x 512, 1 thread, 2026-01-02"
+    assert work.mfu == work.model_flops / (found.time.training_seconds * 2e9)
+    assert work.hfu == work.hardware_flops / (found.time.training_seconds * 2e9)
+    assert found.time.phase_seconds["trainer_setup"] > 0
