@@ -309,8 +309,8 @@ def test_a_callback_alone_tells_what_it_sees(tiny_dir, tmp_path):
         "data wait and logging, each by itself",
         "evaluations outside train()",
         "tokens",
-        "memory of activations and logits",
         "FLOPs, MFU and HFU",
+        "memory of activations and logits",
         "measured energy of CPU",
         "cost",
     ]
