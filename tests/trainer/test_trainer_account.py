@@ -310,9 +310,9 @@ def test_a_callback_alone_tells_what_it_sees(tiny_dir, tmp_path):
         "evaluations outside train()",
         "tokens",
         "FLOPs, MFU and HFU",
-        "memory of activations and logits",
         "measured energy of CPU",
         "cost",
+        "memory of activations and logits",
     ]
     assert found.tokens.processed is None
     assert found.steps.count == 8
