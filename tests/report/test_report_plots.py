@@ -137,9 +137,9 @@ def test_losses_rates_and_evaluations():
     assert [line["x0"] for line in figure.layout["shapes"]] == [0.5, 2.5, 4.5]
     assert figure.title == "Loss and learning rate"
     assert figure.summary == (
-        "The training loss, as the Trainer logged it: first 3, last 2. On the evaluation data: 3.5 after step 0, 2.5 "
-        "after step 4. Dotted lines are evaluations. 1 of the logged losses and gradient norms are no finite number, "
-        "and are not drawn."
+        "The training loss, as the Trainer logged it: first 3, last 2. On the evaluation data: 3.5 before training, "
+        "2.5 after step 4. Dotted lines are evaluations. 1 of the logged losses and gradient norms are no finite "
+        "number, and are not drawn."
     )
 
 

@@ -109,7 +109,7 @@ def _evaluated(evaluations: Sequence[Evaluation], steps: StepSeries, where: Step
             "name": "evaluation loss",
             "x": rounded(at for at, _, _ in told),
             "y": rounded(loss for _, _, loss in told),
-            "customdata": [f"after step {step:,}" for _, step, _ in told],
+            "customdata": [f"after step {step:,}" if step else "before training" for _, step, _ in told],
             "line": {"color": PURPLE, "width": 1.5, "dash": "dot" if len(told) <= _MARKED else "solid"},
             "marker": {"color": PURPLE, "size": 9, "symbol": "diamond"},
             "cliponaxis": False,
@@ -125,8 +125,9 @@ def _summary(steps: StepSeries, evaluations: Sequence[Evaluation]) -> str:
         told.append(f"The training loss, as the Trainer logged it: first {known[0]:.4g}, last {known[-1]:.4g}.")
     losses = [(each.step, loss) for each in evaluations if (loss := each.metrics.get("loss")) is not None]
     if losses:
-        (first, before), (last, after) = losses[0], losses[-1]
-        told.append(f"On the evaluation data: {before:.4g} after step {first:,}, {after:.4g} after step {last:,}.")
+        ends = losses[:1] + losses[1:][-1:]
+        words = [f"{loss:.4g} {f'after step {step:,}' if step else 'before training'}" for step, loss in ends]
+        told.append(f"On the evaluation data: {', '.join(words)}.")
     if 0 < len(evaluations) <= _MARKED:
         told.append("Dotted lines are evaluations.")
     broken = sum(steps.not_finite)
