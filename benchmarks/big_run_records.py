@@ -10,11 +10,13 @@ from typing import Any
 __all__ = ["write_run"]
 
 _PHASES = ("data_wait", "host_to_device", "forward", "backward", "optimizer")
+_WATTS = (700.0, 250.0, 250.0)
+_RANGES = {"CPU package 0": 262_143.0, "CPU package 1": 262_143.0}
 _ON_DEVICE = ("forward", "backward", "optimizer", "exposed_wait")
 
 
 def write_run(directory: Path, steps: int, ranks: int, seed: int = 0) -> int:
-    """Write ``spans.jsonl``, ``system.jsonl`` and ``steps*.jsonl``.
+    """Write ``spans.jsonl``, and ``steps.jsonl`` and ``system.jsonl`` of every rank.
 
     Args:
         directory: made if it is not there.
@@ -26,11 +28,12 @@ def write_run(directory: Path, steps: int, ranks: int, seed: int = 0) -> int:
         Bytes written.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    wall = _write_steps(directory / "steps.jsonl", steps, 0, seed)
-    for rank in range(1, ranks):
-        _write_steps(directory / f"steps.rank{rank}.jsonl", steps, rank, seed)
+    wall = 0.0
+    for rank in range(ranks):
+        of_rank = ".jsonl" if rank == 0 else f".rank{rank}.jsonl"
+        wall = max(wall, _write_steps(directory / f"steps{of_rank}", steps, rank, seed))
+        _write_system(directory / f"system{of_rank}", rank, wall)
     _write_spans(directory / "spans.jsonl", wall)
-    _write_system(directory / "system.jsonl", wall)
     return sum(path.stat().st_size for path in directory.iterdir())
 
 
@@ -117,19 +120,31 @@ def _write_spans(path: Path, training_seconds: float) -> None:
     path.write_text("".join(json.dumps({**line, "process": 0}) + "\n" for line in lines), encoding="utf-8")
 
 
-def _write_system(path: Path, training_seconds: float) -> None:
-    draw = random.Random(1).random
+def _write_system(path: Path, rank: int, training_seconds: float) -> None:
+    """A GPU of the rank's own, and the two sockets that every rank of the machine reads."""
+    draw = random.Random(f"system {rank}").random
+    names = (f"GPU {rank}", "CPU package 0", "CPU package 1")
+    counters = dict.fromkeys(names, 1_000.0)
     with path.open("w", encoding="utf-8") as file:
         for second in range(int(20 + training_seconds)):
-            reading = {
+            drawn = {name: round(most * (0.8 + 0.2 * draw()), 3) for name, most in zip(names, _WATTS, strict=True)}
+            counters = {name: counters[name] + drawn[name] for name in names}
+            sample = {
                 "schema_version": 1,
                 "process": 0,
-                "at_seconds": second + round(draw() / 100, 6),
+                "at_seconds": second + round(draw() / 100, 4),
                 "rss_bytes": 8_000_000_000 + int(900_000_000 * draw()),
                 "host_available_bytes": 900_000_000_000,
                 "device_allocated_bytes": 31_000_000_000,
                 "device_reserved_bytes": 34_000_000_000,
-                "joules": {"GPU 0": 400.0 * second},
-                "watts": {"GPU 0": 380.0 + 40.0 * draw()},
+                "joules": {name: round(value % _RANGES.get(name, 1e15), 4) for name, value in counters.items()},
+                "watts": drawn,
             }
-            file.write(json.dumps(reading) + "\n")
+            if second == 0:
+                sample["meters"] = {name: _meter(name) for name in names}
+            file.write(json.dumps(sample) + "\n")
+
+
+def _meter(name: str) -> dict[str, Any]:
+    described = {"id": name, "machine": "node0", "source": "rapl" if name in _RANGES else "nvml", "unit": "joules"}
+    return {**described, "range_joules": _RANGES.get(name), "note": "energy counter"}

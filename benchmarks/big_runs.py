@@ -3,8 +3,8 @@
     python benchmarks/big_runs.py [--steps N] [--ranks N] [--runs N] [--directory DIR] [--json FILE]
 
 Writes the records of a run, by default a million steps on eight ranks (8 GB, left where --directory says), and reads
-them in a fresh process: the account, the series behind the plots, and the account on the terminal. Memory is the
-resident memory of that process and all that it starts, added up fifty times a second, at its highest.
+them in a fresh process: the account, the series behind the plots, the account on the terminal, and the page. Memory is
+the resident memory of that process and all that it starts, added up fifty times a second, at its highest.
 """
 
 from __future__ import annotations
@@ -32,18 +32,24 @@ from pathlib import Path
 start = time.perf_counter()
 from rich.console import Console
 from hf_efficient.account.files import to_json
-from hf_efficient.account.series import account_and_series_of
 from hf_efficient.report.console import account_renderables
+from hf_efficient.report.html.page import run_page
+from hf_efficient.report.run_data import read_run
 imported = time.perf_counter()
-account, series = account_and_series_of(Path(sys.argv[1]))
+run = read_run(Path(sys.argv[1]))
+account, series = run.account, run.series
 read = time.perf_counter()
 with open("/dev/null", "w") as nowhere:
     Console(file=nowhere).print(*account_renderables(account))
 shown = time.perf_counter()
+page = len(run_page(run).encode())
+drawn = time.perf_counter()
 print(json.dumps({
     "imports_seconds": imported - start,
     "account_and_series_seconds": read - imported,
     "console_seconds": shown - read,
+    "page_seconds": drawn - shown,
+    "page_bytes": page,
     "steps": account.steps.count,
     "buckets": len(series.steps),
     "run_json_bytes": len(to_json(account)),
@@ -66,7 +72,8 @@ def main() -> None:
         console.print(
             f"{run['steps']:,} steps, {size / 1e9:.2f} GB: {run['wall_seconds']:.1f} s "
             f"(CPU {run['cpu_seconds']:.1f} s), {run['peak_memory_bytes'] / 1e6:.0f} MB at most, "
-            f"run.json {run['run_json_bytes'] / 1e3:.1f} kB"
+            f"run.json {run['run_json_bytes'] / 1e3:.1f} kB, "
+            f"report.html {run['page_bytes'] / 1e6:.2f} MB"
         )
     if options.json is not None:
         figures = {"load_average_at_start": load, "ranks": options.ranks, "records_bytes": size, "runs": runs}

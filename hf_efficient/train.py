@@ -22,8 +22,11 @@ from hf_efficient.recipe.schema import Recipe
 __all__ = ["main"]
 
 
-class _Ended(BaseException):
+class EndedBySignal(BaseException):
     """The run was told to end by a signal; ``args`` holds the signal's number."""
+
+    def __str__(self) -> str:
+        return signal.Signals(self.args[0]).name
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if flags.debug:
             raise
         return _leave(error.exit_code, str(error))
-    except _Ended as ended:
+    except EndedBySignal as ended:
         print(file=sys.stderr)
         return _leave(
             128 + int(ended.args[0]), "The run was ended by a signal. --resume goes on from its last checkpoint."
@@ -66,7 +69,7 @@ def _run(recipe: Recipe, flags: RunFlags) -> None:
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    raise _Ended(number)
+    raise EndedBySignal(number)
 
 
 def _keep_traceback(recipe: Recipe | None) -> str:

@@ -160,6 +160,7 @@ def test_rooms_do_without_the_libraries_that_they_promise_to():
         "hf_efficient.account.files",
         "hf_efficient.account.series",
         "hf_efficient.report.console",
+        "hf_efficient.report.html.compare_page",
         "hf_efficient.measure.process_timeline",
     ],
 )

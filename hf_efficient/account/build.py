@@ -16,12 +16,11 @@ from hf_efficient.account.few_evaluations import few_evaluations
 from hf_efficient.account.gaps import not_measured
 from hf_efficient.account.memory import memory_account
 from hf_efficient.account.money import money_account
-from hf_efficient.account.processes import ProcessSpans, read_processes
-from hf_efficient.account.reading import rank_files, records_path
+from hf_efficient.account.processes import ProcessSpans
+from hf_efficient.account.run_records import RunRecords, read_records
 from hf_efficient.account.sequences import sequence_account, sequence_gaps
 from hf_efficient.account.step_sums import TOKEN_KINDS
 from hf_efficient.account.steps import RankSteps, SegmentSteps
-from hf_efficient.account.sum_files import sum_files
 from hf_efficient.account.work import work_account, work_gaps
 from hf_efficient.errors import OutputError
 from hf_efficient.estimate.percentiles import WARM_UP_RULE, percentile, warm_up_count
@@ -37,7 +36,7 @@ from hf_efficient.records import (
 )
 from hf_efficient.version import __version__
 
-__all__ = ["account_of", "build_account", "segments_of", "sum_run"]
+__all__ = ["account_of", "build_account", "segments_of"]
 
 _WORTH_NUMPY = 100_000
 """So many numbers take longer to sort than numpy to import."""
@@ -52,43 +51,28 @@ def account_of(directory: Path) -> RunAccount:
     Raises:
         OutputError: there are no records, or they cannot be read.
     """
-    return build_account(read_processes(records_path(directory, "spans", 0)), sum_run(directory), directory)
+    return build_account(read_records(directory))
 
 
-def sum_run(directory: Path) -> list[RankSteps]:
-    """One pass over the steps of all ranks.
-
-    Args:
-        directory: the ``efficiency`` folder of a run.
+def build_account(records: RunRecords) -> RunAccount:
+    """The account of records that were read.
 
     Raises:
-        OutputError: they cannot be read.
+        OutputError: there are neither spans nor steps among them.
     """
-    return sum_files(rank_files(directory, "steps"))
-
-
-def build_account(processes: Sequence[ProcessSpans], ranks: Sequence[RankSteps], where: Path) -> RunAccount:
-    """The account from the sums.
-
-    Args:
-        processes: of rank 0.
-        ranks: rank 0 first.
-        where: the folder, which also holds the samples of the system.
-
-    Raises:
-        OutputError: there are neither spans nor steps, or samples that cannot be read.
-    """
-    first = next((rank for rank in ranks if rank.rank == 0), RankSteps(0))
-    lived = list(processes) or ([_before_spans(first)] if first.segments else [])
+    ranks, first = records.ranks, records.first
+    lived = list(records.processes) or ([_before_spans(first)] if first.segments else [])
     if not lived:
-        raise OutputError(f"{where}: holds no records of a run; name an OUTPUT_DIR of one, or its efficiency folder")
+        raise OutputError(
+            f"{records.directory}: holds no records of a run; name an OUTPUT_DIR of one, or its efficiency folder"
+        )
     accounts = [_process(process, segments_of(process, first, lived)) for process in lived]
     last = accounts[-1]
     slowest = max((_rank(rank).training_seconds for rank in ranks), default=0.0)
     tokens = _tokens(ranks, slowest)
     sequences = sequence_account(lived, ranks, tokens.non_padding, slowest)
     work = work_account(lived, ranks, slowest)
-    energy, energy_gaps = energy_account(where, lived, accounts, first)
+    energy, energy_gaps = energy_account(records.system, lived, accounts, first)
     money, money_gaps = money_account(lived, accounts, tokens.non_padding)
     gaps = [*sequence_gaps(sequences, tokens.non_padding is not None), *work_gaps(work), *energy_gaps, *money_gaps]
     return RunAccount(

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from hf_efficient.account.energy_gaps import energy_gaps
-from hf_efficient.account.metered import Metered, once_each
+from hf_efficient.account.meter_curve import MeterCurve, once_each
 from hf_efficient.account.nanoseconds import in_seconds
 from hf_efficient.account.processes import Interval, ProcessSpans
 from hf_efficient.account.steps import RankSteps
-from hf_efficient.account.system import read_samples
+from hf_efficient.account.system import RankSystem
 from hf_efficient.estimate.energy import co2e_grams
 from hf_efficient.hardware.rates import Rates, grid_facts
 from hf_efficient.records import PHASES, EnergyAccount, EnergyPart, NotMeasured, ProcessAccount
@@ -28,21 +27,20 @@ __all__ = ["energy_account"]
 
 
 def energy_account(
-    directory: Path, lived: Sequence[ProcessSpans], accounts: Sequence[ProcessAccount], first: RankSteps
+    system: Sequence[RankSystem],
+    lived: Sequence[ProcessSpans],
+    accounts: Sequence[ProcessAccount],
+    first: RankSteps,
 ) -> tuple[EnergyAccount, list[NotMeasured]]:
-    """The energy of the run recorded in a folder, and what is missing of it.
+    """The energy of a run, and what is missing of it.
 
     Args:
-        directory: the ``efficiency`` folder of the run.
+        system: what its ranks sampled, rank 0 first.
         lived: the processes of rank 0, as their spans tell them.
         accounts: the same, in the same order, with their time.
         first: the steps of rank 0.
-
-    Raises:
-        OutputError: the samples cannot be read, or were written by a newer version.
     """
-    samples = read_samples(directory)
-    metered = once_each([Metered.of(one) for one in samples.series])
+    metered = once_each(curve for one in system for curve in one.curves.values())
     parts = _parts(metered, accounts)
     joules = round(math.fsum(part.joules for part in parts), 6) if parts else None
     stated = next((one.facts["grid"] for one in reversed(lived) if "grid" in one.facts), grid_facts(Rates()))
@@ -55,40 +53,40 @@ def energy_account(
         grid_grams_per_kwh=stated["grams_per_kwh"],
         grid_source=stated["source"],
     )
-    return energy, list(energy_gaps(samples, metered, parts, accounts))
+    return energy, list(energy_gaps(system, metered, parts, accounts))
 
 
-def _parts(metered: Sequence[Metered], accounts: Sequence[ProcessAccount]) -> list[EnergyPart]:
-    several = len({one.series.machine for one in metered}) > 1
+def _parts(metered: Sequence[MeterCurve], accounts: Sequence[ProcessAccount]) -> list[EnergyPart]:
+    several = len({one.machine for one in metered}) > 1
     walls = {account.process: account.wall_seconds for account in accounts}
-    groups: dict[tuple[str, str, str], list[Metered]] = {}
+    groups: dict[tuple[str, str, str], list[MeterCurve]] = {}
     for one in metered:
-        groups.setdefault((one.series.machine, one.series.name, one.series.source), []).append(one)
+        groups.setdefault((one.machine, one.name, one.source), []).append(one)
     parts = []
     for (machine, name, _), group in sorted(groups.items()):
         covered: dict[int, float] = {}  # processes that share a part cover the same time
         for one in group:
-            covered[one.series.process] = max(covered.get(one.series.process, 0.0), one.covered_seconds)
+            covered[one.process] = max(covered.get(one.process, 0.0), one.covered_seconds)
         wall = math.fsum(walls.get(process, seconds) for process, seconds in covered.items())
         known = math.fsum(covered.values())
         parts.append(
             EnergyPart(
                 name=f"{machine}: {name}" if several else name,
                 joules=round(math.fsum(one.joules for one in group), 6),
-                source=group[-1].series.source,
-                estimated=group[-1].series.source == "estimate",
+                source=group[-1].source,
+                estimated=group[-1].source == "estimate",
                 covered_seconds=round(known, 6),
                 missing_seconds=round(max(0.0, wall - known), 6),
-                note=group[0].series.note,
+                note=group[0].note,
             )
         )
     return parts
 
 
-def _by_phase(metered: Sequence[Metered], lived: Sequence[ProcessSpans], first: RankSteps) -> dict[str, float]:
+def _by_phase(metered: Sequence[MeterCurve], lived: Sequence[ProcessSpans], first: RankSteps) -> dict[str, float]:
     shared: dict[str, list[float]] = {}
     for process in lived:
-        curves = [one for one in metered if one.series.process == process.process]
+        curves = [one for one in metered if one.process == process.process]
         for start, end, phases in _intervals(process, first):
             flowed = math.fsum(curve.until(end) - curve.until(start) for curve in curves)
             length = max(end - start, math.fsum(phases.values()))

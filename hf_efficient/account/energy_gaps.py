@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from hf_efficient.account.metered import Metered
-from hf_efficient.account.system import SystemSamples
+from hf_efficient.account.meter_curve import MeterCurve
+from hf_efficient.account.system import RankSystem
 from hf_efficient.records import EnergyPart, NotMeasured, ProcessAccount
 from hf_efficient.units import seconds
 
@@ -17,19 +17,23 @@ _WORTH_TELLING_SECONDS = 2.0
 
 
 def energy_gaps(
-    samples: SystemSamples,
-    metered: Sequence[Metered],
+    system: Sequence[RankSystem],
+    metered: Sequence[MeterCurve],
     parts: Sequence[EnergyPart],
     accounts: Sequence[ProcessAccount],
 ) -> Iterator[NotMeasured]:
     """In the order: the whole, its start, the parts, the rest.
 
     Args:
-        samples: as read.
-        metered: their series, each meter once.
+        system: what the ranks sampled.
+        metered: their meters, each once.
         parts: of the account.
         accounts: the processes of rank 0.
     """
+    faults: dict[str, str] = {}
+    for one in system:
+        faults.update((name, why) for name, why in one.faults.items() if name not in faults)
+    skipped = sum(one.skipped for one in system)
     late = _late_seconds(metered, accounts)
     if not parts:
         yield NotMeasured("energy", "no meter was read")
@@ -48,21 +52,21 @@ def energy_gaps(
             yield NotMeasured(f"measured energy of {part.name}", f"it is estimated: {part.note}")
         lost = part.missing_seconds - sum(late.values())
         if lost > _WORTH_TELLING_SECONDS:
-            why = samples.faults.get(name, "its readings end early, or leave a gap")
+            why = faults.get(name, "its readings end early, or leave a gap")
             yield NotMeasured(f"energy of {part.name} for {seconds(lost)}", why)
     told = {part.name.rpartition(": ")[2] for part in parts}
-    for name, why in samples.faults.items():
+    for name, why in faults.items():
         if name not in told:
             yield NotMeasured(name if name.startswith("memory") else f"energy of {name}", why)
-    if samples.skipped:
-        yield NotMeasured("some samples of memory and energy", f"{samples.skipped} lines of them cannot be read")
+    if skipped:
+        yield NotMeasured("some samples of memory and energy", f"{skipped} lines of them cannot be read")
 
 
-def _late_seconds(metered: Sequence[Metered], accounts: Sequence[ProcessAccount]) -> dict[int, float]:
+def _late_seconds(metered: Sequence[MeterCurve], accounts: Sequence[ProcessAccount]) -> dict[int, float]:
     """By process: from where the run took it over to the first reading of any meter."""
     firsts: dict[int, float] = {}
     for one in metered:
-        process = one.series.process
+        process = one.process
         firsts[process] = min(one.times[0], firsts.get(process, math.inf))
     return {
         account.process: firsts[account.process] - account.began_at_seconds

@@ -9,10 +9,8 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from hf_efficient.account.build import build_account, sum_run
-from hf_efficient.account.processes import read_processes
-from hf_efficient.account.reading import records_path
-from hf_efficient.account.steps import RankSteps
+from hf_efficient.account.build import build_account
+from hf_efficient.account.run_records import RunReader
 from hf_efficient.errors import OutputError
 from hf_efficient.records import ACCOUNT_SCHEMA_VERSION, RunAccount
 
@@ -26,29 +24,29 @@ def to_json(account: RunAccount) -> str:
     return json.dumps(dataclasses.asdict(account), indent=2, allow_nan=False) + "\n"
 
 
-def write_account(directory: Path, steps: list[RankSteps] | None = None) -> list[RankSteps]:
+def write_account(directory: Path, reader: RunReader | None = None) -> RunReader:
     """Build the account of the records in a folder and put it beside them.
 
     Args:
         directory: the ``efficiency`` folder of a run.
-        steps: their sums, where they are known already and no step came since.
+        reader: what an earlier call returned, so that only what is new is read.
 
     Returns:
-        The sums of the steps, for the next time.
+        A reader that has seen all that there is.
 
     Raises:
         OutputError: there are no records, or they cannot be read.
         OSError: the file cannot be written; one that was there stays as it is.
     """
-    steps = sum_run(directory) if steps is None else steps
-    account = build_account(read_processes(records_path(directory, "spans", 0)), steps, directory)
+    reader = reader or RunReader(directory)
+    account = build_account(reader.look())
     temporary = directory / f".{RUN_JSON}.{os.getpid()}"
     try:
         temporary.write_text(to_json(account), encoding="utf-8")
         temporary.replace(directory / RUN_JSON)
     finally:
         temporary.unlink(missing_ok=True)
-    return steps
+    return reader
 
 
 def read_account(path: Path) -> RunAccount:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from hf_efficient.account.build import build_account, segments_of, sum_run
+from hf_efficient.account.build import build_account, segments_of
 from hf_efficient.account.histogram import histogram
-from hf_efficient.account.processes import ProcessSpans, read_processes
-from hf_efficient.account.reading import records_path
+from hf_efficient.account.processes import ProcessSpans
+from hf_efficient.account.run_records import RunRecords, read_records
 from hf_efficient.account.step_buckets import StepBucket, step_series
 from hf_efficient.account.steps import RankSteps
-from hf_efficient.account.system_buckets import SystemBucket, SystemReader, system_series
+from hf_efficient.account.system_buckets import system_series
 from hf_efficient.estimate.percentiles import warm_up_count
 from hf_efficient.records import ProcessAccount, RunAccount
 from hf_efficient.records.series import Band, Histogram, RunSeries, StepSeries, SystemSeries
@@ -40,30 +40,24 @@ def series_of(directory: Path) -> RunSeries:
     return account_and_series_of(directory)[1]
 
 
-def account_and_series_of(directory: Path, ranks: Sequence[RankSteps] | None = None) -> tuple[RunAccount, RunSeries]:
+def account_and_series_of(directory: Path) -> tuple[RunAccount, RunSeries]:
     """Both from one pass over the records.
 
     Args:
         directory: the ``efficiency`` folder of a run.
-        ranks: the sums of its steps, where they are known already.
 
     Raises:
         OutputError: there are no records, or they cannot be read.
     """
-    processes = read_processes(records_path(directory, "spans", 0))
-    ranks = sum_run(directory) if ranks is None else ranks
-    account = build_account(processes, ranks, directory)
-    return account, build_series(account, processes, ranks, _read_system(directory))
+    records = read_records(directory)
+    account = build_account(records)
+    return account, build_series(account, records)
 
 
-def build_series(
-    account: RunAccount,
-    processes: Sequence[ProcessSpans],
-    ranks: Sequence[RankSteps],
-    system: Sequence[SystemBucket],
-) -> RunSeries:
-    """The series from what was read; ``account`` is that of the same records, which knows the processes' walls."""
-    first = next((rank for rank in ranks if rank.rank == 0), RankSteps(0))
+def build_series(account: RunAccount, records: RunRecords) -> RunSeries:
+    """The series of records that were read; ``account`` is that of the same, which knows the processes' walls."""
+    first = records.first
+    system = next((one.buckets.buckets for one in records.system if one.rank == 0), [])
     steps = first.buckets.buckets
     accounts = account.time.processes
     bounds = _starts(accounts)
@@ -71,7 +65,7 @@ def build_series(
     clocks = {one.process: start - one.began_at_seconds for one, start in zip(accounts, bounds, strict=True)}
     return RunSeries(
         process_starts_seconds=bounds,
-        steps=step_series(steps, _segment_starts(processes, clocks, first, steps)),
+        steps=step_series(steps, _segment_starts(records.processes, clocks, first, steps)),
         step_seconds=histogram(steady),
         system=system_series(system, clocks),
     )
@@ -101,12 +95,3 @@ def _segment_starts(
             starts[segment.segment] = until - began[segment.segment]
             until += segment.wall_seconds
     return starts
-
-
-def _read_system(directory: Path) -> list[SystemBucket]:
-    path = records_path(directory, "system", 0)
-    if not path.exists():
-        return []
-    reader = SystemReader(path)
-    reader.look()
-    return reader.readings.buckets

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from hf_efficient.account.tail import Replaced
 from hf_efficient.errors import OutputError
 
 __all__ = ["SpanTail"]
+
+logger = logging.getLogger(__name__)
 
 _MARK_BYTES = 256
 
@@ -31,7 +34,7 @@ class SpanTail:
         self.processes: list[ProcessSpans] = []
         self._kept: dict[int, ProcessSpans] = {}
         self._offset = 0
-        self._lines = 0
+        self._lines = self._told = 0
         self._mark = b""
 
     def look(self) -> None:
@@ -50,11 +53,22 @@ class SpanTail:
         self._leave_at(lines[:settled])
         found = dict(self._kept)
         copied: set[int] = set()
-        for number, record in enumerate(records[settled:], start=self._lines + 1):
-            if record is not None:
+        for number, (line, record) in enumerate(zip(lines[settled:], records[settled:], strict=True), self._lines + 1):
+            if record is None:
+                self._skip(number, line, is_last=number == self._lines + len(lines) - settled)
+            else:
                 _copy_once(found, record, copied)
                 take_line(found, self.path, number, record)
         self.processes = list(found.values())
+
+    def _skip(self, number: int, line: bytes, *, is_last: bool) -> None:
+        if not line.strip() or number <= self._told:
+            return
+        self._told = number
+        if is_last:
+            logger.info("%s:%d is half-written and skipped", self.path, number)
+        else:
+            logger.warning("%s:%d is not a JSON object and skipped", self.path, number)
 
     def _new_lines(self) -> list[bytes]:
         try:

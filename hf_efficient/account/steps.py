@@ -15,7 +15,7 @@ from hf_efficient.account.step_sums import StepSums
 from hf_efficient.account.tail import Tail
 from hf_efficient.account.thinning import Thinned
 
-__all__ = ["RankSteps", "SegmentSteps", "StepsReader", "sum_steps"]
+__all__ = ["RankSteps", "SegmentSteps", "StepsReader"]
 
 
 @dataclass
@@ -138,7 +138,8 @@ class StepsReader:
     """Sums up a file of step records that grows.
 
     Attributes:
-        sums: of what has been read.
+        tail: of the file.
+        sums: of what has been read; of rank 0, 8 bytes are kept per step, of the others none.
     """
 
     def __init__(self, path: Path, rank: int) -> None:
@@ -148,8 +149,7 @@ class StepsReader:
             path: ``steps.jsonl`` or ``steps.rankN.jsonl``.
             rank: whose it is.
         """
-        self.sums = RankSteps(rank)
-        self._tail, self._reader = Tail(path), step_reader(rank)
+        self.tail, self.sums = Tail(path), RankSteps(rank)
 
     def look(self) -> None:
         """Take in what came since the last look.
@@ -158,18 +158,8 @@ class StepsReader:
             OutputError: the file cannot be read, holds something else, or was written by a newer version.
             Replaced: it does not go on from where it was left.
         """
-        for block in self._tail.blocks():
-            lines = self._reader.read(block)
+        reader = step_reader(detailed=self.sums.rank == 0)
+        for block in self.tail.blocks():
+            lines = reader.read(block)
             if lines:
                 self.sums.add(lines)
-
-
-def sum_steps(path: Path, rank: int) -> RankSteps:
-    """One pass over a file of step records; of rank 0, 8 bytes are kept per step, of the others none.
-
-    Raises:
-        OutputError: the file cannot be read, holds something else, or was written by a newer version.
-    """
-    reader = StepsReader(path, rank)
-    reader.look()
-    return reader.sums

@@ -1,108 +1,119 @@
-"""The samples of ``system.jsonl`` of all ranks, meter by meter."""
+"""The samples of ``system.jsonl`` added up, meter by meter, in one pass."""
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
 
-from hf_efficient.account.reading import check_version, rank_files, read_lines
+from hf_efficient.account.meter_curve import MeterCurve
+from hf_efficient.account.nanoseconds import by_name
+from hf_efficient.account.system_buckets import SystemBucket
+from hf_efficient.account.system_lines import SystemLine, system_reader
+from hf_efficient.account.tail import Tail
+from hf_efficient.account.thinning import Thinned
+from hf_efficient.errors import OutputError
 from hf_efficient.estimate.metering import believable
 
-__all__ = ["MeterSeries", "SystemSamples", "read_samples"]
+__all__ = ["RankSystem", "SystemReader"]
 
 
 @dataclass
-class MeterSeries:
-    """The readings of one meter in one process.
+class RankSystem:
+    """What one rank sampled.
 
     Attributes:
-        name: what it meters.
-        process: number of the process on its rank.
-        id: what it is; the same where two processes read the same.
-        machine: where it is.
-        source: ``nvml``, ``rapl`` or ``estimate``.
-        unit: ``joules`` of a counter, or ``watts``.
-        range_joules: where the counter starts again from 0; None where it does not.
-        note: what to know of it.
-        seconds: times of the readings, counted from the start of the process.
-        values: the readings.
-    """
-
-    name: str
-    process: int
-    id: str
-    machine: str
-    source: Literal["nvml", "rapl", "estimate"]
-    unit: Literal["joules", "watts"]
-    range_joules: float | None
-    note: str
-    seconds: array[float] = field(default_factory=lambda: array("d"))
-    values: array[float] = field(default_factory=lambda: array("d"))
-
-    @property
-    def readings(self) -> Iterator[tuple[float, float]]:
-        """Seconds and values."""
-        return zip(self.seconds, self.values, strict=True)
-
-
-@dataclass
-class SystemSamples:
-    """What the samples hold for the account.
-
-    Attributes:
-        series: 16 bytes per reading.
+        rank: its index.
+        curves: by process and name of the meter.
         faults: name of a part to why it did not answer, the first time.
         skipped: lines that hold something else.
+        buckets: the samples thinned, for the series; of rank 0 alone.
     """
 
-    series: list[MeterSeries] = field(default_factory=list)
+    rank: int
+    curves: dict[tuple[int, str], MeterCurve] = field(default_factory=dict)
     faults: dict[str, str] = field(default_factory=dict)
     skipped: int = 0
+    buckets: Thinned[SystemBucket] = field(default_factory=Thinned)
+
+    def add(self, lines: Sequence[SystemLine]) -> None:
+        """Take in samples in the order written."""
+        for process, group in itertools.groupby(lines, key=lambda line: line.process):
+            part = list(group)
+            for line in part:
+                for name, why in line.faults.items():
+                    self.faults.setdefault(name, why)
+                if line.meters:
+                    self._describe(process, line)
+            self._add_part(process, part)
+
+    def _add_part(self, process: int, part: list[SystemLine]) -> None:
+        believed = part if self._believes(process, part) else [line for line in part if self._believes(process, [line])]
+        self.skipped += len(part) - len(believed)
+        for curve, times, values in self._readings(process, believed):
+            curve.extend(times, values)
+        if self.rank == 0 and believed:
+            self.buckets.take(process, believed, SystemBucket.of)
+
+    def _believes(self, process: int, lines: Sequence[SystemLine]) -> bool:
+        """Whether meters can read so."""
+        try:
+            for curve, _, values in self._readings(process, lines):
+                believable(min(values), curve.unit, curve.range_joules)
+                believable(max(values), curve.unit, curve.range_joules)
+        except ValueError:
+            return False
+        return True
+
+    def _readings(
+        self, process: int, lines: Sequence[SystemLine]
+    ) -> Iterator[tuple[MeterCurve, list[float], list[float]]]:
+        """Times and values of each meter in its own unit; the sampler adds the watts of counters, for plots."""
+        for unit in ("joules", "watts"):
+            told: list[dict[str, float]] = [getattr(line, unit) for line in lines]
+            for name, values in by_name(told):
+                curve = self.curves.get((process, name))
+                if curve is not None and curve.unit == unit:
+                    yield (
+                        curve,
+                        [line.at_seconds for line, part in zip(lines, told, strict=True) if name in part],
+                        values,
+                    )
+
+    def _describe(self, process: int, line: SystemLine) -> None:
+        for name, told in line.meters.items():
+            if (process, name) not in self.curves:
+                self.curves[process, name] = MeterCurve(
+                    name, process, told.id, told.machine, told.source, told.unit, told.range_joules, told.note
+                )
 
 
-def read_samples(directory: Path) -> SystemSamples:
-    """One pass over the files of all ranks; a line that is no sample is skipped and counted.
+class SystemReader:
+    """Adds up a file of samples that grows.
 
-    Raises:
-        OutputError: a file cannot be read, or was written by a newer version.
+    Attributes:
+        tail: of the file.
+        sums: of what has been read.
     """
-    found = SystemSamples()
-    for path in rank_files(directory, "system").values():
-        series: dict[tuple[int, str], MeterSeries] = {}
-        for number, line in read_lines(path):
-            check_version(path, number, line)
-            try:
-                _take(line, series, found.faults)
-            except (KeyError, TypeError, ValueError, AttributeError):
-                found.skipped += 1
-        found.series += series.values()
-    return found
 
+    def __init__(self, path: Path, rank: int) -> None:
+        """Nothing is read before ``look``.
 
-def _take(line: dict[str, Any], series: dict[tuple[int, str], MeterSeries], faults: dict[str, str]) -> None:
-    process, at = int(line["process"]), float(line["at_seconds"])
-    for name, told in line.get("meters", {}).items():
-        if (process, name) not in series:
-            series[process, name] = MeterSeries(
-                name=name,
-                process=process,
-                id=told["id"],
-                machine=told["machine"],
-                source=told["source"],
-                unit=told["unit"],
-                range_joules=told.get("range_joules"),
-                note=told["note"],
-            )
-    for name, why in line.get("faults", {}).items():
-        faults.setdefault(name, str(why))
-    for unit in ("joules", "watts"):
-        for name, value in line.get(unit, {}).items():
-            one = series.get((process, name))
-            if one is not None and one.unit == unit:
-                value = believable(float(value), one.unit, one.range_joules)
-                if not one.seconds or at >= one.seconds[-1]:
-                    one.seconds.append(at)
-                    one.values.append(value)
+        Args:
+            path: ``system.jsonl`` or ``system.rankN.jsonl``.
+            rank: whose it is.
+        """
+        self.tail, self.sums = Tail(path), RankSystem(rank)
+
+    def look(self) -> None:
+        """Take in what came since the last look; a line that is no sample is skipped and counted.
+
+        Raises:
+            OutputError: the file cannot be read, or was written by a newer version.
+            Replaced: it does not go on from where it was left.
+        """
+        for block in self.tail.blocks():
+            faults: list[OutputError] = []
+            self.sums.add(system_reader().read(block, faults))
+            self.sums.skipped += len(faults)

@@ -1,44 +1,50 @@
-"""Consecutive readings of the system sampler put together, and their columns."""
+"""Consecutive samples of the system put together, and their columns."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
-from hf_efficient.account.reading import check_version, parse_line
-from hf_efficient.account.tail import Tail
-from hf_efficient.account.thinning import Thinned
-from hf_efficient.errors import OutputError
+from hf_efficient.account.nanoseconds import by_name
+from hf_efficient.account.system_lines import SystemLine
 from hf_efficient.records.series import Band, SystemSeries
 
-__all__ = ["SystemBucket", "SystemReader", "system_series"]
+__all__ = ["SystemBucket", "system_series"]
 
 _BYTES = ("rss_bytes", "host_available_bytes", "device_allocated_bytes", "device_reserved_bytes")
 
 
 @dataclass
 class _Range:
+    """Thousandths, in which watts are written: their sum is the same in whatever order it is taken."""
+
     low: float
-    sum: float
+    thousandths: int
     high: float
-    count: int = 1
+    count: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> _Range:
+        return cls(min(values), sum([round(1000 * value) for value in values]), max(values), len(values))
 
     def merge(self, later: _Range) -> None:
         self.low, self.high = min(self.low, later.low), max(self.high, later.high)
-        self.sum, self.count = self.sum + later.sum, self.count + later.count
+        self.thousandths, self.count = self.thousandths + later.thousandths, self.count + later.count
+
+    @property
+    def mean(self) -> float:
+        return self.thousandths / 1000 / self.count
 
 
 @dataclass
 class SystemBucket:
-    """Readings of one process.
+    """Samples of one process.
 
     Attributes:
         group: the process.
-        count: readings.
+        count: samples.
         started_at_seconds, ended_at_seconds: the first and the last, from the start of the process.
-        bytes, watts: what was read, by name.
+        bytes, watts: what was read, by column and by meter.
     """
 
     group: int
@@ -49,27 +55,16 @@ class SystemBucket:
     watts: dict[str, _Range] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, lines: Sequence[Mapping[str, Any]]) -> SystemBucket:
-        """Some readings, at least one, lines of ``system.jsonl``.
-
-        Raises:
-            KeyError, TypeError, ValueError, AttributeError: one is none.
-        """
-        first, *others = (cls._of_one(line) for line in lines)
-        for other in others:
-            first.merge(other)
-        return first
-
-    @classmethod
-    def _of_one(cls, line: Mapping[str, Any]) -> SystemBucket:
-        at = float(line["at_seconds"])
+    def of(cls, lines: Sequence[SystemLine]) -> SystemBucket:
+        """Some samples, at least one, of one process."""
+        columns = {name: [value for line in lines if (value := getattr(line, name)) is not None] for name in _BYTES}
         return cls(
-            group=int(line["process"]),
-            count=1,
-            started_at_seconds=at,
-            ended_at_seconds=at,
-            bytes={name: _reading(line[name]) for name in _BYTES if line.get(name) is not None},
-            watts={str(name): _reading(value) for name, value in line.get("watts", {}).items() if value is not None},
+            group=lines[0].process,
+            count=len(lines),
+            started_at_seconds=lines[0].at_seconds,
+            ended_at_seconds=lines[-1].at_seconds,
+            bytes={name: _Range.of(values) for name, values in columns.items() if values},
+            watts={name: _Range.of(values) for name, values in by_name([line.watts for line in lines])},
         )
 
     def merge(self, later: object) -> None:
@@ -85,48 +80,11 @@ class SystemBucket:
                     ours[name] = reading
 
 
-def _reading(value: float) -> _Range:
-    return _Range(value, value, value)
-
-
-class SystemReader:
-    """Thins a file of readings that grows.
-
-    Attributes:
-        readings: what has been read.
-    """
-
-    def __init__(self, path: Path) -> None:
-        """Nothing is read before ``look``."""
-        self.path = path
-        self.readings: Thinned[SystemBucket] = Thinned()
-        self._tail = Tail(path)
-
-    def look(self) -> None:
-        """Take in what came since the last look.
-
-        Raises:
-            OutputError: the file cannot be read, holds something else, or was written by a newer version.
-            Replaced: it does not go on from where it was left.
-        """
-        for block in self._tail.blocks():
-            for number, text in block:
-                line = parse_line(text)
-                if line is None:
-                    continue
-                check_version(self.path, number, line)
-                try:
-                    self.readings.take(int(line["process"]), [line], SystemBucket.of)
-                except (KeyError, TypeError, ValueError, AttributeError) as error:
-                    told = f"{type(error).__name__}: {error}"
-                    raise OutputError(f"{self.path}:{number}: not a reading: {told}") from error
-
-
 def system_series(buckets: Sequence[SystemBucket], starts: Mapping[int, float]) -> SystemSeries:
     """The columns.
 
     Args:
-        buckets: in the order of the readings; those of a process without a start are left out.
+        buckets: in the order of the samples; those of a process without a start are left out.
         starts: process to the run time at which its own clock read 0.
     """
     placed = [bucket for bucket in buckets if bucket.group in starts]
@@ -143,6 +101,6 @@ def system_series(buckets: Sequence[SystemBucket], starts: Mapping[int, float]) 
 def _band(ranges: Sequence[_Range | None]) -> Band:
     return Band(
         low=[None if one is None else one.low for one in ranges],
-        mean=[None if one is None else one.sum / one.count for one in ranges],
+        mean=[None if one is None else one.mean for one in ranges],
         high=[None if one is None else one.high for one in ranges],
     )

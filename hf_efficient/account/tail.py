@@ -59,6 +59,14 @@ class Tail:
         self._mark = b""
         self._line_is_open = False
 
+    @property
+    def unread_bytes(self) -> int:
+        """By how much the file is longer than what has been read."""
+        try:
+            return max(0, self.path.stat().st_size - self._offset)
+        except OSError:
+            return 0
+
     def blocks(self) -> Iterator[Block]:
         """What came since the last call.
 

@@ -22,7 +22,9 @@ def written_by(recipe: Recipe, directory: Path, *, merged: bool) -> dict[str, st
     written = {str(directory): f"{weights}, its tokenizer, checkpoints, and README.md, the model card"}
     if merged:
         written[str(directory / "merged")] = "the merged model"
-    written[str(directory / EFFICIENCY)] = "the resolved recipe, run.json, the account, and the records of every step"
+    written[str(directory / EFFICIENCY)] = (
+        "report.html and run.json, the account; the resolved recipe, and the records of every step"
+    )
     return written
 
 

@@ -7,10 +7,10 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from hf_efficient.account.metered import Metered, once_each
+from hf_efficient.account.meter_curve import once_each
 from hf_efficient.account.processes import ProcessSpans, read_processes
 from hf_efficient.account.reading import records_path
-from hf_efficient.account.system import read_samples
+from hf_efficient.account.run_records import read_system
 from hf_efficient.errors import OutputError
 
 __all__ = ["Earlier", "read_earlier"]
@@ -64,7 +64,7 @@ def read_earlier(directory: Path) -> Earlier:
 
 
 def _joules(directory: Path) -> float | None:
-    metered = once_each([Metered.of(one) for one in read_samples(directory).series])
+    metered = once_each(curve for one in read_system(directory) for curve in one.curves.values())
     return math.fsum(one.joules for one in metered) if metered else None
 
 

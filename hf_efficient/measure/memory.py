@@ -35,7 +35,10 @@ def device_memory(index: int | None) -> dict[str, int]:
     torch = sys.modules.get("torch")
     if index is None or torch is None or not torch.cuda.is_initialized():
         return {}
-    books = torch.cuda.memory_stats_as_nested_dict(index)
+    try:
+        books = torch.cuda.memory.memory_stats_as_nested_dict(index)
+    except RuntimeError:  # somebody else's allocator, which keeps no books
+        return {}
     return {
         "device_allocated_bytes": int(books["allocated_bytes"]["all"]["current"]),
         "device_reserved_bytes": int(books["reserved_bytes"]["all"]["current"]),

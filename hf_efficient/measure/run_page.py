@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from hf_efficient.account.steps import RankSteps
+from hf_efficient.account.run_records import RunReader
 from hf_efficient.errors import OutputError
 
 __all__ = ["RunPage"]
@@ -19,19 +19,19 @@ class RunPage:
     def __init__(self) -> None:
         self._given_up: Path | None = None
 
-    def write(self, directory: Path, steps: list[RankSteps] | None = None) -> None:
+    def write(self, directory: Path, reader: RunReader | None = None) -> None:
         """Write it, or write it again.
 
         Args:
             directory: the run's folder of records.
-            steps: their sums, where they are known already and no step came since.
+            reader: one that has read them before, so that only what is new is read.
         """
         if directory == self._given_up:
             return
         try:
             from hf_efficient.report.html.write import write_report
 
-            write_report(directory, steps=steps)
+            write_report(directory, reader=reader)
         except (OSError, OutputError) as error:
             self._given_up = directory
             logger.warning(

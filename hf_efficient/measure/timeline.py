@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 from hf_efficient.account.files import RUN_JSON, write_account
 from hf_efficient.account.reading import records_path
-from hf_efficient.account.steps import RankSteps
+from hf_efficient.account.run_records import RunReader
 from hf_efficient.errors import OutputError
 from hf_efficient.measure.earlier import Earlier, read_earlier
 from hf_efficient.measure.memory import device_peaks, peak_rss_bytes
@@ -96,7 +96,7 @@ class Timeline:
         self._ended: tuple[str, str | None] | None = None
         self._device_peaks: dict[str, int] = {}
         self._rank = 0
-        self._steps: list[RankSteps] | None = None
+        self._reader: RunReader | None = None
 
     @property
     def recording(self) -> bool:
@@ -144,7 +144,7 @@ class Timeline:
         if self.directory == directory:
             if self._gap is not None:
                 self._name_gap(self._gap)
-            self._ended = self._steps = self._gap = None
+            self._ended = self._gap = None
             self._wake()
             return
         if self.directory is not None:
@@ -155,7 +155,7 @@ class Timeline:
             self._name_gap(self._gap)
         self._gap = None
         self.directory, self.way, self.latch = directory, way, FaultLatch()
-        self._ended, self._rank, self._steps = None, rank, None
+        self._ended, self._rank, self._reader = None, rank, None
         self.earlier = read_earlier(directory) if rank == 0 else Earlier()
         self._records.open(directory, rank, way, self._alive, self.latch)
         self.system = SystemStream(
@@ -263,7 +263,7 @@ class Timeline:
             self._ended = self._ended or ("done", None)
             self._write_end(at_ns)
         self._records.forget()
-        self.directory = self.way = self.live = self.system = self._steps = None
+        self.directory = self.way = self.live = self.system = self._reader = None
         self._in_loop, self._loop_clock = False, None
         self._gap = "before_trainer"
 
@@ -334,12 +334,12 @@ class Timeline:
         self._records.dirty = False
         if self._rank == 0 and not self.latch.told:
             try:
-                self._steps = write_account(self.directory, self._steps)
+                self._reader = write_account(self.directory, self._reader)
             except (OSError, OutputError) as fault:
                 self.latch.tell(self.directory / RUN_JSON, fault)
             else:
                 if page:
-                    self._page.write(self.directory, self._steps)
+                    self._page.write(self.directory, self._reader)
 
     def _wake(self) -> None:
         self._records.wake()

@@ -5,16 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hf_efficient.records import MemoryAccount, RunAccount
+from hf_efficient.report.phases import category_label, phase_label
 from hf_efficient.units import size
 
 __all__ = ["device_rows", "memory_rows"]
-
-_LABELS = {
-    "forward_backward": "forward and backward",
-    "exposed_wait": "waiting between steps",
-    "optimizer_state": "optimizer state",
-    "rest": "everything else",
-}
 
 
 def memory_rows(memory: MemoryAccount) -> Iterator[tuple[str, str]]:
@@ -24,13 +18,13 @@ def memory_rows(memory: MemoryAccount) -> Iterator[tuple[str, str]]:
         yield ("", _categories(memory))
     if memory.phase_peak_allocated_bytes:
         phases = sorted(memory.phase_peak_allocated_bytes.items(), key=lambda one: -one[1])
-        yield ("", "at most in " + ", ".join(f"{_LABELS.get(name, name)} {size(peak)}" for name, peak in phases))
+        yield ("", "at most in " + ", ".join(f"{phase_label(name)} {size(peak)}" for name, peak in phases))
 
 
 def device_rows(account: RunAccount) -> Iterator[tuple[str, str]]:
     """The time on the device, where its events told it."""
     if account.time.device_seconds:
-        told = [f"{_LABELS.get(name, name)} {value:.2f} s" for name, value in account.time.device_seconds.items()]
+        told = [f"{phase_label(name)} {value:.2f} s" for name, value in account.time.device_seconds.items()]
         yield ("device", ", ".join(told))
 
 
@@ -50,7 +44,7 @@ def _peaks(memory: MemoryAccount) -> str:
 def _categories(memory: MemoryAccount) -> str:
     """What is left of the peak is one of them; what is more than the peak comes last."""
     told = [
-        f"{_LABELS.get(category.name, category.name)} {size(category.bytes)}"
+        f"{category_label(category.name)} {size(category.bytes)}"
         for category in sorted(memory.categories, key=lambda one: -one.bytes)
         if category.bytes > 0
     ]

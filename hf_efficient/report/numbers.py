@@ -1,21 +1,11 @@
-"""Figures of the account in words, where ``units`` has none yet."""
+"""Rates, and columns of figures that stand under each other, in words."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 
-__all__ = ["energies", "flops", "prices", "tokens_per_second"]
-
-
-def flops(value: float) -> str:
-    """A count of operations, or a rate of them without its ``/s``: ``1.23 TFLOP``."""
-    scaled, unit = float(value), ""
-    for larger in ("k", "M", "G", "T", "P", "E"):
-        if scaled < 999.5:
-            break
-        scaled, unit = scaled / 1000, larger
-    return f"{_three(scaled)} {unit}FLOP"
+__all__ = ["energies", "prices", "tokens_per_second"]
 
 
 def tokens_per_second(value: float) -> str:
@@ -24,7 +14,7 @@ def tokens_per_second(value: float) -> str:
 
 
 def energies(joules: Mapping[str, float]) -> dict[str, str]:
-    """Figures of one column, in one unit and to the same place, of which the largest has four digits."""
+    """Figures of one column, in one unit and to the same place, of which the largest has three digits."""
     largest = max(joules.values(), default=0.0)
     unit, length = ("kWh", 3.6e6) if largest >= 3599.5 else ("Wh", 3600.0)  # as units.kilowatt_hours does
     places = _places(largest / length)
@@ -32,7 +22,7 @@ def energies(joules: Mapping[str, float]) -> dict[str, str]:
 
 
 def prices(usd: Mapping[str, float]) -> dict[str, str]:
-    """Figures of one column, to the same place: cents, or what gives the largest four digits."""
+    """Figures of one column, to the same place: cents, or what gives the largest three digits."""
     places = max(2, _places(max(usd.values(), default=0.0)))
     return {name: f"${value:,.{places}f}" for name, value in usd.items()}
 
@@ -43,5 +33,5 @@ def _three(value: float) -> str:
 
 
 def _places(largest: float) -> int:
-    """Decimal places with which the largest figure has four digits."""
-    return min(max(3 - math.floor(math.log10(largest)), 0), 9) if largest > 0 else 0
+    """Decimal places with which the largest figure has three digits."""
+    return min(max(2 - math.floor(math.log10(largest)), 0), 9) if largest > 0 else 0

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hf_efficient.account.answers import SampleAnswers, sample_answers
+from hf_efficient.account.build import build_account
 from hf_efficient.account.files import RUN_JSON, read_account
-from hf_efficient.account.processes import read_processes
-from hf_efficient.account.reading import rank_files, records_path
-from hf_efficient.account.series import account_and_series_of
-from hf_efficient.account.steps import RankSteps
+from hf_efficient.account.reading import rank_files
+from hf_efficient.account.run_records import RunReader
+from hf_efficient.account.series import build_series
 from hf_efficient.errors import OutputError
 from hf_efficient.recipe.resolved import ResolvedRecipe, read_resolved
 from hf_efficient.records import RunAccount
@@ -44,12 +44,12 @@ class RunData:
     answers: list[SampleAnswers] = field(default_factory=list)
 
 
-def read_run(directory: Path, steps: list[RankSteps] | None = None) -> RunData:
+def read_run(directory: Path, reader: RunReader | None = None) -> RunData:
     """Read a run's records.
 
     Args:
         directory: the ``efficiency`` folder of a run.
-        steps: the sums of its steps, where they are known already.
+        reader: one that has read them before, so that only what is new is read.
 
     Raises:
         OutputError: there are no records, or they cannot be read.
@@ -59,8 +59,10 @@ def read_run(directory: Path, steps: list[RankSteps] | None = None) -> RunData:
         account = read_account(directory / RUN_JSON)
         answers = []
     else:
-        account, series = account_and_series_of(directory, steps)
-        answers = sample_answers(read_processes(records_path(directory, "spans", 0)))
+        records = (reader or RunReader(directory)).look()
+        account = build_account(records)
+        series = build_series(account, records)
+        answers = sample_answers(records.processes)
     recipe, why = _recipe(directory / RESOLVED)
     output = directory.parent if directory.name == "efficiency" else directory
     name = recipe.name if recipe and recipe.name else output.absolute().name

@@ -36,6 +36,12 @@ def text(*records):
     return "".join(json.dumps(record) + "\n" for record in records).encode()
 
 
+def sample(at):
+    meters = {"GPU 0": {"id": "a", "machine": "b", "source": "nvml", "unit": "joules", "note": ""}}
+    read = {"joules": {"GPU 0": 1000.0 + at}, "watts": {"GPU 0": 2.125}, "faults": {"GPU 1": "is lost"}}
+    return reading(0, at / 2, rss_bytes=100 + at, **read, **({"meters": meters} if at == 0 else {}))
+
+
 WRITTEN = {
     "spans.jsonl": text(
         process(),
@@ -61,7 +67,8 @@ WRITTEN = {
         *[step(number, number - 3.0, 0.5, segment=1, forward=0.25) for number in range(3, 12)],
     ),
     "steps.rank1.jsonl": text(*[step(number, number - 1.0, 1.0, rank=1, forward=0.5) for number in range(1, 8)]),
-    "system.jsonl": text(*[reading(0, at / 2, rss_bytes=100 + at) for at in range(8)], reading(1, 25.0, rss_bytes=7)),
+    "system.jsonl": text(*[sample(at) for at in range(8)], reading(1, 25.0, rss_bytes=7)),
+    "system.rank1.jsonl": text(sample(0), reading(0, 1.0, joules={"GPU 0": -5.0}), sample(7)),
 }
 
 APPENDING = st.tuples(st.sampled_from(sorted(WRITTEN)), st.integers(1, 900))
@@ -89,6 +96,7 @@ def test_the_account_at_every_moment(happenings, tmp_path_factory):
         (directory / name).write_bytes(whole)
     account, series = same(follower, directory)
     assert (account.time.wall_seconds, account.steps.count, len(series.system)) == (8.0 + 20.0, 12, 9)
+    assert account.energy.joules == 7.0
 
 
 class HandStream(SpanStream):
@@ -164,8 +172,30 @@ def test_a_folder_that_is_not_there_yet(tmp_path):
 
 def test_another_run_with_files_as_long(tmp_path):
     lines(tmp_path / "spans.jsonl", process(), span(0.0, imports=2.0))
+    lines(tmp_path / "steps.jsonl", step(1, 0.0, 1.0))
+    lines(tmp_path / "system.jsonl", sample(0), sample(4))
     follower = RunFollower(tmp_path)
-    follower.account()
+    same(follower, tmp_path)
     (tmp_path / "spans.jsonl").write_bytes(text(process(), span(0.0, imports=3.0)))
+    (tmp_path / "steps.jsonl").write_bytes(text(step(1, 0.0, 2.0), step(2, 2.0, 2.0)))
+    (tmp_path / "system.jsonl").write_bytes(text(sample(0), sample(6)))
     account, _ = same(follower, tmp_path)
-    assert account.time.wall_seconds == 3.0
+    assert account.time.phase_seconds == {"imports": 3.0}
+    assert (account.steps.count, account.energy.joules) == (2, 6.0)
+
+
+def test_a_broken_span_is_told_once(tmp_path, caplog):
+    lines(tmp_path / "spans.jsonl", process())
+    with (tmp_path / "spans.jsonl").open("a") as file:
+        file.write("\0\0\n")
+    lines(tmp_path / "spans.jsonl", end(4.0))
+    with (tmp_path / "spans.jsonl").open("a") as file:
+        file.write('{"half')
+    follower = RunFollower(tmp_path)
+    with caplog.at_level("INFO"):
+        for _ in range(2):
+            assert follower.account().time.wall_seconds == 4.0
+    assert [(entry.levelname, entry.getMessage()) for entry in caplog.records] == [
+        ("WARNING", f"{tmp_path}/spans.jsonl:2 is not a JSON object and skipped"),
+        ("INFO", f"{tmp_path}/spans.jsonl:4 is half-written and skipped"),
+    ]

@@ -100,7 +100,8 @@ def test_the_devices_time_and_peaks_over_the_steps(tmp_path):
             1, device={"forward": 0.25, "optimizer": 0.5}, memory=StepMemory(90, 100, {"forward": 70, "backward": 90})
         ),
         step(2, device={"exposed_wait": 0.125, "forward": 0.5}, memory=StepMemory(95, 100, {"forward": 95})),
-        step(3, segment=1, device={"exposed_wait": 0.25, "forward": 1.0}),
+        step(3, device={"forward": 0.5}, memory=StepMemory(90, 100, {"forward": 60})),
+        step(4, segment=1, device={"exposed_wait": 0.25, "forward": 0.5}, memory=StepMemory(90, 100, {"forward": 80})),
     )
     found = account_of(tmp_path)
     assert found.time.device_seconds == {"forward": 1.75, "optimizer": 0.5, "exposed_wait": 0.375}

@@ -16,7 +16,7 @@ from hf_efficient.records import StepRecord
 
 
 def read(path, rank=0):
-    reader = step_reader(rank)
+    reader = step_reader(detailed=rank == 0)
     return [line for block in Tail(path).blocks() for line in reader.read(block)]
 
 

@@ -21,4 +21,9 @@ def test_the_records_are_those_of_a_run(tmp_path):
     account, series = account_of(tmp_path), series_of(tmp_path)
     assert (account.ended, account.steps.count, len(account.ranks)) == ("done", 1000, 3)
     assert account.tokens.processed == 3 * 1000 * 16384
-    assert len(series.system.process) == len((tmp_path / "system.jsonl").read_text().splitlines())
+    samples = len((tmp_path / "system.jsonl").read_text().splitlines())
+    assert len(series.system.process) == samples
+    assert [part.name for part in account.energy.parts] == ["CPU package 0", "CPU package 1", "GPU 0", "GPU 1", "GPU 2"]
+    for part in account.energy.parts:  # 80 to 100% of what a device draws at most
+        most = 700.0 if part.name.startswith("GPU") else 250.0
+        assert 0.8 * most * (samples - 2) < part.joules < most * samples

@@ -61,7 +61,7 @@ def test_records_have_what_the_device_did(device, watch, tmp_path):
     recorder = StepRecorder()
     recorder.open(tmp_path, 0, watch)
     step(recorder, device, 1)
-    with recorder.phase("evaluation", opaque=True), recorder.phase("forward"):
+    with recorder.phase("evaluation", opaque=True), recorder.phase("host_to_device"):
         device.queue(4.0)
     step(recorder, device, 2)
     recorder.end_loop()

@@ -224,6 +224,15 @@ def test_devices_are_those_that_the_process_computes_on(torch_with_four, monkeyp
     assert own == CudaDevice(3, Properties.name, f"GPU-{Properties.uuid}", "00000000:3B:00.0")
 
 
+def test_an_allocator_without_books_leaves_the_current_device(torch_with_four, monkeypatch):
+    def no_books(_index):
+        raise RuntimeError("no stats")
+
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    torch_with_four.cuda.memory_reserved = no_books
+    assert [device.index for device in cuda_devices(1)] == [1]
+
+
 def test_a_process_that_has_not_started_cuda_has_none(torch_with_four):
     torch_with_four.cuda.is_initialized = lambda: False
     assert (current_device(), cuda_devices(0)) == (None, [])

@@ -68,7 +68,7 @@ def test_the_time_that_the_last_page_takes_is_counted(timeline, hand, tmp_path, 
     timeline.begin("imports")
     timeline.open(tmp_path, 0, "recipe")
     timeline.end()
-    monkeypatch.setattr(RunPage, "write", lambda self, directory, steps=None: hand.wait(4))
+    monkeypatch.setattr(RunPage, "write", lambda self, directory, reader=None: hand.wait(4))
     timeline.exits()
     account = json.loads((tmp_path / "run.json").read_text())
     assert account["time"]["wall_seconds"] == 7.0

@@ -40,7 +40,10 @@ def hand():
 @pytest.fixture
 def timeline(hand):
     """Of a process that started three seconds before."""
-    return Timeline(hand, lambda: ProcessStart(97 * SECOND, "kernel"))
+    made = Timeline(hand, lambda: ProcessStart(97 * SECOND, "kernel"))
+    yield made
+    if made.system is not None:  # a thread that goes on would sample into other tests
+        made.system.close()
 
 
 def told(folder: Path, rank: int = 0):

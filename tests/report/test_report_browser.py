@@ -76,6 +76,9 @@ def test_a_phone_scrolls_one_way(browser, pages, name):
         assert browser.wait(f"{plots}.every((svg) => svg.getBoundingClientRect().right <= {width})")
         assert browser.js("return [document.documentElement.scrollWidth, innerWidth]") == [width, width]
     assert browser.js("return parseFloat(getComputedStyle(document.body).fontSize)") >= 15
+    columns = "(query) => getComputedStyle(document.querySelector(query)).gridTemplateColumns.split(' ').length"
+    if name == "full":
+        assert browser.js(f"return ['.tiles', '.pair'].map({columns})") == [2, 1]
 
 
 @pytest.mark.parametrize("name", ["full", "crashed", "compare"])
@@ -123,7 +126,7 @@ def test_a_pointer_is_told_the_values(browser, pages, full_run):
     )
     assert browser.hover("time-bar", 0.4, 0.3) == "backward1 min 08 s"
     assert "GiB" in browser.hover("memory-time", 0.5)
-    assert browser.hover("sequence-lengths", 0.4, 0.9) == "≤ 256 tokens: 1,640 documents"
+    assert browser.hover("sequence-lengths", 0.41, 0.9) == "≤ 256 tokens: 1,640 documents"
     assert browser.hover("phase-shares", 0.5) == "backward$0.076, 32.7%"
 
 

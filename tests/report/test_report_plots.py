@@ -137,9 +137,9 @@ def test_losses_rates_and_evaluations():
     assert [line["x0"] for line in figure.layout["shapes"]] == [0.5, 2.5, 4.5]
     assert figure.title == "Loss and learning rate"
     assert figure.summary == (
-        "The training loss, as the Trainer logged it: first 3, last 2. On the evaluation data: 3.5 after step 0, 2.5 "
-        "after step 4. Dotted lines are evaluations. 1 of the logged losses and gradient norms are no finite number, "
-        "and are not drawn."
+        "The training loss, as the Trainer logged it: first 3, last 2. On the evaluation data: 3.5 before training, "
+        "2.5 after step 4. Dotted lines are evaluations. 1 of the logged losses and gradient norms are no finite "
+        "number, and are not drawn."
     )
 
 
@@ -190,8 +190,11 @@ def test_lengths_in_ascending_order():
     held = SequenceAccount(
         mean_tokens=20.0, shortest_tokens=3, longest_tokens=1000, length_buckets={"1024": 1, "64": 7, "128": 2}
     )
-    (trace,) = sequence_lengths(held).traces
-    assert (trace["x"], trace["y"]) == (["≤ 64", "≤ 128", "≤ 1,024"], [7, 2, 1])
+    figure = sequence_lengths(held)
+    (trace,) = figure.traces
+    assert figure.layout["xaxis"]["ticktext"] == ["64", "128", "256", "512", "1,024"]
+    assert (trace["x"], trace["y"]) == ([5.875, 6.875, 9.875], [7, 2, 1])  # from 2 ** 5.75 to 64, and so on
+    assert trace["customdata"] == ["≤ 64", "≤ 128", "≤ 1,024"]
     assert isinstance(sequence_lengths(SequenceAccount()), Missing)
 
 

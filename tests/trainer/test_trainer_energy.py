@@ -18,7 +18,6 @@ import pytest
 from replayed_nvml import replay
 from tiny_training import assert_same_run, causal_trainer
 from transformers import Trainer
-from waiting import wait_for
 
 from hf_efficient import EfficientTrainer, Rates
 from hf_efficient.account.build import account_of
@@ -46,8 +45,15 @@ def samples(output: Path) -> list[dict]:
     return [json.loads(line) for line in (output / "efficiency/system.jsonl").read_text().splitlines()]
 
 
-def writers() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("write ")]
+@pytest.fixture
+def writers():
+    """Names of the threads that write, without those that other tests left."""
+    before = set(threading.enumerate())
+
+    def names() -> list[str]:
+        return [one.name for one in set(threading.enumerate()) - before if one.name.startswith("write ")]
+
+    return names
 
 
 def warnings_of(caplog) -> list[str]:
@@ -65,7 +71,7 @@ def sampled_often(monkeypatch):
     )
 
 
-def test_a_training_and_an_evaluation_after_it(tiny_dir, tmp_path, sampled_often):
+def test_a_training_and_an_evaluation_after_it(tiny_dir, tmp_path, sampled_often, writers):
     trainer = causal_trainer(EfficientTrainer, tiny_dir, tmp_path, max_steps=6, eval_rows=4, mixin={"rates": RATES})
     trainer.train()
     assert writers() == []
@@ -102,7 +108,7 @@ def test_a_training_and_an_evaluation_after_it(tiny_dir, tmp_path, sampled_often
     assert (found.money.price_source, found.money.estimated) == ("set by the user", False)
 
 
-def test_a_callback_alone_tells_the_same(tiny_dir, tmp_path, sampled_often):
+def test_a_callback_alone_tells_the_same(tiny_dir, tmp_path, sampled_often, writers):
     trainer = causal_trainer(Trainer, tiny_dir, tmp_path, callbacks=[AccountCallback(rates=RATES)])
     trainer.train()
     found = account(tmp_path)
@@ -164,7 +170,7 @@ def raising(error: BaseException, after: int) -> EnergyMeter:
         ),
     ],
 )
-def test_faults_of_meters(tiny_dir, tmp_path, monkeypatch, caplog, sampled_often, fault, told, gap):
+def test_faults_of_meters(tiny_dir, tmp_path, monkeypatch, caplog, sampled_often, writers, fault, told, gap):
     plain = causal_trainer(Trainer, tiny_dir, tmp_path / "plain", max_steps=4)
     plain.train()
     error = SystemExit("dead") if fault == "thread" else OSError("gone")
@@ -190,7 +196,7 @@ def test_faults_of_meters(tiny_dir, tmp_path, monkeypatch, caplog, sampled_often
     assert [what for what, why in gaps if what.startswith(gap[0]) and gap[1] in why], gaps
 
 
-def test_a_full_disk_is_one_warning_of_all_files(tiny_dir, tmp_path, caplog, sampled_often):
+def test_a_full_disk_is_one_warning_of_all_files(tiny_dir, tmp_path, caplog, sampled_often, writers):
     folder = tmp_path / "disk"
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(folder)]
@@ -259,19 +265,21 @@ def test_another_run_in_the_same_process_takes_no_joule_of_the_first(tiny_dir, t
     assert other_span[-1] <= spans[1][0]
 
 
-def test_the_device_is_told_by_the_training_thread(tmp_path, monkeypatch):
+def test_the_device_is_told_by_the_training_thread(tmp_path, monkeypatch, writers):
     """Each thread has a current device of its own; the sampler's would always be the first."""
     from hf_efficient.measure.process_start import ProcessStart
     from hf_efficient.measure.timeline import Timeline
 
-    books = {"allocated_bytes": {"all": {"current": 7}}, "reserved_bytes": {"all": {"current": 9}}}
+    books = {
+        "allocated_bytes": {"all": {"current": 7, "peak": 7}},
+        "reserved_bytes": {"all": {"current": 9, "peak": 9}},
+        "num_alloc_retries": 0,
+    }
     cuda = types.SimpleNamespace(
         is_initialized=lambda: True,
         current_device=lambda: 3 if threading.current_thread() is threading.main_thread() else 0,
         device_count=lambda: 4,
-        memory_reserved=lambda _index: 0,
-        memory_stats=dict,
-        memory_stats_as_nested_dict=lambda index: books if index == 3 else {},
+        memory=types.SimpleNamespace(memory_stats_as_nested_dict=lambda index=3: books if index == 3 else {}),
     )
     monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=cuda))
     monkeypatch.setattr(system, "cuda_devices", lambda current: [])
@@ -280,7 +288,7 @@ def test_the_device_is_told_by_the_training_thread(tmp_path, monkeypatch):
     timeline.note_memory()
     timeline.end()
     timeline.release()
-    wait_for(lambda: writers() == [])
+    assert writers() == []
     taken = [json.loads(line) for line in (tmp_path / "system.rank3.jsonl").read_text().splitlines()]
     for one in taken:
         assert (one["device_allocated_bytes"], one["device_reserved_bytes"]) == (7, 9)

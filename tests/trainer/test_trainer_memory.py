@@ -94,7 +94,7 @@ def test_bytes_of_an_adapter_and_its_base(tiny_dir, tmp_path, method):
 def test_other_optimizers(tiny_dir, tmp_path, optimizer, expected):
     causal_trainer(EfficientTrainer, tiny_dir, tmp_path, max_steps=2, optim=optimizer).train()
     assert categories(tmp_path)["optimizer_state"] == expected
-    assert gaps(tmp_path).keys() == {
+    assert {what for what in gaps(tmp_path) if "energy" not in what and what != "cost"} == {
         "imports, model load and data preparation, each by itself",
         "the interpreter's own end",
     }

@@ -50,7 +50,14 @@ def cuda_devices(current: int | None) -> list[CudaDevice]:
     if current is not None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         return [_described(torch, current)]
     seen = range(torch.cuda.device_count())
-    return [_described(torch, index) for index in seen if index == current or torch.cuda.memory_reserved(index) > 0]
+    return [_described(torch, index) for index in seen if index == current or _holds_memory(torch, index)]
+
+
+def _holds_memory(torch: Any, index: int) -> bool:
+    try:
+        return bool(torch.cuda.memory_reserved(index) > 0)
+    except RuntimeError:  # somebody else's allocator, which keeps no books
+        return False
 
 
 def _described(torch: Any, index: int) -> CudaDevice:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -36,7 +37,7 @@ def compare_page(runs: Sequence[RunData], written: datetime | None = None) -> st
         span=None,
         title=f"{' and '.join(run.name for run in runs[:3])}{' and more' if len(runs) > 3 else ''} · hf_efficient",
         kind="runs side by side",
-        command=f"hf-efficient report {' '.join(run.directory for run in runs)}",
+        command=f"hf-efficient report {shlex.join(run.directory for run in runs)}",
         written=written,
         runs=shown,
     )

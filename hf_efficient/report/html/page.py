@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -36,7 +37,7 @@ from hf_efficient.version import __version__
 __all__ = ["render", "run_page"]
 
 _UNIT = re.compile(
-    r"(?<=\d)\s?(%|(?:[KMGT]i)?B|ms|µs|s|min|h|k?Wh|J|W|k?g(?:/kWh)?|[kMGTPE]?FLOP(?:/s)?|tokens/s)(?![\w/])"
+    r"(?<=\d)\s?(%|(?:[KMGT]i)?B|ms|µs|s|min|h|k?Wh|J|W|k?g(?:/kWh)?|[kMGTPE]?FLOPs?(?:/s)?|tokens/s)(?![\w/])"
 )
 _WAYS = {
     "recipe": "a recipe's run",
@@ -80,7 +81,7 @@ def run_page(run: RunData, written: datetime | None = None) -> str:
         span=span_data(run.series.steps) if run.series is not None else None,
         title=f"{run.name} · hf_efficient",
         kind="run report",
-        command=f"hf-efficient report {run.directory}",
+        command=f"hf-efficient report {shlex.quote(run.directory)}",
         written=written,
         run=run,
         ended=_ended(run),

@@ -6,7 +6,7 @@ import os
 from datetime import datetime
 from pathlib import Path
 
-from hf_efficient.account.steps import RankSteps
+from hf_efficient.account.run_records import RunReader
 from hf_efficient.report.html.page import run_page
 from hf_efficient.report.run_data import read_run
 
@@ -15,13 +15,13 @@ __all__ = ["REPORT_HTML", "write_page", "write_report"]
 REPORT_HTML = "report.html"
 
 
-def write_report(directory: Path, path: Path | None = None, *, steps: list[RankSteps] | None = None) -> Path:
+def write_report(directory: Path, path: Path | None = None, *, reader: RunReader | None = None) -> Path:
     """Write the report of a run from its records.
 
     Args:
         directory: the ``efficiency`` folder of the run.
         path: where to; default: ``report.html`` in that folder.
-        steps: the sums of its steps, where they are known already.
+        reader: one that has read them before, so that only what is new is read.
 
     Returns:
         Where it was written.
@@ -31,7 +31,7 @@ def write_report(directory: Path, path: Path | None = None, *, steps: list[RankS
         OSError: the file cannot be written; one that was there stays as it is.
     """
     return write_page(
-        path or directory / REPORT_HTML, run_page(read_run(directory, steps), datetime.now().astimezone())
+        path or directory / REPORT_HTML, run_page(read_run(directory, reader), datetime.now().astimezone())
     )
 
 

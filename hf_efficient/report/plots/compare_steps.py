@@ -93,7 +93,7 @@ def _over_steps(
         "xaxis": axis(
             "optimizer step",
             range=[0.5, top],
-            tickformat=",d",
+            tickformat=",.1~f",
             unifiedhovertitle={"text": "step %{x:,.0f}"},
             showgrid=False,
             zeroline=False,

@@ -10,7 +10,9 @@ from hf_efficient.records import Evaluation
 from hf_efficient.records.series import StepSeries
 from hf_efficient.report.plots.figure import GREY, axis
 
-__all__ = ["StepAxis", "TimeAxis", "evaluation_places", "step_axis", "time_axis"]
+__all__ = ["StepAxis", "TimeAxis", "evaluation_places", "step_axis", "time_axis", "upright"]
+
+_EACH_TICKED = 12
 
 
 @dataclass(frozen=True)
@@ -43,10 +45,12 @@ class StepAxis:
     def layout(self, **more: Any) -> dict[str, Any]:
         """The axis for plotly.js."""
         ends = [self.starts[0], self.ends[-1]] if self.starts else [0, 1]
+        if ends[1] - ends[0] <= _EACH_TICKED:
+            more = {"tick0": 1, "dtick": 1} | more
         told = {"text": self.hover}
         return axis(
             self.title,
-            **{"range": ends, "tickformat": ",d", "unifiedhovertitle": told, "showgrid": False, "zeroline": False}
+            **{"range": ends, "tickformat": ",.1~f", "unifiedhovertitle": told, "showgrid": False, "zeroline": False}
             | more,
         )
 

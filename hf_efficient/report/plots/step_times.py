@@ -13,6 +13,7 @@ from hf_efficient.units import short_seconds
 __all__ = ["step_times"]
 
 _LEFT_FROM = 0.72
+_EACH_TICKED = 5
 _PERCENTILES = (("p50", GREEN, "solid"), ("p95", ORANGE, "dash"), ("p99", RED, "dot"))
 
 
@@ -56,7 +57,9 @@ def step_times(times: StepTimes, histogram: Histogram) -> Figure | Missing:
                 zeroline=False,
                 **({"dtick": "D2"} if histogram.scale == "log" else {}),
             ),
-            "yaxis": axis("steps", rangemode="tozero", range=[0, most * 1.32]),
+            "yaxis": axis(
+                "steps", rangemode="tozero", range=[0, most * 1.32], **({"dtick": 1} if most <= _EACH_TICKED else {})
+            ),
         },
         280,
     )

@@ -14,6 +14,7 @@ __all__ = ["training_curve"]
 
 _HEIGHTS = {1: ((0.0, 1.0),), 2: ((0.36, 1.0), (0.0, 0.26)), 3: ((0.5, 1.0), (0.26, 0.42), (0.0, 0.18))}
 _MARKED = 60
+_DENSE = 400
 
 
 def training_curve(steps: StepSeries, evaluations: Sequence[Evaluation]) -> Figure | Missing:
@@ -72,7 +73,7 @@ def _line(values: Sequence[float | None], label: str, color: str, where: StepAxi
         "name": label,
         "x": rounded(at - 0.5 for at, _ in known),
         "y": rounded(value for _, value in known),
-        "line": {"color": color, "width": 2},
+        "line": {"color": color, "width": 2 if len(known) <= _DENSE else 1.2},
         "marker": {"color": color, "size": 5},
         "hovertemplate": "%{y:.4~g}",
     }
@@ -108,7 +109,7 @@ def _evaluated(evaluations: Sequence[Evaluation], steps: StepSeries, where: Step
             "name": "evaluation loss",
             "x": rounded(at for at, _, _ in told),
             "y": rounded(loss for _, _, loss in told),
-            "customdata": [f"after step {step:,}" for _, step, _ in told],
+            "customdata": [f"after step {step:,}" if step else "before training" for _, step, _ in told],
             "line": {"color": PURPLE, "width": 1.5, "dash": "dot" if len(told) <= _MARKED else "solid"},
             "marker": {"color": PURPLE, "size": 9, "symbol": "diamond"},
             "cliponaxis": False,
@@ -124,8 +125,9 @@ def _summary(steps: StepSeries, evaluations: Sequence[Evaluation]) -> str:
         told.append(f"The training loss, as the Trainer logged it: first {known[0]:.4g}, last {known[-1]:.4g}.")
     losses = [(each.step, loss) for each in evaluations if (loss := each.metrics.get("loss")) is not None]
     if losses:
-        (first, before), (last, after) = losses[0], losses[-1]
-        told.append(f"On the evaluation data: {before:.4g} after step {first:,}, {after:.4g} after step {last:,}.")
+        ends = losses[:1] + losses[1:][-1:]
+        words = [f"{loss:.4g} {f'after step {step:,}' if step else 'before training'}" for step, loss in ends]
+        told.append(f"On the evaluation data: {', '.join(words)}.")
     if 0 < len(evaluations) <= _MARKED:
         told.append("Dotted lines are evaluations.")
     broken = sum(steps.not_finite)

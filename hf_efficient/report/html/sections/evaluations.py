@@ -42,7 +42,13 @@ def evaluations_section(run: RunData) -> Section:
     return Section(
         "evaluations",
         "Evaluations and sample answers",
-        context={"columns": columns, "rows": rows, "left_out": left_out, "answers": answers},
+        context={
+            "columns": columns,
+            "rows": rows,
+            "left_out": left_out,
+            "has_recipe": run.recipe is not None,
+            "answers": answers,
+        },
         short="Evaluations",
     )
 

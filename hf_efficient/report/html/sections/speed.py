@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from hf_efficient.report.html.sections.section import Section
-from hf_efficient.report.numbers import flops
 from hf_efficient.report.plots.figure import Figure, Missing
 from hf_efficient.report.plots.step_times import step_times
 from hf_efficient.report.plots.throughput import throughput
 from hf_efficient.report.run_data import RunData
-from hf_efficient.units import seconds, share, short_seconds
+from hf_efficient.units import flops, seconds, share, short_seconds
 
 __all__ = ["speed"]
 
@@ -41,15 +40,17 @@ def _facts(run: RunData) -> list[tuple[str, str, bool]]:
     if run.account.sequences.samples_per_second is not None:
         facts.append(("samples per second", f"{run.account.sequences.samples_per_second:,.3g}", False))
     if work.model_flops is not None:
-        facts.append(("work of the model", flops(work.model_flops), False))
+        facts.append(("work of the model", f"{flops(work.model_flops)}FLOP", False))
     if work.hardware_flops is not None:
-        facts.append(("work of the hardware, with padding and recomputation", flops(work.hardware_flops), False))
+        facts.append(
+            ("work of the hardware, with padding and recomputation", f"{flops(work.hardware_flops)}FLOP", False)
+        )
     if work.mfu is not None:
         facts.append(("model FLOPs utilization (MFU)", share(work.mfu), work.peak_estimated))
     if work.hfu is not None:
         facts.append(("hardware FLOPs utilization (HFU)", share(work.hfu), work.peak_estimated))
     if work.peak_flops_per_second is not None:
         where = f" ({work.peak_source})" if work.peak_source else ""
-        told = f"{flops(work.peak_flops_per_second)}/s in {work.dtype or 'the dtype in use'}{where}"
+        told = f"{flops(work.peak_flops_per_second)}FLOP/s in {work.dtype or 'the dtype in use'}{where}"
         facts.append(("peak of one accelerator", told, work.peak_estimated))
     return facts

@@ -8,9 +8,9 @@ from hf_efficient.account.headline import headline
 from hf_efficient.records import RunAccount
 from hf_efficient.report.html.sections.reasons import why
 from hf_efficient.report.html.sections.section import Section
-from hf_efficient.report.numbers import flops, tokens_per_second
+from hf_efficient.report.numbers import tokens_per_second
 from hf_efficient.report.run_data import RunData
-from hf_efficient.units import count, grams, kilowatt_hours, seconds, share, short_seconds, size, usd
+from hf_efficient.units import count, flops, grams, kilowatt_hours, seconds, share, short_seconds, size, usd
 
 __all__ = ["Tile", "summary", "tiles"]
 
@@ -77,7 +77,7 @@ def _utilization(account: RunAccount) -> Tile:
     work = account.work
     if work.mfu is None:
         return Tile("MFU", None, work.reason or "the work was not counted")
-    peak = "" if work.peak_flops_per_second is None else f" of {flops(work.peak_flops_per_second)}/s peak"
+    peak = "" if work.peak_flops_per_second is None else f" of {flops(work.peak_flops_per_second)}FLOP/s peak"
     hardware = "" if work.hfu is None else f"HFU {share(work.hfu)},"
     return Tile("MFU", share(work.mfu), f"{hardware}{peak}".strip(" ,"), work.peak_estimated)
 

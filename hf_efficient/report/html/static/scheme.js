@@ -13,7 +13,6 @@
     const dark = root.dataset.scheme ? root.dataset.scheme === 'dark' : system.matches;
     button.textContent = dark ? 'Light' : 'Dark';
     button.setAttribute('aria-label', dark ? 'Change to light colours' : 'Change to dark colours');
-    button.setAttribute('aria-pressed', String(Boolean(root.dataset.scheme)));
   }
 
   const said = kept();

@@ -1,4 +1,4 @@
-"""The sums of several ranks, in this process and in others."""
+"""The files of several ranks, read in this process and in others."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ import sys
 
 import pytest
 from test_account_build import lines, step
-from test_account_series import full_step
+from test_account_series import full_step, reading
 
-from hf_efficient.account import sum_files as module
-from hf_efficient.account.reading import rank_files
+from hf_efficient.account import looking
+from hf_efficient.account.run_records import RunReader, read_records
 from hf_efficient.account.step_sums import SequenceSums, WorkSums
-from hf_efficient.account.sum_files import sum_files
 from hf_efficient.account.thinning import Thinned
 from hf_efficient.errors import OutputError
+
+METER = {"id": "a", "machine": "b", "source": "nvml", "unit": "joules", "note": ""}
 
 
 @pytest.fixture
 def run(tmp_path):
+    lines(tmp_path / "system.jsonl", reading(0, 1.0, rss_bytes=5, joules={"GPU 0": 1}, meters={"GPU 0": METER}))
     lines(tmp_path / "steps.jsonl", full_step(1, 0.0, 1.0), full_step(2, 1.0, 3.0), step(3, 0.0, 1.0, segment=1))
     lines(tmp_path / "steps.rank1.jsonl", full_step(1, 0.0, 2.0, rank=1))
     lines(tmp_path / "steps.rank10.jsonl", *[step(number, 0.0, 1.0, rank=10) for number in (1, 2, 3, 4)])
@@ -38,14 +40,14 @@ def others(monkeypatch):
             super().__init__(*args, **kwargs)
             started.append(self)
 
-    monkeypatch.setattr(module, "_WORTH_A_PROCESS_BYTES", 0)
-    monkeypatch.setattr(module, "_cores", lambda: 2)
+    monkeypatch.setattr(looking, "_WORTH_A_PROCESS_BYTES", 0)
+    monkeypatch.setattr(looking, "_cores", lambda: 2)
     monkeypatch.setattr(subprocess, "Popen", Counted)
     return started
 
 
 def test_sums_by_hand(run):
-    first, second, _ = sum_files(rank_files(run, "steps"))
+    first, second, _ = read_records(run).ranks
     one, two = first.segments
     assert (one.steps, one.wall_seconds, one.first_ends_at_seconds, one.last_ends_at_seconds) == (2, 4.0, 1.0, 4.0)
     assert (one.tokens, two.tokens["processed"]) == ({"processed": 20, "non_padding": 16, "loss_bearing": 8}, 10)
@@ -57,28 +59,40 @@ def test_sums_by_hand(run):
     assert (list(second.segments[0].step_seconds), second.buckets) == ([], Thinned())
 
 
-def test_other_processes_find_the_same(run, others, caplog):
+def test_other_processes_find_the_same(run, monkeypatch, caplog, request):
+    def told():
+        return [(entry.name, entry.levelname, entry.getMessage()) for entry in caplog.records]
+
     with caplog.at_level("INFO"):
-        alone = module.sum_steps(run / "steps.rank10.jsonl", 10)
-        told = [(entry.name, entry.levelname, entry.getMessage()) for entry in caplog.records]
+        alone, told_alone = read_records(run), told()
         caplog.clear()
-        found = sum_files(rank_files(run, "steps"))
+        others = request.getfixturevalue("others")
+        found = read_records(run)
     assert len(others) == 2
     assert all(one.returncode == 0 for one in others)
-    assert [rank.rank for rank in found] == [0, 1, 10]
-    assert found[2] == alone
-    assert found[0] == module.sum_steps(run / "steps.jsonl", 0)
-    assert told == [
-        ("hf_efficient.account.step_lines", "WARNING", f"{run}/steps.rank10.jsonl:5 is not a JSON object and skipped"),
+    assert [rank.rank for rank in found.ranks] == [0, 1, 10]
+    assert found == alone
+    assert told_alone == [
+        ("hf_efficient.account.line_reader", "WARNING", f"{run}/steps.rank10.jsonl:5 is not a JSON object and skipped"),
         ("hf_efficient.account.tail", "INFO", f"{run}/steps.rank10.jsonl:6 is half-written and skipped"),
     ]
-    assert [(entry.name, entry.levelname, entry.getMessage()) for entry in caplog.records] == told
+    assert told() == told_alone
+
+
+def test_other_processes_go_on_where_a_reader_was(run, others):
+    reader = RunReader(run)
+    reader.look()
+    lines(run / "steps.rank1.jsonl", full_step(2, 2.0, 2.0, rank=1), full_step(3, 4.0, 2.0, rank=1))
+    lines(run / "system.jsonl", reading(0, 2.0, rss_bytes=7))
+    del others[:]
+    assert reader.look() == read_records(run)
+    assert [one.returncode for one in others] == [0] * 4
 
 
 def test_a_fault_in_another_process_is_told_here(run, others):
     lines(run / "steps.rank1.jsonl", {**step(2, 0.0, 1.0), "schema_version": 4})
     with pytest.raises(OutputError, match=r"steps.rank1.jsonl:2: schema_version 4 is newer than 1"):
-        sum_files(rank_files(run, "steps"))
+        read_records(run)
     assert len(others) == 2
 
 
@@ -88,20 +102,20 @@ def test_where_no_process_can_be_had_it_reads_alone(run, others, monkeypatch, tm
     fails.write_text("#!/bin/sh\nexit 3\n")
     fails.chmod(0o755)
     monkeypatch.setattr(sys, "executable", command if command.startswith("/") else str(fails))
-    assert [len(rank.segments) for rank in sum_files(rank_files(run, "steps"))] == [2, 1, 1]
+    assert [len(rank.segments) for rank in read_records(run).ranks] == [2, 1, 1]
     assert len(others) == (0 if command.startswith("/") else 2)
 
 
 @pytest.mark.parametrize("executable", ["", "/opt/program"])
 def test_a_program_with_python_inside_is_not_started(run, others, monkeypatch, executable):
     monkeypatch.setattr(sys, "executable", executable)
-    assert len(sum_files(rank_files(run, "steps"))) == 3
+    assert len(read_records(run).ranks) == 3
     assert others == []
 
 
 def test_a_small_run_is_read_at_once(run, others, monkeypatch):
-    monkeypatch.setattr(module, "_WORTH_A_PROCESS_BYTES", 1 << 20)
-    assert len(sum_files(rank_files(run, "steps"))) == 3
+    monkeypatch.setattr(looking, "_WORTH_A_PROCESS_BYTES", 1 << 20)
+    assert len(read_records(run).ranks) == 3
     assert others == []
 
 
@@ -110,11 +124,11 @@ def test_a_script_without_a_main_guard(run):
     script = run / "script.py"
     script.write_text(
         "from pathlib import Path\n"
-        "from hf_efficient.account import sum_files as module\n"
-        "from hf_efficient.account.reading import rank_files\n"
-        "module._WORTH_A_PROCESS_BYTES = 0\n"
-        "module._cores = lambda: 2\n"
-        f"print(len(module.sum_files(rank_files(Path({str(run)!r}), 'steps'))))\n"
+        "from hf_efficient.account import looking\n"
+        "from hf_efficient.account.run_records import read_records\n"
+        "looking._WORTH_A_PROCESS_BYTES = 0\n"
+        "looking._cores = lambda: 2\n"
+        f"print(len(read_records(Path({str(run)!r})).ranks))\n"
     )
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
     assert done.stdout == "3\n"
