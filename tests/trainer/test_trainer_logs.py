@@ -7,11 +7,13 @@ import struct
 from pathlib import Path
 
 import pytest
-from tiny_training import arguments, assert_same_run, build_model, causal_trainer, preference_rows, rows
+from tiny_training import arguments, assert_same_run, build_model, causal_trainer, collator, preference_rows, rows
 from transformers import EarlyStoppingCallback, PrinterCallback, ProgressCallback, Trainer, TrainerCallback
 from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 
 from hf_efficient import EfficientTrainer, EfficientTrainerMixin
+from hf_efficient.account.build import account_of
+from hf_efficient.account.files import read_account
 from hf_efficient.callbacks import FigureBar
 from hf_efficient.measure.log_figures import PREFIX
 from hf_efficient.measure.stream import read_steps
@@ -233,3 +235,21 @@ def test_tensorboard_has_them(tiny_dir, tmp_path):
     for entry in trainer.state.log_history[:3]:
         for key in ALWAYS:
             assert found["train/" + key, entry["step"]] == pytest.approx(entry[key], rel=1e-6)
+
+
+def test_the_data_sets_of_an_evaluation_are_one(tiny_dir, tmp_path):
+    trainer = EfficientTrainer(
+        model=build_model(tiny_dir, "lora"),
+        args=arguments(tmp_path, eval_strategy="steps", eval_steps=2, max_steps=2),
+        data_collator=collator(),
+        train_dataset=rows(),
+        eval_dataset={"a": rows(4), "b": rows(2)},
+    )
+    trainer.train()
+    trainer.evaluate(metric_key_prefix="test")
+    (during,) = read_account(tmp_path / "efficiency/run.json").evaluations
+    assert (during.step, sorted(during.metrics)) == (2, ["a_loss", "b_loss"])
+    logged = next(entry for entry in trainer.state.log_history if "eval_a_loss" in entry)
+    assert during.metrics["a_loss"] == logged["eval_a_loss"]
+    *_, after = account_of(tmp_path / "efficiency").evaluations
+    assert (after.step, sorted(after.metrics)) == (2, ["a_loss", "b_loss"])
