@@ -309,10 +309,10 @@ def test_a_callback_alone_tells_what_it_sees(tiny_dir, tmp_path):
         "data wait and logging, each by itself",
         "evaluations outside train()",
         "tokens",
-        "memory of activations and logits",
         "FLOPs, MFU and HFU",
         "measured energy of CPU",
         "cost",
+        "memory of activations and logits",
     ]
     assert found.tokens.processed is None
     assert found.steps.count == 8
