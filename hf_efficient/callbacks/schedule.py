@@ -52,9 +52,9 @@ def note_schedule(
         return
     try:
         at_end = bool(timeline.facts.get("run", {}).get("evaluate_at_end", False))
-        live.schedule = schedule_of(args, state, train_dataloader, evaluate_at_end=at_end)
-        live.world_size = args.world_size
-        timeline.state("run", {"world_size": args.world_size, **vars(live.schedule)})
+        schedule = schedule_of(args, state, train_dataloader, evaluate_at_end=at_end)
+        live.begins(schedule, args.world_size, state.global_step)
+        timeline.state("run", {"world_size": args.world_size, **vars(schedule)})
     except Exception:
         logger.warning("The rest of this run is not forecast, because of a fault.", exc_info=True)
 

@@ -8,6 +8,8 @@ from pathlib import Path
 from hf_efficient.callbacks.budget import BudgetCallback
 from hf_efficient.errors import OutputError
 from hf_efficient.estimate.budget import Limits, Spent
+from hf_efficient.estimate.cost import cost_usd
+from hf_efficient.estimate.energy import JOULES_PER_KWH
 from hf_efficient.launch.listener import RunListener
 from hf_efficient.measure.earlier import read_earlier
 from hf_efficient.recipe.schema import Recipe
@@ -34,17 +36,24 @@ def recipe_budget(recipe: Recipe, listener: RunListener) -> BudgetCallback | Non
     )
 
 
-def check_budget_left(recipe: Recipe, directory: Path) -> None:
-    """Refuse to go on with a run that has spent its hours, before a model is loaded for nothing.
+def check_budget_left(recipe: Recipe, directory: Path, price_usd_per_hour: float | None) -> None:
+    """Refuse to go on with a run that has spent its budget, before a model is loaded for nothing.
 
-    Money and energy are looked at when training begins, once their price and meter are known.
+    Args:
+        recipe: of the run.
+        directory: of its records.
+        price_usd_per_hour: of this start; None where it is not known.
 
     Raises:
         OutputError: nothing is left.
     """
     budget = recipe.efficiency.budget
-    if budget is None or budget.hours is None:
+    if budget is None:
         return
-    spent = Spent(read_earlier(directory).wall_seconds).of("hours")
-    if spent is not None and spent >= budget.hours:
-        raise OutputError(_words(Limits(hours=budget.hours)).spent_before("hours", spent))
+    limits, earlier = Limits(budget.usd, budget.hours, budget.kwh), read_earlier(directory)
+    kwh = None if earlier.joules is None else earlier.joules / JOULES_PER_KWH
+    spent = Spent(earlier.wall_seconds, cost_usd(earlier.wall_seconds, price_usd_per_hour), kwh)
+    for limit, value in limits.given().items():
+        used = spent.of(limit)
+        if used is not None and used >= value:
+            raise OutputError(_words(limits).spent_before(limit, used))

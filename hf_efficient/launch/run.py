@@ -77,7 +77,7 @@ def _run(
     if plan.remark:
         listener.stage("Output", plan.remark)
     if plan.checkpoint is not None:
-        check_budget_left(recipe, plan.directory / EFFICIENCY)
+        check_budget_left(recipe, plan.directory / EFFICIENCY, rates.get("price", {}).get("price_usd_per_hour"))
     built = build(recipe, args, listener)
     args.distributed_state.wait_for_everyone()  # all have seen what lies there before it is changed
     with phase(recipe, "trainer_setup"), args.main_process_first(local=False, desc="output directory"):

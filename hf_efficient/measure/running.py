@@ -83,7 +83,7 @@ class RunningFigures:
     """Fed by the step recorder where it writes its records; arithmetic of the host, on one thread.
 
     Attributes:
-        earlier: what the run had spent before this process.
+        earlier: what the run had spent before this process, where it goes on.
         evaluations, saves: those of the call so far, and of the run's earlier processes.
     """
 

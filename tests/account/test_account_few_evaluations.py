@@ -40,3 +40,8 @@ def test_a_metric_that_few_know():
     some = [evaluation(step, 1.0) for step in range(1, 30)]
     some[17] = evaluation(18, 1.0, answers=0.5)
     assert 18 in steps(few_evaluations(some, 3))
+
+
+def test_a_figure_that_is_not_finite_is_no_extreme():
+    some = [evaluation(step, None if step == 9 else float(step % 5), nothing=None) for step in range(1, 30)]
+    assert steps(few_evaluations(some, 4)) == [1, 4, 5, 29]

@@ -12,7 +12,7 @@ from hf_efficient.account.files import read_account
 from hf_efficient.callbacks.budget import BudgetCallback
 from hf_efficient.errors import OutputError
 from hf_efficient.launch import budget as budgets
-from hf_efficient.launch.budget import check_budget_left, recipe_budget
+from hf_efficient.launch.budget import recipe_budget
 from hf_efficient.launch.listener import RunResult, SilentListener
 from hf_efficient.launch.run import run_recipe
 from hf_efficient.measure.budget_watch import BudgetWatch, Look
@@ -139,13 +139,21 @@ def test_the_forecast_knows_of_the_evaluation_after_the_training(recipe, tmp_pat
     assert [one.step for one in read_account(tmp_path / "out/efficiency/run.json").evaluations] == [8]
 
 
-def test_a_run_that_has_spent_its_hours_does_not_load_a_model(recipe, tmp_path, monkeypatch):
-    run_recipe(load_recipe(recipe, ["adapter.merge=false"]))
+@pytest.mark.parametrize(
+    ("limit", "said"),
+    [
+        ("hours: 0.0000001", r"efficiency\.budget\.hours=1e-07 \(.*\): the run has spent .* nothing is left"),
+        ("usd: 0.0000001", r"efficiency\.budget\.usd=1e-07: the run has spent \$.* nothing is left"),
+        ("kwh: 0.000000001", r"efficiency\.budget\.kwh=1e-09: the run has spent .* kWh .* nothing is left"),
+    ],
+)
+def test_a_run_that_has_spent_its_budget_does_not_load_a_model(recipe, monkeypatch, limit, said):
+    priced = ["adapter.merge=false", "efficiency.price_usd_per_hour=1", "efficiency.budget=null"]
+    run_recipe(load_recipe(recipe, priced))
     monkeypatch.setattr("hf_efficient.launch.run.build", lambda *args: pytest.fail("it was built"))
-    resumed = load_recipe(recipe, ["existing_output=resume", "efficiency.budget.hours=0.0000001"])
-    with pytest.raises(OutputError, match=r"efficiency\.budget\.hours=1e-07 .*: the run has spent .* nothing is left"):
+    resumed = load_recipe(recipe, [*priced[:2], "existing_output=resume", f"efficiency.budget={{{limit}}}"])
+    with pytest.raises(OutputError, match=said):
         run_recipe(resumed)
-    check_budget_left(load_recipe(recipe, ["efficiency.budget={usd: 1, hours: null}"]), tmp_path / "out/efficiency")
 
 
 def test_without_a_budget_there_is_no_callback(recipe):

@@ -230,6 +230,13 @@ def test_resumed_with_as_much_it_does_not_begin(tiny_dir, tmp_path, hand, monkey
         train(tiny_dir, tmp_path, hand, budget={"hours": 228 / 3600}, resume=True)
 
 
+def test_a_training_from_the_start_in_an_old_folder_is_a_run_of_its_own(tiny_dir, tmp_path, hand, monkeypatch):
+    train(tiny_dir, tmp_path, hand, budget={"hours": 228 / 3600})
+    new_process(monkeypatch, hand)
+    trainer, _, _ = train(tiny_dir, tmp_path, hand, budget={"hours": 228 / 3600})
+    assert trainer.budget_reached == "hours: 3 min 40 s of 3 min 48 s spent after step 8 of 12"
+
+
 def test_nothing_of_an_epoch_follows_the_end(tiny_dir, tmp_path, hand):
     # An epoch is 12 steps: 220 s, then 35 s for its evaluation and checkpoint. After step 14 275 s are spent, and 15 s
     # more do not fit into 289 s.
