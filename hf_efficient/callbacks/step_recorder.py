@@ -58,14 +58,14 @@ class StepRecorderCallback(TrainerCallback):
     ) -> None:
         """The optimizer steps; the scheduler and ``zero_grad`` follow."""
         self._recorder.begin("optimizer")
-        if self._memory is not None:
+        if self._memory is not None and self._memory.wants_step:
             self._memory.before_step(kwargs.get("model"))
 
     def on_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """The optimizer has stepped; gradients are still there."""
-        if self._memory is not None:
+        if self._memory is not None and self._memory.wants_step:
             self._memory.after_step(kwargs.get("model"), kwargs.get("optimizer"))
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:

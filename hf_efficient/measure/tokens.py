@@ -1,16 +1,17 @@
 """Tokens and sequences of a micro-batch, without waiting for a device.
 
-A batch in host memory is counted at once. A batch that is already on a device (accelerate's data loader moves
-it there) is counted by small reductions queued on that device; their results are copied to the host in
-the background and read when an event says that they arrived.
+A batch in host memory is counted at once, by numpy, whose calls cost half of torch's where a batch is small. A batch
+that is already on a device (accelerate's data loader moves it there) is counted by small reductions queued on that
+device; their results are copied to the host in the background and read when an event says that they arrived.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 
 from hf_efficient.estimate.step_work import MicroBatch, WorkFormula
@@ -19,7 +20,10 @@ from hf_efficient.records import SequenceCounts, StepWork, TokenCounts
 
 __all__ = ["TokenTally"]
 
+_Array: TypeAlias = "torch.Tensor | np.ndarray[Any, Any]"
+
 _IGNORED = -100
+_VIEWED_BY_NUMPY = frozenset({torch.int64, torch.int32, torch.bool})
 
 
 class TokenTally:
@@ -49,17 +53,17 @@ class TokenTally:
     def add(self, batch: Any) -> None:
         """Count one micro-batch: a mapping of names to tensors of shape (rows, positions)."""
         seen = _count(batch, self._scored) if isinstance(batch, Mapping) else _Seen()
+        self._seen.append(seen)
         device: torch.device | None = None
-        for name in _TENSORS:
-            tensor = getattr(seen, name)
-            if tensor is not None and tensor.device.type != "cpu":
-                device = tensor.device
-                setattr(seen, name, tensor.to("cpu", non_blocking=True))
+        for name in _PERHAPS_ON_DEVICE:
+            found = getattr(seen, name)
+            if isinstance(found, torch.Tensor) and found.device.type != "cpu":
+                device = found.device
+                setattr(seen, name, found.to("cpu", non_blocking=True))
         if device is not None:
             event = torch.get_device_module(device).Event()
             event.record()
             self._events.append(event)
-        self._seen.append(seen)
 
     def ready(self) -> bool:
         """Whether all counts have arrived on the host; asks the device, never waits for it."""
@@ -67,9 +71,15 @@ class TokenTally:
             self._events.pop(0)
         return not self._events
 
+    def wait(self) -> None:
+        """Until all counts have arrived."""
+        for event in self._events:
+            event.synchronize()
+        self._events.clear()
+
     def counts(self) -> TokenCounts:
         """The sums; waits for the device where ``ready()`` is not yet true."""
-        self._arrive()
+        self.wait()
         return TokenCounts(
             _total([seen.processed for seen in self._seen]),
             _total([seen.non_padding() for seen in self._seen]),
@@ -90,13 +100,8 @@ class TokenTally:
             return None
         return StepWork(sum(model for model, _ in known), _total([hardware for _, hardware in known]))
 
-    def _arrive(self) -> None:
-        for event in self._events:
-            event.synchronize()
-        self._events.clear()
-
     def _micro_batches(self) -> list[MicroBatch] | None:
-        self._arrive()
+        self.wait()
         if self._batches is None:
             found = [seen.micro_batch() for seen in self._seen]
             self._batches = [batch for batch in found if batch is not None]
@@ -107,33 +112,34 @@ class TokenTally:
 class _Seen:
     """What is known of a micro-batch; the tensors lie on the host once they have arrived.
 
-    ``row_sums``: tokens by row, where there is a mask. ``starts``: where documents begin, where there is none.
+    ``row_sums``: tokens by row, where there is a mask. ``starts``: where documents begin, where there is none. What was
+    counted on the host is plain numbers.
     """
 
     rows: int = 0
     row_length: int = 0
     processed: int | None = None
-    row_sums: torch.Tensor | None = None
+    row_sums: torch.Tensor | list[int] | None = None
     starts: torch.Tensor | None = None
     padding_free: bool = False
-    loss_bearing: torch.Tensor | None = None
-    scored: torch.Tensor | None = None
+    loss_bearing: torch.Tensor | int | None = None
+    scored: torch.Tensor | int | None = None
 
     def non_padding(self) -> int | None:
         if self.row_sums is not None:
-            return sum(self.row_sums.tolist())
+            return sum(_numbers(self.row_sums))
         return self.processed if self.padding_free else None
 
     def micro_batch(self) -> MicroBatch | None:
         documents = None
         if self.row_sums is not None:
-            documents = documents_of_rows(self.row_sums)
+            documents = documents_of_rows(_numbers(self.row_sums))
         elif self.starts is not None:
             documents = documents_of_starts(self.starts)
         return None if documents is None else MicroBatch(self.rows, self.row_length, documents, _number(self.scored))
 
 
-_TENSORS = tuple(field.name for field in fields(_Seen) if "Tensor" in str(field.type))
+_PERHAPS_ON_DEVICE = tuple(field.name for field in fields(_Seen) if "Tensor" in str(field.type))
 
 
 def _total(counts: list[int | None]) -> int | None:
@@ -141,13 +147,18 @@ def _total(counts: list[int | None]) -> int | None:
     return sum(known) if known and len(known) == len(counts) else None
 
 
-def _number(tensor: torch.Tensor | None) -> int | None:
-    return None if tensor is None else int(tensor)
+def _number(count: torch.Tensor | int | None) -> int | None:
+    return None if count is None else int(count)
+
+
+def _numbers(counts: torch.Tensor | list[int]) -> list[int]:
+    return counts if isinstance(counts, list) else counts.tolist()
 
 
 def _count(batch: Mapping[str, Any], scored: bool) -> _Seen:
-    if any(name.endswith("_input_ids") for name in batch):
-        return _Seen()
+    for name in batch:
+        if name.endswith("_input_ids"):
+            return _Seen()
     ids, mask, positions = (_tensor(batch, name) for name in ("input_ids", "attention_mask", "position_ids"))
     seen = _Seen()
     if ids is not None:
@@ -155,26 +166,47 @@ def _count(batch: Mapping[str, Any], scored: bool) -> _Seen:
         if ids.ndim == 2:
             seen.rows, seen.row_length = ids.shape
     if ids is not None and mask is not None and mask.shape == ids.shape and ids.ndim == 2:
-        seen.row_sums = mask.ne(0).sum(-1)
+        seen.row_sums = _row_sums(_viewed(mask))
     elif mask is None and "position_ids" in batch:
         seen.padding_free = True
         seen.starts = None if ids is None or positions is None else document_starts(positions, ids.shape)
     bearing, shifted = _bearing(batch, ids)
     if bearing is not None:
-        seen.loss_bearing = torch.count_nonzero(bearing)
+        seen.loss_bearing = _true(bearing)
         if scored and bearing.ndim == 2:
-            seen.scored = seen.loss_bearing if shifted else torch.count_nonzero(bearing[:, 1:])
+            seen.scored = seen.loss_bearing if shifted else _true(bearing[:, 1:])
     return seen
 
 
-def _bearing(batch: Mapping[str, Any], ids: torch.Tensor | None) -> tuple[torch.Tensor | None, bool]:
+def _bearing(batch: Mapping[str, Any], ids: torch.Tensor | None) -> tuple[_Array | None, bool]:
     """Which positions bear a loss, and whether they are those that predict rather than those that are predicted."""
     shifted, labels = _tensor(batch, "shift_labels"), _tensor(batch, "labels")
     wanted = labels if shifted is None else shifted
     if wanted is not None:
-        return (wanted.ne(_IGNORED) if ids is None or wanted.shape == ids.shape else None), shifted is not None
+        known = ids is None or wanted.shape == ids.shape
+        return (_viewed(wanted) != _IGNORED if known else None), shifted is not None
     completion = _tensor(batch, "completion_mask")
-    return (None if completion is None else completion.ne(0)), False
+    return (None if completion is None else _viewed(completion) != 0), False
+
+
+def _viewed(tensor: torch.Tensor) -> _Array:
+    """The same memory as numpy's array, where it lies on the host."""
+    plain = type(tensor) is torch.Tensor and tensor.is_cpu and tensor.dtype in _VIEWED_BY_NUMPY
+    return tensor.numpy() if plain else tensor
+
+
+def _row_sums(mask: _Array) -> torch.Tensor | list[int]:
+    if isinstance(mask, torch.Tensor):
+        return mask.ne(0).sum(-1)
+    rows, length = mask.shape
+    if np.count_nonzero(mask) == mask.size:  # no padding
+        return [length] * rows
+    found: list[int] = (mask != 0).sum(-1).tolist()
+    return found
+
+
+def _true(flags: _Array) -> torch.Tensor | int:
+    return torch.count_nonzero(flags) if isinstance(flags, torch.Tensor) else int(np.count_nonzero(flags))
 
 
 def _tensor(batch: Mapping[str, Any], name: str) -> torch.Tensor | None:
