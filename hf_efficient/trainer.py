@@ -186,7 +186,6 @@ class EfficientTrainerMixin(_Base):
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
         """Fetch the micro-batches of a step: its data wait."""
-        self._recorder.end("data_wait")
         self._recorder.next_step()
         with self._recorder.phase("data_wait"):
             batches, items = super().get_batch_samples(*args, **kwargs)

@@ -49,7 +49,7 @@ class StepRecorderCallback(TrainerCallback):
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """From here to the first batch, workers start and fetch: data wait of the next step."""
+        """From here to the first batch (``next_step``), workers start and fetch: data wait of the next step."""
         self._recorder.next_step()
         self._recorder.begin("data_wait")
 
@@ -70,5 +70,4 @@ class StepRecorderCallback(TrainerCallback):
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """The update is done."""
-        self._recorder.end("optimizer")
         self._recorder.step_done(state.global_step, state.epoch)

@@ -156,11 +156,13 @@ class StepRecorder:
 
     @_never_raises
     def next_step(self) -> None:
-        """The trailing work of a step that is done ends here, and the next step starts."""
+        """The trailing work of a step that is done ends here, and the next step starts; what has begun ends."""
         if self._phases is None:
             self.start_loop()
         elif self._draft.step is not None:
             self._cut(self._phases)
+        else:
+            self._phases.end_all()
         self._write(wait=False)
 
     @_never_raises
@@ -177,7 +179,9 @@ class StepRecorder:
 
     @_never_raises
     def step_done(self, step: int, epoch: float | None) -> None:
-        """The optimizer has stepped; what follows is trailing work of this step."""
+        """The optimizer has stepped, and what has begun ends; what follows is trailing work of this step."""
+        if self._phases is not None:
+            self._phases.end_all()
         self._draft.step, self._draft.epoch = step, epoch
 
     @_never_raises

@@ -89,6 +89,11 @@ class StepPhases:
                 self.device.leave(name)
             self.clock.leave(token)
 
+    def end_all(self) -> None:
+        """Close whatever ``begin`` opened."""
+        for name in list(self._begun):
+            self.end(name)
+
     def cut(self) -> tuple[Span, DeviceTimes | None, StepMemory | None]:
         """The step is over, with every phase that is open."""
         times, memory = (None, None) if self.device is None else self.device.cut()
@@ -97,7 +102,6 @@ class StepPhases:
 
     def abandon(self) -> None:
         """The step is not done; its time goes to the next one, but the device's does not."""
-        for name in list(self._begun):
-            self.end(name)
+        self.end_all()
         if self.device is not None:
             self.device.cut()
