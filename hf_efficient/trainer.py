@@ -96,7 +96,7 @@ class EfficientTrainerMixin(_Base):
         self._recorder = StepRecorder(timeline=process_timeline() if record_steps else None)
         self._run_log = RunLog(self._recorder)
         self._gradient_check = GradientCheck(self._gradients_are_checked) if check_gradients else None
-        self._gradient_check_rests = False
+        self._gradient_check_place: int | None = None
         self._activations: ActivationProbe | None = None
         self._evaluating = False
         self._evaluated_at_step: int | None = None
@@ -152,9 +152,9 @@ class EfficientTrainerMixin(_Base):
             self._close_records(error)
             if self._gradient_check is not None:
                 self._gradient_check.remove_hooks()
-                if self._gradient_check_rests:
-                    self.add_callback(self._gradient_check)
-                    self._gradient_check_rests = False
+                if self._gradient_check_place is not None:
+                    self.callback_handler.callbacks.insert(self._gradient_check_place, self._gradient_check)
+                    self._gradient_check_place = None
         if self._evaluated_at_step == self.state.global_step:
             self._module.eval()  # as the Trainer leaves it when it evaluates last
         return result
@@ -286,10 +286,10 @@ class EfficientTrainerMixin(_Base):
 
     def _gradients_are_checked(self) -> None:
         """Take the check out until the next ``train()``: every callback costs every step some microseconds."""
-        callbacks = self.callback_handler.callbacks
-        self._gradient_check_rests = self._gradient_check in callbacks
-        # In a new list, since the old one is being walked through.
-        self.callback_handler.callbacks = [one for one in callbacks if one is not self._gradient_check]
+        callbacks = list(self.callback_handler.callbacks)  # a new list, since the old one is being walked through
+        self._gradient_check_place = callbacks.index(self._gradient_check)
+        del callbacks[self._gradient_check_place]
+        self.callback_handler.callbacks = callbacks
 
     @property
     def budget_reached(self) -> str | None:
