@@ -49,7 +49,7 @@ class FigureBar(ProgressCallback):
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Move the bar on."""
         now = self._now()
-        if now - self._shown_at >= _EVERY_SECONDS:
+        if now - self._shown_at >= _EVERY_SECONDS or state.global_step >= state.max_steps:
             self._shown_at = now
             self._show(state)
         super().on_step_end(args, state, control, **kwargs)
