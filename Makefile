@@ -1,5 +1,5 @@
 # make quickstart   fine-tune a real model on this machine, in minutes
-# make test         lint, types, tests, and the commands that the README shows
+# make test         lint, types, tests, the commands that the README shows, and the notebooks
 # Both create .venv and install what they need on the first call.
 
 PYTHON ?= python3
@@ -22,6 +22,7 @@ quickstart: $(VENV)/.installed
 test: check browser
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal tests
 	$(BIN)/python -m pytest -q readme_commands
+	$(BIN)/python -m pytest -q labs
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

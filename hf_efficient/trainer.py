@@ -21,7 +21,7 @@ from hf_efficient.account.evaluations import metrics_to_note
 from hf_efficient.callbacks.activations import ActivationProbe
 from hf_efficient.callbacks.budget import BudgetCallback
 from hf_efficient.callbacks.figure_bar import show_figures
-from hf_efficient.callbacks.four_bit_guard import FourBitGuard, keep_four_bit_trainable
+from hf_efficient.callbacks.four_bit_guard import keep_four_bit_trainable
 from hf_efficient.callbacks.gradient_check import GradientCheck
 from hf_efficient.callbacks.memory import MemoryCount
 from hf_efficient.callbacks.step_recorder import StepRecorderCallback
@@ -95,7 +95,8 @@ class EfficientTrainerMixin(_Base):
         self._extra_evaluators = tuple(extra_evaluators)
         self._recorder = StepRecorder(timeline=process_timeline() if record_steps else None)
         self._run_log = RunLog(self._recorder)
-        self._gradient_check = GradientCheck() if check_gradients else None
+        self._gradient_check = GradientCheck(self._gradients_are_checked) if check_gradients else None
+        self._gradient_check_place: int | None = None
         self._activations: ActivationProbe | None = None
         self._evaluating = False
         self._evaluated_at_step: int | None = None
@@ -106,14 +107,13 @@ class EfficientTrainerMixin(_Base):
             self._recorder.timeline.trainer_begins()
         with self._process_phase("trainer_setup"):
             super().__init__(*args, **kwargs)
-            self.add_callback(FourBitGuard())
             if self._gradient_check is not None:
                 self.add_callback(self._gradient_check)
             memory = None
             if self._recorder.timeline is not None:
                 memory = MemoryCount(self._recorder.timeline, lambda: getattr(self, "ref_model", None))
                 self._activations = ActivationProbe(memory)
-            self.callback_handler.callbacks.insert(0, StepRecorderCallback(self._recorder, memory, self._look_at_work))
+            self.callback_handler.callbacks.insert(0, StepRecorderCallback(self._recorder, memory, self._model_stands))
             if self._budget is not None:
                 self.add_callback(self._budget)
             if record_steps:
@@ -152,6 +152,9 @@ class EfficientTrainerMixin(_Base):
             self._close_records(error)
             if self._gradient_check is not None:
                 self._gradient_check.remove_hooks()
+                if self._gradient_check_place is not None:
+                    self.callback_handler.callbacks.insert(self._gradient_check_place, self._gradient_check)
+                    self._gradient_check_place = None
         if self._evaluated_at_step == self.state.global_step:
             self._module.eval()  # as the Trainer leaves it when it evaluates last
         return result
@@ -183,7 +186,6 @@ class EfficientTrainerMixin(_Base):
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
         """Fetch the micro-batches of a step: its data wait."""
-        self._recorder.end("data_wait")
         self._recorder.next_step()
         with self._recorder.phase("data_wait"):
             batches, items = super().get_batch_samples(*args, **kwargs)
@@ -204,12 +206,12 @@ class EfficientTrainerMixin(_Base):
             return probe.run(forward, self.args, model, self._module, inputs)
 
     def _clip_grad_norm(self, *args: Any, **kwargs: Any) -> Any:
-        with self._recorder.phase("optimizer"):
-            return super()._clip_grad_norm(*args, **kwargs)
+        self._recorder.begin("optimizer")  # until on_step_end
+        return super()._clip_grad_norm(*args, **kwargs)
 
     def _get_grad_norm(self, *args: Any, **kwargs: Any) -> Any:
-        with self._recorder.phase("optimizer"):
-            return super()._get_grad_norm(*args, **kwargs)
+        self._recorder.begin("optimizer")  # where nothing is clipped
+        return super()._get_grad_norm(*args, **kwargs)
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Log, with the figures of the run; the step's record takes the loss that the Trainer has read."""
@@ -274,12 +276,20 @@ class EfficientTrainerMixin(_Base):
             self._recorder.timeline.enter("shutdown")
         return super()._finalize_training(*args, **kwargs)
 
-    def _look_at_work(self) -> None:
+    def _model_stands(self) -> None:
+        keep_four_bit_trainable(self._module)  # what model_init made for this call of train()
         timeline = self._recorder.timeline
         if timeline is not None and self._recorder.recording:
             work = work_of(self)
             self._recorder.count_work(work.formula)
             timeline.state("work", work.facts())
+
+    def _gradients_are_checked(self) -> None:
+        """Take the check out until the next ``train()``: every callback costs every step some microseconds."""
+        callbacks = list(self.callback_handler.callbacks)  # a new list, since the old one is being walked through
+        self._gradient_check_place = callbacks.index(self._gradient_check)
+        del callbacks[self._gradient_check_place]
+        self.callback_handler.callbacks = callbacks
 
     @property
     def budget_reached(self) -> str | None:

@@ -58,7 +58,8 @@ class MeterCurve:
 
     def __post_init__(self) -> None:
         self._is_counter = self.unit == "joules"
-        self._is_plain = self.range_joules is None or self.range_joules >= _PLAIN_RANGE_JOULES
+        small = self.range_joules is not None and self.range_joules < _PLAIN_RANGE_JOULES
+        self._plain_seconds = -1.0 if small else _PLAIN_SECONDS
 
     def extend(self, times: Sequence[float], values: Sequence[float]) -> None:
         """Take in readings; one from before the last is left out.
@@ -67,30 +68,30 @@ class MeterCurve:
             times: in seconds from the start of the process.
             values: what it read then, each ``believable``.
         """
+        last = self._last
         for at, value in zip(times, values, strict=True):
-            if self._last is not None:
-                passed = at - self._last[0]
+            if last is not None:
+                passed = at - last[0]
                 if passed < 0:
                     continue
-                self._flow(passed, at, value)
-            self._last = (at, value)
+                # Nearly all readings are plain: what ``stretches`` says of them needs none of its cases.
+                more = value - last[1] if self._is_counter else passed * (last[1] + value) / 2
+                if passed <= self._plain_seconds and 0 <= more <= _PLAIN_WATTS * passed:
+                    self.joules += more
+                    self.covered_seconds += passed
+                else:
+                    self._bridge(last, (at, value))
+            last = (at, value)
             if self._readings % self._every == 0:
                 self._keep(at)
             self._readings += 1
+        self._last = last
 
-    def _flow(self, passed: float, at: float, value: float) -> None:
-        """As ``stretches`` has it; nearly all readings are plain, and need none of its cases."""
-        assert self._last is not None
-        before = self._last[1]
-        more = value - before if self._is_counter else passed * (before + value) / 2
-        if passed <= _PLAIN_SECONDS and self._is_plain and 0 <= more <= _PLAIN_WATTS * passed:
-            self.joules += more
-            self.covered_seconds += passed
-            return
-        (stretch,) = stretches([self._last, (at, value)], self.unit, self.range_joules)
+    def _bridge(self, before: tuple[float, float], after: tuple[float, float]) -> None:
+        (stretch,) = stretches([before, after], self.unit, self.range_joules)
         if stretch.joules is not None:
             self.joules += stretch.joules
-            self.covered_seconds += passed
+            self.covered_seconds += stretch.end - stretch.start
 
     def _keep(self, at: float) -> None:
         self.times.append(at)

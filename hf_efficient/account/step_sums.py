@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from hf_efficient.account.nanoseconds import add_ns, phases_ns, sum_ns
+from hf_efficient.account.nanoseconds import add_ns, by_name, phases_ns, sum_ns
 from hf_efficient.account.step_lines import SumLine
 
 __all__ = ["TOKEN_KINDS", "SequenceSums", "StepSums", "WorkSums"]
@@ -119,16 +119,12 @@ def _sequences(lines: Sequence[SumLine]) -> SequenceSums | None:
     parts = [line.sequences for line in lines if line.sequences is not None]
     if len(parts) < len(lines):
         return None
-    buckets: dict[str, int] = {}
-    for part in parts:
-        for bound, count in part.length_buckets.items():
-            buckets[bound] = buckets.get(bound, 0) + count
     return SequenceSums(
         rows=sum([part.rows for part in parts]),
         documents=sum([part.documents for part in parts]),
         shortest=min([part.shortest for part in parts]),
         longest=max([part.longest for part in parts]),
-        length_buckets=buckets,
+        length_buckets={bound: sum(counts) for bound, counts in by_name([part.length_buckets for part in parts])},
     )
 
 

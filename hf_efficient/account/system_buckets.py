@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -16,7 +17,7 @@ _BYTES = ("rss_bytes", "host_available_bytes", "device_allocated_bytes", "device
 
 @dataclass
 class _Range:
-    """Thousandths, in which watts are written: their sum is the same in whatever order it is taken."""
+    """The sum is one of whole thousandths, in which watts are written: the same in whatever order it is taken."""
 
     low: float
     thousandths: int
@@ -24,8 +25,12 @@ class _Range:
     count: int
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> _Range:
-        return cls(min(values), sum([round(1000 * value) for value in values]), max(values), len(values))
+    def of_bytes(cls, values: Sequence[int]) -> _Range:
+        return cls(min(values), 1000 * sum(values), max(values), len(values))
+
+    @classmethod
+    def of_watts(cls, values: Sequence[float]) -> _Range:
+        return cls(min(values), round(1000 * math.fsum(values)), max(values), len(values))
 
     def merge(self, later: _Range) -> None:
         self.low, self.high = min(self.low, later.low), max(self.high, later.high)
@@ -57,14 +62,20 @@ class SystemBucket:
     @classmethod
     def of(cls, lines: Sequence[SystemLine]) -> SystemBucket:
         """Some samples, at least one, of one process."""
-        columns = {name: [value for line in lines if (value := getattr(line, name)) is not None] for name in _BYTES}
+        columns = {
+            "rss_bytes": [line.rss_bytes for line in lines],
+            "host_available_bytes": [line.host_available_bytes for line in lines],
+            "device_allocated_bytes": [line.device_allocated_bytes for line in lines],
+            "device_reserved_bytes": [line.device_reserved_bytes for line in lines],
+        }
+        known = {name: [value for value in values if value is not None] for name, values in columns.items()}
         return cls(
             group=lines[0].process,
             count=len(lines),
             started_at_seconds=lines[0].at_seconds,
             ended_at_seconds=lines[-1].at_seconds,
-            bytes={name: _Range.of(values) for name, values in columns.items() if values},
-            watts={name: _Range.of(values) for name, values in by_name([line.watts for line in lines])},
+            bytes={name: _Range.of_bytes(values) for name, values in known.items() if values},
+            watts={name: _Range.of_watts(values) for name, values in by_name([line.watts for line in lines])},
         )
 
     def merge(self, later: object) -> None:

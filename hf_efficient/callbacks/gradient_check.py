@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -41,7 +41,9 @@ class GradientCheck(TrainerCallback):
     optimizers that step inside the backward) the first check is left out; under ``torch_compile`` the second.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, done: Callable[[], None] = lambda: None) -> None:
+        """Nothing is checked before training begins; ``done`` is called once the first step was found good."""
+        self._done = done
         self._pending = False
         self._handles: list[RemovableHandle] = []
         self._broken: list[str] = []
@@ -90,19 +92,12 @@ class GradientCheck(TrainerCallback):
             self._raise_if_broken()
         finally:
             self.remove_hooks()
-        if model is None:
-            return
         elsewhere = _gradients_elsewhere(args)
         if elsewhere:
             logger.debug("Gradients are not checked: with %s they are not on the parameters.", elsewhere)
-            return
-        missing = parameters_without_gradient(model)
-        if missing:
-            raise TrainingCheckError(
-                f"{len(missing)} trainable parameters got no gradient in the first step: {_listed(missing)}. "
-                "The loss does not depend on them: freeze them (requires_grad_(False)), or mend the forward "
-                f"that leaves them out. {_OPT_OUT}"
-            )
+        elif model is not None:
+            _require_gradients(model)
+        self._done()
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -141,6 +136,16 @@ class GradientCheck(TrainerCallback):
             "weights were repacked for inference (4-bit on a CPU: call "
             "hf_efficient.callbacks.keep_four_bit_trainable(model) before the first evaluation or "
             f"generation), or their forward detaches its input. {_OPT_OUT}"
+        )
+
+
+def _require_gradients(model: nn.Module) -> None:
+    missing = parameters_without_gradient(model)
+    if missing:
+        raise TrainingCheckError(
+            f"{len(missing)} trainable parameters got no gradient in the first step: {_listed(missing)}. "
+            "The loss does not depend on them: freeze them (requires_grad_(False)), or mend the forward "
+            f"that leaves them out. {_OPT_OUT}"
         )
 
 

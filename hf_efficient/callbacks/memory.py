@@ -55,6 +55,11 @@ class MemoryCount:
         if model is not None:
             self.guarded(lambda: self._weights(model))
 
+    @property
+    def wants_step(self) -> bool:
+        """Whether a step is still to be looked at."""
+        return bool(self._wanted)
+
     def before_step(self, model: nn.Module | None) -> None:
         """The optimizer is about to step: count the gradients, in the first step."""
         if "gradients" in self._wanted and model is not None:

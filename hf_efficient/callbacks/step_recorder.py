@@ -49,7 +49,7 @@ class StepRecorderCallback(TrainerCallback):
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """From here to the first batch, workers start and fetch: data wait of the next step."""
+        """From here to the first batch (``next_step``), workers start and fetch: data wait of the next step."""
         self._recorder.next_step()
         self._recorder.begin("data_wait")
 
@@ -58,17 +58,16 @@ class StepRecorderCallback(TrainerCallback):
     ) -> None:
         """The optimizer steps; the scheduler and ``zero_grad`` follow."""
         self._recorder.begin("optimizer")
-        if self._memory is not None:
+        if self._memory is not None and self._memory.wants_step:
             self._memory.before_step(kwargs.get("model"))
 
     def on_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """The optimizer has stepped; gradients are still there."""
-        if self._memory is not None:
+        if self._memory is not None and self._memory.wants_step:
             self._memory.after_step(kwargs.get("model"), kwargs.get("optimizer"))
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """The update is done."""
-        self._recorder.end("optimizer")
         self._recorder.step_done(state.global_step, state.epoch)

@@ -13,7 +13,7 @@ __all__ = ["report"]
 def report(
     run_dirs: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN_DIR...", help="Output directory of a run, or its efficiency/; several to compare."),
+        typer.Argument(metavar="RUN_DIR", help="Output directory of a run, or its efficiency/; several to compare."),
     ],
     html: Annotated[
         Path | None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
@@ -20,7 +20,7 @@ is in the bucket of the first bound that is not below its length.
 """
 
 
-def document_starts(positions: torch.Tensor, shape: torch.Size) -> torch.Tensor | None:
+def document_starts(positions: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor | None:
     """Where ``position_ids`` start again at 0, shape (rows, positions), bool; None where they are of another kind.
 
     Packed and padding-free batches carry them in place of an attention mask. A padding-free batch that is padded to a
@@ -47,9 +47,9 @@ def documents_of_starts(starts: torch.Tensor) -> list[int] | None:
     return [after - first for first, after in zip(firsts, [*firsts[1:], rows * length], strict=True)]
 
 
-def documents_of_rows(row_sums: torch.Tensor) -> list[int]:
-    """Tokens of each document, from the sums of an attention mask's rows, on the host; a row without any holds none."""
-    return [tokens for tokens in row_sums.tolist() if tokens]
+def documents_of_rows(row_sums: Iterable[int]) -> list[int]:
+    """Tokens of each document, from the sums of an attention mask's rows; a row without any holds none."""
+    return [tokens for tokens in row_sums if tokens]
 
 
 def sequence_counts(batches: Sequence[MicroBatch]) -> SequenceCounts | None:

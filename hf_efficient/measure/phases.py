@@ -6,15 +6,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from hf_efficient.records import PhaseName
 
 __all__ = ["Glimpse", "PhaseClock", "PhaseContext", "PhaseOwner", "Span"]
 
 
-@dataclass(frozen=True)
-class Span:
+class Span(NamedTuple):
     """What the clock read between two calls of ``cut``.
 
     Attributes:
@@ -102,11 +101,15 @@ class PhaseClock:
 
         A token whose phase is closed already does nothing.
         """
-        depth = next((i for i, (known, _) in enumerate(self._stack) if known == token), None)
-        if depth is None:
-            return
-        self._charge()
-        del self._stack[depth:]
+        if self._stack and self._stack[-1][0] == token:  # nearly always
+            self._charge()
+            self._stack.pop()
+        else:
+            depth = next((i for i, (known, _) in enumerate(self._stack) if known == token), None)
+            if depth is None:
+                return
+            self._charge()
+            del self._stack[depth:]
         if self._opaque_token >= token:
             self._opaque_token = 0
 

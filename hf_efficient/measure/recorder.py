@@ -8,7 +8,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec
 
@@ -16,14 +15,14 @@ from hf_efficient.account.reading import last_record, records_path
 from hf_efficient.estimate.step_work import WorkFormula
 from hf_efficient.measure.compilation import CompilationWatch
 from hf_efficient.measure.device import DeviceWatch
-from hf_efficient.measure.device_clock import DeviceTimes
 from hf_efficient.measure.live import LiveRun
-from hf_efficient.measure.phases import PhaseClock, PhaseContext, Span
+from hf_efficient.measure.phases import PhaseClock
 from hf_efficient.measure.running import RunningFigures
+from hf_efficient.measure.step_draft import Counting, Segment, StepDraft, encode_draft
+from hf_efficient.measure.step_phases import StepPhases
 from hf_efficient.measure.stream import JsonlStream
 from hf_efficient.measure.timeline import Timeline
-from hf_efficient.measure.tokens import TokenTally
-from hf_efficient.records import CoarsePhase, PhaseName, StepMemory, StepPhase, StepRecord
+from hf_efficient.records import CoarsePhase, PhaseName, StepPhase, StepRecord
 
 __all__ = ["StepRecorder"]
 
@@ -46,25 +45,10 @@ def _never_raises(
             return
         try:
             method(self, *args, **kwargs)
-        except Exception:
-            self.recording, self._faulty = False, True
-            if self.timeline is not None:  # whose time is not attributed from here on
-                self.timeline.loop_ends()
-                self.timeline.leave_all()
-            logger.warning("Steps are no longer recorded, because of a fault; training goes on.", exc_info=True)
+        except Exception:  # noqa: BLE001  it is told of there
+            self._fault()
 
     return guarded
-
-
-@dataclass
-class _Update:
-    """What is known of the step under way."""
-
-    micro_batches: int
-    tally: TokenTally
-    step: int | None = None
-    epoch: float | None = None
-    loss: float | None = None
 
 
 class StepRecorder:
@@ -84,18 +68,22 @@ class StepRecorder:
         """
         self.timeline = timeline
         self.recording = False
-        self.clock: PhaseClock | None = None
         self._faulty = False
         self._now = now or (time.perf_counter_ns if timeline is None else timeline.now)
         self._stream: JsonlStream | None = None
-        self._rank = self._segment = self._opened_ns = 0
-        self._formula: WorkFormula | None = None
-        self._update = self._nothing()
-        self._tokens: dict[str, int] = {}
+        self._segment = Segment(0, 0, 0)
+        self._counting = Counting()
+        self._draft = self._nothing()
+        self._phases: StepPhases | None = None
         self._device: DeviceWatch | None = None
         self._compilation = CompilationWatch(self._compiling, self._in_backward)
-        self._unwritten: deque[tuple[StepRecord, TokenTally, DeviceTimes | None]] = deque()
+        self._unwritten: deque[StepDraft] = deque()
         self._live: LiveRun | None = None
+
+    @property
+    def clock(self) -> PhaseClock | None:
+        """Of the training loop; None outside one."""
+        return None if self._phases is None else self._phases.clock
 
     def open(self, directory: Path, rank: int, device: DeviceWatch | None = None) -> None:
         """Start a segment in ``directory/steps.jsonl`` (``steps.rankN.jsonl`` on rank N > 0).
@@ -113,124 +101,103 @@ class StepRecorder:
     def _open(self, directory: Path, rank: int) -> None:
         path = records_path(directory, "steps", rank)
         previous = last_record(path)
-        self._segment = 0 if previous is None else int(previous.get("segment", -1)) + 1
-        self._rank = rank
-        self._stream = JsonlStream(path, latch=None if self.timeline is None else self.timeline.latch)
-        self._update = self._nothing()
-        self._opened_ns = self._now()
+        number = 0 if previous is None else int(previous.get("segment", -1)) + 1
+        latch = None if self.timeline is None else self.timeline.latch
+        self._stream = JsonlStream(path, latch=latch, encode=encode_draft)
+        self._segment = Segment(number, rank, self._now())
+        self._draft = self._nothing()
         if self.timeline is not None:
-            self.timeline.train_begins(self._segment, self._opened_ns)
+            self.timeline.train_begins(number, self._segment.opened_ns)
             self._live = self.timeline.live = LiveRun(self.timeline, RunningFigures(self.timeline.earlier))
 
     @_never_raises
     def count_work(self, formula: WorkFormula | None) -> None:
         """The FLOPs of the steps from here on; None: they are not known."""
-        self._formula = formula
-        if not self._update.micro_batches:
-            self._update = self._nothing()
+        self._counting = Counting(formula)
+        if not self._draft.micro_batches:
+            self._draft = self._nothing()
 
     @_never_raises
     def start_loop(self) -> None:
         """The training loop starts here, unless it has started already."""
-        if self.clock is None:
+        if self._phases is None:
             if self.timeline is not None:
                 self.timeline.loop_begins()
-            self.clock = PhaseClock(self._now)
+            self._phases = StepPhases(self._now, self._device, self._fault)
             self._compilation.install()
             if self.timeline is not None:
-                self.timeline.watch(self.clock)
+                self.timeline.watch(self._phases.clock)
 
     @_never_raises
     def abandon_step(self) -> None:
         """The loop starts over (it was out of memory): forget what the unfinished step had fetched."""
-        if self._update.step is None:
-            self._update = self._nothing()
-            if self._device is not None:
-                self._device.cut()
+        if self._draft.step is None:
+            self._draft = self._nothing()
+            if self._phases is not None:
+                self._phases.abandon()
 
     def phase(self, name: PhaseName, *, opaque: bool = False) -> AbstractContextManager[None]:
         """A context in which the time belongs to ``name``, of the step or, outside the loop, of the process."""
-        if not self.recording or self.clock is None:
+        if not self.recording or self._phases is None:
             return _NO_PHASE if self.timeline is None or self._faulty else self.timeline.phase(name, opaque=opaque)
-        return PhaseContext(self, name, opaque)
-
-    @_never_raises
-    def open_phase(self, phase: PhaseContext) -> None:
-        """For ``PhaseContext``."""
-        if self.clock is not None:
-            phase.token = self.clock.enter(phase.name, opaque=phase.opaque)
-            if self._device is not None and phase.token:
-                self._device.enter(phase.name)
-
-    @_never_raises
-    def close_phase(self, phase: PhaseContext) -> None:
-        """For ``PhaseContext``."""
-        if self.clock is not None:
-            if self._device is not None and phase.token:
-                self._device.leave(phase.name)
-            self.clock.leave(phase.token)
+        return self._phases.context(name, opaque)
 
     @_never_raises
     def begin(self, name: StepPhase | CoarsePhase) -> None:
-        """Open a phase that ``end`` closes, where start and end are seen by different callers."""
-        if self.clock is not None:
-            token = self._tokens[name] = self.clock.enter(name)
-            if self._device is not None and token:
-                self._device.enter(name)
+        """Open a phase that ``end`` closes, where start and end are seen by different callers; an open one goes on."""
+        if self._phases is not None:
+            self._phases.begin(name)
 
     @_never_raises
     def end(self, name: StepPhase | CoarsePhase) -> None:
         """Close the phase that ``begin`` opened; does nothing where it is not open."""
-        token = self._tokens.pop(name, None)
-        if token is not None and self.clock is not None:
-            if self._device is not None and token:
-                self._device.leave(name)
-            self.clock.leave(token)
+        if self._phases is not None:
+            self._phases.end(name)
 
     @_never_raises
     def next_step(self) -> None:
-        """The trailing work of a step that is done ends here, and the next step starts."""
-        self.start_loop()
-        if self._update.step is not None:
-            self._cut()
+        """The trailing work of a step that is done ends here, and the next step starts; what has begun ends."""
+        if self._phases is None:
+            self.start_loop()
+        elif self._draft.step is not None:
+            self._cut(self._phases)
+        else:
+            self._phases.end_all()
         self._write(wait=False)
 
     @_never_raises
     def add_batches(self, batches: Iterable[Any]) -> None:
         """The micro-batches fetched for the step under way."""
         for batch in batches:
-            self._update.micro_batches += 1
-            self._update.tally.add(batch)
+            self._draft.micro_batches += 1
+            self._draft.tally.add(batch)
 
     @_never_raises
     def add_micro_batch(self) -> None:
         """One more micro-batch of the step under way, whose tokens are not known."""
-        self._update.micro_batches += 1
+        self._draft.micro_batches += 1
 
     @_never_raises
     def step_done(self, step: int, epoch: float | None) -> None:
-        """The optimizer has stepped; what follows is trailing work of this step."""
-        self._update.step, self._update.epoch = step, epoch
+        """The optimizer has stepped, and what has begun ends; what follows is trailing work of this step."""
+        if self._phases is not None:
+            self._phases.end_all()
+        self._draft.step, self._draft.epoch = step, epoch
 
     @_never_raises
     def loss_logged(self, loss: float) -> None:
         """The trainer read the loss for a log of its own."""
-        if self._update.step is not None:
-            self._update.loss = float(loss)
+        if self._draft.step is not None:
+            self._draft.loss = float(loss)
 
     def under_way(self) -> StepRecord | None:
         """What the record of the step under way would hold now; None while its update or its token counts lack.
 
         For logs: waits for nothing, and leaves the record as it will be.
         """
-        if not self.recording or self.clock is None or self._update.step is None or not self._update.tally.ready():
+        if not self.recording or self._phases is None or self._draft.step is None or not self._draft.tally.ready():
             return None
-        seen, now = self.clock.glimpse(), self._now()
-        phases = dict(seen.phase_ns)
-        if seen.open_phase is not None:
-            phases[seen.open_phase] = phases.get(seen.open_phase, 0) + now - seen.mark_ns
-        record = self._record(Span(seen.start_ns, now - seen.start_ns, phases))
-        return self._counted(record, self._update.tally)
+        return self._draft.so_far(self._phases.clock.glimpse(), self._now())
 
     @_never_raises
     def write_ready(self) -> None:
@@ -240,12 +207,13 @@ class StepRecorder:
     @_never_raises
     def end_loop(self) -> None:
         """The training loop ends here; a step that is not done leaves no record, but its time is told."""
-        if self._update.step is not None and self.clock is not None:
-            self._cut()
-        elif self.clock is not None and self.timeline is not None:
-            self.timeline.unfinished_step(self.clock.cut())
+        self._compilation.remove()
+        if self._draft.step is not None and self._phases is not None:
+            self._cut(self._phases)
+        elif self._phases is not None and self.timeline is not None:
+            self.timeline.unfinished_step(self._phases.clock.cut())
         self._write(wait=False)
-        self.clock = None
+        self._phases = None
         if self.timeline is not None:
             self.timeline.loop_ends()
 
@@ -255,13 +223,12 @@ class StepRecorder:
         self.end_loop()
         self._write_all()
         self.recording = False
-        self.clock = None
+        self._phases = None
         if self.timeline is not None and self._live is not None:
             self.timeline.loop_ends()  # also after a fault
             if self.timeline.live is self._live:
                 self.timeline.live = None
             self._live = None
-        self._tokens.clear()
         self._unwritten.clear()
         if self._stream is not None:
             self._stream.close()
@@ -276,52 +243,42 @@ class StepRecorder:
     def _in_backward(self) -> bool:
         return self.clock is not None and self.clock.glimpse().open_phase in ("backward", "forward_backward")
 
-    def _cut(self) -> None:
-        assert self.clock is not None
-        times, memory = (None, None) if self._device is None else self._device.cut()
-        self._unwritten.append((self._record(self.clock.cut(), memory), self._update.tally, times))
-        self._update = self._nothing()
-
-    def _record(self, span: Span, memory: StepMemory | None = None) -> StepRecord:
-        assert self._update.step is not None
-        return StepRecord(
-            segment=self._segment,
-            rank=self._rank,
-            step=self._update.step,
-            epoch=self._update.epoch,
-            wall_seconds=span.wall_ns / 1e9,
-            started_at_seconds=(span.start_ns - self._opened_ns) / 1e9,
-            phase_seconds={name: value / 1e9 for name, value in span.phase_ns.items()},
-            micro_batches=self._update.micro_batches,
-            memory=memory,
-            loss=self._update.loss,
-        )
+    def _cut(self, phases: StepPhases) -> None:
+        self._draft.span, self._draft.times, self._draft.memory = phases.cut()
+        self._unwritten.append(self._draft)
+        self._draft = self._nothing()
 
     @_never_raises
     def _write_all(self) -> None:
         self._write(wait=True)
 
     def _write(self, wait: bool) -> None:
-        """Queue the records whose token counts and times on the device have arrived, in order."""
+        """Queue the steps whose token counts and times on the device have arrived, in order."""
         while self._unwritten:
-            record, tally, times = self._unwritten[0]
+            draft = self._unwritten[0]
             patient = not wait and len(self._unwritten) <= _MOST_UNWRITTEN
-            if not (wait or tally.ready()) or (patient and times is not None and not times.ready()):
+            if wait:
+                draft.tally.wait()
+            if not draft.tally.ready() or (patient and draft.times is not None and not draft.times.ready()):
                 return
             self._unwritten.popleft()
-            told = self._counted(record, tally)
-            self._hand_on(told if times is None else replace(told, device_seconds=times.read()))
+            if draft.times is not None:
+                draft.device_seconds, draft.times = draft.times.read(), None
+            if self._stream is not None:
+                self._stream.write(draft)
+            if self._live is not None:
+                self._live.figures.add_later(draft)
 
-    def _counted(self, record: StepRecord, tally: TokenTally) -> StepRecord:
-        work = None if self._formula is None else tally.work(self._formula)
-        return replace(record, tokens=tally.counts(), sequences=tally.sequences(), work=work)
-
-    def _hand_on(self, record: StepRecord) -> None:
-        if self._stream is not None:
-            self._stream.write(record.to_json())
-        if self._live is not None:
-            self._live.figures.add(record)
-
-    def _nothing(self) -> _Update:
+    def _nothing(self) -> StepDraft:
         """A step of which nothing is known yet."""
-        return _Update(0, TokenTally(scored=self._formula is not None and self._formula.needs_scored))
+        return StepDraft(self._segment, self._counting, self._counting.tally())
+
+    def _fault(self) -> None:
+        """End the recording, with one warning of the exception that is handled."""
+        if not self.recording:
+            return
+        self.recording, self._faulty = False, True
+        if self.timeline is not None:  # whose time is not attributed from here on
+            self.timeline.loop_ends()
+            self.timeline.leave_all()
+        logger.warning("Steps are no longer recorded, because of a fault; training goes on.", exc_info=True)

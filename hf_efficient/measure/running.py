@@ -6,18 +6,20 @@ from array import array
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from hf_efficient.estimate.forecast import RECENT_STEPS, recent_step_seconds
 from hf_efficient.estimate.percentiles import warm_up_count
 from hf_efficient.measure.earlier import Earlier
 from hf_efficient.records import StepRecord
 
-__all__ = ["Durations", "Rates", "RunningFigures", "StepSums"]
+__all__ = ["Draft", "Durations", "Rates", "RunningFigures", "StepSums"]
 
 # The places of a list of sums; behind the counts stands, for each, of how many steps it is not known.
 _STEPS, _WALL, _TRAINING, _DATA_WAIT, _UNATTRIBUTED, _COUNTS = range(6)
 _KINDS = 5
 _NOTHING = [0] * (_COUNTS + 2 * _KINDS)
+_MOST_DRAFTS = 128
 
 
 @dataclass(frozen=True)
@@ -79,8 +81,17 @@ class Durations:
         return self.seconds / self.count if self.count else None
 
 
+class Draft(Protocol):
+    """A step that has been recorded, and is worked out when somebody asks."""
+
+    def record(self) -> StepRecord:
+        """The record."""
+
+
 class RunningFigures:
     """Fed by the step recorder where it writes its records; arithmetic of the host, on one thread.
+
+    Steps are added up when somebody asks, or once there are many: every log, every second, not every step.
 
     Attributes:
         earlier: what the run had spent before this process, where it goes on.
@@ -97,11 +108,18 @@ class RunningFigures:
         self._recent: deque[tuple[float, int | None, int | None]] = deque(maxlen=RECENT_STEPS)
         self._peak: int | None = None
         self._peak_since_mark: int | None = None
+        self._drafts: deque[Draft] = deque()
 
     @property
     def steps(self) -> int:
         """Steps that have been recorded in this call."""
-        return int(self._sums[_STEPS])
+        return int(self._sums[_STEPS]) + len(self._drafts)
+
+    def add_later(self, draft: Draft) -> None:
+        """One more step, to be added up later."""
+        self._drafts.append(draft)
+        if len(self._drafts) >= _MOST_DRAFTS:
+            self._catch_up()
 
     def add(self, record: StepRecord) -> None:
         """One more step."""
@@ -116,6 +134,7 @@ class RunningFigures:
 
     def whole(self) -> StepSums:
         """The steps of the call that have been recorded."""
+        self._catch_up()
         return _between(_NOTHING, self._sums, self._step_seconds, self._peak)
 
     def take_window(self, under_way: StepRecord | None) -> StepSums:
@@ -125,6 +144,7 @@ class RunningFigures:
             under_way: what the record of the step under way would hold now, where its update is done. What is left of
                 that step, the log itself for instance, goes to the next window.
         """
+        self._catch_up()
         now = self._sums
         times = self._step_seconds[int(self._mark[_STEPS]) :]
         peak = self._peak_since_mark
@@ -156,8 +176,13 @@ class RunningFigures:
             sum(flops) / seconds if len(flops) == len(steady) else None,
         )
 
+    def _catch_up(self) -> None:
+        while self._drafts:
+            self.add(self._drafts.popleft().record())
+
     def _steady(self) -> list[tuple[float, int | None, int | None]]:
         """The last steps; those of the warm-up are among them only in a call that has not done many more."""
+        self._catch_up()
         recent = list(self._recent)
         return recent[max(0, warm_up_count(self.steps) - (self.steps - len(recent))) :]
 

@@ -6,7 +6,7 @@ import json
 import logging
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,15 @@ class FaultLatch:
             logger.warning("%s cannot be written (%s). Training goes on; its steps are not recorded.", path, error)
 
 
+def strict_json(record: Mapping[str, Any]) -> bytes:
+    """One line of JSON.
+
+    Raises:
+        ValueError: a number is not finite.
+    """
+    return json.dumps(record, allow_nan=False).encode()
+
+
 class JsonlStream:
     """Appends records to a file, at least once per ``flush_seconds``.
 
@@ -45,10 +54,24 @@ class JsonlStream:
     lost.
     """
 
-    def __init__(self, path: Path, flush_seconds: float = 1.0, latch: FaultLatch | None = None) -> None:
-        """Create the folder, mend the end of a file that a crash left half-written, start the thread."""
+    def __init__(
+        self,
+        path: Path,
+        flush_seconds: float = 1.0,
+        latch: FaultLatch | None = None,
+        encode: Callable[[Any], bytes] = strict_json,
+    ) -> None:
+        """Create the folder, mend the end of a file that a crash left half-written, start the thread.
+
+        Args:
+            path: of the file.
+            flush_seconds: between two looks at the queue.
+            latch: shared with the other files of the run.
+            encode: makes a line, without its end, of what ``write`` was given; called by the thread that writes.
+        """
         self.path = path
-        self._queue: deque[Mapping[str, Any]] = deque()
+        self._queue: deque[Any] = deque()
+        self._encode = encode
         self._closing = threading.Event()
         self._broken = False
         self._flush_seconds = flush_seconds
@@ -61,8 +84,8 @@ class JsonlStream:
             self._fault(error)
         self.wake()
 
-    def write(self, record: Mapping[str, Any]) -> None:
-        """Queue one record (a JSON object); returns at once, raises nothing."""
+    def write(self, record: Any) -> None:
+        """Queue one record (a JSON object, unless ``encode`` says otherwise); returns at once, raises nothing."""
         if not self._broken:
             self._queue.append(record)
 
@@ -111,8 +134,8 @@ class JsonlStream:
     def _queued(self) -> bytes:
         lines = []
         while self._queue:
-            lines.append(json.dumps(self._queue.popleft(), allow_nan=False) + "\n")
-        return "".join(lines).encode()
+            lines.append(self._encode(self._queue.popleft()) + b"\n")
+        return b"".join(lines)
 
     def _fault(self, error: Exception) -> None:
         self._broken = True

@@ -16,16 +16,13 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
-from hf_efficient.account.files import RUN_JSON, write_account
 from hf_efficient.account.reading import records_path
-from hf_efficient.account.run_records import RunReader
-from hf_efficient.errors import OutputError
 from hf_efficient.measure.earlier import Earlier, read_earlier
 from hf_efficient.measure.memory import device_peaks, peak_rss_bytes
 from hf_efficient.measure.meters.cuda import current_device
 from hf_efficient.measure.phases import PhaseClock, PhaseContext, Span
 from hf_efficient.measure.process_start import ProcessStart, process_start
-from hf_efficient.measure.run_page import RunPage
+from hf_efficient.measure.run_results import RunResults
 from hf_efficient.measure.span_records import SpanRecords, Way
 from hf_efficient.measure.stream import FaultLatch
 from hf_efficient.measure.system import SystemStream
@@ -87,7 +84,7 @@ class Timeline:
         self.live: LiveRun | None = None
         self.recorded_training: object | None = None
         self.system: SystemStream | None = None
-        self._page = RunPage()
+        self._results = RunResults()
         self._clock = PhaseClock(now, started.perf_ns)
         self._in_loop = False
         self._loop_clock: PhaseClock | None = None
@@ -96,7 +93,6 @@ class Timeline:
         self._ended: tuple[str, str | None] | None = None
         self._device_peaks: dict[str, int] = {}
         self._rank = 0
-        self._reader: RunReader | None = None
 
     @property
     def recording(self) -> bool:
@@ -155,7 +151,8 @@ class Timeline:
             self._name_gap(self._gap)
         self._gap = None
         self.directory, self.way, self.latch = directory, way, FaultLatch()
-        self._ended, self._rank, self._reader = None, rank, None
+        self._ended, self._rank = None, rank
+        self._results.forget()
         self.earlier = read_earlier(directory) if rank == 0 else Earlier()
         self._records.open(directory, rank, way, self._alive, self.latch)
         self.system = SystemStream(
@@ -263,7 +260,8 @@ class Timeline:
             self._ended = self._ended or ("done", None)
             self._write_end(at_ns)
         self._records.forget()
-        self.directory = self.way = self.live = self.system = self._reader = None
+        self._results.forget()
+        self.directory = self.way = self.live = self.system = None
         self._in_loop, self._loop_clock = False, None
         self._gap = "before_trainer"
 
@@ -333,13 +331,7 @@ class Timeline:
         self._close()
         self._records.dirty = False
         if self._rank == 0 and not self.latch.told:
-            try:
-                self._reader = write_account(self.directory, self._reader)
-            except (OSError, OutputError) as fault:
-                self.latch.tell(self.directory / RUN_JSON, fault)
-            else:
-                if page:
-                    self._page.write(self.directory, self._reader)
+            self._results.write(self.directory, self.latch, page=page)
 
     def _wake(self) -> None:
         self._records.wake()

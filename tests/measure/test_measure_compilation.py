@@ -116,6 +116,10 @@ def test_nothing_is_left_behind(hand, tmp_path):
     recorder.open(tmp_path, 0)
     recorder.next_step()
     assert len(handler().start_callbacks) == len(before[0]) + 1
+    recorder.end_loop()
+    assert (handler().start_callbacks, handler().end_callbacks) == before
+    recorder.next_step()
+    assert len(handler().start_callbacks) == len(before[0]) + 1
     recorder.close()
     assert (handler().start_callbacks, handler().end_callbacks) == before
 

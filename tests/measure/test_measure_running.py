@@ -106,3 +106,32 @@ def test_rates_of_nothing():
     figures.add(step(1, 0.0))
     assert figures.rates().step_seconds is None
     assert figures.step_seconds() == pytest.approx(0.0)
+
+
+class Later:
+    """A draft, and how often it was asked for its record."""
+
+    def __init__(self, record):
+        self._record, self.asked = record, 0
+
+    def record(self):
+        self.asked += 1
+        return self._record
+
+
+def test_drafts_are_added_up_when_somebody_asks_or_there_are_many():
+    figures = RunningFigures()
+    drafts = [Later(step(number, 2.0, data_wait=0.5)) for number in range(1, 128)]
+    for one in drafts:
+        figures.add_later(one)
+    assert figures.steps == 127
+    assert sum(one.asked for one in drafts) == 0
+    last = Later(step(128, 4.0))
+    figures.add_later(last)
+    assert {one.asked for one in [*drafts, last]} == {1}
+    figures.add_later(Later(step(129, 8.0)))
+    whole = figures.whole()
+    assert (whole.steps, whole.wall_seconds, whole.data_wait_seconds) == (129, 266.0, 63.5)
+    assert figures.steps == 129
+    figures.add_later(Later(step(130, 16.0)))
+    assert figures.take_window(None).wall_seconds == 282.0

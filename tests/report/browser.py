@@ -103,10 +103,14 @@ class Browser:
         return [entry["message"] for entry in self.driver.get_log("browser")]
 
     def requests(self) -> list[str]:
-        """Addresses that were asked for since the last time, other than files and data in the page."""
+        """Addresses that pages from files asked for since the last time, other than files and data in the page.
+
+        What the browser itself asks for before it opens a page is none of the page's.
+        """
         events = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
-        asked = [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
-        return [url for url in asked if not url.startswith(("file:", "data:"))]
+        asked = [event["params"] for event in events if event["method"] == "Network.requestWillBeSent"]
+        urls = [one["request"]["url"] for one in asked if one["documentURL"].startswith("file:")]
+        return [url for url in urls if not url.startswith(("file:", "data:"))]
 
     def asked_files(self) -> list[str]:
         """Resources that the page itself loaded, by its own account."""

@@ -15,7 +15,7 @@ from tiny_training import (
     rows,
     trained_weights,
 )
-from transformers import Trainer
+from transformers import Trainer, TrainerCallback
 from trl import DPOConfig, DPOTrainer
 
 from hf_efficient import EfficientTrainer, EfficientTrainerMixin
@@ -190,6 +190,30 @@ def test_the_check_alone_in_a_plain_trainer(tmp_path):
     chain_trainer(Trainer, tmp_path, Chain(Passing()), check).train()
     with pytest.raises(TrainingCheckError, match=r"unused\.0\.weight"):
         chain_trainer(Trainer, tmp_path, Chain(Passing(), unused=True), {"callbacks": [GradientCheck()]}).train()
+
+
+class Present(TrainerCallback):
+    """Behind the check: after which steps' ``on_pre_optimizer_step`` it is among the callbacks."""
+
+    def __init__(self):
+        self.trainer, self.found = None, []
+
+    def on_pre_optimizer_step(self, args, state, control, **kwargs):
+        kinds = [type(one) for one in self.trainer.callback_handler.callbacks]
+        self.found.append((state.global_step, GradientCheck in kinds))
+
+
+def test_the_check_is_a_callback_for_the_first_step_alone(tmp_path):
+    trainer, present = chain_trainer(EfficientTrainer, tmp_path, Chain(Passing())), Present()
+    present.trainer = trainer
+    trainer.add_callback(present)
+    trainer.train()
+    trainer.train()
+    assert present.found == [(0, False), (1, False), (2, False)] * 2
+    trainer.remove_callback(GradientCheck)
+    trainer.model.middle.__class__ = Detaching
+    trainer.train()
+    assert not any(isinstance(one, GradientCheck) for one in trainer.callback_handler.callbacks)
 
 
 def test_every_train_call_is_checked_again(tmp_path):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from hf_efficient.records.series import StepSeries
@@ -36,40 +36,39 @@ RUN_STYLES = [
 
 def compare_losses(series: Sequence[StepSeries | None], labels: Sequence[str]) -> Figure | Missing:
     """The training losses as they were logged."""
-    return _over_steps(
-        series,
-        labels,
-        lambda steps: steps.loss,
-        Figure("compare-loss", "Training loss", "As the Trainer logged it.", [], {}),
-        "loss",
-        "%{y:.4~g}",
-    )
+    columns = [[] if steps is None else steps.loss for steps in series]
+    traces, end = _lines(series, columns, labels, "%{y:.4~g}")
+    if not traces:
+        return Missing("Training loss", "no run has logged any")
+    summary = f"As the Trainer logged it.{_left_out(labels, traces)}"
+    return _figure("compare-loss", "Training loss", summary, traces, end, axis("loss"))
 
 
 def compare_step_times(series: Sequence[StepSeries | None], labels: Sequence[str]) -> Figure | Missing:
     """The time of each step without its evaluation and checkpointing."""
-    figure = Figure("compare-step-times", "Step times", "Evaluations and checkpoints apart.", [], {})
-    return _over_steps(
-        series, labels, lambda steps: list(steps.step_seconds_mean), figure, "seconds per step", "%{y:.3~s}s"
-    )
+    columns = [[] if steps is None else list(steps.step_seconds_mean) for steps in series]
+    traces, end = _lines(series, columns, labels, "%{y:.3~s}s")
+    if not traces:
+        return Missing("Step times", "no run has recorded a step")
+    summary = f"Evaluations and checkpoints apart.{_left_out(labels, traces)}"
+    vertical = axis("seconds per step", rangemode="tozero")
+    return _figure("compare-step-times", "Step times", summary, traces, end, vertical)
 
 
-def _over_steps(
+def _lines(
     series: Sequence[StepSeries | None],
+    columns: Sequence[Sequence[float | None]],
     labels: Sequence[str],
-    read: Callable[[StepSeries], Sequence[float | None]],
-    figure: Figure,
-    title: str,
     told: str,
-) -> Figure | Missing:
+) -> tuple[list[dict[str, Any]], float]:
+    """A line per run that has figures, and where the longest one ends."""
     traces: list[dict[str, Any]] = []
     ends = [0.5]
-    for place, (steps, label) in enumerate(zip(series, labels, strict=True)):
-        values = read(steps) if steps is not None else []
-        if steps is None or all(value is None for value in values):
+    for place, (steps, column, label) in enumerate(zip(series, columns, labels, strict=True)):
+        if steps is None or all(value is None for value in column):
             continue
         where = step_axis(steps)
-        known = [(at, value) for at, value in zip(where.centers, values, strict=True) if value is not None]
+        known = [(at, value) for at, value in zip(where.centers, column, strict=True) if value is not None]
         color, dash = RUN_STYLES[place % len(RUN_STYLES)]
         ends.append(where.ends[-1])
         traces.append(
@@ -83,23 +82,24 @@ def _over_steps(
                 "hovertemplate": told,
             }
         )
-    if not traces:
-        return Missing(figure.title, "no run has records of it")
-    left_out = len(labels) - len(traces)
-    summary = figure.summary + (f" {left_out} of the runs have no records of it." if left_out else "")
-    top = max(ends)
-    layout = {
-        "hovermode": "x unified",
-        "xaxis": axis(
-            "optimizer step",
-            range=[0.5, top],
-            tickformat=",.1~f",
-            unifiedhovertitle={"text": "step %{x:,.0f}"},
-            showgrid=False,
-            zeroline=False,
-        ),
-        "yaxis": axis(title, **({"rangemode": "tozero"} if "seconds" in title else {})),
-    }
-    return Figure(
-        figure.id, figure.title, summary, traces, layout, 300, "step", legend=legend_of(traces), selectable=False
+    return traces, max(ends)
+
+
+def _left_out(labels: Sequence[str], traces: Sequence[dict[str, Any]]) -> str:
+    missing = len(labels) - len(traces)
+    return f" {missing} of the runs have no records of it." if missing else ""
+
+
+def _figure(
+    name: str, title: str, summary: str, traces: list[dict[str, Any]], end: float, vertical: dict[str, Any]
+) -> Figure:
+    horizontal = axis(
+        "optimizer step",
+        range=[0.5, end],
+        tickformat=",.1~f",
+        unifiedhovertitle={"text": "step %{x:,.0f}"},
+        showgrid=False,
+        zeroline=False,
     )
+    layout = {"hovermode": "x unified", "xaxis": horizontal, "yaxis": vertical}
+    return Figure(name, title, summary, traces, layout, 300, "step", legend=legend_of(traces), selectable=False)

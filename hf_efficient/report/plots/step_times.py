@@ -25,20 +25,8 @@ def step_times(times: StepTimes, histogram: Histogram) -> Figure | Missing:
     most = max(histogram.counts)
     traces = [_counts(histogram)]
     for place, (name, value, color, dash) in enumerate(marks):
-        traces.append(
-            {
-                "type": "scatter",
-                "mode": "lines+text",
-                "name": name,
-                "x": rounded([value, value]),
-                "y": [0, most * (1.22 - 0.1 * place)],
-                "text": ["", f" {name}  {short_seconds(value)} "],
-                "textposition": f"middle {_side(value, histogram)}",
-                "line": {"color": color, "width": 2, "dash": dash},
-                "hoverinfo": "skip",
-                "cliponaxis": False,
-            }
-        )
+        top = most * (1.22 - 0.1 * place)
+        traces.append(_mark(name, value, {"color": color, "width": 2, "dash": dash}, top, histogram))
     low, high = histogram.edges[0], histogram.edges[-1]
     told = ", ".join(f"{name} {short_seconds(value)}" for name, value, _, _ in marks)
     return Figure(
@@ -63,6 +51,22 @@ def step_times(times: StepTimes, histogram: Histogram) -> Figure | Missing:
         },
         280,
     )
+
+
+def _mark(name: str, value: float, line: dict[str, Any], top: float, histogram: Histogram) -> dict[str, Any]:
+    """An upright line with its name and figure at its top."""
+    return {
+        "type": "scatter",
+        "mode": "lines+text",
+        "name": name,
+        "x": rounded([value, value]),
+        "y": [0, top],
+        "text": ["", f" {name}  {short_seconds(value)} "],
+        "textposition": f"middle {_side(value, histogram)}",
+        "line": line,
+        "hoverinfo": "skip",
+        "cliponaxis": False,
+    }
 
 
 def _side(value: float, histogram: Histogram) -> str:

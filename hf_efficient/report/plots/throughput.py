@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from hf_efficient.account.rates import tokens_per_second
 from hf_efficient.records import TokenAccount
 from hf_efficient.records.series import StepSeries
 from hf_efficient.report.plots.figure import BLUE, ORANGE, Figure, Missing, axis, legend_of, rounded
-from hf_efficient.report.plots.run_axes import step_axis
+from hf_efficient.report.plots.run_axes import StepAxis, step_axis
 
 __all__ = ["throughput"]
 
@@ -21,18 +22,7 @@ def throughput(steps: StepSeries, tokens: TokenAccount, ranks: int) -> Figure | 
     if not any(rate is not None for rate in rates):
         return Missing("Throughput", "the tokens of the steps are not known" if len(steps) else "no step was recorded")
     where = step_axis(steps)
-    traces: list[dict[str, Any]] = [
-        {
-            "type": "scatter",
-            "mode": "lines+markers" if len(steps) <= _MARKED else "lines",
-            "name": "tokens/s" if ranks <= 1 else "tokens/s of rank 0",
-            "x": rounded(where.centers),
-            "y": rounded(rates),
-            "line": {"color": BLUE, "width": 2},
-            "marker": {"color": BLUE, "size": 5},
-            "hovertemplate": "%{y:,.4~s}",
-        }
-    ]
+    traces = [_line(rates, where, "tokens/s" if ranks <= 1 else "tokens/s of rank 0")]
     mean = tokens.non_padding_tokens_per_second
     if mean is not None and ranks <= 1:
         traces.append(
@@ -62,3 +52,16 @@ def throughput(steps: StepSeries, tokens: TokenAccount, ranks: int) -> Figure | 
         "step",
         legend=legend_of(traces),
     )
+
+
+def _line(rates: Sequence[float | None], where: StepAxis, name: str) -> dict[str, Any]:
+    return {
+        "type": "scatter",
+        "mode": "lines+markers" if len(rates) <= _MARKED else "lines",
+        "name": name,
+        "x": rounded(where.centers),
+        "y": rounded(rates),
+        "line": {"color": BLUE, "width": 2},
+        "marker": {"color": BLUE, "size": 5},
+        "hovertemplate": "%{y:,.4~s}",
+    }

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hf_efficient.account.groups import grouped
-from hf_efficient.records import PHASES, BudgetAccount
+from hf_efficient.records import PHASES, BudgetAccount, EnergyAccount, MoneyAccount
 from hf_efficient.report.html.sections.reasons import why
 from hf_efficient.report.html.sections.section import Section
 from hf_efficient.report.numbers import energies, prices
@@ -25,6 +25,24 @@ def cost_section(run: RunData) -> Section:
     money, used = run.account.money, run.account.energy
     by_phase = phase_shares(run.account) if money.phase_usd or used.phase_joules else None
     watts = power(run.account, run.series) if run.series is not None and used.joules is not None else None
+    context = {
+        "by_phase": by_phase,
+        "power": watts,
+        "facts": _facts(money, used),
+        "rows": _rows(money.phase_usd or {}, used.phase_joules or {}),
+        "meters": _meters(used),
+        "budget": _budget(money.budget),
+        "no_price": why(run.account, "cost", "no price is known") if money.cost_usd is None else "",
+        "no_energy": why(run.account, "energy", "no meter was read") if used.joules is None else "",
+        "has_usd": bool(money.phase_usd),
+        "has_joules": bool(used.phase_joules),
+    }
+    figures: list[Figure | Missing] = [each for each in (by_phase, watts) if each is not None]
+    return Section("cost", "Money and energy", figures, context, "Cost")
+
+
+def _facts(money: MoneyAccount, used: EnergyAccount) -> list[tuple[str, str, bool]]:
+    """Name, figure, and whether it is estimated."""
     facts: list[tuple[str, str, bool]] = []
     if money.cost_usd is not None:
         facts.append(("cost of the wall time", usd(money.cost_usd), money.estimated))
@@ -41,7 +59,11 @@ def cost_section(run: RunData) -> Section:
     if used.grid_grams_per_kwh is not None:
         where = f" ({used.grid_source})" if used.grid_source else ""
         facts.append(("of the grid", f"{used.grid_grams_per_kwh:,.4g} g/kWh{where}", False))
-    meters = [
+    return facts
+
+
+def _meters(used: EnergyAccount) -> list[dict[str, Any]]:
+    return [
         {
             "name": part.name,
             "energy": kilowatt_hours(part.joules),
@@ -51,20 +73,6 @@ def cost_section(run: RunData) -> Section:
         }
         for part in used.parts
     ]
-    context = {
-        "by_phase": by_phase,
-        "power": watts,
-        "facts": facts,
-        "rows": _rows(money.phase_usd or {}, used.phase_joules or {}),
-        "meters": meters,
-        "budget": _budget(money.budget),
-        "no_price": why(run.account, "cost", "no price is known") if money.cost_usd is None else "",
-        "no_energy": why(run.account, "energy", "no meter was read") if used.joules is None else "",
-        "has_usd": bool(money.phase_usd),
-        "has_joules": bool(used.phase_joules),
-    }
-    figures: list[Figure | Missing] = [each for each in (by_phase, watts) if each is not None]
-    return Section("cost", "Money and energy", figures, context, "Cost")
 
 
 def _rows(usd_by_phase: Mapping[str, float], joules_by_phase: Mapping[str, float]) -> list[dict[str, Any]]:

@@ -1,0 +1,41 @@
+"""What a run leaves beside its records when it ends: its account, and its page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hf_efficient.account.files import RUN_JSON, write_account
+from hf_efficient.account.run_records import RunReader
+from hf_efficient.errors import OutputError
+from hf_efficient.measure.run_page import RunPage
+from hf_efficient.measure.stream import FaultLatch
+
+__all__ = ["RunResults"]
+
+
+class RunResults:
+    """Writes ``run.json`` and ``report.html``, again and again where a run goes on; reads each record once."""
+
+    def __init__(self) -> None:
+        self._page = RunPage()
+        self._reader: RunReader | None = None
+
+    def write(self, directory: Path, latch: FaultLatch, *, page: bool) -> None:
+        """Write them from the records as they are.
+
+        Args:
+            directory: of the run.
+            latch: told where the account cannot be written; then there is no page either.
+            page: whether to write the page too, which takes longer.
+        """
+        try:
+            self._reader = write_account(directory, self._reader)
+        except (OSError, OutputError) as fault:
+            latch.tell(directory / RUN_JSON, fault)
+        else:
+            if page:
+                self._page.write(directory, self._reader)
+
+    def forget(self) -> None:
+        """Another run follows."""
+        self._reader = None

@@ -1,0 +1,132 @@
+"""What is known of an optimizer step, from its first micro-batch to its record."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from hf_efficient.estimate.step_work import WorkFormula
+from hf_efficient.measure.device_clock import DeviceTimes
+from hf_efficient.measure.phases import Glimpse, Span
+from hf_efficient.measure.tokens import TokenTally
+from hf_efficient.records import SequenceCounts, StepMemory, StepRecord, StepWork, TokenCounts
+
+__all__ = ["Counting", "Segment", "StepDraft", "encode_draft"]
+
+logger = logging.getLogger(__name__)
+
+
+class Counting:
+    """What a step's micro-batches come to. A fault is one warning, and no counts from then on; no method raises."""
+
+    def __init__(self, formula: WorkFormula | None = None) -> None:
+        """Count; ``formula``: of the FLOPs, None where they are not known."""
+        self._formula = formula
+        self._faulty = False
+
+    def tally(self) -> TokenTally:
+        """Of a step that begins."""
+        return TokenTally(scored=self._formula is not None and self._formula.needs_scored)
+
+    def counted(self, tally: TokenTally) -> tuple[TokenCounts, SequenceCounts | None, StepWork | None]:
+        """Tokens, sequences and FLOPs."""
+        if not self._faulty:
+            try:
+                work = None if self._formula is None else tally.work(self._formula)
+                return tally.counts(), tally.sequences(), work
+            except Exception:
+                first, self._faulty = not self._faulty, True
+                if first:
+                    logger.warning("Tokens and FLOPs are no longer counted, because of a fault.", exc_info=True)
+        return TokenCounts(), None, None
+
+
+@dataclass(frozen=True)
+class Segment:
+    """What the steps of a ``train()`` call share.
+
+    Attributes:
+        number: of the call, from 0; a resumed run counts on.
+        rank: of the process.
+        opened_ns: reading of the clock when it was called.
+    """
+
+    number: int
+    rank: int
+    opened_ns: int
+
+
+@dataclass(slots=True)
+class StepDraft:
+    """A step on its way to a record: filled by the thread that trains, worked out by the one that writes.
+
+    Attributes:
+        segment: whose step it is.
+        counting: counts what ``tally`` has seen.
+        tally: of the micro-batches.
+        micro_batches: how many.
+        step, epoch: after the update; None before it.
+        loss: that the trainer logged.
+        span: its time; None until it has ended.
+        memory: of the device.
+        times: on the device, until they are read.
+        device_seconds: what they told.
+    """
+
+    segment: Segment
+    counting: Counting
+    tally: TokenTally
+    micro_batches: int = 0
+    step: int | None = None
+    epoch: float | None = None
+    loss: float | None = None
+    span: Span | None = None
+    memory: StepMemory | None = None
+    times: DeviceTimes | None = None
+    device_seconds: Mapping[str, float] | None = None
+    _record: StepRecord | None = None
+
+    def record(self) -> StepRecord:
+        """Of a step that has ended, worked out once. Any thread may ask, once the device has told all."""
+        if self._record is None:
+            assert self.span is not None
+            self._record = self._of(self.span)
+        return self._record
+
+    def so_far(self, seen: Glimpse, now_ns: int) -> StepRecord:
+        """What the record would hold if the step ended now."""
+        phases = dict(seen.phase_ns)
+        if seen.open_phase is not None:
+            phases[seen.open_phase] = phases.get(seen.open_phase, 0) + now_ns - seen.mark_ns
+        return self._of(Span(seen.start_ns, now_ns - seen.start_ns, phases))
+
+    def _of(self, span: Span) -> StepRecord:
+        assert self.step is not None
+        tokens, sequences, work = self.counting.counted(self.tally)
+        return StepRecord(
+            segment=self.segment.number,
+            rank=self.segment.rank,
+            step=self.step,
+            epoch=self.epoch,
+            wall_seconds=span.wall_ns / 1e9,
+            started_at_seconds=(span.start_ns - self.segment.opened_ns) / 1e9,
+            phase_seconds={name: value / 1e9 for name, value in span.phase_ns.items()},
+            micro_batches=self.micro_batches,
+            tokens=tokens,
+            sequences=sequences,
+            work=work,
+            memory=self.memory,
+            device_seconds=self.device_seconds,
+            loss=self.loss,
+        )
+
+
+_json = msgspec.json.Encoder()
+
+
+def encode_draft(draft: StepDraft) -> bytes:
+    """The line of a step that has ended. Its numbers are finite, or words: msgspec would write null for others."""
+    return _json.encode(draft.record().to_json())

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import pytest
+from hand_clock import SECOND, Hand
+
+from hf_efficient.measure.step_phases import StepPhases
+
+
+class Watch:
+    """Of a device: what it is told."""
+
+    def __init__(self):
+        self.told = []
+
+    def enter(self, name):
+        self.told.append(f"+{name}")
+
+    def leave(self, name):
+        self.told.append(f"-{name}")
+
+    def cut(self):
+        self.told.append("cut")
+        return "times", "memory"
+
+
+def seconds(phases):
+    span, *_ = phases.cut()
+    return {name: ns / SECOND for name, ns in span.phase_ns.items()}
+
+
+def broken():
+    raise AssertionError("nothing failed")
+
+
+@pytest.fixture
+def hand():
+    return Hand()
+
+
+def test_a_context_may_be_entered_inside_itself(hand):
+    phases = StepPhases(hand, None, broken)
+    with phases.context("forward", False):
+        hand.wait(1)
+        with phases.context("backward", False), phases.context("forward", False):
+            hand.wait(2)
+        hand.wait(4)
+    hand.wait(8)
+    assert seconds(phases) == {"forward": 7.0, "backward": 0.0}
+
+
+def test_an_opaque_context_and_an_open_one_of_the_same_name(hand):
+    phases = StepPhases(hand, None, broken)
+    with phases.context("evaluation", True), phases.context("evaluation", False), phases.context("forward", False):
+        hand.wait(1)
+    with phases.context("evaluation", False), phases.context("forward", False):
+        hand.wait(2)
+    assert seconds(phases) == {"evaluation": 1.0, "forward": 2.0}
+
+
+def test_what_has_begun_goes_on_until_it_ends(hand):
+    watch = Watch()
+    phases = StepPhases(hand, watch, broken)
+    phases.begin("optimizer")
+    hand.wait(1)
+    phases.begin("optimizer")
+    hand.wait(2)
+    phases.end("optimizer")
+    hand.wait(4)
+    phases.end("optimizer")
+    phases.begin("data_wait")
+    hand.wait(8)
+    phases.end_all()
+    hand.wait(16)
+    assert seconds(phases) == {"optimizer": 3.0, "data_wait": 8.0}
+    assert watch.told == ["+optimizer", "-optimizer", "+data_wait", "-data_wait", "cut"]
+
+
+def test_a_cut_closes_what_has_begun(hand):
+    phases = StepPhases(hand, Watch(), broken)
+    phases.begin("optimizer")
+    hand.wait(1)
+    span, times, memory = phases.cut()
+    assert (span.phase_ns, times, memory) == ({"optimizer": SECOND}, "times", "memory")
+    hand.wait(2)
+    phases.begin("optimizer")
+    hand.wait(4)
+    assert seconds(phases) == {"optimizer": 4.0}
+
+
+def test_faults_are_handed_on_and_the_block_runs(hand):
+    def fail():
+        raise OSError("no clock")
+
+    faults = []
+    phases = StepPhases(hand, None, lambda: faults.append("fault"))
+    phases.clock._now = fail
+    with phases.context("forward", False):
+        ran = True
+    assert ran
+    assert faults == ["fault"]
+    phases.clock._now = hand
+    with pytest.raises(ZeroDivisionError), phases.context("forward", False):
+        hand.wait(1 / 0)
+    with phases.context("forward", False):
+        hand.wait(1)
+    assert seconds(phases) == {"forward": 1.0}
+    assert faults == ["fault"]
