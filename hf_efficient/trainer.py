@@ -233,14 +233,14 @@ class EfficientTrainerMixin(_Base):
         try:
             with self._recorder.phase("evaluation", opaque=True), self._unnoticed():
                 metrics = super().evaluate(*args, **kwargs)
+                if not evaluating:  # the data sets of a dict are one evaluation
+                    prefix = kwargs.get("metric_key_prefix", args[2] if len(args) > 2 else "eval")
+                    seconds = self._run_log.now_seconds() - began
+                    self._run_log.evaluated(self.state.global_step, seconds, metrics_to_note(metrics, prefix))
+                return metrics
         finally:
             self._evaluating = evaluating
             self._note_memory()
-        if not evaluating:  # the data sets of a dict are one evaluation
-            prefix = kwargs.get("metric_key_prefix", args[2] if len(args) > 2 else "eval")
-            seconds = self._run_log.now_seconds() - began
-            self._run_log.evaluated(self.state.global_step, seconds, metrics_to_note(metrics, prefix))
-        return metrics
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
         """Run the evaluation's batches, then the extra evaluators (not in ``predict``)."""

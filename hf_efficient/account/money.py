@@ -9,7 +9,7 @@ from hf_efficient.account.processes import ProcessSpans
 from hf_efficient.estimate.cost import cost_per_million_tokens, cost_usd, phase_costs
 from hf_efficient.records import MoneyAccount, NotMeasured, ProcessAccount
 
-__all__ = ["money_account"]
+__all__ = ["cost_of_processes", "money_account"]
 
 
 def money_account(
@@ -32,13 +32,13 @@ def money_account(
     unpriced = next((one for one in stated if one is not None and one["price_usd_per_hour"] is None), None)
     if unpriced is not None:
         return MoneyAccount(), [NotMeasured("cost", unpriced.get("reason", "no price is known"))]
-    cost, phases = 0.0, dict[str, float]()
+    phases: dict[str, float] = {}
     for facts, account in zip(stated, accounts, strict=True):
         price = facts["price_usd_per_hour"] if facts is not None else None
-        cost += cost_usd(account.wall_seconds, price) or 0.0
         spent = {**account.phase_seconds, "unattributed": max(0.0, account.unattributed_seconds)}
         for name, usd in (phase_costs(spent, price) or {}).items():
             phases[name] = phases.get(name, 0.0) + usd
+    cost = cost_of_processes(lived, [account.wall_seconds for account in accounts])
     return MoneyAccount(
         cost_usd=cost,
         usd_per_million_non_padding_tokens=cost_per_million_tokens(cost, non_padding_tokens),
@@ -47,6 +47,21 @@ def money_account(
         price_source=last["source"],
         estimated=any(facts is not None and facts["estimated"] for facts in stated),
     ), []
+
+
+def cost_of_processes(lived: Sequence[ProcessSpans], wall_seconds: Sequence[float]) -> float | None:
+    """The sum of what each process cost at the price that it stated; None where one of them states none.
+
+    Args:
+        lived: the processes of rank 0.
+        wall_seconds: of each, in the same order.
+    """
+    costs = [
+        cost_usd(seconds, None if facts is None else facts["price_usd_per_hour"])
+        for facts, seconds in zip(_stated(lived), wall_seconds, strict=True)
+    ]
+    known = [cost for cost in costs if cost is not None]
+    return sum(known) if len(known) == len(costs) else None
 
 
 def _stated(lived: Sequence[ProcessSpans]) -> list[dict[str, Any] | None]:

@@ -142,7 +142,9 @@ class MemoryCount:
     def _here(self) -> str:
         """The name that a tensor on the training's device has for it."""
         device = self._device
-        return str(device) if device.type == "cpu" or device.index is not None else f"{device.type}:0"
+        if device.type == "cpu":
+            return "cpu"  # where several ranks train, accelerate calls it cpu:0
+        return str(device) if device.index is not None else f"{device.type}:0"
 
 
 def _of_groups(groups: Iterable[Mapping[str, Any]]) -> Iterable[torch.Tensor]:

@@ -65,6 +65,8 @@ class Limits:
         for one in fields(self):
             value = getattr(self, one.name)
             if value is not None:
+                if isinstance(value, bool) or not isinstance(value, int | float):
+                    raise ValueError(f"a budget of {value!r} {one.name}; write a positive number")
                 found[one.name] = float(value)  # type: ignore[index]
         return found
 

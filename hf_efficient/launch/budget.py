@@ -8,7 +8,6 @@ from pathlib import Path
 from hf_efficient.callbacks.budget import BudgetCallback
 from hf_efficient.errors import OutputError
 from hf_efficient.estimate.budget import Limits, Spent
-from hf_efficient.estimate.cost import cost_usd
 from hf_efficient.estimate.energy import JOULES_PER_KWH
 from hf_efficient.launch.listener import RunListener
 from hf_efficient.measure.earlier import read_earlier
@@ -52,7 +51,7 @@ def check_budget_left(recipe: Recipe, directory: Path, price_usd_per_hour: float
         return
     limits, earlier = Limits(budget.usd, budget.hours, budget.kwh), read_earlier(directory)
     kwh = None if earlier.joules is None else earlier.joules / JOULES_PER_KWH
-    spent = Spent(earlier.wall_seconds, cost_usd(earlier.wall_seconds, price_usd_per_hour), kwh)
+    spent = Spent(earlier.wall_seconds, earlier.cost_at(price_usd_per_hour), kwh)
     for limit, value in limits.given().items():
         used = spent.of(limit)
         if used is not None and used >= value:

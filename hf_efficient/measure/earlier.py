@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hf_efficient.account.meter_curve import once_each
+from hf_efficient.account.money import cost_of_processes
 from hf_efficient.account.processes import ProcessSpans, read_processes
 from hf_efficient.account.reading import records_path
 from hf_efficient.account.run_records import read_system
 from hf_efficient.errors import OutputError
+from hf_efficient.estimate.cost import cost_usd
 
 __all__ = ["Earlier", "read_earlier"]
 
@@ -27,6 +29,7 @@ class Earlier:
         evaluations, evaluation_seconds: how many evaluations they did, and how long those took together.
         saves, save_seconds: the same of their checkpoints.
         joules: energy of all ranks' meters; None where nothing told it.
+        cost_usd: each process at the price that it stated; None where one of them states none.
     """
 
     wall_seconds: float = 0.0
@@ -35,6 +38,11 @@ class Earlier:
     saves: int = 0
     save_seconds: float = 0.0
     joules: float | None = 0.0
+    cost_usd: float | None = None
+
+    def cost_at(self, price_usd_per_hour: float | None) -> float | None:
+        """What they cost; at this price where they state none; None where that is not known either."""
+        return cost_usd(self.wall_seconds, price_usd_per_hour) if self.cost_usd is None else self.cost_usd
 
 
 def read_earlier(directory: Path) -> Earlier:
@@ -52,14 +60,16 @@ def read_earlier(directory: Path) -> Earlier:
     except (OSError, OutputError) as error:
         logger.warning("What this run has spent so far cannot be read (%s): it counts from now.", error)
         return Earlier()
+    walls = [one.last_at_seconds - one.began_at_seconds for one in found]
     evaluations, saves = _durations(found, "evaluation"), _durations(found, "save")
     return Earlier(
-        wall_seconds=math.fsum(one.last_at_seconds - one.began_at_seconds for one in found),
+        wall_seconds=math.fsum(walls),
         evaluations=len(evaluations),
         evaluation_seconds=math.fsum(evaluations),
         saves=len(saves),
         save_seconds=math.fsum(saves),
         joules=joules,
+        cost_usd=cost_of_processes(found, walls) if found else None,
     )
 
 

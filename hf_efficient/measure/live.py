@@ -110,7 +110,13 @@ class LiveRun:
 
     def _spent(self, wall_seconds: float, joules: float | None) -> Spent:
         kwh = None if joules is None else joules / JOULES_PER_KWH
-        return Spent(wall_seconds, cost_usd(wall_seconds, self.price_usd_per_hour), kwh)
+        return Spent(wall_seconds, self._cost(wall_seconds - self.figures.earlier.wall_seconds), kwh)
+
+    def _cost(self, own_seconds: float) -> float | None:
+        """Each process is paid at its own price, as in the account: a run may go on on another machine."""
+        price = self.price_usd_per_hour
+        before, own = self.figures.earlier.cost_at(price), cost_usd(max(0.0, own_seconds), price)
+        return None if before is None or own is None else before + own
 
     def _joules(self) -> float | None:
         system = self._timeline.system

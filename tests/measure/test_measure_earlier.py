@@ -3,6 +3,8 @@ from __future__ import annotations
 import json
 import logging
 
+import pytest
+
 from hf_efficient.measure.earlier import Earlier, read_earlier
 
 START = {"kind": "process", "schema_version": 1, "way": "recipe", "process_start_from": "kernel"}
@@ -32,6 +34,27 @@ def test_the_walls_evaluations_and_saves_of_earlier_processes(tmp_path):
         },
     )
     assert read_earlier(tmp_path) == Earlier(70.0, 2, 18.0, 1, 2.0, joules=None)
+
+
+def test_each_process_is_paid_at_its_own_price(tmp_path):
+    def price(number, usd):
+        stated = {"price_usd_per_hour": usd, "source": "the bill", "estimated": False}
+        return {"kind": "facts", "process": number, "facts": {"price": stated}}
+
+    def end(number, at):
+        return {"kind": "end", "process": number, "at_seconds": at, "ended": "done", "error": None, "memory": {}}
+
+    first = [{**START, "process": 0, "began_at_seconds": 0.0}, price(0, 1.0), end(0, 1800.0)]
+    second = [{**START, "process": 1, "began_at_seconds": 0.0}, price(1, 10.0), end(1, 360.0)]
+    write(tmp_path, *first, *second)
+    found = read_earlier(tmp_path)
+    assert found.cost_usd == pytest.approx(0.5 + 1.0)
+    assert found.cost_at(100.0) == found.cost_usd
+
+
+def test_a_price_that_nobody_stated_is_that_of_this_start():
+    assert Earlier(wall_seconds=1800.0).cost_at(10.0) == 5.0
+    assert Earlier(wall_seconds=1800.0).cost_at(None) is None
 
 
 def test_the_energy_of_all_ranks(tmp_path):

@@ -59,6 +59,8 @@ def test_what_earlier_processes_spent_counts(timeline):
     assert live.spent() == Spent(300.0, pytest.approx(3.0), pytest.approx(3.0))
     live.elsewhere_joules = 1_800_000.0  # other ranks
     assert live.spent().kwh == pytest.approx(3.5)
+    cheaper = LiveRun(timeline, RunningFigures(Earlier(wall_seconds=200.0, cost_usd=0.25)))
+    assert cheaper.spent().usd == pytest.approx(0.25 + 1.0)
     unknown = LiveRun(timeline, RunningFigures(Earlier(wall_seconds=200.0, joules=None)))
     assert unknown.spent().kwh is None
 

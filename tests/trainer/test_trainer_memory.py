@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from pathlib import Path
 from typing import Any
 
@@ -276,7 +277,17 @@ def test_the_callback_alone_counts_all_but_activations(tiny_dir, tmp_path):
     assert gaps(tmp_path)["memory of activations and logits"] == "no event is given a batch"
 
 
-def test_under_torch_compile_the_forward_is_left_alone(tiny_dir, tmp_path):
+def test_under_torch_compile_the_forward_is_left_alone(tmp_path, monkeypatch):
+    from torch._dynamo.backends import registry
+
+    compiles = registry.lookup_backend("aot_eager")
+
+    def slowly(*args, **kwargs):
+        time.sleep(1.0)
+        return compiles(*args, **kwargs)
+
+    monkeypatch.setitem(registry._COMPILER_FNS, "aot_eager", slowly)
+
     class Perceptron(torch.nn.Module):
         def __init__(self):
             super().__init__()
@@ -300,7 +311,7 @@ def test_under_torch_compile_the_forward_is_left_alone(tiny_dir, tmp_path):
     assert gaps(tmp_path / "ours")["memory of activations and logits"].startswith("the model is compiled")
     steps = [json.loads(line) for line in (tmp_path / "ours/efficiency/steps.jsonl").read_text().splitlines()]
     first = steps[0]["phase_seconds"]
-    assert first["compilation"] > 10 * (first["forward"] + first["backward"])
+    assert first["compilation"] >= 1.0 > first["forward"] + first["backward"]
     assert all("compilation" not in step["phase_seconds"] for step in steps[1:])
     account = account_of(tmp_path / "ours/efficiency")
     assert account.time.phase_seconds["compilation"] == pytest.approx(first["compilation"])
