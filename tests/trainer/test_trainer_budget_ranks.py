@@ -22,13 +22,17 @@ from hf_efficient.callbacks import BudgetCallback
 from hf_efficient.measure import agreement, process_timeline as timelines
 from hf_efficient.measure.timeline import Timeline
 from hf_efficient.measure.process_start import ProcessStart
+from hf_efficient.measure.system import SystemStream
 
 SECOND = 1_000_000_000
 rank, clock, exchanges = int(os.environ["RANK"]), [0], []
+SystemStream.energy_joules = property(lambda self: 1000.0 + rank)
+elsewhere = []
 timelines._timeline = Timeline(lambda: clock[0], lambda: ProcessStart(0, "kernel"))
 
 class Passing(TrainerCallback):
     def on_pre_optimizer_step(self, args, state, control, **kwargs):
+        elsewhere.append(timelines.process_timeline().live.elsewhere_joules)
         clock[0] += (2 if rank == 0 else 0) * SECOND  # time stands still for the second rank
 
 settle = agreement.Agreement.settle
@@ -40,10 +44,12 @@ agreement.Agreement.settle = noted
 out = Path({out!r})
 trainer = tiny_training.causal_trainer(
     EfficientTrainer, Path({model!r}), out, callbacks=[Passing()],
-    mixin={{"budget": BudgetCallback(hours={seconds} / 3600, tell=print)}}, max_steps=60, logging_steps=50,
+    mixin={{"budget": BudgetCallback(hours={seconds} / 3600, kwh=1000, tell=print)}}, max_steps=60, logging_steps=50,
 )
 trainer.train()
-(out / f"rank{{rank}}.txt").write_text(f"{{trainer.state.global_step}} {{len(exchanges)}} {{trainer.budget_reached}}")
+(out / f"rank{{rank}}.txt").write_text(
+    f"{{trainer.state.global_step}} {{len(exchanges)}} {{elsewhere[-1]}} {{trainer.budget_reached}}"
+)
 import torch.distributed as dist
 dist.destroy_process_group()
 """
@@ -79,11 +85,12 @@ def test_both_ranks_stop_after_the_same_step(tiny_dir, tmp_path):
             rank.kill()
     # 2 s a step of 61 s: another step no longer fits after step 30. Exchanges lie 5 steps (10 s) apart at most, from
     # 20 s before the end on half as far as there is room, so that none is later than it should be.
-    first, second = ((out / f"rank{rank}.txt").read_text().split(" ", 2) for rank in range(2))
+    first, second = ((out / f"rank{rank}.txt").read_text().split(" ", 3) for rank in range(2))
     assert first[0] == second[0] == "30"
     assert first[1] == second[1]
     assert int(first[1]) < 15
-    assert first[2].startswith("hours: 1 min 00 s of 1 min 01 s spent after step 30 of 60")
+    assert (first[2], second[2]) == ("1001.0", "1000.0")  # what the other one's meters tell
+    assert first[3].startswith("hours: 1 min 00 s of 1 min 01 s spent after step 30 of 60")
     assert sorted(path.name for path in out.glob("checkpoint-*")) == ["checkpoint-30"]
     assert read_account(out / "efficiency/run.json").money.budget.reached_at_step == 30
     assert json.loads((out / "checkpoint-30/trainer_state.json").read_text())["global_step"] == 30
