@@ -25,8 +25,8 @@ class Rates:
     Attributes:
         price_usd_per_hour: of everything that the run occupies: all its machines and GPUs together; None: see below.
         price_from: a provider of the price table, whose list price of this GPU is taken, times the GPUs; None: the
-            median of all on-demand list prices of this GPU, marked as an estimate, where the table has it.
-        market: with ``price_from``: ``on_demand`` or ``spot``.
+            median of all list prices of this GPU, marked as an estimate, where the table has it.
+        market: which list prices: ``on_demand`` or ``spot``.
         grid: where the electricity comes from: a country's name or code, ``world``, or grams of CO2e per kWh.
 
     Raises:
@@ -75,9 +75,10 @@ def price_facts(rates: Rates, device_name: str | None, gpus: int) -> dict[str, A
         return _listed(rates.price_from, rates.market, device_name, gpus)
     known = accelerator_of_device(device_name)
     name = known.name if known is not None else device_name
-    offers = [offer for offer in prices() if offer.accelerator == name and offer.market == "on_demand"]
+    offers = [offer for offer in prices() if offer.accelerator == name and offer.market == rates.market]
     if not offers:
-        return _unpriced(f"no list price of {name} is known; {_REMEDY}")
+        spot = "spot " if rates.market == "spot" else ""
+        return _unpriced(f"no {spot}list price of {name} is known; {_REMEDY}")
     usd = statistics.median(offer.usd_per_gpu_hour for offer in offers)
     return _priced(usd * gpus, _median_source(offers, name, gpus), estimated=True)
 
@@ -109,9 +110,8 @@ def _median_source(offers: list[Price], name: str, gpus: int) -> str:
     dates = sorted({offer.date for offer in offers})
     when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
     figures = [offer.usd_per_gpu_hour for offer in offers]
-    count = (
-        f"median of {len(offers)} on-demand list prices" if len(offers) > 1 else "the one known on-demand list price"
-    )
+    kind = f"{offers[0].market.replace('_', '-')} list price"
+    count = f"median of {len(offers)} {kind}s" if len(offers) > 1 else f"the one known {kind}"
     between = f" (${min(figures):g} to ${max(figures):g})" if len(offers) > 1 else f" (${figures[0]:g})"
     return f"{count} per GPU-hour of {name}{between} of {when}, {gpus} {'GPU' if gpus == 1 else 'GPUs'}"
 

@@ -1,18 +1,15 @@
-"""A rehearsed training on one accelerator: does it fit, how long does a step take, what does it cost?"""
+"""A rehearsed training on one accelerator: does it fit, how long does a step take?"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from hf_efficient.estimate.caching_allocator import OutOfMemory, replay
-from hf_efficient.estimate.cost import cost_per_million_tokens, cost_usd
 from hf_efficient.estimate.cuda_process import CONTEXT, cublas_workspace_bytes
-from hf_efficient.estimate.energy import co2e_grams, energy_from_tdp, kilowatt_hours
 from hf_efficient.estimate.roofline import step_time
 from hf_efficient.estimate.roofs import accelerator_roofs
 from hf_efficient.hardware.accelerators import Accelerator
-from hf_efficient.hardware.prices import Price, prices
 from hf_efficient.measure.calibration_files import load_calibration
 from hf_efficient.records import OperatorWork
 from hf_efficient.records.plan import PlannedGpu
@@ -42,30 +39,16 @@ class Demand:
     steps: int | None
 
 
-def planned_gpu(
-    demand: Demand, device: Accelerator, price_usd_per_hour: float | None, grid_grams_per_kwh: float | None
-) -> PlannedGpu:
-    """The training on one such device.
+def planned_gpu(demand: Demand, device: Accelerator) -> PlannedGpu:
+    """The training on one such device, its memory and time; its money is ``money.with_costs``'.
 
     Args:
         demand: of the training.
         device: the accelerator.
-        price_usd_per_hour: of one; None takes the cheapest list price on demand.
-        grid_grams_per_kwh: CO2e of the electricity.
     """
     notes: list[str] = []
     reserved, retries, needed = _memory(demand, device)
-    offer = _cheapest(device) if price_usd_per_hour is None else None
-    price = offer.usd_per_gpu_hour if offer is not None else price_usd_per_hour
-    if price is None:
-        notes.append("no price of it is known: set efficiency.price_usd_per_hour to what you pay")
     seconds, bounds = _step_seconds(demand, device, notes)
-    tokens_per_second = None if seconds is None else demand.tokens / seconds
-    per_million = None
-    if seconds is not None:
-        per_million = cost_per_million_tokens(cost_usd(seconds, price), demand.tokens)
-    run = None if seconds is None or demand.steps is None else seconds * demand.steps
-    joules = None if run is None or device.tdp_watts is None else energy_from_tdp(device.tdp_watts, run)
     return PlannedGpu(
         name=device.name,
         memory_bytes=device.memory_bytes,
@@ -74,15 +57,8 @@ def planned_gpu(
         fits=reserved is not None,
         allocation_retries=retries,
         step_seconds=seconds,
-        tokens_per_second=tokens_per_second,
+        tokens_per_second=None if seconds is None else demand.tokens / seconds,
         bound_shares=bounds,
-        price_usd_per_hour=price,
-        price_source=_source(offer, price_usd_per_hour),
-        usd_per_million_tokens=per_million,
-        run_seconds=run,
-        run_usd=None if run is None else cost_usd(run, price),
-        run_kwh=None if joules is None else kilowatt_hours(joules),
-        run_co2e_grams=co2e_grams(joules, grid_grams_per_kwh),
         notes=notes,
     )
 
@@ -115,14 +91,3 @@ def _step_seconds(demand: Demand, device: Accelerator, notes: list[str]) -> tupl
         notes.append(f"no time: not known of this device: {', '.join(time.unknown)}")
         return None, {}
     return time.seconds, {name: value / time.seconds for name, value in time.seconds_by_bound.items()}
-
-
-def _cheapest(device: Accelerator) -> Price | None:
-    offers: Iterable[Price] = (one for one in prices() if one.accelerator == device.name and one.market == "on_demand")
-    return min(offers, key=lambda one: one.usd_per_gpu_hour, default=None)
-
-
-def _source(offer: Price | None, price_usd_per_hour: float | None) -> str | None:
-    if offer is not None:
-        return f"{offer.provider}, {offer.date}"
-    return None if price_usd_per_hour is None else "efficiency.price_usd_per_hour"

@@ -67,7 +67,7 @@ class Trials:
         self.done += 1
         config = copy.deepcopy(self._config)  # transformers writes attention and dtype into the one that it builds from
         rehearsal = rehearse(recipe, config, length)
-        gpu = planned_gpu(demand_of(recipe, rehearsal), self.device, recipe.efficiency.price_usd_per_hour, None)
+        gpu = planned_gpu(demand_of(recipe, rehearsal), self.device)
         return Trial(outcome_of(gpu), planned_memory(rehearsal))
 
 

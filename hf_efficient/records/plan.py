@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from hf_efficient.records.planned_spot import PlannedSpot
+
 __all__ = [
     "PLAN_SCHEMA_VERSION",
     "Plan",
@@ -14,6 +16,7 @@ __all__ = [
     "PlannedLargest",
     "PlannedMemory",
     "PlannedOutcome",
+    "PlannedSpot",
     "PlannedTensor",
 ]
 
@@ -83,11 +86,15 @@ class PlannedGpu:
         step_seconds: an optimizer step; None where a rate of the device is not known.
         tokens_per_second: of the rows, padding included.
         bound_shares: shares of the step by what bounds it: math, bandwidth, launch.
+        notes: what is missing, and why.
+        market: that the figures below are of: ``on_demand``, or ``spot``, which are those of ``spot``.
         price_usd_per_hour: None where no price is known.
         price_source: whose list price that is, and of which day.
         usd_per_million_tokens: None without a price or a time.
         run_seconds, run_usd, run_kwh, run_co2e_grams: of all steps; None where the number of steps is not known.
-        notes: what is missing, and why.
+        kwh_per_million_tokens, co2e_grams_per_million_tokens: of the board at its thermal design power.
+        spot: on machines that may be taken away; None where no such price is known, unless ``market`` is spot.
+        on_frontier: whether no other accelerator that fits is at least as fast and as cheap, and better in one.
     """
 
     name: str
@@ -99,14 +106,19 @@ class PlannedGpu:
     step_seconds: float | None
     tokens_per_second: float | None
     bound_shares: dict[str, float]
-    price_usd_per_hour: float | None
-    price_source: str | None
-    usd_per_million_tokens: float | None
-    run_seconds: float | None
-    run_usd: float | None
-    run_kwh: float | None
-    run_co2e_grams: float | None
     notes: list[str] = field(default_factory=list)
+    market: str = "on_demand"
+    price_usd_per_hour: float | None = None
+    price_source: str | None = None
+    usd_per_million_tokens: float | None = None
+    run_seconds: float | None = None
+    run_usd: float | None = None
+    run_kwh: float | None = None
+    run_co2e_grams: float | None = None
+    kwh_per_million_tokens: float | None = None
+    co2e_grams_per_million_tokens: float | None = None
+    spot: PlannedSpot | None = None
+    on_frontier: bool = False
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -10,11 +10,11 @@ from rich.text import Text
 
 from hf_efficient.records.plan import Plan, PlannedGpu
 from hf_efficient.report.phases import category_label, phase_label
+from hf_efficient.report.plan_gpus import FRONTIER_MARK, GpuTable
 from hf_efficient.units import count, flops, share, short_seconds, size
 
 __all__ = ["plan_renderables"]
 
-_GIB = 2**30
 _SMALLEST_SHARE = 0.001
 
 
@@ -28,7 +28,7 @@ def plan_renderables(plan: Plan) -> list[RenderableType]:
         Text(),
         _largest(plan),
         Text(),
-        _gpus(plan),
+        GpuTable(plan),
         *_notes(plan),
     ]
 
@@ -72,50 +72,34 @@ def _largest(plan: Plan) -> Table:
     return table
 
 
-def _gpus(plan: Plan) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("accelerator", no_wrap=True)
-    for name in ("GiB of", "", "step", "tokens/s", "USD/h", "/M tokens"):
-        table.add_column(name, justify="right", no_wrap=True)
-    if plan.steps is not None:
-        table.add_column("run", justify="right", no_wrap=True)
-        table.add_column("USD", justify="right", no_wrap=True)
-    for gpu in plan.gpus:
-        table.add_row(*_cells(gpu, with_run=plan.steps is not None), style=None if gpu.fits else "dim")
-    return table
-
-
-def _cells(gpu: PlannedGpu, *, with_run: bool) -> list[str | Text]:
-    row: list[str | Text] = [
-        gpu.name,
-        Text(f"{gpu.needed_bytes / _GIB:.1f}", "green" if gpu.fits else "red"),
-        f"{gpu.memory_bytes / _GIB:.0f}" + ("" if gpu.fits else " no"),
-        _or_nothing(gpu.step_seconds, short_seconds),
-        _or_nothing(gpu.tokens_per_second, lambda value: f"{value:,.0f}"),
-        _or_nothing(gpu.price_usd_per_hour, lambda value: f"{value:.2f}"),
-        _or_nothing(gpu.usd_per_million_tokens, lambda value: f"{value:.3f}"),
-    ]
-    if with_run:
-        row += [
-            _or_nothing(gpu.run_seconds, lambda value: f"{value / 3600:.1f} h"),
-            _or_nothing(gpu.run_usd, lambda value: f"{value:.2f}"),
-        ]
-    return row
-
-
-def _or_nothing(value: float | None, form: Callable[[float], str]) -> str:
-    return "n/a" if value is None else form(value)
-
-
 def _notes(plan: Plan) -> Iterator[RenderableType]:
     yield Text()
+    if any(gpu.on_frontier for gpu in plan.gpus):
+        yield Text(f"{FRONTIER_MARK} none of the others that fit is at least as fast and as cheap", "dim")
     yield Text(
         "Times and costs are estimates: the roofline of each device at published efficiencies, list prices.", "dim"
     )
+    if plan.steps is None:
+        yield Text("/M is per million tokens; energy is that of the GPU at its thermal design power.", "dim")
+    else:
+        yield Text("Energy is that of the GPU at its thermal design power.", "dim")
     for told in plan.assumptions:
         yield Text(f"- {told}", "dim")
+    if saves := _saves(plan.gpus):
+        yield Text(f"- {saves}", "dim")
     for note, names in _grouped(plan.gpus).items():
         yield Text(f"- {', '.join(names)}: {note}", "dim")
+
+
+def _saves(gpus: list[PlannedGpu]) -> str:
+    """How long a save on spot machines takes, and after how many steps each is cheapest."""
+    found = [(gpu.name, gpu.spot) for gpu in gpus if gpu.fits and gpu.spot is not None]
+    every = ", ".join(f"{spot.save_every_steps} on {name}" for name, spot in found if spot.save_every_steps)
+    if not every:
+        return ""
+    _, spot = found[0]
+    save = f"a save writes {size(spot.checkpoint_bytes)} in {short_seconds(spot.checkpoint_seconds)}"
+    return f"spot: {save}; train.save_steps that costs least: {every}"
 
 
 def _grouped(gpus: list[PlannedGpu]) -> dict[str, list[str]]:

@@ -62,6 +62,10 @@ def test_without_a_word_it_is_the_median_of_the_list_prices(monkeypatch):
     assert price_facts(Rates(), H100, 1)["source"] == (
         "the one known on-demand list price per GPU-hour of H100 SXM ($2) of 2026-01-02, 1 GPU"
     )
+    monkeypatch.setattr(module, "prices", lambda: offers)
+    spot = price_facts(Rates(market="spot"), H100, 2)
+    assert spot["price_usd_per_hour"] == pytest.approx(0.2)
+    assert spot["source"] == "the one known spot list price per GPU-hour of H100 SXM ($0.1) of 2026-01-02, 2 GPUs"
 
 
 REMEDY = "set efficiency.price_usd_per_hour in the recipe, or Rates(price_usd_per_hour=...)"
@@ -76,7 +80,7 @@ REMEDY = "set efficiency.price_usd_per_hour in the recipe, or Rates(price_usd_pe
             None,
             f"no price is known of a machine without a GPU, and aws's prices are of GPUs; {REMEDY}",
         ),
-        (Rates(), "Tesla T4", f"no list price of T4 is known; {REMEDY}"),
+        (Rates(market="spot"), "NVIDIA A10", f"no spot list price of A10 is known; {REMEDY}"),
         (Rates(), "GPU of tomorrow", f"no list price of GPU of tomorrow is known; {REMEDY}"),
     ],
 )

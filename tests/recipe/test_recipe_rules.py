@@ -323,13 +323,6 @@ def nothing_installed(monkeypatch):
             ],
         ),
         (
-            ["efficiency.market=spot"],
-            [
-                f"efficiency.market: is spot, but `efficiency.price_from` names no provider. Name one ({PROVIDERS}), or"
-                " remove the market."
-            ],
-        ),
-        (
             ["efficiency.grid=Frnace"],
             ["efficiency.grid: is Frnace, which is no country with a known grid. Did you mean France?"],
         ),
@@ -404,6 +397,8 @@ def test_contradictions(problems, nothing_installed, flags, expected):
         ["adapter.target_modules='model.layers.[0-9]+.(q|v)_proj'"],
         ["efficiency.price_usd_per_hour=0", "efficiency.grid=NO"],
         ["efficiency.price_from=gcp", "efficiency.market=spot", "efficiency.grid=120"],
+        ["efficiency.market=spot", "efficiency.spot.hours_between_preemptions=6"],
+        ["efficiency.market=spot", "efficiency.price_usd_per_hour=0.9"],
         ["efficiency.price_from=Lambda", "efficiency.market=on_demand", "efficiency.grid=UK"],
     ],
 )

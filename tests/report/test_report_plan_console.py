@@ -15,6 +15,7 @@ from hf_efficient.records.plan import (
     PlannedLargest,
     PlannedMemory,
     PlannedOutcome,
+    PlannedSpot,
     PlannedTensor,
 )
 from hf_efficient.report.plan_advice import advice_renderables, largest_renderables
@@ -50,9 +51,21 @@ FITS = PlannedGpu(
     run_usd=1.2,
     run_kwh=0.1,
     run_co2e_grams=48.0,
+    kwh_per_million_tokens=0.0042,
+    co2e_grams_per_million_tokens=2.0,
+    spot=PlannedSpot(0.4, "somebody, 2026-11-20", 2.1, 2**28, 2.05, 40, 0.06, 0.0072, 0.8, 5724.0, 0.636),
+    on_frontier=True,
 )
 TOO_SMALL = dataclasses.replace(
-    FITS, name="T4", memory_bytes=16 * GIB, fits=False, step_seconds=None, tokens_per_second=None, notes=["no time"]
+    FITS,
+    name="T4",
+    memory_bytes=16 * GIB,
+    fits=False,
+    step_seconds=None,
+    tokens_per_second=None,
+    notes=["no time"],
+    spot=None,
+    on_frontier=False,
 )
 PLAN = Plan(
     recipe="tiny",
@@ -109,17 +122,47 @@ def test_a_plan():
     assert [line.split() for line in lines if line.startswith("  weights")] == [["weights", "15.00", "GiB", "75%"]]
     assert not any(line.startswith("  rest") for line in lines)  # one byte
     rows = {line.split()[0]: line.split()[1:] for line in lines if line.startswith(("L4 ", "T4 "))}
-    assert rows["L4"] == ["21.5", "24", "2.00", "s", "16,384", "0.80", "0.014", "1.5", "h", "1.20"]
-    assert rows["T4"] == ["21.5", "16", "no", "n/a", "n/a", "0.80", "0.014", "1.5", "h", "1.20"]
-    assert lines[-2:] == ["- every row is long", "- T4: no time"]
+    assert rows["L4"] == ["*", "21.5", "24", "2.00", "s", "16,384", "0.80", "1.5", "1.20", "0.64", "0.10", "0.048"]
+    assert rows["T4"] == ["21.5", "16", "no", "n/a", "n/a", "0.80", "1.5", "1.20", "n/a", "0.10", "0.048"]
+    assert lines[-3:] == [
+        "- every row is long",
+        "- spot: a save writes 256.0 MiB in 2.05 s; train.save_steps that costs least: 40 on L4",
+        "- T4: no time",
+    ]
+    assert "* none of the others that fit is at least as fast and as cheap" in lines
 
 
-def test_a_plan_that_knows_no_steps_tells_nothing_of_the_run():
-    (head,) = (line for line in printed(plan_renderables(PLAN)) if line.startswith("accelerator"))
-    assert head.endswith("run   USD")
+def head_of(plan, width=120):
+    (head,) = (line for line in printed(plan_renderables(plan), width) if line.startswith("accelerator"))
+    return head.split()[1:]
+
+
+def test_a_plan_that_knows_no_steps_tells_of_a_million_tokens():
+    assert head_of(PLAN)[-5:] == ["hours", "USD", "spot", "kWh", "kgCO2e"]
     without = dataclasses.replace(PLAN, steps=None)
-    (head,) = (line for line in printed(plan_renderables(without)) if line.startswith("accelerator"))
-    assert head.endswith("/M tokens")
+    assert head_of(without)[-4:] == ["USD/M", "spot/M", "kWh/M", "gCO2e/M"]
+    (row,) = (line for line in printed(plan_renderables(without), 120) if line.startswith("L4"))
+    assert row.split()[-4:] == ["0.014", "0.007", "0.0042", "2.0"]
+
+
+def test_on_the_spot_market_there_is_one_price():
+    found = dataclasses.replace(PLAN, gpus=[dataclasses.replace(FITS, market="spot")])
+    assert head_of(found)[-4:] == ["spot", "USD", "kWh", "kgCO2e"]
+    assert head_of(dataclasses.replace(found, steps=None))[-3:] == ["spot/M", "kWh/M", "gCO2e/M"]
+
+
+def test_no_column_of_spot_where_no_such_price_is_known():
+    found = dataclasses.replace(PLAN, gpus=[TOO_SMALL])
+    assert head_of(found)[-4:] == ["hours", "USD", "kWh", "kgCO2e"]
+    assert not any("spot" in line for line in printed(plan_renderables(found)))
+
+
+def test_what_is_left_out_where_the_terminal_is_narrow():
+    assert "step" in head_of(PLAN, 90)
+    named = dataclasses.replace(PLAN, gpus=[dataclasses.replace(FITS, name="RTX PRO 6000 Blackwell")])
+    assert "step" not in head_of(named, 80)
+    assert "USD/h" in head_of(named, 80)
+    assert head_of(named, 60) == ["GiB", "of", "hours", "USD", "spot", "kWh", "kgCO2e"]
 
 
 def test_advice():
