@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hf_efficient.records.planned_spot import PlannedSpot
+from hf_efficient.records.planned_timeline import PlannedTimeline
 
 __all__ = [
     "PLAN_SCHEMA_VERSION",
@@ -18,6 +19,7 @@ __all__ = [
     "PlannedOutcome",
     "PlannedSpot",
     "PlannedTensor",
+    "PlannedTimeline",
 ]
 
 PLAN_SCHEMA_VERSION = 1
@@ -58,6 +60,7 @@ class PlannedMemory:
         phase_peak_allocated_bytes: the most that is allocated within each phase.
         model_bytes: weights and adapter, before training.
         paged_bytes: optimizer state that lies outside of torch's allocator and moves between device and host.
+        timeline: over the two steps; None where it was not kept.
     """
 
     peak_allocated_bytes: int
@@ -70,6 +73,7 @@ class PlannedMemory:
     phase_peak_allocated_bytes: dict[str, int]
     model_bytes: int
     paged_bytes: int = 0
+    timeline: PlannedTimeline | None = None
 
 
 @dataclass(frozen=True)

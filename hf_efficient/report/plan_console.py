@@ -8,10 +8,11 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hf_efficient.records.plan import Plan, PlannedGpu
+from hf_efficient.records.plan import Plan
 from hf_efficient.report.phases import category_label, phase_label
 from hf_efficient.report.plan_gpus import FRONTIER_MARK, GpuTable
-from hf_efficient.units import count, flops, share, short_seconds, size
+from hf_efficient.report.plan_notes import grouped_notes, spot_saves
+from hf_efficient.units import count, flops, share, size
 
 __all__ = ["plan_renderables"]
 
@@ -85,26 +86,7 @@ def _notes(plan: Plan) -> Iterator[RenderableType]:
         yield Text("Energy is that of the GPU at its thermal design power.", "dim")
     for told in plan.assumptions:
         yield Text(f"- {told}", "dim")
-    if saves := _saves(plan.gpus):
+    if saves := spot_saves(plan.gpus):
         yield Text(f"- {saves}", "dim")
-    for note, names in _grouped(plan.gpus).items():
+    for note, names in grouped_notes(plan.gpus).items():
         yield Text(f"- {', '.join(names)}: {note}", "dim")
-
-
-def _saves(gpus: list[PlannedGpu]) -> str:
-    """How long a save on spot machines takes, and after how many steps each is cheapest."""
-    found = [(gpu.name, gpu.spot) for gpu in gpus if gpu.fits and gpu.spot is not None]
-    every = ", ".join(f"{spot.save_every_steps} on {name}" for name, spot in found if spot.save_every_steps)
-    if not every:
-        return ""
-    _, spot = found[0]
-    save = f"a save writes {size(spot.checkpoint_bytes)} in {short_seconds(spot.checkpoint_seconds)}"
-    return f"spot: {save}; train.save_steps that costs least: {every}"
-
-
-def _grouped(gpus: list[PlannedGpu]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for gpu in gpus:
-        for note in gpu.notes:
-            found.setdefault(note, []).append(gpu.name)
-    return found

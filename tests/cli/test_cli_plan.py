@@ -157,6 +157,8 @@ def test_fix_where_nothing_helps(run, tiny, shrunk):
         (["--fix", "out.yaml", "--gpu", "L4", "--gpu", "T4"], "--fix: is for one accelerator."),
         (["--fix", "r.yaml", "--gpu", "L4"], "--fix: r.yaml exists already."),
         (["--fix", "none/out.yaml", "--gpu", "L4"], "--fix: there is no folder none."),
+        (["--html", "none/plan.html"], "--html: there is no folder none; name a file in a folder"),
+        (["--html", "."], "--html: . is a folder; name a file"),
         (["--gpu", "L4", "efficiency.price_usd_per_hour=-1"], "efficiency.price_usd_per_hour"),
         (["--gpu", "L4", "model.id=nobody/nothing"], "Write a local folder that holds its config.json"),
         (["--gpu", "L4", "model.id=./nowhere"], "model.id: "),
@@ -188,3 +190,20 @@ def test_the_most_that_fits(run, tiny, shrunk):
     assert "The most that fits L4" in shown.out
     assert f"train.per_device_train_batch_size={largest['micro_batch_rows']}" in shown.out
     assert f"train.max_length={largest['row_tokens']}" in shown.out
+
+
+def test_the_page(run, tiny):
+    Path("plan.html").write_text("an older one", encoding="utf-8")
+    ended = run("plan", "r.yaml", "--gpu", "L4", "--gpu", "T4", "train.max_steps=3", "--html", "plan.html")
+    assert ended.code == 0
+    assert ended.out.endswith("The page is plan.html\n")
+    text = Path("plan.html").read_text(encoding="utf-8")
+    assert "<h1>tiny</h1>" in text
+    assert "hf-efficient plan r.yaml train.max_steps=3 --gpu L4 --gpu T4 --html plan.html" in text
+
+
+def test_the_page_beside_json_holds_the_advice(run, tiny):
+    ended = run("plan", "r.yaml", "--gpu", "L4", "--advise", "--html", "plan.html", "--json")
+    assert json.loads(ended.out)["memory"]["timeline"]["second_step"] > 0
+    assert ended.err.endswith("The page is plan.html\n")
+    assert "To run faster on L4" in Path("plan.html").read_text(encoding="utf-8")
