@@ -18,6 +18,8 @@ __all__ = ["Demand", "planned_gpu"]
 
 _WORKSPACES = (-1, -2)
 """Keys of the workspaces of cuBLAS, of the thread that runs the forward and of that which runs the backward."""
+_BFLOAT16 = (8, 0)
+"""The first compute capability whose tensor cores know it."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,15 @@ def _step_seconds(demand: Demand, device: Accelerator, notes: list[str]) -> tupl
     sourced = accelerator_roofs(device, calibration)
     time = step_time(demand.operators, sourced.roofs)
     if time.unknown:
-        notes.append(f"no time: not known of this device: {', '.join(time.unknown)}")
+        notes.append(_no_time(device, time.unknown))
         return None, {}
     return time.seconds, {name: value / time.seconds for name, value in time.seconds_by_bound.items()}
+
+
+def _no_time(device: Accelerator, unknown: Sequence[str]) -> str:
+    if device.compute_capability is not None and device.compute_capability < _BFLOAT16 and "bf16" in " ".join(unknown):
+        return (
+            "no time: it has no bfloat16. The run refuses train.bf16 there, and trains in float32 without it; "
+            "train.fp16=true train.bf16=false is the way, and can be planned"
+        )
+    return f"no time: not known of this device: {', '.join(unknown)}"

@@ -226,7 +226,8 @@ class EfficiencySection(Section):
         None,
         min_length=1,
         description="In place of price_usd_per_hour: a provider whose known list price of the GPU is taken, times the "
-        "GPUs (aws, azure, gcp, hyperstack, lambda, nebius, runpod-community, runpod-secure, verda).",
+        "GPUs (akash, aws, azure, crusoe, gcp, hf-jobs, hyperstack, jarvislabs, lambda, mithril, nebius, "
+        "runpod-community, runpod-secure, verda).",
     )
     market: Literal["on_demand", "spot"] = Field(
         "on_demand",

@@ -83,3 +83,16 @@ def test_a_rate_that_is_not_known_leaves_no_time():
     assert (found.step_seconds, found.tokens_per_second) == (None, None)
     assert found.bound_shares == {}
     assert found.notes == ["no time: not known of this device: FLOP/s of matmul in fp32"]
+
+
+def test_a_device_without_bfloat16_is_told_what_to_do(monkeypatch):
+    roofs = Roofs({"fp16": 1e14}, {"fp16": 1e14}, 1e12, 0.0, 0.0)
+    monkeypatch.setattr(gpu_module, "accelerator_roofs", lambda held, calibration: SourcedRoofs(roofs, {}, ()))
+    (note,) = planned(demand(GIB), compute_capability=(7, 5)).notes
+    assert note.startswith("no time: it has no bfloat16. The run refuses train.bf16 there")
+    assert "train.fp16=true train.bf16=false" in note
+    assert planned(demand(GIB), compute_capability=(8, 0)).notes == [
+        "no time: not known of this device: FLOP/s of matmul in bf16"
+    ]
+    half = planned(demand(GIB, operators=[work(2e14, 0, dtype="fp16")]), compute_capability=(7, 5))
+    assert (half.notes, half.step_seconds) == ([], pytest.approx(2.0))

@@ -70,6 +70,16 @@ def test_all_accelerators_by_default(recipe):
     assert len(plan(recipe()).gpus) == len(plan_module.accelerators())
 
 
+def test_float16_is_rehearsed_in_bfloat16_and_timed_as_float16(recipe):
+    (bf16,) = plan(recipe("train.bf16=true"), ["T4"]).gpus
+    assert bf16.step_seconds is None
+    assert "no bfloat16" in bf16.notes[0]
+    found = plan(recipe("train.fp16=true"), ["T4"])
+    assert found.gpus[0].step_seconds > 0
+    assert found.gpus[0].notes == []
+    assert "train.fp16 is simulated in bfloat16, whose tensors are as large" in found.assumptions
+
+
 def test_preferences_cannot_be_planned(recipe):
     with pytest.raises(SetupError, match=r"^method: dpo cannot be planned yet"):
         plan(recipe("method=dpo"), ["L4"])

@@ -13,7 +13,10 @@ ADD_STRATEGY = "Write `train.eval_strategy: steps` or epoch."
 STEPS = "train.eval_strategy=steps"
 BEST = "train.load_best_model_at_end=true"
 SAVES = "train.save_steps=10"
-PROVIDERS = "runpod-community, runpod-secure, lambda, hyperstack, nebius, aws, azure, gcp or verda"
+PROVIDERS = (
+    "runpod-community, runpod-secure, lambda, hyperstack, nebius, aws, azure, gcp, verda, hf-jobs, jarvislabs, crusoe, "
+    "akash or mithril"
+)
 CHECKPOINTING_OFF = "is set, but activation checkpointing is off"
 
 
