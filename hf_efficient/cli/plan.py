@@ -53,6 +53,9 @@ def plan(
     The recipe's own training loop runs two steps on tensors that have shapes and no values. Exit code 1 where it fits
     none of the accelerators, and could not be made to by --fix.
 
+    Prices and accelerators of your own, in prices.yaml and accelerators.yaml, are read from the folder that the
+    variable HF_EFFICIENT_FACTS names, else from ~/.config/hf_efficient/facts.
+
     Example: hf-efficient plan llama3.1-8b/qlora --gpu "RTX 4090" --gpu A10 train.max_length=4096
     """
     from hf_efficient.recipe.load import load_recipe

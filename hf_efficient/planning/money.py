@@ -7,8 +7,7 @@ import dataclasses
 from hf_efficient.estimate.cost import cost_per_million_tokens, cost_usd
 from hf_efficient.estimate.energy import co2e_grams, energy_from_tdp, kilowatt_hours
 from hf_efficient.hardware.accelerators import Accelerator
-from hf_efficient.hardware.prices import Market, prices
-from hf_efficient.hardware.tables import plain
+from hf_efficient.hardware.prices import Market, offers
 from hf_efficient.planning.spot import planned_spot
 from hf_efficient.planning.terms import Terms
 from hf_efficient.records.plan import PlannedGpu, PlannedSpot
@@ -72,15 +71,9 @@ def _price(device: Accelerator, terms: Terms, market: Market) -> tuple[float | N
     """The user's, which is of one market alone; else the cheapest list price."""
     if terms.price_usd_per_hour is not None:
         return (terms.price_usd_per_hour, "efficiency.price_usd_per_hour") if market == terms.market else (None, None)
-    offers = [
-        one
-        for one in prices()
-        if one.accelerator == device.name
-        and one.market == market
-        and (terms.provider is None or plain(one.provider) == plain(terms.provider))
-    ]
-    offer = min(offers, key=lambda one: one.usd_per_gpu_hour, default=None)
-    return (None, None) if offer is None else (offer.usd_per_gpu_hour, f"{offer.provider}, {offer.date}")
+    known = offers(device.name, market, terms.provider)
+    offer = min(known, key=lambda one: one.usd_per_gpu_hour, default=None)
+    return (None, None) if offer is None else (offer.usd_per_gpu_hour, offer.told)
 
 
 def _no_price(terms: Terms) -> str:

@@ -67,7 +67,12 @@ def plan_of(
         flops_per_step=sum(one.flops for one in rehearsal.operators),
         memory=memory,
         gpus=with_frontier(sorted(planned, key=_rank)),
-        assumptions=[*assumptions, *_assumptions(recipe, demand.steps), *_spot_assumptions(planned, terms)],
+        assumptions=[
+            *assumptions,
+            *_assumptions(recipe, demand.steps),
+            *_spot_assumptions(planned, terms),
+            *_own_facts(devices),
+        ],
     )
 
 
@@ -96,3 +101,8 @@ def _spot_assumptions(gpus: Sequence[PlannedGpu], terms: Terms) -> list[str]:
         return []
     told = [f"spot: {', '.join(terms.spot.assumed)}: efficiency.spot changes that"] if terms.spot.assumed else []
     return [*told, "spot: the time until there is a machine again is not known, and in no figure"]
+
+
+def _own_facts(devices: Sequence[Accelerator]) -> list[str]:
+    own = [device.name for device in devices if device.own]
+    return [f"{', '.join(own)}: memory, rates and power are those of your own facts"] if own else []

@@ -7,9 +7,9 @@ import dataclasses
 import pytest
 from planned_recipes import device
 
+from hf_efficient.hardware import prices as prices_module
 from hf_efficient.hardware.prices import Price
 from hf_efficient.hardware.spot_terms import SpotTerms
-from hf_efficient.planning import money as money_module
 from hf_efficient.planning.money import with_costs
 from hf_efficient.planning.terms import Terms
 from hf_efficient.records.plan import PlannedGpu
@@ -24,14 +24,14 @@ def offer(provider, market, usd, name="Toy"):
 
 @pytest.fixture(autouse=True)
 def _offers(monkeypatch):
-    offers = [
+    held = [
         offer("dear", "on_demand", 4.0),
         offer("cheap", "on_demand", 2.0),
         offer("cheap", "spot", 1.0),
         offer("dear", "spot", 1.5),
         offer("other", "on_demand", 0.1, "Other"),
     ]
-    monkeypatch.setattr(money_module, "prices", lambda: offers)
+    monkeypatch.setattr(prices_module, "prices", lambda: held)
 
 
 def costs(gpu=TIMED, watts=360.0, **changes):
@@ -93,6 +93,15 @@ def test_the_cheapest_list_price_of_the_accelerator():
     found = costs(price_usd_per_hour=None)
     assert (found.price_usd_per_hour, found.price_source) == (2.0, "cheap, 2026-11-20")
     assert (found.spot.price_usd_per_hour, found.spot.price_source) == (1.0, "cheap, 2026-11-20")
+
+
+def test_the_users_own_list_price_comes_first(monkeypatch):
+    held = [*prices_module.prices(), dataclasses.replace(offer("mine", "on_demand", 2.5), own=True, date="")]
+    monkeypatch.setattr(prices_module, "prices", lambda: held)
+    found = costs(price_usd_per_hour=None)
+    assert (found.price_usd_per_hour, found.price_source) == (2.5, "your own prices: mine")
+    assert found.spot.price_source == "cheap, 2026-11-20"
+    assert costs(price_usd_per_hour=None, provider="cheap").price_usd_per_hour == 2.0
 
 
 def test_a_provider_whose_prices_alone_count():
