@@ -46,9 +46,10 @@ class PlannedMemory:
 
     Attributes:
         peak_allocated_bytes: tensors, at the worst moment of a step.
-        peak_phase: the phase of that moment: forward, recompute (activation checkpointing), backward, optimizer.
+        peak_phase: the phase of that moment: forward, recompute (activation checkpointing), backward, optimizer,
+            evaluation.
         peak_module: the module that runs then; empty outside the model.
-        peak_step: 1 where it is in the first step, 2 where it is in a later one.
+        peak_step: 1 where it is in the first step, 2 where it is in a later one or in an evaluation.
         categories: bytes at the peak by use; they add up to it.
         category_peak_bytes: bytes of each use at most, each at its own moment, as the run's account tells them.
         largest: the ten largest tensors at the peak, the largest first.

@@ -47,9 +47,11 @@ def _peak(plan: Plan) -> str:
     memory = plan.memory
     where = f", in {memory.peak_module}" if memory.peak_module else ""
     paged = f"; besides, {size(memory.paged_bytes)} of paged optimizer state" if memory.paged_bytes else ""
-    step = "the first step" if memory.peak_step == 1 else "every step after the first"
+    step = " of the first step" if memory.peak_step == 1 else " of every step after the first"
+    if memory.peak_phase == "evaluation":
+        step = ""
     peak = f"Memory: {size(memory.peak_allocated_bytes)} allocated at the peak"
-    return f"{peak}, in the {phase_label(memory.peak_phase)} of {step}{where}{paged}"
+    return f"{peak}, in the {phase_label(memory.peak_phase)}{step}{where}{paged}"
 
 
 def _categories(plan: Plan) -> Table:

@@ -99,6 +99,12 @@ def printed(parts, width=100):
     return [line.rstrip() for line in captured.get().splitlines()]
 
 
+def test_the_peak_may_be_in_an_evaluation():
+    memory = dataclasses.replace(MEMORY, peak_phase="evaluation", peak_module="lm_head", paged_bytes=0)
+    lines = printed(plan_renderables(dataclasses.replace(PLAN, memory=memory)))
+    assert "Memory: 20.00 GiB allocated at the peak, in the evaluation, in lm_head" in lines
+
+
 def test_a_plan():
     lines = printed(plan_renderables(PLAN), 120)
     assert "42.00 million of 8.00 billion parameters are trained (lora)." in lines

@@ -17,12 +17,14 @@ from hf_efficient.planning.changes.paged_optimizer import paged_optimizer
 from hf_efficient.planning.changes.qlora import quantize_the_base
 from hf_efficient.planning.changes.sdpa import fused_attention
 from hf_efficient.planning.changes.shorter_rows import shorter_rows
+from hf_efficient.planning.changes.smaller_evaluation_batch import smaller_evaluation_batch
 from hf_efficient.planning.changes.smaller_micro_batch import smaller_micro_batch
 from hf_efficient.planning.changes.weights_in_bfloat16 import weights_in_bfloat16
 
 __all__ = ["CHANGES", "Change", "Proposer", "Situation"]
 
 CHANGES: tuple[Proposer, ...] = (
+    smaller_evaluation_batch,
     fused_attention,
     checkpoint_activations,
     smaller_micro_batch,
