@@ -41,6 +41,13 @@ def plan(
         bool,
         typer.Option("--largest", help="Find the largest micro-batch and the longest rows that fit the one --gpu."),
     ] = False,
+    read_data: Annotated[
+        bool,
+        typer.Option(
+            "--data/--no-data",
+            help="Read the recipe's data where they are on this machine, or take every row to be as long as may be.",
+        ),
+    ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
 ) -> None:
     """Predict the memory, time and cost of a recipe: no GPU, no weights, no network.
@@ -60,7 +67,7 @@ def plan(
         from hf_efficient.planning.fixed_recipe import check_new_file
 
         check_new_file(fix)
-    planned = _planned(loaded, names)
+    planned = _planned(loaded, names, read_data=read_data)
     show = PlanOutput(as_json)
     show.plan(planned)
     fits = any(one.fits for one in planned.gpus)
@@ -94,13 +101,13 @@ def _wanted(advise: bool | None, fits: bool, fix: Path | None) -> bool:
     return not fits if advise is None else advise
 
 
-def _planned(recipe: Recipe, names: list[str] | None) -> Plan:
+def _planned(recipe: Recipe, names: list[str] | None, *, read_data: bool) -> Plan:
     from hf_efficient.hardware.quiet import quieten_libraries
 
     quieten_libraries(debug=False)
     from hf_efficient.planning.plan import plan as make_plan
 
-    return make_plan(recipe, names)
+    return make_plan(recipe, names, read_data=read_data)
 
 
 def _beyond(recipe: Recipe, planned: Plan, show: PlanOutput, *, advise: bool, largest: bool) -> Plan:

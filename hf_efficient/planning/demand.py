@@ -4,19 +4,36 @@ from __future__ import annotations
 
 from hf_efficient.planning.gpu import Demand
 from hf_efficient.planning.rehearsal import Rehearsal
+from hf_efficient.planning.run_shapes import RunShapes
 from hf_efficient.recipe.schema import Recipe
 
 __all__ = ["demand_of", "steps_of"]
 
 
-def demand_of(recipe: Recipe, rehearsal: Rehearsal) -> Demand:
-    """Its allocations and operators, the tokens of a step and the steps of the run."""
+def demand_of(recipe: Recipe, rehearsal: Rehearsal, shapes: RunShapes | None = None, processes: int = 1) -> Demand:
+    """Its allocations and operators, the tokens of a step and the steps of the run.
+
+    A mean step and an evaluation take as long as their positions, in proportion to those that were rehearsed.
+
+    Args:
+        recipe: of the run.
+        rehearsal: of its largest micro-batch.
+        shapes: of the run; None where its data are not known: every row is as long as the rehearsed ones.
+        processes: that share the positions of ``shapes``.
+    """
+    positions = rehearsal.rows * rehearsal.length * rehearsal.micro_batches
+    if shapes is None:
+        return Demand(rehearsal.log.events, rehearsal.first_step, rehearsal.operators, positions, steps_of(recipe))
+    evaluation = rehearsal.evaluation
     return Demand(
         events=rehearsal.log.events,
         first_step=rehearsal.first_step,
         operators=rehearsal.operators,
-        tokens=rehearsal.rows * rehearsal.length * rehearsal.micro_batches,
-        steps=steps_of(recipe),
+        tokens=round(shapes.train.step_content / processes),
+        steps=shapes.train.steps,
+        step_share=shapes.train.step_tokens / processes / positions,
+        evaluation=() if evaluation is None else evaluation.operators,
+        evaluation_batches=0.0 if evaluation is None else shapes.evaluated_positions / processes / evaluation.positions,
     )
 
 

@@ -9,7 +9,7 @@ from hf_efficient.estimate.caching_allocator import OutOfMemory, replay
 from hf_efficient.estimate.cost import cost_per_million_tokens, cost_usd
 from hf_efficient.estimate.cuda_process import CONTEXT, cublas_workspace_bytes
 from hf_efficient.estimate.energy import co2e_grams, energy_from_tdp, kilowatt_hours
-from hf_efficient.estimate.roofline import step_time
+from hf_efficient.estimate.roofline import Roofs, step_time
 from hf_efficient.estimate.roofs import accelerator_roofs
 from hf_efficient.hardware.accelerators import Accelerator
 from hf_efficient.hardware.prices import Price, prices
@@ -30,9 +30,12 @@ class Demand:
     Attributes:
         events: allocations and frees, as (key, bytes), negative where freed.
         first_step: events before the first optimizer step.
-        operators: of an optimizer step.
-        tokens: of an optimizer step.
+        operators: of the step that was rehearsed.
+        tokens: of the mean step, without padding where the data are known.
         steps: of the run; None where not known.
+        step_share: of the rehearsed step's time that the mean one takes.
+        evaluation: operators of an evaluation's batch.
+        evaluation_batches: of that size, in all evaluations of the run.
     """
 
     events: Sequence[tuple[int, int]]
@@ -40,6 +43,9 @@ class Demand:
     operators: Sequence[OperatorWork]
     tokens: int
     steps: int | None
+    step_share: float = 1.0
+    evaluation: Sequence[OperatorWork] = ()
+    evaluation_batches: float = 0.0
 
 
 def planned_gpu(
@@ -59,12 +65,16 @@ def planned_gpu(
     price = offer.usd_per_gpu_hour if offer is not None else price_usd_per_hour
     if price is None:
         notes.append("no price of it is known: set efficiency.price_usd_per_hour to what you pay")
-    seconds, bounds = _step_seconds(demand, device, notes)
+    roofs = _roofs(device)
+    seconds, bounds = _step_seconds(demand, roofs, notes)
     tokens_per_second = None if seconds is None else demand.tokens / seconds
     per_million = None
     if seconds is not None:
         per_million = cost_per_million_tokens(cost_usd(seconds, price), demand.tokens)
-    run = None if seconds is None or demand.steps is None else seconds * demand.steps
+    run = evaluating = None
+    if seconds is not None and demand.steps is not None:
+        evaluating = demand.evaluation_batches * step_time(demand.evaluation, roofs).seconds
+        run = seconds * demand.steps + evaluating
     joules = None if run is None or device.tdp_watts is None else energy_from_tdp(device.tdp_watts, run)
     return PlannedGpu(
         name=device.name,
@@ -80,6 +90,7 @@ def planned_gpu(
         price_source=_source(offer, price_usd_per_hour),
         usd_per_million_tokens=per_million,
         run_seconds=run,
+        run_evaluation_seconds=evaluating,
         run_usd=None if run is None else cost_usd(run, price),
         run_kwh=None if joules is None else kilowatt_hours(joules),
         run_co2e_grams=co2e_grams(joules, grid_grams_per_kwh),
@@ -107,14 +118,19 @@ def _with_workspaces(demand: Demand, workspace: int) -> Iterator[tuple[int, int]
     yield from demand.events[demand.first_step :]
 
 
-def _step_seconds(demand: Demand, device: Accelerator, notes: list[str]) -> tuple[float | None, dict[str, float]]:
+def _roofs(device: Accelerator) -> Roofs:
     calibration = next(filter(None, map(load_calibration, device.device_names)), None)
-    sourced = accelerator_roofs(device, calibration)
-    time = step_time(demand.operators, sourced.roofs)
+    return accelerator_roofs(device, calibration).roofs
+
+
+def _step_seconds(demand: Demand, roofs: Roofs, notes: list[str]) -> tuple[float | None, dict[str, float]]:
+    """Of the mean step, and what bounds it."""
+    time = step_time(demand.operators, roofs)
     if time.unknown:
         notes.append(f"no time: not known of this device: {', '.join(time.unknown)}")
         return None, {}
-    return time.seconds, {name: value / time.seconds for name, value in time.seconds_by_bound.items()}
+    seconds = time.seconds * demand.step_share
+    return seconds, {name: value / time.seconds for name, value in time.seconds_by_bound.items()}
 
 
 def _cheapest(device: Accelerator) -> Price | None:

@@ -9,7 +9,9 @@ __all__ = [
     "PLAN_SCHEMA_VERSION",
     "Plan",
     "PlannedAdvice",
+    "PlannedBatching",
     "PlannedChange",
+    "PlannedData",
     "PlannedGpu",
     "PlannedLargest",
     "PlannedMemory",
@@ -82,12 +84,14 @@ class PlannedGpu:
         fits: whether the training runs without being out of memory.
         allocation_retries: how often the allocator has to give memory back to make room.
         step_seconds: an optimizer step; None where a rate of the device is not known.
-        tokens_per_second: of the rows, padding included.
+        tokens_per_second: without padding where the data were read; else of the rows, all of one length.
         bound_shares: shares of the step by what bounds it: math, bandwidth, launch.
         price_usd_per_hour: None where no price is known.
         price_source: whose list price that is, and of which day.
         usd_per_million_tokens: None without a price or a time.
-        run_seconds, run_usd, run_kwh, run_co2e_grams: of all steps; None where the number of steps is not known.
+        run_seconds, run_usd, run_kwh, run_co2e_grams: of all steps and evaluations; None where the number of steps is
+            not known.
+        run_evaluation_seconds: of it, evaluations; 0 where the data were not read.
         notes: what is missing, and why.
     """
 
@@ -108,6 +112,51 @@ class PlannedGpu:
     run_kwh: float | None
     run_co2e_grams: float | None
     notes: list[str] = field(default_factory=list)
+    run_evaluation_seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class PlannedBatching:
+    """The run's examples as batches of one kind, at the recipe's micro-batch.
+
+    Attributes:
+        name: of the kind.
+        overrides: values of the recipe by dotted key that make it so.
+        chosen: whether the recipe does.
+        epoch_positions: places of an epoch's batches, padding included.
+        padding_share: of them, padding.
+        epoch_steps: optimizer steps.
+    """
+
+    name: str
+    overrides: dict[str, Any]
+    chosen: bool
+    epoch_positions: int
+    padding_share: float
+    epoch_steps: int
+
+
+@dataclass(frozen=True)
+class PlannedData:
+    """The data of the run, where they were read.
+
+    Attributes:
+        examples: to train on.
+        tokens: of them all.
+        longest_tokens: of the longest.
+        padding_share: of the positions of a mean step.
+        evaluation_rows: to evaluate on; 0 where the run evaluates nothing.
+        evaluations: how often.
+        batchings: the kinds of batches that these examples could make; empty where packs have cut them.
+    """
+
+    examples: int
+    tokens: int
+    longest_tokens: int
+    padding_share: float
+    evaluation_rows: int
+    evaluations: int
+    batchings: list[PlannedBatching] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -204,6 +253,7 @@ class Plan:
         assumptions: what the plan takes for granted.
         advice: what to change; None where it was not asked for.
         largest: the most that fits; None where it was not asked for.
+        data: of the run; None where they were not read.
     """
 
     recipe: str
@@ -221,4 +271,5 @@ class Plan:
     assumptions: list[str] = field(default_factory=list)
     advice: PlannedAdvice | None = None
     largest: PlannedLargest | None = None
+    data: PlannedData | None = None
     schema_version: int = PLAN_SCHEMA_VERSION

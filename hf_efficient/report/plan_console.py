@@ -10,6 +10,7 @@ from rich.text import Text
 
 from hf_efficient.records.plan import Plan, PlannedGpu
 from hf_efficient.report.phases import category_label, phase_label
+from hf_efficient.report.plan_data import data_renderables
 from hf_efficient.units import count, flops, share, short_seconds, size
 
 __all__ = ["plan_renderables"]
@@ -22,6 +23,7 @@ def plan_renderables(plan: Plan) -> list[RenderableType]:
     """What to print, in order: what was planned, its memory, the accelerators, and what was taken for granted."""
     return [
         _title(plan),
+        *([] if plan.data is None else data_renderables(plan.data)),
         Text(),
         Text(_peak(plan), "bold"),
         _categories(plan),

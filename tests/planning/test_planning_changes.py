@@ -11,9 +11,11 @@ from hf_efficient.errors import RecipeError
 from hf_efficient.planning.changes import CHANGES, Situation
 from hf_efficient.planning.changes.checkpointing import checkpoint_activations
 from hf_efficient.planning.changes.eight_bit_optimizer import eight_bit_optimizer
+from hf_efficient.planning.changes.group_by_length import group_by_length
 from hf_efficient.planning.changes.larger_micro_batch import larger_micro_batch
 from hf_efficient.planning.changes.lora import train_an_adapter
 from hf_efficient.planning.changes.no_checkpointing import store_activations
+from hf_efficient.planning.changes.packing import pack
 from hf_efficient.planning.changes.paged_optimizer import paged_optimizer
 from hf_efficient.planning.changes.qlora import quantize_the_base
 from hf_efficient.planning.changes.sdpa import fused_attention
@@ -161,6 +163,23 @@ def test_fewer_rows_are_evaluated_where_an_evaluation_takes_most(situation, rows
         dataclasses.replace(here, memory=dataclasses.replace(here.memory, peak_phase=phase))
     )
     assert (change and dict(change.overrides)) == (expected and {"train.per_device_eval_batch_size": expected})
+
+
+@pytest.mark.parametrize(
+    ("propose", "share", "overrides", "expected"),
+    [
+        (group_by_length, 0.05, [], {"train.train_sampling_strategy": "group_by_length"}),
+        (group_by_length, 0.049, [], None),
+        (group_by_length, 0.3, ["train.train_sampling_strategy=group_by_length"], None),
+        (pack, 0.05, [], {"train.packing": True}),
+        (pack, 0.049, [], None),
+        (pack, 0.3, ["train.packing=true"], None),
+        (pack, 0.3, ["train.max_length=null"], None),
+    ],
+)
+def test_padding_is_avoided_where_there_is_much(situation, propose, share, overrides, expected):
+    change = propose(dataclasses.replace(situation(*overrides), padding_share=share))
+    assert (change and dict(change.overrides)) == expected
 
 
 def test_what_is_stored_already(situation):
