@@ -9,6 +9,7 @@ from hf_efficient.hardware.accelerators import Accelerator, accelerator, acceler
 from hf_efficient.hardware.grid import grid_intensity
 from hf_efficient.planning.data_at_hand import data_at_hand
 from hf_efficient.planning.demand import demand_of
+from hf_efficient.planning.eight_bit import is_eight_bit
 from hf_efficient.planning.gpu import Demand, planned_gpu
 from hf_efficient.planning.memory import planned_memory
 from hf_efficient.planning.model_config import model_config
@@ -104,6 +105,8 @@ def _assumptions(recipe: Recipe, steps: int | None) -> list[str]:
         for name in ("use_liger_kernel", "activation_offloading", "torch_compile")
         if recipe.train.get(name)
     ]
+    if is_eight_bit(recipe):
+        told.append("inputs that LLM.int8() multiplies in 16 bits are not known before the run: none are planned")
     if recipe.train.get("fp16"):
         told.append("train.fp16 is simulated in bfloat16, whose tensors are as large")
     return told

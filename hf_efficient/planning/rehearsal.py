@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import tempfile
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from hf_efficient.assembly.sft_fields import apply_sft_fields, objective
 from hf_efficient.data.prepare import is_padding_free
 from hf_efficient.planning.arguments import rehearsal_arguments
 from hf_efficient.planning.blank_model import blank_model
+from hf_efficient.planning.eight_bit import is_eight_bit, kernels_of_a_gpu, row_constants
 from hf_efficient.planning.four_bit import quantization_constants, values_of
 from hf_efficient.planning.isolation import process_kept
 from hf_efficient.planning.optimizers import stand_in
@@ -106,7 +108,7 @@ def rehearse(
         forward_ends: list[int] = []
         hook = model.register_forward_hook(lambda *_: forward_ends.append(len(log.events)))
         try:
-            with log:
+            with log, kernels_of_a_gpu() if is_eight_bit(recipe) else nullcontext():
                 trainer.train()
                 evaluation = None
                 if is_evaluated(recipe):
@@ -274,7 +276,7 @@ def _note_model(log: TensorLog, model: torch.nn.Module) -> None:
     for name, parameter in model.named_parameters():
         log.add(parameter, name, "adapter" if _is_adapter(name) else "weights")
     for name, module in model.named_modules():
-        for constant in quantization_constants(module):
+        for constant in (*quantization_constants(module), *row_constants(module)):
             log.add(constant, f"{name}.weight", "weights")
         for buffer in module.buffers(recurse=False):
             log.add(buffer, name, "weights")
