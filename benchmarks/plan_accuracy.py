@@ -96,13 +96,20 @@ def _recipe(case: Case, folder: Path) -> Any:
         "name": "plan-accuracy",
         "model": section,
         "adapter": {"method": case.method, **case.adapter},
-        "data": {"train": [{"path": "builtin:python-docstrings"}]},
+        "data": _data(case),
         "train": {"max_length": case.length, **case.train},
         "output_dir": str(folder / "out"),
     }
+    if case.metrics is not None:
+        recipe["evaluate"] = {"metrics": list(case.metrics)}
     path = folder / "recipe.yaml"
     path.write_text(yaml.safe_dump(recipe))
     return load_recipe(str(path))
+
+
+def _data(case: Case) -> dict[str, Any]:
+    own = {"path": "builtin:python-docstrings"}
+    return {"train": [own]} if case.metrics is None else {"train": [own], "eval": [{**own, "split": "eval"}]}
 
 
 def _line(one: dict[str, Any]) -> str:

@@ -41,6 +41,7 @@ class Case:
         adapter: fields of the recipe's ``adapter``.
         dtype: of the weights.
         attention: ``model.attn_implementation``.
+        metrics: of an evaluation after the two steps; None: there is none.
     """
 
     model: str
@@ -50,13 +51,15 @@ class Case:
     adapter: Mapping[str, Any] = field(default_factory=dict)
     dtype: str = "bfloat16"
     attention: str | None = None
+    metrics: tuple[str, ...] | None = None
 
     @property
     def name(self) -> str:
         """In words, without spaces at the ends."""
         extra = [f"{key}={value}" for key, value in {**self.adapter, **self.train}.items()]
         attention = [self.attention] if self.attention else []
-        return " ".join([self.model, self.method, self.dtype, f"length={self.length}", *attention, *extra])
+        evaluated = [] if self.metrics is None else ["evaluated", *self.metrics]
+        return " ".join([self.model, self.method, self.dtype, f"length={self.length}", *attention, *extra, *evaluated])
 
 
 def _train(rows: int = 2, **fields: Any) -> dict[str, Any]:
@@ -111,6 +114,10 @@ CASES: tuple[Case, ...] = (
     Case("narrow", "lora", 512, _train(4, **_CKPT), {"dora": True}),
     Case("narrow", "qlora", 512, _train(4, bf16=True), {"quantization": {"compute_dtype": "float32"}}),
     Case("narrow", "qlora", 1024, _train(4, **_CKPT)),
+    Case("llama", "lora", 256, _train(1, per_device_eval_batch_size=8, **_CKPT), metrics=()),
+    Case("llama", "lora", 256, _train(1, per_device_eval_batch_size=8, **_CKPT), metrics=("perplexity",)),
+    Case("qwen2", "qlora", 256, _train(1, per_device_eval_batch_size=8, bf16=True), metrics=("token_accuracy",)),
+    Case(_SMOL, "lora", 256, _train(1, per_device_eval_batch_size=8, **_CKPT), metrics=("perplexity",)),
     Case("gemma2", "full", 512, _train()),
     Case("gemma2", "lora", 512, _train(**_CKPT)),
     Case("gemma2", "qlora", 512, _train()),

@@ -46,6 +46,13 @@ def plan(
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the plan as a page with plots, in one file.")
     ] = None,
+    read_data: Annotated[
+        bool,
+        typer.Option(
+            "--data/--no-data",
+            help="Read the recipe's data where they are on this machine, or take every row to be as long as may be.",
+        ),
+    ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
 ) -> None:
     """Predict the memory, time and cost of a recipe: no GPU, no weights, no network.
@@ -70,7 +77,7 @@ def plan(
         check_new_file(fix)
     if html is not None:
         check_page_file(html)
-    planned = _planned(loaded, names)
+    planned = _planned(loaded, names, read_data=read_data)
     show = PlanOutput(as_json)
     show.plan(planned)
     fits = any(one.fits for one in planned.gpus)
@@ -78,7 +85,8 @@ def plan(
         planned = _beyond(loaded, planned, show, advise=_wanted(advise, fits, fix), largest=largest)
     show.end(planned)
     if html is not None:
-        again = _again(recipe, overrides or [], names, html, advise=planned.advice is not None, largest=largest)
+        asked = {"advise": planned.advice is not None, "largest": largest, "no-data": not read_data}
+        again = _again(recipe, overrides or [], names, html, **asked)
         show.page(planned, html, again)
     if fix is not None:
         fits = write_fix(loaded, planned, fix)
@@ -114,13 +122,13 @@ def _wanted(advise: bool | None, fits: bool, fix: Path | None) -> bool:
     return not fits if advise is None else advise
 
 
-def _planned(recipe: Recipe, names: list[str] | None) -> Plan:
+def _planned(recipe: Recipe, names: list[str] | None, *, read_data: bool) -> Plan:
     from hf_efficient.hardware.quiet import quieten_libraries
 
     quieten_libraries(debug=False)
     from hf_efficient.planning.plan import plan as make_plan
 
-    return make_plan(recipe, names)
+    return make_plan(recipe, names, read_data=read_data)
 
 
 def _beyond(recipe: Recipe, planned: Plan, show: PlanOutput, *, advise: bool, largest: bool) -> Plan:

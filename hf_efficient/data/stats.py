@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["DataStats", "largest_token_id", "lengths", "loss_bearing"]
+__all__ = ["DataStats", "document_lengths", "largest_token_id", "lengths", "loss_bearing"]
 
 _BATCH = 10_000
 _NOTHING = np.zeros(0, dtype=np.int64)
@@ -60,6 +60,14 @@ def lengths(dataset: datasets.Dataset, column: str = "input_ids") -> npt.NDArray
     return np.concatenate([_NOTHING, *parts])
 
 
+def document_lengths(dataset: datasets.Dataset) -> npt.NDArray[np.int64]:
+    """Tokens per document, shape (documents,): a row's where ``seq_lengths`` does not tell a pack's documents apart."""
+    if "seq_lengths" not in dataset.column_names:
+        return lengths(dataset)
+    parts = [_numbers(table["seq_lengths"]) for table in _tables(dataset, ["seq_lengths"])]
+    return np.concatenate([_NOTHING, *parts])
+
+
 def loss_bearing(dataset: datasets.Dataset, by_document: bool = False) -> npt.NDArray[np.int64]:
     """Labels that bear loss per row, shape (rows,), or per document of the packs, shape (documents,).
 
@@ -81,7 +89,7 @@ def _bearing(table: pa.Table, by_document: bool) -> npt.NDArray[np.int64]:
     rows = _sizes(table["labels"])
     documents = rows
     if "seq_lengths" in table.column_names:
-        documents = _flat(table["seq_lengths"]).to_numpy(zero_copy_only=False).astype(np.int64)
+        documents = _numbers(table["seq_lengths"])
     bearing = _flat(table["labels"]).to_numpy(zero_copy_only=False) != -100
     firsts = (np.cumsum(documents) - documents)[documents > 0]
     bearing[firsts] = False
@@ -97,6 +105,10 @@ def _tables(dataset: datasets.Dataset, columns: Sequence[str]) -> Iterator[pa.Ta
 
 def _sizes(lists: pa.ChunkedArray) -> npt.NDArray[np.int64]:
     return lists.combine_chunks().value_lengths().to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def _numbers(lists: pa.ChunkedArray) -> npt.NDArray[np.int64]:
+    return _flat(lists).to_numpy(zero_copy_only=False).astype(np.int64)
 
 
 def _flat(lists: pa.ChunkedArray) -> pa.Array:

@@ -106,7 +106,8 @@ class _Advice:
         stated = self._config.dtype if recipe.model.dtype == "auto" else recipe.model.dtype
         weights = str(stated or torch.float32).removeprefix("torch.")
         settings = Settings(recipe, self._fields)
-        return Situation(settings, trial.memory, weights, self._trials.device, trial.outcome.fits)
+        outcome, padding = trial.outcome, trial.padding_share
+        return Situation(settings, trial.memory, weights, self._trials.device, outcome.fits, padding)
 
     def _combined(self, start: _Tried, single: Iterable[_Tried]) -> _Tried | None:
         """The change that saves the most, then the next one on top of it, until all fits."""

@@ -6,10 +6,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from hf_efficient.data.stats import document_lengths
 from hf_efficient.hardware.accelerators import accelerator
 from hf_efficient.planning.advice import advise
+from hf_efficient.planning.data_at_hand import data_at_hand
 from hf_efficient.planning.largest import largest_that_fit
 from hf_efficient.planning.model_config import model_config
+from hf_efficient.planning.run_data import is_cut
+from hf_efficient.planning.run_shapes import RunRows
 from hf_efficient.planning.trials import Trial, Trials, outcome_of
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records.plan import Plan
@@ -45,5 +49,15 @@ def cheapest_fix(plan: Plan) -> Mapping[str, Any] | None:
 
 def _trials(recipe: Recipe, plan: Plan) -> tuple[Trials, Trial]:
     gpu = plan.gpus[0]
-    trials = Trials(model_config(recipe.model), accelerator(gpu.name))
-    return trials, Trial(outcome_of(gpu), plan.memory)
+    documents = None if plan.data is None else _documents(recipe)
+    trials = Trials(model_config(recipe.model), accelerator(gpu.name), documents)
+    return trials, Trial(outcome_of(gpu), plan.memory, 0.0 if plan.data is None else plan.data.padding_share)
+
+
+def _documents(recipe: Recipe) -> RunRows | None:
+    """Those that the plan has read, from the cache of tokenised data; None where packs have cut them."""
+    known = data_at_hand(recipe)
+    if isinstance(known, str) or is_cut(known.args, known.data):
+        return None
+    evaluation = None if known.data.eval is None else document_lengths(known.data.eval)
+    return RunRows(document_lengths(known.data.train), evaluation)

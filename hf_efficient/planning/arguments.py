@@ -1,4 +1,4 @@
-"""The recipe's training arguments for a rehearsal: two optimizer steps, nothing written, nothing logged."""
+"""The recipe's training arguments on a machine that is not the run's: nothing written, nothing logged."""
 
 from __future__ import annotations
 
@@ -11,21 +11,24 @@ from hf_efficient.recipe.schema import Recipe
 if TYPE_CHECKING:
     from trl import SFTConfig
 
-__all__ = ["MOST_MICRO_BATCHES", "rehearsal_arguments"]
+__all__ = ["MOST_MICRO_BATCHES", "rehearsal_arguments", "run_arguments"]
 
 MOST_MICRO_BATCHES = 2
 """Of an optimizer step that are rehearsed: from the second on gradients are there, and nothing changes any more."""
 
-_SILENT: dict[str, Any] = {
-    "use_cpu": True,
+_SHORT: dict[str, Any] = {
     "max_steps": 2,
-    "report_to": [],
-    "disable_tqdm": True,
     "logging_strategy": "no",
     "save_strategy": "no",
     "eval_strategy": "no",
     "eval_on_start": False,
     "load_best_model_at_end": False,
+    "warmup_steps": 0,
+}
+_ELSEWHERE: dict[str, Any] = {
+    "use_cpu": True,
+    "report_to": [],
+    "disable_tqdm": True,
     "push_to_hub": False,
     "torch_compile": False,
     "dataloader_pin_memory": False,
@@ -35,14 +38,13 @@ _SILENT: dict[str, Any] = {
     "use_liger_kernel": False,
     "activation_offloading": False,
     "tf32": None,
-    "warmup_steps": 0,
     "full_determinism": False,
 }
 _LEFT_OUT = ("deepspeed", "fsdp", "fsdp_config", "neftune_noise_alpha", "resume_from_checkpoint", "hub_model_id")
 
 
 def rehearsal_arguments(recipe: Recipe, directory: str) -> SFTConfig:
-    """``SFTConfig`` of the recipe's fields.
+    """``SFTConfig`` of the recipe's fields, for two steps.
 
     Args:
         recipe: ``method: sft``.
@@ -52,13 +54,31 @@ def rehearsal_arguments(recipe: Recipe, directory: str) -> SFTConfig:
         RecipeError: TRL or transformers refuse the values.
         SetupError: a package that a value needs is not installed.
     """
+    steps = min(int(recipe.train.get("gradient_accumulation_steps", 1)), MOST_MICRO_BATCHES)
+    return _arguments(recipe, directory, {**_SHORT, "gradient_accumulation_steps": steps})
+
+
+def run_arguments(recipe: Recipe, directory: str) -> SFTConfig:
+    """``SFTConfig`` of the recipe's fields, for reading how its run trains and evaluates; it trains nothing.
+
+    Args:
+        recipe: ``method: sft``.
+        directory: stands for the output directory; nothing is written there.
+
+    Raises:
+        RecipeError: TRL or transformers refuse the values.
+        SetupError: a package that a value needs is not installed.
+    """
+    return _arguments(recipe, directory, {})
+
+
+def _arguments(recipe: Recipe, directory: str, other: dict[str, Any]) -> SFTConfig:
     from trl import SFTConfig
 
     fields = {name: value for name, value in recipe.train.items() if name not in _LEFT_OUT}
     if fields.pop("fp16", False):
         fields["bf16"] = True  # a CPU has no float16 training; the tensors are as large
-    steps = min(int(fields.get("gradient_accumulation_steps", 1)), MOST_MICRO_BATCHES)
-    options = {**fields, **_SILENT, "output_dir": directory, "gradient_accumulation_steps": steps}
+    options = {**fields, **_ELSEWHERE, **other, "output_dir": directory}
     if is_bitsandbytes(str(options.get("optim", ""))):
         options["optim"] = "adamw_torch"  # never built: the rehearsal's own stands for it
     try:

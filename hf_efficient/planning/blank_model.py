@@ -9,6 +9,7 @@ import torch
 from hf_efficient.assembly.adapter import add_adapter
 from hf_efficient.assembly.model import quantization_config
 from hf_efficient.errors import ModelError, SetupError, first_line
+from hf_efficient.planning.eight_bit import blank_eight_bit
 from hf_efficient.planning.four_bit import blank_four_bit, plain_weights
 from hf_efficient.recipe.schema import ModelSection, QuantizationSection, Recipe
 from hf_efficient.simulate.blank_module import make_blank
@@ -31,7 +32,9 @@ def blank_model(
     """
     base = _base(recipe, config)
     adapted = add_adapter(base, recipe.adapter, seed=seed, checkpointing=checkpointing, on_meta=True)
-    blank_four_bit(adapted, _dtype(recipe.model, config))
+    if recipe.adapter.method == "qlora":
+        blank_four_bit(adapted, _dtype(recipe.model, config))
+        blank_eight_bit(adapted, _dtype(recipe.model, config))
     make_blank(adapted)
     vars(adapted)["to"] = lambda *args, **kwargs: adapted  # it is where it is to be
     return adapted
@@ -62,14 +65,10 @@ def _quantize(base: PreTrainedModel, section: QuantizationSection) -> None:
     """Put bitsandbytes' layers in place of the linear ones, by transformers' own rules of which."""
     from transformers.quantizers import AutoHfQuantizer
 
-    if section.bits != 4:
-        raise SetupError(
-            "adapter.quantization.bits: 8 (LLM.int8()) cannot be planned yet; write 4, or plan `adapter.method: lora` "
-            "as an upper bound."
-        )
     quantizer = AutoHfQuantizer.from_config(quantization_config(section), pre_quantized=False)
     quantizer.preprocess_model(model=base, device_map=None)
-    vars(base).update(is_loaded_in_4bit=True, is_quantized=True, hf_quantizer=quantizer)  # as from_pretrained leaves it
+    kind = f"is_loaded_in_{section.bits}bit"
+    vars(base).update({kind: True, "is_quantized": True, "hf_quantizer": quantizer})  # as from_pretrained leaves it
 
 
 def _dtype(model: ModelSection, config: PretrainedConfig) -> torch.dtype:

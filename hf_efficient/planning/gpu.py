@@ -1,4 +1,4 @@
-"""A rehearsed training on one accelerator: does it fit, how long does a step take?"""
+"""A rehearsed training on one accelerator: does it fit, how long does it take?"""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hf_efficient.estimate.caching_allocator import OutOfMemory, replay
 from hf_efficient.estimate.cuda_process import CONTEXT, cublas_workspace_bytes
-from hf_efficient.estimate.roofline import step_time
+from hf_efficient.estimate.roofline import Roofs, step_time
 from hf_efficient.estimate.roofs import accelerator_roofs
 from hf_efficient.hardware.accelerators import Accelerator
 from hf_efficient.measure.calibration_files import load_calibration
@@ -29,9 +29,12 @@ class Demand:
     Attributes:
         events: allocations and frees, as (key, bytes), negative where freed.
         first_step: events before the first optimizer step.
-        operators: of an optimizer step.
-        tokens: of an optimizer step.
+        operators: of the step that was rehearsed.
+        tokens: of the mean step, without padding where the data are known.
         steps: of the run; None where not known.
+        step_share: of the rehearsed step's time that the mean one takes.
+        evaluation: operators of an evaluation's batch.
+        evaluation_batches: of that size, in all evaluations of the run.
     """
 
     events: Sequence[tuple[int, int]]
@@ -39,10 +42,13 @@ class Demand:
     operators: Sequence[OperatorWork]
     tokens: int
     steps: int | None
+    step_share: float = 1.0
+    evaluation: Sequence[OperatorWork] = ()
+    evaluation_batches: float = 0.0
 
 
 def planned_gpu(demand: Demand, device: Accelerator) -> PlannedGpu:
-    """The training on one such device, its memory and time; its money is ``money.with_costs``'.
+    """The training on one such device, its memory and time; its money is of ``money.with_costs``.
 
     Args:
         demand: of the training.
@@ -50,7 +56,12 @@ def planned_gpu(demand: Demand, device: Accelerator) -> PlannedGpu:
     """
     notes: list[str] = []
     reserved, retries, needed = _memory(demand, device)
-    seconds, bounds = _step_seconds(demand, device, notes)
+    roofs = _roofs(device)
+    seconds, bounds = _step_seconds(demand, device, roofs, notes)
+    run = evaluating = None
+    if seconds is not None and demand.steps is not None:
+        evaluating = demand.evaluation_batches * step_time(demand.evaluation, roofs).seconds
+        run = seconds * demand.steps + evaluating
     return PlannedGpu(
         name=device.name,
         memory_bytes=device.memory_bytes,
@@ -61,6 +72,8 @@ def planned_gpu(demand: Demand, device: Accelerator) -> PlannedGpu:
         step_seconds=seconds,
         tokens_per_second=None if seconds is None else demand.tokens / seconds,
         bound_shares=bounds,
+        run_seconds=run,
+        run_evaluation_seconds=evaluating,
         notes=notes,
     )
 
@@ -85,14 +98,21 @@ def _with_workspaces(demand: Demand, workspace: int) -> Iterator[tuple[int, int]
     yield from demand.events[demand.first_step :]
 
 
-def _step_seconds(demand: Demand, device: Accelerator, notes: list[str]) -> tuple[float | None, dict[str, float]]:
+def _roofs(device: Accelerator) -> Roofs:
     calibration = next(filter(None, map(load_calibration, device.device_names)), None)
-    sourced = accelerator_roofs(device, calibration)
-    time = step_time(demand.operators, sourced.roofs)
+    return accelerator_roofs(device, calibration).roofs
+
+
+def _step_seconds(
+    demand: Demand, device: Accelerator, roofs: Roofs, notes: list[str]
+) -> tuple[float | None, dict[str, float]]:
+    """Of the mean step, and what bounds it."""
+    time = step_time(demand.operators, roofs)
     if time.unknown:
         notes.append(_no_time(device, time.unknown))
         return None, {}
-    return time.seconds, {name: value / time.seconds for name, value in time.seconds_by_bound.items()}
+    seconds = time.seconds * demand.step_share
+    return seconds, {name: value / time.seconds for name, value in time.seconds_by_bound.items()}
 
 
 def _no_time(device: Accelerator, unknown: Sequence[str]) -> str:

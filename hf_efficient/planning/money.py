@@ -30,33 +30,35 @@ def with_costs(gpu: PlannedGpu, device: Accelerator, terms: Terms) -> PlannedGpu
     if usd is None:
         notes.append(_no_price(terms))
     spot = _spot(gpu, device, terms)
-    step = gpu.step_seconds
-    if terms.market == "spot" and step is not None and spot is not None:
-        step = None if spot.overhead_share is None else step * (1 + spot.overhead_share)
-        if spot.reason is not None:
-            notes.append(f"on spot machines it would hardly ever end: {spot.reason}")
+    lost = 0.0 if terms.market == "on_demand" or spot is None else spot.overhead_share
+    if lost is None and gpu.step_seconds is not None and spot is not None:
+        notes.append(f"on spot machines it would hardly ever end: {spot.reason}")
     found = dataclasses.replace(
         gpu, notes=notes, market=terms.market, price_usd_per_hour=usd, price_source=source, spot=spot
     )
-    return found if step is None else _with_figures(found, step, device.tdp_watts, terms)
+    if gpu.step_seconds is None or lost is None:
+        return dataclasses.replace(found, run_seconds=None)
+    run = None if gpu.run_seconds is None else gpu.run_seconds * (1 + lost)
+    return _with_figures(found, gpu.step_seconds * (1 + lost), run, device.tdp_watts, terms)
 
 
-def _with_figures(gpu: PlannedGpu, step_seconds: float, watts: float | None, terms: Terms) -> PlannedGpu:
-    """Those of a step, whatever is lost on the way included, and of all steps."""
-    run = None if terms.steps is None else step_seconds * terms.steps
-    per_million = _MILLION / terms.tokens
+def _with_figures(
+    gpu: PlannedGpu, step_seconds: float, run_seconds: float | None, watts: float | None, terms: Terms
+) -> PlannedGpu:
+    """Those of a step and of the run, whatever is lost on the way included."""
     step_joules = None if watts is None else energy_from_tdp(watts, step_seconds)
-    run_joules = None if run is None or watts is None else energy_from_tdp(watts, run)
+    run_joules = None if watts is None or run_seconds is None else energy_from_tdp(watts, run_seconds)
     grams = co2e_grams(step_joules, terms.grid_grams_per_kwh)
+    each = _MILLION / terms.tokens
     return dataclasses.replace(
         gpu,
         usd_per_million_tokens=cost_per_million_tokens(cost_usd(step_seconds, gpu.price_usd_per_hour), terms.tokens),
-        run_seconds=run,
-        run_usd=None if run is None else cost_usd(run, gpu.price_usd_per_hour),
+        run_seconds=run_seconds,
+        run_usd=None if run_seconds is None else cost_usd(run_seconds, gpu.price_usd_per_hour),
         run_kwh=None if run_joules is None else kilowatt_hours(run_joules),
         run_co2e_grams=co2e_grams(run_joules, terms.grid_grams_per_kwh),
-        kwh_per_million_tokens=None if step_joules is None else kilowatt_hours(step_joules) * per_million,
-        co2e_grams_per_million_tokens=None if grams is None else grams * per_million,
+        kwh_per_million_tokens=None if step_joules is None else kilowatt_hours(step_joules) * each,
+        co2e_grams_per_million_tokens=None if grams is None else grams * each,
     )
 
 
@@ -64,7 +66,7 @@ def _spot(gpu: PlannedGpu, device: Accelerator, terms: Terms) -> PlannedSpot | N
     usd, source = _price(device, terms, "spot")
     if usd is None and terms.market != "spot":
         return None
-    return planned_spot(gpu.step_seconds, usd, source, terms)
+    return planned_spot(gpu, usd, source, terms)
 
 
 def _price(device: Accelerator, terms: Terms, market: Market) -> tuple[float | None, str | None]:

@@ -6,41 +6,61 @@ from collections.abc import Sequence
 
 from hf_efficient.errors import SetupError
 from hf_efficient.hardware.accelerators import Accelerator, accelerator, accelerators
+from hf_efficient.planning.data_at_hand import data_at_hand
 from hf_efficient.planning.demand import demand_of
+from hf_efficient.planning.eight_bit import is_eight_bit
 from hf_efficient.planning.frontier import with_frontier
 from hf_efficient.planning.gpu import Demand, planned_gpu
 from hf_efficient.planning.memory import planned_memory
 from hf_efficient.planning.model_config import model_config
 from hf_efficient.planning.money import with_costs
 from hf_efficient.planning.rehearsal import Rehearsal, rehearse
+from hf_efficient.planning.run_data import planned_data
+from hf_efficient.planning.run_shapes import rows_of, run_shapes
+from hf_efficient.planning.shaped import rehearse_shapes, shape_remarks
 from hf_efficient.planning.terms import Terms, terms_of
 from hf_efficient.recipe.schema import Recipe
-from hf_efficient.records.plan import Plan, PlannedGpu
+from hf_efficient.records.plan import Plan, PlannedData, PlannedGpu
 
 __all__ = ["plan", "plan_of"]
 
 
-def plan(recipe: Recipe, gpus: Sequence[str] | None = None) -> Plan:
+def plan(recipe: Recipe, gpus: Sequence[str] | None = None, *, read_data: bool = True) -> Plan:
     """Rehearse the recipe's own training on tensors without values, and tell its memory, time and cost.
 
     Args:
         recipe: from ``load_recipe``; ``method: sft``.
         gpus: names of accelerators; None: all that are known.
+        read_data: take the lengths of the recipe's examples where data and tokenizer lie on this machine; else, and
+            where they do not, every row is as long as the recipe allows.
 
     Raises:
-        HfEfficientError: one of its kinds: an accelerator that is not known, a model that cannot be built, values that
-            the run itself would refuse.
+        HfEfficientError: one of its kinds: an accelerator that is not known, a model that cannot be built, data that
+            cannot be read, values that the run itself would refuse.
     """
     devices: Sequence[Accelerator] = accelerators() if gpus is None else [accelerator(name) for name in gpus]
     if recipe.method != "sft":
         raise SetupError(f"method: {recipe.method} cannot be planned yet; plan its model with `method=sft`.")
-    rehearsal = rehearse(recipe, model_config(recipe.model))
-    longest = f"every row has {rehearsal.length:,} tokens, the most that the recipe allows: shorter ones need less"
-    return plan_of(recipe, rehearsal, demand_of(recipe, rehearsal), devices, [longest])
+    config = model_config(recipe.model)
+    known = data_at_hand(recipe) if read_data else ""
+    if isinstance(known, str):
+        rehearsal = rehearse(recipe, config)
+        longest = f"every row has {rehearsal.length:,} tokens, the most that the recipe allows: shorter ones need less"
+        why = f" ({known})" if known else ""
+        return plan_of(recipe, rehearsal, demand_of(recipe, rehearsal), devices, [f"{longest}{why}"])
+    shapes = run_shapes(known.args, rows_of(known.data), 1, at_end=recipe.evaluate.at_end)
+    rehearsal = rehearse_shapes(recipe, config, shapes)
+    told = planned_data(known.args, known.data, shapes, processes=1)
+    return plan_of(recipe, rehearsal, demand_of(recipe, rehearsal, shapes), devices, shape_remarks(shapes), told)
 
 
 def plan_of(
-    recipe: Recipe, rehearsal: Rehearsal, demand: Demand, devices: Sequence[Accelerator], assumptions: Sequence[str]
+    recipe: Recipe,
+    rehearsal: Rehearsal,
+    demand: Demand,
+    devices: Sequence[Accelerator],
+    assumptions: Sequence[str],
+    data: PlannedData | None = None,
 ) -> Plan:
     """The plan of a rehearsal.
 
@@ -50,9 +70,10 @@ def plan_of(
         demand: of it.
         devices: that it might run on.
         assumptions: what the rehearsal's shapes take for granted; others are added.
+        data: of the run; None where they were not read.
     """
     memory = planned_memory(rehearsal)
-    terms = terms_of(recipe, memory, demand.tokens, demand.steps)
+    terms = terms_of(recipe, memory, demand.tokens)
     planned = [with_costs(planned_gpu(demand, device), device, terms) for device in devices]
     return Plan(
         recipe=recipe.name,
@@ -73,6 +94,7 @@ def plan_of(
             *_spot_assumptions(planned, terms),
             *_own_facts(devices),
         ],
+        data=data,
     )
 
 
@@ -91,6 +113,8 @@ def _assumptions(recipe: Recipe, steps: int | None) -> list[str]:
         for name in ("use_liger_kernel", "activation_offloading", "torch_compile")
         if recipe.train.get(name)
     ]
+    if is_eight_bit(recipe):
+        told.append("inputs that LLM.int8() multiplies in 16 bits are not known before the run: none are planned")
     if recipe.train.get("fp16"):
         told.append("train.fp16 is simulated in bfloat16, whose tensors are as large")
     return told

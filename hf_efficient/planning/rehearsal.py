@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import tempfile
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +18,11 @@ from hf_efficient.assembly.sft_fields import apply_sft_fields, objective
 from hf_efficient.data.prepare import is_padding_free
 from hf_efficient.planning.arguments import rehearsal_arguments
 from hf_efficient.planning.blank_model import blank_model
+from hf_efficient.planning.eight_bit import is_eight_bit, kernels_of_a_gpu, row_constants
 from hf_efficient.planning.four_bit import quantization_constants, values_of
 from hf_efficient.planning.isolation import process_kept
 from hf_efficient.planning.optimizers import stand_in
+from hf_efficient.planning.rehearsed_evaluation import RehearsedEvaluation, is_evaluated, rehearse_evaluation
 from hf_efficient.planning.rows import PaddedBatches, longest_rows
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records import OperatorWork
@@ -37,7 +40,7 @@ __all__ = ["Rehearsal", "RehearsalTrainer", "rehearsal_trainer", "rehearse"]
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """What two optimizer steps did.
+    """What two optimizer steps did, and an evaluation after them.
 
     Attributes:
         log: every storage.
@@ -50,7 +53,8 @@ class Rehearsal:
         operators: of such a step.
         parameters, trained_parameters: of the model, a 4-bit weight counted as the values that it stands for.
         paged_bytes: optimizer state outside of torch's allocator.
-        forward_ends: events up to the end of each of the model's forwards, when its output is still there.
+        forward_ends: events up to the end of each of the training's forwards, when the model's output is still there.
+        evaluation: a batch of it, after the two steps; None where the run evaluates nothing.
     """
 
     log: TensorLog
@@ -66,16 +70,25 @@ class Rehearsal:
     trained_parameters: int
     paged_bytes: int
     forward_ends: tuple[int, ...] = ()
+    evaluation: RehearsedEvaluation | None = None
 
 
-def rehearse(recipe: Recipe, config: PretrainedConfig, length: int | None = None, *, padded: bool = False) -> Rehearsal:
-    """Build model and trainer of a recipe of ``method: sft``, and train two steps.
+def rehearse(
+    recipe: Recipe,
+    config: PretrainedConfig,
+    length: int | None = None,
+    *,
+    padded: bool = False,
+    evaluation_length: int | None = None,
+) -> Rehearsal:
+    """Build model and trainer of a recipe of ``method: sft``, train two steps, and evaluate where the run would.
 
     Args:
         recipe: the recipe.
         config: of its model.
         length: tokens of every row; default: the most that the recipe allows.
         padded: whether a row of each micro-batch is shorter, so that the attention needs a mask.
+        evaluation_length: tokens of every row that is evaluated on; default: ``length``.
 
     Raises:
         HfEfficientError: what the recipe's own run would refuse.
@@ -95,8 +108,11 @@ def rehearse(recipe: Recipe, config: PretrainedConfig, length: int | None = None
         forward_ends: list[int] = []
         hook = model.register_forward_hook(lambda *_: forward_ends.append(len(log.events)))
         try:
-            with log:
+            with log, kernels_of_a_gpu() if is_eight_bit(recipe) else nullcontext():
                 trainer.train()
+                evaluation = None
+                if is_evaluated(recipe):
+                    evaluation = rehearse_evaluation(recipe, trainer, evaluation_length or length)
         finally:
             hook.remove()
             names.close()
@@ -113,7 +129,8 @@ def rehearse(recipe: Recipe, config: PretrainedConfig, length: int | None = None
         parameters=sum(values_of(one) for one in model.parameters()),
         trained_parameters=sum(one.numel() for one in model.parameters() if one.requires_grad),
         paged_bytes=getattr(trainer.stand_in, "paged_bytes", 0),
-        forward_ends=tuple(forward_ends),
+        forward_ends=tuple(forward_ends[: len(trainer.backward_starts)]),
+        evaluation=evaluation,
     )
 
 
@@ -142,7 +159,7 @@ def rehearsal_trainer(
         model=model,
         args=args,
         data_collator=PaddedBatches(collator) if padded else collator,
-        train_dataset=longest_rows(args, length, rows),
+        train_dataset=longest_rows(args, length, rows, packed=args.packing),
         compute_loss_func=objective(args),
         optimizers=(optimizer, None),
     )
@@ -259,7 +276,7 @@ def _note_model(log: TensorLog, model: torch.nn.Module) -> None:
     for name, parameter in model.named_parameters():
         log.add(parameter, name, "adapter" if _is_adapter(name) else "weights")
     for name, module in model.named_modules():
-        for constant in quantization_constants(module):
+        for constant in (*quantization_constants(module), *row_constants(module)):
             log.add(constant, f"{name}.weight", "weights")
         for buffer in module.buffers(recurse=False):
             log.add(buffer, name, "weights")

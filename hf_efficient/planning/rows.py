@@ -11,18 +11,19 @@ if TYPE_CHECKING:
 __all__ = ["PaddedBatches", "longest_rows"]
 
 
-def longest_rows(args: SFTConfig, length: int, count: int) -> list[dict[str, Any]]:
+def longest_rows(args: SFTConfig, length: int, count: int, *, packed: bool) -> list[dict[str, Any]]:
     """Rows of ``length`` tokens, all of which bear a loss.
 
     A pack holds two documents: with one alone the attention would need no mask, which in a real pack it does.
 
     Args:
-        args: whether the rows are packed.
+        args: how rows are packed.
         length: tokens of a row.
         count: how many.
+        packed: whether these are.
     """
     row: dict[str, Any] = {"input_ids": [1] * length, "labels": [1] * length}
-    if args.packing and args.packing_strategy != "wrapped" and length > 1:
+    if packed and args.packing_strategy != "wrapped" and length > 1:
         row["seq_lengths"] = [length // 2, length - length // 2]
     return [row] * count
 

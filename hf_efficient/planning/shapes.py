@@ -26,6 +26,7 @@ class Batching:
         by_length: whether rows of like length go together.
         multiple_of: padded lengths are multiples of it.
         drop_last: leave out a last micro-batch that is not full.
+        shuffled: whether rows that are not put by length come in a random order, or in their own.
     """
 
     rows: int
@@ -37,6 +38,7 @@ class Batching:
     by_length: bool = False
     multiple_of: int | None = None
     drop_last: bool = False
+    shuffled: bool = True
 
 
 @dataclass(frozen=True)
@@ -47,13 +49,22 @@ class BatchShapes:
         row_tokens: of each row of the largest micro-batch; where rows are laid one after the other, their mean.
         step_tokens: positions of an optimizer step of all processes, the mean.
         steps: optimizer steps of the run.
+        epoch_steps: of an epoch.
+        step_content: of ``step_tokens`` those that are not padding.
         padded: whether rows of a micro-batch differ in length.
     """
 
     row_tokens: int
     step_tokens: float
     steps: int
+    epoch_steps: int
+    step_content: float
     padded: bool = False
+
+    @property
+    def padding_share(self) -> float:
+        """Of all positions."""
+        return 1 - self.step_content / self.step_tokens
 
 
 def batch_shapes(lengths: Sequence[int] | npt.NDArray[np.int64], how: Batching, seed: int = 0) -> BatchShapes:
@@ -64,7 +75,8 @@ def batch_shapes(lengths: Sequence[int] | npt.NDArray[np.int64], how: Batching, 
     its sampler is made.
 
     Hand-worked: lengths 8, 2, 4, 2 in micro-batches of 2 padded rows by length: 8 + 8 and 2 + 2 positions, row_tokens
-    8; in steps of one micro-batch 10 positions, 2 steps an epoch. Laid one after the other: row_tokens 6, 8 positions.
+    8; in steps of one micro-batch 10 positions, of which 8 are no padding, 2 steps an epoch. Laid one after the other:
+    row_tokens 6, 8 positions.
 
     Args:
         lengths: tokens of each row, shape (rows,); at least one.
@@ -74,27 +86,34 @@ def batch_shapes(lengths: Sequence[int] | npt.NDArray[np.int64], how: Batching, 
     held = np.asarray(lengths, dtype=np.int64)
     together = how.rows if how.padding_free else 1
     longest = math.ceil(np.sort(held)[-together:].sum() / min(together, len(held)))
-    steps, micro_batches = _counts(len(held), how)
+    steps, epoch_steps, micro_batches = _counts(len(held), how)
     if how.padding_free:
         positions = float(held.sum())
     else:
         longest = _rounded_up(longest, how.multiple_of)
         positions = _padded(held, how, seed)
-    per_micro_batch = positions / math.ceil(len(held) / how.rows)
+    per_step = micro_batches * how.processes / math.ceil(len(held) / how.rows)
     padded = not how.padding_free and how.rows > 1 and positions > held.sum()
-    return BatchShapes(longest, per_micro_batch * micro_batches * how.processes, steps, bool(padded))
+    content = float(held.sum()) * per_step
+    return BatchShapes(longest, positions * per_step, steps, epoch_steps, content, bool(padded))
 
 
 def _padded(held: npt.NDArray[np.int64], how: Batching, seed: int) -> float:
     """Positions of all micro-batches of an epoch."""
-    order = np.sort(held)[::-1] if how.by_length else np.random.default_rng(seed).permutation(held)
+    order = held
+    if how.by_length:
+        order = np.sort(held)[::-1]
+    elif how.shuffled:
+        order = np.random.default_rng(seed).permutation(held)
     starts = range(0, len(order), how.rows)
     batches = (order[start : start + how.rows] for start in starts)
     return float(sum(_rounded_up(int(batch.max()), how.multiple_of) * len(batch) for batch in batches))
 
 
-def _counts(rows: int, how: Batching) -> tuple[int, float]:
-    """Optimizer steps of the run, and micro-batches of one process in the mean step: an epoch's last may have fewer.
+def _counts(rows: int, how: Batching) -> tuple[int, int, float]:
+    """Optimizer steps of the run and of an epoch, and micro-batches of one process in the mean step.
+
+    An epoch's last step may have fewer of them.
 
     As ``Trainer.set_initial_training_values`` (transformers 5) counts.
     """
@@ -102,7 +121,7 @@ def _counts(rows: int, how: Batching) -> tuple[int, float]:
     batches = max(1, rows // whole if how.drop_last else math.ceil(rows / whole))
     per_epoch = max(1, math.ceil(batches / how.micro_batches))
     steps = how.max_steps if how.max_steps > 0 else math.ceil(how.epochs * per_epoch)
-    return steps, how.micro_batches if steps < per_epoch else batches / per_epoch
+    return steps, per_epoch, how.micro_batches if steps < per_epoch else batches / per_epoch
 
 
 def _rounded_up(length: int, multiple_of: int | None) -> int:

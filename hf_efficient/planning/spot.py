@@ -7,13 +7,13 @@ import dataclasses
 from hf_efficient.estimate.cost import cost_per_million_tokens, cost_usd
 from hf_efficient.estimate.spot import daly_interval, spot_run
 from hf_efficient.planning.terms import Terms
-from hf_efficient.records.plan import PlannedSpot
+from hf_efficient.records.plan import PlannedGpu, PlannedSpot
 
 __all__ = ["planned_spot"]
 
 
 def planned_spot(
-    step_seconds: float | None, price_usd_per_hour: float | None, price_source: str | None, terms: Terms
+    gpu: PlannedGpu, price_usd_per_hour: float | None, price_source: str | None, terms: Terms
 ) -> PlannedSpot:
     """The run of these terms on such machines, in expectation (``estimate.spot``).
 
@@ -21,7 +21,7 @@ def planned_spot(
     overhead is that of one interval, as of a run without end.
 
     Args:
-        step_seconds: of an optimizer step; None where not known.
+        gpu: its time where nothing is lost.
         price_usd_per_hour: of a machine while it runs; None where not known.
         price_source: whose price that is.
         terms: of the run.
@@ -35,21 +35,21 @@ def planned_spot(
         checkpoint_bytes=terms.checkpoint_bytes,
         checkpoint_seconds=save,
     )
-    if step_seconds is None:
+    if gpu.step_seconds is None:
         return dataclasses.replace(found, reason="the time of a step is not known")
-    every = max(1, round(daly_interval(save, between) / step_seconds))
-    steps = every if terms.steps is None else terms.steps
-    restart = terms.spot.restart_seconds
-    run = spot_run(steps * step_seconds, save, between, restart_seconds=restart, interval_seconds=every * step_seconds)
+    every = max(1, round(daly_interval(save, between) / gpu.step_seconds))
+    interval = every * gpu.step_seconds
+    work = interval if gpu.run_seconds is None else gpu.run_seconds
+    run = spot_run(work, save, between, restart_seconds=terms.spot.restart_seconds, interval_seconds=interval)
     if run.paid_seconds is None:
         return dataclasses.replace(found, reason=run.reason)
-    usd = cost_usd(run.paid_seconds, price_usd_per_hour)
+    usd = cost_usd(gpu.step_seconds * run.paid_seconds / work, price_usd_per_hour)
     return dataclasses.replace(
         found,
         save_every_steps=every,
-        overhead_share=run.paid_seconds / (steps * step_seconds) - 1,
-        usd_per_million_tokens=cost_per_million_tokens(usd, steps * terms.tokens),
-        preemptions=None if terms.steps is None else run.preemptions,
-        run_seconds=None if terms.steps is None else run.paid_seconds,
-        run_usd=None if terms.steps is None else usd,
+        overhead_share=run.paid_seconds / work - 1,
+        usd_per_million_tokens=cost_per_million_tokens(usd, terms.tokens),
+        preemptions=None if gpu.run_seconds is None else run.preemptions,
+        run_seconds=None if gpu.run_seconds is None else run.paid_seconds,
+        run_usd=None if gpu.run_seconds is None else cost_usd(run.paid_seconds, price_usd_per_hour),
     )

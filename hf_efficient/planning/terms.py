@@ -23,7 +23,6 @@ class Terms:
         market: that decides the headline.
         grid_grams_per_kwh: CO2e of the electricity.
         tokens: of an optimizer step.
-        steps: of the run; None where not known.
         checkpoint_bytes: of one save.
         spot: how machines that may be taken away behave.
     """
@@ -33,19 +32,17 @@ class Terms:
     market: Market
     grid_grams_per_kwh: float | None
     tokens: int
-    steps: int | None
     checkpoint_bytes: int
     spot: SpotTerms
 
 
-def terms_of(recipe: Recipe, memory: PlannedMemory, tokens: int, steps: int | None) -> Terms:
+def terms_of(recipe: Recipe, memory: PlannedMemory, tokens: int) -> Terms:
     """As the recipe says.
 
     Args:
         recipe: that was rehearsed.
         memory: of its rehearsal.
         tokens: of an optimizer step.
-        steps: of the run; None where not known.
     """
     section = recipe.efficiency
     said = section.spot
@@ -55,7 +52,6 @@ def terms_of(recipe: Recipe, memory: PlannedMemory, tokens: int, steps: int | No
         market=section.market,
         grid_grams_per_kwh=grid_intensity(section.grid).grams_per_kwh,
         tokens=tokens,
-        steps=steps,
         checkpoint_bytes=checkpoint_bytes(memory, recipe.adapter.method),
         spot=spot_terms(said.hours_between_preemptions, said.restart_seconds, said.write_mb_per_second),
     )

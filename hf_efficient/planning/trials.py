@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import copy
+import tempfile
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hf_efficient.hardware.accelerators import Accelerator
+from hf_efficient.planning.arguments import run_arguments
 from hf_efficient.planning.demand import demand_of
 from hf_efficient.planning.gpu import planned_gpu
+from hf_efficient.planning.isolation import process_kept
 from hf_efficient.planning.memory import planned_memory
 from hf_efficient.planning.rehearsal import rehearse
+from hf_efficient.planning.run_shapes import RunRows, RunShapes, rows_as_prepared, run_shapes
+from hf_efficient.planning.shaped import rehearse_shapes
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records.plan import PlannedGpu, PlannedMemory, PlannedOutcome
 
@@ -30,24 +35,32 @@ class Trial:
     Attributes:
         outcome: on the accelerator.
         memory: on any.
+        padding_share: of the positions of a mean step; 0 where the data are not known.
     """
 
     outcome: PlannedOutcome
     memory: PlannedMemory
+    padding_share: float = 0.0
 
 
 class Trials:
-    """Rehearses recipes of one model for one accelerator.
+    """Rehearses recipes of one model, and of one data set, for one accelerator.
+
+    Args:
+        config: of the model.
+        device: see below.
+        documents: tokens of each example; None where the data are not known.
 
     Attributes:
         device: the accelerator.
         done: how many there were.
     """
 
-    def __init__(self, config: PretrainedConfig, device: Accelerator) -> None:
+    def __init__(self, config: PretrainedConfig, device: Accelerator, documents: RunRows | None = None) -> None:
         self.device = device
         self.done = 0
         self._config = config
+        self._documents = documents
 
     @property
     def left(self) -> int:
@@ -59,16 +72,26 @@ class Trials:
 
         Args:
             recipe: the recipe.
-            length: tokens of every row; default: the most that the recipe allows.
+            length: tokens of every row; default: as the documents have it, or the most that the recipe allows.
 
         Raises:
             HfEfficientError: what the recipe's own run would refuse.
         """
         self.done += 1
         config = copy.deepcopy(self._config)  # transformers writes attention and dtype into the one that it builds from
-        rehearsal = rehearse(recipe, config, length)
-        gpu = planned_gpu(demand_of(recipe, rehearsal), self.device)
-        return Trial(outcome_of(gpu), planned_memory(rehearsal))
+        shapes = None if length is not None else self._shapes(recipe)
+        rehearsal = rehearse(recipe, config, length) if shapes is None else rehearse_shapes(recipe, config, shapes)
+        gpu = planned_gpu(demand_of(recipe, rehearsal, shapes), self.device)
+        padding = 0.0 if shapes is None else shapes.train.padding_share
+        return Trial(outcome_of(gpu), planned_memory(rehearsal), padding)
+
+    def _shapes(self, recipe: Recipe) -> RunShapes | None:
+        if self._documents is None:
+            return None
+        with process_kept(), tempfile.TemporaryDirectory() as directory:
+            args = run_arguments(recipe, directory)
+            rows = rows_as_prepared(self._documents, args)
+            return run_shapes(args, rows, 1, at_end=recipe.evaluate.at_end)
 
 
 def outcome_of(gpu: PlannedGpu) -> PlannedOutcome:

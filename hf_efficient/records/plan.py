@@ -12,7 +12,9 @@ __all__ = [
     "PLAN_SCHEMA_VERSION",
     "Plan",
     "PlannedAdvice",
+    "PlannedBatching",
     "PlannedChange",
+    "PlannedData",
     "PlannedGpu",
     "PlannedLargest",
     "PlannedMemory",
@@ -51,9 +53,10 @@ class PlannedMemory:
 
     Attributes:
         peak_allocated_bytes: tensors, at the worst moment of a step.
-        peak_phase: the phase of that moment: forward, recompute (activation checkpointing), backward, optimizer.
+        peak_phase: the phase of that moment: forward, recompute (activation checkpointing), backward, optimizer,
+            evaluation.
         peak_module: the module that runs then; empty outside the model.
-        peak_step: 1 where it is in the first step, 2 where it is in a later one.
+        peak_step: 1 where it is in the first step, 2 where it is in a later one or in an evaluation.
         categories: bytes at the peak by use; they add up to it.
         category_peak_bytes: bytes of each use at most, each at its own moment, as the run's account tells them.
         largest: the ten largest tensors at the peak, the largest first.
@@ -88,14 +91,16 @@ class PlannedGpu:
         fits: whether the training runs without being out of memory.
         allocation_retries: how often the allocator has to give memory back to make room.
         step_seconds: an optimizer step; None where a rate of the device is not known.
-        tokens_per_second: of the rows, padding included.
+        tokens_per_second: without padding where the data were read; else of the rows, all of one length.
         bound_shares: shares of the step by what bounds it: math, bandwidth, launch.
         notes: what is missing, and why.
         market: that the figures below are of: ``on_demand``, or ``spot``, which are those of ``spot``.
         price_usd_per_hour: None where no price is known.
         price_source: whose list price that is, and of which day.
         usd_per_million_tokens: None without a price or a time.
-        run_seconds, run_usd, run_kwh, run_co2e_grams: of all steps; None where the number of steps is not known.
+        run_seconds, run_usd, run_kwh, run_co2e_grams: of all steps and evaluations; None where the number of steps is
+            not known.
+        run_evaluation_seconds: of it, evaluations, nothing lost; 0 where the data were not read.
         kwh_per_million_tokens, co2e_grams_per_million_tokens: of the board at its thermal design power.
         spot: on machines that may be taken away; None where no such price is known, unless ``market`` is spot.
         on_frontier: whether no other accelerator that fits is at least as fast and as cheap, and better in one.
@@ -123,6 +128,51 @@ class PlannedGpu:
     co2e_grams_per_million_tokens: float | None = None
     spot: PlannedSpot | None = None
     on_frontier: bool = False
+    run_evaluation_seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class PlannedBatching:
+    """The run's examples as batches of one kind, at the recipe's micro-batch.
+
+    Attributes:
+        name: of the kind.
+        overrides: values of the recipe by dotted key that make it so.
+        chosen: whether the recipe does.
+        epoch_positions: places of an epoch's batches, padding included.
+        padding_share: of them, padding.
+        epoch_steps: optimizer steps.
+    """
+
+    name: str
+    overrides: dict[str, Any]
+    chosen: bool
+    epoch_positions: int
+    padding_share: float
+    epoch_steps: int
+
+
+@dataclass(frozen=True)
+class PlannedData:
+    """The data of the run, where they were read.
+
+    Attributes:
+        examples: to train on.
+        tokens: of them all.
+        longest_tokens: of the longest.
+        padding_share: of the positions of a mean step.
+        evaluation_rows: to evaluate on; 0 where the run evaluates nothing.
+        evaluations: how often.
+        batchings: the kinds of batches that these examples could make; empty where packs have cut them.
+    """
+
+    examples: int
+    tokens: int
+    longest_tokens: int
+    padding_share: float
+    evaluation_rows: int
+    evaluations: int
+    batchings: list[PlannedBatching] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -219,6 +269,7 @@ class Plan:
         assumptions: what the plan takes for granted.
         advice: what to change; None where it was not asked for.
         largest: the most that fits; None where it was not asked for.
+        data: of the run; None where they were not read.
     """
 
     recipe: str
@@ -236,4 +287,5 @@ class Plan:
     assumptions: list[str] = field(default_factory=list)
     advice: PlannedAdvice | None = None
     largest: PlannedLargest | None = None
+    data: PlannedData | None = None
     schema_version: int = PLAN_SCHEMA_VERSION

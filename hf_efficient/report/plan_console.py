@@ -10,6 +10,7 @@ from rich.text import Text
 
 from hf_efficient.records.plan import Plan
 from hf_efficient.report.phases import category_label, phase_label
+from hf_efficient.report.plan_data import data_renderables
 from hf_efficient.report.plan_gpus import FRONTIER_MARK, GpuTable
 from hf_efficient.report.plan_notes import grouped_notes, spot_saves
 from hf_efficient.units import count, flops, share, size
@@ -23,6 +24,7 @@ def plan_renderables(plan: Plan) -> list[RenderableType]:
     """What to print, in order: what was planned, its memory, the accelerators, and what was taken for granted."""
     return [
         _title(plan),
+        *([] if plan.data is None else data_renderables(plan.data)),
         Text(),
         Text(_peak(plan), "bold"),
         _categories(plan),
@@ -48,9 +50,11 @@ def _peak(plan: Plan) -> str:
     memory = plan.memory
     where = f", in {memory.peak_module}" if memory.peak_module else ""
     paged = f"; besides, {size(memory.paged_bytes)} of paged optimizer state" if memory.paged_bytes else ""
-    step = "the first step" if memory.peak_step == 1 else "every step after the first"
+    step = " of the first step" if memory.peak_step == 1 else " of every step after the first"
+    if memory.peak_phase == "evaluation":
+        step = ""
     peak = f"Memory: {size(memory.peak_allocated_bytes)} allocated at the peak"
-    return f"{peak}, in the {phase_label(memory.peak_phase)} of {step}{where}{paged}"
+    return f"{peak}, in the {phase_label(memory.peak_phase)}{step}{where}{paged}"
 
 
 def _categories(plan: Plan) -> Table:

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from hf_efficient.simulate.int8_products import int8_decompositions
+
 __all__ = ["decompositions"]
 
 
@@ -16,7 +18,7 @@ def decompositions() -> Mapping[Any, Callable[..., Any]]:
         import bitsandbytes  # noqa: F401  registers its operators
     except ImportError:
         return {}
-    return {torch.ops.bitsandbytes.gemm_4bit.default: _gemm_4bit}
+    return {torch.ops.bitsandbytes.gemm_4bit.default: _gemm_4bit, **int8_decompositions()}
 
 
 def _gemm_4bit(

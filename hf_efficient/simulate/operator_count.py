@@ -23,6 +23,8 @@ _MATMUL = frozenset({*_LINEAR, _aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm, 
 _EMBEDDING = frozenset({_aten.embedding, _aten.embedding_dense_backward, _aten.index, _aten.gather, _aten.scatter})
 _COPY = frozenset({_aten._to_copy, _aten.copy_, _aten.clone, _aten.cat, _aten.contiguous})
 _REDUCTIONS = ("sum", "mean", "softmax", "norm", "nll_loss", "logsumexp", "topk", "max", "min", "any", "all")
+_INT8_PRODUCT = "int8_linear_matmul"
+"""Of bitsandbytes, which need not be installed."""
 _DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", torch.int8: "int8"}
 
 
@@ -72,7 +74,7 @@ def family_of(func: Any) -> OperatorFamily:
     """What bounds an operator."""
     packet = func.overloadpacket
     name = packet.__name__
-    if packet in _MATMUL:
+    if packet in _MATMUL or name == _INT8_PRODUCT:
         return "matmul"
     if "scaled_dot_product" in name or "flash" in name:
         return "attention"
@@ -94,7 +96,7 @@ def _work(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) ->
     if not written:
         return None
     lists = [len(one) for one in args if isinstance(one, (list, tuple)) and one and isinstance(one[0], torch.Tensor)]
-    first = next((one for one in read if one.is_floating_point()), written[0])
+    first = next((one for one in read if one.is_floating_point()), (read or written)[0])
     return OperatorWork(
         name=func._schema.name,
         family=family_of(func),
@@ -121,7 +123,7 @@ def _flops(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -
         return int(count) // (2 if causal else 1)
     if packet is _aten._grouped_mm:
         return _grouped_flops(args[0], args[1])
-    if packet in _LINEAR:
+    if packet in _LINEAR or packet.__name__ == _INT8_PRODUCT:
         return int(2 * out.numel() * args[0].shape[-1])
     formula: Callable[..., int] | None = flop_registry.get(packet)
     return int(formula(*args, **kwargs, out_val=out)) if formula is not None else 0

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import datasets
 
-from hf_efficient.data.stats import largest_token_id, lengths, loss_bearing
+from hf_efficient.data.stats import document_lengths, largest_token_id, lengths, loss_bearing
 
 
 def dataset(rows: list[dict]) -> datasets.Dataset:
@@ -34,6 +34,12 @@ def test_the_first_label_of_each_document_of_a_pack_bears_no_loss():
     assert loss_bearing(rows).tolist() == [3, 0, 1]
     assert loss_bearing(rows, by_document=True).tolist() == [1, 2, 0, 0, 0, 0, 1]
     assert loss_bearing(rows.select([2, 0])).tolist() == [1, 3]
+
+
+def test_the_lengths_of_documents():
+    packs = dataset([{"input_ids": [0] * 5, "seq_lengths": [2, 3]}, {"input_ids": [0] * 3, "seq_lengths": [3]}])
+    assert document_lengths(packs).tolist() == [2, 3, 3]
+    assert document_lengths(dataset([{"input_ids": [0] * 5}, {"input_ids": [0]}])).tolist() == [5, 1]
 
 
 def test_the_largest_token_id():

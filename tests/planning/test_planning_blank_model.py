@@ -88,12 +88,6 @@ def test_tied_weights_stay_tied(recipe, saved):
     assert simulated.get_input_embeddings().weight is simulated.get_output_embeddings().weight
 
 
-def test_eight_bits_name_the_key_and_what_to_write(recipe, saved):
-    wanted = recipe(saved("llama"), method="qlora", quantization={"bits": 8})
-    with pytest.raises(SetupError, match=r"adapter\.quantization\.bits: 8 .* write 4"):
-        blank_model(wanted, model_config(wanted.model), seed=0, checkpointing=False)
-
-
 def test_an_attention_that_is_not_there_is_an_error(recipe, saved):
     wanted = recipe(saved("llama"), attention="no_such_attention")
     with pytest.raises((ModelError, SetupError), match=r"^model"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from planned_recipes import device, memory, tiny_recipe
 
@@ -9,13 +11,16 @@ from hf_efficient.errors import RecipeError
 from hf_efficient.planning.changes import CHANGES, Situation
 from hf_efficient.planning.changes.checkpointing import checkpoint_activations
 from hf_efficient.planning.changes.eight_bit_optimizer import eight_bit_optimizer
+from hf_efficient.planning.changes.group_by_length import group_by_length
 from hf_efficient.planning.changes.larger_micro_batch import larger_micro_batch
 from hf_efficient.planning.changes.lora import train_an_adapter
 from hf_efficient.planning.changes.no_checkpointing import store_activations
+from hf_efficient.planning.changes.packing import pack
 from hf_efficient.planning.changes.paged_optimizer import paged_optimizer
 from hf_efficient.planning.changes.qlora import quantize_the_base
 from hf_efficient.planning.changes.sdpa import fused_attention
 from hf_efficient.planning.changes.shorter_rows import shorter_rows
+from hf_efficient.planning.changes.smaller_evaluation_batch import smaller_evaluation_batch
 from hf_efficient.planning.changes.smaller_micro_batch import smaller_micro_batch
 from hf_efficient.planning.changes.weights_in_bfloat16 import weights_in_bfloat16
 from hf_efficient.recipe.load import change_recipe
@@ -146,6 +151,35 @@ def test_what_runs_faster_is_proposed_where_the_recipe_fits(situation, propose, 
 
 def test_a_larger_micro_batch_keeps_the_global_one(situation):
     assert larger_micro_batch(situation("train.gradient_accumulation_steps=3", fits=True)) is None
+
+
+@pytest.mark.parametrize(
+    ("rows", "phase", "expected"),
+    [(8, "evaluation", 4), (3, "evaluation", 1), (1, "evaluation", None), (8, "backward", None)],
+)
+def test_fewer_rows_are_evaluated_where_an_evaluation_takes_most(situation, rows, phase, expected):
+    here = situation(f"train.per_device_eval_batch_size={rows}")
+    change = smaller_evaluation_batch(
+        dataclasses.replace(here, memory=dataclasses.replace(here.memory, peak_phase=phase))
+    )
+    assert (change and dict(change.overrides)) == (expected and {"train.per_device_eval_batch_size": expected})
+
+
+@pytest.mark.parametrize(
+    ("propose", "share", "overrides", "expected"),
+    [
+        (group_by_length, 0.05, [], {"train.train_sampling_strategy": "group_by_length"}),
+        (group_by_length, 0.049, [], None),
+        (group_by_length, 0.3, ["train.train_sampling_strategy=group_by_length"], None),
+        (pack, 0.05, [], {"train.packing": True}),
+        (pack, 0.049, [], None),
+        (pack, 0.3, ["train.packing=true"], None),
+        (pack, 0.3, ["train.max_length=null"], None),
+    ],
+)
+def test_padding_is_avoided_where_there_is_much(situation, propose, share, overrides, expected):
+    change = propose(dataclasses.replace(situation(*overrides), padding_share=share))
+    assert (change and dict(change.overrides)) == expected
 
 
 def test_what_is_stored_already(situation):

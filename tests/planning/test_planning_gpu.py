@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from planned_recipes import MIB, device
 
@@ -96,3 +98,17 @@ def test_a_device_without_bfloat16_is_told_what_to_do(monkeypatch):
     ]
     half = planned(demand(GIB, operators=[work(2e14, 0, dtype="fp16")]), compute_capability=(7, 5))
     assert (half.notes, half.step_seconds) == ([], pytest.approx(2.0))
+
+
+def test_the_mean_step_and_the_evaluations():
+    """A rehearsed step of 2 s, of which the mean one takes 0.75; 1 s for a batch of an evaluation, 2.5 of them."""
+    asked = dataclasses.replace(
+        demand(GIB, steps=10), step_share=0.75, evaluation=[work(1e14, 0)], evaluation_batches=2.5
+    )
+    found = planned(asked)
+    assert found.step_seconds == pytest.approx(1.5)
+    assert found.tokens_per_second == pytest.approx(1000 / 1.5)
+    assert found.run_evaluation_seconds == pytest.approx(2.5)
+    assert found.run_seconds == pytest.approx(17.5)
+    assert found.bound_shares["math"] == pytest.approx(1.0)
+    assert planned(demand(GIB)).run_evaluation_seconds is None

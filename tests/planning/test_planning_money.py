@@ -14,8 +14,9 @@ from hf_efficient.planning.money import with_costs
 from hf_efficient.planning.terms import Terms
 from hf_efficient.records.plan import PlannedGpu
 
-TIMED = PlannedGpu("Toy", 2**32, 2**31, 2**31, True, 0, 3.0, 1000 / 3, {"math": 1.0}, ["a note"])
-TERMS = Terms(3.6, None, "on_demand", 500.0, 1000, 1200, 10**9, SpotTerms(10.0, 720.0, 100.0))
+TIMED = PlannedGpu("Toy", 2**32, 2**31, 2**31, True, 0, 3.0, 1000 / 3, {"math": 1.0}, ["a note"], run_seconds=3600.0)
+ENDLESS = dataclasses.replace(TIMED, run_seconds=None)
+TERMS = Terms(3.6, None, "on_demand", 500.0, 1000, 10**9, SpotTerms(10.0, 720.0, 100.0))
 
 
 def offer(provider, market, usd, name="Toy"):
@@ -56,8 +57,17 @@ def test_money_and_energy():
     assert found.spot is None
 
 
+def test_evaluations_are_of_the_run_and_not_of_its_tokens():
+    """Half an hour of them."""
+    found = costs(dataclasses.replace(TIMED, run_seconds=5400.0, run_evaluation_seconds=1800.0))
+    assert found.run_usd == pytest.approx(5.4)
+    assert found.run_kwh == pytest.approx(0.54)
+    assert found.usd_per_million_tokens == pytest.approx(3.0)
+    assert found.run_evaluation_seconds == 1800.0
+
+
 def test_without_the_number_of_steps():
-    found = costs(steps=None)
+    found = costs(ENDLESS)
     assert found.usd_per_million_tokens == pytest.approx(3.0)
     assert found.kwh_per_million_tokens == pytest.approx(0.3)
     assert (found.run_seconds, found.run_usd, found.run_kwh, found.run_co2e_grams) == (None,) * 4
@@ -81,7 +91,7 @@ def test_no_price_is_known():
 
 
 def test_no_time_and_no_board_power():
-    nothing = costs(dataclasses.replace(TIMED, step_seconds=None))
+    nothing = costs(dataclasses.replace(ENDLESS, step_seconds=None))
     assert nothing.price_usd_per_hour == 3.6
     assert (nothing.run_seconds, nothing.run_usd, nothing.kwh_per_million_tokens) == (None,) * 3
     unpowered = costs(watts=None)
@@ -148,7 +158,7 @@ def test_the_users_price_is_a_spot_price_where_the_market_is():
 
 def test_without_steps_the_overhead_is_that_of_one_interval():
     """281 steps of 3 s and a save: 36,000 e^0.02 (e^(853 / 36000) - 1) / 843 = 1.0446."""
-    spot = costs(price_usd_per_hour=None, steps=None).spot
+    spot = costs(ENDLESS, price_usd_per_hour=None).spot
     assert spot.overhead_share == pytest.approx(0.04463, abs=1e-5)
     assert spot.usd_per_million_tokens == pytest.approx(1.04463 * 3 / 3600 * 1000, abs=1e-4)
     assert (spot.preemptions, spot.run_seconds, spot.run_usd) == (None, None, None)

@@ -37,7 +37,10 @@ def test_the_shape_of_a_step_and_the_parameters(recipe):
     assert (found.recipe, found.model, found.adapter) == ("tiny", "model", "full")
     assert {one.name for one in found.gpus} == {"RTX 4090", "L4"}
     assert found.gpus[0].tokens_per_second == pytest.approx(2 * 4 * 256 / found.gpus[0].step_seconds)
-    assert found.assumptions == ["every row has 256 tokens, the most that the recipe allows: shorter ones need less"]
+    assert found.assumptions == [
+        "every row has 256 tokens, the most that the recipe allows: shorter ones need less "
+        "(data.train.0.path: chats.jsonl is not on this machine)"
+    ]
 
 
 def test_the_adapters_parameters(recipe):

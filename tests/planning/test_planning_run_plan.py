@@ -43,6 +43,9 @@ def arguments(device, **changed):
         "pad_to_multiple_of": None,
         "dataloader_drop_last": False,
         "seed": 0,
+        "max_length": 96,
+        "eval_packing": None,
+        "per_device_eval_batch_size": 8,
     }
     return SimpleNamespace(**{**held, **changed})
 
@@ -50,7 +53,8 @@ def arguments(device, **changed):
 @pytest.fixture
 def data():
     rows = [{"input_ids": [1] * length, "labels": [1] * length} for length in (60, 20, 50, 20)]
-    return SimpleNamespace(train=datasets.Dataset.from_list(rows))
+    stats = SimpleNamespace(examples=4, tokens_total=150)
+    return SimpleNamespace(train=datasets.Dataset.from_list(rows), eval=None, stats=stats)
 
 
 def test_on_a_known_gpu(tiny_llama_dir, data, monkeypatch):
@@ -62,9 +66,10 @@ def test_on_a_known_gpu(tiny_llama_dir, data, monkeypatch):
     assert (found.run.positions, found.run.step_tokens, found.run.steps) == (120, 80.0, 4)  # pairs of 60 and of 20
     assert found.run.peak_allocated_bytes == found.plan.memory.peak_allocated_bytes
     assert found.run.peak_reserved_bytes == gpu.reserved_bytes
-    # the rehearsed step has 120 positions, the mean one 80
-    assert found.run.step_seconds == pytest.approx(gpu.step_seconds * 80 / 120)
-    assert found.run.tokens_per_second == pytest.approx(gpu.tokens_per_second)
+    assert found.run.step_seconds == gpu.step_seconds
+    assert found.run.tokens_per_second == pytest.approx(80 / gpu.step_seconds)
+    assert gpu.tokens_per_second == pytest.approx(75 / gpu.step_seconds)  # 5 of the 80 are padding
+    assert found.plan.data.padding_share == pytest.approx(1 / 16)
     assert found.run.training_seconds == pytest.approx(4 * found.run.step_seconds)
     assert found.run.training_cost_usd == pytest.approx(found.run.training_seconds * 0.001)
     assert found.run.training_energy_joules == pytest.approx(found.run.training_seconds * 72)  # an L4 has 72 W

@@ -10,14 +10,21 @@ from hf_efficient.planning.shapes import Batching, BatchShapes, batch_shapes
 
 def test_the_worked_example():
     lengths = [8, 2, 4, 2]
-    assert batch_shapes(lengths, Batching(2, by_length=True)) == BatchShapes(8, 10.0, 2, padded=True)
-    assert batch_shapes(lengths, Batching(2, padding_free=True)) == BatchShapes(6, 8.0, 2, padded=False)
-    assert batch_shapes([4, 4, 4, 4], Batching(2)) == BatchShapes(4, 8.0, 2, padded=False)
+    assert batch_shapes(lengths, Batching(2, by_length=True)) == BatchShapes(8, 10.0, 2, 2, 8.0, padded=True)
+    assert batch_shapes(lengths, Batching(2, padding_free=True)) == BatchShapes(6, 8.0, 2, 2, 8.0, padded=False)
+    assert batch_shapes([4, 4, 4, 4], Batching(2)) == BatchShapes(4, 8.0, 2, 2, 8.0, padded=False)
+
+
+def test_rows_in_their_own_order():
+    """8 and 2, 4 and 2: 16 and 8 positions for 10 and 6 tokens."""
+    found = batch_shapes([8, 2, 4, 2], Batching(2, shuffled=False))
+    assert (found.step_tokens, found.step_content) == (12.0, 8.0)
+    assert found.padding_share == pytest.approx(1 / 3)
 
 
 def test_single_rows_have_no_padding_but_for_multiples():
-    assert batch_shapes([8, 2, 4, 2], Batching(1)) == BatchShapes(8, 4.0, 4, padded=False)
-    assert batch_shapes([9, 2], Batching(1, multiple_of=8)) == BatchShapes(16, 12.0, 2, padded=False)
+    assert batch_shapes([8, 2, 4, 2], Batching(1)) == BatchShapes(8, 4.0, 4, 4, 4.0, padded=False)
+    assert batch_shapes([9, 2], Batching(1, multiple_of=8)) == BatchShapes(16, 12.0, 2, 2, 5.5, padded=False)
 
 
 @pytest.mark.parametrize(
@@ -33,7 +40,7 @@ def test_single_rows_have_no_padding_but_for_multiples():
 def test_the_steps_of_ten_rows_of_twenty(how, steps, step_tokens):
     found = batch_shapes([20] * 10, how)
     assert (found.steps, found.row_tokens) == (steps, 20)
-    assert found.step_tokens == pytest.approx(step_tokens)
+    assert found.step_tokens == found.step_content == pytest.approx(step_tokens)
 
 
 def test_the_mean_of_a_random_order():

@@ -24,9 +24,9 @@ def test_a_save_without_state():
 
 
 def test_what_the_recipe_leaves_open(tmp_path):
-    found = terms_of(tiny_recipe(tmp_path), HELD, 100, None)
+    found = terms_of(tiny_recipe(tmp_path), HELD, 100)
     assert (found.price_usd_per_hour, found.provider, found.market) == (None, None, "on_demand")
-    assert (found.tokens, found.steps, found.checkpoint_bytes, found.grid_grams_per_kwh) == (100, None, 63, 481)
+    assert (found.tokens, found.checkpoint_bytes, found.grid_grams_per_kwh) == (100, 63, 481)
     assert len(found.spot.assumed) == 3
 
 
@@ -39,7 +39,7 @@ def test_what_the_recipe_says(tmp_path):
         "efficiency.spot.hours_between_preemptions=6",
         "efficiency.spot.write_mb_per_second=500",
     )
-    found = terms_of(made, HELD, 100, 7)
-    assert (found.provider, found.market, found.grid_grams_per_kwh, found.steps) == ("gcp", "spot", 100, 7)
+    found = terms_of(made, HELD, 100)
+    assert (found.provider, found.market, found.grid_grams_per_kwh) == ("gcp", "spot", 100)
     assert (found.spot.hours_between_preemptions, found.spot.write_mb_per_second) == (6, 500)
     assert found.spot.assumed == ("300 s until the next one trains (assumed, not measured)",)

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 from rich.console import Console
-from sample_plan import ADVICE, BEFORE, CHANGES, FITS, PLAN, TOO_SMALL
+from sample_plan import ADVICE, BEFORE, CHANGES, FITS, MEMORY, PLAN, TOO_SMALL
 
 from hf_efficient.records.plan import PlannedLargest
 from hf_efficient.report.plan_advice import advice_renderables, largest_renderables
@@ -19,6 +19,12 @@ def printed(parts, width=100):
         for part in parts:
             console.print(part)
     return [line.rstrip() for line in captured.get().splitlines()]
+
+
+def test_the_peak_may_be_in_an_evaluation():
+    memory = dataclasses.replace(MEMORY, peak_phase="evaluation", peak_module="lm_head", paged_bytes=0)
+    lines = printed(plan_renderables(dataclasses.replace(PLAN, memory=memory)))
+    assert "Memory: 20.00 GiB allocated at the peak, in the evaluation, in lm_head" in lines
 
 
 def test_a_plan():

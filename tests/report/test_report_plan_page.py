@@ -9,7 +9,7 @@ from hostile import IMAGE, SCRIPT
 from page_reader import Page
 from sample_plan import ADVICE, FITS, MEMORY, PLAN, TOO_SMALL
 
-from hf_efficient.records.plan import PlannedLargest
+from hf_efficient.records.plan import PlannedBatching, PlannedData, PlannedLargest
 from hf_efficient.report.html.plan_page import plan_page
 from hf_efficient.report.html.sections.planned_summary import planned_tiles
 
@@ -78,6 +78,25 @@ def test_memory_over_the_steps_and_its_phases():
     strip = [(trace["name"], trace["x"]) for trace in held["traces"] if trace["type"] == "bar"]
     assert strip == [("forward", [10]), ("backward", [30]), ("optimizer", [15]), ("forward", [15])]
     assert held["layout"]["shapes"][0]["x0"] == 60
+
+
+def test_the_data_where_they_were_read():
+    kinds = [PlannedBatching("by length", {}, True, 1200, 0.04, 7), PlannedBatching("packs", {}, False, 1000, 0.0, 5)]
+    known = dataclasses.replace(PLAN, data=PlannedData(100, 40_000, 900, 0.04, 20, 2, kinds))
+    said = read(known).said
+    assert "100 examples of 40,000 tokens, the longest 900; 4% of a step is padding. 20 rows are evaluated 2" in said
+    assert "by length (the recipe) 1,200 4 % 7 packs 1,000 0 % 5" in said
+    assert tiles(known)["Tokens in a step"] == ("32,768", "at most: 8 x 2 x 2,048, 1.77 PFLOP")
+
+
+def test_a_peak_in_an_evaluation():
+    held = dataclasses.replace(MEMORY.timeline, phases=["forward", "backward", "optimizer", "forward", "evaluation"])
+    memory = dataclasses.replace(MEMORY, peak_phase="evaluation", timeline=held)
+    plan = dataclasses.replace(PLAN, memory=memory)
+    assert tiles(plan)["Peak allocated"] == ("20.00 GiB", "in the evaluation")
+    said = read(plan).said
+    assert "and a batch of an evaluation behind them" in said
+    assert "Most is allocated in the evaluation: 20.00 GiB." in said
 
 
 def points(plan):

@@ -10,19 +10,24 @@ from __future__ import annotations
 from hf_efficient.planning.changes.change import Change, Proposer, Situation
 from hf_efficient.planning.changes.checkpointing import checkpoint_activations
 from hf_efficient.planning.changes.eight_bit_optimizer import eight_bit_optimizer
+from hf_efficient.planning.changes.group_by_length import group_by_length
 from hf_efficient.planning.changes.larger_micro_batch import larger_micro_batch
 from hf_efficient.planning.changes.lora import train_an_adapter
 from hf_efficient.planning.changes.no_checkpointing import store_activations
+from hf_efficient.planning.changes.packing import pack
 from hf_efficient.planning.changes.paged_optimizer import paged_optimizer
 from hf_efficient.planning.changes.qlora import quantize_the_base
 from hf_efficient.planning.changes.sdpa import fused_attention
 from hf_efficient.planning.changes.shorter_rows import shorter_rows
+from hf_efficient.planning.changes.smaller_evaluation_batch import smaller_evaluation_batch
 from hf_efficient.planning.changes.smaller_micro_batch import smaller_micro_batch
 from hf_efficient.planning.changes.weights_in_bfloat16 import weights_in_bfloat16
 
 __all__ = ["CHANGES", "Change", "Proposer", "Situation"]
 
 CHANGES: tuple[Proposer, ...] = (
+    group_by_length,
+    smaller_evaluation_batch,
     fused_attention,
     checkpoint_activations,
     smaller_micro_batch,
@@ -31,6 +36,7 @@ CHANGES: tuple[Proposer, ...] = (
     paged_optimizer,
     quantize_the_base,
     train_an_adapter,
+    pack,
     shorter_rows,
     store_activations,
     larger_micro_batch,

@@ -13,6 +13,7 @@ from hf_efficient.records.plan import PlannedMemory
 __all__ = ["Change", "Proposer", "Situation", "activation_checkpointing"]
 
 _MATTERS = 0.01
+_MUCH_PADDING = 0.05
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class Situation:
         weights: data type of the base's weights: ``float32``, ``bfloat16``, ``float16``.
         device: the accelerator.
         fits: whether it fits there.
+        padding_share: of the positions of a mean step; 0 where the data are not known.
     """
 
     settings: Settings
@@ -32,6 +34,12 @@ class Situation:
     weights: str
     device: Accelerator
     fits: bool
+    padding_share: float = 0.0
+
+    @property
+    def is_padded(self) -> bool:
+        """Whether a twentieth of the positions or more is padding."""
+        return self.padding_share >= _MUCH_PADDING
 
     def matters(self, *categories: str) -> bool:
         """Whether these categories hold, at their worst, a hundredth of the memory at the peak."""

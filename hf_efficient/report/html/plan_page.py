@@ -7,6 +7,7 @@ from datetime import datetime
 from hf_efficient.records.plan import Plan
 from hf_efficient.report.html.page import render
 from hf_efficient.report.html.sections.planned_advice import planned_advice_section
+from hf_efficient.report.html.sections.planned_data import planned_data_section
 from hf_efficient.report.html.sections.planned_gpus import planned_gpus_section
 from hf_efficient.report.html.sections.planned_memory import planned_memory_section
 from hf_efficient.report.html.sections.planned_notes import planned_notes_section
@@ -26,6 +27,7 @@ def plan_page(plan: Plan, command: str, written: datetime | None = None) -> str:
     made = [
         planned_summary(plan),
         planned_memory_section(plan),
+        planned_data_section(plan),
         planned_gpus_section(plan),
         planned_advice_section(plan),
         planned_notes_section(plan),

@@ -39,13 +39,20 @@ def planned_memory_over_steps(memory: PlannedMemory) -> Figure | Missing:
         "yaxis2": {"visible": False, "fixedrange": True, "domain": [0, _STRIP]},
         "shapes": [upright(held.second_step, dash="dash")],
     }
-    step = "first" if memory.peak_step == 1 else "second"
-    summary = (
-        f"The first two optimizer steps, parted by the dashed line; no time, for some allocations follow each other "
-        f"faster than others. Most is allocated in the {phase_label(memory.peak_phase)} of the {step} step: "
-        f"{size(memory.peak_allocated_bytes)}. The strip below tells the phases."
+    return Figure(
+        "planned-memory", "Over two steps", _summary(memory, held), traces, layout, 340, legend=legend_of(traces)
     )
-    return Figure("planned-memory", "Over two steps", summary, traces, layout, 340, legend=legend_of(traces))
+
+
+def _summary(memory: PlannedMemory, held: PlannedTimeline) -> str:
+    step = " of the first step" if memory.peak_step == 1 else " of the second step"
+    where = phase_label(memory.peak_phase) + ("" if memory.peak_phase == "evaluation" else step)
+    behind = ", and a batch of an evaluation behind them" if "evaluation" in held.phases else ""
+    return (
+        f"The first two optimizer steps, parted by the dashed line{behind}; it is no axis of time, as some allocations "
+        f"follow each other faster than others. Most is allocated in the {where}: {size(memory.peak_allocated_bytes)}. "
+        "The strip below tells the phases."
+    )
 
 
 def _areas(held: PlannedTimeline) -> list[dict[str, Any]]:

@@ -19,7 +19,8 @@ def planned_summary(plan: Plan) -> Section:
 def planned_tiles(plan: Plan) -> list[Tile]:
     """Of the one accelerator, or of the fastest and the cheapest that fit."""
     tokens = plan.micro_batches * plan.micro_batch_rows * plan.row_tokens
-    shape = f"{plan.micro_batches} x {plan.micro_batch_rows} x {plan.row_tokens:,}, {flops(plan.flops_per_step)}FLOP"
+    rows = f"{plan.micro_batches} x {plan.micro_batch_rows} x {plan.row_tokens:,}"
+    shape = f"{'' if plan.data is None else 'at most: '}{rows}, {flops(plan.flops_per_step)}FLOP"
     trained = f"of {count(plan.parameters)} ({plan.adapter})"
     return [
         _fits(plan),
@@ -51,10 +52,10 @@ def _named(gpu: PlannedGpu) -> str:
 
 def _peak(plan: Plan) -> Tile:
     memory = plan.memory
-    step = "the first step" if memory.peak_step == 1 else "later steps"
-    return Tile(
-        "Peak allocated", size(memory.peak_allocated_bytes), f"in the {phase_label(memory.peak_phase)} of {step}"
-    )
+    step = " of the first step" if memory.peak_step == 1 else " of later steps"
+    if memory.peak_phase == "evaluation":
+        step = ""
+    return Tile("Peak allocated", size(memory.peak_allocated_bytes), f"in the {phase_label(memory.peak_phase)}{step}")
 
 
 def _time(plan: Plan) -> Tile:

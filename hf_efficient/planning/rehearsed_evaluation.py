@@ -1,0 +1,86 @@
+"""One batch of an evaluation, as the Trainer's evaluation loop runs it, on a model without values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from hf_efficient.data.prepare import is_packed
+from hf_efficient.metrics.for_trainer import make_compute_metrics
+from hf_efficient.planning.rows import longest_rows
+from hf_efficient.recipe.schema import Recipe
+from hf_efficient.records import OperatorWork
+from hf_efficient.simulate.operator_count import OperatorCount
+
+if TYPE_CHECKING:
+    from trl import SFTConfig
+
+    from hf_efficient.planning.rehearsal import RehearsalTrainer
+
+__all__ = ["RehearsedEvaluation", "is_evaluated", "rehearse_evaluation"]
+
+
+@dataclass(frozen=True)
+class RehearsedEvaluation:
+    """What one batch did.
+
+    Attributes:
+        start: events before it.
+        rows, length: of the batch.
+        operators: of it.
+    """
+
+    start: int
+    rows: int
+    length: int
+    operators: Sequence[OperatorWork]
+
+    @property
+    def positions(self) -> int:
+        """Of the batch, padding included."""
+        return self.rows * self.length
+
+
+def is_evaluated(recipe: Recipe) -> bool:
+    """Whether a run of the recipe evaluates at all."""
+    has_data = bool(recipe.data.eval) or recipe.data.eval_fraction is not None
+    in_training = str(recipe.train.get("eval_strategy", "no")) != "no" or bool(recipe.train.get("eval_on_start"))
+    return has_data and (in_training or recipe.evaluate.at_end)
+
+
+def rehearse_evaluation(recipe: Recipe, trainer: RehearsalTrainer, length: int) -> RehearsedEvaluation:
+    """Evaluate one batch of ``train.per_device_eval_batch_size`` rows with a trainer that has trained.
+
+    The loop itself would bring the results to NumPy, which tensors without values cannot; its prediction step and the
+    reduction of the logits to what the recipe's metrics need are those of the run.
+
+    Args:
+        recipe: of the run.
+        trainer: inside of its ``TensorLog``.
+        length: tokens of every row.
+    """
+    args, log = cast("SFTConfig", trainer.args), trainer.tensors
+    assert log is not None
+    log.on_operator = None  # what training does is counted
+    rows = args.per_device_eval_batch_size
+    batch = trainer.data_collator(longest_rows(args, length, rows, packed=is_packed(args, "eval")))
+    compute_metrics, reduce = make_compute_metrics(recipe.evaluate.metrics)
+    trainer.phase = "evaluation"
+    start = len(log.events)
+    log.on_operator = count = OperatorCount()
+    model = trainer.model_wrapped
+    was_training = model.training
+    model.eval()
+    try:
+        _predict(trainer, model, batch, None if compute_metrics is None else reduce)
+    finally:
+        model.train(was_training)
+        log.on_operator = None
+    return RehearsedEvaluation(start, rows, length, count.works())
+
+
+def _predict(trainer: RehearsalTrainer, model: Any, batch: Any, reduce: Any) -> None:
+    _, logits, labels = trainer.prediction_step(model, batch, prediction_loss_only=reduce is None)
+    if reduce is not None:
+        reduce(logits, labels)

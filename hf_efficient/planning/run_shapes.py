@@ -1,0 +1,136 @@
+"""What a run computes, from its data and its arguments: the steps, and the evaluations between them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hf_efficient.data.build import SftData
+from hf_efficient.data.prepare import is_packed, is_padding_free
+from hf_efficient.data.stats import lengths
+from hf_efficient.planning.packs import Lengths, packs
+from hf_efficient.planning.shapes import Batching, BatchShapes, batch_shapes
+
+if TYPE_CHECKING:
+    from trl import SFTConfig
+
+__all__ = ["RunRows", "RunShapes", "batching_of", "evaluations_of", "rows_as_prepared", "rows_of", "run_shapes"]
+
+
+@dataclass(frozen=True)
+class RunShapes:
+    """What a run computes.
+
+    Attributes:
+        train: of its steps.
+        evaluation: of one evaluation, whose ``steps`` are its batches; None where the run evaluates nothing.
+        evaluations: how many there are.
+    """
+
+    train: BatchShapes
+    evaluation: BatchShapes | None = None
+    evaluations: int = 0
+
+    @property
+    def evaluated_positions(self) -> float:
+        """Of all evaluations, padding included."""
+        return (
+            0.0 if self.evaluation is None else self.evaluations * self.evaluation.steps * self.evaluation.step_tokens
+        )
+
+
+@dataclass(frozen=True)
+class RunRows:
+    """Tokens of each row that a run trains and evaluates on, each of shape (rows,); packs where they are packed."""
+
+    train: Lengths
+    evaluation: Lengths | None = None
+
+
+def rows_of(data: SftData) -> RunRows:
+    """Of prepared data."""
+    return RunRows(lengths(data.train), None if data.eval is None else lengths(data.eval))
+
+
+def rows_as_prepared(documents: RunRows, args: SFTConfig) -> RunRows:
+    """What a run with these arguments makes of documents: cut to ``max_length``, packed where it packs.
+
+    Args:
+        documents: tokens of each example.
+        args: of the run.
+    """
+
+    def prepared(held: Lengths, packed: bool) -> Lengths:
+        if args.max_length is None:
+            return held
+        if packed and args.packing_strategy == "wrapped":
+            whole = int(held.sum()) // args.max_length
+            return np.full(max(1, whole), args.max_length, dtype=np.int64)
+        cut = np.minimum(held, args.max_length)
+        return packs(cut, args.max_length) if packed else cut
+
+    evaluation = documents.evaluation
+    return RunRows(
+        prepared(documents.train, is_packed(args, "train")),
+        None if evaluation is None else prepared(evaluation, is_packed(args, "eval")),
+    )
+
+
+def run_shapes(args: SFTConfig, rows: RunRows, processes: int, *, at_end: bool) -> RunShapes:
+    """The shapes of a run.
+
+    Args:
+        args: of the run.
+        rows: of the run.
+        processes: that train side by side.
+        at_end: whether the run evaluates once more after the last step.
+    """
+    how = batching_of(args, processes)
+    train = batch_shapes(rows.train, how, args.seed)
+    if rows.evaluation is None:
+        return RunShapes(train)
+    once = replace(how, micro_batches=1, epochs=1.0, max_steps=-1, shuffled=False, drop_last=False)
+    evaluated = args.per_device_eval_batch_size * max(1, args.n_gpu)
+    evaluation = batch_shapes(rows.evaluation, replace(once, rows=evaluated))
+    return RunShapes(train, evaluation, evaluations_of(args, train, at_end=at_end))
+
+
+def batching_of(args: SFTConfig, processes: int) -> Batching:
+    """How the training's rows become batches."""
+    return Batching(
+        rows=args.per_device_train_batch_size * max(1, args.n_gpu),
+        micro_batches=args.gradient_accumulation_steps,
+        processes=processes,
+        epochs=args.num_train_epochs,
+        max_steps=args.max_steps,
+        padding_free=is_padding_free(args),
+        by_length=args.train_sampling_strategy == "group_by_length",
+        multiple_of=args.pad_to_multiple_of,  # type: ignore[arg-type]
+        drop_last=args.dataloader_drop_last,
+    )
+
+
+def evaluations_of(args: SFTConfig, train: BatchShapes, *, at_end: bool) -> int:
+    """How often the run evaluates, as transformers' ``DefaultFlowCallback`` decides; one at the end is not repeated.
+
+    Args:
+        args: of the run.
+        train: its steps.
+        at_end: whether the run evaluates once more after the last step.
+    """
+    steps = train.steps
+    strategy = str(getattr(args.eval_strategy, "value", args.eval_strategy))
+    reached: list[int] = []
+    if strategy == "steps":
+        wanted = args.eval_steps or args.logging_steps
+        every = math.ceil(steps * wanted) if wanted < 1 else int(wanted)
+        reached = [step for step in range(every, steps + 1, every) if step >= args.eval_delay]
+    elif strategy == "epoch":
+        ends = math.ceil(steps / train.epoch_steps)
+        passed = [min(end * train.epoch_steps, steps) for end in range(1, ends + 1)]
+        reached = [step for step in passed if step / train.epoch_steps >= args.eval_delay]
+    last = at_end and (steps not in reached or args.load_best_model_at_end)
+    return len(reached) + bool(args.eval_on_start) + bool(last)
