@@ -118,7 +118,7 @@ def _step_seconds(
 def _no_time(device: Accelerator, unknown: Sequence[str]) -> str:
     if device.compute_capability is not None and device.compute_capability < _BFLOAT16 and "bf16" in " ".join(unknown):
         return (
-            "no time: it has no bfloat16. The run refuses train.bf16 there, and other bfloat16 is emulated, nobody knows "
-            "how fast; train.fp16=true train.bf16=false can be planned"
+            "no time: it has no bfloat16. The run refuses train.bf16 there, and other bfloat16 is emulated, at a rate "
+            "that is not known; train.fp16=true train.bf16=false can be planned"
         )
     return f"no time: not known of this device: {', '.join(unknown)}"

@@ -160,6 +160,15 @@ def test_accelerators_advice_and_assumptions_are_told():
         assert told in said, told
 
 
+def test_a_column_of_spot_only_beside_prices_on_demand():
+    columns = "tokens/s hours {} kWh kg CO₂e an hour price from"
+    assert columns.format("on demand spot") in read(PLAN).said
+    assert columns.format("on demand") in read(dataclasses.replace(PLAN, gpus=[TOO_SMALL])).said
+    spot = dataclasses.replace(PLAN, gpus=[dataclasses.replace(FITS, market="spot")])
+    assert columns.format("spot") in read(spot).said
+    assert "on spot machines" not in points(spot)[1]
+
+
 def test_what_was_not_asked_for_is_not_there():
     titles = [attributes.get("href") for tag, attributes in read(BARE).elements if tag == "a"]
     assert titles == ["#main", "#summary", "#planned_memory", "#planned_notes"]

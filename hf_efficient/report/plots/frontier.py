@@ -102,7 +102,7 @@ def _scale(values: Sequence[float]) -> dict[str, Any]:
     """Logarithmic where the values are far apart."""
     low, high = min(values), max(values)
     if not (low > 0 and high / low > _WIDE):
-        return {"rangemode": "tozero"}
+        return {"rangemode": "tozero", "exponentformat": "none"}
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     ticks = [float(f"{digit}e{decade}") for decade in decades for digit in (1, 2, 5)]
     return {"type": "log", "tickvals": ticks, "ticktext": [f"{tick:g}" for tick in ticks]}

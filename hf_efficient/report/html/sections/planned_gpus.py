@@ -19,10 +19,12 @@ def planned_gpus_section(plan: Plan) -> Section | None:
     """None of a plan that was made for none."""
     if not plan.gpus:
         return None
+    spot_alone = any(gpu.market == "spot" for gpu in plan.gpus)
     context = {
         "rows": [_row(gpu, plan.steps is not None) for gpu in plan.gpus],
         "whole": plan.steps is not None,
-        "spot_alone": any(gpu.market == "spot" for gpu in plan.gpus),
+        "spot_alone": spot_alone,
+        "spot_beside": not spot_alone and any(gpu.spot is not None for gpu in plan.gpus),
         "has_frontier": any(gpu.on_frontier for gpu in plan.gpus),
     }
     return Section("planned_gpus", "Accelerators", [time_against_money(plan)], context)
