@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from hf_efficient.estimate.caching_allocator import OutOfMemory, replay
+from hf_efficient.estimate.caching_allocator import AllocatorPeaks, OutOfMemory, replay
 from hf_efficient.estimate.cost import cost_per_million_tokens, cost_usd
 from hf_efficient.estimate.cuda_process import CONTEXT, cublas_workspace_bytes
 from hf_efficient.estimate.energy import co2e_grams, energy_from_tdp, kilowatt_hours
@@ -60,7 +60,7 @@ def planned_gpu(
         grid_grams_per_kwh: CO2e of the electricity.
     """
     notes: list[str] = []
-    reserved, retries, needed = _memory(demand, device)
+    peaks, needed = _memory(demand, device)
     offer = _cheapest(device) if price_usd_per_hour is None else None
     price = offer.usd_per_gpu_hour if offer is not None else price_usd_per_hour
     if price is None:
@@ -80,9 +80,10 @@ def planned_gpu(
         name=device.name,
         memory_bytes=device.memory_bytes,
         needed_bytes=needed,
-        reserved_bytes=reserved,
-        fits=reserved is not None,
-        allocation_retries=retries,
+        reserved_bytes=None if peaks is None else peaks.peak_reserved_bytes,
+        allocated_bytes=None if peaks is None else peaks.peak_allocated_bytes,
+        fits=peaks is not None,
+        allocation_retries=0 if peaks is None else peaks.retries,
         step_seconds=seconds,
         tokens_per_second=tokens_per_second,
         bound_shares=bounds,
@@ -98,16 +99,16 @@ def planned_gpu(
     )
 
 
-def _memory(demand: Demand, device: Accelerator) -> tuple[int | None, int, int]:
-    """Reserved at most (None where it does not fit), retries, and what is needed in all."""
+def _memory(demand: Demand, device: Accelerator) -> tuple[AllocatorPeaks | None, int]:
+    """Of the allocator (None where it does not fit), and what is needed in all."""
     limit = device.memory_bytes - CONTEXT.bytes
     workspace = 0 if device.compute_capability is None else cublas_workspace_bytes(device.compute_capability)
     events = list(_with_workspaces(demand, workspace))
     try:
         peaks = replay(events, limit_bytes=limit)
     except OutOfMemory:
-        return None, 0, replay(events).peak_reserved_bytes + CONTEXT.bytes
-    return peaks.peak_reserved_bytes, peaks.retries, peaks.peak_reserved_bytes + CONTEXT.bytes
+        return None, replay(events).peak_reserved_bytes + CONTEXT.bytes
+    return peaks, peaks.peak_reserved_bytes + CONTEXT.bytes
 
 
 def _with_workspaces(demand: Demand, workspace: int) -> Iterator[tuple[int, int]]:
