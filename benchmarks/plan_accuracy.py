@@ -61,7 +61,7 @@ def _measured(case: Case) -> dict[str, Any]:
     from hf_efficient.planning.rehearsal import rehearse
 
     with tempfile.TemporaryDirectory() as folder:
-        recipe = _recipe(case, Path(folder))
+        recipe = recipe_of(case, Path(folder))
         config = model_config(recipe.model)
         began = time.perf_counter()
         memory = planned_memory(rehearse(recipe, config, case.length))
@@ -78,7 +78,8 @@ def _measured(case: Case) -> dict[str, Any]:
     }
 
 
-def _recipe(case: Case, folder: Path) -> Any:
+def recipe_of(case: Case, folder: Path) -> Any:
+    """The recipe of a case, written into a folder."""
     import json
 
     import yaml

@@ -6,11 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from hf_efficient.errors import HfEfficientError, first_line
 from hf_efficient.planning.changes import CHANGES, Change, Proposer, Situation
 from hf_efficient.planning.trials import Trial, Trials
+from hf_efficient.planning.weights_dtype import weights_dtype
 from hf_efficient.recipe.load import change_recipe
 from hf_efficient.recipe.rules.settings import Settings
 from hf_efficient.recipe.schema import Recipe
@@ -103,8 +102,7 @@ class _Advice:
             return None
 
     def _situation(self, recipe: Recipe, trial: Trial) -> Situation:
-        stated = self._config.dtype if recipe.model.dtype == "auto" else recipe.model.dtype
-        weights = str(stated or torch.float32).removeprefix("torch.")
+        weights = str(weights_dtype(recipe.model, self._config)).removeprefix("torch.")
         settings = Settings(recipe, self._fields)
         outcome, padding = trial.outcome, trial.padding_share
         return Situation(settings, trial.memory, weights, self._trials.device, outcome.fits, padding)

@@ -11,7 +11,8 @@ from hf_efficient.assembly.model import quantization_config
 from hf_efficient.errors import ModelError, SetupError, first_line
 from hf_efficient.planning.eight_bit import blank_eight_bit
 from hf_efficient.planning.four_bit import blank_four_bit, plain_weights
-from hf_efficient.recipe.schema import ModelSection, QuantizationSection, Recipe
+from hf_efficient.planning.weights_dtype import weights_dtype
+from hf_efficient.recipe.schema import QuantizationSection, Recipe
 from hf_efficient.simulate.blank_module import make_blank
 
 if TYPE_CHECKING:
@@ -33,8 +34,8 @@ def blank_model(
     base = _base(recipe, config)
     adapted = add_adapter(base, recipe.adapter, seed=seed, checkpointing=checkpointing, on_meta=True)
     if recipe.adapter.method == "qlora":
-        blank_four_bit(adapted, _dtype(recipe.model, config))
-        blank_eight_bit(adapted, _dtype(recipe.model, config))
+        blank_four_bit(adapted, weights_dtype(recipe.model, config))
+        blank_eight_bit(adapted, weights_dtype(recipe.model, config))
     make_blank(adapted)
     vars(adapted)["to"] = lambda *args, **kwargs: adapted  # it is where it is to be
     return adapted
@@ -43,7 +44,7 @@ def blank_model(
 def _base(recipe: Recipe, config: PretrainedConfig) -> PreTrainedModel:
     from transformers import AutoModelForCausalLM
 
-    options: dict[str, Any] = {"dtype": _dtype(recipe.model, config)}
+    options: dict[str, Any] = {"dtype": weights_dtype(recipe.model, config)}
     if recipe.model.attn_implementation is not None:
         options["attn_implementation"] = recipe.model.attn_implementation
     try:
@@ -69,10 +70,3 @@ def _quantize(base: PreTrainedModel, section: QuantizationSection) -> None:
     quantizer.preprocess_model(model=base, device_map=None)
     kind = f"is_loaded_in_{section.bits}bit"
     vars(base).update({kind: True, "is_quantized": True, "hf_quantizer": quantizer})  # as from_pretrained leaves it
-
-
-def _dtype(model: ModelSection, config: PretrainedConfig) -> torch.dtype:
-    if model.dtype != "auto":
-        return getattr(torch, model.dtype)
-    stated = config.dtype
-    return stated if isinstance(stated, torch.dtype) else torch.float32

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from hf_efficient.estimate.caching_allocator import OutOfMemory, replay
+from hf_efficient.estimate.caching_allocator import AllocatorPeaks, OutOfMemory, replay
 from hf_efficient.estimate.cuda_process import CONTEXT, cublas_workspace_bytes
 from hf_efficient.estimate.roofline import Roofs, step_time
 from hf_efficient.estimate.roofs import accelerator_roofs
@@ -55,7 +55,7 @@ def planned_gpu(demand: Demand, device: Accelerator) -> PlannedGpu:
         device: the accelerator.
     """
     notes: list[str] = []
-    reserved, retries, needed = _memory(demand, device)
+    peaks, needed = _memory(demand, device)
     roofs = _roofs(device)
     seconds, bounds = _step_seconds(demand, device, roofs, notes)
     run = evaluating = None
@@ -66,9 +66,10 @@ def planned_gpu(demand: Demand, device: Accelerator) -> PlannedGpu:
         name=device.name,
         memory_bytes=device.memory_bytes,
         needed_bytes=needed,
-        reserved_bytes=reserved,
-        fits=reserved is not None,
-        allocation_retries=retries,
+        reserved_bytes=None if peaks is None else peaks.peak_reserved_bytes,
+        allocated_bytes=None if peaks is None else peaks.peak_allocated_bytes,
+        fits=peaks is not None,
+        allocation_retries=0 if peaks is None else peaks.retries,
         step_seconds=seconds,
         tokens_per_second=None if seconds is None else demand.tokens / seconds,
         bound_shares=bounds,
@@ -78,16 +79,16 @@ def planned_gpu(demand: Demand, device: Accelerator) -> PlannedGpu:
     )
 
 
-def _memory(demand: Demand, device: Accelerator) -> tuple[int | None, int, int]:
-    """Reserved at most (None where it does not fit), retries, and what is needed in all."""
+def _memory(demand: Demand, device: Accelerator) -> tuple[AllocatorPeaks | None, int]:
+    """Of the allocator (None where it does not fit), and what is needed in all."""
     limit = device.memory_bytes - CONTEXT.bytes
     workspace = 0 if device.compute_capability is None else cublas_workspace_bytes(device.compute_capability)
     events = list(_with_workspaces(demand, workspace))
     try:
         peaks = replay(events, limit_bytes=limit)
     except OutOfMemory:
-        return None, 0, replay(events).peak_reserved_bytes + CONTEXT.bytes
-    return peaks.peak_reserved_bytes, peaks.retries, peaks.peak_reserved_bytes + CONTEXT.bytes
+        return None, replay(events).peak_reserved_bytes + CONTEXT.bytes
+    return peaks, peaks.peak_reserved_bytes + CONTEXT.bytes
 
 
 def _with_workspaces(demand: Demand, workspace: int) -> Iterator[tuple[int, int]]:

@@ -10,7 +10,7 @@ from hf_efficient.simulate.peak import category_of, category_peaks, find_peak, p
 from hf_efficient.simulate.storage_life import StorageLife
 from hf_efficient.simulate.timeline import timeline
 
-__all__ = ["planned_memory"]
+__all__ = ["planned_memory", "planned_timeline"]
 
 _LARGEST = 10
 
@@ -38,11 +38,11 @@ def planned_memory(rehearsal: Rehearsal) -> PlannedMemory:
         },
         paged_bytes=rehearsal.paged_bytes,
         model_bytes=sum(life.bytes for life in log.lives if life.category in ("weights", "adapter")),
-        timeline=_timeline(rehearsal),
     )
 
 
-def _timeline(rehearsal: Rehearsal) -> PlannedTimeline:
+def planned_timeline(rehearsal: Rehearsal) -> PlannedTimeline:
+    """What is allocated from the first step on. The collector frees when it likes: two rehearsals may differ a little."""
     first = rehearsal.first_step
     moments = timeline(rehearsal.log, lambda life: _category(rehearsal, life), first)
     names = dict.fromkeys(name for moment in moments for name in moment.categories)

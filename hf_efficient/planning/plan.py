@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 from hf_efficient.errors import SetupError
@@ -11,7 +12,7 @@ from hf_efficient.planning.demand import demand_of
 from hf_efficient.planning.eight_bit import is_eight_bit
 from hf_efficient.planning.frontier import with_frontier
 from hf_efficient.planning.gpu import Demand, planned_gpu
-from hf_efficient.planning.memory import planned_memory
+from hf_efficient.planning.memory import planned_memory, planned_timeline
 from hf_efficient.planning.model_config import model_config
 from hf_efficient.planning.money import with_costs
 from hf_efficient.planning.rehearsal import Rehearsal, rehearse
@@ -72,7 +73,7 @@ def plan_of(
         assumptions: what the rehearsal's shapes take for granted; others are added.
         data: of the run; None where they were not read.
     """
-    memory = planned_memory(rehearsal)
+    memory = dataclasses.replace(planned_memory(rehearsal), timeline=planned_timeline(rehearsal))
     terms = terms_of(recipe, memory, demand.tokens)
     planned = [with_costs(planned_gpu(demand, device), device, terms) for device in devices]
     return Plan(

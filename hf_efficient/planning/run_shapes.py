@@ -28,11 +28,15 @@ class RunShapes:
         train: of its steps.
         evaluation: of one evaluation, whose ``steps`` are its batches; None where the run evaluates nothing.
         evaluations: how many there are.
+        rows: to train on.
+        step_rows: that a step asks for.
     """
 
     train: BatchShapes
     evaluation: BatchShapes | None = None
     evaluations: int = 0
+    rows: int = 0
+    step_rows: int = 0
 
     @property
     def evaluated_positions(self) -> float:
@@ -90,12 +94,13 @@ def run_shapes(args: SFTConfig, rows: RunRows, processes: int, *, at_end: bool) 
     """
     how = batching_of(args, processes)
     train = batch_shapes(rows.train, how, args.seed)
+    held, wanted = len(rows.train), how.rows * how.micro_batches * how.processes
     if rows.evaluation is None:
-        return RunShapes(train)
+        return RunShapes(train, rows=held, step_rows=wanted)
     once = replace(how, micro_batches=1, epochs=1.0, max_steps=-1, shuffled=False, drop_last=False)
     evaluated = args.per_device_eval_batch_size * max(1, args.n_gpu)
     evaluation = batch_shapes(rows.evaluation, replace(once, rows=evaluated))
-    return RunShapes(train, evaluation, evaluations_of(args, train, at_end=at_end))
+    return RunShapes(train, evaluation, evaluations_of(args, train, at_end=at_end), held, wanted)
 
 
 def batching_of(args: SFTConfig, processes: int) -> Batching:

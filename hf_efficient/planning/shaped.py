@@ -31,7 +31,13 @@ def rehearse_shapes(recipe: Recipe, config: PretrainedConfig, shapes: RunShapes)
 
 def shape_remarks(shapes: RunShapes) -> list[str]:
     """What a plan by the data takes for granted."""
-    return [
+    told = [
         f"rows have {shapes.train.row_tokens:,} tokens, those of the largest micro-batch that the data can give",
         "a step or an evaluation takes as long as its positions, in proportion to those of the largest batch",
     ]
+    if shapes.step_rows > shapes.rows:
+        told.append(
+            f"a step asks for {shapes.step_rows:,} rows, and the data have {shapes.rows:,}: every step is smaller than "
+            "planned, and an epoch is one step"
+        )
+    return told

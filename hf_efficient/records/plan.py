@@ -88,6 +88,8 @@ class PlannedGpu:
         memory_bytes: that it has.
         needed_bytes: reserved by torch's allocator, and the CUDA context; where it does not fit, what it asked for.
         reserved_bytes: of it, reserved by the allocator at most; None where it does not fit.
+        allocated_bytes: of these in use at most, as ``torch.cuda.max_memory_allocated`` counts: cuBLAS's workspaces
+            included, and every tensor rounded up to 512 bytes; None where it does not fit.
         fits: whether the training runs without being out of memory.
         allocation_retries: how often the allocator has to give memory back to make room.
         step_seconds: an optimizer step; None where a rate of the device is not known.
@@ -129,6 +131,7 @@ class PlannedGpu:
     spot: PlannedSpot | None = None
     on_frontier: bool = False
     run_evaluation_seconds: float | None = None
+    allocated_bytes: int | None = None
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ def test_there_are_thirty_cases_and_more_of_every_kind():
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_every_case_is_a_recipe_that_says_what_its_name_says(case, tmp_path):
-    recipe = plan_accuracy._recipe(case, tmp_path)
+    recipe = plan_accuracy.recipe_of(case, tmp_path)
     assert recipe.adapter.method == case.method
     assert recipe.model.dtype == case.dtype
     assert recipe.model.attn_implementation == case.attention
@@ -53,7 +53,7 @@ def test_the_real_peak_of_a_training_by_hand(tmp_path):
     case = Case(
         str(tmp_path), "full", 64, {"per_device_train_batch_size": 1, "optim": "sgd", "bf16": False}, {}, "float32"
     )
-    recipe = plan_accuracy._recipe(case, tmp_path)
+    recipe = plan_accuracy.recipe_of(case, tmp_path)
     found = real_peak(recipe, AutoConfig.from_pretrained(tmp_path), 64)
     logits, head = 4 * 64 * 20_000, 4 * 8 * 20_000
     # in the loss's backward: logits, their log-softmax and its gradient; weights of head and embedding

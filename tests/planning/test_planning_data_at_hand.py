@@ -95,6 +95,15 @@ def test_advice_by_the_data(recipe):
     assert grouped.after.step_seconds == pytest.approx(by_data.gpus[0].step_seconds)
 
 
+def test_a_step_that_asks_for_more_rows_than_there_are(recipe):
+    found = plan(recipe("train.gradient_accumulation_steps=5"), ["L4"])
+    assert found.steps == 3
+    assert (
+        "a step asks for 10 rows, and the data have 8: every step is smaller than planned, and an epoch is one step"
+        in (found.assumptions)
+    )
+
+
 def test_or_without_them(recipe):
     found = plan(recipe(), ["L4"], read_data=False)
     assert (found.data, found.row_tokens, found.steps) == (None, 300, None)

@@ -48,6 +48,7 @@ def test_memory_is_what_the_allocator_reserves_and_the_context():
     assert WORKSPACES == 2 * 8.125 * MIB
     assert found.reserved_bytes == GIB + 120 * MIB
     assert found.needed_bytes == GIB + 120 * MIB + CONTEXT.bytes
+    assert found.allocated_bytes == GIB + 100 * MIB + WORKSPACES
     assert found.fits
     assert found.allocation_retries == 0
 
@@ -57,6 +58,7 @@ def test_the_last_byte_decides():
     assert planned(demand(GIB, 100 * MIB), needed).fits
     short = planned(demand(GIB, 100 * MIB), needed - 1)
     assert (short.fits, short.reserved_bytes, short.needed_bytes) == (False, None, needed * MIB)
+    assert short.allocated_bytes is None
 
 
 def test_no_workspace_of_cublas_where_there_is_no_cuda():

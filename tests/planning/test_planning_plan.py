@@ -43,6 +43,18 @@ def test_the_shape_of_a_step_and_the_parameters(recipe):
     ]
 
 
+def test_memory_over_the_two_steps(recipe):
+    memory = plan(recipe(), ["L4"]).memory
+    held = memory.timeline
+    totals = [sum(sizes) for sizes in zip(*held.categories.values(), strict=True)]
+    assert len(totals) == len(held.events) == len(held.phases) <= 400
+    assert max(totals) == memory.peak_allocated_bytes
+    assert (held.events[totals.index(max(totals))] > held.second_step) == (memory.peak_step == 2)
+    assert {"forward", "backward", "optimizer"} <= set(held.phases)
+    assert held.events == sorted(held.events)
+    assert set(held.categories["weights"]) == {memory.model_bytes - memory.categories["adapter"]}
+
+
 def test_the_adapters_parameters(recipe):
     """r (in + out) of each linear layer: q, o 2 x 256, k, v 2 x 192, the MLP 3 x 384; twice, r is 4."""
     found = plan(recipe("adapter.r=4"), ["L4"])

@@ -1,0 +1,178 @@
+"""How near are a plan's memory and speed to those of the training on the GPU that is here?
+
+    python benchmarks/plan_accuracy_gpu.py [--case WORDS] [--models FOLDER] [--json FILE]
+
+The device is calibrated first (``hf-efficient env --calibrate`` does the same). Each model of
+``plan_accuracy_gpu_cases.py`` is then made once with random weights (``--models``: where; 40 GB for all). Each case is
+planned, and trained in a process of its own by the recipe's trainer: the peaks are those of
+``torch.cuda.max_memory_allocated`` and ``max_memory_reserved``, the speed that of eight steps after three others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import gc
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from plan_accuracy import recipe_of
+from plan_accuracy_cases import Case
+from plan_accuracy_gpu_cases import GPU_CASES
+from results import load_average, write_result
+from rich.console import Console
+from rich.table import Table
+
+from hf_efficient.hardware.quiet import quieten_libraries
+
+console = Console(width=150)
+MEASURES = ("allocated_bytes", "reserved_bytes", "tokens_per_second")
+_LIMIT_SECONDS = 240
+
+
+def main() -> None:
+    """Plan and measure the cases asked for, print and write them."""
+    options = _options()
+    quieten_libraries(debug=False)
+    started = datetime.datetime.now(datetime.timezone.utc)
+    device = _calibrated_device()
+    chosen = [number for number, case in enumerate(GPU_CASES) if all(one in case.name for one in options.case.split())]
+    found: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory(dir=options.models) as folder:
+        for number in chosen:
+            found.append(_compared(number, Path(folder), device))
+            console.print(line(found[-1]), highlight=False)
+            if options.json is not None:  # after each, so that what is there survives an end of the machine's time
+                figures = {"device": device, **summary(found), "load": load_average(), "found": found}
+                write_result(options.json, "plan_accuracy_gpu", started, figures)
+    console.print(table(found))
+    console.print_json(data=summary(found))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--case", default="", metavar="WORDS", help="only cases whose name holds all of these words")
+    parser.add_argument("--models", metavar="FOLDER", help="where the models are made; default: the temporary folder")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every case")
+    return parser.parse_args()
+
+
+def _calibrated_device() -> str:
+    """Its name, once its rates are measured and stored for the plans."""
+    import torch
+
+    from hf_efficient.measure.calibration import calibrate, cuda_bench
+    from hf_efficient.measure.calibration_files import save_calibration
+
+    if not torch.cuda.is_available():
+        sys.exit("plan_accuracy_gpu.py: there is no CUDA device here; benchmarks/plan_accuracy.py measures on a CPU.")
+    save_calibration(calibrate(cuda_bench(0)))
+    torch.cuda.empty_cache()
+    return torch.cuda.get_device_name(0)
+
+
+def _compared(number: int, folder: Path, device: str) -> dict[str, Any]:
+    case = GPU_CASES[number]
+    model, out = _model(case, folder), folder / f"{number}.json"
+    script = Path(__file__).with_name("plan_accuracy_gpu_real.py")
+    command = [sys.executable, str(script), str(model), str(number), str(out)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as training:
+        predicted = _planned(case, folder, device)  # meanwhile, on the CPU
+        try:
+            _, errors = training.communicate(timeout=_LIMIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            training.kill()
+            _, errors = training.communicate()
+    measured = json.loads(out.read_text()) if out.exists() else None
+    failed = None if measured is not None else errors.strip().splitlines()[-1:]
+    return {"name": case.name, "predicted": predicted, "measured": measured, "failed": failed, "case": asdict(case)}
+
+
+def _model(case: Case, folder: Path) -> Path:
+    """The folder of the case's model, made where it is not there yet; one of another model goes."""
+    import shutil
+
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from hf_efficient.planning.model_config import model_config
+
+    place = folder / f"{case.model.replace('/', '_')}-{case.dtype}"
+    if place.exists():
+        return place
+    for other in folder.iterdir():
+        if other.is_dir() and (other / "config.json").exists():
+            shutil.rmtree(other)
+    config = model_config(recipe_of(case, folder).model)
+    torch.manual_seed(0)
+    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
+        model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, case.dtype))
+    model.save_pretrained(place)
+    del model
+    gc.collect()
+    torch.cuda.empty_cache()
+    return place
+
+
+def _planned(case: Case, folder: Path, device: str) -> dict[str, Any]:
+    from hf_efficient.hardware.accelerators import accelerator_of_device
+    from hf_efficient.planning.plan import plan
+
+    known = accelerator_of_device(device)
+    if known is None:
+        sys.exit(f"plan_accuracy_gpu.py: {device} is not among the known accelerators (hf_efficient/hardware/facts).")
+    began = time.perf_counter()
+    planned = plan(recipe_of(case, folder), [known.name], read_data=False)
+    (gpu,) = planned.gpus
+    return {**{name: getattr(gpu, name) for name in MEASURES}, "plan_seconds": round(time.perf_counter() - began, 2)}
+
+
+def error(one: dict[str, Any], measure: str) -> float | None:
+    """Of a prediction, relative to what was measured; None where one of the two is missing."""
+    if one["measured"] is None or not one["measured"][measure] or one["predicted"][measure] is None:
+        return None
+    return float(one["predicted"][measure] / one["measured"][measure] - 1)
+
+
+def summary(found: list[dict[str, Any]]) -> dict[str, Any]:
+    """Median and worst of the magnitudes of each measure's errors, and how many cases have one."""
+    told: dict[str, Any] = {}
+    for measure in MEASURES:
+        errors = [abs(value) for one in found if (value := error(one, measure)) is not None]
+        told[measure] = {
+            "cases": len(errors),
+            "median_error": statistics.median(errors) if errors else None,
+            "worst_error": max(errors, default=None),
+        }
+    return told
+
+
+def line(one: dict[str, Any]) -> str:
+    """A case with its three errors."""
+    errors = "  ".join("    n/a" if (value := error(one, each)) is None else f"{value:+7.1%}" for each in MEASURES)
+    return f"{errors}  {one['name']}" + (f"  FAILED: {one['failed']}" if one["failed"] is not None else "")
+
+
+def table(found: list[dict[str, Any]]) -> Table:
+    """All cases, predicted and measured."""
+    made = Table("case", "allocated GiB", "", "reserved GiB", "", "tokens/s", "", box=None)
+    for one in found:
+        cells = []
+        for measure in MEASURES:
+            scale = 2**30 if measure.endswith("_bytes") else 1
+            both = [(one[side] or {}).get(measure) for side in ("predicted", "measured")]
+            cells.append(" / ".join("n/a" if value is None else f"{value / scale:,.1f}" for value in both))
+            cells.append("" if (value := error(one, measure)) is None else f"{value:+.1%}")
+        made.add_row(one["name"], *cells)
+    return made
+
+
+if __name__ == "__main__":
+    main()
