@@ -42,7 +42,7 @@ def planned_memory(rehearsal: Rehearsal) -> PlannedMemory:
 
 
 def planned_timeline(rehearsal: Rehearsal) -> PlannedTimeline:
-    """What is allocated from the first step on. The collector frees when it likes: two rehearsals may differ a little."""
+    """What is allocated from the first step on; two rehearsals may differ by when garbage is collected."""
     first = rehearsal.first_step
     moments = timeline(rehearsal.log, lambda life: _category(rehearsal, life), first)
     names = dict.fromkeys(name for moment in moments for name in moment.categories)
