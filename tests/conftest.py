@@ -20,8 +20,10 @@ CHATML = (
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test reads or writes the user's cache; the tests of one worker share one."""
+    """No test reads or writes the user's cache or own facts; the tests of one worker share a cache."""
     monkeypatch.setenv("HF_EFFICIENT_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.getbasetemp() / "config"))
+    monkeypatch.delenv("HF_EFFICIENT_FACTS", raising=False)
 
 
 def build_tiny_tokenizer() -> object:

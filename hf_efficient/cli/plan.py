@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hf_efficient.cli.page_file import check_page_file
 from hf_efficient.cli.plan_fix import write_fix
 from hf_efficient.cli.plan_output import PlanOutput
 from hf_efficient.errors import SetupError
@@ -41,6 +43,9 @@ def plan(
         bool,
         typer.Option("--largest", help="Find the largest micro-batch and the longest rows that fit the one --gpu."),
     ] = False,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the plan as a page with plots, in one file.")
+    ] = None,
     read_data: Annotated[
         bool,
         typer.Option(
@@ -55,6 +60,9 @@ def plan(
     The recipe's own training loop runs two steps on tensors that have shapes and no values. Exit code 1 where it fits
     none of the accelerators, and could not be made to by --fix.
 
+    Prices and accelerators of your own, in prices.yaml and accelerators.yaml, are read from the folder that the
+    variable HF_EFFICIENT_FACTS names, else from ~/.config/hf_efficient/facts.
+
     Example: hf-efficient plan llama3.1-8b/qlora --gpu "RTX 4090" --gpu A10 train.max_length=4096
     """
     from hf_efficient.recipe.load import load_recipe
@@ -67,6 +75,8 @@ def plan(
         from hf_efficient.planning.fixed_recipe import check_new_file
 
         check_new_file(fix)
+    if html is not None:
+        check_page_file(html)
     planned = _planned(loaded, names, read_data=read_data)
     show = PlanOutput(as_json)
     show.plan(planned)
@@ -74,10 +84,21 @@ def plan(
     if names is not None and len(names) == 1:
         planned = _beyond(loaded, planned, show, advise=_wanted(advise, fits, fix), largest=largest)
     show.end(planned)
+    if html is not None:
+        asked = {"advise": planned.advice is not None, "largest": largest, "no-data": not read_data}
+        again = _again(recipe, overrides or [], names, html, **asked)
+        show.page(planned, html, again)
     if fix is not None:
         fits = write_fix(loaded, planned, fix)
     if not fits:
         raise typer.Exit(1)
+
+
+def _again(recipe: str, overrides: list[str], names: list[str] | None, html: Path, **asked: bool) -> str:
+    """The command that makes the page again."""
+    flags = [part for name in names or () for part in ("--gpu", name)]
+    flags += [f"--{name}" for name, wanted in asked.items() if wanted]
+    return shlex.join(["hf-efficient", "plan", recipe, *overrides, *flags, "--html", str(html)])
 
 
 def _checked_names(gpu: list[str] | None) -> list[str] | None:

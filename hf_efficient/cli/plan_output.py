@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -45,6 +47,25 @@ class PlanOutput:
             import json
 
             print(json.dumps(dataclasses.asdict(planned), indent=2))
+
+    def page(self, planned: Plan, path: Path, command: str) -> None:
+        """Write it as a page.
+
+        Args:
+            planned: all of it.
+            path: of the page.
+            command: that makes it again.
+
+        Raises:
+            OutputError: the file cannot be written.
+        """
+        from datetime import datetime
+
+        from hf_efficient.cli.page_file import write_page_file
+        from hf_efficient.report.html.plan_page import plan_page
+
+        told_to = sys.stderr if self._as_json else None
+        write_page_file(path, path, lambda: plan_page(planned, command, datetime.now().astimezone()), told_to)
 
     def _print(self, parts: list[RenderableType]) -> None:
         if self._as_json:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TextIO
 
 from rich.console import Console, RenderableType
 
 from hf_efficient.account.files import to_json
 from hf_efficient.account.load import load_run, records_folder
-from hf_efficient.errors import OutputError
+from hf_efficient.cli.page_file import write_page_file
 from hf_efficient.report.compare_console import comparison_renderables
 from hf_efficient.report.console import account_renderables
 from hf_efficient.report.run_data import RunData, read_run
@@ -36,7 +35,7 @@ def print_json(run_dirs: Sequence[Path], html: Path | None) -> None:
     print(texts[0] if len(texts) == 1 else f"[\n{','.join(texts)}]\n", end="")
     if html is not None:
         runs = [read_run(records_folder(directory)) for directory in run_dirs]
-        _write(html, html, lambda: _page(runs), told_to=sys.stderr)
+        write_page_file(html, html, lambda: _page(runs), told_to=sys.stderr)
 
 
 def print_account(run_dir: Path, html: Path | None, *, page: bool) -> None:
@@ -56,7 +55,7 @@ def print_account(run_dir: Path, html: Path | None, *, page: bool) -> None:
     run = read_run(directory)
     _print(account_renderables(run.account))
     if page:
-        _write(html, directory / REPORT_HTML, lambda: _page([run]))
+        write_page_file(html, directory / REPORT_HTML, lambda: _page([run]))
 
 
 def print_comparison(run_dirs: Sequence[Path], html: Path | None, *, page: bool) -> None:
@@ -73,7 +72,7 @@ def print_comparison(run_dirs: Sequence[Path], html: Path | None, *, page: bool)
     runs = [read_run(records_folder(directory)) for directory in run_dirs]
     _print(comparison_renderables(runs))
     if page:
-        _write(html, Path(COMPARISON_HTML), lambda: _page(runs))
+        write_page_file(html, Path(COMPARISON_HTML), lambda: _page(runs))
 
 
 def _print(parts: Sequence[RenderableType]) -> None:
@@ -88,18 +87,3 @@ def _page(runs: Sequence[RunData]) -> str:
 
     now = datetime.now().astimezone()
     return run_page(runs[0], now) if len(runs) == 1 else compare_page(runs, now)
-
-
-def _write(named: Path | None, default: Path, make: Callable[[], str], told_to: TextIO | None = None) -> None:
-    from hf_efficient.report.html.write import write_page
-
-    path = named.expanduser() if named is not None else default
-    try:
-        write_page(path, make())
-    except OSError as error:
-        told = f"{path} cannot be written: {error.strerror or error}"
-        if named is not None:
-            raise OutputError(f"--html: {told}; name a file in a folder that is there and can be written") from error
-        print(f"{told}; --html FILE puts the page elsewhere.", file=sys.stderr)
-        return
-    print(f"The page is {path}", file=told_to)

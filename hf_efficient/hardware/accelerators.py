@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from pathlib import Path
+from typing import Any, Literal, get_args
 
+from hf_efficient.hardware.own_facts import own_facts_folder, own_rows
 from hf_efficient.hardware.tables import plain, rows, unknown
 
 __all__ = ["DTYPES", "Accelerator", "Dtype", "accelerator", "accelerator_of_device", "accelerators"]
@@ -35,6 +37,7 @@ class Accelerator:
         read_at: where its figures were read.
         date: the day they were read.
         aliases: other names that are understood.
+        own: whether the user wrote it.
     """
 
     name: str
@@ -49,31 +52,45 @@ class Accelerator:
     read_at: str
     date: str
     aliases: tuple[str, ...] = ()
+    own: bool = False
 
     def peak(self, dtype: Dtype) -> float | None:
         """Dense FLOP/s in a dtype; None where unknown."""
         return self.peak_flops_per_second.get(dtype)
 
 
-@functools.lru_cache(maxsize=1)
 def accelerators() -> tuple[Accelerator, ...]:
-    """All that are known, in the order of the file."""
-    return tuple(
-        Accelerator(
-            name=row["name"],
-            vendor=row["vendor"],
-            device_names=tuple(row["device_names"]),
-            compute_capability=tuple(row["compute_capability"]) if "compute_capability" in row else None,
-            memory_bytes=row["memory_gib"] * _GIB,
-            bandwidth_bytes_per_second=_scaled(row.get("bandwidth_gb_per_second"), 1e9),
-            tdp_watts=_scaled(row.get("tdp_watts"), 1.0),
-            peak_flops_per_second={dtype: round(value * 1e12) for dtype, value in row["peak_tflops"].items()},
-            source=row["source"],
-            read_at=row["read_at"],
-            date=str(row["date"]),
-            aliases=tuple(row.get("aliases", ())),
-        )
-        for row in rows("accelerators")
+    """All that are known: those of the file in its order, or the user's own in their place, then the user's others.
+
+    Raises:
+        SetupError: the user's own facts are not as they must be.
+    """
+    return _accelerators(own_facts_folder())
+
+
+@functools.lru_cache(maxsize=8)
+def _accelerators(own_folder: Path | None) -> tuple[Accelerator, ...]:
+    known = {row["name"]: _of_row(row) for row in rows("accelerators")}
+    for row in own_rows(own_folder, "accelerators"):
+        known[next((name for name in known if plain(name) == plain(row["name"])), row["name"])] = _of_row(row, own=True)
+    return tuple(known.values())
+
+
+def _of_row(row: Mapping[str, Any], *, own: bool = False) -> Accelerator:
+    return Accelerator(
+        name=row["name"],
+        vendor=row["vendor"],
+        device_names=tuple(row["device_names"]),
+        compute_capability=tuple(row["compute_capability"]) if "compute_capability" in row else None,
+        memory_bytes=round(row["memory_gib"] * _GIB),
+        bandwidth_bytes_per_second=_scaled(row.get("bandwidth_gb_per_second"), 1e9),
+        tdp_watts=_scaled(row.get("tdp_watts"), 1.0),
+        peak_flops_per_second={dtype: round(value * 1e12) for dtype, value in row["peak_tflops"].items()},
+        source=row["source"],
+        read_at=row["read_at"],
+        date=str(row["date"]),
+        aliases=tuple(row.get("aliases", ())),
+        own=own,
     )
 
 

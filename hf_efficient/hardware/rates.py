@@ -10,7 +10,7 @@ from typing import Any
 from hf_efficient.errors import SetupError
 from hf_efficient.hardware.accelerators import accelerator_of_device
 from hf_efficient.hardware.grid import grid_intensity
-from hf_efficient.hardware.prices import Market, Price, price, prices, providers
+from hf_efficient.hardware.prices import Market, Price, offers, price, providers
 from hf_efficient.hardware.tables import plain, unknown
 
 __all__ = ["Rates", "grid_facts", "price_facts"]
@@ -25,8 +25,8 @@ class Rates:
     Attributes:
         price_usd_per_hour: of everything that the run occupies: all its machines and GPUs together; None: see below.
         price_from: a provider of the price table, whose list price of this GPU is taken, times the GPUs; None: the
-            median of all on-demand list prices of this GPU, marked as an estimate, where the table has it.
-        market: with ``price_from``: ``on_demand`` or ``spot``.
+            median of all list prices of this GPU, marked as an estimate, where the table has it.
+        market: which list prices: ``on_demand`` or ``spot``.
         grid: where the electricity comes from: a country's name or code, ``world``, or grams of CO2e per kWh.
 
     Raises:
@@ -75,11 +75,12 @@ def price_facts(rates: Rates, device_name: str | None, gpus: int) -> dict[str, A
         return _listed(rates.price_from, rates.market, device_name, gpus)
     known = accelerator_of_device(device_name)
     name = known.name if known is not None else device_name
-    offers = [offer for offer in prices() if offer.accelerator == name and offer.market == "on_demand"]
-    if not offers:
-        return _unpriced(f"no list price of {name} is known; {_REMEDY}")
-    usd = statistics.median(offer.usd_per_gpu_hour for offer in offers)
-    return _priced(usd * gpus, _median_source(offers, name, gpus), estimated=True)
+    found = offers(name, rates.market)
+    if not found:
+        spot = "spot " if rates.market == "spot" else ""
+        return _unpriced(f"no {spot}list price of {name} is known; {_REMEDY}")
+    usd = statistics.median(offer.usd_per_gpu_hour for offer in found)
+    return _priced(usd * gpus, _median_source(found, name, gpus), estimated=not found[0].own)
 
 
 def grid_facts(rates: Rates) -> dict[str, Any]:
@@ -99,21 +100,31 @@ def _listed(provider: str, market: Market, device_name: str, gpus: int) -> dict[
     rented = math.ceil(gpus / offer.gpus) * offer.gpus  # an instance is rented whole
     share = f"{gpus} of {rented} GPUs rented" if rented > gpus else f"{gpus} {'GPU' if gpus == 1 else 'GPUs'}"
     source = (
-        f"{offer.provider}'s {market.replace('_', '-')} list price of {offer.date}, "
+        f"{_whose(offer)} {market.replace('_', '-')} {'price' if offer.own else 'list price'}{_when(offer)}, "
         f"${offer.usd_per_gpu_hour:g} per GPU-hour of {offer.accelerator}, {share}"
     )
     return _priced(offer.usd_per_gpu_hour * rented, source, estimated=False)
 
 
-def _median_source(offers: list[Price], name: str, gpus: int) -> str:
-    dates = sorted({offer.date for offer in offers})
-    when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
-    figures = [offer.usd_per_gpu_hour for offer in offers]
-    count = (
-        f"median of {len(offers)} on-demand list prices" if len(offers) > 1 else "the one known on-demand list price"
-    )
-    between = f" (${min(figures):g} to ${max(figures):g})" if len(offers) > 1 else f" (${figures[0]:g})"
-    return f"{count} per GPU-hour of {name}{between} of {when}, {gpus} {'GPU' if gpus == 1 else 'GPUs'}"
+def _whose(offer: Price) -> str:
+    return f"{offer.provider}'s" if not offer.own else f"your own {offer.provider}"
+
+
+def _when(offer: Price) -> str:
+    return f" of {offer.date}" if offer.date else ""
+
+
+def _median_source(found: list[Price], name: str, gpus: int) -> str:
+    dates = sorted({offer.date for offer in found if offer.date})
+    when = "" if not dates else f" of {dates[0]}" if len(dates) == 1 else f" of {dates[0]} to {dates[-1]}"
+    figures = [offer.usd_per_gpu_hour for offer in found]
+    kind = f"{found[0].market.replace('_', '-')} {'price' if found[0].own else 'list price'}"
+    if found[0].own:
+        count = f"median of your own {len(found)} {kind}s" if len(found) > 1 else f"your own {kind}"
+    else:
+        count = f"median of {len(found)} {kind}s" if len(found) > 1 else f"the one known {kind}"
+    between = f" (${min(figures):g} to ${max(figures):g})" if len(found) > 1 else f" (${figures[0]:g})"
+    return f"{count} per GPU-hour of {name}{between}{when}, {gpus} {'GPU' if gpus == 1 else 'GPUs'}"
 
 
 def _priced(usd: float, source: str, *, estimated: bool) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hf_efficient.account.files import RUN_JSON, read_account
 from hf_efficient.errors import OutputError, SetupError
+from hf_efficient.hardware.prices import prices
 from hf_efficient.hardware.rates import Rates
 from hf_efficient.measure.process_timeline import process_timeline
 from hf_efficient.measure.rates import rate_facts, state_rates
@@ -61,11 +62,13 @@ def recipe_rates(recipe: Recipe, args: TrainingArguments) -> dict[str, dict[str,
     """What an hour of this run costs and where its electricity comes from, as facts for the records.
 
     Raises:
-        SetupError: the provider that the recipe names has no known price of the GPU that is here.
+        SetupError: the provider that the recipe names has no known price of the GPU that is here, or the user's own
+            prices cannot be read.
     """
     section = recipe.efficiency
     if not section.record_steps:
         return {}
+    prices()  # what is wrong with the user's own is said as it is
     rates = Rates(section.price_usd_per_hour, section.price_from, section.market, section.grid)
     try:
         return rate_facts(rates, args.device, args.world_size * max(1, args.n_gpu))

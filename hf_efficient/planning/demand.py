@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
+
 from hf_efficient.planning.gpu import Demand
 from hf_efficient.planning.rehearsal import Rehearsal
 from hf_efficient.planning.run_shapes import RunShapes
 from hf_efficient.recipe.schema import Recipe
+from hf_efficient.records import OperatorWork
 
 __all__ = ["demand_of", "steps_of"]
 
@@ -22,19 +26,27 @@ def demand_of(recipe: Recipe, rehearsal: Rehearsal, shapes: RunShapes | None = N
         processes: that share the positions of ``shapes``.
     """
     positions = rehearsal.rows * rehearsal.length * rehearsal.micro_batches
+    operators = _as_run(recipe, rehearsal.operators)
     if shapes is None:
-        return Demand(rehearsal.log.events, rehearsal.first_step, rehearsal.operators, positions, steps_of(recipe))
+        return Demand(rehearsal.log.events, rehearsal.first_step, operators, positions, steps_of(recipe))
     evaluation = rehearsal.evaluation
     return Demand(
         events=rehearsal.log.events,
         first_step=rehearsal.first_step,
-        operators=rehearsal.operators,
+        operators=operators,
         tokens=round(shapes.train.step_content / processes),
         steps=shapes.train.steps,
         step_share=shapes.train.step_tokens / processes / positions,
-        evaluation=() if evaluation is None else evaluation.operators,
+        evaluation=() if evaluation is None else _as_run(recipe, evaluation.operators),
         evaluation_batches=0.0 if evaluation is None else shapes.evaluated_positions / processes / evaluation.positions,
     )
+
+
+def _as_run(recipe: Recipe, operators: Sequence[OperatorWork]) -> Sequence[OperatorWork]:
+    """What was rehearsed with bfloat16 in place of float16, in the run's own dtype."""
+    if not recipe.train.get("fp16"):
+        return operators
+    return [dataclasses.replace(one, dtype="fp16") if one.dtype == "bf16" else one for one in operators]
 
 
 def steps_of(recipe: Recipe) -> int | None:

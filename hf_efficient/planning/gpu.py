@@ -1,18 +1,15 @@
-"""A rehearsed training on one accelerator: does it fit, how long does a step take, what does it cost?"""
+"""A rehearsed training on one accelerator: does it fit, how long does it take?"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from hf_efficient.estimate.caching_allocator import AllocatorPeaks, OutOfMemory, replay
-from hf_efficient.estimate.cost import cost_per_million_tokens, cost_usd
 from hf_efficient.estimate.cuda_process import CONTEXT, cublas_workspace_bytes
-from hf_efficient.estimate.energy import co2e_grams, energy_from_tdp, kilowatt_hours
 from hf_efficient.estimate.roofline import Roofs, step_time
 from hf_efficient.estimate.roofs import accelerator_roofs
 from hf_efficient.hardware.accelerators import Accelerator
-from hf_efficient.hardware.prices import Price, prices
 from hf_efficient.measure.calibration_files import load_calibration
 from hf_efficient.records import OperatorWork
 from hf_efficient.records.plan import PlannedGpu
@@ -21,6 +18,8 @@ __all__ = ["Demand", "planned_gpu"]
 
 _WORKSPACES = (-1, -2)
 """Keys of the workspaces of cuBLAS, of the thread that runs the forward and of that which runs the backward."""
+_BFLOAT16 = (8, 0)
+"""The first compute capability whose tensor cores know it."""
 
 
 @dataclass(frozen=True)
@@ -48,34 +47,21 @@ class Demand:
     evaluation_batches: float = 0.0
 
 
-def planned_gpu(
-    demand: Demand, device: Accelerator, price_usd_per_hour: float | None, grid_grams_per_kwh: float | None
-) -> PlannedGpu:
-    """The training on one such device.
+def planned_gpu(demand: Demand, device: Accelerator) -> PlannedGpu:
+    """The training on one such device, its memory and time; its money is of ``money.with_costs``.
 
     Args:
         demand: of the training.
         device: the accelerator.
-        price_usd_per_hour: of one; None takes the cheapest list price on demand.
-        grid_grams_per_kwh: CO2e of the electricity.
     """
     notes: list[str] = []
     peaks, needed = _memory(demand, device)
-    offer = _cheapest(device) if price_usd_per_hour is None else None
-    price = offer.usd_per_gpu_hour if offer is not None else price_usd_per_hour
-    if price is None:
-        notes.append("no price of it is known: set efficiency.price_usd_per_hour to what you pay")
     roofs = _roofs(device)
-    seconds, bounds = _step_seconds(demand, roofs, notes)
-    tokens_per_second = None if seconds is None else demand.tokens / seconds
-    per_million = None
-    if seconds is not None:
-        per_million = cost_per_million_tokens(cost_usd(seconds, price), demand.tokens)
+    seconds, bounds = _step_seconds(demand, device, roofs, notes)
     run = evaluating = None
     if seconds is not None and demand.steps is not None:
         evaluating = demand.evaluation_batches * step_time(demand.evaluation, roofs).seconds
         run = seconds * demand.steps + evaluating
-    joules = None if run is None or device.tdp_watts is None else energy_from_tdp(device.tdp_watts, run)
     return PlannedGpu(
         name=device.name,
         memory_bytes=device.memory_bytes,
@@ -85,16 +71,10 @@ def planned_gpu(
         fits=peaks is not None,
         allocation_retries=0 if peaks is None else peaks.retries,
         step_seconds=seconds,
-        tokens_per_second=tokens_per_second,
+        tokens_per_second=None if seconds is None else demand.tokens / seconds,
         bound_shares=bounds,
-        price_usd_per_hour=price,
-        price_source=_source(offer, price_usd_per_hour),
-        usd_per_million_tokens=per_million,
         run_seconds=run,
         run_evaluation_seconds=evaluating,
-        run_usd=None if run is None else cost_usd(run, price),
-        run_kwh=None if joules is None else kilowatt_hours(joules),
-        run_co2e_grams=co2e_grams(joules, grid_grams_per_kwh),
         notes=notes,
     )
 
@@ -124,22 +104,22 @@ def _roofs(device: Accelerator) -> Roofs:
     return accelerator_roofs(device, calibration).roofs
 
 
-def _step_seconds(demand: Demand, roofs: Roofs, notes: list[str]) -> tuple[float | None, dict[str, float]]:
+def _step_seconds(
+    demand: Demand, device: Accelerator, roofs: Roofs, notes: list[str]
+) -> tuple[float | None, dict[str, float]]:
     """Of the mean step, and what bounds it."""
     time = step_time(demand.operators, roofs)
     if time.unknown:
-        notes.append(f"no time: not known of this device: {', '.join(time.unknown)}")
+        notes.append(_no_time(device, time.unknown))
         return None, {}
     seconds = time.seconds * demand.step_share
     return seconds, {name: value / time.seconds for name, value in time.seconds_by_bound.items()}
 
 
-def _cheapest(device: Accelerator) -> Price | None:
-    offers: Iterable[Price] = (one for one in prices() if one.accelerator == device.name and one.market == "on_demand")
-    return min(offers, key=lambda one: one.usd_per_gpu_hour, default=None)
-
-
-def _source(offer: Price | None, price_usd_per_hour: float | None) -> str | None:
-    if offer is not None:
-        return f"{offer.provider}, {offer.date}"
-    return None if price_usd_per_hour is None else "efficiency.price_usd_per_hour"
+def _no_time(device: Accelerator, unknown: Sequence[str]) -> str:
+    if device.compute_capability is not None and device.compute_capability < _BFLOAT16 and "bf16" in " ".join(unknown):
+        return (
+            "no time: it has no bfloat16. The run refuses train.bf16 there, and other bfloat16 is emulated, at a rate "
+            "that is not known; train.fp16=true train.bf16=false can be planned"
+        )
+    return f"no time: not known of this device: {', '.join(unknown)}"

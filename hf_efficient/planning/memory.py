@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 
 from hf_efficient.planning.rehearsal import Rehearsal
-from hf_efficient.records.plan import PlannedMemory, PlannedTensor
+from hf_efficient.records.plan import PlannedMemory, PlannedTensor, PlannedTimeline
 from hf_efficient.simulate.peak import category_of, category_peaks, find_peak, phase_peaks
 from hf_efficient.simulate.storage_life import StorageLife
+from hf_efficient.simulate.timeline import timeline
 
-__all__ = ["planned_memory"]
+__all__ = ["planned_memory", "planned_timeline"]
 
 _LARGEST = 10
 
@@ -37,6 +38,19 @@ def planned_memory(rehearsal: Rehearsal) -> PlannedMemory:
         },
         paged_bytes=rehearsal.paged_bytes,
         model_bytes=sum(life.bytes for life in log.lives if life.category in ("weights", "adapter")),
+    )
+
+
+def planned_timeline(rehearsal: Rehearsal) -> PlannedTimeline:
+    """What is allocated from the first step on; two rehearsals may differ by when garbage is collected."""
+    first = rehearsal.first_step
+    moments = timeline(rehearsal.log, lambda life: _category(rehearsal, life), first)
+    names = dict.fromkeys(name for moment in moments for name in moment.categories)
+    return PlannedTimeline(
+        events=[moment.event - first for moment in moments],
+        phases=[moment.phase for moment in moments],
+        categories={name: [moment.categories.get(name, 0) for moment in moments] for name in names},
+        second_step=rehearsal.second_step - first,
     )
 
 

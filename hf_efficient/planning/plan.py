@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 from hf_efficient.errors import SetupError
 from hf_efficient.hardware.accelerators import Accelerator, accelerator, accelerators
-from hf_efficient.hardware.grid import grid_intensity
 from hf_efficient.planning.data_at_hand import data_at_hand
 from hf_efficient.planning.demand import demand_of
 from hf_efficient.planning.eight_bit import is_eight_bit
+from hf_efficient.planning.frontier import with_frontier
 from hf_efficient.planning.gpu import Demand, planned_gpu
-from hf_efficient.planning.memory import planned_memory
+from hf_efficient.planning.memory import planned_memory, planned_timeline
 from hf_efficient.planning.model_config import model_config
+from hf_efficient.planning.money import with_costs
 from hf_efficient.planning.rehearsal import Rehearsal, rehearse
 from hf_efficient.planning.run_data import planned_data
 from hf_efficient.planning.run_shapes import rows_of, run_shapes
 from hf_efficient.planning.shaped import rehearse_shapes, shape_remarks
+from hf_efficient.planning.terms import Terms, terms_of
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records.plan import Plan, PlannedData, PlannedGpu
 
@@ -70,8 +73,9 @@ def plan_of(
         assumptions: what the rehearsal's shapes take for granted; others are added.
         data: of the run; None where they were not read.
     """
-    grams = grid_intensity(recipe.efficiency.grid).grams_per_kwh
-    planned = [planned_gpu(demand, device, recipe.efficiency.price_usd_per_hour, grams) for device in devices]
+    memory = dataclasses.replace(planned_memory(rehearsal), timeline=planned_timeline(rehearsal))
+    terms = terms_of(recipe, memory, demand.tokens)
+    planned = [with_costs(planned_gpu(demand, device), device, terms) for device in devices]
     return Plan(
         recipe=recipe.name,
         model=recipe.model.id,
@@ -83,9 +87,14 @@ def plan_of(
         micro_batches=rehearsal.micro_batches,
         steps=demand.steps,
         flops_per_step=sum(one.flops for one in rehearsal.operators),
-        memory=planned_memory(rehearsal),
-        gpus=sorted(planned, key=_rank),
-        assumptions=[*assumptions, *_assumptions(recipe, demand.steps)],
+        memory=memory,
+        gpus=with_frontier(sorted(planned, key=_rank)),
+        assumptions=[
+            *assumptions,
+            *_assumptions(recipe, demand.steps),
+            *_spot_assumptions(planned, terms),
+            *_own_facts(devices),
+        ],
         data=data,
     )
 
@@ -110,3 +119,15 @@ def _assumptions(recipe: Recipe, steps: int | None) -> list[str]:
     if recipe.train.get("fp16"):
         told.append("train.fp16 is simulated in bfloat16, whose tensors are as large")
     return told
+
+
+def _spot_assumptions(gpus: Sequence[PlannedGpu], terms: Terms) -> list[str]:
+    if not any(gpu.spot for gpu in gpus):
+        return []
+    told = [f"spot: {', '.join(terms.spot.assumed)}: efficiency.spot changes that"] if terms.spot.assumed else []
+    return [*told, "spot: the time until there is a machine again is not known, and in no figure"]
+
+
+def _own_facts(devices: Sequence[Accelerator]) -> list[str]:
+    own = [device.name for device in devices if device.own]
+    return [f"{', '.join(own)}: memory, rates and power are those of your own facts"] if own else []

@@ -81,7 +81,7 @@ class Trials:
         config = copy.deepcopy(self._config)  # transformers writes attention and dtype into the one that it builds from
         shapes = None if length is not None else self._shapes(recipe)
         rehearsal = rehearse(recipe, config, length) if shapes is None else rehearse_shapes(recipe, config, shapes)
-        gpu = planned_gpu(demand_of(recipe, rehearsal, shapes), self.device, recipe.efficiency.price_usd_per_hour, None)
+        gpu = planned_gpu(demand_of(recipe, rehearsal, shapes), self.device)
         padding = 0.0 if shapes is None else shapes.train.padding_share
         return Trial(outcome_of(gpu), planned_memory(rehearsal), padding)
 

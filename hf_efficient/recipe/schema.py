@@ -184,6 +184,20 @@ class BudgetSection(Section):
     kwh: PositiveFloat | None = Field(None, description="Energy.")
 
 
+class SpotSection(Section):
+    """How machines that may be taken away at any time behave; default: facts with source and date, told by the plan."""
+
+    hours_between_preemptions: PositiveFloat | None = Field(
+        None, description="Between two preemptions of the run, on average."
+    )
+    restart_seconds: Annotated[float, Field(ge=0)] | None = Field(
+        None, description="From the start of a machine to the next step of training."
+    )
+    write_mb_per_second: PositiveFloat | None = Field(
+        None, description="Megabytes of a checkpoint that are written per second."
+    )
+
+
 class EfficiencySection(Section):
     """Instrumentation, and what turns its seconds and joules into money and CO2e."""
 
@@ -212,9 +226,15 @@ class EfficiencySection(Section):
         None,
         min_length=1,
         description="In place of price_usd_per_hour: a provider whose known list price of the GPU is taken, times the "
-        "GPUs (aws, azure, gcp, hyperstack, lambda, nebius, runpod-community, runpod-secure, verda).",
+        "GPUs (akash, aws, azure, crusoe, gcp, hf-jobs, hyperstack, jarvislabs, lambda, mithril, nebius, "
+        "runpod-community, runpod-secure, verda).",
     )
-    market: Literal["on_demand", "spot"] = Field("on_demand", description="Which list price of `price_from`.")
+    market: Literal["on_demand", "spot"] = Field(
+        "on_demand",
+        description="Which list prices count; `spot`: of machines that may be taken away, in the plan with what that "
+        "costs in time.",
+    )
+    spot: SpotSection = Field(default_factory=SpotSection)
     grid: Annotated[float, Field(ge=0)] | Annotated[str, Field(min_length=1)] = Field(
         "world",
         description="Where the electricity comes from: a country's English name or ISO code, `world`, or grams of CO2e "

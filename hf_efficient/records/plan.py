@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from hf_efficient.records.planned_spot import PlannedSpot
+from hf_efficient.records.planned_timeline import PlannedTimeline
+
 __all__ = [
     "PLAN_SCHEMA_VERSION",
     "Plan",
@@ -16,7 +19,9 @@ __all__ = [
     "PlannedLargest",
     "PlannedMemory",
     "PlannedOutcome",
+    "PlannedSpot",
     "PlannedTensor",
+    "PlannedTimeline",
 ]
 
 PLAN_SCHEMA_VERSION = 1
@@ -58,6 +63,7 @@ class PlannedMemory:
         phase_peak_allocated_bytes: the most that is allocated within each phase.
         model_bytes: weights and adapter, before training.
         paged_bytes: optimizer state that lies outside of torch's allocator and moves between device and host.
+        timeline: over the two steps; None where it was not kept.
     """
 
     peak_allocated_bytes: int
@@ -70,6 +76,7 @@ class PlannedMemory:
     phase_peak_allocated_bytes: dict[str, int]
     model_bytes: int
     paged_bytes: int = 0
+    timeline: PlannedTimeline | None = None
 
 
 @dataclass(frozen=True)
@@ -88,13 +95,17 @@ class PlannedGpu:
         step_seconds: an optimizer step; None where a rate of the device is not known.
         tokens_per_second: without padding where the data were read; else of the rows, all of one length.
         bound_shares: shares of the step by what bounds it: math, bandwidth, launch.
+        notes: what is missing, and why.
+        market: that the figures below are of: ``on_demand``, or ``spot``, which are those of ``spot``.
         price_usd_per_hour: None where no price is known.
         price_source: whose list price that is, and of which day.
         usd_per_million_tokens: None without a price or a time.
         run_seconds, run_usd, run_kwh, run_co2e_grams: of all steps and evaluations; None where the number of steps is
             not known.
-        run_evaluation_seconds: of it, evaluations; 0 where the data were not read.
-        notes: what is missing, and why.
+        run_evaluation_seconds: of it, evaluations, nothing lost; 0 where the data were not read.
+        kwh_per_million_tokens, co2e_grams_per_million_tokens: of the board at its thermal design power.
+        spot: on machines that may be taken away; None where no such price is known, unless ``market`` is spot.
+        on_frontier: whether no other accelerator that fits is at least as fast and as cheap, and better in one.
     """
 
     name: str
@@ -106,14 +117,19 @@ class PlannedGpu:
     step_seconds: float | None
     tokens_per_second: float | None
     bound_shares: dict[str, float]
-    price_usd_per_hour: float | None
-    price_source: str | None
-    usd_per_million_tokens: float | None
-    run_seconds: float | None
-    run_usd: float | None
-    run_kwh: float | None
-    run_co2e_grams: float | None
     notes: list[str] = field(default_factory=list)
+    market: str = "on_demand"
+    price_usd_per_hour: float | None = None
+    price_source: str | None = None
+    usd_per_million_tokens: float | None = None
+    run_seconds: float | None = None
+    run_usd: float | None = None
+    run_kwh: float | None = None
+    run_co2e_grams: float | None = None
+    kwh_per_million_tokens: float | None = None
+    co2e_grams_per_million_tokens: float | None = None
+    spot: PlannedSpot | None = None
+    on_frontier: bool = False
     run_evaluation_seconds: float | None = None
     allocated_bytes: int | None = None
 

@@ -5,12 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-__all__ = ["energies", "prices", "tokens_per_second"]
+__all__ = ["energies", "prices", "short_number", "tokens_per_second"]
 
 
 def tokens_per_second(value: float) -> str:
     """A rate of tokens: ``12,345 tokens/s``, ``86.3 tokens/s``."""
     return f"{_three(value)} tokens/s"
+
+
+def short_number(value: float) -> str:
+    """A figure for a narrow column: ``0.042``, ``1.5``, ``83.2``, ``1,234``; two digits below 1, else one place."""
+    if value == 0 or value >= 99.95:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 0.995 else f"{value:.{1 - math.floor(math.log10(value))}f}"
 
 
 def energies(joules: Mapping[str, float]) -> dict[str, str]:

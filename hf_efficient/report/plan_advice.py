@@ -12,23 +12,29 @@ from rich.text import Text
 from hf_efficient.records.plan import PlannedAdvice, PlannedChange, PlannedLargest, PlannedOutcome
 from hf_efficient.units import short_seconds
 
-__all__ = ["advice_renderables", "largest_renderables"]
+__all__ = ["advice_renderables", "advice_title", "largest_lines", "largest_renderables", "override_lines"]
 
 _GIB = 2**30
 
 
 def advice_renderables(advice: PlannedAdvice) -> list[RenderableType]:
     """The ranked changes, and what was left out."""
-    head = (
-        f"To run faster on {advice.accelerator}" if advice.before.fits else f"To fit {advice.accelerator}"
-    ) + f" ({advice.memory_bytes / _GIB:.0f} GiB)"
+    parts: list[RenderableType] = [Text(), Text(advice_title(advice), "bold")]
     if not advice.changes:
-        return [Text(), Text(f"{head}: no change of the recipe is known that would help.", "bold")]
-    parts: list[RenderableType] = [Text(), Text(f"{head}, each change rehearsed, the best first", "bold")]
+        return parts
     parts.append(_table(advice))
     if not any(change.after.fits for change in advice.changes):
         parts.append(Text("None of them makes it fit: it takes a smaller model or a larger accelerator."))
     return [*parts, *(Text(f"- left out: {told}", "dim") for told in advice.left_out)]
+
+
+def advice_title(advice: PlannedAdvice) -> str:
+    """What the changes are for."""
+    what = "To run faster on" if advice.before.fits else "To fit"
+    head = f"{what} {advice.accelerator} ({advice.memory_bytes / _GIB:.0f} GiB)"
+    if not advice.changes:
+        return f"{head}: no change of the recipe is known that would help."
+    return f"{head}, each change rehearsed, the best first"
 
 
 def largest_renderables(largest: PlannedLargest, rows: int, tokens: int) -> list[RenderableType]:
@@ -39,7 +45,17 @@ def largest_renderables(largest: PlannedLargest, rows: int, tokens: int) -> list
         rows, tokens: of the recipe's own micro-batch.
     """
     head = Text(f"The most that fits {largest.accelerator}", "bold")
-    return [Text(), head, Text(f"  {_most_rows(largest, tokens)}"), Text(f"  {_most_tokens(largest, rows)}")]
+    return [Text(), head, *(Text(f"  {line}") for line in largest_lines(largest, rows, tokens))]
+
+
+def largest_lines(largest: PlannedLargest, rows: int, tokens: int) -> list[str]:
+    """The largest micro-batch and the longest rows, a line each; the arguments are ``largest_renderables``'."""
+    return [_most_rows(largest, tokens), _most_tokens(largest, rows)]
+
+
+def override_lines(change: PlannedChange) -> list[str]:
+    """A change as it is written on the command line."""
+    return [f"{key}={_written(value)}" for key, value in change.overrides.items()]
 
 
 def _most_rows(largest: PlannedLargest, tokens: int) -> str:
@@ -83,7 +99,7 @@ def _figures(outcome: PlannedOutcome) -> list[str | Text]:
 
 
 def _words(change: PlannedChange) -> Text:
-    told = Text("\n".join(f"{key}={_written(value)}" for key, value in change.overrides.items()))
+    told = Text("\n".join(override_lines(change)))
     if not change.keeps_training:
         told.append("\nchanges what is learned", "yellow")
     told.append(f"\n+ {change.gives}\n- {change.costs}", "dim")

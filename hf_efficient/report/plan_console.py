@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hf_efficient.records.plan import Plan, PlannedGpu
+from hf_efficient.records.plan import Plan
 from hf_efficient.report.phases import category_label, phase_label
 from hf_efficient.report.plan_data import data_renderables
-from hf_efficient.units import count, flops, share, short_seconds, size
+from hf_efficient.report.plan_gpus import FRONTIER_MARK, GpuTable
+from hf_efficient.report.plan_notes import grouped_notes, spot_saves
+from hf_efficient.units import count, flops, share, size
 
 __all__ = ["plan_renderables"]
 
-_GIB = 2**30
 _SMALLEST_SHARE = 0.001
 
 
@@ -30,7 +31,7 @@ def plan_renderables(plan: Plan) -> list[RenderableType]:
         Text(),
         _largest(plan),
         Text(),
-        _gpus(plan),
+        GpuTable(plan),
         *_notes(plan),
     ]
 
@@ -76,55 +77,20 @@ def _largest(plan: Plan) -> Table:
     return table
 
 
-def _gpus(plan: Plan) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("accelerator", no_wrap=True)
-    for name in ("GiB of", "", "step", "tokens/s", "USD/h", "/M tokens"):
-        table.add_column(name, justify="right", no_wrap=True)
-    if plan.steps is not None:
-        table.add_column("run", justify="right", no_wrap=True)
-        table.add_column("USD", justify="right", no_wrap=True)
-    for gpu in plan.gpus:
-        table.add_row(*_cells(gpu, with_run=plan.steps is not None), style=None if gpu.fits else "dim")
-    return table
-
-
-def _cells(gpu: PlannedGpu, *, with_run: bool) -> list[str | Text]:
-    row: list[str | Text] = [
-        gpu.name,
-        Text(f"{gpu.needed_bytes / _GIB:.1f}", "green" if gpu.fits else "red"),
-        f"{gpu.memory_bytes / _GIB:.0f}" + ("" if gpu.fits else " no"),
-        _or_nothing(gpu.step_seconds, short_seconds),
-        _or_nothing(gpu.tokens_per_second, lambda value: f"{value:,.0f}"),
-        _or_nothing(gpu.price_usd_per_hour, lambda value: f"{value:.2f}"),
-        _or_nothing(gpu.usd_per_million_tokens, lambda value: f"{value:.3f}"),
-    ]
-    if with_run:
-        row += [
-            _or_nothing(gpu.run_seconds, lambda value: f"{value / 3600:.1f} h"),
-            _or_nothing(gpu.run_usd, lambda value: f"{value:.2f}"),
-        ]
-    return row
-
-
-def _or_nothing(value: float | None, form: Callable[[float], str]) -> str:
-    return "n/a" if value is None else form(value)
-
-
 def _notes(plan: Plan) -> Iterator[RenderableType]:
     yield Text()
+    if any(gpu.on_frontier for gpu in plan.gpus):
+        yield Text(f"{FRONTIER_MARK} none of the others that fit is at least as fast and as cheap", "dim")
     yield Text(
         "Times and costs are estimates: the roofline of each device at published efficiencies, list prices.", "dim"
     )
+    if plan.steps is None:
+        yield Text("/M is per million tokens; energy is that of the GPU at its thermal design power.", "dim")
+    else:
+        yield Text("Energy is that of the GPU at its thermal design power.", "dim")
     for told in plan.assumptions:
         yield Text(f"- {told}", "dim")
-    for note, names in _grouped(plan.gpus).items():
+    if saves := spot_saves(plan.gpus):
+        yield Text(f"- {saves}", "dim")
+    for note, names in grouped_notes(plan.gpus).items():
         yield Text(f"- {', '.join(names)}: {note}", "dim")
-
-
-def _grouped(gpus: list[PlannedGpu]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for gpu in gpus:
-        for note in gpu.notes:
-            found.setdefault(note, []).append(gpu.name)
-    return found

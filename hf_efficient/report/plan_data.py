@@ -9,16 +9,20 @@ from rich.text import Text
 from hf_efficient.records.plan import PlannedBatching, PlannedData
 from hf_efficient.units import share
 
-__all__ = ["data_renderables"]
+__all__ = ["data_renderables", "data_sentence"]
 
 
 def data_renderables(data: PlannedData) -> list[RenderableType]:
     """A sentence, and a table of the kinds of batches where there are several."""
-    sentence = (
-        f"\nData: {data.examples:,} examples of {data.tokens:,} tokens, the longest {data.longest_tokens:,}; "
+    return [Text(f"\nData: {data_sentence(data)}"), *([_kinds(data.batchings)] if data.batchings else [])]
+
+
+def data_sentence(data: PlannedData) -> str:
+    """How long the examples are, and what they come to."""
+    return (
+        f"{data.examples:,} examples of {data.tokens:,} tokens, the longest {data.longest_tokens:,}; "
         f"{share(data.padding_share)} of a step is padding.{_evaluated(data)}"
     )
-    return [Text(sentence), *([_kinds(data.batchings)] if data.batchings else [])]
 
 
 def _evaluated(data: PlannedData) -> str:

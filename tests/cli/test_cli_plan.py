@@ -157,6 +157,8 @@ def test_fix_where_nothing_helps(run, tiny, shrunk):
         (["--fix", "out.yaml", "--gpu", "L4", "--gpu", "T4"], "--fix: is for one accelerator."),
         (["--fix", "r.yaml", "--gpu", "L4"], "--fix: r.yaml exists already."),
         (["--fix", "none/out.yaml", "--gpu", "L4"], "--fix: there is no folder none."),
+        (["--html", "none/plan.html"], "--html: there is no folder none; name a file in a folder"),
+        (["--html", "."], "--html: . is a folder; name a file"),
         (["--gpu", "L4", "efficiency.price_usd_per_hour=-1"], "efficiency.price_usd_per_hour"),
         (["--gpu", "L4", "model.id=nobody/nothing"], "Write a local folder that holds its config.json"),
         (["--gpu", "L4", "model.id=./nowhere"], "model.id: "),
@@ -188,3 +190,43 @@ def test_the_most_that_fits(run, tiny, shrunk):
     assert "The most that fits L4" in shown.out
     assert f"train.per_device_train_batch_size={largest['micro_batch_rows']}" in shown.out
     assert f"train.max_length={largest['row_tokens']}" in shown.out
+
+
+def test_the_page(run, tiny):
+    Path("plan.html").write_text("an older one", encoding="utf-8")
+    ended = run("plan", "r.yaml", "--gpu", "L4", "--gpu", "T4", "train.max_steps=3", "--html", "plan.html")
+    assert ended.code == 0
+    assert ended.out.endswith("The page is plan.html\n")
+    text = Path("plan.html").read_text(encoding="utf-8")
+    assert "<h1>tiny</h1>" in text
+    assert "hf-efficient plan r.yaml train.max_steps=3 --gpu L4 --gpu T4 --html plan.html" in text
+
+
+def test_the_page_beside_json_holds_the_advice(run, tiny):
+    ended = run("plan", "r.yaml", "--gpu", "L4", "--advise", "--html", "plan.html", "--json")
+    assert json.loads(ended.out)["memory"]["timeline"]["second_step"] > 0
+    assert ended.err.endswith("The page is plan.html\n")
+    assert "To run faster on L4" in Path("plan.html").read_text(encoding="utf-8")
+
+
+def test_own_prices_and_accelerators(run, tiny, tmp_path, monkeypatch):
+    (tmp_path / "facts").mkdir()
+    prices = tmp_path / "facts" / "prices.yaml"
+    prices.write_text("- {accelerator: Mine, usd_per_gpu_hour: 1.5}\n", encoding="utf-8")
+    accelerators = "- {name: Mine, memory_gib: 8, bandwidth_gb_per_second: 500, peak_tflops: {bf16: 50, fp32: 10}}\n"
+    (tmp_path / "facts" / "accelerators.yaml").write_text(accelerators, encoding="utf-8")
+    monkeypatch.setenv("HF_EFFICIENT_FACTS", str(tmp_path / "facts"))
+    found = json.loads(run("plan", "r.yaml", "--gpu", "mine", "train.max_steps=3", "--json").out)
+    (gpu,) = found["gpus"]
+    assert (gpu["name"], gpu["price_usd_per_hour"], gpu["price_source"]) == ("Mine", 1.5, "your own prices: own")
+    assert gpu["run_usd"] > 0
+    assert gpu["run_kwh"] is None
+    assert found["assumptions"][-1] == "Mine: memory, rates and power are those of your own facts"
+
+
+def test_own_prices_that_are_wrong(run, tiny, tmp_path, monkeypatch):
+    (tmp_path / "prices.yaml").write_text("- {accelerator: L4, usd_per_gpu_hour: -1}\n", encoding="utf-8")
+    monkeypatch.setenv("HF_EFFICIENT_FACTS", str(tmp_path))
+    ended = run("plan", "r.yaml", "--gpu", "L4")
+    assert ended.code == 2
+    assert f"{tmp_path}/prices.yaml:1: row 1: usd_per_gpu_hour: is -1; write a number from 0." in ended.err

@@ -72,9 +72,16 @@ def test_no_offer_is_listed_twice():
 
 
 def test_spot_is_cheaper():
+    on_demand = {(offer.provider, offer.accelerator) for offer in prices() if offer.market == "on_demand"}
     for offer in prices():
-        if offer.market == "spot" and offer.provider != "verda":
+        if offer.market == "spot" and (offer.provider, offer.accelerator) in on_demand:
             assert offer.usd_per_gpu_hour < price(offer.provider, offer.accelerator, gpus=offer.gpus).usd_per_gpu_hour
+
+
+def test_every_accelerator_has_a_price():
+    """The one whose form no source named has none."""
+    priced = {offer.accelerator for offer in prices() if offer.market == "on_demand"}
+    assert {one.name for one in accelerators()} - priced == {"A100 40GB PCIe"}
 
 
 def test_the_providers():
@@ -88,4 +95,9 @@ def test_the_providers():
         "azure",
         "gcp",
         "verda",
+        "hf-jobs",
+        "jarvislabs",
+        "crusoe",
+        "akash",
+        "mithril",
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hf_efficient.errors import SetupError
-from hf_efficient.hardware import rates as module
+from hf_efficient.hardware import prices as prices_module
 from hf_efficient.hardware.prices import Price
 from hf_efficient.hardware.rates import Rates, grid_facts, price_facts
 
@@ -51,17 +51,21 @@ def test_without_a_word_it_is_the_median_of_the_list_prices(monkeypatch):
         Price("c", "H100 SXM", "spot", 0.1, 1, "", "", "", "2026-01-02"),
         Price("c", "H200", "on_demand", 0.1, 1, "", "", "", "2026-01-02"),
     ]
-    monkeypatch.setattr(module, "prices", lambda: offers)
+    monkeypatch.setattr(prices_module, "prices", lambda: offers)
     assert price_facts(Rates(), H100, 4) == {
         "price_usd_per_hour": 12.0,
         "source": "median of 3 on-demand list prices per GPU-hour of H100 SXM ($2 to $9) of 2026-01-02 to 2026-03-04, "
         "4 GPUs",
         "estimated": True,
     }
-    monkeypatch.setattr(module, "prices", lambda: offers[:1])
+    monkeypatch.setattr(prices_module, "prices", lambda: offers[:1])
     assert price_facts(Rates(), H100, 1)["source"] == (
         "the one known on-demand list price per GPU-hour of H100 SXM ($2) of 2026-01-02, 1 GPU"
     )
+    monkeypatch.setattr(prices_module, "prices", lambda: offers)
+    spot = price_facts(Rates(market="spot"), H100, 2)
+    assert spot["price_usd_per_hour"] == pytest.approx(0.2)
+    assert spot["source"] == "the one known spot list price per GPU-hour of H100 SXM ($0.1) of 2026-01-02, 2 GPUs"
 
 
 REMEDY = "set efficiency.price_usd_per_hour in the recipe, or Rates(price_usd_per_hour=...)"
@@ -76,7 +80,7 @@ REMEDY = "set efficiency.price_usd_per_hour in the recipe, or Rates(price_usd_pe
             None,
             f"no price is known of a machine without a GPU, and aws's prices are of GPUs; {REMEDY}",
         ),
-        (Rates(), "Tesla T4", f"no list price of T4 is known; {REMEDY}"),
+        (Rates(market="spot"), "NVIDIA A10", f"no spot list price of A10 is known; {REMEDY}"),
         (Rates(), "GPU of tomorrow", f"no list price of GPU of tomorrow is known; {REMEDY}"),
     ],
 )

@@ -196,6 +196,20 @@ def test_a_provider_that_does_not_list_the_gpu_is_told_with_its_key(recipe, monk
     assert str(error.value).endswith("Set efficiency.price_usd_per_hour to what you pay.")
 
 
+def test_own_prices_that_are_wrong_end_the_run_before_it_begins(recipe, tmp_path, monkeypatch):
+    from hf_efficient.launch.run import run_recipe
+    from hf_efficient.recipe.load import load_recipe
+
+    facts = tmp_path / "facts"
+    facts.mkdir()
+    (facts / "prices.yaml").write_text("- {accelerator: L4, usd_per_gpu_hour: -1}\n", encoding="utf-8")
+    loaded = load_recipe(recipe, [f"output_dir={tmp_path / 'never'}"])
+    monkeypatch.setenv("HF_EFFICIENT_FACTS", str(facts))
+    with pytest.raises(SetupError) as error:
+        run_recipe(loaded)
+    assert str(error.value) == f"{facts}/prices.yaml:1: row 1: usd_per_gpu_hour: is -1; write a number from 0."
+
+
 def test_the_schema_names_every_provider():
     description = EfficiencySection.model_fields["price_from"].description
     assert f"({', '.join(sorted(providers()))})" in description

@@ -43,6 +43,18 @@ def test_the_shape_of_a_step_and_the_parameters(recipe):
     ]
 
 
+def test_memory_over_the_two_steps(recipe):
+    memory = plan(recipe(), ["L4"]).memory
+    held = memory.timeline
+    totals = [sum(sizes) for sizes in zip(*held.categories.values(), strict=True)]
+    assert len(totals) == len(held.events) == len(held.phases) <= 400
+    assert max(totals) == memory.peak_allocated_bytes
+    assert (held.events[totals.index(max(totals))] > held.second_step) == (memory.peak_step == 2)
+    assert {"forward", "backward", "optimizer"} <= set(held.phases)
+    assert held.events == sorted(held.events)
+    assert set(held.categories["weights"]) == {memory.model_bytes - memory.categories["adapter"]}
+
+
 def test_the_adapters_parameters(recipe):
     """r (in + out) of each linear layer: q, o 2 x 256, k, v 2 x 192, the MLP 3 x 384; twice, r is 4."""
     found = plan(recipe("adapter.r=4"), ["L4"])
@@ -71,6 +83,16 @@ def test_steps_that_are_not_known(recipe):
 
 def test_all_accelerators_by_default(recipe):
     assert len(plan(recipe()).gpus) == len(plan_module.accelerators())
+
+
+def test_float16_is_rehearsed_in_bfloat16_and_timed_as_float16(recipe):
+    (bf16,) = plan(recipe("train.bf16=true"), ["T4"]).gpus
+    assert bf16.step_seconds is None
+    assert "no bfloat16" in bf16.notes[0]
+    found = plan(recipe("train.fp16=true"), ["T4"])
+    assert found.gpus[0].step_seconds > 0
+    assert found.gpus[0].notes == []
+    assert "train.fp16 is simulated in bfloat16, whose tensors are as large" in found.assumptions
 
 
 def test_preferences_cannot_be_planned(recipe):

@@ -13,7 +13,10 @@ ADD_STRATEGY = "Write `train.eval_strategy: steps` or epoch."
 STEPS = "train.eval_strategy=steps"
 BEST = "train.load_best_model_at_end=true"
 SAVES = "train.save_steps=10"
-PROVIDERS = "runpod-community, runpod-secure, lambda, hyperstack, nebius, aws, azure, gcp or verda"
+PROVIDERS = (
+    "runpod-community, runpod-secure, lambda, hyperstack, nebius, aws, azure, gcp, verda, hf-jobs, jarvislabs, crusoe, "
+    "akash or mithril"
+)
 CHECKPOINTING_OFF = "is set, but activation checkpointing is off"
 
 
@@ -323,13 +326,6 @@ def nothing_installed(monkeypatch):
             ],
         ),
         (
-            ["efficiency.market=spot"],
-            [
-                f"efficiency.market: is spot, but `efficiency.price_from` names no provider. Name one ({PROVIDERS}), or"
-                " remove the market."
-            ],
-        ),
-        (
             ["efficiency.grid=Frnace"],
             ["efficiency.grid: is Frnace, which is no country with a known grid. Did you mean France?"],
         ),
@@ -404,6 +400,8 @@ def test_contradictions(problems, nothing_installed, flags, expected):
         ["adapter.target_modules='model.layers.[0-9]+.(q|v)_proj'"],
         ["efficiency.price_usd_per_hour=0", "efficiency.grid=NO"],
         ["efficiency.price_from=gcp", "efficiency.market=spot", "efficiency.grid=120"],
+        ["efficiency.market=spot", "efficiency.spot.hours_between_preemptions=6"],
+        ["efficiency.market=spot", "efficiency.price_usd_per_hour=0.9"],
         ["efficiency.price_from=Lambda", "efficiency.market=on_demand", "efficiency.grid=UK"],
     ],
 )

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from hf_efficient.report.numbers import energies, prices, tokens_per_second
+from hf_efficient.report.numbers import energies, prices, short_number, tokens_per_second
 
 
 def test_rates():
     assert [tokens_per_second(value) for value in (86.27, 14941.2)] == ["86.3 tokens/s", "14,941 tokens/s"]
+
+
+def test_short_numbers():
+    values = (0.0, 0.0421, 0.05, 0.994, 1.0, 1.55, 83.24, 99.96, 1234.5)
+    told = ["0", "0.042", "0.050", "0.99", "1.0", "1.6", "83.2", "100", "1,234"]
+    assert [short_number(value) for value in values] == told
 
 
 def test_columns_stand_under_each_other():

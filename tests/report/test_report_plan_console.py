@@ -6,89 +6,11 @@ import dataclasses
 
 import pytest
 from rich.console import Console
+from sample_plan import ADVICE, BEFORE, CHANGES, FITS, MEMORY, PLAN, TOO_SMALL
 
-from hf_efficient.records.plan import (
-    Plan,
-    PlannedAdvice,
-    PlannedChange,
-    PlannedGpu,
-    PlannedLargest,
-    PlannedMemory,
-    PlannedOutcome,
-    PlannedTensor,
-)
+from hf_efficient.records.plan import PlannedLargest
 from hf_efficient.report.plan_advice import advice_renderables, largest_renderables
 from hf_efficient.report.plan_console import plan_renderables
-
-GIB = 2**30
-MEMORY = PlannedMemory(
-    peak_allocated_bytes=20 * GIB,
-    peak_phase="backward",
-    peak_module="model.layers.3",
-    peak_step=2,
-    categories={"weights": 15 * GIB, "logits": 5 * GIB - 1, "rest": 1},
-    category_peak_bytes={"weights": 15 * GIB},
-    largest=[PlannedTensor(2 * GIB, "logits", "lm_head", "aten::mm", (4096, 131072), "float32")],
-    phase_peak_allocated_bytes={"backward": 20 * GIB},
-    model_bytes=15 * GIB,
-    paged_bytes=3 * GIB,
-)
-FITS = PlannedGpu(
-    name="L4",
-    memory_bytes=24 * GIB,
-    needed_bytes=int(21.5 * GIB),
-    reserved_bytes=21 * GIB,
-    fits=True,
-    allocation_retries=0,
-    step_seconds=2.0,
-    tokens_per_second=16384.0,
-    bound_shares={"math": 1.0},
-    price_usd_per_hour=0.8,
-    price_source="somebody, 2026-11-20",
-    usd_per_million_tokens=0.0136,
-    run_seconds=5400.0,
-    run_usd=1.2,
-    run_kwh=0.1,
-    run_co2e_grams=48.0,
-)
-TOO_SMALL = dataclasses.replace(
-    FITS, name="T4", memory_bytes=16 * GIB, fits=False, step_seconds=None, tokens_per_second=None, notes=["no time"]
-)
-PLAN = Plan(
-    recipe="tiny",
-    model="some/model",
-    adapter="lora",
-    parameters=8_000_000_000,
-    trained_parameters=42_000_000,
-    micro_batch_rows=2,
-    row_tokens=2048,
-    micro_batches=8,
-    steps=2700,
-    flops_per_step=1_770_000_000_000_000,
-    memory=MEMORY,
-    gpus=[FITS, TOO_SMALL],
-    assumptions=["every row is long"],
-)
-BEFORE = PlannedOutcome(30 * GIB, False, 4.0, 8192.0)
-CHANGES = [
-    PlannedChange(
-        {"train.gradient_checkpointing": True},
-        "of each layer only the input is kept for the backward",
-        "each layer's forward is computed twice",
-        True,
-        BEFORE,
-        PlannedOutcome(20 * GIB, True, 5.25, 6241.5),
-    ),
-    PlannedChange(
-        {"adapter.method": "qlora", "train.max_length": 1024},
-        "less memory",
-        "a rounded base",
-        False,
-        BEFORE,
-        PlannedOutcome(int(25.25 * GIB), False, None, None),
-    ),
-]
-ADVICE = PlannedAdvice("L4", 24 * GIB, BEFORE, CHANGES, ["train.optim=sgd: why not"])
 
 
 def printed(parts, width=100):
@@ -115,17 +37,47 @@ def test_a_plan():
     assert [line.split() for line in lines if line.startswith("  weights")] == [["weights", "15.00", "GiB", "75%"]]
     assert not any(line.startswith("  rest") for line in lines)  # one byte
     rows = {line.split()[0]: line.split()[1:] for line in lines if line.startswith(("L4 ", "T4 "))}
-    assert rows["L4"] == ["21.5", "24", "2.00", "s", "16,384", "0.80", "0.014", "1.5", "h", "1.20"]
-    assert rows["T4"] == ["21.5", "16", "no", "n/a", "n/a", "0.80", "0.014", "1.5", "h", "1.20"]
-    assert lines[-2:] == ["- every row is long", "- T4: no time"]
+    assert rows["L4"] == ["*", "21.5", "24", "2.00", "s", "16,384", "0.80", "1.5", "1.20", "0.64", "0.10", "0.048"]
+    assert rows["T4"] == ["21.5", "16", "no", "n/a", "n/a", "0.80", "1.5", "1.20", "n/a", "0.10", "0.048"]
+    assert lines[-3:] == [
+        "- every row is long",
+        "- spot: a save writes 256.0 MiB in 2.05 s; train.save_steps that costs least: 40 on L4",
+        "- T4: no time",
+    ]
+    assert "* none of the others that fit is at least as fast and as cheap" in lines
 
 
-def test_a_plan_that_knows_no_steps_tells_nothing_of_the_run():
-    (head,) = (line for line in printed(plan_renderables(PLAN)) if line.startswith("accelerator"))
-    assert head.endswith("run   USD")
+def head_of(plan, width=120):
+    (head,) = (line for line in printed(plan_renderables(plan), width) if line.startswith("accelerator"))
+    return head.split()[1:]
+
+
+def test_a_plan_that_knows_no_steps_tells_of_a_million_tokens():
+    assert head_of(PLAN)[-5:] == ["hours", "USD", "spot", "kWh", "kgCO2e"]
     without = dataclasses.replace(PLAN, steps=None)
-    (head,) = (line for line in printed(plan_renderables(without)) if line.startswith("accelerator"))
-    assert head.endswith("/M tokens")
+    assert head_of(without)[-4:] == ["USD/M", "spot/M", "kWh/M", "gCO2e/M"]
+    (row,) = (line for line in printed(plan_renderables(without), 120) if line.startswith("L4"))
+    assert row.split()[-4:] == ["0.014", "0.007", "0.0042", "2.0"]
+
+
+def test_on_the_spot_market_there_is_one_price():
+    found = dataclasses.replace(PLAN, gpus=[dataclasses.replace(FITS, market="spot")])
+    assert head_of(found)[-4:] == ["spot", "USD", "kWh", "kgCO2e"]
+    assert head_of(dataclasses.replace(found, steps=None))[-3:] == ["spot/M", "kWh/M", "gCO2e/M"]
+
+
+def test_no_column_of_spot_where_no_such_price_is_known():
+    found = dataclasses.replace(PLAN, gpus=[TOO_SMALL])
+    assert head_of(found)[-4:] == ["hours", "USD", "kWh", "kgCO2e"]
+    assert not any("spot" in line for line in printed(plan_renderables(found)))
+
+
+def test_what_is_left_out_where_the_terminal_is_narrow():
+    assert "step" in head_of(PLAN, 90)
+    named = dataclasses.replace(PLAN, gpus=[dataclasses.replace(FITS, name="RTX PRO 6000 Blackwell")])
+    assert "step" not in head_of(named, 80)
+    assert "USD/h" in head_of(named, 80)
+    assert head_of(named, 60) == ["GiB", "of", "hours", "USD", "spot", "kWh", "kgCO2e"]
 
 
 def test_advice():

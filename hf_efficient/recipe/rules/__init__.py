@@ -45,7 +45,6 @@ RULES: tuple[Rule, ...] = (
     parallelism.models_are_not_sharded,
     rates.one_price,
     rates.provider_is_known,
-    rates.market_needs_a_provider,
     rates.grid_is_known,
     method.dpo_reads_preferences,
     method.dpo_has_its_own_metrics,

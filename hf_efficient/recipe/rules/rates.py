@@ -9,7 +9,7 @@ from hf_efficient.hardware.tables import plain
 from hf_efficient.recipe.rules.settings import Contradiction, Settings, reads
 from hf_efficient.recipe.words import any_of, nearest
 
-__all__ = ["grid_is_known", "market_needs_a_provider", "one_price", "provider_is_known"]
+__all__ = ["grid_is_known", "one_price", "provider_is_known"]
 
 
 @reads("efficiency.price_usd_per_hour", "efficiency.price_from")
@@ -37,16 +37,6 @@ def provider_is_known(settings: Settings) -> list[Contradiction]:
         remedy = "Write on_demand, or `efficiency.price_usd_per_hour` in place of `efficiency.price_from`."
         return [("efficiency.market", message, remedy)]
     return []
-
-
-@reads("efficiency.price_from", "efficiency.market")
-def market_needs_a_provider(settings: Settings) -> list[Contradiction]:
-    """The market chooses among the prices of a provider."""
-    section = settings.recipe.efficiency
-    if section.price_from is not None or section.market == "on_demand":
-        return []
-    message = f"is {section.market}, but `efficiency.price_from` names no provider."
-    return [("efficiency.market", message, f"Name one ({any_of(providers())}), or remove the market.")]
 
 
 @reads("efficiency.grid")

@@ -1,0 +1,71 @@
+"""What a run's money depends on beside the accelerator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hf_efficient.hardware.grid import grid_intensity
+from hf_efficient.hardware.prices import Market
+from hf_efficient.hardware.spot_terms import SpotTerms, spot_terms
+from hf_efficient.recipe.schema import Recipe
+from hf_efficient.records.plan import PlannedMemory
+
+__all__ = ["Terms", "checkpoint_bytes", "terms_of"]
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What the recipe says of money, and what its plan knows.
+
+    Attributes:
+        price_usd_per_hour: that the user pays in ``market``; None: the cheapest list price.
+        provider: whose list prices alone count; None: anybody's.
+        market: that decides the headline.
+        grid_grams_per_kwh: CO2e of the electricity.
+        tokens: of an optimizer step.
+        checkpoint_bytes: of one save.
+        spot: how machines that may be taken away behave.
+    """
+
+    price_usd_per_hour: float | None
+    provider: str | None
+    market: Market
+    grid_grams_per_kwh: float | None
+    tokens: int
+    checkpoint_bytes: int
+    spot: SpotTerms
+
+
+def terms_of(recipe: Recipe, memory: PlannedMemory, tokens: int) -> Terms:
+    """As the recipe says.
+
+    Args:
+        recipe: that was rehearsed.
+        memory: of its rehearsal.
+        tokens: of an optimizer step.
+    """
+    section = recipe.efficiency
+    said = section.spot
+    return Terms(
+        price_usd_per_hour=section.price_usd_per_hour,
+        provider=section.price_from,
+        market=section.market,
+        grid_grams_per_kwh=grid_intensity(section.grid).grams_per_kwh,
+        tokens=tokens,
+        checkpoint_bytes=checkpoint_bytes(memory, recipe.adapter.method),
+        spot=spot_terms(said.hours_between_preemptions, said.restart_seconds, said.write_mb_per_second),
+    )
+
+
+def checkpoint_bytes(memory: PlannedMemory, method: str) -> int:
+    """What a save writes: the optimizer's state and what is trained; the whole model of a full fine-tune.
+
+    Some kilobytes are left out: scheduler, random states, the Trainer's own state.
+
+    Args:
+        memory: of the rehearsal.
+        method: ``adapter.method``.
+    """
+    held = memory.category_peak_bytes
+    weights = memory.model_bytes if method == "full" else held.get("adapter", 0)
+    return weights + held.get("optimizer_state", 0) + memory.paged_bytes

@@ -1,0 +1,192 @@
+"""Money and energy of a plan, by numbers worked out by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from planned_recipes import device
+
+from hf_efficient.hardware import prices as prices_module
+from hf_efficient.hardware.prices import Price
+from hf_efficient.hardware.spot_terms import SpotTerms
+from hf_efficient.planning.money import with_costs
+from hf_efficient.planning.terms import Terms
+from hf_efficient.records.plan import PlannedGpu
+
+TIMED = PlannedGpu("Toy", 2**32, 2**31, 2**31, True, 0, 3.0, 1000 / 3, {"math": 1.0}, ["a note"], run_seconds=3600.0)
+ENDLESS = dataclasses.replace(TIMED, run_seconds=None)
+TERMS = Terms(3.6, None, "on_demand", 500.0, 1000, 10**9, SpotTerms(10.0, 720.0, 100.0))
+
+
+def offer(provider, market, usd, name="Toy"):
+    return Price(provider, name, market, usd, 1, "it", "https://a", "https://b", "2026-11-20")
+
+
+@pytest.fixture(autouse=True)
+def _offers(monkeypatch):
+    held = [
+        offer("dear", "on_demand", 4.0),
+        offer("cheap", "on_demand", 2.0),
+        offer("cheap", "spot", 1.0),
+        offer("dear", "spot", 1.5),
+        offer("other", "on_demand", 0.1, "Other"),
+    ]
+    monkeypatch.setattr(prices_module, "prices", lambda: held)
+
+
+def costs(gpu=TIMED, watts=360.0, **changes):
+    return with_costs(gpu, device(4096, tdp_watts=watts), dataclasses.replace(TERMS, **changes))
+
+
+def test_money_and_energy():
+    """3 s at 3.60 USD/h: 0.003 USD for 1000 tokens. 1200 steps: an hour at 360 W, 500 g/kWh; 1.2 million tokens."""
+    found = costs()
+    assert found.usd_per_million_tokens == pytest.approx(3.0)
+    assert found.run_seconds == pytest.approx(3600.0)
+    assert found.run_usd == pytest.approx(3.6)
+    assert found.run_kwh == pytest.approx(0.36)
+    assert found.run_co2e_grams == pytest.approx(180.0)
+    assert found.kwh_per_million_tokens == pytest.approx(0.3)
+    assert found.co2e_grams_per_million_tokens == pytest.approx(150.0)
+    assert (found.market, found.price_source, found.notes) == (
+        "on_demand",
+        "efficiency.price_usd_per_hour",
+        ["a note"],
+    )
+    assert found.spot is None
+
+
+def test_evaluations_are_of_the_run_and_not_of_its_tokens():
+    """Half an hour of them."""
+    found = costs(dataclasses.replace(TIMED, run_seconds=5400.0, run_evaluation_seconds=1800.0))
+    assert found.run_usd == pytest.approx(5.4)
+    assert found.run_kwh == pytest.approx(0.54)
+    assert found.usd_per_million_tokens == pytest.approx(3.0)
+    assert found.run_evaluation_seconds == 1800.0
+
+
+def test_without_the_number_of_steps():
+    found = costs(ENDLESS)
+    assert found.usd_per_million_tokens == pytest.approx(3.0)
+    assert found.kwh_per_million_tokens == pytest.approx(0.3)
+    assert (found.run_seconds, found.run_usd, found.run_kwh, found.run_co2e_grams) == (None,) * 4
+
+
+def test_a_machine_that_costs_nothing_more():
+    found = costs(price_usd_per_hour=0.0)
+    assert (found.price_usd_per_hour, found.usd_per_million_tokens, found.run_usd) == (0.0, 0.0, 0.0)
+
+
+def test_no_price_is_known():
+    found = with_costs(
+        dataclasses.replace(TIMED, name="New"),
+        device(4096, name="New"),
+        dataclasses.replace(TERMS, price_usd_per_hour=None),
+    )
+    assert (found.price_usd_per_hour, found.usd_per_million_tokens, found.run_usd, found.spot) == (None,) * 4
+    assert found.run_seconds == pytest.approx(3600.0)
+    assert found.run_kwh == pytest.approx(0.36)
+    assert found.notes == ["a note", "no price of it is known: set efficiency.price_usd_per_hour to what you pay"]
+
+
+def test_no_time_and_no_board_power():
+    nothing = costs(dataclasses.replace(ENDLESS, step_seconds=None))
+    assert nothing.price_usd_per_hour == 3.6
+    assert (nothing.run_seconds, nothing.run_usd, nothing.kwh_per_million_tokens) == (None,) * 3
+    unpowered = costs(watts=None)
+    assert unpowered.run_usd == pytest.approx(3.6)
+    assert (unpowered.run_kwh, unpowered.run_co2e_grams, unpowered.kwh_per_million_tokens) == (None,) * 3
+
+
+def test_the_cheapest_list_price_of_the_accelerator():
+    found = costs(price_usd_per_hour=None)
+    assert (found.price_usd_per_hour, found.price_source) == (2.0, "cheap, 2026-11-20")
+    assert (found.spot.price_usd_per_hour, found.spot.price_source) == (1.0, "cheap, 2026-11-20")
+
+
+def test_the_users_own_list_price_comes_first(monkeypatch):
+    held = [*prices_module.prices(), dataclasses.replace(offer("mine", "on_demand", 2.5), own=True, date="")]
+    monkeypatch.setattr(prices_module, "prices", lambda: held)
+    found = costs(price_usd_per_hour=None)
+    assert (found.price_usd_per_hour, found.price_source) == (2.5, "your own prices: mine")
+    assert found.spot.price_source == "cheap, 2026-11-20"
+    assert costs(price_usd_per_hour=None, provider="cheap").price_usd_per_hour == 2.0
+
+
+def test_a_provider_whose_prices_alone_count():
+    found = costs(price_usd_per_hour=None, provider="Dear")
+    assert (found.price_usd_per_hour, found.spot.price_usd_per_hour) == (4.0, 1.5)
+    nobody = costs(price_usd_per_hour=None, provider="other")
+    assert (nobody.price_usd_per_hour, nobody.spot) == (None, None)
+    assert nobody.notes[-1].startswith("no price of it from other is known")
+
+
+def test_spot_is_told_beside_the_price_on_demand():
+    """10 s to save 1 GB, 36,000 s between preemptions: Daly's interval is 842 s, 281 steps of 3 s.
+
+    So 1200 steps are 4 pieces of 843 s and one of 228 s, and 36,000 e^0.02 (4 (e^(853 / 36000) - 1) + e^(238 / 36000)
+    - 1) = 3766.1 s are paid.
+    """
+    spot = costs(price_usd_per_hour=None).spot
+    assert (spot.checkpoint_bytes, spot.checkpoint_seconds, spot.save_every_steps) == (10**9, 10.0, 281)
+    assert spot.hours_between_preemptions == 10.0
+    assert spot.run_seconds == pytest.approx(3766.1, abs=0.1)
+    assert spot.run_usd == pytest.approx(3766.1 / 3600, abs=1e-4)
+    assert spot.preemptions == pytest.approx(0.10461, abs=1e-5)
+    assert spot.overhead_share == pytest.approx(0.04614, abs=1e-5)
+    assert spot.usd_per_million_tokens == pytest.approx(spot.run_usd / 1.2)
+    assert spot.reason is None
+
+
+def test_the_market_decides_the_headline():
+    found = costs(price_usd_per_hour=None, market="spot")
+    spot = found.spot
+    assert (found.market, found.price_usd_per_hour) == ("spot", 1.0)
+    assert found.run_seconds == pytest.approx(spot.run_seconds)
+    assert found.run_usd == pytest.approx(spot.run_usd)
+    assert found.usd_per_million_tokens == pytest.approx(spot.usd_per_million_tokens)
+    assert found.run_kwh == pytest.approx(0.36 * (1 + spot.overhead_share))
+    assert found.step_seconds == 3.0
+
+
+def test_the_users_price_is_a_spot_price_where_the_market_is():
+    found = costs(price_usd_per_hour=0.9, market="spot")
+    assert (found.price_usd_per_hour, found.spot.price_usd_per_hour) == (0.9, 0.9)
+    assert found.spot.price_source == "efficiency.price_usd_per_hour"
+
+
+def test_without_steps_the_overhead_is_that_of_one_interval():
+    """281 steps of 3 s and a save: 36,000 e^0.02 (e^(853 / 36000) - 1) / 843 = 1.0446."""
+    spot = costs(ENDLESS, price_usd_per_hour=None).spot
+    assert spot.overhead_share == pytest.approx(0.04463, abs=1e-5)
+    assert spot.usd_per_million_tokens == pytest.approx(1.04463 * 3 / 3600 * 1000, abs=1e-4)
+    assert (spot.preemptions, spot.run_seconds, spot.run_usd) == (None, None, None)
+
+
+def test_no_spot_price_in_the_spot_market_leaves_time_and_energy():
+    found = with_costs(
+        dataclasses.replace(TIMED, name="Other"),
+        device(4096, name="Other"),
+        dataclasses.replace(TERMS, price_usd_per_hour=None, market="spot"),
+    )
+    assert (found.price_usd_per_hour, found.run_usd, found.spot.run_usd) == (None, None, None)
+    assert found.run_seconds == pytest.approx(3766.1, abs=0.1)
+    assert found.notes[-1].startswith("no spot price of it is known")
+
+
+def test_a_run_that_would_hardly_ever_end():
+    """1 TB takes 10,000 s to save, where machines last 1 h."""
+    hopeless = {"checkpoint_bytes": 10**12, "spot": SpotTerms(1.0, 720.0, 100.0)}
+    found = costs(price_usd_per_hour=None, market="spot", **hopeless)
+    assert (found.run_seconds, found.run_usd, found.usd_per_million_tokens) == (None, None, None)
+    assert found.notes[-1].startswith("on spot machines it would hardly ever end: 10000 s to save are too long")
+    beside = costs(price_usd_per_hour=None, **hopeless)
+    assert beside.run_usd == pytest.approx(2.0)
+    assert beside.spot.reason.startswith("10000 s to save")
+    assert beside.spot.run_usd is None
+
+
+def test_a_step_longer_than_the_interval_is_saved_each_time():
+    long = dataclasses.replace(TIMED, step_seconds=3600.0)
+    assert costs(long, price_usd_per_hour=None).spot.save_every_steps == 1

@@ -1,0 +1,45 @@
+"""What a recipe says of money."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from planned_recipes import memory, tiny_recipe
+
+from hf_efficient.planning.terms import checkpoint_bytes, terms_of
+
+HELD = dataclasses.replace(
+    memory(weights=1000, adapter=20, optimizer_state=40, activations=500), model_bytes=1020, paged_bytes=3
+)
+
+
+@pytest.mark.parametrize(("method", "held"), [("full", 1020 + 40 + 3), ("lora", 20 + 40 + 3), ("qlora", 20 + 40 + 3)])
+def test_a_save_holds_what_is_trained_and_its_state(method, held):
+    assert checkpoint_bytes(HELD, method) == held
+
+
+def test_a_save_without_state():
+    assert checkpoint_bytes(dataclasses.replace(memory(weights=10), model_bytes=10), "full") == 10
+
+
+def test_what_the_recipe_leaves_open(tmp_path):
+    found = terms_of(tiny_recipe(tmp_path), HELD, 100)
+    assert (found.price_usd_per_hour, found.provider, found.market) == (None, None, "on_demand")
+    assert (found.tokens, found.checkpoint_bytes, found.grid_grams_per_kwh) == (100, 63, 481)
+    assert len(found.spot.assumed) == 3
+
+
+def test_what_the_recipe_says(tmp_path):
+    made = tiny_recipe(
+        tmp_path,
+        "efficiency.market=spot",
+        "efficiency.price_from=gcp",
+        "efficiency.grid=100",
+        "efficiency.spot.hours_between_preemptions=6",
+        "efficiency.spot.write_mb_per_second=500",
+    )
+    found = terms_of(made, HELD, 100)
+    assert (found.provider, found.market, found.grid_grams_per_kwh) == ("gcp", "spot", 100)
+    assert (found.spot.hours_between_preemptions, found.spot.write_mb_per_second) == (6, 500)
+    assert found.spot.assumed == ("300 s until the next one trains (assumed, not measured)",)
