@@ -40,8 +40,9 @@ def real_peak(recipe: Recipe, config: PretrainedConfig, length: int) -> int:
         args = rehearsal_arguments(recipe, folder)
         base = load_base(located)
         model = add_adapter(base, recipe.adapter, seed=args.seed, checkpointing=args.gradient_checkpointing)
-        trainer = rehearsal_trainer(recipe, model, args, length)
-        before = _bytes(model)
+        trainer = _trainer(located, model, args, length)
+        reference = getattr(trainer, "ref_model", None)
+        before = _bytes(model) + (0 if reference is None else _bytes(reference))
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
             trainer.train()
             if is_evaluated(recipe):
@@ -52,6 +53,15 @@ def real_peak(recipe: Recipe, config: PretrainedConfig, length: int) -> int:
         live += event.nbytes()
         most = max(most, live)
     return before + most
+
+
+def _trainer(recipe: Recipe, model: Any, args: Any, length: int) -> Any:
+    if recipe.method == "sft":
+        return rehearsal_trainer(recipe, model, args, length)
+    from hf_efficient.planning.preference_trainer import preference_trainer
+
+    reference = load_base(recipe) if recipe.adapter.method == "full" else None
+    return preference_trainer(recipe, model, reference, args, length)
 
 
 def _evaluate(recipe: Recipe, trainer: Any, length: int) -> None:

@@ -109,7 +109,7 @@ def _build_dpo(recipe: Recipe, args: DPOConfig, listener: RunListener) -> Built:
     listener.stage("", f"{count(len(data.train))} preference pairs")
     for line in preference_remarks(data, args.max_length):
         listener.stage("", line)
-    leave_unplanned(recipe, "method: dpo is not rehearsed yet")
+    leave_unplanned(recipe, "the pairs of method: dpo are not read for a plan yet")
     model = _model(recipe, args, listener, data.largest_token_id)
     with phase(recipe, "trainer_setup"):
         trainer = dpo_trainer(recipe, model, tokenizer, args, data, listener)

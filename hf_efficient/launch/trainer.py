@@ -17,7 +17,6 @@ from hf_efficient.recipe.schema import Recipe
 from hf_efficient.trainer import EfficientTrainerMixin
 
 if TYPE_CHECKING:
-    from datasets import Dataset
     from peft import PeftModel
     from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer
     from trl import DPOConfig, SFTConfig
@@ -87,14 +86,10 @@ def dpo_trainer(
     With an adapter the base, its adapter off, is the reference model; for a full fine-tune it is the model as the
     recipe loads it, its revision included.
     """
-    from trl import DPOTrainer
+    from hf_efficient.assembly.dpo_trainer import RecipeDPOTrainer, train_in_float32
 
-    class EfficientDPOTrainer(EfficientTrainerMixin, DPOTrainer):
-        def _prepare_dataset(self, dataset: Dataset, *args: Any, **settings: Any) -> Dataset:
-            """The rows that ``build_preference_data`` prepared, in the same way, are not prepared again."""
-            if "prompt_ids" in (dataset.column_names or ()):
-                return dataset
-            return super()._prepare_dataset(dataset, *args, **settings)
+    class EfficientDPOTrainer(EfficientTrainerMixin, RecipeDPOTrainer):
+        pass
 
     trainer = EfficientDPOTrainer(
         model=model,
@@ -107,15 +102,8 @@ def dpo_trainer(
         **_instrumentation(recipe, listener),
     )
     if recipe.adapter.method == "qlora":
-        _train_in_float32(model)
+        train_in_float32(model)
     return trainer
-
-
-def _train_in_float32(model: PreTrainedModel | PeftModel) -> None:
-    """Undo TRL's rounding of a QLoRA adapter to bfloat16, in which small updates are lost; see ``add_adapter``."""
-    for parameter in model.parameters():
-        if parameter.requires_grad:
-            parameter.data = parameter.data.float()
 
 
 def _instrumentation(recipe: Recipe, listener: RunListener) -> dict[str, Any]:

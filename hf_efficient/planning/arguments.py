@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from hf_efficient.errors import Problem, RecipeError, SetupError
 from hf_efficient.planning.optimizers import is_bitsandbytes
@@ -44,10 +44,10 @@ _LEFT_OUT = ("deepspeed", "fsdp", "fsdp_config", "neftune_noise_alpha", "resume_
 
 
 def rehearsal_arguments(recipe: Recipe, directory: str) -> SFTConfig:
-    """``SFTConfig`` of the recipe's fields, for two steps.
+    """``SFTConfig`` (``DPOConfig`` for ``method: dpo``) of the recipe's fields, for two steps.
 
     Args:
-        recipe: ``method: sft``.
+        recipe: the recipe.
         directory: stands for the output directory; nothing is written there.
 
     Raises:
@@ -73,7 +73,7 @@ def run_arguments(recipe: Recipe, directory: str) -> SFTConfig:
 
 
 def _arguments(recipe: Recipe, directory: str, other: dict[str, Any]) -> SFTConfig:
-    from trl import SFTConfig
+    from trl import DPOConfig, SFTConfig
 
     fields = {name: value for name, value in recipe.train.items() if name not in _LEFT_OUT}
     if fields.pop("fp16", False):
@@ -82,6 +82,8 @@ def _arguments(recipe: Recipe, directory: str, other: dict[str, Any]) -> SFTConf
     if is_bitsandbytes(str(options.get("optim", ""))):
         options["optim"] = "adamw_torch"  # never built: the rehearsal's own stands for it
     try:
+        if recipe.method == "dpo":
+            return cast("SFTConfig", DPOConfig(**{**options, "precompute_ref_log_probs": False}))
         return SFTConfig(**options)
     except ImportError as error:
         raise SetupError(f"train: {error}") from error

@@ -33,12 +33,14 @@ def data_at_hand(recipe: Recipe) -> DataAtHand | str:
     """The tokenised data of a run, by its own preparation and cache; or why they are not at hand, in words.
 
     Args:
-        recipe: ``method: sft``.
+        recipe: the data of ``method: dpo`` are not read.
 
     Raises:
         DataError: they are there and cannot be read, or are not what the recipe says.
         RecipeError: TRL or transformers refuse values of ``train:``.
     """
+    if recipe.method != "sft":
+        return f"the data of method: {recipe.method} are not read yet"
     for key, sources in (("train", recipe.data.train), ("eval", recipe.data.eval)):
         for number, source in enumerate(sources):
             if source.path not in BUILTINS and not _lies_here(source.path):

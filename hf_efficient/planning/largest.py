@@ -35,8 +35,9 @@ def largest_that_fit(
         start: the recipe as it is.
     """
     memory = trials.device.memory_bytes
-    rows, length = plan.micro_batch_rows, plan.row_tokens
-    most_rows = max(1, min(_MOST_ROWS, _MOST_TOKENS // length))
+    answers = 2 if recipe.method == "dpo" else 1
+    rows, length = plan.micro_batch_rows // answers, plan.row_tokens
+    most_rows = max(1, min(_MOST_ROWS, _MOST_TOKENS // (answers * length)))
     found_rows = most_that_fits(
         lambda count: trials.run(change_recipe(recipe, {"train.per_device_train_batch_size": count}), length).outcome,
         memory,
@@ -44,12 +45,12 @@ def largest_that_fit(
         most_rows,
     )
     positions = int(getattr(config.get_text_config(), "max_position_embeddings", None) or _MOST_TOKENS)
-    most = max(1, min(positions, _MOST_TOKENS // rows) // ROW_TOKENS_STEP)
+    most = max(1, min(positions, _MOST_TOKENS // (answers * rows)) // ROW_TOKENS_STEP)
     known = {length // ROW_TOKENS_STEP: start.outcome} if length % ROW_TOKENS_STEP == 0 else {}
     found_steps = most_that_fits(lambda count: trials.run(recipe, count * ROW_TOKENS_STEP).outcome, memory, known, most)
     return PlannedLargest(
         accelerator=trials.device.name,
-        micro_batch_rows=found_rows,
+        micro_batch_rows=found_rows * answers,
         row_tokens=found_steps * ROW_TOKENS_STEP,
         row_tokens_step=ROW_TOKENS_STEP,
         rows_bounded=found_rows >= most_rows,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from hf_efficient.errors import SetupError
 from hf_efficient.hardware.accelerators import Accelerator, accelerator, accelerators
 from hf_efficient.planning.data_at_hand import data_at_hand
 from hf_efficient.planning.demand import demand_of
@@ -30,7 +29,7 @@ def plan(recipe: Recipe, gpus: Sequence[str] | None = None, *, read_data: bool =
     """Rehearse the recipe's own training on tensors without values, and tell its memory, time and cost.
 
     Args:
-        recipe: from ``load_recipe``; ``method: sft``.
+        recipe: from ``load_recipe``.
         gpus: names of accelerators; None: all that are known.
         read_data: take the lengths of the recipe's examples where data and tokenizer lie on this machine; else, and
             where they do not, every row is as long as the recipe allows.
@@ -40,8 +39,6 @@ def plan(recipe: Recipe, gpus: Sequence[str] | None = None, *, read_data: bool =
             cannot be read, values that the run itself would refuse.
     """
     devices: Sequence[Accelerator] = accelerators() if gpus is None else [accelerator(name) for name in gpus]
-    if recipe.method != "sft":
-        raise SetupError(f"method: {recipe.method} cannot be planned yet; plan its model with `method=sft`.")
     config = model_config(recipe.model)
     known = data_at_hand(recipe) if read_data else ""
     if isinstance(known, str):
@@ -116,6 +113,10 @@ def _assumptions(recipe: Recipe, steps: int | None) -> list[str]:
     ]
     if is_eight_bit(recipe):
         told.append("inputs that LLM.int8() multiplies in 16 bits are not known before the run: none are planned")
+    if recipe.train.get("precompute_ref_log_probs"):
+        told.append(
+            "train.precompute_ref_log_probs is not rehearsed: the reference model is taken to run in every step"
+        )
     if recipe.train.get("fp16"):
         told.append("train.fp16 is simulated in bfloat16, whose tensors are as large")
     return told

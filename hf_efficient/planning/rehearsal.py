@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import functools
+import copy
 import tempfile
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
 from hf_efficient.assembly.recipe_trainer import RecipeTrainer
 from hf_efficient.assembly.sft_fields import apply_sft_fields, objective
-from hf_efficient.data.prepare import is_padding_free
+from hf_efficient.data.prepare import is_packed, is_padding_free
 from hf_efficient.planning.arguments import rehearsal_arguments
 from hf_efficient.planning.blank_model import blank_model
 from hf_efficient.planning.eight_bit import is_eight_bit, kernels_of_a_gpu, row_constants
@@ -23,6 +22,7 @@ from hf_efficient.planning.four_bit import quantization_constants, values_of
 from hf_efficient.planning.isolation import process_kept
 from hf_efficient.planning.optimizers import stand_in
 from hf_efficient.planning.rehearsed_evaluation import RehearsedEvaluation, is_evaluated, rehearse_evaluation
+from hf_efficient.planning.rehearsing import Rehearsing
 from hf_efficient.planning.rows import PaddedBatches, longest_rows
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records import OperatorWork
@@ -48,7 +48,7 @@ class Rehearsal:
         second_step: events before the second optimizer step.
         vocabulary: tokens that the model knows; the last dimension of its logits.
         first_step: events before the first optimizer step.
-        rows, length: of a micro-batch.
+        rows, length: of a micro-batch; a pair of ``method: dpo`` is two rows.
         micro_batches: of an optimizer step of the run; more than were rehearsed, perhaps.
         operators: of such a step.
         parameters, trained_parameters: of the model, a 4-bit weight counted as the values that it stands for.
@@ -81,7 +81,7 @@ def rehearse(
     padded: bool = False,
     evaluation_length: int | None = None,
 ) -> Rehearsal:
-    """Build model and trainer of a recipe of ``method: sft``, train two steps, and evaluate where the run would.
+    """Build model and trainer of a recipe, train two steps, and evaluate where the run would.
 
     Args:
         recipe: the recipe.
@@ -97,16 +97,19 @@ def rehearse(
         args = rehearsal_arguments(recipe, directory)
         model = blank_model(recipe, config, seed=args.seed, checkpointing=args.gradient_checkpointing)
         length = _longest(args, config) if length is None else length
-        trainer = rehearsal_trainer(recipe, model, args, length, padded=padded)
+        trainer = _trainer(recipe, config, model, args, length, padded=padded)
         names = ModuleNames(model)
         trainer.follow(names)
         trainer.tensors = log = TensorLog(trainer.where, decompositions=decompositions())
         _note_model(log, model)
+        reference = getattr(trainer, "ref_model", None)
+        if reference is not None:
+            _note_model(log, reference)
         trainer.operators = OperatorCount()
         wanted = int(recipe.train.get("gradient_accumulation_steps", 1))
         trainer.micro_batch_factor = wanted / args.gradient_accumulation_steps
         forward_ends: list[int] = []
-        hook = model.register_forward_hook(lambda *_: forward_ends.append(len(log.events)))
+        hook = model.register_forward_hook(lambda *_: _note_end(forward_ends, log))
         try:
             with log, kernels_of_a_gpu() if is_eight_bit(recipe) else nullcontext():
                 trainer.train()
@@ -122,16 +125,35 @@ def rehearse(
         second_step=trainer.step_starts[1],
         vocabulary=config.get_text_config().vocab_size,
         first_step=trainer.step_starts[0],
-        rows=args.per_device_train_batch_size,
+        rows=args.per_device_train_batch_size * (2 if recipe.method == "dpo" else 1),
         length=length,
         micro_batches=wanted,
         operators=trainer.operators.works(),
         parameters=sum(values_of(one) for one in model.parameters()),
         trained_parameters=sum(one.numel() for one in model.parameters() if one.requires_grad),
         paged_bytes=getattr(trainer.stand_in, "paged_bytes", 0),
-        forward_ends=tuple(forward_ends[: len(trainer.backward_starts)]),
+        forward_ends=tuple(forward_ends),
         evaluation=evaluation,
     )
+
+
+def _note_end(ends: list[int], log: TensorLog) -> None:
+    """Of a forward that trains; a reference model's, and an evaluation's, do not."""
+    if torch.is_grad_enabled():
+        ends.append(len(log.events))
+
+
+def _trainer(
+    recipe: Recipe, config: PretrainedConfig, model: Any, args: Any, length: int, *, padded: bool
+) -> Rehearsing:
+    if recipe.method == "sft":
+        return rehearsal_trainer(recipe, model, args, length, padded=padded)
+    from hf_efficient.planning.preference_trainer import preference_trainer
+
+    reference = None
+    if recipe.adapter.method == "full":
+        reference = blank_model(recipe, copy.deepcopy(config), seed=args.seed, checkpointing=False)
+    return preference_trainer(recipe, model, reference, args, length)
 
 
 def rehearsal_trainer(
@@ -163,7 +185,6 @@ def rehearsal_trainer(
         compute_loss_func=objective(args),
         optimizers=(optimizer, None),
     )
-    trainer.remove_callback(PrinterCallback)
     trainer.stand_in = optimizer
     return trainer
 
@@ -175,100 +196,16 @@ def _longest(args: SFTConfig, config: PretrainedConfig) -> int:
     return int(config.get_text_config().max_position_embeddings)
 
 
-class RehearsalTrainer(RecipeTrainer):
-    """Tells what goes on."""
-
-    tensors: TensorLog | None = None
-    operators: OperatorCount | None = None
-    stand_in: torch.optim.Optimizer | None = None
-    micro_batch_factor = 1.0
+class RehearsalTrainer(Rehearsing, RecipeTrainer):
+    """The trainer of ``method: sft``, without its instruments."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.backward_starts: list[int] = []
-        self.step_starts: list[int] = []
-        self.phase = "setup"
-        self._names: ModuleNames | None = None
-        super().__init__(
-            *args, record_steps=False, check_gradients=False, log_metrics=False, callbacks=[_Marks(self)], **kwargs
-        )
+        super().__init__(*args, record_steps=False, check_gradients=False, log_metrics=False, **kwargs)
 
-    def follow(self, names: ModuleNames) -> None:
-        """The modules that run."""
-        self._names = names
-
-    def where(self) -> tuple[str, str]:
-        """Phase and module; a forward inside the backward is ``recompute``."""
-        assert self._names is not None
-        phase = "recompute" if self.phase == "backward" and self._names.in_forward else self.phase
-        return phase, self._names.current()
-
-    def mark(self, tensor: torch.Tensor, category: str, name: str | None) -> None:
-        """What a tensor is used for."""
-        if self.tensors is not None:
-            self.tensors.mark(tensor, category, name)
-
-    def _events(self) -> int:
-        return 0 if self.tensors is None else len(self.tensors.events)
-
-    def create_accelerator_and_postprocess(self) -> None:
-        super().create_accelerator_and_postprocess()
-        backward = self.accelerator.backward
-
-        @functools.wraps(backward)
-        def noted_backward(*args: Any, **kwargs: Any) -> None:
-            self.phase = "backward"
-            self.backward_starts.append(self._events())
-            backward(*args, **kwargs)
-
-        self.accelerator.backward = noted_backward
-
-    def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
-        self.phase = "data"
-        self.step_starts.append(self._events())
-        if self.tensors is not None and self.operators is not None and len(self.step_starts) == 2:
-            self.operators.factor = self.micro_batch_factor
-            self.tensors.on_operator = self.operators
-        return super().get_batch_samples(*args, **kwargs)
-
-    def training_step(self, *args: Any, **kwargs: Any) -> Any:
-        self.phase = "forward"
-        return super().training_step(*args, **kwargs)
-
-    def floating_point_ops(self, *args: Any, **kwargs: Any) -> int:
-        return 0  # walks through all parameters
-
-    def _clip_grad_norm(self, *args: Any, **kwargs: Any) -> Any:
-        self.phase = "optimizer"
-        return super()._clip_grad_norm(*args, **kwargs)
-
-
-class _Marks(TrainerCallback):
-    """Says which tensors are gradients and optimizer state."""
-
-    def __init__(self, trainer: RehearsalTrainer) -> None:
-        self._trainer = trainer
-
-    def on_pre_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Gradients are whole."""
-        self._trainer.phase = "optimizer"
-        if self._trainer.operators is not None:
-            self._trainer.operators.factor = 1.0
-        for name, parameter in kwargs["model"].named_parameters():
-            if parameter.grad is not None:
-                self._trainer.mark(parameter.grad, "gradients", name)
-
-    def on_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """The state is there."""
-        optimizer = getattr(kwargs["optimizer"], "optimizer", kwargs["optimizer"])
-        names = {id(parameter): name for name, parameter in kwargs["model"].named_parameters()}
-        for parameter, held in optimizer.state.items():
-            for value in held.values():
-                if isinstance(value, torch.Tensor):
-                    self._trainer.mark(value, "optimizer_state", names.get(id(parameter)))
+    def evaluation_rows(self, length: int, count: int) -> list[dict[str, Any]]:
+        """Rows to evaluate on, packed where the run packs them."""
+        args = cast("SFTConfig", self.args)
+        return longest_rows(args, length, count, packed=is_packed(args, "eval"))
 
 
 def _note_model(log: TensorLog, model: torch.nn.Module) -> None:

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
-from hf_efficient.data.prepare import is_packed
 from hf_efficient.metrics.for_trainer import make_compute_metrics
-from hf_efficient.planning.rows import longest_rows
+from hf_efficient.planning.rehearsing import Rehearsing
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records import OperatorWork
 from hf_efficient.simulate.operator_count import OperatorCount
-
-if TYPE_CHECKING:
-    from trl import SFTConfig
-
-    from hf_efficient.planning.rehearsal import RehearsalTrainer
 
 __all__ = ["RehearsedEvaluation", "is_evaluated", "rehearse_evaluation"]
 
@@ -49,7 +43,7 @@ def is_evaluated(recipe: Recipe) -> bool:
     return has_data and (in_training or recipe.evaluate.at_end)
 
 
-def rehearse_evaluation(recipe: Recipe, trainer: RehearsalTrainer, length: int) -> RehearsedEvaluation:
+def rehearse_evaluation(recipe: Recipe, trainer: Rehearsing, length: int) -> RehearsedEvaluation:
     """Evaluate one batch of ``train.per_device_eval_batch_size`` rows with a trainer that has trained.
 
     The loop itself would bring the results to NumPy, which tensors without values cannot; its prediction step and the
@@ -60,11 +54,11 @@ def rehearse_evaluation(recipe: Recipe, trainer: RehearsalTrainer, length: int) 
         trainer: inside of its ``TensorLog``.
         length: tokens of every row.
     """
-    args, log = cast("SFTConfig", trainer.args), trainer.tensors
+    log = trainer.tensors
     assert log is not None
     log.on_operator = None  # what training does is counted
-    rows = args.per_device_eval_batch_size
-    batch = trainer.data_collator(longest_rows(args, length, rows, packed=is_packed(args, "eval")))
+    rows = trainer.args.per_device_eval_batch_size
+    batch = trainer.data_collator(trainer.evaluation_rows(length, rows))
     compute_metrics, reduce = make_compute_metrics(recipe.evaluate.metrics)
     trainer.phase = "evaluation"
     start = len(log.events)
@@ -80,7 +74,7 @@ def rehearse_evaluation(recipe: Recipe, trainer: RehearsalTrainer, length: int) 
     return RehearsedEvaluation(start, rows, length, count.works())
 
 
-def _predict(trainer: RehearsalTrainer, model: Any, batch: Any, reduce: Any) -> None:
+def _predict(trainer: Rehearsing, model: Any, batch: Any, reduce: Any) -> None:
     _, logits, labels = trainer.prediction_step(model, batch, prediction_loss_only=reduce is None)
     if reduce is not None:
         reduce(logits, labels)

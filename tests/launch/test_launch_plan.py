@@ -147,7 +147,7 @@ def test_what_cannot_be_rehearsed_is_said(tiny_llama_dir, tmp_path):
     pairs.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     run_recipe(recipe(tiny_llama_dir, pairs, tmp_path / "out", method="dpo"))
     told = {gap.what: gap.why for gap in account(tmp_path / "out").not_measured}
-    assert told["predictions"] == "method: dpo is not rehearsed yet"
+    assert told["predictions"] == "the pairs of method: dpo are not read for a plan yet"
 
 
 def test_a_resumed_run_is_planned_as_before(tiny_llama_dir, chats_jsonl, tmp_path):

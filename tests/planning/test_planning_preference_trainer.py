@@ -1,0 +1,59 @@
+"""DPO rehearsed: its peak against the real training, the reference model, and what a plan tells."""
+
+from __future__ import annotations
+
+import pytest
+from plan_accuracy_real import real_peak
+
+from hf_efficient.planning.memory import planned_memory
+from hf_efficient.planning.model_config import model_config
+from hf_efficient.planning.plan import plan
+from hf_efficient.planning.rehearsal import rehearse
+
+STORED = {"gradient_checkpointing": False, "per_device_train_batch_size": 4}
+
+
+@pytest.fixture
+def preference(recipe, saved):
+    def build(family, method, train=STORED, **more):
+        return recipe(saved(family), method, train, **more).model_copy(update={"method": "dpo"})
+
+    return build
+
+
+@pytest.mark.parametrize(
+    ("family", "method", "train", "more"),
+    [
+        ("llama", "lora", STORED, {}),
+        ("mistral", "lora", {**STORED, "gradient_checkpointing": True, "bf16": True}, {}),
+        ("qwen2", "full", {**STORED, "gradient_accumulation_steps": 2}, {"dtype": "float32"}),
+        ("llama", "qlora", {**STORED, "bf16": True}, {}),
+    ],
+)
+def test_the_peak_is_the_real_ones(preference, family, method, train, more):
+    wanted = preference(family, method, train, **more)
+    config = model_config(wanted.model)
+    planned = planned_memory(rehearse(wanted, config, 64)).peak_allocated_bytes
+    assert planned == pytest.approx(real_peak(wanted, config, 64), rel=0.02)
+
+
+def test_a_pair_is_two_rows(preference):
+    found = rehearse(preference("llama", "lora"), model_config(preference("llama", "lora").model), 64)
+    assert (found.rows, found.length) == (8, 64)
+    assert len(found.forward_ends) == len(found.backward_starts) == 2
+
+
+def test_a_full_fine_tune_holds_its_reference_model_too(preference):
+    wanted = preference("llama", "full", STORED)
+    found = rehearse(wanted, model_config(wanted.model), 64)
+    assert planned_memory(found).category_peak_bytes["weights"] >= 2 * 2 * found.parameters
+    adapted = rehearse(preference("llama", "lora"), model_config(wanted.model), 64)
+    assert planned_memory(adapted).category_peak_bytes["weights"] < 2 * 2 * found.parameters
+
+
+def test_a_plan(preference):
+    found = plan(preference("llama", "lora", {**STORED, "max_length": 32, "precompute_ref_log_probs": True}), ["L4"])
+    assert (found.micro_batch_rows, found.row_tokens) == (8, 32)
+    assert found.assumptions[0].endswith("(the data of method: dpo are not read yet)")
+    assert any("train.precompute_ref_log_probs is not rehearsed" in one for one in found.assumptions)
+    assert found.gpus[0].tokens_per_second == pytest.approx(8 * 32 / found.gpus[0].step_seconds)
