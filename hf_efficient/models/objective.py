@@ -41,6 +41,8 @@ class Objective:
 def objective_of(trainer: Any) -> Objective:
     """The objective of transformers' ``Trainer``, TRL's ``SFTTrainer`` and ``DPOTrainer``, and what is built on them.
 
+    ``chunked_loss`` says of a trainer of recipes that it trains with TRL's fused head.
+
     Raises:
         ModelError: a step may run the model in a way that is not known: another trainer, or a loss of its own.
     """
@@ -52,6 +54,8 @@ def objective_of(trainer: Any) -> Objective:
         return Objective(_fused_head(trainer), head_recomputed=True)
     if "DPOTrainer" in names:
         return _preference(trainer)
+    if getattr(trainer, "chunked_loss", False):
+        return Objective(_fused_head(trainer), head_recomputed=True)
     return Objective()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hf_efficient.assembly.fused_head import sft_arguments
 from hf_efficient.errors import Problem, RecipeError, SetupError
 from hf_efficient.planning.optimizers import is_bitsandbytes
 from hf_efficient.recipe.schema import Recipe
@@ -73,8 +74,6 @@ def run_arguments(recipe: Recipe, directory: str) -> SFTConfig:
 
 
 def _arguments(recipe: Recipe, directory: str, other: dict[str, Any]) -> SFTConfig:
-    from trl import SFTConfig
-
     fields = {name: value for name, value in recipe.train.items() if name not in _LEFT_OUT}
     if fields.pop("fp16", False):
         fields["bf16"] = True  # a CPU has no float16 training; the tensors are as large
@@ -82,7 +81,7 @@ def _arguments(recipe: Recipe, directory: str, other: dict[str, Any]) -> SFTConf
     if is_bitsandbytes(str(options.get("optim", ""))):
         options["optim"] = "adamw_torch"  # never built: the rehearsal's own stands for it
     try:
-        return SFTConfig(**options)
+        return sft_arguments(**options)
     except ImportError as error:
         raise SetupError(f"train: {error}") from error
     except (ValueError, TypeError) as error:
