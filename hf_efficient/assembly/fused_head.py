@@ -7,10 +7,15 @@ here ``nll`` is the model's own loss, so that the two can be compared.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import torch
+import trl.trainer.utils
 from trl import SFTConfig
+from trl.kernels import chunked_logprob
 from trl.trainer import add_fused_lm_head
 
 from hf_efficient.errors import ModelError
@@ -19,9 +24,12 @@ if TYPE_CHECKING:
     from peft import PeftModel
     from transformers import PreTrainedModel
 
-__all__ = ["CHUNKED_NLL", "fuse_head", "sft_arguments"]
+__all__ = ["CHUNKED_NLL", "fuse_head", "sft_arguments", "small_tiles"]
 
 CHUNKED_NLL = "chunked_nll"
+
+_SMALL_TILE = ((chunked_logprob, "TOKEN_CHUNK_SIZE", 1024), (trl.trainer.utils, "_CHUNKED_LOGPROB_CHUNK_SIZE", 8192))
+"""Tokens, and entries of the vocabulary. With fewer tokens the head's weight is brought to float32 too often."""
 
 
 def sft_arguments(**options: Any) -> SFTConfig:
@@ -59,6 +67,20 @@ def fuse_head(model: PreTrainedModel | PeftModel, *, with_top1: bool = False) ->
         raise _problem("needs an LM head with a weight that is not quantized", "quantize the other layers alone")
     base: Any = getattr(model, "get_base_model", lambda: model)()
     add_fused_lm_head(base, outputs=("log_probs", "is_top1") if with_top1 else ("log_probs",))
+
+
+@contextmanager
+def small_tiles() -> Iterator[None]:
+    """Within it, forward and backward of the fused head take tiles for a device for which TRL has no kernels.
+
+    TRL's tile of 4,096 tokens and 32,768 entries is made for kernels that work inside it. torch's operators copy it to
+    float32 up to seven times, 3.5 GiB, which is more than the whole logits of many a batch.
+    """
+    with ExitStack() as stack:
+        for module, name, value in _SMALL_TILE:
+            if hasattr(module, name):
+                stack.enter_context(patch.object(module, name, value))
+        yield
 
 
 def _problem(why: str, instead: str) -> ModelError:

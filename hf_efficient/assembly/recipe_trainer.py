@@ -11,9 +11,10 @@ from torch import nn
 from transformers.trainer_pt_utils import LengthGroupedSampler, get_length_grouped_indices
 from trl.models import get_act_offloading_ctx_manager
 
-from hf_efficient.assembly.fused_head import CHUNKED_NLL, fuse_head
+from hf_efficient.assembly.fused_head import CHUNKED_NLL, fuse_head, small_tiles
 from hf_efficient.errors import SetupError
 from hf_efficient.metrics.for_trainer import reduce_logits, reduce_scores
+from hf_efficient.models.objective import has_fused_kernels
 from hf_efficient.trainer import EfficientTrainer
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class RecipeTrainer(EfficientTrainer):
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """The step of the trainer below, its activations offloaded where the recipe says so."""
-        with self._offloading:
+        with self._offloading, self._fused_kernels():
             return super().training_step(*args, **kwargs)
 
     def compute_loss(self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -93,13 +94,18 @@ class RecipeTrainer(EfficientTrainer):
         if not self.chunked_loss or not (prediction_loss_only or reduced):
             return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
         fused = {**inputs, **_FUSED}
-        if prediction_loss_only:
-            return super().prediction_step(model, fused, True, ignore_keys)
-        loss, scores, labels = super().prediction_step(model, fused, False, _NO_SCORES)
+        with self._fused_kernels():
+            if prediction_loss_only:
+                return super().prediction_step(model, fused, True, ignore_keys)
+            loss, scores, labels = super().prediction_step(model, fused, False, _NO_SCORES)
         assert isinstance(scores, tuple)  # what is left of the output
         assert isinstance(labels, torch.Tensor)
         log_probs, is_top1 = scores
         return loss, reduce_scores(log_probs, is_top1, labels), labels
+
+    def _fused_kernels(self) -> AbstractContextManager[None]:
+        """What a fused head computes by."""
+        return nullcontext() if not self.chunked_loss or has_fused_kernels(self.args.device) else small_tiles()
 
     def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Any:
         sampler = super()._get_train_sampler(*args, **kwargs)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
 from torch import nn
 
 from hf_efficient.errors import ModelError
 from hf_efficient.estimate.step_work import Head
 
-__all__ = ["Objective", "objective_of"]
+__all__ = ["Objective", "has_fused_kernels", "objective_of"]
 
 _METHODS = ("compute_loss", "_compute_loss", "training_step")
 _KNOWN = (
@@ -82,7 +83,14 @@ def _preference(trainer: Any) -> Objective:
 
 
 def _fused_head(trainer: Any) -> Head:
-    """TRL projects the scored positions alone where Triton runs, else every position but the last of each row."""
+    return "scored" if has_fused_kernels(trainer.args.device) else "shifted"
+
+
+def has_fused_kernels(device: torch.device) -> bool:
+    """Whether TRL's fused head runs on Triton there: it then projects the scored positions alone.
+
+    Elsewhere it projects every position but the last of each row, by torch's operators.
+    """
     from transformers.utils import is_triton_available
 
-    return "scored" if trainer.args.device.type in ("cuda", "xpu") and is_triton_available() else "shifted"
+    return device.type in ("cuda", "xpu") and is_triton_available()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import tempfile
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +16,12 @@ from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 from hf_efficient.assembly.recipe_trainer import RecipeTrainer
 from hf_efficient.assembly.sft_fields import apply_sft_fields, objective
 from hf_efficient.data.prepare import is_padding_free
+from hf_efficient.metrics.for_trainer import make_compute_metrics
 from hf_efficient.planning.arguments import rehearsal_arguments
 from hf_efficient.planning.blank_model import blank_model
 from hf_efficient.planning.eight_bit import is_eight_bit, kernels_of_a_gpu, row_constants
 from hf_efficient.planning.four_bit import quantization_constants, values_of
+from hf_efficient.planning.fused_kernels import fused_kernels_of_a_gpu
 from hf_efficient.planning.isolation import process_kept
 from hf_efficient.planning.optimizers import stand_in
 from hf_efficient.planning.rehearsed_evaluation import RehearsedEvaluation, is_evaluated, rehearse_evaluation
@@ -80,6 +82,7 @@ def rehearse(
     *,
     padded: bool = False,
     evaluation_length: int | None = None,
+    on_gpu: bool = True,
 ) -> Rehearsal:
     """Build model and trainer of a recipe of ``method: sft``, train two steps, and evaluate where the run would.
 
@@ -89,6 +92,7 @@ def rehearse(
         length: tokens of every row; default: the most that the recipe allows.
         padded: whether a row of each micro-batch is shorter, so that the attention needs a mask.
         evaluation_length: tokens of every row that is evaluated on; default: ``length``.
+        on_gpu: whether the run is on a GPU, whose fused LM head (``loss_type: chunked_nll``) takes less memory.
 
     Raises:
         HfEfficientError: what the recipe's own run would refuse.
@@ -103,6 +107,7 @@ def rehearse(
         trainer.tensors = log = TensorLog(trainer.where, decompositions=decompositions())
         _note_model(log, model)
         trainer.operators = OperatorCount()
+        trainer.on_gpu = on_gpu
         wanted = int(recipe.train.get("gradient_accumulation_steps", 1))
         trainer.micro_batch_factor = wanted / args.gradient_accumulation_steps
         forward_ends: list[int] = []
@@ -112,7 +117,7 @@ def rehearse(
                 trainer.train()
                 evaluation = None
                 if is_evaluated(recipe):
-                    evaluation = rehearse_evaluation(recipe, trainer, evaluation_length or length)
+                    evaluation = rehearse_evaluation(trainer, evaluation_length or length)
         finally:
             hook.remove()
             names.close()
@@ -155,12 +160,15 @@ def rehearsal_trainer(
     )
     rows = 2 * args.gradient_accumulation_steps * args.per_device_train_batch_size
     optimizer = stand_in(recipe, model)
+    compute_metrics, reduce = make_compute_metrics(recipe.evaluate.metrics if is_evaluated(recipe) else ())
     trainer = RehearsalTrainer(
         model=model,
         args=args,
         data_collator=PaddedBatches(collator) if padded else collator,
         train_dataset=longest_rows(args, length, rows, packed=args.packing),
         compute_loss_func=objective(args),
+        compute_metrics=compute_metrics,
+        preprocess_logits_for_metrics=reduce,
         optimizers=(optimizer, None),
     )
     trainer.remove_callback(PrinterCallback)
@@ -182,6 +190,7 @@ class RehearsalTrainer(RecipeTrainer):
     operators: OperatorCount | None = None
     stand_in: torch.optim.Optimizer | None = None
     micro_batch_factor = 1.0
+    on_gpu = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.backward_starts: list[int] = []
@@ -206,6 +215,10 @@ class RehearsalTrainer(RecipeTrainer):
         """What a tensor is used for."""
         if self.tensors is not None:
             self.tensors.mark(tensor, category, name)
+
+    def mark_logits(self, tensor: torch.Tensor) -> None:
+        """A tensor holds logits, whatever its shape."""
+        self.mark(tensor, "logits", "lm_head")
 
     def _events(self) -> int:
         return 0 if self.tensors is None else len(self.tensors.events)
@@ -233,6 +246,11 @@ class RehearsalTrainer(RecipeTrainer):
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         self.phase = "forward"
         return super().training_step(*args, **kwargs)
+
+    def _fused_kernels(self) -> AbstractContextManager[None]:
+        if self.on_gpu and self.chunked_loss:
+            return fused_kernels_of_a_gpu(self.mark_logits)
+        return super()._fused_kernels()
 
     def floating_point_ops(self, *args: Any, **kwargs: Any) -> int:
         return 0  # walks through all parameters

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from hf_efficient.data.prepare import is_packed
-from hf_efficient.metrics.for_trainer import make_compute_metrics
 from hf_efficient.planning.rows import longest_rows
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records import OperatorWork
@@ -49,14 +48,13 @@ def is_evaluated(recipe: Recipe) -> bool:
     return has_data and (in_training or recipe.evaluate.at_end)
 
 
-def rehearse_evaluation(recipe: Recipe, trainer: RehearsalTrainer, length: int) -> RehearsedEvaluation:
+def rehearse_evaluation(trainer: RehearsalTrainer, length: int) -> RehearsedEvaluation:
     """Evaluate one batch of ``train.per_device_eval_batch_size`` rows with a trainer that has trained.
 
     The loop itself would bring the results to NumPy, which tensors without values cannot; its prediction step and the
     reduction of the logits to what the recipe's metrics need are those of the run.
 
     Args:
-        recipe: of the run.
         trainer: inside of its ``TensorLog``.
         length: tokens of every row.
     """
@@ -65,7 +63,6 @@ def rehearse_evaluation(recipe: Recipe, trainer: RehearsalTrainer, length: int) 
     log.on_operator = None  # what training does is counted
     rows = args.per_device_eval_batch_size
     batch = trainer.data_collator(longest_rows(args, length, rows, packed=is_packed(args, "eval")))
-    compute_metrics, reduce = make_compute_metrics(recipe.evaluate.metrics)
     trainer.phase = "evaluation"
     start = len(log.events)
     log.on_operator = count = OperatorCount()
@@ -73,14 +70,15 @@ def rehearse_evaluation(recipe: Recipe, trainer: RehearsalTrainer, length: int) 
     was_training = model.training
     model.eval()
     try:
-        _predict(trainer, model, batch, None if compute_metrics is None else reduce)
+        _predict(trainer, model, batch)
     finally:
         model.train(was_training)
         log.on_operator = None
     return RehearsedEvaluation(start, rows, length, count.works())
 
 
-def _predict(trainer: RehearsalTrainer, model: Any, batch: Any, reduce: Any) -> None:
+def _predict(trainer: RehearsalTrainer, model: Any, batch: Any) -> None:
+    reduce = trainer.preprocess_logits_for_metrics
     _, logits, labels = trainer.prediction_step(model, batch, prediction_loss_only=reduce is None)
     if reduce is not None:
         reduce(logits, labels)

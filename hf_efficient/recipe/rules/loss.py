@@ -4,16 +4,31 @@ from __future__ import annotations
 
 from hf_efficient.recipe.rules.settings import Contradiction, Settings, reads
 
-__all__ = ["chunked_loss_has_no_adapter_on_the_head", "chunked_loss_has_the_head_to_itself"]
+__all__ = ["chunked_loss_has_no_adapter_on_the_head", "chunked_loss_has_the_head_to_itself", "fits_chunked_loss"]
 
 _INSTEAD = "or write `train.loss_type: nll`."
 
 
-@reads("train.loss_type", "train.label_smoothing_factor", "train.use_liger_kernel", "train.liger_kernel_config")
+@reads(
+    "method", "train.loss_type", "train.label_smoothing_factor", "train.use_liger_kernel", "train.liger_kernel_config"
+)
 def chunked_loss_has_the_head_to_itself(settings: Settings) -> list[Contradiction]:
     """Label smoothing needs whole logits; Liger's own fused loss replaces the forward that TRL's is in."""
-    if not _chunked(settings):
-        return []
+    return _other_users(settings) if _chunked(settings) else []
+
+
+@reads("method", "train.loss_type", "adapter.method", "adapter.target_modules")
+def chunked_loss_has_no_adapter_on_the_head(settings: Settings) -> list[Contradiction]:
+    """TRL's fused head reads the weight of ``lm_head``, and would leave out an adapter on it."""
+    return _adapter_on_the_head(settings) if _chunked(settings) else []
+
+
+def fits_chunked_loss(settings: Settings) -> bool:
+    """Whether a recipe with another loss could be given this one."""
+    return settings.recipe.method == "sft" and not [*_other_users(settings), *_adapter_on_the_head(settings)]
+
+
+def _other_users(settings: Settings) -> list[Contradiction]:
     found = []
     if settings.train("label_smoothing_factor"):
         message = "is set, but `train.loss_type: chunked_nll` never has the whole logits that it needs."
@@ -26,11 +41,9 @@ def chunked_loss_has_the_head_to_itself(settings: Settings) -> list[Contradictio
     return found
 
 
-@reads("train.loss_type", "adapter.method", "adapter.target_modules")
-def chunked_loss_has_no_adapter_on_the_head(settings: Settings) -> list[Contradiction]:
-    """TRL's fused head reads the weight of ``lm_head``, and would leave out an adapter on it."""
+def _adapter_on_the_head(settings: Settings) -> list[Contradiction]:
     adapter = settings.recipe.adapter
-    if not _chunked(settings) or adapter.method == "full" or not isinstance(adapter.target_modules, list):
+    if adapter.method == "full" or not isinstance(adapter.target_modules, list):
         return []
     if not any(name.rsplit(".", 1)[-1] == "lm_head" for name in adapter.target_modules):
         return []
