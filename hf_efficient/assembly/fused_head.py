@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
-from unittest.mock import patch
 
 import torch
 import trl.trainer.utils
@@ -18,6 +17,7 @@ from trl import SFTConfig
 from trl.kernels import chunked_logprob
 from trl.trainer import add_fused_lm_head
 
+from hf_efficient.data.replaced import replaced
 from hf_efficient.errors import ModelError
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def small_tiles() -> Iterator[None]:
     with ExitStack() as stack:
         for module, name, value in _SMALL_TILE:
             if hasattr(module, name):
-                stack.enter_context(patch.object(module, name, value))
+                stack.enter_context(replaced(module, name, value))
         yield
 
 

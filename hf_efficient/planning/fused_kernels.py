@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from trl.kernels import chunked_logprob
 
+from hf_efficient.data.replaced import replaced
 from hf_efficient.errors import SetupError
 
 __all__ = ["fused_kernels_of_a_gpu"]
@@ -36,18 +36,31 @@ def fused_kernels_of_a_gpu(on_logits: Callable[[torch.Tensor], None]) -> Iterato
         "_forward_kernel": _Launched(lambda tile: tile.amax(-1), on_logits),
         "_backward_kernel": _Launched(lambda tile: tile.neg_(), on_logits),
         "_addmm_fp32": _addmm_fp32,
-        "triton": SimpleNamespace(cdiv=lambda total, size: -(-total // size)),
     }
-    missing = [name for name in stood_in if name != "triton" and not hasattr(chunked_logprob, name)]
+    missing = [name for name in stood_in if not hasattr(chunked_logprob, name)]
     if missing:
         raise SetupError(
             "train.loss_type: chunked_nll cannot be planned with this version of TRL, whose kernels are others "
             f"({missing[0]} is gone). Plan `train.loss_type=nll` as an upper bound."
         )
     with ExitStack() as stack:
+        stack.enter_context(_triton())
         for name, value in stood_in.items():
-            stack.enter_context(patch.object(chunked_logprob, name, value, create=name == "triton"))
+            stack.enter_context(replaced(chunked_logprob, name, value))
         yield
+
+
+@contextmanager
+def _triton() -> Iterator[None]:
+    """Where Triton is not installed, what TRL calls of it beside the kernels."""
+    if hasattr(chunked_logprob, "triton"):
+        yield
+        return
+    vars(chunked_logprob)["triton"] = SimpleNamespace(cdiv=lambda total, size: -(-total // size))
+    try:
+        yield
+    finally:
+        del vars(chunked_logprob)["triton"]
 
 
 class _Launched:
