@@ -64,7 +64,7 @@ def _measured(case: Case) -> dict[str, Any]:
         recipe = recipe_of(case, Path(folder))
         config = model_config(recipe.model)
         began = time.perf_counter()
-        memory = planned_memory(rehearse(recipe, config, case.length))
+        memory = planned_memory(rehearse(recipe, config, case.length, on_gpu=False))
         seconds = time.perf_counter() - began
         real = real_peak(recipe, config, case.length)
     return {

@@ -69,6 +69,7 @@ def _train(rows: int = 2, **fields: Any) -> dict[str, Any]:
 
 _SMOL = "HuggingFaceTB/SmolLM2-135M"
 _CKPT = {"gradient_checkpointing": True}
+_CHUNKED = {"loss_type": "chunked_nll"}
 
 CASES: tuple[Case, ...] = (
     Case(_SMOL, "lora", 512, _train()),
@@ -121,4 +122,14 @@ CASES: tuple[Case, ...] = (
     Case("gemma2", "full", 512, _train()),
     Case("gemma2", "lora", 512, _train(**_CKPT)),
     Case("gemma2", "qlora", 512, _train()),
+    Case(_SMOL, "lora", 512, _train(2, **_CHUNKED)),
+    Case(_SMOL, "lora", 512, _train(2, **_CHUNKED, **_CKPT)),
+    Case(_SMOL, "qlora", 512, _train(4, **_CHUNKED, bf16=True, packing=True)),
+    Case("llama", "full", 512, _train(4, **_CHUNKED), dtype="float32"),
+    Case("llama", "full", 512, _train(4, **_CHUNKED, bf16=True, gradient_accumulation_steps=2), dtype="float32"),
+    Case("llama", "lora", 1024, _train(4, **_CHUNKED, **_CKPT)),
+    Case("qwen2", "full", 1024, _train(4, **_CHUNKED, **_CKPT)),
+    Case("gemma2", "qlora", 1024, _train(4, **_CHUNKED, **_CKPT)),
+    Case("llama", "lora", 256, _train(1, per_device_eval_batch_size=8, **_CHUNKED, **_CKPT), metrics=()),
+    Case(_SMOL, "lora", 256, _train(1, per_device_eval_batch_size=8, **_CHUNKED, **_CKPT), metrics=("perplexity",)),
 )

@@ -12,7 +12,6 @@ from transformers import AutoModelForCausalLM, PretrainedConfig
 from hf_efficient.assembly.adapter import add_adapter
 from hf_efficient.assembly.model import load_base
 from hf_efficient.data.prepare import is_packed
-from hf_efficient.metrics.for_trainer import make_compute_metrics
 from hf_efficient.planning.arguments import rehearsal_arguments
 from hf_efficient.planning.rehearsal import rehearsal_trainer
 from hf_efficient.planning.rehearsed_evaluation import is_evaluated
@@ -46,7 +45,7 @@ def real_peak(recipe: Recipe, config: PretrainedConfig, length: int) -> int:
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
             trainer.train()
             if is_evaluated(recipe):
-                _evaluate(recipe, trainer, length)
+                _evaluate(trainer, length)
     live = most = 0
     events = [event for event in profiled.profiler.kineto_results.events() if event.name() == "[memory]"]
     for event in sorted(events, key=lambda one: one.start_ns()):
@@ -64,10 +63,8 @@ def _trainer(recipe: Recipe, model: Any, args: Any, length: int) -> Any:
     return preference_trainer(recipe, model, reference, args, length)
 
 
-def _evaluate(recipe: Recipe, trainer: Any, length: int) -> None:
-    """transformers' own evaluation loop on one batch, if the recipe evaluates."""
-    names = recipe.evaluate.metrics
-    trainer.compute_metrics, trainer.preprocess_logits_for_metrics = make_compute_metrics(names)
+def _evaluate(trainer: Any, length: int) -> None:
+    """transformers' own evaluation loop on one batch."""
     trainer.args.prediction_loss_only = trainer.compute_metrics is None
     args = trainer.args
     trainer.evaluate(longest_rows(args, length, args.per_device_eval_batch_size, packed=is_packed(args, "eval")))

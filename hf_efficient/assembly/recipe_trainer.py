@@ -4,15 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
+from torch import nn
 from transformers.trainer_pt_utils import LengthGroupedSampler, get_length_grouped_indices
 from trl.models import get_act_offloading_ctx_manager
 
+from hf_efficient.assembly.fused_head import CHUNKED_NLL, fuse_head, small_tiles
+from hf_efficient.errors import SetupError
+from hf_efficient.metrics.for_trainer import reduce_logits, reduce_scores
+from hf_efficient.models.objective import has_fused_kernels
 from hf_efficient.trainer import EfficientTrainer
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
 __all__ = ["EpochSeededLengthSampler", "RecipeTrainer"]
+
+_FUSED = {"fused_lm_head": True}
+_NO_SCORES = ["label_mask", "aux_loss"]
+"""What the fused head's output holds beside the label's log-probabilities and whether it is the most likely token."""
 
 
 class EpochSeededLengthSampler(LengthGroupedSampler):
@@ -33,18 +45,67 @@ class EpochSeededLengthSampler(LengthGroupedSampler):
 
 
 class RecipeTrainer(EfficientTrainer):
-    """Resumes ``group_by_length`` exactly, and keeps activations in host memory for ``activation_offloading``."""
+    """Resumes ``group_by_length`` exactly; keeps activations in host memory for ``activation_offloading``; computes the
+    loss tile by tile for ``loss_type: chunked_nll``, evaluations and their metrics included.
+
+    Attributes:
+        chunked_loss: whether it does the last.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """The trainer below, its model's head fused where the recipe says so.
+
+        Raises:
+            ModelError: a head that cannot be fused.
+            SetupError: a fused head under ``DataParallel``.
+        """
         super().__init__(*args, **kwargs)
+        self.chunked_loss = getattr(self.args, "loss_type", None) == CHUNKED_NLL
+        if self.chunked_loss:
+            if self.args.n_gpu > 1:
+                raise SetupError(
+                    "train.loss_type: chunked_nll cannot run on several GPUs from one process (DataParallel). Write "
+                    "`distributed.processes: auto` for a process on each, or let it see one: CUDA_VISIBLE_DEVICES=0."
+                )
+            fuse_head(cast("PreTrainedModel", self._module), with_top1=self.compute_metrics is not None)
         self._offloading: AbstractContextManager[Any] = nullcontext()
         if getattr(self.args, "activation_offloading", False):
             self._offloading = get_act_offloading_ctx_manager(self._module)
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """The step of the trainer below, its activations offloaded where the recipe says so."""
-        with self._offloading:
+        with self._offloading, self._fused_kernels():
             return super().training_step(*args, **kwargs)
+
+    def compute_loss(self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        """The loss of the trainer below; in training through the fused head, where there is one."""
+        if self.chunked_loss and model.training:
+            inputs = {**inputs, **_FUSED}
+        return super().compute_loss(model, inputs, *args, **kwargs)
+
+    def prediction_step(
+        self, model: nn.Module, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
+    ) -> tuple[Any, Any, Any]:
+        """The prediction of the trainer below; through the fused head where nothing but a recipe's metrics is asked.
+
+        Those get what ``reduce_logits`` would make of the logits. Whoever asks for more is given the logits.
+        """
+        reduced = self.preprocess_logits_for_metrics is reduce_logits
+        if not self.chunked_loss or not (prediction_loss_only or reduced):
+            return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
+        fused = {**inputs, **_FUSED}
+        with self._fused_kernels():
+            if prediction_loss_only:
+                return super().prediction_step(model, fused, True, ignore_keys)
+            loss, scores, labels = super().prediction_step(model, fused, False, _NO_SCORES)
+        assert isinstance(scores, tuple)  # what is left of the output
+        assert isinstance(labels, torch.Tensor)
+        log_probs, is_top1 = scores
+        return loss, reduce_scores(log_probs, is_top1, labels), labels
+
+    def _fused_kernels(self) -> AbstractContextManager[None]:
+        """What a fused head computes by."""
+        return nullcontext() if not self.chunked_loss or has_fused_kernels(self.args.device) else small_tiles()
 
     def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Any:
         sampler = super()._get_train_sampler(*args, **kwargs)

@@ -24,7 +24,9 @@ def training_arguments(recipe: Recipe) -> SFTConfig | DPOConfig:
         SetupError: the device cannot do what the recipe asks for (bf16, for instance).
     """
     import torch
-    from trl import DPOConfig, SFTConfig
+    from trl import DPOConfig
+
+    from hf_efficient.assembly.fused_head import sft_arguments
 
     options: dict[str, Any] = {"output_dir": recipe.output_dir, **recipe.train}
     has_accelerator = torch.accelerator.is_available()
@@ -39,7 +41,7 @@ def training_arguments(recipe: Recipe) -> SFTConfig | DPOConfig:
     if str(options.get("metric_for_best_model", "")).removeprefix("eval_") == "perplexity":
         options.setdefault("greater_is_better", False)  # transformers takes every metric not named loss for a gain
     try:
-        return (DPOConfig if recipe.method == "dpo" else SFTConfig)(**options)
+        return DPOConfig(**options) if recipe.method == "dpo" else sft_arguments(**options)
     except (ValueError, TypeError, ImportError) as error:
         message = str(error).strip() or type(error).__name__
         if isinstance(error, ImportError):

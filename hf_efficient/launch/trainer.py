@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from hf_efficient.assembly.fused_head import CHUNKED_NLL
 from hf_efficient.assembly.model import load_base
 from hf_efficient.assembly.recipe_trainer import RecipeTrainer
 from hf_efficient.assembly.sft_fields import apply_sft_fields, objective
+from hf_efficient.callbacks.fused_head_check import FusedHeadCheck
 from hf_efficient.callbacks.packing_check import PackingCheck
 from hf_efficient.launch.budget import recipe_budget
 from hf_efficient.launch.evaluation import AnswersInEvaluation, early_stopping
@@ -18,7 +20,7 @@ from hf_efficient.trainer import EfficientTrainerMixin
 
 if TYPE_CHECKING:
     from peft import PeftModel
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainerCallback
     from trl import DPOConfig, SFTConfig
 
     from hf_efficient.data.build import PreferenceData, SftData
@@ -47,7 +49,11 @@ def sft_trainer(
     if compute_metrics is None:
         args.prediction_loss_only = True
     apply_sft_fields(model, args)
-    packed = args.packing and args.packing_strategy != "wrapped"
+    checks: list[TrainerCallback] = []
+    if args.packing and args.packing_strategy != "wrapped":
+        checks.append(PackingCheck())
+    if args.loss_type == CHUNKED_NLL:
+        checks.append(FusedHeadCheck())
     return RecipeTrainer(
         model=model,
         args=args,
@@ -58,7 +64,7 @@ def sft_trainer(
         compute_loss_func=objective(args),
         compute_metrics=compute_metrics,
         preprocess_logits_for_metrics=preprocess,
-        callbacks=[*early_stopping(recipe.evaluate), *([PackingCheck()] if packed else [])],
+        callbacks=[*early_stopping(recipe.evaluate), *checks],
         extra_evaluators=answers,
         **_instrumentation(recipe, listener),
     )

@@ -8,7 +8,7 @@ of 1,000 tokens with a vocabulary of 128,000 would take 512 GB; what is kept her
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from hf_efficient.errors import ModelError
 from hf_efficient.metrics.perplexity import Perplexity
 from hf_efficient.metrics.token_accuracy import IGNORED_LABEL, TokenAccuracy
 
-__all__ = ["LOGIT_METRICS", "ComputeMetrics", "make_compute_metrics", "reduce_logits"]
+__all__ = ["LOGIT_METRICS", "ComputeMetrics", "Reduced", "make_compute_metrics", "reduce_logits", "reduce_scores"]
 
 LOGIT_METRICS = ("perplexity", "token_accuracy")
 """The metrics that come from logits; ``exact_match`` needs generated answers (``AnswerEvaluator``)."""
@@ -28,6 +28,13 @@ LOGIT_METRICS = ("perplexity", "token_accuracy")
 _POSITIONS_AT_ONCE = 1024
 
 Preprocess = Callable[[Any, Any], Any]
+
+
+class Reduced(NamedTuple):
+    """What ``reduce_logits`` returns, made without logits: it passes this on."""
+
+    ids: torch.Tensor
+    nll: torch.Tensor
 
 
 class ComputeMetrics:
@@ -85,7 +92,7 @@ def reduce_logits(outputs: Any, labels: Any) -> Any:
 
     Args:
         outputs: the logits [batch, length, vocabulary], or what the Trainer passes of a model with several
-            outputs: a tuple of which the first three-dimensional tensor is taken for the logits.
+            outputs: a tuple of which the first three-dimensional tensor is taken for the logits. Or ``Reduced``.
         labels: token ids [batch, length] with -100 where no loss is taken; None where the data has no labels.
 
     Returns:
@@ -96,6 +103,8 @@ def reduce_logits(outputs: Any, labels: Any) -> Any:
     Raises:
         ModelError: the model returned no logits (a fused loss that skips them, for instance).
     """
+    if isinstance(outputs, Reduced):
+        return outputs.ids, outputs.nll
     logits = _find_logits(outputs)
     ids = torch.full(logits.shape[:2], IGNORED_LABEL, dtype=torch.int64, device=logits.device)
     ids[:, 1:] = logits[:, :-1].argmax(dim=-1)
@@ -116,6 +125,26 @@ def reduce_logits(outputs: Any, labels: Any) -> Any:
                 reduction="none",
             )
     return ids, nll
+
+
+def reduce_scores(log_probs: torch.Tensor, is_top1: torch.Tensor, labels: torch.Tensor) -> Reduced:
+    """``reduce_logits`` of a batch of which a fused head tells the labels' scores alone.
+
+    Args:
+        log_probs: float [batch, length - 1], the label's log-probability: position t speaks of label t+1; 0 where that
+            is -100.
+        is_top1: bool [batch, length - 1]: whether the label is the most likely token.
+        labels: as for ``reduce_logits``.
+
+    Returns:
+        Where the label is not the most likely token, ``ids`` holds -100 in place of the token that is.
+    """
+    labels = labels.to(log_probs.device)
+    ids = torch.full_like(labels, IGNORED_LABEL)
+    ids[:, 1:] = torch.where(is_top1, labels[:, 1:], IGNORED_LABEL)
+    nll = torch.zeros(labels.shape, dtype=torch.float32, device=labels.device)
+    nll[:, 1:] = -log_probs
+    return Reduced(ids, nll)
 
 
 def _find_logits(outputs: Any) -> torch.Tensor:

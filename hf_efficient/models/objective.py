@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
 from torch import nn
 
 from hf_efficient.errors import ModelError
 from hf_efficient.estimate.step_work import Head
 
-__all__ = ["Objective", "objective_of"]
+__all__ = ["Objective", "has_fused_kernels", "objective_of"]
 
 _METHODS = ("compute_loss", "_compute_loss", "training_step")
 _KNOWN = (
@@ -41,6 +42,8 @@ class Objective:
 def objective_of(trainer: Any) -> Objective:
     """The objective of transformers' ``Trainer``, TRL's ``SFTTrainer`` and ``DPOTrainer``, and what is built on them.
 
+    ``chunked_loss`` says of a trainer of recipes that it trains with TRL's fused head.
+
     Raises:
         ModelError: a step may run the model in a way that is not known: another trainer, or a loss of its own.
     """
@@ -52,6 +55,8 @@ def objective_of(trainer: Any) -> Objective:
         return Objective(_fused_head(trainer), head_recomputed=True)
     if "DPOTrainer" in names:
         return _preference(trainer)
+    if getattr(trainer, "chunked_loss", False):
+        return Objective(_fused_head(trainer), head_recomputed=True)
     return Objective()
 
 
@@ -78,7 +83,14 @@ def _preference(trainer: Any) -> Objective:
 
 
 def _fused_head(trainer: Any) -> Head:
-    """TRL projects the scored positions alone where Triton runs, else every position but the last of each row."""
+    return "scored" if has_fused_kernels(trainer.args.device) else "shifted"
+
+
+def has_fused_kernels(device: torch.device) -> bool:
+    """Whether TRL's fused head runs on Triton there: it then projects the scored positions alone.
+
+    Elsewhere it projects every position but the last of each row, by torch's operators.
+    """
     from transformers.utils import is_triton_available
 
-    return "scored" if trainer.args.device.type in ("cuda", "xpu") and is_triton_available() else "shifted"
+    return device.type in ("cuda", "xpu") and is_triton_available()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
+from hf_efficient.assembly.fused_head import sft_arguments
 from hf_efficient.errors import Problem, RecipeError, SetupError
 from hf_efficient.planning.optimizers import is_bitsandbytes
 from hf_efficient.recipe.schema import Recipe
@@ -73,7 +74,7 @@ def run_arguments(recipe: Recipe, directory: str) -> SFTConfig:
 
 
 def _arguments(recipe: Recipe, directory: str, other: dict[str, Any]) -> SFTConfig:
-    from trl import DPOConfig, SFTConfig
+    from trl import DPOConfig
 
     fields = {name: value for name, value in recipe.train.items() if name not in _LEFT_OUT}
     if fields.pop("fp16", False):
@@ -84,7 +85,7 @@ def _arguments(recipe: Recipe, directory: str, other: dict[str, Any]) -> SFTConf
     try:
         if recipe.method == "dpo":
             return cast("SFTConfig", DPOConfig(**{**options, "precompute_ref_log_probs": False}))
-        return SFTConfig(**options)
+        return sft_arguments(**options)
     except ImportError as error:
         raise SetupError(f"train: {error}") from error
     except (ValueError, TypeError) as error:

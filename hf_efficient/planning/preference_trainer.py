@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from datasets import Dataset
 
 from hf_efficient.assembly.dpo_trainer import RecipeDPOTrainer, train_in_float32
+from hf_efficient.planning.fused_kernels import fused_kernels_of_a_gpu
 from hf_efficient.planning.optimizers import stand_in
 from hf_efficient.planning.rehearsing import Rehearsing
 from hf_efficient.recipe.schema import Recipe
@@ -24,6 +26,17 @@ class PreferenceRehearsalTrainer(Rehearsing, RecipeDPOTrainer):
     def evaluation_rows(self, length: int, count: int) -> list[dict[str, Any]]:
         """Pairs to evaluate on."""
         return _pairs(length, count)
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        with self._fused_kernels():
+            return super().training_step(*args, **kwargs)
+
+    def prediction_step(self, *args: Any, **kwargs: Any) -> Any:
+        with self._fused_kernels():
+            return super().prediction_step(*args, **kwargs)
+
+    def _fused_kernels(self) -> AbstractContextManager[None]:
+        return fused_kernels_of_a_gpu(self.mark_logits) if self.on_gpu else nullcontext()
 
 
 def preference_trainer(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import tempfile
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,10 +15,12 @@ from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 from hf_efficient.assembly.recipe_trainer import RecipeTrainer
 from hf_efficient.assembly.sft_fields import apply_sft_fields, objective
 from hf_efficient.data.prepare import is_packed, is_padding_free
+from hf_efficient.metrics.for_trainer import make_compute_metrics
 from hf_efficient.planning.arguments import rehearsal_arguments
 from hf_efficient.planning.blank_model import blank_model
 from hf_efficient.planning.eight_bit import is_eight_bit, kernels_of_a_gpu, row_constants
 from hf_efficient.planning.four_bit import quantization_constants, values_of
+from hf_efficient.planning.fused_kernels import fused_kernels_of_a_gpu
 from hf_efficient.planning.isolation import process_kept
 from hf_efficient.planning.optimizers import stand_in
 from hf_efficient.planning.rehearsed_evaluation import RehearsedEvaluation, is_evaluated, rehearse_evaluation
@@ -80,6 +82,7 @@ def rehearse(
     *,
     padded: bool = False,
     evaluation_length: int | None = None,
+    on_gpu: bool = True,
 ) -> Rehearsal:
     """Build model and trainer of a recipe, train two steps, and evaluate where the run would.
 
@@ -89,6 +92,7 @@ def rehearse(
         length: tokens of every row; default: the most that the recipe allows.
         padded: whether a row of each micro-batch is shorter, so that the attention needs a mask.
         evaluation_length: tokens of every row that is evaluated on; default: ``length``.
+        on_gpu: whether the run is on a GPU, whose fused LM head (``loss_type: chunked_nll``) takes less memory.
 
     Raises:
         HfEfficientError: what the recipe's own run would refuse.
@@ -106,6 +110,7 @@ def rehearse(
         if reference is not None:
             _note_model(log, reference)
         trainer.operators = OperatorCount()
+        trainer.on_gpu = on_gpu
         wanted = int(recipe.train.get("gradient_accumulation_steps", 1))
         trainer.micro_batch_factor = wanted / args.gradient_accumulation_steps
         forward_ends: list[int] = []
@@ -115,7 +120,7 @@ def rehearse(
                 trainer.train()
                 evaluation = None
                 if is_evaluated(recipe):
-                    evaluation = rehearse_evaluation(recipe, trainer, evaluation_length or length)
+                    evaluation = rehearse_evaluation(trainer, evaluation_length or length)
         finally:
             hook.remove()
             names.close()
@@ -177,12 +182,15 @@ def rehearsal_trainer(
     )
     rows = 2 * args.gradient_accumulation_steps * args.per_device_train_batch_size
     optimizer = stand_in(recipe, model)
+    compute_metrics, reduce = make_compute_metrics(recipe.evaluate.metrics if is_evaluated(recipe) else ())
     trainer = RehearsalTrainer(
         model=model,
         args=args,
         data_collator=PaddedBatches(collator) if padded else collator,
         train_dataset=longest_rows(args, length, rows, packed=args.packing),
         compute_loss_func=objective(args),
+        compute_metrics=compute_metrics,
+        preprocess_logits_for_metrics=reduce,
         optimizers=(optimizer, None),
     )
     trainer.stand_in = optimizer
@@ -206,6 +214,11 @@ class RehearsalTrainer(Rehearsing, RecipeTrainer):
         """Rows to evaluate on, packed where the run packs them."""
         args = cast("SFTConfig", self.args)
         return longest_rows(args, length, count, packed=is_packed(args, "eval"))
+
+    def _fused_kernels(self) -> AbstractContextManager[None]:
+        if self.on_gpu and self.chunked_loss:
+            return fused_kernels_of_a_gpu(self.mark_logits)
+        return super()._fused_kernels()
 
 
 def _note_model(log: TensorLog, model: torch.nn.Module) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hf_efficient.metrics.for_trainer import make_compute_metrics
 from hf_efficient.planning.rehearsing import Rehearsing
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records import OperatorWork
@@ -43,14 +42,13 @@ def is_evaluated(recipe: Recipe) -> bool:
     return has_data and (in_training or recipe.evaluate.at_end)
 
 
-def rehearse_evaluation(recipe: Recipe, trainer: Rehearsing, length: int) -> RehearsedEvaluation:
+def rehearse_evaluation(trainer: Rehearsing, length: int) -> RehearsedEvaluation:
     """Evaluate one batch of ``train.per_device_eval_batch_size`` rows with a trainer that has trained.
 
     The loop itself would bring the results to NumPy, which tensors without values cannot; its prediction step and the
     reduction of the logits to what the recipe's metrics need are those of the run.
 
     Args:
-        recipe: of the run.
         trainer: inside of its ``TensorLog``.
         length: tokens of every row.
     """
@@ -59,7 +57,6 @@ def rehearse_evaluation(recipe: Recipe, trainer: Rehearsing, length: int) -> Reh
     log.on_operator = None  # what training does is counted
     rows = trainer.args.per_device_eval_batch_size
     batch = trainer.data_collator(trainer.evaluation_rows(length, rows))
-    compute_metrics, reduce = make_compute_metrics(recipe.evaluate.metrics)
     trainer.phase = "evaluation"
     start = len(log.events)
     log.on_operator = count = OperatorCount()
@@ -67,14 +64,15 @@ def rehearse_evaluation(recipe: Recipe, trainer: Rehearsing, length: int) -> Reh
     was_training = model.training
     model.eval()
     try:
-        _predict(trainer, model, batch, None if compute_metrics is None else reduce)
+        _predict(trainer, model, batch)
     finally:
         model.train(was_training)
         log.on_operator = None
     return RehearsedEvaluation(start, rows, length, count.works())
 
 
-def _predict(trainer: Rehearsing, model: Any, batch: Any, reduce: Any) -> None:
+def _predict(trainer: Rehearsing, model: Any, batch: Any) -> None:
+    reduce: Any = trainer.preprocess_logits_for_metrics
     _, logits, labels = trainer.prediction_step(model, batch, prediction_loss_only=reduce is None)
     if reduce is not None:
         reduce(logits, labels)

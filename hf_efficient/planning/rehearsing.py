@@ -22,6 +22,7 @@ class Rehearsing(Trainer):
         tensors: is told what a tensor is used for; None: nobody is.
         operators: counts the second step's.
         stand_in: the optimizer that takes the place of the recipe's; None where that itself runs.
+        on_gpu: whether the run is on a GPU.
         micro_batch_factor: micro-batches of the run for each one that is rehearsed.
         phase: what runs now.
         backward_starts: events before each backward.
@@ -32,6 +33,7 @@ class Rehearsing(Trainer):
     operators: OperatorCount | None = None
     stand_in: torch.optim.Optimizer | None = None
     micro_batch_factor = 1.0
+    on_gpu = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.backward_starts: list[int] = []
@@ -65,6 +67,10 @@ class Rehearsing(Trainer):
         """What a tensor is used for."""
         if self.tensors is not None:
             self.tensors.mark(tensor, category, name)
+
+    def mark_logits(self, tensor: torch.Tensor) -> None:
+        """A tensor holds logits, whatever its shape."""
+        self.mark(tensor, "logits", "lm_head")
 
     def _events(self) -> int:
         return 0 if self.tensors is None else len(self.tensors.events)

@@ -46,7 +46,7 @@ def plan_run(recipe: Recipe, args: SFTConfig, data: SftData, price_usd_per_hour:
         HfEfficientError: what the run itself would refuse.
     """
     shapes = run_shapes(args, rows_of(data), args.world_size, at_end=recipe.evaluate.at_end)
-    rehearsal = rehearse_shapes(recipe, model_config(recipe.model), shapes)
+    rehearsal = rehearse_shapes(recipe, model_config(recipe.model), shapes, on_gpu=args.device.type != "cpu")
     known = _accelerator(args.device)
     assumptions = shape_remarks(shapes)
     processes = args.world_size * max(1, args.n_gpu)

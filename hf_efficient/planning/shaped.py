@@ -14,19 +14,22 @@ if TYPE_CHECKING:
 __all__ = ["rehearse_shapes", "shape_remarks"]
 
 
-def rehearse_shapes(recipe: Recipe, config: PretrainedConfig, shapes: RunShapes) -> Rehearsal:
+def rehearse_shapes(recipe: Recipe, config: PretrainedConfig, shapes: RunShapes, *, on_gpu: bool = True) -> Rehearsal:
     """Rehearse the largest micro-batch of a run, and the largest batch of its evaluations.
 
     Args:
         recipe: ``method: sft``.
         config: of its model.
         shapes: of the run.
+        on_gpu: whether it runs on a GPU.
 
     Raises:
         HfEfficientError: what the recipe's own run would refuse.
     """
     evaluated = None if shapes.evaluation is None else shapes.evaluation.row_tokens
-    return rehearse(recipe, config, shapes.train.row_tokens, padded=shapes.train.padded, evaluation_length=evaluated)
+    return rehearse(
+        recipe, config, shapes.train.row_tokens, padded=shapes.train.padded, evaluation_length=evaluated, on_gpu=on_gpu
+    )
 
 
 def shape_remarks(shapes: RunShapes) -> list[str]:

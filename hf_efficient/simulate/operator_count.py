@@ -19,7 +19,8 @@ _FLASH = _aten._scaled_dot_product_flash_attention_for_cpu
 _FLASH_BACKWARD = _aten._scaled_dot_product_flash_attention_for_cpu_backward
 _LINEAR = frozenset({_aten.linear, _aten.matmul})
 """What an operator's inside may hold whole; elsewhere torch tells their parts."""
-_MATMUL = frozenset({*_LINEAR, _aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm, _aten._grouped_mm, _aten.convolution})
+_ADDMM = frozenset({_aten.addmm, _aten.addmm_})
+_MATMUL = frozenset({*_LINEAR, *_ADDMM, _aten.mm, _aten.bmm, _aten.baddbmm, _aten._grouped_mm, _aten.convolution})
 _EMBEDDING = frozenset({_aten.embedding, _aten.embedding_dense_backward, _aten.index, _aten.gather, _aten.scatter})
 _COPY = frozenset({_aten._to_copy, _aten.copy_, _aten.clone, _aten.cat, _aten.contiguous})
 _REDUCTIONS = ("sum", "mean", "softmax", "norm", "nll_loss", "logsumexp", "topk", "max", "min", "any", "all")
@@ -96,7 +97,8 @@ def _work(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) ->
     if not written:
         return None
     lists = [len(one) for one in args if isinstance(one, (list, tuple)) and one and isinstance(one[0], torch.Tensor)]
-    first = next((one for one in read if one.is_floating_point()), (read or written)[0])
+    factors = read[1:] if func.overloadpacket in _ADDMM else read  # a sum may be more exact than its factors
+    first = next((one for one in factors if one.is_floating_point()), (read or written)[0])
     return OperatorWork(
         name=func._schema.name,
         family=family_of(func),
@@ -121,6 +123,8 @@ def _flops(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -
         causal = bool(args[7]) if len(args) > 7 else False
         count = sdpa_backward_flop_count(args[0].shape, args[1].shape, args[2].shape, args[3].shape)
         return int(count) // (2 if causal else 1)
+    if packet in _ADDMM:
+        return int(2 * args[1].numel() * args[2].shape[-1])
     if packet is _aten._grouped_mm:
         return _grouped_flops(args[0], args[1])
     if packet in _LINEAR or packet.__name__ == _INT8_PRODUCT:

@@ -10,6 +10,7 @@ from planned_recipes import device, memory, tiny_recipe
 from hf_efficient.errors import RecipeError
 from hf_efficient.planning.changes import CHANGES, Situation
 from hf_efficient.planning.changes.checkpointing import checkpoint_activations
+from hf_efficient.planning.changes.chunked_loss import chunked_loss
 from hf_efficient.planning.changes.eight_bit_optimizer import eight_bit_optimizer
 from hf_efficient.planning.changes.group_by_length import group_by_length
 from hf_efficient.planning.changes.larger_micro_batch import larger_micro_batch
@@ -81,6 +82,13 @@ def situation(tmp_path):
         (train_an_adapter, [], None),
         (fused_attention, ["model.attn_implementation=eager"], {"model.attn_implementation": "sdpa"}),
         (fused_attention, [], None),
+        (chunked_loss, [], {"train.loss_type": "chunked_nll"}),
+        (chunked_loss, [FULL], {"train.loss_type": "chunked_nll"}),
+        (chunked_loss, ["train.loss_type=chunked_nll"], None),
+        (chunked_loss, ["train.loss_type=dft"], None),
+        (chunked_loss, ["train.label_smoothing_factor=0.1"], None),
+        (chunked_loss, ["train.use_liger_kernel=true"], None),
+        (chunked_loss, ["adapter.target_modules=[q_proj, lm_head]"], None),
         (shorter_rows, [], {"train.max_length": 128}),
         (
             shorter_rows,
@@ -101,6 +109,7 @@ def test_what_is_proposed(situation, propose, overrides, expected):
     [
         (smaller_micro_batch, {"weights": 1000, "activations": 9}),
         (shorter_rows, {"weights": 1000, "logits": 9}),
+        (chunked_loss, {"activations": 1000, "logits": 9}),
         (checkpoint_activations, {"weights": 1000, "activations": 9}),
         (eight_bit_optimizer, {"weights": 1000, "optimizer_state": 9}),
         (paged_optimizer, {"weights": 1000, "optimizer_state": 9}),
@@ -205,12 +214,6 @@ def test_every_change_is_accepted_by_the_recipes_own_checks(situation):
                 assert change.costs
                 proposed += 1
     assert proposed > 30
-
-
-def test_the_loss_that_only_sft_trainer_chunks_is_never_proposed(situation):
-    for propose in CHANGES:
-        change = propose(situation())
-        assert change is None or "train.loss_type" not in change.overrides
 
 
 def test_a_change_that_contradicts_the_recipe_is_an_error(situation):

@@ -2,13 +2,14 @@
 
 To add a change: write a function that takes a ``Situation`` and returns a ``Change``, or None where it does not apply,
 is already set, or could not matter; and name it in ``CHANGES``. A change that the run would not honour has no place
-here: TRL's chunked loss (``loss_type: chunked_nll``), for one, is a part of ``SFTTrainer``, which runs no recipes.
+here.
 """
 
 from __future__ import annotations
 
 from hf_efficient.planning.changes.change import Change, Proposer, Situation
 from hf_efficient.planning.changes.checkpointing import checkpoint_activations
+from hf_efficient.planning.changes.chunked_loss import chunked_loss
 from hf_efficient.planning.changes.eight_bit_optimizer import eight_bit_optimizer
 from hf_efficient.planning.changes.group_by_length import group_by_length
 from hf_efficient.planning.changes.larger_micro_batch import larger_micro_batch
@@ -29,6 +30,7 @@ CHANGES: tuple[Proposer, ...] = (
     group_by_length,
     smaller_evaluation_batch,
     fused_attention,
+    chunked_loss,
     checkpoint_activations,
     smaller_micro_batch,
     weights_in_bfloat16,

@@ -1,0 +1,87 @@
+"""The loss without whole logits (``train.loss_type: chunked_nll``): TRL's fused LM head on a recipe's model.
+
+TRL projects the hidden states through the head tile by tile, keeps a few numbers per token, and projects each tile once
+more in the backward. TRL 1.16 does this for every ``SFTTrainer`` and calls ``chunked_nll`` an alias of its ``nll``;
+here ``nll`` is the model's own loss, so that the two can be compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+import trl.trainer.utils
+from trl import SFTConfig
+from trl.kernels import chunked_logprob
+from trl.trainer import add_fused_lm_head
+
+from hf_efficient.data.replaced import replaced
+from hf_efficient.errors import ModelError
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+    from transformers import PreTrainedModel
+
+__all__ = ["CHUNKED_NLL", "fuse_head", "sft_arguments", "small_tiles"]
+
+CHUNKED_NLL = "chunked_nll"
+
+_SMALL_TILE = ((chunked_logprob, "TOKEN_CHUNK_SIZE", 1024), (trl.trainer.utils, "_CHUNKED_LOGPROB_CHUNK_SIZE", 8192))
+"""Tokens, and entries of the vocabulary. With fewer tokens the head's weight is brought to float32 too often."""
+
+
+def sft_arguments(**options: Any) -> SFTConfig:
+    """``SFTConfig``, in which ``loss_type`` stays ``chunked_nll`` where it is: TRL's own rewrites it to ``nll``.
+
+    Raises:
+        ValueError, TypeError, ImportError: what ``SFTConfig`` raises.
+    """
+    chunked = options.get("loss_type") == CHUNKED_NLL
+    args = SFTConfig(**{**options, "loss_type": "nll"} if chunked else options)
+    if chunked:
+        args.loss_type = CHUNKED_NLL
+    return args
+
+
+def fuse_head(model: PreTrainedModel | PeftModel, *, with_top1: bool = False) -> None:
+    """Let ``model(..., labels=labels, fused_lm_head=True)`` compute its loss by tiles; other calls stay as they are.
+
+    Args:
+        model: adapted already, where it is to be.
+        with_top1: whether the output tells where the label is the most likely token, at some cost in every call.
+
+    Raises:
+        ModelError: the head's weight is not what is multiplied: it has an adapter, or is quantized.
+    """
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    head = model.get_output_embeddings()
+    weight = getattr(head, "weight", None)
+    if isinstance(head, BaseTunerLayer):
+        raise _problem(
+            "reads the weight of lm_head, and would leave out its adapter", "take lm_head out of the adapter"
+        )
+    if not isinstance(weight, torch.Tensor) or not weight.is_floating_point():
+        raise _problem("needs an LM head with a weight that is not quantized", "quantize the other layers alone")
+    base: Any = getattr(model, "get_base_model", lambda: model)()
+    add_fused_lm_head(base, outputs=("log_probs", "is_top1") if with_top1 else ("log_probs",))
+
+
+@contextmanager
+def small_tiles() -> Iterator[None]:
+    """Within it, forward and backward of the fused head take tiles for a device for which TRL has no kernels.
+
+    TRL's tile of 4,096 tokens and 32,768 entries is made for kernels that work inside it. torch's operators copy it to
+    float32 up to seven times, 3.5 GiB, which is more than the whole logits of many a batch.
+    """
+    with ExitStack() as stack:
+        for module, name, value in _SMALL_TILE:
+            if hasattr(module, name):
+                stack.enter_context(replaced(module, name, value))
+        yield
+
+
+def _problem(why: str, instead: str) -> ModelError:
+    return ModelError(f"train.loss_type: {CHUNKED_NLL} {why}; {instead}, or write `train.loss_type: nll`.")
