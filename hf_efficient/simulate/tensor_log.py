@@ -7,6 +7,7 @@ tells when it dies. What an operator allocates and frees inside itself it does n
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -67,7 +68,7 @@ class TensorLog(TorchDispatchMode):
         if parts is not None:
             with self:
                 return parts(*args, **kwargs)
-        if any(issubclass(one, Blank) for one in types):
+        if types and any([issubclass(one, Blank) for one in types]) or _grows_large(func, args):
             out = run_blank(func, args, kwargs)  # without another way through torch's dispatcher
         else:
             out = func(*args, **kwargs)
@@ -127,6 +128,14 @@ class TensorLog(TorchDispatchMode):
         self.events.append((index, size))
         self.live_bytes += size
         return life
+
+
+def _grows_large(func: Any, args: tuple[Any, ...]) -> bool:
+    """Whether real tensors are put together, value by value, to one that becomes blank: a mask of rows and columns."""
+    if torch.Tag.pointwise not in func.tags:
+        return False
+    shapes = [one.shape for one in args if isinstance(one, torch.Tensor)]
+    return len(shapes) > 1 and math.prod(torch.broadcast_shapes(*shapes)) > _MOST_REAL
 
 
 def _storage(tensor: torch.Tensor) -> torch.UntypedStorage:
