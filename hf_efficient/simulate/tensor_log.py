@@ -7,7 +7,6 @@ tells when it dies. What an operator allocates and frees inside itself it does n
 
 from __future__ import annotations
 
-import math
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,14 +15,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hf_efficient.simulate.blank import Blank, emptied, run_blank
+from hf_efficient.simulate.large_results import MOST_REAL, grows_large
 from hf_efficient.simulate.storage_life import StorageLife
 
 __all__ = ["TensorLog"]
-
-
-_MOST_REAL = 2**20
-"""Values of a real tensor, a mask for instance; a larger result becomes blank, or the simulation would need its
-memory."""
 
 
 class TensorLog(TorchDispatchMode):
@@ -68,14 +63,14 @@ class TensorLog(TorchDispatchMode):
         if parts is not None:
             with self:
                 return parts(*args, **kwargs)
-        if types and any([issubclass(one, Blank) for one in types]) or _grows_large(func, args):
+        if (types and any(issubclass(one, Blank) for one in types)) or grows_large(func, args, kwargs):
             out = run_blank(func, args, kwargs)  # without another way through torch's dispatcher
         else:
             out = func(*args, **kwargs)
         if self.on_operator is not None:
             self.on_operator(func, args, kwargs, out)
         if isinstance(out, torch.Tensor):
-            if type(out) is torch.Tensor and out.numel() > _MOST_REAL:
+            if type(out) is torch.Tensor and out.numel() > MOST_REAL:
                 out = emptied(out)
             self._see(out, func)
         elif isinstance(out, (tuple, list)):
@@ -128,14 +123,6 @@ class TensorLog(TorchDispatchMode):
         self.events.append((index, size))
         self.live_bytes += size
         return life
-
-
-def _grows_large(func: Any, args: tuple[Any, ...]) -> bool:
-    """Whether real tensors are put together, value by value, to one that becomes blank: a mask of rows and columns."""
-    if torch.Tag.pointwise not in func.tags:
-        return False
-    shapes = [one.shape for one in args if isinstance(one, torch.Tensor)]
-    return len(shapes) > 1 and math.prod(torch.broadcast_shapes(*shapes)) > _MOST_REAL
 
 
 def _storage(tensor: torch.Tensor) -> torch.UntypedStorage:
