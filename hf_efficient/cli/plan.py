@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hf_efficient.cli.lean_process import lean_imports
 from hf_efficient.cli.page_file import check_page_file
 from hf_efficient.cli.plan_fix import write_fix
 from hf_efficient.cli.plan_output import PlanOutput
@@ -126,7 +127,8 @@ def _planned(recipe: Recipe, names: list[str] | None, *, read_data: bool) -> Pla
     from hf_efficient.hardware.quiet import quieten_libraries
 
     quieten_libraries(debug=False)
-    from hf_efficient.planning.plan import plan as make_plan
+    with lean_imports():
+        from hf_efficient.planning.plan import plan as make_plan
 
     return make_plan(recipe, names, read_data=read_data)
 

@@ -16,8 +16,7 @@ from torch.nn.functional import cross_entropy
 from transformers import EvalPrediction
 
 from hf_efficient.errors import ModelError
-from hf_efficient.metrics.perplexity import Perplexity
-from hf_efficient.metrics.token_accuracy import IGNORED_LABEL, TokenAccuracy
+from hf_efficient.metrics.labels import IGNORED_LABEL
 
 __all__ = ["LOGIT_METRICS", "ComputeMetrics", "Reduced", "make_compute_metrics", "reduce_logits", "reduce_scores"]
 
@@ -66,6 +65,9 @@ class ComputeMetrics:
             return {}
         predictions, self._pending = self._pending, []
         rows = [row for each in predictions for row in _loss_bearing(each)]
+        from hf_efficient.metrics.perplexity import Perplexity  # evaluate loads slowly, and a plan only reduces
+        from hf_efficient.metrics.token_accuracy import TokenAccuracy
+
         metrics: dict[str, float] = {}
         if "perplexity" in self.names:
             sums = [float(nll.sum(dtype=np.float64)) for _, nll, _ in rows]

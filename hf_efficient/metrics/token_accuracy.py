@@ -7,11 +7,10 @@ from collections.abc import Sequence
 import datasets
 import evaluate
 
+from hf_efficient.metrics.labels import IGNORED_LABEL
 from hf_efficient.metrics.offline import OfflineMetric
 
 __all__ = ["TokenAccuracy"]
-
-IGNORED_LABEL = -100
 
 
 class TokenAccuracy(OfflineMetric):

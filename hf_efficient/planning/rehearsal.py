@@ -18,6 +18,7 @@ from hf_efficient.data.prepare import is_packed, is_padding_free
 from hf_efficient.metrics.for_trainer import make_compute_metrics
 from hf_efficient.planning.arguments import rehearsal_arguments
 from hf_efficient.planning.blank_model import blank_model
+from hf_efficient.planning.collector import collector_paused
 from hf_efficient.planning.eight_bit import is_eight_bit, kernels_of_a_gpu, row_constants
 from hf_efficient.planning.four_bit import quantization_constants, values_of
 from hf_efficient.planning.fused_kernels import fused_kernels_of_a_gpu
@@ -97,7 +98,7 @@ def rehearse(
     Raises:
         HfEfficientError: what the recipe's own run would refuse.
     """
-    with process_kept(), tempfile.TemporaryDirectory() as directory:
+    with process_kept(), collector_paused(), tempfile.TemporaryDirectory() as directory:
         args = rehearsal_arguments(recipe, directory)
         model = blank_model(recipe, config, seed=args.seed, checkpointing=args.gradient_checkpointing)
         length = _longest(args, config) if length is None else length

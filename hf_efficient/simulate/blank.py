@@ -16,16 +16,18 @@ import torch
 
 from hf_efficient.simulate.result_shapes import ResultShapes
 
-__all__ = ["Blank", "blank", "emptied"]
+__all__ = ["Blank", "blank", "emptied", "run_blank"]
 
 _CPU = torch.device("cpu")
 _META = torch.device("meta")
 _shapes = ResultShapes()
+_PLAIN = frozenset({bool, int, float, str, type(None), torch.dtype, torch.layout, torch.memory_format})
+"""Types of arguments that are the same on every device."""
 _DISPATCH = frozenset({"__torch_dispatch__", "__call__", "_fn", "inner"})
 """Functions of torch between an operator and its caller."""
-_USES_BY_BUFFER = 5
-"""References to a gradient that only the engine's buffer holds: the buffer's, and those of a call that a ``TensorLog``
-passes on."""
+_USES_BY_BUFFER = 4
+"""References to a gradient that only the engine's buffer holds: the buffer's, and those of the call."""
+_wrapper = torch.Tensor._make_wrapper_subclass
 _ADD = torch.ops.aten.add.Tensor
 _READ_SCALAR = torch.ops.aten._local_scalar_dense.default
 
@@ -44,13 +46,8 @@ class Blank(torch.Tensor):
     @staticmethod
     def __new__(cls: type[Blank], shell: torch.Tensor) -> Blank:
         """Wrap a tensor of the meta device."""
-        made = torch.Tensor._make_wrapper_subclass(
-            cls,
-            shell.size(),
-            strides=shell.stride(),
-            storage_offset=shell.storage_offset(),
-            dtype=shell.dtype,
-            device=_CPU,
+        made = _wrapper(
+            cls, shell.size(), shell.stride(), shell.storage_offset(), None, shell.dtype, torch.strided, _CPU
         )
         made.shell = shell
         return made
@@ -63,14 +60,24 @@ class Blank(torch.Tensor):
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Run the operator on the shells."""
-        if func is _READ_SCALAR:
-            return _some_scalar(args[0].dtype)
-        if func is _ADD and _summed_in_place(args):
-            return args[0]
-        owners: dict[int, Blank] = {}
-        shells = tuple([_inside(arg, owners) for arg in args])
-        named = {name: _inside(value, owners) for name, value in kwargs.items()} if kwargs else {}
-        return _outside(_shapes.run(func, shells, named), owners)
+        return run_blank(func, args, kwargs)
+
+
+def run_blank(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+    """An operator on arguments of which one at least is blank.
+
+    Args:
+        func: of ``torch.ops``.
+        args, kwargs: its arguments.
+    """
+    if func is _READ_SCALAR:
+        return _some_scalar(args[0].dtype)
+    if func is _ADD and _summed_in_place(args):
+        return args[0]
+    owners: dict[int, Blank] = {}
+    shells = tuple([_inside(arg, owners) for arg in args])
+    named = {name: _inside(value, owners) for name, value in kwargs.items()} if kwargs else {}
+    return _outside(_shapes.run(func, shells, named), owners)
 
 
 def _summed_in_place(args: tuple[Any, ...]) -> bool:
@@ -92,7 +99,7 @@ def _summed_in_place(args: tuple[Any, ...]) -> bool:
 
 def _called_by_engine() -> bool:
     """Whether no code of a model lies between the operator and the engine: that would be a recomputation."""
-    frame: Any = sys._getframe(2)
+    frame: Any = sys._getframe(3)
     while frame is not None and frame.f_code.co_name in _DISPATCH:
         frame = frame.f_back
     return frame is not None and frame.f_code.co_name == "_engine_run_backward"
@@ -110,16 +117,19 @@ def emptied(tensor: torch.Tensor) -> Blank:
 
 def _inside(value: Any, owners: dict[int, Blank]) -> Any:
     """What an operator takes, on the meta device."""
-    if isinstance(value, Blank):
+    kind = type(value)
+    if kind in _PLAIN:
+        return value
+    if kind is Blank or isinstance(value, Blank):
         owners[id(value.shell)] = value
         return value.shell
     if isinstance(value, torch.Tensor):
         if value.is_meta:
             return value
         return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=_META)
-    if isinstance(value, (list, tuple)):
+    if kind is list or isinstance(value, (list, tuple)):
         return [_inside(one, owners) for one in value]
-    return _META if isinstance(value, torch.device) else value
+    return _META if kind is torch.device else value
 
 
 def _outside(value: Any, owners: dict[int, Blank]) -> Any:

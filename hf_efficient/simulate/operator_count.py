@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -29,6 +29,14 @@ _INT8_PRODUCT = "int8_linear_matmul"
 _DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", torch.int8: "int8"}
 
 
+@dataclass(slots=True)
+class _Calls:
+    """An operator on certain shapes, and how often; None for one that computes nothing."""
+
+    once: OperatorWork | None
+    number: float = 0.0
+
+
 class OperatorCount:
     """Is told operators as they run, and adds them up by operator and shape.
 
@@ -41,8 +49,7 @@ class OperatorCount:
 
     def __init__(self) -> None:
         self.factor = 1.0
-        self._once: dict[Any, OperatorWork | None] = {}
-        self._calls: dict[Any, float] = {}
+        self._seen: dict[Any, _Calls] = {}
         self._launches: dict[Any, bool] = {}
 
     def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
@@ -53,17 +60,18 @@ class OperatorCount:
         if not launches:
             return
         key = (func, tuple([_described(one) for one in args]))
-        if key not in self._once:
-            self._once[key] = _work(func, args, kwargs, out)
-        self._calls[key] = self._calls.get(key, 0.0) + self.factor
+        seen = self._seen.get(key)
+        if seen is None:
+            seen = self._seen[key] = _Calls(_work(func, args, kwargs, out))
+        seen.number += self.factor
 
     def works(self) -> list[OperatorWork]:
         """All of them, each for all its calls."""
         found = []
-        for key, calls in self._calls.items():
-            once = self._once[key]
+        for seen in self._seen.values():
+            once = seen.once
             if once is not None:
-                found.append(_times(once, max(1, round(calls * once.calls)) / once.calls))
+                found.append(_times(once, max(1, round(seen.number * once.calls)) / once.calls))
         return found
 
     def flops(self) -> int:
@@ -154,9 +162,11 @@ def _launches(func: Any) -> bool:
 def _described(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return (value.shape, value.dtype)
+    if value is None or isinstance(value, (int, float, str)):
+        return value
     if isinstance(value, (list, tuple)):
         return tuple([_described(one) for one in value])
-    return value if isinstance(value, (int, float, bool, str)) else None
+    return None
 
 
 def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:

@@ -60,6 +60,8 @@ def _makes_new(func: Any) -> bool:
 def _described(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return (value.size(), value.stride(), value.dtype)
+    if value is None:
+        return None
     if isinstance(value, (list, tuple)):
         return tuple([_described(one) for one in value])
     return (type(value), value)

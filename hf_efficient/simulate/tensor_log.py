@@ -14,15 +14,11 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hf_efficient.simulate.blank import Blank, emptied
+from hf_efficient.simulate.blank import Blank, emptied, run_blank
+from hf_efficient.simulate.large_results import MOST_REAL, grows_large
 from hf_efficient.simulate.storage_life import StorageLife
 
 __all__ = ["TensorLog"]
-
-
-_MOST_REAL = 2**20
-"""Values of a real tensor, a mask for instance; a larger result becomes blank, or the simulation would need its
-memory."""
 
 
 class TensorLog(TorchDispatchMode):
@@ -51,6 +47,12 @@ class TensorLog(TorchDispatchMode):
         self.where = where
         self.on_operator = on_operator
         self._known: dict[int, tuple[int, Any]] = {}
+        self._operators: dict[Any, str] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Whether torch wraps the method below once more, against its compiler, which never runs in here."""
+        return False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -61,11 +63,14 @@ class TensorLog(TorchDispatchMode):
         if parts is not None:
             with self:
                 return parts(*args, **kwargs)
-        out = func(*args, **kwargs)
+        if (types and any(issubclass(one, Blank) for one in types)) or grows_large(func, args, kwargs):
+            out = run_blank(func, args, kwargs)  # without another way through torch's dispatcher
+        else:
+            out = func(*args, **kwargs)
         if self.on_operator is not None:
             self.on_operator(func, args, kwargs, out)
         if isinstance(out, torch.Tensor):
-            if type(out) is torch.Tensor and out.numel() > _MOST_REAL:
+            if type(out) is torch.Tensor and out.numel() > MOST_REAL:
                 out = emptied(out)
             self._see(out, func)
         elif isinstance(out, (tuple, list)):
@@ -110,7 +115,10 @@ class TensorLog(TorchDispatchMode):
 
         self._known[key] = (index, weakref.ref(storage, freed))
         phase, module = self.where()
-        life = StorageLife(size, tuple(tensor.shape), tensor.dtype, str(operator), phase, module, len(self.events))
+        name = self._operators.get(operator)
+        if name is None:
+            name = self._operators[operator] = str(operator)
+        life = StorageLife(size, tuple(tensor.shape), tensor.dtype, name, phase, module, len(self.events))
         self.lives.append(life)
         self.events.append((index, size))
         self.live_bytes += size
