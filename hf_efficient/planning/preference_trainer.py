@@ -80,4 +80,4 @@ def _any_tokenizer() -> PreTrainedTokenizerBase:
     from transformers import PreTrainedTokenizerFast
 
     words = Tokenizer(WordLevel({"<pad>": 0, "a": 1}, unk_token="a"))
-    return PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="<pad>")
+    return PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>")
