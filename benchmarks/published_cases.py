@@ -99,7 +99,7 @@ LLAMA_65B: Mapping[str, Any] = {
     "rms_norm_eps": 1e-5,
     "dtype": "bfloat16",
 }
-"""Source: Touvron et al. 2023, LLaMA, table 2, and the ``config.json`` of huggyllama/llama-65b."""
+"""Source: ``facebook/llama-65b`` in https://github.com/PaddlePaddle/PaddleNLP, llama/configuration.py."""
 
 RECIPES: tuple[RecipeCase, ...] = (
     RecipeCase(
@@ -114,8 +114,8 @@ RECIPES: tuple[RecipeCase, ...] = (
             _CHUNKED,
         ),
         "RTX 4090",
-        f"compiled; NF4 of torchao; {_BFLOAT16_ADAPTER}{_WHOLE_LOGITS}which peak is told (active, allocated, reserved) is "
-        "not said",
+        f"compiled; NF4 of torchao; {_BFLOAT16_ADAPTER}{_WHOLE_LOGITS}whether the peak is of active, allocated or "
+        "reserved bytes is not said",
     ),
     RecipeCase(
         "torchtune, Llama-3.1-8B, LoRA on q and v, 2 x 2,048, checkpointed, chunked loss, compiled",
@@ -124,8 +124,8 @@ RECIPES: tuple[RecipeCase, ...] = (
         "llama3.1-8b/lora",
         _lines("adapter.r=8", "adapter.alpha=16", "adapter.target_modules=[q_proj, v_proj]", _CHUNKED),
         "RTX 4090",
-        f"compiled; {_BFLOAT16_ADAPTER}{_WHOLE_LOGITS}which peak is told is not said; that the row is checkpointed is their "
-        "configuration's default",
+        f"compiled; {_BFLOAT16_ADAPTER}{_WHOLE_LOGITS}which peak it is, is not said; that the row is checkpointed is "
+        "the default of their configuration",
     ),
     RecipeCase(
         "torchtune, Llama-3.2-3B, full, 2 x 4,096 packed",
@@ -133,7 +133,7 @@ RECIPES: tuple[RecipeCase, ...] = (
         60.0 * GIB,
         "llama3.2-1b/full",
         _lines("model.id=meta-llama/Llama-3.2-3B", "train.gradient_checkpointing=false", *_FULL_3B),
-        "A100-80GB",
+        "A100 80GB SXM",
         "their model, transformers' here; AdamW, whether fused is not said",
     ),
     RecipeCase(
@@ -142,7 +142,7 @@ RECIPES: tuple[RecipeCase, ...] = (
         42.9 * GIB,
         "llama3.2-1b/full",
         _lines("model.id=meta-llama/Llama-3.2-3B", "train.gradient_checkpointing=false", _CHUNKED, *_FULL_3B),
-        "A100-80GB",
+        "A100 80GB SXM",
         f"compiled, which alone saved 9.0 GiB of 60.0; {_WHOLE_LOGITS}their model, transformers' here",
     ),
     RecipeCase(
@@ -151,7 +151,7 @@ RECIPES: tuple[RecipeCase, ...] = (
         24.9 * GIB,
         "llama3.2-1b/full",
         _lines("model.id=meta-llama/Llama-3.2-3B", "train.gradient_checkpointing=true", _CHUNKED, *_FULL_3B),
-        "A100-80GB",
+        "A100 80GB SXM",
         f"compiled; {_WHOLE_LOGITS}their model, transformers' here",
     ),
     RecipeCase(
@@ -160,7 +160,7 @@ RECIPES: tuple[RecipeCase, ...] = (
         8.5 * GIB,
         "llama3.2-3b/lora",
         _lines(f"adapter.target_modules=[q_proj, v_proj, o_proj, {_MLP}]", *_ADAPTED_3B),
-        "A100-80GB",
+        "A100 80GB SXM",
         f"activations offloaded to the host, which is not planned; compiled; {_BFLOAT16_ADAPTER}{_WHOLE_LOGITS[:-2]}",
     ),
     RecipeCase(
@@ -169,7 +169,7 @@ RECIPES: tuple[RecipeCase, ...] = (
         4.6 * GIB,
         "llama3.2-3b/qlora",
         _lines(f"adapter.target_modules=[q_proj, v_proj, o_proj, {_MLP}]", *_ADAPTED_3B),
-        "A100-80GB",
+        "A100 80GB SXM",
         "activations offloaded to the host, which is not planned; compiled; NF4 of torchao; "
         f"{_BFLOAT16_ADAPTER}{_WHOLE_LOGITS[:-2]}",
     ),
