@@ -35,16 +35,20 @@ def test_one_tile_in_two_bytes_is_all_that_is_held_of_the_logits(rehearsed):
     assert planned_memory(rehearsed("nll")).category_peak_bytes["logits"] > 2 * ROWS * LENGTH * VOCABULARY * 4
 
 
-def test_on_a_cpu_a_tile_is_copied_several_times(rehearsed):
-    """Tiles there are narrower than the GPU's, and in this model than the vocabulary."""
-    copies = [
-        life
-        for life in rehearsed("chunked_nll", on_gpu=False).log.lives
-        if life.shape == (ROWS * (LENGTH - 1), VOCABULARY) and str(life.dtype) == "torch.float32"
-    ]
-    assert len(copies) > 10
-    lives = rehearsed("chunked_nll").log.lives
-    assert not [life for life in lives if life.shape[-1:] == (VOCABULARY,) and str(life.dtype) == "torch.float32"]
+def test_on_a_cpu_a_smaller_tile_is_copied_several_times(rehearsed):
+    """Of its columns there are as many as the vocabulary has entries."""
+    positions = ROWS * (LENGTH - 1)
+
+    def shapes(**settings):
+        lives = rehearsed("chunked_nll", **settings).log.lives
+        return [(life.shape, str(life.dtype)) for life in lives]
+
+    on_cpu, on_gpu = shapes(on_gpu=False), shapes()
+    assert on_cpu.count(((positions, VOCABULARY), "torch.float32")) > 10
+    assert ((positions, 8192), "torch.bfloat16") in on_cpu
+    assert ((positions, TILE), "torch.bfloat16") not in on_cpu
+    assert ((positions, TILE), "torch.bfloat16") in on_gpu
+    assert not [one for one in on_gpu if one[0][-1:] == (VOCABULARY,) and one[1] == "torch.float32"]
 
 
 @pytest.mark.parametrize("on_gpu", [True, False])
