@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hf_efficient.estimate.caching_allocator import AllocatorPeaks, OutOfMemory, replay
 from hf_efficient.estimate.cuda_process import CONTEXT, cublas_workspace_bytes
@@ -35,6 +35,8 @@ class Demand:
         step_share: of the rehearsed step's time that the mean one takes.
         evaluation: operators of an evaluation's batch.
         evaluation_batches: of that size, in all evaluations of the run.
+        without_limit: of the allocator on a device with any amount of memory, by the bytes of a cuBLAS workspace there;
+            found once, when it is first asked for.
     """
 
     events: Sequence[tuple[int, int]]
@@ -45,6 +47,7 @@ class Demand:
     step_share: float = 1.0
     evaluation: Sequence[OperatorWork] = ()
     evaluation_batches: float = 0.0
+    without_limit: dict[int, AllocatorPeaks] = field(default_factory=dict, init=False, repr=False, compare=False)
 
 
 def planned_gpu(demand: Demand, device: Accelerator) -> PlannedGpu:
@@ -83,12 +86,21 @@ def _memory(demand: Demand, device: Accelerator) -> tuple[AllocatorPeaks | None,
     """Of the allocator (None where it does not fit), and what is needed in all."""
     limit = device.memory_bytes - CONTEXT.bytes
     workspace = 0 if device.compute_capability is None else cublas_workspace_bytes(device.compute_capability)
-    events = list(_with_workspaces(demand, workspace))
+    anywhere = _without_limit(demand, workspace)
+    if anywhere.peak_reserved_bytes <= limit:
+        return anywhere, anywhere.peak_reserved_bytes + CONTEXT.bytes
     try:
-        peaks = replay(events, limit_bytes=limit)
+        peaks = replay(_with_workspaces(demand, workspace), limit_bytes=limit)
     except OutOfMemory:
-        return None, replay(events).peak_reserved_bytes + CONTEXT.bytes
+        return None, anywhere.peak_reserved_bytes + CONTEXT.bytes
     return peaks, peaks.peak_reserved_bytes + CONTEXT.bytes
+
+
+def _without_limit(demand: Demand, workspace: int) -> AllocatorPeaks:
+    """Of a device with any amount of memory; one that never meets its limit does the same."""
+    if workspace not in demand.without_limit:
+        demand.without_limit[workspace] = replay(_with_workspaces(demand, workspace))
+    return demand.without_limit[workspace]
 
 
 def _with_workspaces(demand: Demand, workspace: int) -> Iterator[tuple[int, int]]:

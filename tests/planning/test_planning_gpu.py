@@ -53,6 +53,22 @@ def test_memory_is_what_the_allocator_reserves_and_the_context():
     assert found.allocation_retries == 0
 
 
+def test_devices_with_room_share_one_replay(monkeypatch):
+    limits, real = [], gpu_module.replay
+
+    def counted(events, limit_bytes=None):
+        limits.append(limit_bytes)
+        return real(events, limit_bytes=limit_bytes)
+
+    monkeypatch.setattr(gpu_module, "replay", counted)
+    asked = demand(GIB, 100 * MIB)
+    found = [planned(asked, mebibytes).needed_bytes for mebibytes in (8192, 4096, 1024)]
+    assert found == [GIB + 120 * MIB + CONTEXT.bytes] * 3
+    assert limits == [None, 1024 * MIB - CONTEXT.bytes]
+    planned(dataclasses.replace(asked, events=[(0, GIB)]))
+    assert limits[2:] == [None]
+
+
 def test_the_last_byte_decides():
     needed = (GIB + 120 * MIB + CONTEXT.bytes) / MIB
     assert planned(demand(GIB, 100 * MIB), needed).fits
