@@ -61,6 +61,11 @@ def add_adapter(
     try:
         adapted = get_peft_model(model, lora_config(section), low_cpu_mem_usage=on_meta)
     except (ValueError, re.error) as error:
+        if "lora_dropout" in str(error) and section.dropout:
+            raise ModelError(
+                f"adapter.dropout: is {section.dropout}, and PEFT has no dropout for weights that are no linear layer of "
+                "their own (the experts of this model). Write `adapter.dropout: 0`."
+            ) from error
         raise ModelError(
             f"adapter.target_modules: {section.target_modules!r} does not fit this model: {str(error).splitlines()[0]} "
             f"Write all-linear, or some of: {', '.join(_linear_names(model))}."

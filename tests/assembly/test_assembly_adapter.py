@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from hf_efficient.assembly.adapter import add_adapter, lora_config
 from hf_efficient.assembly.model import quantization_config
@@ -88,3 +88,16 @@ def test_the_section_reaches_peft():
     config = lora_config(AdapterSection(r=3, alpha=7, dropout=0.25, bias="lora_only", target_modules="x.*"))
     assert (config.r, config.lora_alpha, config.lora_dropout, config.bias) == (3, 7, 0.25, "lora_only")
     assert config.target_modules == "x.*"
+
+
+def test_dropout_on_experts_is_named_with_its_key():
+    """Their weights are one tensor of three dimensions, which PEFT adapts without dropout."""
+    config = AutoConfig.for_model(
+        "mixtral", hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=2, num_local_experts=2, vocab_size=64,
+    )  # fmt: skip
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    section = AdapterSection(dropout=0.05)
+    with pytest.raises(ModelError, match=r"adapter\.dropout: is 0\.05, .* Write `adapter\.dropout: 0`"):
+        add_adapter(model, section, seed=0, checkpointing=False, on_meta=True)

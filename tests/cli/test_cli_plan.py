@@ -162,7 +162,6 @@ def test_fix_where_nothing_helps(run, tiny, shrunk):
         (["--gpu", "L4", "efficiency.price_usd_per_hour=-1"], "efficiency.price_usd_per_hour"),
         (["--gpu", "L4", "model.id=nobody/nothing"], "Write a local folder that holds its config.json"),
         (["--gpu", "L4", "model.id=./nowhere"], "model.id: "),
-        (["--gpu", "L4", "method=dpo"], "method: dpo cannot be planned yet"),
         (["--gpu", "L4", "model.attn_implementation=flash_attention_2"], "model: "),
     ],
 )
