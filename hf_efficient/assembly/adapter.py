@@ -63,7 +63,7 @@ def add_adapter(
     except (ValueError, re.error) as error:
         if "lora_dropout" in str(error) and section.dropout:
             raise ModelError(
-                f"adapter.dropout: is {section.dropout}, and PEFT has no dropout for weights that are no linear layer of "
+                f"adapter.dropout: is {section.dropout}, and PEFT has no dropout for weights of no linear layer of "
                 "their own (the experts of this model). Write `adapter.dropout: 0`."
             ) from error
         raise ModelError(
