@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hf_efficient.cli.lean_process import lean_imports
+from hf_efficient.cli.num_gpus import with_num_gpus
 from hf_efficient.cli.page_file import check_page_file
 from hf_efficient.cli.plan_fix import write_fix
 from hf_efficient.cli.plan_output import PlanOutput
@@ -28,6 +29,10 @@ def plan(
     ] = None,
     gpu: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="An accelerator, again for more; default: all known.")
+    ] = None,
+    num_gpus: Annotated[
+        int | None,
+        typer.Option("--num-gpus", metavar="N", help="GPUs of one machine, as distributed.processes=N."),
     ] = None,
     advise: Annotated[
         bool | None,
@@ -68,7 +73,7 @@ def plan(
     """
     from hf_efficient.recipe.load import load_recipe
 
-    loaded = load_recipe(recipe, overrides or [])
+    loaded = load_recipe(recipe, with_num_gpus(overrides or [], num_gpus))
     names = _checked_names(gpu)
     if names is None or len(names) != 1:
         _need_one_gpu(advise=bool(advise), fix=fix is not None, largest=largest)

@@ -34,12 +34,14 @@ def train(
     from hf_efficient.launch.command import accelerate_command, printable
     from hf_efficient.launch.flags import parse_flags
     from hf_efficient.launch.output import plan_output
+    from hf_efficient.launch.strategy import check_launchable
     from hf_efficient.recipe.load import load_recipe
 
     switches = [name for name, on in (("--resume", resume), ("--overwrite", overwrite), ("--debug", debug)) if on]
     tail = [*(overrides or []), *switches]
     flags = parse_flags([recipe, *tail])
     resolved = load_recipe(flags.recipe, flags.overrides)
+    check_launchable(resolved)
     automatic = resolved.distributed.processes == "auto"
     command = accelerate_command(
         resolved, recipe, tail, device_count=accelerator_count() if automatic else 0, cores=thread_count()

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from hf_efficient.recipe.precision import mixed_precision
 from hf_efficient.recipe.schema import Recipe
 
 __all__ = ["accelerate_command", "printable"]
@@ -37,7 +38,7 @@ def accelerate_command(
         "--quiet",
         "--num_machines=1",
         f"--num_processes={count}",
-        f"--mixed_precision={_precision(recipe)}",
+        f"--mixed_precision={mixed_precision(recipe)}",
         "--dynamo_backend=no",
         f"--num_cpu_threads_per_process={max(1, cores // count)}",
     ]
@@ -49,13 +50,6 @@ def accelerate_command(
 def printable(command: Sequence[str]) -> str:
     """The command quoted for a POSIX shell."""
     return shlex.join(command)
-
-
-def _precision(recipe: Recipe) -> str:
-    """What the training arguments will say themselves: TRL trains in bf16 unless told otherwise."""
-    if recipe.train.get("fp16"):
-        return "fp16"
-    return "no" if recipe.train.get("bf16") is False else "bf16"
 
 
 def _accelerate() -> str:

@@ -27,6 +27,7 @@ from hf_efficient.launch.plan import write_plan
 from hf_efficient.launch.results import evaluations, figures_of, metrics_of, written_by
 from hf_efficient.launch.run_files import EFFICIENCY
 from hf_efficient.launch.start import recorded_start, start_folder
+from hf_efficient.launch.strategy import check_launchable
 from hf_efficient.launch.world import launch_contradiction
 from hf_efficient.recipe.remarks import recipe_remarks
 from hf_efficient.recipe.schema import Recipe
@@ -47,6 +48,7 @@ def run_recipe(recipe: Recipe, listener: RunListener | None = None) -> RunResult
     Raises:
         HfEfficientError: one of its kinds, for everything that the user can mend.
     """
+    check_launchable(recipe)
     with recorded_run(recipe) as account:
         with phase(recipe, "trainer_setup"):
             args = training_arguments(recipe)

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from hf_efficient.planning.gpu import Demand
+from hf_efficient.planning.ranks.work import rank_operators
 from hf_efficient.planning.rehearsal import Rehearsal
 from hf_efficient.planning.run_shapes import RunShapes
 from hf_efficient.recipe.schema import Recipe
@@ -15,7 +16,7 @@ __all__ = ["demand_of", "steps_of"]
 
 
 def demand_of(recipe: Recipe, rehearsal: Rehearsal, shapes: RunShapes | None = None, processes: int = 1) -> Demand:
-    """Its allocations and operators, the tokens of a step and the steps of the run.
+    """Its allocations and operators on one rank, the tokens of a step of all ranks, and the steps of the run.
 
     A mean step and an evaluation take as long as their positions, in proportion to those that were rehearsed.
 
@@ -26,19 +27,23 @@ def demand_of(recipe: Recipe, rehearsal: Rehearsal, shapes: RunShapes | None = N
         processes: that share the positions of ``shapes``.
     """
     positions = rehearsal.rows * rehearsal.length * rehearsal.micro_batches
-    operators = _as_run(recipe, rehearsal.operators)
+    rank = rehearsal.rank
+    ranks = 1 if rank is None else rank.sharding.ranks
+    events, first, operators = rehearsal.log.events, rehearsal.first_step, _as_run(recipe, rehearsal.operators)
+    operators = rank_operators(operators, rank)
     if shapes is None:
-        return Demand(rehearsal.log.events, rehearsal.first_step, operators, positions, steps_of(recipe))
+        return Demand(events, first, operators, positions * ranks, steps_of(recipe), rank=rank)
     evaluation = rehearsal.evaluation
     return Demand(
-        events=rehearsal.log.events,
-        first_step=rehearsal.first_step,
+        events=events,
+        first_step=first,
         operators=operators,
-        tokens=round(shapes.train.step_content / processes),
+        tokens=round(shapes.train.step_content * ranks / processes),
         steps=shapes.train.steps,
         step_share=shapes.train.step_tokens / processes / positions,
         evaluation=() if evaluation is None else _as_run(recipe, evaluation.operators),
         evaluation_batches=0.0 if evaluation is None else shapes.evaluated_positions / processes / evaluation.positions,
+        rank=rank,
     )
 
 

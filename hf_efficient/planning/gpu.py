@@ -6,11 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from hf_efficient.estimate.caching_allocator import AllocatorPeaks, OutOfMemory, replay
-from hf_efficient.estimate.cuda_process import CONTEXT, cublas_workspace_bytes
+from hf_efficient.estimate.cuda_process import CONTEXT, cublas_workspace_bytes, nccl_bytes
 from hf_efficient.estimate.roofline import Roofs, step_time
 from hf_efficient.estimate.roofs import accelerator_roofs
 from hf_efficient.hardware.accelerators import Accelerator
 from hf_efficient.measure.calibration_files import load_calibration
+from hf_efficient.planning.ranks.exchange import Exchange, exchange_of
+from hf_efficient.planning.rehearsal import Rank
 from hf_efficient.records import OperatorWork
 from hf_efficient.records.plan import PlannedGpu
 
@@ -30,13 +32,14 @@ class Demand:
         events: allocations and frees, as (key, bytes), negative where freed.
         first_step: events before the first optimizer step.
         operators: of the step that was rehearsed.
-        tokens: of the mean step, without padding where the data are known.
+        tokens: of the mean step of all ranks, without padding where the data are known.
         steps: of the run; None where not known.
         step_share: of the rehearsed step's time that the mean one takes.
         evaluation: operators of an evaluation's batch.
         evaluation_batches: of that size, in all evaluations of the run.
         without_limit: of the allocator on a device with any amount of memory, by the bytes of a cuBLAS workspace there;
             found once, when it is first asked for.
+        rank: that this is the demand of; None of a process that trains alone.
     """
 
     events: Sequence[tuple[int, int]]
@@ -48,10 +51,16 @@ class Demand:
     evaluation: Sequence[OperatorWork] = ()
     evaluation_batches: float = 0.0
     without_limit: dict[int, AllocatorPeaks] = field(default_factory=dict, init=False, repr=False, compare=False)
+    rank: Rank | None = None
+
+    @property
+    def ranks(self) -> int:
+        """How many devices train."""
+        return 1 if self.rank is None else self.rank.sharding.ranks
 
 
 def planned_gpu(demand: Demand, device: Accelerator) -> PlannedGpu:
-    """The training on one such device, its memory and time; its money is of ``money.with_costs``.
+    """The training on as many such devices as there are ranks, memory and time; its money is of ``money.with_costs``.
 
     Args:
         demand: of the training.
@@ -60,7 +69,7 @@ def planned_gpu(demand: Demand, device: Accelerator) -> PlannedGpu:
     notes: list[str] = []
     peaks, needed = _memory(demand, device)
     roofs = _roofs(device)
-    seconds, bounds = _step_seconds(demand, device, roofs, notes)
+    seconds, bounds, exchange = _step_seconds(demand, device, roofs, notes)
     run = evaluating = None
     if seconds is not None and demand.steps is not None:
         evaluating = demand.evaluation_batches * step_time(demand.evaluation, roofs).seconds
@@ -76,6 +85,8 @@ def planned_gpu(demand: Demand, device: Accelerator) -> PlannedGpu:
         step_seconds=seconds,
         tokens_per_second=None if seconds is None else demand.tokens / seconds,
         bound_shares=bounds,
+        communication_seconds=exchange.seconds,
+        exposed_communication_seconds=exchange.exposed_seconds,
         run_seconds=run,
         run_evaluation_seconds=evaluating,
         notes=notes,
@@ -84,16 +95,17 @@ def planned_gpu(demand: Demand, device: Accelerator) -> PlannedGpu:
 
 def _memory(demand: Demand, device: Accelerator) -> tuple[AllocatorPeaks | None, int]:
     """Of the allocator (None where it does not fit), and what is needed in all."""
-    limit = device.memory_bytes - CONTEXT.bytes
+    outside = CONTEXT.bytes + nccl_bytes(demand.ranks)
+    limit = device.memory_bytes - outside
     workspace = 0 if device.compute_capability is None else cublas_workspace_bytes(device.compute_capability)
     anywhere = _without_limit(demand, workspace)
     if anywhere.peak_reserved_bytes <= limit:
-        return anywhere, anywhere.peak_reserved_bytes + CONTEXT.bytes
+        return anywhere, anywhere.peak_reserved_bytes + outside
     try:
         peaks = replay(_with_workspaces(demand, workspace), limit_bytes=limit)
     except OutOfMemory:
-        return None, anywhere.peak_reserved_bytes + CONTEXT.bytes
-    return peaks, peaks.peak_reserved_bytes + CONTEXT.bytes
+        return None, anywhere.peak_reserved_bytes + outside
+    return peaks, peaks.peak_reserved_bytes + outside
 
 
 def _without_limit(demand: Demand, workspace: int) -> AllocatorPeaks:
@@ -118,14 +130,23 @@ def _roofs(device: Accelerator) -> Roofs:
 
 def _step_seconds(
     demand: Demand, device: Accelerator, roofs: Roofs, notes: list[str]
-) -> tuple[float | None, dict[str, float]]:
-    """Of the mean step, and what bounds it."""
+) -> tuple[float | None, dict[str, float], Exchange]:
+    """Of the mean step, what bounds it, and what of it is exchanged with others."""
     time = step_time(demand.operators, roofs)
     if time.unknown:
         notes.append(_no_time(device, time.unknown))
-        return None, {}
-    seconds = time.seconds * demand.step_share
-    return seconds, {name: value / time.seconds for name, value in time.seconds_by_bound.items()}
+        return None, {}, Exchange(None, None)
+    computing = time.seconds * demand.step_share
+    bounds: dict[str, float] = {name: value / time.seconds for name, value in time.seconds_by_bound.items()}
+    if demand.rank is None:
+        return computing, bounds, Exchange(0.0, 0.0)
+    exchange = exchange_of(demand.rank, device.name, computing)
+    notes.extend(exchange.notes)
+    if exchange.exposed_seconds is None:
+        return None, {}, exchange
+    seconds = computing + exchange.exposed_seconds
+    bounds = {name: value * computing / seconds for name, value in bounds.items()}
+    return seconds, {**bounds, "communication": exchange.exposed_seconds / seconds}, exchange
 
 
 def _no_time(device: Accelerator, unknown: Sequence[str]) -> str:

@@ -46,8 +46,10 @@ def _with_figures(
     gpu: PlannedGpu, step_seconds: float, run_seconds: float | None, watts: float | None, terms: Terms
 ) -> PlannedGpu:
     """Those of a step and of the run, whatever is lost on the way included."""
-    step_joules = None if watts is None else energy_from_tdp(watts, step_seconds)
-    run_joules = None if watts is None or run_seconds is None else energy_from_tdp(watts, run_seconds)
+    step_joules = None if watts is None else energy_from_tdp(watts, step_seconds, devices=terms.devices)
+    run_joules = None
+    if watts is not None and run_seconds is not None:
+        run_joules = energy_from_tdp(watts, run_seconds, devices=terms.devices)
     grams = co2e_grams(step_joules, terms.grid_grams_per_kwh)
     each = _MILLION / terms.tokens
     return dataclasses.replace(
@@ -70,12 +72,12 @@ def _spot(gpu: PlannedGpu, device: Accelerator, terms: Terms) -> PlannedSpot | N
 
 
 def _price(device: Accelerator, terms: Terms, market: Market) -> tuple[float | None, str | None]:
-    """The user's, which is of one market alone; else the cheapest list price."""
+    """The user's of all devices, which is of one market alone; else the cheapest list price, for each."""
     if terms.price_usd_per_hour is not None:
         return (terms.price_usd_per_hour, "efficiency.price_usd_per_hour") if market == terms.market else (None, None)
     known = offers(device.name, market, terms.provider)
     offer = min(known, key=lambda one: one.usd_per_gpu_hour, default=None)
-    return (None, None) if offer is None else (offer.usd_per_gpu_hour, offer.told)
+    return (None, None) if offer is None else (offer.usd_per_gpu_hour * terms.devices, offer.told)
 
 
 def _no_price(terms: Terms) -> str:

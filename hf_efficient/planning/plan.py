@@ -14,23 +14,31 @@ from hf_efficient.planning.gpu import Demand, planned_gpu
 from hf_efficient.planning.memory import planned_memory, planned_timeline
 from hf_efficient.planning.model_config import model_config
 from hf_efficient.planning.money import with_costs
-from hf_efficient.planning.rehearsal import Rehearsal, rehearse
+from hf_efficient.planning.ranks.rank import rehearse_rank
+from hf_efficient.planning.ranks.remarks import rank_remarks
+from hf_efficient.planning.ranks.sharding import sharding_of
+from hf_efficient.planning.ranks.told import planned_ranks
+from hf_efficient.planning.rehearsal import Rehearsal
 from hf_efficient.planning.run_data import planned_data
 from hf_efficient.planning.run_shapes import rows_of, run_shapes
 from hf_efficient.planning.shaped import rehearse_shapes, shape_remarks
 from hf_efficient.planning.terms import Terms, terms_of
+from hf_efficient.recipe.load import change_recipe
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records.plan import Plan, PlannedData, PlannedGpu
 
 __all__ = ["plan", "plan_of"]
 
 
-def plan(recipe: Recipe, gpus: Sequence[str] | None = None, *, read_data: bool = True) -> Plan:
+def plan(
+    recipe: Recipe, gpus: Sequence[str] | None = None, *, num_gpus: int | None = None, read_data: bool = True
+) -> Plan:
     """Rehearse the recipe's own training on tensors without values, and tell its memory, time and cost.
 
     Args:
         recipe: from ``load_recipe``.
         gpus: names of accelerators; None: all that are known.
+        num_gpus: that train, in the place of ``distributed.processes``.
         read_data: take the lengths of the recipe's examples where data and tokenizer lie on this machine; else, and
             where they do not, every row is as long as the recipe allows.
 
@@ -39,17 +47,21 @@ def plan(recipe: Recipe, gpus: Sequence[str] | None = None, *, read_data: bool =
             cannot be read, values that the run itself would refuse.
     """
     devices: Sequence[Accelerator] = accelerators() if gpus is None else [accelerator(name) for name in gpus]
+    if num_gpus is not None:
+        recipe = change_recipe(recipe, {"distributed.processes": num_gpus})
     config = model_config(recipe.model)
     known = data_at_hand(recipe) if read_data else ""
     if isinstance(known, str):
-        rehearsal = rehearse(recipe, config)
+        rehearsal = rehearse_rank(recipe, config)
         longest = f"every row has {rehearsal.length:,} tokens, the most that the recipe allows: shorter ones need less"
         why = f" ({known})" if known else ""
         return plan_of(recipe, rehearsal, demand_of(recipe, rehearsal), devices, [f"{longest}{why}"])
-    shapes = run_shapes(known.args, rows_of(known.data), 1, at_end=recipe.evaluate.at_end)
+    ranks = sharding_of(recipe).ranks
+    shapes = run_shapes(known.args, rows_of(known.data), ranks, at_end=recipe.evaluate.at_end)
     rehearsal = rehearse_shapes(recipe, config, shapes)
-    told = planned_data(known.args, known.data, shapes, processes=1)
-    return plan_of(recipe, rehearsal, demand_of(recipe, rehearsal, shapes), devices, shape_remarks(shapes), told)
+    told = planned_data(known.args, known.data, shapes, processes=ranks)
+    demand = demand_of(recipe, rehearsal, shapes, ranks)
+    return plan_of(recipe, rehearsal, demand, devices, shape_remarks(shapes), told)
 
 
 def plan_of(
@@ -71,7 +83,7 @@ def plan_of(
         data: of the run; None where they were not read.
     """
     memory = dataclasses.replace(planned_memory(rehearsal), timeline=planned_timeline(rehearsal))
-    terms = terms_of(recipe, memory, demand.tokens)
+    terms = terms_of(recipe, memory, demand.tokens, rehearsal.rank)
     planned = [with_costs(planned_gpu(demand, device), device, terms) for device in devices]
     return Plan(
         recipe=recipe.name,
@@ -83,16 +95,18 @@ def plan_of(
         row_tokens=rehearsal.length,
         micro_batches=rehearsal.micro_batches,
         steps=demand.steps,
-        flops_per_step=sum(one.flops for one in rehearsal.operators),
+        flops_per_step=sum(one.flops for one in rehearsal.operators) * demand.ranks,
         memory=memory,
         gpus=with_frontier(sorted(planned, key=_rank)),
         assumptions=[
             *assumptions,
+            *rank_remarks(recipe, rehearsal),
             *_assumptions(recipe, demand.steps),
             *_spot_assumptions(planned, terms),
             *_own_facts(devices),
         ],
         data=data,
+        ranks=planned_ranks(rehearsal.rank),
     )
 
 

@@ -24,11 +24,13 @@ from hf_efficient.planning.four_bit import quantization_constants, values_of
 from hf_efficient.planning.fused_kernels import fused_kernels_of_a_gpu
 from hf_efficient.planning.isolation import process_kept
 from hf_efficient.planning.optimizers import stand_in
+from hf_efficient.planning.ranks.units import Unit, units_of
 from hf_efficient.planning.rehearsed_evaluation import RehearsedEvaluation, is_evaluated, rehearse_evaluation
 from hf_efficient.planning.rehearsing import Rehearsing
 from hf_efficient.planning.rows import PaddedBatches, longest_rows
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records import OperatorWork
+from hf_efficient.simulate.blank_module import compute_in
 from hf_efficient.simulate.decompositions import decompositions
 from hf_efficient.simulate.module_names import ModuleNames
 from hf_efficient.simulate.operator_count import OperatorCount
@@ -38,7 +40,25 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
     from trl import SFTConfig
 
-__all__ = ["Rehearsal", "RehearsalTrainer", "rehearsal_trainer", "rehearse"]
+    from hf_efficient.estimate.parallelism import Sharding
+    from hf_efficient.estimate.sharding import ModelStates
+
+__all__ = ["Rank", "Rehearsal", "RehearsalTrainer", "rehearsal_trainer", "rehearse"]
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One of several ranks.
+
+    Attributes:
+        sharding: how the model is spread over them.
+        states: the whole of what is spread.
+        layers: that are gathered one by one.
+    """
+
+    sharding: Sharding
+    states: ModelStates
+    layers: int
 
 
 @dataclass(frozen=True)
@@ -58,6 +78,8 @@ class Rehearsal:
         paged_bytes: optimizer state outside of torch's allocator.
         forward_ends: events up to the end of each of the training's forwards, when the model's output is still there.
         evaluation: a batch of it, after the two steps; None where the run evaluates nothing.
+        units: parameters of the whole model, in the units that several ranks would gather.
+        rank: that this is the rehearsal of; None of a process that trains alone.
     """
 
     log: TensorLog
@@ -74,6 +96,8 @@ class Rehearsal:
     paged_bytes: int
     forward_ends: tuple[int, ...] = ()
     evaluation: RehearsedEvaluation | None = None
+    units: tuple[Unit, ...] = ()
+    rank: Rank | None = None
 
 
 def rehearse(
@@ -84,6 +108,7 @@ def rehearse(
     padded: bool = False,
     evaluation_length: int | None = None,
     on_gpu: bool = True,
+    computes_in: torch.dtype | None = None,
 ) -> Rehearsal:
     """Build model and trainer of a recipe, train two steps, and evaluate where the run would.
 
@@ -94,6 +119,7 @@ def rehearse(
         padded: whether a row of each micro-batch is shorter, so that the attention needs a mask.
         evaluation_length: tokens of every row that is evaluated on; default: ``length``.
         on_gpu: whether the run is on a GPU, whose fused LM head (``loss_type: chunked_nll``) takes less memory.
+        computes_in: what float32 weights are cast to before the step, by whoever spreads the model over ranks.
 
     Raises:
         HfEfficientError: what the recipe's own run would refuse.
@@ -101,6 +127,9 @@ def rehearse(
     with process_kept(), collector_paused(), tempfile.TemporaryDirectory() as directory:
         args = rehearsal_arguments(recipe, directory)
         model = blank_model(recipe, config, seed=args.seed, checkpointing=args.gradient_checkpointing)
+        loaded = {name: one.dtype.itemsize for name, one in model.named_parameters()}
+        if computes_in is not None:
+            compute_in(model, computes_in)
         length = _longest(args, config) if length is None else length
         trainer = _trainer(recipe, config, model, args, length, padded=padded)
         names = ModuleNames(model)
@@ -140,6 +169,7 @@ def rehearse(
         paged_bytes=getattr(trainer.stand_in, "paged_bytes", 0),
         forward_ends=tuple(forward_ends),
         evaluation=evaluation,
+        units=units_of(model, loaded),
     )
 
 

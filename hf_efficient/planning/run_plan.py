@@ -46,12 +46,11 @@ def plan_run(recipe: Recipe, args: SFTConfig, data: SftData, price_usd_per_hour:
         HfEfficientError: what the run itself would refuse.
     """
     shapes = run_shapes(args, rows_of(data), args.world_size, at_end=recipe.evaluate.at_end)
-    rehearsal = rehearse_shapes(recipe, model_config(recipe.model), shapes, on_gpu=args.device.type != "cpu")
+    on_gpu = args.device.type != "cpu"
+    rehearsal = rehearse_shapes(recipe, model_config(recipe.model), shapes, on_gpu=on_gpu, processes=args.world_size)
     known = _accelerator(args.device)
     assumptions = shape_remarks(shapes)
     processes = args.world_size * max(1, args.n_gpu)
-    if args.world_size > 1:
-        assumptions.append("one process alone is rehearsed: what the others are sent takes neither memory nor time")
     demand = demand_of(recipe, rehearsal, shapes, processes)
     told = planned_data(args, data, shapes, args.world_size)
     plan = plan_of(recipe, rehearsal, demand, [] if known is None else [known], assumptions, told)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hf_efficient.planning.rehearsal import Rehearsal, rehearse
+from hf_efficient.planning.ranks.rank import rehearse_rank
+from hf_efficient.planning.rehearsal import Rehearsal
 from hf_efficient.planning.run_shapes import RunShapes
 from hf_efficient.recipe.schema import Recipe
 
@@ -14,7 +15,14 @@ if TYPE_CHECKING:
 __all__ = ["rehearse_shapes", "shape_remarks"]
 
 
-def rehearse_shapes(recipe: Recipe, config: PretrainedConfig, shapes: RunShapes, *, on_gpu: bool = True) -> Rehearsal:
+def rehearse_shapes(
+    recipe: Recipe,
+    config: PretrainedConfig,
+    shapes: RunShapes,
+    *,
+    on_gpu: bool = True,
+    processes: int | None = None,
+) -> Rehearsal:
     """Rehearse the largest micro-batch of a run, and the largest batch of its evaluations.
 
     Args:
@@ -22,13 +30,20 @@ def rehearse_shapes(recipe: Recipe, config: PretrainedConfig, shapes: RunShapes,
         config: of its model.
         shapes: of the run.
         on_gpu: whether it runs on a GPU.
+        processes: that train; default: the recipe's.
 
     Raises:
         HfEfficientError: what the recipe's own run would refuse.
     """
     evaluated = None if shapes.evaluation is None else shapes.evaluation.row_tokens
-    return rehearse(
-        recipe, config, shapes.train.row_tokens, padded=shapes.train.padded, evaluation_length=evaluated, on_gpu=on_gpu
+    return rehearse_rank(
+        recipe,
+        config,
+        shapes.train.row_tokens,
+        padded=shapes.train.padded,
+        evaluation_length=evaluated,
+        on_gpu=on_gpu,
+        processes=processes,
     )
 
 

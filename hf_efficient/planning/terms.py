@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
+from hf_efficient.estimate.sharding import ModelStates
 from hf_efficient.hardware.grid import grid_intensity
 from hf_efficient.hardware.prices import Market
 from hf_efficient.hardware.spot_terms import SpotTerms, spot_terms
+from hf_efficient.planning.rehearsal import Rank
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records.plan import PlannedMemory
 
@@ -25,6 +28,7 @@ class Terms:
         tokens: of an optimizer step.
         checkpoint_bytes: of one save.
         spot: how machines that may be taken away behave.
+        devices: that train together.
     """
 
     price_usd_per_hour: float | None
@@ -34,16 +38,19 @@ class Terms:
     tokens: int
     checkpoint_bytes: int
     spot: SpotTerms
+    devices: int = 1
 
 
-def terms_of(recipe: Recipe, memory: PlannedMemory, tokens: int) -> Terms:
+def terms_of(recipe: Recipe, memory: PlannedMemory, tokens: int, rank: Rank | None = None) -> Terms:
     """As the recipe says.
 
     Args:
         recipe: that was rehearsed.
         memory: of its rehearsal.
         tokens: of an optimizer step.
+        rank: whose memory that is; None of a process that trains alone.
     """
+    saved = checkpoint_bytes(memory, recipe.adapter.method) if rank is None else _saved_by_all(rank.states)
     section = recipe.efficiency
     said = section.spot
     return Terms(
@@ -52,8 +59,9 @@ def terms_of(recipe: Recipe, memory: PlannedMemory, tokens: int) -> Terms:
         market=section.market,
         grid_grams_per_kwh=grid_intensity(section.grid).grams_per_kwh,
         tokens=tokens,
-        checkpoint_bytes=checkpoint_bytes(memory, recipe.adapter.method),
+        checkpoint_bytes=saved,
         spot=spot_terms(said.hours_between_preemptions, said.restart_seconds, said.write_mb_per_second),
+        devices=1 if rank is None else rank.sharding.ranks,
     )
 
 
@@ -69,3 +77,8 @@ def checkpoint_bytes(memory: PlannedMemory, method: str) -> int:
     held = memory.category_peak_bytes
     weights = memory.model_bytes if method == "full" else held.get("adapter", 0)
     return weights + held.get("optimizer_state", 0) + memory.paged_bytes
+
+
+def _saved_by_all(states: ModelStates) -> int:
+    """What is trained and the optimizer's state, of which each rank may hold a part."""
+    return math.ceil(states.trained * (states.trained_bytes + states.optimizer_bytes + states.master_bytes))

@@ -13,7 +13,8 @@ from hf_efficient.planning.demand import demand_of
 from hf_efficient.planning.gpu import planned_gpu
 from hf_efficient.planning.isolation import process_kept
 from hf_efficient.planning.memory import planned_memory
-from hf_efficient.planning.rehearsal import rehearse
+from hf_efficient.planning.ranks.rank import rehearse_rank
+from hf_efficient.planning.ranks.sharding import sharding_of
 from hf_efficient.planning.run_shapes import RunRows, RunShapes, rows_as_prepared, run_shapes
 from hf_efficient.planning.shaped import rehearse_shapes
 from hf_efficient.recipe.schema import Recipe
@@ -80,8 +81,8 @@ class Trials:
         self.done += 1
         config = copy.deepcopy(self._config)  # transformers writes attention and dtype into the one that it builds from
         shapes = None if length is not None else self._shapes(recipe)
-        rehearsal = rehearse(recipe, config, length) if shapes is None else rehearse_shapes(recipe, config, shapes)
-        gpu = planned_gpu(demand_of(recipe, rehearsal, shapes), self.device)
+        rehearsal = rehearse_rank(recipe, config, length) if shapes is None else rehearse_shapes(recipe, config, shapes)
+        gpu = planned_gpu(demand_of(recipe, rehearsal, shapes, sharding_of(recipe).ranks), self.device)
         padding = 0.0 if shapes is None else shapes.train.padding_share
         return Trial(outcome_of(gpu), planned_memory(rehearsal), padding)
 
@@ -91,7 +92,7 @@ class Trials:
         with process_kept(), tempfile.TemporaryDirectory() as directory:
             args = run_arguments(recipe, directory)
             rows = rows_as_prepared(self._documents, args)
-            return run_shapes(args, rows, 1, at_end=recipe.evaluate.at_end)
+            return run_shapes(args, rows, sharding_of(recipe).ranks, at_end=recipe.evaluate.at_end)
 
 
 def outcome_of(gpu: PlannedGpu) -> PlannedOutcome:

@@ -167,13 +167,30 @@ class EvaluateSection(Section):
     at_end: bool = Field(True, description="Evaluate once more after the last step, where there is evaluation data.")
 
 
+class OffloadSection(Section):
+    """What lies in the host's memory in place of the device's."""
+
+    optimizer: bool = Field(False, description="Optimizer state and the optimizer's step (zero1, zero2, zero3).")
+    parameters: bool = Field(
+        False,
+        description="The rank's share of the weights (zero3, fsdp2); with fsdp2, gradients and optimizer state too.",
+    )
+
+
 class DistributedSection(Section):
-    """How many processes run the recipe."""
+    """How many processes run the recipe, and how the model is spread over them."""
 
     processes: PositiveInt | Literal["auto"] = Field(
         1,
         description="Data-parallel processes on this machine; `auto`: one per GPU, one where there is none.",
     )
+    strategy: Literal["auto", "none", "ddp", "zero1", "zero2", "zero3", "fsdp2"] = Field(
+        "auto",
+        description="none: one process. ddp: each holds the whole model. zero1, zero2, zero3 (DeepSpeed) and fsdp2 "
+        "(torch): a share of the optimizer state, the gradients, the weights; these can be planned, not launched yet. "
+        "`auto`: none for one process, ddp for more.",
+    )
+    offload: OffloadSection = Field(default_factory=OffloadSection)
 
 
 class BudgetSection(Section):

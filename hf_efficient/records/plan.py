@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from hf_efficient.records.planned_ranks import PlannedRanks
 from hf_efficient.records.planned_spot import PlannedSpot
 from hf_efficient.records.planned_timeline import PlannedTimeline
 
@@ -19,6 +20,7 @@ __all__ = [
     "PlannedLargest",
     "PlannedMemory",
     "PlannedOutcome",
+    "PlannedRanks",
     "PlannedSpot",
     "PlannedTensor",
     "PlannedTimeline",
@@ -57,7 +59,8 @@ class PlannedMemory:
             evaluation.
         peak_module: the module that runs then; empty outside the model.
         peak_step: 1 where it is in the first step, 2 where it is in a later one or in an evaluation.
-        categories: bytes at the peak by use; they add up to it.
+        categories: bytes at the peak by use; they add up to it. With several ranks also ``gathered_weights``, weights
+            of others that are there for a moment, and ``communication``, buffers of what is sent.
         category_peak_bytes: bytes of each use at most, each at its own moment, as the run's account tells them.
         largest: the ten largest tensors at the peak, the largest first.
         phase_peak_allocated_bytes: the most that is allocated within each phase.
@@ -86,7 +89,8 @@ class PlannedGpu:
     Attributes:
         name: of the accelerator.
         memory_bytes: that it has.
-        needed_bytes: reserved by torch's allocator, and the CUDA context; where it does not fit, what it asked for.
+        needed_bytes: reserved by torch's allocator, the CUDA context, and NCCL's buffers where there are several
+            ranks; where it does not fit, what it asked for.
         reserved_bytes: of it, reserved by the allocator at most; None where it does not fit.
         allocated_bytes: of these in use at most, as ``torch.cuda.max_memory_allocated`` counts: cuBLAS's workspaces
             included, and every tensor rounded up to 512 bytes; None where it does not fit.
@@ -94,15 +98,18 @@ class PlannedGpu:
         allocation_retries: how often the allocator has to give memory back to make room.
         step_seconds: an optimizer step; None where a rate of the device is not known.
         tokens_per_second: without padding where the data were read; else of the rows, all of one length.
-        bound_shares: shares of the step by what bounds it: math, bandwidth, launch.
+        bound_shares: shares of the step by what bounds it: math, bandwidth, launch; communication as well, where
+            there are several ranks.
         notes: what is missing, and why.
         market: that the figures below are of: ``on_demand``, or ``spot``, which are those of ``spot``.
-        price_usd_per_hour: None where no price is known.
+        price_usd_per_hour: of all GPUs together; None where no price is known.
         price_source: whose list price that is, and of which day.
         usd_per_million_tokens: None without a price or a time.
         run_seconds, run_usd, run_kwh, run_co2e_grams: of all steps and evaluations; None where the number of steps is
             not known.
         run_evaluation_seconds: of it, evaluations, nothing lost; 0 where the data were not read.
+        communication_seconds: of an optimizer step, in which the links to other GPUs and to the host are busy.
+        exposed_communication_seconds: of them, in which nothing is computed. Both None where no time is known.
         kwh_per_million_tokens, co2e_grams_per_million_tokens: of the board at its thermal design power.
         spot: on machines that may be taken away; None where no such price is known, unless ``market`` is spot.
         on_frontier: whether no other accelerator that fits is at least as fast and as cheap, and better in one.
@@ -132,6 +139,8 @@ class PlannedGpu:
     on_frontier: bool = False
     run_evaluation_seconds: float | None = None
     allocated_bytes: int | None = None
+    communication_seconds: float | None = 0.0
+    exposed_communication_seconds: float | None = 0.0
 
 
 @dataclass(frozen=True)
@@ -273,6 +282,8 @@ class Plan:
         advice: what to change; None where it was not asked for.
         largest: the most that fits; None where it was not asked for.
         data: of the run; None where they were not read.
+        ranks: how the run is spread over GPUs; None where one process trains alone. Memory is of one rank, and so is
+            the shape of a step; FLOPs, tokens, money and energy are of all.
     """
 
     recipe: str
@@ -291,4 +302,11 @@ class Plan:
     advice: PlannedAdvice | None = None
     largest: PlannedLargest | None = None
     data: PlannedData | None = None
+    ranks: PlannedRanks | None = None
     schema_version: int = PLAN_SCHEMA_VERSION
+
+    @property
+    def step_rows(self) -> tuple[int, ...]:
+        """What a step's tokens are the product of: ranks, where there are several, micro-batches, rows, tokens."""
+        of_one = (self.micro_batches, self.micro_batch_rows, self.row_tokens)
+        return of_one if self.ranks is None or self.ranks.count == 1 else (self.ranks.count, *of_one)

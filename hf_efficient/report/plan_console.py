@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from rich.console import RenderableType
@@ -13,6 +14,7 @@ from hf_efficient.report.phases import category_label, phase_label
 from hf_efficient.report.plan_data import data_renderables
 from hf_efficient.report.plan_gpus import FRONTIER_MARK, GpuTable
 from hf_efficient.report.plan_notes import grouped_notes, spot_saves
+from hf_efficient.report.plan_ranks import rank_renderables
 from hf_efficient.units import count, flops, share, size
 
 __all__ = ["plan_renderables"]
@@ -24,6 +26,7 @@ def plan_renderables(plan: Plan) -> list[RenderableType]:
     """What to print, in order: what was planned, its memory, the accelerators, and what was taken for granted."""
     return [
         _title(plan),
+        *rank_renderables(plan.ranks),
         *([] if plan.data is None else data_renderables(plan.data)),
         Text(),
         Text(_peak(plan), "bold"),
@@ -37,10 +40,10 @@ def plan_renderables(plan: Plan) -> list[RenderableType]:
 
 
 def _title(plan: Plan) -> Text:
-    tokens = plan.micro_batches * plan.micro_batch_rows * plan.row_tokens
+    rows = " x ".join(f"{one:,}" for one in plan.step_rows)
     what = (
         f"{count(plan.trained_parameters)} of {count(plan.parameters)} parameters are trained ({plan.adapter}).\n"
-        f"A step is {plan.micro_batches} x {plan.micro_batch_rows} x {plan.row_tokens:,} = {tokens:,} tokens and "
+        f"A step is {rows} = {math.prod(plan.step_rows):,} tokens and "
         f"{flops(plan.flops_per_step)}FLOP."
     )
     return Text.assemble((f"{plan.recipe}: {plan.model}\n", "bold"), what)

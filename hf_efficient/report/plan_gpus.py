@@ -12,7 +12,7 @@ from rich.text import Text
 
 from hf_efficient.records.plan import Plan, PlannedGpu
 from hf_efficient.report.numbers import short_number
-from hf_efficient.units import short_seconds, usd
+from hf_efficient.units import share, short_seconds, usd
 
 __all__ = ["FRONTIER_MARK", "GpuTable"]
 
@@ -37,7 +37,8 @@ class GpuTable:
         spot = any(gpu.market == "spot" for gpu in plan.gpus)
         beside = any(gpu.spot is not None for gpu in plan.gpus) and not spot
         money = _of_run(spot, beside) if plan.steps is not None else _of_tokens(spot, beside)
-        self._columns = [*_COMMON, *money]
+        exposed = [] if plan.ranks is None else [_EXPOSED]
+        self._columns = [*_COMMON, *exposed, *money]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
         for gap, columns in self._widths():
@@ -92,6 +93,8 @@ _COMMON = [
     _Column("tokens/s", lambda gpu: _or_nothing(gpu.tokens_per_second, "{:,.0f}".format), 3),
     _Column("USD/h", lambda gpu: _or_nothing(gpu.price_usd_per_hour, "{:.2f}".format), 2),
 ]
+
+_EXPOSED = _Column("comm", lambda gpu: _or_nothing(gpu.bound_shares.get("communication"), share), 2)
 
 
 def _of_run(spot: bool, beside: bool) -> list[_Column]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from hf_efficient.simulate.blank import Blank
+from hf_efficient.simulate.blank import Blank, blank
 
-__all__ = ["make_blank"]
+__all__ = ["compute_in", "make_blank"]
 
 
 def make_blank(module: nn.Module) -> None:
@@ -26,6 +26,23 @@ def make_blank(module: nn.Module) -> None:
         for name, buffer in list(part._buffers.items()):
             if buffer is not None and buffer.is_meta:
                 part._buffers[name] = _blank(buffer)
+
+
+def compute_in(module: nn.Module, dtype: torch.dtype) -> None:
+    """Put parameters of another dtype in place of those in float32; tied ones stay tied.
+
+    Args:
+        module: with blank parameters.
+        dtype: of the new ones.
+    """
+    made: dict[int, nn.Parameter] = {}
+    for part in module.modules():
+        for name, parameter in part._parameters.items():
+            if parameter is not None and parameter.dtype == torch.float32:
+                if id(parameter) not in made:
+                    cast = nn.Parameter(blank(*parameter.shape, dtype=dtype), requires_grad=parameter.requires_grad)
+                    made[id(parameter)] = cast
+                part._parameters[name] = made[id(parameter)]
 
 
 def _blank(tensor: torch.Tensor) -> Blank:

@@ -229,3 +229,19 @@ def test_own_prices_that_are_wrong(run, tiny, tmp_path, monkeypatch):
     ended = run("plan", "r.yaml", "--gpu", "L4")
     assert ended.code == 2
     assert f"{tmp_path}/prices.yaml:1: row 1: usd_per_gpu_hour: is -1; write a number from 0." in ended.err
+
+
+def test_several_gpus(run, tiny):
+    ended = run("plan", "r.yaml", "--gpu", "H100 SXM", "--num-gpus", "4", "train.max_steps=3", "--json")
+    planned = json.loads(ended.out)
+    assert planned["ranks"] == {"count": 4, "strategy": "ddp", "offloaded": [], "host_bytes": 0}
+    alone = json.loads(run("plan", "r.yaml", "--gpu", "H100 SXM", "train.max_steps=3", "--json").out)
+    assert planned["flops_per_step"] == 4 * alone["flops_per_step"]
+    assert planned["gpus"][0]["price_usd_per_hour"] == pytest.approx(4 * alone["gpus"][0]["price_usd_per_hour"])
+    assert planned["gpus"][0]["communication_seconds"] > 0
+
+
+def test_num_gpus_that_contradict(run, tiny):
+    ended = run("plan", "r.yaml", "--num-gpus", "4", "distributed.processes=2")
+    assert ended.code == 2
+    assert "--num-gpus: is 4, but distributed.processes=2" in ended.err

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.estimate.cuda_process import CONTEXT, cublas_workspace_bytes
+from hf_efficient.estimate.cuda_process import CONTEXT, cublas_workspace_bytes, nccl_bytes
 
 
 @pytest.mark.parametrize(
@@ -26,3 +26,8 @@ def test_the_context_is_marked_as_an_estimate_with_a_source():
     assert CONTEXT.estimated
     assert CONTEXT.bytes == 446_693_376
     assert CONTEXT.source.startswith("https://")
+
+
+@pytest.mark.parametrize(("ranks", "mebibytes"), [(1, 0), (2, 342), (3, 392), (8, 392)])
+def test_what_nccl_takes(ranks, mebibytes):
+    assert nccl_bytes(ranks) == mebibytes * 2**20

@@ -84,15 +84,19 @@ def test_overheads():
     assert all(found.estimated for found in (launch_overhead("cuda"), launch_overhead("cpu"), matmul_startup()))
 
 
+ESTIMATED = ("attention", "launch", "matmul_startup", "collective_overhead")
+
+
 def test_every_row_is_whole():
     names = {one.name for one in accelerators()} | {"cuda", "cpu"}
-    figures = {"matmul": "measured_tflops", "bandwidth": "measured_gb_per_second", "attention": "share"}
+    figures = {"matmul": "measured_tflops", "attention": "share"}
+    figures |= dict.fromkeys(("bandwidth", "collectives", "host_link"), "measured_gb_per_second")
     for row in rows("efficiencies"):
         assert set(row["of"]) <= names
         assert row[figures.get(row["figure"], "microseconds")] > 0
         assert row["source"].startswith("https://")
         assert str(row["date"]) == "2026-11-20"
-        assert ("estimated" in row) == (row["figure"] in ("attention", "launch", "matmul_startup"))
+        assert ("estimated" in row) == (row["figure"] in ESTIMATED)
         assert row.get("dtype", "bf16") in DTYPES
 
 

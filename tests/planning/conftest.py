@@ -44,6 +44,12 @@ def _quiet() -> None:
 
 
 @pytest.fixture(scope="session")
+def tiny_config_of() -> Callable[..., PretrainedConfig]:
+    """For files in the folders below."""
+    return tiny_config
+
+
+@pytest.fixture(scope="session")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """The folder of a family's random model, bfloat16."""
     folders: dict[str, Path] = {}
@@ -69,6 +75,7 @@ def recipe(tmp_path: Path) -> Callable[..., Recipe]:
         train: dict[str, Any] | None = None,
         dtype: str = "auto",
         attention: str | None = None,
+        distributed: dict[str, Any] | None = None,
         **adapter: Any,
     ) -> Recipe:
         return Recipe.model_validate(
@@ -77,6 +84,7 @@ def recipe(tmp_path: Path) -> Callable[..., Recipe]:
                 "model": {"id": str(model), "dtype": dtype, "attn_implementation": attention},
                 "adapter": {"method": method, **adapter},
                 "data": {"train": [{"path": "chats.jsonl"}]},
+                "distributed": distributed or {},
                 "train": {"per_device_train_batch_size": 2, "max_length": 64, **(train or {})},
                 "output_dir": str(tmp_path / "out"),
             }

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pytest
 from planned_recipes import device, memory, tiny_recipe
 
@@ -13,7 +16,7 @@ from hf_efficient.planning.advised import cheapest_fix, with_advice
 from hf_efficient.planning.model_config import model_config
 from hf_efficient.planning.plan import plan
 from hf_efficient.planning.trials import Trial, Trials
-from hf_efficient.records.plan import PlannedOutcome
+from hf_efficient.records.plan import PlannedAdvice, PlannedChange, PlannedOutcome
 
 MIB = 2**20
 ALL = {"weights": 30, "activations": 30, "logits": 20, "optimizer_state": 20}
@@ -193,3 +196,18 @@ def test_one_rehearsal_does_not_change_the_next(tmp_path, monkeypatch):
     trials.run(tiny_recipe(tmp_path, "model.attn_implementation=eager", "model.dtype=float32"))
     assert trials.run(recipe) == first
     assert trials.done == 3
+
+
+def test_fix_writes_nothing_that_train_refuses():
+    fits, larger = PlannedOutcome(10, True, 1.0, 100.0), PlannedOutcome(30, False, 1.0, 90.0)
+    changes = [
+        PlannedChange(overrides, "", "", True, larger, fits)
+        for overrides in (
+            {"distributed.strategy": "zero3"},
+            {"train.optim": "adamw_8bit", "distributed.offload.optimizer": True},
+            {"train.optim": "adamw_8bit"},
+        )
+    ]
+    advice = PlannedAdvice("Toy", 20, larger, changes)
+    assert cheapest_fix(SimpleNamespace(advice=advice)) == {"train.optim": "adamw_8bit"}
+    assert cheapest_fix(SimpleNamespace(advice=replace(advice, changes=changes[:2]))) is None

@@ -12,10 +12,13 @@ from hf_efficient.planning.changes import CHANGES, Situation
 from hf_efficient.planning.changes.checkpointing import checkpoint_activations
 from hf_efficient.planning.changes.chunked_loss import chunked_loss
 from hf_efficient.planning.changes.eight_bit_optimizer import eight_bit_optimizer
+from hf_efficient.planning.changes.fsdp2 import shard_weights_by_fsdp
 from hf_efficient.planning.changes.group_by_length import group_by_length
 from hf_efficient.planning.changes.larger_micro_batch import larger_micro_batch
 from hf_efficient.planning.changes.lora import train_an_adapter
 from hf_efficient.planning.changes.no_checkpointing import store_activations
+from hf_efficient.planning.changes.offload_optimizer import offload_the_optimizer
+from hf_efficient.planning.changes.offload_parameters import offload_the_weights
 from hf_efficient.planning.changes.packing import pack
 from hf_efficient.planning.changes.paged_optimizer import paged_optimizer
 from hf_efficient.planning.changes.qlora import quantize_the_base
@@ -24,6 +27,8 @@ from hf_efficient.planning.changes.shorter_rows import shorter_rows
 from hf_efficient.planning.changes.smaller_evaluation_batch import smaller_evaluation_batch
 from hf_efficient.planning.changes.smaller_micro_batch import smaller_micro_batch
 from hf_efficient.planning.changes.weights_in_bfloat16 import weights_in_bfloat16
+from hf_efficient.planning.changes.zero2 import shard_gradients
+from hf_efficient.planning.changes.zero3 import shard_weights_by_zero
 from hf_efficient.recipe.load import change_recipe
 from hf_efficient.recipe.rules.settings import Settings
 from hf_efficient.recipe.train_fields import train_fields
@@ -230,3 +235,48 @@ def test_a_changed_recipe_knows_where_its_values_are_from(situation):
     assert str(changed.provenance["train.optim"]) == "command line: train.optim=sgd"
     assert changed.provenance["name"].line == 1
     assert changed.provenance["adapter.r"].source == "default"
+
+
+SEVERAL = "distributed.processes=4"
+
+
+@pytest.mark.parametrize(
+    ("propose", "overrides", "expected"),
+    [
+        (shard_gradients, [SEVERAL], {"distributed.strategy": "zero2"}),
+        (shard_gradients, [], None),
+        (shard_gradients, ["distributed.processes=auto"], None),
+        (shard_gradients, [SEVERAL, "distributed.strategy=zero3"], None),
+        (shard_weights_by_zero, [SEVERAL], {"distributed.strategy": "zero3"}),
+        (shard_weights_by_zero, [SEVERAL, "distributed.strategy=zero2"], {"distributed.strategy": "zero3"}),
+        (shard_weights_by_zero, [SEVERAL, "adapter.method=qlora"], None),  # DeepSpeed leaves 4-bit weights whole
+        (shard_weights_by_zero, [SEVERAL, "distributed.strategy=fsdp2"], None),
+        (shard_weights_by_fsdp, [SEVERAL, "adapter.method=qlora"], {"distributed.strategy": "fsdp2"}),
+        (shard_weights_by_fsdp, [SEVERAL, "distributed.strategy=zero3"], None),
+        (
+            offload_the_optimizer,
+            [SEVERAL],
+            {"distributed.strategy": "zero2", "distributed.offload.optimizer": True},
+        ),
+        (offload_the_optimizer, [SEVERAL, "distributed.strategy=zero3"], {"distributed.offload.optimizer": True}),
+        (offload_the_optimizer, [SEVERAL, "distributed.strategy=fsdp2"], None),
+        (offload_the_optimizer, [SEVERAL, "train.optim=adafactor"], None),
+        (offload_the_optimizer, [], None),
+        (offload_the_weights, [SEVERAL, "distributed.strategy=fsdp2"], {"distributed.offload.parameters": True}),
+        (offload_the_weights, [SEVERAL, "distributed.strategy=zero2"], None),
+        (
+            offload_the_weights,
+            [SEVERAL, "distributed.strategy=zero3", "distributed.offload.parameters=true"],
+            None,
+        ),
+    ],
+)
+def test_what_is_proposed_for_several_gpus(situation, propose, overrides, expected):
+    found = propose(situation(*overrides))
+    assert (found.overrides if found else None) == expected
+    assert found is None or found.costs.endswith("can be planned, not launched yet")
+
+
+@pytest.mark.parametrize("propose", [shard_gradients, offload_the_optimizer])
+def test_a_small_optimizer_state_is_not_shared_out(situation, propose):
+    assert propose(situation(SEVERAL, held={"weights": 1000, "optimizer_state": 5})) is None

@@ -8,10 +8,15 @@ import pytest
 from planned_recipes import MIB, device
 
 from hf_efficient.estimate.cuda_process import CONTEXT, cublas_workspace_bytes
+from hf_efficient.estimate.parallelism import Sharding
 from hf_efficient.estimate.roofline import Roofs
 from hf_efficient.estimate.roofs import SourcedRoofs
+from hf_efficient.estimate.sharding import ModelStates
+from hf_efficient.hardware.efficiencies import Reached
 from hf_efficient.planning import gpu as gpu_module
 from hf_efficient.planning.gpu import Demand, planned_gpu
+from hf_efficient.planning.ranks import exchange as exchange_module
+from hf_efficient.planning.rehearsal import Rank
 from hf_efficient.records import OperatorWork
 
 GIB = 2**30
@@ -130,3 +135,28 @@ def test_the_mean_step_and_the_evaluations():
     assert found.run_seconds == pytest.approx(17.5)
     assert found.bound_shares["math"] == pytest.approx(1.0)
     assert planned(demand(GIB)).run_evaluation_seconds is None
+
+
+STATES = ModelStates(100_000_000, 0, 2, 2, 2, 8)
+
+
+def test_several_ranks(monkeypatch):
+    """200 MB of gradients on 4 ranks: 2 * 3/4 * 200 MB at 0.1 GB/s, 3 s; of 2 s of computation 4/3 s hide."""
+    monkeypatch.setattr(exchange_module, "collective_bandwidth", lambda name, ranks: Reached(1e8, False, "here"))
+    monkeypatch.setattr(exchange_module, "collective_overhead", lambda: Reached(0.0, True, "here"))
+    asked = dataclasses.replace(demand(GIB, 100 * MIB, steps=10), rank=Rank(Sharding("ddp", 4), STATES, 1), tokens=4000)
+    found = planned(asked)
+    assert found.step_seconds == pytest.approx(2 + 3 - 4 / 3)
+    assert found.communication_seconds == pytest.approx(3)
+    assert found.exposed_communication_seconds == pytest.approx(5 / 3)
+    assert found.bound_shares["communication"] == pytest.approx(5 / 11)
+    assert sum(found.bound_shares.values()) == pytest.approx(1)
+    assert found.tokens_per_second == pytest.approx(4000 / (11 / 3))
+    assert found.needed_bytes == GIB + 120 * MIB + CONTEXT.bytes + 392 * MIB
+
+
+def test_no_time_where_no_link_is_known():
+    found = planned(dataclasses.replace(demand(GIB), rank=Rank(Sharding("ddp", 4), STATES, 1)))
+    assert (found.step_seconds, found.communication_seconds, found.tokens_per_second) == (None, None, None)
+    assert found.fits
+    assert "no time: how fast several of it communicate is not known" in found.notes

@@ -190,3 +190,13 @@ def test_a_run_that_would_hardly_ever_end():
 def test_a_step_longer_than_the_interval_is_saved_each_time():
     long = dataclasses.replace(TIMED, step_seconds=3600.0)
     assert costs(long, price_usd_per_hour=None).spot.save_every_steps == 1
+
+
+def test_several_devices():
+    """A list price is of each; what the user pays is of all. Each draws 360 W for an hour."""
+    listed, paid = costs(devices=4, price_usd_per_hour=None), costs(devices=4)
+    assert (listed.price_usd_per_hour, paid.price_usd_per_hour) == (8.0, 3.6)
+    assert listed.run_usd == pytest.approx(8.0)
+    assert listed.spot.price_usd_per_hour == 4.0
+    assert paid.run_kwh == pytest.approx(4 * 0.36)
+    assert paid.kwh_per_million_tokens == pytest.approx(4 * 0.3)

@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from hf_efficient.assembly.adapter import add_adapter
 from hf_efficient.assembly.model import quantization_config
-from hf_efficient.errors import ModelError, SetupError
+from hf_efficient.errors import ModelError, RecipeError, SetupError
 from hf_efficient.estimate.step_work import MicroBatch
 from hf_efficient.models.work import formula_of
 from hf_efficient.planning import plan as plan_module
@@ -156,3 +156,29 @@ def real_model(recipe, tmp_path, checkpointing):
             quantization_config=quantization_config(QuantizationSection()),
         )
     return add_adapter(model, recipe.adapter, seed=0, checkpointing=checkpointing)
+
+
+def test_several_gpus(recipe):
+    found = plan(recipe("adapter.method=full", "distributed.strategy=fsdp2"), ["H100 SXM"], num_gpus=4)
+    alone = plan(recipe("adapter.method=full"), ["H100 SXM"])
+    assert (found.ranks.count, found.ranks.strategy, found.ranks.host_bytes) == (4, "fsdp2", 0)
+    assert alone.ranks is None
+    assert found.micro_batches == alone.micro_batches
+    assert found.flops_per_step == 4 * alone.flops_per_step
+    gpu = found.gpus[0]
+    assert gpu.tokens_per_second == pytest.approx(4 * 2 * 4 * 256 / gpu.step_seconds)
+    assert any(told.startswith("FSDP2") for told in found.assumptions)
+
+
+def test_what_lies_in_the_hosts_memory_is_of_all_ranks(recipe):
+    """Moments, copy and gradient in float32 of all weights, whatever the number of ranks."""
+    offloaded = ["adapter.method=full", "distributed.strategy=zero2", "distributed.offload.optimizer=true"]
+    found = plan(recipe(*offloaded, "train.optim=adamw_torch"), ["H100 SXM"], num_gpus=4)
+    assert found.ranks.offloaded == ["optimizer"]
+    assert found.ranks.host_bytes == pytest.approx(16 * found.parameters, rel=0.01)
+
+
+@pytest.mark.parametrize("number", [0, -1])
+def test_no_gpu_is_an_error_that_names_the_key(recipe, number):
+    with pytest.raises(RecipeError, match=r"distributed\.processes"):
+        plan(recipe(), ["L4"], num_gpus=number)

@@ -76,11 +76,19 @@ def test_on_a_known_gpu(tiny_llama_dir, data, monkeypatch):
     assert found.run.reasons == {}
 
 
-def test_two_processes_do_twice_the_tokens_in_the_same_time(tiny_llama_dir, data, monkeypatch):
+def test_two_processes_do_twice_the_tokens_and_wait_for_each_other(tiny_llama_dir, data, monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "NVIDIA L4")
-    one, two = (plan_run(recipe(tiny_llama_dir), arguments("cuda", world_size=n), data, None).run for n in (1, 2))
-    assert (two.step_tokens, two.step_seconds) == (2 * one.step_tokens, pytest.approx(one.step_seconds))
-    assert two.training_energy_joules == pytest.approx(2 * one.training_energy_joules)
+    plans = [plan_run(recipe(tiny_llama_dir), arguments("cuda", world_size=n), data, None) for n in (1, 2)]
+    one, two = (plan.run for plan in plans)
+    waits = plans[1].plan.gpus[0].exposed_communication_seconds
+    assert waits > 0
+    assert two.step_tokens == 2 * one.step_tokens
+    assert two.step_seconds == pytest.approx(one.step_seconds + waits)
+    assert two.training_energy_joules == pytest.approx(
+        2 * one.training_energy_joules * two.step_seconds / one.step_seconds
+    )
+    assert two.categories["communication"] == one.categories["gradients"]  # DDP's second copy, in its buckets
+    assert two.peak_allocated_bytes > one.peak_allocated_bytes
     assert two.training_cost_usd is None
     assert two.reasons == {"cost": "no price is known: set efficiency.price_usd_per_hour"}
 

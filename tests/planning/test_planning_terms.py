@@ -7,6 +7,9 @@ import dataclasses
 import pytest
 from planned_recipes import memory, tiny_recipe
 
+from hf_efficient.estimate.parallelism import Sharding
+from hf_efficient.estimate.sharding import ModelStates
+from hf_efficient.planning.rehearsal import Rank
 from hf_efficient.planning.terms import checkpoint_bytes, terms_of
 
 HELD = dataclasses.replace(
@@ -43,3 +46,10 @@ def test_what_the_recipe_says(tmp_path):
     assert (found.provider, found.market, found.grid_grams_per_kwh) == ("gcp", "spot", 100)
     assert (found.spot.hours_between_preemptions, found.spot.write_mb_per_second) == (6, 500)
     assert found.spot.assumed == ("300 s until the next one trains (assumed, not measured)",)
+
+
+def test_a_save_of_several_ranks_holds_the_shares_of_all(tmp_path):
+    """Of 100 trained values 2 bytes, 8 of moments and 4 of the optimizer's own copy, whatever one rank holds."""
+    rank = Rank(Sharding("zero3", 4), ModelStates(100, 900, 2, 2, 2, 8, master_bytes=4), layers=1)
+    found = terms_of(tiny_recipe(tmp_path), HELD, 100, rank)
+    assert (found.checkpoint_bytes, found.devices) == (1400, 4)

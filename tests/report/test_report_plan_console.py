@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from sample_plan import ADVICE, BEFORE, CHANGES, FITS, MEMORY, PLAN, TOO_SMALL
 
-from hf_efficient.records.plan import PlannedLargest
+from hf_efficient.records.plan import PlannedLargest, PlannedRanks
 from hf_efficient.report.plan_advice import advice_renderables, largest_renderables
 from hf_efficient.report.plan_console import plan_renderables
 
@@ -145,3 +145,21 @@ def test_nothing_is_cut(width):
     lines = printed([*plan_renderables(PLAN), *advice_renderables(ADVICE)], width)
     assert max(map(len, lines)) <= width
     assert not any("…" in line for line in lines)
+
+
+def test_several_gpus():
+    ranks = PlannedRanks(count=4, strategy="zero3", offloaded=["optimizer", "parameters"], host_bytes=12 * 2**30)
+    gpu = dataclasses.replace(FITS, bound_shares={"math": 0.75, "communication": 0.25})
+    plan = dataclasses.replace(PLAN, ranks=ranks, gpus=[gpu])
+    lines = printed(plan_renderables(plan), 120)
+    assert "A step is 4 x 8 x 2 x 2,048 = 131,072 tokens and 1.77 PFLOP." in lines
+    assert "On 4 GPUs with ZeRO-3; memory is that of each." in lines
+    assert "Host memory: 12.00 GiB in the machine for the optimizer state and weights of all." in lines
+    assert head_of(plan)[-6:] == ["comm", "hours", "USD", "spot", "kWh", "kgCO2e"]
+    (row,) = (line for line in lines if line.startswith("L4"))
+    assert row.split()[-6] == "25%"
+
+
+def test_one_process_tells_nothing_of_others():
+    assert "comm" not in head_of(PLAN)
+    assert not any("Host memory" in line for line in printed(plan_renderables(PLAN), 120))

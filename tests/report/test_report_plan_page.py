@@ -9,7 +9,7 @@ from hostile import IMAGE, SCRIPT
 from page_reader import Page
 from sample_plan import ADVICE, FITS, MEMORY, PLAN, TOO_SMALL
 
-from hf_efficient.records.plan import PlannedBatching, PlannedData, PlannedLargest
+from hf_efficient.records.plan import PlannedBatching, PlannedData, PlannedLargest, PlannedRanks
 from hf_efficient.report.html.plan_page import plan_page
 from hf_efficient.report.html.sections.planned_summary import planned_tiles
 
@@ -50,6 +50,14 @@ def test_the_headline_of_several():
         "Tokens in a step": ("32,768", "8 x 2 x 2,048, 1.77 PFLOP"),
         "Trained parameters": ("42.00 million", "of 8.00 billion (lora)"),
     }
+
+
+def test_the_headline_of_several_gpus():
+    ranks = PlannedRanks(count=4, strategy="fsdp2", offloaded=["parameters"], host_bytes=12 * 2**30)
+    found = tiles(dataclasses.replace(PLAN, ranks=ranks))
+    assert found["Tokens in a step"] == ("131,072", "4 x 8 x 2 x 2,048, 1.77 PFLOP")
+    assert found["GPUs"] == ("4", "FSDP2, memory is that of each")
+    assert found["Host memory"] == ("12.00 GiB", "weights of all")
 
 
 def test_the_headline_of_one_without_steps():

@@ -10,7 +10,9 @@ from hf_efficient.hardware.accelerators import Accelerator
 from hf_efficient.recipe.rules.settings import Settings
 from hf_efficient.records.plan import PlannedMemory
 
-__all__ = ["Change", "Proposer", "Situation", "activation_checkpointing"]
+__all__ = ["NOT_LAUNCHED", "Change", "Proposer", "Situation", "activation_checkpointing"]
+
+NOT_LAUNCHED = "can be planned, not launched yet"
 
 _MATTERS = 0.01
 _MUCH_PADDING = 0.05
@@ -40,6 +42,12 @@ class Situation:
     def is_padded(self) -> bool:
         """Whether a twentieth of the positions or more is padding."""
         return self.padding_share >= _MUCH_PADDING
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether several ranks train, and each holds the whole model."""
+        distributed = self.settings.recipe.distributed
+        return distributed.processes not in ("auto", 1) and distributed.strategy in ("auto", "ddp")
 
     def matters(self, *categories: str) -> bool:
         """Whether these categories hold, at their worst, a hundredth of the memory at the peak."""

@@ -46,6 +46,8 @@ RULES: tuple[Rule, ...] = (
     packages.reports_are_installed,
     packages.optimizer_is_installed,
     parallelism.models_are_not_sharded,
+    parallelism.one_process_is_not_spread,
+    parallelism.offload_fits_the_strategy,
     rates.one_price,
     rates.provider_is_known,
     rates.grid_is_known,

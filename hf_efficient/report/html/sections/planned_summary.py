@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from hf_efficient.records.plan import Plan, PlannedGpu
+import math
+
+from hf_efficient.records.plan import Plan, PlannedGpu, PlannedRanks
 from hf_efficient.report.html.sections.section import Section
 from hf_efficient.report.html.sections.summary import Tile
 from hf_efficient.report.phases import phase_label
+from hf_efficient.report.plan_ranks import offloaded_label, strategy_label
 from hf_efficient.units import count, flops, grams, kilowatt_hours, seconds, share, short_seconds, size, usd
 
 __all__ = ["planned_summary", "planned_tiles"]
@@ -18,8 +21,8 @@ def planned_summary(plan: Plan) -> Section:
 
 def planned_tiles(plan: Plan) -> list[Tile]:
     """Of the one accelerator, or of the fastest and the cheapest that fit."""
-    tokens = plan.micro_batches * plan.micro_batch_rows * plan.row_tokens
-    rows = f"{plan.micro_batches} x {plan.micro_batch_rows} x {plan.row_tokens:,}"
+    tokens = math.prod(plan.step_rows)
+    rows = " x ".join(f"{one:,}" for one in plan.step_rows)
     shape = f"{'' if plan.data is None else 'at most: '}{rows}, {flops(plan.flops_per_step)}FLOP"
     trained = f"of {count(plan.parameters)} ({plan.adapter})"
     return [
@@ -31,7 +34,15 @@ def planned_tiles(plan: Plan) -> list[Tile]:
         _energy(plan),
         Tile("Tokens in a step", f"{tokens:,}", shape),
         Tile("Trained parameters", count(plan.trained_parameters), trained),
+        *([] if plan.ranks is None else _ranks(plan.ranks)),
     ]
+
+
+def _ranks(ranks: PlannedRanks) -> list[Tile]:
+    gpus = Tile("GPUs", f"{ranks.count}", f"{strategy_label(ranks.strategy)}, memory is that of each")
+    if not ranks.offloaded:
+        return [gpus]
+    return [gpus, Tile("Host memory", size(ranks.host_bytes), f"{offloaded_label(ranks.offloaded)} of all")]
 
 
 def _fits(plan: Plan) -> Tile:

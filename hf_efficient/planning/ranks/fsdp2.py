@@ -1,0 +1,168 @@
+"""What torch's ``fully_shard`` allocates on the way through a step (torch 2.13, ``_fsdp_param_group.py``).
+
+Before a unit runs, its weights are gathered into one flat buffer, from which they are copied out. In the forward the
+buffer is freed once the next unit is copied out, and the copies end with the unit, but for those that stay. In the
+backward a unit gathers anew and frees the buffer at once; then the next one's buffer is filled ahead. After a unit's
+backward its gradients are copied into one flat buffer, of which each rank gets its share; that buffer is freed after
+the next unit's backward. In all but the last micro-batch of a step gradients stay whole (``no_sync``).
+"""
+
+from __future__ import annotations
+
+from hf_efficient.planning.ranks.held import gradient_indices, held_weights
+from hf_efficient.planning.ranks.score import Score
+from hf_efficient.planning.ranks.sizes import Sizes
+from hf_efficient.planning.ranks.units import HeldWeight, Unit
+from hf_efficient.planning.ranks.walk import Walk
+from hf_efficient.planning.rehearsal import Rehearsal
+
+__all__ = ["FullyShardWalk"]
+
+_GATHERED, _SENT = "gathered_weights", "communication"
+
+
+class FullyShardWalk(Walk):
+    """Adds to a score what the units gather and reduce."""
+
+    def __init__(self, rehearsal: Rehearsal, score: Score, sizes: Sizes) -> None:
+        super().__init__(rehearsal)
+        self._score, self._sizes = score, sizes
+        self._root = rehearsal.units[-1]
+        self._lives, self._gradients = rehearsal.log.lives, gradient_indices(rehearsal)
+        self._weights = held_weights(rehearsal)
+        self._order: list[Unit] = []
+        self._buffers: dict[str, int] = {}
+        self._copies: dict[str, list[int]] = {}
+        self._last_buffer: int | None = None
+        self._last_input: int | None = None
+        self._step = 0
+
+    def forward_begins(self, event: int) -> None:
+        """The root's own come first."""
+        self._order = []
+        self.before_forward(self._root, event)
+
+    def before_forward(self, unit: Unit, event: int) -> None:
+        """Gather, and free the last one's buffer."""
+        if unit.name in self._copies or not self._sizes.unit_gathered(unit):
+            return
+        buffer = self._gather(unit, event, "forward")
+        self._copy_out(unit, event, "forward")
+        self._free_last_buffer(event)
+        self._last_buffer = buffer
+
+    def after_forward(self, unit: Unit, event: int) -> None:
+        """Free what does not stay."""
+        if unit not in self._order:
+            self._order.append(unit)
+        if not unit.stays:
+            self._free(unit, event)
+
+    def forward_ends(self, event: int) -> None:
+        """The last buffer goes."""
+        self._free_last_buffer(event)
+
+    def backward_begins(self, event: int) -> None:
+        """The root's backward comes first, and gathers ahead what ran last."""
+        self._order.append(self._root)
+        self._gather_ahead(self._root, event)
+
+    def before_backward(self, unit: Unit, event: int) -> None:
+        """Gather, unless it was gathered ahead or stayed, and gather the next one ahead."""
+        if unit.name not in self._copies and self._sizes.unit_gathered(unit):
+            buffer = self._buffers.pop(unit.name, None)
+            if buffer is None:
+                buffer = self._gather(unit, event, "backward")
+            self._copy_out(unit, event, "backward")
+            self._score.end(buffer, event)
+        self._gather_ahead(unit, event)
+
+    def after_backward(self, unit: Unit, event: int) -> None:
+        """Free the weights, and reduce the gradients in the last micro-batch of a step."""
+        self._free(unit, event)
+        if self.is_last_micro_batch:
+            self._reduce(unit, event)
+
+    def backward_ends(self, event: int) -> None:
+        """What no gradient passes out of, and what was gathered ahead in vain, ends here."""
+        for unit in (*self._order, self._root):
+            if unit.name not in self._done:
+                self.after_backward(unit, event)
+        for buffer in self._buffers.values():
+            self._score.end(buffer, event)
+        self._buffers = {}
+        self._free_last_input(event)
+        if self.is_last_micro_batch:
+            self._step += 1
+
+    def _gather(self, unit: Unit, event: int, phase: str) -> int:
+        """The shares in the dtype of the copies, and the buffer that takes them from all ranks."""
+        size, ranks = self._sizes.unit_gathered(unit), self._sizes.sharding.ranks
+        itemsize = unit.weights[0].itemsize
+        share = self._score.add(event, size // ranks, _GATHERED, unit.name, phase, itemsize) if self._casts else None
+        buffer = self._score.add(event, size, _GATHERED, unit.name, phase, itemsize)
+        if share is not None:
+            self._score.end(share, event)
+        return buffer
+
+    @property
+    def _casts(self) -> bool:
+        return self._sizes.mixed or self._sizes.sharding.offload_parameters
+
+    def _gather_ahead(self, unit: Unit, event: int) -> None:
+        place = self._order.index(unit) if unit in self._order else 0
+        if place == 0:
+            return
+        ahead = self._order[place - 1]
+        if ahead.name not in self._copies and ahead.name not in self._buffers and self._sizes.unit_gathered(ahead):
+            self._buffers[ahead.name] = self._gather(ahead, event, "backward")
+
+    def _copy_out(self, unit: Unit, event: int, phase: str) -> None:
+        self._copies[unit.name] = [
+            self._score.add(event, self._sizes.gathered(weight), _GATHERED, weight.name, phase, weight.itemsize)
+            for weight in unit.weights
+        ]
+
+    def _free(self, unit: Unit, event: int) -> None:
+        for copy in self._copies.pop(unit.name, ()):
+            self._score.end(copy, event)
+
+    def _free_last_buffer(self, event: int) -> None:
+        if self._last_buffer is not None:
+            self._score.end(self._last_buffer, event)
+        self._last_buffer = None
+
+    def _free_last_input(self, event: int) -> None:
+        if self._last_input is not None:
+            self._score.end(self._last_input, event)
+        self._last_input = None
+
+    def _reduce(self, unit: Unit, event: int) -> None:
+        trained = [weight for weight in unit.weights if self._gradient(weight) is not None]
+        self._free_last_input(event)
+        if not trained:
+            return
+        sizes, score = self._sizes, self._score
+        whole = sum(sizes.whole_gradient(weight) for weight in trained)
+        itemsize = trained[0].itemsize
+        self._last_input = score.add(event, whole, _SENT, unit.name, "backward", itemsize)
+        ends = []
+        for weight in trained:
+            index = self._gradient(weight)
+            assert index is not None
+            score.cut(index, event)
+            ends.append(self._lives[index].freed_at)
+        output = score.add(event, whole // sizes.sharding.ranks, _SENT, unit.name, "backward", itemsize)
+        kept = [sizes.gradient_shard(weight) for weight in trained]
+        if not sizes.sharding.offload_parameters:
+            stored = sizes.stored_itemsize(trained[0])
+            share = score.add(event, sum(kept), "gradients", unit.name, "backward", stored)
+            known = [end for end in ends if end is not None]
+            if known:
+                score.end(share, max(known) - 1)
+        score.end(output, event)
+
+    def _gradient(self, weight: HeldWeight) -> int | None:
+        """The place in the log of a weight's gradient in this step."""
+        found = self._gradients.get(weight.name, [])
+        return found[self._step] if self._step < len(found) else None

@@ -1,0 +1,19 @@
+"""What a plan tells of its ranks."""
+
+from __future__ import annotations
+
+from hf_efficient.estimate.sharding import rank_bytes
+from hf_efficient.planning.rehearsal import Rank
+from hf_efficient.records.plan import PlannedRanks
+
+__all__ = ["planned_ranks"]
+
+
+def planned_ranks(rank: Rank | None) -> PlannedRanks | None:
+    """How many, by which strategy, and what lies in the host's memory; None of a process that trains alone."""
+    if rank is None:
+        return None
+    sharding = rank.sharding
+    offloaded = [name for name in ("optimizer", "parameters") if getattr(sharding, f"offload_{name}")]
+    host = rank_bytes(rank.states, sharding).host_bytes * sharding.ranks
+    return PlannedRanks(sharding.ranks, sharding.strategy, offloaded, host)

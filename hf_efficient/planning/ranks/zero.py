@@ -1,0 +1,172 @@
+"""What DeepSpeed's ZeRO allocates on the way through a step (commit edaa72212 of 2026-08-22), with its own defaults.
+
+ZeRO-1 and 2 have a bucket for reductions, of a fixed size, during each backward; ZeRO-3 has it from the start. A
+gradient is copied there as soon as it is made, under ZeRO-2 and 3 whole gradients so never wait, and a rank keeps its
+share. ZeRO-3 gathers weights when they are needed, into a flat buffer that they are copied from, keeps those that come
+again soon, and all the time those that are small. Modelled unit by unit, where DeepSpeed goes from module to module.
+"""
+
+from __future__ import annotations
+
+from hf_efficient.planning.ranks.held import gradient_indices
+from hf_efficient.planning.ranks.score import Score
+from hf_efficient.planning.ranks.sizes import Sizes
+from hf_efficient.planning.ranks.units import HeldWeight, Unit
+from hf_efficient.planning.ranks.walk import Walk
+from hf_efficient.planning.rehearsal import Rehearsal
+
+__all__ = ["PERSISTENT", "PREFETCHED", "ZeroWalk", "spread_gradients"]
+
+PERSISTENT = 100_000
+"""Elements below which ZeRO-3 keeps a weight gathered: ``stage3_param_persistence_threshold``."""
+PREFETCHED = 50_000_000
+"""Elements that ZeRO-3 gathers ahead: ``stage3_prefetch_bucket_size``."""
+_STEP_GROUP = 1_000_000_000
+"""Elements that ZeRO-3 steps on at once: ``sub_group_size``."""
+
+
+def spread_gradients(rehearsal: Rehearsal, score: Score, sizes: Sizes) -> None:
+    """Under ZeRO-2 and 3 whole gradients last for a moment, and the rank's share takes their place."""
+    if sizes.sharding.whole_gradients:
+        return
+    weights = {weight.name: weight for unit in rehearsal.units for weight in unit.weights}
+    steps: dict[int, list[tuple[int, int | None]]] = {}
+    for name, places in gradient_indices(rehearsal).items():
+        for step, index in enumerate(places):
+            life = rehearsal.log.lives[index]
+            score.cut(index, life.born_at + 1)
+            if name in weights:
+                steps.setdefault(step, []).append((life.born_at, life.freed_at))
+    trained = [weight for weight in weights.values() if weight.trained]
+    share, itemsize = sum(map(sizes.gradient_shard, trained)), trained[0].itemsize
+    if sizes.sharding.offload_optimizer:
+        return
+    if sizes.strategy == "zero3":
+        score.add(rehearsal.first_step, share, "gradients", "share of all", "setup", itemsize)
+        return
+    for lives in steps.values():
+        held = score.add(min(born for born, _ in lives), share, "gradients", "share of all", "backward", itemsize)
+        ends = [freed for _, freed in lives if freed is not None]
+        if ends:
+            score.end(held, max(ends) - 1)
+
+
+class ZeroWalk(Walk):
+    """Adds to a score buckets, gathered weights, and gradients in float32 during the step."""
+
+    def __init__(self, rehearsal: Rehearsal, score: Score, sizes: Sizes) -> None:
+        super().__init__(rehearsal)
+        self._score, self._sizes, self._units_all = score, sizes, rehearsal.units
+        trained = [weight for unit in rehearsal.units for weight in unit.weights if weight.trained]
+        itemsize = max((weight.itemsize for weight in trained), default=0)
+        doubled = 2 if sizes.sharding.overlap_comm and sizes.strategy != "zero3" else 1
+        self._itemsize = itemsize
+        self._bucket_bytes = sizes.sharding.bucket_elements * itemsize * doubled
+        self._bucket: int | None = None
+        self._gathered: dict[str, list[int]] = {}
+        self._ahead: int | None = None
+        if sizes.strategy == "zero3":
+            self._from_the_start(rehearsal.first_step)
+        self._step_gradients(rehearsal, trained)
+
+    def forward_begins(self, event: int) -> None:
+        """What the root holds is needed at once."""
+        self.before_forward(self._units_all[-1], event)
+
+    def before_forward(self, unit: Unit, event: int) -> None:
+        """Gather."""
+        self._gather(unit, event, "forward")
+
+    def after_forward(self, unit: Unit, event: int) -> None:
+        """What the backward needs soon is kept."""
+        self._end_ahead(event)
+        if self._evaluating or not self._comes_again_soon(unit):
+            self._free(unit, event)
+
+    def forward_ends(self, event: int) -> None:
+        """What is kept stays."""
+
+    def backward_begins(self, event: int) -> None:
+        """The bucket of ZeRO-1 and 2."""
+        if self._sizes.strategy != "zero3":
+            self._bucket = self._score.add(
+                event, self._bucket_bytes, "communication", "bucket", "backward", self._itemsize
+            )
+
+    def before_backward(self, unit: Unit, event: int) -> None:
+        """Gather what was not kept."""
+        self._gather(unit, event, "backward")
+
+    def after_backward(self, unit: Unit, event: int) -> None:
+        """Nothing of it is needed again."""
+        self._end_ahead(event)
+        self._free(unit, event)
+
+    def backward_ends(self, event: int) -> None:
+        """Bucket and weights go."""
+        for unit in self._units_all:
+            self._free(unit, event)
+        if self._bucket is not None:
+            self._score.end(self._bucket, event)
+        self._bucket = None
+
+    def _from_the_start(self, event: int) -> None:
+        self._score.add(event, self._bucket_bytes, "communication", "bucket", "setup", self._itemsize)
+        for unit in self._units_all:
+            small = sum(self._sizes.gathered(weight) for weight in unit.weights if self._persists(weight))
+            self._score.add(event, small, "gathered_weights", f"{unit.name} (small ones)", "setup")
+
+    def _step_gradients(self, rehearsal: Rehearsal, trained: list[HeldWeight]) -> None:
+        """In the dtype of the master copy, while the optimizer steps."""
+        if not self._sizes.mixed or self._sizes.sharding.offload_optimizer:
+            return
+        share = sum(self._sizes.master(weight) for weight in trained)
+        if self._sizes.strategy == "zero3":
+            share = min(share, _STEP_GROUP * 4)
+        number: int | None = None
+        for event, (index, size) in enumerate(rehearsal.log.events):
+            stepping = rehearsal.log.lives[index].phase == "optimizer"
+            if size > 0 and stepping and number is None:
+                number = self._score.add(event, share, "gradients", "share in float32", "optimizer", 4)
+            elif size > 0 and not stepping and number is not None:
+                self._score.end(number, event)
+                number = None
+
+    @staticmethod
+    def _persists(weight: HeldWeight) -> bool:
+        return weight.elements < PERSISTENT
+
+    def _needed(self, unit: Unit) -> list[HeldWeight]:
+        found = [weight for weight in unit.weights if not self._persists(weight)]
+        return [weight for weight in found if self._sizes.gathered(weight)]
+
+    def _gather(self, unit: Unit, event: int, phase: str) -> None:
+        needed = self._needed(unit)
+        if unit.name in self._gathered or not needed:
+            return
+        sizes, itemsize = [self._sizes.gathered(weight) for weight in needed], needed[0].itemsize
+        flat = self._score.add(event, sum(sizes), "gathered_weights", unit.name, phase, itemsize)
+        self._gathered[unit.name] = [
+            self._score.add(event, size, "gathered_weights", weight.name, phase, weight.itemsize)
+            for size, weight in zip(sizes, needed, strict=True)
+        ]
+        self._score.end(flat, event)
+        if unit.is_layer:
+            ahead = min(sum(sizes), PREFETCHED * itemsize)
+            self._ahead = self._score.add(event, ahead, "gathered_weights", "gathered ahead", phase, itemsize)
+
+    def _comes_again_soon(self, unit: Unit) -> bool:
+        """Whether fewer elements than ``reuse_elements`` are used until the backward needs it: twice those after it."""
+        names = [one.name for one in self._units_all]
+        after = self._units_all[names.index(unit.name) + 1 :]
+        between = 2 * sum(weight.elements for one in after for weight in self._needed(one) if one.is_layer)
+        return between < self._sizes.sharding.reuse_elements
+
+    def _end_ahead(self, event: int) -> None:
+        if self._ahead is not None:
+            self._score.end(self._ahead, event)
+        self._ahead = None
+
+    def _free(self, unit: Unit, event: int) -> None:
+        for number in self._gathered.pop(unit.name, ()):
+            self._score.end(number, event)

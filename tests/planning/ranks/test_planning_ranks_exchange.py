@@ -1,0 +1,81 @@
+"""What a rank waits for, by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from hf_efficient.estimate.parallelism import Sharding
+from hf_efficient.estimate.sharding import ModelStates
+from hf_efficient.hardware.efficiencies import Reached
+from hf_efficient.planning.ranks import exchange as exchange_module
+from hf_efficient.planning.ranks.exchange import exchange_of, host_bytes_moved
+from hf_efficient.planning.rehearsal import Rank
+
+# 400 of 1000 million elements are trained, all in 16 bits.
+STATES = ModelStates(400_000_000, 600_000_000, 2, 2, 2, 8, largest_layer=100_000_000, outside_layers=200_000_000)
+MB = 1_000_000
+
+
+@pytest.fixture(autouse=True)
+def _links(monkeypatch):
+    """1 GB/s among ranks and with the host, and no overhead."""
+    known = Reached(1e9, False, "here")
+    monkeypatch.setattr(exchange_module, "collective_bandwidth", lambda name, ranks: known if name == "Toy" else None)
+    monkeypatch.setattr(exchange_module, "host_bandwidth", lambda name: known if name == "Toy" else None)
+    monkeypatch.setattr(exchange_module, "collective_overhead", lambda: Reached(0.0, True, "here"))
+
+
+def found(strategy, computing, device="Toy", **settings):
+    return exchange_of(Rank(Sharding(strategy, 8, **settings), STATES, layers=8), device, computing)
+
+
+def test_ddp_hides_behind_the_last_backward():
+    """1400 MB in 31 messages; of 1.5 s of computation in one micro-batch 1 s is backward."""
+    told = found("ddp", 1.5)
+    assert told.seconds == pytest.approx(1.4)
+    assert told.exposed_seconds == pytest.approx(0.4)
+
+
+def test_the_last_message_stays():
+    assert found("ddp", 1000.0).exposed_seconds == pytest.approx(1.4 / 31)
+
+
+def test_zero2_waits_for_all():
+    """4 times 1400 MB of gradients, and 700 of weights."""
+    told = found("zero2", 1000.0, micro_batches=4)
+    assert told.seconds == told.exposed_seconds == pytest.approx(4 * 1.4 + 0.7)
+
+
+def test_an_offloaded_optimizer_adds_its_way_over_pcie():
+    """An eighth of 400 million elements: 100 MB of gradients down, 100 of weights up."""
+    plain, moved = found("zero2", 1.0), found("zero2", 1.0, offload_optimizer=True)
+    assert moved.seconds - plain.seconds == pytest.approx(0.2)
+    assert moved.exposed_seconds - plain.exposed_seconds == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "settings", "megabytes"),
+    [
+        ("ddp", {}, 0),
+        # an eighth of 2000 MB twice in each of 3 micro-batches, less what stays, 200 of 1000 elements; 100 of gradients
+        ("fsdp2", {"offload_parameters": True, "micro_batches": 3}, 3 * 250 * 1.8 + 100),
+        ("zero3", {"offload_parameters": True, "reuse_elements": 0}, 500),
+        ("zero3", {"offload_parameters": True, "offload_optimizer": True, "reuse_elements": 0}, 500 + 200),
+    ],
+)
+def test_what_crosses_to_the_host(strategy, settings, megabytes):
+    assert host_bytes_moved(STATES, Sharding(strategy, 8, **settings)) == pytest.approx(megabytes * MB)
+
+
+def test_a_device_whose_link_is_not_known_has_no_time():
+    told = found("ddp", 1.0, device="Unknown")
+    assert (told.seconds, told.exposed_seconds) == (None, None)
+    assert told.notes == ("no time: how fast several of it communicate is not known",)
+
+
+def test_one_rank_with_an_optimizer_on_the_host_has_no_collectives():
+    rank = Rank(Sharding("zero2", 1, offload_optimizer=True), STATES, layers=8)
+    assert exchange_of(rank, "Toy", 1.0).seconds == pytest.approx(1.6)
+    assert exchange_of(rank, "Unknown", 1.0).notes == (
+        "no time: how fast it exchanges data with the host is not known",
+    )

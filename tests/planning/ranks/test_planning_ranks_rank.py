@@ -1,0 +1,170 @@
+"""What one of four ranks holds of a tiny Llama, by numbers worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from hf_efficient.estimate.sharding import rank_bytes
+from hf_efficient.planning.memory import planned_memory
+from hf_efficient.planning.model_config import model_config
+from hf_efficient.planning.ranks.rank import rehearse_rank
+
+RANKS = 4
+# embedding and head 2 * 96 * 64; a layer: q, o 64 * 64, k, v 64 * 32, three of 64 * 160, two norms; a norm
+LAYER = 2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 160 + 2 * 64
+ALL = 2 * 96 * 64 + 2 * LAYER + 64
+TABLES = 2 * 4 * 8
+STEPS = 4 * 21
+"""Bytes of a step count per parameter, which no strategy shares out."""
+BUCKET = 500_000_000
+
+
+@pytest.fixture
+def ranked(recipe, saved):
+    def build(strategy, method="full", offload=(), processes=RANKS, **train):
+        distributed = {"processes": processes, "strategy": strategy, "offload": dict.fromkeys(offload, True)}
+        train = {"optim": "adamw_torch", **train}
+        wanted = recipe(saved("llama"), method, train, dtype="bfloat16", distributed=distributed)
+        return rehearse_rank(wanted, model_config(wanted.model), 64)
+
+    return build
+
+
+@pytest.mark.parametrize(
+    ("strategy", "weights", "state", "buckets"),
+    [
+        ("ddp", 2 * ALL, 4 * ALL, 2 * ALL),  # moments in bfloat16, as the weights; a second copy of the gradients
+        ("zero1", 2 * ALL, 12 * ALL // RANKS, 2 * BUCKET),  # moments and a copy in float32
+        ("zero2", 2 * ALL, 12 * ALL // RANKS, 2 * BUCKET),
+        ("zero3", 2 * ALL // RANKS, 12 * ALL // RANKS, 2 * BUCKET),
+        # trained weights in float32; at most two layers' gradients in 16 bits and a share of one on the way
+        ("fsdp2", 4 * ALL // RANKS, 8 * ALL // RANKS, 2 * LAYER + 2 * LAYER // RANKS),
+    ],
+)
+def test_what_is_held_in_mixed_precision(ranked, strategy, weights, state, buckets):
+    memory = planned_memory(ranked(strategy))
+    assert memory.model_bytes == weights + TABLES
+    assert memory.category_peak_bytes["optimizer_state"] == state + STEPS
+    assert memory.category_peak_bytes["communication"] == buckets
+
+
+@pytest.mark.parametrize(
+    ("strategy", "weights", "state"),
+    [
+        ("zero2", 2 * ALL, 8 * ALL // RANKS),  # moments in bfloat16, and a copy in float32 all the same
+        ("zero3", 2 * ALL // RANKS, 4 * ALL // RANKS),
+        ("fsdp2", 2 * ALL // RANKS, 4 * ALL // RANKS),
+    ],
+)
+def test_without_mixed_precision_all_is_as_it_was_loaded(ranked, strategy, weights, state):
+    memory = planned_memory(ranked(strategy, bf16=False))
+    assert memory.model_bytes == weights + TABLES
+    assert memory.category_peak_bytes["optimizer_state"] == state + STEPS
+
+
+def test_gradients_of_zero(ranked):
+    """ZeRO-1 keeps all in 16 bits, and in the step its share in float32; ZeRO-2 its share of both, and one whole."""
+    share = 4 * ALL // RANKS
+    assert planned_memory(ranked("zero1")).category_peak_bytes["gradients"] == 2 * ALL + share
+    assert planned_memory(ranked("zero2")).category_peak_bytes["gradients"] == 2 * ALL // RANKS + share
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "zero1", "zero2", "zero3", "fsdp2"])
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_the_arithmetic_says_the_same(ranked, strategy, method):
+    """``rank_bytes`` by the formulas, of the whole model's elements; the log by each tensor."""
+    found = ranked(strategy, method)
+    expected = rank_bytes(found.rank.states, found.rank.sharding)
+    memory = planned_memory(found)
+    padding = 4 * 16 * 100  # of the shares of so many tensors
+    assert memory.model_bytes == pytest.approx(expected.parameter_bytes, abs=TABLES + padding)
+    assert memory.category_peak_bytes["optimizer_state"] == pytest.approx(expected.optimizer_bytes, abs=padding)
+    if strategy != "fsdp2":
+        assert memory.category_peak_bytes["communication"] == expected.bucket_bytes
+
+
+def test_an_optimizer_on_the_host(ranked):
+    found = ranked("zero2", offload=["optimizer"])
+    memory = planned_memory(found)
+    assert "optimizer_state" not in memory.category_peak_bytes or memory.category_peak_bytes["optimizer_state"] == STEPS
+    assert memory.model_bytes == 2 * ALL + TABLES
+    assert memory.category_peak_bytes["gradients"] == 2 * 64 * 160  # one at a time, on its way
+    # moments, copy and gradient in float32 of a quarter of the elements
+    assert rank_bytes(found.rank.states, found.rank.sharding).host_bytes == pytest.approx(16 * ALL / RANKS, abs=1000)
+
+
+@pytest.mark.parametrize("strategy", ["zero3", "fsdp2"])
+def test_weights_on_the_host(ranked, strategy):
+    found = ranked(strategy, offload=["parameters"])
+    assert planned_memory(found).model_bytes == TABLES
+    assert planned_memory(ranked(strategy)).category_peak_bytes["gathered_weights"] > 0
+
+
+def test_four_bit_weights_are_shared_out_by_fsdp2_alone(ranked):
+    alone = planned_memory(ranked("none", "qlora", processes=1))
+    zero = planned_memory(ranked("zero3", "qlora"))
+    fsdp = planned_memory(ranked("fsdp2", "qlora"))
+    packed = 2 * (LAYER - 2 * 64) // 2
+    assert alone.category_peak_bytes["weights"] > packed
+    assert zero.category_peak_bytes["weights"] > packed
+    assert fsdp.category_peak_bytes["weights"] < packed
+
+
+def test_what_deepspeed_leaves_whole_is_not_exchanged(ranked):
+    states = ranked("zero3", "qlora").rank.states
+    assert states.frozen == ALL - 2 * (LAYER - 2 * 64)
+    assert ranked("fsdp2", "qlora").rank.states.frozen == ALL
+
+
+def test_head_and_norm_stay_from_forward_to_backward_under_fsdp2(ranked):
+    found = ranked("fsdp2")
+    start = found.backward_starts[0]
+    there = [life.module for life in found.log.lives if life.category == "gathered_weights" and life.lives_at(start)]
+    assert {"lm_head.weight", "model.norm.weight"} <= set(there)
+    assert "model.embed_tokens.weight" not in there
+
+
+def test_a_process_alone_is_as_it_was(ranked):
+    assert ranked("none", processes=1).rank is None
+
+
+def test_boundaries_move_with_the_log(ranked):
+    found = ranked("fsdp2", gradient_accumulation_steps=2)
+    log = found.log
+    backwards = [life.born_at for life in log.lives if life.phase in ("backward", "recompute")]
+    assert min(backwards) >= found.backward_starts[0]
+    assert max(backwards) >= found.backward_starts[-1]
+    assert found.first_step < found.backward_starts[0] < found.second_step < found.backward_starts[-1]
+    live = 0
+    for index, size in log.events:
+        live += size
+        assert live >= 0
+        assert abs(size) == log.lives[index].bytes
+
+
+def test_fewer_elements_than_the_threshold_stay_gathered_under_zero3(ranked):
+    """All weights here are below 100,000 elements: each rank keeps its share and a copy of all."""
+    memory = planned_memory(ranked("zero3"))
+    assert memory.category_peak_bytes["gathered_weights"] == 2 * ALL
+
+
+def test_an_evaluation_gathers_as_well(recipe, saved):
+    wanted = recipe(
+        saved("llama"), "full", {"eval_strategy": "steps"}, distributed={"processes": 4, "strategy": "fsdp2"}
+    )
+    with_data = wanted.model_copy(update={"data": wanted.data.model_copy(update={"eval_fraction": 0.1})})
+    found = rehearse_rank(with_data, model_config(wanted.model), 64)
+    assert found.evaluation is not None
+    gathered = [life for life in found.log.lives if life.category == "gathered_weights"]
+    assert any(life.born_at >= found.evaluation.start for life in gathered)
+
+
+def test_what_is_rehearsed_stays_the_same(recipe, saved):
+    """The step's own tensors: the other strategies add to the same activations."""
+    wanted = recipe(saved("llama"), "full", dtype="bfloat16", distributed={"processes": 4})
+    alone = rehearse_rank(wanted, model_config(wanted.model), 64, processes=1)
+    ddp = rehearse_rank(wanted, model_config(wanted.model), 64)
+    assert (
+        planned_memory(ddp).category_peak_bytes["activations"]
+        == (planned_memory(alone).category_peak_bytes["activations"])
+    )
