@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["DataStats", "document_lengths", "largest_token_id", "lengths", "loss_bearing"]
+__all__ = ["DataStats", "document_lengths", "largest_token_id", "lengths", "loss_bearing", "pair_lengths"]
 
 _BATCH = 10_000
 _NOTHING = np.zeros(0, dtype=np.int64)
@@ -66,6 +66,13 @@ def document_lengths(dataset: datasets.Dataset) -> npt.NDArray[np.int64]:
         return lengths(dataset)
     parts = [_numbers(table["seq_lengths"]) for table in _tables(dataset, ["seq_lengths"])]
     return np.concatenate([_NOTHING, *parts])
+
+
+def pair_lengths(dataset: datasets.Dataset, max_length: int | None) -> npt.NDArray[np.int64]:
+    """Tokens of prompt and answer, cut to ``max_length``, for both answers of each pair, shape (rows, 2)."""
+    prompt = lengths(dataset, "prompt_ids")
+    both = np.stack([prompt + lengths(dataset, f"{answer}_ids") for answer in ("chosen", "rejected")], axis=1)
+    return both if max_length is None else np.minimum(both, max_length)
 
 
 def loss_bearing(dataset: datasets.Dataset, by_document: bool = False) -> npt.NDArray[np.int64]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from trl import DPOConfig, SFTConfig
 
@@ -17,7 +17,7 @@ from hf_efficient.launch.account import phase, state
 from hf_efficient.launch.data_remarks import preference_remarks, remarks
 from hf_efficient.launch.evaluation import AnswersInEvaluation, answer_evaluators
 from hf_efficient.launch.listener import RunListener
-from hf_efficient.launch.plan import leave_unplanned, plan_before
+from hf_efficient.launch.plan import plan_before
 from hf_efficient.launch.trainer import dpo_trainer, sft_trainer
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records.planned_run import RunPlan
@@ -63,7 +63,7 @@ def build(
     """
     if isinstance(args, SFTConfig):
         return _build_sft(recipe, args, listener, price_usd_per_hour)
-    return _build_dpo(recipe, args, listener)
+    return _build_dpo(recipe, args, listener, price_usd_per_hour)
 
 
 def _build_sft(recipe: Recipe, args: SFTConfig, listener: RunListener, price_usd_per_hour: float | None) -> Built:
@@ -101,7 +101,7 @@ def _summary(stats: DataStats) -> dict[str, Any]:
     return {key: value for key, value in asdict(stats).items() if key in always or (key in sometimes and value)}
 
 
-def _build_dpo(recipe: Recipe, args: DPOConfig, listener: RunListener) -> Built:
+def _build_dpo(recipe: Recipe, args: DPOConfig, listener: RunListener, price_usd_per_hour: float | None) -> Built:
     tokenizer = _tokenizer(recipe, listener)
     listener.stage("Data", ", ".join(source.path for source in recipe.data.train))
     with phase(recipe, "data_preparation"):
@@ -109,11 +109,11 @@ def _build_dpo(recipe: Recipe, args: DPOConfig, listener: RunListener) -> Built:
     listener.stage("", f"{count(len(data.train))} preference pairs")
     for line in preference_remarks(data, args.max_length):
         listener.stage("", line)
-    leave_unplanned(recipe, "the pairs of method: dpo are not read for a plan yet")
+    plan = plan_before(recipe, cast("SFTConfig", args), data, price_usd_per_hour, listener)
     model = _model(recipe, args, listener, data.largest_token_id)
     with phase(recipe, "trainer_setup"):
         trainer = dpo_trainer(recipe, model, tokenizer, args, data, listener)
-    return Built(trainer, (), {"examples": len(data.train), "dropped": data.dropped})
+    return Built(trainer, (), {"examples": len(data.train), "dropped": data.dropped}, plan)
 
 
 def _tokenizer(recipe: Recipe, listener: RunListener) -> PreTrainedTokenizerBase:

@@ -8,7 +8,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hf_efficient.data.build import SftData
+from hf_efficient.data.build import PreferenceData, SftData
 from hf_efficient.errors import HfEfficientError, SetupError, first_line
 from hf_efficient.launch.account import phase, state
 from hf_efficient.launch.listener import RunListener
@@ -29,7 +29,11 @@ PLAN_JSON = "plan.json"
 
 
 def plan_before(
-    recipe: Recipe, args: SFTConfig, data: SftData, price_usd_per_hour: float | None, listener: RunListener
+    recipe: Recipe,
+    args: SFTConfig,
+    data: SftData | PreferenceData,
+    price_usd_per_hour: float | None,
+    listener: RunListener,
 ) -> RunPlan | None:
     """The plan of a run; None where there is none, which the account says unless the recipe wants it so.
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from hf_efficient.data.build import PreferenceData
 from hf_efficient.data.stats import document_lengths
 from hf_efficient.hardware.accelerators import accelerator
 from hf_efficient.planning.advice import advise
@@ -13,7 +14,7 @@ from hf_efficient.planning.data_at_hand import data_at_hand
 from hf_efficient.planning.largest import largest_that_fit
 from hf_efficient.planning.model_config import model_config
 from hf_efficient.planning.run_data import is_cut
-from hf_efficient.planning.run_shapes import RunRows
+from hf_efficient.planning.run_shapes import RunRows, rows_of
 from hf_efficient.planning.trials import Trial, Trials, outcome_of
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.recipe.strategies import is_launched
@@ -65,7 +66,11 @@ def _trials(recipe: Recipe, plan: Plan) -> tuple[Trials, Trial]:
 def _documents(recipe: Recipe) -> RunRows | None:
     """Those that the plan has read, from the cache of tokenised data; None where packs have cut them."""
     known = data_at_hand(recipe)
-    if isinstance(known, str) or is_cut(known.args, known.data):
+    if isinstance(known, str):
+        return None
+    if isinstance(known.data, PreferenceData):
+        return rows_of(known.data, known.args)
+    if is_cut(known.args, known.data):
         return None
     evaluation = None if known.data.eval is None else document_lengths(known.data.eval)
     return RunRows(document_lengths(known.data.train), evaluation)

@@ -57,7 +57,7 @@ def plan(
         why = f" ({known})" if known else ""
         return plan_of(recipe, rehearsal, demand_of(recipe, rehearsal), devices, [f"{longest}{why}"])
     ranks = sharding_of(recipe).ranks
-    shapes = run_shapes(known.args, rows_of(known.data), ranks, at_end=recipe.evaluate.at_end)
+    shapes = run_shapes(known.args, rows_of(known.data, known.args), ranks, at_end=recipe.evaluate.at_end)
     rehearsal = rehearse_shapes(recipe, config, shapes)
     told = planned_data(known.args, known.data, shapes, processes=ranks)
     demand = demand_of(recipe, rehearsal, shapes, ranks)

@@ -255,7 +255,7 @@ class RehearsalTrainer(Rehearsing, RecipeTrainer):
 def _note_model(log: TensorLog, model: torch.nn.Module) -> None:
     """Weights and adapter are there from the start."""
     for name, parameter in model.named_parameters():
-        log.add(parameter, name, "adapter" if _is_adapter(name) else "weights")
+        log.add(parameter, name, "adapter" if parameter.requires_grad and _is_adapter(name) else "weights")
     for name, module in model.named_modules():
         for constant in (*quantization_constants(module), *row_constants(module)):
             log.add(constant, f"{name}.weight", "weights")

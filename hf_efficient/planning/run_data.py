@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hf_efficient.data.build import SftData
+from hf_efficient.data.build import PreferenceData, SftData
 from hf_efficient.data.prepare import is_packed
 from hf_efficient.data.stats import document_lengths
 from hf_efficient.planning.batchings import batchings
-from hf_efficient.planning.run_shapes import RunShapes, batching_of
+from hf_efficient.planning.run_shapes import RunShapes, batching_of, rows_of
 from hf_efficient.records.plan import PlannedData
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["is_cut", "planned_data"]
 
 
-def planned_data(args: SFTConfig, data: SftData, shapes: RunShapes, processes: int) -> PlannedData:
+def planned_data(args: SFTConfig, data: SftData | PreferenceData, shapes: RunShapes, processes: int) -> PlannedData:
     """The examples, their padding, and the batches that they could make instead.
 
     Args:
@@ -26,6 +26,8 @@ def planned_data(args: SFTConfig, data: SftData, shapes: RunShapes, processes: i
         shapes: of the run.
         processes: that train side by side.
     """
+    if isinstance(data, PreferenceData):
+        return _of_pairs(args, data, shapes)
     documents = document_lengths(data.train)
     kinds = []
     if not is_cut(args, data):
@@ -39,6 +41,18 @@ def planned_data(args: SFTConfig, data: SftData, shapes: RunShapes, processes: i
         evaluation_rows=0 if data.eval is None else len(data.eval),
         evaluations=shapes.evaluations,
         batchings=kinds,
+    )
+
+
+def _of_pairs(args: SFTConfig, data: PreferenceData, shapes: RunShapes) -> PlannedData:
+    pairs = rows_of(data, args).train
+    return PlannedData(
+        examples=len(pairs),
+        tokens=int(pairs.sum()),
+        longest_tokens=int(pairs.max()),
+        padding_share=shapes.train.padding_share,
+        evaluation_rows=0 if data.eval is None else len(data.eval),
+        evaluations=shapes.evaluations,
     )
 
 

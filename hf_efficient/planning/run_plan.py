@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from hf_efficient.data.build import SftData
+from hf_efficient.data.build import PreferenceData, SftData
 from hf_efficient.estimate.cost import cost_usd
 from hf_efficient.estimate.energy import energy_from_tdp
 from hf_efficient.estimate.roofline import step_time
@@ -33,11 +33,13 @@ if TYPE_CHECKING:
 __all__ = ["plan_run"]
 
 
-def plan_run(recipe: Recipe, args: SFTConfig, data: SftData, price_usd_per_hour: float | None) -> RunPlan:
+def plan_run(
+    recipe: Recipe, args: SFTConfig, data: SftData | PreferenceData, price_usd_per_hour: float | None
+) -> RunPlan:
     """Rehearse the run's largest micro-batch; nothing of the process is different afterwards.
 
     Args:
-        recipe: ``method: sft``.
+        recipe: the recipe.
         args: of the run.
         data: of the run.
         price_usd_per_hour: of everything that the run occupies; None where it is not known.
@@ -45,7 +47,7 @@ def plan_run(recipe: Recipe, args: SFTConfig, data: SftData, price_usd_per_hour:
     Raises:
         HfEfficientError: what the run itself would refuse.
     """
-    shapes = run_shapes(args, rows_of(data), args.world_size, at_end=recipe.evaluate.at_end)
+    shapes = run_shapes(args, rows_of(data, args), args.world_size, at_end=recipe.evaluate.at_end)
     on_gpu = args.device.type != "cpu"
     rehearsal = rehearse_shapes(recipe, model_config(recipe.model), shapes, on_gpu=on_gpu, processes=args.world_size)
     known = _accelerator(args.device)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hf_efficient.data.build import SftData
+from hf_efficient.data.build import PreferenceData, SftData
 from hf_efficient.data.prepare import is_packed, is_padding_free
-from hf_efficient.data.stats import lengths
+from hf_efficient.data.stats import lengths, pair_lengths
 from hf_efficient.planning.packs import Lengths, packs
 from hf_efficient.planning.shapes import Batching, BatchShapes, batch_shapes
 
@@ -48,14 +48,25 @@ class RunShapes:
 
 @dataclass(frozen=True)
 class RunRows:
-    """Tokens of each row that a run trains and evaluates on, each of shape (rows,); packs where they are packed."""
+    """Tokens of each row that a run trains and evaluates on, each of shape (rows,); packs where they are packed.
+
+    Of preference pairs, of prompt and answer, each of shape (rows, 2).
+    """
 
     train: Lengths
     evaluation: Lengths | None = None
 
 
-def rows_of(data: SftData) -> RunRows:
-    """Of prepared data."""
+def rows_of(data: SftData | PreferenceData, args: SFTConfig) -> RunRows:
+    """Of prepared data.
+
+    Args:
+        data: of the run.
+        args: of the run.
+    """
+    if isinstance(data, PreferenceData):
+        pairs = (pair_lengths(held, args.max_length) for held in (data.train, data.eval) if held is not None)
+        return RunRows(*pairs)
     return RunRows(lengths(data.train), None if data.eval is None else lengths(data.eval))
 
 
@@ -78,8 +89,8 @@ def rows_as_prepared(documents: RunRows, args: SFTConfig) -> RunRows:
 
     evaluation = documents.evaluation
     return RunRows(
-        prepared(documents.train, is_packed(args, "train")),
-        None if evaluation is None else prepared(evaluation, is_packed(args, "eval")),
+        prepared(documents.train, _packs(args) and is_packed(args, "train")),
+        None if evaluation is None else prepared(evaluation, _packs(args) and is_packed(args, "eval")),
     )
 
 
@@ -111,7 +122,7 @@ def batching_of(args: SFTConfig, processes: int) -> Batching:
         processes=processes,
         epochs=args.num_train_epochs,
         max_steps=args.max_steps,
-        padding_free=is_padding_free(args),
+        padding_free=_packs(args) and is_padding_free(args),
         by_length=args.train_sampling_strategy == "group_by_length",
         multiple_of=args.pad_to_multiple_of,  # type: ignore[arg-type]
         drop_last=args.dataloader_drop_last,
@@ -139,3 +150,8 @@ def evaluations_of(args: SFTConfig, train: BatchShapes, *, at_end: bool) -> int:
         reached = [step for step in passed if step / train.epoch_steps >= args.eval_delay]
     last = at_end and (steps not in reached or args.load_best_model_at_end)
     return len(reached) + bool(args.eval_on_start) + bool(last)
+
+
+def _packs(args: SFTConfig) -> bool:
+    """Whether the trainer could lay examples one after the other: that of preference pairs (``DPOConfig``) cannot."""
+    return hasattr(args, "packing")

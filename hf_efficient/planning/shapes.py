@@ -76,14 +76,16 @@ def batch_shapes(lengths: Sequence[int] | npt.NDArray[np.int64], how: Batching, 
 
     Hand-worked: lengths 8, 2, 4, 2 in micro-batches of 2 padded rows by length: 8 + 8 and 2 + 2 positions, row_tokens
     8; in steps of one micro-batch 10 positions, of which 8 are no padding, 2 steps an epoch. Laid one after the other:
-    row_tokens 6, 8 positions.
+    row_tokens 6, 8 positions. Pairs (8, 2) and (4, 2) in one micro-batch: 4 answers of 8, half of it padding.
 
     Args:
-        lengths: tokens of each row, shape (rows,); at least one.
+        lengths: tokens of each row, shape (rows,), at least one; or of each answer of a pair, shape (rows, 2), all of
+            which are as long as the longest of their micro-batch.
         how: of the run.
         seed: of the order.
     """
-    held = np.asarray(lengths, dtype=np.int64)
+    rows = np.asarray(lengths, dtype=np.int64).reshape(len(lengths), -1)
+    held, answers = rows.max(axis=1), rows.shape[1]
     together = how.rows if how.padding_free else 1
     longest = math.ceil(np.sort(held)[-together:].sum() / min(together, len(held)))
     steps, epoch_steps, micro_batches = _counts(len(held), how)
@@ -91,10 +93,10 @@ def batch_shapes(lengths: Sequence[int] | npt.NDArray[np.int64], how: Batching, 
         positions = float(held.sum())
     else:
         longest = _rounded_up(longest, how.multiple_of)
-        positions = _padded(held, how, seed)
+        positions = answers * _padded(held, how, seed)
     per_step = micro_batches * how.processes / math.ceil(len(held) / how.rows)
-    padded = not how.padding_free and how.rows > 1 and positions > held.sum()
-    content = float(held.sum()) * per_step
+    padded = not how.padding_free and how.rows * answers > 1 and positions > rows.sum()
+    content = float(rows.sum()) * per_step
     return BatchShapes(longest, positions * per_step, steps, epoch_steps, content, bool(padded))
 
 

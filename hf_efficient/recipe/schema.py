@@ -228,7 +228,7 @@ class EfficiencySection(Section):
     )
     plan: bool = Field(
         True,
-        description="Plan an sft run before its model is loaded: warn where it does not fit the GPU, and tell in the "
+        description="Plan a run before its model is loaded: warn where it does not fit the GPU, and tell in the "
         "end what was predicted and what came.",
     )
     budget: BudgetSection | None = Field(

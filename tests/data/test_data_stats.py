@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import datasets
 
-from hf_efficient.data.stats import document_lengths, largest_token_id, lengths, loss_bearing
+from hf_efficient.data.stats import document_lengths, largest_token_id, lengths, loss_bearing, pair_lengths
 
 
 def dataset(rows: list[dict]) -> datasets.Dataset:
@@ -40,6 +40,17 @@ def test_the_lengths_of_documents():
     packs = dataset([{"input_ids": [0] * 5, "seq_lengths": [2, 3]}, {"input_ids": [0] * 3, "seq_lengths": [3]}])
     assert document_lengths(packs).tolist() == [2, 3, 3]
     assert document_lengths(dataset([{"input_ids": [0] * 5}, {"input_ids": [0]}])).tolist() == [5, 1]
+
+
+def test_the_lengths_of_pairs():
+    rows = dataset(
+        [
+            {"prompt_ids": [0] * 3, "chosen_ids": [0] * 4, "rejected_ids": [0]},
+            {"prompt_ids": [0], "chosen_ids": [0], "rejected_ids": [0] * 9},
+        ]
+    )
+    assert pair_lengths(rows, None).tolist() == [[7, 4], [2, 10]]
+    assert pair_lengths(rows, 6).tolist() == [[6, 4], [2, 6]]
 
 
 def test_the_largest_token_id():

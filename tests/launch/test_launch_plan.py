@@ -141,13 +141,17 @@ def test_a_fault_in_the_planning_stops_nothing(tiny_llama_dir, chats_jsonl, tmp_
     assert told["predictions"] == "the planning failed: ZeroDivisionError: planted"
 
 
-def test_what_cannot_be_rehearsed_is_said(tiny_llama_dir, tmp_path):
+def test_preference_training_is_planned(tiny_llama_dir, tmp_path):
     pairs = tmp_path / "pairs.jsonl"
     rows = [{"prompt": f"Say {i}.", "chosen": f" yes {i}", "rejected": f" no, never {i}"} for i in range(8)]
     pairs.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     run_recipe(recipe(tiny_llama_dir, pairs, tmp_path / "out", method="dpo"))
-    told = {gap.what: gap.why for gap in account(tmp_path / "out").not_measured}
-    assert told["predictions"] == "the pairs of method: dpo are not read for a plan yet"
+    found = account(tmp_path / "out")
+    figures = {one.name: one for one in found.plan.figures}
+    for name in ("weights_bytes", "adapter_bytes", "gradients_bytes", "optimizer_state_bytes"):
+        assert figures[name].predicted == figures[name].observed, name
+    told = json.loads((tmp_path / "out/efficiency/plan.json").read_text())["plan"]["data"]
+    assert (told["examples"], told["evaluation_rows"], told["batchings"]) == (8, 0, [])
 
 
 def test_a_resumed_run_is_planned_as_before(tiny_llama_dir, chats_jsonl, tmp_path):

@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from hf_efficient.assembly.adapter import add_adapter
 from hf_efficient.assembly.model import quantization_config
-from hf_efficient.errors import ModelError, RecipeError, SetupError
+from hf_efficient.errors import ModelError, RecipeError
 from hf_efficient.estimate.step_work import MicroBatch
 from hf_efficient.models.work import formula_of
 from hf_efficient.planning import plan as plan_module
@@ -93,11 +93,6 @@ def test_float16_is_rehearsed_in_bfloat16_and_timed_as_float16(recipe):
     assert found.gpus[0].step_seconds > 0
     assert found.gpus[0].notes == []
     assert "train.fp16 is simulated in bfloat16, whose tensors are as large" in found.assumptions
-
-
-def test_preferences_cannot_be_planned(recipe):
-    with pytest.raises(SetupError, match=r"^method: dpo cannot be planned yet"):
-        plan(recipe("method=dpo"), ["L4"])
 
 
 def test_an_architecture_that_transformers_does_not_know(recipe, tmp_path):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from plan_accuracy_real import real_peak
 
+from hf_efficient.planning.advised import with_advice
 from hf_efficient.planning.memory import planned_memory
 from hf_efficient.planning.model_config import model_config
 from hf_efficient.planning.plan import plan
@@ -54,6 +57,23 @@ def test_a_full_fine_tune_holds_its_reference_model_too(preference):
 def test_a_plan(preference):
     found = plan(preference("llama", "lora", {**STORED, "max_length": 32, "precompute_ref_log_probs": True}), ["L4"])
     assert (found.micro_batch_rows, found.row_tokens) == (8, 32)
-    assert found.assumptions[0].endswith("(the data of method: dpo are not read yet)")
+    assert found.assumptions[0].endswith("(data.train.0.path: chats.jsonl is not on this machine)")
     assert any("train.precompute_ref_log_probs is not rehearsed" in one for one in found.assumptions)
     assert found.gpus[0].tokens_per_second == pytest.approx(8 * 32 / found.gpus[0].step_seconds)
+
+
+def test_a_plan_by_the_pairs(preference, tiny_llama_dir, tmp_path):
+    """Of six pairs in twos the mean step is that of the data; both answers are as long as the longest."""
+    rows = [{"prompt": "a", "chosen": "b" * 2 * n, "rejected": "c"} for n in range(1, 7)]
+    path = tmp_path / "pairs.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    held = preference("llama", "lora", {**STORED, "per_device_train_batch_size": 2})
+    data = held.data.model_copy(update={"train": [held.data.train[0].model_copy(update={"path": str(path)})]})
+    model = held.model.model_copy(update={"id": str(tiny_llama_dir)})
+    wanted = held.model_copy(update={"data": data, "model": model})
+    found = plan(wanted, ["L4"])
+    assert (found.data.examples, found.steps, found.micro_batch_rows) == (6, 9, 4)
+    assert found.row_tokens == found.data.longest_tokens
+    assert 0 < found.data.padding_share < 1
+    changes = [key for one in with_advice(wanted, found).advice.changes for key in one.overrides]
+    assert "train.train_sampling_strategy" not in changes

@@ -101,9 +101,9 @@ def test_documents_as_a_run_prepares_them(arguments):
 
 def test_the_rows_of_prepared_data():
     rows = datasets.Dataset.from_list([{"input_ids": [1] * length} for length in (3, 1)])
-    found = rows_of(SimpleNamespace(train=rows, eval=None))
+    found = rows_of(SimpleNamespace(train=rows, eval=None), SimpleNamespace())
     assert (found.train.tolist(), found.evaluation) == ([3, 1], None)
-    assert rows_of(SimpleNamespace(train=rows, eval=rows)).evaluation.tolist() == [3, 1]
+    assert rows_of(SimpleNamespace(train=rows, eval=rows), SimpleNamespace()).evaluation.tolist() == [3, 1]
 
 
 def test_nothing_is_evaluated_by_default():

@@ -48,3 +48,11 @@ def test_the_mean_of_a_random_order():
     found = batch_shapes(np.tile([1, 3], 20_000), Batching(2))
     assert found.step_tokens == pytest.approx(2 * (3 * 0.75 + 1 * 0.25), rel=0.01)
     assert found.padded
+
+
+def test_both_answers_of_a_pair_are_as_long_as_the_longest():
+    """Pairs (8, 2), (4, 2): four answers of 8, of which 16 hold a token."""
+    found = batch_shapes(np.array([[8, 2], [4, 2]]), Batching(2))
+    assert found == BatchShapes(8, 32.0, 1, 1, 16.0, padded=True)
+    assert batch_shapes(np.array([[8, 2], [4, 2]]), Batching(1, by_length=True)).step_tokens == 12.0  # 16 and 8
+    assert batch_shapes(np.array([[4, 4]]), Batching(1)) == BatchShapes(4, 8.0, 1, 1, 8.0, padded=False)

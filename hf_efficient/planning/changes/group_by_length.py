@@ -9,7 +9,11 @@ __all__ = ["group_by_length"]
 
 def group_by_length(situation: Situation) -> Change | None:
     """Where much of a step is padding."""
-    if not situation.is_padded or situation.settings.train("train_sampling_strategy") == "group_by_length":
+    if (
+        not situation.is_padded
+        or situation.settings.recipe.method != "sft"
+        or situation.settings.train("train_sampling_strategy") == "group_by_length"
+    ):
         return None
     return Change(
         {"train.train_sampling_strategy": "group_by_length"},

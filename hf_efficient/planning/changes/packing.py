@@ -10,7 +10,12 @@ __all__ = ["pack"]
 def pack(situation: Situation) -> Change | None:
     """Where much of a step is padding, and there is a length to pack to."""
     settings = situation.settings
-    if not situation.is_padded or settings.train("packing") or settings.train("max_length") is None:
+    if (
+        not situation.is_padded
+        or situation.settings.recipe.method != "sft"
+        or settings.train("packing")
+        or settings.train("max_length") is None
+    ):
         return None
     return Change(
         {"train.packing": True},
