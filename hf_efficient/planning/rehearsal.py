@@ -118,7 +118,8 @@ def rehearse(
         length: tokens of every row; default: the most that the recipe allows.
         padded: whether a row of each micro-batch is shorter, so that the attention needs a mask.
         evaluation_length: tokens of every row that is evaluated on; default: ``length``.
-        on_gpu: whether the run is on a GPU, whose fused LM head (``loss_type: chunked_nll``) takes less memory.
+        on_gpu: whether the run is on a GPU, whose fused LM head (``loss_type: chunked_nll``) takes less memory, and
+            whose sums of two dtypes take none.
         computes_in: what float32 weights are cast to before the step, by whoever spreads the model over ranks.
 
     Raises:
@@ -134,7 +135,7 @@ def rehearse(
         trainer = _trainer(recipe, config, model, args, length, padded=padded)
         names = ModuleNames(model)
         trainer.follow(names)
-        trainer.tensors = log = TensorLog(trainer.where, decompositions=decompositions())
+        trainer.tensors = log = TensorLog(trainer.where, decompositions=decompositions(on_gpu=on_gpu))
         _note_model(log, model)
         reference = getattr(trainer, "ref_model", None)
         if reference is not None:

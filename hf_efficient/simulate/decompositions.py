@@ -7,18 +7,24 @@ from typing import Any
 
 import torch
 
+from hf_efficient.simulate.cpu_casts import cpu_casts
 from hf_efficient.simulate.int8_products import int8_decompositions
 
 __all__ = ["decompositions"]
 
 
-def decompositions() -> Mapping[Any, Callable[..., Any]]:
-    """By operator, what it does in operators whose results are seen; empty without bitsandbytes."""
+def decompositions(*, on_gpu: bool = True) -> Mapping[Any, Callable[..., Any]]:
+    """By operator, what it does in operators whose results are seen; those of bitsandbytes where it is installed.
+
+    Args:
+        on_gpu: whether the run is on a GPU.
+    """
+    of_the_device = {} if on_gpu else cpu_casts()
     try:
         import bitsandbytes  # noqa: F401  registers its operators
     except ImportError:
-        return {}
-    return {torch.ops.bitsandbytes.gemm_4bit.default: _gemm_4bit, **int8_decompositions()}
+        return of_the_device
+    return {torch.ops.bitsandbytes.gemm_4bit.default: _gemm_4bit, **int8_decompositions(), **of_the_device}
 
 
 def _gemm_4bit(

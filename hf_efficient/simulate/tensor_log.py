@@ -29,7 +29,8 @@ class TensorLog(TorchDispatchMode):
         events: allocations and frees in order, as (index in ``lives``, bytes; negative where freed).
         live_bytes: allocated and not freed.
         where: tells the phase and the module that run; is asked once per allocation.
-        decompositions: by operator, what stands for it: what it allocates inside itself is then seen.
+        decompositions: by operator, what stands for it: what it allocates inside itself is then seen. One that returns
+            NotImplemented leaves these arguments to the operator itself.
         on_operator: is told every operator and its arguments and results, for whoever counts work.
     """
 
@@ -62,7 +63,9 @@ class TensorLog(TorchDispatchMode):
         parts = self.decompositions.get(func)
         if parts is not None:
             with self:
-                return parts(*args, **kwargs)
+                told = parts(*args, **kwargs)
+            if told is not NotImplemented:
+                return told
         if (types and any(issubclass(one, Blank) for one in types)) or grows_large(func, args, kwargs):
             out = run_blank(func, args, kwargs)  # without another way through torch's dispatcher
         else:
