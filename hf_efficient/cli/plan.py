@@ -92,7 +92,7 @@ def plan(
     show.end(planned)
     if html is not None:
         asked = {"advise": planned.advice is not None, "largest": largest, "no-data": not read_data}
-        again = _again(recipe, overrides or [], names, html, **asked)
+        again = _again(recipe, with_num_gpus(overrides or [], num_gpus), names, html, **asked)
         show.page(planned, html, again)
     if fix is not None:
         fits = write_fix(loaded, planned, fix)

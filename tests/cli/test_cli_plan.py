@@ -245,3 +245,9 @@ def test_num_gpus_that_contradict(run, tiny):
     ended = run("plan", "r.yaml", "--num-gpus", "4", "distributed.processes=2")
     assert ended.code == 2
     assert "--num-gpus: is 4, but distributed.processes=2" in ended.err
+
+
+def test_the_page_says_for_how_many_gpus(run, tiny):
+    assert run("plan", "r.yaml", "--gpu", "L4", "--num-gpus", "2", "--html", "plan.html").code == 0
+    text = Path("plan.html").read_text(encoding="utf-8")
+    assert "hf-efficient plan r.yaml distributed.processes=2 --gpu L4 --html plan.html" in text
