@@ -18,7 +18,7 @@ from typing import Any
 from hf_efficient.errors import ModelError
 from hf_efficient.hardware.tables import nearest, plain
 
-__all__ = ["ModelFact", "find_model", "known_models"]
+__all__ = ["ModelFact", "find_model", "known_models", "nearest_models"]
 
 _FOLDER = Path(__file__).with_name("configs")
 
@@ -80,6 +80,11 @@ def find_model(name: str) -> ModelFact:
     return found
 
 
+def nearest_models(name: str) -> list[str]:
+    """Names of shipped models that are near to one, the nearest first; five at most."""
+    return list(nearest(name, (one for fact in known_models() for one in fact.names)))[:5]
+
+
 @functools.lru_cache(maxsize=1)
 def _by_name() -> dict[str, ModelFact]:
     spelled = [(name, fact) for fact in known_models() for name in fact.names]
@@ -87,8 +92,8 @@ def _by_name() -> dict[str, ModelFact]:
 
 
 def _unknown(name: str) -> str:
-    close = nearest(name, (one for fact in known_models() for one in fact.names))
-    hint = f"Did you mean {', '.join(close[:5])}?" if close else f"{len(known_models())} models ship, none is near."
+    close = nearest_models(name)
+    hint = f"Did you mean {', '.join(close)}?" if close else f"{len(known_models())} models ship, none is near."
     return f"{name!r} is no model whose shape ships here. {hint} Or give a folder that holds its config.json."
 
 

@@ -45,7 +45,10 @@ def plan_before(
     if not recipe.efficiency.plan or args.process_index != 0:
         return None
     if args.deepspeed or args.fsdp:
-        leave_unplanned(recipe, "DeepSpeed and FSDP spread the model over the processes, which is not rehearsed yet")
+        leave_unplanned(
+            recipe,
+            "DeepSpeed and FSDP spread the model over the processes: see distributed.strategy",
+        )
         return None
     try:
         with phase(recipe, "planning"):

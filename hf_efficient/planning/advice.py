@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 __all__ = ["advise"]
+
+logger = logging.getLogger(__name__)
 
 _MOST_TIMES = 6
 """How often a change that can be repeated is."""
@@ -99,6 +102,11 @@ class _Advice:
             return _Tried(recipe, change, self._trials.run(recipe), propose)
         except HfEfficientError as error:
             self._leave_out((change or proposed or Change({}, "", "")).overrides, first_line(error))
+            return None
+        except Exception as error:
+            logger.warning("A change of the recipe could not be rehearsed.", exc_info=True)
+            why = f"its rehearsal failed, a defect of hf_efficient: {type(error).__name__}: {first_line(error)}"
+            self._leave_out((change or proposed or Change({}, "", "")).overrides, why)
             return None
 
     def _situation(self, recipe: Recipe, trial: Trial) -> Situation:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from hf_efficient.assembly.gguf import converted_folder
 from hf_efficient.assembly.model_source import ModelSource, resolve_model_source
-from hf_efficient.catalog.models import find_model
+from hf_efficient.catalog.models import find_model, nearest_models
 from hf_efficient.errors import ModelError, first_line
 from hf_efficient.hardware.network import hub_reachable
 from hf_efficient.recipe.schema import ModelSection
@@ -24,6 +24,7 @@ def model_config(model: ModelSection) -> PretrainedConfig:
         ModelError: there is none to be had, or transformers does not know its architecture.
         SetupError: a package that carries the model is not installed.
     """
+    from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
 
     source = _converted(resolve_model_source(model))
@@ -38,7 +39,7 @@ def model_config(model: ModelSection) -> PretrainedConfig:
         config = AutoConfig.from_pretrained(source.location, trust_remote_code=model.trust_remote_code, **options)
     except OSError as error:
         raise ModelError(_unreachable(source, error)) from error
-    except (ValueError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, StrictDataclassError) as error:
         raise ModelError(
             f"model.id: the configuration of {source.location} cannot be read: {first_line(error)}"
         ) from error
@@ -66,12 +67,8 @@ def _from_catalogue(name: str) -> PretrainedConfig | None:
 def _unreachable(source: ModelSource, error: OSError) -> str:
     if source.is_local:
         return f"model.id: {source.location} has no configuration that can be read: {first_line(error)}"
-    try:
-        find_model(source.location)
-    except ModelError as unknown:
-        nearest = str(unknown)
-    else:
-        nearest = ""
+    close = nearest_models(source.location)
+    nearest = f"Shapes that ship: did you mean {', '.join(close)}?" if close else ""
     return (
         f"model.id: the configuration of {source.location} is neither shipped with hf_efficient nor in the local hub "
         f"cache, and the hub has not given it ({first_line(error)}). Write a local folder that holds its config.json, "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -43,6 +44,7 @@ class Rehearsing(Trainer):
         super().__init__(*args, **kwargs)
         self.add_callback(_Marks(self))
         self.remove_callback(PrinterCallback)
+        self.data_collator = self._collated_as_it_is(self.data_collator)
 
     def evaluation_rows(self, length: int, count: int) -> list[dict[str, Any]]:
         """Rows to evaluate on, for the trainer's collator.
@@ -52,6 +54,21 @@ class Rehearsing(Trainer):
             count: how many.
         """
         raise NotImplementedError
+
+    def _collated_as_it_is(self, collator: Callable[[Any], dict[str, Any]]) -> Callable[[Any], dict[str, Any]]:
+        """A collator looks at token ids, which have values whatever their number; its batch is there afterwards."""
+
+        def collate(rows: Any) -> dict[str, Any]:
+            if self.tensors is None:
+                return collator(rows)
+            with self.tensors.paused():
+                batch = collator(rows)
+            for name, tensor in batch.items():
+                if isinstance(tensor, torch.Tensor):
+                    self.tensors.add(tensor, name, "")
+            return batch
+
+        return collate
 
     def follow(self, names: ModuleNames) -> None:
         """The modules that run."""

@@ -30,6 +30,7 @@ class RunShapes:
         evaluations: how many there are.
         rows: to train on.
         step_rows: that a step asks for.
+        evaluation_rows: to evaluate on.
     """
 
     train: BatchShapes
@@ -37,6 +38,7 @@ class RunShapes:
     evaluations: int = 0
     rows: int = 0
     step_rows: int = 0
+    evaluation_rows: int = 0
 
     @property
     def evaluated_positions(self) -> float:
@@ -111,7 +113,8 @@ def run_shapes(args: SFTConfig, rows: RunRows, processes: int, *, at_end: bool) 
     once = replace(how, micro_batches=1, epochs=1.0, max_steps=-1, shuffled=False, drop_last=False)
     evaluated = args.per_device_eval_batch_size * max(1, args.n_gpu)
     evaluation = batch_shapes(rows.evaluation, replace(once, rows=evaluated))
-    return RunShapes(train, evaluation, evaluations_of(args, train, at_end=at_end), held, wanted)
+    times = evaluations_of(args, train, at_end=at_end)
+    return RunShapes(train, evaluation, times, held, wanted, len(rows.evaluation))
 
 
 def batching_of(args: SFTConfig, processes: int) -> Batching:

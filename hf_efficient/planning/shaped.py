@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 __all__ = ["rehearse_shapes", "shape_remarks"]
 
+_BATCH_SIZE = 8
+"""Of transformers' ``TrainingArguments``, where a recipe is silent."""
+
 
 def rehearse_shapes(
     recipe: Recipe,
@@ -37,7 +40,7 @@ def rehearse_shapes(
     """
     evaluated = None if shapes.evaluation is None else shapes.evaluation.row_tokens
     return rehearse_rank(
-        recipe,
+        _no_more_rows_than_there_are(recipe, shapes),
         config,
         shapes.train.row_tokens,
         padded=shapes.train.padded,
@@ -45,6 +48,17 @@ def rehearse_shapes(
         on_gpu=on_gpu,
         processes=processes,
     )
+
+
+def _no_more_rows_than_there_are(recipe: Recipe, shapes: RunShapes) -> Recipe:
+    """The recipe with batches that its data can fill."""
+    train = dict(recipe.train)
+    for phase, rows in (("train", shapes.rows), ("eval", shapes.evaluation_rows)):
+        name = f"per_device_{phase}_batch_size"
+        wanted = int(train.get(name, _BATCH_SIZE))
+        if 0 < rows < wanted:
+            train[name] = rows
+    return recipe.model_copy(update={"train": train})
 
 
 def shape_remarks(shapes: RunShapes) -> list[str]:
@@ -55,7 +69,7 @@ def shape_remarks(shapes: RunShapes) -> list[str]:
     ]
     if shapes.step_rows > shapes.rows:
         told.append(
-            f"a step asks for {shapes.step_rows:,} rows, and the data have {shapes.rows:,}: every step is smaller than "
-            "planned, and an epoch is one step"
+            f"a step asks for {shapes.step_rows:,} rows, and the data have {shapes.rows:,}: these are an epoch of one "
+            "step"
         )
     return told

@@ -275,7 +275,7 @@ class Plan:
         parameters, trained_parameters: of the model, adapters included.
         micro_batch_rows, row_tokens, micro_batches: the shape of an optimizer step.
         steps: of the run; None where the recipe alone does not tell.
-        flops_per_step: that the operators of a step do.
+        flops_per_step: that the operators of a step do; of the largest one, where the data were read.
         memory: on any device.
         gpus: on each accelerator, those that fit first, the cheapest per token first.
         assumptions: what the plan takes for granted.

@@ -43,7 +43,7 @@ def _title(plan: Plan) -> Text:
     rows = " x ".join(f"{one:,}" for one in plan.step_rows)
     what = (
         f"{count(plan.trained_parameters)} of {count(plan.parameters)} parameters are trained ({plan.adapter}).\n"
-        f"A step is {rows} = {math.prod(plan.step_rows):,} tokens and "
+        f"{'A step' if plan.data is None else 'The largest step'} is {rows} = {math.prod(plan.step_rows):,} tokens and "
         f"{flops(plan.flops_per_step)}FLOP."
     )
     return Text.assemble((f"{plan.recipe}: {plan.model}\n", "bold"), what)
@@ -91,6 +91,7 @@ def _notes(plan: Plan) -> Iterator[RenderableType]:
         yield Text("/M is per million tokens; energy is that of the GPU at its thermal design power.", "dim")
     else:
         yield Text("Energy is that of the GPU at its thermal design power.", "dim")
+    yield Text("GiB: what PyTorch's allocator reserves of these allocations, and the CUDA context.", "dim")
     for told in plan.assumptions:
         yield Text(f"- {told}", "dim")
     if saves := spot_saves(plan.gpus):

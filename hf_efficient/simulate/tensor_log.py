@@ -8,7 +8,8 @@ tells when it dies. What an operator allocates and frees inside itself it does n
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -47,6 +48,7 @@ class TensorLog(TorchDispatchMode):
         self.live_bytes = 0
         self.where = where
         self.on_operator = on_operator
+        self._paused = False
         self._known: dict[int, tuple[int, Any]] = {}
         self._operators: dict[Any, str] = {}
 
@@ -60,6 +62,8 @@ class TensorLog(TorchDispatchMode):
     ) -> Any:
         """Run the operator, and log what it allocated."""
         kwargs = kwargs or {}
+        if self._paused:
+            return func(*args, **kwargs)
         parts = self.decompositions.get(func)
         if parts is not None:
             with self:
@@ -81,6 +85,15 @@ class TensorLog(TorchDispatchMode):
                 if isinstance(one, torch.Tensor):
                     self._see(one, func)
         return out
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Within, everything runs as it would without the log, and none of it is logged."""
+        before, self._paused = self._paused, True
+        try:
+            yield
+        finally:
+            self._paused = before
 
     def add(self, tensor: torch.Tensor, name: str, category: str) -> None:
         """A tensor that is there before anything runs."""

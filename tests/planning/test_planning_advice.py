@@ -211,3 +211,20 @@ def test_fix_writes_nothing_that_train_refuses():
     advice = PlannedAdvice("Toy", 20, larger, changes)
     assert cheapest_fix(SimpleNamespace(advice=advice)) == {"train.optim": "adamw_8bit"}
     assert cheapest_fix(SimpleNamespace(advice=replace(advice, changes=changes[:2]))) is None
+
+
+def test_a_fault_of_one_rehearsal_leaves_the_others(advised, monkeypatch, caplog):
+    run = HandWorked.run
+
+    def broken(self, recipe, length=None):
+        if recipe.adapter.method == "lora":
+            raise ZeroDivisionError("planted")
+        return run(self, recipe, length)
+
+    monkeypatch.setattr(HandWorked, "run", broken)
+    found, _ = advised(240, *STORED)
+    assert any("adapter.method" not in one.overrides for one in found.changes)
+    assert "adapter.method=lora: its rehearsal failed, a defect of hf_efficient: ZeroDivisionError: planted" in (
+        found.left_out
+    )
+    assert "could not be rehearsed" in caplog.text

@@ -77,3 +77,10 @@ def test_a_configuration_that_is_none_is_named(text, words, tmp_path):
 def test_a_folder_without_one_is_named(tmp_path):
     with pytest.raises(ModelError, match=r"^model\.id: "):
         model_config(ModelSection(id=str(tmp_path)))
+
+
+def test_a_configuration_that_contradicts_itself_is_named(tmp_path):
+    fields = {"model_type": "llama", "hidden_size": 512, "num_attention_heads": 7}
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    with pytest.raises(ModelError, match=r"model\.id: the configuration of .* cannot be read: "):
+        model_config(ModelSection(id=str(tmp_path)))

@@ -149,3 +149,18 @@ def test_a_training_after_a_rehearsal_is_the_training_before_it(method, recipe, 
     after = trained()
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_a_batch_of_more_tokens_than_are_computed_with(recipe, saved):
+    """The collator looks at each of a million token ids, of which none is lost to a tensor without values."""
+    train = {"packing": True, "per_device_train_batch_size": 16_400, "gradient_checkpointing": True}
+    wanted = recipe(saved("llama"), "lora", train)
+    found = rehearse(wanted, model_config(wanted.model))
+    assert found.rows * found.length == 16_400 * 64 > 2**20
+    small = rehearse(recipe(saved("llama"), "lora", {**train, "per_device_train_batch_size": 164}), config_of(wanted))
+    logits = [planned_memory(one).category_peak_bytes["logits"] for one in (found, small)]
+    assert logits[0] == 100 * logits[1]
+
+
+def config_of(wanted):
+    return model_config(wanted.model)

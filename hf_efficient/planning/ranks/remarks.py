@@ -34,6 +34,8 @@ def _optimizer_remarks(recipe: Recipe, rank: Rank) -> Iterator[str]:
 def _remarks(rehearsal: Rehearsal, rank: Rank) -> Iterator[str]:
     sharding = rank.sharding
     yield _MODELS[sharding.strategy]
+    if sharding.ranks > 1:
+        yield "communication is hidden behind computation as far as its order allows: what is left of it is the least"
     weights = [weight for unit in rehearsal.units for weight in unit.weights]
     if any(weight.packed for weight in weights) and sharding.strategy == "fsdp2":
         yield (
