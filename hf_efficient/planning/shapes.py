@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from transformers.trainer_pt_utils import get_length_grouped_indices
 
 __all__ = ["BatchShapes", "Batching", "batch_shapes"]
 
@@ -74,9 +76,9 @@ def batch_shapes(lengths: Sequence[int] | npt.NDArray[np.int64], how: Batching, 
     the other: the longest rows may meet. The mean is that of one epoch in some order: the run's own is not known before
     its sampler is made.
 
-    Hand-worked: lengths 8, 2, 4, 2 in micro-batches of 2 padded rows by length: 8 + 8 and 2 + 2 positions, row_tokens
-    8; in steps of one micro-batch 10 positions, of which 8 are no padding, 2 steps an epoch. Laid one after the other:
-    row_tokens 6, 8 positions. Pairs (8, 2) and (4, 2) in one micro-batch: 4 answers of 8, half of it padding.
+    Hand-worked: lengths 8, 2, 4, 2 in their own order, in micro-batches of 2 padded rows: 8 + 8 and 4 + 4 positions,
+    row_tokens 8; in steps of one micro-batch 12 positions, of which 8 are no padding, 2 steps an epoch. Laid one after
+    the other: row_tokens 6, 8 positions. Pairs (8, 2) and (4, 2) in one micro-batch: 4 answers of 8, half padding.
 
     Args:
         lengths: tokens of each row, shape (rows,), at least one; or of each answer of a pair, shape (rows, 2), all of
@@ -102,14 +104,18 @@ def batch_shapes(lengths: Sequence[int] | npt.NDArray[np.int64], how: Batching, 
 
 def _padded(held: npt.NDArray[np.int64], how: Batching, seed: int) -> float:
     """Positions of all micro-batches of an epoch."""
-    order = held
-    if how.by_length:
-        order = np.sort(held)[::-1]
-    elif how.shuffled:
-        order = np.random.default_rng(seed).permutation(held)
+    order = _order(held, how, seed)
     starts = range(0, len(order), how.rows)
     batches = (order[start : start + how.rows] for start in starts)
     return float(sum(_rounded_up(int(batch.max()), how.multiple_of) * len(batch) for batch in batches))
+
+
+def _order(held: npt.NDArray[np.int64], how: Batching, seed: int) -> npt.NDArray[np.int64]:
+    """Rows as they come; those by length are sorted in stretches of at most fifty batches, by transformers' sampler."""
+    if how.by_length:
+        generator = torch.Generator().manual_seed(seed)
+        return held[get_length_grouped_indices(held.tolist(), how.rows, generator=generator)]
+    return np.random.default_rng(seed).permutation(held) if how.shuffled else held
 
 
 def _counts(rows: int, how: Batching) -> tuple[int, int, float]:

@@ -15,14 +15,15 @@ def told(found):
 
 
 def test_by_hand():
-    """Four of 6 and four of 2, in pairs, by length: 4 steps of 12, 12, 4, 4. Packs of 8: four, in two steps of two."""
-    documents = np.array([6, 6, 6, 6, 2, 2, 2, 2])
+    """Eight of 6 and eight of 2, in pairs: 8 steps, sorted in stretches of four. Packs of 8: eight, in four steps."""
+    documents = np.array([6] * 8 + [2] * 8)
     found = batchings(documents, Batching(2), packed=False, max_length=8, seed=0)
-    assert told(found)[1:] == [("grouped by length", 32, 0.0, 4, False), ("packed", 32, 0.0, 2, False)]
-    assert found[0].chosen
-    assert found[0].epoch_steps == 4
-    assert found[0].epoch_positions in (32, 40, 48)  # 0, 2 or 4 of the pairs are mixed
-    assert found[0].padding_share == pytest.approx(1 - 32 / found[0].epoch_positions)
+    assert told(found)[2] == ("packed", 64, 0.0, 4, False)
+    assert [one.epoch_steps for one in found] == [8, 8, 4]
+    assert [one.chosen for one in found] == [True, False, False]
+    for one, most_mixed in zip(found[:2], (8, 4), strict=True):  # of each stretch one pair at most
+        assert one.epoch_positions in range(64, 64 + 4 * most_mixed + 1, 4)
+        assert one.padding_share == pytest.approx(1 - 64 / one.epoch_positions)
 
 
 def test_the_recipes_own_kind_is_marked():
