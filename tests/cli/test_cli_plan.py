@@ -47,7 +47,10 @@ def shrunk(monkeypatch):
     def shrink(mebibytes):
         known = accelerators_module.accelerators()
         small = tuple(
-            dataclasses.replace(one, memory_bytes=mebibytes * MIB) if one.name == "L4" else one for one in known
+            dataclasses.replace(one, memory_bytes=mebibytes * MIB, usable_memory_bytes=mebibytes * MIB)
+            if one.name == "L4"
+            else one
+            for one in known
         )
         monkeypatch.setattr(accelerators_module, "accelerators", lambda: small)
 
@@ -82,7 +85,7 @@ def test_it_does_not_fit_and_what_to_change_is_told(run, tiny, shrunk):
     shrunk(500)
     ended = run("plan", "r.yaml", "--gpu", "L4")
     assert ended.code == 1
-    assert "To fit L4 (0 GiB), each change rehearsed, the best first" in ended.out
+    assert "To fit L4 (0.4 GiB), each change rehearsed, the best first" in ended.out
     assert "train.gradient_checkpointing=true" in ended.out
     assert "each layer's forward is computed twice" in " ".join(ended.out.split())
 
@@ -107,6 +110,7 @@ def test_advice_where_it_fits(run, tiny):
     advice = json.loads(ended.out)["advice"]
     assert advice["accelerator"] == "L4"
     assert advice["memory_bytes"] == 24 * 2**30
+    assert advice["usable_memory_bytes"] == round(22.03 * 2**30)
     by_change = {tuple(one["overrides"]): one for one in advice["changes"]}
     larger = by_change["train.per_device_train_batch_size", "train.gradient_accumulation_steps"]
     assert larger["overrides"]["train.per_device_train_batch_size"] in (4, 16)
