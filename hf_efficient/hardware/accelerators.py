@@ -19,6 +19,8 @@ DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 USABLE_SHARE = 0.91
 """An estimate, of the stated memory, where what torch reports is not known: the smallest known share, the T4's."""
 
+_BFLOAT16 = (8, 0)
+"""The first compute capability whose tensor cores know it."""
 _GIB = 2**30
 
 
@@ -67,6 +69,11 @@ class Accelerator:
     def usable_is_estimated(self) -> bool:
         """Whether nobody has told what torch reports of it."""
         return not self.usable_source
+
+    @property
+    def lacks_bfloat16(self) -> bool:
+        """Whether it is an NVIDIA device from before those whose tensor cores know bfloat16."""
+        return self.compute_capability is not None and self.compute_capability < _BFLOAT16
 
     def peak(self, dtype: Dtype) -> float | None:
         """Dense FLOP/s in a dtype; None where unknown."""

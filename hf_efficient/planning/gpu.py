@@ -20,8 +20,6 @@ __all__ = ["Demand", "planned_gpu"]
 
 _WORKSPACES = (-1, -2)
 """Keys of the workspaces of cuBLAS, of the thread that runs the forward and of that which runs the backward."""
-_BFLOAT16 = (8, 0)
-"""The first compute capability whose tensor cores know it."""
 _NO_BF16 = (
     "does not fit as planned, in bfloat16, which it has not: the run refuses train.bf16 there, and where that is not "
     "written trains in float32, which takes more memory; train.fp16=true train.bf16=false can be planned"
@@ -74,7 +72,7 @@ def planned_gpu(demand: Demand, device: Accelerator) -> PlannedGpu:
     """
     notes: list[str] = []
     peaks, needed = _memory(demand, device)
-    if demand.bf16 and _lacks_bfloat16(device):
+    if demand.bf16 and device.lacks_bfloat16:
         peaks = None
         notes.append(_NO_BF16)
     roofs = _roofs(device)
@@ -160,11 +158,7 @@ def _step_seconds(
     return seconds, {**bounds, "communication": exchange.exposed_seconds / seconds}, exchange
 
 
-def _lacks_bfloat16(device: Accelerator) -> bool:
-    return device.compute_capability is not None and device.compute_capability < _BFLOAT16
-
-
 def _no_time(device: Accelerator, unknown: Sequence[str]) -> str:
-    if _lacks_bfloat16(device) and "bf16" in " ".join(unknown):
+    if device.lacks_bfloat16 and "bf16" in " ".join(unknown):
         return "no time: it has no bfloat16, which is emulated at a rate that is not known"
     return f"no time: not known of this device: {', '.join(unknown)}"
