@@ -11,11 +11,16 @@ from typing import Any, Literal, get_args
 from hf_efficient.hardware.own_facts import own_facts_folder, own_rows
 from hf_efficient.hardware.tables import plain, rows, unknown
 
-__all__ = ["DTYPES", "Accelerator", "Dtype", "accelerator", "accelerator_of_device", "accelerators"]
+__all__ = ["DTYPES", "USABLE_SHARE", "Accelerator", "Dtype", "accelerator", "accelerator_of_device", "accelerators"]
 
 Dtype = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "int8"]
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 
+USABLE_SHARE = 0.91
+"""An estimate, of the stated memory, where what torch reports is not known: the smallest known share, the T4's."""
+
+_BFLOAT16 = (8, 0)
+"""The first compute capability whose tensor cores know it."""
 _GIB = 2**30
 
 
@@ -28,7 +33,8 @@ class Accelerator:
         vendor: who makes it.
         device_names: what ``torch.cuda.get_device_name()`` returns for it.
         compute_capability: of an NVIDIA device, major and minor; None of another.
-        memory_bytes: device memory; what a program can use is a little less.
+        memory_bytes: device memory, as the vendor states it.
+        usable_memory_bytes: what torch reports as its total; where that is not known, ``USABLE_SHARE`` of the stated.
         bandwidth_bytes_per_second: of the device memory; None where unknown.
         tdp_watts: board power; None where unknown.
         peak_flops_per_second: dense FLOP/s by dtype (operations per second for int8), with accumulation in fp32; a
@@ -38,6 +44,8 @@ class Accelerator:
         date: the day they were read.
         aliases: other names that are understood.
         own: whether the user wrote it.
+        usable_source: where ``usable_memory_bytes`` was read; empty where it is an estimate.
+        usable_date: the day it was read.
     """
 
     name: str
@@ -45,6 +53,7 @@ class Accelerator:
     device_names: tuple[str, ...]
     compute_capability: tuple[int, int] | None
     memory_bytes: int
+    usable_memory_bytes: int
     bandwidth_bytes_per_second: float | None
     tdp_watts: float | None
     peak_flops_per_second: Mapping[str, float]
@@ -53,6 +62,18 @@ class Accelerator:
     date: str
     aliases: tuple[str, ...] = ()
     own: bool = False
+    usable_source: str = ""
+    usable_date: str = ""
+
+    @property
+    def usable_is_estimated(self) -> bool:
+        """Whether nobody has told what torch reports of it."""
+        return not self.usable_source
+
+    @property
+    def lacks_bfloat16(self) -> bool:
+        """Whether it is an NVIDIA device from before those whose tensor cores know bfloat16."""
+        return self.compute_capability is not None and self.compute_capability < _BFLOAT16
 
     def peak(self, dtype: Dtype) -> float | None:
         """Dense FLOP/s in a dtype; None where unknown."""
@@ -83,6 +104,7 @@ def _of_row(row: Mapping[str, Any], *, own: bool = False) -> Accelerator:
         device_names=tuple(row["device_names"]),
         compute_capability=tuple(row["compute_capability"]) if "compute_capability" in row else None,
         memory_bytes=round(row["memory_gib"] * _GIB),
+        usable_memory_bytes=round(row.get("usable_gib", row["memory_gib"] * USABLE_SHARE) * _GIB),
         bandwidth_bytes_per_second=_scaled(row.get("bandwidth_gb_per_second"), 1e9),
         tdp_watts=_scaled(row.get("tdp_watts"), 1.0),
         peak_flops_per_second={dtype: round(value * 1e12) for dtype, value in row["peak_tflops"].items()},
@@ -91,6 +113,8 @@ def _of_row(row: Mapping[str, Any], *, own: bool = False) -> Accelerator:
         date=str(row["date"]),
         aliases=tuple(row.get("aliases", ())),
         own=own,
+        usable_source=row.get("usable_source", row["source"]) if "usable_gib" in row else "",
+        usable_date=str(row.get("usable_date", row["date"])) if "usable_gib" in row else "",
     )
 
 

@@ -29,6 +29,9 @@ class _Row(BaseModel):
 class _AcceleratorRow(_Row):
     name: _Name
     memory_gib: _Positive
+    usable_gib: _Positive | None = None
+    usable_source: _Name | None = None
+    usable_date: datetime.date | str | None = None
     vendor: str = ""
     aliases: list[_Name] = []
     device_names: list[_Name] = []

@@ -96,14 +96,17 @@ def _judge(planned: RunPlan, recipe: Recipe, listener: RunListener) -> None:
         return
     (gpu,) = planned.plan.gpus
     remedy = f"hf-efficient plan {recipe.path or 'RECIPE'} --advise"
-    weights = planned.plan.memory.model_bytes
-    if weights > gpu.memory_bytes:
+    weights, usable = planned.plan.memory.model_bytes, gpu.usable_memory_bytes
+    if weights > usable:
         raise SetupError(
-            f"the weights alone are {size(weights)}, and {gpu.name} has {size(gpu.memory_bytes)}: `{remedy}` tells "
-            "what would fit. `efficiency.plan: false` runs it all the same."
+            f"the weights alone are {size(weights)}, and {gpu.name} has {size(usable)}: `{remedy}` tells what would "
+            "fit. `efficiency.plan: false` runs it all the same."
         )
+    if gpu.needed_bytes <= usable and gpu.notes:
+        listener.stage("Warning", f"{gpu.name}: {gpu.notes[0]}")
+        return
     listener.stage(
         "Warning",
         f"it may run out of memory: planned for {size(gpu.needed_bytes)}, and {gpu.name} has "
-        f"{size(gpu.memory_bytes)}. `{remedy}` tells what would fit.",
+        f"{size(usable)}. `{remedy}` tells what would fit.",
     )

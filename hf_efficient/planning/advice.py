@@ -70,6 +70,7 @@ class _Advice:
         return PlannedAdvice(
             accelerator=self._trials.device.name,
             memory_bytes=self._trials.device.memory_bytes,
+            usable_memory_bytes=self._trials.device.usable_memory_bytes,
             before=self._start.outcome,
             changes=sorted(map(self._told, [*single, *together]), key=_rank),
             left_out=self._left_out,
@@ -80,7 +81,7 @@ class _Advice:
         once = self._rehearsed(base, propose, 1)
         if once is None or once.trial.outcome.fits or not once.change.repeats:
             return once
-        times = _times_needed(base.trial, once.trial, self._trials.device.memory_bytes)
+        times = _times_needed(base.trial, once.trial, self._trials.device.usable_memory_bytes)
         often = self._rehearsed(base, propose, times) if times > 1 else None
         return often if often is not None and often.trial.outcome.fits else once
 
@@ -119,7 +120,7 @@ class _Advice:
         """The change that saves the most, then the next one on top of it, until all fits."""
         waiting = [one for one in single if _saved(start.trial, one.trial) > 0]
         waiting.sort(key=lambda one: _saved(start.trial, one.trial), reverse=True)
-        missing = _missing(start.trial, self._trials.device.memory_bytes)
+        missing = _missing(start.trial, self._trials.device.usable_memory_bytes)
         if len(waiting) < 2 or sum(_most_saved(start.trial, one) for one in waiting) < missing:
             return None
         found = waiting[0]

@@ -9,6 +9,7 @@ from hf_efficient.planning.gpu import Demand
 from hf_efficient.planning.ranks.work import rank_operators
 from hf_efficient.planning.rehearsal import Rehearsal
 from hf_efficient.planning.run_shapes import RunShapes
+from hf_efficient.recipe.precision import mixed_precision
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records import OperatorWork
 
@@ -31,8 +32,9 @@ def demand_of(recipe: Recipe, rehearsal: Rehearsal, shapes: RunShapes | None = N
     ranks = 1 if rank is None else rank.sharding.ranks
     events, first, operators = rehearsal.log.events, rehearsal.first_step, _as_run(recipe, rehearsal.operators)
     operators = rank_operators(operators, rank)
+    bf16 = mixed_precision(recipe) == "bf16"
     if shapes is None:
-        return Demand(events, first, operators, positions * ranks, steps_of(recipe), rank=rank)
+        return Demand(events, first, operators, positions * ranks, steps_of(recipe), rank=rank, bf16=bf16)
     evaluation = rehearsal.evaluation
     return Demand(
         events=events,
@@ -44,6 +46,7 @@ def demand_of(recipe: Recipe, rehearsal: Rehearsal, shapes: RunShapes | None = N
         evaluation=() if evaluation is None else _as_run(recipe, evaluation.operators),
         evaluation_batches=0.0 if evaluation is None else shapes.evaluated_positions / processes / evaluation.positions,
         rank=rank,
+        bf16=bf16,
     )
 
 

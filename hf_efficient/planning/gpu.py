@@ -20,8 +20,10 @@ __all__ = ["Demand", "planned_gpu"]
 
 _WORKSPACES = (-1, -2)
 """Keys of the workspaces of cuBLAS, of the thread that runs the forward and of that which runs the backward."""
-_BFLOAT16 = (8, 0)
-"""The first compute capability whose tensor cores know it."""
+_NO_BF16 = (
+    "does not fit as planned, in bfloat16, which it has not: the run refuses train.bf16 there, and where that is not "
+    "written trains in float32, which takes more memory; train.fp16=true train.bf16=false can be planned"
+)
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class Demand:
         without_limit: of the allocator on a device with any amount of memory, by the bytes of a cuBLAS workspace there;
             found once, when it is first asked for.
         rank: that this is the demand of; None of a process that trains alone.
+        bf16: whether it is mixed precision in bfloat16, as train.bf16 has it and as it is by default.
     """
 
     events: Sequence[tuple[int, int]]
@@ -52,6 +55,7 @@ class Demand:
     evaluation_batches: float = 0.0
     without_limit: dict[int, AllocatorPeaks] = field(default_factory=dict, init=False, repr=False, compare=False)
     rank: Rank | None = None
+    bf16: bool = False
 
     @property
     def ranks(self) -> int:
@@ -68,6 +72,9 @@ def planned_gpu(demand: Demand, device: Accelerator) -> PlannedGpu:
     """
     notes: list[str] = []
     peaks, needed = _memory(demand, device)
+    if demand.bf16 and device.lacks_bfloat16:
+        peaks = None
+        notes.append(_NO_BF16)
     roofs = _roofs(device)
     seconds, bounds, exchange = _step_seconds(demand, device, roofs, notes)
     run = evaluating = None
@@ -77,6 +84,7 @@ def planned_gpu(demand: Demand, device: Accelerator) -> PlannedGpu:
     return PlannedGpu(
         name=device.name,
         memory_bytes=device.memory_bytes,
+        usable_memory_bytes=device.usable_memory_bytes,
         needed_bytes=needed,
         reserved_bytes=None if peaks is None else peaks.peak_reserved_bytes,
         allocated_bytes=None if peaks is None else peaks.peak_allocated_bytes,
@@ -96,7 +104,7 @@ def planned_gpu(demand: Demand, device: Accelerator) -> PlannedGpu:
 def _memory(demand: Demand, device: Accelerator) -> tuple[AllocatorPeaks | None, int]:
     """Of the allocator (None where it does not fit), and what is needed in all."""
     outside = CONTEXT.bytes + nccl_bytes(demand.ranks)
-    limit = device.memory_bytes - outside
+    limit = device.usable_memory_bytes - outside
     workspace = 0 if device.compute_capability is None else cublas_workspace_bytes(device.compute_capability)
     anywhere = _without_limit(demand, workspace)
     if anywhere.peak_reserved_bytes <= limit:
@@ -134,7 +142,8 @@ def _step_seconds(
     """Of the mean step, what bounds it, and what of it is exchanged with others."""
     time = step_time(demand.operators, roofs)
     if time.unknown:
-        notes.append(_no_time(device, time.unknown))
+        if _NO_BF16 not in notes:
+            notes.append(_no_time(device, time.unknown))
         return None, {}, Exchange(None, None)
     computing = time.seconds * demand.step_share
     bounds: dict[str, float] = {name: value / time.seconds for name, value in time.seconds_by_bound.items()}
@@ -150,9 +159,6 @@ def _step_seconds(
 
 
 def _no_time(device: Accelerator, unknown: Sequence[str]) -> str:
-    if device.compute_capability is not None and device.compute_capability < _BFLOAT16 and "bf16" in " ".join(unknown):
-        return (
-            "no time: it has no bfloat16. The run refuses train.bf16 there, and other bfloat16 is emulated, at a rate "
-            "that is not known; train.fp16=true train.bf16=false can be planned"
-        )
+    if device.lacks_bfloat16 and "bf16" in " ".join(unknown):
+        return "no time: it has no bfloat16, which is emulated at a rate that is not known"
     return f"no time: not known of this device: {', '.join(unknown)}"

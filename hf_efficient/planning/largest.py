@@ -34,7 +34,7 @@ def largest_that_fit(
         trials: on the accelerator.
         start: the recipe as it is.
     """
-    memory = trials.device.memory_bytes
+    memory = trials.device.usable_memory_bytes
     answers = 2 if recipe.method == "dpo" else 1
     rows, length = plan.micro_batch_rows // answers, plan.row_tokens
     most_rows = max(1, min(_MOST_ROWS, _MOST_TOKENS // (answers * length)))
@@ -68,7 +68,7 @@ def most_that_fits(
 
     Args:
         probe: tells what a count comes to.
-        memory_bytes: of the accelerator.
+        memory_bytes: of the accelerator, that can be used.
         known: outcomes that are there already, by count.
         most: the largest count to look at.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from hf_efficient.hardware.accelerators import Accelerator, accelerator, accelerators
+from hf_efficient.hardware.accelerators import USABLE_SHARE, Accelerator, accelerator, accelerators
 from hf_efficient.planning.data_at_hand import data_at_hand
 from hf_efficient.planning.demand import demand_of
 from hf_efficient.planning.eight_bit import is_eight_bit
@@ -103,6 +103,7 @@ def plan_of(
             *rank_remarks(recipe, rehearsal),
             *_assumptions(recipe, demand.steps),
             *_spot_assumptions(planned, terms),
+            *_usable_memory(devices),
             *_own_facts(devices),
         ],
         data=data,
@@ -113,7 +114,7 @@ def plan_of(
 def _rank(gpu: PlannedGpu) -> tuple[bool, bool, float, int]:
     """Those that fit first, the cheapest per token first, the smallest first."""
     cost = gpu.usd_per_million_tokens
-    return not gpu.fits, cost is None, cost or 0.0, gpu.memory_bytes
+    return not gpu.fits, cost is None, cost or 0.0, gpu.usable_memory_bytes
 
 
 def _assumptions(recipe: Recipe, steps: int | None) -> list[str]:
@@ -141,6 +142,15 @@ def _spot_assumptions(gpus: Sequence[PlannedGpu], terms: Terms) -> list[str]:
         return []
     told = [f"spot: {', '.join(terms.spot.assumed)}: efficiency.spot changes that"] if terms.spot.assumed else []
     return [*told, "spot: the time until there is a machine again is not known, and in no figure"]
+
+
+def _usable_memory(devices: Sequence[Accelerator]) -> list[str]:
+    names = ", ".join(device.name for device in devices if device.usable_is_estimated)
+    told = (
+        f"{names}: how much of its memory torch can use is not known: {USABLE_SHARE:.0%} are taken, the smallest share "
+        "that is known of any; usable_gib in your own accelerators.yaml changes that"
+    )
+    return [told] if names else []
 
 
 def _own_facts(devices: Sequence[Accelerator]) -> list[str]:

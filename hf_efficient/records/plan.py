@@ -88,13 +88,15 @@ class PlannedGpu:
 
     Attributes:
         name: of the accelerator.
-        memory_bytes: that it has.
+        memory_bytes: that its vendor states.
+        usable_memory_bytes: of it, what torch reports as its total: the limit that ``fits`` is judged by.
         needed_bytes: reserved by torch's allocator, the CUDA context, and NCCL's buffers where there are several
             ranks; where it does not fit, what it asked for.
         reserved_bytes: of it, reserved by the allocator at most; None where it does not fit.
         allocated_bytes: of these in use at most, as ``torch.cuda.max_memory_allocated`` counts: cuBLAS's workspaces
             included, and every tensor rounded up to 512 bytes; None where it does not fit.
-        fits: whether the training runs without being out of memory.
+        fits: whether the training runs: it is not out of memory, and not in a format that the device does not have,
+            which a note then tells.
         allocation_retries: how often the allocator has to give memory back to make room.
         step_seconds: an optimizer step; None where a rate of the device is not known.
         tokens_per_second: without padding where the data were read; else of the rows, all of one length.
@@ -117,6 +119,7 @@ class PlannedGpu:
 
     name: str
     memory_bytes: int
+    usable_memory_bytes: int
     needed_bytes: int
     reserved_bytes: int | None
     fits: bool
@@ -231,7 +234,8 @@ class PlannedAdvice:
 
     Attributes:
         accelerator: its name.
-        memory_bytes: that it has.
+        memory_bytes: that its vendor states.
+        usable_memory_bytes: of it, what torch reports as its total.
         before: the recipe as it is.
         changes: those that fit first; of these first those that keep the training, the fastest per token first, and
             the one that saves the most memory first among equals.
@@ -240,6 +244,7 @@ class PlannedAdvice:
 
     accelerator: str
     memory_bytes: int
+    usable_memory_bytes: int
     before: PlannedOutcome
     changes: list[PlannedChange]
     left_out: list[str] = field(default_factory=list)

@@ -31,7 +31,7 @@ def advice_renderables(advice: PlannedAdvice) -> list[RenderableType]:
 def advice_title(advice: PlannedAdvice) -> str:
     """What the changes are for."""
     what = "To run faster on" if advice.before.fits else "To fit"
-    head = f"{what} {advice.accelerator} ({advice.memory_bytes / _GIB:.0f} GiB)"
+    head = f"{what} {advice.accelerator} ({advice.usable_memory_bytes / _GIB:.1f} GiB)"
     if not advice.changes:
         return f"{head}: no change of the recipe is known that would help."
     return f"{head}, each change rehearsed, the best first"

@@ -88,7 +88,7 @@ def _short(value: float | None, scale: float = 1.0) -> str:
 
 _COMMON = [
     _Column("GiB of", _needed),
-    _Column("", lambda gpu: f"{gpu.memory_bytes / _GIB:.0f}" + ("" if gpu.fits else " no")),
+    _Column("", lambda gpu: f"{gpu.usable_memory_bytes / _GIB:.1f}" + ("" if gpu.fits else " no")),
     _Column("step", lambda gpu: _or_nothing(gpu.step_seconds, short_seconds), 1),
     _Column("tokens/s", lambda gpu: _or_nothing(gpu.tokens_per_second, "{:,.0f}".format), 3),
     _Column("USD/h", lambda gpu: _or_nothing(gpu.price_usd_per_hour, "{:.2f}".format), 2),

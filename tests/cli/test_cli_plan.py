@@ -47,7 +47,10 @@ def shrunk(monkeypatch):
     def shrink(mebibytes):
         known = accelerators_module.accelerators()
         small = tuple(
-            dataclasses.replace(one, memory_bytes=mebibytes * MIB) if one.name == "L4" else one for one in known
+            dataclasses.replace(one, memory_bytes=mebibytes * MIB, usable_memory_bytes=mebibytes * MIB)
+            if one.name == "L4"
+            else one
+            for one in known
         )
         monkeypatch.setattr(accelerators_module, "accelerators", lambda: small)
 
@@ -82,7 +85,7 @@ def test_it_does_not_fit_and_what_to_change_is_told(run, tiny, shrunk):
     shrunk(500)
     ended = run("plan", "r.yaml", "--gpu", "L4")
     assert ended.code == 1
-    assert "To fit L4 (0 GiB), each change rehearsed, the best first" in ended.out
+    assert "To fit L4 (0.5 GiB), each change rehearsed, the best first" in ended.out
     assert "train.gradient_checkpointing=true" in ended.out
     assert "each layer's forward is computed twice" in " ".join(ended.out.split())
 
@@ -94,9 +97,19 @@ def test_no_advice_where_it_is_not_wanted(run, tiny, shrunk):
     assert "To fit" not in ended.out
 
 
+def test_what_the_run_would_refuse_does_not_fit(run, tiny):
+    """A T4 has memory enough, and no bfloat16."""
+    ended = run("plan", "r.yaml", "--gpu", "T4", "train.bf16=true", "--json")
+    (gpu,) = json.loads(ended.out)["gpus"]
+    assert (ended.code, gpu["fits"]) == (1, False)
+    assert gpu["needed_bytes"] < gpu["usable_memory_bytes"] == round(14.56 * 2**30) < gpu["memory_bytes"] == 16 * 2**30
+    assert "the run refuses train.bf16 there" in gpu["notes"][0]
+    assert run("plan", "r.yaml", "--gpu", "T4", "train.fp16=true", "--json").code == 0
+
+
 def test_no_advice_of_its_own_for_several_accelerators(run, tiny, shrunk):
     shrunk(500)
-    ended = run("plan", "r.yaml", "--gpu", "L4", "--gpu", "T4")
+    ended = run("plan", "r.yaml", "--gpu", "L4", "--gpu", "L40S")
     assert ended.code == 0
     assert "To fit" not in ended.out
 
@@ -107,6 +120,7 @@ def test_advice_where_it_fits(run, tiny):
     advice = json.loads(ended.out)["advice"]
     assert advice["accelerator"] == "L4"
     assert advice["memory_bytes"] == 24 * 2**30
+    assert advice["usable_memory_bytes"] == round(22.03 * 2**30)
     by_change = {tuple(one["overrides"]): one for one in advice["changes"]}
     larger = by_change["train.per_device_train_batch_size", "train.gradient_accumulation_steps"]
     assert larger["overrides"]["train.per_device_train_batch_size"] in (4, 16)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hf_efficient.errors import SetupError
-from hf_efficient.hardware.accelerators import DTYPES, accelerator, accelerator_of_device, accelerators
+from hf_efficient.hardware.accelerators import DTYPES, USABLE_SHARE, accelerator, accelerator_of_device, accelerators
 
 
 def test_an_a100():
@@ -107,6 +107,27 @@ def test_every_row_is_whole_and_has_its_sources():
         assert all(text.strip() for text in (one.vendor, one.source, one.read_at))
         assert one.date == "2026-11-20"
         assert one.device_names
+
+
+@pytest.mark.parametrize(
+    ("name", "usable"),
+    [("T4", 15_633_680_957), ("L40S", 47_695_611_822), ("A100 80GB SXM", 84_975_927_951), ("H200", 150_109_106_995)],
+)
+def test_what_torch_reports_as_the_total(name, usable):
+    """14.56, 44.42, 79.14 and 139.80 GiB."""
+    held = accelerator(name)
+    assert held.usable_memory_bytes == usable
+    assert not held.usable_is_estimated
+
+
+def test_usable_memory_is_less_than_the_stated_and_sourced_or_an_estimate():
+    shares = {one.name: one.usable_memory_bytes / one.memory_bytes for one in accelerators()}
+    assert max(shares.values()) < 1
+    assert USABLE_SHARE == 14.56 / 16
+    assert min(shares.values()) == shares["T4"] == pytest.approx(USABLE_SHARE)
+    assert [one.name for one in accelerators() if one.usable_is_estimated] == ["A10"]
+    assert accelerator("A10").usable_memory_bytes == round(21.84 * 2**30)
+    assert all(one.usable_is_estimated or one.usable_date == "2026-11-20" for one in accelerators())
 
 
 def test_names_are_unique():

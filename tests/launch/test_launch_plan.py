@@ -172,15 +172,21 @@ def test_nothing_is_stored_of_a_run_that_is_not_recorded(tiny_llama_dir, chats_j
     assert not (tmp_path / "efficiency/plan.json").exists()
 
 
-def planned_for(name: str, planned: RunPlan, monkeypatch, **memory: int) -> None:
+def planned_for(name: str, planned: RunPlan, monkeypatch, notes=(), needed_bytes=2**35, **memory: int) -> None:
     """Let ``plan_run`` give this plan, on an accelerator that it does not fit."""
     held = accelerator(name)
     gpu = TypeAdapter(dict).validate_python(
-        {"name": held.name, "memory_bytes": held.memory_bytes, "needed_bytes": 2 * held.memory_bytes}
+        {
+            "name": held.name,
+            "memory_bytes": held.memory_bytes,
+            "usable_memory_bytes": held.usable_memory_bytes,
+            "needed_bytes": needed_bytes,
+            "notes": list(notes),
+        }
     )
     from hf_efficient.records.plan import PlannedGpu
 
-    rest = {one.name: None for one in dataclasses.fields(PlannedGpu) if one.name not in (*gpu, "notes")}
+    rest = {one.name: None for one in dataclasses.fields(PlannedGpu) if one.name not in gpu}
     unfit = PlannedGpu(**{**rest, **gpu, "fits": False, "allocation_retries": 0, "bound_shares": {}})
     plan = dataclasses.replace(planned.plan, gpus=[unfit], memory=dataclasses.replace(planned.plan.memory, **memory))
     given = RunPlan(plan, dataclasses.replace(planned.run, fits=False))
@@ -199,12 +205,15 @@ def test_what_does_not_fit_is_warned_of_and_refused_where_the_weights_alone_do_n
     assert notes.stages == [
         (
             "Warning",
-            "it may run out of memory: planned for 32.00 GiB, and T4 has 16.00 GiB. "
+            "it may run out of memory: planned for 32.00 GiB, and T4 has 14.56 GiB. "
             "`hf-efficient plan RECIPE --advise` tells what would fit.",
         )
     ]
+    planned_for("T4", stored(tmp_path), monkeypatch, notes=["no bfloat16"], needed_bytes=8 * 2**30)
+    assert plan_before(made, args, None, None, notes) is not None
+    assert notes.stages[1:] == [("Warning", "T4: no bfloat16")]
     planned_for("T4", stored(tmp_path), monkeypatch, model_bytes=20 * 2**30)
-    with pytest.raises(SetupError, match=r"the weights alone are 20.00 GiB, and T4 has 16.00 GiB: .* --advise` tells"):
+    with pytest.raises(SetupError, match=r"the weights alone are 20.00 GiB, and T4 has 14.56 GiB: .* --advise` tells"):
         plan_before(made, args, None, None, notes)
 
 

@@ -48,7 +48,7 @@ def tiny_recipe(folder: Path, *overrides: str) -> Recipe:
 
 
 def device(mebibytes: float, **changes: Any) -> Accelerator:
-    """1e14 FLOP/s in 16 bits, 1e12 bytes/s, 360 W, and so much memory."""
+    """1e14 FLOP/s in 16 bits, 1e12 bytes/s, 360 W, and so much memory, all of which can be used."""
     fields: dict[str, Any] = {
         "name": "Toy",
         "vendor": "NVIDIA",
@@ -62,7 +62,8 @@ def device(mebibytes: float, **changes: Any) -> Accelerator:
         "read_at": "here",
         "date": "2026-11-20",
     }
-    return Accelerator(**{**fields, **changes})
+    fields = {**fields, **changes}
+    return Accelerator(**{"usable_memory_bytes": fields["memory_bytes"], "usable_source": "here", **fields})
 
 
 def memory(**categories: int) -> PlannedMemory:

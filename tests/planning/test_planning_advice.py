@@ -208,7 +208,7 @@ def test_fix_writes_nothing_that_train_refuses():
             {"train.optim": "adamw_8bit"},
         )
     ]
-    advice = PlannedAdvice("Toy", 20, larger, changes)
+    advice = PlannedAdvice("Toy", 20, 20, larger, changes)
     assert cheapest_fix(SimpleNamespace(advice=advice)) == {"train.optim": "adamw_8bit"}
     assert cheapest_fix(SimpleNamespace(advice=replace(advice, changes=changes[:2]))) is None
 

@@ -16,6 +16,7 @@ from hf_efficient.planning.changes.fsdp2 import shard_weights_by_fsdp
 from hf_efficient.planning.changes.group_by_length import group_by_length
 from hf_efficient.planning.changes.larger_micro_batch import larger_micro_batch
 from hf_efficient.planning.changes.lora import train_an_adapter
+from hf_efficient.planning.changes.mixed_float16 import mix_float16
 from hf_efficient.planning.changes.no_checkpointing import store_activations
 from hf_efficient.planning.changes.offload_optimizer import offload_the_optimizer
 from hf_efficient.planning.changes.offload_parameters import offload_the_weights
@@ -280,3 +281,13 @@ def test_what_is_proposed_for_several_gpus(situation, propose, overrides, expect
 @pytest.mark.parametrize("propose", [shard_gradients, offload_the_optimizer])
 def test_a_small_optimizer_state_is_not_shared_out(situation, propose):
     assert propose(situation(SEVERAL, held={"weights": 1000, "optimizer_state": 5})) is None
+
+
+def test_float16_where_there_is_no_bfloat16(situation):
+    half = {"train.fp16": True, "train.bf16": False}
+    assert mix_float16(situation(capability=(7, 5))).overrides == half
+    assert mix_float16(situation("train.bf16=true", capability=(7, 5))).overrides == half
+    assert mix_float16(situation("train.bf16=false", capability=(7, 5))) is None
+    assert mix_float16(situation("train.fp16=true", capability=(7, 5))) is None
+    assert mix_float16(situation(capability=(8, 0))) is None
+    assert mix_float16(situation(capability=None)) is None

@@ -10,7 +10,7 @@ from hf_efficient.records.plan import PlannedGpu, PlannedSpot
 
 def gpu(name, seconds, usd, fits=True):
     return dataclasses.replace(
-        PlannedGpu(name, 2**32, 2**31, None, fits, 0, seconds, None, {}), usd_per_million_tokens=usd
+        PlannedGpu(name, 2**32, 2**32, 2**31, None, fits, 0, seconds, None, {}), usd_per_million_tokens=usd
     )
 
 

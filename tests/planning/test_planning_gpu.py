@@ -82,6 +82,14 @@ def test_the_last_byte_decides():
     assert short.allocated_bytes is None
 
 
+def test_the_last_byte_that_torch_reports_decides():
+    """Not what the vendor states."""
+    needed = GIB + 120 * MIB + CONTEXT.bytes
+    for usable, fits in ((needed, True), (needed - 1, False)):
+        found = planned(demand(GIB, 100 * MIB), 4096, usable_memory_bytes=usable)
+        assert (found.fits, found.memory_bytes, found.usable_memory_bytes) == (fits, 4096 * MIB, usable)
+
+
 def test_no_workspace_of_cublas_where_there_is_no_cuda():
     assert planned(demand(GIB), compute_capability=None).reserved_bytes == GIB
 
@@ -113,9 +121,17 @@ def test_a_rate_that_is_not_known_leaves_no_time():
 def test_a_device_without_bfloat16_is_told_what_to_do(monkeypatch):
     roofs = Roofs({"fp16": 1e14}, {"fp16": 1e14}, 1e12, 0.0, 0.0)
     monkeypatch.setattr(gpu_module, "accelerator_roofs", lambda held, calibration: SourcedRoofs(roofs, {}, ()))
-    (note,) = planned(demand(GIB), compute_capability=(7, 5)).notes
-    assert note.startswith("no time: it has no bfloat16. The run refuses train.bf16 there")
+    mixed = dataclasses.replace(demand(GIB), bf16=True)
+    refused = planned(mixed, compute_capability=(7, 5))
+    (note,) = refused.notes
+    assert "the run refuses train.bf16 there" in note
     assert "train.fp16=true train.bf16=false" in note
+    assert (refused.fits, refused.reserved_bytes, refused.step_seconds) == (False, None, None)
+    assert refused.needed_bytes == planned(mixed, compute_capability=(8, 0)).needed_bytes < refused.memory_bytes
+    assert planned(mixed, compute_capability=(8, 0)).fits
+    emulated = planned(demand(GIB), compute_capability=(7, 5))
+    assert emulated.notes == ["no time: it has no bfloat16, which is emulated at a rate that is not known"]
+    assert emulated.fits
     assert planned(demand(GIB), compute_capability=(8, 0)).notes == [
         "no time: not known of this device: FLOP/s of matmul in bf16"
     ]

@@ -14,7 +14,9 @@ from hf_efficient.planning.money import with_costs
 from hf_efficient.planning.terms import Terms
 from hf_efficient.records.plan import PlannedGpu
 
-TIMED = PlannedGpu("Toy", 2**32, 2**31, 2**31, True, 0, 3.0, 1000 / 3, {"math": 1.0}, ["a note"], run_seconds=3600.0)
+TIMED = PlannedGpu(
+    "Toy", 2**32, 2**32, 2**31, 2**31, True, 0, 3.0, 1000 / 3, {"math": 1.0}, ["a note"], run_seconds=3600.0
+)
 ENDLESS = dataclasses.replace(TIMED, run_seconds=None)
 TERMS = Terms(3.6, None, "on_demand", 500.0, 1000, 10**9, SpotTerms(10.0, 720.0, 100.0))
 

@@ -7,7 +7,7 @@ import json
 import pytest
 import torch
 from flop_counting import counting
-from planned_recipes import CONFIG, device, tiny_recipe
+from planned_recipes import CONFIG, MIB, device, tiny_recipe
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from hf_efficient.assembly.adapter import add_adapter
@@ -75,6 +75,22 @@ def test_those_that_fit_come_first_the_cheapest_first(recipe, monkeypatch):
     assert found.gpus[2].usd_per_million_tokens is None
 
 
+def test_memory_that_is_estimated_is_told_once(recipe):
+    told = [one for one in plan(recipe(), ["A10", "L4", "T4"]).assumptions if "usable_gib" in one]
+    assert len(told) == 1
+    assert told[0].startswith("A10: how much of its memory torch can use is not known: 91% are taken")
+    assert not any("usable_gib" in one for one in plan(recipe(), ["L4"]).assumptions)
+
+
+def test_the_smallest_is_that_with_the_least_memory_that_can_be_used(recipe, monkeypatch):
+    names = {
+        "less": device(4096, name="less", usable_memory_bytes=3000 * MIB, peak_flops_per_second={}),
+        "more": device(4000, name="more", peak_flops_per_second={}),
+    }
+    monkeypatch.setattr(plan_module, "accelerator", names.__getitem__)
+    assert [one.name for one in plan(recipe(), ["more", "less"]).gpus] == ["less", "more"]
+
+
 def test_steps_that_are_not_known(recipe):
     found = plan(recipe(), ["L4"])
     assert found.steps is None
@@ -88,7 +104,11 @@ def test_all_accelerators_by_default(recipe):
 def test_float16_is_rehearsed_in_bfloat16_and_timed_as_float16(recipe):
     (bf16,) = plan(recipe("train.bf16=true"), ["T4"]).gpus
     assert bf16.step_seconds is None
-    assert "no bfloat16" in bf16.notes[0]
+    assert (len(bf16.notes), bf16.fits) == (1, False)
+    assert "the run refuses train.bf16 there" in bf16.notes[0]
+    assert not plan(recipe(), ["T4"]).gpus[0].fits
+    (neither,) = plan(recipe("train.bf16=false"), ["T4"]).gpus
+    assert neither.fits
     found = plan(recipe("train.fp16=true"), ["T4"])
     assert found.gpus[0].step_seconds > 0
     assert found.gpus[0].notes == []

@@ -38,6 +38,7 @@ MEMORY = PlannedMemory(
 FITS = PlannedGpu(
     name="L4",
     memory_bytes=24 * GIB,
+    usable_memory_bytes=22 * GIB,
     needed_bytes=int(21.5 * GIB),
     reserved_bytes=21 * GIB,
     fits=True,
@@ -61,6 +62,7 @@ TOO_SMALL = dataclasses.replace(
     FITS,
     name="T4",
     memory_bytes=16 * GIB,
+    usable_memory_bytes=int(14.5 * GIB),
     fits=False,
     step_seconds=None,
     tokens_per_second=None,
@@ -102,4 +104,4 @@ CHANGES = [
         PlannedOutcome(int(25.25 * GIB), False, None, None),
     ),
 ]
-ADVICE = PlannedAdvice("L4", 24 * GIB, BEFORE, CHANGES, ["train.optim=sgd: why not"])
+ADVICE = PlannedAdvice("L4", 24 * GIB, 22 * GIB, BEFORE, CHANGES, ["train.optim=sgd: why not"])

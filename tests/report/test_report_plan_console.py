@@ -37,8 +37,8 @@ def test_a_plan():
     assert [line.split() for line in lines if line.startswith("  weights")] == [["weights", "15.00", "GiB", "75%"]]
     assert not any(line.startswith("  rest") for line in lines)  # one byte
     rows = {line.split()[0]: line.split()[1:] for line in lines if line.startswith(("L4 ", "T4 "))}
-    assert rows["L4"] == ["*", "21.5", "24", "2.00", "s", "16,384", "0.80", "1.5", "1.20", "0.64", "0.10", "0.048"]
-    assert rows["T4"] == ["21.5", "16", "no", "n/a", "n/a", "0.80", "1.5", "1.20", "n/a", "0.10", "0.048"]
+    assert rows["L4"] == ["*", "21.5", "22.0", "2.00", "s", "16,384", "0.80", "1.5", "1.20", "0.64", "0.10", "0.048"]
+    assert rows["T4"] == ["21.5", "14.5", "no", "n/a", "n/a", "0.80", "1.5", "1.20", "n/a", "0.10", "0.048"]
     assert lines[-3:] == [
         "- every row is long",
         "- spot: a save writes 256.0 MiB in 2.05 s; train.save_steps that costs least: 40 on L4",
@@ -83,7 +83,7 @@ def test_what_is_left_out_where_the_terminal_is_narrow():
 def test_advice():
     assert printed(advice_renderables(ADVICE)) == [
         "",
-        "To fit L4 (24 GiB), each change rehearsed, the best first",
+        "To fit L4 (22.0 GiB), each change rehearsed, the best first",
         " GiB          step  tokens/s  change",
         "30.0    no  4.00 s     8,192  as it is",
         "20.0  fits  5.25 s     6,242  train.gradient_checkpointing=true",
@@ -107,13 +107,15 @@ def test_advice_without_a_change():
     nothing = dataclasses.replace(ADVICE, changes=[], left_out=[])
     assert printed(advice_renderables(nothing)) == [
         "",
-        "To fit L4 (24 GiB): no change of the recipe is known that would help.",
+        "To fit L4 (22.0 GiB): no change of the recipe is known that would help.",
     ]
 
 
 def test_advice_where_it_fits():
     fits = dataclasses.replace(ADVICE, before=dataclasses.replace(BEFORE, fits=True))
-    assert printed(advice_renderables(fits))[1] == "To run faster on L4 (24 GiB), each change rehearsed, the best first"
+    assert (
+        printed(advice_renderables(fits))[1] == "To run faster on L4 (22.0 GiB), each change rehearsed, the best first"
+    )
 
 
 @pytest.mark.parametrize(

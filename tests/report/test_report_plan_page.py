@@ -41,7 +41,7 @@ def tiles(plan):
 
 def test_the_headline_of_several():
     assert tiles(PLAN) == {
-        "Fits": ("1 of 2", "the smallest is L4 with 24 GiB"),
+        "Fits": ("1 of 2", "the smallest is L4 with 22.0 GiB"),
         "Peak allocated": ("20.00 GiB", "in the backward of later steps"),
         "Fastest": ("1 h 30 min", "2,700 steps on L4, 2.00 s a step"),
         "Cheapest": ("$1.20", "L4, 1 h 30 min; $0.014 per million tokens"),
@@ -65,7 +65,7 @@ def test_the_headline_of_one_without_steps():
     nothing = dict.fromkeys(("run_seconds", "run_usd", "run_kwh", "run_co2e_grams"))
     gpu = dataclasses.replace(FITS, spot=spot, **nothing)
     found = tiles(dataclasses.replace(PLAN, steps=None, gpus=[gpu]))
-    assert found["Fits L4"] == ("yes", "21.50 GiB of 24.00 GiB, 89.6%")
+    assert found["Fits L4"] == ("yes", "21.50 GiB of 22.00 GiB, 97.7%")
     assert found["Time"] == ("2.00 s", "a step on L4")
     assert found["Cost"] == ("$0.014", "per million tokens on L4")
     assert found["On spot machines"] == ("$0.0072", "per million tokens on L4, saved every 40 steps")
@@ -152,9 +152,9 @@ def test_no_point_without_a_price_or_where_it_does_not_fit():
 def test_accelerators_advice_and_assumptions_are_told():
     said = read(ADVISED).said
     for told in (
-        "L4 best 21.5 24 2.00 s 16,384 1.5 $1.20 $0.64 0.10 0.048 $0.80 somebody, 2026-11-20",
-        "T4 does not fit 21.5 16 n/a n/a 1.5 $1.20 n/a 0.10 0.048 $0.80",
-        "To fit L4 (24 GiB), each change rehearsed, the best first",
+        "L4 best 21.5 22.0 2.00 s 16,384 1.5 $1.20 $0.64 0.10 0.048 $0.80 somebody, 2026-11-20",
+        "T4 does not fit 21.5 14.5 n/a n/a 1.5 $1.20 n/a 0.10 0.048 $0.80",
+        "To fit L4 (22.0 GiB), each change rehearsed, the best first",
         "train.gradient_checkpointing=true + of each layer only the input is kept for the backward",
         "adapter.method=qlora train.max_length=1024 changes what is learned",
         "Left out: train.optim=sgd: why not.",

@@ -15,6 +15,7 @@ from hf_efficient.planning.changes.fsdp2 import shard_weights_by_fsdp
 from hf_efficient.planning.changes.group_by_length import group_by_length
 from hf_efficient.planning.changes.larger_micro_batch import larger_micro_batch
 from hf_efficient.planning.changes.lora import train_an_adapter
+from hf_efficient.planning.changes.mixed_float16 import mix_float16
 from hf_efficient.planning.changes.no_checkpointing import store_activations
 from hf_efficient.planning.changes.offload_optimizer import offload_the_optimizer
 from hf_efficient.planning.changes.offload_parameters import offload_the_weights
@@ -32,6 +33,7 @@ from hf_efficient.planning.changes.zero3 import shard_weights_by_zero
 __all__ = ["CHANGES", "Change", "Proposer", "Situation"]
 
 CHANGES: tuple[Proposer, ...] = (
+    mix_float16,
     group_by_length,
     smaller_evaluation_batch,
     fused_attention,

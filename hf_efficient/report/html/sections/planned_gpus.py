@@ -43,7 +43,7 @@ def _row(gpu: PlannedGpu, whole: bool) -> dict[str, object]:
         "fits": gpu.fits,
         "best": gpu.on_frontier,
         "needed": f"{gpu.needed_bytes / _GIB:.1f}",
-        "memory": f"{gpu.memory_bytes / _GIB:.0f}",
+        "memory": f"{gpu.usable_memory_bytes / _GIB:.1f}",
         "step": _or_nothing(gpu.step_seconds, short_seconds),
         "rate": _or_nothing(gpu.tokens_per_second, "{:,.0f}".format),
         "hourly": _or_nothing(gpu.price_usd_per_hour, usd),

@@ -48,17 +48,18 @@ def _ranks(ranks: PlannedRanks) -> list[Tile]:
 def _fits(plan: Plan) -> Tile:
     if len(plan.gpus) == 1:
         gpu = plan.gpus[0]
-        note = f"{size(gpu.needed_bytes)} of {size(gpu.memory_bytes)}, {share(gpu.needed_bytes / gpu.memory_bytes)}"
+        usable = gpu.usable_memory_bytes
+        note = f"{size(gpu.needed_bytes)} of {size(usable)}, {share(gpu.needed_bytes / usable)}"
         return Tile(f"Fits {gpu.name}", "yes" if gpu.fits else "no", note)
     fitting = [gpu for gpu in plan.gpus if gpu.fits]
     if not fitting:
         return Tile("Fits", "nowhere", f"{len(plan.gpus)} accelerators asked")
-    smallest = min(fitting, key=lambda gpu: gpu.memory_bytes)
+    smallest = min(fitting, key=lambda gpu: gpu.usable_memory_bytes)
     return Tile("Fits", f"{len(fitting)} of {len(plan.gpus)}", f"the smallest is {_named(smallest)}")
 
 
 def _named(gpu: PlannedGpu) -> str:
-    return f"{gpu.name} with {gpu.memory_bytes / 2**30:.0f} GiB"
+    return f"{gpu.name} with {gpu.usable_memory_bytes / 2**30:.1f} GiB"
 
 
 def _peak(plan: Plan) -> Tile:
