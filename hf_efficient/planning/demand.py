@@ -9,6 +9,7 @@ from hf_efficient.planning.gpu import Demand
 from hf_efficient.planning.ranks.work import rank_operators
 from hf_efficient.planning.rehearsal import Rehearsal
 from hf_efficient.planning.run_shapes import RunShapes
+from hf_efficient.planning.unread_data import unread_pauses
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records import OperatorWork
 
@@ -23,7 +24,8 @@ def demand_of(recipe: Recipe, rehearsal: Rehearsal, shapes: RunShapes | None = N
     Args:
         recipe: of the run.
         rehearsal: of its largest micro-batch.
-        shapes: of the run; None where its data are not known: every row is as long as the rehearsed ones.
+        shapes: of the run; None where its data are not known: every row is as long as the rehearsed ones, and an
+            evaluation has as many as ``data.max_eval_examples`` allows.
         processes: that share the positions of ``shapes``.
     """
     positions = rehearsal.rows * rehearsal.length * rehearsal.micro_batches
@@ -32,7 +34,8 @@ def demand_of(recipe: Recipe, rehearsal: Rehearsal, shapes: RunShapes | None = N
     events, first, operators = rehearsal.log.events, rehearsal.first_step, _as_run(recipe, rehearsal.operators)
     operators = rank_operators(operators, rank)
     if shapes is None:
-        return Demand(events, first, operators, positions * ranks, steps_of(recipe), rank=rank)
+        found = Demand(events, first, operators, positions * ranks, steps_of(recipe), rank=rank)
+        return _with_pauses(found, recipe, rehearsal)
     evaluation = rehearsal.evaluation
     return Demand(
         events=events,
@@ -44,6 +47,21 @@ def demand_of(recipe: Recipe, rehearsal: Rehearsal, shapes: RunShapes | None = N
         evaluation=() if evaluation is None else _as_run(recipe, evaluation.operators),
         evaluation_batches=0.0 if evaluation is None else shapes.evaluated_positions / processes / evaluation.positions,
         rank=rank,
+        saves=shapes.saves,
+    )
+
+
+def _with_pauses(demand: Demand, recipe: Recipe, rehearsal: Rehearsal) -> Demand:
+    """Evaluations and saves as the recipe alone tells them."""
+    evaluation = rehearsal.evaluation
+    if demand.steps is None:
+        return dataclasses.replace(demand, evaluation_batches=0.0 if evaluation is None else None, saves=None)
+    pauses = unread_pauses(recipe, demand.steps, evaluation, demand.ranks)
+    return dataclasses.replace(
+        demand,
+        evaluation=() if evaluation is None else _as_run(recipe, evaluation.operators),
+        evaluation_batches=pauses.evaluation_batches,
+        saves=pauses.saves,
     )
 
 
