@@ -18,12 +18,14 @@ class SpotTerms:
         restart_seconds: from a machine's start to the next step of training; paid.
         write_mb_per_second: 10^6 bytes of a checkpoint per second.
         assumed: those of these that the user did not say, each with where it is from.
+        write_of: the disk whose speed that of the checkpoints is; None where the user said it.
     """
 
     hours_between_preemptions: float
     restart_seconds: float
     write_mb_per_second: float
     assumed: tuple[str, ...] = ()
+    write_of: str | None = None
 
 
 def spot_terms(
@@ -47,4 +49,5 @@ def spot_terms(
         chosen(restart_seconds, "restart", "{:g} s until the next one trains"),
         chosen(write_mb_per_second, "write", "checkpoints are written at {:g} MB/s"),
         tuple(assumed),
+        facts["write"]["of"] if write_mb_per_second is None else None,
     )

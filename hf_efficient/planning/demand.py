@@ -9,6 +9,7 @@ from hf_efficient.planning.gpu import Demand
 from hf_efficient.planning.ranks.work import rank_operators
 from hf_efficient.planning.rehearsal import Rehearsal
 from hf_efficient.planning.run_shapes import RunShapes
+from hf_efficient.planning.unread_data import unread_pauses
 from hf_efficient.recipe.precision import mixed_precision
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records import OperatorWork
@@ -24,7 +25,8 @@ def demand_of(recipe: Recipe, rehearsal: Rehearsal, shapes: RunShapes | None = N
     Args:
         recipe: of the run.
         rehearsal: of its largest micro-batch.
-        shapes: of the run; None where its data are not known: every row is as long as the rehearsed ones.
+        shapes: of the run; None where its data are not known: every row is as long as the rehearsed ones, and an
+            evaluation has as many as ``data.max_eval_examples`` allows.
         processes: that share the positions of ``shapes``.
     """
     positions = rehearsal.rows * rehearsal.length * rehearsal.micro_batches
@@ -34,8 +36,10 @@ def demand_of(recipe: Recipe, rehearsal: Rehearsal, shapes: RunShapes | None = N
     operators = rank_operators(operators, rank)
     bf16 = mixed_precision(recipe) == "bf16"
     if shapes is None:
-        return Demand(events, first, operators, positions * ranks, steps_of(recipe), rank=rank, bf16=bf16)
+        found = Demand(events, first, operators, positions * ranks, steps_of(recipe), rank=rank, bf16=bf16)
+        return _with_pauses(found, recipe, rehearsal)
     evaluation = rehearsal.evaluation
+    evaluated = 0 if evaluation is None else evaluation.positions * (2 if recipe.method == "dpo" else 1)
     return Demand(
         events=events,
         first_step=first,
@@ -44,9 +48,24 @@ def demand_of(recipe: Recipe, rehearsal: Rehearsal, shapes: RunShapes | None = N
         steps=shapes.train.steps,
         step_share=shapes.train.step_tokens / processes / positions,
         evaluation=() if evaluation is None else _as_run(recipe, evaluation.operators),
-        evaluation_batches=0.0 if evaluation is None else shapes.evaluated_positions / processes / evaluation.positions,
+        evaluation_batches=0.0 if evaluation is None else shapes.evaluated_positions / processes / evaluated,
         rank=rank,
         bf16=bf16,
+        saves=shapes.saves,
+    )
+
+
+def _with_pauses(demand: Demand, recipe: Recipe, rehearsal: Rehearsal) -> Demand:
+    """Evaluations and saves as the recipe alone tells them."""
+    evaluation = rehearsal.evaluation
+    if demand.steps is None:
+        return dataclasses.replace(demand, evaluation_batches=0.0 if evaluation is None else None, saves=None)
+    pauses = unread_pauses(recipe, demand.steps, evaluation, demand.ranks)
+    return dataclasses.replace(
+        demand,
+        evaluation=() if evaluation is None else _as_run(recipe, evaluation.operators),
+        evaluation_batches=pauses.evaluation_batches,
+        saves=pauses.saves,
     )
 
 

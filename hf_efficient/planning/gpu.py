@@ -38,11 +38,12 @@ class Demand:
         steps: of the run; None where not known.
         step_share: of the rehearsed step's time that the mean one takes.
         evaluation: operators of an evaluation's batch.
-        evaluation_batches: of that size, in all evaluations of the run.
+        evaluation_batches: of that size, in all evaluations of the run; None where not known.
         without_limit: of the allocator on a device with any amount of memory, by the bytes of a cuBLAS workspace there;
             found once, when it is first asked for.
         rank: that this is the demand of; None of a process that trains alone.
         bf16: whether it is mixed precision in bfloat16, as train.bf16 has it and as it is by default.
+        saves: checkpoints that the run writes; None where not known.
     """
 
     events: Sequence[tuple[int, int]]
@@ -52,10 +53,11 @@ class Demand:
     steps: int | None
     step_share: float = 1.0
     evaluation: Sequence[OperatorWork] = ()
-    evaluation_batches: float = 0.0
+    evaluation_batches: float | None = 0.0
     without_limit: dict[int, AllocatorPeaks] = field(default_factory=dict, init=False, repr=False, compare=False)
     rank: Rank | None = None
     bf16: bool = False
+    saves: int | None = 0
 
     @property
     def ranks(self) -> int:
@@ -79,8 +81,9 @@ def planned_gpu(demand: Demand, device: Accelerator) -> PlannedGpu:
     seconds, bounds, exchange = _step_seconds(demand, device, roofs, notes)
     run = evaluating = None
     if seconds is not None and demand.steps is not None:
-        evaluating = demand.evaluation_batches * step_time(demand.evaluation, roofs).seconds
-        run = seconds * demand.steps + evaluating
+        if demand.evaluation_batches is not None:
+            evaluating = demand.evaluation_batches * step_time(demand.evaluation, roofs).seconds
+        run = seconds * demand.steps + (evaluating or 0.0)
     return PlannedGpu(
         name=device.name,
         memory_bytes=device.memory_bytes,

@@ -21,7 +21,7 @@ def with_costs(gpu: PlannedGpu, device: Accelerator, terms: Terms) -> PlannedGpu
     """The plan of an accelerator with its money and energy.
 
     Args:
-        gpu: its memory and time.
+        gpu: its memory and time, without saves.
         device: the accelerator.
         terms: of the run.
     """
@@ -34,11 +34,17 @@ def with_costs(gpu: PlannedGpu, device: Accelerator, terms: Terms) -> PlannedGpu
     if lost is None and gpu.step_seconds is not None and spot is not None:
         notes.append(f"on spot machines it would hardly ever end: {spot.reason}")
     found = dataclasses.replace(
-        gpu, notes=notes, market=terms.market, price_usd_per_hour=usd, price_source=source, spot=spot
+        gpu,
+        notes=notes,
+        market=terms.market,
+        price_usd_per_hour=usd,
+        price_source=source,
+        run_saving_seconds=_saving(gpu, terms),
+        spot=spot,
     )
     if gpu.step_seconds is None or lost is None:
         return dataclasses.replace(found, run_seconds=None)
-    run = None if gpu.run_seconds is None else gpu.run_seconds * (1 + lost)
+    run = None if gpu.run_seconds is None else gpu.run_seconds * (1 + lost) + (found.run_saving_seconds or 0.0)
     return _with_figures(found, gpu.step_seconds * (1 + lost), run, device.tdp_watts, terms)
 
 
@@ -62,6 +68,13 @@ def _with_figures(
         kwh_per_million_tokens=None if step_joules is None else kilowatt_hours(step_joules) * each,
         co2e_grams_per_million_tokens=None if grams is None else grams * each,
     )
+
+
+def _saving(gpu: PlannedGpu, terms: Terms) -> float | None:
+    """All saves of the run; those of the spot market are in what is lost there, as often as costs least."""
+    if gpu.run_seconds is None or terms.saves is None or terms.market == "spot":
+        return None
+    return terms.saves * terms.save_seconds
 
 
 def _spot(gpu: PlannedGpu, device: Accelerator, terms: Terms) -> PlannedSpot | None:

@@ -14,6 +14,7 @@ from hf_efficient.planning.gpu import Demand, planned_gpu
 from hf_efficient.planning.memory import planned_memory, planned_timeline
 from hf_efficient.planning.model_config import model_config
 from hf_efficient.planning.money import with_costs
+from hf_efficient.planning.pause_remarks import pause_remarks
 from hf_efficient.planning.ranks.rank import rehearse_rank
 from hf_efficient.planning.ranks.remarks import rank_remarks
 from hf_efficient.planning.ranks.sharding import sharding_of
@@ -83,7 +84,7 @@ def plan_of(
         data: of the run; None where they were not read.
     """
     memory = dataclasses.replace(planned_memory(rehearsal), timeline=planned_timeline(rehearsal))
-    terms = terms_of(recipe, memory, demand.tokens, rehearsal.rank)
+    terms = terms_of(recipe, memory, demand.tokens, rehearsal.rank, demand.saves)
     planned = [with_costs(planned_gpu(demand, device), device, terms) for device in devices]
     return Plan(
         recipe=recipe.name,
@@ -102,6 +103,7 @@ def plan_of(
             *assumptions,
             *rank_remarks(recipe, rehearsal),
             *_assumptions(recipe, demand.steps),
+            *pause_remarks(recipe, demand, terms, read=data is not None),
             *_spot_assumptions(planned, terms),
             *_usable_memory(devices),
             *_own_facts(devices),

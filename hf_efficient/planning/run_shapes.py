@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -12,12 +11,13 @@ from hf_efficient.data.build import PreferenceData, SftData
 from hf_efficient.data.prepare import is_packed, is_padding_free
 from hf_efficient.data.stats import lengths, pair_lengths
 from hf_efficient.planning.packs import Lengths, packs
+from hf_efficient.planning.run_flow import evaluations_of, saves_of
 from hf_efficient.planning.shapes import Batching, BatchShapes, batch_shapes
 
 if TYPE_CHECKING:
     from trl import SFTConfig
 
-__all__ = ["RunRows", "RunShapes", "batching_of", "evaluations_of", "rows_as_prepared", "rows_of", "run_shapes"]
+__all__ = ["RunRows", "RunShapes", "batching_of", "rows_as_prepared", "rows_of", "run_shapes"]
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class RunShapes:
         rows: to train on.
         step_rows: that a step asks for.
         evaluation_rows: to evaluate on.
+        saves: checkpoints that the run writes.
     """
 
     train: BatchShapes
@@ -39,6 +40,7 @@ class RunShapes:
     rows: int = 0
     step_rows: int = 0
     evaluation_rows: int = 0
+    saves: int = 0
 
     @property
     def evaluated_positions(self) -> float:
@@ -108,13 +110,14 @@ def run_shapes(args: SFTConfig, rows: RunRows, processes: int, *, at_end: bool) 
     how = batching_of(args, processes)
     train = batch_shapes(rows.train, how, args.seed)
     held, wanted = len(rows.train), how.rows * how.micro_batches * how.processes
+    saves = saves_of(args, train)
     if rows.evaluation is None:
-        return RunShapes(train, rows=held, step_rows=wanted)
+        return RunShapes(train, rows=held, step_rows=wanted, saves=saves)
     once = replace(how, micro_batches=1, epochs=1.0, max_steps=-1, shuffled=False, drop_last=False)
     evaluated = args.per_device_eval_batch_size * max(1, args.n_gpu)
     evaluation = batch_shapes(rows.evaluation, replace(once, rows=evaluated))
     times = evaluations_of(args, train, at_end=at_end)
-    return RunShapes(train, evaluation, times, held, wanted, len(rows.evaluation))
+    return RunShapes(train, evaluation, times, held, wanted, len(rows.evaluation), saves)
 
 
 def batching_of(args: SFTConfig, processes: int) -> Batching:
@@ -130,29 +133,6 @@ def batching_of(args: SFTConfig, processes: int) -> Batching:
         multiple_of=args.pad_to_multiple_of,  # type: ignore[arg-type]
         drop_last=args.dataloader_drop_last,
     )
-
-
-def evaluations_of(args: SFTConfig, train: BatchShapes, *, at_end: bool) -> int:
-    """How often the run evaluates, as transformers' ``DefaultFlowCallback`` decides; one at the end is not repeated.
-
-    Args:
-        args: of the run.
-        train: its steps.
-        at_end: whether the run evaluates once more after the last step.
-    """
-    steps = train.steps
-    strategy = str(getattr(args.eval_strategy, "value", args.eval_strategy))
-    reached: list[int] = []
-    if strategy == "steps":
-        wanted = args.eval_steps or args.logging_steps
-        every = math.ceil(steps * wanted) if wanted < 1 else int(wanted)
-        reached = [step for step in range(every, steps + 1, every) if step >= args.eval_delay]
-    elif strategy == "epoch":
-        ends = math.ceil(steps / train.epoch_steps)
-        passed = [min(end * train.epoch_steps, steps) for end in range(1, ends + 1)]
-        reached = [step for step in passed if step / train.epoch_steps >= args.eval_delay]
-    last = at_end and (steps not in reached or args.load_best_model_at_end)
-    return len(reached) + bool(args.eval_on_start) + bool(last)
 
 
 def _packs(args: SFTConfig) -> bool:

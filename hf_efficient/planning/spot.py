@@ -21,13 +21,13 @@ def planned_spot(
     overhead is that of one interval, as of a run without end.
 
     Args:
-        gpu: its time where nothing is lost.
+        gpu: its time where nothing is lost, without saves.
         price_usd_per_hour: of a machine while it runs; None where not known.
         price_source: whose price that is.
         terms: of the run.
     """
     between = terms.spot.hours_between_preemptions * 3600
-    save = terms.checkpoint_bytes / (terms.spot.write_mb_per_second * 1e6)
+    save = terms.save_seconds
     found = PlannedSpot(
         price_usd_per_hour=price_usd_per_hour,
         price_source=price_source,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from hf_efficient.estimate.sharding import ModelStates
+from hf_efficient.estimate.parallelism import ZERO
 from hf_efficient.hardware.grid import grid_intensity
 from hf_efficient.hardware.prices import Market
 from hf_efficient.hardware.spot_terms import SpotTerms, spot_terms
@@ -29,6 +29,7 @@ class Terms:
         checkpoint_bytes: of one save.
         spot: how machines that may be taken away behave.
         devices: that train together.
+        saves: that the recipe asks for, in the whole run; None where not known.
     """
 
     price_usd_per_hour: float | None
@@ -39,9 +40,17 @@ class Terms:
     checkpoint_bytes: int
     spot: SpotTerms
     devices: int = 1
+    saves: int | None = 0
+
+    @property
+    def save_seconds(self) -> float:
+        """One save, in which training stands still."""
+        return self.checkpoint_bytes / (self.spot.write_mb_per_second * 1e6)
 
 
-def terms_of(recipe: Recipe, memory: PlannedMemory, tokens: int, rank: Rank | None = None) -> Terms:
+def terms_of(
+    recipe: Recipe, memory: PlannedMemory, tokens: int, rank: Rank | None = None, saves: int | None = 0
+) -> Terms:
     """As the recipe says.
 
     Args:
@@ -49,8 +58,9 @@ def terms_of(recipe: Recipe, memory: PlannedMemory, tokens: int, rank: Rank | No
         memory: of its rehearsal.
         tokens: of an optimizer step.
         rank: whose memory that is; None of a process that trains alone.
+        saves: in the whole run; None where not known.
     """
-    saved = checkpoint_bytes(memory, recipe.adapter.method) if rank is None else _saved_by_all(rank.states)
+    saved = checkpoint_bytes(memory, recipe.adapter.method) if rank is None else _saved_by_all(rank, memory)
     section = recipe.efficiency
     said = section.spot
     return Terms(
@@ -62,6 +72,7 @@ def terms_of(recipe: Recipe, memory: PlannedMemory, tokens: int, rank: Rank | No
         checkpoint_bytes=saved,
         spot=spot_terms(said.hours_between_preemptions, said.restart_seconds, said.write_mb_per_second),
         devices=1 if rank is None else rank.sharding.ranks,
+        saves=saves,
     )
 
 
@@ -79,6 +90,12 @@ def checkpoint_bytes(memory: PlannedMemory, method: str) -> int:
     return weights + held.get("optimizer_state", 0) + memory.paged_bytes
 
 
-def _saved_by_all(states: ModelStates) -> int:
-    """What is trained and the optimizer's state, of which each rank may hold a part."""
-    return math.ceil(states.trained * (states.trained_bytes + states.optimizer_bytes + states.master_bytes))
+def _saved_by_all(rank: Rank, memory: PlannedMemory) -> int:
+    """What is trained and the optimizer's state, of which each rank may hold a part; paged state is none of ``states``.
+
+    Every rank of DDP holds, and pages, the whole state.
+    """
+    states, sharding = rank.states, rank.sharding
+    shares = sharding.ranks if sharding.strategy in (*ZERO, "fsdp2") else 1
+    held = math.ceil(states.trained * (states.trained_bytes + states.optimizer_bytes + states.master_bytes))
+    return held + memory.paged_bytes * shares

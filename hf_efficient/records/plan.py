@@ -107,9 +107,11 @@ class PlannedGpu:
         price_usd_per_hour: of all GPUs together; None where no price is known.
         price_source: whose list price that is, and of which day.
         usd_per_million_tokens: None without a price or a time.
-        run_seconds, run_usd, run_kwh, run_co2e_grams: of all steps and evaluations; None where the number of steps is
-            not known.
-        run_evaluation_seconds: of it, evaluations, nothing lost; 0 where the data were not read.
+        run_seconds, run_usd, run_kwh, run_co2e_grams: of all steps, and of evaluations and saves where they are known;
+            None where the number of steps is not known.
+        run_evaluation_seconds: of it, evaluations, nothing lost; None where they are not known, and in no figure.
+        run_saving_seconds: of it, saves of checkpoints; None where they are not known, and in no figure, or where the
+            market is spot, whose saves are part of ``spot.overhead_share``.
         communication_seconds: of an optimizer step, in which the links to other GPUs and to the host are busy.
         exposed_communication_seconds: of them, in which nothing is computed. Both None where no time is known.
         kwh_per_million_tokens, co2e_grams_per_million_tokens: of the board at its thermal design power.
@@ -144,6 +146,7 @@ class PlannedGpu:
     allocated_bytes: int | None = None
     communication_seconds: float | None = 0.0
     exposed_communication_seconds: float | None = 0.0
+    run_saving_seconds: float | None = None
 
 
 @dataclass(frozen=True)

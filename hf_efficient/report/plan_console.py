@@ -94,7 +94,7 @@ def _notes(plan: Plan) -> Iterator[RenderableType]:
     yield Text("GiB: what PyTorch's allocator reserves of these allocations, and the CUDA context.", "dim")
     for told in plan.assumptions:
         yield Text(f"- {told}", "dim")
-    if saves := spot_saves(plan.gpus):
+    if saves := spot_saves(plan.gpus, plan.steps):
         yield Text(f"- {saves}", "dim")
     for note, names in grouped_notes(plan.gpus).items():
         yield Text(f"- {', '.join(names)}: {note}", "dim")

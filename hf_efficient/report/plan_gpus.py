@@ -78,10 +78,6 @@ def _usd(value: float | None) -> str:
     return _or_nothing(value, lambda paid: usd(paid).removeprefix("$"))
 
 
-def _per_million(value: float | None) -> str:
-    return _or_nothing(value, "{:,.3f}".format)
-
-
 def _short(value: float | None, scale: float = 1.0) -> str:
     return _or_nothing(value, lambda known: short_number(known / scale))
 
@@ -110,9 +106,9 @@ def _of_run(spot: bool, beside: bool) -> list[_Column]:
 
 
 def _of_tokens(spot: bool, beside: bool) -> list[_Column]:
-    found = [_Column("spot/M" if spot else "USD/M", lambda gpu: _per_million(gpu.usd_per_million_tokens))]
+    found = [_Column("spot/M" if spot else "USD/M", lambda gpu: _short(gpu.usd_per_million_tokens))]
     if beside:
-        found.append(_Column("spot/M", lambda gpu: _per_million(gpu.spot.usd_per_million_tokens if gpu.spot else None)))
+        found.append(_Column("spot/M", lambda gpu: _short(gpu.spot.usd_per_million_tokens if gpu.spot else None)))
     return [
         *found,
         _Column("kWh/M", lambda gpu: _short(gpu.kwh_per_million_tokens)),

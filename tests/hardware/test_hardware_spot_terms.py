@@ -20,6 +20,7 @@ def test_the_tables_figures_say_whose_they_are():
 
 def test_what_the_user_says_is_not_assumed():
     assert spot_terms(6.0, 0.0, 1000.0) == SpotTerms(6.0, 0.0, 1000.0, ())
+    assert (spot_terms().write_of, spot_terms(write_mb_per_second=1.0).write_of) == ("an AWS gp3 volume", None)
     assert spot_terms(hours_between_preemptions=6.0).assumed == spot_terms().assumed[1:]
 
 

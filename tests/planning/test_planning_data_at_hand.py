@@ -69,14 +69,17 @@ def test_what_is_here_and_wrong_is_an_error(recipe):
 
 def test_a_plan_by_the_data(recipe):
     """Eight rows in pairs: four steps an epoch, three epochs; four rows evaluated once."""
-    found = plan(recipe(), ["L4"])
+    found = plan(recipe(), ["H100 SXM"])
     assert found.steps == 12
     assert (found.data.examples, found.data.evaluation_rows, found.data.evaluations) == (8, 4, 1)
     assert found.row_tokens == found.data.longest_tokens < 300
     assert [one.name for one in found.data.batchings] == ["as they come", "grouped by length", "packed"]
     (gpu,) = found.gpus
-    assert gpu.run_seconds == pytest.approx(12 * gpu.step_seconds + gpu.run_evaluation_seconds)
+    assert gpu.run_seconds == pytest.approx(12 * gpu.step_seconds + gpu.run_evaluation_seconds + gpu.run_saving_seconds)
     assert gpu.run_evaluation_seconds > 0
+    assert gpu.run_saving_seconds == pytest.approx(gpu.spot.checkpoint_seconds)  # once, at the end
+    by_epoch = plan(recipe("train.save_strategy=epoch"), ["H100 SXM"]).gpus[0]
+    assert by_epoch.run_saving_seconds == pytest.approx(3 * gpu.spot.checkpoint_seconds)
     assert found.data.padding_share == pytest.approx(found.data.batchings[0].padding_share)
     assert found.data.batchings[1].padding_share < found.data.padding_share
 

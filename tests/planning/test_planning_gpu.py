@@ -153,6 +153,12 @@ def test_the_mean_step_and_the_evaluations():
     assert planned(demand(GIB)).run_evaluation_seconds is None
 
 
+def test_evaluations_that_are_not_known_are_no_zero():
+    found = planned(dataclasses.replace(demand(GIB, steps=10), evaluation_batches=None))
+    assert found.run_evaluation_seconds is None
+    assert found.run_seconds == pytest.approx(20.0)
+
+
 STATES = ModelStates(100_000_000, 0, 2, 2, 2, 8)
 
 

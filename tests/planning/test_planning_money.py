@@ -68,6 +68,30 @@ def test_evaluations_are_of_the_run_and_not_of_its_tokens():
     assert found.run_evaluation_seconds == 1800.0
 
 
+def test_saves_are_of_the_run_and_not_of_its_tokens():
+    """Three saves of 1 GB at 100 MB/s: 30 s beside the hour of work, at 3.60 USD/h and 360 W."""
+    found = costs(saves=3)
+    assert (found.run_saving_seconds, found.run_seconds) == (pytest.approx(30.0), pytest.approx(3630.0))
+    assert found.run_usd == pytest.approx(3.63)
+    assert found.run_kwh == pytest.approx(0.363)
+    assert found.run_co2e_grams == pytest.approx(181.5)
+    assert found.usd_per_million_tokens == pytest.approx(3.0)
+    assert (costs(saves=0).run_saving_seconds, costs(saves=0).run_seconds) == (0.0, pytest.approx(3600.0))
+    unknown = costs(saves=None)
+    assert (unknown.run_saving_seconds, unknown.run_seconds) == (None, pytest.approx(3600.0))
+    assert costs(ENDLESS, saves=3).run_saving_seconds is None
+
+
+@pytest.mark.parametrize("market", ["on_demand", "spot"])
+def test_spot_counts_its_own_saves_alone(market):
+    """3766.1 s, as without those of the recipe."""
+    found = costs(price_usd_per_hour=None, market=market, saves=3)
+    assert found.spot.run_seconds == pytest.approx(3766.1, abs=0.1)
+    if market == "spot":
+        assert found.run_seconds == pytest.approx(found.spot.run_seconds)
+        assert found.run_saving_seconds is None
+
+
 def test_without_the_number_of_steps():
     found = costs(ENDLESS)
     assert found.usd_per_million_tokens == pytest.approx(3.0)

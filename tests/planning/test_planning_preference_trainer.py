@@ -8,10 +8,14 @@ import pytest
 from plan_accuracy_real import real_peak
 
 from hf_efficient.planning.advised import with_advice
+from hf_efficient.planning.data_at_hand import data_at_hand
+from hf_efficient.planning.demand import demand_of
 from hf_efficient.planning.memory import planned_memory
 from hf_efficient.planning.model_config import model_config
 from hf_efficient.planning.plan import plan
 from hf_efficient.planning.rehearsal import rehearse
+from hf_efficient.planning.run_shapes import rows_of, run_shapes
+from hf_efficient.planning.shaped import rehearse_shapes
 
 STORED = {"gradient_checkpointing": False, "per_device_train_batch_size": 4}
 
@@ -77,3 +81,18 @@ def test_a_plan_by_the_pairs(preference, tiny_llama_dir, tmp_path):
     assert 0 < found.data.padding_share < 1
     changes = [key for one in with_advice(wanted, found).advice.changes for key in one.overrides]
     assert "train.train_sampling_strategy" not in changes
+
+
+def test_an_evaluation_of_all_pairs_is_as_many_batches(preference, tiny_llama_dir, tmp_path):
+    """Six pairs, two at a time: three batches, both answers in each."""
+    rows = [{"prompt": "a", "chosen": "bb", "rejected": "cc"}] * 6
+    path = tmp_path / "pairs.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    held = preference("llama", "lora", {**STORED, "per_device_eval_batch_size": 2})
+    source = held.data.train[0].model_copy(update={"path": str(path)})
+    data = held.data.model_copy(update={"train": [source], "eval": [source]})
+    wanted = held.model_copy(update={"data": data, "model": held.model.model_copy(update={"id": str(tiny_llama_dir)})})
+    known = data_at_hand(wanted)
+    shapes = run_shapes(known.args, rows_of(known.data, known.args), 1, at_end=True)
+    rehearsal = rehearse_shapes(wanted, model_config(wanted.model), shapes)
+    assert demand_of(wanted, rehearsal, shapes).evaluation_batches == 3.0

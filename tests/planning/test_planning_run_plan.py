@@ -46,6 +46,9 @@ def arguments(device, **changed):
         "max_length": 96,
         "eval_packing": None,
         "per_device_eval_batch_size": 8,
+        "eval_strategy": "no",
+        "save_strategy": "steps",
+        "save_steps": 2,
     }
     return SimpleNamespace(**{**held, **changed})
 
@@ -75,6 +78,8 @@ def test_on_a_known_gpu(tiny_llama_dir, data, monkeypatch):
     assert gpu.tokens_per_second == pytest.approx(75 / gpu.step_seconds)  # the others are padding
     assert found.plan.data.padding_share == pytest.approx(35 / 110)
     assert found.run.training_seconds == pytest.approx(4 * found.run.step_seconds)
+    assert gpu.run_saving_seconds > 0
+    assert gpu.run_seconds == pytest.approx(found.run.training_seconds + gpu.run_saving_seconds)
     assert found.run.training_cost_usd == pytest.approx(found.run.training_seconds * 0.001)
     assert found.run.training_energy_joules == pytest.approx(found.run.training_seconds * 72)  # an L4 has 72 W
     assert found.run.reasons == {}

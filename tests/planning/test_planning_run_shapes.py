@@ -13,7 +13,6 @@ from hf_efficient.planning.run_shapes import (
     RunRows,
     RunShapes,
     batching_of,
-    evaluations_of,
     rows_as_prepared,
     rows_of,
     run_shapes,
@@ -53,38 +52,13 @@ def test_training_and_evaluation(arguments):
     assert found.train == BatchShapes(4, 8.0, 4, 2, 8.0, padded=False)
     # two batches in their own order: 8 and 2 take 16 positions, 4 takes 4
     assert found.evaluation == BatchShapes(8, 10.0, 2, 2, 7.0, padded=True)
-    assert found.evaluations == 1
+    assert (found.evaluations, found.saves) == (1, 1)
     assert found.evaluated_positions == 20
 
 
 def test_without_data_to_evaluate_on(arguments):
     found = run_shapes(arguments(eval_strategy="no"), RunRows(np.array([4, 4])), 1, at_end=True)
-    assert (found.evaluation, found.evaluations, found.evaluated_positions) == (None, 0, 0.0)
-
-
-TEN = BatchShapes(1, 1.0, steps=10, epoch_steps=4, step_content=1.0)
-"""Ten steps, four an epoch: epochs end after the steps 4, 8 and 10."""
-
-
-@pytest.mark.parametrize(
-    ("fields", "at_end", "expected"),
-    [
-        ({}, False, 0),
-        ({}, True, 1),
-        ({"eval_on_start": True}, False, 1),
-        ({"eval_strategy": "steps", "eval_steps": 3}, False, 3),
-        ({"eval_strategy": "steps", "eval_steps": 3}, True, 4),
-        ({"eval_strategy": "steps", "eval_steps": 5}, True, 2),  # the one after step 10 is the last
-        ({"eval_strategy": "steps", "eval_steps": 0.25}, False, 3),  # every 3 steps
-        ({"eval_strategy": "steps", "logging_steps": 4}, False, 2),
-        ({"eval_strategy": "steps", "eval_steps": 3, "eval_delay": 4}, False, 2),
-        ({"eval_strategy": "epoch"}, True, 3),
-        ({"eval_strategy": "epoch", "eval_delay": 1.5}, True, 2),
-        ({"eval_strategy": "steps", "eval_steps": 5, "save_steps": 5, "load_best_model_at_end": True}, True, 3),
-    ],
-)
-def test_how_often_a_run_evaluates(arguments, fields, at_end, expected):
-    assert evaluations_of(arguments(**fields), TEN, at_end=at_end) == expected
+    assert (found.evaluation, found.evaluations, found.evaluated_positions, found.saves) == (None, 0, 0.0, 1)
 
 
 def test_documents_as_a_run_prepares_them(arguments):
@@ -107,4 +81,4 @@ def test_the_rows_of_prepared_data():
 
 
 def test_nothing_is_evaluated_by_default():
-    assert RunShapes(TEN).evaluated_positions == 0.0
+    assert RunShapes(BatchShapes(1, 1.0, steps=10, epoch_steps=4, step_content=1.0)).evaluated_positions == 0.0

@@ -57,7 +57,14 @@ def test_a_plan_that_knows_no_steps_tells_of_a_million_tokens():
     without = dataclasses.replace(PLAN, steps=None)
     assert head_of(without)[-4:] == ["USD/M", "spot/M", "kWh/M", "gCO2e/M"]
     (row,) = (line for line in printed(plan_renderables(without), 120) if line.startswith("L4"))
-    assert row.split()[-4:] == ["0.014", "0.007", "0.0042", "2.0"]
+    assert row.split()[-4:] == ["0.014", "0.0072", "0.0042", "2.0"]
+
+
+def test_cheap_tokens_differ():
+    cheap = dataclasses.replace(FITS, usd_per_million_tokens=0.00055, spot=None)
+    dear = dataclasses.replace(cheap, name="A10", usd_per_million_tokens=0.0010)
+    lines = printed(plan_renderables(dataclasses.replace(PLAN, steps=None, gpus=[cheap, dear])), 120)
+    assert [line.split()[-3] for line in lines if line.startswith(("L4", "A10"))] == ["0.00055", "0.0010"]
 
 
 def test_on_the_spot_market_there_is_one_price():

@@ -11,7 +11,7 @@ __all__ = ["planned_notes_section"]
 
 def planned_notes_section(plan: Plan) -> Section:
     """A list."""
-    saves = spot_saves(plan.gpus)
+    saves = spot_saves(plan.gpus, plan.steps)
     gaps = [f"{', '.join(names)}: {note}" for note, names in grouped_notes(plan.gpus).items()]
     context = {"assumptions": [*plan.assumptions, *([saves] if saves else [])], "gaps": gaps}
     return Section("planned_notes", "Taken for granted", context=context, short="Assumptions")
