@@ -6,8 +6,8 @@ import json
 
 import pytest
 import torch
-from conftest import tiny_config
-from transformers import AutoModelForCausalLM
+from planned_recipes import CONFIG
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from hf_efficient.assembly.model import load_dense_base
 from hf_efficient.planning.model_config import model_config
@@ -20,7 +20,8 @@ def saved_without_dtype(tmp_path):
     """A checkpoint whose configuration does not tell its data type."""
 
     def build(dtype):
-        AutoModelForCausalLM.from_config(tiny_config("llama"), dtype=dtype).save_pretrained(tmp_path)
+        fields = {name: value for name, value in CONFIG.items() if name not in ("architectures", "dtype")}
+        AutoModelForCausalLM.from_config(AutoConfig.for_model(**fields), dtype=dtype).save_pretrained(tmp_path)
         path = tmp_path / "config.json"
         held = json.loads(path.read_text())
         for key in ("dtype", "torch_dtype"):
