@@ -50,7 +50,7 @@ def largest_that_fit(
     found_steps = most_that_fits(lambda count: trials.run(recipe, count * ROW_TOKENS_STEP).outcome, memory, known, most)
     return PlannedLargest(
         accelerator=trials.device.name,
-        micro_batch_rows=found_rows * answers,
+        micro_batch_rows=found_rows,
         row_tokens=found_steps * ROW_TOKENS_STEP,
         row_tokens_step=ROW_TOKENS_STEP,
         rows_bounded=found_rows >= most_rows,

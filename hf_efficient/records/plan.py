@@ -259,7 +259,7 @@ class PlannedLargest:
 
     Attributes:
         accelerator: its name.
-        micro_batch_rows: with rows as long as the recipe's; 0 where not even one row fits.
+        micro_batch_rows: with rows as long as the recipe's, pairs of ``method: dpo``; 0 where not even one row fits.
         row_tokens: with as many rows as the recipe's; a multiple of ``row_tokens_step``, 0 where not even that fits.
         row_tokens_step: how finely the length was searched.
         rows_bounded: whether the search for rows ended at its own limit, so that more may fit.

@@ -7,7 +7,8 @@ import json
 import pytest
 from plan_accuracy_real import real_peak
 
-from hf_efficient.planning.advised import with_advice
+from hf_efficient.planning import largest as largest_module
+from hf_efficient.planning.advised import with_advice, with_largest
 from hf_efficient.planning.data_at_hand import data_at_hand
 from hf_efficient.planning.demand import demand_of
 from hf_efficient.planning.memory import planned_memory
@@ -96,3 +97,10 @@ def test_an_evaluation_of_all_pairs_is_as_many_batches(preference, tiny_llama_di
     shapes = run_shapes(known.args, rows_of(known.data, known.args), 1, at_end=True)
     rehearsal = rehearse_shapes(wanted, model_config(wanted.model), shapes)
     assert demand_of(wanted, rehearsal, shapes).evaluation_batches == 3.0
+
+
+def test_the_largest_micro_batch_is_told_in_pairs(preference, monkeypatch):
+    monkeypatch.setattr(largest_module, "_MOST_ROWS", 6)
+    wanted = preference("llama", "lora", {**STORED, "max_length": 32})
+    found = with_largest(wanted, plan(wanted, ["L4"])).largest
+    assert (found.micro_batch_rows, found.rows_bounded) == (6, True)
