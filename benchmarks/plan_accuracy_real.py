@@ -13,9 +13,9 @@ from hf_efficient.assembly.adapter import add_adapter
 from hf_efficient.assembly.model import load_base
 from hf_efficient.data.prepare import is_packed
 from hf_efficient.planning.arguments import rehearsal_arguments
-from hf_efficient.planning.rehearsal import rehearsal_trainer
 from hf_efficient.planning.rehearsed_evaluation import is_evaluated
 from hf_efficient.planning.rows import longest_rows
+from hf_efficient.planning.supervised_trainer import rehearsal_trainer
 from hf_efficient.recipe.schema import Recipe
 
 __all__ = ["real_peak"]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from hf_efficient.planning.gpu import Demand
 from hf_efficient.planning.ranks.work import rank_operators
-from hf_efficient.planning.rehearsal import Rehearsal
+from hf_efficient.planning.rehearsed import Rehearsal
 from hf_efficient.planning.run_shapes import RunShapes
 from hf_efficient.planning.unread_data import unread_pauses
 from hf_efficient.recipe.precision import mixed_precision

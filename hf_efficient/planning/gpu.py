@@ -12,7 +12,7 @@ from hf_efficient.estimate.roofs import accelerator_roofs
 from hf_efficient.hardware.accelerators import Accelerator
 from hf_efficient.measure.calibration_files import load_calibration
 from hf_efficient.planning.ranks.exchange import Exchange, exchange_of
-from hf_efficient.planning.rehearsal import Rank
+from hf_efficient.planning.rehearsed import Rank
 from hf_efficient.records import OperatorWork
 from hf_efficient.records.plan import PlannedGpu
 

@@ -19,7 +19,7 @@ from hf_efficient.planning.ranks.rank import rehearse_rank
 from hf_efficient.planning.ranks.remarks import rank_remarks
 from hf_efficient.planning.ranks.sharding import sharding_of
 from hf_efficient.planning.ranks.told import planned_ranks
-from hf_efficient.planning.rehearsal import Rehearsal
+from hf_efficient.planning.rehearsed import Rehearsal
 from hf_efficient.planning.run_data import planned_data
 from hf_efficient.planning.run_shapes import rows_of, run_shapes
 from hf_efficient.planning.shaped import rehearse_shapes, shape_remarks

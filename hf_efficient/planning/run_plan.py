@@ -19,7 +19,7 @@ from hf_efficient.planning.gpu import Demand
 from hf_efficient.planning.held import held_by_category
 from hf_efficient.planning.model_config import model_config
 from hf_efficient.planning.plan import plan_of
-from hf_efficient.planning.rehearsal import Rehearsal
+from hf_efficient.planning.rehearsed import Rehearsal
 from hf_efficient.planning.run_data import planned_data
 from hf_efficient.planning.run_shapes import RunShapes, rows_of, run_shapes
 from hf_efficient.planning.shaped import rehearse_shapes, shape_remarks

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hf_efficient.planning.ranks.rank import rehearse_rank
-from hf_efficient.planning.rehearsal import Rehearsal
+from hf_efficient.planning.rehearsed import Rehearsal
 from hf_efficient.planning.run_shapes import RunShapes
 from hf_efficient.recipe.schema import Recipe
 

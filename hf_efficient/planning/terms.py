@@ -9,7 +9,7 @@ from hf_efficient.estimate.parallelism import ZERO
 from hf_efficient.hardware.grid import grid_intensity
 from hf_efficient.hardware.prices import Market
 from hf_efficient.hardware.spot_terms import SpotTerms, spot_terms
-from hf_efficient.planning.rehearsal import Rank
+from hf_efficient.planning.rehearsed import Rank
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records.plan import PlannedMemory
 

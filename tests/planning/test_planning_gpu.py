@@ -16,7 +16,7 @@ from hf_efficient.hardware.efficiencies import Reached
 from hf_efficient.planning import gpu as gpu_module
 from hf_efficient.planning.gpu import Demand, planned_gpu
 from hf_efficient.planning.ranks import exchange as exchange_module
-from hf_efficient.planning.rehearsal import Rank
+from hf_efficient.planning.rehearsed import Rank
 from hf_efficient.records import OperatorWork
 
 GIB = 2**30

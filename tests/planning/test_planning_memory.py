@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from hf_efficient.planning.memory import planned_memory
-from hf_efficient.planning.rehearsal import Rehearsal
+from hf_efficient.planning.rehearsed import Rehearsal
 from hf_efficient.simulate.storage_life import StorageLife
 from hf_efficient.simulate.tensor_log import TensorLog
 

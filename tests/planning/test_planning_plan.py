@@ -18,7 +18,7 @@ from hf_efficient.models.work import formula_of
 from hf_efficient.planning import plan as plan_module
 from hf_efficient.planning.arguments import rehearsal_arguments
 from hf_efficient.planning.plan import plan
-from hf_efficient.planning.rehearsal import rehearsal_trainer
+from hf_efficient.planning.supervised_trainer import rehearsal_trainer
 from hf_efficient.recipe.schema import QuantizationSection
 
 

@@ -18,7 +18,8 @@ from hf_efficient.assembly.model import load_base
 from hf_efficient.planning.arguments import rehearsal_arguments
 from hf_efficient.planning.memory import planned_memory
 from hf_efficient.planning.model_config import model_config
-from hf_efficient.planning.rehearsal import rehearsal_trainer, rehearse
+from hf_efficient.planning.rehearsal import rehearse
+from hf_efficient.planning.supervised_trainer import rehearsal_trainer
 
 CASES = {
     "full": ("llama", "full", {}, {}),

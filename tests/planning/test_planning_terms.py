@@ -10,7 +10,7 @@ from planned_recipes import memory, tiny_recipe
 from hf_efficient.estimate.parallelism import Sharding
 from hf_efficient.estimate.sharding import ModelStates
 from hf_efficient.planning.plan import plan
-from hf_efficient.planning.rehearsal import Rank
+from hf_efficient.planning.rehearsed import Rank
 from hf_efficient.planning.terms import checkpoint_bytes, terms_of
 
 HELD = dataclasses.replace(

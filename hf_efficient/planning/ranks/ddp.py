@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hf_efficient.planning.ranks.score import Score
-from hf_efficient.planning.rehearsal import Rehearsal
+from hf_efficient.planning.rehearsed import Rehearsal
 
 __all__ = ["add_buckets", "bucket_bytes"]
 

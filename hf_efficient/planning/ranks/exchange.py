@@ -9,7 +9,7 @@ from hf_efficient.estimate.overlap import overlap_share, overlap_window_seconds
 from hf_efficient.estimate.parallelism import ZERO, Sharding, shard_elements
 from hf_efficient.estimate.sharding import ModelStates, kept_elements
 from hf_efficient.hardware.links import collective_bandwidth, collective_overhead, host_bandwidth
-from hf_efficient.planning.rehearsal import Rank
+from hf_efficient.planning.rehearsed import Rank
 
 __all__ = ["Exchange", "exchange_of"]
 

@@ -14,7 +14,7 @@ from hf_efficient.planning.ranks.score import Score
 from hf_efficient.planning.ranks.sizes import Sizes
 from hf_efficient.planning.ranks.units import HeldWeight, Unit
 from hf_efficient.planning.ranks.walk import Walk
-from hf_efficient.planning.rehearsal import Rehearsal
+from hf_efficient.planning.rehearsed import Rehearsal
 
 __all__ = ["FullyShardWalk"]
 

@@ -7,7 +7,7 @@ import math
 from hf_efficient.planning.ranks.score import Score
 from hf_efficient.planning.ranks.sizes import Sizes
 from hf_efficient.planning.ranks.units import HeldWeight
-from hf_efficient.planning.rehearsal import Rehearsal
+from hf_efficient.planning.rehearsed import Rehearsal
 from hf_efficient.simulate.storage_life import StorageLife
 
 __all__ = ["gradient_indices", "held_weights", "shrink_held"]

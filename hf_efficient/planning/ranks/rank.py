@@ -16,7 +16,8 @@ from hf_efficient.planning.ranks.sharding import sharding_of
 from hf_efficient.planning.ranks.sizes import Sizes
 from hf_efficient.planning.ranks.states import states_of
 from hf_efficient.planning.ranks.zero import ZeroWalk, spread_gradients
-from hf_efficient.planning.rehearsal import Rank, Rehearsal, rehearse
+from hf_efficient.planning.rehearsal import rehearse
+from hf_efficient.planning.rehearsed import Rank, Rehearsal
 from hf_efficient.recipe.precision import mixed_precision
 from hf_efficient.recipe.schema import Recipe
 

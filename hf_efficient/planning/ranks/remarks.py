@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from hf_efficient.estimate.parallelism import WEIGHTS_SHARDED
 from hf_efficient.planning.optimizers import is_bitsandbytes
-from hf_efficient.planning.rehearsal import Rank, Rehearsal
+from hf_efficient.planning.rehearsed import Rank, Rehearsal
 from hf_efficient.recipe.schema import Recipe
 
 __all__ = ["rank_remarks"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from hf_efficient.planning.rehearsal import Rehearsal
+from hf_efficient.planning.rehearsed import Rehearsal
 from hf_efficient.simulate.storage_life import StorageLife
 from hf_efficient.simulate.tensor_log import TensorLog
 

@@ -6,7 +6,7 @@ from hf_efficient.estimate.parallelism import WEIGHTS_SHARDED
 from hf_efficient.estimate.sharding import ModelStates
 from hf_efficient.planning.ranks.sizes import Sizes
 from hf_efficient.planning.ranks.units import HeldWeight
-from hf_efficient.planning.rehearsal import Rehearsal
+from hf_efficient.planning.rehearsed import Rehearsal
 
 __all__ = ["states_of"]
 

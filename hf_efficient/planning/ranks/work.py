@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hf_efficient.estimate.parallelism import ZERO
-from hf_efficient.planning.rehearsal import Rank
+from hf_efficient.planning.rehearsed import Rank
 from hf_efficient.records import OperatorWork
 
 __all__ = ["rank_operators"]

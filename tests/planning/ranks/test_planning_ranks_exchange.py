@@ -9,7 +9,7 @@ from hf_efficient.estimate.sharding import ModelStates
 from hf_efficient.hardware.efficiencies import Reached
 from hf_efficient.planning.ranks import exchange as exchange_module
 from hf_efficient.planning.ranks.exchange import exchange_of, host_bytes_moved
-from hf_efficient.planning.rehearsal import Rank
+from hf_efficient.planning.rehearsed import Rank
 
 # 400 of 1000 million elements are trained, all in 16 bits.
 STATES = ModelStates(400_000_000, 600_000_000, 2, 2, 2, 8, largest_layer=100_000_000, outside_layers=200_000_000)

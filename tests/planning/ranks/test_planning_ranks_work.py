@@ -7,7 +7,7 @@ import pytest
 from hf_efficient.estimate.parallelism import Sharding
 from hf_efficient.estimate.sharding import ModelStates
 from hf_efficient.planning.ranks.work import rank_operators
-from hf_efficient.planning.rehearsal import Rank
+from hf_efficient.planning.rehearsed import Rank
 from hf_efficient.records import OperatorWork
 
 STATES = ModelStates(100, 0, 2, 2, 2, 8)
