@@ -68,8 +68,10 @@ def test_02_will_it_fit(tmp_path):
     embedding = 128_256 * 4096
     saved = 2 * (parameters - embedding) * (2 - 1 - 4 / 256) + 2 * embedding * (2 - 4)
     assert peaks["+ checkpointing"] - peaks["+ AdamW in 8 bits"] == pytest.approx(saved / 2**30, rel=0.01)
-    assert found["fits"] == {name: peak < 22.9 for name, peak in peaks.items()}
-    assert [name for name, fits in found["fits"].items() if fits] == ["LoRA + checkpointing", "QLoRA + checkpointing"]
+    # An RTX 4090 gives torch 23.52 GiB. LoRA's peak is below that, what the allocator reserves and the context are not.
+    assert [name for name, fits in found["fits"].items() if fits] == ["QLoRA + checkpointing"]
+    assert 22 < peaks["LoRA + checkpointing"] < 23.52
+    assert all(peaks[name] > 23.52 for name in peaks if "checkpointing" not in name)
     assert found["largest_rows"] == 4
 
 
