@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MOST_TRIALS", "Trial", "Trials", "outcome_of"]
 
-MOST_TRIALS = 13
+MOST_TRIALS = 14
 """Rehearsals for one list of advice, so that it takes no more than some times as long as the plan itself."""
 
 

@@ -63,6 +63,7 @@ def told(advice):
     return [(change.overrides, change.after.needed_bytes // MIB, change.after.fits) for change in advice.changes]
 
 
+EVERY_SECOND = {"train.gradient_checkpointing_kwargs": {"every_n_layers": 2}}
 STORED = ("adapter.method=full", "train.gradient_checkpointing=false", "train.per_device_train_batch_size=8")
 
 
@@ -75,6 +76,11 @@ def test_changes_that_fit_and_keep_the_training_come_first_and_of_these_the_fast
         ({"train.optim": "paged_adamw_8bit"}, 205, True),
         ({"train.per_device_train_batch_size": 4, "train.gradient_accumulation_steps": 4}, 240, True),
         ({"train.gradient_checkpointing": True}, 208, True),
+        (
+            {"train.gradient_checkpointing": True, "train.gradient_checkpointing_kwargs": {"every_n_layers": 2}},
+            208,
+            True,
+        ),
         ({"adapter.method": "lora"}, 180, True),
         ({"train.max_length": 128}, 240, True),
         ({"train.loss_type": "chunked_nll"}, 280, False),

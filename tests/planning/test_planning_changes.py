@@ -24,6 +24,7 @@ from hf_efficient.planning.changes.packing import pack
 from hf_efficient.planning.changes.paged_optimizer import paged_optimizer
 from hf_efficient.planning.changes.qlora import quantize_the_base
 from hf_efficient.planning.changes.sdpa import fused_attention
+from hf_efficient.planning.changes.selective_checkpointing import checkpoint_every_second_layer
 from hf_efficient.planning.changes.shorter_rows import shorter_rows
 from hf_efficient.planning.changes.smaller_evaluation_batch import smaller_evaluation_batch
 from hf_efficient.planning.changes.smaller_micro_batch import smaller_micro_batch
@@ -195,6 +196,28 @@ def test_fewer_rows_are_evaluated_where_an_evaluation_takes_most(situation, rows
 def test_padding_is_avoided_where_there_is_much(situation, propose, share, overrides, expected):
     change = propose(dataclasses.replace(situation(*overrides), padding_share=share))
     assert (change and dict(change.overrides)) == expected
+
+
+OFF = "train.gradient_checkpointing=false"
+SOME = "train.gradient_checkpointing_kwargs={every_n_layers: 2}"
+OTHERS = "train.gradient_checkpointing_kwargs={use_reentrant: true}"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "fits", "expected"),
+    [
+        ([], True, {"every_n_layers": 2}),
+        ([OTHERS], True, {"use_reentrant": True, "every_n_layers": 2}),
+        ([OFF], False, {"every_n_layers": 2}),
+        ([], False, None),  # all layers need the least
+        ([OFF], True, None),
+        ([SOME], True, None),
+    ],
+)
+def test_every_second_layer_is_between_all_and_none(situation, overrides, fits, expected):
+    change = checkpoint_every_second_layer(situation(*overrides, fits=fits))
+    wanted = {"train.gradient_checkpointing": True, "train.gradient_checkpointing_kwargs": expected}
+    assert (change and dict(change.overrides)) == (expected and wanted)
 
 
 def test_what_is_stored_already(situation):

@@ -23,6 +23,7 @@ from hf_efficient.planning.changes.packing import pack
 from hf_efficient.planning.changes.paged_optimizer import paged_optimizer
 from hf_efficient.planning.changes.qlora import quantize_the_base
 from hf_efficient.planning.changes.sdpa import fused_attention
+from hf_efficient.planning.changes.selective_checkpointing import checkpoint_every_second_layer
 from hf_efficient.planning.changes.shorter_rows import shorter_rows
 from hf_efficient.planning.changes.smaller_evaluation_batch import smaller_evaluation_batch
 from hf_efficient.planning.changes.smaller_micro_batch import smaller_micro_batch
@@ -39,6 +40,7 @@ CHANGES: tuple[Proposer, ...] = (
     fused_attention,
     chunked_loss,
     checkpoint_activations,
+    checkpoint_every_second_layer,
     smaller_micro_batch,
     weights_in_bfloat16,
     eight_bit_optimizer,
