@@ -63,7 +63,6 @@ def told(advice):
     return [(change.overrides, change.after.needed_bytes // MIB, change.after.fits) for change in advice.changes]
 
 
-EVERY_SECOND = {"train.gradient_checkpointing_kwargs": {"every_n_layers": 2}}
 STORED = ("adapter.method=full", "train.gradient_checkpointing=false", "train.per_device_train_batch_size=8")
 
 
