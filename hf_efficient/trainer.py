@@ -24,6 +24,7 @@ from hf_efficient.callbacks.figure_bar import show_figures
 from hf_efficient.callbacks.four_bit_guard import keep_four_bit_trainable
 from hf_efficient.callbacks.gradient_check import GradientCheck
 from hf_efficient.callbacks.memory import MemoryCount
+from hf_efficient.callbacks.settings import note_settings
 from hf_efficient.callbacks.step_recorder import StepRecorderCallback
 from hf_efficient.hardware.rates import Rates
 from hf_efficient.measure.device import watch_device
@@ -306,6 +307,7 @@ class EfficientTrainerMixin(_Base):
             work = work_of(self)
             self._recorder.count_work(work.formula)
             timeline.state("work", work.facts())
+            note_settings(timeline, self.args, self._module, self.optimizer, matmul_dtype=work.dtype)
 
     def _gradients_are_checked(self) -> None:
         """Take the check out until the next ``train()``: every callback costs every step some microseconds."""

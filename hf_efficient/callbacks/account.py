@@ -10,6 +10,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from hf_efficient.account.evaluations import metrics_to_note
 from hf_efficient.callbacks.memory import MemoryCount
 from hf_efficient.callbacks.schedule import note_schedule
+from hf_efficient.callbacks.settings import note_settings
 from hf_efficient.hardware.rates import Rates
 from hf_efficient.measure.device import watch_device
 from hf_efficient.measure.environment import environment_facts
@@ -91,6 +92,7 @@ class AccountCallback(TrainerCallback):
         self._memory.leave_out("memory of activations and logits", "no event is given a batch")
         self._since_seconds = self._run_log.now_seconds()
         note_schedule(self._timeline, args, state, kwargs.get("train_dataloader"))
+        note_settings(self._timeline, args, kwargs.get("model"), kwargs.get("optimizer"))
 
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

@@ -25,6 +25,7 @@ COMMANDS: dict[str, LazyCommand] = {
     "train": LazyCommand("hf_efficient.cli.train", "train", "Fine-tune as a recipe says."),
     "plan": LazyCommand("hf_efficient.cli.plan", "plan", "Predict memory, time and cost of a recipe, without a GPU."),
     "report": LazyCommand("hf_efficient.cli.report", "report", "Show where a run's time, tokens and memory went."),
+    "diagnose": LazyCommand("hf_efficient.cli.diagnose", "diagnose", "Tell what slows a run down, and what to change."),
     "merge": LazyCommand("hf_efficient.cli.merge", "merge", "Merge a trained adapter into its model."),
     "recipes": LazyCommand("hf_efficient.cli.recipes", "recipes", "List the shipped recipes; show one resolved."),
     "validate": LazyCommand("hf_efficient.cli.validate", "validate", "Check a recipe and tell all its problems."),

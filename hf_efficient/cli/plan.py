@@ -78,9 +78,9 @@ def plan(
     if names is None or len(names) != 1:
         _need_one_gpu(advise=bool(advise), fix=fix is not None, largest=largest)
     if fix is not None:
-        from hf_efficient.planning.fixed_recipe import check_new_file
+        from hf_efficient.recipe.new_file import check_new_file
 
-        check_new_file(fix)
+        check_new_file(fix, "--fix")
     if html is not None:
         check_page_file(html)
     planned = _planned(loaded, names, read_data=read_data)

@@ -30,7 +30,8 @@ def write_fix(recipe: Recipe, planned: Plan, path: Path) -> bool:
         OutputError: the file cannot be written.
     """
     from hf_efficient.planning.advised import cheapest_fix
-    from hf_efficient.planning.fixed_recipe import fixed_recipe, write_new_file
+    from hf_efficient.planning.fixed_recipe import fixed_recipe
+    from hf_efficient.recipe.new_file import write_new_file
 
     name = planned.gpus[0].name
     if planned.gpus[0].fits:
@@ -41,6 +42,6 @@ def write_fix(recipe: Recipe, planned: Plan, path: Path) -> bool:
         print(f"--fix: no change makes it fit {name}; nothing is written.", file=sys.stderr)
         return False
     remark = f"Fits {name} by hf-efficient plan {__version__}."
-    write_new_file(path, fixed_recipe(recipe, overrides, path, remark))
+    write_new_file(path, fixed_recipe(recipe, overrides, path, remark), "--fix")
     print(f"--fix: {path} fits {name}. Run it: hf-efficient train {path}", file=sys.stderr)
     return True

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_efficient.account.files import RUN_JSON, read_account
+from hf_efficient.diagnose.run import DIAGNOSIS_JSON, read_diagnosis
 from hf_efficient.errors import OutputError, SetupError
 from hf_efficient.hardware.prices import prices
 from hf_efficient.hardware.rates import Rates
@@ -16,6 +17,7 @@ from hf_efficient.measure.process_timeline import process_timeline
 from hf_efficient.measure.rates import rate_facts, state_rates
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records import PhaseName, RunAccount
+from hf_efficient.records.findings import Diagnosis
 
 if TYPE_CHECKING:
     from transformers import Trainer, TrainingArguments
@@ -29,9 +31,11 @@ class RecordedRun:
 
     Attributes:
         account: of the whole run; None where nothing was recorded, it failed, or this is not the main process.
+        diagnosis: of the same, likewise.
     """
 
     account: RunAccount | None = None
+    diagnosis: Diagnosis | None = None
 
 
 @contextmanager
@@ -56,6 +60,7 @@ def recorded_run(recipe: Recipe) -> Iterator[RecordedRun]:
         timeline.release()
     if directory is not None:
         run.account = _read(directory)
+        run.diagnosis = _diagnosis(directory)
 
 
 def recipe_rates(recipe: Recipe, args: TrainingArguments) -> dict[str, dict[str, Any]]:
@@ -106,4 +111,11 @@ def _read(directory: Path) -> RunAccount | None:
     try:
         return read_account(directory / RUN_JSON)
     except OutputError:  # it could not be written, which was said when it was tried
+        return None
+
+
+def _diagnosis(directory: Path) -> Diagnosis | None:
+    try:
+        return read_diagnosis(directory / DIAGNOSIS_JSON)
+    except OutputError:  # likewise
         return None

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from hf_efficient.metrics.answers import Answer
 from hf_efficient.records import RunAccount
+from hf_efficient.records.findings import Diagnosis
 
 __all__ = ["RunListener", "RunResult", "SilentListener"]
 
@@ -53,6 +54,9 @@ class RunListener(Protocol):
     def account(self, account: RunAccount) -> None:
         """Where its time, tokens and memory went; not told where nothing was recorded."""
 
+    def diagnosis(self, diagnosis: Diagnosis) -> None:
+        """What slowed it down, and what to change; not told where nothing was recorded."""
+
 
 class SilentListener:
     """Says nothing."""
@@ -67,4 +71,7 @@ class SilentListener:
         return None
 
     def account(self, account: RunAccount) -> None:
+        return None
+
+    def diagnosis(self, diagnosis: Diagnosis) -> None:
         return None

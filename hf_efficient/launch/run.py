@@ -67,6 +67,8 @@ def run_recipe(recipe: Recipe, listener: RunListener | None = None) -> RunResult
     listener.finished(result)
     if account.account is not None:
         listener.account(account.account)
+    if account.diagnosis is not None:
+        listener.diagnosis(account.diagnosis)
     return result
 
 

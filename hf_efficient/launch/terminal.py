@@ -13,7 +13,9 @@ from tqdm.auto import tqdm
 from hf_efficient.launch.listener import RunResult
 from hf_efficient.metrics.answers import Answer
 from hf_efficient.records import RunAccount
+from hf_efficient.records.findings import Diagnosis
 from hf_efficient.report.console import account_renderables
+from hf_efficient.report.diagnosis_console import diagnosis_renderables
 from hf_efficient.units import seconds
 
 __all__ = ["TerminalListener"]
@@ -67,6 +69,10 @@ class TerminalListener:
     def account(self, account: RunAccount) -> None:
         """The account of the run, as `hf-efficient report` shows it."""
         self._print(*account_renderables(account), wrap=True)
+
+    def diagnosis(self, diagnosis: Diagnosis) -> None:
+        """The findings in short, as `hf-efficient diagnose` shows them at length."""
+        self._print("", *diagnosis_renderables(diagnosis, evidence=False), wrap=True)
 
 
 def _metrics_table(result: RunResult) -> Table:

@@ -7,41 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hf_efficient.errors import OutputError
 from hf_efficient.recipe.schema import Recipe
-from hf_efficient.recipe.shipped_files import SUFFIXES, shipped_files, shipped_root
+from hf_efficient.recipe.shipped_files import shipped_files, shipped_root
 from hf_efficient.recipe.yaml_dump import dump_yaml
 
-__all__ = ["check_new_file", "fixed_recipe", "write_new_file"]
-
-
-def check_new_file(path: Path) -> None:
-    """Refuse what could not be written, before anything is computed for it.
-
-    Raises:
-        OutputError: the file exists, its folder does not, or its name is not that of a recipe.
-    """
-    if path.suffix not in SUFFIXES:
-        raise OutputError(f"--fix: {path} is not named like a recipe. Write a name that ends in .yaml.")
-    if path.exists() or path.is_symlink():
-        raise OutputError(f"--fix: {path} exists already. Write the name of a new file, or remove it.")
-    if not path.parent.is_dir():
-        raise OutputError(f"--fix: there is no folder {path.parent}. Make it, or write the name of a file elsewhere.")
-
-
-def write_new_file(path: Path, text: str) -> None:
-    """Write a file that is not there yet.
-
-    Raises:
-        OutputError: it is there, or cannot be written.
-    """
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError as error:
-        raise OutputError(f"--fix: {path} exists already. Write the name of a new file, or remove it.") from error
-    except OSError as error:
-        raise OutputError(f"--fix: {path} cannot be written: {error.strerror or error}.") from error
+__all__ = ["fixed_recipe"]
 
 
 def fixed_recipe(recipe: Recipe, overrides: Mapping[str, Any], path: Path, remark: str) -> str:

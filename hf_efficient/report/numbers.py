@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-__all__ = ["energies", "prices", "short_number", "tokens_per_second"]
+from hf_efficient.units import count, flops, share, short_seconds, size, usd
+
+__all__ = ["energies", "evidence_value", "prices", "short_number", "tokens_per_second"]
 
 
 def tokens_per_second(value: float) -> str:
@@ -32,6 +34,25 @@ def prices(usd: Mapping[str, float]) -> dict[str, str]:
     """Figures of one column, to the same place: cents, or what gives the largest three digits."""
     places = max(2, _places(max(usd.values(), default=0.0)))
     return {name: f"${value:,.{places}f}" for name, value in usd.items()}
+
+
+_UNITS: dict[str, Callable[[float], str]] = {
+    "seconds": lambda value: short_seconds(float(value)),
+    "bytes": lambda value: size(round(value)),
+    "share": share,
+    "usd": usd,
+    "FLOP/s": lambda value: f"{flops(value)}FLOP/s",
+}
+
+
+def evidence_value(value: float | str, unit: str) -> str:
+    """A figure of a finding in its unit, as people read it; words as they are."""
+    if isinstance(value, str):
+        return value
+    if unit in _UNITS:
+        return _UNITS[unit](value)
+    shown = count(value) if isinstance(value, int) else _three(value)
+    return shown if unit in ("", "count") else f"{shown} {unit}"
 
 
 def _three(value: float) -> str:

@@ -6,8 +6,9 @@ import pytest
 from planned_recipes import tiny_recipe
 
 from hf_efficient.errors import OutputError
-from hf_efficient.planning.fixed_recipe import check_new_file, fixed_recipe, write_new_file
+from hf_efficient.planning.fixed_recipe import fixed_recipe
 from hf_efficient.recipe.load import load_recipe
+from hf_efficient.recipe.new_file import check_new_file, write_new_file
 
 CHANGE = {"train.max_length": 64, "adapter.method": "qlora"}
 
@@ -24,7 +25,7 @@ def test_it_is_read_as_the_original_with_the_change(tmp_path):
     path = tmp_path / "there" / "out.yaml"
     flags = ["data.train.0.weight=2", "data.eval=[]", "train.optim=sgd", "efficiency.budget={usd: 3}"]
     recipe = tiny_recipe(tmp_path, *flags)
-    write_new_file(path, fixed_recipe(recipe, CHANGE, path, "Fits."))
+    write_new_file(path, fixed_recipe(recipe, CHANGE, path, "Fits."), "--fix")
     fixed = load_recipe(path)
     expected = load_recipe(tmp_path / "r.yaml", [*flags, "train.max_length=64", "adapter.method=qlora"])
     assert fixed.model_dump() == expected.model_dump()
@@ -34,7 +35,7 @@ def test_it_is_read_as_the_original_with_the_change(tmp_path):
 def test_the_change_counts_where_the_command_line_said_something_else(tmp_path):
     path = tmp_path / "out.yaml"
     recipe = tiny_recipe(tmp_path, "train.max_length=512")
-    write_new_file(path, fixed_recipe(recipe, CHANGE, path, "Fits."))
+    write_new_file(path, fixed_recipe(recipe, CHANGE, path, "Fits."), "--fix")
     assert load_recipe(path).train["max_length"] == 64
 
 
@@ -55,7 +56,7 @@ def test_a_shipped_recipe_is_extended_by_its_name(tmp_path):
 def test_what_cannot_be_written_is_refused_first(tmp_path, name, told):
     tiny_recipe(tmp_path)
     with pytest.raises(OutputError, match=r"^--fix: ") as raised:
-        check_new_file(tmp_path / name)
+        check_new_file(tmp_path / name, "--fix")
     assert told in str(raised.value)
 
 
@@ -63,11 +64,11 @@ def test_a_file_that_appeared_meanwhile_is_kept(tmp_path):
     path = tmp_path / "out.yaml"
     path.write_text("mine", encoding="utf-8")
     with pytest.raises(OutputError, match="exists already"):
-        write_new_file(path, "other")
+        write_new_file(path, "other", "--fix")
     assert path.read_text(encoding="utf-8") == "mine"
 
 
 def test_a_link_to_nowhere_is_no_new_file(tmp_path):
     (tmp_path / "out.yaml").symlink_to(tmp_path / "nowhere")
     with pytest.raises(OutputError, match="exists already"):
-        check_new_file(tmp_path / "out.yaml")
+        check_new_file(tmp_path / "out.yaml", "--fix")

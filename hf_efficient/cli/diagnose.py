@@ -1,0 +1,39 @@
+"""``hf-efficient diagnose``: what is wrong with a run, what to change, and what that gives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["diagnose"]
+
+
+def diagnose(
+    target: Annotated[
+        str, typer.Argument(metavar="RUN_DIR|TRACE", help="Output directory of a run, or a trace: NAME.json[.gz].")
+    ],
+    apply: Annotated[
+        Path | None,
+        typer.Option(metavar="OUT.yaml", help="Write the recipe with a remedy in it, to be run as the next one."),
+    ] = None,
+    finding: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Which finding --apply takes; default: the first that it can."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the diagnosis as JSON.")] = False,
+) -> None:
+    """Rank what slows a run down or spoils it: the evidence, what it costs, what to change, what that would give.
+
+    Reads what a run has recorded, while it goes on, when it is over, after a crash; or a trace of torch's profiler, of
+    whatever run. What cannot be judged is named, with the instrument that would tell.
+
+    Example: hf-efficient diagnose outputs/quickstart-qlora --apply next.yaml
+    """
+    path = Path(target).expanduser()
+    if apply is None and finding is not None:
+        raise typer.BadParameter("--finding says what --apply takes: give both.")
+    from hf_efficient.cli.diagnose_run import diagnose_run
+
+    diagnose_run(path, apply, finding, as_json)

@@ -1,0 +1,25 @@
+"""What can be wrong with a run: one rule, one file.
+
+To add a rule: write a function that takes a ``Case`` and returns a ``Finding``, an ``Abstention`` where its evidence is
+missing, or None where it looked and found nothing; name it in ``RULES``. Its name is the rule's. A cost is of the run
+as far as it is recorded; a gain is of the training loop's time for the same tokens, and says how it was predicted.
+"""
+
+from __future__ import annotations
+
+from hf_efficient.diagnose.rule import Rule
+from hf_efficient.diagnose.rules.evaluations_cost import evaluations_cost
+from hf_efficient.diagnose.rules.float32_products import float32_products
+from hf_efficient.diagnose.rules.padding_waste import padding_waste
+from hf_efficient.diagnose.rules.saves_cost import saves_cost
+from hf_efficient.diagnose.rules.small_micro_batch import small_micro_batch
+
+__all__ = ["RULES"]
+
+RULES: tuple[Rule, ...] = (
+    evaluations_cost,
+    saves_cost,
+    padding_waste,
+    float32_products,
+    small_micro_batch,
+)

@@ -1,0 +1,97 @@
+"""Micro-batches so small that what each costs by itself outweighs its tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hf_efficient.diagnose.case import Case, Column, StepColumns
+from hf_efficient.diagnose.rule import NO_STEPS, Verdict, abstains
+from hf_efficient.estimate.batch_time import BatchTime, batch_time
+from hf_efficient.records.findings import Evidence, Finding, Remedy
+from hf_efficient.units import share
+
+__all__ = ["small_micro_batch"]
+
+_TOO_MUCH = 0.3
+_MOST_TIMES = 16
+
+
+def small_micro_batch(case: Case) -> Verdict:
+    """The fixed part of a micro-batch is 30% of its time or more: larger ones pay it less often."""
+    first = case.first
+    if first is None:
+        return abstains("small_micro_batch", NO_STEPS)
+    line = _line(first)
+    if line is None:
+        why = "the micro-batches hardly differ in tokens, so that their fixed cost cannot be told from the rest"
+        return abstains("small_micro_batch", why, "hf-efficient diagnose RECIPE --isolate")
+    steady = first.steady
+    micro_batches = float(first.micro_batches[steady].mean())
+    computed = float(first.compute_seconds[steady].mean()) / micro_batches
+    tokens = float(first.processed[steady].mean()) / micro_batches
+    fixed = min(line.fixed_seconds, computed)
+    taken = fixed / computed if computed > 0 else 0.0
+    if taken < _TOO_MUCH:
+        return None
+    rows = int(case.argument("per_device_train_batch_size") or 1)
+    accumulated = int(case.argument("gradient_accumulation_steps") or 1)
+    whole = _over_the_run(case, first.compute_seconds) * taken
+    evidence = [
+        Evidence("fixed time of a micro-batch", fixed, "seconds", "steps.jsonl: forward and backward over tokens"),
+        Evidence("time of a micro-batch", computed, "seconds", "steps.jsonl: phase_seconds"),
+        Evidence("its share", taken, "share", "steps.jsonl: forward and backward over tokens"),
+        Evidence("tokens of a micro-batch", tokens, "tokens", "steps.jsonl: tokens.processed"),
+        Evidence("rows of a micro-batch", rows, "count", "spans.jsonl: settings.arguments"),
+    ]
+    return Finding(
+        rule="small_micro_batch",
+        title=f"micro-batches of {rows} {'row' if rows == 1 else 'rows'} spend {share(taken)} of their time on what "
+        "does not grow with their tokens",
+        severity="warning",
+        confidence="likely",
+        evidence=evidence,
+        cost=case.cost(whole),
+        remedies=[_remedy(case, first, rows, accumulated, whole, fixed, computed)],
+    )
+
+
+def _line(first: StepColumns) -> BatchTime | None:
+    steady = first.steady
+    counts = first.micro_batches[steady]
+    return batch_time(first.compute_seconds[steady] / counts, first.processed[steady] / counts)
+
+
+def _over_the_run(case: Case, seconds: Column) -> float:
+    first = case.first
+    assert first is not None
+    return case.loop_seconds * float(seconds.sum()) / float(first.wall_seconds.sum())
+
+
+def _remedy(
+    case: Case, first: StepColumns, rows: int, accumulated: int, whole: float, fixed: float, computed: float
+) -> Remedy:
+    """So many times the rows that the fixed part is a tenth, first out of the accumulation, which changes nothing."""
+    times = _times(fixed, computed)
+    overrides: dict[str, Any] = {"train.per_device_train_batch_size": rows * times}
+    kept = max(1, accumulated // times)
+    if accumulated > 1:
+        overrides["train.gradient_accumulation_steps"] = kept
+    costs = "activations of more rows"
+    growth = kept * times / accumulated  # of the examples of a step
+    saved = whole * (1 - 1 / times)
+    if growth > 1:
+        costs += f"; a step holds {growth:g} times the examples: an epoch has fewer steps, and the learning rate may "
+        costs += "want to grow"
+        around = first.step_seconds - first.compute_seconds - first.phase("data_wait")
+        saved += _over_the_run(case, around) * (1 - 1 / growth)
+    basis = f"what a micro-batch costs by itself is paid once for {times} times the rows, its tokens as measured"
+    return Remedy(f"take {times} times the rows into a micro-batch", overrides, costs, case.gain(saved, basis))
+
+
+def _times(fixed: float, computed: float) -> int:
+    """A power of two."""
+    varying = max(computed - fixed, 1e-9)
+    times = 2
+    while times < _MOST_TIMES and fixed / times > 0.1 * (fixed / times + varying):
+        times *= 2
+    return times

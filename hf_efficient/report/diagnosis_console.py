@@ -1,0 +1,118 @@
+"""A diagnosis on a terminal: what was found, how it is known, what it costs, and what to change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from hf_efficient.records.findings import Cost, Diagnosis, Evidence, Finding, Gain, Remedy
+from hf_efficient.report.numbers import evidence_value
+from hf_efficient.units import seconds, share, size, usd
+
+__all__ = ["diagnosis_renderables", "told_change", "told_cost", "told_gain"]
+
+_STYLES = {"critical": "bold red", "warning": "bold yellow", "info": "bold"}
+
+
+def diagnosis_renderables(diagnosis: Diagnosis, *, evidence: bool = True) -> list[RenderableType]:
+    """What to print, in order: the findings, the limit of a run without any, and what could not be judged.
+
+    Args:
+        diagnosis: of a run.
+        evidence: False for a short form: a line per finding and its first remedy.
+    """
+    return [
+        *_headline(diagnosis),
+        *(part for number, one in enumerate(diagnosis.findings, 1) for part in _finding(number, one, evidence)),
+        *(_abstentions(diagnosis) if evidence else []),
+        *(Text(f"A rule failed, a defect of hf_efficient: {fault}", "red") for fault in diagnosis.faults),
+    ]
+
+
+def _headline(diagnosis: Diagnosis) -> Iterator[RenderableType]:
+    if diagnosis.limit is not None:
+        yield Text("Nothing to fix.", "bold green")
+        yield Text(f"The limit that it is at: {diagnosis.limit.text}.")
+        yield from (_evidence(diagnosis.limit.evidence) if diagnosis.limit.evidence else ())
+    elif not diagnosis.findings:
+        yield Text("Nothing was found, and no optimizer step is recorded that could be judged.", "bold")
+
+
+def _finding(number: int, finding: Finding, full: bool) -> Iterator[RenderableType]:
+    title = Text(f"{number}. {finding.title}", _STYLES[finding.severity])
+    title.append(f"  [{finding.severity}, {finding.confidence}: {finding.rule}]", "dim")
+    yield title
+    told = told_cost(finding.cost)
+    if told:
+        yield Padding(Text(f"costs {told}"), (0, 0, 0, 3))
+    if full:
+        yield from _evidence(finding.evidence)
+    for remedy in finding.remedies if full else finding.remedies[:1]:
+        yield from _remedy(remedy, full)
+
+
+def _evidence(evidence: list[Evidence]) -> Iterator[RenderableType]:
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column()
+    grid.add_column(justify="right")
+    grid.add_column(style="dim")
+    for one in evidence:
+        grid.add_row(Text(one.what), Text(evidence_value(one.value, one.unit)), Text(one.source))
+    yield Padding(grid, (0, 0, 0, 5))
+
+
+def _remedy(remedy: Remedy, full: bool) -> Iterator[RenderableType]:
+    text = Text(f"-> {remedy.what}")
+    if remedy.gain is not None:
+        text.append(f": {told_gain(remedy.gain)}", "green")
+    yield Padding(text, (0, 0, 0, 3))
+    for key, value in remedy.overrides.items():
+        yield Padding(Text(told_change(key, value), "cyan"), (0, 0, 0, 6))
+    if full:
+        if remedy.gain is not None:
+            yield Padding(Text(f"predicted from: {remedy.gain.basis}", "dim"), (0, 0, 0, 6))
+        if remedy.costs:
+            yield Padding(Text(f"but: {remedy.costs}", "dim"), (0, 0, 0, 6))
+
+
+def _abstentions(diagnosis: Diagnosis) -> Iterator[RenderableType]:
+    if not diagnosis.abstentions:
+        return
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(style="dim")
+    grid.add_row("Not judged:")
+    for one in diagnosis.abstentions:
+        by = f" ({one.instrument} would tell)" if one.instrument else ""
+        grid.add_row(Text(f"  {one.rule}: {one.why}{by}"))
+    yield grid
+
+
+def told_cost(cost: Cost) -> str:
+    """In words; empty where nothing is known."""
+    told = [] if cost.seconds is None else [seconds(cost.seconds)]
+    told += [] if not cost.usd else [usd(cost.usd)]
+    told += [] if cost.bytes is None else [size(cost.bytes)]
+    return ", ".join(told)
+
+
+def told_gain(gain: Gain) -> str:
+    """In words: a prediction."""
+    told = []
+    if gain.share is not None and gain.seconds is not None:
+        told.append(f"about {share(gain.share)} of the loop's time, {seconds(gain.seconds)}")
+    if gain.bytes is not None:
+        told.append(f"about {size(gain.bytes)}")
+    if gain.usd:
+        told.append(usd(gain.usd))
+    return ", ".join(told) or "gain not predicted"
+
+
+def told_change(key: str, value: Any) -> str:
+    """As a recipe's command line takes it: ``train.bf16=true``."""
+    shown = str(value).lower() if isinstance(value, bool) else str(value)
+    return f"{key}={shown}"
