@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from hf_efficient.callbacks.capture import CaptureCallback
 from hf_efficient.callbacks.instrument import InstrumentCallback
+from hf_efficient.callbacks.nvtx import NvtxCallback
 from hf_efficient.callbacks.torch_trace import TorchTraceCallback
-from hf_efficient.recipe.schema import ProfileSection
+from hf_efficient.recipe.profile_section import ProfileSection
 
 if TYPE_CHECKING:
     from transformers import Trainer
@@ -21,6 +23,10 @@ def instrument_callbacks(profile: ProfileSection) -> list[InstrumentCallback]:
     found: list[InstrumentCallback] = []
     if profile.trace is not None:
         found.append(TorchTraceCallback(**profile.trace.model_dump()))
+    if profile.nvtx:
+        found.append(NvtxCallback())
+    if profile.capture is not None:
+        found.append(CaptureCallback(**profile.capture.model_dump()))
     return found
 
 

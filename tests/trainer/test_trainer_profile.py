@@ -10,7 +10,7 @@ from tiny_training import assert_same_run, causal_trainer
 from transformers import Trainer
 
 from hf_efficient import EfficientTrainer, load_run
-from hf_efficient.callbacks import AccountCallback, TorchTraceCallback
+from hf_efficient.callbacks import AccountCallback, NvtxCallback, TorchTraceCallback
 from hf_efficient.measure.instruments.torch_trace import TorchTrace
 
 
@@ -94,3 +94,22 @@ def test_a_fault_does_not_stop_the_training(tiny_dir, tmp_path, monkeypatch):
     trainer.train()
     assert trainer.state.global_step == 4
     assert "ended by a fault: OSError: disk full" in load_run(tmp_path).profile.instruments[0].note
+
+
+def test_the_phases_are_ranges_inside_the_steps(tiny_dir, tmp_path):
+    calls = []
+
+    class Marker:
+        range_start = staticmethod(lambda name: calls.append(name) or name)
+        range_end = staticmethod(lambda name: calls.append(f"/{name}"))
+        range_push = staticmethod(calls.append)
+        range_pop = staticmethod(lambda: calls.append("/"))
+
+    callback = NvtxCallback()
+    callback.instrument._given = Marker
+    causal_trainer(EfficientTrainer, tiny_dir, tmp_path, max_steps=2, callbacks=[callback]).train()
+    first = calls[calls.index("step 1") : calls.index("/step 1")]
+    assert [name for name in first if name in ("forward", "backward", "optimizer")] == [
+        *("forward", "backward", "optimizer"),
+    ]
+    assert calls.count("/") == sum(not name.startswith(("/", "step ")) for name in calls)
