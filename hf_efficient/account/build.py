@@ -18,6 +18,7 @@ from hf_efficient.account.memory import memory_account
 from hf_efficient.account.money import money_account
 from hf_efficient.account.plan import plan_account
 from hf_efficient.account.processes import ProcessSpans
+from hf_efficient.account.profile import profile_account
 from hf_efficient.account.run_records import RunRecords, read_records
 from hf_efficient.account.sequences import sequence_account, sequence_gaps
 from hf_efficient.account.step_sums import TOKEN_KINDS
@@ -99,6 +100,7 @@ def build_account(records: RunRecords) -> RunAccount:
         not_measured=not_measured(lived, ranks, gaps, records.unreadable),
         environment=_environment(lived),
         plan=plan_account(lived, time, steps, tokens, memory, energy, money),
+        profile=profile_account(lived, records.directory),
     )
 
 

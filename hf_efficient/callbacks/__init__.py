@@ -2,18 +2,26 @@
 
 from hf_efficient.callbacks.account import AccountCallback
 from hf_efficient.callbacks.budget import BudgetCallback
+from hf_efficient.callbacks.capture import CaptureCallback
 from hf_efficient.callbacks.figure_bar import FigureBar
 from hf_efficient.callbacks.four_bit_guard import FourBitGuard, keep_four_bit_trainable
 from hf_efficient.callbacks.gradient_check import GradientCheck, parameters_without_gradient
+from hf_efficient.callbacks.instrument import InstrumentCallback
+from hf_efficient.callbacks.nvtx import NvtxCallback
 from hf_efficient.callbacks.step_recorder import StepRecorderCallback
+from hf_efficient.callbacks.torch_trace import TorchTraceCallback
 
 __all__ = [
     "AccountCallback",
     "BudgetCallback",
+    "CaptureCallback",
     "FigureBar",
     "FourBitGuard",
     "GradientCheck",
+    "InstrumentCallback",
+    "NvtxCallback",
     "StepRecorderCallback",
+    "TorchTraceCallback",
     "keep_four_bit_trainable",
     "parameters_without_gradient",
 ]

@@ -24,6 +24,7 @@ from hf_efficient.launch.lock import locked
 from hf_efficient.launch.merge import merge_run
 from hf_efficient.launch.output import OutputPlan, clear_output, plan_output, write_resolved_recipe
 from hf_efficient.launch.plan import write_plan
+from hf_efficient.launch.profile import closed_instruments
 from hf_efficient.launch.results import evaluations, figures_of, metrics_of, written_by
 from hf_efficient.launch.run_files import EFFICIENCY
 from hf_efficient.launch.start import recorded_start, start_folder
@@ -120,7 +121,8 @@ def _train(recipe: Recipe, trainer: Trainer, plan: OutputPlan, listener: RunList
         return 0.0
     start = f"on from {plan.checkpoint.name}" if plan.checkpoint else "from the first step"
     listener.stage("Training", f"{start}, to {plan.directory}")
-    output = trainer.train(resume_from_checkpoint=str(plan.checkpoint) if plan.checkpoint else None)
+    with closed_instruments(trainer):
+        output = trainer.train(resume_from_checkpoint=str(plan.checkpoint) if plan.checkpoint else None)
     return float(output.metrics.get("train_runtime", 0.0))
 
 

@@ -14,6 +14,7 @@ from hf_efficient.callbacks.packing_check import PackingCheck
 from hf_efficient.launch.budget import recipe_budget
 from hf_efficient.launch.evaluation import AnswersInEvaluation, early_stopping
 from hf_efficient.launch.listener import RunListener
+from hf_efficient.launch.profile import instrument_callbacks
 from hf_efficient.metrics.for_trainer import make_compute_metrics
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.trainer import EfficientTrainerMixin
@@ -64,7 +65,7 @@ def sft_trainer(
         compute_loss_func=objective(args),
         compute_metrics=compute_metrics,
         preprocess_logits_for_metrics=preprocess,
-        callbacks=[*early_stopping(recipe.evaluate), *checks],
+        callbacks=[*early_stopping(recipe.evaluate), *checks, *instrument_callbacks(recipe.efficiency.profile)],
         extra_evaluators=answers,
         **_instrumentation(recipe, listener),
     )
@@ -104,7 +105,7 @@ def dpo_trainer(
         train_dataset=data.train,
         eval_dataset=data.eval,
         processing_class=tokenizer,
-        callbacks=early_stopping(recipe.evaluate),
+        callbacks=[*early_stopping(recipe.evaluate), *instrument_callbacks(recipe.efficiency.profile)],
         **_instrumentation(recipe, listener),
     )
     if recipe.adapter.method == "qlora":

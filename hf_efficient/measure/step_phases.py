@@ -11,7 +11,8 @@ from types import TracebackType
 
 from hf_efficient.measure.device import DeviceWatch
 from hf_efficient.measure.device_clock import DeviceTimes
-from hf_efficient.measure.phases import PhaseClock, Span
+from hf_efficient.measure.phase_ranges import phase_clock
+from hf_efficient.measure.phases import Span
 from hf_efficient.records import PhaseName, StepMemory
 
 __all__ = ["StepPhase", "StepPhases"]
@@ -64,7 +65,7 @@ class StepPhases:
             device: is told the phases; None: there is none that keeps a time of its own.
             fault: called where a phase of ``context`` failed, while the exception is handled.
         """
-        self.clock = PhaseClock(now)
+        self.clock = phase_clock(now)
         self.device = device
         self.fault = fault
         self._contexts: dict[tuple[PhaseName, bool], StepPhase] = {}

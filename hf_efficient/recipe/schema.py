@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, PrivateAttr
+from pydantic import Field, PositiveFloat, PositiveInt, PrivateAttr
+
+from hf_efficient.recipe.profile_section import ProfileSection
+from hf_efficient.recipe.section import Section
 
 DATA_FORMATS = ("messages", "prompt_completion", "alpaca", "sharegpt", "text", "preference")
 METRICS = ("perplexity", "token_accuracy", "exact_match")
@@ -35,12 +38,6 @@ class Origin:
         if self.line is not None:
             return f"{self.source}:{self.line}"
         return f"{self.source}: {self.text}" if self.text else self.source
-
-
-class Section(BaseModel):
-    """Base of all sections: no unknown keys, no changes after loading."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
 
 class ModelSection(Section):
@@ -233,6 +230,9 @@ class EfficiencySection(Section):
     )
     budget: BudgetSection | None = Field(
         None, description="Warn when the forecast passes a limit; save and stop when it is reached."
+    )
+    profile: ProfileSection = Field(
+        default_factory=ProfileSection, description="Deeper instruments, each off until it is named."
     )
     price_usd_per_hour: Annotated[float, Field(ge=0)] | None = Field(
         None,

@@ -38,6 +38,7 @@ from hf_efficient.records.phases import (
     StartupPhase,
     StepPhase,
 )
+from hf_efficient.records.profile import InstrumentAccount, OperatorTable, OperatorTime, ProfileAccount
 from hf_efficient.records.steps import SequenceCounts, StepMemory, StepRecord, StepWork, TokenCounts
 
 __all__ = [
@@ -57,17 +58,21 @@ __all__ = [
     "EnergyAccount",
     "EnergyPart",
     "Evaluation",
+    "InstrumentAccount",
     "MatmulRate",
     "MemoryAccount",
     "MemoryCategory",
     "MoneyAccount",
     "NotMeasured",
     "OperatorFamily",
+    "OperatorTable",
+    "OperatorTime",
     "OperatorWork",
     "PhaseName",
     "PlanAccount",
     "PlanFigure",
     "ProcessAccount",
+    "ProfileAccount",
     "RankAccount",
     "RecordedBy",
     "RunAccount",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from hf_efficient.records.profile import ProfileAccount
+
 __all__ = [
     "ACCOUNT_SCHEMA_VERSION",
     "BudgetAccount",
@@ -439,6 +441,7 @@ class RunAccount:
         environment: versions and hardware of the last process that told them, as ``hf-efficient env --json`` does; None
             in older records.
         plan: None where the run was not planned.
+        profile: None where no deeper instrument was switched on.
     """
 
     schema_version: int
@@ -459,3 +462,4 @@ class RunAccount:
     not_measured: list[NotMeasured]
     environment: dict[str, Any] | None = None
     plan: PlanAccount | None = None
+    profile: ProfileAccount | None = None

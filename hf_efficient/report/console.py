@@ -14,6 +14,7 @@ from hf_efficient.report.memory_rows import device_rows, memory_rows
 from hf_efficient.report.parts import told_parts
 from hf_efficient.report.phases import phase_label
 from hf_efficient.report.plan_table import plan_table
+from hf_efficient.report.profile_table import profile_renderables
 from hf_efficient.report.time_table import time_table
 from hf_efficient.report.work_rows import work_rows
 from hf_efficient.units import count, grams, kilowatt_hours, seconds, share, short_seconds, usd
@@ -24,8 +25,16 @@ _MOST_PARTS = 4
 
 
 def account_renderables(account: RunAccount) -> list[RenderableType]:
-    """What to print, in order: how it ended, the time by phase, its other parts in a line each, the plan, the gaps."""
-    return [_title(account), time_table(account.time), _facts(account), *_plan(account), *_gaps(account)]
+    """What to print, in order: how it ended, the time by phase, its other parts in a line each, the plan,
+    what instruments found and cost, the gaps."""
+    return [
+        _title(account),
+        time_table(account.time),
+        _facts(account),
+        *_plan(account),
+        *_profile(account),
+        *_gaps(account),
+    ]
 
 
 def _title(account: RunAccount) -> Text:
@@ -120,6 +129,11 @@ def _money(account: RunAccount) -> str:
 def _plan(account: RunAccount) -> Iterator[RenderableType]:
     if account.plan is not None:
         yield from plan_table(account.plan)
+
+
+def _profile(account: RunAccount) -> Iterator[RenderableType]:
+    if account.profile is not None:
+        yield from profile_renderables(account.profile)
 
 
 def _gaps(account: RunAccount) -> Iterator[RenderableType]:

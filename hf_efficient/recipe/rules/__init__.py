@@ -15,6 +15,7 @@ from hf_efficient.recipe.rules import (
     packages,
     packing,
     parallelism,
+    profile,
     rates,
     training,
     unused,
@@ -62,4 +63,10 @@ RULES: tuple[Rule, ...] = (
     unused.dpo_shows_no_answers,
     budget.budget_has_a_limit,
     budget.budget_counts_records,
+    profile.profile_counts_records,
+    profile.profiled_steps_are_trained,
+    profile.trace_flops_need_shapes,
+    profile.one_tool_watches_calls,
+    profile.functions_are_named,
+    profile.instruments_are_installed,
 )

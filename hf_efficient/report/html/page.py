@@ -22,6 +22,7 @@ from hf_efficient.report.html.sections.gaps import gaps
 from hf_efficient.report.html.sections.learning import learning
 from hf_efficient.report.html.sections.memory import memory_section
 from hf_efficient.report.html.sections.plan import plan_section
+from hf_efficient.report.html.sections.profile import profile_section
 from hf_efficient.report.html.sections.recipe import machine_facts, recipe_section
 from hf_efficient.report.html.sections.section import Section
 from hf_efficient.report.html.sections.segments import segments, told_end
@@ -71,6 +72,7 @@ def run_page(run: RunData, written: datetime | None = None) -> str:
         speed(run),
         tokens_section(run),
         cost_section(run),
+        profile_section(run),
         evaluations_section(run),
         recipe_section(run),
         segments(run),

@@ -1,0 +1,57 @@
+"""Tables that instruments leave in ``efficiency/profile``: a record as JSON, written whole, read with a check."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+__all__ = ["PROFILE", "read_table", "table_path", "write_table"]
+
+logger = logging.getLogger(__name__)
+
+PROFILE = "profile"
+"""Folder of what instruments wrote, inside ``efficiency``."""
+
+_Table = TypeVar("_Table")
+
+
+def table_path(directory: Path, name: str, rank: int) -> Path:
+    """``directory/operators.rank0.json``.
+
+    Args:
+        directory: the ``profile`` folder.
+        name: of the table.
+        rank: whose it is.
+    """
+    return directory / f"{name}.rank{rank}.json"
+
+
+def write_table(path: Path, table: Any) -> None:
+    """Write a record; a reader never sees half of it.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_text(json.dumps(dataclasses.asdict(table), indent=1) + "\n", encoding="utf-8")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read_table(path: Path, kind: type[_Table]) -> _Table | None:
+    """The record in a file; None where there is none, or none of this kind, which is logged."""
+    try:
+        return TypeAdapter(kind).validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError) as error:
+        logger.warning("%s: cannot be read, so that it is left out: %s", path, str(error).splitlines()[0])
+        return None

@@ -1,0 +1,75 @@
+"""A deeper instrument, driven by a Trainer's events."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from hf_efficient.account.profile_files import PROFILE
+from hf_efficient.measure.instruments.instrument import Instrument
+from hf_efficient.measure.instruments.run import InstrumentRun
+from hf_efficient.measure.process_timeline import process_timeline
+from hf_efficient.report.profile_rows import cost_line
+
+__all__ = ["InstrumentCallback"]
+
+logger = logging.getLogger(__name__)
+
+
+class InstrumentCallback(TrainerCallback):
+    """Base of the callbacks of ``efficiency.profile``; each works alone in any Trainer.
+
+    Its files go to ``OUTPUT_DIR/efficiency/profile``. What it cost is told when training ends: in a recipe's run by its
+    account, elsewhere by ``tell``.
+    """
+
+    def __init__(
+        self,
+        instrument: Instrument,
+        directory: str | Path | None = None,
+        tell: Callable[[str], None] = logger.warning,
+    ) -> None:
+        """Nothing is measured before training begins.
+
+        Args:
+            instrument: is driven.
+            directory: where its files go; default: ``OUTPUT_DIR/efficiency/profile``.
+            tell: says on the main process what it cost and wrote.
+        """
+        self.instrument = instrument
+        self._directory, self._tell = directory, tell
+        self._timeline = process_timeline()
+        self._run = InstrumentRun(instrument, self._timeline)
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """The instrument starts."""
+        directory = Path(self._directory or Path(str(args.output_dir)) / "efficiency" / PROFILE)
+        self._run.begin(directory, args.process_index, kwargs.get("train_dataloader"))
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """The batches of a step are there."""
+        self._run.step_begins(state.global_step + 1)
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """A step is done."""
+        self._run.step_ends(state.global_step)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """The instrument stops, and its cost is told."""
+        self.close()
+        if self._timeline.way != "recipe" and args.process_index == 0:
+            self._tell(cost_line(self._run.account))
+
+    def close(self) -> None:
+        """End it where no event does: training was ended by an exception."""
+        self._run.end()

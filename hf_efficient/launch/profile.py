@@ -1,0 +1,41 @@
+"""The instruments that a recipe asks for under ``efficiency.profile``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from hf_efficient.callbacks.capture import CaptureCallback
+from hf_efficient.callbacks.instrument import InstrumentCallback
+from hf_efficient.callbacks.nvtx import NvtxCallback
+from hf_efficient.callbacks.torch_trace import TorchTraceCallback
+from hf_efficient.recipe.profile_section import ProfileSection
+
+if TYPE_CHECKING:
+    from transformers import Trainer
+
+__all__ = ["closed_instruments", "instrument_callbacks"]
+
+
+def instrument_callbacks(profile: ProfileSection) -> list[InstrumentCallback]:
+    """A callback per instrument that is switched on."""
+    found: list[InstrumentCallback] = []
+    if profile.trace is not None:
+        found.append(TorchTraceCallback(**profile.trace.model_dump()))
+    if profile.nvtx:
+        found.append(NvtxCallback())
+    if profile.capture is not None:
+        found.append(CaptureCallback(**profile.capture.model_dump()))
+    return found
+
+
+@contextmanager
+def closed_instruments(trainer: Trainer) -> Iterator[None]:
+    """Afterwards no instrument runs: an exception that ends the training is not told to callbacks."""
+    try:
+        yield
+    finally:
+        for callback in trainer.callback_handler.callbacks:
+            if isinstance(callback, InstrumentCallback):
+                callback.close()

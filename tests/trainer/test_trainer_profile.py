@@ -1,0 +1,115 @@
+"""The instruments in real trainings: what they leave, and that the training does not notice them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import pytest
+from tiny_training import assert_same_run, causal_trainer
+from transformers import Trainer
+
+from hf_efficient import EfficientTrainer, load_run
+from hf_efficient.callbacks import AccountCallback, NvtxCallback, TorchTraceCallback
+from hf_efficient.measure.instruments.torch_trace import TorchTrace
+
+
+def test_a_trace_in_a_plain_trainer(tiny_dir, tmp_path):
+    told = []
+    callback = TorchTraceCallback(wait=1, warmup=1, active=2, stacks=False)
+    callback._tell = told.append
+    trainer = causal_trainer(Trainer, tiny_dir, tmp_path, max_steps=6, callbacks=[callback])
+    trainer.train()
+    folder = tmp_path / "efficiency" / "profile"
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "operators.rank0.json",
+        "trace.rank0.cycle0.pt.trace.json.gz",
+    ]
+    events = json.loads(gzip.decompress((folder / "trace.rank0.cycle0.pt.trace.json.gz").read_bytes()))["traceEvents"]
+    steps = {event["name"] for event in events if event.get("name", "").startswith("ProfilerStep#")}
+    assert steps == {"ProfilerStep#2", "ProfilerStep#3"}
+    table = json.loads((folder / "operators.rank0.json").read_text())
+    assert table["steps"] == 2
+    assert {"aten::addmm", "aten::mm"} & {row["name"] for row in table["operators"]}
+    assert len(told) == 1
+    assert told[0].startswith("profile.trace cost ")
+    assert "over 3 steps" in told[0]
+
+
+def test_each_cycle_has_its_trace(tiny_dir, tmp_path):
+    callback = TorchTraceCallback(tmp_path / "p", wait=0, warmup=1, active=1, repeat=2, stacks=False, flops=False)
+    causal_trainer(Trainer, tiny_dir, tmp_path, max_steps=5, callbacks=[callback]).train()
+    assert sorted(path.name for path in (tmp_path / "p").glob("trace*")) == [
+        "trace.rank0.cycle0.pt.trace.json.gz",
+        "trace.rank0.cycle1.pt.trace.json.gz",
+    ]
+    table = json.loads((tmp_path / "p" / "operators.rank0.json").read_text())
+    assert (table["steps"], table["operators"][0]["flops"]) == (2, None)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "said", "traces"),
+    [
+        ({"wait": 5}, "training ended after 3 steps, before the first that is kept, step 7", 0),
+        ({"wait": 1, "active": 4}, "training ended after 1 of the 4 steps of a cycle", 1),
+    ],
+)
+def test_a_training_that_ends_before_the_schedule(tiny_dir, tmp_path, schedule, said, traces):
+    callback = TorchTraceCallback(stacks=False, **schedule)
+    causal_trainer(EfficientTrainer, tiny_dir, tmp_path, callbacks=[callback]).train()
+    (found,) = load_run(tmp_path).profile.instruments
+    assert said in found.note
+    assert len(list((tmp_path / "efficiency" / "profile").glob("trace*"))) == traces
+
+
+@pytest.mark.parametrize(("kind", "others"), [(Trainer, [AccountCallback]), (EfficientTrainer, [])])
+def test_the_account_tells_cost_and_operators(tiny_dir, tmp_path, kind, others):
+    callback = TorchTraceCallback(wait=3, warmup=0, active=2)
+    callbacks = [callback, *(other() for other in others)]
+    causal_trainer(kind, tiny_dir, tmp_path, max_steps=8, callbacks=callbacks).train()
+    profile = load_run(tmp_path).profile
+    (trace,) = profile.instruments
+    assert (trace.name, trace.steps, len(trace.files)) == ("trace", 2, 2)
+    assert trace.cost_seconds >= trace.own_seconds > 0
+    assert profile.operators.steps == 2
+
+
+def test_losses_are_the_same_bit_for_bit(tiny_dir, tmp_path):
+    plain = causal_trainer(Trainer, tiny_dir, tmp_path / "a", max_steps=6)
+    plain.train()
+    traced = causal_trainer(
+        Trainer, tiny_dir, tmp_path / "b", max_steps=6, callbacks=[TorchTraceCallback(wait=1, active=2, memory=True)]
+    )
+    traced.train()
+    assert_same_run(plain, traced)
+
+
+def test_a_fault_does_not_stop_the_training(tiny_dir, tmp_path, monkeypatch):
+    def full(self, profiler):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(TorchTrace, "_write", full)
+    callback = TorchTraceCallback(wait=0, active=1, stacks=False)
+    trainer = causal_trainer(EfficientTrainer, tiny_dir, tmp_path, max_steps=4, callbacks=[callback])
+    trainer.train()
+    assert trainer.state.global_step == 4
+    assert "ended by a fault: OSError: disk full" in load_run(tmp_path).profile.instruments[0].note
+
+
+def test_the_phases_are_ranges_inside_the_steps(tiny_dir, tmp_path):
+    calls = []
+
+    class Marker:
+        range_start = staticmethod(lambda name: calls.append(name) or name)
+        range_end = staticmethod(lambda name: calls.append(f"/{name}"))
+        range_push = staticmethod(calls.append)
+        range_pop = staticmethod(lambda: calls.append("/"))
+
+    callback = NvtxCallback()
+    callback.instrument._given = Marker
+    causal_trainer(EfficientTrainer, tiny_dir, tmp_path, max_steps=2, callbacks=[callback]).train()
+    first = calls[calls.index("step 1") : calls.index("/step 1")]
+    assert [name for name in first if name in ("forward", "backward", "optimizer")] == [
+        *("forward", "backward", "optimizer"),
+    ]
+    assert calls.count("/") == sum(not name.startswith(("/", "step ")) for name in calls)
