@@ -38,7 +38,7 @@ from hf_efficient.records.phases import (
     StartupPhase,
     StepPhase,
 )
-from hf_efficient.records.steps import SequenceCounts, StepMemory, StepRecord, StepWork, TokenCounts
+from hf_efficient.records.steps import SequenceCounts, StepLoader, StepMemory, StepRecord, StepWork, TokenCounts
 
 __all__ = [
     "ACCOUNT_SCHEMA_VERSION",
@@ -74,6 +74,7 @@ __all__ = [
     "SequenceAccount",
     "SequenceCounts",
     "StartupPhase",
+    "StepLoader",
     "StepMemory",
     "StepPhase",
     "StepRecord",
