@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from hf_efficient.measure.core_wait import core_wait_seconds
 
-__all__ = ["COUNTS", "BatchTimes", "counts_in"]
+__all__ = ["COUNTS", "WORTH_A_LOOK_SECONDS", "BatchTimes", "counts_in"]
 
 COUNTS = (
     "fetched",
@@ -25,6 +25,7 @@ COUNTS = (
 _FETCH, _COLLATE = COUNTS.index("fetch_seconds"), COUNTS.index("collate_seconds")
 _WAIT, _READ = COUNTS.index("core_wait_seconds"), COUNTS.index("read_bytes")
 _BLOCK_BYTES = 512  # of ru_inblock, getrusage(2)
+WORTH_A_LOOK_SECONDS = 0.0003
 
 
 def _clocks() -> tuple[float, float, float]:
@@ -32,74 +33,79 @@ def _clocks() -> tuple[float, float, float]:
     return time.perf_counter(), time.thread_time(), time.process_time()
 
 
-def _disk_reads() -> Callable[[], int]:
-    """Tells the blocks that this thread has had the disk read; nothing where the system does not tell."""
+def _waits() -> Callable[[], tuple[float, int]]:
+    """Tells what this thread has waited for; nothing of the disk where the system does not tell."""
     try:
         from resource import RUSAGE_THREAD, getrusage
     except ImportError:
-        return lambda: 0
-    return lambda: getrusage(RUSAGE_THREAD).ru_inblock
+        return lambda: (core_wait_seconds(), 0)
+    return lambda: (core_wait_seconds(), getrusage(RUSAGE_THREAD).ru_inblock * _BLOCK_BYTES)
 
 
 class BatchTimes:
-    """Adds the batches that a process loads to its counts, one after the other, in one thread."""
+    """Adds the batches that a process loads to its counts, one after the other, in one thread.
+
+    What a loader waits for, the disk or a core, is asked for from the first batch on that took longer than
+    ``WORTH_A_LOOK_SECONDS``: with small ones that would be half of what the watch costs.
+    """
 
     def __init__(
         self,
         counts: memoryview[float],
         clocks: Callable[[], tuple[float, float, float]] = _clocks,
-        blocks: Callable[[], int] | None = None,
-        core_wait: Callable[[], float] = core_wait_seconds,
+        waits: Callable[[], tuple[float, int]] | None = None,
     ) -> None:
         """Nothing is added yet.
 
         Args:
             counts: as many doubles as ``COUNTS`` has names, written in place.
             clocks: read for every part of a batch.
-            blocks: of 512 bytes, that the disk was read for the thread.
-            core_wait: seconds that the thread has waited for a core.
+            waits: seconds that the thread has waited for a core, and bytes that the disk was read for it.
         """
-        self._counts, self._clocks, self._core_wait = counts, clocks, core_wait
-        self._blocks = blocks or _disk_reads()
-        self._blocks_before, self._waited_before = 0, 0.0
+        self._counts, self._clocks = counts, clocks
+        self._waits = waits or _waits()
+        self._waited: tuple[float, int] | None = None
         self._began = (0.0, 0.0, 0.0)
         self._collating = False
+        self._is_slow = False
 
     def fetch_begins(self) -> None:
         """The data set is asked for the rows of a batch."""
         self._collating = False
-        self._blocks_before, self._waited_before = self._blocks(), self._core_wait()
+        self._waited = self._waits() if self._is_slow else None
         self._began = self._clocks()
 
     def collate_begins(self) -> None:
         """The rows are there."""
-        self._fetched()
+        self._add(_FETCH)
         self._collating = True
 
     def ends(self) -> None:
         """The batch is there, or what was begun has failed."""
+        self._add(_COLLATE if self._collating else _FETCH)
+        counts = self._counts
+        if self._waited is not None:
+            (core, read), now = self._waited, self._waits()
+            counts[_WAIT] += now[0] - core
+            counts[_READ] += now[1] - read
         if self._collating:
-            self._add(_COLLATE)
-        else:
-            self._fetched()
-        self._counts[_WAIT] += self._core_wait() - self._waited_before
-        if self._collating:
-            self._counts[0] += 1.0  # last: who reads meanwhile sees no batch without its time
-
-    def _fetched(self) -> None:
-        self._add(_FETCH)
-        self._counts[_READ] += (self._blocks() - self._blocks_before) * _BLOCK_BYTES
+            counts[0] += 1.0  # last: who reads meanwhile sees no batch without its time
 
     def _add(self, at: int) -> None:
         counts = self._counts
         wall, thread, process = self._began
         self._began = now = self._clocks()
-        counts[at] += now[0] - wall
+        took = now[0] - wall
+        counts[at] += took
         counts[at + 1] += now[1] - thread
         counts[at + 2] += now[2] - process
+        if took > WORTH_A_LOOK_SECONDS:
+            self._is_slow = True
 
 
-def counts_in(raw: bytes) -> tuple[float, ...]:
+def counts_in(raw: bytes) -> Sequence[float]:
     """The sums over the processes whose counts lie in ``raw`` one after the other."""
-    values = memoryview(raw).cast("d")
-    return tuple(sum(values[at :: len(COUNTS)]) for at in range(len(COUNTS)))
+    values, names = memoryview(raw).cast("d"), len(COUNTS)
+    if len(values) == names:  # no workers, or one
+        return values.tolist()
+    return [sum(values[at::names]) for at in range(names)]

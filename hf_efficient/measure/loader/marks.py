@@ -28,9 +28,9 @@ class LoaderMark(NamedTuple):
 def step_loader(since: LoaderMark, until: LoaderMark) -> StepLoader:
     """What came between two marks, to the tenth of a microsecond."""
     taken, earlier = until.taken, since.taken
-    starts = zip(since.before, counts_in(since.raw), strict=True)
-    ends = zip(until.before, counts_in(until.raw), strict=True)
-    loaded = dict(zip(COUNTS, (sum(end) - sum(start) for start, end in zip(starts, ends, strict=True)), strict=True))
+    ends = zip(until.before, counts_in(until.raw), since.before, counts_in(since.raw), strict=True)
+    sums = (round(gone + here - gone_then - here_then, 7) for gone, here, gone_then, here_then in ends)
+    fetched, *seconds, read = sums
     return StepLoader(
         batches=taken.batches - earlier.batches,
         wait_seconds=round(taken.wait_seconds - earlier.wait_seconds, 7),
@@ -40,7 +40,7 @@ def step_loader(since: LoaderMark, until: LoaderMark) -> StepLoader:
         end_seconds=round(taken.end_seconds - earlier.end_seconds, 7),
         first_wait_seconds=round(taken.first_wait_seconds - earlier.first_wait_seconds, 7),
         ready=None if taken.ready is None else taken.ready - (earlier.ready or 0),
-        fetched=round(loaded.pop("fetched")),
-        read_bytes=round(loaded.pop("read_bytes")),
-        **{name: round(seconds, 7) for name, seconds in loaded.items()},
+        fetched=int(fetched),
+        read_bytes=int(read),
+        **dict(zip(COUNTS[1:-1], seconds, strict=True)),
     )

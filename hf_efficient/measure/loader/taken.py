@@ -35,6 +35,19 @@ class Taken:
     first_wait_seconds: float = 0.0
     ready: int | None = None
 
+    def copy(self) -> Taken:
+        """As they stand. (``dataclasses.replace`` takes four microseconds, once per step.)"""
+        return Taken(
+            self.batches,
+            self.wait_seconds,
+            self.rows,
+            self.bytes,
+            self.start_seconds,
+            self.end_seconds,
+            self.first_wait_seconds,
+            self.ready,
+        )
+
     def add(self, batch: Any) -> None:
         """Count the batch's rows and bytes."""
         rows: int | None = None

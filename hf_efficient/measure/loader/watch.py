@@ -9,7 +9,6 @@ import weakref
 from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from hf_efficient.measure.loader.counts import COUNTS, counts_in
@@ -54,9 +53,8 @@ def torch_loader(loader: Any) -> Any:
 class LoaderWatch:
     """Watches one loader, from ``watch`` to ``close``; a fault of its own is logged once and ends the watch."""
 
-    def __init__(self, now_ns: Callable[[], int] = time.perf_counter_ns) -> None:
-        """Nothing is watched yet; ``now_ns``: a monotonic clock."""
-        self._now_ns = now_ns
+    def __init__(self) -> None:
+        """Nothing is watched yet."""
         self._loader: Any = None
         self._first_batch: Callable[[Any], None] | None = None
         self._forget()
@@ -86,7 +84,7 @@ class LoaderWatch:
         """Where the sums stand; None while nothing is watched."""
         if self._loader is None:
             return None
-        return LoaderMark(replace(self._taken), self._before, bytes(self._counts))
+        return LoaderMark(self._taken.copy(), self._before, bytes(self._counts))
 
     def next_data(self, iterator: Any) -> Any:
         """The next batch of an iterator, of which its own class knows; for the iterator."""
@@ -101,7 +99,7 @@ class LoaderWatch:
 
     def reset(self, iterator: Any, *args: Any, **kwargs: Any) -> None:
         """Start workers that persist on another epoch; for the iterator."""
-        began = self._now_ns()
+        began = time.perf_counter_ns()
         type(iterator)._reset(iterator, *args, **kwargs)
         self._started(began)
 
@@ -119,7 +117,7 @@ class LoaderWatch:
         shared = self._counts_for(loader) if self._is_ours(loader) else None
         if shared is None:
             return make(loader)
-        began = self._now_ns()
+        began = time.perf_counter_ns()
         if loader.num_workers:
             with _started_by(loader, shared):
                 iterator = make(loader)
@@ -158,22 +156,22 @@ class LoaderWatch:
 
     @_never_raises
     def _started(self, began_ns: int) -> None:
-        self._taken.start_seconds += (self._now_ns() - began_ns) / 1e9
+        self._taken.start_seconds += (time.perf_counter_ns() - began_ns) / 1e9
         self._is_first = True
 
     @_never_raises
     def _asks(self) -> None:
         if self._taken.ready is not None:
             self._ready = max(0, int(sum(self._counts[:: len(COUNTS)])) - self._handed_out)
-        self._asked_ns = self._now_ns()
+        self._asked_ns = time.perf_counter_ns()
 
     @_never_raises
     def _ended(self) -> None:
-        self._taken.end_seconds += (self._now_ns() - self._asked_ns) / 1e9
+        self._taken.end_seconds += (time.perf_counter_ns() - self._asked_ns) / 1e9
 
     @_never_raises
     def _gives(self, batch: Any) -> None:
-        seconds = (self._now_ns() - self._asked_ns) / 1e9
+        seconds = (time.perf_counter_ns() - self._asked_ns) / 1e9
         self._taken.wait_seconds += seconds
         if self._is_first:
             self._taken.first_wait_seconds += seconds

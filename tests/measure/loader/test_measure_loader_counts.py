@@ -7,20 +7,22 @@ from array import array
 from hf_efficient.measure.loader.counts import COUNTS, BatchTimes, counts_in
 
 
-def counted(readings, blocks=(), waits=()):
+def counted(readings, waits=()):
     """A row of counts, and what adds to it by clocks that give these readings one after the other."""
     row = array("d", [0.0] * len(COUNTS))
-    numbers, seconds = iter(blocks), iter(waits)
-    ticks = iter(readings)
-    times = BatchTimes(memoryview(row), lambda: next(ticks), lambda: next(numbers, 0), lambda: next(seconds, 0.0))
-    return row, times
+    ticks, told = iter(readings), iter(waits)
+    return row, BatchTimes(memoryview(row), lambda: next(ticks), lambda: next(told))
 
 
-def test_a_batch_by_hand():
-    row, times = counted([(10.0, 1.0, 2.0), (13.0, 1.5, 4.0), (14.0, 2.25, 6.0)], blocks=(7, 9), waits=(0.5, 0.75))
+def load(times):
     times.fetch_begins()
     times.collate_begins()
     times.ends()
+
+
+def test_a_batch_by_hand():
+    row, times = counted([(10.0, 1.0, 2.0), (13.0, 1.5, 4.0), (14.0, 2.25, 6.0)])
+    load(times)
     assert dict(zip(COUNTS, row, strict=True)) == {
         "fetched": 1.0,
         "fetch_seconds": 3.0,
@@ -29,9 +31,25 @@ def test_a_batch_by_hand():
         "collate_seconds": 1.0,
         "collate_cpu_seconds": 0.75,
         "collate_process_cpu_seconds": 2.0,
-        "core_wait_seconds": 0.25,
-        "read_bytes": 1024.0,
+        "core_wait_seconds": 0.0,
+        "read_bytes": 0.0,
     }
+
+
+def test_what_a_thread_waits_for_is_asked_after_a_slow_batch():
+    slow = [(0.0, 0.0, 0.0), (0.001, 0.0, 0.0), (0.001, 0.0, 0.0)]
+    row, times = counted([*slow, *slow], waits=[(0.5, 512), (0.75, 1536)])
+    load(times)
+    load(times)
+    assert (row[COUNTS.index("core_wait_seconds")], row[COUNTS.index("read_bytes")]) == (0.25, 1024.0)
+
+
+def test_of_small_batches_it_is_not_asked():
+    small = [(0.0, 0.0, 0.0), (0.0001, 0.0, 0.0), (0.0002, 0.0, 0.0)]
+    row, times = counted([*small, *small], waits=[])
+    load(times)
+    load(times)
+    assert row[0] == 2.0
 
 
 def test_a_fetch_that_fails_takes_time_and_makes_no_batch():
@@ -53,4 +71,5 @@ def test_a_collator_that_fails_makes_a_batch_of_its_own_time():
 def test_counts_of_two_workers_add_up():
     first, second = list(range(len(COUNTS))), [10.0] * len(COUNTS)
     raw = bytes(array("d", [*first, *second]))
-    assert counts_in(raw) == tuple(10.0 + number for number in range(len(COUNTS)))
+    assert counts_in(bytes(array("d", first))) == first
+    assert counts_in(raw) == [10.0 + number for number in range(len(COUNTS))]

@@ -8,12 +8,14 @@ import logging
 import pickle
 import random
 import time
+from array import array
 
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
 from hf_efficient.measure.loader import interception
+from hf_efficient.measure.loader.counts import COUNTS
 from hf_efficient.measure.loader.facts import watch_stated
 from hf_efficient.measure.loader.marks import LoaderMark, step_loader
 from hf_efficient.measure.loader.taken import Taken
@@ -21,6 +23,7 @@ from hf_efficient.measure.loader.watch import LoaderWatch
 from hf_efficient.records import StepLoader
 
 NAP_SECONDS = 0.02
+NOTHING = (0.0,) * len(COUNTS)
 
 
 class Rows(Dataset):
@@ -64,8 +67,13 @@ def watched(loader):
     return watch
 
 
+def row(value):
+    """The counts of a process, as they lie in memory, all of them the same."""
+    return bytes(array("d", [value] * len(COUNTS)))
+
+
 def told(watch):
-    return step_loader(LoaderMark(Taken(), (0.0,) * 9, b""), watch.mark())
+    return step_loader(LoaderMark(Taken(), NOTHING, bytes(72)), watch.mark())
 
 
 @pytest.fixture(autouse=True)
@@ -207,22 +215,22 @@ def test_facts_of_a_loader():
 
 
 def test_what_came_between_two_marks():
-    before = LoaderMark(Taken(1, 2.0, 4, 100, 0.5, 0.0, 1.0, 3), (1.0,) + (0.25,) * 7 + (10.0,), b"")
-    after = LoaderMark(Taken(3, 5.0, 8, 300, 0.5, 0.125, 1.0, 7), (4.0,) + (1.0,) * 7 + (30.0,), b"")
+    before = LoaderMark(Taken(1, 2.0, 4, 100, 0.5, 0.0, 1.0, 3), (1.0, *[0.25] * 7, 10.0), row(1.0))
+    after = LoaderMark(Taken(3, 5.0, 8, 300, 0.5, 0.125, 1.0, 7), (4.0, *[1.0] * 7, 30.0), row(0.0) + row(2.0))
     assert step_loader(before, after) == StepLoader(
         batches=2,
         wait_seconds=3.0,
         rows=4,
         bytes=200,
-        fetched=3,
-        fetch_seconds=0.75,
-        fetch_cpu_seconds=0.75,
-        fetch_process_cpu_seconds=0.75,
-        collate_seconds=0.75,
-        collate_cpu_seconds=0.75,
-        collate_process_cpu_seconds=0.75,
-        core_wait_seconds=0.75,
-        read_bytes=20,
+        fetched=4,
+        fetch_seconds=1.75,
+        fetch_cpu_seconds=1.75,
+        fetch_process_cpu_seconds=1.75,
+        collate_seconds=1.75,
+        collate_cpu_seconds=1.75,
+        collate_process_cpu_seconds=1.75,
+        core_wait_seconds=1.75,
+        read_bytes=21,
         end_seconds=0.125,
         ready=4,
     )
