@@ -41,6 +41,7 @@ class StepRecorderCallback(TrainerCallback):
         """The loop starts, perhaps for a second time (``auto_find_batch_size``)."""
         self._recorder.abandon_step()
         self._model_stands()
+        self._recorder.watch_loader(kwargs.get("train_dataloader"))
         if self._recorder.timeline is not None:
             note_schedule(self._recorder.timeline, args, state, kwargs.get("train_dataloader"))
         if self._memory is not None:

@@ -17,6 +17,9 @@ from hf_efficient.estimate.step_work import WorkFormula
 from hf_efficient.measure.compilation import CompilationWatch
 from hf_efficient.measure.device import DeviceWatch
 from hf_efficient.measure.live import LiveRun
+from hf_efficient.measure.loader.facts import watch_stated
+from hf_efficient.measure.loader.marks import LoaderMark
+from hf_efficient.measure.loader.watch import LoaderWatch
 from hf_efficient.measure.phases import PhaseClock
 from hf_efficient.measure.running import RunningFigures
 from hf_efficient.measure.step_draft import Counting, Segment, StepDraft, encode_draft
@@ -74,6 +77,7 @@ class StepRecorder:
         self._stream: JsonlStream | None = None
         self._segment = Segment(0, 0, 0)
         self._counting = Counting()
+        self._loader = LoaderWatch()
         self._draft = self._nothing()
         self._phases: StepPhases | None = None
         self._device: DeviceWatch | None = None
@@ -121,7 +125,19 @@ class StepRecorder:
         """The FLOPs of the steps from here on; None: they are not known."""
         self._counting = Counting(formula)
         if not self._draft.micro_batches:
-            self._draft = self._nothing()
+            self._draft = self._nothing(self._draft.loader_from)
+
+    @_never_raises
+    def watch_loader(self, loader: Any) -> None:
+        """The training takes its batches from this one, a ``DataLoader`` of torch, also as accelerate wraps it.
+
+        Args:
+            loader: None: it is not known.
+        """
+        state = functools.partial(self.timeline.state, "loader") if self.timeline is not None else _to_nobody
+        if loader is not None:
+            watch_stated(self._loader, loader, state)
+            self._draft.loader_from = self._loader.mark()
 
     @_never_raises
     def start_loop(self) -> None:
@@ -138,7 +154,7 @@ class StepRecorder:
     def abandon_step(self) -> None:
         """The loop starts over (it was out of memory): forget what the unfinished step had fetched."""
         if self._draft.step is None:
-            self._draft = self._nothing()
+            self._draft = self._nothing(self._draft.loader_from)
             if self._phases is not None:
                 self._phases.abandon()
 
@@ -233,6 +249,7 @@ class StepRecorder:
         """
         self._compilation.remove()
         self.end_loop()
+        self._loader.close()
         self._write_all()
         self.recording = False
         self._phases = None
@@ -259,8 +276,9 @@ class StepRecorder:
     def _cut(self, phases: StepPhases) -> None:
         self._draft.span, self._draft.times, self._draft.memory = phases.cut()
         self._counting.step_ends(self._draft.tally)
+        self._draft.loader_to = mark = self._loader.mark()
         self._unwritten.append(self._draft)
-        self._draft = self._nothing()
+        self._draft = self._nothing(mark)
 
     @_never_raises
     def _write_all(self) -> None:
@@ -283,9 +301,9 @@ class StepRecorder:
             if self._live is not None:
                 self._live.figures.add_later(draft)
 
-    def _nothing(self) -> StepDraft:
-        """A step of which nothing is known yet."""
-        return StepDraft(self._segment, self._counting, self._counting.tally())
+    def _nothing(self, loader: LoaderMark | None = None) -> StepDraft:
+        """A step of which nothing is known yet, but where the data loader's sums stood."""
+        return StepDraft(self._segment, self._counting, self._counting.tally(), loader_from=loader)
 
     def _fault(self) -> None:
         """End the recording, with one warning of the exception that is handled."""
@@ -296,6 +314,10 @@ class StepRecorder:
             self.timeline.loop_ends()
             self.timeline.leave_all()
         logger.warning("Steps are no longer recorded, because of a fault; training goes on.", exc_info=True)
+
+
+def _to_nobody(facts: Mapping[str, Any]) -> None:
+    """Where nobody keeps facts."""
 
 
 def _number(logs: Mapping[str, Any], name: str) -> float | None:

@@ -10,9 +10,10 @@ import msgspec
 
 from hf_efficient.estimate.step_work import WorkFormula
 from hf_efficient.measure.device_clock import DeviceTimes
+from hf_efficient.measure.loader.marks import LoaderMark, step_loader
 from hf_efficient.measure.phases import Glimpse, Span
 from hf_efficient.measure.tokens import TokenTally
-from hf_efficient.records import SequenceCounts, StepMemory, StepRecord, StepWork, TokenCounts
+from hf_efficient.records import SequenceCounts, StepLoader, StepMemory, StepRecord, StepWork, TokenCounts
 
 __all__ = ["Counting", "Segment", "StepDraft", "encode_draft"]
 
@@ -82,6 +83,8 @@ class StepDraft:
         memory: of the device.
         times: on the device, until they are read.
         device_seconds: what they told.
+        loader_from, loader_to: where the sums of the data loader stood when the step began and ended; None where it is
+            not watched.
     """
 
     segment: Segment
@@ -97,6 +100,8 @@ class StepDraft:
     memory: StepMemory | None = None
     times: DeviceTimes | None = None
     device_seconds: Mapping[str, float] | None = None
+    loader_from: LoaderMark | None = None
+    loader_to: LoaderMark | None = None
     _record: StepRecord | None = None
     _counted: tuple[TokenCounts, SequenceCounts | None, StepWork | None] | None = None
 
@@ -133,10 +138,16 @@ class StepDraft:
             work=work,
             memory=self.memory,
             device_seconds=self.device_seconds,
+            loader=self._loader(),
             loss=self.loss,
             learning_rate=self.learning_rate,
             grad_norm=self.grad_norm,
         )
+
+    def _loader(self) -> StepLoader | None:
+        if self.loader_from is None or self.loader_to is None:
+            return None
+        return step_loader(self.loader_from, self.loader_to)
 
 
 _json = msgspec.json.Encoder()

@@ -39,7 +39,7 @@ from hf_efficient.records.phases import (
     StepPhase,
 )
 from hf_efficient.records.profile import InstrumentAccount, OperatorTable, OperatorTime, ProfileAccount
-from hf_efficient.records.steps import SequenceCounts, StepMemory, StepRecord, StepWork, TokenCounts
+from hf_efficient.records.steps import SequenceCounts, StepLoader, StepMemory, StepRecord, StepWork, TokenCounts
 
 __all__ = [
     "ACCOUNT_SCHEMA_VERSION",
@@ -79,6 +79,7 @@ __all__ = [
     "SequenceAccount",
     "SequenceCounts",
     "StartupPhase",
+    "StepLoader",
     "StepMemory",
     "StepPhase",
     "StepRecord",

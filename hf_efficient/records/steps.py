@@ -14,7 +14,7 @@ import msgspec
 
 from hf_efficient.records.phases import SCHEMA_VERSION
 
-__all__ = ["SequenceCounts", "StepMemory", "StepRecord", "StepWork", "TokenCounts"]
+__all__ = ["SequenceCounts", "StepLoader", "StepMemory", "StepRecord", "StepWork", "TokenCounts"]
 
 
 class TokenCounts(msgspec.Struct, frozen=True):
@@ -78,6 +78,59 @@ class StepMemory(msgspec.Struct, frozen=True):
     allocation_retries: int = 0
 
 
+class StepLoader(msgspec.Struct, frozen=True):
+    """What the data loader did during a step on one rank.
+
+    The trainer takes batches ahead of the step that trains on them, so those of a step are not all its own. Loading is
+    summed over the processes that load: in the process that trains it is a part of ``wait_seconds``; workers load
+    beside the training, and what they have done since the step before counts here. CPU seconds far below the seconds
+    mean that storage, a network or a sleep was waited for; process CPU seconds far above them, other threads at work.
+
+    Attributes:
+        batches: that the trainer took.
+        wait_seconds: host time until they were there, with the sampler and pinning.
+        rows: of the batches; None where one told none.
+        bytes: of their tensors, as they go to the device.
+        fetched: batches that were loaded.
+        fetch_seconds: wall time in the data set.
+        fetch_cpu_seconds: CPU time of the thread that loads, meanwhile.
+        fetch_process_cpu_seconds: CPU time of all threads of its process, meanwhile.
+        collate_seconds, collate_cpu_seconds, collate_process_cpu_seconds: the same of the collator.
+        core_wait_seconds: of both, the time that the thread was ready to run and waited for a core (Linux tells it);
+            not asked before the first batch that took longer than 0.3 ms, like ``read_bytes``.
+        read_bytes: that the disk was read for it, as far as the system says; what it had in memory is not in it.
+        start_seconds: starting an epoch: the iterator is made, its workers are started.
+        end_seconds: ending one: workers that do not persist are joined.
+        first_wait_seconds: of ``wait_seconds``, that for the first batch of an epoch.
+        ready: batches that lay ready when one was asked for, summed over ``batches``; None without workers.
+    """
+
+    batches: int
+    wait_seconds: float
+    rows: int | None = None
+    bytes: int = 0
+    fetched: int = 0
+    fetch_seconds: float = 0.0
+    fetch_cpu_seconds: float = 0.0
+    fetch_process_cpu_seconds: float = 0.0
+    collate_seconds: float = 0.0
+    collate_cpu_seconds: float = 0.0
+    collate_process_cpu_seconds: float = 0.0
+    core_wait_seconds: float = 0.0
+    read_bytes: int = 0
+    start_seconds: float = 0.0
+    end_seconds: float = 0.0
+    first_wait_seconds: float = 0.0
+    ready: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """What is not as its default says: a step without a new epoch is silent about one."""
+        return {name: value for name, default in _LOADER_KEYS if (value := getattr(self, name)) != default}
+
+
+_LOADER_KEYS = [(field.name, field.default) for field in msgspec.structs.fields(StepLoader)]
+
+
 class StepRecord(msgspec.Struct, frozen=True):
     """One optimizer step on one rank.
 
@@ -102,6 +155,7 @@ class StepRecord(msgspec.Struct, frozen=True):
         device_seconds: seconds on the device per phase, by device events; ``exposed_wait`` is the time that the device
             had nothing of this step to do between the optimizer of the step before and the first forward. None without
             a CUDA device.
+        loader: None where the data loader was not watched.
         loss, learning_rate, grad_norm: what the Trainer itself logged after this step (the loss is the mean since its
             last log); None where it did not.
     """
@@ -119,6 +173,7 @@ class StepRecord(msgspec.Struct, frozen=True):
     work: StepWork | None = None
     memory: StepMemory | None = None
     device_seconds: Mapping[str, float] | None = None
+    loader: StepLoader | None = None
     loss: float | None = None
     learning_rate: float | None = None
     grad_norm: float | None = None
@@ -132,7 +187,7 @@ class StepRecord(msgspec.Struct, frozen=True):
     def to_json(self) -> dict[str, Any]:
         """The record as strict JSON holds it (a loss that is not finite becomes ``"nan"`` or ``"inf"``).
 
-        What a step does not know of its sequences, work, memory or device is left out.
+        What a step does not know of its sequences, work, memory, device or data loader is left out.
         """
         held: dict[str, Any] = {
             "schema_version": self.schema_version,
@@ -161,6 +216,8 @@ class StepRecord(msgspec.Struct, frozen=True):
                 held[name] = msgspec.structs.asdict(part)
         if self.device_seconds is not None:
             held["device_seconds"] = dict(self.device_seconds)
+        if self.loader is not None:
+            held["loader"] = self.loader.to_json()
         return held
 
     @classmethod
@@ -191,6 +248,7 @@ class StepRecord(msgspec.Struct, frozen=True):
                 work=_part(StepWork, data.get("work")),
                 memory=_part(StepMemory, data.get("memory")),
                 device_seconds=data.get("device_seconds"),
+                loader=_part(StepLoader, data.get("loader")),
                 loss=_number(data["loss"]),
                 learning_rate=_number(data.get("learning_rate")),
                 grad_norm=_number(data.get("grad_norm")),

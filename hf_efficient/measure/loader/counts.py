@@ -1,0 +1,111 @@
+"""What one process has loaded so far, as doubles in a row: its own memory, or that of a worker shared with it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from hf_efficient.measure.core_wait import core_wait_seconds
+
+__all__ = ["COUNTS", "WORTH_A_LOOK_SECONDS", "BatchTimes", "counts_in"]
+
+COUNTS = (
+    "fetched",
+    "fetch_seconds",
+    "fetch_cpu_seconds",
+    "fetch_process_cpu_seconds",
+    "collate_seconds",
+    "collate_cpu_seconds",
+    "collate_process_cpu_seconds",
+    "core_wait_seconds",
+    "read_bytes",
+)
+"""The doubles, in their order: batches, then seconds (see ``StepLoader``), then bytes."""
+
+_FETCH, _COLLATE = COUNTS.index("fetch_seconds"), COUNTS.index("collate_seconds")
+_WAIT, _READ = COUNTS.index("core_wait_seconds"), COUNTS.index("read_bytes")
+_BLOCK_BYTES = 512  # of ru_inblock, getrusage(2)
+WORTH_A_LOOK_SECONDS = 0.0003
+
+
+def _clocks() -> tuple[float, float, float]:
+    """Seconds: wall, CPU of this thread, CPU of its process. (``getrusage`` tells a running thread's to the tick.)"""
+    return time.perf_counter(), time.thread_time(), time.process_time()
+
+
+def _waits() -> Callable[[], tuple[float, int]]:
+    """Tells what this thread has waited for; nothing of the disk where the system does not tell."""
+    try:
+        from resource import RUSAGE_THREAD, getrusage
+    except ImportError:
+        return lambda: (core_wait_seconds(), 0)
+    return lambda: (core_wait_seconds(), getrusage(RUSAGE_THREAD).ru_inblock * _BLOCK_BYTES)
+
+
+class BatchTimes:
+    """Adds the batches that a process loads to its counts, one after the other, in one thread.
+
+    What a loader waits for, the disk or a core, is asked for from the first batch on that took longer than
+    ``WORTH_A_LOOK_SECONDS``: with small ones that would be half of what the watch costs.
+    """
+
+    def __init__(
+        self,
+        counts: memoryview[float],
+        clocks: Callable[[], tuple[float, float, float]] = _clocks,
+        waits: Callable[[], tuple[float, int]] | None = None,
+    ) -> None:
+        """Nothing is added yet.
+
+        Args:
+            counts: as many doubles as ``COUNTS`` has names, written in place.
+            clocks: read for every part of a batch.
+            waits: seconds that the thread has waited for a core, and bytes that the disk was read for it.
+        """
+        self._counts, self._clocks = counts, clocks
+        self._waits = waits or _waits()
+        self._waited: tuple[float, int] | None = None
+        self._began = (0.0, 0.0, 0.0)
+        self._collating = False
+        self._is_slow = False
+
+    def fetch_begins(self) -> None:
+        """The data set is asked for the rows of a batch."""
+        self._collating = False
+        self._waited = self._waits() if self._is_slow else None
+        self._began = self._clocks()
+
+    def collate_begins(self) -> None:
+        """The rows are there."""
+        self._add(_FETCH)
+        self._collating = True
+
+    def ends(self) -> None:
+        """The batch is there, or what was begun has failed."""
+        self._add(_COLLATE if self._collating else _FETCH)
+        counts = self._counts
+        if self._waited is not None:
+            (core, read), now = self._waited, self._waits()
+            counts[_WAIT] += now[0] - core
+            counts[_READ] += now[1] - read
+        if self._collating:
+            counts[0] += 1.0  # last: who reads meanwhile sees no batch without its time
+
+    def _add(self, at: int) -> None:
+        counts = self._counts
+        wall, thread, process = self._began
+        self._began = now = self._clocks()
+        took = now[0] - wall
+        counts[at] += took
+        counts[at + 1] += now[1] - thread
+        counts[at + 2] += now[2] - process
+        if took > WORTH_A_LOOK_SECONDS:
+            self._is_slow = True
+
+
+def counts_in(raw: bytes) -> Sequence[float]:
+    """The sums over the processes whose counts lie in ``raw`` one after the other."""
+    values, names = memoryview(raw).cast("d"), len(COUNTS)
+    if len(values) == names:  # no workers, or one
+        return values.tolist()
+    return [sum(values[at::names]) for at in range(names)]
