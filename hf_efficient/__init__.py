@@ -10,6 +10,7 @@ The map of the house. A room imports only rooms printed above it (held by tests/
 
     estimate/     arithmetic on plain numbers, no torch: model shape, FLOPs, roofline, allocator, energy, cost, spot
     account/      records in, the account of a run out: arithmetic on streams, no torch
+    trace/        a Chrome trace that torch wrote in, its breakdown out; no torch
     recipe/       the YAML contract, no torch: schema, load (extends, overrides, provenance), checks
     diagnose/     records in, ranked findings out, no torch: one rule per file, and the engine
     report/       an account in, something to look at out; computes nothing

@@ -1,0 +1,61 @@
+"""Lines about a trace that are no table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hf_efficient.records.trace import Communication, DeviceBreakdown, LaunchBreakdown, Percentiles
+from hf_efficient.units import count, share, short_seconds
+
+__all__ = ["communication_line", "device_time_rows", "launch_lines"]
+
+
+def device_time_rows(device: DeviceBreakdown) -> list[tuple[str, float]]:
+    """What a device's window is made of, each second in one row."""
+    busy = device.busy
+    exposed = device.communication.exposed_seconds if device.communication else 0.0
+    alone = busy.busy_seconds - busy.compute_seconds - exposed
+    rows = [
+        ("computing", busy.compute_seconds),
+        ("only communicating", exposed),
+        ("only copying or setting memory", alone),
+        ("idle, host-bound", busy.idle.host_bound_seconds),
+        ("idle, launch-bound", busy.idle.launch_bound_seconds),
+        ("idle, other", busy.idle.other_seconds),
+    ]
+    return [(name, max(seconds, 0.0)) for name, seconds in rows if seconds > 0 or name == "computing"]
+
+
+def launch_lines(launches: LaunchBreakdown | None) -> Iterator[str]:
+    """How long kernels are, and how they are submitted."""
+    if launches is None:
+        return
+    short = short_seconds(launches.short_kernel_seconds)
+    yield (
+        f"{count(launches.kernels)} kernels, {launches.kernels_per_second:,.0f} per second: "
+        f"{_percentiles(launches.length)}; "
+        f"{share(launches.short_share)} are shorter than {short}, {share(launches.short_time_share)} of their time"
+    )
+    if launches.graph_kernels:
+        yield f"{count(launches.graph_kernels)} of them were submitted by CUDA graphs"
+    if launches.call is not None and launches.call_seconds is not None:
+        spent = short_seconds(launches.call_seconds)
+        yield f"calls that launch them: {spent} of the host, {_percentiles(launches.call)}"
+    if launches.delay is not None:
+        yield f"from call to start of the kernel: {_percentiles(launches.delay)}"
+
+
+def communication_line(communication: Communication | None) -> Iterator[str]:
+    """What of the communication the computation hides."""
+    if communication is not None:
+        yield (
+            f"{count(communication.kernels)} communication kernels run for {short_seconds(communication.seconds)}: "
+            f"{share(communication.overlap_share)} of that beside computation, "
+            f"{short_seconds(communication.exposed_seconds)} exposed "
+            f"({share(communication.exposed_share)} of the window)"
+        )
+
+
+def _percentiles(values: Percentiles) -> str:
+    told = (("p10", values.p10_seconds), ("p50", values.p50_seconds), ("p90", values.p90_seconds))
+    return ", ".join(f"{name} {short_seconds(value)}" for name, value in told)

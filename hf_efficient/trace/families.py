@@ -1,0 +1,87 @@
+"""To which kind of work a kernel or an operator belongs, by its name.
+
+The names are those of torch's own kernels, cuBLAS, cuBLASLt, cuDNN, CUTLASS, FlashAttention, Triton (torch.compile
+names its kernels by what they fuse), NCCL and RCCL, rocBLAS and hipBLASLt (``Cijk_``), MIOpen, fbgemm and bitsandbytes.
+The first family of a table that knows a name has it; a name that none knows is ``other``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+
+from hf_efficient.records.trace import KernelFamily
+
+__all__ = ["COMMUNICATION", "kernel_family", "operator_family"]
+
+COMMUNICATION = re.compile(
+    r"^(void )?(nccl|rccl)\w*(Kernel|DevFunc)|^(nccl|rccl):|^mscclKernel|cross_device_reduce|nvshmem|multimem_all"
+    r"|(one|two)_shot_all_reduce"
+)
+
+# Parts of names, in any case of letters.
+_KERNELS: Mapping[KernelFamily, str] = {
+    "copy": r"^memcpy ^copydevice ^copyhost ^dma",
+    "memset": r"^memset ^fillbuffer",
+    "attention": r"flash fmha attention attn_fwd attn_bwd sdpa mha_fwd mha_bwd",
+    "optimizer": r"adam adagrad rmsprop lamb_ \bsgd koptimizer",
+    "embedding": r"embedding indexing_backward index_?select gather_kernel vectorized_gather",
+    "normalisation": r"layer_?norm rms_?norm batch_?norm group_?norm bn_fw bn_bw gammabeta cucomputepart",
+    "matmul": r"gemm gemv matmul cutlass cublas conv wgrad dgrad fprop winograd xmma cijk_ _mm_ _bmm addmm implicit"
+    r" splitk nvjet dot_kernel tensorop scudnn hcudnn cask_cudnn cudnn_infer fft2d miopen grouped_mm"
+    r" epilogue::impl",
+}
+_LATER_KERNELS: Mapping[KernelFamily, str] = {
+    "copy": r"direct_copy copy_kernel catarray copypacked transpose permute nchwtonhwc nhwctonchw",
+    "reduction": r"reduce softmax triton_red triton_per cub:: argmax topk sort scan norm loss pool radix",
+    "elementwise": r"elementwise triton_poi pointwise fill dropout quantize where masked unrolled vectorized",
+}
+# Whole names of operators, behind ``::`` and before an underscore that says "in place"; or parts of them.
+_OPERATORS: Mapping[KernelFamily, str] = {
+    "communication": r"^nccl: ^gloo: ^c10d:: ^_c10d ^record_param_comms ^mpi: ^ucc:",
+    "attention": r"attention flash sdpa",
+    "optimizer": r"::_fused_ addcdiv addcmul ^optimizer\.",
+    "embedding": r"embedding index_select",
+    "normalisation": r"layer_?norm batch_?norm group_?norm instance_?norm rms_?norm",
+    "matmul": r"::_?s?p?mm$ ::addmm ::_?addmm_activation ::bmm$ ::baddbmm ::matmul$ ::linear$ ::addmv ::mv$ ::dot$"
+    r" ::einsum$ ::addbmm _scaled_mm _grouped_mm conv gemm mkldnn_linear linearbackward \bmmbackward"
+    r" addmmbackward bmmbackward",
+    "copy": r"::copy_?$ ::_to_copy$ ::to$ ::clone$ ::contiguous$ ::cat$ ::stack$ ::_?pin_memory$",
+    "memset": r"::zero_$ ::zeros ::fill_$ ::full ::ones",
+    "reduction": r"::\w*sum$ ::mean$ ::amax$ ::amin$ ::max$ ::min$ ::argmax$ ::argmin$ norm$ ::var ::std ::topk$"
+    r" ::sort$ ::cum ::prod$ ::all$ ::any$ ::nonzero$ softmax loss ::logsumexp ::_?unique pool",
+    "elementwise": r"::_foreach_ ::add_?$ ::sub_?$ ::mul_?$ ::div_?$ ::pow_?$ ::neg_?$ ::exp_?$ ::log ::r?sqrt_?$"
+    r" ::abs_?$ ::where$ ::masked_fill silu gelu relu sigmoid tanh threshold dropout"
+    r" ::(eq|ne|lt|le|gt|ge)_?$ ::clamp ::rsub$ ::lerp ::cos_?$ ::sin_?$ ::bitwise ::logical"
+    r" ::(normal|uniform|bernoulli|random)_ ::is(nan|inf|finite)$ ::tri[ul] ::erf ::reciprocal ::square$"
+    r" ::sign$",
+}
+
+
+def _patterns(*tables: Mapping[KernelFamily, str]) -> list[tuple[KernelFamily, re.Pattern[str]]]:
+    return [
+        (family, re.compile("|".join(parts.split()), re.IGNORECASE))
+        for table in tables
+        for family, parts in table.items()
+    ]
+
+
+_KERNEL_PATTERNS = [("communication", COMMUNICATION), *_patterns(_KERNELS, _LATER_KERNELS)]
+_OPERATOR_PATTERNS = _patterns(_OPERATORS)
+
+
+@lru_cache(maxsize=65536)
+def kernel_family(name: str) -> KernelFamily:
+    """Of a kernel, a copy or a memset of a device."""
+    return _first(_KERNEL_PATTERNS, name)
+
+
+@lru_cache(maxsize=65536)
+def operator_family(name: str) -> KernelFamily:
+    """Of an operator on the host, such as ``aten::mm``."""
+    return _first(_OPERATOR_PATTERNS, name)
+
+
+def _first(patterns: list[tuple[KernelFamily, re.Pattern[str]]], name: str) -> KernelFamily:
+    return next((family for family, pattern in patterns if pattern.search(name)), "other")

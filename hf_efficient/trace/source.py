@@ -1,0 +1,69 @@
+"""The bytes of a trace, decompressed piece by piece."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from hf_efficient.errors import OutputError
+
+__all__ = ["TraceSource"]
+
+PIECE_BYTES = 4 << 20
+_GZIP = b"\x1f\x8b"
+_GZIP_STREAM = 31  # zlib's wbits for a stream with gzip's head
+_COMPRESSED_PIECE_BYTES = 256 << 10
+
+
+class TraceSource:
+    """A file, plain or gzipped, whatever its name says: told by its first bytes.
+
+    Attributes:
+        path: the file.
+        cut: once read to its end: a gzip stream ends before its time or is damaged; what came before was given.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.cut = False
+
+    def pieces(self) -> Iterator[bytes]:
+        """About ``PIECE_BYTES`` of JSON at a time.
+
+        Raises:
+            OutputError: the file cannot be read.
+        """
+        try:
+            with self.path.open("rb") as file:
+                compressed = file.read(2) == _GZIP
+                file.seek(0)
+                size = _COMPRESSED_PIECE_BYTES if compressed else PIECE_BYTES
+                raw = iter(lambda: file.read(size), b"")
+                yield from self._decompressed(raw) if compressed else raw
+        except OSError as error:
+            told = error.strerror or type(error).__name__
+            raise OutputError(
+                f"{self.path} cannot be read: {told}; name a trace that torch's profiler wrote"
+            ) from error
+
+    def _decompressed(self, raw: Iterator[bytes]) -> Iterator[bytes]:
+        inflate = zlib.decompressobj(wbits=_GZIP_STREAM)
+        for data in raw:
+            while data:
+                if inflate.eof:  # a gzip file may be several streams in a row
+                    if not data.startswith(_GZIP[:1]):
+                        return
+                    inflate = zlib.decompressobj(wbits=_GZIP_STREAM)
+                try:
+                    piece = inflate.decompress(data, PIECE_BYTES)
+                except zlib.error:
+                    self.cut = True
+                    return
+                if piece:
+                    yield piece
+                data = inflate.unused_data if inflate.eof else inflate.unconsumed_tail
+        rest = inflate.flush()
+        if rest:
+            yield rest
+        self.cut = not inflate.eof
