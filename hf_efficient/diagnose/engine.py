@@ -47,6 +47,9 @@ def diagnose_case(case: Case, rules: Sequence[Rule] = RULES) -> Diagnosis:
     return Diagnosis(
         schema_version=DIAGNOSIS_SCHEMA_VERSION,
         hf_efficient_version=__version__,
+        ended=case.account.ended,
+        error=case.account.error,
+        steps=case.account.steps.count,
         loop_seconds=case.loop_seconds,
         findings=ranked,
         abstentions=sorted(abstentions, key=lambda one: one.rule),
