@@ -24,6 +24,7 @@ from hf_efficient.records.account import (
     WorkAccount,
 )
 from hf_efficient.records.calibration import CALIBRATION_SCHEMA_VERSION, Calibration, MatmulRate
+from hf_efficient.records.memory_snapshot import AllocationSite, MemorySnapshot
 from hf_efficient.records.operators import OPERATOR_FAMILIES, OperatorFamily, OperatorWork
 from hf_efficient.records.phases import (
     CLOSING_PHASES,
@@ -51,6 +52,7 @@ __all__ = [
     "SCHEMA_VERSION",
     "STARTUP_PHASES",
     "STEP_PHASES",
+    "AllocationSite",
     "BudgetAccount",
     "Calibration",
     "ClosingPhase",
@@ -62,6 +64,7 @@ __all__ = [
     "MatmulRate",
     "MemoryAccount",
     "MemoryCategory",
+    "MemorySnapshot",
     "MoneyAccount",
     "NotMeasured",
     "OperatorFamily",
