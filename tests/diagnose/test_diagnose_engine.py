@@ -50,6 +50,15 @@ def test_a_consequence_is_ranked_behind_its_cause_and_is_no_warning(case):
     assert [one.severity for one in found.findings] == ["critical", "warning", "warning", "info"]
 
 
+def test_a_few_steps_give_no_warning_but_what_is_wrong_stays_so(tmp_path):
+    case = case_in(tmp_path, [step(n) for n in range(1, 8)])
+    said = [finding("slow", seconds=3.0), finding("wrong", "critical")]
+    found = diagnose_case(case, [rule_that(one.rule, one) for one in said])
+    told = [(one.rule, one.severity, one.confidence) for one in found.findings]
+    assert told == [("wrong", "critical", "measured"), ("slow", "info", "possible")]
+    assert "too few" in diagnose_case(case, []).limit.text
+
+
 def test_what_is_only_worth_knowing_explains_nothing(case):
     said = [finding("note", "info", explains=["slow"]), finding("slow", seconds=1.0)]
     found = diagnose_case(case, [rule_that(one.rule, one) for one in said])

@@ -70,6 +70,17 @@ def test_the_end_of_a_run_leaves_its_diagnosis(tiny_dir, tmp_path):
     assert found.rules == diagnose(tmp_path).rules
 
 
+def test_a_script_is_told_its_first_finding_once(tiny_dir, tmp_path, caplog):
+    changes = {"max_steps": 12, "save_strategy": "steps", "save_steps": 1}
+    with caplog.at_level(logging.WARNING):
+        trainer = causal_trainer(EfficientTrainer, tiny_dir, tmp_path, "full", **changes)
+        trainer.train()
+        trainer.save_model()
+    told = [one for one in caplog.messages if "hf-efficient diagnose" in one]
+    assert len(told) == 1
+    assert "is spent in checkpoints" in told[0]
+
+
 @pytest.mark.parametrize("fault", [OSError("disk full"), ZeroDivisionError("ours")])
 def test_a_diagnosis_that_fails_leaves_the_run_and_its_page_alone(tiny_dir, tmp_path, monkeypatch, caplog, fault):
     def broken(*args):
