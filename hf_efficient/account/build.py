@@ -14,6 +14,7 @@ from hf_efficient.account.energy import energy_account
 from hf_efficient.account.evaluations import evaluations_of
 from hf_efficient.account.few_evaluations import few_evaluations
 from hf_efficient.account.gaps import not_measured
+from hf_efficient.account.loader import loader_account
 from hf_efficient.account.memory import memory_account
 from hf_efficient.account.money import money_account
 from hf_efficient.account.plan import plan_account
@@ -101,6 +102,7 @@ def build_account(records: RunRecords) -> RunAccount:
         environment=_environment(lived),
         plan=plan_account(lived, time, steps, tokens, memory, energy, money),
         profile=profile_account(lived, records.directory),
+        loader=loader_account(lived, [segment.loader for segment in first.segments]),
     )
 
 

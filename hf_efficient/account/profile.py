@@ -9,8 +9,8 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from hf_efficient.account.processes import ProcessSpans
-from hf_efficient.account.profile_files import PROFILE, read_table, table_path
-from hf_efficient.records import InstrumentAccount, OperatorTable, ProfileAccount
+from hf_efficient.account.profile_files import PROFILE, read_table, table_path, tables
+from hf_efficient.records import InstrumentAccount, MemorySnapshot, OperatorTable, ProfileAccount
 
 __all__ = ["profile_account"]
 
@@ -27,7 +27,7 @@ def profile_account(processes: Sequence[ProcessSpans], directory: Path) -> Profi
     if not instruments:
         return None
     operators = read_table(table_path(directory / PROFILE, "operators", 0), OperatorTable)
-    return ProfileAccount(instruments, operators)
+    return ProfileAccount(instruments, operators, tables(directory / PROFILE, "memory", 0, MemorySnapshot))
 
 
 def _instrument(name: str, told: Any) -> InstrumentAccount | None:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-__all__ = ["PROFILE", "read_table", "table_path", "write_table"]
+__all__ = ["PROFILE", "read_table", "table_path", "tables", "write_table"]
 
 logger = logging.getLogger(__name__)
 
@@ -21,15 +21,22 @@ PROFILE = "profile"
 _Table = TypeVar("_Table")
 
 
-def table_path(directory: Path, name: str, rank: int) -> Path:
-    """``directory/operators.rank0.json``.
+def table_path(directory: Path, name: str, rank: int, part: str = "") -> Path:
+    """``directory/operators.rank0.json``, ``directory/memory.rank0.step10.json``.
 
     Args:
         directory: the ``profile`` folder.
         name: of the table.
         rank: whose it is.
+        part: of several of the same name.
     """
-    return directory / f"{name}.rank{rank}.json"
+    return directory / f"{name}.rank{rank}{f'.{part}' if part else ''}.json"
+
+
+def tables(directory: Path, name: str, rank: int, kind: type[_Table]) -> list[_Table]:
+    """All parts of a table, by when they were written."""
+    paths = sorted(directory.glob(f"{name}.rank{rank}.*json"), key=lambda path: path.stat().st_mtime_ns)
+    return [found for found in (read_table(path, kind) for path in paths) if found is not None]
 
 
 def write_table(path: Path, table: Any) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from hf_efficient.account.loader import LOADER_SECONDS, LoaderSums
 from hf_efficient.account.nanoseconds import add_ns, phases_ns
 from hf_efficient.account.step_lines import StepLine, step_seconds
 from hf_efficient.account.step_sums import StepSums
@@ -32,6 +33,7 @@ class StepBucket:
         step_seconds: of each, without evaluation and checkpointing; only until they are kept elsewhere.
         device_steps: steps with times of the device.
         device_ns: their sums per phase.
+        loader: what the data loader did.
         not_finite: logged figures that are not.
         columns: the other columns of a StepSeries, by name; a missing one is not known.
     """
@@ -44,6 +46,7 @@ class StepBucket:
     step_seconds: list[float]
     device_steps: int
     device_ns: dict[str, int]
+    loader: LoaderSums = field(default_factory=LoaderSums)
     not_finite: int = 0
     columns: dict[str, Any] = field(default_factory=dict)
 
@@ -66,6 +69,7 @@ class StepBucket:
             step_seconds=times,
             device_steps=len(on_device),
             device_ns=phases_ns(on_device),
+            loader=LoaderSums.of(lines),
             columns={"step_seconds_min": min(times), "step_seconds_max": max(times)},
         )
         memory = [line.memory for line in lines if line.memory is not None]
@@ -92,6 +96,7 @@ class StepBucket:
         self.last_step = later.last_step
         self.device_steps += later.device_steps
         add_ns(self.device_ns, later.device_ns)
+        self.loader.merge(later.loader)
         self.not_finite += later.not_finite
         ours, theirs = self.columns, later.columns
         ours.update((name, theirs[name]) for name in _LAST if name in theirs)
@@ -129,6 +134,8 @@ def step_series(buckets: Sequence[StepBucket], starts: Mapping[int, float]) -> S
         step_seconds_mean=column(lambda one: one.sums.training_ns / 1e9 / one.count),
         phase_seconds=_by_phase(phases),
         device_seconds=_by_phase([one.all_device_ns for one in buckets]),
+        loader_seconds=_loader_seconds(buckets),
+        ready_batches=column(lambda one: one.loader.mean_ready),
         processed_tokens=column(lambda one: one.sums.tokens["processed"]),
         non_padding_tokens=column(lambda one: one.sums.tokens["non_padding"]),
         loss_bearing_tokens=column(lambda one: one.sums.tokens["loss_bearing"]),
@@ -138,6 +145,13 @@ def step_series(buckets: Sequence[StepBucket], starts: Mapping[int, float]) -> S
         not_finite=column(lambda one: one.not_finite),
         **known,
     )
+
+
+def _loader_seconds(buckets: Sequence[StepBucket]) -> dict[str, list[float | None]]:
+    """By name, if it occurred; None where the loader was not watched in every step of a bucket."""
+    known = [one.loader.ns if one.loader.steps == one.count else None for one in buckets]
+    names = [name for name in LOADER_SECONDS if any(ns is not None and ns[name] for ns in known)]
+    return {name: [None if ns is None else ns[name] / 1e9 for ns in known] for name in names}
 
 
 def _by_phase(sums: Sequence[Mapping[str, int] | None]) -> dict[str, list[Any]]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hf_efficient.account.loader import LoaderSums
 from hf_efficient.account.nanoseconds import add_ns, by_name, in_seconds
 from hf_efficient.account.step_buckets import StepBucket
 from hf_efficient.account.step_lines import StepLine, SumLine, step_reader
@@ -32,6 +33,7 @@ class SegmentSteps:
         device_steps: records with times of the device.
         device_ns: their sums per phase.
         phase_peak_bytes: largest peak of the device's allocated memory per phase.
+        loader: what the data loader did.
     """
 
     segment: int
@@ -44,6 +46,7 @@ class SegmentSteps:
     device_steps: int = 0
     device_ns: dict[str, int] = field(default_factory=dict)
     phase_peak_bytes: dict[str, int] = field(default_factory=dict)
+    loader: LoaderSums = field(default_factory=LoaderSums)
 
     @property
     def steps(self) -> int:
@@ -91,6 +94,7 @@ class SegmentSteps:
         bucket.step_seconds = []
         self.device_steps += bucket.device_steps
         add_ns(self.device_ns, bucket.device_ns)
+        self.loader.merge(bucket.loader)
         memory = [line.memory.phase_peak_allocated_bytes for line in lines if line.memory is not None]
         for name, peaks in by_name(memory):
             self.phase_peak_bytes[name] = max(*peaks, self.phase_peak_bytes.get(name, 0))

@@ -7,6 +7,7 @@ from hf_efficient.callbacks.figure_bar import FigureBar
 from hf_efficient.callbacks.four_bit_guard import FourBitGuard, keep_four_bit_trainable
 from hf_efficient.callbacks.gradient_check import GradientCheck, parameters_without_gradient
 from hf_efficient.callbacks.instrument import InstrumentCallback
+from hf_efficient.callbacks.memory_history import MemoryHistoryCallback
 from hf_efficient.callbacks.nvtx import NvtxCallback
 from hf_efficient.callbacks.step_recorder import StepRecorderCallback
 from hf_efficient.callbacks.torch_trace import TorchTraceCallback
@@ -19,6 +20,7 @@ __all__ = [
     "FourBitGuard",
     "GradientCheck",
     "InstrumentCallback",
+    "MemoryHistoryCallback",
     "NvtxCallback",
     "StepRecorderCallback",
     "TorchTraceCallback",

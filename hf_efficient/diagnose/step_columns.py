@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from hf_efficient.account.line_reader import LineReader
@@ -25,7 +26,6 @@ class ColumnLine(StepLine, gc=False, kw_only=True):
     """What the columns need of a step record."""
 
     micro_batches: int = 1
-    loader: dict[str, Any] | None = None
 
 
 def read_columns(path: Path) -> StepColumns:
@@ -59,6 +59,7 @@ def columns_of(lines: Sequence[ColumnLine]) -> StepColumns:
     """A row per line."""
     sequences = [line.sequences for line in lines]
     memory = [line.memory for line in lines]
+    loading = [line.loader for line in lines]
     return StepColumns(
         segment=_column(line.segment for line in lines),
         step=_column(line.step for line in lines),
@@ -70,7 +71,7 @@ def columns_of(lines: Sequence[ColumnLine]) -> StepColumns:
         processed=_column(line.tokens.processed for line in lines),
         non_padding=_column(line.tokens.non_padding for line in lines),
         loss_bearing=_column(line.tokens.loss_bearing for line in lines),
-        loader=_table([line.loader for line in lines], float("nan")),
+        loader=_table([None if part is None else msgspec.structs.asdict(part) for part in loading], float("nan")),
         loss=_column(line.loss for line in lines),
         learning_rate=_column(line.learning_rate for line in lines),
         grad_norm=_column(line.grad_norm for line in lines),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from hf_efficient.callbacks.capture import CaptureCallback
 from hf_efficient.callbacks.instrument import InstrumentCallback
+from hf_efficient.callbacks.memory_history import MemoryHistoryCallback
 from hf_efficient.callbacks.nvtx import NvtxCallback
 from hf_efficient.callbacks.torch_trace import TorchTraceCallback
 from hf_efficient.recipe.profile_section import ProfileSection
@@ -23,6 +24,8 @@ def instrument_callbacks(profile: ProfileSection) -> list[InstrumentCallback]:
     found: list[InstrumentCallback] = []
     if profile.trace is not None:
         found.append(TorchTraceCallback(**profile.trace.model_dump()))
+    if profile.memory is not None:
+        found.append(MemoryHistoryCallback(**profile.memory.model_dump()))
     if profile.nvtx:
         found.append(NvtxCallback())
     if profile.capture is not None:

@@ -131,7 +131,7 @@ class RunFiles:
         self.close()
         self._records.dirty = False
         if self._rank == 0 and not self.latch.told:
-            self._results.write(self.directory, self.latch, page=page)
+            self._results.write(self.directory, self.latch, page=page, tell=self.way != "recipe")
 
     def forget(self) -> None:
         """No run holds the process any more."""

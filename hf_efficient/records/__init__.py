@@ -6,6 +6,7 @@ from hf_efficient.records.account import (
     EnergyAccount,
     EnergyPart,
     Evaluation,
+    LoaderAccount,
     MemoryAccount,
     MemoryCategory,
     MoneyAccount,
@@ -24,6 +25,7 @@ from hf_efficient.records.account import (
     WorkAccount,
 )
 from hf_efficient.records.calibration import CALIBRATION_SCHEMA_VERSION, Calibration, MatmulRate
+from hf_efficient.records.memory_snapshot import AllocationSite, MemorySnapshot
 from hf_efficient.records.operators import OPERATOR_FAMILIES, OperatorFamily, OperatorWork
 from hf_efficient.records.phases import (
     CLOSING_PHASES,
@@ -51,6 +53,7 @@ __all__ = [
     "SCHEMA_VERSION",
     "STARTUP_PHASES",
     "STEP_PHASES",
+    "AllocationSite",
     "BudgetAccount",
     "Calibration",
     "ClosingPhase",
@@ -59,9 +62,11 @@ __all__ = [
     "EnergyPart",
     "Evaluation",
     "InstrumentAccount",
+    "LoaderAccount",
     "MatmulRate",
     "MemoryAccount",
     "MemoryCategory",
+    "MemorySnapshot",
     "MoneyAccount",
     "NotMeasured",
     "OperatorFamily",

@@ -13,6 +13,7 @@ __all__ = [
     "EnergyAccount",
     "EnergyPart",
     "Evaluation",
+    "LoaderAccount",
     "MemoryAccount",
     "MemoryCategory",
     "MoneyAccount",
@@ -428,6 +429,53 @@ class RankAccount:
 
 
 @dataclass(frozen=True)
+class LoaderAccount:
+    """What the data loader of rank 0 did in the training (see ``StepLoader``, whose sums these are).
+
+    Attributes:
+        steps: optimizer steps in which it was watched.
+        epochs: times that an epoch was started.
+        batches: that the trainer took; the last ones may never have been trained on.
+        rows: of them; None where a batch told none.
+        bytes: of their tensors.
+        wait_seconds: the trainer waited for them; loading itself is a part of it where there are no workers.
+        first_wait_seconds: of that, for the first batch of each epoch.
+        start_seconds, end_seconds: starting and ending epochs, with their workers.
+        fetched: batches that were loaded, by all processes that load.
+        fetch_seconds, fetch_cpu_seconds, fetch_process_cpu_seconds: in the data set, wall and CPU.
+        collate_seconds, collate_cpu_seconds, collate_process_cpu_seconds: in the collator.
+        core_wait_seconds: of both, ready to run and waiting for a core.
+        read_bytes: from the disk, as far as the system says.
+        mean_ready: batches that lay ready when one was asked for; None without workers.
+        workers, prefetch_factor, persistent_workers, pin_memory: how the loader was set up; None where it is not known.
+    """
+
+    steps: int
+    epochs: int
+    batches: int
+    rows: int | None
+    bytes: int
+    wait_seconds: float
+    first_wait_seconds: float
+    start_seconds: float
+    end_seconds: float
+    fetched: int
+    fetch_seconds: float
+    fetch_cpu_seconds: float
+    fetch_process_cpu_seconds: float
+    collate_seconds: float
+    collate_cpu_seconds: float
+    collate_process_cpu_seconds: float
+    core_wait_seconds: float
+    read_bytes: int
+    mean_ready: float | None
+    workers: int | None
+    prefetch_factor: int | None
+    persistent_workers: bool | None
+    pin_memory: bool | None
+
+
+@dataclass(frozen=True)
 class RunAccount:
     """Where the time, the tokens and the memory of a run went.
 
@@ -442,6 +490,7 @@ class RunAccount:
             in older records.
         plan: None where the run was not planned.
         profile: None where no deeper instrument was switched on.
+        loader: None where no data loader was watched.
     """
 
     schema_version: int
@@ -463,3 +512,4 @@ class RunAccount:
     environment: dict[str, Any] | None = None
     plan: PlanAccount | None = None
     profile: ProfileAccount | None = None
+    loader: LoaderAccount | None = None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from hf_efficient.records.memory_snapshot import MemorySnapshot
+
 __all__ = ["InstrumentAccount", "OperatorTable", "OperatorTime", "ProfileAccount"]
 
 
@@ -81,7 +83,9 @@ class ProfileAccount:
     Attributes:
         instruments: those that were switched on.
         operators: of rank 0; None where nothing was traced, or the file is gone.
+        memory: snapshots of rank 0, oldest first.
     """
 
     instruments: list[InstrumentAccount]
     operators: OperatorTable | None = None
+    memory: list[MemorySnapshot] = field(default_factory=list)

@@ -42,6 +42,9 @@ class StepSeries:
         not_finite: how many of the logged losses and gradient norms are no finite number.
         peak_allocated_bytes, peak_reserved_bytes: the largest on the device.
         device_seconds: sums by phase on the device; None where a step has no device events.
+        loader_seconds: sums of the data loader's times that occurred, by name (see ``StepLoader``); None where it was
+            not watched.
+        ready_batches: how many lay ready, on average, when one was asked for; None without workers.
     """
 
     segment: list[int]
@@ -70,6 +73,8 @@ class StepSeries:
     peak_allocated_bytes: list[int | None]
     peak_reserved_bytes: list[int | None]
     device_seconds: dict[str, list[float | None]]
+    loader_seconds: dict[str, list[float | None]] = field(default_factory=dict)
+    ready_batches: list[float | None] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.segment)

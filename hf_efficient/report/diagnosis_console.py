@@ -35,12 +35,17 @@ def diagnosis_renderables(diagnosis: Diagnosis, *, evidence: bool = True) -> lis
 
 
 def _headline(diagnosis: Diagnosis) -> Iterator[RenderableType]:
+    steps = f"{diagnosis.steps} step{'' if diagnosis.steps == 1 else 's'}"
+    if diagnosis.ended == "error":
+        yield Text(f"The run failed after {steps}: {diagnosis.error}", "bold red")
+    elif diagnosis.ended == "died":
+        yield Text(f"The run did not end: it was killed after {steps}, or goes on.", "bold")
     if diagnosis.limit is not None:
         yield Text("Nothing to fix.", "bold green")
         yield Text(f"The limit that it is at: {diagnosis.limit.text}.")
         yield from (_evidence(diagnosis.limit.evidence) if diagnosis.limit.evidence else ())
     elif not diagnosis.findings:
-        yield Text("Nothing was found, and no optimizer step is recorded that could be judged.", "bold")
+        yield Text("Nothing was found: no optimizer step is recorded that could be judged.", "bold")
 
 
 def _finding(number: int, finding: Finding, full: bool) -> Iterator[RenderableType]:

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hf_efficient.records import OperatorTable, ProfileAccount
+from hf_efficient.records import ProfileAccount
 from hf_efficient.report.profile_rows import instrument_rows, operator_cells, operator_headings, operator_summary
+from hf_efficient.report.snapshot_rows import SITE_HEADINGS, site_cells, snapshot_summary
 
 __all__ = ["profile_renderables"]
 
-_MOST_OPERATORS = 10
-_TEXTS = ("operator", "shapes")
+_MOST_ROWS = 10
+_TEXTS = ("operator", "shapes", "asked for by", "called from")
 
 
 def profile_renderables(profile: ProfileAccount) -> Iterator[RenderableType]:
-    """The dearest operators, then a line per instrument: what it cost and wrote."""
+    """The dearest operators, the peaks of memory, then a line per instrument: what it cost and wrote."""
     if profile.operators is not None and profile.operators.operators:
         yield Text(f"Operators: {operator_summary(profile.operators)}.", "bold")
-        yield _operators(profile.operators)
+        shown = profile.operators.operators[:_MOST_ROWS]
+        rows = [operator_cells(profile.operators, operator) for operator in shown]
+        yield _table(operator_headings(profile.operators), rows)
+    for snapshot in profile.memory:
+        yield Text(f"CUDA memory {snapshot_summary(snapshot)}.", "bold")
+        rows = [site_cells(snapshot, site) for site in snapshot.sites[:_MOST_ROWS]]
+        yield _table(SITE_HEADINGS, rows)
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True)
     grid.add_column()
@@ -31,13 +38,12 @@ def profile_renderables(profile: ProfileAccount) -> Iterator[RenderableType]:
     yield grid
 
 
-def _operators(found: OperatorTable) -> Table:
+def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    headings = operator_headings(found)
     for heading in headings:
         is_text = heading in _TEXTS
         table.add_column(heading, justify="left" if is_text else "right", no_wrap=not is_text)
-    for operator in found.operators[:_MOST_OPERATORS]:
-        # On a narrow terminal names and shapes are cut, not the numbers.
-        table.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in operator_cells(found, operator)))
+    for row in rows:
+        # On a narrow terminal texts are cut, not the numbers.
+        table.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in row))
     return table

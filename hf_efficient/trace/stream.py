@@ -16,7 +16,7 @@ from pathlib import Path
 from hf_efficient.errors import OutputError
 from hf_efficient.trace.broken import decode_broken
 from hf_efficient.trace.event import LIST_END, Event, decoded
-from hf_efficient.trace.source import TraceSource
+from hf_efficient.trace.source import json_pieces
 
 __all__ = ["EventStream"]
 
@@ -43,8 +43,7 @@ class EventStream:
         self.head, self.tail = b"", b""
         self.read_bytes, self.unreadable = 0, 0
         self.truncated = False
-        self._source = TraceSource(path)
-        self._pieces = self._counted(self._source.pieces())
+        self._pieces = self._counted(json_pieces(path))
 
     def batches(self) -> Iterator[list[Event]]:
         """The events in the order of the file.
@@ -70,7 +69,7 @@ class EventStream:
             self.tail = buffer + b"".join(self._pieces)
         else:
             yield self._decode_last(buffer)
-        self.truncated = self._source.cut or not ended
+        self.truncated = not ended
 
     def _counted(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
         for piece in pieces:
@@ -135,6 +134,6 @@ def _last_border(buffer: bytes, brace: int) -> int:
 def _what_it_is(buffer: bytes) -> str:
     if not buffer:
         return "it is empty"
-    if buffer.lstrip(_BLANK)[:1] == b"{":
-        return "it has no list traceEvents"
-    return "it is no JSON"
+    if buffer.lstrip(_BLANK)[:1] != b"{":
+        return "it is no JSON object"
+    return "it has no list traceEvents" if buffer.rstrip(_BLANK)[-1:] == b"}" else "it ends before its list of events"

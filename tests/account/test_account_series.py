@@ -14,7 +14,7 @@ from hf_efficient.account.build import account_of
 from hf_efficient.account.histogram import histogram
 from hf_efficient.account.series import account_and_series_of, series_of
 from hf_efficient.account.thinning import Thinned
-from hf_efficient.records import SequenceCounts, StepMemory, StepRecord, StepWork, TokenCounts
+from hf_efficient.records import SequenceCounts, StepLoader, StepMemory, StepRecord, StepWork, TokenCounts
 from hf_efficient.records.series import Band, Histogram, SystemSeries
 
 
@@ -34,6 +34,7 @@ def full_step(number, start, wall, **more):
         work=StepWork(100, 120),
         memory=StepMemory(1000 * number, 2000),
         device_seconds={"forward": 0.125},
+        loader=StepLoader(batches=1, wait_seconds=0.0625, rows=2, bytes=80, fetched=1, fetch_seconds=0.03125),
     )
     return msgspec.structs.replace(record, **more).to_json()
 
@@ -113,6 +114,8 @@ def test_steps_are_put_together_without_losing_extremes(tmp_path, monkeypatch):
         "peak_allocated_bytes": [4000, 7000],
         "peak_reserved_bytes": [2000, 2000],
         "device_seconds": {"forward": [0.5, 0.375]},
+        "loader_seconds": {"wait_seconds": [0.25, 0.1875], "fetch_seconds": [0.125, 0.09375]},
+        "ready_batches": [None, None],
     }
     assert steps.learning_rate == [None, None]
     assert len(steps) == 2

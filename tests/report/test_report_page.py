@@ -232,11 +232,13 @@ def test_a_million_steps_fit(full_run, long_run):
     wide = {
         each.name: (getattr(steps, each.name) * 3)[:2000]
         for each in dataclasses.fields(steps)
-        if each.name not in ("phase_seconds", "device_seconds")
+        if not isinstance(getattr(steps, each.name), dict)
     }
     phases = {f"phase{number}": [0.123456789] * 2000 for number in range(20)}
+    loading = {f"part{number}": [0.1234567] * 2000 for number in range(10)}
     series = dataclasses.replace(
-        long_run.series, steps=dataclasses.replace(steps, **wide, phase_seconds=phases, device_seconds={})
+        long_run.series,
+        steps=dataclasses.replace(steps, **wide, phase_seconds=phases, device_seconds={}, loader_seconds=loading),
     )
     text = run_page(dataclasses.replace(full_run, series=series))
     assert len(text.encode()) < 5_000_000

@@ -234,6 +234,7 @@ def test_lines_are_strict_json(tiny_dir, tmp_path):
             "epoch",
             "grad_norm",
             "learning_rate",
+            "loader",
             "loss",
             "micro_batches",
             "phase_seconds",
