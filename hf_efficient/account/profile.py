@@ -10,7 +10,15 @@ from pydantic import TypeAdapter, ValidationError
 
 from hf_efficient.account.processes import ProcessSpans
 from hf_efficient.account.profile_files import PROFILE, read_table, table_path, tables
-from hf_efficient.records import InstrumentAccount, MemorySnapshot, OperatorTable, ProfileAccount
+from hf_efficient.records import (
+    FunctionTable,
+    HostMemoryTable,
+    InstrumentAccount,
+    LineTable,
+    MemorySnapshot,
+    OperatorTable,
+    ProfileAccount,
+)
 
 __all__ = ["profile_account"]
 
@@ -26,8 +34,15 @@ def profile_account(processes: Sequence[ProcessSpans], directory: Path) -> Profi
     instruments = [found for found in (_instrument(name, told) for name, told in facts.items()) if found is not None]
     if not instruments:
         return None
-    operators = read_table(table_path(directory / PROFILE, "operators", 0), OperatorTable)
-    return ProfileAccount(instruments, operators, tables(directory / PROFILE, "memory", 0, MemorySnapshot))
+    folder = directory / PROFILE
+    return ProfileAccount(
+        instruments,
+        operators=read_table(table_path(folder, "operators", 0), OperatorTable),
+        memory=tables(folder, "memory", 0, MemorySnapshot),
+        functions=tables(folder, "python", 0, FunctionTable),
+        lines=read_table(table_path(folder, "lines", 0), LineTable),
+        host_memory=read_table(table_path(folder, "host_memory", 0), HostMemoryTable),
+    )
 
 
 def _instrument(name: str, told: Any) -> InstrumentAccount | None:
