@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from hf_efficient.account.processes import ProcessSpans
-from hf_efficient.account.profile_files import PROFILE, read_table, table_path, tables
+from hf_efficient.account.profile_files import tables
 from hf_efficient.records import (
     FunctionTable,
     HostMemoryTable,
@@ -34,14 +34,14 @@ def profile_account(processes: Sequence[ProcessSpans], directory: Path) -> Profi
     instruments = [found for found in (_instrument(name, told) for name, told in facts.items()) if found is not None]
     if not instruments:
         return None
-    folder = directory / PROFILE
+    files = [file for instrument in instruments for file in instrument.files]
     return ProfileAccount(
         instruments,
-        operators=read_table(table_path(folder, "operators", 0), OperatorTable),
-        memory=tables(folder, "memory", 0, MemorySnapshot),
-        functions=tables(folder, "python", 0, FunctionTable),
-        lines=read_table(table_path(folder, "lines", 0), LineTable),
-        host_memory=read_table(table_path(folder, "host_memory", 0), HostMemoryTable),
+        operators=next(iter(tables(directory, files, "operators", OperatorTable)), None),
+        memory=tables(directory, files, "memory", MemorySnapshot),
+        functions=tables(directory, files, "python", FunctionTable),
+        lines=next(iter(tables(directory, files, "lines", LineTable)), None),
+        host_memory=next(iter(tables(directory, files, "host_memory", HostMemoryTable)), None),
     )
 
 
