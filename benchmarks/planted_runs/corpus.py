@@ -1,10 +1,10 @@
 """What the runs train on, from this Python's own standard library: a tokenizer, its docstrings, its sources.
 
-    tokenizer.json     byte-level BPE of 4096 tokens, trained on the docstrings
-    examples.json      lists of token ids, one per docstring with its request
-    texts.json         the same as ``prompt`` and ``completion``
-    rows.npy           the examples joined, cut into rows of 128 tokens; int64 (rows, 128)
-    documents.json     the longest modules, as text
+tokenizer.json     byte-level BPE of 4096 tokens, trained on the docstrings
+examples.json      lists of token ids, one per docstring with its request
+texts.json         the same as ``prompt`` and ``completion``
+rows.npy           the examples joined, cut into rows of 128 tokens; int64 (rows, 128)
+documents.json     the longest modules, as text
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ def make_corpus(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     chats = build_docstring_chats()
     random.Random(0).shuffle(chats)
-    pairs = [{"prompt": one["prompt"][0]["content"] + "\n\n", "completion": one["completion"][0]["content"]} for one in chats]
+    pairs = [
+        {"prompt": one["prompt"][0]["content"] + "\n\n", "completion": one["completion"][0]["content"]} for one in chats
+    ]
     trained = _train_tokenizer([one["prompt"] + one["completion"] for one in pairs])
     trained.save(str(folder / "tokenizer.json"))
     encoded = trained.encode_batch([one["prompt"] + one["completion"] + END for one in pairs])

@@ -17,7 +17,7 @@ __all__ = ["Examples", "Padding", "Rows", "row_of"]
 def row_of(ids: Any) -> dict[str, torch.Tensor]:
     """A row without padding, all of which is learnt."""
     tokens = torch.as_tensor(ids)
-    return {"input_ids": tokens, "labels": tokens}
+    return {"input_ids": tokens, "attention_mask": torch.ones_like(tokens), "labels": tokens}
 
 
 class Rows(Dataset[dict[str, torch.Tensor]]):

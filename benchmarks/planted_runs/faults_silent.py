@@ -37,7 +37,9 @@ def nan_steps(setup: Setup) -> Any:
     from planted_runs.silent_data import SomeUnlabelled
     from planted_runs.training import trainer
 
-    return trainer(setup, data=SomeUnlabelled(setup.corpus), base=SkipsNaN, per_device_train_batch_size=1, max_steps=150)
+    return trainer(
+        setup, data=SomeUnlabelled(setup.corpus), base=SkipsNaN, per_device_train_batch_size=1, max_steps=150
+    )
 
 
 @planted("most examples are longer than max_length, and are cut", "truncated_examples")

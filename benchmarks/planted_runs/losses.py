@@ -15,8 +15,8 @@ __all__ = ["KeepsLogits", "ReadsScalars", "SkipsNaN", "SlowRank"]
 class ReadsScalars(EfficientTrainer):
     """Watches its tensors, scalar by scalar."""
 
-    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
-        loss, outputs = super().compute_loss(model, inputs, return_outputs=True, **kwargs)
+    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, *args: Any, **kwargs: Any) -> Any:
+        loss, outputs = super().compute_loss(model, inputs, True, *args, **kwargs)
         watched = {"loss": loss.item()}
         watched["largest"] = outputs.logits.abs().max().item()
         watched["accuracy"] = float((outputs.logits.argmax(-1) == inputs["labels"]).float().mean())
@@ -32,8 +32,8 @@ class KeepsLogits(EfficientTrainer):
         super().__init__(*args, **kwargs)
         self.kept: list[torch.Tensor] = []
 
-    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
-        loss, outputs = super().compute_loss(model, inputs, return_outputs=True, **kwargs)
+    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, *args: Any, **kwargs: Any) -> Any:
+        loss, outputs = super().compute_loss(model, inputs, True, *args, **kwargs)
         self.kept.append(outputs.logits.detach().float())
         return (loss, outputs) if return_outputs else loss
 

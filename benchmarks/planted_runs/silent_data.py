@@ -15,7 +15,7 @@ class MaskedRows(Rows):
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         row = super().__getitem__(index)
         kept = torch.arange(len(row["labels"])) % 64 == 63
-        return {"input_ids": row["input_ids"], "labels": torch.where(kept, row["labels"], -100)}
+        return {**row, "labels": torch.where(kept, row["labels"], -100)}
 
 
 class SomeUnlabelled(Rows):
@@ -23,4 +23,4 @@ class SomeUnlabelled(Rows):
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         row = super().__getitem__(index)
-        return row if index % 6 else {"input_ids": row["input_ids"], "labels": torch.full_like(row["labels"], -100)}
+        return row if index % 6 else {**row, "labels": torch.full_like(row["labels"], -100)}

@@ -97,4 +97,4 @@ class TokenByToken:
             for place in range(ids.shape[1]):
                 if any(sign.isalnum() for sign in self._tokenizer.decode([int(ids[row, place])])):
                     labels[row, place] = ids[row, place]
-        return {"input_ids": ids, "labels": labels}
+        return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}

@@ -80,7 +80,9 @@ def arguments(setup: Setup, kind: type[TrainingArguments] = TrainingArguments, *
         **fields,
     }
     examples = _examples_of_a_step(chosen)
-    chosen.update({key.removeprefix("train."): value for key, value in setup.overrides.items() if key.startswith("train.")})
+    chosen.update(
+        {key.removeprefix("train."): value for key, value in setup.overrides.items() if key.startswith("train.")}
+    )
     if chosen["max_steps"] > 0:
         chosen["max_steps"] = max(_FEWEST_STEPS, round(chosen["max_steps"] * examples / _examples_of_a_step(chosen)))
     return kind(**chosen)
