@@ -144,6 +144,16 @@ def test_a_trace_of_the_host_alone(broken_down):
     }
 
 
+def test_an_operator_within_itself_is_counted_once_in_all(broken_down):
+    events = [
+        event("cpu_op", "aten::to", 0, 10),
+        event("cpu_op", "aten::to", 2, 8),
+        event("cpu_op", "aten::to", 20, 25),
+    ]
+    (told,) = broken_down(events).host.operators
+    assert (told.count, told.self_seconds, told.total_seconds) == (3, seconds(15), seconds(15))
+
+
 def test_operators_beside_device_events_have_self_times_without_calls(broken_down):
     told = {one.name: one for one in broken_down().host.operators}
     assert told["aten::mm"].self_seconds == seconds(15)  # 25 less the call of 10

@@ -112,6 +112,13 @@ def test_a_broken_event_is_left_out_and_counted(tmp_path, indent):
     assert trace.file.rank == 1
 
 
+def test_a_broken_event_in_a_trace_that_tells_about_itself_at_its_end(tmp_path):
+    text = json.dumps({"traceEvents": EVENTS, **HEAD}).replace('"aten::add"', '"aten::"add"')
+    trace = read_text(tmp_path, text)
+    assert (len(trace.events), trace.file.unreadable_events, trace.file.truncated) == (KEPT - 1, 1, False)
+    assert (trace.file.rank, len(trace.file.device_names)) == (1, 2)
+
+
 def test_arguments_that_look_like_borders_of_events(tmp_path, monkeypatch):
     monkeypatch.setattr(source, "PIECE_BYTES", 100)
     odd = event("cpu_op", 'odd"}, {"ph": "X', 1, 2, nested=[{"ph": "X"}, {"ph": "X"}], text="}, {")
