@@ -10,7 +10,7 @@ from rich.text import Text
 
 from hf_efficient.records import ProfileAccount
 from hf_efficient.report.profile_found import FoundTable, found_tables
-from hf_efficient.report.profile_rows import instrument_rows
+from hf_efficient.report.profile_rows import instrument_rows, shared_remark
 
 __all__ = ["profile_renderables"]
 
@@ -29,6 +29,8 @@ def profile_renderables(profile: ProfileAccount) -> Iterator[RenderableType]:
         grid.add_row(Text(f"  {name}"), Text(told))
     yield Text("Instruments:", "bold")
     yield grid
+    if remark := shared_remark(profile.instruments):
+        yield Text(f"  {remark}", "dim")
 
 
 def _table(found: FoundTable) -> Table:

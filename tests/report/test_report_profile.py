@@ -20,7 +20,7 @@ from hf_efficient.records import (
     ProfileAccount,
 )
 from hf_efficient.report.profile_found import found_tables
-from hf_efficient.report.profile_rows import cost_line
+from hf_efficient.report.profile_rows import cost_line, shared_remark
 from hf_efficient.report.profile_table import profile_renderables
 
 MIB = 2**20
@@ -99,3 +99,11 @@ def test_a_narrow_terminal_keeps_the_numbers():
     assert "75.0 ms" in line
     assert "123 M" in line
     assert "x = pad(x)" in told
+
+
+def test_costs_that_several_instruments_share():
+    slower = InstrumentAccount("python", 2.0, 0.5, 3)
+    assert shared_remark([PROFILE.instruments[1], slower, InstrumentAccount("memory", 1.0, 1.0, 3)]) == ""
+    assert shared_remark([PROFILE.instruments[0], slower]) == (
+        "trace and python ran at the same time: what their steps took longer is in the cost of each."
+    )
