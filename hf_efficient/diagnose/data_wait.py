@@ -19,13 +19,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from hf_efficient.diagnose.case import Case, StepColumns
 from hf_efficient.diagnose.cores import compute_cores, cores_of_a_rank
+from hf_efficient.diagnose.load_parts import Part, load_parts
 from hf_efficient.estimate.loading import StepLoad, best_workers, loaded_step_seconds
 
 __all__ = ["FEWEST_STEPS", "STARVED", "Cause", "DataWait", "data_wait"]
@@ -38,18 +39,6 @@ _HIDDEN = 0.75
 _MOST = 0.5
 
 Cause = Literal["none", "elsewhere", "workers", "storage", "transform", "collation"]
-
-
-class Part(NamedTuple):
-    """Of the loading of a step: seconds that wait and take no core, and seconds that compute."""
-
-    blocked_seconds: float
-    cpu_seconds: float
-
-    @property
-    def seconds(self) -> float:
-        """Both."""
-        return self.blocked_seconds + self.cpu_seconds
 
 
 @dataclass(frozen=True)
@@ -151,7 +140,7 @@ def data_wait(case: Case) -> DataWait | None:
         wait = min(wait, float(np.nanmean(first.device_seconds["exposed_wait"][watched])))
     boundary = mean["start_seconds"] + mean["end_seconds"] + mean["first_wait_seconds"]
     compute = max(0.0, float(first.step_seconds[watched].mean()) - boundary - wait)
-    parts, core_wait = _parts(mean)
+    parts, core_wait = load_parts(mean)
     blocked, cpu = (sum(column) for column in zip(*parts.values(), strict=True))
     if core_wait > 0:
         wait *= (blocked + cpu) / (blocked + cpu + core_wait)
@@ -169,29 +158,6 @@ def data_wait(case: Case) -> DataWait | None:
         workers=case.facts.get("loader", {}).get("workers", case.argument("dataloader_num_workers")),
         cores=cores_of_a_rank(case),
     )
-
-
-def _parts(mean: Mapping[str, float]) -> tuple[dict[str, Part], float]:
-    """The loading of a step by what it did; and the time that it waited for a core, which is taken out of its waits.
-
-    A thread that waits while others of its process compute (a tokenizer's, a decoder's) is not blocked.
-    """
-    fetch, fetch_busy = _wall_and_busy(mean, "fetch")
-    collate, collate_busy = _wall_and_busy(mean, "collate")
-    waits = (fetch - fetch_busy) + (collate - collate_busy)
-    core_wait = min(mean["core_wait_seconds"], waits)
-    kept = 1 - core_wait / waits if waits > 0 else 1.0
-    parts = {
-        "storage": Part((fetch - fetch_busy) * kept, 0.0),
-        "transform": Part(0.0, fetch_busy),
-        "collation": Part((collate - collate_busy) * kept, collate_busy),
-    }
-    return parts, core_wait
-
-
-def _wall_and_busy(mean: Mapping[str, float], name: str) -> tuple[float, float]:
-    wall = mean[f"{name}_seconds"]
-    return wall, min(wall, max(mean[f"{name}_cpu_seconds"], mean[f"{name}_process_cpu_seconds"]))
 
 
 def _ready(first: StepColumns, watched: npt.NDArray[np.bool_]) -> float | None:

@@ -11,12 +11,14 @@ from hf_efficient.diagnose.rule import Rule
 from hf_efficient.diagnose.rules.data_collation import data_collation
 from hf_efficient.diagnose.rules.data_storage import data_storage
 from hf_efficient.diagnose.rules.data_transform import data_transform
+from hf_efficient.diagnose.rules.epoch_boundary import epoch_boundary
 from hf_efficient.diagnose.rules.evaluations_cost import evaluations_cost
 from hf_efficient.diagnose.rules.few_workers import few_workers
 from hf_efficient.diagnose.rules.float32_products import float32_products
 from hf_efficient.diagnose.rules.padding_waste import padding_waste
 from hf_efficient.diagnose.rules.saves_cost import saves_cost
 from hf_efficient.diagnose.rules.small_micro_batch import small_micro_batch
+from hf_efficient.diagnose.rules.worker_start import worker_start
 
 __all__ = ["RULES"]
 
@@ -30,4 +32,6 @@ RULES: tuple[Rule, ...] = (
     data_transform,
     data_collation,
     few_workers,
+    worker_start,
+    epoch_boundary,
 )
