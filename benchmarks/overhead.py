@@ -25,10 +25,11 @@ from pathlib import Path
 from typing import Any
 
 from overhead_cases import CASES, Case
-from overhead_processes import PROCESS_ARMS, traceml_is_installed, train_in_process
+from overhead_processes import PROCESS_ARMS, train_in_process
 from overhead_summary import Comparison, columns, compare, verdict
 from overhead_table import comparison_tables, target_line
 from paired import alternating_orders
+from processes import traceml_is_installed
 from results import load_average, write_result
 from rich.console import Console
 

@@ -10,29 +10,21 @@ same launcher with ``--disable-traceml``.
 
 from __future__ import annotations
 
-import contextlib
-import importlib.util
 import json
-import socket
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-import psutil
+from processes import run_to_end, traceml_command, traceml_summary
 
-__all__ = ["PROCESS_ARMS", "traceml_is_installed", "train_in_process"]
+__all__ = ["PROCESS_ARMS", "train_in_process"]
 
 PROCESS_ARMS = ("plain", "efficient", "launcher", "traceml")
 """``Trainer``; ``EfficientTrainer``; ``Trainer`` under ``traceml run --disable-traceml``, and under ``traceml run``."""
 _SCRIPT = Path(__file__).resolve()
 _SECONDS = 1800
-
-
-def traceml_is_installed() -> bool:
-    """Whether the package ``traceml-ai`` is here."""
-    return importlib.util.find_spec("traceml_ai") is not None
+_RUN_NAME = "overhead"
 
 
 def train_in_process(case: str, arm: str, skip: int, steps: int) -> dict[str, Any]:
@@ -45,7 +37,7 @@ def train_in_process(case: str, arm: str, skip: int, steps: int) -> dict[str, An
         result, logs = Path(folder, "block.json"), Path(folder, "logs")
         script = [str(_SCRIPT), case, arm, str(skip), str(steps), str(result)]
         command = [sys.executable, *script] if arm in ("plain", "efficient") else _traceml(arm, logs, script)
-        returncode, printed = _run(command, folder)
+        returncode, printed = run_to_end(command, folder, _SECONDS)
         if returncode != 0 or not result.is_file():
             raise RuntimeError(f"the process of {arm} ended with {returncode}: {printed[-2000:]}")
         block: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
@@ -56,42 +48,13 @@ def train_in_process(case: str, arm: str, skip: int, steps: int) -> dict[str, An
         return block
 
 
-def _run(command: list[str], folder: str) -> tuple[int, str]:
-    """Exit status and output; no process that it started outlives it, whatever interrupts the wait."""
-    with subprocess.Popen(
-        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
-    ) as process:
-        try:
-            printed, _ = process.communicate(timeout=_SECONDS)
-        except BaseException:
-            family = psutil.Process(process.pid)
-            for one in (*family.children(recursive=True), family):
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    one.kill()
-            raise
-    return process.returncode, printed
-
-
 def _traceml(arm: str, logs: Path, script: list[str]) -> list[str]:
-    """The documented command, ``traceml run SCRIPT --args ...``, as a module of this interpreter."""
-    return [
-        *(sys.executable, "-m", "traceml_ai.launcher.cli", "run", script[0]),
-        *("--logs-dir", str(logs), "--run-name", "overhead"),
-        *("--aggregator-port", str(_free_port()), "--master-port", str(_free_port())),
-        *(("--disable-traceml",) if arm == "launcher" else ()),
-        *("--args", *script[1:]),
-    ]
-
-
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    return traceml_command(script, logs, _RUN_NAME, traced=arm == "traceml")
 
 
 def _steps_traced(logs: Path) -> int:
     """From TraceML's own summary, so that what is called its cost is not that of an instrumentation that is off."""
-    summary = json.loads((logs / "overhead" / "final_summary.json").read_text(encoding="utf-8"))
+    summary = traceml_summary(logs, _RUN_NAME)
     return int(summary["step_time"]["metadata"]["training_total_steps"] or 0)
 
 

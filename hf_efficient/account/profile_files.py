@@ -6,12 +6,13 @@ import dataclasses
 import json
 import logging
 import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-__all__ = ["PROFILE", "read_table", "table_path", "write_table"]
+__all__ = ["PROFILE", "read_table", "table_path", "tables", "write_table"]
 
 logger = logging.getLogger(__name__)
 
@@ -21,15 +22,30 @@ PROFILE = "profile"
 _Table = TypeVar("_Table")
 
 
-def table_path(directory: Path, name: str, rank: int) -> Path:
-    """``directory/operators.rank0.json``.
+def table_path(directory: Path, name: str, rank: int, part: str = "") -> Path:
+    """``directory/operators.rank0.json``, ``directory/memory.rank0.step10.json``.
 
     Args:
         directory: the ``profile`` folder.
         name: of the table.
         rank: whose it is.
+        part: of several of the same name.
     """
-    return directory / f"{name}.rank{rank}.json"
+    return directory / f"{name}.rank{rank}{f'.{part}' if part else ''}.json"
+
+
+def tables(directory: Path, files: Collection[str], name: str, kind: type[_Table]) -> list[_Table]:
+    """All parts of a table of rank 0 that this run wrote, in the order in which it did.
+
+    Args:
+        directory: the ``efficiency`` folder.
+        files: what the run's instruments wrote, as paths in it; other files are those of an earlier run.
+        name: of the table.
+        kind: of its record.
+    """
+    stem = f"{PROFILE}/{name}.rank0."
+    paths = [directory / file for file in files if file.startswith(stem) and file.endswith("json")]
+    return [found for found in (read_table(path, kind) for path in paths) if found is not None]
 
 
 def write_table(path: Path, table: Any) -> None:

@@ -1,4 +1,4 @@
-"""``hf-efficient diagnose``: what is wrong with a run, what to change, and what that gives."""
+"""``hf-efficient diagnose``: what slows a run down or spoils it, what to change, and what that gives."""
 
 from __future__ import annotations
 
@@ -8,6 +8,14 @@ from typing import Annotated
 import typer
 
 __all__ = ["diagnose"]
+
+
+_TRACES = (".json", ".json.gz")
+
+
+def is_trace(path: Path) -> bool:
+    """Whether the name is that of a trace rather than a run's."""
+    return path.name.endswith(_TRACES) and not path.is_dir()
 
 
 def diagnose(
@@ -34,6 +42,13 @@ def diagnose(
     path = Path(target).expanduser()
     if apply is None and finding is not None:
         raise typer.BadParameter("--finding says what --apply takes: give both.")
+    if is_trace(path):
+        if apply is not None:
+            raise typer.BadParameter("--apply changes the recipe of a run, and a trace has none: name the RUN_DIR.")
+        from hf_efficient.cli.diagnose_trace import diagnose_trace
+
+        diagnose_trace(path, as_json)
+        return
     from hf_efficient.cli.diagnose_run import diagnose_run
 
     diagnose_run(path, apply, finding, as_json)

@@ -19,7 +19,7 @@ __all__ = ["Case", "Pause", "StepColumns"]
 
 Column = npt.NDArray[np.float64]
 
-PAUSES = ("evaluation", "checkpointing")
+FEWEST_STEPS = 8
 
 
 @dataclass(frozen=True)
@@ -125,6 +125,11 @@ class Case:
         """The steps of rank 0; None without any."""
         found = self.steps.get(0)
         return found if found is not None and len(found) else None
+
+    @property
+    def is_short(self) -> bool:
+        """Whether so few steps are recorded that a share of their time says little."""
+        return self.account.steps.count < FEWEST_STEPS
 
     @cached_property
     def loop_seconds(self) -> float:

@@ -10,7 +10,7 @@ from hf_efficient.diagnose.case import Case
 from hf_efficient.diagnose.limit import limit_of
 from hf_efficient.diagnose.rule import Rule
 from hf_efficient.diagnose.rules import RULES
-from hf_efficient.records.findings import DIAGNOSIS_SCHEMA_VERSION, Abstention, Diagnosis, Finding
+from hf_efficient.records.findings import DIAGNOSIS_SCHEMA_VERSION, Abstention, Confidence, Diagnosis, Finding
 from hf_efficient.version import __version__
 
 __all__ = ["diagnose_case"]
@@ -22,6 +22,8 @@ _SEVERITIES = ("critical", "warning", "info")
 
 def diagnose_case(case: Case, rules: Sequence[Rule] = RULES) -> Diagnosis:
     """Ask every rule; one that fails is a defect of ours, named in the diagnosis, and hides no other.
+
+    Of a run of a few steps nothing is a warning that is not wrong in itself: start-up outweighs everything there.
 
     Args:
         case: the run.
@@ -42,11 +44,16 @@ def diagnose_case(case: Case, rules: Sequence[Rule] = RULES) -> Diagnosis:
             findings.append(said)
         elif said is not None:
             abstentions.append(said)
+    if case.is_short:
+        findings = [_lowered(finding, "possible") for finding in findings]
     ranked = _ranked(findings)
     healthy = all(finding.severity == "info" for finding in ranked)
     return Diagnosis(
         schema_version=DIAGNOSIS_SCHEMA_VERSION,
         hf_efficient_version=__version__,
+        ended=case.account.ended,
+        error=case.account.error,
+        steps=case.account.steps.count,
         loop_seconds=case.loop_seconds,
         findings=ranked,
         abstentions=sorted(abstentions, key=lambda one: one.rule),
@@ -63,9 +70,11 @@ def _ranked(findings: Sequence[Finding]) -> list[Finding]:
     return sorted(lowered, key=lambda one: (_SEVERITIES.index(one.severity), one.rule in explained, *_costs(one)))
 
 
-def _lowered(finding: Finding) -> Finding:
-    """What another finding explains is no warning of its own, unless the training is wrong."""
-    return finding if finding.severity == "critical" else dataclasses.replace(finding, severity="info")
+def _lowered(finding: Finding, confidence: Confidence | None = None) -> Finding:
+    """No warning, unless the training is wrong."""
+    if finding.severity == "critical":
+        return finding
+    return dataclasses.replace(finding, severity="info", confidence=confidence or finding.confidence)
 
 
 def _costs(finding: Finding) -> tuple[float, float]:

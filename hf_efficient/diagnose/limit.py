@@ -19,6 +19,8 @@ def limit_of(case: Case) -> Limit:
     an eighth of the time or more is bound by launches; for one that does not, and for a CPU, the records alone do not
     tell memory traffic from the operators' own overhead: a trace does.
     """
+    if case.is_short:
+        return Limit("unknown", f"none is told of {case.account.steps.count} steps: they are too few")
     work, evidence = case.account.work, []
     if work.hfu is not None:
         evidence.append(Evidence("hardware FLOP/s over the peak", work.hfu, "share", "run.json: work.hfu"))

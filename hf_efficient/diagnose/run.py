@@ -38,7 +38,7 @@ def to_json(diagnosis: Diagnosis) -> str:
     return json.dumps(dataclasses.asdict(diagnosis), indent=2, allow_nan=False) + "\n"
 
 
-def write_diagnosis(directory: Path, reader: RunReader | None = None) -> None:
+def write_diagnosis(directory: Path, reader: RunReader | None = None) -> Diagnosis:
     """Diagnose the run whose records lie in a folder, and put ``diagnosis.json`` beside them.
 
     Args:
@@ -56,6 +56,7 @@ def write_diagnosis(directory: Path, reader: RunReader | None = None) -> None:
         temporary.replace(directory / DIAGNOSIS_JSON)
     finally:
         temporary.unlink(missing_ok=True)
+    return found
 
 
 def read_diagnosis(path: Path) -> Diagnosis:

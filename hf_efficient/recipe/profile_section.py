@@ -44,7 +44,7 @@ class PythonProfileSection(Section):
         "cprofile", description="cprofile counts every call; pyinstrument samples, and costs less."
     )
     after_step: NonNegativeInt = Field(
-        3, description="Begin after so many optimizer steps; the cost is told by comparison with them."
+        4, description="Begin after so many optimizer steps; the cost is told by comparison with them."
     )
     workers: bool = Field(True, description="Profile the data loader's workers as well, from their start.")
 

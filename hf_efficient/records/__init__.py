@@ -25,6 +25,7 @@ from hf_efficient.records.account import (
     WorkAccount,
 )
 from hf_efficient.records.calibration import CALIBRATION_SCHEMA_VERSION, Calibration, MatmulRate
+from hf_efficient.records.memory_snapshot import AllocationSite, MemorySnapshot
 from hf_efficient.records.operators import OPERATOR_FAMILIES, OperatorFamily, OperatorWork
 from hf_efficient.records.phases import (
     CLOSING_PHASES,
@@ -40,6 +41,15 @@ from hf_efficient.records.phases import (
     StepPhase,
 )
 from hf_efficient.records.profile import InstrumentAccount, OperatorTable, OperatorTime, ProfileAccount
+from hf_efficient.records.python_profile import (
+    CodeLine,
+    FunctionLines,
+    FunctionTable,
+    FunctionTime,
+    HostMemoryLine,
+    HostMemoryTable,
+    LineTable,
+)
 from hf_efficient.records.steps import SequenceCounts, StepLoader, StepMemory, StepRecord, StepWork, TokenCounts
 
 __all__ = [
@@ -52,18 +62,27 @@ __all__ = [
     "SCHEMA_VERSION",
     "STARTUP_PHASES",
     "STEP_PHASES",
+    "AllocationSite",
     "BudgetAccount",
     "Calibration",
     "ClosingPhase",
     "CoarsePhase",
+    "CodeLine",
     "EnergyAccount",
     "EnergyPart",
     "Evaluation",
+    "FunctionLines",
+    "FunctionTable",
+    "FunctionTime",
+    "HostMemoryLine",
+    "HostMemoryTable",
     "InstrumentAccount",
+    "LineTable",
     "LoaderAccount",
     "MatmulRate",
     "MemoryAccount",
     "MemoryCategory",
+    "MemorySnapshot",
     "MoneyAccount",
     "NotMeasured",
     "OperatorFamily",

@@ -159,6 +159,9 @@ class Diagnosis:
     Attributes:
         schema_version: of this layout.
         hf_efficient_version: what made it.
+        ended: ``done``; ``error``: an exception ended the run; ``died``: no end was recorded, it was killed or goes on.
+        error: what ended it, kind and first line.
+        steps: optimizer steps recorded on rank 0.
         loop_seconds: of the training loop of rank 0, evaluations and saves included: what costs and gains are held
             against.
         findings: the most important first.
@@ -170,6 +173,9 @@ class Diagnosis:
 
     schema_version: int
     hf_efficient_version: str
+    ended: Literal["done", "error", "died"]
+    error: str | None
+    steps: int
     loop_seconds: float
     findings: list[Finding]
     abstentions: list[Abstention]

@@ -173,7 +173,7 @@ class KernelTime:
         seconds, share: summed; of all kernels', copies' and memsets' time.
         count: how often it ran.
         mean_seconds: of a run.
-        operator: that launched most of its time; None where the trace does not tell.
+        operator: that launched most of its time, as far as the trace tells; None where it does of none of it.
     """
 
     name: str
@@ -372,7 +372,7 @@ class OperatorTime:
         family: see ``trace/families.py``.
         self_seconds: without the operators and calls of the runtime inside it.
         share: of the self time of all operators.
-        total_seconds: with them; inside a call of the same operator counted once.
+        total_seconds: with them; a call directly inside one of the same operator is not counted again.
         count: calls.
     """
 
@@ -391,7 +391,8 @@ class HostBreakdown:
     Attributes:
         threads: that ran operators.
         operator_seconds: the self time of all of them, threads added up.
-        families: their self time by kind of work, the longest first.
+        families: their self time by kind of work, the longest first; all that ran inside ``Optimizer.step`` is the
+            optimizer's.
         operators: the ones of longest self time.
     """
 

@@ -8,20 +8,20 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hf_efficient.records import OperatorTable, ProfileAccount
-from hf_efficient.report.profile_rows import instrument_rows, operator_cells, operator_headings, operator_summary
+from hf_efficient.records import ProfileAccount
+from hf_efficient.report.profile_found import FoundTable, found_tables
+from hf_efficient.report.profile_rows import instrument_rows
 
 __all__ = ["profile_renderables"]
 
-_MOST_OPERATORS = 10
-_TEXTS = ("operator", "shapes")
+_MOST_ROWS = 10
 
 
 def profile_renderables(profile: ProfileAccount) -> Iterator[RenderableType]:
-    """The dearest operators, then a line per instrument: what it cost and wrote."""
-    if profile.operators is not None and profile.operators.operators:
-        yield Text(f"Operators: {operator_summary(profile.operators)}.", "bold")
-        yield _operators(profile.operators)
+    """What each instrument found, then a line per instrument: what it cost and wrote."""
+    for found in found_tables(profile, _MOST_ROWS):
+        yield Text(f"{found.title}: {found.summary}.", "bold")
+        yield _table(found)
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True)
     grid.add_column()
@@ -31,13 +31,13 @@ def profile_renderables(profile: ProfileAccount) -> Iterator[RenderableType]:
     yield grid
 
 
-def _operators(found: OperatorTable) -> Table:
+def _table(found: FoundTable) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    headings = operator_headings(found)
-    for heading in headings:
-        is_text = heading in _TEXTS
+    last = len(found.headings) - 1
+    for place, heading in enumerate(found.headings):
+        is_text = place == 0 or (place == last and found.text_last)
         table.add_column(heading, justify="left" if is_text else "right", no_wrap=not is_text)
-    for operator in found.operators[:_MOST_OPERATORS]:
-        # On a narrow terminal names and shapes are cut, not the numbers.
-        table.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in operator_cells(found, operator)))
+    for row in found.rows:
+        # On a narrow terminal texts are cut, not the numbers.
+        table.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in row))
     return table

@@ -115,12 +115,20 @@ def step_table(steps: Sequence[TraceStep]) -> Table:
     """The steps; of many the longest, in order."""
     shown = sorted(sorted(steps, key=lambda one: -one.seconds)[:_MOST_ROWS], key=lambda one: one.start_seconds)
     title = "step" if len(shown) == len(steps) else f"the longest {len(shown)} of {len(steps)} steps"
+    if steps[0].busy_seconds is None:
+        return _step_times(title, shown)
     table = _table(title, "time", "device busy", "waits", "waited")
     for one in shown:
-        busy = "" if one.busy_seconds is None else f"{100 * one.busy_seconds / one.seconds:.1f}%" if one.seconds else ""
-        table.add_row(
-            str(one.number), short_seconds(one.seconds), busy, f"{one.syncs:,}", short_seconds(one.sync_seconds)
-        )
+        busy = f"{100 * (one.busy_seconds or 0.0) / one.seconds:.1f}%" if one.seconds else ""
+        cells = (short_seconds(one.seconds), busy, f"{one.syncs:,}", short_seconds(one.sync_seconds))
+        table.add_row(str(one.number), *cells)
+    return table
+
+
+def _step_times(title: str, steps: Sequence[TraceStep]) -> Table:
+    table = _table(title, "time")
+    for one in steps:
+        table.add_row(str(one.number), short_seconds(one.seconds))
     return table
 
 

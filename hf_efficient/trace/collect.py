@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from hf_efficient.trace.event import Event, EventArgs
-from hf_efficient.trace.kinds import Kind, kind_of
+from hf_efficient.trace.kinds import KINDS, Kind
 from hf_efficient.trace.table import EventTable
 
 __all__ = ["Collector"]
 
 _NO_ARGS = EventArgs()
+_LARGEST, _LARGEST_DEVICE = 2**63 - 1, 2**31 - 1
 _TYPES = {
     "start": np.float64,
     "length": np.float64,
@@ -47,22 +48,21 @@ class Collector:
         """One batch."""
         complete = [event for event in batch if event.ph == "X" and event.ts is not None]
         self.events += len(complete)
-        kinds = [kind_of(event.cat) for event in complete]
-        used = [(event, kind) for event, kind in zip(complete, kinds, strict=True) if kind >= 0]
+        used = [(event, kind) for event in complete if (kind := KINDS.get(event.cat, -1)) >= 0]
         events = [event for event, _ in used]
         args = [event.args or _NO_ARGS for event in events]
         names, threads = self._names, self._threads
-        self.has_shapes = self.has_shapes or any(one.dims is not None for one in args)
+        self.has_shapes = self.has_shapes or any(one.dims for one in args)
         self._put("kind", [kind for _, kind in used])
         self._put("start", [event.ts for event in events])
         self._put("length", [event.dur or 0.0 for event in events])
         self._put("name", [names.setdefault(event.name, len(names)) for event in events])
         self._put("thread", [threads.setdefault((event.pid, event.tid), len(threads)) for event in events])
-        self._put("correlation", [_number(one.correlation) for one in args])
         self._put("stack", [names.setdefault(one.call_stack, len(names)) if one.call_stack else -1 for one in args])
-        self._put("device", [_device(event, kind) for event, kind in used])
-        self._put("stream", [_stream(event, kind) for event, kind in used])
-        self._put("bytes", [_number(one.size if one.bytes is None else one.bytes) for one in args])
+        self._put("correlation", _numbers([one.correlation for one in args]))
+        self._put("bytes", _numbers([one.size if one.bytes == -1 else one.bytes for one in args]))
+        self._put("device", [_device(event) if kind <= Kind.MEMSET else -1 for event, kind in used])
+        self._put("stream", [_stream(event) if kind <= Kind.MEMSET else -1 for event, kind in used])
 
     def table(self) -> EventTable:
         """All that was added, in order of time."""
@@ -83,26 +83,25 @@ def _joined(parts: list[np.ndarray[Any, Any]], dtype: Any) -> np.ndarray[Any, An
     return np.concatenate(parts) if parts else np.empty(0, dtype)
 
 
-def _number(value: Any) -> int:
+def _numbers(values: list[int | str | float | None]) -> list[int]:
+    return [value if type(value) is int and -1 <= value <= _LARGEST else _number(value) for value in values]
+
+
+def _number(value: int | str | float | None) -> int:
     """An integer that may be written as a string; -1 where it is none."""
-    if type(value) is int:
-        return value if -1 <= value < 2**63 else -1
     try:
-        return int(value)
-    except (TypeError, ValueError):
+        number = int(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
         return -1
+    return number if -1 <= number <= _LARGEST else -1
 
 
-def _device(event: Event, kind: int) -> int:
-    """A device's events name it; very old traces only by their process."""
-    if kind > Kind.MEMSET:
-        return -1
+def _device(event: Event) -> int:
+    """The number of the device; events of very old traces tell it by their process alone."""
     told = _number(event.args.device) if event.args else -1
-    return told if told >= 0 else _number(event.pid)
+    return min(told if told >= 0 else _number(event.pid), _LARGEST_DEVICE)
 
 
-def _stream(event: Event, kind: int) -> int:
-    if kind > Kind.MEMSET:
-        return -1
+def _stream(event: Event) -> int:
     told = _number(event.args.stream) if event.args else -1
     return told if told >= 0 else _number(event.tid)

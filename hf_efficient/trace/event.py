@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import msgspec
 
 __all__ = ["LIST_END", "Event", "EventArgs", "decoded"]
 
+_NO_SHAPES = msgspec.Raw()
+
 
 class EventArgs(msgspec.Struct, gc=False):
-    """What torch's profiler writes beside an event; numbers may be strings (ROCm)."""
+    """What torch's profiler writes beside an event; numbers may be strings (ROCm), -1 where they are not told."""
 
-    correlation: Any = None
-    device: Any = None
-    stream: Any = None
-    bytes: Any = None
-    size: Any = None
+    correlation: int | str | float | None = -1
+    device: int | str | float | None = -1
+    stream: int | str | float | None = -1
+    bytes: int | str | float | None = -1
+    size: int | str | float | None = -1
     call_stack: str | None = msgspec.field(name="Call stack", default=None)
-    dims: Any = msgspec.field(name="Input Dims", default=None)
+    dims: msgspec.Raw = msgspec.field(name="Input Dims", default=_NO_SHAPES)
 
 
 class Event(msgspec.Struct, gc=False):

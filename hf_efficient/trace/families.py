@@ -20,22 +20,28 @@ COMMUNICATION = re.compile(
     r"|(one|two)_shot_all_reduce"
 )
 
-# Parts of names, in any case of letters.
+# Parts of names, in any case of letters. torch.compile's names list all that a kernel fuses, so they go first.
+_COMPILED_KERNELS: Mapping[KernelFamily, str] = {
+    "attention": r"^triton_\w*attention",
+    "elementwise": r"^triton_poi",
+    "normalisation": r"^triton_(red|per)\w*norm",
+    "reduction": r"^triton_(red|per)",
+}
 _KERNELS: Mapping[KernelFamily, str] = {
     "copy": r"^memcpy ^copydevice ^copyhost ^dma",
     "memset": r"^memset ^fillbuffer",
     "attention": r"flash fmha attention attn_fwd attn_bwd sdpa mha_fwd mha_bwd",
-    "optimizer": r"adam adagrad rmsprop lamb_ \bsgd koptimizer",
+    "optimizer": r"adam adagrad rmsprop lamb_ \bsgd optimizer",
     "embedding": r"embedding indexing_backward index_?select gather_kernel vectorized_gather",
     "normalisation": r"layer_?norm rms_?norm batch_?norm group_?norm bn_fw bn_bw gammabeta cucomputepart",
-    "matmul": r"gemm gemv matmul cutlass cublas conv wgrad dgrad fprop winograd xmma cijk_ _mm_ _bmm addmm implicit"
-    r" splitk nvjet dot_kernel tensorop scudnn hcudnn cask_cudnn cudnn_infer fft2d miopen grouped_mm"
+    "matmul": r"(?<!fb)gemm gemv matmul cutlass cublas conv(?!ert) wgrad dgrad fprop winograd xmma cijk_ _mm_ _bmm"
+    r" addmm implicit splitk nvjet dot_kernel tensorop scudnn hcudnn cask_cudnn cudnn_infer fft2d miopen grouped_mm"
     r" epilogue::impl",
 }
 _LATER_KERNELS: Mapping[KernelFamily, str] = {
     "copy": r"direct_copy copy_kernel catarray copypacked transpose permute nchwtonhwc nhwctonchw",
-    "reduction": r"reduce softmax triton_red triton_per cub:: argmax topk sort scan norm loss pool radix",
-    "elementwise": r"elementwise triton_poi pointwise fill dropout quantize where masked unrolled vectorized",
+    "reduction": r"reduce softmax cub:: argmax topk sort scan norm loss pool radix",
+    "elementwise": r"elementwise pointwise fill dropout quantize where masked unrolled vectorized multi_tensor_apply",
 }
 # Whole names of operators, behind ``::`` and before an underscore that says "in place"; or parts of them.
 _OPERATORS: Mapping[KernelFamily, str] = {
@@ -45,8 +51,7 @@ _OPERATORS: Mapping[KernelFamily, str] = {
     "embedding": r"embedding index_select",
     "normalisation": r"layer_?norm batch_?norm group_?norm instance_?norm rms_?norm",
     "matmul": r"::_?s?p?mm$ ::addmm ::_?addmm_activation ::bmm$ ::baddbmm ::matmul$ ::linear$ ::addmv ::mv$ ::dot$"
-    r" ::einsum$ ::addbmm _scaled_mm _grouped_mm conv gemm mkldnn_linear linearbackward \bmmbackward"
-    r" addmmbackward bmmbackward",
+    r" ::einsum$ ::addbmm _scaled_mm _grouped_mm conv(?!ert) gemm mkldnn_linear",
     "copy": r"::copy_?$ ::_to_copy$ ::to$ ::clone$ ::contiguous$ ::cat$ ::stack$ ::_?pin_memory$",
     "memset": r"::zero_$ ::zeros ::fill_$ ::full ::ones",
     "reduction": r"::\w*sum$ ::mean$ ::amax$ ::amin$ ::max$ ::min$ ::argmax$ ::argmin$ norm$ ::var ::std ::topk$"
@@ -67,7 +72,7 @@ def _patterns(*tables: Mapping[KernelFamily, str]) -> list[tuple[KernelFamily, r
     ]
 
 
-_KERNEL_PATTERNS = [("communication", COMMUNICATION), *_patterns(_KERNELS, _LATER_KERNELS)]
+_KERNEL_PATTERNS = [("communication", COMMUNICATION), *_patterns(_COMPILED_KERNELS, _KERNELS, _LATER_KERNELS)]
 _OPERATOR_PATTERNS = _patterns(_OPERATORS)
 
 
@@ -79,8 +84,8 @@ def kernel_family(name: str) -> KernelFamily:
 
 @lru_cache(maxsize=65536)
 def operator_family(name: str) -> KernelFamily:
-    """Of an operator on the host, such as ``aten::mm``."""
-    return _first(_OPERATOR_PATTERNS, name)
+    """Of an operator on the host, such as ``aten::mm``; autograd's own work around a node is ``other``."""
+    return "other" if name.startswith("autograd::engine") else _first(_OPERATOR_PATTERNS, name)
 
 
 def _first(patterns: list[tuple[KernelFamily, re.Pattern[str]]], name: str) -> KernelFamily:

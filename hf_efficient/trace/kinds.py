@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-__all__ = ["DEVICE_KINDS", "Kind", "kind_of"]
+__all__ = ["DEVICE_KINDS", "KINDS", "Kind"]
 
 
 class Kind(IntEnum):
-    """What is told apart. A device's synchronisation events are no work of it and belong to none of these."""
+    """What is told apart."""
 
     KERNEL = 0
     COPY = 1
@@ -22,8 +22,9 @@ class Kind(IntEnum):
 
 DEVICE_KINDS = (Kind.KERNEL, Kind.COPY, Kind.MEMSET)
 
-# Today's names and those of torch 1.x, which wrote them with capitals.
-_CATEGORIES = {
+# Today's categories and those of torch 1.x, which wrote them with capitals. No figure needs the others: arrows between
+# events, annotations on the side of the device, its synchronisation events, the trace itself.
+KINDS: dict[str | None, int] = {
     "kernel": Kind.KERNEL,
     "Kernel": Kind.KERNEL,
     "mtia_ccp_events": Kind.KERNEL,
@@ -46,8 +47,3 @@ _CATEGORIES = {
     "python_function": Kind.PYTHON,
     "overhead": Kind.OVERHEAD,
 }
-
-
-def kind_of(category: str | None) -> int:
-    """The kind of a category, -1 for one that no figure needs (arrows, device-side annotations, the trace itself)."""
-    return _CATEGORIES.get(category or "", -1)

@@ -12,8 +12,10 @@ from hf_efficient.trace.names import short_name
 from hf_efficient.trace.steps import StepMarks
 from hf_efficient.trace.work import DeviceWork
 
-__all__ = ["longest_gaps"]
+__all__ = ["NOTHING_RECORDED", "longest_gaps"]
 
+NOTHING_RECORDED = "(nothing recorded)"  # Python, where the profiler recorded no stacks
+_STEP = "ProfilerStep"
 _MOST_GAPS = 10
 _MOST_DOINGS = 3
 _LEAST_SHARE = 0.05
@@ -61,7 +63,8 @@ def _doings(host: HostWork, call: int, start: float, end: float) -> tuple[tuple[
     by_name: dict[str, float] = {}
     for row, seconds in zip(tree.rows[near].tolist(), alone.tolist(), strict=True):
         name = host.events.names[host.events.name[row]]
-        by_name[name] = by_name.get(name, 0.0) + max(seconds, 0.0)
-    by_name["(nothing recorded)"] = max(end - start - sum(by_name.values()), 0.0)
+        if not name.startswith(_STEP):
+            by_name[name] = by_name.get(name, 0.0) + max(seconds, 0.0)
+    by_name[NOTHING_RECORDED] = max(end - start - sum(by_name.values()), 0.0)
     ranked = sorted(((name, value / (end - start)) for name, value in by_name.items()), key=lambda one: -one[1])
     return tuple(one for one in ranked[:_MOST_DOINGS] if one[1] >= _LEAST_SHARE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -10,6 +11,8 @@ from hf_efficient.trace.kinds import Kind
 from hf_efficient.trace.table import EventTable, Floats, Ints
 
 __all__ = ["Nest", "nest"]
+
+_ROUNDING = 1e-3  # microseconds: what ends a nanosecond after the next one begins has ended
 
 
 @dataclass(frozen=True)
@@ -34,8 +37,12 @@ class Nest:
 
     def nodes(self, rows: Ints) -> Ints:
         """The nodes of these rows of the table; all of them must be in the nest."""
-        order = np.argsort(self.rows)
-        found: Ints = order[np.searchsorted(self.rows, rows, sorter=order)]
+        return self._node_of_row[rows]
+
+    @cached_property
+    def _node_of_row(self) -> Ints:
+        found = np.full(int(self.rows.max(initial=-1)) + 1, -1)
+        found[self.rows] = np.arange(len(self.rows))
         return found
 
     def innermost(self, thread: Ints, moment: Floats) -> Ints:
@@ -99,7 +106,7 @@ def _parents(start: Floats, end: Floats, thread: Ints) -> Ints:
     for node, (begins, ends, on) in enumerate(zip(start.tolist(), end.tolist(), thread.tolist(), strict=True)):
         if on != last:
             around, last = [], on
-        while around and around[-1][0] <= begins:
+        while around and around[-1][0] <= begins + _ROUNDING:
             around.pop()
         found.append(around[-1][1] if around else -1)
         around.append((ends, node))

@@ -16,13 +16,14 @@ from pathlib import Path
 from hf_efficient.errors import OutputError
 from hf_efficient.trace.broken import decode_broken
 from hf_efficient.trace.event import LIST_END, Event, decoded
-from hf_efficient.trace.source import TraceSource
+from hf_efficient.trace.source import json_pieces
 
 __all__ = ["EventStream"]
 
 _LIST_START = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BLANK = b" \t\r\n"
 _MOST_HEAD_BYTES = 64 << 20
+_LONG_EVENT_BYTES = 1 << 20
 _MOST_EVENT_BYTES = 64 << 20
 _MOST_BORDERS = 4
 _MOST_ENDS = 64
@@ -43,8 +44,7 @@ class EventStream:
         self.head, self.tail = b"", b""
         self.read_bytes, self.unreadable = 0, 0
         self.truncated = False
-        self._source = TraceSource(path)
-        self._pieces = self._counted(self._source.pieces())
+        self._pieces = self._counted(json_pieces(path))
 
     def batches(self) -> Iterator[list[Event]]:
         """The events in the order of the file.
@@ -61,7 +61,7 @@ class EventStream:
             if ended:
                 break
         while not ended:  # a short file came with its head
-            events, rest, ended = self._decode(buffer)
+            events, rest, ended = self._decode(buffer, at_end=True)
             if len(rest) == len(buffer):
                 break
             yield events
@@ -70,7 +70,7 @@ class EventStream:
             self.tail = buffer + b"".join(self._pieces)
         else:
             yield self._decode_last(buffer)
-        self.truncated = self._source.cut or not ended
+        self.truncated = not ended
 
     def _counted(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
         for piece in pieces:
@@ -96,8 +96,13 @@ class EventStream:
             "wrote (export_chrome_trace, or tensorboard_trace_handler)"
         )
 
-    def _decode(self, buffer: bytes) -> tuple[list[Event], bytes, bool]:
-        """Events at the start of the buffer, what is left of it, and whether the list has ended."""
+    def _decode(self, buffer: bytes, at_end: bool = False) -> tuple[list[Event], bytes, bool]:
+        """Events at the start of the buffer, what is left of it, and whether the list has ended.
+
+        Args:
+            buffer: what was read and not yet decoded.
+            at_end: no more comes; else a short buffer that cannot be decoded may hold a part of a long event.
+        """
         buffer = buffer.lstrip(_BLANK + b",")
         if buffer[:1] == b"]":
             return [], buffer[1:], True
@@ -109,7 +114,7 @@ class EventStream:
         for end in islice(LIST_END.finditer(buffer), _MOST_ENDS):
             if (events := decoded(buffer[: end.start() + 1])) is not None:
                 return events, buffer[end.end() :], True
-        if not last and len(buffer) < _MOST_EVENT_BYTES:
+        if len(buffer) < (_MOST_EVENT_BYTES if not last else 0 if at_end else _LONG_EVENT_BYTES):
             return [], buffer, False
         events, rest, ended, lost = decode_broken(buffer[: last or len(buffer)])
         self.unreadable += lost
@@ -135,6 +140,6 @@ def _last_border(buffer: bytes, brace: int) -> int:
 def _what_it_is(buffer: bytes) -> str:
     if not buffer:
         return "it is empty"
-    if buffer.lstrip(_BLANK)[:1] == b"{":
-        return "it has no list traceEvents"
-    return "it is no JSON"
+    if buffer.lstrip(_BLANK)[:1] != b"{":
+        return "it is no JSON object"
+    return "it has no list traceEvents" if buffer.rstrip(_BLANK)[-1:] == b"}" else "it ends before its list of events"

@@ -15,6 +15,7 @@ from hf_efficient.diagnose.rules.epoch_boundary import epoch_boundary
 from hf_efficient.diagnose.rules.evaluations_cost import evaluations_cost
 from hf_efficient.diagnose.rules.few_workers import few_workers
 from hf_efficient.diagnose.rules.float32_products import float32_products
+from hf_efficient.diagnose.rules.out_of_memory import out_of_memory
 from hf_efficient.diagnose.rules.padding_waste import padding_waste
 from hf_efficient.diagnose.rules.saves_cost import saves_cost
 from hf_efficient.diagnose.rules.small_micro_batch import small_micro_batch
@@ -23,6 +24,7 @@ from hf_efficient.diagnose.rules.worker_start import worker_start
 __all__ = ["RULES"]
 
 RULES: tuple[Rule, ...] = (
+    out_of_memory,
     evaluations_cost,
     saves_cost,
     padding_waste,

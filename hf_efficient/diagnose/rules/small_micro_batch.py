@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from hf_efficient.diagnose.case import Case, Column, StepColumns
 from hf_efficient.diagnose.rule import NO_STEPS, Verdict, abstains
 from hf_efficient.estimate.batch_time import BatchTime, batch_time
@@ -57,7 +59,7 @@ def small_micro_batch(case: Case) -> Verdict:
 
 def _line(first: StepColumns) -> BatchTime | None:
     steady = first.steady
-    counts = first.micro_batches[steady]
+    counts = np.maximum(first.micro_batches[steady], 1)
     return batch_time(first.compute_seconds[steady] / counts, first.processed[steady] / counts)
 
 

@@ -30,7 +30,9 @@ class NvtxRanges(Instrument):
             marker: has the functions of ``torch.cuda.nvtx``; default: that, where there is a CUDA device.
         """
         super().__init__()
-        self._given, self._marker, self._open = marker, None, None
+        self._given = marker
+        self._marker: Any = None
+        self._open: Any = None
 
     def start(self, place: Place) -> None:
         """Loops that begin from here on mark their phases."""

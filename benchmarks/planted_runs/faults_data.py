@@ -1,0 +1,73 @@
+"""Runs that wait for their data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from planted_runs.case import Setup, planted
+
+__all__: list[str] = []
+
+
+@planted("each row is read from a store that answers after 20 ms", "data_storage")
+def slow_storage(setup: Setup) -> Any:
+    from planted_runs.slow_data import StoredRows
+    from planted_runs.training import trainer
+
+    return trainer(setup, data=StoredRows(setup.server, 1000, 0.020))
+
+
+@planted(
+    "whole documents are tokenised in __getitem__ and cut afterwards",
+    "data_transform",
+    code_remedy="rows that were tokenised before the training",
+)
+def tokenised_on_access(setup: Setup) -> Any:
+    from planted_runs.slow_data import TokenisedOnAccess
+    from planted_runs.training import rows_trainer, trainer
+
+    return rows_trainer(setup) if setup.mended else trainer(setup, data=TokenisedOnAccess(setup.corpus))
+
+
+@planted("an augmentation in Python, in the process that trains", "data_transform", "few_workers")
+def heavy_transform(setup: Setup) -> Any:
+    from planted_runs.slow_data import Typos
+    from planted_runs.training import trainer
+
+    return trainer(setup, data=Typos(setup.corpus, characters=30_000))
+
+
+@planted("one worker reads from a store that answers after 40 ms", "few_workers", "data_storage")
+def one_worker(setup: Setup) -> Any:
+    from planted_runs.slow_data import StoredRows
+    from planted_runs.training import trainer
+
+    return trainer(setup, data=StoredRows(setup.server, 1000, 0.040), dataloader_num_workers=1)
+
+
+@planted(
+    "the collator decodes every token",
+    "data_collation",
+    code_remedy="a collator that works on whole tensors",
+)
+def slow_collator(setup: Setup) -> Any:
+    from planted_runs.data import Padding
+    from planted_runs.slow_data import TokenByToken
+    from planted_runs.training import rows_trainer
+
+    return rows_trainer(setup, data_collator=Padding() if setup.mended else TokenByToken(setup.corpus))
+
+
+@planted("workers are spawned anew for every epoch of eight steps", "worker_start")
+def workers_each_epoch(setup: Setup) -> Any:
+    from planted_runs.data import Rows
+    from planted_runs.training import trainer
+
+    return trainer(
+        setup,
+        data=Rows(setup.corpus, 64),
+        num_train_epochs=4,
+        max_steps=-1,
+        dataloader_num_workers=2,
+        dataloader_multiprocessing_context="spawn",
+    )

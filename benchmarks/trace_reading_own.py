@@ -1,0 +1,96 @@
+"""This package's figures of one trace, as JSON; run by ``trace_reading.py`` in a process of its own."""
+
+from __future__ import annotations
+
+import time
+
+_START = time.perf_counter()
+
+import io  # noqa: E402  the clock starts before the imports
+import json  # noqa: E402
+import resource  # noqa: E402
+import sys  # noqa: E402
+from pathlib import Path  # noqa: E402
+from typing import Any  # noqa: E402
+
+import numpy as np  # noqa: E402
+from rich.console import Console  # noqa: E402
+
+from hf_efficient.records.trace import BusyBreakdown, Communication, StreamBreakdown  # noqa: E402
+from hf_efficient.report.trace_console import trace_renderables  # noqa: E402
+from hf_efficient.trace.breakdown import break_down  # noqa: E402
+from hf_efficient.trace.busy import communication, device_busy, stream_breakdowns  # noqa: E402
+from hf_efficient.trace.kinds import Kind  # noqa: E402
+from hf_efficient.trace.read import read_trace  # noqa: E402
+from hf_efficient.trace.steps import step_marks  # noqa: E402
+from hf_efficient.trace.table import EventTable, Ints  # noqa: E402
+from hf_efficient.trace.work import device_work  # noqa: E402
+
+
+def main(path: Path) -> None:
+    """Read, break down and show it; then once more of the events that HolisticTraceAnalysis keeps."""
+    imported = time.perf_counter()
+    trace = read_trace(path)
+    read = time.perf_counter()
+    found = break_down(trace)
+    Console(file=io.StringIO()).print(*trace_renderables(found))
+    done = time.perf_counter()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    device = found.devices[0]
+    work = device_work(trace.events, _kept_by_hta(trace.events, trace.events.device_rows(device.device)))
+    print(
+        json.dumps(
+            {
+                "all_events": _figures(device.busy, device.communication, device.streams),
+                "same_events": _figures(device_busy(work), communication(work), stream_breakdowns(work)),
+                "json_bytes": trace.file.read_bytes,
+                "events": trace.file.events,
+                "import_seconds": imported - _START,
+                "read_seconds": read - imported,
+                "analyse_seconds": done - read,
+                "peak_bytes": peak,
+            }
+        )
+    )
+
+
+def _kept_by_hta(events: EventTable, rows: Ints) -> Ints:
+    """Where a trace has several steps, HolisticTraceAnalysis drops what the host submitted in the last one or after."""
+    steps = step_marks(events)
+    if len(np.unique(steps.number)) < 2:
+        return rows
+    calls = events.rows(Kind.CALL)
+    early = events.correlation[calls[events.start[calls] < steps.start.max()]]
+    return rows[np.isin(events.correlation[rows], early)]
+
+
+def _figures(
+    busy: BusyBreakdown, communication: Communication | None, streams: tuple[StreamBreakdown, ...]
+) -> dict[str, Any]:
+    return {
+        "seconds": {
+            "window": busy.window_seconds,
+            "busy": busy.busy_seconds,
+            "idle": busy.idle_seconds,
+            "compute": busy.compute_seconds,
+        },
+        "communication_seconds": communication.seconds if communication else 0.0,
+        "overlap_share": communication.overlap_share if communication else None,
+        "idle_by_stream": {
+            str(one.stream): {
+                "host_wait": one.busy.idle.host_bound_seconds,
+                "kernel_wait": one.busy.idle.launch_bound_seconds,
+                "other": one.busy.idle.other_seconds,
+            }
+            for one in streams
+        },
+        "idle_by_cause": {
+            "host_bound": busy.idle.host_bound_seconds,
+            "launch_bound": busy.idle.launch_bound_seconds,
+            "other": busy.idle.other_seconds,
+        },
+    }
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
