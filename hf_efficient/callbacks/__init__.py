@@ -13,6 +13,7 @@ from hf_efficient.callbacks.memory_history import MemoryHistoryCallback
 from hf_efficient.callbacks.nvtx import NvtxCallback
 from hf_efficient.callbacks.python_profile import PythonProfileCallback
 from hf_efficient.callbacks.step_recorder import StepRecorderCallback
+from hf_efficient.callbacks.synchronisations import SynchronisationsCallback
 from hf_efficient.callbacks.torch_trace import TorchTraceCallback
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "NvtxCallback",
     "PythonProfileCallback",
     "StepRecorderCallback",
+    "SynchronisationsCallback",
     "TorchTraceCallback",
     "keep_four_bit_trainable",
     "parameters_without_gradient",

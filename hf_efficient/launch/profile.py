@@ -13,6 +13,7 @@ from hf_efficient.callbacks.line_times import LineTimesCallback
 from hf_efficient.callbacks.memory_history import MemoryHistoryCallback
 from hf_efficient.callbacks.nvtx import NvtxCallback
 from hf_efficient.callbacks.python_profile import PythonProfileCallback
+from hf_efficient.callbacks.synchronisations import SynchronisationsCallback
 from hf_efficient.callbacks.torch_trace import TorchTraceCallback
 from hf_efficient.measure.instruments.functions import named_functions
 from hf_efficient.recipe.profile_section import ProfileSection
@@ -40,6 +41,8 @@ def instrument_callbacks(profile: ProfileSection) -> list[InstrumentCallback]:
         found.append(NvtxCallback())
     if profile.capture is not None:
         found.append(CaptureCallback(**profile.capture.model_dump()))
+    if profile.synchronisations is not None:
+        found.append(SynchronisationsCallback(**profile.synchronisations.model_dump()))
     return found
 
 
