@@ -52,7 +52,8 @@ def write_repeated(source: Path, target: Path, least_bytes: int) -> int:
 def _span(events: bytes) -> int:
     """Microseconds from the first to the last start, and a thousandth more."""
     times = [int(found[2]) for found in _TIME.finditer(events)]
-    return int((max(times) - min(times)) * 1.001) + 1
+    span = max(times) - min(times)
+    return span + span // 1000 + 1
 
 
 def _later(events: bytes, span: int, links: int, steps: int) -> bytes:

@@ -15,7 +15,7 @@ The map of the house. A room imports only rooms printed above it (held by tests/
     diagnose/     records in, ranked findings out, no torch: one rule per file, and the engine
     report/       an account in, something to look at out; computes nothing
 
-    measure/      torch and the operating system, not transformers: phases of a step, record streams, energy meters
+    measure/      torch and the operating system, not transformers: phases of a step, record streams, meters, profilers
     data/         sources, formats, cleaning, tokenised cache, packing
     metrics/      evaluate.Metric classes that work offline, and answers generated for them
     models/       a live model looked at once: what is trained, by which kernels, in which dtype; FLOPs of a step

@@ -30,6 +30,7 @@ from hf_efficient.hardware.rates import Rates
 from hf_efficient.measure.device import watch_device
 from hf_efficient.measure.environment import environment_facts
 from hf_efficient.measure.isolation import kept_modes, kept_random_state
+from hf_efficient.measure.machine import machine_facts
 from hf_efficient.measure.process_timeline import process_timeline
 from hf_efficient.measure.rates import rate_facts, state_rates
 from hf_efficient.measure.recorder import StepRecorder
@@ -171,6 +172,7 @@ class EfficientTrainerMixin(_Base):
         if timeline.way != "recipe":  # which has stated its own
             state_rates(timeline, self._rate_facts)
             timeline.state_later("environment", environment_facts)
+        timeline.state_later("system", machine_facts)
         timeline.enter("trainer_setup")
         device = watch_device(args.device, memory=args.skip_memory_metrics)
         self._recorder.open(directory, args.process_index, device)

@@ -56,6 +56,17 @@ class ReplayedNvml(types.ModuleType):
     def nvmlDeviceGetPowerUsage(self, handle: str) -> Any:
         return self._answer("nvmlDeviceGetPowerUsage")
 
+    def __getattr__(self, name: str) -> Any:
+        """The other functions, of those that the recording holds; one of a device has its handle first."""
+        if name.startswith("_") or name not in self._answers:
+            raise AttributeError(name)
+
+        def function(handle: str, *_: int) -> Any:
+            assert handle == "handle"
+            return self._answer(name)
+
+        return function
+
     def _found(self, known: bool) -> str:
         if not known:
             raise real.NVMLError(real.NVML_ERROR_NOT_FOUND)
@@ -65,9 +76,9 @@ class ReplayedNvml(types.ModuleType):
         self.asked.append(function)
         answers = self._answers[function]
         answer = answers.pop(0) if len(answers) > 1 else answers[0]
-        if isinstance(answer, dict):
+        if isinstance(answer, dict) and "error" in answer:
             raise real.NVMLError(answer["error"])
-        return answer
+        return types.SimpleNamespace(**answer) if isinstance(answer, dict) else answer
 
 
 def replay(monkeypatch: Any, name: str) -> ReplayedNvml:

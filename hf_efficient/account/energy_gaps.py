@@ -56,7 +56,7 @@ def energy_gaps(
     told = {part.name.rpartition(": ")[2] for part in parts}
     for name, why in faults.items():
         if name not in told:
-            yield NotMeasured(name if name.startswith("memory") else f"energy of {name}", why)
+            yield NotMeasured(name if name.startswith(("memory", "load")) else f"energy of {name}", why)
 
 
 def _late_seconds(metered: Sequence[MeterCurve], accounts: Sequence[ProcessAccount]) -> dict[int, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from hf_efficient.account.code_place import code_place
 from hf_efficient.account.memory_peak import Live, live_at_peak
 from hf_efficient.records import AllocationSite, MemorySnapshot
 
@@ -77,10 +78,4 @@ def _place(frames: Sequence[dict[str, Any]] | None) -> tuple[str, ...]:
     python = [frame for frame in frames if frame["filename"].endswith(".py")]
     own = [frame for frame in python if "/torch/" not in frame["filename"].replace("\\", "/")]
     shown = (own or python)[: 1 + _MOST_CALLERS]
-    return tuple(_told(frame) for frame in shown) or (_NO_PYTHON,)
-
-
-def _told(frame: dict[str, Any]) -> str:
-    path = frame["filename"].replace("\\", "/")
-    short = path.split("/site-packages/")[-1] if "/site-packages/" in path else "/".join(path.split("/")[-3:])
-    return f"{short}:{frame['line']} {frame['name']}"
+    return tuple(code_place(f["filename"], f["line"], f["name"]) for f in shown) or (_NO_PYTHON,)

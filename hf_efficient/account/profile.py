@@ -9,8 +9,16 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from hf_efficient.account.processes import ProcessSpans
-from hf_efficient.account.profile_files import PROFILE, read_table, table_path, tables
-from hf_efficient.records import InstrumentAccount, MemorySnapshot, OperatorTable, ProfileAccount
+from hf_efficient.account.profile_files import tables
+from hf_efficient.records import (
+    FunctionTable,
+    HostMemoryTable,
+    InstrumentAccount,
+    LineTable,
+    MemorySnapshot,
+    OperatorTable,
+    ProfileAccount,
+)
 
 __all__ = ["profile_account"]
 
@@ -26,8 +34,15 @@ def profile_account(processes: Sequence[ProcessSpans], directory: Path) -> Profi
     instruments = [found for found in (_instrument(name, told) for name, told in facts.items()) if found is not None]
     if not instruments:
         return None
-    operators = read_table(table_path(directory / PROFILE, "operators", 0), OperatorTable)
-    return ProfileAccount(instruments, operators, tables(directory / PROFILE, "memory", 0, MemorySnapshot))
+    files = [file for instrument in instruments for file in instrument.files]
+    return ProfileAccount(
+        instruments,
+        operators=next(iter(tables(directory, files, "operators", OperatorTable)), None),
+        memory=tables(directory, files, "memory", MemorySnapshot),
+        functions=tables(directory, files, "python", FunctionTable),
+        lines=next(iter(tables(directory, files, "lines", LineTable)), None),
+        host_memory=next(iter(tables(directory, files, "host_memory", HostMemoryTable)), None),
+    )
 
 
 def _instrument(name: str, told: Any) -> InstrumentAccount | None:

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import logging
 import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,9 +34,17 @@ def table_path(directory: Path, name: str, rank: int, part: str = "") -> Path:
     return directory / f"{name}.rank{rank}{f'.{part}' if part else ''}.json"
 
 
-def tables(directory: Path, name: str, rank: int, kind: type[_Table]) -> list[_Table]:
-    """All parts of a table, by when they were written."""
-    paths = sorted(directory.glob(f"{name}.rank{rank}.*json"), key=lambda path: path.stat().st_mtime_ns)
+def tables(directory: Path, files: Collection[str], name: str, kind: type[_Table]) -> list[_Table]:
+    """All parts of a table of rank 0 that this run wrote, in the order in which it did.
+
+    Args:
+        directory: the ``efficiency`` folder.
+        files: what the run's instruments wrote, as paths in it; other files are those of an earlier run.
+        name: of the table.
+        kind: of its record.
+    """
+    stem = f"{PROFILE}/{name}.rank0."
+    paths = [directory / file for file in files if file.startswith(stem) and file.endswith("json")]
     return [found for found in (read_table(path, kind) for path in paths) if found is not None]
 
 

@@ -34,6 +34,10 @@ class SystemLine(Line, gc=False, kw_only=True):
     device_allocated_bytes: int | None = None
     device_reserved_bytes: int | None = None
     joules: dict[str, float] = msgspec.field(default_factory=dict)
+    host: dict[str, float] = msgspec.field(default_factory=dict)
+    core_loads: list[int] = msgspec.field(default_factory=list)
+    gpus: dict[str, dict[str, float]] = msgspec.field(default_factory=dict)
+    throttled: dict[str, list[str]] = msgspec.field(default_factory=dict)
     watts: dict[str, float] = msgspec.field(default_factory=dict)
     meters: dict[str, MeterPart] = msgspec.field(default_factory=dict)
     faults: dict[str, str] = msgspec.field(default_factory=dict)
@@ -46,6 +50,7 @@ def system_reader() -> LineReader[SystemLine]:
 
 
 def _finite(line: SystemLine) -> None:
-    for value in (line.at_seconds, *line.joules.values(), *line.watts.values()):
+    loads = (value for figures in (line.host, *line.gpus.values()) for value in figures.values())
+    for value in (line.at_seconds, *line.joules.values(), *line.watts.values(), *loads):
         if not math.isfinite(value):
             raise ValueError(f"it holds {value}")

@@ -14,6 +14,7 @@ from hf_efficient.callbacks.settings import note_settings
 from hf_efficient.hardware.rates import Rates
 from hf_efficient.measure.device import watch_device
 from hf_efficient.measure.environment import environment_facts
+from hf_efficient.measure.machine import machine_facts
 from hf_efficient.measure.process_timeline import process_timeline
 from hf_efficient.measure.rates import rate_facts, state_rates
 from hf_efficient.measure.recorder import StepRecorder
@@ -85,6 +86,7 @@ class AccountCallback(TrainerCallback):
         self._timeline.recorded_training = state
         state_rates(self._timeline, facts)
         self._timeline.state_later("environment", environment_facts)
+        self._timeline.state_later("system", machine_facts)
         self._timeline.enter("evaluation" if args.eval_on_start else "trainer_setup")
         device = watch_device(args.device, memory=args.skip_memory_metrics)
         self._recorder.open(directory, args.process_index, device)

@@ -13,7 +13,8 @@ from hf_efficient.diagnose.engine import diagnose_case
 from hf_efficient.diagnose.read_case import read_case
 from hf_efficient.diagnose.run import to_json
 from hf_efficient.recipe.new_file import check_new_file, write_new_file
-from hf_efficient.report.diagnosis_console import diagnosis_renderables, told_change, told_gain
+from hf_efficient.report.diagnosis_console import diagnosis_renderables
+from hf_efficient.report.diagnosis_words import told_change, told_gain
 
 __all__ = ["diagnose_run"]
 

@@ -24,7 +24,7 @@ from hf_efficient.launch.lock import locked
 from hf_efficient.launch.merge import merge_run
 from hf_efficient.launch.output import OutputPlan, clear_output, plan_output, write_resolved_recipe
 from hf_efficient.launch.plan import write_plan
-from hf_efficient.launch.profile import closed_instruments
+from hf_efficient.launch.profile import check_functions, closed_instruments
 from hf_efficient.launch.results import evaluations, figures_of, metrics_of, written_by
 from hf_efficient.launch.run_files import EFFICIENCY
 from hf_efficient.launch.start import recorded_start, start_folder
@@ -50,6 +50,7 @@ def run_recipe(recipe: Recipe, listener: RunListener | None = None) -> RunResult
         HfEfficientError: one of its kinds, for everything that the user can mend.
     """
     check_launchable(recipe)
+    check_functions(recipe.efficiency.profile)
     with recorded_run(recipe) as account:
         with phase(recipe, "trainer_setup"):
             args = training_arguments(recipe)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from hf_efficient.account.reading import records_path
 from hf_efficient.measure.ending import Ending
+from hf_efficient.measure.machine import machine_facts
 from hf_efficient.measure.memory import device_peaks, peak_rss_bytes
 from hf_efficient.measure.meters.cuda import current_device
 from hf_efficient.measure.run_results import RunResults
@@ -65,6 +66,7 @@ class RunFiles:
         self.ended, self._rank = None, rank
         self._results.forget()
         self._records.open(directory, rank, way, alive, self.latch)
+        self._records.state_later("system", machine_facts)
         self.system = SystemStream(
             records_path(directory, "system", rank),
             self._records.process,

@@ -1,4 +1,4 @@
-"""What a thread of its own sees about once per second: memory of process, host and device, and energy meters."""
+"""What a thread of its own sees about once per second: memory, load of the machine and its GPUs, energy meters."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from hf_efficient.measure.memory import device_memory
 from hf_efficient.measure.meters.cuda import cuda_devices
 from hf_efficient.measure.meters.find import Found, gpu_meters, host_meters
 from hf_efficient.measure.meters.meter import EnergyMeter
+from hf_efficient.measure.probes.sample import LoadSample
 from hf_efficient.measure.stream import FaultLatch, JsonlStream
 from hf_efficient.records.phases import SCHEMA_VERSION
 
@@ -34,6 +35,11 @@ class SystemStream(JsonlStream):
         device_allocated_bytes, device_reserved_bytes    of the training thread's CUDA device, by torch's books
         joules, watts                           by meter: the counter as read; the power as read, or its mean since the
                                                 sample before
+        host                                    what the machine's cores, disks and network do (see ``probes/``)
+        core_loads                              percent per core, in their order
+        gpus                                    by number, what each GPU does (see ``probes/gpu.py``)
+        throttled                               by number of those that are held back, why
+        gpu_limits                              by number, once: memory, clock and power that a GPU has at most
         meters                                  by name, what each meter is (``EnergyMeter.described``); where it is new
         faults                                  by name, why a meter does not answer; where that is new
 
@@ -75,6 +81,7 @@ class SystemStream(JsonlStream):
         self._warned = False
         self._news: dict[str, Any] = {}
         self._samples = 0
+        self._load = LoadSample(self._probe)
         super().__init__(path, flush_seconds, latch)
 
     @property
@@ -129,6 +136,7 @@ class SystemStream(JsonlStream):
         self._look_for_meters()
         for name, meter in self._meters.items():
             self._read(name, meter, at, sample)
+        self._load.sample(at, sample)
         self._samples += 1
         news, self._news = self._news, {}
         return {**sample, **news}
@@ -145,6 +153,7 @@ class SystemStream(JsonlStream):
     def _look_for_devices(self) -> None:
         new = [device for device in cuda_devices(self.device) if device.index not in self._looked_for]
         self._looked_for.update(device.index for device in new)
+        self._load.add_gpus(new)
         self._add(gpu_meters(new))
 
     def _add(self, found: Found) -> None:

@@ -8,7 +8,14 @@ from pydantic import Field, PositiveInt
 
 from hf_efficient.recipe.section import Section
 
-__all__ = ["CaptureSection", "MemoryHistorySection", "ProfileSection", "PythonProfileSection", "TraceSection"]
+__all__ = [
+    "CaptureSection",
+    "MemoryHistorySection",
+    "ProfileSection",
+    "PythonProfileSection",
+    "SynchronisationsSection",
+    "TraceSection",
+]
 
 NonNegativeInt = Annotated[int, Field(ge=0)]
 
@@ -44,7 +51,7 @@ class PythonProfileSection(Section):
         "cprofile", description="cprofile counts every call; pyinstrument samples, and costs less."
     )
     after_step: NonNegativeInt = Field(
-        3, description="Begin after so many optimizer steps; the cost is told by comparison with them."
+        4, description="Begin after so many optimizer steps; the cost is told by comparison with them."
     )
     workers: bool = Field(True, description="Profile the data loader's workers as well, from their start.")
 
@@ -54,6 +61,13 @@ class CaptureSection(Section):
 
     after_step: NonNegativeInt = Field(5, description="Optimizer steps that go by before.")
     steps: PositiveInt = Field(3, description="Steps that are captured.")
+
+
+class SynchronisationsSection(Section):
+    """Where the host reads tensors, and so waits for the device: lines of code, counted over some steps."""
+
+    after_step: NonNegativeInt = Field(3, description="Optimizer steps that go by before.")
+    steps: PositiveInt = Field(2, description="Steps that are counted.")
 
 
 class ProfileSection(Section):
@@ -77,4 +91,7 @@ class ProfileSection(Section):
     nvtx: bool = Field(False, description="Name steps and phases for Nsight, as NVTX ranges; needs a CUDA device.")
     capture: CaptureSection | None = Field(
         None, description="Bound what Nsight captures to some steps; `hf-efficient train --nsys` and --ncu set it."
+    )
+    synchronisations: SynchronisationsSection | None = Field(
+        None, description="Count by file and line where the host reads tensors; `{}`: in the fourth and fifth step."
     )

@@ -41,6 +41,15 @@ from hf_efficient.records.phases import (
     StepPhase,
 )
 from hf_efficient.records.profile import InstrumentAccount, OperatorTable, OperatorTime, ProfileAccount
+from hf_efficient.records.python_profile import (
+    CodeLine,
+    FunctionLines,
+    FunctionTable,
+    FunctionTime,
+    HostMemoryLine,
+    HostMemoryTable,
+    LineTable,
+)
 from hf_efficient.records.steps import SequenceCounts, StepLoader, StepMemory, StepRecord, StepWork, TokenCounts
 
 __all__ = [
@@ -58,10 +67,17 @@ __all__ = [
     "Calibration",
     "ClosingPhase",
     "CoarsePhase",
+    "CodeLine",
     "EnergyAccount",
     "EnergyPart",
     "Evaluation",
+    "FunctionLines",
+    "FunctionTable",
+    "FunctionTime",
+    "HostMemoryLine",
+    "HostMemoryTable",
     "InstrumentAccount",
+    "LineTable",
     "LoaderAccount",
     "MatmulRate",
     "MemoryAccount",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from hf_efficient.records.memory_snapshot import MemorySnapshot
+from hf_efficient.records.python_profile import FunctionTable, HostMemoryTable, LineTable
 
 __all__ = ["InstrumentAccount", "OperatorTable", "OperatorTime", "ProfileAccount"]
 
@@ -84,8 +85,14 @@ class ProfileAccount:
         instruments: those that were switched on.
         operators: of rank 0; None where nothing was traced, or the file is gone.
         memory: snapshots of rank 0, oldest first.
+        functions: of Python, a table per process: rank 0 and the workers of its data loader.
+        lines: of the functions that were named for it.
+        host_memory: of the functions that were named for it.
     """
 
     instruments: list[InstrumentAccount]
     operators: OperatorTable | None = None
     memory: list[MemorySnapshot] = field(default_factory=list)
+    functions: list[FunctionTable] = field(default_factory=list)
+    lines: LineTable | None = None
+    host_memory: HostMemoryTable | None = None

@@ -106,6 +106,10 @@ class SystemSeries:
         host_available_bytes: of the machine.
         device_allocated_bytes, device_reserved_bytes: on the device.
         watts: by meter.
+        host: what cores, disks and network did, by name (see ``measure/probes/``).
+        core_loads: percent, core by core.
+        gpus: by number of the GPU and by name (see ``measure/probes/gpu.py``).
+        throttled: by number of the GPU and by reason, the share of the bucket's readings in which it was held back.
     """
 
     process: list[int] = field(default_factory=list)
@@ -116,6 +120,10 @@ class SystemSeries:
     device_allocated_bytes: Band = field(default_factory=Band)
     device_reserved_bytes: Band = field(default_factory=Band)
     watts: dict[str, Band] = field(default_factory=dict)
+    host: dict[str, Band] = field(default_factory=dict)
+    core_loads: list[Band] = field(default_factory=list)
+    gpus: dict[str, dict[str, Band]] = field(default_factory=dict)
+    throttled: dict[str, dict[str, list[float]]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.process)

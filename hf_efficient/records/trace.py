@@ -173,7 +173,7 @@ class KernelTime:
         seconds, share: summed; of all kernels', copies' and memsets' time.
         count: how often it ran.
         mean_seconds: of a run.
-        operator: that launched most of its time; None where the trace does not tell.
+        operator: that launched most of its time, as far as the trace tells; None where it does of none of it.
     """
 
     name: str

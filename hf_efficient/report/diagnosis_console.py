@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from rich.console import RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from hf_efficient.records.findings import Cost, Diagnosis, Evidence, Finding, Gain, Remedy
+from hf_efficient.records.findings import Diagnosis, Evidence, Finding, Remedy
+from hf_efficient.report.diagnosis_words import (
+    NOTHING_TO_FIX,
+    told_change,
+    told_cost,
+    told_fault,
+    told_gain,
+    told_instrument,
+    told_limit,
+)
 from hf_efficient.report.numbers import evidence_value
-from hf_efficient.units import seconds, share, size, usd
 
-__all__ = ["diagnosis_renderables", "told_change", "told_cost", "told_gain"]
+__all__ = ["diagnosis_renderables"]
 
 _STYLES = {"critical": "bold red", "warning": "bold yellow", "info": "bold"}
 
@@ -30,7 +37,7 @@ def diagnosis_renderables(diagnosis: Diagnosis, *, evidence: bool = True) -> lis
         *_headline(diagnosis),
         *(part for number, one in enumerate(diagnosis.findings, 1) for part in _finding(number, one, evidence)),
         *(_abstentions(diagnosis) if evidence else []),
-        *(Text(f"A rule failed, a defect of hf_efficient: {fault}", "red") for fault in diagnosis.faults),
+        *(Text(told_fault(fault), "red") for fault in diagnosis.faults),
     ]
 
 
@@ -41,11 +48,11 @@ def _headline(diagnosis: Diagnosis) -> Iterator[RenderableType]:
     elif diagnosis.ended == "died":
         yield Text(f"The run did not end: it was killed after {steps}, or goes on.", "bold")
     if diagnosis.limit is not None:
-        yield Text("Nothing to fix.", "bold green")
-        yield Text(f"The limit that it is at: {diagnosis.limit.text}.")
+        yield Text(NOTHING_TO_FIX, "bold green")
+        yield Text(told_limit(diagnosis))
         yield from (_evidence(diagnosis.limit.evidence) if diagnosis.limit.evidence else ())
     elif not diagnosis.findings:
-        yield Text("Nothing was found: no optimizer step is recorded that could be judged.", "bold")
+        yield Text(told_limit(diagnosis), "bold")
 
 
 def _finding(number: int, finding: Finding, full: bool) -> Iterator[RenderableType]:
@@ -92,32 +99,6 @@ def _abstentions(diagnosis: Diagnosis) -> Iterator[RenderableType]:
     grid.add_column(style="dim")
     grid.add_row("Not judged:")
     for one in diagnosis.abstentions:
-        by = f" ({one.instrument} would tell)" if one.instrument else ""
+        by = f" ({told_instrument(one.instrument)})" if one.instrument else ""
         grid.add_row(Text(f"  {one.rule}: {one.why}{by}"))
     yield grid
-
-
-def told_cost(cost: Cost) -> str:
-    """In words; empty where nothing is known."""
-    told = [] if cost.seconds is None else [seconds(cost.seconds)]
-    told += [] if not cost.usd else [usd(cost.usd)]
-    told += [] if cost.bytes is None else [size(cost.bytes)]
-    return ", ".join(told)
-
-
-def told_gain(gain: Gain) -> str:
-    """In words: a prediction."""
-    told = []
-    if gain.share is not None and gain.seconds is not None:
-        told.append(f"about {share(gain.share)} of the loop's time, {seconds(gain.seconds)}")
-    if gain.bytes is not None:
-        told.append(f"about {size(gain.bytes)}")
-    if gain.usd:
-        told.append(usd(gain.usd))
-    return ", ".join(told) or "gain not predicted"
-
-
-def told_change(key: str, value: Any) -> str:
-    """As a recipe's command line takes it: ``train.bf16=true``."""
-    shown = str(value).lower() if isinstance(value, bool) else str(value)
-    return f"{key}={shown}"

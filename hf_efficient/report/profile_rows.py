@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hf_efficient.records import InstrumentAccount, OperatorTable, OperatorTime
 from hf_efficient.units import flops, share, short_seconds
 
-__all__ = ["cost_line", "instrument_rows", "operator_cells", "operator_headings", "operator_summary"]
+__all__ = ["cost_line", "instrument_rows", "operator_cells", "operator_headings", "operator_summary", "shared_remark"]
 
 _LONGEST_SHAPES = 60
 
@@ -15,6 +15,14 @@ _LONGEST_SHAPES = 60
 def cost_line(instrument: InstrumentAccount) -> str:
     """One instrument in a sentence: ``profile.trace cost 1.2 s over 4 steps: ...; wrote profile/...``."""
     return f"profile.{instrument.name} {_cost(instrument)}"
+
+
+def shared_remark(instruments: Sequence[InstrumentAccount]) -> str:
+    """What to know of the costs where several instruments slowed the steps; empty where none shares any."""
+    slower = [one.name for one in instruments if one.cost_seconds is not None and one.cost_seconds > one.own_seconds]
+    if len(slower) < 2:
+        return ""
+    return f"{' and '.join(slower)} ran at the same time: what their steps took longer is in the cost of each."
 
 
 def instrument_rows(instruments: Sequence[InstrumentAccount]) -> list[tuple[str, str]]:

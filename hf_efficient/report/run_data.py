@@ -13,9 +13,13 @@ from hf_efficient.account.files import RUN_JSON, read_account
 from hf_efficient.account.reading import rank_files
 from hf_efficient.account.run_records import RunReader
 from hf_efficient.account.series import build_series
+from hf_efficient.diagnose.case import StepColumns
+from hf_efficient.diagnose.engine import diagnose_case
+from hf_efficient.diagnose.read_case import case_of
 from hf_efficient.errors import OutputError
 from hf_efficient.recipe.resolved import ResolvedRecipe, read_resolved
 from hf_efficient.records import RunAccount
+from hf_efficient.records.findings import Diagnosis
 from hf_efficient.records.series import RunSeries
 
 __all__ = ["RESOLVED", "RunData", "read_run"]
@@ -35,6 +39,9 @@ class RunData:
         recipe: None without one, or without its file.
         no_recipe: why there is none.
         answers: sample answers by question.
+        diagnosis: what is wrong with it; None where only ``run.json`` was kept.
+        rank_step_seconds: mean seconds of a step by phase, of each rank whose steps were kept.
+        memory_bytes: all that the device has that trains; None: not known.
     """
 
     name: str
@@ -44,6 +51,9 @@ class RunData:
     recipe: ResolvedRecipe | None = None
     no_recipe: str = ""
     answers: list[SampleAnswers] = field(default_factory=list)
+    diagnosis: Diagnosis | None = None
+    rank_step_seconds: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    memory_bytes: int | None = None
 
     @property
     def environment(self) -> Mapping[str, Any]:
@@ -61,19 +71,31 @@ def read_run(directory: Path, reader: RunReader | None = None) -> RunData:
     Raises:
         OutputError: there are no records, or they cannot be read.
     """
-    series: RunSeries | None = None
-    if _only_the_account(directory):
-        account = read_account(directory / RUN_JSON)
-        answers = []
-    else:
-        records = (reader or RunReader(directory)).look()
-        account = build_account(records)
-        series = build_series(account, records)
-        answers = sample_answers(records.processes)
     recipe, why = _recipe(directory / RESOLVED)
     output = directory.parent if directory.name == "efficiency" else directory
     name = recipe.name if recipe and recipe.name else output.absolute().name
-    return RunData(name, str(output), account, series, recipe, why, answers)
+    if _only_the_account(directory):
+        return RunData(name, str(output), read_account(directory / RUN_JSON), None, recipe, why)
+    records = (reader or RunReader(directory)).look()
+    account = build_account(records)
+    case = case_of(directory, records, account, build_series(account, records))
+    return RunData(
+        name,
+        str(output),
+        account,
+        case.series,
+        recipe,
+        why,
+        sample_answers(records.processes),
+        diagnosis=diagnose_case(case),
+        rank_step_seconds={rank: _step_seconds(columns) for rank, columns in case.steps.items()},
+        memory_bytes=case.settings("device").get("memory_bytes"),
+    )
+
+
+def _step_seconds(columns: StepColumns) -> dict[str, float]:
+    """Means over the steps."""
+    return {name: float(sums.mean()) for name, sums in columns.phase_seconds.items()} if len(columns) else {}
 
 
 def _only_the_account(directory: Path) -> bool:

@@ -34,8 +34,8 @@ _KERNELS: Mapping[KernelFamily, str] = {
     "optimizer": r"adam adagrad rmsprop lamb_ \bsgd optimizer",
     "embedding": r"embedding indexing_backward index_?select gather_kernel vectorized_gather",
     "normalisation": r"layer_?norm rms_?norm batch_?norm group_?norm bn_fw bn_bw gammabeta cucomputepart",
-    "matmul": r"(?<!fb)gemm gemv matmul cutlass cublas conv(?!ert) wgrad dgrad fprop winograd xmma cijk_ _mm_ _bmm addmm"
-    r" implicit splitk nvjet dot_kernel tensorop scudnn hcudnn cask_cudnn cudnn_infer fft2d miopen grouped_mm"
+    "matmul": r"(?<!fb)gemm gemv matmul cutlass cublas conv(?!ert) wgrad dgrad fprop winograd xmma cijk_ _mm_ _bmm"
+    r" addmm implicit splitk nvjet dot_kernel tensorop scudnn hcudnn cask_cudnn cudnn_infer fft2d miopen grouped_mm"
     r" epilogue::impl",
 }
 _LATER_KERNELS: Mapping[KernelFamily, str] = {

@@ -61,8 +61,9 @@ def kernel_times(work: DeviceWork, families: Ints, host: HostWork) -> tuple[Kern
     total = float(seconds.sum())
     operators = host.around(work.calls, host.operator)
     found = []
-    for one in np.argsort(-seconds, kind="stable")[:_MOST_KERNELS].tolist():
-        full_name = work.events.names[int(keys[one]) // len(KERNEL_FAMILIES)]
+    names = [work.events.names[key // len(KERNEL_FAMILIES)] for key in keys.tolist()]
+    for one in sorted(range(len(keys)), key=lambda one: (-seconds[one], names[one]))[:_MOST_KERNELS]:
+        full_name = names[one]
         found.append(
             KernelTime(
                 name=short_name(full_name),
@@ -79,8 +80,9 @@ def kernel_times(work: DeviceWork, families: Ints, host: HostWork) -> tuple[Kern
 
 
 def _chief_operator(work: DeviceWork, operators: Ints, lengths: Floats) -> str | None:
-    """The operator whose launches make up most of the time."""
+    """Of the operators that are known, the one whose launches make up most of the time."""
     names = np.where(operators >= 0, work.events.name[np.maximum(operators, 0)], -1)
     found, place = np.unique(names, return_inverse=True)
-    chief = int(found[np.argmax(np.bincount(place, lengths))])
+    seconds = np.where(found >= 0, np.bincount(place, lengths), -1.0)
+    chief = int(found[np.argmax(seconds)])
     return work.events.names[chief] if chief >= 0 else None

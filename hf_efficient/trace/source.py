@@ -14,12 +14,13 @@ PIECE_BYTES = 4 << 20
 _GZIP = b"\x1f\x8b"
 _GZIP_STREAM = 31  # zlib's wbits for a stream with gzip's head
 _COMPRESSED_PIECE_BYTES = 256 << 10
+_SMALL_PIECE_BYTES = 64
 
 
 def json_pieces(path: Path) -> Iterator[bytes]:
     """The text of a file, at most ``PIECE_BYTES`` of it at a time.
 
-    Whether it is gzipped tell its first bytes, whatever its name says. Of a gzip stream that ends before its time, or is
+    Its first bytes tell whether it is gzipped, not its name. Of a gzip stream that ends before its time, or is
     damaged, what came before is given.
 
     Raises:
@@ -45,9 +46,11 @@ def _decompressed(raw: Iterator[bytes]) -> Iterator[bytes]:
                 if not data.startswith(_GZIP[:1]):
                     return
                 inflate = zlib.decompressobj(wbits=_GZIP_STREAM)
+            before = inflate.copy()
             try:
                 piece = inflate.decompress(data, PIECE_BYTES)
             except zlib.error:
+                yield from _until_damage(before, data)
                 return
             if piece:
                 yield piece
@@ -55,3 +58,12 @@ def _decompressed(raw: Iterator[bytes]) -> Iterator[bytes]:
     rest = inflate.flush()
     if rest:
         yield rest
+
+
+def _until_damage(inflate: zlib._Decompress, data: bytes) -> Iterator[bytes]:
+    """What can be had of data that zlib refuses as a whole."""
+    for start in range(0, len(data), _SMALL_PIECE_BYTES):
+        try:
+            yield inflate.decompress(data[start : start + _SMALL_PIECE_BYTES])
+        except zlib.error:
+            return

@@ -23,6 +23,7 @@ __all__ = ["EventStream"]
 _LIST_START = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BLANK = b" \t\r\n"
 _MOST_HEAD_BYTES = 64 << 20
+_LONG_EVENT_BYTES = 1 << 20
 _MOST_EVENT_BYTES = 64 << 20
 _MOST_BORDERS = 4
 _MOST_ENDS = 64
@@ -60,7 +61,7 @@ class EventStream:
             if ended:
                 break
         while not ended:  # a short file came with its head
-            events, rest, ended = self._decode(buffer)
+            events, rest, ended = self._decode(buffer, at_end=True)
             if len(rest) == len(buffer):
                 break
             yield events
@@ -95,8 +96,13 @@ class EventStream:
             "wrote (export_chrome_trace, or tensorboard_trace_handler)"
         )
 
-    def _decode(self, buffer: bytes) -> tuple[list[Event], bytes, bool]:
-        """Events at the start of the buffer, what is left of it, and whether the list has ended."""
+    def _decode(self, buffer: bytes, at_end: bool = False) -> tuple[list[Event], bytes, bool]:
+        """Events at the start of the buffer, what is left of it, and whether the list has ended.
+
+        Args:
+            buffer: what was read and not yet decoded.
+            at_end: no more comes; else a short buffer that cannot be decoded may hold a part of a long event.
+        """
         buffer = buffer.lstrip(_BLANK + b",")
         if buffer[:1] == b"]":
             return [], buffer[1:], True
@@ -108,7 +114,7 @@ class EventStream:
         for end in islice(LIST_END.finditer(buffer), _MOST_ENDS):
             if (events := decoded(buffer[: end.start() + 1])) is not None:
                 return events, buffer[end.end() :], True
-        if not last and len(buffer) < _MOST_EVENT_BYTES:
+        if len(buffer) < (_MOST_EVENT_BYTES if not last else 0 if at_end else _LONG_EVENT_BYTES):
             return [], buffer, False
         events, rest, ended, lost = decode_broken(buffer[: last or len(buffer)])
         self.unreadable += lost

@@ -10,7 +10,7 @@ from hf_efficient.account.profile_files import PROFILE, read_table, table_path, 
 from hf_efficient.records import InstrumentAccount, OperatorTable, OperatorTime
 
 TABLE = OperatorTable(0, 3, 1.5, 0.9, None, [OperatorTime("aten::mm", 6, 0.5, None, 96, "[2, 3] [3, 8]")], 4)
-TOLD = {"cost_seconds": 2.0, "own_seconds": 1.5, "steps": 3, "files": ["profile/x"], "note": "n"}
+TOLD = {"cost_seconds": 2.0, "own_seconds": 1.5, "steps": 3, "files": ["profile/operators.rank0.json"], "note": "n"}
 
 
 def processes(*facts):
@@ -27,7 +27,7 @@ def table(tmp_path):
 
 def test_facts_and_tables_of_the_last_process_that_had_instruments(table, tmp_path):
     found = profile_account(processes({"profile": {"old": TOLD}}, {"profile": {"trace": TOLD}}, {}), tmp_path)
-    assert found.instruments == [InstrumentAccount("trace", 2.0, 1.5, 3, ["profile/x"], "n")]
+    assert found.instruments == [InstrumentAccount("trace", 2.0, 1.5, 3, ["profile/operators.rank0.json"], "n")]
     assert found.operators == TABLE
     assert [path.name for path in (tmp_path / PROFILE).iterdir()] == ["operators.rank0.json"]
 
@@ -50,3 +50,8 @@ def test_a_table_that_is_not_there(tmp_path, caplog):
 
 def test_facts_of_another_version_are_passed_over(tmp_path):
     assert profile_account(processes({"profile": {"trace": {"cost": 1}, "odd": 3}}), tmp_path) is None
+
+
+def test_a_table_of_an_earlier_run_in_the_folder_is_not_this_ones(table, tmp_path):
+    found = profile_account(processes({"profile": {"memory": {**TOLD, "files": []}}}), tmp_path)
+    assert found.operators is None

@@ -75,6 +75,44 @@ def test_a_resumed_run_has_one_axis_without_a_gap(resumed):
     assert account_and_series_of(resumed) == (account_of(resumed), found)
 
 
+def test_the_load_of_the_machine_and_its_gpus(tmp_path, monkeypatch):
+    """Three readings in two buckets; the third tells less."""
+    monkeypatch.setattr("hf_efficient.account.thinning.MOST_BUCKETS", 2)
+    lines(tmp_path / "spans.jsonl", process(), span(0.0, imports=2.0), train(0, 2.0), end(5.0))
+    lines(tmp_path / "steps.jsonl", step(1, 0.5, 1.0))
+    busy, idle = {"utilization_percent": 90, "sm_clock_mhz": 1000}, {"utilization_percent": 10}
+    lines(
+        tmp_path / "system.jsonl",
+        reading(0, 1.0, host={"busy_cores": 1.5}, core_loads=[100, 50], gpus={"0": busy}, throttled={"0": ["thermal"]}),
+        reading(0, 2.0, host={"busy_cores": 0.5, "threads": 7}, core_loads=[0, 50], gpus={"0": idle}),
+        reading(0, 3.0, host={}),
+    )
+    found = series_of(tmp_path).system
+    assert found.host == {
+        "busy_cores": Band([0.5, None], [1.0, None], [1.5, None]),
+        "threads": Band([7, None], [7.0, None], [7, None]),
+    }
+    assert found.core_loads == [Band([0, None], [50.0, None], [100, None]), Band([50, None], [50.0, None], [50, None])]
+    assert found.gpus == {
+        "0": {
+            "utilization_percent": Band([10, None], [50.0, None], [90, None]),
+            "sm_clock_mhz": Band([1000, None], [1000.0, None], [1000, None]),
+        }
+    }
+    assert found.throttled == {"0": {"thermal": [0.5, 0.0]}}
+
+
+def test_a_figure_that_is_none_is_no_sample(tmp_path):
+    lines(tmp_path / "spans.jsonl", process(), span(0.0, imports=2.0), train(0, 2.0), end(5.0))
+    lines(tmp_path / "steps.jsonl", step(1, 0.5, 1.0))
+    lines(
+        tmp_path / "system.jsonl",
+        reading(0, 1.0, host={"busy_cores": float("inf")}),
+        reading(0, 2.0, host={"busy_cores": 2.0}),
+    )
+    assert series_of(tmp_path).system.host["busy_cores"].high == [2.0]
+
+
 def test_steps_are_put_together_without_losing_extremes(tmp_path, monkeypatch):
     """Seven steps in at most three buckets: four in one, three in the other."""
     monkeypatch.setattr("hf_efficient.account.thinning.MOST_BUCKETS", 3)

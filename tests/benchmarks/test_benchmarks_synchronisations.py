@@ -5,7 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from synchronisations import SynchronisationCount, counted_synchronisations
+from synchronisations import SynchronisationCount
+
+from hf_efficient.measure.sync_warnings import counted_synchronisations
 
 TOLD = "called a synchronizing CUDA operation (Triggered internally at CUDAFunctions.cpp:201.)"
 

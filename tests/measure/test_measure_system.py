@@ -120,7 +120,38 @@ def test_a_gpu_by_its_recording(stream, hand, monkeypatch):
     found = rounds(stream(devices=[nvml.device()]), hand, 3)
     assert [line["joules"]["GPU 3"] for line in found] == [81_234_000.0, 81_234_400.0, 81_235_000.0, 81_235_800.0]
     assert [line.get("watts", {}).get("GPU 3") for line in found] == [None, 400.0, 600.0, 800.0]
-    assert nvml.asked.count("nvmlInit") == 1
+    assert nvml.asked.count("nvmlInit") == 2  # by its meter and by its load, whatever the samples
+
+
+def test_a_gpu_that_is_held_back_says_why(stream, hand, monkeypatch):
+    nvml = replay(monkeypatch, "throttled")
+    first, second = rounds(stream(devices=[nvml.device()]), hand, 1)
+    assert first["gpus"] == {
+        "3": {
+            "utilization_percent": 98,
+            "memory_utilization_percent": 41,
+            "memory_used_bytes": 60 * 2**30,
+            "temperature_celsius": 71,
+            "sm_clock_mhz": 1980,
+            "memory_clock_mhz": 2619,
+        }
+    }
+    assert "throttled" not in first  # idle is no throttling
+    assert first["gpu_limits"] == {"3": {"memory_total_bytes": 80 * 2**30, "sm_clock_max_mhz": 1980}}
+    assert (second["gpus"]["3"]["sm_clock_mhz"], second["throttled"]) == (1245, {"3": ["power_cap", "thermal"]})
+    assert "gpu_limits" not in second
+
+
+def test_a_probe_that_fails_is_told_of_once_and_the_others_answer(stream, hand, monkeypatch, caplog):
+    monkeypatch.setattr("hf_efficient.measure.probes.disks.DisksProbe.read", lambda self, at: 1 / 0)
+    found = rounds(stream(), hand, 2)
+    assert "busy_cores" in found[2]["host"]
+    assert [line.get("faults") for line in found] == [
+        {"load of the disks": "ZeroDivisionError: division by zero"},
+        None,
+        None,
+    ]
+    assert len(warnings_of(caplog)) == 1
 
 
 def test_power_samples_are_told_as_power(stream, hand, monkeypatch):

@@ -24,7 +24,13 @@ KEY = "efficiency.profile"
         ([f"{KEY}.python={{after_step: 8}}", "train.max_steps=8"], f"{KEY}.python.after_step: waits for step 9"),
         ([f"{KEY}.capture={{after_step: 8}}", "train.max_steps=8"], f"{KEY}.capture.after_step: waits for step 9"),
         ([f"{KEY}.trace={{shapes: false}}"], f"{KEY}.trace.flops: is true, but FLOPs are counted from shapes."),
-        ([f"{KEY}.trace={{}}", f"{KEY}.python={{}}"], f"{KEY}.trace.stacks: is true, but `efficiency.profile.python`"),
+        ([f"{KEY}.trace={{}}", f"{KEY}.python={{}}"], f"{KEY}.trace.stacks: is set, but `{KEY}.python` watches"),
+        (
+            [f"{KEY}.python={{}}", f"{KEY}.host_memory=['json:dumps']"],
+            f"{KEY}.host_memory: is set, but `{KEY}.python` watches Python's calls already, and CPython has room for "
+            "one. Leave it out, or the other.",
+        ),
+        ([f"{KEY}.lines=['json:dumps']", "train.max_steps=4"], f"{KEY}.lines: waits for step 5, but `train.max_steps`"),
         ([f"{KEY}.lines=[json.dumps]"], f"{KEY}.lines.0: is 'json.dumps', which names no function. Write package.mod"),
         ([f"{KEY}.trace={{wait: -1}}"], f"{KEY}.trace.wait: is the number -1, but must be at least 0."),
         ([f"{KEY}.trace={{active: 0}}"], f"{KEY}.trace.active: is the number 0, but must be greater than 0."),
@@ -61,7 +67,6 @@ def test_every_instrument_at_once(problems, monkeypatch):
         f"{KEY}.memory={{at_steps: [9], at_end: true}}",
         f"{KEY}.python={{tool: pyinstrument}}",
         f"{KEY}.lines=['json:dumps']",
-        f"{KEY}.host_memory=['json.encoder:JSONEncoder.encode']",
         f"{KEY}.nvtx=true",
         f"{KEY}.capture={{}}",
     ]

@@ -7,6 +7,7 @@ import dataclasses
 from hf_efficient.account.answers import SampleAnswers
 from hf_efficient.recipe.resolved import ResolvedRecipe, ResolvedValue
 from hf_efficient.records import Evaluation, MemoryCategory, NotMeasured
+from hf_efficient.records.findings import Abstention, Cost, Diagnosis, Evidence, Finding, Gain, Remedy
 from hf_efficient.report.run_data import RunData
 
 SCRIPT = "</script><script>window.taken = 1</script>"
@@ -53,4 +54,20 @@ def hostile(run: RunData) -> RunData:
             {"cpu": IMAGE, "versions": {SCRIPT: IMAGE}, "git_commit": QUOTES, "gpus": [{"name": SCRIPT}]},
         ),
         answers=[SampleAnswers(SCRIPT, IMAGE, {0: QUOTES, 9: TEMPLATE + SCRIPT})],
+        diagnosis=_diagnosis(),
     )
+
+
+def _diagnosis() -> Diagnosis:
+    gain = Gain(0.1, 5.0, None, None, IMAGE)
+    found = Finding(
+        rule=SCRIPT,
+        title=IMAGE,
+        severity="warning",
+        confidence="measured",
+        evidence=[Evidence(QUOTES, IMAGE, "", SCRIPT), Evidence(IMAGE, 1.0, SCRIPT, QUOTES)],
+        cost=Cost(9.0),
+        remedies=[Remedy(SCRIPT, {IMAGE: SCRIPT, "train.x": QUOTES}, TEMPLATE, gain)],
+    )
+    abstention = Abstention(IMAGE, SCRIPT, QUOTES)
+    return Diagnosis(1, SCRIPT, "error", SCRIPT, 9, 90.0, [found], [abstention], None, [SCRIPT], [IMAGE])

@@ -8,13 +8,14 @@ import re
 import pytest
 from browser import start_browser
 from hostile import hostile
+from sample_findings import diagnosed
 
 from hf_efficient.report.html.compare_page import compare_page
 from hf_efficient.report.html.page import run_page
 from hf_efficient.report.html.write import write_page
 from hf_efficient.report.plots.span_data import span_data
 
-PAGES = ("full", "bare", "crashed", "resumed", "long", "compare")
+PAGES = ("full", "bare", "crashed", "resumed", "long", "found", "compare")
 READABLE = 4.5
 
 
@@ -40,6 +41,8 @@ def pages(tmp_path_factory, request):
                 text = run_page(hostile(runs["full"]))
             elif name == "hostile-compare":
                 text = compare_page([hostile(runs["full"]), runs["full"]])
+            elif name == "found":
+                text = run_page(diagnosed(runs["full"]))
             else:
                 text = run_page(request.getfixturevalue(f"{name}_run"))
             write_page(path, text)
@@ -90,7 +93,7 @@ def test_a_phone_shows_every_column_of_the_phases(browser, pages, name):
     assert max(tables) <= 360 - 16  # the page's margin
 
 
-@pytest.mark.parametrize("name", ["full", "crashed", "compare"])
+@pytest.mark.parametrize("name", ["full", "crashed", "found", "compare"])
 def test_every_text_can_be_read(browser, pages, name):
     browser.open(pages(name))
     browser.js("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
@@ -262,6 +265,28 @@ def test_everything_is_reached_by_the_keyboard(browser, pages):
     )
     assert len(reached) > 40
     assert [entry for entry in reached if not entry[0] or entry[1] == "none"] == []
+
+
+def test_the_lines_of_a_remedy_are_copied(browser, pages):
+    browser.open(pages("found"))
+    browser.run("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
+    button = browser.driver.find_element("css selector", "#finding-2 ~ .finding-body [data-copy]")
+    browser.js("arguments[0].scrollIntoView({block: 'center'})", button)
+    button.click()
+    assert browser.wait("document.querySelector('#finding-2 ~ .finding-body [data-copy]').textContent === 'Copied'")
+    read = "navigator.clipboard.readText().then(arguments[0], (error) => arguments[0](String(error)))"
+    assert browser.driver.execute_async_script(read) == "train.save_strategy=steps\ntrain.save_steps=120"
+    assert browser.wait("document.querySelector('#finding-2 ~ .finding-body [data-copy]').textContent === 'Copy'")
+    assert browser.messages() == []
+
+
+def test_lines_that_cannot_be_copied_are_selected(browser, pages):
+    browser.open(pages("found"))
+    refuse = "navigator.clipboard.writeText = () => Promise.reject(new Error('no')); document.execCommand = () => false"
+    browser.js(refuse)
+    browser.js("document.querySelector('#finding-2 ~ .finding-body [data-copy]').click()")
+    assert browser.wait("document.querySelector('#finding-2 ~ .finding-body [data-copy]').textContent === 'Selected'")
+    assert browser.js("return getSelection().toString()") == "train.save_strategy=steps\ntrain.save_steps=120"
 
 
 @pytest.mark.parametrize("name", ["full", "compare"])

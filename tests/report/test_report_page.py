@@ -63,6 +63,7 @@ def test_the_headline(full_run):
 def test_the_sections_in_their_order(full_run, resumed_run):
     titles = [
         "In short",
+        "Findings",
         "Plan",
         "Time",
         "Memory",
@@ -176,13 +177,13 @@ def test_thousands_of_evaluations_are_not_listed(full_run):
 def test_hostile_texts_stay_texts(full_run):
     text = run_page(hostile(full_run))
     page = Page(text)
-    assert [tag for tag, _ in page.elements].count("script") == 6  # the data, ours, and the library
+    assert [tag for tag, _ in page.elements].count("script") == 7  # the data, ours, and the library
     assert "img" not in [tag for tag, _ in page.elements]
     assert not any(name.startswith("on") for _, attributes in page.elements for name in attributes)
     for told in (SCRIPT, IMAGE, QUOTES.strip()):
         assert told in page.said
     assert "{{ 7 * 7 }}" in page.said
-    assert text.count("</script>") == 6
+    assert text.count("</script>") == 7
 
 
 def test_a_recipe_that_cannot_be_read_is_said(tmp_path):
@@ -289,5 +290,5 @@ def test_recipes_that_differ(tmp_path, full_run):
 
 def test_hostile_runs_side_by_side(full_run):
     page = Page(compare_page([hostile(full_run), hostile(full_run)]))
-    assert [tag for tag, _ in page.elements].count("script") == 6
+    assert [tag for tag, _ in page.elements].count("script") == 7
     assert "img" not in [tag for tag, _ in page.elements]

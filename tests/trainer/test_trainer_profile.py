@@ -10,7 +10,16 @@ from tiny_training import assert_same_run, causal_trainer
 from transformers import Trainer
 
 from hf_efficient import EfficientTrainer, load_run
-from hf_efficient.callbacks import AccountCallback, NvtxCallback, TorchTraceCallback
+from hf_efficient.callbacks import (
+    AccountCallback,
+    CaptureCallback,
+    HostMemoryCallback,
+    LineTimesCallback,
+    MemoryHistoryCallback,
+    NvtxCallback,
+    PythonProfileCallback,
+    TorchTraceCallback,
+)
 from hf_efficient.measure.instruments.torch_trace import TorchTrace
 
 
@@ -113,3 +122,30 @@ def test_the_phases_are_ranges_inside_the_steps(tiny_dir, tmp_path):
         *("forward", "backward", "optimizer"),
     ]
     assert calls.count("/") == sum(not name.startswith(("/", "step ")) for name in calls)
+
+
+def test_all_of_them_leave_the_losses_as_they_are(tiny_dir, tmp_path):
+    """But those that take the one place that CPython has for a profiler: of these one at a time."""
+    plain = causal_trainer(Trainer, tiny_dir, tmp_path / "plain", max_steps=7, dataloader_num_workers=1)
+    plain.train()
+    mlp = "transformers.models.llama.modeling_llama:LlamaMLP.forward"
+    sets = [
+        [PythonProfileCallback(), LineTimesCallback([mlp]), MemoryHistoryCallback(at_steps=[2]), CaptureCallback()],
+        [PythonProfileCallback("pyinstrument"), TorchTraceCallback(wait=1, active=2, stacks=False), NvtxCallback()],
+        [HostMemoryCallback([mlp])],
+    ]
+    for number, callbacks in enumerate(sets):
+        folder = tmp_path / str(number)
+        profiled = causal_trainer(
+            EfficientTrainer, tiny_dir, folder, max_steps=7, callbacks=callbacks, dataloader_num_workers=1
+        )
+        profiled.train()
+        assert_same_run(plain, profiled)
+        told = {one.name: one.note for one in load_run(folder).profile.instruments}
+        assert len(told) == len(callbacks)
+        assert not any("fault" in note for note in told.values())
+    held = load_run(tmp_path / "2").profile.host_memory
+    assert any("modeling_llama.py" in line.place for line in held.lines)
+    profile = load_run(tmp_path / "0").profile
+    assert {table.process for table in profile.functions} == {"main", "worker 0"}
+    assert profile.lines.functions[0].place.endswith("LlamaMLP.forward")

@@ -8,12 +8,18 @@ as far as it is recorded; a gain is of the training loop's time for the same tok
 from __future__ import annotations
 
 from hf_efficient.diagnose.rule import Rule
+from hf_efficient.diagnose.rules.data_collation import data_collation
+from hf_efficient.diagnose.rules.data_storage import data_storage
+from hf_efficient.diagnose.rules.data_transform import data_transform
+from hf_efficient.diagnose.rules.epoch_boundary import epoch_boundary
 from hf_efficient.diagnose.rules.evaluations_cost import evaluations_cost
+from hf_efficient.diagnose.rules.few_workers import few_workers
 from hf_efficient.diagnose.rules.float32_products import float32_products
 from hf_efficient.diagnose.rules.out_of_memory import out_of_memory
 from hf_efficient.diagnose.rules.padding_waste import padding_waste
 from hf_efficient.diagnose.rules.saves_cost import saves_cost
 from hf_efficient.diagnose.rules.small_micro_batch import small_micro_batch
+from hf_efficient.diagnose.rules.worker_start import worker_start
 
 __all__ = ["RULES"]
 
@@ -24,4 +30,10 @@ RULES: tuple[Rule, ...] = (
     padding_waste,
     float32_products,
     small_micro_batch,
+    data_storage,
+    data_transform,
+    data_collation,
+    few_workers,
+    worker_start,
+    epoch_boundary,
 )

@@ -7,7 +7,7 @@ from typing import Any
 from hf_efficient.measure.meters.cuda import CudaDevice
 from hf_efficient.measure.meters.meter import EnergyMeter, MeterError
 
-__all__ = ["nvml_meter"]
+__all__ = ["nvml_handle", "nvml_meter"]
 
 
 def nvml_meter(device: CudaDevice) -> EnergyMeter:
@@ -21,16 +21,8 @@ def nvml_meter(device: CudaDevice) -> EnergyMeter:
     Raises:
         MeterError: there is no NVML here, or it does not know the device.
     """
-    try:
-        import pynvml
-    except ImportError as error:
-        raise MeterError("the package nvidia-ml-py is not installed (pip install nvidia-ml-py)") from error
-    try:
-        pynvml.nvmlInit()
-        handle = _handle(pynvml, device)
-        name = f"GPU {pynvml.nvmlDeviceGetIndex(handle)}"
-    except pynvml.NVMLError as error:
-        raise MeterError(f"NVML: {error}") from error
+    pynvml, handle, index = nvml_handle(device)
+    name = f"GPU {index}"
     if _is_sliced(pynvml, handle):
         raise MeterError("it is a MIG slice, and NVML meters the whole GPU only")
     identity = device.uuid or device.pci or name
@@ -50,6 +42,24 @@ def nvml_meter(device: CudaDevice) -> EnergyMeter:
             raise MeterError(f"NVML has neither energy ({no_counter}) nor power ({error}) of it") from error
         return EnergyMeter(name, identity, "nvml", "watts", watts, note=f"power samples, {device.name}")
     return EnergyMeter(name, identity, "nvml", "joules", joules, note=f"energy counter, {device.name}")
+
+
+def nvml_handle(device: CudaDevice) -> tuple[Any, Any, int]:
+    """NVML itself, its handle of this device, and its number there.
+
+    Raises:
+        MeterError: there is no NVML here, or it does not know the device.
+    """
+    try:
+        import pynvml
+    except ImportError as error:
+        raise MeterError("the package nvidia-ml-py is not installed (pip install nvidia-ml-py)") from error
+    try:
+        pynvml.nvmlInit()
+        handle = _handle(pynvml, device)
+        return pynvml, handle, int(pynvml.nvmlDeviceGetIndex(handle))
+    except pynvml.NVMLError as error:
+        raise MeterError(f"NVML: {error}") from error
 
 
 def _handle(pynvml: Any, device: CudaDevice) -> Any:

@@ -18,6 +18,8 @@ __all__ = [
 ]
 
 _PROFILE = "efficiency.profile"
+_AFTER = 4
+"""Steps that line times and host memory let go by."""
 _FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
@@ -47,6 +49,7 @@ def profiled_steps_are_trained(settings: Settings) -> list[Contradiction]:
         ]
     if profile.python is not None:
         wanted.append(("python.after_step", profile.python.after_step + 1, "Write a smaller one"))
+    wanted += [(key, _AFTER + 1, "Remove it") for key in ("lines", "host_memory") if getattr(profile, key)]
     if profile.capture is not None:
         wanted.append(("capture.after_step", profile.capture.after_step + 1, "Write a smaller one"))
     return [
@@ -65,14 +68,27 @@ def trace_flops_need_shapes(settings: Settings) -> list[Contradiction]:
     return [(f"{_PROFILE}.trace.flops", "is true, but FLOPs are counted from shapes.", "Write false, or shapes: true.")]
 
 
-@reads("efficiency.profile.trace", "efficiency.profile.python")
+@reads("efficiency.profile.trace", "efficiency.profile.python", "efficiency.profile.host_memory")
 def one_tool_watches_calls(settings: Settings) -> list[Contradiction]:
-    """Both take the one place that CPython has for a profiler: the later one would silently end the other."""
+    """All take the one place that CPython has for a profiler: the later one would end the other."""
     profile = settings.recipe.efficiency.profile
-    if profile.trace is None or profile.python is None or not profile.trace.stacks:
-        return []
-    message = "is true, but `efficiency.profile.python` watches Python's calls already, and CPython has room for one."
-    return [(f"{_PROFILE}.trace.stacks", message, "Write false, or leave python out.")]
+    watching = [
+        (key, remedy)
+        for key, remedy, on in (
+            ("python", "Leave it out", profile.python is not None),
+            ("host_memory", "Leave it out", bool(profile.host_memory)),
+            ("trace.stacks", "Write false", profile.trace is not None and profile.trace.stacks),
+        )
+        if on
+    ]
+    return [
+        (
+            f"{_PROFILE}.{key}",
+            f"is set, but `{_PROFILE}.{watching[0][0]}` watches Python's calls already, and CPython has room for one.",
+            f"{remedy}, or the other.",
+        )
+        for key, remedy in watching[1:]
+    ]
 
 
 @reads("efficiency.profile.lines", "efficiency.profile.host_memory")

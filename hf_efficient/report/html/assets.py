@@ -16,7 +16,8 @@ ICON = (
     "fill='%232e548d'/%3E%3Crect x='11' y='1' width='4' height='14' fill='%23de9b24'/%3E%3C/svg%3E"
 )
 _REPORT = Path(__file__).parents[1]
-_SCRIPTS = ("scheme.js", "plots.js", "span.js", "print.js")
+_SCRIPTS = ("scheme.js", "plots.js", "span.js", "copy.js", "print.js")
+_STYLES = ("report.css", "findings.css")
 
 
 @cache
@@ -46,4 +47,5 @@ def page_scripts() -> list[str]:
 @cache
 def style_sheet() -> str:
     """The style of the page."""
-    return theme_css() + (_REPORT / "html" / "static" / "report.css").read_text(encoding="utf-8")
+    held = [(_REPORT / "html" / "static" / name).read_text(encoding="utf-8") for name in _STYLES]
+    return theme_css() + "".join(held)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from hf_efficient.report.comparison_rows import letter
-from hf_efficient.report.html.page import render
+from hf_efficient.report.html.render import render
 from hf_efficient.report.html.sections.compare import compare_sections
 from hf_efficient.report.html.sections.segments import told_end
 from hf_efficient.report.run_data import RunData

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from hf_efficient.records.plan import Plan
-from hf_efficient.report.html.page import render
+from hf_efficient.report.html.render import render
 from hf_efficient.report.html.sections.planned_advice import planned_advice_section
 from hf_efficient.report.html.sections.planned_data import planned_data_section
 from hf_efficient.report.html.sections.planned_gpus import planned_gpus_section

@@ -11,9 +11,9 @@ from hf_efficient.report.plots.figure import Figure, Missing, axis, legend_of, r
 from hf_efficient.report.plots.run_axes import TimeAxis, time_axis, upright
 from hf_efficient.units import size
 
-__all__ = ["memory_over_time"]
+__all__ = ["GIB", "memory_over_time"]
 
-_GIB = 2**30
+GIB = 2**30
 _LINES = (
     ("device_reserved_bytes", "reserved on the device", "#c2410c", "dot"),
     ("device_allocated_bytes", "allocated on the device", "#c2410c", "solid"),
@@ -21,8 +21,13 @@ _LINES = (
 )
 
 
-def memory_over_time(account: RunAccount, series: RunSeries) -> Figure | Missing:
-    """Lines of what was seen about once per second; behind them, while the run trained, the kinds of memory stacked."""
+def memory_over_time(account: RunAccount, series: RunSeries, *, kinds: bool = True) -> Figure | Missing:
+    """Lines of what was seen about once per second; behind them, while the run trained, the kinds of memory stacked.
+
+    Args:
+        account, series: of the run.
+        kinds: whether to draw those.
+    """
     system = series.system
     where = time_axis(account.time.wall_seconds)
     lines = [
@@ -32,7 +37,7 @@ def memory_over_time(account: RunAccount, series: RunSeries) -> Figure | Missing
     ]
     if not lines:
         return Missing("Over time", "no readings were taken while the run went on; the peaks are in the table")
-    levels = _levels(account.memory, series, where)
+    levels = _levels(account.memory, series, where) if kinds else []
     traces = [*levels, *lines]
     summary = f"Memory in GiB, as it was read about once per second. {_peaks(account.memory)}"
     if levels:
@@ -57,7 +62,7 @@ def _line(band: Band, label: str, line: dict[str, str], system: SystemSeries, wh
             y.append(None)  # nothing joins two processes
         middle = (system.started_at_seconds[place] + system.ended_at_seconds[place]) / 2
         x += where.places([middle])
-        y.append(None if value is None else value / _GIB)
+        y.append(None if value is None else value / GIB)
     return [
         {
             "type": "scatter",
@@ -84,7 +89,7 @@ def _levels(memory: MemoryAccount, series: RunSeries, where: TimeAxis) -> list[d
             "stackgroup": "kinds",
             "name": category_label(kind.name),
             "x": x,
-            "y": rounded(kind.bytes / _GIB * on for on in shape),
+            "y": rounded(kind.bytes / GIB * on for on in shape),
             "line": {"width": 0, "color": category_color(kind.name)},
             "fillcolor": category_color(kind.name),
             "hoverinfo": "skip",

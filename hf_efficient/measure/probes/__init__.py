@@ -1,0 +1,1 @@
+"""What the sampler asks of this machine once per second, one part of it per file."""

@@ -1,0 +1,1 @@
+"""The evidence of a finding, plotted: one kind of plot per file, chosen by the rule in ``choose``."""

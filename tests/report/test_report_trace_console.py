@@ -1,0 +1,141 @@
+"""The breakdown of a trace on a terminal, from records made by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from rich.console import Console
+
+from hf_efficient.records.trace import (
+    BusyBreakdown,
+    Communication,
+    CopyKind,
+    DeviceBreakdown,
+    DeviceGap,
+    FamilyTime,
+    HostBreakdown,
+    IdleSplit,
+    KernelTime,
+    LaunchBreakdown,
+    OperatorTime,
+    Percentiles,
+    SyncSite,
+    TraceBreakdown,
+    TraceFile,
+    TraceStep,
+)
+from hf_efficient.report.trace_console import trace_renderables
+
+LENGTHS = Percentiles(1e-6, 2e-6, 3e-6, 4e-6, 5e-6)
+BUSY = BusyBreakdown(10.0, 6.0, 4.0, 0.4, 4.0, IdleSplit(2.5, 1.0, 0.5, 0.0, 7, 8, 9))
+DEVICE = DeviceBreakdown(
+    device=0,
+    name="NVIDIA Test GPU",
+    first_event_seconds=0.5,
+    busy=BUSY,
+    streams=(),
+    families=(FamilyTime("matmul", 3.0, 0.75, 10), FamilyTime("copy", 1.0, 0.25, 4)),
+    kernels=(KernelTime("a" * 90, "a" * 90, "matmul", 3.0, 0.75, 10, 0.3, "aten::mm"),),
+    launches=LaunchBreakdown(1200, 120.0, 200, LENGTHS, 1e-5, 0.25, 0.125, 0.02, LENGTHS, LENGTHS),
+    copies=(
+        CopyKind("HtoD", "pageable", 4, 1.0, 4_000_000_000, 0, 4e9, 3, 1.5),
+        CopyKind("DtoD", None, 1, 1e-3, None, 1, None, 0, None),
+    ),
+    communication=Communication(60, 2.0, 0.5, 1.5, 0.25, 0.15),
+    gaps=(
+        DeviceGap(1.25, 0.75, "host_bound", "a", "b", (("loader.py(7): fetch", 0.8),), 5),
+        DeviceGap(2.0, 0.5, "other", "a", "b", (), None),
+    ),
+)
+TRACE = TraceBreakdown(
+    file=TraceFile("run/trace.json.gz", 2 << 20, 12_345, 0, False, 1, 2, "nccl", {0: "NVIDIA Test GPU"}, True, True),
+    window_seconds=12.0,
+    devices=(DEVICE,),
+    host=HostBreakdown(
+        threads=1,
+        operator_seconds=2.0,
+        families=(FamilyTime("matmul", 2.0, 1.0, 3),),
+        operators=(OperatorTime("aten::mm", "matmul", 2.0, 1.0, 2.5, 3),),
+    ),
+    syncs=(SyncSite("cudaStreamSynchronize", "aten::item", "train.py:12 (f)", 20, 1.5, 0.2, 0.5, 0),),
+    steps=(TraceStep(5, 0.0, 8.0, 4.0, 20, 1.5), TraceStep(6, 8.0, 4.0, 1.0, 0, 0.0)),
+    remarks=("Mind this.",),
+)
+
+
+def printed(trace, width=80):
+    console = Console(width=width, highlight=False, color_system=None)
+    with console.capture() as captured:
+        for part in trace_renderables(trace):
+            console.print(part)
+    return [line.rstrip() for line in captured.get().splitlines()]
+
+
+def has(lines, *cells):
+    return any(line.split() == " ".join(cells).split() for line in lines)
+
+
+def test_the_title_and_the_remarks():
+    lines = printed(TRACE)
+    title = "run/trace.json.gz: 12,345 events in 2.0 MiB, 12.0 s long, rank 1 of 2, steps 5 to 6"
+    assert " ".join(lines[:2]) == title
+    assert lines[2] == "Mind this."
+
+
+def test_each_second_of_a_device_is_in_one_row():
+    lines = printed(TRACE)
+    start = next(index for index, line in enumerate(lines) if line.startswith("device 0, NVIDIA Test GPU"))
+    rows = [line.replace("█", "").split() for line in lines[start + 1 : start + 8]]
+    assert rows == [
+        ["computing", "4.00", "s", "40.0%"],
+        ["only", "communicating", "1.50", "s", "15.0%"],
+        ["only", "copying", "or", "setting", "memory", "500", "ms", "5.0%"],
+        ["idle,", "host-bound", "2.50", "s", "25.0%"],
+        ["idle,", "launch-bound", "1.00", "s", "10.0%"],
+        ["idle,", "other", "500", "ms", "5.0%"],
+        ["in", "all", "10.0", "s", "100.0%"],
+    ]
+
+
+def test_figures_stay_whole_in_80_columns():
+    lines = printed(TRACE)
+    assert max(map(len, lines)) <= 80
+    (kernel,) = (line for line in lines if line.startswith("aaaa"))
+    assert kernel.split("…")[1].split() == ["3.00", "s", "75.0%", "10", "300", "ms"]
+
+
+def test_lines_and_tables():
+    lines = printed(TRACE)
+    text = " ".join(lines)
+    assert "1,200 kernels, 120 per second: p10 1.00 µs, p50 2.00 µs, p90 3.00 µs; 25% are shorter than 10.0 µs" in text
+    assert "200 of them were submitted by CUDA graphs" in text
+    assert "60 communication kernels run for 2.00 s: 25% of that beside computation, 1.50 s exposed (15% of" in text
+    assert has(lines, "HtoD, pageable", "1.00 s", "4", "3", "3.73 GiB", "4.00GB/s")
+    assert has(lines, "DtoD", "1.00 ms", "1", "0", "not told", "not told")
+    assert has(lines, "loader.py(7): fetch 80%", "750 ms", "1.25 s", "5", "host")
+    assert has(lines, "not told", "500 ms", "2.00 s", "other")
+    assert has(lines, "train.py:12 (f), aten::item, cudaStreamSynchronize", "20", "1.50 s", "500 ms")
+    assert has(lines, "5", "8.00 s", "50.0%", "20", "1.50 s")
+    assert has(lines, "aten::mm", "2.00 s", "100.0%", "3", "2.50 s")
+
+
+def test_without_a_device_the_operators_tell_by_family():
+    steps = tuple(dataclasses.replace(step, busy_seconds=None) for step in TRACE.steps)
+    lines = printed(dataclasses.replace(TRACE, devices=(), syncs=(), steps=steps))
+    assert any(line.startswith("operators by family") for line in lines)
+    assert has(lines, "5", "8.00 s")
+    assert not any("busy" in line for line in lines)
+
+
+def test_of_many_steps_the_longest_are_shown_in_order():
+    steps = tuple(TraceStep(number, number * 1.0, 1.0 + number % 3, 0.5, 0, 0.0) for number in range(12))
+    lines = printed(dataclasses.replace(TRACE, devices=(), host=None, syncs=(), steps=steps))
+    start = next(index for index, line in enumerate(lines) if line.startswith("the longest 8 of 12 steps"))
+    assert [line.split()[0] for line in lines[start + 1 :]] == ["1", "2", "4", "5", "7", "8", "10", "11"]
+
+
+@pytest.mark.parametrize("width", [80, 40])
+def test_a_trace_of_nothing(width):
+    empty = dataclasses.replace(TRACE, devices=(), host=None, syncs=(), steps=(), remarks=())
+    assert " ".join(printed(empty, width)).startswith("run/trace.json.gz: 12,345 events")
