@@ -34,38 +34,40 @@ def heavy_transform(setup: Setup) -> Any:
     from planted_runs.slow_data import Typos
     from planted_runs.training import trainer
 
-    return trainer(setup, data=Typos(setup.corpus, characters=30_000))
+    return trainer(setup, data=Typos(setup.corpus, characters=1_200))
 
 
-@planted("one worker reads from a store that answers after 40 ms", "few_workers", "data_storage")
+@planted("one worker reads from a store that answers after 60 ms", "few_workers", "data_storage")
 def one_worker(setup: Setup) -> Any:
     from planted_runs.slow_data import StoredRows
     from planted_runs.training import trainer
 
-    return trainer(setup, data=StoredRows(setup.server, 1000, 0.040), dataloader_num_workers=1)
+    return trainer(setup, data=StoredRows(setup.server, 1000, 0.060), dataloader_num_workers=1)
 
 
 @planted(
-    "the collator decodes every token",
+    "the collator tokenises whole documents and cuts them afterwards",
     "data_collation",
-    code_remedy="a collator that works on whole tensors",
+    code_remedy="rows that were tokenised before the training",
 )
 def slow_collator(setup: Setup) -> Any:
-    from planted_runs.data import Padding
-    from planted_runs.slow_data import TokenByToken
-    from planted_runs.training import rows_trainer
+    from planted_runs.slow_data import Documents, TokenisesBatches
+    from planted_runs.training import rows_trainer, trainer
 
-    return rows_trainer(setup, data_collator=Padding() if setup.mended else TokenByToken(setup.corpus))
+    if setup.mended:
+        return rows_trainer(setup)
+    return trainer(setup, data=Documents(setup.corpus), data_collator=TokenisesBatches(setup.corpus))
 
 
-@planted("workers are spawned anew for every epoch of eight steps", "worker_start")
+@planted("workers are spawned anew for every epoch of twelve steps", "worker_start")
 def workers_each_epoch(setup: Setup) -> Any:
     from planted_runs.data import Rows
     from planted_runs.training import trainer
 
     return trainer(
         setup,
-        data=Rows(setup.corpus, 64),
+        data=Rows(setup.corpus, 48),
+        eval_strategy="no",
         num_train_epochs=4,
         max_steps=-1,
         dataloader_num_workers=2,

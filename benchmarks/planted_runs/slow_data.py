@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import http.client
 import json
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from torch.utils.data import Dataset
 from planted_runs.corpus import ROW_TOKENS, tokenizer
 from planted_runs.data import row_of
 
-__all__ = ["StoredRows", "TokenByToken", "TokenisedOnAccess", "Typos"]
+__all__ = ["Documents", "StoredRows", "TokenisedOnAccess", "TokenisesBatches", "Typos"]
 
 
 class StoredRows(Dataset[dict[str, torch.Tensor]]):
@@ -43,58 +43,68 @@ class StoredRows(Dataset[dict[str, torch.Tensor]]):
         return row_of(np.frombuffer(bytearray(self._connection.getresponse().read()), dtype=np.int64))
 
 
+class Documents(Dataset[str]):
+    """Whole documents, as text."""
+
+    def __init__(self, corpus: Path) -> None:
+        """Read them."""
+        self.texts: list[str] = json.loads((corpus / "documents.json").read_text(encoding="utf-8"))
+
+    def __len__(self) -> int:
+        return 4 * len(self.texts)
+
+    def __getitem__(self, index: int) -> str:
+        return self.texts[index % len(self.texts)]
+
+
 class TokenisedOnAccess(Dataset[dict[str, torch.Tensor]]):
     """Whole documents are tokenised whenever one is asked for, and cut to a row afterwards."""
 
     def __init__(self, corpus: Path) -> None:
-        self._documents: list[str] = json.loads((corpus / "documents.json").read_text(encoding="utf-8"))
-        self._tokenizer = tokenizer(corpus)
+        """Read documents and tokenizer."""
+        self._documents, self._tokenizer = Documents(corpus), tokenizer(corpus)
 
     def __len__(self) -> int:
-        return 4 * len(self._documents)
+        return len(self._documents)
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        ids = self._tokenizer(self._documents[index % len(self._documents)])["input_ids"]
-        return row_of(ids[:ROW_TOKENS])
+        return row_of(self._tokenizer(self._documents[index])["input_ids"][:ROW_TOKENS])
 
 
 class Typos(Dataset[dict[str, torch.Tensor]]):
-    """Text with typing errors put in character by character, in Python, then tokenised: an augmentation."""
+    """Text with typing errors, put in until it is far enough from the original: an augmentation in Python."""
 
     def __init__(self, corpus: Path, characters: int) -> None:
         """Read the documents.
 
         Args:
             corpus: its folder.
-            characters: of each document that are gone through.
+            characters: of each document that are compared.
         """
-        held = json.loads((corpus / "documents.json").read_text(encoding="utf-8"))
-        self._documents: list[str] = [document[:characters] for document in held]
+        self._documents = [document[:characters] for document in Documents(corpus).texts]
         self._tokenizer = tokenizer(corpus)
 
     def __len__(self) -> int:
         return 4 * len(self._documents)
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        chance, typed = random.Random(index), []
-        for character in self._documents[index % len(self._documents)]:
-            if character.isalpha() and chance.random() < 0.02:
-                character = chance.choice("abcdefghijklmnopqrstuvwxyz")
-            typed.append(character)
-        return row_of(self._tokenizer("".join(typed)[: 8 * ROW_TOKENS])["input_ids"][:ROW_TOKENS])
+        document, chance = self._documents[index % len(self._documents)], random.Random(index)
+        typed = document
+        while difflib.SequenceMatcher(None, document, typed, autojunk=False).ratio() > 0.99:
+            places = set(chance.sample(range(len(document)), len(document) // 50))
+            signs = "abcdefghijklmnopqrstuvwxyz"
+            typed = "".join(chance.choice(signs) if at in places else sign for at, sign in enumerate(document))
+        return row_of(self._tokenizer(typed)["input_ids"][:ROW_TOKENS])
 
 
-class TokenByToken:
-    """A collator that looks at every token by itself: it is decoded, and white space and signs are not learnt."""
+class TokenisesBatches:
+    """A collator that is given whole documents, tokenises them, and cuts them to a row."""
 
     def __init__(self, corpus: Path) -> None:
+        """Read the tokenizer."""
         self._tokenizer = tokenizer(corpus)
 
-    def __call__(self, rows: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        ids = torch.stack([row["input_ids"] for row in rows])
-        labels = torch.full_like(ids, -100)
-        for row in range(ids.shape[0]):
-            for place in range(ids.shape[1]):
-                if any(sign.isalnum() for sign in self._tokenizer.decode([int(ids[row, place])])):
-                    labels[row, place] = ids[row, place]
-        return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}
+    def __call__(self, documents: Sequence[str]) -> dict[str, torch.Tensor]:
+        """Int64 (rows, tokens of a row)."""
+        rows = [row_of(self._tokenizer(document)["input_ids"][:ROW_TOKENS]) for document in documents]
+        return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}

@@ -8,6 +8,7 @@ import datasets
 from trl import SFTConfig, SFTTrainer
 
 from hf_efficient import EfficientTrainerMixin
+from hf_efficient.callbacks import SynchronisationsCallback
 from planted_runs.case import Setup
 from planted_runs.corpus import texts, tokenizer
 from planted_runs.training import arguments, small_llama
@@ -36,5 +37,6 @@ def sft_trainer(setup: Setup, **fields: Any) -> Any:
         args=arguments(setup, SFTConfig, **{"completion_only_loss": False, **fields}),
         train_dataset=datasets.Dataset.from_list(held[_EVALUATED:]),
         eval_dataset=datasets.Dataset.from_list(held[:_EVALUATED]),
+        callbacks=[SynchronisationsCallback()],
         processing_class=tokenizer(setup.corpus),
     )

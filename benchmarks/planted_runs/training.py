@@ -8,6 +8,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, TrainingArguments
 
 from hf_efficient import EfficientTrainer
+from hf_efficient.callbacks import SynchronisationsCallback
 from planted_runs.case import Setup
 from planted_runs.corpus import VOCABULARY
 from planted_runs.data import Rows
@@ -101,6 +102,7 @@ def trainer(setup: Setup, *, data: Any, model: Any = None, base: type = Efficien
     """
     own = ("data_collator", "callbacks", "eval_dataset", "optimizers", "check_gradients")
     given = {name: fields.pop(name) for name in own if name in fields}
+    given["callbacks"] = [*given.get("callbacks", ()), SynchronisationsCallback()]
     given.setdefault("eval_dataset", Rows(setup.corpus, _EVALUATED_ROWS))
     made = small_llama(setup) if model is None else model
     return base(model=made, args=arguments(setup, **fields), train_dataset=data, **given)
