@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from hf_efficient.diagnose.rule import Rule
 from hf_efficient.diagnose.rules.accumulation import accumulation
+from hf_efficient.diagnose.rules.attention_kernel import attention_kernel
+from hf_efficient.diagnose.rules.checkpointing_unneeded import checkpointing_unneeded
 from hf_efficient.diagnose.rules.data_collation import data_collation
 from hf_efficient.diagnose.rules.data_storage import data_storage
 from hf_efficient.diagnose.rules.data_transform import data_transform
@@ -16,6 +18,7 @@ from hf_efficient.diagnose.rules.epoch_boundary import epoch_boundary
 from hf_efficient.diagnose.rules.evaluations_cost import evaluations_cost
 from hf_efficient.diagnose.rules.few_workers import few_workers
 from hf_efficient.diagnose.rules.float32_products import float32_products
+from hf_efficient.diagnose.rules.optimizer_kernel import optimizer_kernel
 from hf_efficient.diagnose.rules.out_of_memory import out_of_memory
 from hf_efficient.diagnose.rules.padding_waste import padding_waste
 from hf_efficient.diagnose.rules.saves_cost import saves_cost
@@ -38,4 +41,7 @@ RULES: tuple[Rule, ...] = (
     worker_start,
     epoch_boundary,
     accumulation,
+    checkpointing_unneeded,
+    optimizer_kernel,
+    attention_kernel,
 )
