@@ -23,6 +23,7 @@ from hf_efficient.diagnose.rules.out_of_memory import out_of_memory
 from hf_efficient.diagnose.rules.padding_waste import padding_waste
 from hf_efficient.diagnose.rules.saves_cost import saves_cost
 from hf_efficient.diagnose.rules.small_micro_batch import small_micro_batch
+from hf_efficient.diagnose.rules.straggler import straggler
 from hf_efficient.diagnose.rules.worker_start import worker_start
 
 __all__ = ["RULES"]
@@ -44,4 +45,5 @@ RULES: tuple[Rule, ...] = (
     checkpointing_unneeded,
     optimizer_kernel,
     attention_kernel,
+    straggler,
 )
