@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hf_efficient.diagnose.isolated.rule import SOURCE, cost, gain
-from hf_efficient.diagnose.micro_batch import larger_micro_batch
+from hf_efficient.diagnose.larger_micro_batch import larger_micro_batch
 from hf_efficient.records.findings import Abstention, Evidence, Finding, Remedy
 from hf_efficient.records.isolation import Isolation, MicroBatchLine
 from hf_efficient.units import share

@@ -8,6 +8,9 @@ as far as it is recorded; a gain is of the training loop's time for the same tok
 from __future__ import annotations
 
 from hf_efficient.diagnose.rule import Rule
+from hf_efficient.diagnose.rules.accumulation import accumulation
+from hf_efficient.diagnose.rules.attention_kernel import attention_kernel
+from hf_efficient.diagnose.rules.checkpointing_unneeded import checkpointing_unneeded
 from hf_efficient.diagnose.rules.data_collation import data_collation
 from hf_efficient.diagnose.rules.data_storage import data_storage
 from hf_efficient.diagnose.rules.data_transform import data_transform
@@ -19,12 +22,14 @@ from hf_efficient.diagnose.rules.fragmentation import fragmentation
 from hf_efficient.diagnose.rules.large_micro_batch import large_micro_batch
 from hf_efficient.diagnose.rules.logits_spike import logits_spike
 from hf_efficient.diagnose.rules.near_out_of_memory import near_out_of_memory
+from hf_efficient.diagnose.rules.optimizer_kernel import optimizer_kernel
 from hf_efficient.diagnose.rules.optimizer_state import optimizer_state
 from hf_efficient.diagnose.rules.out_of_memory import out_of_memory
 from hf_efficient.diagnose.rules.padding_waste import padding_waste
 from hf_efficient.diagnose.rules.recompilation import recompilation
 from hf_efficient.diagnose.rules.saves_cost import saves_cost
 from hf_efficient.diagnose.rules.small_micro_batch import small_micro_batch
+from hf_efficient.diagnose.rules.straggler import straggler
 from hf_efficient.diagnose.rules.throttling import throttling
 from hf_efficient.diagnose.rules.unused_memory import unused_memory
 from hf_efficient.diagnose.rules.worker_start import worker_start
@@ -52,4 +57,9 @@ RULES: tuple[Rule, ...] = (
     unused_memory,
     recompilation,
     throttling,
+    accumulation,
+    checkpointing_unneeded,
+    optimizer_kernel,
+    attention_kernel,
+    straggler,
 )

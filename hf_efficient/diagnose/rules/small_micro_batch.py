@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from hf_efficient.diagnose.case import Case, Column, StepColumns
-from hf_efficient.diagnose.micro_batch import larger_micro_batch
+from hf_efficient.diagnose.larger_micro_batch import larger_micro_batch
 from hf_efficient.diagnose.rule import NO_STEPS, Verdict, abstains
+from hf_efficient.diagnose.rules.accumulation import accumulation
 from hf_efficient.estimate.batch_time import BatchTime, batch_time
 from hf_efficient.records.findings import Evidence, Finding, Remedy
 from hf_efficient.units import share
@@ -17,10 +18,15 @@ _TOO_MUCH = 0.3
 
 
 def small_micro_batch(case: Case) -> Verdict:
-    """The fixed part of a micro-batch is 30% of its time or more: larger ones pay it less often."""
+    """The fixed part of a micro-batch is 30% of its time or more: larger ones pay it less often.
+
+    Where they can be had out of the accumulation, ``accumulation`` says so.
+    """
     first = case.first
     if first is None:
         return abstains("small_micro_batch", NO_STEPS)
+    if isinstance(accumulation(case), Finding):
+        return None
     line = _line(first)
     if line is None:
         why = "the micro-batches hardly differ in tokens, so that their fixed cost cannot be told from the rest"
