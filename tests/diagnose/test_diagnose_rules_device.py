@@ -17,7 +17,7 @@ def compiled(folder, at, seconds=1.0, **arguments):
     for number in range(1, 21):
         phases = {"forward": 1.0, **({"compilation": seconds} if number in at else {})}
         steps.append(step(number, phases=phases))
-    facts = {"settings": settings(arguments=arguments), "compilation": {"recompilations": 4, "graph_breaks": 1}}
+    facts = {"settings": settings(arguments=arguments), "compilation": {"recompiles": 4, "graph_breaks": 1, "break_reasons": {"print": 1}}}
     return recompilation(case_in(folder, steps, facts=facts))
 
 
@@ -27,7 +27,7 @@ def test_compiling_again_after_the_warm_up_is_found(tmp_path):
     assert found.severity == "warning"
     assert found.cost.seconds == pytest.approx(3.0)
     assert found.evidence[1].value == 3
-    assert [one.value for one in found.evidence[2:]] == [4, 1]
+    assert [one.value for one in found.evidence[2:]] == [4, 1, "print"]
     assert found.remedies[0].overrides == {"train.packing": True}
     assert found.remedies[0].gain.share == pytest.approx(3 / 24)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from typing import Any
+
 import numpy as np
 
 from hf_efficient.diagnose.case import Case
@@ -31,10 +34,7 @@ def recompilation(case: Case) -> Verdict:
         Evidence("compilation after warm-up", spent, "seconds", "steps.jsonl: phase_seconds.compilation"),
         Evidence("steps with a compilation", steps, "count", "steps.jsonl: phase_seconds.compilation"),
     ]
-    compiled = case.facts.get("compilation", {})
-    for key, what in (("recompilations", "recompilations"), ("graph_breaks", "graph breaks")):
-        if compiled.get(key) is not None:
-            evidence.append(Evidence(what, int(compiled[key]), "count", f"spans.jsonl: compilation.{key}"))
+    evidence += _counted(case.facts.get("compilation", {}))
     gain = case.gain(spent, "no compilation after the warm-up")
     remedies = [Remedy("pad every batch to one length (pad_to_multiple_of), or pack", {}, "some padding", gain)]
     if case.argument("packing") is False and case.argument("max_length") is not None:
@@ -50,3 +50,12 @@ def recompilation(case: Case) -> Verdict:
         cost=case.cost(spent),
         remedies=remedies,
     )
+
+
+def _counted(compiled: Mapping[str, Any]) -> Iterator[Evidence]:
+    """By dynamo's counters, over the life of the process."""
+    for key, what in (("recompiles", "recompilations"), ("graph_breaks", "graph breaks")):
+        if compiled.get(key) is not None:
+            yield Evidence(what, int(compiled[key]), "count", f"spans.jsonl: compilation.{key}")
+    for reason, times in list(compiled.get("break_reasons", {}).items())[:1]:
+        yield Evidence(f"most frequent break, {times} times", str(reason), "", "spans.jsonl: compilation.break_reasons")
