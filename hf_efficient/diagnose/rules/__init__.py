@@ -8,6 +8,8 @@ as far as it is recorded; a gain is of the training loop's time for the same tok
 from __future__ import annotations
 
 from hf_efficient.diagnose.rule import Rule
+from hf_efficient.diagnose.rules.cpu_contention import cpu_contention
+from hf_efficient.diagnose.rules.cpu_oversubscription import cpu_oversubscription
 from hf_efficient.diagnose.rules.data_collation import data_collation
 from hf_efficient.diagnose.rules.data_storage import data_storage
 from hf_efficient.diagnose.rules.data_transform import data_transform
@@ -36,4 +38,6 @@ RULES: tuple[Rule, ...] = (
     few_workers,
     worker_start,
     epoch_boundary,
+    cpu_contention,
+    cpu_oversubscription,
 )
