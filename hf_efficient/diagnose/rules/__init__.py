@@ -11,6 +11,8 @@ from hf_efficient.diagnose.rule import Rule
 from hf_efficient.diagnose.rules.accumulation import accumulation
 from hf_efficient.diagnose.rules.attention_kernel import attention_kernel
 from hf_efficient.diagnose.rules.checkpointing_unneeded import checkpointing_unneeded
+from hf_efficient.diagnose.rules.cpu_contention import cpu_contention
+from hf_efficient.diagnose.rules.cpu_oversubscription import cpu_oversubscription
 from hf_efficient.diagnose.rules.data_collation import data_collation
 from hf_efficient.diagnose.rules.data_storage import data_storage
 from hf_efficient.diagnose.rules.data_transform import data_transform
@@ -62,4 +64,6 @@ RULES: tuple[Rule, ...] = (
     optimizer_kernel,
     attention_kernel,
     straggler,
+    cpu_contention,
+    cpu_oversubscription,
 )
