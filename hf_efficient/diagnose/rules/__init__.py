@@ -23,6 +23,7 @@ from hf_efficient.diagnose.rules.float32_products import float32_products
 from hf_efficient.diagnose.rules.fragmentation import fragmentation
 from hf_efficient.diagnose.rules.large_micro_batch import large_micro_batch
 from hf_efficient.diagnose.rules.logits_spike import logits_spike
+from hf_efficient.diagnose.rules.memory_growth import memory_growth
 from hf_efficient.diagnose.rules.near_out_of_memory import near_out_of_memory
 from hf_efficient.diagnose.rules.optimizer_kernel import optimizer_kernel
 from hf_efficient.diagnose.rules.optimizer_state import optimizer_state
@@ -66,4 +67,5 @@ RULES: tuple[Rule, ...] = (
     straggler,
     cpu_contention,
     cpu_oversubscription,
+    memory_growth,
 )
