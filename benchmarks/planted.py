@@ -46,15 +46,20 @@ def main() -> None:
     with _work(options.work) as folder, open_bench(folder) as bench:
         for name in options.only or CASES:
             case = CASES[name]
-            ran = _run(bench, case, "found")
-            judged.append(_judged(case, ran))
-            facts = {"name": name, "what": case.what, **asdict(judged[-1]), **as_json(ran)}
-            if options.apply and (came := _apply(bench, case, ran)) is not None:
-                applied[name] = came
-                facts["applied"] = came.to_json()
-            if options.traceml:
-                facts["traceml"], verdicts[name] = _under_traceml(bench, case)
+            facts: dict[str, Any] = {"name": name, "what": case.what}
             told.append(facts)
+            try:
+                ran = _run(bench, case, "found")
+                judged.append(_judged(case, ran))
+                facts.update(asdict(judged[-1]) | as_json(ran))
+                if options.apply and (came := _apply(bench, case, ran)) is not None:
+                    applied[name] = came
+                    facts["applied"] = came.to_json()
+                if options.traceml:
+                    facts["traceml"], verdicts[name] = _under_traceml(bench, case)
+            except RuntimeError as error:
+                facts["failed"] = str(error)
+                console.print(str(error), style="red", markup=False)
     for table in (findings_table(judged, verdicts), confusion_table(judged), gains_table(applied)):
         if table.row_count:
             console.print(table)
@@ -63,6 +68,8 @@ def main() -> None:
         loads = {"load_average_at_start": load, "load_average_at_end": load_average()}
         figures = {**loads, "cores": os.cpu_count(), "score": asdict(score(judged)), "runs": told}
         write_result(options.json, "planted", started, figures, packages=["traceml-ai"])
+    if any("failed" in facts for facts in told):
+        sys.exit(1)
 
 
 def _options() -> argparse.Namespace:

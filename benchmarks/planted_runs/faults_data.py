@@ -56,7 +56,9 @@ def slow_collator(setup: Setup) -> Any:
 
     if setup.mended:
         return rows_trainer(setup)
-    return trainer(setup, data=Documents(setup.corpus), data_collator=TokenisesBatches(setup.corpus))
+    few = Documents(setup.corpus, 4)
+    collator = TokenisesBatches(setup.corpus)
+    return trainer(setup, data=Documents(setup.corpus), eval_dataset=few, data_collator=collator)
 
 
 @planted("workers are spawned anew for every epoch of twelve steps", "worker_start")

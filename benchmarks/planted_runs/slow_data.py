@@ -46,9 +46,9 @@ class StoredRows(Dataset[dict[str, torch.Tensor]]):
 class Documents(Dataset[str]):
     """Whole documents, as text."""
 
-    def __init__(self, corpus: Path) -> None:
-        """Read them."""
-        self.texts: list[str] = json.loads((corpus / "documents.json").read_text(encoding="utf-8"))
+    def __init__(self, corpus: Path, count: int | None = None) -> None:
+        """Read so many; None: all."""
+        self.texts: list[str] = json.loads((corpus / "documents.json").read_text(encoding="utf-8"))[:count]
 
     def __len__(self) -> int:
         return 4 * len(self.texts)

@@ -72,7 +72,5 @@ def _micro_batch(found: Isolation) -> tuple[str, str] | None:
 def _no_graph(found: Isolation) -> tuple[str, str] | None:
     if found.forward_without_graph_seconds is None:
         return None
-    return (
-        "the forward",
-        f"{short_seconds(found.forward_without_graph_seconds)} of a step without a graph (torch.no_grad)",
-    )
+    alone = short_seconds(found.forward_without_graph_seconds)
+    return "the forward", f"{alone} of a step where nothing is kept for a backward (torch.no_grad)"

@@ -17,10 +17,8 @@ def compiled(folder, at, seconds=1.0, **arguments):
     for number in range(1, 21):
         phases = {"forward": 1.0, **({"compilation": seconds} if number in at else {})}
         steps.append(step(number, phases=phases))
-    facts = {
-        "settings": settings(arguments=arguments),
-        "compilation": {"recompiles": 4, "graph_breaks": 1, "break_reasons": {"print": 1}},
-    }
+    counted = {"recompiles": 4, "graph_breaks": 1, "break_reasons": {"print": 1}}
+    facts = {"settings": settings(arguments=arguments), "compilation": counted}
     return recompilation(case_in(folder, steps, facts=facts))
 
 

@@ -22,6 +22,9 @@ def diagnose_isolation(found: Isolation) -> Diagnosis:
     return Diagnosis(
         schema_version=DIAGNOSIS_SCHEMA_VERSION,
         hf_efficient_version=__version__,
+        ended="done",
+        error=None,
+        steps=found.steps,
         loop_seconds=found.loop_seconds,
         findings=sorted(findings, key=lambda one: -(one.cost.seconds or 0.0)),
         abstentions=[one for one in said if isinstance(one, Abstention)],
