@@ -13,6 +13,7 @@ from hf_efficient.report.plots.findings.learning import learning_evidence
 from hf_efficient.report.plots.findings.memory import memory_evidence
 from hf_efficient.report.plots.findings.phases import phase_evidence
 from hf_efficient.report.plots.findings.ranks import rank_evidence
+from hf_efficient.report.plots.findings.system import cores_evidence, gpu_evidence
 from hf_efficient.report.plots.findings.tokens import token_evidence
 from hf_efficient.report.run_data import RunData
 
@@ -48,6 +49,8 @@ KINDS: Final[dict[str, _Kind]] = {
     **dict.fromkeys(("masked_labels", "few_loss_tokens"), _LOSS_TOKENS),
     **dict.fromkeys(("memory_growth", "fragmentation", "logits_spike"), memory_evidence),
     **dict.fromkeys(("near_out_of_memory", "optimizer_state", "unused_memory"), memory_evidence),
+    **dict.fromkeys(("cpu_contention", "cpu_oversubscription"), cores_evidence),
+    "throttling": gpu_evidence,
     "straggler": rank_evidence,
     **dict.fromkeys(("learning_rate_idle", "learning_rate_diverges", "no_gradient"), learning_evidence),
     **dict.fromkeys(("not_finite_steps", "scaler_skips"), learning_evidence),
