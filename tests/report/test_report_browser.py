@@ -57,7 +57,7 @@ def test_every_plot_is_drawn_without_a_word_and_without_a_request(browser, pages
     plots = browser.js(
         """return [...document.querySelectorAll('figure')].map((figure) => [figure.id,
         figure.querySelector('.plot').data.length,
-        [...figure.querySelectorAll('.barlayer .trace, .scatterlayer .trace')].filter((it) => it.querySelector('path')).length,
+        [...figure.querySelectorAll('.trace')].filter((trace) => trace.querySelector('path')).length,
         figure.querySelector('.main-svg').getBoundingClientRect().height])"""
     )
     assert len(plots) >= 3
