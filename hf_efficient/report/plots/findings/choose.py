@@ -8,8 +8,10 @@ from typing import Final
 
 from hf_efficient.records.findings import Finding
 from hf_efficient.report.plots.figure import Figure
+from hf_efficient.report.plots.findings.batches import batch_evidence
 from hf_efficient.report.plots.findings.cost_bar import cost_bar
 from hf_efficient.report.plots.findings.learning import learning_evidence
+from hf_efficient.report.plots.findings.lengths import length_evidence
 from hf_efficient.report.plots.findings.memory import memory_evidence
 from hf_efficient.report.plots.findings.phases import phase_evidence
 from hf_efficient.report.plots.findings.ranks import rank_evidence
@@ -42,12 +44,15 @@ KINDS: Final[dict[str, _Kind]] = {
     "recompilation": _phases("compilation", "forward", "backward"),
     "exposed_communication": _phases("communication", "backward"),
     "sharding": _phases("communication", "forward", "backward"),
-    **dict.fromkeys(("small_micro_batch", "large_micro_batch", "accumulation", "launch_bound"), _COMPUTING),
+    **dict.fromkeys(("small_micro_batch", "accumulation"), batch_evidence),
+    **dict.fromkeys(("large_micro_batch", "launch_bound"), _COMPUTING),
     **dict.fromkeys(("float32_products", "attention_kernel", "silent_upcasts"), _COMPUTING),
     **dict.fromkeys(("checkpointing_unneeded", "checkpointing_missing"), _COMPUTING),
     "padding_waste": partial(token_evidence, kinds=("processed", "non_padding")),
+    "truncated_examples": length_evidence,
     **dict.fromkeys(("masked_labels", "few_loss_tokens"), _LOSS_TOKENS),
     **dict.fromkeys(("memory_growth", "fragmentation", "logits_spike"), memory_evidence),
+    "out_of_memory": memory_evidence,
     **dict.fromkeys(("near_out_of_memory", "optimizer_state", "unused_memory"), memory_evidence),
     **dict.fromkeys(("cpu_contention", "cpu_oversubscription"), cores_evidence),
     "throttling": gpu_evidence,
