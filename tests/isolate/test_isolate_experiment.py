@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 import pytest
-from variants_run import measured
 
 from hf_efficient.errors import SetupError
 from hf_efficient.isolate.experiment import run_variants
 from hf_efficient.isolate.run_variant import VariantFailed
 from hf_efficient.isolate.variants import VARIANTS
 from hf_efficient.recipe.schema import Recipe
+from tests.isolate.variants_run import measured
 
 RECIPE = Recipe(
     name="r",
@@ -82,7 +82,9 @@ def test_a_recipe_that_does_not_train_as_it_is_ends_it():
 
 
 def test_what_does_not_apply_says_why():
-    quiet = RECIPE.model_copy(update={"train": {"logging_strategy": "no", "save_strategy": "no", "eval_strategy": "no"}})
+    quiet = RECIPE.model_copy(
+        update={"train": {"logging_strategy": "no", "save_strategy": "no", "eval_strategy": "no"}}
+    )
     found, _ = run(recipe=quiet.model_copy(update={"train": {**quiet.train, "per_device_train_batch_size": 1}}))
     assert {name: one.left_out for name, one in found.items() if one.left_out} == {
         "one_process": "the recipe trains in one process",

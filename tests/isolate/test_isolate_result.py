@@ -3,10 +3,10 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from variants_run import SCHEDULE, measured, outcomes
 
 from hf_efficient.isolate.result import isolation_of
 from hf_efficient.recipe.schema import Recipe
+from tests.isolate.variants_run import SCHEDULE, measured, outcomes
 
 
 def recipe(**efficiency) -> Recipe:

@@ -56,9 +56,9 @@ def test_all_variants_train_on_the_batches_of_the_recipe(worker):
 
 
 def test_micro_batches_of_twice_the_rows_hold_about_twice_the_tokens(worker):
-    _, own = worker("micro_batch_halved")
+    _, halved = worker("micro_batch_halved")
     _, doubled = worker("micro_batch_doubled")
-    assert sum(doubled["micro_batch_tokens"]) > 3 * sum(own["micro_batch_tokens"])  # 4 rows against 1
+    assert sum(doubled["micro_batch_tokens"]) > 3 * sum(halved["micro_batch_tokens"])  # 4 rows against 1
     assert len(doubled["micro_batch_seconds"]) == STEPS
 
 
