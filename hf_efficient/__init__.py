@@ -25,6 +25,7 @@ The map of the house. A room imports only rooms printed above it (held by tests/
     simulate/     torch, no GPU: training on tensors without values: what it allocates, when, and what it computes
     planning/     recipe to plan: the run's own trainer rehearsed, its memory, time and cost; what to change
     launch/       recipe to a run: data, plan, trainer, records, card; to an accelerate command; merge
+    isolate/      short controlled variants of a recipe, each in a process of its own: time by their differences
     train.py      `accelerate launch -m hf_efficient.train RECIPE`
     cli/          one command per file; parses, calls, prints
 
