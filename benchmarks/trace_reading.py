@@ -15,6 +15,7 @@ Each trace is read by both, in a process each. What differs in definition, read 
   figures stand beside.
 - Events of the category ``cuda_sync`` that name a stream are work of the device to it, and those without "Sync" in
   their names ("Stream Wait Event") even computation. A stream that waits runs nothing: here they count for nothing.
+  (AlexNet's trace has some; without them both agree on it to the microsecond.)
 - Its *host wait*, *kernel wait* and *other* are of each stream alone; ``hf_efficient/trace/idle.py`` says why a device
   is split another way here. The figures by stream are compared.
 

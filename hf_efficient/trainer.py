@@ -25,6 +25,7 @@ from hf_efficient.callbacks.four_bit_guard import keep_four_bit_trainable
 from hf_efficient.callbacks.gradient_check import GradientCheck
 from hf_efficient.callbacks.memory import MemoryCount
 from hf_efficient.callbacks.settings import note_settings
+from hf_efficient.callbacks.silent_failures import SilentFailures
 from hf_efficient.callbacks.step_recorder import StepRecorderCallback
 from hf_efficient.hardware.rates import Rates
 from hf_efficient.measure.device import watch_device
@@ -102,6 +103,7 @@ class EfficientTrainerMixin(_Base):
         self._gradient_check = GradientCheck(self._gradients_are_checked) if check_gradients else None
         self._gradient_check_place: int | None = None
         self._activations: ActivationProbe | None = None
+        self._silent: SilentFailures | None = None
         self._evaluating = False
         self._evaluated_at_step: int | None = None
         self._log_metrics = log_metrics
@@ -117,7 +119,9 @@ class EfficientTrainerMixin(_Base):
             if self._recorder.timeline is not None:
                 memory = MemoryCount(self._recorder.timeline, lambda: getattr(self, "ref_model", None))
                 self._activations = ActivationProbe(memory)
-            self.callback_handler.callbacks.insert(0, StepRecorderCallback(self._recorder, memory, self._model_stands))
+                self._silent = SilentFailures(self._recorder.timeline)
+            recorder = StepRecorderCallback(self._recorder, memory, self._model_stands, self._silent)
+            self.callback_handler.callbacks.insert(0, recorder)
             if self._budget is not None:
                 self.add_callback(self._budget)
             if record_steps:
@@ -204,6 +208,8 @@ class EfficientTrainerMixin(_Base):
         """Forward and backward; what lies around it is the Trainer's own, up to the optimizer."""
         self._recorder.end("bookkeeping")
         loss = super().training_step(*args, **kwargs)
+        if self._silent is not None:
+            self._silent.loss(loss)
         self._recorder.begin("bookkeeping")
         if self._recorder.has_device:
             self._recorder.begin("device_wait")  # the Trainer reads the loss, for its NaN filter
@@ -244,6 +250,8 @@ class EfficientTrainerMixin(_Base):
                 logs.update(self._run_log.figures(self.state.global_step, whole="train_runtime" in logs))
             super().log(logs, *args, **kwargs)
             self._note_memory()
+            if self._silent is not None and "loss" in logs:
+                self._silent.settle()
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Evaluate, and leave the random generators and a running training as they were."""

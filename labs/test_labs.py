@@ -93,3 +93,15 @@ def test_03_what_will_it_cost(tmp_path):
     assert found["young_minutes"] == found["pencil_minutes"] == pytest.approx((2 * 20 * 6 * 3600) ** 0.5 / 60, abs=1e-3)
     assert all(on_demand == usd[name] for name, (_, on_demand) in found["spot"].items())
     assert found["steps_for_budget"] == {name: int(5 / (usd[name] / 1000)) for name in found["frontier"]}
+
+
+def test_04_profile_like_a_doctor(tmp_path):
+    found = last_value(execute("04_profile_like_a_doctor.ipynb", tmp_path))
+    assert found["data_wait_share"] > 0.3
+    assert found["busy_share"] > 0.9  # no disk: a transform
+    assert found["clean_share"] > 0.3
+    assert found["operators_share"] < 0.7  # the model is not the patient
+    assert found["cause"] in ("data_transform", "few_workers")
+    assert found["overrides"]["train.dataloader_num_workers"] >= 1
+    assert 0.5 <= found["achieved"] / found["predicted"] <= 2
+    assert not {"data_transform", "few_workers"} & set(found["findings_after"])

@@ -11,6 +11,7 @@ from hf_efficient.account.evaluations import metrics_to_note
 from hf_efficient.callbacks.memory import MemoryCount
 from hf_efficient.callbacks.schedule import note_schedule
 from hf_efficient.callbacks.settings import note_settings
+from hf_efficient.callbacks.silent_failures import SilentFailures
 from hf_efficient.hardware.rates import Rates
 from hf_efficient.measure.device import watch_device
 from hf_efficient.measure.environment import environment_facts
@@ -60,6 +61,7 @@ class AccountCallback(TrainerCallback):
         self._recorder = StepRecorder(timeline=self._timeline)
         self._run_log = RunLog(self._recorder)
         self._memory = MemoryCount(self._timeline)
+        self._silent = SilentFailures(self._timeline)
         self._phase: StepPhase | CoarsePhase | None = None
         self._since_seconds = 0.0
 
@@ -92,6 +94,7 @@ class AccountCallback(TrainerCallback):
         self._recorder.open(directory, args.process_index, device)
         self._recorder.watch_loader(kwargs.get("train_dataloader"))
         self._memory.begin(args, kwargs.get("model"))
+        self._silent.begin()
         self._memory.leave_out("memory of activations and logits", "no event is given a batch")
         self._since_seconds = self._run_log.now_seconds()
         note_schedule(self._timeline, args, state, kwargs.get("train_dataloader"))
@@ -125,6 +128,7 @@ class AccountCallback(TrainerCallback):
         self._switch("optimizer")
         if self._recorder.recording:
             self._memory.before_step(kwargs.get("model"))
+            self._silent.before_update(args, kwargs.get("model"))
 
     def on_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -132,6 +136,7 @@ class AccountCallback(TrainerCallback):
         """The optimizer has stepped."""
         if self._recorder.recording:
             self._memory.after_step(kwargs.get("model"), kwargs.get("optimizer"))
+            self._silent.after_update(kwargs.get("optimizer"))
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """The update is done."""
@@ -183,6 +188,7 @@ class AccountCallback(TrainerCallback):
     ) -> None:
         """The account is written. An exception that ends the training earlier is not told to callbacks."""
         if self._recorder.recording:
+            self._silent.end()
             self._recorder.close()
             self._timeline.leave_all()
             self._timeline.end()

@@ -14,7 +14,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from hf_efficient.errors import TrainingCheckError
 from hf_efficient.measure.autograd import floating_tensors, passes_gradient
 
-__all__ = ["GradientCheck", "distributed_type", "parameters_without_gradient"]
+__all__ = ["GradientCheck", "distributed_type", "gradients_elsewhere", "parameters_without_gradient"]
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ class GradientCheck(TrainerCallback):
             self._raise_if_broken()
         finally:
             self.remove_hooks()
-        elsewhere = _gradients_elsewhere(args)
+        elsewhere = gradients_elsewhere(args)
         if elsewhere:
             logger.debug("Gradients are not checked: with %s they are not on the parameters.", elsewhere)
         elif model is not None:
@@ -164,7 +164,7 @@ def distributed_type() -> str:
     return str(AcceleratorState().distributed_type.value) if is_initialized() else "NO"
 
 
-def _gradients_elsewhere(args: TrainingArguments) -> str:
+def gradients_elsewhere(args: TrainingArguments) -> str:
     """What keeps gradients away from the parameters; empty where nothing does."""
     distributed = distributed_type()
     if distributed in ("DEEPSPEED", "FSDP", "MEGATRON_LM"):

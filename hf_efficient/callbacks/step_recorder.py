@@ -9,6 +9,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from hf_efficient.callbacks.memory import MemoryCount
 from hf_efficient.callbacks.schedule import note_schedule
+from hf_efficient.callbacks.silent_failures import SilentFailures
 from hf_efficient.measure.recorder import StepRecorder
 
 __all__ = ["StepRecorderCallback"]
@@ -25,6 +26,7 @@ class StepRecorderCallback(TrainerCallback):
         recorder: StepRecorder,
         memory: MemoryCount | None = None,
         model_stands: Callable[[], None] = lambda: None,
+        silent: SilentFailures | None = None,
     ) -> None:
         """Nothing is recorded by the callback itself.
 
@@ -32,8 +34,10 @@ class StepRecorderCallback(TrainerCallback):
             recorder: is told.
             memory: counts the memory by category; None: it is not counted.
             model_stands: called when training begins: the model is placed, wrapped and checkpointed.
+            silent: counts what fails without an error; None: it is not counted.
         """
         self._recorder, self._memory, self._model_stands = recorder, memory, model_stands
+        self._silent = silent
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -41,6 +45,8 @@ class StepRecorderCallback(TrainerCallback):
         """The loop starts, perhaps for a second time (``auto_find_batch_size``)."""
         self._recorder.abandon_step()
         self._model_stands()
+        if self._silent is not None:
+            self._silent.begin()
         self._recorder.watch_loader(kwargs.get("train_dataloader"))
         if self._recorder.timeline is not None:
             note_schedule(self._recorder.timeline, args, state, kwargs.get("train_dataloader"))
@@ -61,6 +67,8 @@ class StepRecorderCallback(TrainerCallback):
         self._recorder.begin("optimizer")
         if self._memory is not None and self._memory.wants_step:
             self._memory.before_step(kwargs.get("model"))
+        if self._silent is not None:
+            self._silent.before_update(args, kwargs.get("model"))
 
     def on_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -68,6 +76,8 @@ class StepRecorderCallback(TrainerCallback):
         """The optimizer has stepped; gradients are still there."""
         if self._memory is not None and self._memory.wants_step:
             self._memory.after_step(kwargs.get("model"), kwargs.get("optimizer"))
+        if self._silent is not None:
+            self._silent.after_update(kwargs.get("optimizer"))
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """The update is done; what the other callbacks do now, and the Trainer until it fetches, is bookkeeping."""
@@ -77,3 +87,10 @@ class StepRecorderCallback(TrainerCallback):
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """A checkpoint is written; what the other callbacks do with it, an upload perhaps, belongs to it."""
         self._recorder.begin("checkpointing")
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """What failed without an error is stated."""
+        if self._silent is not None:
+            self._silent.end()

@@ -14,6 +14,7 @@ from hf_efficient.account.load import load_run, records_folder
 from hf_efficient.cli.page_file import write_page_file
 from hf_efficient.report.compare_console import comparison_renderables
 from hf_efficient.report.console import account_renderables
+from hf_efficient.report.diagnosis_console import diagnosis_hint
 from hf_efficient.report.run_data import RunData, read_run
 
 __all__ = ["print_account", "print_comparison", "print_json"]
@@ -34,7 +35,7 @@ def print_json(run_dirs: Sequence[Path], html: Path | None) -> None:
     texts = [to_json(load_run(directory)) for directory in run_dirs]
     print(texts[0] if len(texts) == 1 else f"[\n{','.join(texts)}]\n", end="")
     if html is not None:
-        runs = [read_run(records_folder(directory)) for directory in run_dirs]
+        runs = [read_run(records_folder(directory), trace=len(run_dirs) == 1) for directory in run_dirs]
         write_page_file(html, html, lambda: _page(runs), told_to=sys.stderr)
 
 
@@ -52,8 +53,8 @@ def print_account(run_dir: Path, html: Path | None, *, page: bool) -> None:
     from hf_efficient.report.html.write import REPORT_HTML
 
     directory = records_folder(run_dir)
-    run = read_run(directory)
-    _print(account_renderables(run.account))
+    run = read_run(directory, trace=page)
+    _print([*account_renderables(run.account), *diagnosis_hint(run.diagnosis, run.directory)])
     if page:
         write_page_file(html, directory / REPORT_HTML, lambda: _page([run]))
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-__all__ = ["grouped_padding_share"]
+__all__ = ["grouped_padding_share", "mixed_padding_share"]
 
 _MEGA_BATCHES = 50
 _MOST = 50_000
@@ -28,10 +28,33 @@ def grouped_padding_share(length_buckets: Mapping[str, int], rows: int | None) -
     """
     if not length_buckets or not rows:
         return None
-    lengths = _lengths(length_buckets)
-    rng = np.random.default_rng(_SEED)
-    rng.shuffle(lengths)
+    lengths = _shuffled(length_buckets)
     stretch = rows * min(_MEGA_BATCHES, max(1, len(lengths) // (rows * 4)))
+    return _padding_share(lengths, rows, stretch)
+
+
+def mixed_padding_share(length_buckets: Mapping[str, int], rows: int | None) -> float | None:
+    """Share of padding where batches are drawn as they come.
+
+    Args:
+        length_buckets, rows: as of ``grouped_padding_share``.
+
+    Returns:
+        None without lengths or rows.
+    """
+    if not length_buckets or not rows:
+        return None
+    return _padding_share(_shuffled(length_buckets), rows, rows)
+
+
+def _shuffled(length_buckets: Mapping[str, int]) -> np.ndarray:
+    lengths = _lengths(length_buckets)
+    np.random.default_rng(_SEED).shuffle(lengths)
+    return lengths
+
+
+def _padding_share(lengths: np.ndarray, rows: int, stretch: int) -> float:
+    """Of batches of so many rows, each stretch sorted before it is cut into them."""
     held = positions = 0.0
     for start in range(0, len(lengths), stretch):
         ordered = np.sort(lengths[start : start + stretch])[::-1]

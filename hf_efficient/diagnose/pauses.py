@@ -6,17 +6,13 @@ import math
 
 from hf_efficient.diagnose.case import Case
 
-__all__ = ["rarer"]
+__all__ = ["distance", "rarer"]
 
 
 def rarer(
     case: Case, spent_seconds: float, steps_key: str, strategy_key: str, allowed: float
 ) -> tuple[int, float] | None:
     """Every how many steps a pause takes no more than a share of the loop, and the seconds it then takes in this run.
-
-    Of ``n`` pauses that took ``p`` seconds beside ``t`` seconds of training, ``allowed * t / (1 - allowed) / (p / n)``
-    may stay. Hand-worked: 10 pauses of 6 s beside 60 s of training, 10% allowed: 0.1 * 60 / 0.9 / 6 = 1.11, so one may
-    stay; over 100 steps that is every 90 steps (90.0 = 100 / 1.11), rounded up to two digits.
 
     Args:
         case: the run.
@@ -39,9 +35,25 @@ def rarer(
     if pauses < 1:
         return None
     training = case.loop_seconds - spent_seconds
-    may_stay = allowed * training / (1 - allowed) / (spent_seconds / pauses)
-    longer = _round_up(steps / may_stay)
+    longer = distance(spent_seconds / pauses, training / steps, allowed)
     return longer, spent_seconds / pauses * (steps // longer)
+
+
+def distance(pause_seconds: float, step_seconds: float, allowed: float) -> int:
+    """After how many steps a pause takes a share of the loop: ``n = p * (1 - a) / (a * s)``.
+
+    ``n`` steps and a pause then take ``p / a``, since ``p / (n * s + p) = a``.
+    Hand-worked: pauses of 6 s, steps of 0.6 s, 10% allowed: 6 * 0.9 / (0.1 * 0.6) = 90.
+
+    Args:
+        pause_seconds: of one.
+        step_seconds: of a step, without it.
+        allowed: share of the loop that they may take.
+
+    Returns:
+        Rounded up to two digits, at least 1.
+    """
+    return max(1, _round_up(pause_seconds * (1 - allowed) / (allowed * step_seconds)))
 
 
 def _per_epoch(case: Case) -> int | None:
@@ -50,6 +62,6 @@ def _per_epoch(case: Case) -> int | None:
 
 
 def _round_up(steps: float) -> int:
-    """To two digits: 137.2 to 140."""
+    """To two digits: 137.2 to 140; 89.999999999 is what a division leaves of 90."""
     digit = 10 ** max(0, math.floor(math.log10(steps)) - 1)
-    return math.ceil(steps / digit) * digit
+    return math.ceil(round(steps / digit, 9)) * digit

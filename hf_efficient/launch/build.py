@@ -71,8 +71,7 @@ def _build_sft(recipe: Recipe, args: SFTConfig, listener: RunListener, price_usd
     listener.stage("Data", ", ".join(source.path for source in recipe.data.train))
     with phase(recipe, "data_preparation"):
         data = build_sft_data(recipe, tokenizer, args)
-    if data.stats.packs is not None:
-        state(recipe, "data", {"fill_rate": data.stats.fill_rate, "packs": data.stats.packs})
+    state(recipe, "data", {name: value for name, value in vars(data.stats).items() if value is not None})
     evaluation = f", {count(len(data.eval))} to evaluate on" if data.eval is not None else ""
     cached = " (from the cache)" if data.cached else ""
     listener.stage(

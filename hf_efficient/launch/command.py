@@ -16,7 +16,13 @@ __all__ = ["accelerate_command", "printable"]
 
 
 def accelerate_command(
-    recipe: Recipe, recipe_argument: str, overrides: Sequence[str], *, device_count: int, cores: int
+    recipe: Recipe,
+    recipe_argument: str,
+    overrides: Sequence[str],
+    *,
+    device_count: int,
+    cores: int,
+    module: str = "hf_efficient.train",
 ) -> list[str]:
     """The command ``accelerate launch ... -m hf_efficient.train RECIPE a.b=value ...``.
 
@@ -29,6 +35,7 @@ def accelerate_command(
         device_count: accelerators of this machine, for ``distributed.processes: auto``.
         cores: processor cores that this process may use; the processes share them. accelerate would give each one
             thread, and a CPU then trains at the speed of one core.
+        module: that every process runs.
     """
     processes = recipe.distributed.processes
     count = max(1, device_count) if processes == "auto" else processes
@@ -44,7 +51,7 @@ def accelerate_command(
     ]
     if count > 1:
         command.append("--multi_gpu")
-    return [*command, "-m", "hf_efficient.train", recipe_argument, *overrides]
+    return [*command, "-m", module, recipe_argument, *overrides]
 
 
 def printable(command: Sequence[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 
 from rich.console import RenderableType
@@ -21,7 +22,7 @@ from hf_efficient.report.diagnosis_words import (
 )
 from hf_efficient.report.numbers import evidence_value
 
-__all__ = ["diagnosis_renderables"]
+__all__ = ["diagnosis_hint", "diagnosis_renderables"]
 
 _STYLES = {"critical": "bold red", "warning": "bold yellow", "info": "bold"}
 
@@ -31,26 +32,43 @@ def diagnosis_renderables(diagnosis: Diagnosis, *, evidence: bool = True) -> lis
 
     Args:
         diagnosis: of a run.
-        evidence: False for a short form: a line per finding and its first remedy.
+        evidence: False for a short form, to stand below the run's account: a line per finding and its first remedy.
     """
     return [
-        *_headline(diagnosis),
+        *(_end(diagnosis) if evidence else []),
+        *_headline(diagnosis, evidence),
         *(part for number, one in enumerate(diagnosis.findings, 1) for part in _finding(number, one, evidence)),
         *(_abstentions(diagnosis) if evidence else []),
         *(Text(told_fault(fault), "red") for fault in diagnosis.faults),
     ]
 
 
-def _headline(diagnosis: Diagnosis) -> Iterator[RenderableType]:
+def diagnosis_hint(diagnosis: Diagnosis | None, directory: str) -> list[RenderableType]:
+    """The short form, to stand below an account, and the command for the whole; nothing without a diagnosis.
+
+    Args:
+        diagnosis: of the run.
+        directory: its output directory.
+    """
+    if diagnosis is None:
+        return []
+    more = Text(f"Evidence, other remedies, what was not judged: hf-efficient diagnose {shlex.quote(directory)}", "dim")
+    return [Text(""), *diagnosis_renderables(diagnosis, evidence=False), more]
+
+
+def _end(diagnosis: Diagnosis) -> Iterator[RenderableType]:
     steps = f"{diagnosis.steps} step{'' if diagnosis.steps == 1 else 's'}"
     if diagnosis.ended == "error":
         yield Text(f"The run failed after {steps}: {diagnosis.error}", "bold red")
     elif diagnosis.ended == "died":
         yield Text(f"The run did not end: it was killed after {steps}, or goes on.", "bold")
+
+
+def _headline(diagnosis: Diagnosis, full: bool) -> Iterator[RenderableType]:
     if diagnosis.limit is not None:
         yield Text(NOTHING_TO_FIX, "bold green")
         yield Text(told_limit(diagnosis))
-        yield from (_evidence(diagnosis.limit.evidence) if diagnosis.limit.evidence else ())
+        yield from (_evidence(diagnosis.limit.evidence) if full and diagnosis.limit.evidence else ())
     elif not diagnosis.findings:
         yield Text(told_limit(diagnosis), "bold")
 

@@ -21,6 +21,7 @@ from hf_efficient.recipe.resolved import ResolvedRecipe, read_resolved
 from hf_efficient.records import RunAccount
 from hf_efficient.records.findings import Diagnosis
 from hf_efficient.records.series import RunSeries
+from hf_efficient.report.run_trace import RunTrace, read_run_trace
 
 __all__ = ["RESOLVED", "RunData", "read_run"]
 
@@ -42,6 +43,7 @@ class RunData:
         diagnosis: what is wrong with it; None where only ``run.json`` was kept.
         rank_step_seconds: mean seconds of a step by phase, of each rank whose steps were kept.
         memory_bytes: all that the device has that trains; None: not known.
+        trace: of its profiler; None where it left none, or it was not asked for.
     """
 
     name: str
@@ -54,6 +56,7 @@ class RunData:
     diagnosis: Diagnosis | None = None
     rank_step_seconds: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     memory_bytes: int | None = None
+    trace: RunTrace | None = None
 
     @property
     def environment(self) -> Mapping[str, Any]:
@@ -61,12 +64,13 @@ class RunData:
         return self.account.environment or (self.recipe.environment if self.recipe is not None else {})
 
 
-def read_run(directory: Path, reader: RunReader | None = None) -> RunData:
-    """Read a run's records.
+def read_run(directory: Path, reader: RunReader | None = None, *, trace: bool = False) -> RunData:
+    """Read a run's records, and diagnose it.
 
     Args:
         directory: the ``efficiency`` folder of a run.
         reader: one that has read them before, so that only what is new is read.
+        trace: whether to read the trace of its profiler too, which may take seconds.
 
     Raises:
         OutputError: there are no records, or they cannot be read.
@@ -74,8 +78,9 @@ def read_run(directory: Path, reader: RunReader | None = None) -> RunData:
     recipe, why = _recipe(directory / RESOLVED)
     output = directory.parent if directory.name == "efficiency" else directory
     name = recipe.name if recipe and recipe.name else output.absolute().name
+    traced = read_run_trace(directory) if trace else None
     if _only_the_account(directory):
-        return RunData(name, str(output), read_account(directory / RUN_JSON), None, recipe, why)
+        return RunData(name, str(output), read_account(directory / RUN_JSON), None, recipe, why, trace=traced)
     records = (reader or RunReader(directory)).look()
     account = build_account(records)
     case = case_of(directory, records, account, build_series(account, records))
@@ -90,6 +95,7 @@ def read_run(directory: Path, reader: RunReader | None = None) -> RunData:
         diagnosis=diagnose_case(case),
         rank_step_seconds={rank: _step_seconds(columns) for rank, columns in case.steps.items()},
         memory_bytes=case.settings("device").get("memory_bytes"),
+        trace=traced,
     )
 
 

@@ -4,10 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hf_efficient.records.trace import Communication, DeviceBreakdown, LaunchBreakdown, Percentiles
-from hf_efficient.units import count, share, short_seconds
+from hf_efficient.records.trace import Communication, DeviceBreakdown, LaunchBreakdown, Percentiles, TraceBreakdown
+from hf_efficient.units import count, share, short_seconds, size
 
-__all__ = ["communication_line", "device_time_rows", "launch_lines"]
+__all__ = ["communication_line", "device_time_rows", "device_title", "launch_lines", "trace_title"]
+
+
+def trace_title(trace: TraceBreakdown, name: str = "") -> str:
+    """What was read.
+
+    Args:
+        trace: the breakdown.
+        name: of its file; default: the path under which it was read.
+    """
+    file = trace.file
+    told = [f"{count(file.events)} events in {size(file.read_bytes)}", f"{short_seconds(trace.window_seconds)} long"]
+    if file.rank is not None and (file.world_size or 1) > 1:
+        told.append(f"rank {file.rank} of {file.world_size}")
+    if trace.steps:
+        told.append(f"steps {trace.steps[0].number} to {trace.steps[-1].number}")
+    return f"{name or file.path}: {', '.join(told)}"
+
+
+def device_title(device: DeviceBreakdown) -> str:
+    """Its number, and its name where that is known."""
+    return f"device {device.device}" + (f", {device.name}" if device.name else "")
 
 
 def device_time_rows(device: DeviceBreakdown) -> list[tuple[str, float]]:

@@ -106,6 +106,13 @@ def test_the_account_of_a_run_that_ended(run, output):
         "  the interpreter's own end: Python takes itself down after the last record that a run can write",
         "  energy: no meter was read",
         "  cost: the records state no price",
+        "",
+        "Nothing to fix.",
+        "The limit that it is at: none is told of 2 steps: they are too few.",
+        "1. 25% of the positions that are computed are padding  [info, possible: padding_waste]",
+        "   costs 0.4 s",
+        "Evidence, other remedies, what was not judged: hf-efficient diagnose",
+        str(output),
     ]
     assert run("report", str(output / "efficiency"), "--no-html").out == done.out
 
@@ -158,7 +165,7 @@ def test_energy_and_money(run, output):
     lines = [line.rstrip() for line in run("report", str(output), "--no-html").out.splitlines()]
     # 36,000 J = 0.01 kWh, times 500; 5 s at 720 an hour; 1,500 tokens
     start = lines.index(next(line for line in lines if line.startswith("energy")))
-    assert lines[start:] == [
+    assert lines[start : lines.index("")] == [
         "energy     0.01 kWh (in part estimated): CPU 0.0025 kWh, GPU 0 0.0075 kWh; 5 g CO2e at 500 g/kWh (Utopia "
         "2023)",
         "money      $1.00 at $720.00/h (by hand); $666.67 per million tokens without padding",

@@ -53,6 +53,7 @@ def case_in(
     system: Sequence[Mapping[str, Any]] = (),
     recipe: str = "",
     price_usd_per_hour: float | None = None,
+    memory: Mapping[str, int] | None = None,
 ) -> Case:
     """A run of one process that trained once and ended well.
 
@@ -65,18 +66,20 @@ def case_in(
         system: lines of ``system.jsonl``, without ``process`` and version.
         recipe: text of ``recipe.resolved.yaml``.
         price_usd_per_hour: None: not known.
+        memory: peaks that the process told at its end.
     """
     ends = 2.0 + sum(one["wall_seconds"] for one in steps)
     stated = {"settings": settings(), **(facts or {})}
     if price_usd_per_hour is not None:
         stated["price"] = {"price_usd_per_hour": price_usd_per_hour, "source": "the recipe", "estimated": False}
+    told = {"peak_rss_bytes": 1000, **(memory or {})}
     spans: list[Mapping[str, Any]] = [
         {"kind": "process", "schema_version": 1, "rank": 0, "pid": 7, "way": "trainer", **_PROCESS},
         {"kind": "train", "segment": 0, "at_seconds": 1.0},
         *({"kind": "facts", "facts": {topic: held}} for topic, held in stated.items()),
         *notes,
         {"kind": "train_end", "segment": 0, "at_seconds": ends, "ended": "done", "error": None},
-        {"kind": "end", "ended": "done", "error": None, "at_seconds": ends, "memory": {"peak_rss_bytes": 1000}},
+        {"kind": "end", "ended": "done", "error": None, "at_seconds": ends, "memory": told},
     ]
     _write(folder / "spans.jsonl", [{**line, "process": 0} for line in spans])
     _write(folder / "steps.jsonl", steps)

@@ -42,6 +42,7 @@ def test_one_record_per_optimizer_step(tiny_dir, tmp_path):
     assert [r.loss for r in found] == losses(trainer)
     assert [r.epoch for r in found] == [2 / 12, 4 / 12, 6 / 12, 8 / 12]
     assert sorted(path.name for path in (tmp_path / "efficiency").iterdir()) == [
+        "diagnosis.json",
         "report.html",
         "run.json",
         "spans.jsonl",

@@ -8,6 +8,11 @@ as far as it is recorded; a gain is of the training loop's time for the same tok
 from __future__ import annotations
 
 from hf_efficient.diagnose.rule import Rule
+from hf_efficient.diagnose.rules.accumulation import accumulation
+from hf_efficient.diagnose.rules.attention_kernel import attention_kernel
+from hf_efficient.diagnose.rules.checkpointing_unneeded import checkpointing_unneeded
+from hf_efficient.diagnose.rules.cpu_contention import cpu_contention
+from hf_efficient.diagnose.rules.cpu_oversubscription import cpu_oversubscription
 from hf_efficient.diagnose.rules.data_collation import data_collation
 from hf_efficient.diagnose.rules.data_storage import data_storage
 from hf_efficient.diagnose.rules.data_transform import data_transform
@@ -15,10 +20,20 @@ from hf_efficient.diagnose.rules.epoch_boundary import epoch_boundary
 from hf_efficient.diagnose.rules.evaluations_cost import evaluations_cost
 from hf_efficient.diagnose.rules.few_workers import few_workers
 from hf_efficient.diagnose.rules.float32_products import float32_products
+from hf_efficient.diagnose.rules.fragmentation import fragmentation
+from hf_efficient.diagnose.rules.large_micro_batch import large_micro_batch
+from hf_efficient.diagnose.rules.logits_spike import logits_spike
+from hf_efficient.diagnose.rules.near_out_of_memory import near_out_of_memory
+from hf_efficient.diagnose.rules.optimizer_kernel import optimizer_kernel
+from hf_efficient.diagnose.rules.optimizer_state import optimizer_state
 from hf_efficient.diagnose.rules.out_of_memory import out_of_memory
 from hf_efficient.diagnose.rules.padding_waste import padding_waste
+from hf_efficient.diagnose.rules.recompilation import recompilation
 from hf_efficient.diagnose.rules.saves_cost import saves_cost
 from hf_efficient.diagnose.rules.small_micro_batch import small_micro_batch
+from hf_efficient.diagnose.rules.straggler import straggler
+from hf_efficient.diagnose.rules.throttling import throttling
+from hf_efficient.diagnose.rules.unused_memory import unused_memory
 from hf_efficient.diagnose.rules.worker_start import worker_start
 
 __all__ = ["RULES"]
@@ -36,4 +51,19 @@ RULES: tuple[Rule, ...] = (
     few_workers,
     worker_start,
     epoch_boundary,
+    near_out_of_memory,
+    large_micro_batch,
+    fragmentation,
+    logits_spike,
+    optimizer_state,
+    unused_memory,
+    recompilation,
+    throttling,
+    accumulation,
+    checkpointing_unneeded,
+    optimizer_kernel,
+    attention_kernel,
+    straggler,
+    cpu_contention,
+    cpu_oversubscription,
 )

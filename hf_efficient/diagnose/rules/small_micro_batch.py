@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from hf_efficient.diagnose.case import Case, Column, StepColumns
+from hf_efficient.diagnose.larger_micro_batch import larger_micro_batch
 from hf_efficient.diagnose.rule import NO_STEPS, Verdict, abstains
+from hf_efficient.diagnose.rules.accumulation import accumulation
 from hf_efficient.estimate.batch_time import BatchTime, batch_time
 from hf_efficient.records.findings import Evidence, Finding, Remedy
 from hf_efficient.units import share
@@ -15,14 +15,18 @@ from hf_efficient.units import share
 __all__ = ["small_micro_batch"]
 
 _TOO_MUCH = 0.3
-_MOST_TIMES = 16
 
 
 def small_micro_batch(case: Case) -> Verdict:
-    """The fixed part of a micro-batch is 30% of its time or more: larger ones pay it less often."""
+    """The fixed part of a micro-batch is 30% of its time or more: larger ones pay it less often.
+
+    Where they can be had out of the accumulation, ``accumulation`` says so.
+    """
     first = case.first
     if first is None:
         return abstains("small_micro_batch", NO_STEPS)
+    if isinstance(accumulation(case), Finding):
+        return None
     line = _line(first)
     if line is None:
         why = "the micro-batches hardly differ in tokens, so that their fixed cost cannot be told from the rest"
@@ -72,28 +76,11 @@ def _over_the_run(case: Case, seconds: Column) -> float:
 def _remedy(
     case: Case, first: StepColumns, rows: int, accumulated: int, whole: float, fixed: float, computed: float
 ) -> Remedy:
-    """So many times the rows that the fixed part is a tenth, first out of the accumulation, which changes nothing."""
-    times = _times(fixed, computed)
-    overrides: dict[str, Any] = {"train.per_device_train_batch_size": rows * times}
-    kept = max(1, accumulated // times)
-    if accumulated > 1:
-        overrides["train.gradient_accumulation_steps"] = kept
-    costs = "activations of more rows"
-    growth = kept * times / accumulated  # of the examples of a step
-    saved = whole * (1 - 1 / times)
-    if growth > 1:
-        costs += f"; a step holds {growth:g} times the examples: an epoch has fewer steps, and the learning rate may "
-        costs += "want to grow"
+    change = larger_micro_batch(rows, accumulated, fixed, computed)
+    saved = whole * (1 - 1 / change.times)
+    if change.growth > 1:
         around = first.step_seconds - first.compute_seconds - first.phase("data_wait")
-        saved += _over_the_run(case, around) * (1 - 1 / growth)
-    basis = f"what a micro-batch costs by itself is paid once for {times} times the rows, its tokens as measured"
-    return Remedy(f"take {times} times the rows into a micro-batch", overrides, costs, case.gain(saved, basis))
-
-
-def _times(fixed: float, computed: float) -> int:
-    """A power of two."""
-    varying = max(computed - fixed, 1e-9)
-    times = 2
-    while times < _MOST_TIMES and fixed / times > 0.1 * (fixed / times + varying):
-        times *= 2
-    return times
+        saved += _over_the_run(case, around) * (1 - 1 / change.growth)
+    basis = f"what a micro-batch costs by itself is paid once for {change.times} times the rows, its tokens as measured"
+    what = f"take {change.times} times the rows into a micro-batch"
+    return Remedy(what, change.overrides, change.costs, case.gain(saved, basis))

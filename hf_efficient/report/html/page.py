@@ -21,6 +21,7 @@ from hf_efficient.report.html.sections.speed import speed
 from hf_efficient.report.html.sections.summary import summary
 from hf_efficient.report.html.sections.time import time_section
 from hf_efficient.report.html.sections.tokens import tokens_section
+from hf_efficient.report.html.sections.trace import trace_section
 from hf_efficient.report.plots.span_data import span_data
 from hf_efficient.report.run_data import RunData
 
@@ -58,6 +59,7 @@ def run_page(run: RunData, written: datetime | None = None) -> str:
         speed(run),
         tokens_section(run),
         cost_section(run),
+        trace_section(run),
         profile_section(run),
         evaluations_section(run),
         recipe_section(run),

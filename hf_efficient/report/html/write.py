@@ -30,9 +30,8 @@ def write_report(directory: Path, path: Path | None = None, *, reader: RunReader
         OutputError: there are no records, or they cannot be read.
         OSError: the file cannot be written; one that was there stays as it is.
     """
-    return write_page(
-        path or directory / REPORT_HTML, run_page(read_run(directory, reader), datetime.now().astimezone())
-    )
+    page = run_page(read_run(directory, reader, trace=True), datetime.now().astimezone())
+    return write_page(path or directory / REPORT_HTML, page)
 
 
 def write_page(path: Path, page: str) -> Path:

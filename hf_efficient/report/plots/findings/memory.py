@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from hf_efficient.records.findings import Finding
-from hf_efficient.report.plots.figure import RED, Figure, legend_of, rounded
+from hf_efficient.report.plots.figure import PURPLE, Figure, legend_of, rounded
 from hf_efficient.report.plots.memory import GIB, memory_over_time
 from hf_efficient.report.run_data import RunData
 from hf_efficient.units import size
@@ -46,6 +46,6 @@ def _limit(limit: int, ends: list[float]) -> dict[str, Any]:
         "name": "all that there is",
         "x": ends,
         "y": rounded([limit / GIB] * 2),
-        "line": {"color": RED, "width": 1.5, "dash": "dash"},
+        "line": {"color": PURPLE, "width": 1.5, "dash": "dash"},
         "hoverinfo": "skip",
     }

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from hf_efficient.records import StepTimes
 from hf_efficient.records.findings import Finding
 from hf_efficient.records.series import StepSeries
 from hf_efficient.report.phases import phase_color, phase_label
 from hf_efficient.report.plots.figure import GREEN, RED, Figure, legend_of, rounded
 from hf_efficient.report.plots.findings.predicted import predicted_seconds
 from hf_efficient.report.plots.run_axes import StepAxis, step_axis
-from hf_efficient.report.plots.step_stack import StepLayer, stack_layout, stack_traces, usual_height
+from hf_efficient.report.plots.step_stack import StepLayer, stack_layout, stack_traces
 from hf_efficient.report.run_data import RunData
 from hf_efficient.units import share, short_seconds
 
 __all__ = ["phase_evidence"]
 
+_ROOM = 1.3
 _PAUSES = ("evaluation", "checkpointing")
-_REST_COLOR = "#c3c9d1"
+_REST_COLOR = "#b3bac4"
 
 
 def phase_evidence(finding: Finding, run: RunData, name: str, *, phases: Sequence[str]) -> Figure | None:
@@ -35,40 +38,70 @@ def phase_evidence(finding: Finding, run: RunData, name: str, *, phases: Sequenc
     Returns:
         None where none of these phases was seen.
     """
-    steps = run.series.steps if run.series is not None else None
-    held = {} if steps is None else {one: sums for one in phases if any(sums := steps.phase_seconds.get(one, []))}
-    if steps is None or not held:
+    parts = _parts(run, phases)
+    if parts is None:
         return None
-    where = step_axis(steps)
-    rest = _rest(steps, held)
-    layers = [StepLayer("everything else", _REST_COLOR, rest)]
-    layers += [StepLayer(phase_label(one), phase_color(one), sums) for one, sums in held.items()]
-    spent = sum(map(sum, held.values()))
-    whole, count = sum(rest) + spent, sum(steps.steps)
+    where = step_axis(parts.steps)
+    layers = [StepLayer("everything else", _REST_COLOR, parts.rest)]
+    layers += [StepLayer(phase_label(one), phase_color(one), sums) for one, sums in parts.held.items()]
     gained = predicted_seconds(finding)
-    after = None if gained is None or gained >= whole else (whole - gained) / count
-    traces = [*stack_traces(layers, steps, where), *_means(whole / count, after, where)]
-    layout = stack_layout(steps, where)
-    layout["yaxis"]["range"] = [0, _top(steps, run, rest, list(held.values()))]
-    told = f"{_named(held)} {share(spent / whole)} of a mean of {short_seconds(whole / count)} per step."
+    after = None if gained is None or gained >= parts.whole else (parts.whole - gained) / parts.count
+    mean = parts.whole / parts.count
+    traces = [*stack_traces(layers, parts.steps, where), *_means(mean, after, where)]
+    layout = stack_layout(parts.steps, where)
+    top, clipped = _top(parts, run.account.steps)
+    layout["yaxis"]["range"] = [0, top]
+    told = f"{_named(parts.held)} {share(sum(parts.spent) / parts.whole)} of a mean of {short_seconds(mean)} per step."
     if after is not None:
         told += f" With the first remedy that mean is predicted to be {short_seconds(after)}."
-    if apart := _left_out(steps, held):
-        told += f" Left out: {', '.join(map(phase_label, apart))}."
+    if parts.left_out:
+        told += f" Left out: {', '.join(map(phase_label, parts.left_out))}."
+    if clipped:
+        told += " Some steps reach above the plot, by something else."
     legend = legend_of(traces)
-    return Figure(name, "Per step", told, traces, layout, 260, "step", legend=legend, selectable=False)
+    return Figure(name, "Seconds per step", told, traces, layout, 260, "step", legend=legend, selectable=False)
 
 
-def _left_out(steps: StepSeries, held: dict[str, list[float]]) -> dict[str, list[float]]:
-    """Pauses that the finding is not about."""
-    others = {one: steps.phase_seconds.get(one, []) for one in _PAUSES if one not in held}
-    return {one: sums for one, sums in others.items() if any(sums)}
+@dataclass(frozen=True)
+class _Parts:
+    """The steps by what the finding is about; sums by bucket.
+
+    Attributes:
+        held: its phases, those that occurred.
+        spent: all of them together.
+        rest: everything else.
+        left_out: pauses that are in neither.
+    """
+
+    steps: StepSeries
+    held: dict[str, list[float]]
+    spent: list[float]
+    rest: list[float]
+    left_out: list[str]
+
+    @property
+    def whole(self) -> float:
+        return sum(self.spent) + sum(self.rest)
+
+    @property
+    def count(self) -> int:
+        return sum(self.steps.steps)
 
 
-def _rest(steps: StepSeries, held: dict[str, list[float]]) -> list[float]:
-    """What each bucket took beside these phases and the pauses."""
-    apart = [*held.values(), *_left_out(steps, held).values()]
-    return [max(wall - sum(sums[place] for sums in apart), 0.0) for place, wall in enumerate(steps.wall_seconds)]
+def _parts(run: RunData, phases: Sequence[str]) -> _Parts | None:
+    if run.series is None:
+        return None
+    steps = run.series.steps
+    known = {one: sums for one, sums in steps.phase_seconds.items() if any(sums)}
+    held = {one: known[one] for one in phases if one in known}
+    if not held:
+        return None
+    left_out = [one for one in _PAUSES if one in known and one not in held]
+    places = range(len(steps))
+    spent = [sum(sums[place] for sums in held.values()) for place in places]
+    paused = [sum(known[one][place] for one in left_out) for place in places]
+    rest = [max(steps.wall_seconds[place] - paused[place] - spent[place], 0.0) for place in places]
+    return _Parts(steps, held, spent, rest, left_out)
 
 
 def _named(held: dict[str, list[float]]) -> str:
@@ -77,11 +110,15 @@ def _named(held: dict[str, list[float]]) -> str:
     return f"{words[0].upper()}{words[1:]} {'takes' if len(names) == 1 else 'take'}"
 
 
-def _top(steps: StepSeries, run: RunData, rest: list[float], held: list[list[float]]) -> float:
-    """As high as nearly every step, and as the bucket that has most of the finding's phases."""
-    each = [(sum(sums[place] for sums in held), place) for place in range(len(steps))]
-    most, place = max(each)
-    return max(usual_height(steps, run.account.steps), 1.05 * (most + rest[place]) / steps.steps[place])
+def _top(parts: _Parts, times: StepTimes) -> tuple[float, bool]:
+    """As high as nearly every step, and as the finding's phases at their most on such a step; whether that clips."""
+    counts = parts.steps.steps
+    spent = [seconds / count for seconds, count in zip(parts.spent, counts, strict=True)]
+    totals = [more + seconds / count for more, seconds, count in zip(spent, parts.rest, counts, strict=True)]
+    usual = _ROOM * times.p95_seconds if times.p95_seconds else max(totals)
+    most = max(zip(spent, totals, strict=True))
+    top = max(usual, 1.05 * min(most[1], most[0] + usual))
+    return min(top, 1.05 * max(totals)), max(totals) > top
 
 
 def _means(now: float, after: float | None, where: StepAxis) -> list[dict[str, Any]]:

@@ -1,0 +1,127 @@
+"""What goes wrong in a training without an error: counted, and stated for its diagnosis."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec
+
+import torch
+from torch import nn
+from transformers import TrainingArguments
+
+from hf_efficient.callbacks.gradient_check import gradients_elsewhere, parameters_without_gradient
+from hf_efficient.measure.compile_counts import compile_counts
+from hf_efficient.measure.loss_check import LossCheck
+from hf_efficient.measure.timeline import Timeline
+
+__all__ = ["SilentFailures"]
+
+logger = logging.getLogger(__name__)
+
+_P = ParamSpec("_P")
+_MOST_NAMES = 20
+
+
+def _never_raises(
+    method: Callable[Concatenate[SilentFailures, _P], None],
+) -> Callable[Concatenate[SilentFailures, _P], None]:
+    """A fault is logged once, and ends the counting."""
+
+    @functools.wraps(method)
+    def guarded(self: SilentFailures, *args: _P.args, **kwargs: _P.kwargs) -> None:
+        if self.broken:
+            return
+        try:
+            method(self, *args, **kwargs)
+        except Exception:
+            self.broken = True
+            logger.warning("Silent failures are no longer counted, because of a fault.", exc_info=True)
+
+    return guarded
+
+
+class SilentFailures:
+    """Of one training at a time. No method raises, and none waits for a device but ``settle``, for logs and the end.
+
+    Facts of topic ``silent_failures``:
+
+        trainable_parameters, without_gradient    tensors, at the first update; absent where gradients are elsewhere
+        names_without_gradient                    the first twenty of them
+        updates, skipped_updates                  of the optimizer; those that a gradient scaler left out
+        losses, losses_not_finite                 of micro-batches; absent where nobody sees them
+
+    And of topic ``compilation`` what ``compile_counts`` tells.
+
+    Attributes:
+        broken: it counts no longer.
+    """
+
+    def __init__(self, timeline: Timeline) -> None:
+        """Nothing is counted before ``begin``; ``timeline`` is told."""
+        self._timeline = timeline
+        self.begin()
+
+    def begin(self) -> None:
+        """A training begins."""
+        self.broken = False
+        self._first = True
+        self._updates = self._skipped = 0
+        self._losses = LossCheck()
+        self._told: dict[str, Any] = {}
+
+    @_never_raises
+    def before_update(self, args: TrainingArguments, model: nn.Module | None) -> None:
+        """The gradients are there; those of the first update are looked at, not read."""
+        if not self._first:
+            return
+        self._first = False
+        if model is None or gradients_elsewhere(args):
+            return
+        without = parameters_without_gradient(model)
+        self._timeline.state(
+            "silent_failures",
+            {
+                "trainable_parameters": sum(one.requires_grad for one in model.parameters()),
+                "without_gradient": len(without),
+                "names_without_gradient": without[:_MOST_NAMES],
+            },
+        )
+
+    @_never_raises
+    def after_update(self, optimizer: Any) -> None:
+        """The optimizer has stepped, or a gradient scaler has left that out (``AcceleratedOptimizer`` knows)."""
+        self._updates += 1
+        self._skipped += bool(getattr(optimizer, "step_was_skipped", False))
+
+    @_never_raises
+    def loss(self, loss: torch.Tensor) -> None:
+        """Of a micro-batch."""
+        self._losses.add(loss)
+
+    @_never_raises
+    def settle(self) -> None:
+        """State what is known by now, where that is news."""
+        seen, not_finite = self._losses.counts()
+        failures = {"skipped_updates": self._skipped, "losses_not_finite": not_finite}
+        if failures != self._told:
+            self._told = failures
+            self._state(seen, failures)
+
+    @_never_raises
+    def end(self) -> None:
+        """Training is over."""
+        seen, not_finite = self._losses.counts()
+        self._state(seen, {"skipped_updates": self._skipped, "losses_not_finite": not_finite})
+        compiled = compile_counts()
+        if compiled is not None:
+            self._timeline.state("compilation", compiled)
+
+    def _state(self, seen: int, failures: dict[str, int]) -> None:
+        facts = {"updates": self._updates, **failures}
+        if seen:
+            facts["losses"] = seen
+        else:
+            del facts["losses_not_finite"]
+        self._timeline.state("silent_failures", facts)

@@ -1,0 +1,81 @@
+"""``python -m hf_efficient.isolate.worker``: measures one variant, in the process, or one of the processes, of its own.
+
+Leaves ``measurement.json`` in the folder that it is given: the measurement, or why there is none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hf_efficient.errors import HfEfficientError, first_line
+from hf_efficient.hardware.quiet import quieten_libraries
+from hf_efficient.isolate.changes import in_folder, varied
+from hf_efficient.isolate.variant import Setup
+from hf_efficient.isolate.variants import VARIANTS
+from hf_efficient.launch.faults import explained_faults
+from hf_efficient.launch.offline import go_offline_without_hub
+from hf_efficient.recipe.load import load_recipe
+from hf_efficient.records.isolation import VariantMeasurement
+
+__all__ = ["MEASUREMENT", "main"]
+
+MEASUREMENT = "measurement.json"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure; 0: done, 2: what the user can mend, 1: something else. The reason lies in the file."""
+    options = _options(arguments)
+    folder = Path(options.folder)
+    try:
+        found = _measured(options, folder)
+    except HfEfficientError as error:
+        return _leave(folder, {"failure": str(error)}, 2)
+    except MemoryError:
+        return _leave(folder, {"failure": "out of the host's memory"}, 1)
+    except Exception as error:
+        if options.debug:
+            raise
+        return _leave(folder, {"failure": f"{type(error).__name__}: {first_line(error)}"}, 1)
+    return _leave(folder, dataclasses.asdict(found), 0)
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="hf_efficient.isolate.worker")
+    parser.add_argument("--variant", required=True, choices=[one.name for one in VARIANTS])
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--warm-up", type=int, required=True)
+    parser.add_argument("--folder", required=True)
+    parser.add_argument("--debug", action="store_true")
+    parser.add_argument("recipe")
+    parser.add_argument("overrides", nargs="*")
+    return parser.parse_intermixed_args(arguments)
+
+
+def _measured(options: argparse.Namespace, folder: Path) -> VariantMeasurement:
+    variant = next(one for one in VARIANTS if one.name == options.variant)
+    original = in_folder(load_recipe(options.recipe, options.overrides), folder)
+    recipe = varied(original, options.warm_up + options.steps, variant.changes(original))
+    quieten_libraries(debug=options.debug)
+    go_offline_without_hub(recipe)
+    with explained_faults(str(folder)):
+        return variant.measure(Setup(recipe, original, options.steps, options.warm_up))
+
+
+def _leave(folder: Path, content: dict[str, Any], code: int) -> int:
+    """The first process writes what all would; whole, or not at all."""
+    if int(os.environ.get("RANK", "0")) == 0:
+        temporary = folder / f".{MEASUREMENT}"
+        temporary.write_text(json.dumps(content), encoding="utf-8")
+        temporary.replace(folder / MEASUREMENT)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,39 @@
+"""How many losses were no finite number, without waiting for a device before somebody does anyway."""
+
+from __future__ import annotations
+
+import torch
+
+__all__ = ["LossCheck"]
+
+_MOST_KEPT = 64
+"""Scalars that are held before they are counted on their device."""
+
+
+class LossCheck:
+    """Of the micro-batches of a training. Its own methods raise what torch does."""
+
+    def __init__(self) -> None:
+        """Nothing is counted yet."""
+        self._kept: list[torch.Tensor] = []
+        self._not_finite: torch.Tensor | None = None
+        self._seen = 0
+
+    def add(self, loss: torch.Tensor) -> None:
+        """One micro-batch's; nothing waits."""
+        self._kept.append(loss.detach())
+        self._seen += 1
+        if len(self._kept) >= _MOST_KEPT:
+            self._fold()
+
+    def counts(self) -> tuple[int, int]:
+        """Losses seen, and those that were not finite; waits for the device."""
+        self._fold()
+        return self._seen, 0 if self._not_finite is None else int(self._not_finite)
+
+    def _fold(self) -> None:
+        if not self._kept:
+            return
+        found = torch.stack(self._kept).isfinite().logical_not().sum()
+        self._kept.clear()
+        self._not_finite = found if self._not_finite is None else self._not_finite + found

@@ -1,0 +1,106 @@
+"""A recipe by its variants on a terminal: where an optimizer step goes, and what each variant took."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from hf_efficient.records.isolation import Isolation, StepPart
+from hf_efficient.report.diagnosis_console import diagnosis_renderables
+from hf_efficient.report.isolation_rows import apart_rows, part_label, variant_row
+from hf_efficient.report.numbers import tokens_per_second
+from hf_efficient.units import short_seconds
+
+__all__ = ["isolation_renderables"]
+
+_BAR = 14
+
+
+def isolation_renderables(found: Isolation) -> list[RenderableType]:
+    """What to print, in order, within 80 columns.
+
+    Args:
+        found: the variants of a recipe.
+    """
+    return [
+        _headline(found),
+        _parts(found),
+        Text(),
+        *_apart(found),
+        _variants(found),
+        *(Padding(Text(f"{note}.", "dim"), (0, 0, 0, 0)) for note in _sentences(found)),
+        Text(),
+        *(diagnosis_renderables(found.diagnosis) if found.diagnosis is not None else ()),
+    ]
+
+
+def _headline(found: Isolation) -> Text:
+    rate = "" if found.tokens_per_second is None else f", {tokens_per_second(found.tokens_per_second)} with padding"
+    text = Text(f"An optimizer step of {found.recipe}: {short_seconds(found.step_seconds)}{rate}", "bold")
+    text.append(f"\nby difference of variants, {found.steps} steps each after {found.warm_up} of warm-up", "dim")
+    return text
+
+
+def _parts(found: Isolation) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("part of a step")
+    for name in ("time", "share"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    table.add_column("spread", no_wrap=True)
+    for part in found.parts:
+        table.add_row(part_label(part.name), *_figures(found, part.seconds), _spread(part))
+    table.add_row("unexplained", *_figures(found, found.unexplained_seconds), "")
+    table.add_row(Text("in all", "bold"), short_seconds(found.step_seconds), "100.0%", "", "")
+    return table
+
+
+def _figures(found: Isolation, seconds: float | None) -> tuple[str | Text, str, Text]:
+    if seconds is None:
+        return Text("not known", "yellow"), "", Text()
+    share = seconds / found.step_seconds
+    told = f"-{short_seconds(-seconds)}" if seconds < 0 else short_seconds(seconds) if seconds else "0"
+    return told, f"{100 * share:.1f}%", Text("█" * round(_BAR * max(0.0, share)), "cyan")
+
+
+def _spread(part: StepPart) -> Text:
+    if part.low is None or part.high is None:
+        return Text(part.note, "dim", overflow="ellipsis")
+    told = f"{_signed(part.low)} to {_signed(part.high)}"
+    return Text(f"{told}{f': {part.note}' if part.note else ''}", "dim", overflow="ellipsis")
+
+
+def _signed(seconds: float) -> str:
+    return f"-{short_seconds(-seconds)}" if seconds < 0 else short_seconds(seconds)
+
+
+def _apart(found: Isolation) -> Iterator[RenderableType]:
+    rows = apart_rows(found)
+    if not rows:
+        return
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    for label, told in rows:
+        grid.add_row(Text(label, "bold"), Text(told))
+    yield grid
+    yield Text()
+
+
+def _variants(found: Isolation) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in ("variant", "runs"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("step", justify="right", no_wrap=True)
+    table.add_column("")
+    for one in found.variants:
+        name, runs, step, told, failed = variant_row(one)
+        table.add_row(name, runs, step, Text(told, "yellow" if failed else "dim"))
+    return table
+
+
+def _sentences(found: Isolation) -> Iterator[str]:
+    for note in found.notes:
+        yield f"{note[:1].upper()}{note[1:]}"

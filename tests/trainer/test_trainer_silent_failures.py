@@ -1,0 +1,97 @@
+"""What goes wrong without an error is in the records: skipped updates, losses that are no number, idle parameters."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+import torch
+from tiny_training import assert_same_run, causal_trainer
+from transformers import Trainer, TrainerCallback
+
+from hf_efficient import EfficientTrainer
+from hf_efficient.callbacks import AccountCallback
+
+
+class SometimesNaN(EfficientTrainer):
+    """Every third micro-batch tells no loss, though its gradients are there."""
+
+    seen = 0
+
+    def compute_loss(self, *args, **kwargs):
+        loss = super().compute_loss(*args, **kwargs)
+        self.seen += 1
+        return loss + float("nan") if self.seen % 3 == 0 else loss
+
+
+class SkipsAnUpdate(TrainerCallback):
+    """Says of the second update what a gradient scaler would."""
+
+    def on_pre_optimizer_step(self, args, state, control, optimizer=None, **kwargs):
+        optimizer._is_overflow = state.global_step == 1
+
+
+def stated(folder, topic="silent_failures"):
+    found = {}
+    for line in (folder / "efficiency" / "spans.jsonl").read_text().splitlines():
+        found.update(json.loads(line).get("facts", {}).get(topic, {}))
+    return found
+
+
+def ways(kind):
+    return (EfficientTrainer, []) if kind == "mixin" else (Trainer, [AccountCallback()])
+
+
+def test_losses_that_are_no_number_are_counted(tiny_dir, tmp_path):
+    causal_trainer(SometimesNaN, tiny_dir, tmp_path, max_steps=4, gradient_accumulation_steps=2).train()
+    found = stated(tmp_path)
+    assert (found["losses"], found["losses_not_finite"], found["updates"]) == (8, 2, 4)
+
+
+def test_many_losses_are_counted_on_their_device(tiny_dir, tmp_path, monkeypatch):
+    monkeypatch.setattr("hf_efficient.measure.loss_check._MOST_KEPT", 2)
+    causal_trainer(SometimesNaN, tiny_dir, tmp_path, max_steps=7, logging_steps=100).train()
+    assert (stated(tmp_path)["losses"], stated(tmp_path)["losses_not_finite"]) == (7, 2)
+
+
+@pytest.mark.parametrize("kind", ["mixin", "callback"])
+def test_an_update_that_a_scaler_leaves_out_is_counted(tiny_dir, tmp_path, kind):
+    trainer, callbacks = ways(kind)
+    causal_trainer(trainer, tiny_dir, tmp_path, callbacks=[*callbacks, SkipsAnUpdate()], max_steps=3).train()
+    found = stated(tmp_path)
+    assert (found["updates"], found["skipped_updates"]) == (3, 1)
+    assert ("losses_not_finite" in found) == (kind == "mixin")
+
+
+@pytest.mark.parametrize("kind", ["mixin", "callback"])
+def test_a_trainable_parameter_without_gradient_is_named(tiny_dir, tmp_path, kind):
+    trainer, callbacks = ways(kind)
+    mixin = {"check_gradients": False} if kind == "mixin" else {}
+    one = causal_trainer(trainer, tiny_dir, tmp_path, "full", callbacks=callbacks, mixin=mixin)
+    one.model.register_parameter("idle", torch.nn.Parameter(torch.zeros(2)))
+    one.train()
+    found = stated(tmp_path)
+    assert (found["without_gradient"], found["names_without_gradient"]) == (1, ["idle"])
+    assert found["trainable_parameters"] == sum(1 for _ in one.model.parameters())
+
+
+def test_a_healthy_training_states_that_nothing_failed(tiny_dir, tmp_path):
+    causal_trainer(EfficientTrainer, tiny_dir, tmp_path).train()
+    found = stated(tmp_path)
+    counts = {name: found[name] for name in ("updates", "skipped_updates", "losses", "losses_not_finite")}
+    assert counts == {"updates": 3, "skipped_updates": 0, "losses": 3, "losses_not_finite": 0}
+    assert (found["without_gradient"], found["names_without_gradient"]) == (0, [])
+
+
+def test_a_fault_in_the_counting_is_told_once_and_training_goes_on(tiny_dir, tmp_path, caplog, monkeypatch):
+    plain = causal_trainer(Trainer, tiny_dir, tmp_path / "plain")
+    plain.train()
+    monkeypatch.setattr("hf_efficient.measure.loss_check.LossCheck.add", lambda self, loss: 1 / 0)
+    ours = causal_trainer(EfficientTrainer, tiny_dir, tmp_path / "ours")
+    with caplog.at_level(logging.WARNING, logger="hf_efficient"):
+        ours.train()
+    assert_same_run(ours, plain)
+    assert [record.getMessage() for record in caplog.records if record.name.startswith("hf_efficient")] == [
+        "Silent failures are no longer counted, because of a fault."
+    ]
