@@ -104,7 +104,7 @@ class Case:
     Attributes:
         directory: the folder of its records, for messages.
         account: where everything went.
-        steps: by rank; at most the last that a few dozen megabytes of records hold.
+        steps: by rank; at most the last that 16 MiB of records hold.
         facts: what the run said of itself, by topic; later processes over earlier ones.
         evaluations, saves: inside and outside the training loop.
         series: over its time; None where only ``run.json`` was kept.

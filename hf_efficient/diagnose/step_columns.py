@@ -18,8 +18,8 @@ from hf_efficient.errors import OutputError
 
 __all__ = ["columns_of", "read_columns"]
 
-_MOST_BYTES = 64 << 20
-"""About 80,000 steps: of a longer run the last ones, so that a diagnosis takes seconds."""
+_MOST_BYTES = 16 << 20
+"""About 20,000 steps: of a longer run the last ones of each rank, so that a diagnosis takes seconds."""
 
 
 class ColumnLine(StepLine, gc=False, kw_only=True):
