@@ -13,7 +13,7 @@ The map of the house. A room imports only rooms printed above it (held by tests/
     trace/        a Chrome trace that torch wrote in, its breakdown out; no torch
     recipe/       the YAML contract, no torch: schema, load (extends, overrides, provenance), checks
     diagnose/     records in, ranked findings out, no torch: one rule per file, and the engine
-    report/       an account in, something to look at out; computes nothing
+    report/       an account, a diagnosis, a trace in, something to look at out; computes nothing
 
     measure/      torch and the operating system, not transformers: phases of a step, record streams, meters, profilers
     data/         sources, formats, cleaning, tokenised cache, packing
@@ -25,6 +25,7 @@ The map of the house. A room imports only rooms printed above it (held by tests/
     simulate/     torch, no GPU: training on tensors without values: what it allocates, when, and what it computes
     planning/     recipe to plan: the run's own trainer rehearsed, its memory, time and cost; what to change
     launch/       recipe to a run: data, plan, trainer, records, card; to an accelerate command; merge
+    isolate/      short controlled variants of a recipe, each in a process of its own: time by their differences
     train.py      `accelerate launch -m hf_efficient.train RECIPE`
     cli/          one command per file; parses, calls, prints
 

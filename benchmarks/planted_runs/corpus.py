@@ -25,7 +25,7 @@ __all__ = ["END", "ROW_TOKENS", "VOCABULARY", "examples", "make_corpus", "read_r
 VOCABULARY = 4096
 ROW_TOKENS = 128
 END = "<|end|>"
-_DOCUMENTS = 400
+_DOCUMENT_BYTES = range(40_000, 120_000)
 
 
 def make_corpus(folder: Path) -> None:
@@ -95,6 +95,9 @@ def _train_tokenizer(lines: list[str]) -> Any:
 
 def _documents() -> list[str]:
     root = Path(sysconfig.get_paths()["stdlib"])
-    paths = [path for path in root.rglob("*.py") if "site-packages" not in path.parts and "test" not in path.parts]
-    longest = sorted(paths, key=lambda path: (-path.stat().st_size, str(path)))[:_DOCUMENTS]
-    return [path.read_text(encoding="utf-8", errors="replace") for path in longest]
+    paths = sorted(
+        path for path in root.rglob("*.py") if "site-packages" not in path.parts and "test" not in path.parts
+    )
+    return [
+        path.read_text(encoding="utf-8", errors="replace") for path in paths if path.stat().st_size in _DOCUMENT_BYTES
+    ]

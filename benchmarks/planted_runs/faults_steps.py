@@ -66,7 +66,7 @@ def mixed_lengths(setup: Setup) -> Any:
 def checkpointing(setup: Setup) -> Any:
     from planted_runs.training import rows_trainer
 
-    return rows_trainer(setup, gradient_checkpointing=True)
+    return rows_trainer(setup, activation_checkpointing=True)
 
 
 @planted("eager attention over rows of 1024 tokens", "attention_kernel")
@@ -81,10 +81,13 @@ def eager_attention(setup: Setup) -> Any:
 
 @planted("AdamW goes through a large embedding parameter by parameter, not fused", "optimizer_kernel")
 def slow_optimizer(setup: Setup) -> Any:
+    from planted_runs.data import Rows
     from planted_runs.training import rows_trainer, small_llama
 
     large = small_llama(setup, vocab_size=48_000, tie_word_embeddings=False)
-    return rows_trainer(setup, model=large, optim="adamw_torch", per_device_train_batch_size=1, max_steps=40)
+    few = Rows(setup.corpus, 4)
+    fields = {"per_device_train_batch_size": 1, "max_steps": 40, "eval_dataset": few}
+    return rows_trainer(setup, model=large, optim="adamw_torch", **fields)
 
 
 @planted(

@@ -30,7 +30,7 @@ def healthy_lora(setup: Setup) -> Any:
 def healthy_packed(setup: Setup) -> Any:
     from planted_runs.supervised import sft_trainer
 
-    return sft_trainer(setup, packing=True, max_length=256, per_device_train_batch_size=4)
+    return sft_trainer(setup, packing=True, max_length=128, per_device_train_batch_size=4)
 
 
 @planted("healthy: examples of like length together")

@@ -1,4 +1,4 @@
-"""Trainers whose ``compute_loss`` does what it should not."""
+"""Trainers whose ``compute_loss`` does what it should not; the mixin is leftmost over each, as it has to be."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import os
 from typing import Any
 
 import torch
+from transformers import Trainer
 
-from hf_efficient import EfficientTrainer
+from hf_efficient import EfficientTrainerMixin
 
 __all__ = ["KeepsLogits", "ReadsScalars", "SkipsNaN", "SlowRank"]
 
 
-class ReadsScalars(EfficientTrainer):
+class _ReadsScalars(Trainer):
     """Watches its tensors, scalar by scalar."""
 
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, *args: Any, **kwargs: Any) -> Any:
@@ -25,7 +26,7 @@ class ReadsScalars(EfficientTrainer):
         return (loss, outputs) if return_outputs else loss
 
 
-class KeepsLogits(EfficientTrainer):
+class _KeepsLogits(Trainer):
     """Keeps them for a metric at the end, and never lets go."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -38,7 +39,7 @@ class KeepsLogits(EfficientTrainer):
         return (loss, outputs) if return_outputs else loss
 
 
-class SkipsNaN(EfficientTrainer):
+class _SkipsNaN(Trainer):
     """Leaves out the steps whose gradients are not finite, without a word."""
 
     def training_step(self, model: Any, *args: Any, **kwargs: Any) -> Any:
@@ -48,7 +49,7 @@ class SkipsNaN(EfficientTrainer):
         return loss
 
 
-class SlowRank(EfficientTrainer):
+class _SlowRank(Trainer):
     """The last rank computes more for its loss than the others, as a slower machine would take longer."""
 
     def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -57,3 +58,19 @@ class SlowRank(EfficientTrainer):
                 model.module(input_ids=inputs["input_ids"])
                 model.module(input_ids=inputs["input_ids"])
         return super().compute_loss(model, inputs, *args, **kwargs)
+
+
+class ReadsScalars(EfficientTrainerMixin, _ReadsScalars):
+    """Watches its tensors, scalar by scalar."""
+
+
+class KeepsLogits(EfficientTrainerMixin, _KeepsLogits):
+    """Keeps its logits."""
+
+
+class SkipsNaN(EfficientTrainerMixin, _SkipsNaN):
+    """Skips steps that are not finite."""
+
+
+class SlowRank(EfficientTrainerMixin, _SlowRank):
+    """Its last rank is slower."""

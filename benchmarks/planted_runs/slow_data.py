@@ -48,7 +48,8 @@ class Documents(Dataset[str]):
 
     def __init__(self, corpus: Path, count: int | None = None) -> None:
         """Read so many; None: all."""
-        self.texts: list[str] = json.loads((corpus / "documents.json").read_text(encoding="utf-8"))[:count]
+        held: list[str] = json.loads((corpus / "documents.json").read_text(encoding="utf-8"))
+        self.texts = held[:count]
 
     def __len__(self) -> int:
         return 4 * len(self.texts)

@@ -65,7 +65,7 @@ def arguments(setup: Setup, kind: type[TrainingArguments] = TrainingArguments, *
         "bf16": multiplies_bf16(),
         "per_device_train_batch_size": 4,
         "gradient_accumulation_steps": 1,
-        "gradient_checkpointing": False,
+        "activation_checkpointing": False,
         "per_device_eval_batch_size": 16,
         "max_steps": STEPS,
         "learning_rate": 1e-3,

@@ -8,6 +8,9 @@ from hf_efficient.diagnose.case import Case
 
 __all__ = ["distance", "rarer"]
 
+_SCHEDULED = {"eval_steps": "evaluate_every", "save_steps": "save_every"}
+"""What the run said of its schedule, in steps, also where its argument is a share of all steps or an epoch."""
+
 
 def rarer(
     case: Case, spent_seconds: float, steps_key: str, strategy_key: str, allowed: float
@@ -28,7 +31,7 @@ def rarer(
     if first is None or case.argument(strategy_key) not in ("steps", "epoch"):
         return None
     steps = case.account.steps.count
-    every = case.argument(steps_key) if case.argument(strategy_key) == "steps" else _per_epoch(case)
+    every = case.facts.get("run", {}).get(_SCHEDULED[steps_key]) or case.argument(steps_key)
     if not every or every < 1:
         every = steps
     pauses = steps // int(every)
@@ -54,11 +57,6 @@ def distance(pause_seconds: float, step_seconds: float, allowed: float) -> int:
         Rounded up to two digits, at least 1.
     """
     return max(1, _round_up(pause_seconds * (1 - allowed) / (allowed * step_seconds)))
-
-
-def _per_epoch(case: Case) -> int | None:
-    schedule = case.facts.get("run", {})
-    return schedule.get("evaluate_every") or schedule.get("save_every")
 
 
 def _round_up(steps: float) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping
 
 from hf_efficient.isolate.variants.tokenisation import MOST_EXAMPLES
@@ -10,6 +11,7 @@ from hf_efficient.records.isolation import IsolationSchedule, VariantOutcome
 
 __all__ = ["remarks"]
 
+_MUCH = 1.15
 _SAME_BATCHES = ("quiet", "logged", "held_batches", "one_process", "forward", "forward_no_grad", "loader")
 
 
@@ -34,10 +36,21 @@ def remarks(recipe: Recipe, held: Mapping[str, VariantOutcome], schedule: Isolat
     tokenised = held.get("tokenisation")
     if tokenised is not None and any((run.examples or 0) >= MOST_EXAMPLES for run in tokenised.runs):
         found.append(f"tokenisation is of {MOST_EXAMPLES:,} examples, drawn from all")
+    if (ratio := _drift(held["as_is"])) > _MUCH:
+        found.append(
+            f"the recipe as it is took {ratio:.2f} times as long in one round as in another: something else uses this "
+            "machine, and spreads are wide; run it alone, or with more --steps"
+        )
     other = [name for name in _SAME_BATCHES if name in held and _differs(held["as_is"], held[name])]
     if other:
         found.append(f"the batches of {', '.join(other)} were not those of the recipe as it is")
     return found
+
+
+def _drift(base: VariantOutcome) -> float:
+    """The slowest round over the fastest."""
+    middles = [statistics.median(run.step_seconds) for run in base.runs if run.step_seconds]
+    return max(middles) / min(middles) if middles else 1.0
 
 
 def _differs(base: VariantOutcome, other: VariantOutcome) -> bool:

@@ -108,7 +108,7 @@ def _loader(held: Mapping[str, VariantOutcome]) -> LoaderAlone | None:
         step_seconds=statistics.median(seconds),
         tokens_per_second=tokens / sum(seconds) if tokens else None,
         model_step_seconds=_median(_seconds(held, "held_batches")),
-        cpu_share=min(1.0, sum(cpu) / sum(seconds)) if len(cpu) == len(runs) else None,
+        cpu_seconds=sum(cpu) / len(seconds) if len(cpu) == len(runs) else None,
     )
 
 

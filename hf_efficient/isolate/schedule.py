@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import torch
 from transformers import Trainer
 
-from hf_efficient.hardware.devices import thread_count
+from hf_efficient.hardware.devices import usable_cpus
 from hf_efficient.launch.arguments import training_arguments
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records.isolation import IsolationSchedule
@@ -40,7 +41,8 @@ def recipe_schedule(recipe: Recipe, trainer: Trainer) -> IsolationSchedule:
         accumulation=args.gradient_accumulation_steps,
         processes=args.world_size,
         workers=args.dataloader_num_workers,
-        cores=thread_count(),
+        cores=usable_cpus() / args.world_size,
+        threads=torch.get_num_threads(),
         device=trainer.args.device.type,
         best_at_end=bool(args.load_best_model_at_end),
         evaluation_rows=rows,

@@ -34,7 +34,8 @@ class IsolationSchedule:
         accumulation: micro-batches of an optimizer step.
         processes: that train together.
         workers: of the data loader, per process.
-        cores: that each process may use.
+        cores: that each process may reckon with.
+        threads: that each computes with.
         device: ``cpu``, ``cuda``.
         best_at_end: whether the best checkpoint is loaded at the end, so that saves follow evaluations.
         evaluation_rows: of an evaluation; 0 without one.
@@ -48,7 +49,8 @@ class IsolationSchedule:
     accumulation: int
     processes: int
     workers: int
-    cores: int
+    cores: float
+    threads: int
     device: str
     best_at_end: bool = False
     evaluation_rows: int = 0
@@ -66,7 +68,7 @@ class VariantMeasurement:
         evaluation_seconds, save_seconds: of each that was timed.
         micro_batch_seconds: forward and backward of a mean micro-batch of each step, where phases were recorded.
         micro_batch_tokens: its positions, likewise.
-        cpu_seconds: of the process over all measured steps, its threads together; without the loader's workers.
+        cpu_seconds: over all measured steps, of all threads and of the loader's workers.
         examples, tokens: that were tokenised.
         read_seconds: reading the sources, a first time.
         prepare_seconds: reading, formatting, tokenising and packing them.
@@ -153,14 +155,13 @@ class LoaderAlone:
         step_seconds: of the batches of an optimizer step, the median.
         tokens_per_second: positions, padding included; None where the batches do not tell.
         model_step_seconds: what the model takes for a step whose batches lie ready; None where not known.
-        cpu_share: of the time of the process that trains in which it computed, 0 to 1; the rest it waited for storage,
-            a network, a sleep or workers. None where not known.
+        cpu_seconds: of the processor for them, over all processes that load; None where not known.
     """
 
     step_seconds: float
     tokens_per_second: float | None
     model_step_seconds: float | None
-    cpu_share: float | None = None
+    cpu_seconds: float | None = None
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rich.console import RenderableType
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -17,7 +16,7 @@ from hf_efficient.units import short_seconds
 
 __all__ = ["isolation_renderables"]
 
-_BAR = 14
+_BAR = 10
 
 
 def isolation_renderables(found: Isolation) -> list[RenderableType]:
@@ -32,7 +31,7 @@ def isolation_renderables(found: Isolation) -> list[RenderableType]:
         Text(),
         *_apart(found),
         _variants(found),
-        *(Padding(Text(f"{note}.", "dim"), (0, 0, 0, 0)) for note in _sentences(found)),
+        *(Text(f"{note[:1].upper()}{note[1:]}.", "dim") for note in found.notes),
         Text(),
         *(diagnosis_renderables(found.diagnosis) if found.diagnosis is not None else ()),
     ]
@@ -47,13 +46,15 @@ def _headline(found: Isolation) -> Text:
 
 def _parts(found: Isolation) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("part of a step")
+    table.add_column("part of a step", no_wrap=True)
     for name in ("time", "share"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
     table.add_column("spread", no_wrap=True)
     for part in found.parts:
-        table.add_row(part_label(part.name), *_figures(found, part.seconds), _spread(part))
+        nothing = part.low is not None and part.seconds == 0
+        figures = (Text("no difference", "dim"), "", "") if nothing else _figures(found, part.seconds)
+        table.add_row(part_label(part.name), *figures, _spread(part))
     table.add_row("unexplained", *_figures(found, found.unexplained_seconds), "")
     table.add_row(Text("in all", "bold"), short_seconds(found.step_seconds), "100.0%", "", "")
     return table
@@ -63,15 +64,13 @@ def _figures(found: Isolation, seconds: float | None) -> tuple[str | Text, str, 
     if seconds is None:
         return Text("not known", "yellow"), "", Text()
     share = seconds / found.step_seconds
-    told = f"-{short_seconds(-seconds)}" if seconds < 0 else short_seconds(seconds) if seconds else "0"
-    return told, f"{100 * share:.1f}%", Text("█" * round(_BAR * max(0.0, share)), "cyan")
+    return _signed(seconds), f"{100 * share:.1f}%", Text("█" * round(_BAR * max(0.0, share)), "cyan")
 
 
 def _spread(part: StepPart) -> Text:
     if part.low is None or part.high is None:
         return Text(part.note, "dim", overflow="ellipsis")
-    told = f"{_signed(part.low)} to {_signed(part.high)}"
-    return Text(f"{told}{f': {part.note}' if part.note else ''}", "dim", overflow="ellipsis")
+    return Text(f"{_signed(part.low)} to {_signed(part.high)}", "dim", overflow="ellipsis")
 
 
 def _signed(seconds: float) -> str:
@@ -99,8 +98,3 @@ def _variants(found: Isolation) -> Table:
         name, runs, step, told, failed = variant_row(one)
         table.add_row(name, runs, step, Text(told, "yellow" if failed else "dim"))
     return table
-
-
-def _sentences(found: Isolation) -> Iterator[str]:
-    for note in found.notes:
-        yield f"{note[:1].upper()}{note[1:]}"

@@ -43,6 +43,7 @@ class RunData:
         diagnosis: what is wrong with it; None where only ``run.json`` was kept.
         rank_step_seconds: mean seconds of a step by phase, of each rank whose steps were kept.
         memory_bytes: all that the device has that trains; None: not known.
+        cpus: hardware threads of the machine; None: not known.
         trace: of its profiler; None where it left none, or it was not asked for.
     """
 
@@ -56,6 +57,7 @@ class RunData:
     diagnosis: Diagnosis | None = None
     rank_step_seconds: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     memory_bytes: int | None = None
+    cpus: int | None = None
     trace: RunTrace | None = None
 
     @property
@@ -95,6 +97,7 @@ def read_run(directory: Path, reader: RunReader | None = None, *, trace: bool = 
         diagnosis=diagnose_case(case),
         rank_step_seconds={rank: _step_seconds(columns) for rank, columns in case.steps.items()},
         memory_bytes=case.settings("device").get("memory_bytes"),
+        cpus=case.facts.get("system", {}).get("cpus"),
         trace=traced,
     )
 

@@ -46,3 +46,8 @@ def test_processes_named_and_automatic():
     assert "--multi_gpu" in four
     assert "--num_cpu_threads_per_process=2" in four
     assert "--num_processes=2" in accelerate_command(recipe(2), "r", [], device_count=8, cores=1)
+
+
+def test_another_module_can_be_launched_the_same_way():
+    got = accelerate_command(recipe(), "r.yaml", [], device_count=0, cores=1, module="a.b")
+    assert got[-3:] == ["-m", "a.b", "r.yaml"]

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 
+from sample_trace import DEVICE, TRACE
+
 from hf_efficient.account.answers import SampleAnswers
 from hf_efficient.recipe.resolved import ResolvedRecipe, ResolvedValue
 from hf_efficient.records import Evaluation, MemoryCategory, NotMeasured
 from hf_efficient.records.findings import Abstention, Cost, Diagnosis, Evidence, Finding, Gain, Remedy
 from hf_efficient.report.run_data import RunData
+from hf_efficient.report.run_trace import RunTrace
 
 SCRIPT = "</script><script>window.taken = 1</script>"
 IMAGE = '<img src=x onerror="window.taken = 2">'
@@ -25,7 +28,9 @@ def hostile(run: RunData) -> RunData:
     assert run.series is not None
     steps = run.series.steps
     by_phase = {**steps.phase_seconds, IMAGE: [0.1] * len(steps), SCRIPT: [0.1] * len(steps)}
-    watts = {IMAGE: next(iter(run.series.system.watts.values()))}
+    band = next(iter(run.series.system.watts.values()))
+    watts, gpus = {IMAGE: band}, {IMAGE: {"sm_clock_mhz": band}}
+    throttled = {IMAGE: {SCRIPT: [1.0] * len(run.series.system)}}
     return dataclasses.replace(
         run,
         name=SCRIPT + IMAGE + QUOTES + TEMPLATE,
@@ -45,7 +50,7 @@ def hostile(run: RunData) -> RunData:
         series=dataclasses.replace(
             run.series,
             steps=dataclasses.replace(steps, phase_seconds=by_phase),
-            system=dataclasses.replace(run.series.system, watts=watts),
+            system=dataclasses.replace(run.series.system, watts=watts, gpus=gpus, throttled=throttled),
         ),
         recipe=ResolvedRecipe(
             SCRIPT,
@@ -55,6 +60,7 @@ def hostile(run: RunData) -> RunData:
         ),
         answers=[SampleAnswers(SCRIPT, IMAGE, {0: QUOTES, 9: TEMPLATE + SCRIPT})],
         diagnosis=_diagnosis(),
+        trace=_trace(),
     )
 
 
@@ -71,3 +77,12 @@ def _diagnosis() -> Diagnosis:
     )
     abstention = Abstention(IMAGE, SCRIPT, QUOTES)
     return Diagnosis(1, SCRIPT, "error", SCRIPT, 9, 90.0, [found], [abstention], None, [SCRIPT], [IMAGE])
+
+
+def _trace() -> RunTrace:
+    kernel = dataclasses.replace(DEVICE.kernels[0], name=SCRIPT, operator=IMAGE)
+    gap = dataclasses.replace(DEVICE.gaps[0], host=((SCRIPT, 0.5), (QUOTES, 0.5)))
+    device = dataclasses.replace(DEVICE, name=IMAGE, kernels=(kernel,), gaps=(gap,))
+    sync = dataclasses.replace(TRACE.syncs[0], site=QUOTES, operator=IMAGE)
+    trace = dataclasses.replace(TRACE, devices=(device,), syncs=(sync,), remarks=(TEMPLATE,))
+    return RunTrace(SCRIPT, QUOTES, trace, "", [IMAGE])

@@ -45,6 +45,8 @@ def _findings() -> list[Finding]:
         finding(),
         finding("padding_waste", title="13.3% of the positions that are computed are padding"),
         finding("few_workers", title="the loop waits for data", evidence=waits, confidence="likely"),
+        finding("cpu_contention", title="others keep the cores busy", remedies=[]),
+        finding("throttling", title="the GPU is held back by its temperature", remedies=[]),
         finding("straggler", title="rank 1 is slower than the others", remedies=[]),
         finding("near_out_of_memory", title="the device is nearly full", cost=Cost(None, 46 * GIB), evidence=held),
         finding("of_a_newer_version", title="a rule that no plot was made for", severity="info"),

@@ -178,7 +178,40 @@ def _reading(second: int, end: float, number: int) -> dict[str, object]:
         "device_reserved_bytes": int(allocated * 1.12),
         "joules": {"GPU 0": 400.0 * second},
         "watts": {"GPU 0": 540 + 90 * _wave(second, 21) if second > 41 else 95.0, "CPU package 0": 120.0},
+        "host_available_bytes": 110 * GIB - int(min(second / 14, 1) * 6.4 * GIB),
+        **_loads(second),
     }
+
+
+def _loads(second: int) -> dict[str, object]:
+    """Of a machine of 16 cores, of which others take some for a while, and whose GPU is hot at the end."""
+    trains = second > 41
+    others = 9.5 if 90 <= second < 130 else 0.4
+    host = {
+        "process_cores": 1.1 + 0.1 * _wave(second, 5),
+        "children_cores": 2.5 if trains else 0.0,
+        "other_cores": others,
+        "busy_cores": 4.0 + others,
+        "main_thread_core_wait": 0.12 if others > 1 else 0.0,
+        "load_1_minute": 3.0 + others / 2,
+        "disk_read_bytes_per_second": 2.1e8 if not trains else 4e6,
+        "disk_write_bytes_per_second": 1.4e8 if second % 31 < 2 else 1e5,
+        "read_bytes_per_second": 2e8 if not trains else 3.5e6,
+        "write_bytes_per_second": 1.3e8 if second % 31 < 2 else 0.0,
+        "disk_latency_milliseconds": 0.8,
+        "network_received_bytes_per_second": 2.5e6 * (1 + _wave(second, 17)),
+        "network_sent_bytes_per_second": 4e5,
+    }
+    hot = second > 170
+    gpu = {
+        "utilization_percent": 96 if trains else 3,
+        "memory_utilization_percent": 41 if trains else 1,
+        "memory_used_bytes": 48 * GIB,
+        "temperature_celsius": min(38 + second / 4, 87),
+        "sm_clock_mhz": 1500 if hot else 1980,
+        "memory_clock_mhz": 2619,
+    }
+    return {"host": host, "gpus": {"0": gpu}, **({"throttled": {"0": ["thermal"]}} if hot else {})}
 
 
 def full(run: RunData) -> RunData:

@@ -57,7 +57,7 @@ def test_every_plot_is_drawn_without_a_word_and_without_a_request(browser, pages
     plots = browser.js(
         """return [...document.querySelectorAll('figure')].map((figure) => [figure.id,
         figure.querySelector('.plot').data.length,
-        figure.querySelectorAll('.barlayer .point path, .scatterlayer .js-line, .scatterlayer .js-fill').length,
+        [...figure.querySelectorAll('.trace')].filter((trace) => trace.querySelector('path')).length,
         figure.querySelector('.main-svg').getBoundingClientRect().height])"""
     )
     assert len(plots) >= 3
@@ -267,6 +267,18 @@ def test_everything_is_reached_by_the_keyboard(browser, pages):
     assert [entry for entry in reached if not entry[0] or entry[1] == "none"] == []
 
 
+def test_the_curves_of_the_machine_stand_below_each_other_and_zoom_as_one(browser, pages):
+    browser.open(pages("full"))
+    edges = "[...document.querySelectorAll('.section-system .nsewdrag')].map((it) => it.getBoundingClientRect())"
+    lefts = browser.js(f"return {edges}.map((box) => [Math.round(box.left), Math.round(box.right)])")
+    assert len(lefts) >= 6
+    assert len(set(map(tuple, lefts))) == 1
+    browser.drag("phases-time", 0.5, 0.75)
+    ranges = "[...document.querySelectorAll('.section-system .plot')].map((it) => it.layout.xaxis.range.join())"
+    assert browser.wait(f"new Set({ranges}).size === 1 && !{ranges}[0].startsWith('0,')")
+    assert browser.messages() == []
+
+
 def test_the_lines_of_a_remedy_are_copied(browser, pages):
     browser.open(pages("found"))
     browser.run("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
@@ -296,7 +308,7 @@ def test_paper(browser, pages, name):
     browser.open(pages(name), dark=True)
     paper = PdfReader(io.BytesIO(browser.pdf()))
     said = "\n".join(page.extract_text() for page in paper.pages)
-    assert 2 <= len(paper.pages) <= 14
+    assert 2 <= len(paper.pages) <= 16
     assert {tuple(round(float(side)) for side in page.mediabox[2:]) for page in paper.pages} == {(596, 842)}
     axis = "optimizer step"  # a text of the plots, which are drawn as such, not as pictures
     assert said.count(axis) >= (4 if name == "full" else 2)

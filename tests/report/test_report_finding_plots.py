@@ -72,6 +72,25 @@ def test_padding_is_what_lies_between_two_areas(full_run):
     assert "Padding" not in masked.summary
 
 
+def test_the_time_of_steps_over_their_tokens_meets_the_left_edge_at_what_is_paid_for_nothing(full_run):
+    tokens = [100 * number for number in range(1, 13)]
+    forward = [0.5 + 0.001 * number for number in tokens]  # half a second, and a millisecond per token
+    columns = {"steps": [1] * 12, "wall_seconds": forward, "phase_seconds": {"forward": forward}}
+    run = with_steps(full_run, **columns, processed_tokens=tokens)
+    found = drawn(figure := finding_figure(1, finding("small_micro_batch"), run))
+    assert found["steps"]["x"] == tokens
+    assert found["the line through them"]["x"] == [0.0, 1200.0]
+    assert found["the line through them"]["y"] == pytest.approx([0.5, 1.7])
+    assert "at 500 ms, is what a step takes whatever it holds" in figure.summary
+    even = with_steps(full_run, **columns, processed_tokens=[100] * 12)
+    assert finding_figure(1, finding("small_micro_batch"), even).title == "Of the loop's time"
+
+
+def test_lengths_show_what_was_cut(full_run):
+    figure = finding_figure(4, finding("truncated_examples"), full_run)
+    assert (figure.id, figure.title) == ("finding-4-evidence", "Sequence lengths")
+
+
 def test_learning_is_shown_by_what_was_logged(full_run):
     run = with_steps(full_run, loss=[3.0, 2.5, 2.0, 1.5], grad_norm=[1.0, 1.0, 1.0, 1.0])
     figure = finding_figure(2, finding("learning_rate_diverges"), run)

@@ -37,7 +37,7 @@ def test_a_finding_tells_its_cost_its_evidence_and_its_remedies(full_run):
 def test_findings_stand_in_their_order_and_behind_the_summary(full_run):
     page = Page(run_page(diagnosed(full_run)))
     ids = page.ids("h3")
-    assert [name for name in ids if name.startswith("finding-")] == [f"finding-{number}" for number in range(1, 8)]
+    assert [name for name in ids if name.startswith("finding-")] == [f"finding-{number}" for number in range(1, 10)]
     assert page.ids("h2")[:2] == ["summary", "findings"]
     assert page.said.index("critical measured rule learning_rate_idle") < page.said.index("rule saves_cost")
 

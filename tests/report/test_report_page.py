@@ -66,6 +66,7 @@ def test_the_sections_in_their_order(full_run, resumed_run):
         "Findings",
         "Plan",
         "Time",
+        "Machine",
         "Memory",
         "Loss",
         "Speed",

@@ -84,7 +84,7 @@ def test_an_evaluation_does_not_flatten_the_steps():
 def test_many_steps_are_areas():
     found = drawn(step_phases(steps(steps=[1] * 251), TIMES))
     assert {trace["type"] for trace in found.values()} == {"scatter"}
-    assert {trace["stackgroup"] for trace in found.values()} == {"phases"}
+    assert {trace["stackgroup"] for trace in found.values()} == {"layers"}
 
 
 def test_no_steps():

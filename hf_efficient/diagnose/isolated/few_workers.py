@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from hf_efficient.diagnose.isolated.rule import (
     SOURCE,
     clear,
@@ -14,6 +12,7 @@ from hf_efficient.diagnose.isolated.rule import (
     unknown,
 )
 from hf_efficient.diagnose.rule import MATTERS
+from hf_efficient.estimate.loading import StepLoad, best_workers, loaded_step_seconds
 from hf_efficient.records.findings import Abstention, Evidence, Finding, Remedy
 from hf_efficient.records.isolation import Isolation, LoaderAlone, StepPart
 from hf_efficient.units import share
@@ -42,23 +41,27 @@ def few_workers(found: Isolation) -> Finding | Abstention | None:
         confidence="measured",
         evidence=[*evidence, Evidence("workers of the loader", workers, "count", "recipe")],
         cost=cost(found, part.seconds),
-        remedies=[] if loader is None else [_remedy(found, part, loader)],
+        remedies=[] if loader is None else _remedies(found, part, loader),
     )
 
 
-def _remedy(found: Isolation, part: StepPart, loader: LoaderAlone) -> Remedy:
-    """Workers enough that together they load as fast as the model computes."""
+def _remedies(found: Isolation, part: StepPart, loader: LoaderAlone) -> list[Remedy]:
+    """As many workers as are best, where that is more than there are."""
     assert part.seconds is not None
-    now = max(1, found.schedule.workers)
+    schedule = found.schedule
+    serial = loader.step_seconds * max(1, schedule.workers)
+    cpu = serial if loader.cpu_seconds is None else min(serial, loader.cpu_seconds)
     model = loader.model_step_seconds or found.step_seconds - part.seconds
-    wanted = max(2, math.ceil(1.2 * loader.step_seconds * now / model))
-    left = max(0.0, loader.step_seconds * now / wanted - model)
-    saved = part.seconds - left
-    basis = f"{wanted} workers load a step in {wanted / now:g} times less while the model computes"
-    busy = loader.cpu_share if found.schedule.device == "cpu" and not found.schedule.workers else None
-    if busy is not None:
-        saved *= 1 - busy
-        basis += f"; of the loading, {share(busy)} computes, which takes cores from a training on the CPU"
-    costs = "memory of so many processes, and cores that compute nothing else meanwhile"
-    overrides = {"train.dataloader_num_workers": wanted}
-    return Remedy(f"load in {wanted} workers", overrides, costs, gain(found, saved, basis))
+    computes = float(min(schedule.threads, schedule.cores)) if schedule.device == "cpu" else 1.0
+    load = StepLoad(model, computes, serial - cpu, cpu)
+    workers = best_workers(load, schedule.cores)
+    saved = min(part.seconds, model + part.seconds - loaded_step_seconds(load, workers, schedule.cores))
+    if workers <= schedule.workers or saved <= 0:
+        return []
+    basis = (
+        f"a step takes the longest of computing, loading over {workers}, and both over {schedule.cores:g} cores "
+        f"({computes:g} of them busy with training)"
+    )
+    what = f"load with {workers} worker{'s' if workers > 1 else ''} beside the training"
+    costs = f"{workers - schedule.workers} more processes, each with its own memory"
+    return [Remedy(what, {"train.dataloader_num_workers": workers}, costs, gain(found, saved, basis))]

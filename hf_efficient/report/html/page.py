@@ -19,6 +19,7 @@ from hf_efficient.report.html.sections.recipe import machine_facts, recipe_secti
 from hf_efficient.report.html.sections.segments import segments, told_end
 from hf_efficient.report.html.sections.speed import speed
 from hf_efficient.report.html.sections.summary import summary
+from hf_efficient.report.html.sections.system import system_section
 from hf_efficient.report.html.sections.time import time_section
 from hf_efficient.report.html.sections.tokens import tokens_section
 from hf_efficient.report.html.sections.trace import trace_section
@@ -54,6 +55,7 @@ def run_page(run: RunData, written: datetime | None = None) -> str:
         findings_section(run),
         plan_section(run),
         time_section(run),
+        system_section(run),
         memory_section(run),
         learning(run),
         speed(run),

@@ -5,15 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from hf_efficient.records import MemoryAccount, RunAccount
-from hf_efficient.records.series import Band, RunSeries, SystemSeries
+from hf_efficient.records.series import RunSeries
 from hf_efficient.report.phases import category_color, category_label
 from hf_efficient.report.plots.figure import Figure, Missing, axis, legend_of, rounded
 from hf_efficient.report.plots.run_axes import TimeAxis, time_axis, upright
+from hf_efficient.report.plots.time_lines import time_line
 from hf_efficient.units import size
 
 __all__ = ["GIB", "memory_over_time"]
 
 GIB = 2**30
+_TOLD = "%{y:.3~f} GiB"
 _LINES = (
     ("device_reserved_bytes", "reserved on the device", "#c2410c", "dot"),
     ("device_allocated_bytes", "allocated on the device", "#c2410c", "solid"),
@@ -33,7 +35,9 @@ def memory_over_time(account: RunAccount, series: RunSeries, *, kinds: bool = Tr
     lines = [
         trace
         for name, label, color, dash in _LINES
-        for trace in _line(getattr(system, name), label, {"color": color, "dash": dash}, system, where)
+        for trace in time_line(
+            label, getattr(system, name).high, system, where, {"color": color, "dash": dash}, _TOLD, 1 / GIB
+        )
     ]
     if not lines:
         return Missing("Over time", "no readings were taken while the run went on; the peaks are in the table")
@@ -49,31 +53,6 @@ def memory_over_time(account: RunAccount, series: RunSeries, *, kinds: bool = Tr
         "shapes": [upright(at, dash="dash") for at in where.places(series.process_starts_seconds[1:])],
     }
     return Figure("memory-time", "Over time", summary, traces, layout, 300, "time", where.per_second, legend_of(traces))
-
-
-def _line(band: Band, label: str, line: dict[str, str], system: SystemSeries, where: TimeAxis) -> list[dict[str, Any]]:
-    if not any(value is not None for value in band.high):
-        return []
-    x: list[float | None] = []
-    y: list[float | None] = []
-    for place, value in enumerate(band.high):
-        if place and system.process[place] != system.process[place - 1]:
-            x.append(x[-1])
-            y.append(None)  # nothing joins two processes
-        middle = (system.started_at_seconds[place] + system.ended_at_seconds[place]) / 2
-        x += where.places([middle])
-        y.append(None if value is None else value / GIB)
-    return [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "name": label,
-            "x": x,
-            "y": rounded(y),
-            "line": {**line, "width": 2},
-            "hovertemplate": "%{y:.3~f} GiB",
-        }
-    ]
 
 
 def _levels(memory: MemoryAccount, series: RunSeries, where: TimeAxis) -> list[dict[str, Any]]:

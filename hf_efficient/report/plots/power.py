@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+import itertools
 
 from hf_efficient.records import RunAccount
 from hf_efficient.records.series import RunSeries
@@ -17,9 +17,9 @@ from hf_efficient.report.plots.figure import (
     Missing,
     axis,
     legend_of,
-    rounded,
 )
 from hf_efficient.report.plots.run_axes import time_axis
+from hf_efficient.report.plots.time_lines import time_line
 
 __all__ = ["power"]
 
@@ -32,20 +32,10 @@ def power(account: RunAccount, series: RunSeries) -> Figure | Missing:
     if not system.watts:
         return Missing("Power", "no meter told its power while the run went on")
     where = time_axis(account.time.wall_seconds)
-    middles = where.places(
-        [(a + b) / 2 for a, b in zip(system.started_at_seconds, system.ended_at_seconds, strict=True)]
-    )
-    traces: list[dict[str, Any]] = [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "name": name,
-            "x": middles,
-            "y": rounded(band.mean),
-            "line": {"color": _COLORS[place % len(_COLORS)], "width": 2},
-            "hovertemplate": "%{y:.4~g} W",
-        }
-        for place, (name, band) in enumerate(system.watts.items())
+    traces = [
+        trace
+        for (name, band), color in zip(system.watts.items(), itertools.cycle(_COLORS), strict=False)
+        for trace in time_line(name, band.mean, system, where, {"color": color}, "%{y:.4~g} W")
     ]
     return Figure(
         "power",

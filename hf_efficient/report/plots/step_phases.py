@@ -7,10 +7,11 @@ from hf_efficient.records.series import StepSeries
 from hf_efficient.report.phases import phase_color, phase_label
 from hf_efficient.report.plots.figure import Figure, Missing, legend_of
 from hf_efficient.report.plots.run_axes import step_axis
-from hf_efficient.report.plots.step_stack import StepLayer, stack_layout, stack_traces, usual_height
+from hf_efficient.report.plots.stack import stack_traces, step_layer, step_layout
 
 __all__ = ["step_phases"]
 
+_ROOM = 1.3
 _CLIP_FROM = 2.0
 
 
@@ -23,8 +24,9 @@ def step_phases(steps: StepSeries, times: StepTimes) -> Figure | Missing:
     if not len(steps):
         return Missing("Per step", "no step was recorded")
     where = step_axis(steps)
-    layers = [StepLayer(phase_label(name), phase_color(name), sums) for name, sums in steps.phase_seconds.items()]
-    traces = stack_traces(layers, steps, where)
+    phases = steps.phase_seconds.items()
+    layers = [step_layer(phase_label(name), phase_color(name), sums, steps) for name, sums in phases]
+    traces = stack_traces(layers, where.centers, where.widths if max(steps.steps) > 1 else None)
     top, clipped = _top(steps, times)
     first, last = steps.first_step[0], steps.last_step[-1]
     summary = f"Seconds per optimizer step by phase, from step {first:,} to {last:,}."
@@ -32,7 +34,7 @@ def step_phases(steps: StepSeries, times: StepTimes) -> Figure | Missing:
         summary += f" A point is the mean of up to {max(steps.steps):,} steps."
     if clipped:
         summary += " Steps with an evaluation, a checkpoint or a slow start reach above the plot: “Whole” shows them."
-    layout = stack_layout(steps, where)
+    layout = step_layout(steps, where)
     if clipped:
         layout["yaxis"]["range"] = [0, top]
     return Figure("step-phases", "Per step", summary, traces, layout, 340, "step", legend=legend_of(traces))
@@ -40,6 +42,6 @@ def step_phases(steps: StepSeries, times: StepTimes) -> Figure | Missing:
 
 def _top(steps: StepSeries, times: StepTimes) -> tuple[float, bool]:
     """A height that shows the training of nearly every step, and whether that cuts something off."""
-    training = usual_height(steps, times)
+    training = _ROOM * times.p99_seconds if times.p99_seconds else max(steps.step_seconds_mean)
     whole = max(wall / count for wall, count in zip(steps.wall_seconds, steps.steps, strict=True))
     return training, whole > _CLIP_FROM * training

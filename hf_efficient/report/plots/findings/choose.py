@@ -8,11 +8,14 @@ from typing import Final
 
 from hf_efficient.records.findings import Finding
 from hf_efficient.report.plots.figure import Figure
+from hf_efficient.report.plots.findings.batches import batch_evidence
 from hf_efficient.report.plots.findings.cost_bar import cost_bar
 from hf_efficient.report.plots.findings.learning import learning_evidence
+from hf_efficient.report.plots.findings.lengths import length_evidence
 from hf_efficient.report.plots.findings.memory import memory_evidence
 from hf_efficient.report.plots.findings.phases import phase_evidence
 from hf_efficient.report.plots.findings.ranks import rank_evidence
+from hf_efficient.report.plots.findings.system import cores_evidence, gpu_evidence
 from hf_efficient.report.plots.findings.tokens import token_evidence
 from hf_efficient.report.run_data import RunData
 
@@ -41,13 +44,18 @@ KINDS: Final[dict[str, _Kind]] = {
     "recompilation": _phases("compilation", "forward", "backward"),
     "exposed_communication": _phases("communication", "backward"),
     "sharding": _phases("communication", "forward", "backward"),
-    **dict.fromkeys(("small_micro_batch", "large_micro_batch", "accumulation", "launch_bound"), _COMPUTING),
+    **dict.fromkeys(("small_micro_batch", "accumulation"), batch_evidence),
+    **dict.fromkeys(("large_micro_batch", "launch_bound"), _COMPUTING),
     **dict.fromkeys(("float32_products", "attention_kernel", "silent_upcasts"), _COMPUTING),
     **dict.fromkeys(("checkpointing_unneeded", "checkpointing_missing"), _COMPUTING),
     "padding_waste": partial(token_evidence, kinds=("processed", "non_padding")),
+    "truncated_examples": length_evidence,
     **dict.fromkeys(("masked_labels", "few_loss_tokens"), _LOSS_TOKENS),
     **dict.fromkeys(("memory_growth", "fragmentation", "logits_spike"), memory_evidence),
+    "out_of_memory": memory_evidence,
     **dict.fromkeys(("near_out_of_memory", "optimizer_state", "unused_memory"), memory_evidence),
+    **dict.fromkeys(("cpu_contention", "cpu_oversubscription"), cores_evidence),
+    "throttling": gpu_evidence,
     "straggler": rank_evidence,
     **dict.fromkeys(("learning_rate_idle", "learning_rate_diverges", "no_gradient"), learning_evidence),
     **dict.fromkeys(("not_finite_steps", "scaler_skips"), learning_evidence),

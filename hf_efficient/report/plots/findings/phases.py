@@ -13,7 +13,7 @@ from hf_efficient.report.phases import phase_color, phase_label
 from hf_efficient.report.plots.figure import GREEN, RED, Figure, legend_of, rounded
 from hf_efficient.report.plots.findings.predicted import predicted_seconds
 from hf_efficient.report.plots.run_axes import StepAxis, step_axis
-from hf_efficient.report.plots.step_stack import StepLayer, stack_layout, stack_traces
+from hf_efficient.report.plots.stack import stack_traces, step_layer, step_layout
 from hf_efficient.report.run_data import RunData
 from hf_efficient.units import share, short_seconds
 
@@ -41,14 +41,16 @@ def phase_evidence(finding: Finding, run: RunData, name: str, *, phases: Sequenc
     parts = _parts(run, phases)
     if parts is None:
         return None
-    where = step_axis(parts.steps)
-    layers = [StepLayer("everything else", _REST_COLOR, parts.rest)]
-    layers += [StepLayer(phase_label(one), phase_color(one), sums) for one, sums in parts.held.items()]
+    steps = parts.steps
+    where = step_axis(steps)
+    layers = [step_layer("everything else", _REST_COLOR, parts.rest, steps)]
+    layers += [step_layer(phase_label(one), phase_color(one), sums, steps) for one, sums in parts.held.items()]
+    widths = where.widths if max(steps.steps) > 1 else None
     gained = predicted_seconds(finding)
     after = None if gained is None or gained >= parts.whole else (parts.whole - gained) / parts.count
     mean = parts.whole / parts.count
-    traces = [*stack_traces(layers, parts.steps, where), *_means(mean, after, where)]
-    layout = stack_layout(parts.steps, where)
+    traces = [*stack_traces(layers, where.centers, widths), *_means(mean, after, where)]
+    layout = step_layout(steps, where)
     top, clipped = _top(parts, run.account.steps)
     layout["yaxis"]["range"] = [0, top]
     told = f"{_named(parts.held)} {share(sum(parts.spent) / parts.whole)} of a mean of {short_seconds(mean)} per step."

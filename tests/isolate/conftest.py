@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+
+@pytest.fixture
+def recipe_file(tmp_path: Path, tiny_llama_dir: Path, chats_jsonl: Path) -> Path:
+    """A full fine-tune of the tiny Llama: 20 chats to train on, 4 to evaluate."""
+    values = {
+        "name": "tiny",
+        "model": {"id": str(tiny_llama_dir)},
+        "adapter": {"method": "full"},
+        "data": {"train": [{"path": str(chats_jsonl)}], "eval_fraction": 0.17},
+        "train": {
+            "max_length": 64,
+            "num_train_epochs": 3,
+            "per_device_train_batch_size": 2,
+            "gradient_accumulation_steps": 3,
+            "logging_steps": 2,
+            "eval_strategy": "epoch",
+            "save_steps": 0.5,
+            "bf16": False,
+        },
+        "evaluate": {"early_stopping": {"patience": 2}},
+        "output_dir": str(tmp_path / "out"),
+    }
+    values["train"] |= {"load_best_model_at_end": True, "save_strategy": "epoch"}
+    path = tmp_path / "recipe.yaml"
+    path.write_text(yaml.safe_dump(values), encoding="utf-8")
+    return path
