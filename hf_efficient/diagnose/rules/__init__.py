@@ -18,22 +18,33 @@ from hf_efficient.diagnose.rules.data_storage import data_storage
 from hf_efficient.diagnose.rules.data_transform import data_transform
 from hf_efficient.diagnose.rules.epoch_boundary import epoch_boundary
 from hf_efficient.diagnose.rules.evaluations_cost import evaluations_cost
+from hf_efficient.diagnose.rules.few_loss_tokens import few_loss_tokens
 from hf_efficient.diagnose.rules.few_workers import few_workers
 from hf_efficient.diagnose.rules.float32_products import float32_products
 from hf_efficient.diagnose.rules.fragmentation import fragmentation
+from hf_efficient.diagnose.rules.hidden_synchronisation import hidden_synchronisation
+from hf_efficient.diagnose.rules.host_to_device_copy import host_to_device_copy
 from hf_efficient.diagnose.rules.large_micro_batch import large_micro_batch
+from hf_efficient.diagnose.rules.learning_rate_diverges import learning_rate_diverges
+from hf_efficient.diagnose.rules.learning_rate_idle import learning_rate_idle
+from hf_efficient.diagnose.rules.logging_cost import logging_cost
 from hf_efficient.diagnose.rules.logits_spike import logits_spike
+from hf_efficient.diagnose.rules.masked_labels import masked_labels
 from hf_efficient.diagnose.rules.memory_growth import memory_growth
 from hf_efficient.diagnose.rules.near_out_of_memory import near_out_of_memory
+from hf_efficient.diagnose.rules.no_gradient import no_gradient
+from hf_efficient.diagnose.rules.not_finite_steps import not_finite_steps
 from hf_efficient.diagnose.rules.optimizer_kernel import optimizer_kernel
 from hf_efficient.diagnose.rules.optimizer_state import optimizer_state
 from hf_efficient.diagnose.rules.out_of_memory import out_of_memory
 from hf_efficient.diagnose.rules.padding_waste import padding_waste
 from hf_efficient.diagnose.rules.recompilation import recompilation
 from hf_efficient.diagnose.rules.saves_cost import saves_cost
+from hf_efficient.diagnose.rules.scaler_skips import scaler_skips
 from hf_efficient.diagnose.rules.small_micro_batch import small_micro_batch
 from hf_efficient.diagnose.rules.straggler import straggler
 from hf_efficient.diagnose.rules.throttling import throttling
+from hf_efficient.diagnose.rules.truncated_examples import truncated_examples
 from hf_efficient.diagnose.rules.unused_memory import unused_memory
 from hf_efficient.diagnose.rules.worker_start import worker_start
 
@@ -68,4 +79,15 @@ RULES: tuple[Rule, ...] = (
     cpu_contention,
     cpu_oversubscription,
     memory_growth,
+    logging_cost,
+    hidden_synchronisation,
+    host_to_device_copy,
+    no_gradient,
+    masked_labels,
+    few_loss_tokens,
+    truncated_examples,
+    learning_rate_idle,
+    learning_rate_diverges,
+    not_finite_steps,
+    scaler_skips,
 )
