@@ -97,7 +97,7 @@ def _between_steps(case: Case) -> float | None:
 def _of_device(device: DeviceBreakdown) -> _Parts | None:
     if device.busy.window_seconds <= 0:
         return None
-    shares = {one.family: one.seconds / device.busy.window_seconds for one in device.families}
+    shares: dict[str, float] = {one.family: one.seconds / device.busy.window_seconds for one in device.families}
     products, moving = (sum(shares.get(name, 0.0) for name in names) for names in (_PRODUCTS, _MOVING))
     return _Parts(products, moving, 0.0, _TRACE)
 
