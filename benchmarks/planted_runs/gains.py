@@ -59,7 +59,7 @@ class Applied:
 def prescription(case: PlantedCase, diagnosis: Diagnosis) -> Prescription | None:
     """The top remedy of the first finding: a change of the recipe, or the change of code that the case knows.
 
-    None where there is no finding, or its top remedy changes no recipe and the case knows no change of code, which is one
+    None where there is no finding, or its top remedy changes no recipe and the case knows no change of code. That is
     for the expected rules alone.
     """
     if not diagnosis.findings or not diagnosis.findings[0].remedies:
