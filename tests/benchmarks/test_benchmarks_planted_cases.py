@@ -24,8 +24,8 @@ def diagnosis(*remedies):
     return Diagnosis(1, "0", "done", None, 60, 10.0, [finding], [], None, ["data_collation"])
 
 
-def case(code_remedy=""):
-    return PlantedCase("slow", "is slow", ("data_collation",), lambda setup: None, code_remedy=code_remedy)
+def case(code_remedy="", expected="data_collation"):
+    return PlantedCase("slow", "is slow", (expected,), lambda setup: None, code_remedy=code_remedy)
 
 
 def test_there_are_as_many_runs_as_were_asked_for():
@@ -63,6 +63,10 @@ def test_the_top_remedy_is_applied_where_a_recipe_can():
 def test_the_code_is_changed_where_the_top_remedy_is_no_change_of_a_recipe():
     chosen = prescription(case("better code"), diagnosis(Remedy("write it better", gain=GAIN)))
     assert (chosen.overrides, chosen.gain, chosen.what) == ({}, GAIN, "write it better (better code)")
+
+
+def test_the_code_is_not_changed_for_another_cause():
+    assert prescription(case("better code", "memory_growth"), diagnosis(Remedy("write it better", gain=GAIN))) is None
 
 
 @pytest.mark.parametrize("remedies", [[], [Remedy("write it better")]])
