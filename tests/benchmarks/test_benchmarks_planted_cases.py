@@ -8,6 +8,7 @@ from planted_runs.all_cases import CASES
 from planted_runs.case import PlantedCase, Setup
 from planted_runs.gains import prescription
 
+from hf_efficient.diagnose.rules import RULES
 from hf_efficient.records.findings import Diagnosis, Finding, Gain, Remedy
 
 GAIN = Gain(0.3, 3.0, None, None, "measured")
@@ -91,3 +92,7 @@ def test_the_corpus_is_cut_into_rows_and_read_back(tmp_path, monkeypatch):
     assert rows.shape == (len(joined) // 128, 128)
     assert rows.ravel().tolist() == joined[: rows.size]
     assert corpus.tokenizer(folder).decode(told[0]).endswith("back to its caller.<|end|>")
+
+
+def test_what_is_expected_is_the_name_of_a_rule():
+    assert {rule for one in CASES.values() for rule in one.expected} <= {rule.__name__ for rule in RULES}
