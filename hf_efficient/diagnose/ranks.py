@@ -51,34 +51,44 @@ def slow_rank(case: Case) -> SlowRank | None:
     rows = _common_rows(held)
     if len(next(iter(rows.values()))) < _FEWEST:
         return None
+    found = _by_phases(case, held, rows)
+    busier = None if case.on_cuda else _busier(case, held, rows)
+    if busier is not None and busier.extra_seconds > found.extra_seconds:
+        found = busier
+    tokens = {rank: float(columns.processed[rows[rank]].mean()) for rank, columns in held.items()}
+    return found if any(value != value for value in tokens.values()) else replace(found, tokens=tokens)
+
+
+def _by_phases(case: Case, held: Mapping[int, StepColumns], rows: Mapping[int, np.ndarray]) -> SlowRank:
+    """By the phases in which a rank waits for no other."""
     phases = {rank: _own_phases(columns, rows[rank], case.on_cuda) for rank, columns in held.items()}
     own = {rank: np.sum(list(of.values()), axis=0) for rank, of in phases.items()}
-    slow = max(own, key=lambda rank: float(np.median(own[rank])))
+    medians = {rank: float(np.median(of)) for rank, of in own.items()}
+    of_phase = {rank: {name: float(np.median(of)) for name, of in phases[rank].items()} for rank in own}
+    slow = max(medians, key=lambda rank: medians[rank])
     others = [rank for rank in own if rank != slow]
-    means = {rank: {name: float(np.median(of)) for name, of in phases[rank].items()} for rank in own}
-    apart = {name: means[slow][name] - float(np.median([means[rank][name] for rank in others])) for name in means[slow]}
-    phase = max(apart, key=lambda name: apart[name])
-    extra = float(np.median(own[slow]) - np.median([np.median(own[rank]) for rank in others]))
+    usual = {name: float(np.median([of_phase[rank][name] for rank in others])) for name in of_phase[slow]}
+    phase = max(usual, key=lambda name: of_phase[slow][name] - usual[name])
+    extra = medians[slow] - float(np.median([medians[rank] for rank in others]))
     if phase == "forward":
         backward = float(np.median(held[slow].phase("backward")[rows[slow]]))
-        usual = float(np.median([means[rank][phase] for rank in others]))
-        extra += _backward_extra(case, backward, means[slow][phase], usual)
-    stacked = np.stack([own[rank] for rank in own])
-    slowest = stacked.argmax(axis=0) == list(own).index(slow)
-    tokens = {rank: float(columns.processed[rows[rank]].mean()) for rank, columns in held.items()}
-    busier = None if case.on_cuda else _busier(case, held, rows)
-    if busier is not None and busier.extra_seconds > extra:
-        return replace(busier, tokens={} if any(value != value for value in tokens.values()) else tokens)
+        extra += _backward_extra(case, backward, of_phase[slow][phase], usual[phase])
     return SlowRank(
         rank=slow,
-        own_seconds={rank: float(np.median(of)) for rank, of in own.items()},
+        own_seconds=medians,
         phase=phase,
-        phase_seconds={rank: of[phase] for rank, of in means.items()},
+        phase_seconds={rank: of[phase] for rank, of in of_phase.items()},
         extra_seconds=extra,
-        slowest_share=float(slowest.mean()),
-        tokens={} if any(value != value for value in tokens.values()) else tokens,
+        slowest_share=_slowest_share(own, slow),
+        tokens={},
         on_device=case.on_cuda and phase in held[slow].device_seconds,
     )
+
+
+def _slowest_share(seconds: Mapping[int, Column], rank: int) -> float:
+    """Of the steps, those in which a rank had the most."""
+    stacked = np.stack([seconds[one] for one in seconds])
+    return float((stacked.argmax(axis=0) == list(seconds).index(rank)).mean())
 
 
 def _busier(case: Case, held: Mapping[int, StepColumns], rows: Mapping[int, np.ndarray]) -> SlowRank | None:
@@ -95,11 +105,10 @@ def _busier(case: Case, held: Mapping[int, StepColumns], rows: Mapping[int, np.n
     usual = float(np.median([value for rank, value in medians.items() if rank != slow]))
     if medians[slow] < _STANDS_OUT * usual:
         return None
-    stacked = np.stack([cpu[rank] for rank in cpu])
-    slowest = stacked.argmax(axis=0) == list(cpu).index(slow)
     threads = max(1, int(case.settings("host").get("torch_threads") or 1))
     extra = (medians[slow] - usual) / threads
-    return SlowRank(slow, medians, "computation", medians, extra, float(slowest.mean()), {}, on_device=False)
+    share = _slowest_share(cpu, slow)
+    return SlowRank(slow, medians, "computation", medians, extra, share, {}, on_device=False)
 
 
 def _common_rows(held: Mapping[int, StepColumns]) -> dict[int, np.ndarray]:

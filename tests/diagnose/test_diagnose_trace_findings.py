@@ -98,6 +98,8 @@ def test_float32_products_are_told_by_their_kernels_and_old_devices_take_float16
     assert one.title == "40% of device 0's time are matrix products in float32"
     assert [remedy.overrides for remedy in one.remedies] == [{"train.bf16": True}, {"train.tf32": True}]
     assert one.remedies[0].gain.share == pytest.approx(0.2)
+    of_16_bits = kernels(("ampere_fp16_sgemm_fp16_128x64_tn", 0, 400, 0))
+    assert "trace_float32_products" not in found(tmp_path, of_16_bits)
     old = found(tmp_path, kernels(("volta_sgemm_128x64_tn", 0, 400, 0)))["trace_float32_products"]
     assert [remedy.overrides for remedy in old.remedies] == [{"train.fp16": True}]
 
