@@ -82,12 +82,15 @@ def test_an_interruption_leaves_neither_process_nor_folder(launch, tmp_path, mon
                 family = psutil.Process(self.pid)
                 while not family.children():
                     time.sleep(0.01)
+                time.sleep(0.5)  # until the child ignores the signal
                 started.extend([family, *family.children()])
                 raise KeyboardInterrupt
             return super().wait(timeout)
 
     monkeypatch.setattr(module.subprocess, "Popen", Interrupted)
-    child = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])"
+    monkeypatch.setattr(module, "_TERM_SECONDS", 0.5)
+    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
+    child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {deaf!r}])"
     with pytest.raises(KeyboardInterrupt):
         run_variant(NAMED["quiet"], launch(child))
     assert len(started) == 2
