@@ -99,4 +99,7 @@ def leak(setup: Setup) -> Any:
     from planted_runs.losses import KeepsLogits
     from planted_runs.training import rows_trainer
 
-    return rows_trainer(setup) if setup.mended else rows_trainer(setup, base=KeepsLogits)
+    steps = 160  # so that memory is read some dozen times
+    return (
+        rows_trainer(setup, max_steps=steps) if setup.mended else rows_trainer(setup, base=KeepsLogits, max_steps=steps)
+    )
