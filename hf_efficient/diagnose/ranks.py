@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,6 +14,7 @@ __all__ = ["SlowRank", "slow_rank"]
 _OWN = ("data_wait", "host_to_device", "forward", "forward_backward", "bookkeeping", "logging")
 """Phases in which a rank waits for no other. Where gradients are averaged, in the backward, all wait for the last."""
 _FEWEST = 5
+_STANDS_OUT = 1.15
 
 
 @dataclass(frozen=True)
@@ -23,8 +24,8 @@ class SlowRank:
     Attributes:
         rank: its number.
         own_seconds: by rank, the median of a step's phases in which it waits for nobody.
-        phase: in which it differs most from the others.
-        phase_seconds: by rank, the median of that phase.
+        phase: in which it differs most from the others; ``computation`` where CPU time told it, not the phases.
+        phase_seconds: by rank, the median of that phase, or of the CPU time.
         extra_seconds: that a step takes longer for it: its own time less the median of the others', and where the
             forward is what is slow, what its backward is slower (an estimate, see ``_backward_extra``).
         slowest_share: of the steps in which it was the one with the most.
@@ -65,6 +66,9 @@ def slow_rank(case: Case) -> SlowRank | None:
     stacked = np.stack([own[rank] for rank in own])
     slowest = stacked.argmax(axis=0) == list(own).index(slow)
     tokens = {rank: float(columns.processed[rows[rank]].mean()) for rank, columns in held.items()}
+    busier = None if case.on_cuda else _busier(case, held, rows)
+    if busier is not None and busier.extra_seconds > extra:
+        return replace(busier, tokens={} if any(value != value for value in tokens.values()) else tokens)
     return SlowRank(
         rank=slow,
         own_seconds={rank: float(np.median(of)) for rank, of in own.items()},
@@ -75,6 +79,27 @@ def slow_rank(case: Case) -> SlowRank | None:
         tokens={} if any(value != value for value in tokens.values()) else tokens,
         on_device=case.on_cuda and phase in held[slow].device_seconds,
     )
+
+
+def _busier(case: Case, held: Mapping[int, StepColumns], rows: Mapping[int, np.ndarray]) -> SlowRank | None:
+    """By CPU time: on a CPU a rank that waits for another one computes nothing, in whatever phase it waits.
+
+    DDP hands out the first rank's buffers at the start of every forward, so that the phases of all ranks look alike.
+    None where CPU time is not recorded, or that of none stands out by a seventh.
+    """
+    cpu = {rank: columns.cpu_seconds[rows[rank]] for rank, columns in held.items()}
+    if not all(np.isfinite(of).all() for of in cpu.values()):
+        return None
+    medians = {rank: float(np.median(of)) for rank, of in cpu.items()}
+    slow = max(medians, key=lambda rank: medians[rank])
+    usual = float(np.median([value for rank, value in medians.items() if rank != slow]))
+    if medians[slow] < _STANDS_OUT * usual:
+        return None
+    stacked = np.stack([cpu[rank] for rank in cpu])
+    slowest = stacked.argmax(axis=0) == list(cpu).index(slow)
+    threads = max(1, int(case.settings("host").get("torch_threads") or 1))
+    extra = (medians[slow] - usual) / threads
+    return SlowRank(slow, medians, "computation", medians, extra, float(slowest.mean()), {}, on_device=False)
 
 
 def _common_rows(held: Mapping[int, StepColumns]) -> dict[int, np.ndarray]:

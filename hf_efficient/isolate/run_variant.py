@@ -75,6 +75,7 @@ class Launch:
             f"--variant={variant.name}",
             f"--steps={self.steps}",
             f"--warm-up={self.warm_up}",
+            f"--share={self.processes if variant.one_process else 1}",
             f"--folder={folder}",
         ]
         if self.processes == 1 or variant.one_process:

@@ -100,13 +100,14 @@ def test_one_process_is_started_as_it_is_and_several_by_accelerate():
     assert alone.command(NAMED["quiet"], Path("f")) == [
         sys.executable,
         *("-m", "hf_efficient.isolate.worker", "r.yaml", "a.b=1"),
-        *("--variant=quiet", "--steps=6", "--warm-up=3", "--folder=f"),
+        *("--variant=quiet", "--steps=6", "--warm-up=3", "--share=1", "--folder=f"),
     ]
     several = Launch(recipe(2), "r.yaml", (), 6, 3, Path("p"), 0, 4)
     command = several.command(NAMED["quiet"], Path("f"))
     assert "--num_processes=2" in command
     assert command[command.index("-m") + 1 :][:2] == ["hf_efficient.isolate.worker", "r.yaml"]
-    assert several.command(NAMED["one_process"], Path("f"))[0] == sys.executable
+    one = several.command(NAMED["one_process"], Path("f"))
+    assert (one[0], one[-2]) == (sys.executable, "--share=2")
     assert (alone.threads, several.threads) == (4, 2)
 
 
