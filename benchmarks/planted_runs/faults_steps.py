@@ -96,10 +96,9 @@ def slow_optimizer(setup: Setup) -> Any:
     code_remedy="nothing is kept",
 )
 def leak(setup: Setup) -> Any:
+    from hf_efficient import EfficientTrainer
     from planted_runs.losses import KeepsLogits
     from planted_runs.training import rows_trainer
 
-    steps = 160  # so that memory is read some dozen times
-    return (
-        rows_trainer(setup, max_steps=steps) if setup.mended else rows_trainer(setup, base=KeepsLogits, max_steps=steps)
-    )
+    base = EfficientTrainer if setup.mended else KeepsLogits
+    return rows_trainer(setup, base=base, max_steps=160)  # so that memory is read some dozen times
