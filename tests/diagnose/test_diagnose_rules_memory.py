@@ -87,6 +87,11 @@ def test_retries_after_the_warm_up_cost_what_their_steps_took_longer(tmp_path):
     assert found.remedies[1].overrides == {"train.train_sampling_strategy": "group_by_length"}
 
 
+def test_a_resumed_run_counts_from_its_own_start(tmp_path):
+    case = gpu(tmp_path, 60 * GIB, 62 * GIB, retries=[0] * 5 + [5] * 8 + [0] * 4 + [1] * 3)
+    assert "6 times" in fragmentation(case).title
+
+
 def test_retries_in_a_full_device_are_the_micro_batchs(tmp_path):
     retries = [0] * 9 + [1] * 11
     arguments = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1}
