@@ -65,7 +65,7 @@ def faster_products(case: Case, dtype: Dtype) -> FasterProducts | None:
     if products is not None:
         evidence.append(Evidence("time of the products at the float32 peak", products, "seconds", "run.json: work"))
     saved = (products or computed) * (1 - slow[0] / fast[0])
-    basis = f"products {fast[0] / slow[0]:.1f} times as fast ({flops(fast[0])}/s in place of {flops(slow[0])}/s)"
+    basis = f"products {fast[0] / slow[0]:.1f} times as fast ({flops(fast[0])}FLOP/s, not {flops(slow[0])}FLOP/s)"
     if dtype != "tf32":
         saved += (computed - (products or 0)) * 0.25
         basis += ", half of the rest taken to be memory traffic, which halves"
