@@ -164,6 +164,12 @@ class Case:
         """Whether it trained on a CUDA device."""
         return self.settings("device").get("type") == "cuda"
 
+    @property
+    def can_be_grouped(self) -> bool:
+        """Whether examples of like length could be put together, and are not: a stream has no sampler that could."""
+        is_stream = bool(self.facts.get("loader", {}).get("iterable"))
+        return not is_stream and self.argument("train_sampling_strategy") != "group_by_length"
+
     def share(self, seconds: float) -> float:
         """Of the training loop's time."""
         return seconds / self.loop_seconds if self.loop_seconds > 0 else 0.0

@@ -14,15 +14,20 @@ Column = npt.NDArray[np.float64]
 
 
 def logged(case: Case, name: str) -> Column:
-    """The finite values of a column, shape (logs,); empty where nothing was logged.
+    """The finite values of a column in the last stretch of training, shape (logs,); empty where nothing was logged.
+
+    A ``train()`` call that begins at the first step is another training, with data or a learning rate of its own; one
+    that goes on where the last one ended is not.
 
     Args:
         case: the run.
         name: ``loss``, ``learning_rate`` or ``grad_norm``.
     """
-    if case.first is None:
+    first = case.first
+    if first is None:
         return np.empty(0)
-    column: Column = getattr(case.first, name)
+    anew = np.flatnonzero((np.diff(first.segment) != 0) & (first.step[1:] == 1))
+    column: Column = getattr(first, name)[int(anew[-1]) + 1 if len(anew) else 0 :]
     return column[np.isfinite(column)]
 
 

@@ -79,7 +79,7 @@ def _remedies(case: Case, held: MicroBatch, most: int) -> list[Remedy]:
 def _remedy(case: Case, held: MicroBatch, most: int, *, grouped: bool) -> Remedy | None:
     first = case.first
     assert first is not None
-    if grouped and case.argument("train_sampling_strategy") == "group_by_length":
+    if grouped and not case.can_be_grouped:
         return None
     choices = [times for times in (2, 4, 8, 16) if times <= most and held.accumulated % times == 0]
     by_saved = {

@@ -58,4 +58,5 @@ def fragmentation(case: Case) -> Verdict:
 
 def _sizes_differ(case: Case) -> bool:
     """Batches of many sizes tear the memory, where they are neither packed nor grouped already."""
-    return not case.argument("packing") and case.argument("train_sampling_strategy") not in (None, "group_by_length")
+    known = case.argument("train_sampling_strategy") is not None
+    return known and case.can_be_grouped and not case.argument("packing")

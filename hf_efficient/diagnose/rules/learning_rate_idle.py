@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from hf_efficient.diagnose.case import Case
 from hf_efficient.diagnose.logged import is_flat, logged
 from hf_efficient.diagnose.rule import NO_STEPS, Verdict, abstains
-from hf_efficient.records.findings import Evidence, Finding, Remedy
+from hf_efficient.records.findings import Evidence, Finding, Remedy, Severity
 
 __all__ = ["learning_rate_idle"]
 
 _FEWEST_STEPS = 20
 _FEWEST_LOGS = 3
 _FLAT = 0.02
-_STANDS_STILL = 1e-4
+_STANDS_STILL = 2e-5
+_NOTHING = 1e-6
 _STILL_RISING = 0.5
 _WARM_UP = 0.05
 _PER_ADAPTER, _PER_WEIGHT = 2e-4, 2e-5
@@ -42,12 +41,17 @@ def learning_rate_idle(case: Case) -> Verdict:
         Evidence("first loss", float(losses[0]), "", "steps.jsonl: loss"),
         Evidence("last loss", float(losses[-1]), "", "steps.jsonl: loss"),
     ]
+    asked, planned = case.argument("learning_rate"), case.facts.get("run", {}).get("max_steps")
+    rising = bool(np.all(np.diff(rates) > 0))
+    ended = bool(planned) and steps >= planned
+    if rising and not ended and asked and rates[-1] < asked:
+        why = f"the run is within its warm-up, at {rates[-1]:.2g} of {asked:.2g}"
+        return abstains("learning_rate_idle", why, "a longer run")
     if is_flat(losses, _FLAT) and (rates.max() == 0 or (_is_sign_like(case) and moved < _STANDS_STILL)):
         title = f"the learning rate does nothing: {rates.max():.2g} at most, and the loss stays at {losses[-1]:.3g}"
-        return _finding("critical", title, evidence, _higher(case, float(rates.max())))
-    planned, asked = case.facts.get("run", {}).get("max_steps"), case.argument("learning_rate")
-    rising = bool(np.all(np.diff(rates) > 0))
-    if asked and planned and steps >= planned and rising and rates[-1] < _STILL_RISING * asked:
+        severity: Severity = "critical" if moved < _NOTHING else "warning"
+        return _finding(severity, title, evidence, _higher(case, float(rates.max())))
+    if asked and ended and rising and rates[-1] < _STILL_RISING * asked:
         title = f"the run ends within its warm-up, at {rates[-1] / asked:.0%} of the learning rate that was asked for"
         warm_up = max(1, round(_WARM_UP * steps))
         remedy = Remedy(f"warm up for {warm_up} steps", {"train.warmup_steps": warm_up})
@@ -60,7 +64,7 @@ def _is_sign_like(case: Case) -> bool:
     return any(kind in name for kind in _SIGN_LIKE)
 
 
-def _finding(severity: Any, title: str, evidence: list[Evidence], remedies: list[Remedy]) -> Finding:
+def _finding(severity: Severity, title: str, evidence: list[Evidence], remedies: list[Remedy]) -> Finding:
     return Finding("learning_rate_idle", title, severity, "measured", evidence, remedies=remedies)
 
 

@@ -50,7 +50,7 @@ def _remedies(case: Case, computed: float, padded: float) -> list[Remedy]:
     """Grouping keeps the training what it is; packing changes what a step holds."""
     found = []
     grouped = grouped_padding_share(case.account.sequences.length_buckets, case.argument("per_device_train_batch_size"))
-    if grouped is not None and case.argument("train_sampling_strategy") != "group_by_length" and grouped < padded:
+    if grouped is not None and case.can_be_grouped and grouped < padded:
         left = (1 - padded) / (1 - grouped)  # positions for the same tokens, against those of now
         basis = f"{share(grouped)} of padding on these lengths, time by positions computed"
         overrides: dict[str, Any] = {"train.train_sampling_strategy": "group_by_length"}

@@ -74,7 +74,7 @@ def _remedies(case: Case, held: MicroBatch) -> list[Remedy]:
 
 def _remedy(case: Case, held: MicroBatch, *, grouped: bool) -> Remedy | None:
     """None where no size saves a twentieth, or grouping would change nothing."""
-    if grouped and (case.argument("train_sampling_strategy") == "group_by_length" or _alike(case, held)):
+    if grouped and (not case.can_be_grouped or _alike(case, held)):
         return None
     most = fitting_times(case, MOST_TIMES) or MOST_TIMES
     saved = {

@@ -12,6 +12,7 @@ __all__ = ["truncated_examples"]
 _SOME = 0.1
 _MANY = 0.3
 _PILED_UP = 2.0
+_BLOCKS = 0.95
 
 
 def truncated_examples(case: Case) -> Verdict:
@@ -39,8 +40,11 @@ def truncated_examples(case: Case) -> Verdict:
 
 
 def _piled_up(buckets: dict[int, int], longest: int, seen: int | None) -> float:
-    """Share of the documents in the last bucket, where the longest lies at the limit and the bucket before has less."""
-    if seen != longest:
+    """Share of the documents in the last bucket, where the longest lies at the limit and the bucket before has less.
+
+    Where nearly all are of that length the data come in blocks, and nothing was cut.
+    """
+    if seen != longest or max(buckets.values()) > _BLOCKS * sum(buckets.values()):
         return 0.0
     *before, last = sorted(buckets)
     neighbour = buckets[before[-1]] if before else 0

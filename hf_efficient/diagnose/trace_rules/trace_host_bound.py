@@ -10,6 +10,7 @@ from hf_efficient.units import share, short_seconds
 __all__ = ["trace_host_bound"]
 
 _TOO_MUCH = 0.1
+_LATER = "trace later steps: in the first ones the allocator asks the driver for memory"
 _WORKERS = "load data beside the training: more workers (train.dataloader_num_workers)"
 _ALLOCATING = ("cudaMalloc", "cudaFree", "hipMalloc", "hipFree")
 _LOADING = ("dataloader", "enumerate(", "__next__", "collate", "_mp_fetch", "tokeniz")
@@ -30,22 +31,22 @@ def trace_host_bound(trace: TraceBreakdown, device: DeviceBreakdown) -> Finding 
         evidence.append(Evidence(f"a wait, during {doing}", gap.seconds, "seconds", SOURCE))
     waited_in_syncs = sum(one.idle_after_seconds for one in trace.syncs)
     what = _what([name for gap in gaps for name, _ in gap.host], waited_in_syncs >= idle.host_bound_seconds / 2)
-    basis = "none of these waits"
+    gain = None if what == _LATER else gain_of(device, idle.host_bound_seconds, "at most: none of these waits")
     return Finding(
         rule="trace_host_bound",
         title=f"{on_device(device)} waits for the host in {share(idle.host_bound_seconds / window)} of the time, the "
         f"longest for {short_seconds(gaps[0].seconds) if gaps else 'unknown'}",
-        severity="warning",
+        severity="info" if what == _LATER else "warning",
         confidence="measured",
         evidence=evidence,
         cost=cost_of(idle.host_bound_seconds),
-        remedies=[Remedy(what, _overrides(what), gain=gain_of(device, idle.host_bound_seconds, basis))],
+        remedies=[Remedy(what, _overrides(what), gain=gain)],
     )
 
 
 def _what(doing: list[str], synchronises: bool) -> str:
     if doing and doing[0].startswith(_ALLOCATING):
-        return "trace later steps: in the first ones the allocator asks the driver for memory"
+        return _LATER
     if any(part in name.lower() for name in doing for part in _LOADING):
         return _WORKERS
     if synchronises:

@@ -57,6 +57,8 @@ class CoresProbe:
         if self._core_wait is not None:
             counters["main_thread_core_wait"] = self._core_wait()
         found = self._rates.of(at, counters)
+        if "main_thread_core_wait" in found:  # the kernel counts a wait when it ends, also what came before the reading
+            found["main_thread_core_wait"] = min(1.0, found["main_thread_core_wait"])
         machine = self._machine(at)
         if "busy_cores" in machine and "process_cores" in found:
             known = sum(found.get(name, 0.0) for name in ("process_cores", "children_cores", "ranks_cores"))

@@ -24,8 +24,14 @@ class Probe(Protocol):
         """
 
 
+_LEAST_SECONDS = 0.2
+
+
 class Rates:
-    """How fast counters rise between two readings; one that fell (it was started anew) tells nothing."""
+    """How fast counters rise between two readings, a fifth of a second apart or more.
+
+    One that fell (it was started anew) tells nothing.
+    """
 
     def __init__(self) -> None:
         self._last: tuple[float, Mapping[str, float]] | None = None
@@ -37,8 +43,11 @@ class Rates:
             at: seconds on a monotonic clock.
             counters: by name.
         """
-        before, self._last = self._last, (at, dict(counters))
-        if before is None or at <= before[0]:
+        before = self._last
+        if before is not None and 0 <= at - before[0] < _LEAST_SECONDS:
+            return {}  # the next reading counts from the one before: counters move in steps
+        self._last = (at, dict(counters))
+        if before is None or at < before[0]:
             return {}
         seconds = at - before[0]
         rises = {name: value - before[1][name] for name, value in counters.items() if name in before[1]}
