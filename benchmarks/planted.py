@@ -30,7 +30,7 @@ from processes import traceml_is_installed
 from results import load_average, write_result
 from rich.console import Console
 
-console = Console()
+console = Console(width=None if sys.stdout.isatty() else 180)  # a log has room for every name
 
 
 def main() -> None:
