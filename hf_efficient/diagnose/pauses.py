@@ -31,7 +31,7 @@ def rarer(
     if first is None or case.argument(strategy_key) not in ("steps", "epoch"):
         return None
     steps = case.account.steps.count
-    every = case.facts.get("run", {}).get(_SCHEDULED[steps_key]) or case.argument(steps_key)
+    every = case.facts.get("run", {}).get(_SCHEDULED.get(steps_key, "")) or case.argument(steps_key)
     if not every or every < 1:
         every = steps
     pauses = steps // int(every)
