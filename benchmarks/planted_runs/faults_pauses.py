@@ -13,7 +13,7 @@ __all__: list[str] = []
 def saves_too_often(setup: Setup) -> Any:
     from planted_runs.training import rows_trainer
 
-    return rows_trainer(setup, save_steps=2, save_total_limit=2)
+    return rows_trainer(setup, save_steps=2, save_total_limit=2, per_device_train_batch_size=2)
 
 
 @planted("an evaluation after every third step", "evaluations_cost")

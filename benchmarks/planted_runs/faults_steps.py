@@ -96,7 +96,9 @@ def slow_optimizer(setup: Setup) -> Any:
     code_remedy="nothing is kept",
 )
 def leak(setup: Setup) -> Any:
+    from hf_efficient import EfficientTrainer
     from planted_runs.losses import KeepsLogits
     from planted_runs.training import rows_trainer
 
-    return rows_trainer(setup) if setup.mended else rows_trainer(setup, base=KeepsLogits)
+    base = EfficientTrainer if setup.mended else KeepsLogits
+    return rows_trainer(setup, base=base, max_steps=160)  # so that memory is read some dozen times

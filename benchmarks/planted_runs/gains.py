@@ -59,7 +59,8 @@ class Applied:
 def prescription(case: PlantedCase, diagnosis: Diagnosis) -> Prescription | None:
     """The top remedy of the first finding: a change of the recipe, or the change of code that the case knows.
 
-    None where there is no finding, or its top remedy changes no recipe and the case knows no change of code.
+    None where there is no finding, or its top remedy changes no recipe and the case knows no change of code. That is
+    for the expected rules alone.
     """
     if not diagnosis.findings or not diagnosis.findings[0].remedies:
         return None
@@ -67,7 +68,7 @@ def prescription(case: PlantedCase, diagnosis: Diagnosis) -> Prescription | None
     top = finding.remedies[0]
     if top.overrides:
         return Prescription(finding.rule, top.what, top.overrides, top.gain)
-    if case.code_remedy:
+    if case.code_remedy and finding.rule in case.expected:
         return Prescription(finding.rule, f"{top.what} ({case.code_remedy})", {}, top.gain)
     return None
 

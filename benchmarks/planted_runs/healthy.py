@@ -43,6 +43,7 @@ def healthy_grouped(setup: Setup) -> Any:
         data=Examples(setup.corpus, 4000),
         data_collator=Padding(),
         train_sampling_strategy="group_by_length",
+        per_device_train_batch_size=8,
     )
 
 

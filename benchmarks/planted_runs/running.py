@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from processes import free_port, run_to_end, traceml_command, traceml_summary
+from results import load_average
 
 from hf_efficient.account.load import records_folder
 from hf_efficient.diagnose.engine import diagnose_case
@@ -35,6 +36,7 @@ class Ran:
     Attributes:
         folder: its output directory.
         process_seconds: from its launch to its end.
+        load_average: of the machine when it ended, over the last minute; None where the system does not tell.
         tokens: that were no padding; None: not counted.
         diagnosis: of its records.
         traceml: TraceML's summary of the same run; None where it did not watch.
@@ -42,6 +44,7 @@ class Ran:
 
     folder: Path
     process_seconds: float
+    load_average: float | None
     tokens: int | None
     diagnosis: Diagnosis
     traceml: Mapping[str, Any] | None = None
@@ -104,6 +107,7 @@ class Bench:
         return Ran(
             folder=folder,
             process_seconds=time.monotonic() - began,
+            load_average=load_average(),
             tokens=told.account.tokens.non_padding,
             diagnosis=diagnose_case(told),
             traceml=traceml_summary(logs, folder.name) if traceml else None,
@@ -131,6 +135,7 @@ def as_json(ran: Ran) -> dict[str, Any]:
     """Plain data for the file of results."""
     return {
         "process_seconds": ran.process_seconds,
+        "load_average": ran.load_average,
         "loop_seconds": ran.diagnosis.loop_seconds,
         "non_padding_tokens": ran.tokens,
         "findings": [asdict(finding) for finding in ran.diagnosis.findings],

@@ -59,7 +59,7 @@ def attention_time(case: Case) -> AttentionTime | None:
 
 def _fitted_share(first: StepColumns) -> float | None:
     steady = first.steady
-    counts, rows = first.micro_batches[steady], first.rows[steady]
+    counts, rows = np.maximum(first.micro_batches[steady], 1), first.rows[steady]
     seconds, tokens = first.compute_seconds[steady] / counts, first.processed[steady] / counts
     with np.errstate(divide="ignore", invalid="ignore"):
         length = first.processed[steady] / rows

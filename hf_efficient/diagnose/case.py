@@ -34,6 +34,7 @@ class StepColumns:
         device_seconds: by phase on the device; empty without device events.
         micro_batches, rows, processed, non_padding, loss_bearing: sums over the step's micro-batches.
         loader: by name, what is known of the data loader (see ``StepLoader``); empty where nothing is.
+        cpu_seconds: CPU time of the process; NaN in a run of one process.
         loss, learning_rate, grad_norm: as logged.
         peak_allocated_bytes, peak_reserved_bytes, allocation_retries: of the device.
     """
@@ -49,6 +50,7 @@ class StepColumns:
     non_padding: Column
     loss_bearing: Column
     loader: Mapping[str, Column]
+    cpu_seconds: Column
     loss: Column
     learning_rate: Column
     grad_norm: Column
@@ -104,7 +106,7 @@ class Case:
     Attributes:
         directory: the folder of its records, for messages.
         account: where everything went.
-        steps: by rank; at most the last that a few dozen megabytes of records hold.
+        steps: by rank; at most the last that 16 MiB of records hold.
         facts: what the run said of itself, by topic; later processes over earlier ones.
         evaluations, saves: inside and outside the training loop.
         series: over its time; None where only ``run.json`` was kept.

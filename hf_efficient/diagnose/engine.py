@@ -13,7 +13,7 @@ from hf_efficient.diagnose.rules import RULES
 from hf_efficient.records.findings import DIAGNOSIS_SCHEMA_VERSION, Abstention, Confidence, Diagnosis, Finding
 from hf_efficient.version import __version__
 
-__all__ = ["diagnose_case"]
+__all__ = ["diagnose_case", "ranked"]
 
 logger = logging.getLogger(__name__)
 
@@ -46,8 +46,8 @@ def diagnose_case(case: Case, rules: Sequence[Rule] = RULES) -> Diagnosis:
             abstentions.append(said)
     if case.is_short:
         findings = [_lowered(finding, "possible") for finding in findings]
-    ranked = _ranked(findings)
-    healthy = all(finding.severity == "info" for finding in ranked)
+    ordered = ranked(findings)
+    healthy = all(finding.severity == "info" for finding in ordered)
     return Diagnosis(
         schema_version=DIAGNOSIS_SCHEMA_VERSION,
         hf_efficient_version=__version__,
@@ -55,7 +55,7 @@ def diagnose_case(case: Case, rules: Sequence[Rule] = RULES) -> Diagnosis:
         error=case.account.error,
         steps=case.account.steps.count,
         loop_seconds=case.loop_seconds,
-        findings=ranked,
+        findings=ordered,
         abstentions=sorted(abstentions, key=lambda one: one.rule),
         limit=limit_of(case) if healthy and case.first is not None else None,
         rules=[rule.__name__ for rule in rules],
@@ -63,7 +63,7 @@ def diagnose_case(case: Case, rules: Sequence[Rule] = RULES) -> Diagnosis:
     )
 
 
-def _ranked(findings: Sequence[Finding]) -> list[Finding]:
+def ranked(findings: Sequence[Finding]) -> list[Finding]:
     """By severity, causes before what they explain, then by cost in time, then in memory."""
     explained = {name for one in findings if one.severity != "info" for name in one.explains}
     lowered = [_lowered(one) if one.rule in explained else one for one in findings]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hf_efficient.diagnose.case import Case
+from hf_efficient.diagnose.case import Case, Column
 from hf_efficient.diagnose.memory_room import memory_room, position_bytes
 from hf_efficient.diagnose.padding import grouped_padding_share, mixed_padding_share
 from hf_efficient.estimate.batch_time import batch_time
@@ -14,6 +14,7 @@ from hf_efficient.estimate.batch_time import batch_time
 __all__ = ["MOST_TIMES", "MicroBatch", "fitting_times", "micro_batch", "padding_growth"]
 
 MOST_TIMES = 16
+_SORTED = 0.8
 
 
 @dataclass(frozen=True)
@@ -59,11 +60,17 @@ class MicroBatch:
 
 
 def micro_batch(case: Case) -> MicroBatch | None:
-    """None where the fixed part cannot be told: too few steps, or their tokens hardly differ."""
+    """None where the fixed part cannot be told.
+
+    Too few steps; their tokens hardly differ; or they come sorted, so that a machine that slows down or speeds up looks
+    like a line over tokens (examples grouped by length, in a run of few stretches).
+    """
     first = case.first
     if first is None:
         return None
     steady = first.steady
+    if _sorted(first.processed[steady]):
+        return None
     counts = np.maximum(first.micro_batches[steady], 1)
     line = batch_time(first.compute_seconds[steady] / counts, first.processed[steady] / counts)
     if line is None:
@@ -78,6 +85,13 @@ def micro_batch(case: Case) -> MicroBatch | None:
         fixed_seconds=min(line.fixed_seconds, seconds),
         around_seconds=float(first.phase("bookkeeping")[steady].mean()) / micro_batches,
     )
+
+
+def _sorted(tokens: Column) -> bool:
+    known = tokens[np.isfinite(tokens)]
+    if len(known) < 2 or known.std() == 0:
+        return False
+    return bool(abs(np.corrcoef(known, np.arange(len(known)))[0, 1]) > _SORTED)
 
 
 def padding_growth(case: Case, rows: int, times: int, *, grouped: bool = False) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,6 +14,7 @@ __all__ = ["SlowRank", "slow_rank"]
 _OWN = ("data_wait", "host_to_device", "forward", "forward_backward", "bookkeeping", "logging")
 """Phases in which a rank waits for no other. Where gradients are averaged, in the backward, all wait for the last."""
 _FEWEST = 5
+_STANDS_OUT = 1.15
 
 
 @dataclass(frozen=True)
@@ -23,8 +24,8 @@ class SlowRank:
     Attributes:
         rank: its number.
         own_seconds: by rank, the median of a step's phases in which it waits for nobody.
-        phase: in which it differs most from the others.
-        phase_seconds: by rank, the median of that phase.
+        phase: in which it differs most from the others; ``computation`` where CPU time told it, not the phases.
+        phase_seconds: by rank, the median of that phase, or of the CPU time.
         extra_seconds: that a step takes longer for it: its own time less the median of the others', and where the
             forward is what is slow, what its backward is slower (an estimate, see ``_backward_extra``).
         slowest_share: of the steps in which it was the one with the most.
@@ -50,31 +51,64 @@ def slow_rank(case: Case) -> SlowRank | None:
     rows = _common_rows(held)
     if len(next(iter(rows.values()))) < _FEWEST:
         return None
+    found = _by_phases(case, held, rows)
+    busier = None if case.on_cuda else _busier(case, held, rows)
+    if busier is not None and busier.extra_seconds > found.extra_seconds:
+        found = busier
+    tokens = {rank: float(columns.processed[rows[rank]].mean()) for rank, columns in held.items()}
+    return found if any(value != value for value in tokens.values()) else replace(found, tokens=tokens)
+
+
+def _by_phases(case: Case, held: Mapping[int, StepColumns], rows: Mapping[int, np.ndarray]) -> SlowRank:
+    """By the phases in which a rank waits for no other."""
     phases = {rank: _own_phases(columns, rows[rank], case.on_cuda) for rank, columns in held.items()}
     own = {rank: np.sum(list(of.values()), axis=0) for rank, of in phases.items()}
-    slow = max(own, key=lambda rank: float(np.median(own[rank])))
+    medians = {rank: float(np.median(of)) for rank, of in own.items()}
+    of_phase = {rank: {name: float(np.median(of)) for name, of in phases[rank].items()} for rank in own}
+    slow = max(medians, key=lambda rank: medians[rank])
     others = [rank for rank in own if rank != slow]
-    means = {rank: {name: float(np.median(of)) for name, of in phases[rank].items()} for rank in own}
-    apart = {name: means[slow][name] - float(np.median([means[rank][name] for rank in others])) for name in means[slow]}
-    phase = max(apart, key=lambda name: apart[name])
-    extra = float(np.median(own[slow]) - np.median([np.median(own[rank]) for rank in others]))
+    usual = {name: float(np.median([of_phase[rank][name] for rank in others])) for name in of_phase[slow]}
+    phase = max(usual, key=lambda name: of_phase[slow][name] - usual[name])
+    extra = medians[slow] - float(np.median([medians[rank] for rank in others]))
     if phase == "forward":
         backward = float(np.median(held[slow].phase("backward")[rows[slow]]))
-        usual = float(np.median([means[rank][phase] for rank in others]))
-        extra += _backward_extra(case, backward, means[slow][phase], usual)
-    stacked = np.stack([own[rank] for rank in own])
-    slowest = stacked.argmax(axis=0) == list(own).index(slow)
-    tokens = {rank: float(columns.processed[rows[rank]].mean()) for rank, columns in held.items()}
+        extra += _backward_extra(case, backward, of_phase[slow][phase], usual[phase])
     return SlowRank(
         rank=slow,
-        own_seconds={rank: float(np.median(of)) for rank, of in own.items()},
+        own_seconds=medians,
         phase=phase,
-        phase_seconds={rank: of[phase] for rank, of in means.items()},
+        phase_seconds={rank: of[phase] for rank, of in of_phase.items()},
         extra_seconds=extra,
-        slowest_share=float(slowest.mean()),
-        tokens={} if any(value != value for value in tokens.values()) else tokens,
+        slowest_share=_slowest_share(own, slow),
+        tokens={},
         on_device=case.on_cuda and phase in held[slow].device_seconds,
     )
+
+
+def _slowest_share(seconds: Mapping[int, Column], rank: int) -> float:
+    """Of the steps, those in which a rank had the most."""
+    stacked = np.stack([seconds[one] for one in seconds])
+    return float((stacked.argmax(axis=0) == list(seconds).index(rank)).mean())
+
+
+def _busier(case: Case, held: Mapping[int, StepColumns], rows: Mapping[int, np.ndarray]) -> SlowRank | None:
+    """By CPU time: on a CPU a rank that waits for another one computes nothing, in whatever phase it waits.
+
+    DDP hands out the first rank's buffers at the start of every forward, so that the phases of all ranks look alike.
+    None where CPU time is not recorded, or that of none stands out by a seventh.
+    """
+    cpu = {rank: columns.cpu_seconds[rows[rank]] for rank, columns in held.items()}
+    if not all(np.isfinite(of).all() for of in cpu.values()):
+        return None
+    medians = {rank: float(np.median(of)) for rank, of in cpu.items()}
+    slow = max(medians, key=lambda rank: medians[rank])
+    usual = float(np.median([value for rank, value in medians.items() if rank != slow]))
+    if medians[slow] < _STANDS_OUT * usual:
+        return None
+    threads = max(1, int(case.settings("host").get("torch_threads") or 1))
+    extra = (medians[slow] - usual) / threads
+    share = _slowest_share(cpu, slow)
+    return SlowRank(slow, medians, "computation", medians, extra, share, {}, on_device=False)
 
 
 def _common_rows(held: Mapping[int, StepColumns]) -> dict[int, np.ndarray]:

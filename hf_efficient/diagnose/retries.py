@@ -10,13 +10,13 @@ __all__ = ["retries_after_warm_up", "retry_seconds"]
 
 
 def retries_after_warm_up(case: Case) -> int:
-    """On rank 0; 0 without a CUDA device."""
+    """On rank 0, over all its processes, each of which counts from its own start; 0 without a CUDA device."""
     first = case.first
     if first is None:
         return 0
     told = first.allocation_retries[first.steady]
     known = told[np.isfinite(told)]
-    return int(known[-1] - known[0]) if len(known) > 1 else 0
+    return int(np.maximum(np.diff(known), 0).sum())
 
 
 def retry_seconds(case: Case) -> float | None:

@@ -18,14 +18,15 @@ from hf_efficient.errors import OutputError
 
 __all__ = ["columns_of", "read_columns"]
 
-_MOST_BYTES = 64 << 20
-"""About 80,000 steps: of a longer run the last ones, so that a diagnosis takes seconds."""
+_MOST_BYTES = 16 << 20
+"""About 20,000 steps: of a longer run the last ones of each rank, so that a diagnosis takes seconds."""
 
 
 class ColumnLine(StepLine, gc=False, kw_only=True):
     """What the columns need of a step record."""
 
     micro_batches: int = 1
+    cpu_seconds: float | None = None
 
 
 def read_columns(path: Path) -> StepColumns:
@@ -72,6 +73,7 @@ def columns_of(lines: Sequence[ColumnLine]) -> StepColumns:
         non_padding=_column(line.tokens.non_padding for line in lines),
         loss_bearing=_column(line.tokens.loss_bearing for line in lines),
         loader=_table([None if part is None else msgspec.structs.asdict(part) for part in loading], float("nan")),
+        cpu_seconds=_column(line.cpu_seconds for line in lines),
         loss=_column(line.loss for line in lines),
         learning_rate=_column(line.learning_rate for line in lines),
         grad_norm=_column(line.grad_norm for line in lines),

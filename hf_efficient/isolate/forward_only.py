@@ -29,7 +29,7 @@ def forward_training(setup: Setup, *, with_graph: bool) -> VariantMeasurement:
     """
 
     def adjust(trainer: Trainer) -> None:
-        hold_batches(trainer, setup.warm_up + setup.steps)
+        hold_batches(trainer, setup.warm_up + setup.steps, setup.share)
         trainer.accelerator.backward = _no_backward
         if not with_graph:
             trainer.compute_loss = torch.no_grad()(trainer.compute_loss)  # type: ignore[method-assign]

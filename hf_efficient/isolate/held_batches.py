@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
@@ -17,22 +18,23 @@ MOST_BYTES = 512 << 20
 """Of batches that are held; what comes later is one of them again."""
 
 
-def step_batches(trainer: Trainer, loader: Any, steps: int) -> Iterator[list[Any]]:
+def step_batches(trainer: Trainer, loader: Any, steps: int, share: int = 1) -> Iterator[list[Any]]:
     """The micro-batches of each optimizer step, epoch after epoch, as the Trainer takes them.
 
     Args:
         trainer: whose arguments count.
         loader: its train dataloader.
         steps: so many.
+        share: of so many processes the first one's, which takes every ``share``-th batch.
     """
-    return islice(_all_steps(loader, trainer.args.gradient_accumulation_steps), steps)
+    return islice(_all_steps(loader, trainer.args.gradient_accumulation_steps, share), steps)
 
 
-def _all_steps(loader: Any, accumulation: int) -> Iterator[list[Any]]:
+def _all_steps(loader: Any, accumulation: int, share: int) -> Iterator[list[Any]]:
     epoch = 0
     while True:
         _begin_epoch(loader, epoch)
-        batches = iter(loader)
+        batches = islice(loader, 0, None, share)
         while held := list(islice(batches, accumulation)):
             yield held
         epoch += 1
@@ -87,17 +89,18 @@ class HeldBatches:
             yield dict(held) if isinstance(held, Mapping) else held
 
 
-def hold_batches(trainer: Trainer, steps: int) -> HeldBatches:
+def hold_batches(trainer: Trainer, steps: int, share: int = 1) -> HeldBatches:
     """Load what the trainer will train on, leave it on its device, and give it to the trainer in place of its loader.
 
     Args:
         trainer: that has not begun.
         steps: that it will train.
+        share: see ``step_batches``: one process in place of several trains on the batches of the first of these.
     """
     loader = trainer.get_train_dataloader()
     batches: list[Any] = []
     held_bytes, repeats = 0, False
-    for step in step_batches(trainer, loader, steps):
+    for step in step_batches(trainer, loader, steps, share):
         batches += [_on(trainer.args.device, batch) for batch in step]
         held_bytes += sum(tensor.nbytes for batch in step for tensor in batch_tensors(batch))
         if held_bytes > MOST_BYTES:
@@ -105,7 +108,7 @@ def hold_batches(trainer: Trainer, steps: int) -> HeldBatches:
             break
     if hasattr(loader, "end"):
         loader.end()  # else accelerate takes a loader that was left half-read for the one that is trained on
-    held = HeldBatches(loader.dataset, len(loader), batches, repeats)
+    held = HeldBatches(loader.dataset, math.ceil(len(loader) / share), batches, repeats)
     stands_in: Any = held
     trainer.get_train_dataloader = lambda: stands_in  # type: ignore[method-assign]
     return held

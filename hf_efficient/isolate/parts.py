@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 
 from hf_efficient.estimate.attribution import CHAIN, Link, StepAttribution
 from hf_efficient.estimate.differences import Difference
-from hf_efficient.records.isolation import IsolationSchedule, PauseTimes, StepPart, VariantOutcome
+from hf_efficient.records.isolation import IsolationSchedule, LoaderAlone, PauseTimes, StepPart, VariantOutcome
+from hf_efficient.units import short_seconds
 
 __all__ = ["NO_DIFFERENCE", "pause_parts", "step_parts"]
 
@@ -14,7 +16,10 @@ NO_DIFFERENCE = "no difference"
 
 
 def step_parts(
-    found: StepAttribution, held: Mapping[str, VariantOutcome], schedule: IsolationSchedule
+    found: StepAttribution,
+    held: Mapping[str, VariantOutcome],
+    schedule: IsolationSchedule,
+    loader: LoaderAlone | None,
 ) -> Iterator[StepPart]:
     """The forward, and every link of the chain that applies to the recipe.
 
@@ -22,6 +27,7 @@ def step_parts(
         found: of a typical step.
         held: the variants by name.
         schedule: tells how many steps a log is for.
+        loader: alone; None where it was not measured.
     """
     runs = len(held["forward"].runs) if "forward" in held else 0
     note = "" if found.forward_seconds is not None else _missing(held, "forward")
@@ -30,7 +36,8 @@ def step_parts(
         if link.part in found.differences:
             per_step = schedule.log_every if link.part == "logging" else 1
             if per_step:
-                yield _part(link, found.differences[link.part], held, per_step)
+                part = _part(link, found.differences[link.part], held, per_step)
+                yield _no_more_than(part, loader) if link.part == "data" and not schedule.workers else part
 
 
 def _part(link: Link, found: Difference | None, held: Mapping[str, VariantOutcome], steps: int) -> StepPart:
@@ -41,6 +48,17 @@ def _part(link: Link, found: Difference | None, held: Mapping[str, VariantOutcom
     seconds = found.seconds / steps if found.is_clear else 0.0
     note = "" if found.is_clear else NO_DIFFERENCE
     return StepPart(link.part, seconds, found.low / steps, found.high / steps, found.rounds, how, note)
+
+
+def _no_more_than(part: StepPart, loader: LoaderAlone | None) -> StepPart:
+    """Waiting for a loader that has no workers takes what it takes alone; a larger difference has another cause.
+
+    Two processes that ran at different speeds, for instance: the rest stays unexplained.
+    """
+    if loader is None or part.seconds is None or part.seconds <= loader.step_seconds:
+        return part
+    note = f"{short_seconds(part.seconds)} by difference, but the loader alone takes no more"
+    return dataclasses.replace(part, seconds=loader.step_seconds, low=None, high=None, note=note)
 
 
 def pause_parts(outcome: VariantOutcome | None, pauses: PauseTimes, schedule: IsolationSchedule) -> Iterator[StepPart]:

@@ -47,8 +47,9 @@ def isolation_of(recipe: Recipe, outcomes: Sequence[VariantOutcome], steps: int,
     schedule = next(run.schedule for run in held["as_is"].runs if run.schedule is not None)
     attribution = attribute(chain_times(outcomes))
     pauses = _pauses(held, attribution)
+    loader = _loader(held)
     parts = [
-        *step_parts(attribution, held, schedule),
+        *step_parts(attribution, held, schedule, loader),
         *pause_parts(held.get("pauses"), pauses, schedule),
     ]
     whole = attribution.plain_seconds + _between(parts)
@@ -65,7 +66,7 @@ def isolation_of(recipe: Recipe, outcomes: Sequence[VariantOutcome], steps: int,
         unexplained_seconds=whole - sum(part.seconds or 0.0 for part in parts),
         tokens_per_second=_rate(held["as_is"].runs, whole, schedule),
         pauses=pauses,
-        loader=_loader(held),
+        loader=loader,
         tokenisation=_tokenisation(held),
         micro_batch=_line(held),
         forward_without_graph_seconds=_median(_seconds(held, "forward_no_grad")),

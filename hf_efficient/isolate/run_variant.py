@@ -75,6 +75,7 @@ class Launch:
             f"--variant={variant.name}",
             f"--steps={self.steps}",
             f"--warm-up={self.warm_up}",
+            f"--share={self.processes if variant.one_process else 1}",
             f"--folder={folder}",
         ]
         if self.processes == 1 or variant.one_process:
@@ -132,9 +133,11 @@ def _ended(launcher: subprocess.Popen[bytes]) -> Iterator[None]:
         for one in family:
             with contextlib.suppress(psutil.NoSuchProcess):
                 one.terminate()
-        for one in psutil.wait_procs(family, timeout=_TERM_SECONDS)[1]:
+        deaf = psutil.wait_procs(family, timeout=_TERM_SECONDS)[1]
+        for one in deaf:
             with contextlib.suppress(psutil.NoSuchProcess):
                 one.kill()
+        psutil.wait_procs(deaf, timeout=_TERM_SECONDS)  # the folder goes next
         launcher.wait()
 
 

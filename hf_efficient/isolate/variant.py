@@ -21,12 +21,14 @@ class Setup:
         original: the user's, writing to the same folder.
         steps: to be measured.
         warm_up: steps before them.
+        share: of so many processes, whose batches are shared out, this one stands for the first; 1: for itself.
     """
 
     recipe: Recipe
     original: Recipe
     steps: int
     warm_up: int
+    share: int = 1
 
 
 def nothing(recipe: Recipe) -> dict[str, Any]:

@@ -51,6 +51,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--variant", required=True, choices=[one.name for one in VARIANTS])
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--warm-up", type=int, required=True)
+    parser.add_argument("--share", type=int, default=1)
     parser.add_argument("--folder", required=True)
     parser.add_argument("--debug", action="store_true")
     parser.add_argument("recipe")
@@ -65,7 +66,7 @@ def _measured(options: argparse.Namespace, folder: Path) -> VariantMeasurement:
     quieten_libraries(debug=options.debug)
     go_offline_without_hub(recipe)
     with explained_faults(str(folder)):
-        return variant.measure(Setup(recipe, original, options.steps, options.warm_up))
+        return variant.measure(Setup(recipe, original, options.steps, options.warm_up, options.share))
 
 
 def _leave(folder: Path, content: dict[str, Any], code: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -73,6 +74,7 @@ class StepRecorder:
         self.timeline = timeline
         self.recording = False
         self._faulty = False
+        self._several_ranks = int(os.environ.get("WORLD_SIZE", "1")) > 1
         self._now = now or (time.perf_counter_ns if timeline is None else timeline.now)
         self._stream: JsonlStream | None = None
         self._segment = Segment(0, 0, 0)
@@ -277,8 +279,10 @@ class StepRecorder:
         self._draft.span, self._draft.times, self._draft.memory = phases.cut()
         self._counting.step_ends(self._draft.tally)
         self._draft.loader_to = mark = self._loader.mark()
+        self._draft.cpu_to_ns = cpu_ns = self._cpu_ns()
         self._unwritten.append(self._draft)
         self._draft = self._nothing(mark)
+        self._draft.cpu_from_ns = cpu_ns
 
     @_never_raises
     def _write_all(self) -> None:
@@ -300,6 +304,10 @@ class StepRecorder:
                 self._stream.write(draft)
             if self._live is not None:
                 self._live.figures.add_later(draft)
+
+    def _cpu_ns(self) -> int | None:
+        """Of all threads; asked where ranks wait for each other, since one that waits computes nothing."""
+        return time.process_time_ns() if self._several_ranks else None
 
     def _nothing(self, loader: LoaderMark | None = None) -> StepDraft:
         """A step of which nothing is known yet, but where the data loader's sums stood."""

@@ -83,6 +83,7 @@ class StepDraft:
         memory: of the device.
         times: on the device, until they are read.
         device_seconds: what they told.
+        cpu_from_ns, cpu_to_ns: CPU time of the process when the step began and ended; None where it is not asked for.
         loader_from, loader_to: where the sums of the data loader stood when the step began and ended; None where it is
             not watched.
     """
@@ -100,6 +101,8 @@ class StepDraft:
     memory: StepMemory | None = None
     times: DeviceTimes | None = None
     device_seconds: Mapping[str, float] | None = None
+    cpu_from_ns: int | None = None
+    cpu_to_ns: int | None = None
     loader_from: LoaderMark | None = None
     loader_to: LoaderMark | None = None
     _record: StepRecord | None = None
@@ -139,10 +142,16 @@ class StepDraft:
             memory=self.memory,
             device_seconds=self.device_seconds,
             loader=self._loader(),
+            cpu_seconds=self._cpu_seconds(),
             loss=self.loss,
             learning_rate=self.learning_rate,
             grad_norm=self.grad_norm,
         )
+
+    def _cpu_seconds(self) -> float | None:
+        if self.cpu_from_ns is None or self.cpu_to_ns is None:
+            return None
+        return (self.cpu_to_ns - self.cpu_from_ns) / 1e9
 
     def _loader(self) -> StepLoader | None:
         if self.loader_from is None or self.loader_to is None:

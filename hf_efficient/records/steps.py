@@ -156,6 +156,7 @@ class StepRecord(msgspec.Struct, frozen=True):
             had nothing of this step to do between the optimizer of the step before and the first forward. None without
             a CUDA device.
         loader: None where the data loader was not watched.
+        cpu_seconds: CPU time of all threads of the process over the step; None in a run of one process.
         loss, learning_rate, grad_norm: what the Trainer itself logged after this step (the loss is the mean since its
             last log); None where it did not.
     """
@@ -174,6 +175,7 @@ class StepRecord(msgspec.Struct, frozen=True):
     memory: StepMemory | None = None
     device_seconds: Mapping[str, float] | None = None
     loader: StepLoader | None = None
+    cpu_seconds: float | None = None
     loss: float | None = None
     learning_rate: float | None = None
     grad_norm: float | None = None
@@ -214,6 +216,8 @@ class StepRecord(msgspec.Struct, frozen=True):
         for name, part in (("sequences", self.sequences), ("work", self.work), ("memory", self.memory)):
             if part is not None:
                 held[name] = msgspec.structs.asdict(part)
+        if self.cpu_seconds is not None:
+            held["cpu_seconds"] = self.cpu_seconds
         if self.device_seconds is not None:
             held["device_seconds"] = dict(self.device_seconds)
         if self.loader is not None:
@@ -248,6 +252,7 @@ class StepRecord(msgspec.Struct, frozen=True):
                 work=_part(StepWork, data.get("work")),
                 memory=_part(StepMemory, data.get("memory")),
                 device_seconds=data.get("device_seconds"),
+                cpu_seconds=_number(data.get("cpu_seconds")),
                 loader=_part(StepLoader, data.get("loader")),
                 loss=_number(data["loss"]),
                 learning_rate=_number(data.get("learning_rate")),

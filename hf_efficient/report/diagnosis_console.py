@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.console import RenderableType
 from rich.padding import Padding
@@ -13,6 +13,7 @@ from rich.text import Text
 from hf_efficient.records.findings import Diagnosis, Evidence, Finding, Remedy
 from hf_efficient.report.diagnosis_words import (
     NOTHING_TO_FIX,
+    OF_THE_LOOP,
     told_change,
     told_cost,
     told_fault,
@@ -22,7 +23,7 @@ from hf_efficient.report.diagnosis_words import (
 )
 from hf_efficient.report.numbers import evidence_value
 
-__all__ = ["diagnosis_hint", "diagnosis_renderables"]
+__all__ = ["diagnosis_hint", "diagnosis_renderables", "finding_renderables"]
 
 _STYLES = {"critical": "bold red", "warning": "bold yellow", "info": "bold"}
 
@@ -37,10 +38,23 @@ def diagnosis_renderables(diagnosis: Diagnosis, *, evidence: bool = True) -> lis
     return [
         *(_end(diagnosis) if evidence else []),
         *_headline(diagnosis, evidence),
-        *(part for number, one in enumerate(diagnosis.findings, 1) for part in _finding(number, one, evidence)),
+        *finding_renderables(diagnosis.findings, evidence=evidence),
         *(_abstentions(diagnosis) if evidence else []),
         *(Text(told_fault(fault), "red") for fault in diagnosis.faults),
     ]
+
+
+def finding_renderables(
+    findings: Sequence[Finding], *, evidence: bool = True, of: str = OF_THE_LOOP
+) -> list[RenderableType]:
+    """Findings as they are ranked, numbered from 1.
+
+    Args:
+        findings: of a run, or of a trace.
+        evidence: False for a short form.
+        of: what the shares of gains are of.
+    """
+    return [part for number, one in enumerate(findings, 1) for part in _finding(number, one, evidence, of)]
 
 
 def diagnosis_hint(diagnosis: Diagnosis | None, directory: str) -> list[RenderableType]:
@@ -73,7 +87,7 @@ def _headline(diagnosis: Diagnosis, full: bool) -> Iterator[RenderableType]:
         yield Text(told_limit(diagnosis), "bold")
 
 
-def _finding(number: int, finding: Finding, full: bool) -> Iterator[RenderableType]:
+def _finding(number: int, finding: Finding, full: bool, of: str) -> Iterator[RenderableType]:
     title = Text(f"{number}. {finding.title}", _STYLES[finding.severity])
     title.append(f"  [{finding.severity}, {finding.confidence}: {finding.rule}]", "dim")
     yield title
@@ -83,7 +97,7 @@ def _finding(number: int, finding: Finding, full: bool) -> Iterator[RenderableTy
     if full:
         yield from _evidence(finding.evidence)
     for remedy in finding.remedies if full else finding.remedies[:1]:
-        yield from _remedy(remedy, full)
+        yield from _remedy(remedy, full, of)
 
 
 def _evidence(evidence: list[Evidence]) -> Iterator[RenderableType]:
@@ -96,10 +110,10 @@ def _evidence(evidence: list[Evidence]) -> Iterator[RenderableType]:
     yield Padding(grid, (0, 0, 0, 5))
 
 
-def _remedy(remedy: Remedy, full: bool) -> Iterator[RenderableType]:
+def _remedy(remedy: Remedy, full: bool, of: str) -> Iterator[RenderableType]:
     text = Text(f"-> {remedy.what}")
     if remedy.gain is not None:
-        text.append(f": {told_gain(remedy.gain)}", "green")
+        text.append(f": {told_gain(remedy.gain, of)}", "green")
     yield Padding(text, (0, 0, 0, 3))
     for key, value in remedy.overrides.items():
         yield Padding(Text(told_change(key, value), "cyan"), (0, 0, 0, 6))

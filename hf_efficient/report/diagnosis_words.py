@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from hf_efficient.records.findings import Cost, Diagnosis, Gain
-from hf_efficient.units import seconds, share, size, usd
+from hf_efficient.units import seconds, share, short_seconds, size, usd
 
 __all__ = [
     "NOTHING_TO_FIX",
+    "OF_THE_LOOP",
+    "OF_THE_TRACE",
     "told_argument",
     "told_change",
     "told_cost",
@@ -19,6 +21,9 @@ __all__ = [
 ]
 
 NOTHING_TO_FIX = "Nothing to fix."
+OF_THE_LOOP = "the loop's time"
+OF_THE_TRACE = "the traced time"
+_LITTLE_SECONDS = 0.1
 _NOT_JUDGED = "Nothing was found: no optimizer step is recorded that could be judged."
 
 
@@ -36,7 +41,7 @@ def told_cost(cost: Cost, loop_seconds: float = 0.0) -> str:
         cost: of a finding.
         loop_seconds: that its seconds are told a share of; 0: they are not.
     """
-    told = [] if cost.seconds is None else [seconds(cost.seconds)]
+    told = [] if cost.seconds is None else [_duration(cost.seconds)]
     if cost.seconds is not None and loop_seconds > 0:
         told = [f"{told[0]} ({share(cost.seconds / loop_seconds)} of the loop)"]
     told += [] if not cost.usd else [usd(cost.usd)]
@@ -44,16 +49,26 @@ def told_cost(cost: Cost, loop_seconds: float = 0.0) -> str:
     return ", ".join(told)
 
 
-def told_gain(gain: Gain) -> str:
-    """In words: a prediction."""
+def told_gain(gain: Gain, of: str = OF_THE_LOOP) -> str:
+    """In words: a prediction.
+
+    Args:
+        gain: of a remedy.
+        of: what its share is of.
+    """
     told = []
     if gain.share is not None and gain.seconds is not None:
-        told.append(f"about {share(gain.share)} of the loop's time, {seconds(gain.seconds)}")
+        told.append(f"about {share(gain.share)} of {of}, {_duration(gain.seconds)}")
     if gain.bytes is not None:
         told.append(f"about {size(gain.bytes)}")
     if gain.usd:
         told.append(usd(gain.usd))
     return ", ".join(told) or "gain not predicted"
+
+
+def _duration(value: float) -> str:
+    """So that little is not nothing."""
+    return short_seconds(value) if 0 < value < _LITTLE_SECONDS else seconds(value)
 
 
 def told_change(key: str, value: Any) -> str:

@@ -28,6 +28,7 @@ def isolation_renderables(found: Isolation) -> list[RenderableType]:
     return [
         _headline(found),
         _parts(found),
+        *_part_notes(found),
         Text(),
         *_apart(found),
         _variants(found),
@@ -60,6 +61,13 @@ def _parts(found: Isolation) -> Table:
     return table
 
 
+def _part_notes(found: Isolation) -> Iterator[Text]:
+    """Why a part is not known, or less than its difference; a part within its spread has said so in the table."""
+    for part in found.parts:
+        if part.note and (part.seconds is None or part.low is None):
+            yield Text(f"{part_label(part.name)}: {part.note}", "yellow")
+
+
 def _figures(found: Isolation, seconds: float | None) -> tuple[str | Text, str, Text]:
     if seconds is None:
         return Text("not known", "yellow"), "", Text()
@@ -69,7 +77,7 @@ def _figures(found: Isolation, seconds: float | None) -> tuple[str | Text, str, 
 
 def _spread(part: StepPart) -> Text:
     if part.low is None or part.high is None:
-        return Text(part.note, "dim", overflow="ellipsis")
+        return Text()
     return Text(f"{_signed(part.low)} to {_signed(part.high)}", "dim", overflow="ellipsis")
 
 

@@ -8,6 +8,7 @@ from planted_runs.all_cases import CASES
 from planted_runs.case import PlantedCase, Setup
 from planted_runs.gains import prescription
 
+from hf_efficient.diagnose.rules import RULES
 from hf_efficient.records.findings import Diagnosis, Finding, Gain, Remedy
 
 GAIN = Gain(0.3, 3.0, None, None, "measured")
@@ -24,8 +25,8 @@ def diagnosis(*remedies):
     return Diagnosis(1, "0", "done", None, 60, 10.0, [finding], [], None, ["data_collation"])
 
 
-def case(code_remedy=""):
-    return PlantedCase("slow", "is slow", ("data_collation",), lambda setup: None, code_remedy=code_remedy)
+def case(code_remedy="", expected="data_collation"):
+    return PlantedCase("slow", "is slow", (expected,), lambda setup: None, code_remedy=code_remedy)
 
 
 def test_there_are_as_many_runs_as_were_asked_for():
@@ -65,6 +66,10 @@ def test_the_code_is_changed_where_the_top_remedy_is_no_change_of_a_recipe():
     assert (chosen.overrides, chosen.gain, chosen.what) == ({}, GAIN, "write it better (better code)")
 
 
+def test_the_code_is_not_changed_for_another_cause():
+    assert prescription(case("better code", "memory_growth"), diagnosis(Remedy("write it better", gain=GAIN))) is None
+
+
 @pytest.mark.parametrize("remedies", [[], [Remedy("write it better")]])
 def test_nothing_is_applied_where_nothing_can_be(remedies):
     assert prescription(case(), diagnosis(*remedies)) is None
@@ -87,3 +92,7 @@ def test_the_corpus_is_cut_into_rows_and_read_back(tmp_path, monkeypatch):
     assert rows.shape == (len(joined) // 128, 128)
     assert rows.ravel().tolist() == joined[: rows.size]
     assert corpus.tokenizer(folder).decode(told[0]).endswith("back to its caller.<|end|>")
+
+
+def test_what_is_expected_is_the_name_of_a_rule():
+    assert {rule for one in CASES.values() for rule in one.expected} <= {rule.__name__ for rule in RULES}

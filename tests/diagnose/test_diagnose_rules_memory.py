@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from hf_efficient.diagnose.memory_room import memory_room
 from hf_efficient.diagnose.rules.fragmentation import fragmentation
 from hf_efficient.diagnose.rules.large_micro_batch import large_micro_batch
 from hf_efficient.diagnose.rules.logits_spike import logits_spike
@@ -60,6 +61,15 @@ def test_a_peak_of_ninety_percent_is_not(tmp_path):
     assert near_out_of_memory(gpu(tmp_path, 70 * GIB, 72 * GIB)) is None
 
 
+def test_a_cache_that_fills_the_device_is_not_either(tmp_path):
+    assert near_out_of_memory(gpu(tmp_path, 60 * GIB, 79 * GIB)) is None
+
+
+def test_four_fifths_of_what_is_idle_may_be_filled(tmp_path):
+    room = memory_room(gpu(tmp_path, 60 * GIB, 70 * GIB))
+    assert (room.idle_bytes, room.fillable_bytes) == (10 * GIB, 8 * GIB)
+
+
 def test_without_the_devices_memory_nothing_is_said_of_its_end(tmp_path):
     assert isinstance(near_out_of_memory(gpu(tmp_path, 70 * GIB, 72 * GIB, total=None)), Abstention)
 
@@ -75,6 +85,11 @@ def test_retries_after_the_warm_up_cost_what_their_steps_took_longer(tmp_path):
     assert found.cost.seconds == pytest.approx(2.0)
     assert found.remedies[0].gain.seconds == pytest.approx(2.0)
     assert found.remedies[1].overrides == {"train.train_sampling_strategy": "group_by_length"}
+
+
+def test_a_resumed_run_counts_from_its_own_start(tmp_path):
+    case = gpu(tmp_path, 60 * GIB, 62 * GIB, retries=[0] * 5 + [5] * 8 + [0] * 4 + [1] * 3)
+    assert "6 times" in fragmentation(case).title
 
 
 def test_retries_in_a_full_device_are_the_micro_batchs(tmp_path):

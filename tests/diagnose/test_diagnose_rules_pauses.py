@@ -67,6 +67,7 @@ def test_the_best_model_needs_its_checkpoint(tmp_path):
     stated = facts(eval_strategy="steps", eval_steps=10, load_best_model_at_end=True)
     found = evaluations_cost(case_in(tmp_path, paused("evaluation", 5.0, 10), facts=stated))
     assert found.remedies[0].overrides["train.save_steps"] == 95
+    assert found.remedies[0].overrides["train.save_strategy"] == "steps"
 
 
 def test_checkpoints_every_second_step_are_found(tmp_path):

@@ -76,3 +76,20 @@ def test_even_ranks_and_one_alone_are_no_finding(tmp_path):
 def test_few_steps_that_all_ranks_have_are_not_judged(tmp_path):
     said = straggler(two(tmp_path, rank_steps(0.1, 0.2), rank_steps(0.4, 0.1, count=3)))
     assert isinstance(said, Abstention)
+
+
+def computing(cpu_seconds):
+    """Phases of like length on both ranks, as where buffers are handed out at the start of the forward."""
+    return [{**one, "cpu_seconds": cpu_seconds} for one in rank_steps(0.1, 0.2)]
+
+
+def test_where_ranks_wait_in_the_forward_too_cpu_time_tells_who_computes(tmp_path):
+    found = straggler(two(tmp_path, computing(0.15), computing(0.29)))
+    assert found.title.startswith("rank 1 is the slowest of 2: the others wait for its computation")
+    # 0.14 s of each step, on one thread.
+    assert found.remedies[0].gain.seconds == pytest.approx(0.14 * len(computing(0.1)), rel=0.01)
+    assert [one.value for one in found.evidence[:2]] == [0.15, 0.29]
+
+
+def test_cpu_time_that_hardly_differs_says_nothing(tmp_path):
+    assert straggler(two(tmp_path, computing(0.29), computing(0.30))) is None

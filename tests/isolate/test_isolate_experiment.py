@@ -76,6 +76,21 @@ def test_a_variant_that_fails_is_named_and_the_others_go_on():
     assert [name for number, name in told.began if number == 2] == ["quiet", "as_is"]
 
 
+def test_a_variant_that_fails_in_a_later_round_keeps_its_first_run_and_is_not_tried_again():
+    told, runs = Told(), []
+
+    def once(variant):
+        runs.append(variant.name)
+        if variant.name == "logged" and runs.count("logged") == 2:
+            raise VariantFailed("out of device memory")
+        return measured(variant.name, **({"step_seconds": [0.9, 1.2] * 3} if variant.name == "as_is" else {}))
+
+    found = {one.name: one for one in run_variants(VARIANTS, RECIPE, once, told)}
+    assert (len(found["logged"].runs), found["logged"].failure) == (1, "out of device memory")
+    assert runs.count("as_is") == 3
+    assert runs.count("logged") == 2
+
+
 def test_a_recipe_that_does_not_train_as_it_is_ends_it():
     with pytest.raises(SetupError, match="does not train: out of device memory"):
         run(failing=("as_is",))

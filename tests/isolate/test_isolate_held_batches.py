@@ -46,6 +46,14 @@ def test_a_step_takes_what_is_left_of_an_epoch_as_the_trainer_does():
     assert steps == [[(0, 0), (0, 1)], [(0, 2)], [(1, 0), (1, 1)]]
 
 
+def test_one_of_two_processes_takes_every_other_batch():
+    held = hold_batches(trainer(Loader()), 2, share=2)
+    assert len(held) == 2
+    assert places(held) == [(0, 0), (0, 2)]
+    held.set_epoch(1)
+    assert places(held) == [(1, 0), (1, 2)]
+
+
 def test_the_trainer_is_given_the_same_epochs_again_and_the_loader_rests():
     loader = Loader()
     one = trainer(loader)

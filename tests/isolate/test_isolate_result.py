@@ -102,3 +102,15 @@ def test_remarks_tell_what_is_left_out():
     assert "plans once" in notes
     assert "batches of forward were not those" in notes
     assert "1.30 times as long" in notes
+
+
+def test_no_more_is_waited_for_a_loader_than_it_takes_alone():
+    found = isolation_of(recipe(), replaced("loader", step_seconds=[0.05] * 6), 6, 3)
+    data = found.part("data")
+    assert data.seconds == pytest.approx(0.05)
+    assert data.note == "200 ms by difference, but the loader alone takes no more"
+    assert found.unexplained_seconds == pytest.approx(0.15)
+    beside = dataclasses.replace(SCHEDULE, workers=2)  # whose cores the training may miss
+    others = [one for one in replaced("loader", step_seconds=[0.05] * 6) if one.name != "as_is"]
+    own = [one for one in replaced("as_is", schedule=beside) if one.name == "as_is"]
+    assert isolation_of(recipe(), [*own, *others], 6, 3).part("data").seconds == pytest.approx(0.2)

@@ -82,12 +82,15 @@ def test_an_interruption_leaves_neither_process_nor_folder(launch, tmp_path, mon
                 family = psutil.Process(self.pid)
                 while not family.children():
                     time.sleep(0.01)
+                time.sleep(0.5)  # until the child ignores the signal
                 started.extend([family, *family.children()])
                 raise KeyboardInterrupt
             return super().wait(timeout)
 
     monkeypatch.setattr(module.subprocess, "Popen", Interrupted)
-    child = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])"
+    monkeypatch.setattr(module, "_TERM_SECONDS", 0.5)
+    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
+    child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {deaf!r}])"
     with pytest.raises(KeyboardInterrupt):
         run_variant(NAMED["quiet"], launch(child))
     assert len(started) == 2
@@ -100,13 +103,14 @@ def test_one_process_is_started_as_it_is_and_several_by_accelerate():
     assert alone.command(NAMED["quiet"], Path("f")) == [
         sys.executable,
         *("-m", "hf_efficient.isolate.worker", "r.yaml", "a.b=1"),
-        *("--variant=quiet", "--steps=6", "--warm-up=3", "--folder=f"),
+        *("--variant=quiet", "--steps=6", "--warm-up=3", "--share=1", "--folder=f"),
     ]
     several = Launch(recipe(2), "r.yaml", (), 6, 3, Path("p"), 0, 4)
     command = several.command(NAMED["quiet"], Path("f"))
     assert "--num_processes=2" in command
     assert command[command.index("-m") + 1 :][:2] == ["hf_efficient.isolate.worker", "r.yaml"]
-    assert several.command(NAMED["one_process"], Path("f"))[0] == sys.executable
+    one = several.command(NAMED["one_process"], Path("f"))
+    assert (one[0], one[-2]) == (sys.executable, "--share=2")
     assert (alone.threads, several.threads) == (4, 2)
 
 

@@ -9,6 +9,7 @@ import pytest
 from hf_efficient.isolate.worker import MEASUREMENT, main
 
 STEPS, WARM_UP = 5, 1
+NO_EVALUATION = ("train.eval_strategy=no", "train.load_best_model_at_end=false", "evaluate.early_stopping=null")
 
 
 @pytest.fixture
@@ -69,16 +70,19 @@ def test_evaluations_and_saves_are_timed_twice(worker):
 
 
 def test_a_recipe_without_evaluations_has_only_saves_timed(worker):
-    overrides = ("train.eval_strategy=no", "train.load_best_model_at_end=false", "evaluate.early_stopping=null")
-    _, found = worker("pauses", *overrides)
+    _, found = worker("pauses", *NO_EVALUATION)
     assert [len(found[name]) for name in ("evaluation_seconds", "save_seconds")] == [0, 2]
 
 
 def test_tokenisation_does_not_look_into_the_cache(worker, tmp_path):
-    assert worker("quiet")[0] == 0  # fills it
-    _, found = worker("tokenisation")
-    assert found["examples"] == 24
-    assert found["tokens"] > 24 * 10
+    cache = tmp_path / "cache"
+    same = (*NO_EVALUATION, "data.eval_fraction=null", "data.max_train_examples=10", f"data.cache_dir={cache}")
+    assert worker("quiet", *same)[0] == 0  # fills it with what the tokenisation makes
+    assert sorted(cache.iterdir())
+    _, found = worker("tokenisation", *same)
+    assert sorted(tmp_path.glob("tokenisation/tokenized/*"))
+    assert found["examples"] == 10
+    assert found["tokens"] > 10 * 10
     assert found["prepare_seconds"] > 0
 
 

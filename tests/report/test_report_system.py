@@ -78,7 +78,7 @@ def test_disks_and_network_in_megabytes(full_run):
         "written by this run": [0.0, 0.5],
     }
     assert "At most: read, all of the machine 8.0 MB/s, written by this run 0.50 MB/s." in figure.summary
-    assert figure.summary.endswith("A request took 4.5 ms at most, mean of a second.")
+    assert figure.summary.endswith("A request took 4.5 ms at most, on average over a reading.")
     assert network_figure(full_run.account, run) is None  # nothing moved
 
 

@@ -63,5 +63,6 @@ def _remedies(found: Isolation, part: StepPart, loader: LoaderAlone) -> list[Rem
         f"({computes:g} of them busy with training)"
     )
     what = f"load with {workers} worker{'s' if workers > 1 else ''} beside the training"
-    costs = f"{workers - schedule.workers} more processes, each with its own memory"
+    more = workers - schedule.workers
+    costs = f"{more} more process{'es' if more > 1 else ''}, with memory of {'their' if more > 1 else 'its'} own"
     return [Remedy(what, {"train.dataloader_num_workers": workers}, costs, gain(found, saved, basis))]

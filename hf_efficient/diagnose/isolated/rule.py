@@ -62,8 +62,8 @@ def part_evidence(found: Isolation, part: StepPart, what: str) -> list[Evidence]
     assert part.seconds is not None
     evidence = [Evidence(what, part.seconds, "seconds", f"{SOURCE}: {part.how}")]
     if part.low is not None and part.high is not None:
-        evidence.append(Evidence("from", part.low, "seconds", f"{SOURCE}: its spread"))
-        evidence.append(Evidence("to", part.high, "seconds", f"{SOURCE}: its spread"))
+        evidence.append(Evidence("at least", part.low, "seconds", f"{SOURCE}: its spread"))
+        evidence.append(Evidence("at most", part.high, "seconds", f"{SOURCE}: its spread"))
     return [*evidence, Evidence("its share of a step", share_of(found, part.seconds), "share", SOURCE)]
 
 

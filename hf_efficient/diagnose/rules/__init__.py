@@ -10,6 +10,7 @@ from __future__ import annotations
 from hf_efficient.diagnose.rule import Rule
 from hf_efficient.diagnose.rules.accumulation import accumulation
 from hf_efficient.diagnose.rules.attention_kernel import attention_kernel
+from hf_efficient.diagnose.rules.checkpointing_missing import checkpointing_missing
 from hf_efficient.diagnose.rules.checkpointing_unneeded import checkpointing_unneeded
 from hf_efficient.diagnose.rules.cpu_contention import cpu_contention
 from hf_efficient.diagnose.rules.cpu_oversubscription import cpu_oversubscription
@@ -18,6 +19,7 @@ from hf_efficient.diagnose.rules.data_storage import data_storage
 from hf_efficient.diagnose.rules.data_transform import data_transform
 from hf_efficient.diagnose.rules.epoch_boundary import epoch_boundary
 from hf_efficient.diagnose.rules.evaluations_cost import evaluations_cost
+from hf_efficient.diagnose.rules.exposed_communication import exposed_communication
 from hf_efficient.diagnose.rules.few_loss_tokens import few_loss_tokens
 from hf_efficient.diagnose.rules.few_workers import few_workers
 from hf_efficient.diagnose.rules.float32_products import float32_products
@@ -25,6 +27,7 @@ from hf_efficient.diagnose.rules.fragmentation import fragmentation
 from hf_efficient.diagnose.rules.hidden_synchronisation import hidden_synchronisation
 from hf_efficient.diagnose.rules.host_to_device_copy import host_to_device_copy
 from hf_efficient.diagnose.rules.large_micro_batch import large_micro_batch
+from hf_efficient.diagnose.rules.launch_bound import launch_bound
 from hf_efficient.diagnose.rules.learning_rate_diverges import learning_rate_diverges
 from hf_efficient.diagnose.rules.learning_rate_idle import learning_rate_idle
 from hf_efficient.diagnose.rules.logging_cost import logging_cost
@@ -41,6 +44,8 @@ from hf_efficient.diagnose.rules.padding_waste import padding_waste
 from hf_efficient.diagnose.rules.recompilation import recompilation
 from hf_efficient.diagnose.rules.saves_cost import saves_cost
 from hf_efficient.diagnose.rules.scaler_skips import scaler_skips
+from hf_efficient.diagnose.rules.sharding import sharding
+from hf_efficient.diagnose.rules.silent_upcasts import silent_upcasts
 from hf_efficient.diagnose.rules.small_micro_batch import small_micro_batch
 from hf_efficient.diagnose.rules.straggler import straggler
 from hf_efficient.diagnose.rules.throttling import throttling
@@ -90,4 +95,9 @@ RULES: tuple[Rule, ...] = (
     learning_rate_diverges,
     not_finite_steps,
     scaler_skips,
+    silent_upcasts,
+    checkpointing_missing,
+    launch_bound,
+    exposed_communication,
+    sharding,
 )

@@ -50,7 +50,7 @@ def _remedies(case: Case, spent: float) -> list[Remedy]:
         every, left = longer
         overrides: dict[str, Any] = {"train.eval_strategy": "steps", "train.eval_steps": every}
         if case.argument("load_best_model_at_end"):
-            overrides["train.save_steps"] = every
+            overrides |= {"train.save_strategy": "steps", "train.save_steps": every}
         basis = f"evaluations after every {every} steps, each as long as those that were measured"
         gain = case.gain(spent - left, basis)
         found.append(Remedy(f"evaluate every {every} steps", overrides, "the loss is seen less often", gain))

@@ -17,6 +17,7 @@ _WHERE = {
     "host_to_device": "its copies to the device: pinned memory, the PCIe link, other processes",
     "forward": "what else computes on its cores, their clocks, and what this rank does that the others do not",
     "forward_backward": "what else computes on its cores, their clocks, and what this rank does that others do not",
+    "computation": "what it computes that the others do not, and whether it is given more tokens",
     "optimizer": "what else computes on its cores",
     "bookkeeping": "callbacks that work on this rank alone",
     "logging": "what is logged on this rank alone, and how often (train.logging_steps)",
@@ -41,7 +42,7 @@ def straggler(case: Case) -> Verdict:
         return None
     return Finding(
         rule="straggler",
-        title=f"rank {found.rank} is the slowest of {ranks}: the others wait for its {_phase(found)}, "
+        title=f"rank {found.rank} is the slowest of {ranks}: the others wait for its {_waited_for(found)}, "
         f"{share(case.share(waited))} of the loop",
         severity="warning",
         confidence="measured" if found.phase != "forward" else "likely",
@@ -52,7 +53,13 @@ def straggler(case: Case) -> Verdict:
     )
 
 
+def _waited_for(found: SlowRank) -> str:
+    return "computation" if found.phase == "computation" else _phase(found)
+
+
 def _phase(found: SlowRank) -> str:
+    if found.phase == "computation":
+        return "CPU time"
     where = " on the device" if found.on_device else " on the host"
     return found.phase.replace("_", " ") + where
 
@@ -64,10 +71,8 @@ def _evidence(found: SlowRank) -> list[Evidence]:
         Evidence(f"{name} of a step, rank {rank}", value, "seconds", source)
         for rank, value in found.phase_seconds.items()
     ]
-    evidence += [
-        Evidence(f"time of its own of a step, rank {rank}", value, "seconds", source)
-        for rank, value in found.own_seconds.items()
-    ]
+    if found.phase != "computation":
+        evidence += _own(found, source)
     evidence.append(Evidence("steps in which it was the slowest", found.slowest_share, "share", source))
     evidence.append(Evidence("that a step takes longer for it", found.extra_seconds, "seconds", source))
     if found.tokens:
@@ -75,6 +80,13 @@ def _evidence(found: SlowRank) -> list[Evidence]:
         rest = [value for rank, value in found.tokens.items() if rank != found.rank]
         evidence.append(Evidence("tokens of a step, the others' mean", sum(rest) / len(rest), "tokens", source))
     return evidence
+
+
+def _own(found: SlowRank, source: str) -> list[Evidence]:
+    return [
+        Evidence(f"time of its own of a step, rank {rank}", value, "seconds", source)
+        for rank, value in found.own_seconds.items()
+    ]
 
 
 def _remedy(case: Case, found: SlowRank, waited: float) -> Remedy:

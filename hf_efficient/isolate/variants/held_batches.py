@@ -19,7 +19,7 @@ def _measure(setup: Setup) -> VariantMeasurement:
     from hf_efficient.isolate.training import timed_training
 
     def hold(trainer: Trainer) -> None:
-        hold_batches(trainer, setup.warm_up + setup.steps)
+        hold_batches(trainer, setup.warm_up + setup.steps, setup.share)
 
     return timed_training(setup, hold)
 

@@ -15,6 +15,7 @@ from hf_efficient.units import size
 __all__ = ["disk_figure", "host_memory_figure", "network_figure"]
 
 _GIB, _MB = 2**30, 1e6
+_READ = "Between readings about a second apart; the mean where several are put together."
 _DISKS = (
     ("disk_read_bytes_per_second", "read, all of the machine", BLUE, "solid"),
     ("disk_write_bytes_per_second", "written, all of the machine", ORANGE, "solid"),
@@ -30,7 +31,7 @@ _NETWORK = (
 def disk_figure(account: RunAccount, series: RunSeries) -> Figure | None:
     """MB per second from and to disks; None where nothing went through them, or nobody looked."""
     waits = known(series.system.host.get("disk_latency_milliseconds", Band()).high)
-    slow = f" A request took {max(waits):,.3g} ms at most, mean of a second." if waits else ""
+    slow = f" A request took {max(waits):,.3g} ms at most, on average over a reading." if waits else ""
     return _flows(account, series, _DISKS, "system-disks", "Disks", slow)
 
 
@@ -56,7 +57,7 @@ def _flows(
     ]
     highs = {label: known(held[key].high) for key, label, *_ in kinds if key in held}
     most = [f"{label} {short_number(max(values) / _MB)} MB/s" for label, values in highs.items() if any(values)]
-    told = "Means of about a second." + (f" At most: {', '.join(most)}." if most else "") + more
+    told = _READ + (f" At most: {', '.join(most)}." if most else "") + more
     traces = drawn_curves(curves, system, where)
     return curves_figure(name, title, told, traces, where, "MB/s", series.process_starts_seconds)
 
