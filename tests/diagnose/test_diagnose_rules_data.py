@@ -122,6 +122,15 @@ def test_waiting_for_a_core_is_not_slow_data(tmp_path):
     assert [rule(case) for rule in FAMILY] == [None] * 4
 
 
+def test_of_a_slow_data_set_that_also_waits_for_cores_only_its_own_time_counts(tmp_path):
+    # Of 1 s a half is work, a half waiting for a core; prepared before, a step of 2 s takes 1.5 s.
+    fetch = {"fetch_seconds": 1.0, "fetch_cpu_seconds": 0.5, "core_wait_seconds": 0.5}
+    found = only(tmp_path, loaded_steps(wait_seconds=1.0, **fetch), loaded_facts(cores=2, threads=2))
+    assert found.rule == "data_transform"
+    assert found.evidence[0].value == pytest.approx(0.25)
+    assert found.cost.seconds == pytest.approx(23 * 0.5)
+
+
 def test_a_twentieth_of_the_loop_is_no_finding(tmp_path):
     steps = loaded_steps(compute=0.95, wait_seconds=0.05, fetch_seconds=0.05, fetch_cpu_seconds=0.0)
     case = case_in(tmp_path, steps, facts=loaded_facts())
@@ -129,12 +138,9 @@ def test_a_twentieth_of_the_loop_is_no_finding(tmp_path):
 
 
 def test_the_start_of_an_epoch_is_not_told_here(tmp_path):
-    plain = {"fetch_seconds": 0.01, "fetch_cpu_seconds": 0.01}
-    first = [n % 5 == 0 for n in range(1, 24)]
-    steps = [
-        loaded_step(n, wait_seconds=2.0 if new else 0.01, first_wait_seconds=2.0 if new else 0.0, **plain)
-        for n, new in enumerate(first, start=1)
-    ]
+    plain = {"wait_seconds": 0.01, "fetch_seconds": 0.01, "fetch_cpu_seconds": 0.01}
+    slow = {"wait_seconds": 2.0, "first_wait_seconds": 2.0, "fetch_seconds": 2.0, "fetch_cpu_seconds": 2.0}
+    steps = [loaded_step(n, **(plain if n % 5 else slow)) for n in range(1, 24)]
     case = case_in(tmp_path, steps, facts=loaded_facts())
     assert [rule(case) for rule in FAMILY] == [None] * 4
 

@@ -62,7 +62,7 @@ def test_a_loss_that_grows_at_first_is_critical(tmp_path):
 
 
 def test_a_loss_that_grows_at_the_end_is_found(tmp_path):
-    losses = [2.0, 1.8, 1.6, 1.5, 1.4, 1.4, 1.5, 2.1, 2.9, 3.6]
+    losses = [4.0, 2.5, 1.8, 1.5, 1.4, 1.4, 1.5, 2.1, 2.9, 3.6]  # never above its start
     found = learning_rate_diverges(run(tmp_path, losses, [2e-3], learning_rate=2e-3))
     assert found.title == "the loss grows from 1.4 to 3.6 at a learning rate of 0.002"
     assert found.remedies[0].overrides == {"train.learning_rate": 2e-4}

@@ -33,7 +33,9 @@ def learning_rate_diverges(case: Case) -> Verdict:
     start, best, peak, end = (float(one) for one in (medians[0], medians.min(), medians.max(), medians[-1]))
     if not grew(start, peak) and not grew(best, end):
         return None
-    low = float(losses[: int(losses.argmax()) + 1].min())
+    low, high = best, end
+    if grew(start, peak):
+        low, high = float(losses[: int(losses.argmax()) + 1].min()), float(losses.max())
     rates, asked = logged(case, "learning_rate"), case.argument("learning_rate")
     highest = float(rates.max()) if len(rates) else asked
     evidence = [
@@ -47,7 +49,7 @@ def learning_rate_diverges(case: Case) -> Verdict:
     rate = f" at a learning rate of {highest:.2g}" if highest else ""
     return Finding(
         rule="learning_rate_diverges",
-        title=f"the loss grows from {low:.3g} to {float(losses.max()):.3g}{rate}",
+        title=f"the loss grows from {low:.3g} to {high:.3g}{rate}",
         severity="critical",
         confidence="likely",
         evidence=evidence,

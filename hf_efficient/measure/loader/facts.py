@@ -31,7 +31,7 @@ def loader_facts(loader: Any) -> dict[str, Any]:
     facts = {
         "loader": type(loader).__name__,
         "dataset": _kind(inner.dataset),
-        "collator": _kind(inner.collate_fn),
+        "collator": _kind(getattr(inner.collate_fn, "data_collator", inner.collate_fn)),  # inside transformers' own
         "sampler": None if isinstance(inner.dataset, IterableDataset) else _kind(inner.sampler),
         "iterable": isinstance(inner.dataset, IterableDataset),
         "rows": _length(inner.dataset),

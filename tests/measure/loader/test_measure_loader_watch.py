@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
 from hf_efficient.measure.loader import interception
 from hf_efficient.measure.loader.counts import COUNTS
-from hf_efficient.measure.loader.facts import watch_stated
+from hf_efficient.measure.loader.facts import loader_facts, watch_stated
 from hf_efficient.measure.loader.marks import LoaderMark, step_loader
 from hf_efficient.measure.loader.taken import Taken
 from hf_efficient.measure.loader.watch import LoaderWatch
@@ -212,6 +212,15 @@ def test_facts_of_a_loader():
     assert known == {"workers": 2, "prefetch_factor": 2, "persistent_workers": False, "batches": 4, "rows": 8}
     assert stated["collator"].endswith(".slow_collate")
     assert stated["first_batch"] == {"rows": {"bytes": 24, "shape": [2, 3], "dtype": "float32", "pinned": False}}
+
+
+def test_a_collator_inside_another_is_the_one_that_is_named():
+    """As transformers wraps it, to leave out columns."""
+
+    class LeavesOut:
+        data_collator = staticmethod(slow_collate)
+
+    assert loader_facts(loader_of(Rows(), collate_fn=LeavesOut()))["collator"].endswith(".slow_collate")
 
 
 def test_what_came_between_two_marks():
