@@ -136,6 +136,8 @@ def _line(held: Mapping[str, VariantOutcome]) -> MicroBatchLine | None:
     if line is None or "as_is" not in names:
         return None
     own = held["as_is"].runs
+    mean = {name: statistics.mean(one for run in held[name].runs for one in run.micro_batch_tokens) for name in names}
+    doubled = mean.get("micro_batch_doubled")
     return MicroBatchLine(
         fixed_seconds=line.fixed_seconds,
         token_seconds=line.token_seconds,
@@ -143,6 +145,7 @@ def _line(held: Mapping[str, VariantOutcome]) -> MicroBatchLine | None:
         tokens=statistics.median(one for run in own for one in run.micro_batch_tokens),
         points=len(seconds),
         variants=names,
+        doubled_positions=None if doubled is None else doubled / (2 * mean["as_is"]),
     )
 
 

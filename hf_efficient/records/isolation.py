@@ -194,6 +194,8 @@ class MicroBatchLine:
         tokens: of a micro-batch of the recipe.
         points: micro-batches that it was fitted to.
         variants: that gave them.
+        doubled_positions: positions of twice the rows over twice the positions: above 1 by their padding; None where
+            they were not measured.
     """
 
     fixed_seconds: float
@@ -202,6 +204,7 @@ class MicroBatchLine:
     tokens: float
     points: int
     variants: list[str]
+    doubled_positions: float | None = None
 
 
 @dataclass(frozen=True)

@@ -112,6 +112,13 @@ def test_larger_micro_batches_out_of_the_accumulation():
     assert found.cost.seconds == pytest.approx(400)
 
 
+def test_a_gain_that_padding_would_eat_is_not_promised():
+    line = MicroBatchLine(0.1, 0.001, 0.2, 100.0, 30, ["as_is", "micro_batch_doubled"], doubled_positions=1.2)
+    (remedy,) = small_micro_batch(isolation(micro_batch=line)).remedies
+    assert remedy.gain is None
+    assert "1.20 times the positions" in remedy.costs
+
+
 def test_micro_batches_without_a_line_are_not_judged():
     said = small_micro_batch(isolation(micro_batch=None))
     assert isinstance(said, Abstention)

@@ -57,6 +57,7 @@ def test_what_is_measured_by_itself():
     assert found.micro_batch.fixed_seconds == pytest.approx(0.1)
     assert found.micro_batch.token_seconds == pytest.approx(0.001)
     assert (found.micro_batch.seconds, found.micro_batch.points) == (0.2, 18)
+    assert found.micro_batch.doubled_positions == 1.0
 
 
 def test_a_difference_inside_its_spread_is_none_and_stays_unexplained():

@@ -11,6 +11,7 @@ from hf_efficient.units import share
 __all__ = ["small_micro_batch"]
 
 _TOO_MUCH = 0.3
+_MUCH_PADDING = 1.05
 
 
 def small_micro_batch(found: Isolation) -> Finding | Abstention | None:
@@ -45,11 +46,18 @@ def small_micro_batch(found: Isolation) -> Finding | Abstention | None:
 def _remedy(found: Isolation, line: MicroBatchLine, fixed: float) -> Remedy:
     schedule = found.schedule
     change = larger_micro_batch(schedule.micro_batch_rows, schedule.accumulation, fixed, line.seconds)
+    what = f"take {change.times} times the rows into a micro-batch"
+    padded = line.doubled_positions
+    if padded is not None and padded > _MUCH_PADDING:
+        costs = (
+            f"{change.costs}; twice the rows hold {padded:.2f} times the positions for the same tokens, by padding, "
+        )
+        costs += "so that the gain is not predicted: examples of like length together, or packing, avoid it"
+        return Remedy(what, change.overrides, costs)
     saved = fixed * schedule.accumulation * (1 - 1 / change.times)
     if change.growth > 1:
         data = found.part("data")
         waits = data.seconds or 0.0 if data is not None else 0.0
         saved += max(0.0, found.step_seconds - line.seconds * schedule.accumulation - waits) * (1 - 1 / change.growth)
     basis = f"what a micro-batch costs by itself is paid once for {change.times} times the rows, its tokens as measured"
-    what = f"take {change.times} times the rows into a micro-batch"
     return Remedy(what, change.overrides, change.costs, gain(found, saved, basis))
