@@ -17,6 +17,8 @@ def rarer(
 ) -> tuple[int, float] | None:
     """Every how many steps a pause takes no more than a share of the loop, and the seconds it then takes in this run.
 
+    A run that is too short for that keeps the one at its end.
+
     Args:
         case: the run.
         spent_seconds: in such pauses, in the loop.
@@ -38,7 +40,8 @@ def rarer(
     if pauses < 1:
         return None
     training = case.loop_seconds - spent_seconds
-    longer = distance(spent_seconds / pauses, training / steps, allowed)
+    planned = int(case.facts.get("run", {}).get("max_steps") or steps)
+    longer = min(distance(spent_seconds / pauses, training / steps, allowed), max(planned, steps))
     return longer, spent_seconds / pauses * (steps // longer)
 
 

@@ -50,17 +50,17 @@ def test_evaluating_after_epochs_can_be_made_rarer_too(tmp_path):
     run = {"max_steps": 100, "evaluate_every": 20, "evaluate_from": 0, "evaluate_after": False}
     stated = {**facts(eval_strategy="epoch"), "run": run}
     found = evaluations_cost(case_in(tmp_path, paused("evaluation", 10.0, 20), facts=stated))
-    # 5 of 10 s; 0.05 * 100 / 0.95 / 10 = 0.526 may stay: every 190 steps.
-    assert found.remedies[0].overrides["train.eval_steps"] == 190
-    assert found.remedies[0].gain.seconds == pytest.approx(50)
+    # 5 of 10 s; 0.05 * 100 / 0.95 / 10 = 0.526 may stay: every 190 steps, of which the run has 100: the last one stays.
+    assert found.remedies[0].overrides["train.eval_steps"] == 100
+    assert found.remedies[0].gain.seconds == pytest.approx(40)
 
 
 def test_a_distance_may_be_a_share_of_all_steps(tmp_path):
     run = {"max_steps": 100, "evaluate_every": 50, "save_every": 7, "evaluate_from": 0, "evaluate_after": False}
     stated = {**facts(eval_strategy="steps", eval_steps=0.5), "run": run}
     found = evaluations_cost(case_in(tmp_path, paused("evaluation", 25.0, 50), facts=stated))
-    # 2 of 25 s; 0.05 * 100 / 0.95 / 25 = 0.2105 may stay: every 475 steps, rounded up to two digits.
-    assert found.remedies[0].overrides["train.eval_steps"] == 480
+    # 2 of 25 s; 0.05 * 100 / 0.95 / 25 = 0.2105 may stay: every 475 steps, of which the run has 100.
+    assert found.remedies[0].overrides["train.eval_steps"] == 100
 
 
 def test_the_best_model_needs_its_checkpoint(tmp_path):

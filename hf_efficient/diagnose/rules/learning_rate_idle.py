@@ -43,7 +43,7 @@ def learning_rate_idle(case: Case) -> Verdict:
     ]
     asked, planned = case.argument("learning_rate"), case.facts.get("run", {}).get("max_steps")
     rising = bool(np.all(np.diff(rates) > 0))
-    ended = bool(planned) and steps >= planned
+    ended = planned is not None and steps >= planned
     if rising and not ended and asked and rates[-1] < asked:
         why = f"the run is within its warm-up, at {rates[-1]:.2g} of {asked:.2g}"
         return abstains("learning_rate_idle", why, "a longer run")
