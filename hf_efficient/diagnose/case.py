@@ -165,10 +165,22 @@ class Case:
         return self.settings("device").get("type") == "cuda"
 
     @property
+    def is_of_preferences(self) -> bool:
+        """Whether it trained on pairs of answers: its arguments are a ``DPOConfig``'s."""
+        return self.argument("precompute_ref_log_probs") is not None
+
+    @property
     def can_be_grouped(self) -> bool:
-        """Whether examples of like length could be put together, and are not: a stream has no sampler that could."""
+        """Whether examples of like length could be put together, and are not.
+
+        A stream has no sampler that could; and transformers' finds no length in a pair of answers.
+        """
         is_stream = bool(self.facts.get("loader", {}).get("iterable"))
-        return not is_stream and self.argument("train_sampling_strategy") != "group_by_length"
+        return (
+            not is_stream
+            and not self.is_of_preferences
+            and self.argument("train_sampling_strategy") != "group_by_length"
+        )
 
     def share(self, seconds: float) -> float:
         """Of the training loop's time."""

@@ -49,6 +49,11 @@ def test_a_stream_cannot_be_grouped(tmp_path):
     assert padding_waste(case_in(tmp_path, steps, facts={**facts, "loader": {"iterable": True}})).remedies == []
 
 
+def test_pairs_of_answers_cannot_be_grouped_either(tmp_path):
+    steps, facts = padded(precompute_ref_log_probs=False)
+    assert padding_waste(case_in(tmp_path, steps, facts=facts)).remedies == []
+
+
 def test_little_padding_is_no_finding_and_uncounted_tokens_are_not_judged(tmp_path):
     steps, facts = padded(non_padding=350)
     assert padding_waste(case_in(tmp_path / "a", steps, facts=facts)) is None

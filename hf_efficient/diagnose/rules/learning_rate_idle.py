@@ -26,7 +26,8 @@ def learning_rate_idle(case: Case) -> Verdict:
     """The loss stays where it is, and no weight can have moved; or the run ends within its warm-up.
 
     Adam and its kin move a weight by about the learning rate per step, whatever its gradient, so that the rates added
-    up bound how far any weight can have come; weights of language models are some hundredths.
+    up bound how far any weight can have come; weights of language models are some hundredths. Preferences are learnt at
+    rates at which nothing else is, and say nothing here unless the rate is 0.
     """
     if case.first is None:
         return abstains("learning_rate_idle", NO_STEPS)
@@ -47,7 +48,8 @@ def learning_rate_idle(case: Case) -> Verdict:
     if rising and not ended and asked and rates[-1] < asked:
         why = f"the run is within its warm-up, at {rates[-1]:.2g} of {asked:.2g}"
         return abstains("learning_rate_idle", why, "a longer run")
-    if is_flat(losses, _FLAT) and (rates.max() == 0 or (_is_sign_like(case) and moved < _STANDS_STILL)):
+    still = _is_sign_like(case) and moved < _STANDS_STILL and not case.is_of_preferences
+    if is_flat(losses, _FLAT) and (rates.max() == 0 or still):
         title = f"the learning rate does nothing: {rates.max():.2g} at most, and the loss stays at {losses[-1]:.3g}"
         severity: Severity = "critical" if moved < _NOTHING else "warning"
         return _finding(severity, title, evidence, _higher(case, float(rates.max())))
