@@ -12,7 +12,7 @@ The map of the house. A room imports only rooms printed above it (held by tests/
     account/      records in, the account of a run out: arithmetic on streams, no torch
     trace/        a Chrome trace that torch wrote in, its breakdown out; no torch
     recipe/       the YAML contract, no torch: schema, load (extends, overrides, provenance), checks
-    diagnose/     records in, ranked findings out, no torch: one rule per file, and the engine
+    diagnosis/    records in, ranked findings out, no torch: one rule per file, and the engine
     report/       an account, a diagnosis, a trace in, something to look at out; computes nothing
 
     measure/      torch and the operating system, not transformers: phases of a step, record streams, meters, profilers
@@ -41,7 +41,7 @@ from hf_efficient.version import __version__
 
 if TYPE_CHECKING:
     from hf_efficient.account.load import load_run
-    from hf_efficient.diagnose.run import diagnose
+    from hf_efficient.diagnosis.run import diagnose
     from hf_efficient.hardware.rates import Rates
     from hf_efficient.launch.run import run_recipe
     from hf_efficient.planning.plan import plan
@@ -67,7 +67,7 @@ _HOMES = {
     "EfficientTrainerMixin": "hf_efficient.trainer",
     "Rates": "hf_efficient.hardware.rates",
     "Recipe": "hf_efficient.recipe.schema",
-    "diagnose": "hf_efficient.diagnose.run",
+    "diagnose": "hf_efficient.diagnosis.run",
     "load_recipe": "hf_efficient.recipe.load",
     "load_run": "hf_efficient.account.load",
     "plan": "hf_efficient.planning.plan",

@@ -24,7 +24,7 @@ LIBRARIES = frozenset({"torch", "transformers", "trl", "peft", "accelerate", "da
 HUGGING_FACE = LIBRARIES - {"torch"}
 # What a room must not import while it is itself imported; None: nowhere, functions included.
 NOT_AT_IMPORT = dict.fromkeys(
-    ("errors", "units", "hardware", "records", "account", "trace", "recipe", "diagnose", "report", "cli"), LIBRARIES
+    ("errors", "units", "hardware", "records", "account", "trace", "recipe", "diagnosis", "report", "cli"), LIBRARIES
 )
 NOWHERE = {
     "errors": LIBRARIES,
@@ -34,7 +34,7 @@ NOWHERE = {
     "estimate": LIBRARIES,
     "account": LIBRARIES,
     "trace": LIBRARIES,
-    "diagnose": LIBRARIES,
+    "diagnosis": LIBRARIES,
     "report": LIBRARIES,
     "measure": HUGGING_FACE,
 }
@@ -164,7 +164,7 @@ def test_rooms_do_without_the_libraries_that_they_promise_to():
         "hf_efficient.cli.app",
         "hf_efficient.account.files",
         "hf_efficient.account.series",
-        "hf_efficient.diagnose.run",
+        "hf_efficient.diagnosis.run",
         "hf_efficient.report.console",
         "hf_efficient.cli.diagnose_trace",
         "hf_efficient.report.html.compare_page",

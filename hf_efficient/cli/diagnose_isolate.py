@@ -84,7 +84,7 @@ def diagnose_isolate(
 
 
 def _apply(argument: str, overrides: Sequence[str], found: Isolation, path: Path, number: int | None) -> None:
-    from hf_efficient.diagnose.apply import remedy_of
+    from hf_efficient.diagnosis.apply import remedy_of
     from hf_efficient.planning.fixed_recipe import fixed_recipe
     from hf_efficient.recipe.load import load_recipe
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from rich.console import Console
 
 from hf_efficient.account.load import records_folder
-from hf_efficient.diagnose.apply import applied_recipe, remedy_of
-from hf_efficient.diagnose.engine import diagnose_case
-from hf_efficient.diagnose.read_case import read_case
-from hf_efficient.diagnose.run import to_json
+from hf_efficient.diagnosis.apply import applied_recipe, remedy_of
+from hf_efficient.diagnosis.engine import diagnose_case
+from hf_efficient.diagnosis.read_case import read_case
+from hf_efficient.diagnosis.run import to_json
 from hf_efficient.recipe.new_file import check_new_file, write_new_file
 from hf_efficient.report.diagnosis_console import diagnosis_renderables
 from hf_efficient.report.diagnosis_words import told_change, told_gain

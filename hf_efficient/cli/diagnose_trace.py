@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from hf_efficient.diagnose.trace_findings import findings_of_trace
+from hf_efficient.diagnosis.trace_findings import findings_of_trace
 from hf_efficient.report.diagnosis_console import finding_renderables
 from hf_efficient.report.diagnosis_words import OF_THE_TRACE
 from hf_efficient.report.trace_console import trace_renderables

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from transformers import Trainer
 
-from hf_efficient.diagnose.step_columns import read_columns
+from hf_efficient.diagnosis.step_columns import read_columns
 from hf_efficient.isolate.stamps import StepStamps
 from hf_efficient.isolate.training import built_trainer
 from hf_efficient.isolate.variant import Setup

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from hf_efficient.diagnose.isolated.engine import diagnose_isolation
+from hf_efficient.diagnosis.isolated.engine import diagnose_isolation
 from hf_efficient.estimate.attribution import StepAttribution, attribute
 from hf_efficient.estimate.batch_time import batch_time
 from hf_efficient.isolate.experiment import chain_times

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_efficient.account.files import RUN_JSON, read_account
-from hf_efficient.diagnose.run import DIAGNOSIS_JSON, read_diagnosis
+from hf_efficient.diagnosis.run import DIAGNOSIS_JSON, read_diagnosis
 from hf_efficient.errors import OutputError, SetupError
 from hf_efficient.hardware.prices import prices
 from hf_efficient.hardware.rates import Rates

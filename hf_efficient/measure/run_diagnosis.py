@@ -27,7 +27,7 @@ class RunDiagnosis:
             tell: log its first finding above ``info``; a recipe's run shows them itself.
         """
         try:
-            from hf_efficient.diagnose.run import write_diagnosis
+            from hf_efficient.diagnosis.run import write_diagnosis
 
             found = write_diagnosis(directory, reader)
         except Exception:

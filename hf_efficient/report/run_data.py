@@ -13,9 +13,9 @@ from hf_efficient.account.files import RUN_JSON, read_account
 from hf_efficient.account.reading import rank_files
 from hf_efficient.account.run_records import RunReader
 from hf_efficient.account.series import build_series
-from hf_efficient.diagnose.case import StepColumns
-from hf_efficient.diagnose.engine import diagnose_case
-from hf_efficient.diagnose.read_case import case_of
+from hf_efficient.diagnosis.case import StepColumns
+from hf_efficient.diagnosis.engine import diagnose_case
+from hf_efficient.diagnosis.read_case import case_of
 from hf_efficient.errors import OutputError
 from hf_efficient.recipe.resolved import ResolvedRecipe, read_resolved
 from hf_efficient.records import RunAccount

@@ -8,7 +8,7 @@ from planted_runs.all_cases import CASES
 from planted_runs.case import PlantedCase, Setup
 from planted_runs.gains import prescription
 
-from hf_efficient.diagnose.rules import RULES
+from hf_efficient.diagnosis.rules import RULES
 from hf_efficient.records.findings import Diagnosis, Finding, Gain, Remedy
 
 GAIN = Gain(0.3, 3.0, None, None, "measured")

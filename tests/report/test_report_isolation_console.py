@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from hf_efficient.diagnose.isolated.engine import diagnose_isolation
+from hf_efficient.diagnosis.isolated.engine import diagnose_isolation
 from hf_efficient.records.isolation import (
     Isolation,
     IsolationSchedule,

@@ -11,10 +11,10 @@ from tiny_training import arguments, build_model, causal_trainer, collator, rows
 from transformers import Trainer
 from trl import SFTConfig, SFTTrainer
 
-from hf_efficient import EfficientTrainer, EfficientTrainerMixin
+from hf_efficient import EfficientTrainer, EfficientTrainerMixin, diagnose
 from hf_efficient.callbacks import AccountCallback
-from hf_efficient.diagnose.read_case import read_case
-from hf_efficient.diagnose.run import diagnose, read_diagnosis
+from hf_efficient.diagnosis.read_case import read_case
+from hf_efficient.diagnosis.run import read_diagnosis
 
 
 class MySFT(EfficientTrainerMixin, SFTTrainer):
@@ -86,7 +86,7 @@ def test_a_diagnosis_that_fails_leaves_the_run_and_its_page_alone(tiny_dir, tmp_
     def broken(*args):
         raise fault
 
-    monkeypatch.setattr("hf_efficient.diagnose.run.diagnose_case", broken)
+    monkeypatch.setattr("hf_efficient.diagnosis.run.diagnose_case", broken)
     with caplog.at_level(logging.WARNING):
         causal_trainer(EfficientTrainer, tiny_dir, tmp_path, max_steps=1).train()
     assert [one for one in caplog.messages if "could not be diagnosed" in one]

@@ -1,0 +1,154 @@
+"""Ranks that train together held against each other: who the others wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hf_efficient.diagnosis.case import Case, Column, StepColumns
+
+__all__ = ["SlowRank", "slow_rank"]
+
+_OWN = ("data_wait", "host_to_device", "forward", "forward_backward", "bookkeeping", "logging")
+"""Phases in which a rank waits for no other. Where gradients are averaged, in the backward, all wait for the last."""
+_FEWEST = 5
+_STANDS_OUT = 1.15
+
+
+@dataclass(frozen=True)
+class SlowRank:
+    """The rank with the most time of its own, over the steps after warm-up that all ranks recorded.
+
+    Attributes:
+        rank: its number.
+        own_seconds: by rank, the median of a step's phases in which it waits for nobody.
+        phase: in which it differs most from the others; ``computation`` where CPU time told it, not the phases.
+        phase_seconds: by rank, the median of that phase, or of the CPU time.
+        extra_seconds: that a step takes longer for it: its own time less the median of the others', and where the
+            forward is what is slow, what its backward is slower (an estimate, see ``_backward_extra``).
+        slowest_share: of the steps in which it was the one with the most.
+        tokens: by rank, the mean positions of a step; empty where they are not known.
+        on_device: whether the phase was timed by the device's own events.
+    """
+
+    rank: int
+    own_seconds: Mapping[int, float]
+    phase: str
+    phase_seconds: Mapping[int, float]
+    extra_seconds: float
+    slowest_share: float
+    tokens: Mapping[int, float]
+    on_device: bool
+
+
+def slow_rank(case: Case) -> SlowRank | None:
+    """None with fewer than two ranks, or fewer than five steps that all of them recorded after warm-up."""
+    held = {rank: columns for rank, columns in sorted(case.steps.items()) if len(columns)}
+    if len(held) < 2:
+        return None
+    rows = _common_rows(held)
+    if len(next(iter(rows.values()))) < _FEWEST:
+        return None
+    found = _by_phases(case, held, rows)
+    busier = None if case.on_cuda else _busier(case, held, rows)
+    if busier is not None and busier.extra_seconds > found.extra_seconds:
+        found = busier
+    tokens = {rank: float(columns.processed[rows[rank]].mean()) for rank, columns in held.items()}
+    return found if any(value != value for value in tokens.values()) else replace(found, tokens=tokens)
+
+
+def _by_phases(case: Case, held: Mapping[int, StepColumns], rows: Mapping[int, np.ndarray]) -> SlowRank:
+    """By the phases in which a rank waits for no other."""
+    phases = {rank: _own_phases(columns, rows[rank], case.on_cuda) for rank, columns in held.items()}
+    own = {rank: np.sum(list(of.values()), axis=0) for rank, of in phases.items()}
+    medians = {rank: float(np.median(of)) for rank, of in own.items()}
+    of_phase = {rank: {name: float(np.median(of)) for name, of in phases[rank].items()} for rank in own}
+    slow = max(medians, key=lambda rank: medians[rank])
+    others = [rank for rank in own if rank != slow]
+    usual = {name: float(np.median([of_phase[rank][name] for rank in others])) for name in of_phase[slow]}
+    phase = max(usual, key=lambda name: of_phase[slow][name] - usual[name])
+    extra = medians[slow] - float(np.median([medians[rank] for rank in others]))
+    if phase == "forward":
+        backward = float(np.median(held[slow].phase("backward")[rows[slow]]))
+        extra += _backward_extra(case, backward, of_phase[slow][phase], usual[phase])
+    return SlowRank(
+        rank=slow,
+        own_seconds=medians,
+        phase=phase,
+        phase_seconds={rank: of[phase] for rank, of in of_phase.items()},
+        extra_seconds=extra,
+        slowest_share=_slowest_share(own, slow),
+        tokens={},
+        on_device=case.on_cuda and phase in held[slow].device_seconds,
+    )
+
+
+def _slowest_share(seconds: Mapping[int, Column], rank: int) -> float:
+    """Of the steps, those in which a rank had the most."""
+    stacked = np.stack([seconds[one] for one in seconds])
+    return float((stacked.argmax(axis=0) == list(seconds).index(rank)).mean())
+
+
+def _busier(case: Case, held: Mapping[int, StepColumns], rows: Mapping[int, np.ndarray]) -> SlowRank | None:
+    """By CPU time: on a CPU a rank that waits for another one computes nothing, in whatever phase it waits.
+
+    DDP hands out the first rank's buffers at the start of every forward, so that the phases of all ranks look alike.
+    None where CPU time is not recorded, or that of none stands out by a seventh.
+    """
+    cpu = {rank: columns.cpu_seconds[rows[rank]] for rank, columns in held.items()}
+    if not all(np.isfinite(of).all() for of in cpu.values()):
+        return None
+    medians = {rank: float(np.median(of)) for rank, of in cpu.items()}
+    slow = max(medians, key=lambda rank: medians[rank])
+    usual = float(np.median([value for rank, value in medians.items() if rank != slow]))
+    if medians[slow] < _STANDS_OUT * usual:
+        return None
+    threads = max(1, int(case.settings("host").get("torch_threads") or 1))
+    extra = (medians[slow] - usual) / threads
+    share = _slowest_share(cpu, slow)
+    return SlowRank(slow, medians, "computation", medians, extra, share, {}, on_device=False)
+
+
+def _common_rows(held: Mapping[int, StepColumns]) -> dict[int, np.ndarray]:
+    """By rank, the rows of the steps after warm-up that every rank has, in the same order."""
+    keys = {}
+    for rank, columns in held.items():
+        places = np.flatnonzero(columns.steady)
+        keys[rank] = {(columns.segment[place], columns.step[place]): place for place in places}
+    common = sorted(set.intersection(*(set(of) for of in keys.values())))
+    return {rank: np.array([of[key] for key in common], dtype=int) for rank, of in keys.items()}
+
+
+def _own_phases(columns: StepColumns, rows: np.ndarray, on_cuda: bool) -> dict[str, Column]:
+    """A step's time of a rank's own.
+
+    The data wait is that for its own loader: the Trainer adds up the ranks' tokens within the same phase, and waits for
+    them. On CUDA the forward is what the device took, and the optimizer waits for it.
+    """
+    names = _OWN if on_cuda else (*_OWN, "optimizer")
+    found = {name: columns.phase(name)[rows] for name in names}
+    if "wait_seconds" in columns.loader:
+        found["data_wait"] = np.nan_to_num(columns.loader["wait_seconds"][rows])
+    device = columns.device_seconds.get("forward")
+    if device is not None and np.isfinite(device[rows]).all():
+        found["forward"] = np.maximum(found["forward"], device[rows])
+    return found
+
+
+def _backward_extra(case: Case, backward: float, forward: float, usual: float) -> float:
+    """How much longer the slow rank's backward is than another's, which the others' cannot tell: they wait in it.
+
+    A backward takes twice the forward, under an adapter once, with checkpointing once more. What the slow one takes
+    beyond that of the usual forward is slow, but no more than in proportion to its own forward.
+
+    Hand-worked: forward 0.2 s, usual 0.1; backward 0.4: beyond 2 * 0.1 are 0.2 s, in proportion 0.4 / 2 = 0.2 s.
+    """
+    model = case.settings("model")
+    trained, parameters = model.get("trainable_parameters"), model.get("parameters")
+    times = 1.0 if trained and parameters and trained < 0.5 * parameters else 2.0
+    times += 1.0 if model.get("activation_checkpointing") else 0.0
+    if forward <= usual:
+        return 0.0
+    return max(0.0, min(backward - times * usual, backward * (1 - usual / forward)))

@@ -1,0 +1,61 @@
+"""Checkpoints too often, or too slow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hf_efficient.diagnosis.case import Case
+from hf_efficient.diagnosis.pauses import rarer
+from hf_efficient.diagnosis.rule import NO_STEPS, Verdict, abstains
+from hf_efficient.records.findings import Evidence, Finding, Remedy
+from hf_efficient.units import share
+
+__all__ = ["saves_cost"]
+
+_TOO_MUCH = 0.10
+_ALLOWED = 0.03
+
+
+def saves_cost(case: Case) -> Verdict:
+    """A tenth of the loop or more is spent in checkpoints; rarer ones are to take three hundredths."""
+    if case.first is None:
+        return abstains("saves_cost", NO_STEPS)
+    spent = case.phase_seconds("checkpointing")
+    taken = case.share(spent)
+    if taken < _TOO_MUCH:
+        return None
+    each = [pause.seconds for pause in case.saves]
+    evidence = [
+        Evidence("share of the loop in checkpoints", taken, "share", "steps.jsonl: phase_seconds.checkpointing"),
+        Evidence("time in checkpoints", spent, "seconds", "steps.jsonl: phase_seconds.checkpointing"),
+        Evidence("checkpoints", len(each), "count", "spans.jsonl: save"),
+    ]
+    if each:
+        evidence.append(Evidence("mean checkpoint", sum(each) / len(each), "seconds", "spans.jsonl: save"))
+    return Finding(
+        rule="saves_cost",
+        title=f"{share(taken)} of the training loop is spent in checkpoints",
+        severity="warning",
+        confidence="measured",
+        evidence=evidence,
+        cost=case.cost(spent),
+        remedies=_remedies(case, spent),
+    )
+
+
+def _remedies(case: Case, spent: float) -> list[Remedy]:
+    found = []
+    longer = rarer(case, spent, "save_steps", "save_strategy", _ALLOWED)
+    if longer is not None:
+        every, left = longer
+        overrides: dict[str, Any] = {"train.save_strategy": "steps", "train.save_steps": every}
+        if case.argument("load_best_model_at_end"):
+            overrides |= {"train.eval_strategy": "steps", "train.eval_steps": every}
+        basis = f"a checkpoint after every {every} steps, each as long as those that were measured"
+        costs = f"a run that dies has up to {every} steps to do again"
+        found.append(Remedy(f"save every {every} steps", overrides, costs, case.gain(spent - left, basis)))
+    if case.argument("save_only_model") is False:
+        overrides = {"train.save_only_model": True}
+        costs = "training cannot go on from such a checkpoint with its optimizer state"
+        found.append(Remedy("save the weights without optimizer state", overrides, costs))
+    return found

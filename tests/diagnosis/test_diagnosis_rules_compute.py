@@ -1,0 +1,176 @@
+"""Padding, float32 and micro-batches that are too small."""
+
+from __future__ import annotations
+
+import pytest
+
+from hf_efficient.diagnosis.padding import grouped_padding_share
+from hf_efficient.diagnosis.rules.float32_products import float32_products
+from hf_efficient.diagnosis.rules.padding_waste import padding_waste
+from hf_efficient.diagnosis.rules.small_micro_batch import small_micro_batch
+from hf_efficient.records.findings import Abstention
+from tests.diagnosis.cases import case_in, settings, step
+
+PHASES = {"forward": 0.3, "backward": 0.5, "optimizer": 0.2}
+
+
+def padded(count=10, non_padding=200, **arguments):
+    steps = [step(n, processed=400, non_padding=non_padding, phases=PHASES) for n in range(1, count + 1)]
+    return steps, {"settings": settings(arguments={"per_device_train_batch_size": 4, **arguments})}
+
+
+def test_padding_costs_its_share_of_forward_and_backward(tmp_path):
+    steps, facts = padded(packing=False, max_length=512)
+    found = padding_waste(case_in(tmp_path, steps, facts=facts))
+    # Half of the positions; 0.8 s of each of ten steps of 1 s.
+    assert found.severity == "warning"
+    assert found.cost.seconds == pytest.approx(4.0)
+    packing = next(one for one in found.remedies if "train.packing" in one.overrides)
+    assert packing.gain.share == pytest.approx(0.4)
+
+
+def test_grouping_leaves_the_padding_that_is_left_within_a_bucket(tmp_path):
+    steps, facts = padded()
+    steps = [{**one, "sequences": {**one["sequences"], "length_buckets": {"16": 3, "256": 1}}} for one in steps]
+    found = padding_waste(case_in(tmp_path, steps, facts=facts))
+    (grouped,) = found.remedies
+    assert grouped.overrides == {"train.train_sampling_strategy": "group_by_length"}
+    left = grouped_padding_share({"16": 30, "256": 10}, 4)
+    assert grouped.gain.seconds == pytest.approx(8.0 * (1 - 0.5 / (1 - left)))
+
+
+def test_what_is_grouped_already_is_not_grouped_again(tmp_path):
+    steps, facts = padded(train_sampling_strategy="group_by_length")
+    assert padding_waste(case_in(tmp_path, steps, facts=facts)).remedies == []
+
+
+def test_a_stream_cannot_be_grouped(tmp_path):
+    steps, facts = padded(packing=False)
+    assert padding_waste(case_in(tmp_path, steps, facts={**facts, "loader": {"iterable": True}})).remedies == []
+
+
+def test_pairs_of_answers_cannot_be_grouped_either(tmp_path):
+    steps, facts = padded(precompute_ref_log_probs=False)
+    assert padding_waste(case_in(tmp_path, steps, facts=facts)).remedies == []
+
+
+def test_little_padding_is_no_finding_and_uncounted_tokens_are_not_judged(tmp_path):
+    steps, facts = padded(non_padding=350)
+    assert padding_waste(case_in(tmp_path / "a", steps, facts=facts)) is None
+    unknown = {"processed": None, "non_padding": None, "loss_bearing": None}
+    said = padding_waste(case_in(tmp_path / "b", [{**one, "tokens": unknown} for one in steps], facts=facts))
+    assert isinstance(said, Abstention)
+
+
+def test_like_lengths_have_no_padding_but_that_of_their_bucket():
+    # 100 documents of one bucket, 84.1 to 100 tokens, in stretches of 24: 0.66 tokens from one to the next, so that the
+    # other three of a batch lack 0.66, 1.3 and 2 of some 92: 1 of 92 on average.
+    assert grouped_padding_share({"100": 100}, 4) == pytest.approx(1 / 92, abs=0.003)
+    assert grouped_padding_share({}, 4) is None
+    assert grouped_padding_share({"100": 10}, None) is None
+
+
+def test_two_lengths_in_one_batch_of_all_rows_cannot_be_grouped():
+    share = grouped_padding_share({"10": 1, "100": 1}, 2)
+    assert share == pytest.approx(1 - (10 / 2**0.25 + 100 / 2**0.25) / (2 * 100 / 2**0.25), abs=0.02)
+
+
+def fp32(tmp_path, name="a", peaks=None, **device):
+    parts = {
+        "model": {"matmul_dtype": "fp32"},
+        "device": {"type": "cpu", "supports_bf16": True, **device},
+        "peaks": {"fp32": 1e11, "bf16": 4e11} if peaks is None else peaks,
+    }
+    work = {"model_flops": 20_000_000_000, "hardware_flops": 20_000_000_000}
+    steps = [step(n, phases=PHASES, work=work) for n in range(1, 11)]
+    return float32_products(case_in(tmp_path / name, steps, facts={"settings": settings(**parts)}))
+
+
+def test_float32_on_a_device_that_is_four_times_as_fast_in_bfloat16(tmp_path):
+    found = fp32(tmp_path)
+    # Ten steps: 8 s of forward and backward, 2e11 FLOPs take 2 s at 1e11/s; 1.5 s of those go, and a quarter of 6 s.
+    assert found.cost.seconds == pytest.approx(1.5 + 1.5)
+    assert found.remedies[0].overrides == {"train.bf16": True}
+    assert found.remedies[0].gain.share == pytest.approx(0.3)
+
+
+def test_float32_is_right_where_bfloat16_is_not_faster_or_not_known(tmp_path):
+    assert fp32(tmp_path, "a", {"fp32": 1e11, "bf16": 1.2e11}) is None
+    assert fp32(tmp_path, "b", supports_bf16=False) is None
+    assert isinstance(fp32(tmp_path, "c", {}), Abstention)
+
+
+def sequences(longest, rows):
+    buckets = {"32": rows, "128": rows} if longest > 100 else {"32": rows}
+    return {"rows": rows, "documents": rows, "shortest": 20, "longest": longest, "length_buckets": buckets}
+
+
+def batches(fixed, tokens, per_token=0.001, rows=1, accumulated=1, documents=False):
+    arguments = {"per_device_train_batch_size": rows, "gradient_accumulation_steps": accumulated}
+    steps = []
+    for number, held in enumerate(tokens, 1):
+        compute = accumulated * (fixed + per_token * held)
+        phases = {"forward": 0.4 * compute, "backward": 0.6 * compute, "optimizer": 0.1}
+        part = step(number, processed=accumulated * held, phases=phases, micro_batches=accumulated)
+        steps.append({**part, "sequences": sequences(held, rows) if documents else None})
+    return steps, {"settings": settings(arguments=arguments)}
+
+
+VARYING = [50, 100, 150] * 8
+
+
+def test_the_fixed_time_of_a_micro_batch_is_read_off_batches_of_many_lengths(tmp_path):
+    steps, facts = batches(0.3, VARYING)
+    found = small_micro_batch(case_in(tmp_path, steps, facts=facts))
+    # 0.3 s before any token, 0.1 s for the 100 of a mean one: three quarters.
+    assert found.evidence[0].value == pytest.approx(0.3)
+    assert found.evidence[2].value == pytest.approx(0.75, rel=0.01)
+    # Of 24 steps of 0.3 + 0.1 + 0.1 s the fixed 0.3 s and the optimizer's 0.1 s: 16 times the rows save 15/16 of that,
+    # 8 times 7/8, which is more than nine tenths as much.
+    (remedy,) = found.remedies
+    assert remedy.overrides == {"train.per_device_train_batch_size": 8}
+    assert remedy.gain.seconds == pytest.approx(24 * (0.3 + 0.1) * 7 / 8, rel=0.01)
+
+
+def test_rows_are_first_taken_out_of_the_accumulation(tmp_path):
+    steps, facts = batches(0.3, VARYING, accumulated=16)
+    (remedy,) = small_micro_batch(case_in(tmp_path, steps, facts=facts)).remedies
+    assert remedy.overrides == {"train.per_device_train_batch_size": 8, "train.gradient_accumulation_steps": 2}
+    assert remedy.costs == "activations of more rows"
+    assert remedy.gain.seconds == pytest.approx(24 * 16 * 0.3 * 7 / 8, rel=0.01)
+
+
+def test_the_padding_of_larger_batches_is_counted_and_grouping_avoids_it(tmp_path):
+    steps, facts = batches(0.3, VARYING, documents=True)
+    best, other = small_micro_batch(case_in(tmp_path, steps, facts=facts)).remedies
+    assert best.overrides["train.train_sampling_strategy"] == "group_by_length"
+    assert "train.train_sampling_strategy" not in other.overrides
+    assert best.gain.seconds > other.gain.seconds
+    assert "times the positions for the same tokens" in other.gain.basis
+
+
+def test_sorted_lengths_do_not_tell_a_line_from_a_drift(tmp_path):
+    steps, facts = batches(0.3, sorted(VARYING))
+    assert isinstance(small_micro_batch(case_in(tmp_path, steps, facts=facts)), Abstention)
+
+
+def test_a_busy_machine_does_not_tell_either(tmp_path):
+    steps, facts = batches(0.3, VARYING)
+    facts["settings"]["host"] = {"cores": 2, "torch_threads": 2}
+    host = {"main_thread_core_wait": 0.5, "other_cores": 1.5}
+    system = [{"at_seconds": float(second), "host": host} for second in range(1, 13)]
+    said = small_micro_batch(case_in(tmp_path, steps, facts=facts, system=system))
+    assert isinstance(said, Abstention)
+    assert "50%" in said.why
+
+
+def test_a_small_fixed_part_is_no_finding(tmp_path):
+    steps, facts = batches(0.02, VARYING)
+    assert small_micro_batch(case_in(tmp_path, steps, facts=facts)) is None
+
+
+def test_batches_of_one_length_do_not_tell(tmp_path):
+    steps, facts = batches(0.3, [100] * 24)
+    said = small_micro_batch(case_in(tmp_path, steps, facts=facts))
+    assert isinstance(said, Abstention)
+    assert "--isolate" in said.instrument

@@ -1,0 +1,184 @@
+"""Waiting for data, told by its cause."""
+
+from __future__ import annotations
+
+import pytest
+
+from hf_efficient.diagnosis.rules.data_collation import data_collation
+from hf_efficient.diagnosis.rules.data_storage import data_storage
+from hf_efficient.diagnosis.rules.data_transform import data_transform
+from hf_efficient.diagnosis.rules.few_workers import few_workers
+from hf_efficient.records.findings import Abstention, Finding
+from tests.diagnosis.cases import case_in, step
+from tests.diagnosis.loaders import loaded_facts, loaded_step, loaded_steps
+
+FAMILY = (data_storage, data_transform, data_collation, few_workers)
+
+
+def only(folder, steps, facts, **more):
+    """What the one rule of the family that finds something says."""
+    case = case_in(folder, steps, facts=facts, **more)
+    found = [said for said in (rule(case) for rule in FAMILY) if said is not None]
+    assert len(found) == 1
+    return found[0]
+
+
+def test_a_data_set_that_is_blocked_is_slow_storage_and_workers_hide_it(tmp_path):
+    steps = loaded_steps(compute=1.0, wait_seconds=1.0, fetch_seconds=0.96, fetch_cpu_seconds=0.06)
+    found = only(tmp_path, steps, loaded_facts(cores=4, threads=4), price_usd_per_hour=3.6)
+    assert found.rule == "data_storage"
+    assert found.title == (
+        "50% of the training loop waits for storage: reading a step's examples blocks for 900 ms without computing"
+    )
+    # 0.06 s of CPU beside 1 s on 4 cores: (1 * 4 + 0.06) / 4 = 1.015 s in place of 2 s, in 23 steps.
+    workers, local = found.remedies
+    assert workers.overrides == {"train.dataloader_num_workers": 1}
+    assert workers.gain.seconds == pytest.approx(23 * 0.985)
+    assert workers.gain.share == pytest.approx(0.985 / 2)
+    # Without the blocked part 1 s and 0.06 s, one after the other, in place of 2 s.
+    assert local.gain.seconds == pytest.approx(23 * 0.94)
+    assert found.cost.seconds == pytest.approx(23 * 0.94)
+    assert found.cost.usd == pytest.approx(23 * 0.94 / 1000)
+
+
+def test_work_in_the_data_set_is_a_transform_where_no_core_is_idle(tmp_path):
+    steps = loaded_steps(compute=1.0, wait_seconds=1.0, fetch_seconds=1.0, fetch_cpu_seconds=1.0)
+    found = only(tmp_path, steps, loaded_facts(cores=2, threads=2))
+    assert found.rule == "data_transform"
+    assert found.title.startswith("50% of the training loop waits for the data set, which computes for 1.00 s per step")
+    # Both on 2 cores: (1 * 2 + 1) / 2 = 1.5 s in place of 2 s; prepared before, 1 s.
+    workers, once = found.remedies
+    assert workers.overrides == {"train.dataloader_num_workers": 1}
+    assert workers.gain.share == pytest.approx(0.25)
+    assert not once.overrides
+    assert once.gain.share == pytest.approx(0.5)
+
+
+def test_threads_of_the_data_set_compute_for_it(tmp_path):
+    """The thread that loads waits for them, and no storage is blamed."""
+    fetch = {"fetch_seconds": 1.0, "fetch_cpu_seconds": 0.1, "fetch_process_cpu_seconds": 3.0}
+    found = only(tmp_path, loaded_steps(wait_seconds=1.0, **fetch), loaded_facts(cores=2, threads=2))
+    assert found.rule == "data_transform"
+
+
+def test_work_in_the_data_set_beside_idle_cores_is_missing_workers(tmp_path):
+    steps = loaded_steps(compute=1.0, wait_seconds=2.0, fetch_seconds=2.0, fetch_cpu_seconds=1.8)
+    found = only(tmp_path, steps, loaded_facts(cores=8, threads=1))
+    assert found.rule == "few_workers"
+    assert found.title == (
+        "66.7% of the training loop waits for data: no workers load it beside the training; "
+        "90% of the loading is computing in the data set"
+    )
+    workers, once = found.remedies
+    assert workers.overrides == {"train.dataloader_num_workers": 2}
+    assert workers.gain.share == pytest.approx(2 / 3)
+    # Its CPU gone, 0.2 s of its waits are left: 1.2 s in place of 3 s.
+    assert once.gain.share == pytest.approx(0.6)
+
+
+def test_a_slow_collator_is_named(tmp_path):
+    steps = loaded_steps(wait_seconds=0.5, fetch_seconds=0.1, collate_seconds=0.4, collate_cpu_seconds=0.3)
+    found = only(tmp_path, steps, loaded_facts(collator="my.collate"))
+    assert found.rule == "data_collation"
+    assert found.title == (
+        "33.3% of the training loop waits for the collator (my.collate), which takes 400 ms per step"
+    )
+    assert found.remedies[0].overrides == {"train.dataloader_num_workers": 1}
+    assert found.remedies[0].gain.share == pytest.approx(1 / 3)
+    assert found.remedies[1].gain.share == pytest.approx(0.4 / 1.5)
+
+
+def test_busy_workers_that_cannot_keep_up_are_too_few(tmp_path):
+    # 8 s of loading by 2 workers: a step of 4 s, of which 1 s computes.
+    steps = loaded_steps(compute=1.0, wait_seconds=3.0, fetch_seconds=8.0, fetch_cpu_seconds=8.0, ready=0)
+    found = only(tmp_path, steps, loaded_facts(workers=2, cores=16))
+    assert found.rule == "few_workers"
+    assert "2 workers cannot keep up" in found.title
+    # 8 workers: max(1, 8 / 8, (1 + 8) / 16) = 1 s.
+    assert found.remedies[0].overrides == {"train.dataloader_num_workers": 8}
+    assert found.remedies[0].gain.share == pytest.approx(0.75)
+    assert found.remedies[0].costs == "6 more processes, each with its own memory"
+
+
+def test_where_workers_have_all_the_cores_the_work_is_the_cause(tmp_path):
+    steps = loaded_steps(compute=1.0, wait_seconds=3.5, fetch_seconds=8.0, fetch_cpu_seconds=8.0, ready=0)
+    found = only(tmp_path, steps, loaded_facts(workers=2, cores=2))
+    assert found.rule == "data_transform"
+    assert [remedy.overrides for remedy in found.remedies] == [{}]
+    assert found.remedies[0].gain.share == pytest.approx(3.5 / 4.5)
+
+
+def test_workers_that_are_hardly_busy_are_not_blamed(tmp_path):
+    """The wait is elsewhere: between the processes."""
+    steps = loaded_steps(compute=1.0, wait_seconds=1.0, fetch_seconds=0.2, fetch_cpu_seconds=0.2, ready=0)
+    case = case_in(tmp_path, steps, facts=loaded_facts(workers=2))
+    assert [rule(case) for rule in FAMILY] == [None] * 4
+
+
+def test_waiting_for_a_core_is_not_slow_data(tmp_path):
+    # 0.05 s of work, and 0.95 s until a core was free.
+    fetch = {"fetch_seconds": 1.0, "fetch_cpu_seconds": 0.05, "core_wait_seconds": 0.95}
+    case = case_in(tmp_path, loaded_steps(wait_seconds=1.0, **fetch), facts=loaded_facts())
+    assert [rule(case) for rule in FAMILY] == [None] * 4
+
+
+def test_of_a_slow_data_set_that_also_waits_for_cores_only_its_own_time_counts(tmp_path):
+    # Of 1 s a half is work, a half waiting for a core; prepared before, a step of 2 s takes 1.5 s.
+    fetch = {"fetch_seconds": 1.0, "fetch_cpu_seconds": 0.5, "core_wait_seconds": 0.5}
+    found = only(tmp_path, loaded_steps(wait_seconds=1.0, **fetch), loaded_facts(cores=2, threads=2))
+    assert found.rule == "data_transform"
+    assert found.evidence[0].value == pytest.approx(0.25)
+    assert found.cost.seconds == pytest.approx(23 * 0.5)
+
+
+def test_a_twentieth_of_the_loop_is_no_finding(tmp_path):
+    steps = loaded_steps(compute=0.95, wait_seconds=0.05, fetch_seconds=0.05, fetch_cpu_seconds=0.0)
+    case = case_in(tmp_path, steps, facts=loaded_facts())
+    assert [rule(case) for rule in FAMILY] == [None] * 4
+
+
+def test_the_start_of_an_epoch_is_not_told_here(tmp_path):
+    plain = {"wait_seconds": 0.01, "fetch_seconds": 0.01, "fetch_cpu_seconds": 0.01}
+    slow = {"wait_seconds": 2.0, "first_wait_seconds": 2.0, "fetch_seconds": 2.0, "fetch_cpu_seconds": 2.0}
+    steps = [loaded_step(n, **(plain if n % 5 else slow)) for n in range(1, 24)]
+    case = case_in(tmp_path, steps, facts=loaded_facts())
+    assert [rule(case) for rule in FAMILY] == [None] * 4
+
+
+def test_what_a_gpu_does_meanwhile_hides_the_wait(tmp_path):
+    fetch = {"wait_seconds": 1.0, "fetch_seconds": 1.0, "fetch_cpu_seconds": 0.0}
+    steps = [{**one, "device_seconds": {"exposed_wait": 0.02}} for one in loaded_steps(**fetch)]
+    case = case_in(tmp_path, steps, facts=loaded_facts())
+    assert [rule(case) for rule in FAMILY] == [None] * 4
+
+
+def test_workers_would_repeat_a_plain_iterable_data_set(tmp_path):
+    steps = loaded_steps(wait_seconds=1.0, fetch_seconds=1.0)
+    found = only(tmp_path, steps, loaded_facts(iterable=True, dataset="mine.Stream"))
+    assert all(not remedy.overrides for remedy in found.remedies)
+    assert "get_worker_info" in "".join(remedy.costs for remedy in found.remedies)
+
+
+def test_workers_persist_where_there_are_epochs(tmp_path):
+    fetch = {"wait_seconds": 1.0, "fetch_seconds": 1.0}
+    steps = [loaded_step(n, start_seconds=1e-6 if n % 5 == 1 else 0.0, **fetch) for n in range(1, 24)]
+    found = only(tmp_path, steps, loaded_facts())
+    assert found.remedies[0].overrides["train.dataloader_persistent_workers"] is True
+
+
+@pytest.mark.parametrize("rule", FAMILY)
+def test_without_evidence_they_abstain(tmp_path, rule):
+    nothing, unwatched = case_in(tmp_path / "a"), case_in(tmp_path / "b", [step(n) for n in range(1, 24)])
+    short = case_in(tmp_path / "c", loaded_steps(7, wait_seconds=9.0), facts=loaded_facts())
+    whys = {"no optimizer step is recorded", "the data loader was not watched"}
+    whys.add("fewer than 5 steps after warm-up were watched")
+    said = [rule(case) for case in (nothing, unwatched, short)]
+    assert all(isinstance(one, Abstention) and one.rule == rule.__name__ for one in said)
+    assert {one.why for one in said} == whys
+
+
+def test_not_knowing_the_cores_advises_no_workers(tmp_path):
+    facts = {"loader": {"workers": 0}}
+    found = only(tmp_path, loaded_steps(wait_seconds=1.0, fetch_seconds=1.0), facts)
+    assert isinstance(found, Finding)
+    assert all(not remedy.overrides for remedy in found.remedies)

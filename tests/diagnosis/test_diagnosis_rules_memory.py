@@ -1,0 +1,195 @@
+"""Memory of a CUDA device: near its end, torn, spent on logits or the optimizer, or unused."""
+
+from __future__ import annotations
+
+import pytest
+
+from hf_efficient.diagnosis.memory_room import memory_room
+from hf_efficient.diagnosis.rules.fragmentation import fragmentation
+from hf_efficient.diagnosis.rules.large_micro_batch import large_micro_batch
+from hf_efficient.diagnosis.rules.logits_spike import logits_spike
+from hf_efficient.diagnosis.rules.near_out_of_memory import near_out_of_memory
+from hf_efficient.diagnosis.rules.optimizer_state import optimizer_state
+from hf_efficient.diagnosis.rules.unused_memory import unused_memory
+from hf_efficient.estimate.cuda_process import CONTEXT
+from hf_efficient.hardware.accelerators import accelerator
+from hf_efficient.hardware.prices import offers
+from hf_efficient.records.findings import Abstention
+from tests.diagnosis.cases import case_in, settings, step
+
+GIB = 1 << 30
+
+
+def gpu(folder, allocated, reserved, *, total=80 * GIB + CONTEXT.bytes, retries=None, seconds=None, **more):
+    """Twenty steps of 1 s; ``retries`` and ``seconds`` step by step; categories, arguments, model, price."""
+    steps = []
+    for number in range(1, 21):
+        memory = {
+            "peak_allocated_bytes": allocated,
+            "peak_reserved_bytes": reserved,
+            "allocation_retries": retries[number - 1] if retries else 0,
+        }
+        phases = {"forward": seconds[number - 1] if seconds else 1.0}
+        steps.append(step(number, phases=phases, memory=memory))
+    categories = [
+        {"name": name, "bytes": held, "how": "measured", "note": ""}
+        for name, held in more.get("categories", {}).items()
+    ]
+    stated = settings(
+        arguments=more.get("arguments", {}),
+        model=more.get("model", {}),
+        device={"type": "cuda", "name": more.get("name", "NVIDIA H100 80GB HBM3"), "memory_bytes": total},
+    )
+    facts = {"settings": stated, "memory": {"device": "cuda:0", "categories": categories}, **more.get("facts", {})}
+    peaks = {"device_peak_allocated_bytes": allocated, "device_peak_reserved_bytes": reserved}
+    return case_in(folder, steps, facts=facts, price_usd_per_hour=more.get("price"), memory=peaks)
+
+
+def test_a_peak_of_96_percent_is_near_the_end(tmp_path):
+    arguments = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
+    model = {"activation_checkpointing": False}
+    found = near_out_of_memory(gpu(tmp_path, 70 * GIB, int(76.8 * GIB), arguments=arguments, model=model))
+    assert found.evidence[2].value == pytest.approx(0.96)
+    assert "3.20 GiB" in found.title
+    assert [one.overrides for one in found.remedies[:2]] == [
+        {"train.per_device_train_batch_size": 2, "train.gradient_accumulation_steps": 4},
+        {"train.gradient_checkpointing": True},
+    ]
+
+
+def test_a_peak_of_ninety_percent_is_not(tmp_path):
+    assert near_out_of_memory(gpu(tmp_path, 70 * GIB, 72 * GIB)) is None
+
+
+def test_a_cache_that_fills_the_device_is_not_either(tmp_path):
+    assert near_out_of_memory(gpu(tmp_path, 60 * GIB, 79 * GIB)) is None
+
+
+def test_four_fifths_of_what_is_idle_may_be_filled(tmp_path):
+    room = memory_room(gpu(tmp_path, 60 * GIB, 70 * GIB))
+    assert (room.idle_bytes, room.fillable_bytes) == (10 * GIB, 8 * GIB)
+
+
+def test_without_the_devices_memory_nothing_is_said_of_its_end(tmp_path):
+    assert isinstance(near_out_of_memory(gpu(tmp_path, 70 * GIB, 72 * GIB, total=None)), Abstention)
+
+
+def test_retries_after_the_warm_up_cost_what_their_steps_took_longer(tmp_path):
+    retries = [0] * 9 + [1] * 5 + [3] * 6
+    seconds = [1.0] * 9 + [2.5] + [1.0] * 4 + [1.5] + [1.0] * 5
+    arguments = {"train_sampling_strategy": "random", "packing": False}
+    case = gpu(tmp_path, 60 * GIB, 70 * GIB, retries=retries, seconds=seconds, arguments=arguments)
+    found = fragmentation(case)
+    assert found.severity == "warning"
+    assert "3 times" in found.title
+    assert found.cost.seconds == pytest.approx(2.0)
+    assert found.remedies[0].gain.seconds == pytest.approx(2.0)
+    assert found.remedies[1].overrides == {"train.train_sampling_strategy": "group_by_length"}
+
+
+def test_a_resumed_run_counts_from_its_own_start(tmp_path):
+    case = gpu(tmp_path, 60 * GIB, 62 * GIB, retries=[0] * 5 + [5] * 8 + [0] * 4 + [1] * 3)
+    assert "6 times" in fragmentation(case).title
+
+
+def test_retries_in_a_full_device_are_the_micro_batchs(tmp_path):
+    retries = [0] * 9 + [1] * 11
+    arguments = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1}
+    case = gpu(
+        tmp_path, 70 * GIB, 74 * GIB, retries=retries, seconds=[1.0] * 9 + [3.0] + [1.0] * 10, arguments=arguments
+    )
+    found = large_micro_batch(case)
+    assert found.cost.seconds == pytest.approx(2.0)
+    overrides = {"train.per_device_train_batch_size": 4, "train.gradient_accumulation_steps": 2}
+    assert found.remedies[0].overrides == overrides
+    assert "fragmentation" in found.explains
+    room_left = gpu(tmp_path / "b", 60 * GIB, 70 * GIB, retries=retries, arguments=arguments)
+    assert large_micro_batch(room_left) is None
+
+
+def test_retries_of_the_warm_up_alone_are_how_every_run_begins(tmp_path):
+    assert fragmentation(gpu(tmp_path, 60 * GIB, 62 * GIB, retries=[0, 2] + [2] * 18)) is None
+
+
+def test_much_that_is_reserved_and_unused_is_worth_knowing(tmp_path):
+    found = fragmentation(gpu(tmp_path, 40 * GIB, 60 * GIB))
+    assert (found.severity, found.cost.bytes) == ("info", 20 * GIB)
+    assert found.cost.seconds is None
+
+
+def test_half_a_gibibyte_of_a_small_model_is_not(tmp_path):
+    assert fragmentation(gpu(tmp_path, GIB // 2, GIB)) is None
+
+
+def test_logits_of_half_of_the_peak_in_a_full_device(tmp_path):
+    arguments = {"loss_type": "nll", "packing": False, "per_device_train_batch_size": 8}
+    case = gpu(tmp_path, 60 * GIB, 64 * GIB, categories={"logits": 30 * GIB}, arguments=arguments)
+    found = logits_spike(case)
+    assert (found.severity, found.cost.bytes) == ("warning", 30 * GIB)
+    assert [one.overrides for one in found.remedies] == [
+        {"train.loss_type": "chunked_nll"},
+        {"train.per_device_train_batch_size": 4, "train.gradient_accumulation_steps": 2},
+    ]
+    assert [one.gain.bytes for one in found.remedies] == [30 * GIB, 15 * GIB]
+
+
+@pytest.mark.parametrize(
+    ("reserved", "logits", "severity"), [(64, 17, None), (40, 16, "info")], ids=["a quarter", "room left"]
+)
+def test_small_logits_and_an_empty_device_are_no_warning(tmp_path, reserved, logits, severity):
+    allocated = 0.94 * reserved * GIB
+    found = logits_spike(gpu(tmp_path, int(allocated), reserved * GIB, categories={"logits": logits * GIB}))
+    assert (found.severity if found else None) == severity
+
+
+def test_tiled_logits_are_not_proposed_where_they_cannot_be(tmp_path):
+    arguments = {"loss_type": "chunked_nll", "packing": False, "per_device_train_batch_size": 1}
+    case = gpu(tmp_path, 60 * GIB, 64 * GIB, categories={"logits": 30 * GIB}, arguments=arguments)
+    assert logits_spike(case).remedies == []
+
+
+def test_optimizer_state_of_half_of_the_peak(tmp_path):
+    arguments, model = {"optim": "adamw_torch_fused"}, {"parameters": 10, "trainable_parameters": 10}
+    case = gpu(tmp_path, 64 * GIB, 68 * GIB, categories={"optimizer_state": 32 * GIB}, arguments=arguments, model=model)
+    found = optimizer_state(case)
+    assert found.remedies[0].overrides == {"train.optim": "adamw_8bit"}
+    assert found.remedies[0].gain.bytes == 24 * GIB
+    assert found.remedies[1].overrides == {"adapter.method": "lora"}
+
+
+def test_optimizer_state_in_a_device_with_room_is_nothing(tmp_path):
+    assert optimizer_state(gpu(tmp_path, 30 * GIB, 32 * GIB, categories={"optimizer_state": 16 * GIB})) is None
+
+
+def test_a_device_of_which_little_is_used_has_a_cheaper_one(tmp_path):
+    work = {"dtype": "bf16", "accelerators": 1, "peak_flops_per_second": 989e12}
+    case = gpu(tmp_path, 10 * GIB, 12 * GIB, price=20.0, facts={"work": work})
+    found = unused_memory(case)
+    gain = found.remedies[0].gain
+    name = found.title.rpartition(": ")[2].removesuffix(" would do")
+    cheaper, here = accelerator(name), accelerator("H100 SXM")
+    hour = min(one.usd_per_gpu_hour for one in offers(name, "on_demand"))
+    flops = here.peak("bf16") / cheaper.peak("bf16")
+    slower = max(flops, here.bandwidth_bytes_per_second / cheaper.bandwidth_bytes_per_second)
+    assert found.severity == "info"
+    assert cheaper.usable_memory_bytes > 1.1 * 12 * GIB
+    assert gain.usd == pytest.approx(case.account.money.cost_usd * (1 - slower * hour / 20.0))
+
+
+@pytest.mark.parametrize(
+    ("reserved", "price"), [(50, 20.0), (12, 0.01), (12, None)], ids=["it is used", "it is cheap", "no price"]
+)
+def test_a_device_that_is_used_or_cheap_has_none(tmp_path, reserved, price):
+    work = {"dtype": "bf16", "accelerators": 1, "peak_flops_per_second": 989e12}
+    assert unused_memory(gpu(tmp_path, 10 * GIB, reserved * GIB, price=price, facts={"work": work})) is None
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [near_out_of_memory, fragmentation, logits_spike, optimizer_state, unused_memory],
+    ids=lambda one: one.__name__,
+)
+def test_on_a_cpu_they_find_nothing(tmp_path, rule):
+    stated = settings(device={"type": "cpu", "memory_bytes": 64 * GIB})
+    system = [{"at_seconds": 1.0, "host_available_bytes": 50 * GIB}]
+    assert rule(case_in(tmp_path, [step(n) for n in range(1, 11)], facts={"settings": stated}, system=system)) is None

@@ -1,0 +1,86 @@
+"""Evaluations and checkpoints that take too much of the loop."""
+
+from __future__ import annotations
+
+import pytest
+
+from hf_efficient.diagnosis.rules.evaluations_cost import evaluations_cost
+from hf_efficient.diagnosis.rules.saves_cost import saves_cost
+from hf_efficient.records.findings import Abstention
+from tests.diagnosis.cases import case_in, settings, step
+
+PLAIN = {"forward": 0.4, "backward": 0.6}
+
+
+def paused(phase, seconds, every, count=100):
+    return [step(n, phases={**PLAIN, **({phase: seconds} if n % every == 0 else {})}) for n in range(1, count + 1)]
+
+
+def facts(**arguments):
+    return {"settings": settings(arguments=arguments)}
+
+
+def test_evaluations_that_take_a_third_are_found_with_what_rarer_ones_save(tmp_path):
+    notes = [{"kind": "evaluation", "step": 10 * n, "seconds": 5.0, "metrics": {}} for n in range(1, 11)]
+    case = case_in(
+        tmp_path,
+        paused("evaluation", 5.0, 10),
+        facts=facts(eval_strategy="steps", eval_steps=10),
+        notes=notes,
+        price_usd_per_hour=7.2,
+    )
+    found = evaluations_cost(case)
+    # 100 s of training and 10 evaluations of 5 s: a third of 150 s.
+    assert found.cost.seconds == pytest.approx(50)
+    assert found.cost.usd == pytest.approx(0.1)
+    assert found.evidence[0].value == pytest.approx(1 / 3)
+    # A twentieth allows 0.05 * 100 / 0.95 / 5 = 1.0526 evaluations in 100 steps: every 95 steps.
+    remedy = found.remedies[0]
+    assert remedy.overrides == {"train.eval_strategy": "steps", "train.eval_steps": 95}
+    assert remedy.gain.seconds == pytest.approx(45)  # one evaluation stays
+    assert remedy.gain.share == pytest.approx(0.3)
+
+
+def test_evaluations_that_take_a_twentieth_are_no_finding(tmp_path):
+    case = case_in(tmp_path, paused("evaluation", 0.5, 10), facts=facts(eval_strategy="steps", eval_steps=10))
+    assert evaluations_cost(case) is None
+
+
+def test_evaluating_after_epochs_can_be_made_rarer_too(tmp_path):
+    run = {"max_steps": 100, "evaluate_every": 20, "evaluate_from": 0, "evaluate_after": False}
+    stated = {**facts(eval_strategy="epoch"), "run": run}
+    found = evaluations_cost(case_in(tmp_path, paused("evaluation", 10.0, 20), facts=stated))
+    # 5 of 10 s; 0.05 * 100 / 0.95 / 10 = 0.526 may stay: every 190 steps, of which the run has 100: the last one stays.
+    assert found.remedies[0].overrides["train.eval_steps"] == 100
+    assert found.remedies[0].gain.seconds == pytest.approx(40)
+
+
+def test_a_distance_may_be_a_share_of_all_steps(tmp_path):
+    run = {"max_steps": 100, "evaluate_every": 50, "save_every": 7, "evaluate_from": 0, "evaluate_after": False}
+    stated = {**facts(eval_strategy="steps", eval_steps=0.5), "run": run}
+    found = evaluations_cost(case_in(tmp_path, paused("evaluation", 25.0, 50), facts=stated))
+    # 2 of 25 s; 0.05 * 100 / 0.95 / 25 = 0.2105 may stay: every 475 steps, of which the run has 100.
+    assert found.remedies[0].overrides["train.eval_steps"] == 100
+
+
+def test_the_best_model_needs_its_checkpoint(tmp_path):
+    stated = facts(eval_strategy="steps", eval_steps=10, load_best_model_at_end=True)
+    found = evaluations_cost(case_in(tmp_path, paused("evaluation", 5.0, 10), facts=stated))
+    assert found.remedies[0].overrides["train.save_steps"] == 95
+    assert found.remedies[0].overrides["train.save_strategy"] == "steps"
+
+
+def test_checkpoints_every_second_step_are_found(tmp_path):
+    stated = facts(save_strategy="steps", save_steps=2, save_only_model=False)
+    found = saves_cost(case_in(tmp_path, paused("checkpointing", 2.0, 2), facts=stated))
+    assert found.cost.seconds == pytest.approx(100)
+    # 0.03 * 100 / 0.97 / 2 = 1.546 checkpoints in 100 steps: every 64.7, so 65 steps.
+    assert found.remedies[0].overrides == {"train.save_strategy": "steps", "train.save_steps": 65}
+    assert found.remedies[0].gain.seconds == pytest.approx(98)
+    assert found.remedies[1].overrides == {"train.save_only_model": True}
+
+
+def test_without_steps_nothing_is_judged(tmp_path):
+    case = case_in(tmp_path)
+    assert isinstance(saves_cost(case), Abstention)
+    assert isinstance(evaluations_cost(case), Abstention)

@@ -1,0 +1,95 @@
+"""A rank that the others wait for."""
+
+from __future__ import annotations
+
+import pytest
+
+from hf_efficient.diagnosis.rules.straggler import straggler
+from hf_efficient.records.findings import Abstention
+from tests.diagnosis.cases import case_in, settings, step
+
+
+def rank_steps(forward, backward, wait=0.01, processed=400, count=20, device=None, optimizer=0.05):
+    """All of them ``forward + backward + wait + optimizer`` seconds long; the wait is for the rank's own loader."""
+    phases = {"data_wait": wait, "forward": forward, "backward": backward, "optimizer": optimizer}
+    loader = {"batches": 1, "wait_seconds": wait}
+    more = {} if device is None else {"device_seconds": device}
+    return [step(n, phases=phases, processed=processed, loader=loader, **more) for n in range(1, count + 1)]
+
+
+def two(tmp_path, first, second, **device):
+    facts = {"settings": settings(device={"type": "cpu", **device})}
+    return case_in(tmp_path, first, other_ranks={1: second}, facts=facts)
+
+
+def test_a_rank_whose_forward_and_backward_are_slow_is_named(tmp_path):
+    # 0.2 s in place of 0.1 forward, and 0.4 s in place of 0.2 backward, in which rank 0 waits.
+    found = straggler(two(tmp_path, rank_steps(0.1, 0.5), rank_steps(0.2, 0.4)))
+    assert found.title.startswith("rank 1 is the slowest of 2: the others wait for its forward on the host, 45.5% of")
+    assert found.remedies[0].gain.share == pytest.approx((0.1 + 0.2) / 0.66)
+    assert found.remedies[0].what.startswith("look at rank 1: what else computes on its cores")
+
+
+def test_a_backward_that_is_no_longer_than_usual_is_not_counted_as_slow(tmp_path):
+    # 0.2 s are twice the usual forward: nothing of them is slow.
+    found = straggler(two(tmp_path, rank_steps(0.1, 0.5), rank_steps(0.4, 0.2)))
+    assert found.remedies[0].gain.share == pytest.approx(0.3 / 0.66)
+
+
+def test_a_rank_that_waits_for_its_own_data_is_named_though_all_wait_in_that_phase(tmp_path):
+    first = rank_steps(0.1, 0.2, wait=0.01)
+    for one in first:
+        one["phase_seconds"]["data_wait"] = 0.31  # with the others' tokens
+        one["wall_seconds"] += 0.3
+    found = straggler(two(tmp_path, first, rank_steps(0.1, 0.2, wait=0.31)))
+    assert "rank 1 is the slowest of 2: the others wait for its data wait on the host" in found.title
+    assert found.remedies[0].gain.share == pytest.approx(0.3 / 0.66)
+    assert found.confidence == "measured"
+
+
+def test_a_rank_that_is_given_more_tokens_is_to_be_given_fewer(tmp_path):
+    slow = rank_steps(0.2, 0.4, processed=800)
+    found = straggler(two(tmp_path, rank_steps(0.1, 0.5), slow))
+    assert found.remedies[0].what.startswith("deal the tokens out evenly")
+
+
+def test_on_a_device_its_own_events_tell_the_forward(tmp_path):
+    first = rank_steps(0.02, 0.5, device={"forward": 0.1})
+    slow = rank_steps(0.02, 0.5, device={"forward": 0.3})
+    found = straggler(two(tmp_path, first, slow, type="cuda"))
+    assert "forward on the device" in found.title
+    assert "clocks, temperature" in found.remedies[0].what
+
+
+def test_ranks_that_take_turns_in_being_late_are_no_straggler(tmp_path):
+    quick, slow = rank_steps(0.1, 0.5), rank_steps(0.2, 0.4)
+    first = [slow[n] if n % 10 < 4 else quick[n] for n in range(20)]
+    second = [quick[n] if n % 10 < 4 else slow[n] for n in range(20)]
+    assert straggler(two(tmp_path, first, second)) is None
+
+
+def test_even_ranks_and_one_alone_are_no_finding(tmp_path):
+    assert straggler(two(tmp_path / "even", rank_steps(0.1, 0.2), rank_steps(0.101, 0.199))) is None
+    assert straggler(case_in(tmp_path / "alone", rank_steps(0.1, 0.2))) is None
+
+
+def test_few_steps_that_all_ranks_have_are_not_judged(tmp_path):
+    said = straggler(two(tmp_path, rank_steps(0.1, 0.2), rank_steps(0.4, 0.1, count=3)))
+    assert isinstance(said, Abstention)
+
+
+def computing(cpu_seconds):
+    """Phases of like length on both ranks, as where buffers are handed out at the start of the forward."""
+    return [{**one, "cpu_seconds": cpu_seconds} for one in rank_steps(0.1, 0.2)]
+
+
+def test_where_ranks_wait_in_the_forward_too_cpu_time_tells_who_computes(tmp_path):
+    found = straggler(two(tmp_path, computing(0.15), computing(0.29)))
+    assert found.title.startswith("rank 1 is the slowest of 2: the others wait for its computation")
+    # 0.14 s of each step, on one thread.
+    assert found.remedies[0].gain.seconds == pytest.approx(0.14 * len(computing(0.1)), rel=0.01)
+    assert [one.value for one in found.evidence[:2]] == [0.15, 0.29]
+
+
+def test_cpu_time_that_hardly_differs_says_nothing(tmp_path):
+    assert straggler(two(tmp_path, computing(0.29), computing(0.30))) is None
