@@ -43,7 +43,7 @@ def _never_raises(
 
 
 class SilentFailures:
-    """Of one training at a time. No method raises, and none waits for a device but ``settle``, for logs and the end.
+    """Of all trainings of one trainer. No method raises; none waits for a device but ``settle``, for logs and the end.
 
     Facts of topic ``silent_failures``:
 
@@ -61,14 +61,14 @@ class SilentFailures:
     def __init__(self, timeline: Timeline) -> None:
         """Nothing is counted before ``begin``; ``timeline`` is told."""
         self._timeline = timeline
+        self._updates = self._skipped = 0
+        self._losses = LossCheck()
         self.begin()
 
     def begin(self) -> None:
-        """A training begins."""
+        """A training begins; what is counted goes on."""
         self.broken = False
         self._first = True
-        self._updates = self._skipped = 0
-        self._losses = LossCheck()
         self._told: dict[str, Any] = {}
 
     @_never_raises

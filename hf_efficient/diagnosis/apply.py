@@ -97,4 +97,5 @@ def _set(values: dict[str, Any], key: str, value: Any) -> None:
     place = values
     for section in sections:
         place = place.setdefault(section, {})
-    place[last] = value
+    held = place.get(last)
+    place[last] = {**held, **value} if isinstance(held, dict) and isinstance(value, dict) else value

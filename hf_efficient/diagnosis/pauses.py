@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 
 from hf_efficient.diagnosis.case import Case
+from hf_efficient.records.findings import Evidence
 
-__all__ = ["distance", "rarer"]
+__all__ = ["distance", "pause_evidence", "rarer"]
 
 _SCHEDULED = {"eval_steps": "evaluate_every", "save_steps": "save_every"}
 """What the run said of its schedule, in steps, also where its argument is a share of all steps or an epoch."""
@@ -42,7 +43,29 @@ def rarer(
     training = case.loop_seconds - spent_seconds
     planned = int(case.facts.get("run", {}).get("max_steps") or steps)
     longer = min(distance(spent_seconds / pauses, training / steps, allowed), max(planned, steps))
-    return longer, spent_seconds / pauses * (steps // longer)
+    # Evaluations and saves of the Trainer come after the last step as well.
+    left = steps // longer if steps_key == "logging_steps" else -(-steps // longer)
+    return longer, spent_seconds / pauses * min(left, pauses)
+
+
+def pause_evidence(case: Case, phase: str, one: str) -> list[Evidence]:
+    """What a kind of pause took of the loop, those outside it left out.
+
+    Args:
+        case: the run, with steps.
+        phase: ``evaluation`` or ``checkpointing``.
+        one: what each is called.
+    """
+    first, spent, source = case.first, case.phase_seconds(phase), f"steps.jsonl: phase_seconds.{phase}"
+    count = 0 if first is None else int((first.phase(phase) > 0).sum())
+    found = [
+        Evidence(f"share of the loop in {one}s", case.share(spent), "share", source),
+        Evidence(f"time in {one}s", spent, "seconds", source),
+        Evidence("steps with one", count, "count", source),
+    ]
+    if count:
+        found.append(Evidence(f"mean {one}", spent / count, "seconds", source))
+    return found
 
 
 def distance(pause_seconds: float, step_seconds: float, allowed: float) -> int:

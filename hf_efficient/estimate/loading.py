@@ -8,8 +8,12 @@ have both to do:
     step(n) = max(compute, load / n, (compute * compute_cores + load_cpu) / cores)
 
 Waiting for a disk or a network takes no core, so that blocked loads overlap wholly, and loads of CPU work overlap only
-where cores are idle. It leaves out what a worker itself costs (copying a batch to the process that trains, its memory),
-and that threads which compute together all wait for the one whose core a worker took: on a CPU it is the best case.
+where cores are idle. Threads that compute together all wait for the one whose core a worker took: where no whole core is
+free, the part of the loading's CPU work that finds none is done one after the other with the computing:
+
+    step(n) >= compute + load_cpu * (1 - free)    where free = cores - compute_cores < 1
+
+It leaves out what a worker itself costs: copying a batch to the process that trains, its memory.
 """
 
 from __future__ import annotations
@@ -49,7 +53,8 @@ def loaded_step_seconds(load: StepLoad, workers: int, cores: float) -> float:
     """A step with so many workers.
 
     Hand-worked: 1 s of computing on one core, loads of 0.6 s blocked and 1.8 s of CPU; 0 workers 3.4 s; 1 worker on 4
-    cores max(1, 2.4, 2.8 / 4) = 2.4 s; 3 workers max(1, 0.8, 0.7) = 1 s; on 2 cores max(1, 0.8, 1.4) = 1.4 s.
+    cores max(1, 2.4, 2.8 / 4) = 2.4 s; 3 workers max(1, 0.8, 0.7) = 1 s; on 2 cores max(1, 0.8, 1.4) = 1.4 s. Computing
+    on both of 2 cores: 1 + 1.8 = 2.8 s, whatever the workers.
 
     Args:
         load: what is to be done.
@@ -59,6 +64,9 @@ def loaded_step_seconds(load: StepLoad, workers: int, cores: float) -> float:
     if workers == 0:
         return load.compute_seconds + load.seconds
     on_cores = (load.compute_seconds * load.compute_cores + load.cpu_seconds) / cores
+    free = max(0.0, cores - load.compute_cores)
+    if free < 1:
+        on_cores = max(on_cores, load.compute_seconds + load.cpu_seconds * (1 - free))
     return max(load.compute_seconds, load.seconds / workers, on_cores)
 
 

@@ -14,11 +14,11 @@ from hf_efficient.records.findings import Diagnosis, Evidence, Finding, Remedy
 from hf_efficient.report.diagnosis_words import (
     NOTHING_TO_FIX,
     OF_THE_LOOP,
+    told_abstentions,
     told_change,
     told_cost,
     told_fault,
     told_gain,
-    told_instrument,
     told_limit,
 )
 from hf_efficient.report.numbers import evidence_value
@@ -130,7 +130,6 @@ def _abstentions(diagnosis: Diagnosis) -> Iterator[RenderableType]:
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(style="dim")
     grid.add_row("Not judged:")
-    for one in diagnosis.abstentions:
-        by = f" ({told_instrument(one.instrument)})" if one.instrument else ""
-        grid.add_row(Text(f"  {one.rule}: {one.why}{by}"))
+    for told, rules in told_abstentions(diagnosis):
+        grid.add_row(Text(f"  {rules}: {told}"))
     yield grid

@@ -11,6 +11,7 @@ __all__ = [
     "NOTHING_TO_FIX",
     "OF_THE_LOOP",
     "OF_THE_TRACE",
+    "told_abstentions",
     "told_argument",
     "told_change",
     "told_cost",
@@ -24,6 +25,7 @@ NOTHING_TO_FIX = "Nothing to fix."
 OF_THE_LOOP = "the loop's time"
 OF_THE_TRACE = "the traced time"
 _LITTLE_SECONDS = 0.1
+_MOST_NAMED = 4
 _NOT_JUDGED = "Nothing was found: no optimizer step is recorded that could be judged."
 
 
@@ -32,6 +34,15 @@ def told_limit(diagnosis: Diagnosis) -> str:
     if diagnosis.limit is not None:
         return f"The limit that it is at: {diagnosis.limit.text}."
     return "" if diagnosis.findings else _NOT_JUDGED
+
+
+def told_abstentions(diagnosis: Diagnosis) -> list[tuple[str, str]]:
+    """Why, and which rules: those that lack the same thing together, and many of them by their number."""
+    rules: dict[str, list[str]] = {}
+    for one in diagnosis.abstentions:
+        by = f" ({told_instrument(one.instrument)})" if one.instrument else ""
+        rules.setdefault(f"{one.why}{by}", []).append(one.rule)
+    return [(why, ", ".join(held) if len(held) <= _MOST_NAMED else f"{len(held)} rules") for why, held in rules.items()]
 
 
 def told_cost(cost: Cost, loop_seconds: float = 0.0) -> str:

@@ -49,7 +49,7 @@ def test_workers_hide_a_loader_that_waits():
 def test_workers_that_would_take_the_cores_of_the_training_are_not_promised():
     busy = {"device": "cpu", "threads": 2, "cores": 2.0}
     loader = LoaderAlone(0.5, None, 0.5, 0.5)  # all of it computes
-    assert few_workers(isolation(part("data", 0.5), schedule=busy, loader=loader)).remedies[0].gain.share < 0.26
+    assert few_workers(isolation(part("data", 0.5), schedule=busy, loader=loader)).remedies == []
     no_core = {"device": "cpu", "threads": 1, "cores": 1.0}
     assert few_workers(isolation(part("data", 0.5), schedule=no_core, loader=loader)).remedies == []
 

@@ -88,10 +88,17 @@ def fp32(tmp_path, name="a", peaks=None, **device):
 
 def test_float32_on_a_device_that_is_four_times_as_fast_in_bfloat16(tmp_path):
     found = fp32(tmp_path)
-    # Ten steps: 8 s of forward and backward, 2e11 FLOPs take 2 s at 1e11/s; 1.5 s of those go, and a quarter of 6 s.
-    assert found.cost.seconds == pytest.approx(1.5 + 1.5)
+    # Ten steps: 8 s of forward and backward, 2e11 FLOPs take 2 s at 1e11/s; 1.5 s of those go.
+    assert (found.severity, found.cost.seconds) == ("warning", pytest.approx(1.5))
     assert found.remedies[0].overrides == {"train.bf16": True}
-    assert found.remedies[0].gain.share == pytest.approx(0.3)
+    assert found.remedies[0].gain.share == pytest.approx(0.15)
+    on_a_gpu = fp32(tmp_path, "b", type="cuda")
+    assert on_a_gpu.cost.seconds == pytest.approx(1.5 + 1.5)  # and a quarter of the other 6 s
+
+
+def test_float32_is_no_warning_where_products_are_a_small_part(tmp_path):
+    assert fp32(tmp_path, "a", {"fp32": 3e11, "bf16": 12e11}).severity == "info"  # 0.5 s of 10
+    assert fp32(tmp_path, "b", {"fp32": 1e12, "bf16": 4e12}) is None
 
 
 def test_float32_is_right_where_bfloat16_is_not_faster_or_not_known(tmp_path):

@@ -30,11 +30,11 @@ def test_a_data_set_that_is_blocked_is_slow_storage_and_workers_hide_it(tmp_path
     assert found.title == (
         "50% of the training loop waits for storage: reading a step's examples blocks for 900 ms without computing"
     )
-    # 0.06 s of CPU beside 1 s on 4 cores: (1 * 4 + 0.06) / 4 = 1.015 s in place of 2 s, in 23 steps.
+    # 0.06 s of CPU find no free core, and come after the 1 s of computing: 1.06 s in place of 2 s, in 23 steps.
     workers, local = found.remedies
     assert workers.overrides == {"train.dataloader_num_workers": 1}
-    assert workers.gain.seconds == pytest.approx(23 * 0.985)
-    assert workers.gain.share == pytest.approx(0.985 / 2)
+    assert workers.gain.seconds == pytest.approx(23 * 0.94)
+    assert workers.gain.share == pytest.approx(0.94 / 2)
     # Without the blocked part 1 s and 0.06 s, one after the other, in place of 2 s.
     assert local.gain.seconds == pytest.approx(23 * 0.94)
     assert found.cost.seconds == pytest.approx(23 * 0.94)
@@ -46,10 +46,8 @@ def test_work_in_the_data_set_is_a_transform_where_no_core_is_idle(tmp_path):
     found = only(tmp_path, steps, loaded_facts(cores=2, threads=2))
     assert found.rule == "data_transform"
     assert found.title.startswith("50% of the training loop waits for the data set, which computes for 1.00 s per step")
-    # Both on 2 cores: (1 * 2 + 1) / 2 = 1.5 s in place of 2 s; prepared before, 1 s.
-    workers, once = found.remedies
-    assert workers.overrides == {"train.dataloader_num_workers": 1}
-    assert workers.gain.share == pytest.approx(0.25)
+    # Workers would take the cores that training computes on; prepared before, a step takes 1 s in place of 2.
+    (once,) = found.remedies
     assert not once.overrides
     assert once.gain.share == pytest.approx(0.5)
 

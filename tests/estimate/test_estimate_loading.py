@@ -26,7 +26,7 @@ def test_a_blocked_load_takes_no_core_and_a_computed_one_takes_what_training_had
     blocked = StepLoad(1.0, 2.0, blocked_seconds=1.0, cpu_seconds=0.0)
     computed = StepLoad(1.0, 2.0, blocked_seconds=0.0, cpu_seconds=1.0)
     assert loaded_step_seconds(blocked, 2, 2) == pytest.approx(1.0)
-    assert loaded_step_seconds(computed, 2, 2) == pytest.approx(1.5)  # (1 * 2 + 1) / 2
+    assert loaded_step_seconds(computed, 2, 2) == pytest.approx(2.0)  # one after the other
 
 
 def test_no_more_workers_are_advised_than_help():
@@ -42,3 +42,11 @@ def test_blocked_loads_may_have_twice_as_many_workers_as_there_are_cores():
     assert best_workers(slow_disk, cores=4) == 8
     assert best_workers(slow_work, cores=4) == 4
     assert best_workers(slow_work, cores=0.5) == 1
+
+
+def test_where_training_computes_on_every_core_workers_hide_what_is_blocked_alone():
+    load = StepLoad(compute_seconds=1.0, compute_cores=2.0, blocked_seconds=0.6, cpu_seconds=1.8)
+    assert loaded_step_seconds(load, 0, 2) == pytest.approx(3.4)
+    assert loaded_step_seconds(load, 3, 2) == pytest.approx(2.8)
+    assert loaded_step_seconds(load, 3, 2.5) == pytest.approx(1.9)  # half of a core is free
+    assert loaded_step_seconds(load, 3, 3) == pytest.approx(3.8 / 3)

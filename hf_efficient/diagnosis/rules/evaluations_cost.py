@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from hf_efficient.diagnosis.case import Case
-from hf_efficient.diagnosis.pauses import rarer
+from hf_efficient.diagnosis.pauses import pause_evidence, rarer
 from hf_efficient.diagnosis.rule import NO_STEPS, Verdict, abstains
-from hf_efficient.records.findings import Evidence, Finding, Remedy
+from hf_efficient.records.findings import Finding, Remedy
 from hf_efficient.units import share, short_seconds
 
 __all__ = ["evaluations_cost"]
@@ -24,20 +24,12 @@ def evaluations_cost(case: Case) -> Verdict:
     taken = case.share(spent)
     if taken < _TOO_MUCH:
         return None
-    each = [pause.seconds for pause in case.evaluations]
-    evidence = [
-        Evidence("share of the loop in evaluations", taken, "share", "steps.jsonl: phase_seconds.evaluation"),
-        Evidence("time in evaluations", spent, "seconds", "steps.jsonl: phase_seconds.evaluation"),
-        Evidence("evaluations", len(each), "count", "spans.jsonl: evaluation"),
-    ]
-    if each:
-        evidence.append(Evidence("mean evaluation", sum(each) / len(each), "seconds", "spans.jsonl: evaluation"))
     return Finding(
         rule="evaluations_cost",
         title=f"{share(taken)} of the training loop is spent in evaluations",
         severity="warning",
         confidence="measured",
-        evidence=evidence,
+        evidence=pause_evidence(case, "evaluation", "evaluation"),
         cost=case.cost(spent),
         remedies=_remedies(case, spent),
     )

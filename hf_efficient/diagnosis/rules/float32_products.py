@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from hf_efficient.diagnosis.case import Case
 from hf_efficient.diagnosis.precision import faster_products
-from hf_efficient.diagnosis.rule import NO_STEPS, Verdict, abstains
+from hf_efficient.diagnosis.rule import MATTERS, NO_STEPS, Verdict, abstains
 from hf_efficient.records.findings import Finding, Remedy
 
 __all__ = ["float32_products"]
 
 _MUCH_FASTER = 1.5
+_MUCH = 0.1
 
 
 def float32_products(case: Case) -> Verdict:
-    """The layers multiply in float32, and the device's bfloat16 has at least half as much again.
+    """The layers multiply in float32, and the device's bfloat16 has at least half as much again: a tenth of the loop.
 
     Where mixed precision was asked for, ``silent_upcasts`` tells why they do.
     """
@@ -30,13 +31,15 @@ def float32_products(case: Case) -> Verdict:
         return abstains("float32_products", "the device's peaks are not known")
     if faster.times < _MUCH_FASTER:
         return None
+    if case.share(faster.seconds) < MATTERS:
+        return None
     costs = "bfloat16 keeps 8 of float32's 24 bits; the weights stay in float32"
     gain = case.gain(faster.seconds, faster.basis)
     return Finding(
         rule="float32_products",
         title="the layers multiply in float32, and bfloat16 is faster here",
-        severity="warning",
-        confidence="measured",
+        severity="warning" if case.share(faster.seconds) >= _MUCH else "info",
+        confidence="likely",
         evidence=faster.evidence,
         cost=case.cost(faster.seconds),
         remedies=[Remedy("train in mixed precision", {"train.bf16": True}, costs, gain), *_in_tf32(case)],

@@ -6,6 +6,7 @@ from hf_efficient.diagnosis.case import Case
 from hf_efficient.diagnosis.memory_room import memory_room
 from hf_efficient.diagnosis.retries import retries_after_warm_up, retry_seconds
 from hf_efficient.diagnosis.rule import Verdict
+from hf_efficient.diagnosis.smaller_micro_batch import smaller_micro_batch
 from hf_efficient.records.findings import Evidence, Finding, Remedy
 
 __all__ = ["large_micro_batch"]
@@ -22,12 +23,10 @@ def large_micro_batch(case: Case) -> Verdict:
     retries = retries_after_warm_up(case)
     if not case.on_cuda or room is None or rows < 2 or not retries or room.share < _FULL:
         return None
+    fewer = smaller_micro_batch(case)
+    if fewer is None:
+        return None
     seconds = retry_seconds(case)
-    half, accumulated = rows // 2, int(case.argument("gradient_accumulation_steps") or 1)
-    overrides = {
-        "train.per_device_train_batch_size": half,
-        "train.gradient_accumulation_steps": -(-accumulated * rows // half),
-    }
     basis = "steps with a retry as long as those without; what smaller kernels cost is not counted"
     gain = None if seconds is None else case.gain(seconds, basis)
     return Finding(
@@ -41,6 +40,6 @@ def large_micro_batch(case: Case) -> Verdict:
             Evidence("rows of a micro-batch", rows, "count", "spans.jsonl: settings.arguments"),
         ],
         cost=case.cost(seconds),
-        remedies=[Remedy("take half of the rows into a micro-batch", overrides, "more and smaller kernels", gain)],
+        remedies=[Remedy("take fewer rows into a micro-batch", fewer, "more and smaller kernels", gain)],
         explains=["fragmentation", "near_out_of_memory"],
     )

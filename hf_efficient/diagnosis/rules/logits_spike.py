@@ -5,6 +5,7 @@ from __future__ import annotations
 from hf_efficient.diagnosis.case import Case
 from hf_efficient.diagnosis.memory_room import category_bytes, memory_room
 from hf_efficient.diagnosis.rule import Verdict
+from hf_efficient.diagnosis.smaller_micro_batch import smaller_micro_batch
 from hf_efficient.records.findings import Evidence, Finding, Gain, Remedy
 from hf_efficient.units import share, size
 
@@ -46,13 +47,8 @@ def _remedies(case: Case, held: int) -> list[Remedy]:
         gain = Gain(None, None, held, None, "logits are computed and scored tile by tile, never held whole")
         costs = "the LM head is computed twice"
         found.append(Remedy("score the logits in tiles", {"train.loss_type": "chunked_nll"}, costs, gain))
-    rows = int(case.argument("per_device_train_batch_size") or 1)
-    if rows > 1:
-        accumulated = int(case.argument("gradient_accumulation_steps") or 1)
-        overrides = {
-            "train.per_device_train_batch_size": rows // 2,
-            "train.gradient_accumulation_steps": -(-accumulated * rows // (rows // 2)),
-        }
-        gain = Gain(None, None, held // 2, None, "half of the positions of a micro-batch")
-        found.append(Remedy("take half of the rows into a micro-batch", overrides, "smaller kernels", gain))
+    fewer = smaller_micro_batch(case)
+    if fewer is not None:
+        gain = Gain(None, None, held // 2, None, "half of the positions of a micro-batch, or fewer")
+        found.append(Remedy("take fewer rows into a micro-batch", fewer, "smaller kernels", gain))
     return found

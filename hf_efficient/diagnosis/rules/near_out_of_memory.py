@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from hf_efficient.diagnosis.case import Case
 from hf_efficient.diagnosis.memory_room import memory_room
+from hf_efficient.diagnosis.recompute import checkpointing_override
 from hf_efficient.diagnosis.rule import Verdict, abstains
+from hf_efficient.diagnosis.smaller_micro_batch import smaller_micro_batch
 from hf_efficient.records.findings import Evidence, Finding, Remedy
 from hf_efficient.units import share, size
 
@@ -54,17 +54,11 @@ def near_out_of_memory(case: Case) -> Verdict:
 def _remedies(case: Case) -> list[Remedy]:
     """What keeps the training what it is, the least costly first."""
     found = []
-    rows = int(case.argument("per_device_train_batch_size") or 1)
-    accumulated = int(case.argument("gradient_accumulation_steps") or 1)
-    if rows > 1:
-        half = rows // 2
-        overrides: dict[str, Any] = {
-            "train.per_device_train_batch_size": half,
-            "train.gradient_accumulation_steps": -(-accumulated * rows // half),
-        }
-        found.append(Remedy("take half of the rows into a micro-batch", overrides, "more and smaller kernels"))
+    fewer = smaller_micro_batch(case)
+    if fewer is not None:
+        found.append(Remedy("take fewer rows into a micro-batch", fewer, "more and smaller kernels"))
     if case.settings("model").get("activation_checkpointing") is False:
-        overrides = {"train.gradient_checkpointing": True}
-        found.append(Remedy("checkpoint the activations", overrides, "the forward is computed twice"))
+        on = checkpointing_override(case, True)
+        found.append(Remedy("checkpoint the activations", on, "the forward is computed twice"))
     found.append(Remedy("let the plan rehearse what gives room: hf-efficient plan RECIPE --advise"))
     return found

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 
 from hf_efficient.diagnosis.case import Case
+from hf_efficient.diagnosis.recompute import checkpointing_override
 from hf_efficient.diagnosis.rule import Verdict
+from hf_efficient.diagnosis.smaller_micro_batch import smaller_micro_batch
 from hf_efficient.records.findings import Evidence, Finding, Remedy
 
 __all__ = ["out_of_memory"]
@@ -28,14 +30,11 @@ def out_of_memory(case: Case) -> Verdict:
         evidence.append(Evidence("peak of the tensors", memory.device_peak_allocated_bytes, "bytes", source))
     if total:
         evidence.append(Evidence("memory of the device", int(total), "bytes", "spans.jsonl: settings.device"))
-    rows = case.argument("per_device_train_batch_size")
     remedies = [Remedy("let the plan rehearse what would fit: hf-efficient plan RECIPE --advise")]
-    if rows and rows > 1:
-        half = max(1, rows // 2)
-        kept = int(case.argument("gradient_accumulation_steps") or 1) * rows // half
-        overrides = {"train.per_device_train_batch_size": half, "train.gradient_accumulation_steps": kept}
-        remedies.append(Remedy("take half of the rows into a micro-batch", overrides, "smaller kernels"))
+    fewer = smaller_micro_batch(case)
+    if fewer is not None:
+        remedies.append(Remedy("take fewer rows into a micro-batch", fewer, "smaller kernels"))
     if case.settings("model").get("activation_checkpointing") is False:
-        overrides = {"train.gradient_checkpointing": True}
-        remedies.append(Remedy("checkpoint the activations", overrides, "the forward is computed twice"))
+        on = checkpointing_override(case, True)
+        remedies.append(Remedy("checkpoint the activations", on, "the forward is computed twice"))
     return Finding("out_of_memory", "the run ran out of memory", "critical", "measured", evidence, remedies=remedies)

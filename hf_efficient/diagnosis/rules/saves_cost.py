@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from hf_efficient.diagnosis.case import Case
-from hf_efficient.diagnosis.pauses import rarer
+from hf_efficient.diagnosis.pauses import pause_evidence, rarer
 from hf_efficient.diagnosis.rule import NO_STEPS, Verdict, abstains
-from hf_efficient.records.findings import Evidence, Finding, Remedy
+from hf_efficient.records.findings import Finding, Remedy
 from hf_efficient.units import share
 
 __all__ = ["saves_cost"]
@@ -24,20 +24,12 @@ def saves_cost(case: Case) -> Verdict:
     taken = case.share(spent)
     if taken < _TOO_MUCH:
         return None
-    each = [pause.seconds for pause in case.saves]
-    evidence = [
-        Evidence("share of the loop in checkpoints", taken, "share", "steps.jsonl: phase_seconds.checkpointing"),
-        Evidence("time in checkpoints", spent, "seconds", "steps.jsonl: phase_seconds.checkpointing"),
-        Evidence("checkpoints", len(each), "count", "spans.jsonl: save"),
-    ]
-    if each:
-        evidence.append(Evidence("mean checkpoint", sum(each) / len(each), "seconds", "spans.jsonl: save"))
     return Finding(
         rule="saves_cost",
         title=f"{share(taken)} of the training loop is spent in checkpoints",
         severity="warning",
         confidence="measured",
-        evidence=evidence,
+        evidence=pause_evidence(case, "checkpointing", "checkpoint"),
         cost=case.cost(spent),
         remedies=_remedies(case, spent),
     )

@@ -16,6 +16,7 @@ __all__ = ["small_micro_batch"]
 
 _TOO_MUCH = 0.3
 _BUSY = 0.2
+_LEAST_BATCHES = 8
 _ISOLATE = "hf-efficient diagnose RECIPE --isolate"
 
 
@@ -76,7 +77,7 @@ def _remedy(case: Case, held: MicroBatch, *, grouped: bool) -> Remedy | None:
     """None where no size saves a twentieth, or grouping would change nothing."""
     if grouped and (not case.can_be_grouped or _alike(case, held)):
         return None
-    most = fitting_times(case, MOST_TIMES) or MOST_TIMES
+    most = min(fitting_times(case, MOST_TIMES) or MOST_TIMES, _by_the_data(case, held))
     saved = {
         times: _saved_seconds(case, held, times, padding_growth(case, held.rows, times, grouped=grouped))
         for times in (2, 4, 8, 16)
@@ -112,6 +113,12 @@ def _basis(case: Case, held: MicroBatch, times: int, grouped: bool) -> str:
 def _alike(case: Case, held: MicroBatch) -> bool:
     """Whether grouping by length would leave the padding what it is."""
     return abs(padding_growth(case, held.rows, 2) - padding_growth(case, held.rows, 2, grouped=True)) < 0.02
+
+
+def _by_the_data(case: Case, held: MicroBatch) -> int:
+    """So many times the rows that an epoch still has eight micro-batches; ``MOST_TIMES`` of data of unknown length."""
+    examples = case.facts.get("loader", {}).get("rows")
+    return MOST_TIMES if not examples else max(1, int(examples) // (_LEAST_BATCHES * held.rows))
 
 
 def _smallest_that_does(saved: dict[int, float]) -> int | None:

@@ -52,6 +52,9 @@ def profiled_steps_are_trained(settings: Settings) -> list[Contradiction]:
     wanted += [(key, _AFTER + 1, "Remove it") for key in ("lines", "host_memory") if getattr(profile, key)]
     if profile.capture is not None:
         wanted.append(("capture.after_step", profile.capture.after_step + 1, "Write a smaller one"))
+    if profile.synchronisations is not None:
+        step = profile.synchronisations.after_step + 1
+        wanted.append(("synchronisations.after_step", step, "Write a smaller one"))
     return [
         (f"{_PROFILE}.{key}", f"waits for step {step}, but `train.max_steps` is {last}.", f"{remedy}, or more steps.")
         for key, step, remedy in wanted
