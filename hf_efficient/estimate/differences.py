@@ -34,8 +34,11 @@ class Difference:
 
     @property
     def is_clear(self) -> bool:
-        """Whether 0 lies outside; else the two do not differ as far as can be seen."""
-        return self.tells and not self.low <= 0 <= self.high
+        """Whether it takes more beyond the spread; else the two do not differ as far as can be seen.
+
+        That doing more takes less is no finding either: the machine's speed changed between the two.
+        """
+        return self.tells and self.low > 0
 
 
 def difference(measured: Sequence[Sequence[float]], base: Sequence[Sequence[float]]) -> Difference | None:

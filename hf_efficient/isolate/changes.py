@@ -35,6 +35,7 @@ _SHORT: dict[str, Any] = {
     "train.disable_tqdm": True,
     "efficiency.plan": False,
 }
+_WATCH_EVALUATIONS = ("reduce_lr_on_plateau", "greedy")
 _WHERE_SET: dict[str, Any] = {
     "train.eval_on_start": False,
     "train.load_best_model_at_end": False,
@@ -72,6 +73,8 @@ def varied(recipe: Recipe, steps: int, changes: dict[str, Any]) -> Recipe:
         RecipeError: the recipe contradicts itself with the changes.
     """
     said = {key: value for key, value in _WHERE_SET.items() if key.removeprefix("train.") in recipe.train}
+    if recipe.train.get("lr_scheduler_type") in _WATCH_EVALUATIONS:
+        said |= {"train.lr_scheduler_type": "constant", "train.lr_scheduler_kwargs": None}
     if recipe.evaluate.early_stopping is not None:
         said["evaluate.early_stopping"] = None
     return change_recipe(recipe, {**_SHORT, **said, "train.max_steps": steps, **changes})

@@ -171,7 +171,7 @@ class TokenisationAlone:
     Attributes:
         examples, tokens: that came out.
         seconds: reading, formatting, tokenising and packing.
-        read_seconds: of them, reading, as it took by itself.
+        read_seconds: reading the sources alone, a first time; the system may hold them in memory the second.
         examples_per_second, tokens_per_second: over ``seconds``.
     """
 

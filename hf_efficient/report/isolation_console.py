@@ -12,11 +12,12 @@ from hf_efficient.records.isolation import Isolation, StepPart
 from hf_efficient.report.diagnosis_console import diagnosis_renderables
 from hf_efficient.report.isolation_rows import apart_rows, part_label, variant_row
 from hf_efficient.report.numbers import tokens_per_second
-from hf_efficient.units import short_seconds
+from hf_efficient.units import share, short_seconds
 
 __all__ = ["isolation_renderables"]
 
 _BAR = 10
+_MUCH = 0.1
 
 
 def isolation_renderables(found: Isolation) -> list[RenderableType]:
@@ -34,8 +35,21 @@ def isolation_renderables(found: Isolation) -> list[RenderableType]:
         _variants(found),
         *(Text(f"{note[:1].upper()}{note[1:]}.", "dim") for note in found.notes),
         Text(),
-        *(diagnosis_renderables(found.diagnosis) if found.diagnosis is not None else ()),
+        *_diagnosis(found),
     ]
+
+
+def _diagnosis(found: Isolation) -> Iterator[RenderableType]:
+    """A step that the parts do not explain is not called a good one."""
+    if found.diagnosis is None:
+        return
+    unexplained = found.unexplained_seconds / found.step_seconds
+    if found.diagnosis.findings or unexplained < _MUCH:
+        yield from diagnosis_renderables(found.diagnosis)
+        return
+    yield Text(f"No cause is clear: {share(unexplained)} of a step is unexplained.", "bold yellow")
+    for one in found.diagnosis.abstentions:
+        yield Text(f"Not judged: {one.rule}: {one.why}", "dim")
 
 
 def _headline(found: Isolation) -> Text:
@@ -71,8 +85,8 @@ def _part_notes(found: Isolation) -> Iterator[Text]:
 def _figures(found: Isolation, seconds: float | None) -> tuple[str | Text, str, Text]:
     if seconds is None:
         return Text("not known", "yellow"), "", Text()
-    share = seconds / found.step_seconds
-    return _signed(seconds), f"{100 * share:.1f}%", Text("█" * round(_BAR * max(0.0, share)), "cyan")
+    part = seconds / found.step_seconds
+    return _signed(seconds), f"{100 * part:.1f}%", Text("█" * round(_BAR * max(0.0, part)), "cyan")
 
 
 def _spread(part: StepPart) -> Text:

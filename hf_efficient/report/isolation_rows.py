@@ -57,7 +57,7 @@ def _tokenisation(found: Isolation) -> tuple[str, str] | None:
     if one is None:
         return None
     rates = f"{count(round(one.examples_per_second))} examples/s, {tokens_per_second(one.tokens_per_second)}"
-    return "tokenisation alone", f"{rates}; reading {short_seconds(one.read_seconds)}"
+    return "tokenisation alone", f"{rates}; reading alone {short_seconds(one.read_seconds)}"
 
 
 def _micro_batch(found: Isolation) -> tuple[str, str] | None:

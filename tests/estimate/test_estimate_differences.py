@@ -30,6 +30,13 @@ def test_rounds_that_disagree_widen_what_their_pairs_say():
     assert not found.is_clear
 
 
+def test_that_more_takes_less_is_not_clear():
+    found = difference([[1.0] * 12], [[1.5] * 12])
+    assert (found.seconds, found.high) == (-0.5, -0.5)
+    assert not found.is_clear
+    assert wants_another_round(found, whole_seconds=1.5)
+
+
 def test_five_pairs_are_never_clear():
     assert difference([[2.0] * 5], [[1.0] * 5]) == Difference(1.0, 1.0, 1.0, 1, False)
     assert not Difference(1.0, 1.0, 1.0, 1, False).is_clear

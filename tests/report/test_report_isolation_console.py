@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 
 import pytest
@@ -25,7 +26,7 @@ SCHEDULE = IsolationSchedule(1000, 10, 50, 100, 2, 4, 1, 0, 4.0, 2, "cpu")
 
 
 @pytest.fixture
-def lines() -> list[str]:
+def isolation() -> Isolation:
     found = Isolation(
         schema_version=1,
         hf_efficient_version="1",
@@ -55,7 +56,15 @@ def lines() -> list[str]:
         price_usd_per_hour=None,
         notes=["a run also plans once, before its first step"],
     )
-    found = Isolation(**{**vars(found), "diagnosis": diagnose_isolation(found)})
+    return dataclasses.replace(found, diagnosis=diagnose_isolation(found))
+
+
+@pytest.fixture
+def lines(isolation) -> list[str]:
+    return printed(isolation)
+
+
+def printed(found: Isolation) -> list[str]:
     console = Console(file=io.StringIO(), width=80)
     for part in isolation_renderables(found):
         console.print(part)
@@ -99,5 +108,12 @@ def test_variants_that_failed_or_do_not_apply_say_why(lines):
 def test_notes_and_the_diagnosis_follow(lines):
     assert "A run also plans once, before its first step." in lines
     text = " ".join(" ".join(lines).split())
+    assert "No cause is clear: 25% of a step is unexplained." in text
+    assert "Nothing to fix" not in text
+    assert "Not judged: evaluations_cost: evaluation: the disk is full" in text
+
+
+def test_a_step_that_is_explained_is_told_its_limit(isolation):
+    text = " ".join(" ".join(printed(dataclasses.replace(isolation, unexplained_seconds=0.0))).split())
+    assert "Nothing to fix." in text
     assert "75% of a step is the model's own forward, backward and update" in text
-    assert "evaluations_cost: evaluation: the disk is full" in text

@@ -17,7 +17,13 @@ MOST_EXAMPLES = 2000
 
 def _changes(recipe: Recipe) -> dict[str, Any]:
     few = min(recipe.data.max_train_examples or MOST_EXAMPLES, MOST_EXAMPLES)
-    return {**ALONE, "data.max_train_examples": few, "data.eval": [], "data.eval_fraction": None}
+    return {
+        **ALONE,
+        "data.max_train_examples": few,
+        "data.eval": [],
+        "data.eval_fraction": None,
+        "evaluate.metrics": [],
+    }
 
 
 def _measure(setup: Setup) -> VariantMeasurement:

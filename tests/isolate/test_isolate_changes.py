@@ -1,0 +1,41 @@
+"""What the variants make of recipes is a recipe."""
+
+from __future__ import annotations
+
+import pytest
+
+from hf_efficient.isolate.changes import in_folder, varied
+from hf_efficient.isolate.variants import VARIANTS
+from hf_efficient.recipe.load import load_recipe
+from hf_efficient.recipe.shipped_files import shipped_files, shipped_root
+
+SHIPPED = sorted(shipped_files(shipped_root()))
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_variant_of_every_shipped_recipe_is_a_recipe(name, tmp_path):
+    original = in_folder(load_recipe(name), tmp_path)
+    for variant in VARIANTS:
+        if not variant.left_out(original):
+            recipe = varied(original, 15, variant.changes(original))
+            assert recipe.output_dir == str(tmp_path)
+            assert recipe.train["max_steps"] == (2 if variant.name == "pauses" else 15)
+
+
+def test_what_follows_evaluations_gives_way_and_what_tells_others_is_off(recipe_file, tmp_path):
+    overrides = (
+        "train.lr_scheduler_type=reduce_lr_on_plateau",
+        "train.report_to=all",
+        "train.push_to_hub=true",
+        "efficiency.budget.usd=1",
+        "evaluate.metrics=[perplexity]",
+    )
+    original = in_folder(load_recipe(recipe_file, overrides), tmp_path / "w")
+    assert original.efficiency.budget is None
+    for variant in VARIANTS:
+        if not variant.left_out(original):
+            recipe = varied(original, 9, variant.changes(original))
+            train = recipe.train
+            assert (train["report_to"], train["push_to_hub"], train["lr_scheduler_type"]) == ("none", False, "constant")
+            assert (train["load_best_model_at_end"], recipe.evaluate.early_stopping) == (False, None)
+            assert recipe.output_dir == str(tmp_path / "w")
