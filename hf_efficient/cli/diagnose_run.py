@@ -46,6 +46,6 @@ def diagnose_run(run_dir: Path, apply: Path | None, number: int | None, as_json:
         return
     finding, remedy = remedy_of(found, number)
     write_new_file(apply, applied_recipe(directory, finding, remedy), "--apply")
-    gain = f", {told_gain(remedy.gain)} predicted" if remedy.gain is not None else ""
+    gain = f", {told_gain(remedy.gain)} predicted for the same tokens" if remedy.gain is not None else ""
     changes = " ".join(told_change(key, value) for key, value in remedy.overrides.items())
     print(f"--apply: {apply} is the recipe with {changes}{gain}. Run it: hf-efficient train {apply}", file=sys.stderr)

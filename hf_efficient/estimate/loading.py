@@ -8,8 +8,8 @@ have both to do:
     step(n) = max(compute, load / n, (compute * compute_cores + load_cpu) / cores)
 
 Waiting for a disk or a network takes no core, so that blocked loads overlap wholly, and loads of CPU work overlap only
-where cores are idle. Threads that compute together all wait for the one whose core a worker took: where no whole core is
-free, the part of the loading's CPU work that finds none is done one after the other with the computing:
+where cores are idle. Threads that compute together all wait for the one whose core a worker took: where no whole core
+is free, the part of the loading's CPU work that finds none is done one after the other with the computing:
 
     step(n) >= compute + load_cpu * (1 - free)    where free = cores - compute_cores < 1
 

@@ -12,8 +12,10 @@ from rich.text import Text
 
 from hf_efficient.records.findings import Diagnosis, Evidence, Finding, Remedy
 from hf_efficient.report.diagnosis_words import (
+    GAINS_OVERLAP,
     NOTHING_TO_FIX,
     OF_THE_LOOP,
+    several_gains,
     told_abstentions,
     told_change,
     told_cost,
@@ -39,6 +41,7 @@ def diagnosis_renderables(diagnosis: Diagnosis, *, evidence: bool = True) -> lis
         *(_end(diagnosis) if evidence else []),
         *_headline(diagnosis, evidence),
         *finding_renderables(diagnosis.findings, evidence=evidence),
+        *([Text(GAINS_OVERLAP, "dim")] if evidence and several_gains(diagnosis) else []),
         *(_abstentions(diagnosis) if evidence else []),
         *(Text(told_fault(fault), "red") for fault in diagnosis.faults),
     ]

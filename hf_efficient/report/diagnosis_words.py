@@ -8,9 +8,11 @@ from hf_efficient.records.findings import Cost, Diagnosis, Gain
 from hf_efficient.units import seconds, share, short_seconds, size, usd
 
 __all__ = [
+    "GAINS_OVERLAP",
     "NOTHING_TO_FIX",
     "OF_THE_LOOP",
     "OF_THE_TRACE",
+    "several_gains",
     "told_abstentions",
     "told_argument",
     "told_change",
@@ -22,11 +24,18 @@ __all__ = [
 ]
 
 NOTHING_TO_FIX = "Nothing to fix."
+GAINS_OVERLAP = "Gains are predictions, each of its remedy alone: of several findings they do not add up."
 OF_THE_LOOP = "the loop's time"
 OF_THE_TRACE = "the traced time"
 _LITTLE_SECONDS = 0.1
 _MOST_NAMED = 4
 _NOT_JUDGED = "Nothing was found: no optimizer step is recorded that could be judged."
+
+
+def several_gains(diagnosis: Diagnosis) -> bool:
+    """Whether more than one finding promises something."""
+    promised = [one for one in diagnosis.findings if any(remedy.gain is not None for remedy in one.remedies)]
+    return len(promised) > 1
 
 
 def told_limit(diagnosis: Diagnosis) -> str:

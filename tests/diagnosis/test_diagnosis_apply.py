@@ -83,3 +83,13 @@ def test_the_first_remedy_that_changes_a_recipe_is_taken():
 def test_where_there_is_nothing_to_apply_it_says_so(found, number, told):
     with pytest.raises(OutputError, match=told):
         remedy_of(found, number)
+
+
+def test_a_mapping_is_added_to_and_not_replaced(tmp_path):
+    change = Remedy("copy beside the computing", {"train.accelerator_config": {"non_blocking": True}})
+    own = "train: {max_steps: 100, save_steps: 2, accelerator_config: {split_batches: true}}"
+    text = RESOLVED.replace("train: {max_steps: 100, save_steps: 2}", own)
+    text = text.replace("  output_dir: r", "  train.accelerator_config.split_batches: recipe.yaml:9\n  output_dir: r")
+    (tmp_path / "recipe.resolved.yaml").write_text(text)
+    held = yaml.safe_load(applied_recipe(tmp_path, finding("host_to_device_copy", change), change))
+    assert held["train"]["accelerator_config"] == {"split_batches": True, "non_blocking": True}

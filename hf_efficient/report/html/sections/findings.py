@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 from hf_efficient.records.findings import Diagnosis, Evidence, Finding, Remedy
 from hf_efficient.report.diagnosis_words import (
+    GAINS_OVERLAP,
     NOTHING_TO_FIX,
+    several_gains,
     told_argument,
     told_change,
     told_cost,
@@ -87,6 +89,7 @@ def findings_section(run: RunData) -> Section | None:
         "is_recipe": run.recipe is not None,
         "command": _command(run, diagnosis),
         "abstentions": [(one.rule, one.why, told_instrument(one.instrument)) for one in diagnosis.abstentions],
+        "overlap": GAINS_OVERLAP if several_gains(diagnosis) else "",
         "judged": len(diagnosis.rules) - len(diagnosis.abstentions),
         "faults": [told_fault(fault) for fault in diagnosis.faults],
     }
