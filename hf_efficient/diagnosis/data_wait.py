@@ -5,13 +5,12 @@ and the part of the loading in which it waited for a core that others had (see t
 left has one cause:
 
     elsewhere   the data set and the collator do not account for it: the sampler, pinning, copying between processes
-    workers     more workers would hide it: they are busy, or there are none while cores lie idle
+    workers     they are busy, and more of them would hide half of it
     storage     else, most of the loading is the data set blocked: its CPU does nothing meanwhile
     transform   else, most of it is the data set computing
     collation   else, most of it is the collator
 
-Without workers a slow data set or collator is named before the missing workers, unless it is one that computes and
-workers would hide three quarters of it: then cores lie idle, and that they do is the cause.
+Without workers the slow part itself is named, and workers are the first of its remedies where cores lie idle.
 """
 
 from __future__ import annotations
@@ -35,7 +34,6 @@ STARVED: Final = 0.10
 """Share of the loop's time from which on waiting for data is a finding."""
 
 FEWEST_STEPS: Final = 5
-_HIDDEN = 0.75
 _MOST = 0.5
 
 Cause = Literal["none", "elsewhere", "workers", "storage", "transform", "collation"]
@@ -113,8 +111,6 @@ class DataWait:
             return "elsewhere"
         kind: Cause = max(("storage", "transform", "collation"), key=lambda part: self.parts[part].seconds)
         if self.workers and self.saved_by_workers >= _MOST * self.seconds:
-            return "workers"
-        if not self.workers and kind == "transform" and self.saved_by_workers >= _HIDDEN * self.seconds:
             return "workers"
         return kind
 

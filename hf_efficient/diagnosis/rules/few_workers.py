@@ -1,4 +1,4 @@
-"""Too few processes that load, or none, where more would hide the loading."""
+"""Too few processes that load, where more would hide the loading."""
 
 from __future__ import annotations
 
@@ -20,17 +20,15 @@ _DONE = {
 
 
 def few_workers(case: Case) -> Verdict:
-    """The workers cannot keep up though there is room for more; or there are none, and cores lie idle."""
+    """The workers cannot keep up though there is room for more."""
     wait = judged(case, "few_workers", "workers")
     if not isinstance(wait, DataWait):
         return wait
     kind = max(wait.parts, key=lambda part: wait.parts[part].seconds)
     most = f"{share(wait.parts[kind].seconds / wait.load.seconds)} of the loading is {_DONE[kind]}"
     waits = f"{share(wait.share)} of the training loop waits for data"
-    if wait.workers:
-        kept_up = f"{wait.workers} worker{'s' if wait.workers > 1 else ''} cannot keep up"
-    else:
-        kept_up = "no workers load it beside the training"
+    count = wait.workers or 0
+    kept_up = f"{count} worker{'s' if count > 1 else ''} cannot keep up"
     remedies: list[Remedy] = workers_remedy(case, wait)
     if kind == "transform":
         remedies.append(transform_once(case, wait))
