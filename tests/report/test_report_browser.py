@@ -308,7 +308,7 @@ def test_paper(browser, pages, name):
     browser.open(pages(name), dark=True)
     paper = PdfReader(io.BytesIO(browser.pdf()))
     said = "\n".join(page.extract_text() for page in paper.pages)
-    assert 2 <= len(paper.pages) <= 16
+    assert 2 <= len(paper.pages) <= 18
     assert {tuple(round(float(side)) for side in page.mediabox[2:]) for page in paper.pages} == {(596, 842)}
     axis = "optimizer step"  # a text of the plots, which are drawn as such, not as pictures
     assert said.count(axis) >= (4 if name == "full" else 2)
