@@ -139,7 +139,8 @@ def test_a_start_that_is_killed_is_in_nobodys_way(recipe, tmp_path):
     found = load_run(out)
     assert (found.ended, len(found.time.processes)) == ("done", 1)
     assert names(out / "efficiency") == [
-        "diagnosis.json", "plan.json", "recipe.resolved.yaml", "report.html", "run.json", "spans.jsonl", "steps.jsonl", "system.jsonl",
+        "diagnosis.json", "plan.json", "recipe.resolved.yaml", "report.html", "run.json", "spans.jsonl", "steps.jsonl",
+        "system.jsonl",
     ]  # fmt: skip
 
 
