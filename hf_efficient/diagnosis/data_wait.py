@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from hf_efficient.diagnosis.case import Case, StepColumns
 from hf_efficient.diagnosis.cores import compute_cores, cores_of_a_rank
-from hf_efficient.diagnosis.load_parts import Part, load_parts
+from hf_efficient.diagnosis.load_parts import Part, helped_seconds, load_parts
 from hf_efficient.estimate.loading import StepLoad, best_workers, loaded_step_seconds
 
 __all__ = ["FEWEST_STEPS", "STARVED", "Cause", "DataWait", "data_wait"]
@@ -141,17 +141,19 @@ def data_wait(case: Case) -> DataWait | None:
     if core_wait > 0:
         wait *= (blocked + cpu) / (blocked + cpu + core_wait)
     steps = case.account.steps.count
+    workers = case.facts.get("loader", {}).get("workers", case.argument("dataloader_num_workers"))
+    helped = 0.0 if workers else helped_seconds(mean)
     return DataWait(
         seconds=wait * steps,
         share=case.share(wait * steps),
         steps=steps,
         step_seconds=compute + wait,
         wait_seconds=wait,
-        load=StepLoad(compute, compute_cores(case), blocked, cpu),
+        load=StepLoad(compute, compute_cores(case), blocked, cpu, helped),
         parts=parts,
         core_wait_seconds=core_wait,
         ready=_ready(first, watched),
-        workers=case.facts.get("loader", {}).get("workers", case.argument("dataloader_num_workers")),
+        workers=workers,
         cores=cores_of_a_rank(case),
     )
 

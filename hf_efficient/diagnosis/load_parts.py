@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-__all__ = ["Part", "load_parts"]
+__all__ = ["Part", "helped_seconds", "load_parts"]
 
 
 class Part(NamedTuple):
@@ -47,3 +47,12 @@ def load_parts(mean: Mapping[str, float]) -> tuple[dict[str, Part], float]:
 def _wall_and_busy(mean: Mapping[str, float], name: str) -> tuple[float, float]:
     wall = mean[f"{name}_seconds"]
     return wall, min(wall, max(mean[f"{name}_cpu_seconds"], mean[f"{name}_process_cpu_seconds"]))
+
+
+def helped_seconds(mean: Mapping[str, float]) -> float:
+    """CPU time of other threads while the loading thread's own wall time went by: of a tokenizer, a decoder.
+
+    Args:
+        mean: of a step, by the names of ``StepLoader``.
+    """
+    return sum(max(0.0, mean[f"{name}_process_cpu_seconds"] - mean[f"{name}_seconds"]) for name in ("fetch", "collate"))

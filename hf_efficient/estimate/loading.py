@@ -36,12 +36,15 @@ class StepLoad:
         compute_cores: that it keeps busy meanwhile.
         blocked_seconds: of loading its batches one after the other, what waits and takes no core.
         cpu_seconds: of that, what computes.
+        helped_seconds: CPU time beside it of other threads of the process, such as a tokenizer's: a worker computes
+            with one thread, and takes so much longer.
     """
 
     compute_seconds: float
     compute_cores: float
     blocked_seconds: float
     cpu_seconds: float
+    helped_seconds: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -54,7 +57,8 @@ def loaded_step_seconds(load: StepLoad, workers: int, cores: float) -> float:
 
     Hand-worked: 1 s of computing on one core, loads of 0.6 s blocked and 1.8 s of CPU; 0 workers 3.4 s; 1 worker on 4
     cores max(1, 2.4, 2.8 / 4) = 2.4 s; 3 workers max(1, 0.8, 0.7) = 1 s; on 2 cores max(1, 0.8, 1.4) = 1.4 s. Computing
-    on both of 2 cores: 1 + 1.8 = 2.8 s, whatever the workers.
+    on both of 2 cores: 1 + 1.8 = 2.8 s, whatever the workers. With 1.2 s of other threads' help 1 worker on 4 cores
+    takes 0.6 + 1.8 + 1.2 = 3.6 s, more than without.
 
     Args:
         load: what is to be done.
@@ -63,11 +67,12 @@ def loaded_step_seconds(load: StepLoad, workers: int, cores: float) -> float:
     """
     if workers == 0:
         return load.compute_seconds + load.seconds
-    on_cores = (load.compute_seconds * load.compute_cores + load.cpu_seconds) / cores
+    cpu_seconds = load.cpu_seconds + load.helped_seconds
+    on_cores = (load.compute_seconds * load.compute_cores + cpu_seconds) / cores
     free = max(0.0, cores - load.compute_cores)
     if free < 1:
-        on_cores = max(on_cores, load.compute_seconds + load.cpu_seconds * (1 - free))
-    return max(load.compute_seconds, load.seconds / workers, on_cores)
+        on_cores = max(on_cores, load.compute_seconds + cpu_seconds * (1 - free))
+    return max(load.compute_seconds, (load.blocked_seconds + cpu_seconds) / workers, on_cores)
 
 
 def best_workers(load: StepLoad, cores: float) -> int:

@@ -50,3 +50,10 @@ def test_where_training_computes_on_every_core_workers_hide_what_is_blocked_alon
     assert loaded_step_seconds(load, 3, 2) == pytest.approx(2.8)
     assert loaded_step_seconds(load, 3, 2.5) == pytest.approx(1.9)  # half of a core is free
     assert loaded_step_seconds(load, 3, 3) == pytest.approx(3.8 / 3)
+
+
+def test_a_worker_has_one_thread_where_the_training_process_had_help():
+    load = StepLoad(1.0, 1.0, blocked_seconds=0.6, cpu_seconds=1.8, helped_seconds=1.2)
+    assert loaded_step_seconds(load, 0, 4) == pytest.approx(3.4)
+    assert loaded_step_seconds(load, 1, 4) == pytest.approx(3.6)
+    assert loaded_step_seconds(load, 2, 4) == pytest.approx(1.8)
