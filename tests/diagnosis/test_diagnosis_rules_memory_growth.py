@@ -72,3 +72,11 @@ def test_without_readings_it_abstains(tmp_path):
     assert isinstance(memory_growth(case_in(tmp_path / "b", [step(n) for n in range(1, 41)])), Abstention)
     few = case_in(tmp_path / "c", [step(n) for n in range(1, 41)], system=in_process([GIB, 2 * GIB, 3 * GIB]))
     assert "fewer than six" in memory_growth(few).why
+
+
+def test_a_process_that_grew_by_half_in_a_few_readings_is_no_warning(tmp_path):
+    steps = [step(number) for number in range(1, 13)]
+    by_half = memory_growth(case_in(tmp_path / "a", steps, system=in_process([GIB + 50 * MIB * n for n in range(12)])))
+    assert (by_half.severity, by_half.confidence) == ("info", "possible")
+    doubled = memory_growth(case_in(tmp_path / "b", steps, system=in_process([GIB + 150 * MIB * n for n in range(12)])))
+    assert (doubled.severity, doubled.confidence) == ("warning", "measured")
