@@ -78,5 +78,5 @@ def test_a_process_that_grew_by_half_in_a_few_readings_is_no_warning(tmp_path):
     steps = [step(number) for number in range(1, 13)]
     by_half = memory_growth(case_in(tmp_path / "a", steps, system=in_process([GIB + 50 * MIB * n for n in range(12)])))
     assert (by_half.severity, by_half.confidence) == ("info", "possible")
-    doubled = memory_growth(case_in(tmp_path / "b", steps, system=in_process([GIB + 150 * MIB * n for n in range(12)])))
+    doubled = memory_growth(case_in(tmp_path / "b", steps, system=in_process([GIB + 300 * MIB * n for n in range(12)])))
     assert (doubled.severity, doubled.confidence) == ("warning", "measured")
