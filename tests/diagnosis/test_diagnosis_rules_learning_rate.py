@@ -82,3 +82,8 @@ def test_a_falling_or_noisy_loss_is_no_finding(tmp_path):
 def test_without_logs_they_abstain(tmp_path, rule):
     assert isinstance(rule(case_in(tmp_path / "a")), Abstention)
     assert isinstance(rule(run(tmp_path / "b", [2.0, 1.9])), Abstention)
+
+
+def test_a_peak_that_is_overcome_is_no_finding(tmp_path):
+    overcome = [2.0, 2.0, 3.5, 3.0, 2.0, 1.5, 1.2, 1.1, 1.05, 1.0]
+    assert learning_rate_diverges(run(tmp_path, overcome, learning_rate=1e-3)) is None

@@ -14,10 +14,14 @@ __all__ = ["learning_rate_diverges"]
 _FEWEST_LOGS = 4
 _GREW = 1.3
 _TIMES_THE_NOISE = 3.0
+_NOT_OVERCOME = 0.75
 
 
 def learning_rate_diverges(case: Case) -> Verdict:
-    """The loss, in medians of ten windows, rises by 30% and by three times its noise: from its start, or its best."""
+    """The loss, in medians of ten windows, rises by 30% and by three times its noise: from its start, or its best.
+
+    A rise at the start that is overcome, so that the loss ends a quarter below where it began, is none.
+    """
     if case.first is None:
         return abstains("learning_rate_diverges", NO_STEPS)
     losses = logged(case, "loss")
@@ -31,7 +35,8 @@ def learning_rate_diverges(case: Case) -> Verdict:
         return after >= _GREW * before and after - before > _TIMES_THE_NOISE * noise
 
     start, best, peak, end = (float(one) for one in (medians[0], medians.min(), medians.max(), medians[-1]))
-    if not grew(start, peak) and not grew(best, end):
+    stays_up = grew(start, peak) and end >= _NOT_OVERCOME * start
+    if not stays_up and not grew(best, end):
         return None
     low, high = best, end
     if grew(start, peak):
