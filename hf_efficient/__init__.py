@@ -26,6 +26,7 @@ The map of the house. A room imports only rooms printed above it (held by tests/
     planning/     recipe to plan: the run's own trainer rehearsed, its memory, time and cost; what to change
     launch/       recipe to a run: data, plan, trainer, records, card; to an accelerate command; merge
     isolate/      short controlled variants of a recipe, each in a process of its own: time by their differences
+    cluster/      a recipe and a cluster in, the job of Slurm, SkyPilot or Kubernetes out; what a machine checks first
     train.py      `accelerate launch -m hf_efficient.train RECIPE`
     cli/          one command per file; parses, calls, prints
 

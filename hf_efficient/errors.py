@@ -6,7 +6,8 @@
     ├── ModelError              model, tokenizer, adapter or quantization that cannot be built
     ├── OutputError             the output directory: occupied, unwritable, no such checkpoint
     ├── SetupError              this machine or its packages lack what the recipe asks for
-    └── TrainingCheckError      a check of the running training failed (no gradient, for instance)
+    ├── TrainingCheckError      a check of the running training failed (no gradient, for instance)
+    └── PreflightError          the proof before a run failed: the answer is no; exit code 1
 
 Anything else that is raised is a defect of ours, and keeps its traceback.
 """
@@ -21,6 +22,7 @@ __all__ = [
     "HfEfficientError",
     "ModelError",
     "OutputError",
+    "PreflightError",
     "Problem",
     "RecipeError",
     "SetupError",
@@ -89,3 +91,9 @@ class SetupError(HfEfficientError):
 
 class TrainingCheckError(HfEfficientError):
     """A check of the running training failed, so that going on would waste the run."""
+
+
+class PreflightError(HfEfficientError):
+    """What a run would fail in later failed in the proof before it."""
+
+    exit_code = 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,66 +13,140 @@ from types import FrameType
 
 from hf_efficient.errors import HfEfficientError, first_line
 from hf_efficient.hardware.quiet import quieten_libraries
-from hf_efficient.launch.flags import STATUS_FILE, RunFlags, parse_flags
+from hf_efficient.launch.exit_status import earlier_code, forget_code, is_told_to_end, state_code
+from hf_efficient.launch.faults import is_lost_peer
+from hf_efficient.launch.flags import RunFlags, parse_flags
 from hf_efficient.launch.offline import go_offline_without_hub
+from hf_efficient.launch.peers import watch_peers
+from hf_efficient.launch.restart import meet_anew, starts_again
 from hf_efficient.launch.run_files import EFFICIENCY
 from hf_efficient.measure.process_timeline import process_timeline
+from hf_efficient.measure.stop_request import EndedBySignal, RunStopped, stop_request
 from hf_efficient.recipe.load import load_recipe
 from hf_efficient.recipe.schema import Recipe
 
 __all__ = ["main"]
 
-
-class EndedBySignal(BaseException):
-    """The run was told to end by a signal; ``args`` holds the signal's number."""
-
-    def __str__(self) -> str:
-        return signal.Signals(self.args[0]).name
+_BAD_INPUT = 2
+_TERMINATED = 128 + signal.SIGTERM
+_WAIT_SECONDS = 10
+"""More than the processes of a machine differ in how long they import."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a recipe in this process; returns the exit code.
 
     0: done. 2: something that the user can mend, said on standard error. 130 and 143: interrupted, terminated. 1: a
-    fault that nobody foresaw; its traceback is in the run directory, or on the terminal with ``--debug``.
+    fault that nobody foresaw; its traceback is in the run directory, or on the terminal with ``--debug``. 0 in the
+    place of the others where the whole run is told to end, and the launcher would start again whatever fails.
     """
     flags = parse_flags(sys.argv[1:] if arguments is None else arguments)
     recipe: Recipe | None = None
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _end)
+    earlier = earlier_code(os.environ)
+    if earlier == _BAD_INPUT:  # another start will not mend it; it was said
+        return _BAD_INPUT
+    if is_told_to_end(os.environ):  # before this process heard signals, or while the launcher started it again
+        return _ended(_TERMINATED)
+    if earlier is not None:
+        forget_code(os.environ)
     try:
-        process_timeline().until_exit = arguments is None  # else somebody else's process
+        process_timeline().until_exit = arguments is None and flags.preflight is None  # else somebody else's process
         recipe = load_recipe(flags.recipe, flags.overrides)
-        _run(recipe, flags)
+        code = _run(recipe, flags)
     except HfEfficientError as error:
         if flags.debug:
-            _state(error.exit_code)
+            state_code(error.exit_code, os.environ)
             raise
-        return _leave(error.exit_code, str(error))
+        return _for_good(_leave(error.exit_code, str(error)))
+    except RunStopped as stopped:
+        _leave(_TERMINATED, f"{stopped}. The same command with --resume goes on.", "stopped by SIGTERM ")
+        return _unless_started_again(_TERMINATED)
     except EndedBySignal as ended:
         print(file=sys.stderr)
-        return _leave(
-            128 + int(ended.args[0]), "The run was ended by a signal. --resume goes on from its last checkpoint."
-        )
+        return _ended(128 + int(ended.args[0]))
     except Exception as error:
         if flags.debug:
-            _state(1)
+            state_code(1, os.environ)
             raise
-        return _leave(1, f"{type(error).__name__}: {first_line(error)}\n{_keep_traceback(recipe)}")
-    return 0
+        if is_lost_peer(error) and is_told_to_end(os.environ):  # the other one heard of it first
+            return _ended(_TERMINATED)
+        return _for_good(_leave(1, _unforeseen(error, None if flags.preflight else recipe)))
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        forget_code(os.environ)
+    return code
 
 
-def _run(recipe: Recipe, flags: RunFlags) -> None:
+def _run(recipe: Recipe, flags: RunFlags) -> int:
     quieten_libraries(debug=flags.debug)
     go_offline_without_hub(recipe)
+    from hf_efficient.launch.preflight.wanted import PreflightWanted
+
+    meet_anew(os.environ)
+    if flags.preflight is not None:
+        from hf_efficient.launch.preflight.process import prove_part
+
+        prove_part(recipe, flags.preflight)
+        return 0
     from hf_efficient.launch.run import run_recipe
     from hf_efficient.launch.terminal import TerminalListener
 
-    run_recipe(recipe, TerminalListener())
+    end_watch = watch_peers(os.environ, _lost)
+    try:
+        run_recipe(recipe, TerminalListener())
+    except PreflightWanted:
+        from accelerate import PartialState
+
+        PartialState().destroy_process_group()  # and 0: a launcher that restarts what failed must leave it
+    except RunStopped:
+        end_watch()
+        raise
+    end_watch()
+    return 0
+
+
+def _unforeseen(error: Exception, recipe: Recipe | None) -> str:
+    """What to tell; keeps the traceback of a recipe's run, unless another process is to blame."""
+    if is_lost_peer(error):
+        told = f"another process of the run is gone, which this one waited for: {first_line(error)}"
+        return f"{told}\n{_how_it_goes_on()}"
+    return f"{type(error).__name__}: {first_line(error)}\n{_keep_traceback(recipe) if recipe is not None else ''}"
+
+
+def _ended(code: int) -> int:
+    """Told to end by a signal; returns the exit code."""
+    return _for_good(_leave(code, f"The run was ended by a signal. {_how_it_goes_on()}"))
+
+
+def _lost(why: str) -> None:
+    """Another machine is gone: this process, which may wait for it in a collective, cannot be ended but so."""
+    code = _leave(1, f"{why}: it is off, cut off, or its processes were killed. {_how_it_goes_on()}")
+    os._exit(_for_good(code))
 
 
 def _end(number: int, frame: FrameType | None) -> None:
+    """A training that goes on stops after its step; everything else ends here, and a training that does not stop."""
+    request = stop_request()
+    if number == signal.SIGTERM and request.heard and request.ask(time.monotonic()):
+        return
     raise EndedBySignal(number)
+
+
+def _how_it_goes_on() -> str:
+    again = starts_again(os.environ) and not is_told_to_end(os.environ)
+    unless = "Unless the launcher starts it again, " if again else ""
+    return f"{unless}--resume goes on from its last checkpoint."
+
+
+def _for_good(code: int) -> int:
+    """The exit code of a process that ends with this one; the launcher starts nothing again that is told to end."""
+    return _unless_started_again(code) if is_told_to_end(os.environ) else code
+
+
+def _unless_started_again(code: int) -> int:
+    """0 where a launcher would start again what ends with another code; `hf-efficient train` was told the code."""
+    return 0 if starts_again(os.environ) else code
 
 
 def _keep_traceback(recipe: Recipe | None) -> str:
@@ -87,20 +162,28 @@ def _keep_traceback(recipe: Recipe | None) -> str:
     return "This was not foreseen. --debug shows the traceback."
 
 
-def _leave(code: int, message: str) -> int:
+def _leave(code: int, message: str, title: str = "error: ") -> int:
     """Say why, and return the code."""
-    if int(os.environ.get("RANK", "0")) == 0:
+    is_first = state_code(code, os.environ)
+    if is_first is None:
+        is_first = os.environ.get("LOCAL_RANK", "0") == "0" or _outlives_rank_0(code)
+    if is_first:
         for line in message.splitlines():
-            print(f"error: {line}", file=sys.stderr)
-    _state(code)
+            print(f"{title}{line}", file=sys.stderr)
     return code
 
 
-def _state(code: int) -> None:
-    """Tell `hf-efficient train` the code: accelerate's launcher passes on no other than 1."""
-    status = os.environ.get(STATUS_FILE)
-    if status:
-        Path(status).write_text(str(code), encoding="ascii")
+def _outlives_rank_0(code: int) -> bool:
+    """Wait for rank 0, which mostly has the same to say: a launcher ends all the others once one process has failed.
+
+    Args:
+        code: of this process; 128 and more: a signal has ended it, and rank 0 too.
+    """
+    if code >= 128:
+        return False
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    time.sleep(_WAIT_SECONDS)
+    return True
 
 
 if __name__ == "__main__":

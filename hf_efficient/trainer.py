@@ -29,10 +29,12 @@ from hf_efficient.callbacks.silent_failures import SilentFailures
 from hf_efficient.callbacks.step_recorder import StepRecorderCallback
 from hf_efficient.hardware.rates import Rates
 from hf_efficient.measure.device import watch_device
+from hf_efficient.measure.engine_steps import tell_engine_steps
 from hf_efficient.measure.environment import environment_facts
 from hf_efficient.measure.isolation import kept_modes, kept_random_state
 from hf_efficient.measure.machine import machine_facts
 from hf_efficient.measure.process_timeline import process_timeline
+from hf_efficient.measure.rank_marks import RankMarks
 from hf_efficient.measure.rates import rate_facts, state_rates
 from hf_efficient.measure.recorder import StepRecorder
 from hf_efficient.measure.run_log import RunLog
@@ -99,6 +101,7 @@ class EfficientTrainerMixin(_Base):
         self._efficiency_dir = efficiency_dir
         self._extra_evaluators = tuple(extra_evaluators)
         self._recorder = StepRecorder(timeline=process_timeline() if record_steps else None)
+        self._marks = RankMarks(self._recorder) if self._recorder.several_ranks else None
         self._run_log = RunLog(self._recorder)
         self._gradient_check = GradientCheck(self._gradients_are_checked) if check_gradients else None
         self._gradient_check_place: int | None = None
@@ -142,7 +145,11 @@ class EfficientTrainerMixin(_Base):
         @functools.wraps(backward)
         def timed_backward(*args: Any, **kwargs: Any) -> None:
             with self._recorder.phase("backward"):
-                backward(*args, **kwargs)
+                if self._marks is None:
+                    backward(*args, **kwargs)
+                    return
+                with self._marks.backward(args[0] if args else kwargs.get("loss")):
+                    backward(*args, **kwargs)
 
         self.accelerator.backward = timed_backward
 
@@ -157,6 +164,10 @@ class EfficientTrainerMixin(_Base):
             error = raised
             raise
         finally:
+            if self._marks is not None:
+                if error is None and self._recorder.timeline is not None:
+                    self._recorder.timeline.state("exchange", self._marks.exchange())
+                self._marks.remove()
             self._close_records(error)
             if self._gradient_check is not None:
                 self._gradient_check.remove_hooks()
@@ -207,6 +218,8 @@ class EfficientTrainerMixin(_Base):
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         """Forward and backward; what lies around it is the Trainer's own, up to the optimizer."""
         self._recorder.end("bookkeeping")
+        if self._marks is not None:
+            self._marks.watch(args[0] if args else kwargs["model"])
         loss = super().training_step(*args, **kwargs)
         if self._silent is not None:
             self._silent.loss(loss)
@@ -312,6 +325,7 @@ class EfficientTrainerMixin(_Base):
 
     def _model_stands(self) -> None:
         keep_four_bit_trainable(self._module)  # what model_init made for this call of train()
+        tell_engine_steps(self.accelerator, self._recorder)
         timeline = self._recorder.timeline
         if timeline is not None and self._recorder.recording:
             work = work_of(self)

@@ -105,3 +105,49 @@ def test_04_profile_like_a_doctor(tmp_path):
     assert found["overrides"]["train.dataloader_num_workers"] >= 1
     assert 0.5 <= found["achieved"] / found["predicted"] <= 2
     assert not {"data_transform", "few_workers"} & set(found["findings_after"])
+
+
+def test_07_shard_it(tmp_path):
+    pytest.importorskip("deepspeed")
+    found = last_value(execute("07_shard_it.ipynb", tmp_path))
+    strategies = ["ddp", "zero1", "zero2", "zero3", "fsdp2"]
+    assert found["whole_gib"] == pytest.approx(16 * 8_030_261_248 / 2**30, abs=1e-3)
+    for one in strategies:
+        by_hand, planned = found["pencil_gib"][one], found["planned_gib"][one]
+        assert planned["weights"] == pytest.approx(by_hand["weights"], rel=1e-3)
+        assert planned["optimizer_state"] == pytest.approx(by_hand["optimizer_state"], rel=1e-3)
+        assert planned["gradients"] >= 0.999 * by_hand["gradients"]
+
+    # Embedding and head, eight layers of q, o, k, v, the MLP and two norms, the last norm.
+    parameters = 2 * 208 * 128 + 8 * (2 * 128 * 128 + 2 * 128 * 64 + 3 * 128 * 384 + 2 * 128) + 128
+    assert found["small_parameters"] == parameters
+    bytes_each = {  # of weight and optimizer state; DeepSpeed copies float32 weights under ZeRO-1 and 2
+        "ddp": (4, 8),
+        "zero1": (4, 12 / 2),
+        "zero2": (4, 12 / 2),
+        "zero3": (4 / 2, 8 / 2),
+        "fsdp2": (4 / 2, 8 / 2),
+    }
+    gradients = {"ddp": (4, 4), "zero1": (3.4, 4.8), "zero2": (2, 2.6), "zero3": (2, 2.6), "fsdp2": (2, 2)}
+    for one in strategies:
+        weight, state = bytes_each[one]
+        least, most = gradients[one]
+        for rank in found["seen"][one]:
+            assert rank["weights"] == pytest.approx(weight * parameters, rel=2e-3)
+            assert rank["optimizer_state"] == pytest.approx(state * parameters, rel=2e-3)
+            assert 0.998 * least * parameters <= rank["gradients"] <= 1.002 * most * parameters
+        assert found["small_planned"][one]["weights"] == pytest.approx(weight * parameters, rel=2e-3)
+        assert found["small_planned"][one]["optimizer_state"] == pytest.approx(state * parameters, rel=2e-3)
+
+    assert all(value < 1e-5 for value in found["differences"].values())
+    assert found["losses"][-1] < 0.9 * found["losses"][0]
+
+    # Of two processes, in all gradients: an all-reduce 1; an all-gather or a reduce-scatter 1/2.
+    sent = {"ddp": 1, "zero1": 1.5, "zero2": 1.5, "zero3": 1, "fsdp2": 1.5}
+    for one, times in sent.items():
+        assert found["sent_mib"][one] == pytest.approx(times * 4 * parameters / 2**20, rel=0.01)
+        assert found["sent_mib_by_plan"][one] == pytest.approx(found["sent_mib"][one], rel=0.01)
+
+    assert found["choice"].keys() == {card for card, fitting in found["fits"].items() if fitting}
+    assert all(one in found["fits"][card] for card, one in found["choice"].items())
+    assert all(usd > 0 for usd in found["run_usd"].values())

@@ -10,10 +10,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from safetensors.torch import load_file
+
+from hf_efficient.errors import OutputError
+from hf_efficient.launch.engines.launch_flags import FLAGS_ALONE
+from hf_efficient.measure.stop_request import EndedBySignal, StopRequest
 
 RECIPE = """
 name: tiny
@@ -85,8 +90,9 @@ def test_both_commands_and_python_give_the_same_run(recipe, tmp_path):
     # The line that it printed can be copied, and is what it ran.
     printed = next(line for line in command.stdout.splitlines() if line.startswith("$ "))
     assert printed == (
-        "$ accelerate launch --quiet --num_machines=1 --num_processes=1 --mixed_precision=no --dynamo_backend=no "
-        f"--num_cpu_threads_per_process=1 -m hf_efficient.train {recipe} output_dir={outputs[1]}"
+        f"$ accelerate launch --quiet --config_file={FLAGS_ALONE} --num_machines=1 --num_processes=1 "
+        "--mixed_precision=no --dynamo_backend=no --num_cpu_threads_per_process=1 "
+        f"-m hf_efficient.train {recipe} output_dir={outputs[1]}"
     )
 
 
@@ -190,8 +196,117 @@ def test_a_signal_ends_the_whole_run_and_says_how_to_go_on(recipe, tmp_path, num
         run.send_signal(number)
         _, errors = run.communicate(timeout=60)
     assert run.returncode == code
-    assert "--resume goes on from its last checkpoint" in errors
     assert "Traceback" not in errors
+    saved = [path.name for path in (tmp_path / "out").glob("checkpoint-*")]
+    if number == signal.SIGTERM:
+        assert len(saved) == 1
+        assert f"; {saved[0]} is saved. The same command with --resume goes on." in errors
+    else:
+        assert saved == []
+        assert "--resume goes on from its last checkpoint" in errors
     last = steps.read_text().count("\n")
     time.sleep(1.5)
     assert steps.read_text().count("\n") == last  # nobody trains on
+
+
+def test_what_the_user_has_to_mend_is_said_once_and_not_tried_again(tmp_path, monkeypatch, capsys):
+    from hf_efficient import train
+
+    status = tmp_path / "status"
+    monkeypatch.setenv("HF_EFFICIENT_STATUS_FILE", str(status))
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
+    assert train.main(["no-such-recipe"]) == 2
+    assert "no-such-recipe" in capsys.readouterr().err
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")  # the launcher knows no better
+    assert train.main(["no-such-recipe"]) == 2
+    assert capsys.readouterr().err == ""
+    status.write_text("1 0/")  # anything else may be mended by another start
+    assert train.main(["no-such-recipe"]) == 2
+    assert "no-such-recipe" in capsys.readouterr().err
+
+
+@pytest.fixture
+def started_by_us(tmp_path, monkeypatch):
+    """Under `hf-efficient train` with a restart left; returns what is called when all is told to end."""
+    from hf_efficient.launch.exit_status import tell_to_end
+
+    status = tmp_path / "status"
+    monkeypatch.setenv("HF_EFFICIENT_STATUS_FILE", str(status))
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "1")
+    return lambda: tell_to_end(status)
+
+
+@pytest.mark.parametrize(("count", "code"), [("0", 0), ("1", 143)])
+def test_a_process_that_is_started_after_the_signal_ends_at_once(started_by_us, tmp_path, monkeypatch, count, code):
+    from hf_efficient import train
+
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", count)
+    monkeypatch.setattr(train, "load_recipe", None)  # it comes to nothing
+    started_by_us()
+    assert train.main(["any"]) == code
+    assert (tmp_path / "status").read_text().startswith("143 ")
+
+
+@pytest.mark.parametrize(
+    ("error", "told", "code", "stated"),
+    [
+        (RuntimeError("Connection closed by peer [::1]:1"), True, 0, "143 0/"),
+        (RuntimeError("Connection closed by peer [::1]:1"), False, 1, "1 0/"),
+        (IndexError("planted"), True, 0, "1 0/"),
+        (IndexError("planted"), False, 1, "1 0/"),
+        (OutputError("no room"), True, 0, "2 0/"),
+        (OutputError("no room"), False, 2, "2 0/"),
+        (EndedBySignal(signal.SIGINT), True, 0, "130 0/"),
+        (EndedBySignal(signal.SIGTERM), False, 143, "143 0/"),
+    ],
+)
+def test_however_a_process_ends_that_is_told_to_it_is_not_started_again(
+    started_by_us, tmp_path, monkeypatch, error, told, code, stated
+):
+    from hf_efficient import train
+
+    def fails(recipe, flags):
+        if told:
+            started_by_us()
+        raise error
+
+    monkeypatch.setattr(train, "load_recipe", lambda path, overrides: None)
+    monkeypatch.setattr(train, "_run", fails)
+    assert train.main(["any"]) == code
+    assert (tmp_path / "status").read_text() == stated
+
+
+def test_a_training_that_does_not_stop_is_ended_by_a_late_signal(monkeypatch):
+    from hf_efficient import train
+
+    request = StopRequest()
+    monkeypatch.setattr(train, "stop_request", lambda: request)
+    now = iter([50.0, 79.0, 80.0])
+    monkeypatch.setattr(train, "time", SimpleNamespace(monotonic=lambda: next(now)))
+    request.heard = True
+    train._end(signal.SIGTERM, None)
+    assert request.asked
+    train._end(signal.SIGTERM, None)
+    with pytest.raises(EndedBySignal):
+        train._end(signal.SIGTERM, None)
+
+
+@pytest.mark.parametrize(("rank", "code", "said"), [(0, 2, "error: why\n"), (1, 2, "error: why\n"), (1, 143, "")])
+def test_under_a_bare_launcher_one_process_says_why(tmp_path, rank, code, said):
+    """Of several that fail alike rank 0 speaks, and is the first to end; another only where rank 0 has not failed."""
+    leave = f"import hf_efficient.train as train; train._WAIT_SECONDS = 0.2; train._leave({code}, 'why')"
+    command = ["env", "-u", "HF_EFFICIENT_STATUS_FILE", f"LOCAL_RANK={rank}", sys.executable, "-c", leave]
+    assert run(*command, cwd=tmp_path).stderr == said
+
+
+def test_a_process_that_waits_for_rank_0_ends_with_it_in_silence(tmp_path):
+    leave = "import hf_efficient.train as train; print('waits', flush=True); train._leave(2, 'why')"
+    environment = {**os.environ, "LOCAL_RANK": "1"}
+    with subprocess.Popen([sys.executable, "-c", leave], env=environment, stdout=-1, stderr=-1, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "waits\n"
+        time.sleep(0.5)
+        process.send_signal(signal.SIGTERM)
+        assert process.communicate(timeout=30)[1] == ""
+    assert process.returncode == -signal.SIGTERM

@@ -17,6 +17,6 @@ def wait_for(there: Callable[[], bool], seconds: float = 20) -> None:
         time.sleep(0.005)
 
 
-def wait_for_line(path: Path, lines: int = 1) -> None:
+def wait_for_line(path: Path, lines: int = 1, seconds: float = 20) -> None:
     """Until a file holds so many whole lines."""
-    wait_for(lambda: path.exists() and path.read_bytes().count(b"\n") >= lines)
+    wait_for(lambda: path.exists() and path.read_bytes().count(b"\n") >= lines, seconds)

@@ -19,6 +19,7 @@ from results import load_average
 from hf_efficient.account.load import records_folder
 from hf_efficient.diagnosis.engine import diagnose_case
 from hf_efficient.diagnosis.read_case import read_case
+from hf_efficient.estimate.gain_check import seconds_per_token
 from hf_efficient.records.findings import Diagnosis
 from planted_runs.case import PlantedCase
 
@@ -58,7 +59,7 @@ class Ran:
         """
         if not self.tokens:
             raise ValueError(f"{self.folder}: its tokens were not counted, so that it cannot be compared")
-        return self.diagnosis.loop_seconds / self.tokens
+        return seconds_per_token(self.diagnosis.loop_seconds, self.tokens)
 
 
 @dataclass(frozen=True)

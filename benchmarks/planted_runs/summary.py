@@ -7,10 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-__all__ = ["GainCheck", "Judged", "Score", "check_gain", "confusion", "judge_findings", "noise", "score"]
+from hf_efficient.estimate.gain_check import is_as_predicted, saved_share
 
-LEAST, MOST = 0.5, 2.0
-"""An achieved gain is as predicted where it is between these times the prediction."""
+__all__ = ["GainCheck", "Judged", "Score", "check_gain", "confusion", "judge_findings", "noise", "score"]
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ class GainCheck:
         predicted: by the remedy; None: it predicted none.
         achieved: 1 - after / before; below 0: slower.
         ratio: achieved / predicted; None where nothing was predicted.
-        within: whether the ratio lies between ``LEAST`` and ``MOST``; None where there is none.
+        within: whether at least half and at most twice of it came; None where there is none.
         noise: spread of the runs before and after, as a share of their time.
     """
 
@@ -126,7 +125,7 @@ def check_gain(predicted: float | None, before: Sequence[float], after: Sequence
         before: seconds per token, run by run.
         after: the same with the remedy.
     """
-    achieved = 1 - statistics.fmean(after) / statistics.fmean(before)
+    achieved = saved_share(statistics.fmean(before), statistics.fmean(after))
     ratio = achieved / predicted if predicted else None
-    within = None if ratio is None else LEAST <= ratio <= MOST
+    within = is_as_predicted(predicted, achieved) if predicted else None
     return GainCheck(predicted, achieved, ratio, within, max(noise(before), noise(after)))

@@ -9,20 +9,16 @@ from transformers import LlamaConfig, LlamaForCausalLM, TrainingArguments
 
 from hf_efficient import EfficientTrainer
 from hf_efficient.callbacks import SynchronisationsCallback
+from hf_efficient.hardware.devices import cpu_multiplies_bf16
 from planted_runs.case import Setup
 from planted_runs.corpus import VOCABULARY
 from planted_runs.data import Rows
 
-__all__ = ["STEPS", "arguments", "multiplies_bf16", "rows_trainer", "small_llama", "trainer"]
+__all__ = ["STEPS", "arguments", "rows_trainer", "small_llama", "trainer"]
 
 STEPS = 60
 _FEWEST_STEPS = 12
 _EVALUATED_ROWS = 16
-
-
-def multiplies_bf16() -> bool:
-    """Whether this CPU has instructions for it."""
-    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
 def small_llama(setup: Setup, **config: Any) -> LlamaForCausalLM:
@@ -62,7 +58,7 @@ def arguments(setup: Setup, kind: type[TrainingArguments] = TrainingArguments, *
     chosen: dict[str, Any] = {
         "output_dir": str(setup.folder),
         "use_cpu": True,
-        "bf16": multiplies_bf16(),
+        "bf16": cpu_multiplies_bf16(),
         "per_device_train_batch_size": 4,
         "gradient_accumulation_steps": 1,
         "activation_checkpointing": False,

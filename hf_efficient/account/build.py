@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+from hf_efficient.account.across import across_gaps, across_ranks
 from hf_efficient.account.budget import budget_of
 from hf_efficient.account.energy import energy_account
 from hf_efficient.account.evaluations import evaluations_of
@@ -18,8 +19,11 @@ from hf_efficient.account.loader import loader_account
 from hf_efficient.account.memory import memory_account
 from hf_efficient.account.money import money_account
 from hf_efficient.account.plan import plan_account
+from hf_efficient.account.preflight import preflight_account
 from hf_efficient.account.processes import ProcessSpans
 from hf_efficient.account.profile import profile_account
+from hf_efficient.account.ranks import rank_account, rank_accounts
+from hf_efficient.account.restarts import restarts_of
 from hf_efficient.account.run_records import RunRecords, read_records
 from hf_efficient.account.sequences import sequence_account, sequence_gaps
 from hf_efficient.account.step_sums import TOKEN_KINDS
@@ -34,7 +38,6 @@ from hf_efficient.records import (
     ACCOUNT_SCHEMA_VERSION,
     PHASES,
     ProcessAccount,
-    RankAccount,
     RunAccount,
     StepTimes,
     TimeAccount,
@@ -74,13 +77,16 @@ def build_account(records: RunRecords) -> RunAccount:
         )
     accounts = [_process(process, segments_of(process, first, lived)) for process in lived]
     last = accounts[-1]
-    slowest = max((_rank(rank).training_seconds for rank in ranks), default=0.0)
+    slowest = max((rank_account(rank).training_seconds for rank in ranks), default=0.0)
     tokens = _tokens(ranks, slowest)
     sequences = sequence_account(lived, ranks, tokens.non_padding, slowest)
     work = work_account(lived, ranks, slowest)
     energy, energy_gaps = energy_account(records.system, lived, accounts, first)
     money, money_gaps = money_account(lived, accounts, tokens.non_padding)
+    each = rank_accounts(ranks, lived, records.others)
+    across = across_ranks(each, ranks, money, {0: lived, **records.others})
     gaps = [*sequence_gaps(sequences, tokens.non_padding is not None), *work_gaps(work), *energy_gaps, *money_gaps]
+    gaps = [*across_gaps(across), *gaps]
     time, steps, memory = _time(accounts, first), _step_times(first), memory_account(lived, ranks)
     return RunAccount(
         schema_version=ACCOUNT_SCHEMA_VERSION,
@@ -97,12 +103,15 @@ def build_account(records: RunRecords) -> RunAccount:
         energy=energy,
         money=replace(money, budget=budget_of(lived[-1])),
         evaluations=few_evaluations(evaluations_of(lived)),
-        ranks=[_rank(rank) for rank in ranks],
+        ranks=each,
         not_measured=not_measured(lived, ranks, gaps, records.unreadable),
         environment=_environment(lived),
         plan=plan_account(lived, time, steps, tokens, memory, energy, money),
         profile=profile_account(lived, records.directory),
         loader=loader_account(lived, [segment.loader for segment in first.segments]),
+        across=across,
+        preflight=preflight_account(lived),
+        restarts=restarts_of(lived, accounts, first.segments),
     )
 
 
@@ -237,13 +246,4 @@ def _tokens(ranks: Sequence[RankSteps], seconds: float) -> TokenAccount:
         padding_share=1 - real / processed if processed and real is not None else None,
         non_padding_tokens_per_second=real / seconds if real is not None and seconds > 0 else None,
         processed_tokens_per_second=processed / seconds if processed is not None and seconds > 0 else None,
-    )
-
-
-def _rank(rank: RankSteps) -> RankAccount:
-    return RankAccount(
-        rank=rank.rank,
-        steps=sum(segment.steps for segment in rank.segments),
-        last_step=rank.segments[-1].last_step if rank.segments else None,
-        training_seconds=round(math.fsum(segment.training_seconds for segment in rank.segments), 9),
     )

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
-import os
 from pathlib import Path
 
-from pydantic import TypeAdapter, ValidationError
-
 from hf_efficient.account.build import build_account
+from hf_efficient.account.json_file import read_record, strict_json, write_whole
 from hf_efficient.account.run_records import RunReader
-from hf_efficient.errors import OutputError
 from hf_efficient.records import ACCOUNT_SCHEMA_VERSION, RunAccount
 
 __all__ = ["RUN_JSON", "read_account", "to_json", "write_account"]
@@ -21,7 +16,7 @@ RUN_JSON = "run.json"
 
 def to_json(account: RunAccount) -> str:
     """The account as strict JSON, indented, with a newline at its end."""
-    return json.dumps(dataclasses.asdict(account), indent=2, allow_nan=False) + "\n"
+    return strict_json(account)
 
 
 def write_account(directory: Path, reader: RunReader | None = None) -> RunReader:
@@ -40,12 +35,7 @@ def write_account(directory: Path, reader: RunReader | None = None) -> RunReader
     """
     reader = reader or RunReader(directory)
     account = build_account(reader.look())
-    temporary = directory / f".{RUN_JSON}.{os.getpid()}"
-    try:
-        temporary.write_text(to_json(account), encoding="utf-8")
-        temporary.replace(directory / RUN_JSON)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_whole(directory / RUN_JSON, to_json(account))
     return reader
 
 
@@ -55,19 +45,4 @@ def read_account(path: Path) -> RunAccount:
     Raises:
         OutputError: the file cannot be read, is no account, or was written by a newer version.
     """
-    try:
-        data = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise OutputError(f"{path}: cannot be read: {error}") from error
-    version = data.get("schema_version") if isinstance(data, dict) else None
-    if isinstance(version, int) and version > ACCOUNT_SCHEMA_VERSION:
-        raise OutputError(
-            f"{path}: schema_version {version} is newer than {ACCOUNT_SCHEMA_VERSION}, which is read here: "
-            "upgrade hf-efficient"
-        )
-    try:
-        return TypeAdapter(RunAccount).validate_python(data)
-    except ValidationError as error:
-        told = error.errors()[0]
-        where = ".".join(map(str, told["loc"]))
-        raise OutputError(f"{path}: is not the account of a run: {where}: {told['msg']}") from error
+    return read_record(path, RunAccount, ACCOUNT_SCHEMA_VERSION, "the account of a run")

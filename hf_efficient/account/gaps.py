@@ -101,16 +101,21 @@ def _of_the_steps(last: ProcessSpans, ranks: Sequence[RankSteps]) -> list[NotMea
         ]
     elif any(count is None for rank in ranks for segment in rank.segments for count in segment.tokens.values()):
         found.append(NotMeasured("tokens of some kinds", "batches without input_ids, attention_mask or labels"))
-    if len(ranks) > 1:
-        found += [
-            NotMeasured(
-                "communication between the ranks, by itself", "it goes on inside other phases, `backward` above all"
-            ),
-            NotMeasured("phases and host memory of ranks other than 0", "those of rank 0 are told"),
-        ]
+    found += _of_killed_ranks(ranks)
     last_steps = {rank.rank: rank.segments[-1].last_step for rank in ranks if rank.segments}
     behind = [rank for rank, step in last_steps.items() if step != last_steps.get(0)]
     if behind:
         names = ", ".join(str(rank) for rank in behind)
         found.append(NotMeasured(f"the last steps of rank {names}", "their records end before those of rank 0"))
     return found
+
+
+def _of_killed_ranks(ranks: Sequence[RankSteps]) -> Iterator[NotMeasured]:
+    """Steps of earlier calls that rank 0 did and another rank left no record of."""
+    first = next((rank for rank in ranks if rank.rank == 0), None)
+    for rank in ranks:
+        own = {segment.segment: segment.steps for segment in rank.segments}
+        missing = sum(max(0, one.steps - own.get(one.segment, 0)) for one in (first.segments[:-1] if first else ()))
+        if missing and rank.rank:
+            steps = f"{missing} step{'' if missing == 1 else 's'} of rank {rank.rank}"
+            yield NotMeasured(steps, "its process was killed before it wrote their records; tokens and work lack them")

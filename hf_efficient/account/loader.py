@@ -9,13 +9,13 @@ from typing import Any
 
 from hf_efficient.account.nanoseconds import add_ns, in_seconds, sum_ns
 from hf_efficient.account.processes import ProcessSpans
-from hf_efficient.account.step_lines import LoaderPart, StepLine
+from hf_efficient.account.step_lines import StepLine
 from hf_efficient.estimate.sums import sum_if_known
-from hf_efficient.records import LoaderAccount
+from hf_efficient.records import LoaderAccount, StepLoader
 
 __all__ = ["LOADER_SECONDS", "LoaderSums", "loader_account"]
 
-LOADER_SECONDS = tuple(name for name in LoaderPart.__struct_fields__ if name.endswith("_seconds"))
+LOADER_SECONDS = tuple(name for name in StepLoader.__struct_fields__ if name.endswith("_seconds"))
 
 
 @dataclass

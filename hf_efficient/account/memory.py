@@ -9,7 +9,7 @@ from hf_efficient.account.processes import ProcessSpans
 from hf_efficient.account.steps import RankSteps
 from hf_efficient.records import MemoryAccount, MemoryCategory
 
-__all__ = ["MEMORY_CATEGORIES", "memory_account"]
+__all__ = ["MEMORY_CATEGORIES", "counted_categories", "memory_account"]
 
 MEMORY_CATEGORIES = ("weights", "adapter", "gradients", "optimizer_state", "activations", "logits", "rest")
 """In the order in which they come to be."""
@@ -49,15 +49,28 @@ def _phase_peaks(ranks: Sequence[RankSteps]) -> dict[str, int] | None:
     return peaks or None
 
 
-def _categories(processes: Sequence[ProcessSpans]) -> list[MemoryCategory]:
-    told = max(reversed(processes), key=_counted, default=None)  # of equals the last
-    if told is None or not _counted(told):
+def counted_categories(processes: Sequence[ProcessSpans]) -> list[MemoryCategory]:
+    """Of one rank: what the last process that told most of them counted; empty where nothing was.
+
+    Args:
+        processes: of the rank.
+    """
+    told = _telling(processes)
+    if told is None:
         return []
-    facts = told.facts["memory"]
-    known = {str(one["name"]): MemoryCategory(**one) for one in facts["categories"]}
-    found = [known[name] for name in MEMORY_CATEGORIES if name in known]
-    rest = _rest(told, facts, found)
+    known = {str(one["name"]): MemoryCategory(**one) for one in told.facts["memory"]["categories"]}
+    return [known[name] for name in MEMORY_CATEGORIES if name in known]
+
+
+def _categories(processes: Sequence[ProcessSpans]) -> list[MemoryCategory]:
+    told, found = _telling(processes), counted_categories(processes)
+    rest = None if told is None else _rest(told, told.facts["memory"], found)
     return found if rest is None else [*found, rest]
+
+
+def _telling(processes: Sequence[ProcessSpans]) -> ProcessSpans | None:
+    told = max(reversed(processes), key=_counted, default=None)  # of equals the last
+    return told if told is not None and _counted(told) else None
 
 
 def _counted(process: ProcessSpans) -> int:

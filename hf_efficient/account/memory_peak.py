@@ -18,10 +18,12 @@ class Live:
     Attributes:
         bytes: as they were asked for.
         frames: of the call that allocated it, the innermost first; None where the history does not go back to it.
+        label: that the allocator had been told when it allocated it; empty without one.
     """
 
     bytes: int
     frames: Sequence[dict[str, Any]] | None
+    label: str = ""
 
 
 def live_at_peak(segments: Iterable[dict[str, Any]], events: Sequence[dict[str, Any]]) -> list[Live]:
@@ -56,12 +58,20 @@ def _state(live: dict[int, dict[str, Any]], events: Sequence[dict[str, Any]], un
             blocks.pop(event["addr"], None)
         elif event["action"] == "free_completed":
             blocks[event["addr"]] = Live(event["size"], None)
-    unknown = {address for address, block in blocks.items() if block.frames is None}
+    unknown = set(blocks)
     for event in reversed(events[:until]):
         if event["action"] == "alloc" and event.get("addr") in unknown:
             unknown.discard(event["addr"])
-            blocks[event["addr"]] = Live(blocks[event["addr"]].bytes, event.get("frames", []))
+            held = blocks[event["addr"]]
+            frames = event.get("frames", []) if held.frames is None else held.frames
+            blocks[event["addr"]] = Live(held.bytes, frames, _label(event))
     return list(blocks.values())
+
+
+def _label(event: dict[str, Any]) -> str:
+    """Only the history's events have one, the blocks have none; and torch before 2.10 has none at all."""
+    told = event.get("user_metadata")
+    return told if isinstance(told, str) else ""
 
 
 def _with_addresses(segment: dict[str, Any]) -> Iterable[dict[str, Any]]:

@@ -6,12 +6,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hf_efficient.account.code_place import code_place
+from hf_efficient.account.memory_modules import module_sums
 from hf_efficient.account.memory_peak import Live, live_at_peak
 from hf_efficient.records import AllocationSite, MemorySnapshot
 
 __all__ = ["snapshot_record"]
 
 _MOST_SITES = 30
+_MOST_MODULES = 60
 _MOST_CALLERS = 4
 _BEFORE = "allocated before the history begins"
 _NO_PYTHON = "no Python frame: a backward's own thread, or C++"
@@ -34,6 +36,7 @@ def snapshot_record(
     split = [block["size"] for segment in segments if _in_use(segment) for block in _free(segment)]
     live = live_at_peak(segments, events)
     sites = _sites(live)
+    modules = module_sums(live, lambda block: _place(block.frames)[0])
     failed = next((event for event in reversed(events) if event["action"] == "oom"), None)
     return MemorySnapshot(
         moment=moment,
@@ -49,6 +52,8 @@ def snapshot_record(
         failed_bytes=None if failed is None else failed["size"],
         device_free_bytes=None if failed is None else failed.get("device_free"),
         history_events=len(events),
+        modules=modules[:_MOST_MODULES],
+        other_modules_bytes=sum(one.bytes for one in modules[_MOST_MODULES:]),
     )
 
 

@@ -53,7 +53,7 @@ class ProcessSpans:
     last_span_ends_at_seconds: float = 0.0
     trains: dict[int, float] = field(default_factory=dict)
     train_ends: dict[int, dict[str, Any]] = field(default_factory=dict)
-    ended: Literal["done", "error"] | None = None
+    ended: Literal["done", "stopped", "error"] | None = None
     error: str | None = None
     alive: dict[str, Any] | None = None
     memory: dict[str, int] = field(default_factory=dict)

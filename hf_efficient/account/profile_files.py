@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-import os
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
+
+from hf_efficient.account.json_file import write_whole
 
 __all__ = ["PROFILE", "read_table", "table_path", "tables", "write_table"]
 
@@ -54,12 +55,7 @@ def write_table(path: Path, table: Any) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_text(json.dumps(dataclasses.asdict(table), indent=1) + "\n", encoding="utf-8")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_whole(path, json.dumps(dataclasses.asdict(table), indent=1) + "\n")
 
 
 def read_table(path: Path, kind: type[_Table]) -> _Table | None:

@@ -29,6 +29,7 @@ class RunRecords:
         processes: of rank 0, in the order of their starts.
         ranks: the steps of each, rank 0 first; none of a rank without a file.
         system: what each sampled, likewise.
+        others: by rank, the processes of ranks other than 0.
         unreadable: name of a file to how many of its lines hold something else and were skipped.
     """
 
@@ -37,6 +38,7 @@ class RunRecords:
     ranks: Sequence[RankSteps]
     system: Sequence[RankSystem]
     unreadable: Mapping[str, int] = field(default_factory=dict)
+    others: Mapping[int, Sequence[ProcessSpans]] = field(default_factory=dict)
 
     @property
     def first(self) -> RankSteps:
@@ -57,7 +59,7 @@ class RunReader:
             directory: the ``efficiency`` folder of a run; it need not be there yet.
         """
         self._directory = directory
-        self._spans = SpanTail(records_path(directory, "spans", 0))
+        self._spans: dict[int, SpanTail] = {}
         self._readers: dict[Path, Reader] = {}
 
     def look(self) -> RunRecords:
@@ -66,7 +68,8 @@ class RunReader:
         Raises:
             OutputError: a file cannot be read, or was written by a newer version.
         """
-        processes = self._processes()
+        ranks = sorted({0, *rank_files(self._directory, "spans")})
+        lived = {rank: self._processes(rank) for rank in ranks}
         files = [(path, kind, rank) for kind in _READERS for rank, path in rank_files(self._directory, kind).items()]
         readers = [self._readers.get(path) or _READERS[kind](path, rank) for path, kind, rank in files]
         self._readers, faults = {}, []
@@ -79,30 +82,33 @@ class RunReader:
         if faults:
             raise faults[0]
         found_readers = self._readers.values()
-        skipped = {self._spans.path.name: self._spans.skipped if processes else 0}
+        skipped = {self._spans[rank].path.name: self._spans[rank].skipped for rank in ranks if lived[rank]}
         skipped.update((reader.tail.path.name, reader.sums.skipped) for reader in found_readers)
         return RunRecords(
             self._directory,
-            processes,
+            lived.pop(0),
             [reader.sums for reader in found_readers if isinstance(reader, StepsReader)],
             [reader.sums for reader in found_readers if isinstance(reader, SystemReader)],
             {name: count for name, count in skipped.items() if count},
+            lived,
         )
 
-    def _processes(self) -> list[ProcessSpans]:
+    def _processes(self, rank: int) -> list[ProcessSpans]:
+        path = records_path(self._directory, "spans", rank)
+        tail = self._spans.setdefault(rank, SpanTail(path))
         for _ in range(2):
-            if not self._spans.path.exists():
+            if not path.exists():
                 break
             try:
-                self._spans.look()
+                tail.look()
             except Replaced:
-                self._spans = SpanTail(self._spans.path)
+                tail = self._spans[rank] = SpanTail(path)
             except OutputError:
-                self._spans = SpanTail(self._spans.path)
+                self._spans[rank] = SpanTail(path)
                 raise
             else:
-                return self._spans.processes
-        self._spans = SpanTail(self._spans.path)
+                return tail.processes
+        self._spans[rank] = SpanTail(path)
         return []
 
 

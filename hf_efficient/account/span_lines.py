@@ -31,7 +31,7 @@ class _Train(msgspec.Struct):
 
 
 class _End(msgspec.Struct):
-    ended: Literal["done", "error"]
+    ended: Literal["done", "stopped", "error"]
     error: str | None
     at_seconds: float
     memory: dict[str, int]
@@ -39,7 +39,7 @@ class _End(msgspec.Struct):
 
 class _TrainEnd(msgspec.Struct):
     segment: int
-    ended: Literal["done", "error"]
+    ended: Literal["done", "stopped", "error"]
     error: str | None
     at_seconds: float
 

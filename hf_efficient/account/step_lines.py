@@ -9,8 +9,9 @@ from typing import Any, Literal
 import msgspec
 
 from hf_efficient.account.line_reader import Line, LineReader
+from hf_efficient.records import StepLoader
 
-__all__ = ["LoaderPart", "StepLine", "SumLine", "step_reader", "step_seconds"]
+__all__ = ["StepLine", "SumLine", "step_reader", "step_seconds"]
 
 
 NotFinite = Literal["nan", "inf", "-inf"]
@@ -51,28 +52,6 @@ class MemoryPart(msgspec.Struct, gc=False):
     allocation_retries: int = 0
 
 
-class LoaderPart(msgspec.Struct, gc=False):
-    """See ``StepLoader``."""
-
-    batches: int
-    wait_seconds: float
-    rows: int | None = None
-    bytes: int = 0
-    fetched: int = 0
-    fetch_seconds: float = 0.0
-    fetch_cpu_seconds: float = 0.0
-    fetch_process_cpu_seconds: float = 0.0
-    collate_seconds: float = 0.0
-    collate_cpu_seconds: float = 0.0
-    collate_process_cpu_seconds: float = 0.0
-    core_wait_seconds: float = 0.0
-    read_bytes: int = 0
-    start_seconds: float = 0.0
-    end_seconds: float = 0.0
-    first_wait_seconds: float = 0.0
-    ready: int | None = None
-
-
 class SumLine(Line, gc=False, kw_only=True):
     """What the sums of any rank need of a step record (see ``StepRecord``)."""
 
@@ -84,14 +63,15 @@ class SumLine(Line, gc=False, kw_only=True):
     started_at_seconds: float
     sequences: SequencesPart | None = None
     work: WorkPart | None = None
+    device_seconds: dict[str, float] | None = None
+    waited_seconds: dict[str, float] | None = None
 
 
 class StepLine(SumLine, gc=False, kw_only=True):
     """What the series of rank 0 need beside it."""
 
     memory: MemoryPart | None = None
-    device_seconds: dict[str, float] | None = None
-    loader: LoaderPart | None = None
+    loader: StepLoader | None = None
     loss: float | NotFinite | None = None
     learning_rate: float | NotFinite | None = None
     grad_norm: float | NotFinite | None = None

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hf_efficient.account.loader import LoaderSums
-from hf_efficient.account.nanoseconds import add_ns, by_name, in_seconds
+from hf_efficient.account.nanoseconds import add_ns, by_name, in_seconds, phases_ns
 from hf_efficient.account.step_buckets import StepBucket
 from hf_efficient.account.step_lines import StepLine, SumLine, step_reader
 from hf_efficient.account.step_sums import StepSums
@@ -29,9 +29,10 @@ class SegmentSteps:
         first_step, last_step: the Trainer's numbers of the first and the last record.
         first_ends_at_seconds: end of the first record, counted from the ``train()`` call.
         last_ends_at_seconds: end of the last one.
-        step_seconds: each record's wall without its evaluation and checkpointing; of rank 0 alone, like what follows.
         device_steps: records with times of the device.
         device_ns: their sums per phase.
+        waited_ns: of opaque phases, what the rank waited for others.
+        step_seconds: each record's wall without its evaluation and checkpointing; of rank 0 alone, like what follows.
         phase_peak_bytes: largest peak of the device's allocated memory per phase.
         loader: what the data loader did.
     """
@@ -42,9 +43,10 @@ class SegmentSteps:
     last_step: int | None = None
     first_ends_at_seconds: float = 0.0
     last_ends_at_seconds: float = 0.0
-    step_seconds: array[float] = field(default_factory=lambda: array("d"))
     device_steps: int = 0
     device_ns: dict[str, int] = field(default_factory=dict)
+    waited_ns: dict[str, int] = field(default_factory=dict)
+    step_seconds: array[float] = field(default_factory=lambda: array("d"))
     phase_peak_bytes: dict[str, int] = field(default_factory=dict)
     loader: LoaderSums = field(default_factory=LoaderSums)
 
@@ -85,6 +87,16 @@ class SegmentSteps:
             self.first_step, self.first_ends_at_seconds = first.step, first.started_at_seconds + first.wall_seconds
         self.last_step, self.last_ends_at_seconds = last.step, last.started_at_seconds + last.wall_seconds
         self.sums.merge(sums)
+        waited = [line.waited_seconds for line in lines if line.waited_seconds is not None]
+        if waited:
+            add_ns(self.waited_ns, phases_ns(waited))
+
+    def add_device(self, lines: Sequence[SumLine]) -> None:
+        """Take in their times on the device; those of rank 0 come with their bucket."""
+        timed = [line.device_seconds for line in lines if line.device_seconds is not None]
+        self.device_steps += len(timed)
+        if timed:
+            add_ns(self.device_ns, phases_ns(timed))
 
     def put_together(self, lines: Sequence[StepLine]) -> StepBucket:
         """Take in steps of rank 0, and give the bucket that they make."""
@@ -125,6 +137,7 @@ class RankSteps:
                 self.buckets.take(segment.segment, part, segment.put_together)  # type: ignore[arg-type]
             else:
                 segment.add(part, StepSums.of(part))
+                segment.add_device(part)
 
     def _segment(self, number: int) -> SegmentSteps:
         for segment in reversed(self.segments):

@@ -13,6 +13,7 @@ from hf_efficient.assembly.model_checks import check_loaded, check_not_an_adapte
 from hf_efficient.assembly.model_source import ModelSource, resolve_model_source, resolve_tokenizer_source
 from hf_efficient.errors import ModelError, SetupError, first_line
 from hf_efficient.hardware.network import hub_reachable
+from hf_efficient.recipe.precision import compute_dtype
 from hf_efficient.recipe.schema import ModelSection, QuantizationSection, Recipe
 
 if TYPE_CHECKING:
@@ -66,17 +67,31 @@ def load_dense_base(model: ModelSection) -> PreTrainedModel:
 def load_base(recipe: Recipe) -> PreTrainedModel:
     """The model that the recipe trains or puts an adapter on: quantized for ``adapter.method: qlora``, else dense.
 
+    For FSDP2 a 4-bit model is loaded, and quantized, in the host's memory by each process: ``fully_shard`` then takes
+    one layer after the other to the GPU, which never holds more than its share and a layer. bitsandbytes' own choice
+    would be the whole model on each GPU, and accelerate (1.15) spreads no 4-bit weights that process 0 alone has read.
+
     Raises:
         ModelError: the model cannot be found or built.
         SetupError: a package that it needs is not installed.
     """
     quantization = recipe.adapter.quantization or QuantizationSection()
-    config = quantization_config(quantization) if recipe.adapter.method == "qlora" else None
-    return _load_causal_lm(recipe.model, config)
+    if recipe.adapter.method != "qlora":
+        return _load_causal_lm(recipe.model, None)
+    dtype = "bfloat16" if recipe.model.dtype == "auto" else recipe.model.dtype
+    is_sharded = recipe.distributed.strategy == "fsdp2"
+    config = quantization_config(quantization, dtype if is_sharded else None)
+    return _load_causal_lm(recipe.model, config, in_host_memory=is_sharded and quantization.bits == 4)
 
 
-def quantization_config(section: QuantizationSection) -> BitsAndBytesConfig:
-    """The bitsandbytes configuration of a ``quantization`` section."""
+def quantization_config(section: QuantizationSection, storage_dtype: str | None = None) -> BitsAndBytesConfig:
+    """The bitsandbytes configuration of a ``quantization`` section.
+
+    Args:
+        section: of the recipe.
+        storage_dtype: that packed 4-bit weights pretend to be of; None: bytes. FSDP2 shares out only weights of one
+            floating dtype, so there it is that of all the others.
+    """
     import torch
     from transformers import BitsAndBytesConfig
 
@@ -86,11 +101,14 @@ def quantization_config(section: QuantizationSection) -> BitsAndBytesConfig:
         load_in_4bit=True,
         bnb_4bit_quant_type=section.type,
         bnb_4bit_use_double_quant=section.double_quant,
-        bnb_4bit_compute_dtype=getattr(torch, section.compute_dtype),
+        bnb_4bit_compute_dtype=getattr(torch, compute_dtype(section)),
+        bnb_4bit_quant_storage=None if storage_dtype is None else getattr(torch, storage_dtype),
     )
 
 
-def _load_causal_lm(model: ModelSection, quantization: BitsAndBytesConfig | None) -> PreTrainedModel:
+def _load_causal_lm(
+    model: ModelSection, quantization: BitsAndBytesConfig | None, *, in_host_memory: bool = False
+) -> PreTrainedModel:
     from transformers import AutoModelForCausalLM
 
     source = _dense(resolve_model_source(model))
@@ -98,6 +116,8 @@ def _load_causal_lm(model: ModelSection, quantization: BitsAndBytesConfig | None
     options: dict[str, Any] = {"dtype": model.dtype, **_common(model, source)}
     if quantization is not None:
         options["quantization_config"] = quantization
+    if in_host_memory:
+        options["device_map"] = {"": "cpu"}
     if model.attn_implementation is not None:
         options["attn_implementation"] = model.attn_implementation
     model_and_report: Any = _load(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hf_efficient.assembly.model_source import ModelSource
 from hf_efficient.errors import ModelError
+from hf_efficient.models.whole import whole_shape
 
 if TYPE_CHECKING:
     from torch import nn
@@ -57,7 +58,7 @@ def check_vocabulary(model: nn.Module, largest_token_id: int) -> None:
     Raises:
         ModelError: the data hold an id beyond the embedding.
     """
-    rows = model.get_input_embeddings().weight.shape[0]  # type: ignore[operator]
+    rows = whole_shape(model.get_input_embeddings().weight)[0]  # type: ignore[operator]
     if largest_token_id >= rows:
         raise ModelError(
             f"model.tokenizer: the data hold the token id {largest_token_id}, but the model has embeddings for {rows} "

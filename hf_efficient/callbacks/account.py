@@ -93,7 +93,7 @@ class AccountCallback(TrainerCallback):
         device = watch_device(args.device, memory=args.skip_memory_metrics)
         self._recorder.open(directory, args.process_index, device)
         self._recorder.watch_loader(kwargs.get("train_dataloader"))
-        self._memory.begin(args, kwargs.get("model"))
+        self._memory.begin(args, kwargs.get("model"), kwargs.get("optimizer"))
         self._silent.begin()
         self._memory.leave_out("memory of activations and logits", "no event is given a batch")
         self._since_seconds = self._run_log.now_seconds()

@@ -50,7 +50,8 @@ class InstrumentCallback(TrainerCallback):
     ) -> None:
         """The instrument starts."""
         directory = Path(self._directory or Path(str(args.output_dir)) / "efficiency" / PROFILE)
-        self._run.begin(directory, args.process_index, kwargs.get("train_dataloader"))
+        model = None if args.torch_compile else kwargs.get("model")  # a hook would break the compiled graph apart
+        self._run.begin(directory, args.process_index, kwargs.get("train_dataloader"), model)
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

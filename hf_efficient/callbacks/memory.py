@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from transformers import TrainingArguments
 
+from hf_efficient.measure.engine_gradients import EngineGradients
 from hf_efficient.measure.storages import Storages, model_tensors, tensors_in
 from hf_efficient.measure.timeline import Timeline
 from hf_efficient.units import size
@@ -46,15 +47,26 @@ class MemoryCount:
         self._categories: dict[str, dict[str, Any]] = {}
         self._missing: dict[str, str] = {}
         self._positions: int | None = None
+        self._engine: EngineGradients | None = None
 
-    def begin(self, args: TrainingArguments, model: nn.Module | None) -> None:
-        """A ``train()`` begins: count what is there before its first step."""
+    def begin(self, args: TrainingArguments, model: nn.Module | None, optimizer: Any = None) -> None:
+        """A ``train()`` begins: count what is there before its first step.
+
+        Args:
+            args: tell the device.
+            model: that is trained.
+            optimizer: as accelerate has wrapped it; ZeRO's own has the gradients counted while they are made.
+        """
         self.begun += 1
         self.active, self._device = model is not None, args.device
         self._wanted = {"gradients", "optimizer_state"} if self.active else set()
         self._categories, self._missing, self._positions = {}, {}, None
+        if self._engine is not None:
+            self._engine.remove()
+        self._engine = None
         if model is not None:
             self.guarded(lambda: self._weights(model))
+            self.guarded(lambda: self._watch_engine(model, optimizer))
 
     @property
     def wants_step(self) -> bool:
@@ -117,7 +129,17 @@ class MemoryCount:
         if with_adapter:
             self.tell("adapter", adapter.bytes_by_device(), "exact", "when training begins")
 
+    def _watch_engine(self, model: nn.Module, optimizer: Any) -> None:
+        self._engine = EngineGradients.of(model, optimizer)
+
     def _gradients(self, model: nn.Module) -> None:
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.remove()
+            if engine.most_bytes and not engine.broken:
+                note = "at most in the first step, as DeepSpeed takes them"
+                self.tell("gradients", engine.most_bytes, "measured" if engine.is_sampled else "exact", note)
+                return
         found = Storages()
         gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
         found.add(gradients)

@@ -25,6 +25,7 @@ class MemoryHistoryCallback(InstrumentCallback):
         at_end: bool = False,
         on_out_of_memory: bool = True,
         max_entries: int = 100_000,
+        modules: bool = True,
     ) -> None:
         """Nothing is remembered before training begins.
 
@@ -34,5 +35,6 @@ class MemoryHistoryCallback(InstrumentCallback):
             at_end: write one after the last step.
             on_out_of_memory: write one when an allocation fails.
             max_entries: allocations and releases that are remembered, the latest.
+            modules: name the module that each allocation is for.
         """
-        super().__init__(MemoryHistory(at_steps, at_end, on_out_of_memory, max_entries), directory)
+        super().__init__(MemoryHistory(at_steps, at_end, on_out_of_memory, max_entries, modules), directory)

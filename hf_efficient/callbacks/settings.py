@@ -12,9 +12,11 @@ import torch
 from torch import nn
 from transformers import TrainingArguments
 
+from hf_efficient.hardware.devices import cpu_multiplies_bf16
 from hf_efficient.measure.matmul_peak import cpu_matmul_peak
 from hf_efficient.measure.timeline import Timeline
 from hf_efficient.models.structure import base_model
+from hf_efficient.models.whole import whole_shape
 
 __all__ = ["note_settings"]
 
@@ -38,9 +40,9 @@ def note_settings(
         model       attention, weights_dtype, matmul_dtype, activation_checkpointing, parameters,
                     trainable_parameters, vocabulary_size, compiled
         optimizer   class, fused
-        device      type, name, memory_bytes, supports_bf16, count
+        device      type, index, name, memory_bytes, supports_bf16, count
         host        cores (that this process may use), torch_threads
-        peaks       FLOP/s of matrix products on this CPU by dtype, where float32 could be bfloat16
+        peaks       FLOP/s of matrix products on this CPU by dtype, where bfloat16 could be float32, or the reverse
 
     Args:
         timeline: is told.
@@ -83,15 +85,15 @@ def _model(model: nn.Module, args: TrainingArguments, matmul_dtype: str | None) 
     base = base_model(model)
     config = base.config.get_text_config()
     parameters = list(model.parameters())
-    floating = [one for one in parameters if one.is_floating_point() and one.ndim > 1]
-    largest = max(floating, key=lambda one: one.numel(), default=None)
+    floating = [one for one in parameters if one.is_floating_point() and len(whole_shape(one)) > 1]
+    largest = max(floating, key=lambda one: whole_shape(one).numel(), default=None)
     return {
         "attention": getattr(config, "_attn_implementation", None),
         "weights_dtype": None if largest is None else str(largest.dtype).removeprefix("torch."),
         "matmul_dtype": matmul_dtype,
         "activation_checkpointing": any(getattr(one, "gradient_checkpointing", False) for one in base.modules()),
-        "parameters": sum(one.numel() for one in parameters),
-        "trainable_parameters": sum(one.numel() for one in parameters if one.requires_grad),
+        "parameters": sum(whole_shape(one).numel() for one in parameters),
+        "trainable_parameters": sum(whole_shape(one).numel() for one in parameters if one.requires_grad),
         "vocabulary_size": getattr(config, "vocab_size", None),
         "compiled": bool(args.torch_compile),
     }
@@ -107,18 +109,13 @@ def _optimizer(optimizer: Any) -> dict[str, Any]:
 def _device(device: torch.device, count: int) -> Mapping[str, Any]:
     if device.type == "cuda":
         held = torch.cuda.get_device_properties(device)
-        known = {"name": held.name, "memory_bytes": held.total_memory, "supports_bf16": torch.cuda.is_bf16_supported()}
-        return {"type": "cuda", "count": count, **known}
+        index = torch.cuda.current_device() if device.index is None else device.index
+        known = {"index": index, "name": held.name, "memory_bytes": held.total_memory}
+        return {"type": "cuda", "count": count, **known, "supports_bf16": torch.cuda.is_bf16_supported()}
     if device.type == "cpu":
         memory = psutil.virtual_memory().total
-        return {"type": "cpu", "count": 1, "memory_bytes": memory, "supports_bf16": _cpu_multiplies_bf16()}
+        return {"type": "cpu", "count": 1, "memory_bytes": memory, "supports_bf16": cpu_multiplies_bf16()}
     return {"type": device.type, "count": count}
-
-
-def _cpu_multiplies_bf16() -> bool:
-    """Whether it has instructions for it; without them bfloat16 is slower than float32."""
-    asked = [getattr(torch.cpu, name, None) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported")]
-    return any(bool(one()) for one in asked if one is not None)
 
 
 def _cores() -> int:
@@ -126,7 +123,8 @@ def _cores() -> int:
 
 
 def _peaks(device: torch.device, dtype: str | None) -> dict[str, float]:
-    if device.type != "cpu" or dtype != "fp32" or not _cpu_multiplies_bf16():
+    faster_elsewhere = "fp32" if cpu_multiplies_bf16() else "bf16"
+    if device.type != "cpu" or dtype != faster_elsewhere:
         return {}
     kinds = {"fp32": torch.float32, "bf16": torch.bfloat16}
     return {name: cpu_matmul_peak(kind).flops_per_second for name, kind in kinds.items()}

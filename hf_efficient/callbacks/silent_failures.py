@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-import logging
-from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec
+from typing import Any
 
 import torch
 from torch import nn
@@ -14,32 +11,15 @@ from transformers import TrainingArguments
 from hf_efficient.callbacks.gradient_check import gradients_elsewhere, parameters_without_gradient
 from hf_efficient.measure.compile_counts import compile_counts
 from hf_efficient.measure.loss_check import LossCheck
+from hf_efficient.measure.never_raises import never_raises
 from hf_efficient.measure.timeline import Timeline
 
 __all__ = ["SilentFailures"]
 
-logger = logging.getLogger(__name__)
-
-_P = ParamSpec("_P")
 _MOST_NAMES = 20
 
 
-def _never_raises(
-    method: Callable[Concatenate[SilentFailures, _P], None],
-) -> Callable[Concatenate[SilentFailures, _P], None]:
-    """A fault is logged once, and ends the counting."""
-
-    @functools.wraps(method)
-    def guarded(self: SilentFailures, *args: _P.args, **kwargs: _P.kwargs) -> None:
-        if self.broken:
-            return
-        try:
-            method(self, *args, **kwargs)
-        except Exception:
-            self.broken = True
-            logger.warning("Silent failures are no longer counted, because of a fault.", exc_info=True)
-
-    return guarded
+_never_raises = never_raises("Silent failures are no longer counted")
 
 
 class SilentFailures:

@@ -51,7 +51,7 @@ class StepRecorderCallback(TrainerCallback):
         if self._recorder.timeline is not None:
             note_schedule(self._recorder.timeline, args, state, kwargs.get("train_dataloader"))
         if self._memory is not None:
-            self._memory.begin(args, kwargs.get("model"))
+            self._memory.begin(args, kwargs.get("model"), kwargs.get("optimizer"))
 
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

@@ -30,6 +30,9 @@ COMMANDS: dict[str, LazyCommand] = {
     "recipes": LazyCommand("hf_efficient.cli.recipes", "recipes", "List the shipped recipes; show one resolved."),
     "validate": LazyCommand("hf_efficient.cli.validate", "validate", "Check a recipe and tell all its problems."),
     "schema": LazyCommand("hf_efficient.cli.schema", "schema", "Print the JSON Schema of a recipe file."),
+    "check-node": LazyCommand(
+        "hf_efficient.cli.check_node", "check_node", "Check a machine of a cluster's job before it trains."
+    ),
     "env": LazyCommand("hf_efficient.cli.env", "env", "Print versions and hardware, for a bug report."),
 }
 

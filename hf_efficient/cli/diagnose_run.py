@@ -10,6 +10,7 @@ from rich.console import Console
 from hf_efficient.account.load import records_folder
 from hf_efficient.diagnosis.apply import applied_recipe, remedy_of
 from hf_efficient.diagnosis.engine import diagnose_case
+from hf_efficient.diagnosis.prediction import prediction
 from hf_efficient.diagnosis.read_case import read_case
 from hf_efficient.diagnosis.run import to_json
 from hf_efficient.recipe.new_file import check_new_file, write_new_file
@@ -45,7 +46,9 @@ def diagnose_run(run_dir: Path, apply: Path | None, number: int | None, as_json:
     if apply is None:
         return
     finding, remedy = remedy_of(found, number)
-    write_new_file(apply, applied_recipe(directory, finding, remedy), "--apply")
+    confirms = prediction(case, finding, remedy)
+    write_new_file(apply, applied_recipe(directory, finding, remedy, confirms), "--apply")
     gain = f", {told_gain(remedy.gain)} predicted for the same tokens" if remedy.gain is not None else ""
     changes = " ".join(told_change(key, value) for key, value in remedy.overrides.items())
-    print(f"--apply: {apply} is the recipe with {changes}{gain}. Run it: hf-efficient train {apply}", file=sys.stderr)
+    then = f"hf-efficient train {apply}{'; its report says whether it came' if confirms else ''}"
+    print(f"--apply: {apply} is the recipe with {changes}{gain}. Run it: {then}", file=sys.stderr)

@@ -44,6 +44,9 @@ def show(
     explain: Annotated[
         bool, typer.Option("--explain", help="Every value, trl's defaults too, and who set it.")
     ] = False,
+    launch: Annotated[
+        bool, typer.Option("--launch", help="How it is launched: accelerate's configuration, DeepSpeed's, the command.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of YAML or a table.")] = False,
 ) -> None:
     """Print a recipe with all it extends, all overrides and all defaults.
@@ -55,7 +58,11 @@ def show(
     from hf_efficient.recipe.yaml_dump import dump_yaml
 
     loaded = load_recipe(recipe, overrides or [])
-    if explain and as_json:
+    if launch:
+        from hf_efficient.cli.launch_page import launch_page
+
+        print(launch_page(loaded, recipe, overrides or [], as_json=as_json), end="")
+    elif explain and as_json:
         print(json.dumps([row._asdict() for row in explained(loaded)], indent=2))
     elif explain:
         print(explanation_table(explained(loaded)))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from hf_efficient.errors import OutputError
+from hf_efficient.recipe.schema import DERIVED
 from hf_efficient.recipe.yaml_dump import dump_yaml
 from hf_efficient.records.findings import Diagnosis, Finding, Remedy
 from hf_efficient.version import __version__
@@ -43,13 +45,14 @@ def remedy_of(diagnosis: Diagnosis, number: int | None) -> tuple[Finding, Remedy
     raise OutputError(f"--apply: {what} not mended in the recipe but in code or machine. No file is written.")
 
 
-def applied_recipe(directory: Path, finding: Finding, remedy: Remedy) -> str:
+def applied_recipe(directory: Path, finding: Finding, remedy: Remedy, confirms: Mapping[str, Any] | None = None) -> str:
     """The text of a recipe file: what the run's recipe had set, with the remedy in it, and an output of its own.
 
     Args:
         directory: the ``efficiency`` folder of the run.
         finding: whose remedy it is.
         remedy: with a change of the recipe.
+        confirms: what the next run is to confirm, as ``prediction`` tells it; None: nothing.
 
     Raises:
         OutputError: the run left no recipe, or it cannot be read.
@@ -69,14 +72,27 @@ def applied_recipe(directory: Path, finding: Finding, remedy: Remedy) -> str:
     if not isinstance(recipe, dict) or not isinstance(provenance, dict):
         raise OutputError(f"{path}: holds no recipe; a run writes it when its training starts")
     values: dict[str, Any] = {}
+    derived = {key for key, origin in provenance.items() if str(origin).startswith(f"{DERIVED}: ")}
     for key in provenance:
-        _put(values, recipe, key)
+        if key not in derived:
+            _put(values, recipe, key)
     for key, value in remedy.overrides.items():
-        _set(values, key, value)
+        if key not in derived:  # it follows from what is written
+            _set(values, key, value)
     values["output_dir"] = f"{recipe['output_dir']}-{finding.rule.replace('_', '-')}"
     values.pop("existing_output", None)
+    _confirm(values, confirms)
     remark = f"# {finding.title}: {remedy.what}. By hf-efficient diagnose {__version__}."
     return f"{remark}\n{dump_yaml(values)}"
+
+
+def _confirm(values: dict[str, Any], confirms: Mapping[str, Any] | None) -> None:
+    """Put it in; what the run itself confirmed is over."""
+    efficiency = {key: value for key, value in values.pop("efficiency", {}).items() if key != "confirms"}
+    if confirms is not None:
+        efficiency["confirms"] = dict(confirms)
+    if efficiency:
+        values["efficiency"] = efficiency
 
 
 def _put(values: dict[str, Any], recipe: dict[str, Any], key: str) -> None:

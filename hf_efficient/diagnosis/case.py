@@ -35,6 +35,7 @@ class StepColumns:
         micro_batches, rows, processed, non_padding, loss_bearing: sums over the step's micro-batches.
         loader: by name, what is known of the data loader (see ``StepLoader``); empty where nothing is.
         cpu_seconds: CPU time of the process; NaN in a run of one process.
+        waited_seconds: by opaque phase, the time in it in which the rank waited for others; empty where it never did.
         loss, learning_rate, grad_norm: as logged.
         peak_allocated_bytes, peak_reserved_bytes, allocation_retries: of the device.
     """
@@ -57,6 +58,7 @@ class StepColumns:
     peak_allocated_bytes: Column
     peak_reserved_bytes: Column
     allocation_retries: Column
+    waited_seconds: Mapping[str, Column] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.step)
@@ -64,6 +66,11 @@ class StepColumns:
     def phase(self, name: str) -> Column:
         """Seconds of a phase, step by step."""
         return self.phase_seconds.get(name, np.zeros(len(self)))
+
+    def own(self, name: str) -> Column:
+        """Seconds of a phase, step by step, without those in which it is known that the rank waited for others."""
+        waited = self.waited_seconds.get(name)
+        return self.phase(name) if waited is None else self.phase(name) - np.nan_to_num(waited)
 
     @cached_property
     def step_seconds(self) -> Column:

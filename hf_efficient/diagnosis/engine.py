@@ -7,9 +7,12 @@ import logging
 from collections.abc import Sequence
 
 from hf_efficient.diagnosis.case import Case
+from hf_efficient.diagnosis.confirm import confirmations
+from hf_efficient.diagnosis.global_batch import with_global_batch
 from hf_efficient.diagnosis.limit import limit_of
 from hf_efficient.diagnosis.rule import Rule
 from hf_efficient.diagnosis.rules import RULES
+from hf_efficient.records.confirmation import Confirmation
 from hf_efficient.records.findings import DIAGNOSIS_SCHEMA_VERSION, Abstention, Confidence, Diagnosis, Finding
 from hf_efficient.version import __version__
 
@@ -41,12 +44,13 @@ def diagnose_case(case: Case, rules: Sequence[Rule] = RULES) -> Diagnosis:
             faults.append(f"{name}: {type(error).__name__}: {error}")
             continue
         if isinstance(said, Finding):
-            findings.append(said)
+            findings.append(with_global_batch(said, case))
         elif said is not None:
             abstentions.append(said)
     if case.is_short:
         findings = [_lowered(finding, "possible") for finding in findings]
     ordered = ranked(findings)
+    confirmed = _confirmations(case, ordered, abstentions, faults)
     healthy = all(finding.severity == "info" for finding in ordered)
     return Diagnosis(
         schema_version=DIAGNOSIS_SCHEMA_VERSION,
@@ -60,7 +64,19 @@ def diagnose_case(case: Case, rules: Sequence[Rule] = RULES) -> Diagnosis:
         limit=limit_of(case) if healthy and case.first is not None else None,
         rules=[rule.__name__ for rule in rules],
         faults=faults,
+        confirmations=confirmed,
     )
+
+
+def _confirmations(
+    case: Case, findings: Sequence[Finding], abstentions: Sequence[Abstention], faults: list[str]
+) -> list[Confirmation]:
+    try:
+        return confirmations(case, findings, abstentions)
+    except Exception as error:
+        logger.debug("The prediction could not be held against the run.", exc_info=True)
+        faults.append(f"confirmations: {type(error).__name__}: {error}")
+        return []
 
 
 def ranked(findings: Sequence[Finding]) -> list[Finding]:

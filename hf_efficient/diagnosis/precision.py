@@ -11,15 +11,15 @@ from hf_efficient.units import flops
 
 __all__ = ["FasterProducts", "faster_products", "peak_of"]
 
-_NAMES = {"fp32": "float32", "bf16": "bfloat16", "tf32": "TF32"}
+_NAMES: dict[Dtype, str] = {"fp32": "float32", "bf16": "bfloat16", "tf32": "TF32"}
 
 
 @dataclass(frozen=True)
 class FasterProducts:
-    """Products of float32 in another dtype.
+    """Products in another dtype than the run's.
 
     Attributes:
-        times: how many times its peak is that of float32.
+        times: how many times its peak is that of the run's.
         seconds: saved over the run.
         basis: how that was told.
         evidence: what it rests on.
@@ -41,8 +41,8 @@ def peak_of(case: Case, dtype: Dtype) -> tuple[float, str] | None:
     return (stated, f"{known.name}: {known.source}") if known is not None and stated else None
 
 
-def faster_products(case: Case, dtype: Dtype) -> FasterProducts | None:
-    """Of a run whose layers multiply in float32; None where a peak or the steps are not known.
+def faster_products(case: Case, dtype: Dtype, now: Dtype = "fp32") -> FasterProducts | None:
+    """Of a run whose layers multiply in ``now``; None where a peak or the steps are not known.
 
     The products take at least their FLOPs at the peak. On a CUDA device the rest of forward and backward is taken to be
     half memory traffic, which 16 bits halve. TF32 reads and writes float32: it saves in the products alone. So does a
@@ -52,20 +52,22 @@ def faster_products(case: Case, dtype: Dtype) -> FasterProducts | None:
     Hand-worked, on CUDA: 8 s of forward and backward, 2 s of them products at the peak, four times as fast in bfloat16:
     1.5 s of the products, a quarter of the other 6 s.
     """
-    first, slow, fast = case.first, peak_of(case, "fp32"), peak_of(case, dtype)
+    first, slow, fast = case.first, peak_of(case, now), peak_of(case, dtype)
     if first is None or slow is None or fast is None:
         return None
     computed = float(first.compute_seconds.sum()) * case.loop_seconds / float(first.wall_seconds.sum())
     flop = case.account.work.hardware_flops or case.account.work.model_flops
     products = min(computed, flop / max(1, len(case.account.ranks)) / slow[0]) if flop else None
     evidence = [
-        Evidence("dtype of the matrix products", "float32", "", "spans.jsonl: settings.model.matmul_dtype"),
-        Evidence("peak in float32", slow[0], "FLOP/s", slow[1]),
+        Evidence("dtype of the matrix products", _NAMES[now], "", "spans.jsonl: settings.model.matmul_dtype"),
+        Evidence(f"peak in {_NAMES[now]}", slow[0], "FLOP/s", slow[1]),
         Evidence(f"peak in {_NAMES[dtype]}", fast[0], "FLOP/s", fast[1]),
         Evidence("time in forward and backward", computed, "seconds", "steps.jsonl: phase_seconds"),
     ]
     if products is not None:
-        evidence.append(Evidence("time of the products at the float32 peak", products, "seconds", "run.json: work"))
+        evidence.append(
+            Evidence(f"time of the products at the {_NAMES[now]} peak", products, "seconds", "run.json: work")
+        )
     saved = (products or computed) * (1 - slow[0] / fast[0])
     basis = f"products {fast[0] / slow[0]:.1f} times as fast ({flops(fast[0])}FLOP/s, not {flops(slow[0])}FLOP/s)"
     if dtype != "tf32" and case.on_cuda:

@@ -9,12 +9,15 @@ import numpy as np
 
 from hf_efficient.diagnosis.case import Case, Column, StepColumns
 
-__all__ = ["SlowRank", "slow_rank"]
+__all__ = ["SlowRank", "common_rows", "slow_rank", "slowest_share"]
 
 _OWN = ("data_wait", "host_to_device", "forward", "forward_backward", "bookkeeping", "logging")
 """Phases in which a rank waits for no other. Where gradients are averaged, in the backward, all wait for the last."""
+_WAITS_APART = (*_OWN, "backward", "device_wait", "optimizer")
+"""The same where every wait for others is a phase of its own, ``communication``."""
 _FEWEST = 5
 _STANDS_OUT = 1.15
+_MOSTLY_SEEN = 0.5
 
 
 @dataclass(frozen=True)
@@ -26,11 +29,14 @@ class SlowRank:
         own_seconds: by rank, the median of a step's phases in which it waits for nobody.
         phase: in which it differs most from the others; ``computation`` where CPU time told it, not the phases.
         phase_seconds: by rank, the median of that phase, or of the CPU time.
-        extra_seconds: that a step takes longer for it: its own time less the median of the others', and where the
-            forward is what is slow, what its backward is slower (an estimate, see ``_backward_extra``).
+        extra_seconds: that a step, or a pause, takes longer for it: its own time less the median of the others'. Where
+            the forward is slow and the backward's waits are not told apart, also what its backward is slower (an
+            estimate, see ``_backward_extra``).
         slowest_share: of the steps in which it was the one with the most.
         tokens: by rank, the mean positions of a step; empty where they are not known.
         on_device: whether the phase was timed by the device's own events.
+        backward_is_estimated: whether ``extra_seconds`` holds that estimate.
+        pauses: how often the phase occurred, of an evaluation or a save; None for one that every step has.
     """
 
     rank: int
@@ -41,6 +47,8 @@ class SlowRank:
     slowest_share: float
     tokens: Mapping[int, float]
     on_device: bool
+    backward_is_estimated: bool = False
+    pauses: int | None = None
 
 
 def slow_rank(case: Case) -> SlowRank | None:
@@ -48,20 +56,26 @@ def slow_rank(case: Case) -> SlowRank | None:
     held = {rank: columns for rank, columns in sorted(case.steps.items()) if len(columns)}
     if len(held) < 2:
         return None
-    rows = _common_rows(held)
+    rows = common_rows({rank: columns.steady for rank, columns in held.items()}, held)
     if len(next(iter(rows.values()))) < _FEWEST:
         return None
     found = _by_phases(case, held, rows)
     busier = None if case.on_cuda else _busier(case, held, rows)
-    if busier is not None and busier.extra_seconds > found.extra_seconds:
+    if busier is not None and busier.extra_seconds > found.extra_seconds and not _tells_more(found, busier):
         found = busier
     tokens = {rank: float(columns.processed[rows[rank]].mean()) for rank, columns in held.items()}
     return found if any(value != value for value in tokens.values()) else replace(found, tokens=tokens)
 
 
+def _tells_more(found: SlowRank, busier: SlowRank) -> bool:
+    """Whether the phases show the same rank, and most of what CPU time shows: they name the phase as well."""
+    return found.rank == busier.rank and found.extra_seconds >= _MOSTLY_SEEN * busier.extra_seconds
+
+
 def _by_phases(case: Case, held: Mapping[int, StepColumns], rows: Mapping[int, np.ndarray]) -> SlowRank:
     """By the phases in which a rank waits for no other."""
-    phases = {rank: _own_phases(columns, rows[rank], case.on_cuda) for rank, columns in held.items()}
+    apart = _waits_are_apart(case, held)
+    phases = {rank: _own_phases(columns, rows[rank], case.on_cuda, apart) for rank, columns in held.items()}
     own = {rank: np.sum(list(of.values()), axis=0) for rank, of in phases.items()}
     medians = {rank: float(np.median(of)) for rank, of in own.items()}
     of_phase = {rank: {name: float(np.median(of)) for name, of in phases[rank].items()} for rank in own}
@@ -70,7 +84,8 @@ def _by_phases(case: Case, held: Mapping[int, StepColumns], rows: Mapping[int, n
     usual = {name: float(np.median([of_phase[rank][name] for rank in others])) for name in of_phase[slow]}
     phase = max(usual, key=lambda name: of_phase[slow][name] - usual[name])
     extra = medians[slow] - float(np.median([medians[rank] for rank in others]))
-    if phase == "forward":
+    estimates = phase == "forward" and not apart
+    if estimates:
         backward = float(np.median(held[slow].phase("backward")[rows[slow]]))
         extra += _backward_extra(case, backward, of_phase[slow][phase], usual[phase])
     return SlowRank(
@@ -79,13 +94,20 @@ def _by_phases(case: Case, held: Mapping[int, StepColumns], rows: Mapping[int, n
         phase=phase,
         phase_seconds={rank: of[phase] for rank, of in of_phase.items()},
         extra_seconds=extra,
-        slowest_share=_slowest_share(own, slow),
+        slowest_share=slowest_share(own, slow),
         tokens={},
         on_device=case.on_cuda and phase in held[slow].device_seconds,
+        backward_is_estimated=estimates,
     )
 
 
-def _slowest_share(seconds: Mapping[int, Column], rank: int) -> float:
+def _waits_are_apart(case: Case, held: Mapping[int, StepColumns]) -> bool:
+    """Whether every rank told its waits in forward and backward apart: on a GPU its device has, else its host."""
+    told = [columns.device_seconds if case.on_cuda else columns.phase_seconds for columns in held.values()]
+    return all("communication" in of and "backward" in of for of in told)
+
+
+def slowest_share(seconds: Mapping[int, Column], rank: int) -> float:
     """Of the steps, those in which a rank had the most."""
     stacked = np.stack([seconds[one] for one in seconds])
     return float((stacked.argmax(axis=0) == list(seconds).index(rank)).mean())
@@ -107,33 +129,40 @@ def _busier(case: Case, held: Mapping[int, StepColumns], rows: Mapping[int, np.n
         return None
     threads = max(1, int(case.settings("host").get("torch_threads") or 1))
     extra = (medians[slow] - usual) / threads
-    share = _slowest_share(cpu, slow)
+    share = slowest_share(cpu, slow)
     return SlowRank(slow, medians, "computation", medians, extra, share, {}, on_device=False)
 
 
-def _common_rows(held: Mapping[int, StepColumns]) -> dict[int, np.ndarray]:
-    """By rank, the rows of the steps after warm-up that every rank has, in the same order."""
+def common_rows(chosen: Mapping[int, np.ndarray], held: Mapping[int, StepColumns]) -> dict[int, np.ndarray]:
+    """By rank, the rows of the steps that were chosen of every rank, in the same order.
+
+    Args:
+        chosen: by rank, whether a row is.
+        held: the steps.
+    """
     keys = {}
     for rank, columns in held.items():
-        places = np.flatnonzero(columns.steady)
+        places = np.flatnonzero(chosen[rank])
         keys[rank] = {(columns.segment[place], columns.step[place]): place for place in places}
     common = sorted(set.intersection(*(set(of) for of in keys.values())))
     return {rank: np.array([of[key] for key in common], dtype=int) for rank, of in keys.items()}
 
 
-def _own_phases(columns: StepColumns, rows: np.ndarray, on_cuda: bool) -> dict[str, Column]:
+def _own_phases(columns: StepColumns, rows: np.ndarray, on_cuda: bool, apart: bool) -> dict[str, Column]:
     """A step's time of a rank's own.
 
     The data wait is that for its own loader: the Trainer adds up the ranks' tokens within the same phase, and waits for
-    them. On CUDA the forward is what the device took, and the optimizer waits for it.
+    them. On CUDA the forward, and where waits are told apart the backward, is what the device took; the optimizer and
+    the host's look at the loss wait for it.
     """
-    names = _OWN if on_cuda else (*_OWN, "optimizer")
-    found = {name: columns.phase(name)[rows] for name in names}
-    if "wait_seconds" in columns.loader:
+    names = _WAITS_APART if apart and not on_cuda else _OWN if on_cuda else (*_OWN, "optimizer")
+    found = {name: columns.own(name)[rows] for name in names}
+    if "wait_seconds" in columns.loader and not apart:
         found["data_wait"] = np.nan_to_num(columns.loader["wait_seconds"][rows])
-    device = columns.device_seconds.get("forward")
-    if device is not None and np.isfinite(device[rows]).all():
-        found["forward"] = np.maximum(found["forward"], device[rows])
+    for name in ("forward", "backward") if apart else ("forward",):
+        device = columns.device_seconds.get(name)
+        if device is not None and np.isfinite(device[rows]).all():
+            found[name] = np.maximum(found.get(name, 0.0), device[rows])
     return found
 
 

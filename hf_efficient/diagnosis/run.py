@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
-import os
 from pathlib import Path
 
-from pydantic import TypeAdapter, ValidationError
-
+from hf_efficient.account.json_file import read_record, strict_json, write_whole
 from hf_efficient.account.load import records_folder
 from hf_efficient.account.run_records import RunReader
 from hf_efficient.diagnosis.engine import diagnose_case
 from hf_efficient.diagnosis.read_case import read_case
-from hf_efficient.errors import OutputError
 from hf_efficient.records.findings import DIAGNOSIS_SCHEMA_VERSION, Diagnosis
 
 __all__ = ["DIAGNOSIS_JSON", "diagnose", "read_diagnosis", "to_json", "write_diagnosis"]
@@ -35,7 +30,7 @@ def diagnose(run_dir: str | Path) -> Diagnosis:
 
 def to_json(diagnosis: Diagnosis) -> str:
     """As strict JSON, indented, with a newline at its end."""
-    return json.dumps(dataclasses.asdict(diagnosis), indent=2, allow_nan=False) + "\n"
+    return strict_json(diagnosis)
 
 
 def write_diagnosis(directory: Path, reader: RunReader | None = None) -> Diagnosis:
@@ -50,12 +45,7 @@ def write_diagnosis(directory: Path, reader: RunReader | None = None) -> Diagnos
         OSError: the file cannot be written; one that was there stays as it is.
     """
     found = diagnose_case(read_case(directory, reader))
-    temporary = directory / f".{DIAGNOSIS_JSON}.{os.getpid()}"
-    try:
-        temporary.write_text(to_json(found), encoding="utf-8")
-        temporary.replace(directory / DIAGNOSIS_JSON)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_whole(directory / DIAGNOSIS_JSON, to_json(found))
     return found
 
 
@@ -65,18 +55,4 @@ def read_diagnosis(path: Path) -> Diagnosis:
     Raises:
         OutputError: the file cannot be read, is no diagnosis, or was written by a newer version.
     """
-    try:
-        data = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise OutputError(f"{path}: cannot be read: {error}") from error
-    version = data.get("schema_version") if isinstance(data, dict) else None
-    if isinstance(version, int) and version > DIAGNOSIS_SCHEMA_VERSION:
-        raise OutputError(
-            f"{path}: schema_version {version} is newer than {DIAGNOSIS_SCHEMA_VERSION}, which is read here: "
-            "upgrade hf-efficient"
-        )
-    try:
-        return TypeAdapter(Diagnosis).validate_python(data)
-    except ValidationError as error:
-        told = error.errors()[0]
-        raise OutputError(f"{path}: is no diagnosis: {'.'.join(map(str, told['loc']))}: {told['msg']}") from error
+    return read_record(path, Diagnosis, DIAGNOSIS_SCHEMA_VERSION, "a diagnosis")

@@ -80,6 +80,7 @@ def columns_of(lines: Sequence[ColumnLine]) -> StepColumns:
         peak_allocated_bytes=_column(None if part is None else part.peak_allocated_bytes for part in memory),
         peak_reserved_bytes=_column(None if part is None else part.peak_reserved_bytes for part in memory),
         allocation_retries=_column(None if part is None else part.allocation_retries for part in memory),
+        waited_seconds=_table([line.waited_seconds for line in lines], 0.0),
     )
 
 

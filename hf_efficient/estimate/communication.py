@@ -13,7 +13,7 @@ What is sent in a step of A micro-batches, T trained elements of g bytes of grad
     zero1   all-reduce of T g, once; all-gather of the trained weights, once
     zero2   all-reduce of T g, A times; all-gather of the trained weights, once
     zero3   all-gather of W, A times forward, and again backward but for what is kept; reduce-scatter of T g, A times
-    fsdp2   as zero3, reduce-scatter once, or A times with ``sync_each_batch``; what is in no layer is gathered once
+    fsdp2   as zero3, reduce-scatter once, or A times with ``sync_each_batch``; final norm and head are gathered once
 
 Frozen weights are gathered where they are sharded, and never reduced. The ZeRO paper (arXiv 1910.02054, section 7) has
 a reduce-scatter in ZeRO-1 and 2; DeepSpeed at commit edaa72212 does an all-reduce by default, of which a rank then uses
@@ -33,6 +33,7 @@ from hf_efficient.estimate.sharding import ModelStates, kept_elements
 __all__ = ["Collective", "communication_seconds", "exposed_seconds", "sent_bytes", "step_collectives"]
 
 _DDP_BUCKET_BYTES = 25 << 20  # torch's bucket_cap_mb
+_PARAMETER_GROUPS = 2  # of the Trainer's optimizer: what decays, and what does not
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,8 @@ def step_collectives(states: ModelStates, sharding: Sharding, layers: int = 1) -
     """What the ranks do together in an optimizer step; nothing where there is one rank.
 
     Messages are buckets of 25 MiB under DDP, of ``bucket_elements`` under ZeRO, and layers where weights are gathered,
-    with one more for what is in none.
+    with one more for what is in none. ZeRO-1 and 2 gather the weights of a parameter group at once, whatever its size
+    (``all_gather_into_tensor_dp_groups``).
 
     Args:
         states: of the model.
@@ -87,7 +89,7 @@ def _replicated(states: ModelStates, sharding: Sharding) -> Iterable[Collective]
         return
     times, buckets = 1 if sharding.whole_gradients else sharding.micro_batches, _buckets(states, sharding)
     yield Collective("all_reduce", "gradients", gradients, buckets, times)
-    yield Collective("all_gather", "weights", weights, buckets, 1)
+    yield Collective("all_gather", "weights", weights, _PARAMETER_GROUPS, 1)
 
 
 def _sharded(states: ModelStates, sharding: Sharding, layers: int) -> Iterable[Collective]:

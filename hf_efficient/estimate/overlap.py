@@ -6,11 +6,14 @@ in m messages, and w seconds of computation beside which it may run,
 
     hidden = min(w, c (1 - 1 / m)) / c
 
-It may run beside (torch 2.13; DeepSpeed at commit edaa72212 with its defaults):
+It may run beside (torch 2.13; DeepSpeed 0.19.8):
 
     ddp           the backward of the last micro-batch, about two thirds of it
-    zero1, zero2  nothing: ``overlap_comm`` is off (``deepspeed/runtime/zero/config.py``)
+    zero1         gradients as ddp's (``reduce_ready_partitions_and_remove_grads``), with ``overlap_comm``
+    zero2         gradients: the backward of every micro-batch, with ``overlap_comm``
     zero3, fsdp2  everything but the optimizer's step, whose share is left in
+
+The weights of ZeRO-1 and 2 are gathered at the end of the optimizer's step (``all_gather_dp_groups``), beside nothing.
 
 Left out: that kernels which communicate slow those which compute down.
 """
@@ -26,19 +29,19 @@ BACKWARD_SHARE = 2 / 3
 
 
 def overlap_window_seconds(sharding: Sharding, compute_seconds: float) -> float:
-    """Seconds of an optimizer step's computation beside which communication may run.
+    """Seconds of a step's computation beside which communication may run; of ZeRO-1 and 2, that of gradients alone.
 
-    Hand-worked: DDP, 4 micro-batches in 6 s: 2/3 of 1.5 s.
+    Hand-worked: DDP, 4 micro-batches in 6 s: 2/3 of 1.5 s. ZeRO-2: 2/3 of 6 s.
 
     Args:
         sharding: how the model is spread.
         compute_seconds: of the step.
     """
-    if sharding.strategy == "ddp":
+    if sharding.strategy in ("zero1", "zero2") and not sharding.overlap_comm:
+        return 0.0
+    if sharding.strategy in ("ddp", "zero1"):
         return compute_seconds / sharding.micro_batches * BACKWARD_SHARE
-    if sharding.strategy in ("zero1", "zero2"):
-        return compute_seconds if sharding.overlap_comm else 0.0
-    return compute_seconds
+    return compute_seconds * (BACKWARD_SHARE if sharding.strategy == "zero2" else 1.0)
 
 
 def overlap_share(seconds: float, window_seconds: float, messages: int) -> float:

@@ -28,12 +28,14 @@ class Sharding:
         offload_parameters: DeepSpeed's ``offload_param``, ZeRO-3 alone; FSDP2's ``CPUOffloadPolicy``, which takes
             gradients and optimizer state along.
         gradient_as_bucket_view: of DDP.
-        bucket_elements: DeepSpeed's ``reduce_bucket_size``; ``auto`` stands for hidden_size squared.
+        bucket_elements: DeepSpeed's ``reduce_bucket_size``; transformers puts hidden_size squared for ``auto``.
         overlap_comm: of DeepSpeed; counts a second bucket under ZeRO-1 and 2.
         micro_batches: per optimizer step and rank.
         sync_each_batch: accelerate's. Without it FSDP2 reduces the gradients of the last micro-batch alone, and keeps
             them whole until then (``Accelerator.no_sync``, which transformers' Trainer uses).
         reuse_elements: DeepSpeed's ``stage3_max_reuse_distance``.
+        prefetch_elements: DeepSpeed's ``stage3_prefetch_bucket_size``.
+        persistent_elements: DeepSpeed's ``stage3_param_persistence_threshold``: ZeRO-3 keeps a weight of no more.
     """
 
     strategy: Strategy
@@ -46,6 +48,8 @@ class Sharding:
     micro_batches: int = 1
     sync_each_batch: bool = False
     reuse_elements: int = 1_000_000_000
+    prefetch_elements: int = 50_000_000
+    persistent_elements: int = 100_000
 
     @property
     def whole_gradients(self) -> bool:

@@ -19,7 +19,8 @@ What comes on top, of DeepSpeed at commit edaa72212 (2026-08-22) and torch 2.13:
 
 - ``ddp``: buckets of all gradients, a second copy, unless ``gradient_as_bucket_view`` (accelerate's default is false).
 - ``zero1``, ``zero2``: a bucket of ``reduce_bucket_size`` elements in the backward pass, however small the model is;
-  two with ``overlap_comm`` (``stage_1_and_2.py``, ``setup_buckets``). ``zero3``: one (``stage3.py``).
+  two with ``overlap_comm`` (``stage_1_and_2.py``, ``setup_buckets``). ``zero3``: one (``stage3.py``). All: a copy of
+  what one bucket holds while it is sent (``allreduce_bucket``, ``reduce_scatter_coalesced``).
 - ``zero3``, ``fsdp2``: the weights that are gathered at once; see ``rank_bytes``.
 - ``fsdp2`` with several micro-batches: all gradients, T g, unless ``sync_each_batch``; see ``Sharding``.
 - ZeRO with a master copy: the shard's gradient in its dtype during the optimizer step.
@@ -49,7 +50,10 @@ class ModelStates:
         optimizer_bytes: of optimizer state, 8 for AdamW in fp32.
         master_bytes: of the optimizer's own copy of a trained weight; 0 where it updates the weight itself.
         largest_layer: elements of the largest layer that is gathered at once, frozen ones included.
-        outside_layers: elements in no layer (embeddings, final norm, head).
+        staying: elements of the final norm and the head, with the embedding where it shares the head's weight, and of
+            what is in no other unit: what FSDP2 keeps gathered from forward to backward.
+        layer_uses: times that a micro-batch uses the weights of a layer: forward and backward, 3 where activation
+            checkpointing runs the forward again.
         gathered_bytes: of a gathered weight, where it is not gathered as it is stored: FSDP2's ``param_dtype``, 2 where
             mixed precision stores fp32 and gathers bf16. None: as it is stored.
     """
@@ -62,8 +66,9 @@ class ModelStates:
     optimizer_bytes: float
     master_bytes: float = 0.0
     largest_layer: int = 0
-    outside_layers: int = 0
+    staying: int = 0
     gathered_bytes: float | None = None
+    layer_uses: int = 2
 
     def __post_init__(self) -> None:
         """Check.
@@ -75,9 +80,9 @@ class ModelStates:
             value = getattr(self, one.name)
             if value is not None and not (math.isfinite(value) and value >= 0):
                 raise ValueError(f"{one.name} of {value}")
-        if self.largest_layer + self.outside_layers > self.trained + self.frozen:
+        if self.largest_layer + self.staying > self.trained + self.frozen:
             raise ValueError(
-                f"largest_layer {self.largest_layer} and outside_layers {self.outside_layers} of"
+                f"largest_layer {self.largest_layer} and staying {self.staying} of"
                 f" {self.trained + self.frozen} elements"
             )
 
@@ -118,10 +123,13 @@ def rank_bytes(states: ModelStates, sharding: Sharding) -> RankBytes:
 
     Parameters count as one flat tensor, which is hardly padded; ``shard_elements`` tells the exact number by shape.
 
-    Gathered are under FSDP2 the parameters outside of layers, which stay from forward to backward
-    (``reshard_after_forward`` is off for the root), one layer, and the next, which is prefetched. ZeRO-3 keeps what is
-    used again within ``reuse_elements``: at the end of the forward pass a layer d elements before the end comes again
-    after 2 d, so that the last ``reuse_elements`` / 2 stay, and the layer at that border; at least two layers.
+    Gathered are under FSDP2 the final norm and the head, which stay from forward to backward (accelerate 1.15,
+    ``fsdp2_prepare_model``: ``reshard_after_forward`` is off for them and the root), one layer, and the next, which is
+    prefetched; an embedding with a weight of its own is gone by then. ZeRO-3 keeps what is used again within
+    ``reuse_elements``, counted in the parameters of every module that runs until then, as often as it runs
+    (``partitioned_param_coordinator.py``): the head h twice, a layer u times (``layer_uses``). A layer with d elements
+    of layers behind it comes again after u d + 2 h, so that the head stays, the last (``reuse_elements`` - 2 h) / u of
+    the layers, and the layer at that border. At least two layers are there at once, and a layer with the head.
 
     Hand-worked (ZeRO's figure 1): T = 7.5e9, w = g = 2, o = 8, m = 4, n = 64. ZeRO-1: 15 + 15 + 90 / 64 = 31.4 GB.
     ZeRO-2: 15 + 15 / 64 + 90 / 64 = 16.6 GB. ZeRO-3: 120 / 64 = 1.9 GB.
@@ -156,21 +164,24 @@ def _buckets(states: ModelStates, sharding: Sharding) -> float:
     if sharding.strategy not in ZERO:
         return 0.0
     double = sharding.overlap_comm and sharding.strategy != "zero3"
-    return sharding.bucket_elements * states.gradient_bytes * (2 if double else 1)
+    copied = min(sharding.bucket_elements, states.trained)
+    return (sharding.bucket_elements * (2 if double else 1) + copied) * states.gradient_bytes
 
 
 def kept_elements(states: ModelStates, sharding: Sharding) -> int:
     """Elements of gathered weights that stay from the forward to the backward pass; see ``rank_bytes``."""
     if sharding.strategy == "fsdp2":
-        return states.outside_layers
-    kept = states.largest_layer + sharding.reuse_elements // 2 if sharding.reuse_elements else 0
-    return min(kept, states.trained + states.frozen)
+        return states.staying
+    beyond = sharding.reuse_elements - 2 * states.staying
+    layers = states.largest_layer + beyond // states.layer_uses if beyond > 0 else 0
+    head = states.staying if sharding.reuse_elements else 0
+    return min(head + layers, states.trained + states.frozen)
 
 
 def _gathered(states: ModelStates, sharding: Sharding) -> float:
     if sharding.strategy not in WEIGHTS_SHARDED:
         return 0.0
     elements, kept = states.trained + states.frozen, kept_elements(states, sharding)
-    two_layers = 2 * states.largest_layer
-    at_once = kept + two_layers if sharding.strategy == "fsdp2" else max(two_layers, kept)
+    layer = states.largest_layer
+    at_once = kept + 2 * layer if sharding.strategy == "fsdp2" else max(2 * layer, layer + states.staying, kept)
     return min(elements, at_once) / elements * states.gathered_weight_bytes if elements else 0.0

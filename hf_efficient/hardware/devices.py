@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import platform
 from pathlib import Path
 
 import psutil
 
-__all__ = ["accelerator_count", "thread_count", "usable_cpus"]
+__all__ = ["accelerator_count", "cpu_emulates_bf16", "cpu_multiplies_bf16", "thread_count", "usable_cpus"]
 
 
 def accelerator_count() -> int:
@@ -15,6 +16,23 @@ def accelerator_count() -> int:
     import torch
 
     return int(torch.accelerator.device_count()) if torch.accelerator.is_available() else 0
+
+
+def cpu_multiplies_bf16() -> bool:
+    """Whether torch knows this CPU to have instructions for it: AVX512-BF16 or AMX."""
+    import torch
+
+    asked = [getattr(torch.cpu, name, None) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported")]
+    return any(bool(one()) for one in asked if one is not None)
+
+
+def cpu_emulates_bf16() -> bool:
+    """Whether it is an x86 without them, on which float32 is faster by far.
+
+    Products of 800 x 576 by 576 x 1536 took 7 times as long in bfloat16 forwards and 28 times backwards on an AMD EPYC
+    with AVX2 (torch 2.13). Of other architectures torch does not tell.
+    """
+    return platform.machine().lower() in ("x86_64", "amd64") and not cpu_multiplies_bf16()
 
 
 def thread_count() -> int:

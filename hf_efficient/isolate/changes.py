@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from hf_efficient.recipe.global_batch import unnamed_batch
 from hf_efficient.recipe.load import change_recipe
 from hf_efficient.recipe.profile_section import ProfileSection
 from hf_efficient.recipe.schema import Recipe
@@ -48,14 +49,16 @@ _WHERE_SET: dict[str, Any] = {
 def in_folder(recipe: Recipe, folder: Path) -> Recipe:
     """The recipe with another output directory, and without what would follow its training or end it early.
 
+    Its variants, one process in place of several too, accumulate as often as it does.
+
     Args:
-        recipe: the user's.
+        recipe: the user's, as it trains here.
         folder: where a variant may write.
 
     Raises:
         RecipeError: never of a recipe that was loaded.
     """
-    changes: dict[str, Any] = {"output_dir": str(folder), "existing_output": "refuse"}
+    changes: dict[str, Any] = {"output_dir": str(folder), "existing_output": "refuse", **unnamed_batch(recipe)}
     if recipe.efficiency.budget is not None:
         changes["efficiency.budget"] = None
     return change_recipe(recipe, changes)

@@ -13,7 +13,7 @@ from hf_efficient.isolate.experiment import Progress, run_variants
 from hf_efficient.isolate.result import isolation_of
 from hf_efficient.isolate.run_variant import Launch, run_variant
 from hf_efficient.isolate.variants import VARIANTS
-from hf_efficient.launch.strategy import check_launchable
+from hf_efficient.isolate.whole_models import check_whole_models
 from hf_efficient.recipe.load import load_recipe
 from hf_efficient.records.isolation import Isolation
 
@@ -41,7 +41,7 @@ def isolate(argument: str, overrides: Sequence[str], steps: int, progress: Progr
         HfEfficientError: the recipe is wrong, cannot be launched, or does not train as it is.
     """
     recipe = load_recipe(argument, overrides)
-    check_launchable(recipe)
+    check_whole_models(recipe)
     automatic = recipe.distributed.processes == "auto"
     with tempfile.TemporaryDirectory(prefix=".hf-efficient-isolate-", dir=_place(recipe.output_dir)) as name:
         launch = Launch(

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
 from pydantic import TypeAdapter
 
 from hf_efficient.isolate.variant import Variant
 from hf_efficient.isolate.worker import MEASUREMENT
 from hf_efficient.launch.command import accelerate_command
+from hf_efficient.launch.engines.layout import layout_of
+from hf_efficient.launch.family import ended
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records.isolation import VariantMeasurement
 
 __all__ = ["Launch", "VariantFailed", "run_variant"]
 
 _WORKER = "hf_efficient.isolate.worker"
-_TERM_SECONDS = 10.0
 _SAID = 400
 
 
@@ -84,8 +83,7 @@ class Launch:
             self.recipe,
             self.argument,
             [*self.overrides, *options],
-            device_count=self.device_count,
-            cores=self.cores,
+            layout_of(self.recipe, device_count=self.device_count, cores=self.cores),
             module=_WORKER,
         )
 
@@ -116,29 +114,8 @@ def _finished(command: list[str], threads: int, output: int) -> int:
     launcher = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, start_new_session=True
     )
-    with _ended(launcher):
+    with ended(launcher):
         return launcher.wait()
-
-
-@contextlib.contextmanager
-def _ended(launcher: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Afterwards it and all that it started are gone: told to end, and after ten seconds made to."""
-    try:
-        yield
-    finally:
-        family: list[psutil.Process] = []
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process = psutil.Process(launcher.pid)
-            family = [process, *process.children(recursive=True)]
-        for one in family:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                one.terminate()
-        deaf = psutil.wait_procs(family, timeout=_TERM_SECONDS)[1]
-        for one in deaf:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                one.kill()
-        psutil.wait_procs(deaf, timeout=_TERM_SECONDS)  # the folder goes next
-        launcher.wait()
 
 
 def _unsaid(code: int, said: Path) -> str:

@@ -11,6 +11,7 @@ from hf_efficient.isolate.variant import Setup
 from hf_efficient.launch.arguments import training_arguments
 from hf_efficient.launch.build import build
 from hf_efficient.launch.listener import SilentListener
+from hf_efficient.launch.precision import settle_compute_dtype
 from hf_efficient.records.isolation import VariantMeasurement
 
 __all__ = ["built_trainer", "timed_training"]
@@ -24,7 +25,8 @@ def built_trainer(setup: Setup) -> Trainer:
     Raises:
         HfEfficientError: data, model or adapter that do not fit.
     """
-    return build(setup.recipe, training_arguments(setup.recipe), SilentListener()).trainer
+    args = training_arguments(setup.recipe)
+    return build(settle_compute_dtype(setup.recipe, args.device), args, SilentListener()).trainer
 
 
 def timed_training(setup: Setup, adjust: Adjust = lambda trainer: None) -> VariantMeasurement:

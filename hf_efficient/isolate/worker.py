@@ -14,13 +14,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from hf_efficient.account.json_file import write_whole
 from hf_efficient.errors import HfEfficientError, first_line
 from hf_efficient.hardware.quiet import quieten_libraries
 from hf_efficient.isolate.changes import in_folder, varied
 from hf_efficient.isolate.variant import Setup
 from hf_efficient.isolate.variants import VARIANTS
+from hf_efficient.launch.engines.started import started_processes
 from hf_efficient.launch.faults import explained_faults
 from hf_efficient.launch.offline import go_offline_without_hub
+from hf_efficient.recipe.global_batch import with_accumulation
 from hf_efficient.recipe.load import load_recipe
 from hf_efficient.records.isolation import VariantMeasurement
 
@@ -61,7 +64,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def _measured(options: argparse.Namespace, folder: Path) -> VariantMeasurement:
     variant = next(one for one in VARIANTS if one.name == options.variant)
-    original = in_folder(load_recipe(options.recipe, options.overrides), folder)
+    processes = max(options.share, started_processes(os.environ))
+    original = in_folder(with_accumulation(load_recipe(options.recipe, options.overrides), processes), folder)
     recipe = varied(original, options.warm_up + options.steps, variant.changes(original))
     quieten_libraries(debug=options.debug)
     go_offline_without_hub(recipe)
@@ -72,9 +76,7 @@ def _measured(options: argparse.Namespace, folder: Path) -> VariantMeasurement:
 def _leave(folder: Path, content: dict[str, Any], code: int) -> int:
     """The first process writes what all would; whole, or not at all."""
     if int(os.environ.get("RANK", "0")) == 0:
-        temporary = folder / f".{MEASUREMENT}"
-        temporary.write_text(json.dumps(content), encoding="utf-8")
-        temporary.replace(folder / MEASUREMENT)
+        write_whole(folder / MEASUREMENT, json.dumps(content))
     return code
 
 

@@ -15,6 +15,7 @@ from hf_efficient.hardware.prices import prices
 from hf_efficient.hardware.rates import Rates
 from hf_efficient.measure.process_timeline import process_timeline
 from hf_efficient.measure.rates import rate_facts, state_rates
+from hf_efficient.recipe.origins import told_where
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records import PhaseName, RunAccount
 from hf_efficient.records.findings import Diagnosis
@@ -78,8 +79,7 @@ def recipe_rates(recipe: Recipe, args: TrainingArguments) -> dict[str, dict[str,
     try:
         return rate_facts(rates, args.device, args.world_size * max(1, args.n_gpu))
     except SetupError as error:
-        said = recipe.provenance.get("efficiency.price_from")
-        raise SetupError(f"{said}: efficiency.{error}" if said is not None else f"efficiency.{error}") from error
+        raise SetupError(f"{told_where(recipe, 'efficiency.price_from')}efficiency.{error}") from error
 
 
 def open_records(recipe: Recipe, directory: Path, rank: int, rates: dict[str, dict[str, Any]]) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from trl import DPOConfig, SFTConfig
 
 from hf_efficient.assembly.adapter import add_adapter
 from hf_efficient.assembly.model import load_base, load_tokenizer
 from hf_efficient.assembly.model_checks import check_positions, check_vocabulary
+from hf_efficient.assembly.wrap_classes import check_wrap_classes
 from hf_efficient.data.build import build_preference_data, build_sft_data
 from hf_efficient.data.stats import DataStats
 from hf_efficient.launch.account import phase, state
@@ -19,6 +20,8 @@ from hf_efficient.launch.evaluation import AnswersInEvaluation, answer_evaluator
 from hf_efficient.launch.listener import RunListener
 from hf_efficient.launch.plan import plan_before
 from hf_efficient.launch.trainer import dpo_trainer, sft_trainer
+from hf_efficient.launch.unused_parameters import expect_gradients
+from hf_efficient.models.whole import whole_count
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records.planned_run import RunPlan
 from hf_efficient.units import count, share
@@ -27,7 +30,10 @@ if TYPE_CHECKING:
     from peft import PeftModel
     from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer
 
-__all__ = ["Built", "build"]
+__all__ = ["Built", "OnData", "build"]
+
+OnData: TypeAlias = Callable[[Any, Any, "RunPlan | None"], Any]
+"""Is given data (``SftData`` or ``PreferenceData``), arguments and plan; returns the data to train on, of its kind."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +54,11 @@ class Built:
 
 
 def build(
-    recipe: Recipe, args: SFTConfig | DPOConfig, listener: RunListener, price_usd_per_hour: float | None = None
+    recipe: Recipe,
+    args: SFTConfig | DPOConfig,
+    listener: RunListener,
+    price_usd_per_hour: float | None = None,
+    on_data: OnData | None = None,
 ) -> Built:
     """Read the data first, then plan, then load the model: what cannot be trained is found before the weights are.
 
@@ -57,16 +67,20 @@ def build(
         args: its arguments.
         listener: is told of the progress.
         price_usd_per_hour: of everything that the run occupies, for its plan; None where it is not known.
+        on_data: is called on every process once the data are read and planned for, before the model is.
 
     Raises:
         HfEfficientError: data, model or adapter that do not fit.
     """
+    on_data = on_data or (lambda data, args, plan: data)
     if isinstance(args, SFTConfig):
-        return _build_sft(recipe, args, listener, price_usd_per_hour)
-    return _build_dpo(recipe, args, listener, price_usd_per_hour)
+        return _build_sft(recipe, args, listener, price_usd_per_hour, on_data)
+    return _build_dpo(recipe, args, listener, price_usd_per_hour, on_data)
 
 
-def _build_sft(recipe: Recipe, args: SFTConfig, listener: RunListener, price_usd_per_hour: float | None) -> Built:
+def _build_sft(
+    recipe: Recipe, args: SFTConfig, listener: RunListener, price_usd_per_hour: float | None, on_data: OnData
+) -> Built:
     tokenizer = _tokenizer(recipe, listener)
     listener.stage("Data", ", ".join(source.path for source in recipe.data.train))
     with phase(recipe, "data_preparation"):
@@ -81,6 +95,7 @@ def _build_sft(recipe: Recipe, args: SFTConfig, listener: RunListener, price_usd
     for line in remarks(data.stats, args.max_length):
         listener.stage("", line)
     plan = plan_before(recipe, args, data, price_usd_per_hour, listener)
+    data = on_data(data, args, plan)
     longest = data.stats.longest if args.max_length is None else min(data.stats.longest, args.max_length)
     largest = max(stats.largest_token_id for stats in (data.stats, data.eval_stats) if stats is not None)
     model = _model(recipe, args, listener, largest, longest)
@@ -100,7 +115,9 @@ def _summary(stats: DataStats) -> dict[str, Any]:
     return {key: value for key, value in asdict(stats).items() if key in always or (key in sometimes and value)}
 
 
-def _build_dpo(recipe: Recipe, args: DPOConfig, listener: RunListener, price_usd_per_hour: float | None) -> Built:
+def _build_dpo(
+    recipe: Recipe, args: DPOConfig, listener: RunListener, price_usd_per_hour: float | None, on_data: OnData
+) -> Built:
     tokenizer = _tokenizer(recipe, listener)
     listener.stage("Data", ", ".join(source.path for source in recipe.data.train))
     with phase(recipe, "data_preparation"):
@@ -109,6 +126,7 @@ def _build_dpo(recipe: Recipe, args: DPOConfig, listener: RunListener, price_usd
     for line in preference_remarks(data, args.max_length):
         listener.stage("", line)
     plan = plan_before(recipe, cast("SFTConfig", args), data, price_usd_per_hour, listener)
+    data = on_data(data, args, plan)
     model = _model(recipe, args, listener, data.largest_token_id)
     with phase(recipe, "trainer_setup"):
         trainer = dpo_trainer(recipe, model, tokenizer, args, data, listener)
@@ -131,17 +149,20 @@ def _model(
     listener.stage("Model", recipe.model.id)
     with phase(recipe, "model_load"):
         base = load_base(recipe)
+    check_wrap_classes(base, recipe.distributed.wrap_classes)
     check_vocabulary(base, largest_token_id)
     remark = check_positions(base, longest_row) if longest_row is not None else ""
     if remark:
         listener.stage("", remark)
     with phase(recipe, "model_load"):
         model = add_adapter(base, recipe.adapter, seed=args.seed, checkpointing=args.gradient_checkpointing)
-    trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    expect_gradients(args, model)
+    trained = whole_count(model, trained=True)
     listener.stage("", f"{recipe.adapter.method}: {count(trained)} parameters are trained{_of_all(model, trained)}")
     return model
 
 
 def _of_all(model: PreTrainedModel | PeftModel, trained: int) -> str:
-    total = model.num_parameters()  # counts a 4-bit weight as the numbers that it stands for
+    # transformers counts a 4-bit weight as the numbers that it stands for, and a share of ZeRO-3 as nothing.
+    total = model.num_parameters() or whole_count(model, trained=False)
     return f", {share(trained / total)} of {count(total)}" if total > trained else ""

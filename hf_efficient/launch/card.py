@@ -12,6 +12,7 @@ from huggingface_hub import ModelCard, ModelCardData
 from hf_efficient.errors import OutputError
 from hf_efficient.launch.card_text import fenced, hub_name, number, table, without_local_paths
 from hf_efficient.launch.card_usage import usage
+from hf_efficient.recipe.precision import compute_dtype
 from hf_efficient.recipe.schema import QuantizationSection, Recipe
 from hf_efficient.units import seconds
 
@@ -115,7 +116,7 @@ def _quantization(section: QuantizationSection) -> str:
     if section.bits == 8:
         return "8-bit LLM.int8()"
     double = " with double quantization" if section.double_quant else ""
-    return f"4-bit {section.type.upper()}{double}, computed in {section.compute_dtype}"
+    return f"4-bit {section.type.upper()}{double}, computed in {compute_dtype(section)}"
 
 
 def _summary_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:

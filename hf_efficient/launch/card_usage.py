@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hf_efficient.launch.card_text import fenced, hub_name
+from hf_efficient.recipe.precision import compute_dtype
 from hf_efficient.recipe.schema import AdapterSection, ModelSection, QuantizationSection, Recipe
 
 __all__ = ["usage"]
@@ -69,5 +70,5 @@ def _bitsandbytes(section: QuantizationSection) -> str:
     return (
         f'load_in_4bit=True, bnb_4bit_quant_type="{section.type}", '
         f"bnb_4bit_use_double_quant={section.double_quant}, "
-        f"bnb_4bit_compute_dtype=torch.{section.compute_dtype}"
+        f"bnb_4bit_compute_dtype=torch.{compute_dtype(section)}"
     )

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
+from hf_efficient.launch.checkpoint_layout import has_fsdp_shards, has_zero_shares
+
 __all__ = ["checkpoints", "fault_of", "step_of"]
 
 _PICKLED_WEIGHTS = ("pytorch_model.bin", "adapter_model.bin", "pytorch_model.bin.index.json")
@@ -28,13 +30,16 @@ def step_of(checkpoint: Path) -> int:
 def fault_of(checkpoint: Path) -> str | None:
     """What keeps a run from going on exactly from here; None where nothing does.
 
-    Weights, optimizer, schedule and random state must be there and whole. Checkpoints that an engine wrote in its own
-    layout (DeepSpeed's ``global_step*``) are left to the engine.
+    Weights, optimizer, schedule and random state must be there and whole. What DeepSpeed wrote in its own layout is
+    left to DeepSpeed.
     """
     if not checkpoint.is_dir():
         return "there is no such folder"
     try:
-        return _state_fault(checkpoint) or (None if any(checkpoint.glob("global_step*")) else _files_fault(checkpoint))
+        fault = _state_fault(checkpoint)
+        if fault is not None or has_zero_shares(checkpoint):
+            return fault
+        return _shards_fault(checkpoint) if has_fsdp_shards(checkpoint) else _files_fault(checkpoint)
     except OSError as error:
         return f"{error.filename or checkpoint} cannot be read: {error.strerror or error}"
 
@@ -48,6 +53,14 @@ def _state_fault(checkpoint: Path) -> str | None:
     except ValueError:
         return "trainer_state.json is not whole"
     return None if isinstance(state, dict) and "global_step" in state else "trainer_state.json holds no state"
+
+
+def _shards_fault(checkpoint: Path) -> str | None:
+    """FSDP's: torch writes the description of the shards after all of them."""
+    for name in ("pytorch_model_fsdp_0", "optimizer_0"):
+        if not (checkpoint / name / ".metadata").is_file():
+            return f"{name}/.metadata, its last file, is missing: saving was cut off"
+    return None if (checkpoint / "scheduler.pt").is_file() else "scheduler.pt is missing"
 
 
 def _files_fault(checkpoint: Path) -> str | None:

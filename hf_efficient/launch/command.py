@@ -9,7 +9,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hf_efficient.recipe.precision import mixed_precision
+from hf_efficient.launch.engines.accelerate_config import accelerate_config
+from hf_efficient.launch.engines.launch_flags import FLAGS_ALONE, launch_flags
+from hf_efficient.launch.engines.layout import Layout
 from hf_efficient.recipe.schema import Recipe
 
 __all__ = ["accelerate_command", "printable"]
@@ -19,39 +21,26 @@ def accelerate_command(
     recipe: Recipe,
     recipe_argument: str,
     overrides: Sequence[str],
+    layout: Layout,
     *,
-    device_count: int,
-    cores: int,
     module: str = "hf_efficient.train",
 ) -> list[str]:
-    """The command ``accelerate launch ... -m hf_efficient.train RECIPE a.b=value ...``.
+    """The command ``accelerate launch ... -m hf_efficient.train RECIPE a.b=value ...`` for one machine.
 
-    Every option that accelerate would otherwise take from its own configuration file, or warn about, is given.
+    Every option that accelerate would otherwise guess, or warn about, is given; what no flag says comes from a file of
+    ours, not from the user's own default configuration.
 
     Args:
-        recipe: the resolved recipe; names the processes and the precision.
+        recipe: the resolved recipe; names the strategy and the precision.
         recipe_argument: the recipe as the user wrote it.
         overrides: the overrides and flags as the user wrote them.
-        device_count: accelerators of this machine, for ``distributed.processes: auto``.
-        cores: processor cores that this process may use; the processes share them. accelerate would give each one
-            thread, and a CPU then trains at the speed of one core.
+        layout: the processes, and which machine this one is.
         module: that every process runs.
     """
-    processes = recipe.distributed.processes
-    count = max(1, device_count) if processes == "auto" else processes
-    command = [
-        _accelerate(),
-        "launch",
-        "--quiet",
-        "--num_machines=1",
-        f"--num_processes={count}",
-        f"--mixed_precision={mixed_precision(recipe)}",
-        "--dynamo_backend=no",
-        f"--num_cpu_threads_per_process={max(1, cores // count)}",
-    ]
-    if count > 1:
-        command.append("--multi_gpu")
-    return [*command, "-m", module, recipe_argument, *overrides]
+    threads = max(1, layout.cores // layout.processes)
+    flags = launch_flags(accelerate_config(recipe, layout), threads, recipe.distributed.max_restarts)
+    alone = f"--config_file={FLAGS_ALONE}"
+    return [_accelerate(), "launch", "--quiet", alone, *flags, "-m", module, recipe_argument, *overrides]
 
 
 def printable(command: Sequence[str]) -> str:
@@ -65,5 +54,10 @@ def _accelerate() -> str:
     found = shutil.which("accelerate")
     if found is not None and (not own.exists() or Path(found).resolve() == own.resolve()):
         return "accelerate"
-    relative = os.path.relpath(own)
-    return relative if not relative.startswith("..") else str(own)
+    return _from_here(own)
+
+
+def _from_here(path: Path) -> str:
+    """Relative where it is below the current folder."""
+    relative = os.path.relpath(path)
+    return relative if not relative.startswith("..") else str(path)

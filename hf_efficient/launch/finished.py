@@ -33,8 +33,16 @@ def is_finished(checkpoint: Path, recipe: Recipe) -> bool:
 
 
 def load_finished(trainer: Trainer, checkpoint: Path) -> None:
-    """Give the trainer the weights and the state of the checkpoint, as ``train`` does before its first step."""
-    trainer._load_from_checkpoint(str(checkpoint))
+    """Give the trainer the weights and the state of the checkpoint, as ``train`` does before its first step.
+
+    DeepSpeed and FSDP2 read a checkpoint into a model that they have shared out already, with its optimizer; ZeRO-1 and
+    2 do not evaluate one without it either.
+    """
     trainer.state = TrainerState.load_from_json(str(checkpoint / _STATE))
+    if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
+        steps = max(1, trainer.state.max_steps)  # of the learning rate, which nobody asks for any more
+        trainer._prepare_for_training(steps, trainer.get_train_dataloader(), str(checkpoint))
+    else:
+        trainer._load_from_checkpoint(str(checkpoint))
     if trainer.args.load_best_model_at_end and trainer.state.best_model_checkpoint is not None:
         trainer._load_best_model()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 __all__ = ["STATUS_FILE", "RunFlags", "parse_flags"]
 
@@ -20,11 +21,13 @@ class RunFlags:
         recipe: path or shipped name.
         overrides: ``a.b=value`` as typed, those that flags stand for included.
         debug: show tracebacks and the libraries' messages.
+        preflight: do this part of the proof before the run, in place of the run.
     """
 
     recipe: str
     overrides: tuple[str, ...]
     debug: bool
+    preflight: Literal["save", "load"] | None = None
 
 
 def parse_flags(arguments: Sequence[str]) -> RunFlags:
@@ -40,10 +43,13 @@ def parse_flags(arguments: Sequence[str]) -> RunFlags:
     existing.add_argument("--resume", action="store_true", help="go on from the last checkpoint in output_dir")
     existing.add_argument("--overwrite", action="store_true", help="replace the run that lies in output_dir")
     parser.add_argument("--debug", action="store_true", help="show tracebacks and the libraries' messages")
+    parser.add_argument(
+        "--preflight", choices=("save", "load"), help=argparse.SUPPRESS
+    )  # of `hf-efficient train`, which starts the one, then the other
     options = parser.parse_intermixed_args(list(arguments))
     overrides = list(options.overrides)
     if options.resume:
         overrides.append("existing_output=resume")
     if options.overwrite:
         overrides.append("existing_output=overwrite")
-    return RunFlags(options.recipe, tuple(overrides), options.debug)
+    return RunFlags(options.recipe, tuple(overrides), options.debug, options.preflight)

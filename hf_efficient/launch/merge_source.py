@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from hf_efficient.errors import ModelError
 from hf_efficient.launch.merge_adapter import ADAPTER_CONFIG, check_adapter_weights, read_adapter_config
+from hf_efficient.recipe.precision import compute_dtype
 from hf_efficient.recipe.schema import ModelSection, QuantizationSection, Recipe
 
 __all__ = ["TrainedAdapter", "find_adapter"]
@@ -48,7 +49,7 @@ class TrainedAdapter:
         weights."""
         if weights != "dequantized" or self.rounds_activations:
             return ()
-        return (self._quantization.compute_dtype,)
+        return (compute_dtype(self._quantization),)
 
     @property
     def rounds_activations(self) -> bool:

@@ -7,14 +7,17 @@ before the first step, and only where a run of ours wrote it.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from hf_efficient.account.reading import rank_files
 from hf_efficient.errors import OutputError
 from hf_efficient.launch.checkpoints import checkpoints, fault_of, step_of
+from hf_efficient.launch.identity import ALONE, Launch
 from hf_efficient.launch.resume_check import check_same_run
 from hf_efficient.launch.run_files import (
     EFFICIENCY,
@@ -41,6 +44,7 @@ class OutputPlan:
         replaces: whether a run of ours that lies there is removed before the first step.
         keeps_records: whether its records stay: this is the same run, whose steps so far are lost and were paid for.
         remark: what the user should know, a damaged checkpoint that is passed over for instance.
+        agents: of the launch that this start belongs to.
     """
 
     directory: Path
@@ -48,6 +52,7 @@ class OutputPlan:
     replaces: bool = False
     keeps_records: bool = False
     remark: str = ""
+    agents: tuple[str, ...] = ()
 
     @property
     def goes_on(self) -> bool:
@@ -55,25 +60,39 @@ class OutputPlan:
         return self.keeps_records or (self.checkpoint is not None and _same(self.checkpoint.parent, self.directory))
 
 
-def plan_output(recipe: Recipe) -> OutputPlan:
+def plan_output(recipe: Recipe, launch: Launch = ALONE) -> OutputPlan:
     """Decide where the run starts from; changes nothing but creating the directory.
+
+    Where the very launch that this start belongs to has come to train there before, its launcher starts it again: it
+    goes on, whatever the recipe says of runs that lie there.
+
+    Args:
+        recipe: of the run.
+        launch: that this process belongs to.
 
     Raises:
         OutputError: another run lies there and the recipe does not say what to do; what lies there is not ours;
             it cannot go on with this recipe; the checkpoint named cannot be used; the directory cannot be written;
             the run would remove what it is about to read.
     """
+    return replace(_plan(recipe, launch), agents=launch.agents)
+
+
+def _plan(recipe: Recipe, launch: Launch) -> OutputPlan:
     directory = Path(recipe.output_dir).expanduser()
     _check_writable(directory)
     named = recipe.train.get("resume_from_checkpoint")
     checkpoint = Path(str(named)).expanduser() if named else None
+    if launch.goes_on_in(_launched_by(directory)):
+        return _again(_resumed(directory, recipe), checkpoint)
     if checkpoint is not None:
         _check_named(checkpoint, recipe)
         if _same(checkpoint.parent, directory):
             return OutputPlan(directory, checkpoint)
     if not is_a_run(directory):
         _check_nothing_foreign(directory)
-        if recipe.existing_output == "resume" and rank_files(directory / EFFICIENCY / STARTING, "spans"):
+        goes_on = recipe.existing_output == "resume" or launch.is_restart
+        if goes_on and rank_files(directory / EFFICIENCY / STARTING, "spans"):
             remark = "the last start never came to train: what it has spent counts"
             return OutputPlan(directory, checkpoint, keeps_records=True, remark=remark)
         return OutputPlan(directory, checkpoint)
@@ -99,8 +118,16 @@ def clear_output(plan: OutputPlan) -> None:
         remove_run(plan.directory, keep_records=plan.keeps_records)
 
 
-def write_resolved_recipe(directory: Path, recipe: Recipe, environment: Mapping[str, Any]) -> Path:
+def write_resolved_recipe(
+    directory: Path, recipe: Recipe, environment: Mapping[str, Any], agents: Sequence[str] = ()
+) -> Path:
     """Write the recipe with all its values, where each was set, and what it ran on, to the run directory.
+
+    Args:
+        directory: the output directory.
+        recipe: as it runs.
+        environment: what it runs on.
+        agents: of the launch, so that it is known again when they start processes once more.
 
     Raises:
         OutputError: the file cannot be written.
@@ -110,6 +137,7 @@ def write_resolved_recipe(directory: Path, recipe: Recipe, environment: Mapping[
         "recipe": recipe.resolved(),
         "provenance": {key: str(origin) for key, origin in recipe.provenance.items() if origin.source != "default"},
         "environment": dict(environment),
+        **({"launched_by": list(agents)} if agents else {}),
     }
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -135,6 +163,22 @@ def _resumed(directory: Path, recipe: Recipe) -> OutputPlan:
         )
     remark = remark or "there is no checkpoint yet: it starts again, and what it has spent so far counts"
     return OutputPlan(directory, replaces=True, keeps_records=True, remark=remark)
+
+
+def _launched_by(directory: Path) -> list[str]:
+    """The agents of the launch that came to train here last."""
+    try:
+        told = yaml.safe_load((directory / EFFICIENCY / RESOLVED).read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError):
+        return []
+    found = told.get("launched_by") if isinstance(told, dict) else None
+    return [str(one) for one in found] if isinstance(found, list) else []
+
+
+def _again(plan: OutputPlan, named: Path | None) -> OutputPlan:
+    """The plan of a restart; before its own first checkpoint it begins where the run began."""
+    told = f"the launcher started the processes again; {plan.remark}".removesuffix("; ")
+    return replace(plan, checkpoint=plan.checkpoint or named, remark=told)
 
 
 def _check_named(checkpoint: Path, recipe: Recipe) -> None:

@@ -40,15 +40,9 @@ def plan_before(
     A fault in the planning is one warning, and the run goes on.
 
     Raises:
-        SetupError: the weights alone are more than the memory of the GPU that is here.
+        SetupError: the weights that a rank holds are alone more than the memory of the GPU that is here.
     """
     if not recipe.efficiency.plan or args.process_index != 0:
-        return None
-    if args.deepspeed or args.fsdp:
-        leave_unplanned(
-            recipe,
-            "DeepSpeed and FSDP spread the model over the processes: see distributed.strategy",
-        )
         return None
     try:
         with phase(recipe, "planning"):
@@ -95,18 +89,20 @@ def _judge(planned: RunPlan, recipe: Recipe, listener: RunListener) -> None:
     if planned.run.fits is not False:
         return
     (gpu,) = planned.plan.gpus
+    ranks = planned.plan.ranks
+    each = "" if ranks is None or ranks.count == 1 else f" on each of {ranks.count} GPUs"
     remedy = f"hf-efficient plan {recipe.path or 'RECIPE'} --advise"
     weights, usable = planned.plan.memory.model_bytes, gpu.usable_memory_bytes
     if weights > usable:
         raise SetupError(
-            f"the weights alone are {size(weights)}, and {gpu.name} has {size(usable)}: `{remedy}` tells what would "
-            "fit. `efficiency.plan: false` runs it all the same."
+            f"the weights alone are {size(weights)}{each}, and {gpu.name} has {size(usable)}: `{remedy}` tells what "
+            "would fit. `efficiency.plan: false` runs it all the same."
         )
     if gpu.needed_bytes <= usable and gpu.notes:
         listener.stage("Warning", f"{gpu.name}: {gpu.notes[0]}")
         return
     listener.stage(
         "Warning",
-        f"it may run out of memory: planned for {size(gpu.needed_bytes)}, and {gpu.name} has "
+        f"it may run out of memory: planned for {size(gpu.needed_bytes)}{each}, and {gpu.name} has "
         f"{size(usable)}. `{remedy}` tells what would fit.",
     )

@@ -10,7 +10,8 @@ import yaml
 
 from hf_efficient.errors import OutputError
 from hf_efficient.launch.run_files import EFFICIENCY, RESOLVED
-from hf_efficient.recipe.schema import Recipe
+from hf_efficient.recipe.rules.batch import ACCUMULATION, GLOBAL_BATCH
+from hf_efficient.recipe.schema import QuantizationSection, Recipe
 
 __all__ = ["check_same_run"]
 
@@ -41,11 +42,17 @@ def check_same_run(directory: Path, recipe: Recipe) -> None:
     except (OSError, yaml.YAMLError, KeyError, TypeError):
         return  # not written by us: transformers' own checks remain
     now = recipe.resolved()
+    now["adapter"] = _as_settled(now["adapter"], stored.get("adapter") or {})
     differing = [
         f"{key} (was {was!r}, is {value!r})"
         for section, free in _FREE.items()
         for key, was, value in _differences(section, stored.get(section) or {}, now[section], free)
     ]
+    before, after = ((one.get("distributed") or {}).get("global_batch_size") for one in (stored, now))
+    if before is not None and after is not None:  # the accumulation follows from it
+        differing = [one for one in differing if not one.startswith(f"{ACCUMULATION} ")]
+        if before != after:
+            differing.append(f"{GLOBAL_BATCH} (was {before}, is {after})")
     if stored.get("method") != now["method"]:
         differing.append(f"method (was {stored.get('method')!r}, is {now['method']!r})")
     if differing:
@@ -53,6 +60,17 @@ def check_same_run(directory: Path, recipe: Recipe) -> None:
             f"output_dir: the run in {directory} cannot go on with another {'; '.join(differing)}. "
             "Put the values back, or write another output_dir."
         )
+
+
+def _as_settled(adapter: dict[str, Any], stored: Mapping[str, Any]) -> dict[str, Any]:
+    """What the machine of a run chose for ``compute_dtype: auto`` stands for it, until a machine chooses again."""
+    kept = stored.get("quantization")
+    if adapter["method"] != "qlora" or not isinstance(kept, Mapping):
+        return adapter
+    section = dict(adapter["quantization"] or QuantizationSection().model_dump(mode="json"))
+    if section["compute_dtype"] == "auto":
+        section["compute_dtype"] = kept.get("compute_dtype")
+    return {**adapter, "quantization": section}
 
 
 def _differences(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -17,19 +19,26 @@ from hf_efficient.launch.arguments import training_arguments
 from hf_efficient.launch.budget import check_budget_left
 from hf_efficient.launch.build import Built, build
 from hf_efficient.launch.card import write_model_card
+from hf_efficient.launch.checkpoint_layout import check_layout
+from hf_efficient.launch.engines.started import started_engine, started_nodes
 from hf_efficient.launch.faults import explained_faults
 from hf_efficient.launch.finished import is_finished, load_finished
 from hf_efficient.launch.listener import RunListener, RunResult, SilentListener
 from hf_efficient.launch.lock import locked
 from hf_efficient.launch.merge import merge_run
-from hf_efficient.launch.output import OutputPlan, clear_output, plan_output, write_resolved_recipe
+from hf_efficient.launch.output import OutputPlan, clear_output, write_resolved_recipe
 from hf_efficient.launch.plan import write_plan
+from hf_efficient.launch.precision import emulation_remark, settle_compute_dtype
+from hf_efficient.launch.preflight.wanted import check_proven
 from hf_efficient.launch.profile import check_functions, closed_instruments
+from hf_efficient.launch.restart import agreed_output, restarts_remark
 from hf_efficient.launch.results import evaluations, figures_of, metrics_of, written_by
 from hf_efficient.launch.run_files import EFFICIENCY
 from hf_efficient.launch.start import recorded_start, start_folder
-from hf_efficient.launch.strategy import check_launchable
-from hf_efficient.launch.world import launch_contradiction
+from hf_efficient.launch.stop import stoppable
+from hf_efficient.launch.whole_model import gather_when_saved
+from hf_efficient.launch.world import check_devices, launch_contradiction, started_recipe
+from hf_efficient.measure.stop_request import EndedBySignal, stop_request
 from hf_efficient.recipe.remarks import recipe_remarks
 from hf_efficient.recipe.schema import Recipe
 
@@ -48,14 +57,19 @@ def run_recipe(recipe: Recipe, listener: RunListener | None = None) -> RunResult
 
     Raises:
         HfEfficientError: one of its kinds, for everything that the user can mend.
+        PreflightWanted: the run is to be proven first, by whoever offers it (``preflight.wanted.WISH_FILE``).
+        EndedBySignal: it was asked to end in its last step; the weights are saved, and nothing is evaluated.
+        RunStopped: it was asked to end (``measure.stop_request``), and can go on from a checkpoint of its last step.
     """
-    check_launchable(recipe)
+    recipe = started_recipe(recipe, os.environ)
     check_functions(recipe.efficiency.profile)
     with recorded_run(recipe) as account:
         with phase(recipe, "trainer_setup"):
             args = training_arguments(recipe)
+            check_devices(recipe, args.n_gpu)
+            recipe = settle_compute_dtype(recipe, args.device)
         is_main = args.process_index == 0
-        contradiction = launch_contradiction(recipe, args.world_size)
+        contradiction = launch_contradiction(recipe, args.world_size, started_nodes(os.environ))
         if contradiction:
             raise SetupError(contradiction)
         rates = recipe_rates(recipe, args)
@@ -63,7 +77,9 @@ def run_recipe(recipe: Recipe, listener: RunListener | None = None) -> RunResult
             listener = SilentListener()
         with locked(Path(recipe.output_dir).expanduser()) if is_main else nullcontext():
             with phase(recipe, "trainer_setup"):
-                plan = plan_output(recipe)
+                plan = agreed_output(recipe, args)
+                if plan.checkpoint is not None:
+                    check_layout(plan.checkpoint, started_engine(os.environ), args.world_size)
             with explained_faults(recipe.output_dir):
                 result = _run(recipe, args, plan, rates, listener)
     listener.finished(result)
@@ -83,7 +99,8 @@ def _run(
 ) -> RunResult:
     with phase(recipe, "trainer_setup"):
         machine = describe_environment().to_dict()
-    for remark in recipe_remarks(recipe):
+    told = (*recipe_remarks(recipe), restarts_remark(recipe, os.environ), emulation_remark(recipe, args.device))
+    for remark in filter(None, told):
         listener.stage("Recipe", remark)
     if plan.remark:
         listener.stage("Output", plan.remark)
@@ -92,19 +109,27 @@ def _run(
         check_budget_left(recipe, start_folder(plan), price)
     with recorded_start(recipe, plan, args, rates) as start:
         state(recipe, "environment", machine)
-        built = build(recipe, args, listener, price)
+
+        def proven(data: Any, args: Any, plan: Any) -> Any:
+            check_proven(recipe, args, data, plan, listener)
+            return data
+
+        built = build(recipe, args, listener, price, on_data=proven)
         args.distributed_state.wait_for_everyone()  # all have read what they need before it is changed
         with phase(recipe, "trainer_setup"), args.main_process_first(local=False, desc="output directory"):
             if args.process_index == 0:
                 clear_output(plan)
             start.is_ready()
             if args.process_index == 0:
-                write_resolved_recipe(plan.directory, recipe, machine)
+                write_resolved_recipe(plan.directory, recipe, machine, plan.agents)
                 write_plan(built.plan, recipe, plan.directory / EFFICIENCY)
     state_run(recipe, built.trainer)
     train_seconds = _train(recipe, built.trainer, plan, listener)
     with phase(recipe, "checkpointing"):
+        gather_when_saved(built.trainer)
         built.trainer.save_model()  # before the last evaluation: bf16_full_eval casts the weights in place
+    if stop_request().asked:  # in the last step; on this rank alone perhaps, whose end the others see as ever
+        raise EndedBySignal(signal.SIGTERM)
     after = _evaluate_at_end(recipe, built, listener)
     result = _conclude(recipe, built.trainer, after, train_seconds, listener)
     if args.process_index == 0:
@@ -122,7 +147,7 @@ def _train(recipe: Recipe, trainer: Trainer, plan: OutputPlan, listener: RunList
         return 0.0
     start = f"on from {plan.checkpoint.name}" if plan.checkpoint else "from the first step"
     listener.stage("Training", f"{start}, to {plan.directory}")
-    with closed_instruments(trainer):
+    with closed_instruments(trainer), stoppable(trainer):
         output = trainer.train(resume_from_checkpoint=str(plan.checkpoint) if plan.checkpoint else None)
     return float(output.metrics.get("train_runtime", 0.0))
 

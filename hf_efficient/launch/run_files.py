@@ -11,6 +11,7 @@ from hf_efficient.errors import OutputError
 
 __all__ = [
     "EFFICIENCY",
+    "PREFLIGHT_JSON",
     "RESOLVED",
     "STARTING",
     "has_final_weights",
@@ -26,6 +27,9 @@ EFFICIENCY = "efficiency"
 
 RESOLVED = "recipe.resolved.yaml"
 """The recipe as it ran; written when training starts, and the sign that a run of ours lies here."""
+
+PREFLIGHT_JSON = "preflight.json"
+"""What was proven before the run; it outlives the run that it replaces."""
 
 _WEIGHTS = ("adapter_model.safetensors", "model.safetensors", "model.safetensors.index.json")
 _OTHERS = (
@@ -64,7 +68,7 @@ def remove_run(directory: Path, *, keep_records: bool = False) -> None:
     """
     records: list[Path] = []
     if not keep_records and (directory / EFFICIENCY).is_dir():
-        records = [path for path in (directory / EFFICIENCY).iterdir() if path.name != STARTING]
+        records = [path for path in (directory / EFFICIENCY).iterdir() if path.name not in (STARTING, PREFLIGHT_JSON)]
     for path in (*replaced_by_a_run(directory), *records):
         remove(path)
     if not keep_records:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 __all__ = ["DeviceClock", "DeviceTimes", "Event", "EventPool"]
 
-_TIMED = frozenset({"forward", "backward", "optimizer", "forward_backward"})
+_TIMED = frozenset({"forward", "backward", "optimizer", "forward_backward", "communication"})
 _APART = frozenset({"evaluation", "checkpointing"})
 
 
@@ -104,6 +104,9 @@ class DeviceTimes:
 
 class DeviceClock:
     """Marks the device's work of a step: forward, backward, optimizer, and what lies between two steps.
+
+    ``communication`` is told in a run of several ranks under DDP: what the computing stream waits for others, at the
+    start of the forward (buffers) and at the end of the backward (gradients); it is exposed.
 
     A phase that goes on (the optimizer: clipping, then the step) is one interval from its first start to its last end.
     ``exposed_wait`` is the time on the device from the end of a step's last phase to the start of the next step's

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import sys
 from typing import Any
 
@@ -16,13 +17,14 @@ __all__ = ["machine_facts"]
 def machine_facts() -> dict[str, Any]:
     """Facts of topic ``system``; raises nothing, and leaves out what the system does not tell.
 
-    ``cpus`` (hardware threads of the machine), ``physical_cores``, ``allowed_cpus`` (that this process may run on),
+    ``hostname``, ``cpus`` (hardware threads of the machine), ``physical_cores``, ``allowed_cpus`` (that it may run on),
     ``usable_cpus`` (those, or fewer where its container has a quota), ``torch_threads`` and ``torch_interop_threads``,
     ``omp_num_threads`` (the variable), ``ranks_here`` (processes of this launch on the machine), ``load_1_minute`` (the
     system's load average when this was asked), ``shared_memory_bytes`` (room for batches of loader workers).
     """
     torch = sys.modules.get("torch")
     facts: dict[str, Any] = {
+        "hostname": platform.node() or None,
         "cpus": os.cpu_count(),
         "physical_cores": psutil.cpu_count(logical=False),
         "allowed_cpus": len(os.sched_getaffinity(os.getpid())) if hasattr(os, "sched_getaffinity") else None,

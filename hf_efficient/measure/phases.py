@@ -80,6 +80,11 @@ class PhaseClock:
         """Whether any phase is open."""
         return bool(self._stack)
 
+    @property
+    def opaque_phase(self) -> str | None:
+        """The opaque phase that is open, in which no other is told apart; None outside one."""
+        return self._stack[-1][1] if self._opaque_token and self._stack else None
+
     def glimpse(self) -> Glimpse:
         """The span under way, without a reading and without a change; may be called by another thread."""
         stack = list(self._stack)

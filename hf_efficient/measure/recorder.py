@@ -15,6 +15,7 @@ from typing import Any, Concatenate, ParamSpec
 
 from hf_efficient.account.reading import last_record, records_path
 from hf_efficient.estimate.step_work import WorkFormula
+from hf_efficient.measure.collectives import CollectiveWatch
 from hf_efficient.measure.compilation import CompilationWatch
 from hf_efficient.measure.device import DeviceWatch
 from hf_efficient.measure.live import LiveRun
@@ -62,6 +63,11 @@ class StepRecorder:
     The order of calls: ``open``, then per step ``next_step`` (which ends the previous one), ``add_batches``,
     phases, ``step_done``, phases of the trailing work; in the end ``end_loop`` and ``close``. No method
     raises, and none waits for a device except ``close``.
+
+    Attributes:
+        timeline: is told what lies outside the training loop; None: nobody is.
+        recording: whether steps are.
+        several_ranks: processes train together, so that a rank's own work is told from its waits for the others.
     """
 
     def __init__(self, now: Callable[[], int] | None = None, timeline: Timeline | None = None) -> None:
@@ -73,8 +79,8 @@ class StepRecorder:
         """
         self.timeline = timeline
         self.recording = False
+        self.several_ranks = int(os.environ.get("WORLD_SIZE", "1")) > 1
         self._faulty = False
-        self._several_ranks = int(os.environ.get("WORLD_SIZE", "1")) > 1
         self._now = now or (time.perf_counter_ns if timeline is None else timeline.now)
         self._stream: JsonlStream | None = None
         self._segment = Segment(0, 0, 0)
@@ -84,6 +90,7 @@ class StepRecorder:
         self._phases: StepPhases | None = None
         self._device: DeviceWatch | None = None
         self._compilation = CompilationWatch(self._compiling, self._in_backward)
+        self._collectives = CollectiveWatch(self._waiting) if self.several_ranks else None
         self._unwritten: deque[StepDraft] = deque()
         self._live: LiveRun | None = None
 
@@ -149,6 +156,8 @@ class StepRecorder:
                 self.timeline.loop_begins()
             self._phases = StepPhases(self._now, self._device, self._fault)
             self._compilation.install()
+            if self._collectives is not None:
+                self._collectives.install()
             if self.timeline is not None:
                 self.timeline.watch(self._phases.clock)
 
@@ -167,16 +176,26 @@ class StepRecorder:
         return self._phases.context(name, opaque)
 
     @_never_raises
-    def begin(self, name: StepPhase | CoarsePhase) -> None:
-        """Open a phase that ``end`` closes, where start and end are seen by different callers; an open one goes on."""
+    def begin(self, name: StepPhase | CoarsePhase, instead_of: StepPhase | None = None) -> None:
+        """Open a phase that ``end`` closes, where start and end are seen by different callers; an open one goes on.
+
+        Args:
+            name: of it.
+            instead_of: the phase around it, whose place it takes on the device.
+        """
         if self._phases is not None:
-            self._phases.begin(name)
+            self._phases.begin(name, instead_of)
 
     @_never_raises
-    def end(self, name: StepPhase | CoarsePhase) -> None:
-        """Close the phase that ``begin`` opened; does nothing where it is not open."""
+    def end(self, name: StepPhase | CoarsePhase, then: StepPhase | None = None) -> None:
+        """Close the phase that ``begin`` opened; does nothing where it is not open.
+
+        Args:
+            name: of it.
+            then: the phase around it, which goes on, on the device as well.
+        """
         if self._phases is not None:
-            self._phases.end(name)
+            self._phases.end(name, then)
 
     @_never_raises
     def next_step(self) -> None:
@@ -233,7 +252,7 @@ class StepRecorder:
     @_never_raises
     def end_loop(self) -> None:
         """The training loop ends here; a step that is not done leaves no record, but its time is told."""
-        self._compilation.remove()
+        self._remove_watches()
         if self._draft.step is not None and self._phases is not None:
             self._cut(self._phases)
         elif self._phases is not None and self.timeline is not None:
@@ -249,7 +268,7 @@ class StepRecorder:
         Args:
             error: what ended the training.
         """
-        self._compilation.remove()
+        self._remove_watches()
         self.end_loop()
         self._loader.close()
         self._write_all()
@@ -272,11 +291,21 @@ class StepRecorder:
             self.timeline.state("compilation", {"missing": [{"what": "compilation of the backward", "why": why}]})
         return self.phase("compilation")
 
+    def _waiting(self) -> AbstractContextManager[None]:
+        return _NO_PHASE if not self.recording or self._phases is None else self._phases.wait()
+
+    def _remove_watches(self) -> None:
+        self._compilation.remove()
+        if self._collectives is not None:
+            self._collectives.remove()
+
     def _in_backward(self) -> bool:
         return self.clock is not None and self.clock.glimpse().open_phase in ("backward", "forward_backward")
 
     def _cut(self, phases: StepPhases) -> None:
         self._draft.span, self._draft.times, self._draft.memory = phases.cut()
+        if self.several_ranks:
+            self._draft.waits_ns = phases.take_waits()
         self._counting.step_ends(self._draft.tally)
         self._draft.loader_to = mark = self._loader.mark()
         self._draft.cpu_to_ns = cpu_ns = self._cpu_ns()
@@ -307,7 +336,7 @@ class StepRecorder:
 
     def _cpu_ns(self) -> int | None:
         """Of all threads; asked where ranks wait for each other, since one that waits computes nothing."""
-        return time.process_time_ns() if self._several_ranks else None
+        return time.process_time_ns() if self.several_ranks else None
 
     def _nothing(self, loader: LoaderMark | None = None) -> StepDraft:
         """A step of which nothing is known yet, but where the data loader's sums stood."""

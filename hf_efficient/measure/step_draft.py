@@ -84,6 +84,7 @@ class StepDraft:
         times: on the device, until they are read.
         device_seconds: what they told.
         cpu_from_ns, cpu_to_ns: CPU time of the process when the step began and ended; None where it is not asked for.
+        waits_ns: of opaque phases, what was communication; None in a run of one process.
         loader_from, loader_to: where the sums of the data loader stood when the step began and ended; None where it is
             not watched.
     """
@@ -103,6 +104,7 @@ class StepDraft:
     device_seconds: Mapping[str, float] | None = None
     cpu_from_ns: int | None = None
     cpu_to_ns: int | None = None
+    waits_ns: Mapping[str, int] | None = None
     loader_from: LoaderMark | None = None
     loader_to: LoaderMark | None = None
     _record: StepRecord | None = None
@@ -134,7 +136,7 @@ class StepDraft:
             epoch=self.epoch,
             wall_seconds=span.wall_ns / 1e9,
             started_at_seconds=(span.start_ns - self.segment.opened_ns) / 1e9,
-            phase_seconds={name: value / 1e9 for name, value in span.phase_ns.items()},
+            phase_seconds=_seconds(span.phase_ns),
             micro_batches=self.micro_batches,
             tokens=tokens,
             sequences=sequences,
@@ -143,6 +145,7 @@ class StepDraft:
             device_seconds=self.device_seconds,
             loader=self._loader(),
             cpu_seconds=self._cpu_seconds(),
+            waited_seconds=_seconds(self.waits_ns) if self.waits_ns else None,
             loss=self.loss,
             learning_rate=self.learning_rate,
             grad_norm=self.grad_norm,
@@ -157,6 +160,10 @@ class StepDraft:
         if self.loader_from is None or self.loader_to is None:
             return None
         return step_loader(self.loader_from, self.loader_to)
+
+
+def _seconds(of: Mapping[str, int]) -> dict[str, float]:
+    return {name: value / 1e9 for name, value in of.items()}
 
 
 _json = msgspec.json.Encoder()

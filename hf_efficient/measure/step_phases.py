@@ -17,8 +17,11 @@ from hf_efficient.records import PhaseName, StepMemory
 
 __all__ = ["StepPhase", "StepPhases"]
 
-_OF_THE_HOST = frozenset({"bookkeeping", "device_wait"})
-"""Phases that are no work of the device, which is not told of them: that would cost more than they take."""
+_OF_THE_HOST = frozenset({"bookkeeping", "device_wait", "communication"})
+"""Phases that are no work of the device, which is not told of them: that would cost more than they take.
+
+Communication is told where it takes the place of a phase of the device (see ``begin``).
+"""
 
 
 class StepPhase:
@@ -54,6 +57,31 @@ class StepPhase:
             self._fault()
 
 
+class WaitPhase:
+    """A context in which the rank waits for others: communication, wherever that may be told apart."""
+
+    __slots__ = ("_opened", "_phases")
+
+    def __init__(self, phases: StepPhases) -> None:
+        self._phases = phases
+        self._opened = False
+
+    def __enter__(self) -> None:
+        try:
+            self._opened = self._phases.begin("communication")
+        except Exception:  # noqa: BLE001  it is told of there
+            self._phases.fault()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            if self._opened:  # not one that goes on around it
+                self._phases.end("communication")
+        except Exception:  # noqa: BLE001  it is told of there
+            self._phases.fault()
+
+
 class StepPhases:
     """Of one loop."""
 
@@ -68,8 +96,13 @@ class StepPhases:
         self.clock = phase_clock(now)
         self.device = device
         self.fault = fault
+        self._now = now
         self._contexts: dict[tuple[PhaseName, bool], StepPhase] = {}
+        self._wait = WaitPhase(self)
         self._begun: dict[PhaseName, int] = {}
+        self._on_device: set[str] = set()
+        self._waits_ns: dict[str, int] = {}
+        self._waits_since: tuple[str, int] | None = None
 
     def context(self, name: PhaseName, opaque: bool) -> StepPhase:
         """In it the time belongs to ``name``."""
@@ -78,20 +111,56 @@ class StepPhases:
             found = self._contexts[name, opaque] = StepPhase(self, name, opaque)
         return found
 
-    def begin(self, name: PhaseName) -> None:
-        """Open a phase that ``end`` closes; one that has begun goes on."""
-        if name not in self._begun:
-            token = self._begun[name] = self.clock.enter(name)
-            if self.device is not None and token and name not in _OF_THE_HOST:
-                self.device.enter(name)
+    def wait(self) -> WaitPhase:
+        """In it the rank waits for others; no second one opens inside."""
+        return self._wait
 
-    def end(self, name: PhaseName) -> None:
-        """Close what ``begin`` opened; does nothing where it is not open."""
+    def begin(self, name: PhaseName, instead_of: PhaseName | None = None) -> bool:
+        """Open a phase that ``end`` closes; one that has begun goes on.
+
+        Args:
+            name: of it. Communication inside an opaque phase is counted beside that phase (see ``take_waits``).
+            instead_of: the phase around it, which ends on the device, where phases do not lie inside one another.
+
+        Returns:
+            Whether it begins here.
+        """
+        if name in self._begun:
+            return False
+        token = self._begun[name] = self.clock.enter(name)
+        if not token and name == "communication" and (around := self.clock.opaque_phase) is not None:
+            self._waits_since = (around, self._now())
+        if self.device is not None and token and (instead_of is not None or name not in _OF_THE_HOST):
+            if instead_of is not None:
+                self.device.leave(instead_of)
+            self.device.enter(name)
+            self._on_device.add(name)
+        return True
+
+    def end(self, name: PhaseName, then: PhaseName | None = None) -> None:
+        """Close what ``begin`` opened; does nothing where it is not open.
+
+        Args:
+            name: of it.
+            then: the phase around it, which goes on, on the device as well.
+        """
         token = self._begun.pop(name, None)
-        if token is not None:
-            if self.device is not None and token and name not in _OF_THE_HOST:
-                self.device.leave(name)
-            self.clock.leave(token)
+        if token is None:
+            return
+        if self._waits_since is not None and name == "communication":
+            (around, since), self._waits_since = self._waits_since, None
+            self._waits_ns[around] = self._waits_ns.get(around, 0) + self._now() - since
+        if self.device is not None and name in self._on_device:
+            self._on_device.discard(name)
+            self.device.leave(name)
+            if then is not None:
+                self.device.enter(then)
+        self.clock.leave(token)
+
+    def take_waits(self) -> dict[str, int]:
+        """Nanoseconds of communication inside opaque phases, by phase, since the last call."""
+        taken, self._waits_ns = self._waits_ns, {}
+        return taken
 
     def end_all(self) -> None:
         """Close whatever ``begin`` opened, the innermost first."""
@@ -102,6 +171,8 @@ class StepPhases:
         """The step is over, with every phase that is open."""
         times, memory = (None, None) if self.device is None else self.device.cut()
         self._begun.clear()
+        self._on_device.clear()
+        self._waits_since = None
         return self.clock.cut(), times, memory
 
     def abandon(self) -> None:

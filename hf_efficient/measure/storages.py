@@ -39,9 +39,9 @@ class Storages:
 def model_tensors(model: nn.Module) -> Iterator[tuple[torch.Tensor, bool]]:
     """Parameters and buffers of a model, with what quantized ones keep beside them, and whether they are trained.
 
-    What bitsandbytes keeps: scales, their own scales and offset, code books, for 4-bit (``quant_state``) and for 8-bit
-    (``SCB`` on the weight, or on its module once it ran). Under DeepSpeed's ZeRO-3 a parameter is empty, and its
-    ``ds_tensor`` is this rank's part of it.
+    What bitsandbytes keeps: scales, their own scales and offset, code books, for 4-bit (``quant_state``; of a weight
+    that FSDP2 has shared out only its module keeps it) and for 8-bit (``SCB`` on the weight, or on its module once it
+    ran). Under DeepSpeed's ZeRO-3 a parameter is empty, and its ``ds_tensor`` is this rank's part of it.
     """
     for module in model.modules():
         for parameter in module.parameters(recurse=False):
@@ -50,8 +50,9 @@ def model_tensors(model: nn.Module) -> Iterator[tuple[torch.Tensor, bool]]:
                 yield part, parameter.requires_grad
             if _of_bitsandbytes(parameter):
                 yield from ((tensor, False) for tensor in _kept_by(parameter))
-        if _of_bitsandbytes(state := vars(module).get("state")):
-            yield from ((tensor, False) for tensor in _kept_by(state))
+        for state in (vars(module).get("state"), vars(module).get("quant_state")):
+            if _of_bitsandbytes(state):
+                yield from ((tensor, False) for tensor in _kept_by(state))
         for buffer in module.buffers(recurse=False):
             yield buffer, False
 
@@ -87,7 +88,9 @@ def _plain(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     if is_traceable_wrapper_subclass(tensor):
         names, _ = tensor.__tensor_flatten__()
         for name in names:
-            yield from _plain(getattr(tensor, name))
+            part = getattr(tensor, name)
+            if isinstance(part, torch.Tensor):  # a DTensor tells its mesh as well
+                yield from _plain(part)
     elif tensor.layout is torch.sparse_coo:
         yield from (tensor._indices(), tensor._values())
     else:

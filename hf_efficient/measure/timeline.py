@@ -8,16 +8,15 @@ run.
 
 from __future__ import annotations
 
-import functools
-import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Any
 
 from hf_efficient.measure.earlier import Earlier, read_earlier
 from hf_efficient.measure.ending import DONE, Ending, ending_of
+from hf_efficient.measure.never_raises import never_raises
 from hf_efficient.measure.phases import PhaseClock, PhaseContext, Span
 from hf_efficient.measure.process_start import ProcessStart, process_start
 from hf_efficient.measure.run_files import RunFiles
@@ -32,28 +31,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Timeline"]
 
-logger = logging.getLogger(__name__)
-
-_P = ParamSpec("_P")
 _NO_PHASE: AbstractContextManager[None] = nullcontext()
 _INTERRUPTED = Ending("error", "the training did not end, and another run began in its process")
 _EXITED = Ending("error", "the process exited before its training ended")
 
 
-def _never_raises(method: Callable[Concatenate[Timeline, _P], None]) -> Callable[Concatenate[Timeline, _P], None]:
-    """A fault is logged once and ends the timeline; the run goes on."""
-
-    @functools.wraps(method)
-    def guarded(self: Timeline, *args: _P.args, **kwargs: _P.kwargs) -> None:
-        if self.broken:
-            return
-        try:
-            method(self, *args, **kwargs)
-        except Exception:
-            self.broken = True
-            logger.warning("The time of this process is no longer recorded, because of a fault.", exc_info=True)
-
-    return guarded
+_never_raises = never_raises("The time of this process is no longer recorded")
 
 
 class Timeline:

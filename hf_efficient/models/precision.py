@@ -11,6 +11,7 @@ from torch import nn
 
 from hf_efficient.errors import ModelError
 from hf_efficient.hardware.accelerators import Dtype
+from hf_efficient.models.whole import whole_shape
 
 __all__ = ["matmul_dtype"]
 
@@ -62,8 +63,8 @@ def _weights_dtype(model: nn.Module) -> torch.dtype:
     values: Counter[torch.dtype] = Counter()
     for parameter in model.parameters():
         packed = type(parameter).__name__ == "Params4bit"
-        if parameter.ndim > 1 and parameter.is_floating_point() and not packed:
-            values[parameter.dtype] += parameter.numel()
+        if len(whole_shape(parameter)) > 1 and parameter.is_floating_point() and not packed:
+            values[parameter.dtype] += whole_shape(parameter).numel()
     return values.most_common(1)[0][0]
 
 

@@ -17,7 +17,6 @@ from hf_efficient.planning.run_data import is_cut
 from hf_efficient.planning.run_shapes import RunRows, rows_of
 from hf_efficient.planning.trials import Trial, Trials, outcome_of
 from hf_efficient.recipe.schema import Recipe
-from hf_efficient.recipe.strategies import is_launched
 from hf_efficient.records.plan import Plan
 
 __all__ = ["cheapest_fix", "with_advice", "with_largest"]
@@ -44,16 +43,9 @@ def with_largest(recipe: Recipe, plan: Plan) -> Plan:
 
 
 def cheapest_fix(plan: Plan) -> Mapping[str, Any] | None:
-    """The first change of the plan's advice that makes the recipe fit and can be launched; None where none does."""
+    """The first change of the plan's advice that makes the recipe fit; None where none does."""
     assert plan.advice is not None
-    changes = (change.overrides for change in plan.advice.changes if change.after.fits)
-    return next((one for one in changes if not _needs_more(one)), None)
-
-
-def _needs_more(overrides: Mapping[str, Any]) -> bool:
-    """Whether ``train`` would refuse them."""
-    strategy = str(overrides.get("distributed.strategy", "auto"))
-    return not is_launched(strategy) or any(key.startswith("distributed.offload") for key in overrides)
+    return next((change.overrides for change in plan.advice.changes if change.after.fits), None)
 
 
 def _trials(recipe: Recipe, plan: Plan) -> tuple[Trials, Trial]:

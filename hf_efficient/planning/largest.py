@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from hf_efficient.planning.trials import Trial, Trials
+from hf_efficient.recipe.global_batch import unnamed_batch
 from hf_efficient.recipe.load import change_recipe
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records.plan import Plan, PlannedLargest, PlannedOutcome
@@ -39,7 +40,7 @@ def largest_that_fit(
     rows, length = plan.micro_batch_rows // answers, plan.row_tokens
     most_rows = max(1, min(_MOST_ROWS, _MOST_TOKENS // (answers * length)))
     found_rows = most_that_fits(
-        lambda count: trials.run(change_recipe(recipe, {"train.per_device_train_batch_size": count}), length).outcome,
+        lambda count: trials.run(_with_rows(recipe, count), length).outcome,
         memory,
         {rows: start.outcome},
         most_rows,
@@ -56,6 +57,11 @@ def largest_that_fit(
         rows_bounded=found_rows >= most_rows,
         tokens_bounded=found_steps >= most,
     )
+
+
+def _with_rows(recipe: Recipe, count: int) -> Recipe:
+    """As many rows as fit need not divide the global batch."""
+    return change_recipe(recipe, {**unnamed_batch(recipe), "train.per_device_train_batch_size": count})
 
 
 def most_that_fits(

@@ -24,6 +24,7 @@ from hf_efficient.planning.run_data import planned_data
 from hf_efficient.planning.run_shapes import rows_of, run_shapes
 from hf_efficient.planning.shaped import rehearse_shapes, shape_remarks
 from hf_efficient.planning.terms import Terms, terms_of
+from hf_efficient.recipe.global_batch import as_planned
 from hf_efficient.recipe.load import change_recipe
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records.plan import Plan, PlannedData, PlannedGpu
@@ -50,6 +51,7 @@ def plan(
     devices: Sequence[Accelerator] = accelerators() if gpus is None else [accelerator(name) for name in gpus]
     if num_gpus is not None:
         recipe = change_recipe(recipe, {"distributed.processes": num_gpus})
+    recipe = as_planned(recipe)
     config = model_config(recipe.model)
     known = data_at_hand(recipe) if read_data else ""
     if isinstance(known, str):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hf_efficient.assembly.wrap_classes import check_wrap_classes
 from hf_efficient.planning.arguments import rehearsal_arguments
 from hf_efficient.planning.blank_model import blank_model
 from hf_efficient.planning.collector import collector_paused
@@ -63,6 +64,7 @@ def rehearse(
     with process_kept(), collector_paused(), tempfile.TemporaryDirectory() as directory:
         args = rehearsal_arguments(recipe, directory)
         model = blank_model(recipe, config, seed=args.seed, checkpointing=args.gradient_checkpointing)
+        check_wrap_classes(model, recipe.distributed.wrap_classes)
         loaded = {name: one.dtype.itemsize for name, one in model.named_parameters()}
         if computes_in is not None:
             compute_in(model, computes_in)
@@ -105,7 +107,7 @@ def rehearse(
         paged_bytes=getattr(trainer.stand_in, "paged_bytes", 0),
         forward_ends=tuple(forward_ends),
         evaluation=evaluation,
-        units=units_of(model, loaded),
+        units=units_of(model, loaded, recipe.distributed.wrap_classes),
     )
 
 

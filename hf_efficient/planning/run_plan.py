@@ -52,6 +52,8 @@ def plan_run(
     rehearsal = rehearse_shapes(recipe, model_config(recipe.model), shapes, on_gpu=on_gpu, processes=args.world_size)
     known = _accelerator(args.device)
     assumptions = shape_remarks(shapes)
+    if not on_gpu and args.world_size > 1:
+        assumptions.append("what processes on CPUs exchange takes no time in it: how fast that is, is not known")
     processes = args.world_size * max(1, args.n_gpu)
     demand = demand_of(recipe, rehearsal, shapes, processes)
     told = planned_data(args, data, shapes, args.world_size)
@@ -114,4 +116,6 @@ def _cpu_seconds(demand: Demand, device: str, reasons: dict[str, str]) -> float 
     if time.unknown:
         reasons["time"] = f"the calibration of this CPU lacks {', '.join(time.unknown)}"
         return None
-    return time.seconds * demand.step_share
+    # Processes of one machine share its cores: a launcher gives each of them fewer threads.
+    fewer = max(1.0, (calibration.threads or 1) / torch.get_num_threads())
+    return time.seconds * demand.step_share * fewer

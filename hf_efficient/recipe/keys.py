@@ -1,4 +1,4 @@
-"""The valid keys of a recipe, and which of them an unknown key was meant to be."""
+"""The valid keys of a recipe, or of another file of sections, and which of them an unknown key was meant to be."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ def section_of(annotation: Any) -> type[Section] | None:
     return None
 
 
-def section_at(path: KeyPath) -> type[Section] | None:
-    """The section at a path of the recipe; None where the path ends in a value or in nothing known."""
-    section: type[Section] | None = Recipe
+def section_at(path: KeyPath, root: type[Section] = Recipe) -> type[Section] | None:
+    """The section at a path of the file; None where the path ends in a value or in nothing known."""
+    section: type[Section] | None = root
     for part in path:
         if isinstance(part, int) or section is None:
             continue
@@ -66,40 +66,40 @@ def section_at(path: KeyPath) -> type[Section] | None:
     return section
 
 
-def meant_key(path: KeyPath, train_names: Iterable[str]) -> KeyPath | None:
+def meant_key(path: KeyPath, train_names: Iterable[str], root: type[Section] = Recipe) -> KeyPath | None:
     """The valid path that an unknown one was meant to be: the same name elsewhere, or a close one."""
     key = str(path[-1])
     names = list(train_names)
-    here = names if path[:-1] == ("train",) else list(_names_at(path[:-1]))
-    elsewhere = [*_homes().get(key, ()), *([("train", key)] if key in names else [])]
+    here = names if path[:-1] == ("train",) else list(_names_at(path[:-1], root))
+    elsewhere = [*_homes(root).get(key, ()), *([("train", key)] if key in names else [])]
     others = [home for home in elsewhere if home[:-1] != path[:-1]]
     if len(others) == 1:
         return others[0]
-    if key in _OTHER_NAMES:
+    if key in _OTHER_NAMES and root is Recipe:
         return _OTHER_NAMES[key]
     close = nearest(key, here)
     return (*path[:-1], close) if close is not None else None
 
 
-def suggestion(path: KeyPath, meant: KeyPath | None) -> str:
+def suggestion(path: KeyPath, meant: KeyPath | None, root: type[Section] = Recipe) -> str:
     """The remedy for an unknown key: the key that was meant, else those that are valid here."""
     if meant is not None:
         return f"Did you mean `{meant[-1] if meant[:-1] == path[:-1] else dotted(meant)}`?"
-    names = _names_at(path[:-1])
+    names = _names_at(path[:-1], root)
     return f"Valid here: {any_of(names)}." if names else ""
 
 
-def _names_at(path: KeyPath) -> list[str]:
-    section = section_at(path)
+def _names_at(path: KeyPath, root: type[Section]) -> list[str]:
+    section = section_at(path, root)
     names = list(section.model_fields) if section is not None else []
-    return ["extends", *names] if not path else names
+    return ["extends", *names] if not path and root is Recipe else names
 
 
 @functools.cache
-def _homes() -> dict[str, list[KeyPath]]:
+def _homes(root: type[Section]) -> dict[str, list[KeyPath]]:
     """Every key's name to the paths where it is valid."""
     homes: dict[str, list[KeyPath]] = {}
-    _collect(Recipe, (), homes)
+    _collect(root, (), homes)
     return homes
 
 

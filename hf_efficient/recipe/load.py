@@ -10,10 +10,12 @@ from typing import Any
 from hf_efficient.errors import RecipeError
 from hf_efficient.recipe.compose import compose
 from hf_efficient.recipe.findings import Finding, to_problems
+from hf_efficient.recipe.global_batch import as_planned
 from hf_efficient.recipe.nodes import KeyPath, Node, dotted, wrap
 from hf_efficient.recipe.overrides import apply_overrides
 from hf_efficient.recipe.rules import RULES, Settings
-from hf_efficient.recipe.schema import Origin, Recipe
+from hf_efficient.recipe.rules.batch import names_accumulation
+from hf_efficient.recipe.schema import DERIVED, Origin, Recipe
 from hf_efficient.recipe.schema_check import check_schema
 from hf_efficient.recipe.shipped import find_recipe
 from hf_efficient.recipe.train_check import check_train
@@ -51,11 +53,13 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     findings = _check(tree)
     if problems or findings:
         raise RecipeError([*to_problems(tree, findings), *problems])
-    return _build(tree, file)
+    return _derived(_build(tree, file))
 
 
 def change_recipe(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:
     """A recipe with other values, checked like one that was loaded with them on the command line.
+
+    What was derived is derived once more.
 
     Args:
         recipe: from ``load_recipe``; it stays as it is.
@@ -65,16 +69,28 @@ def change_recipe(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:
         RecipeError: the recipe contradicts itself with them.
     """
     tree = wrap(recipe.model_dump(), _DEFAULT)
-    for path, node in tree.leaves():
+    for path, node in list(tree.leaves()):
         node.origin = recipe.provenance.get(dotted(path), _DEFAULT)
+        if node.origin.source == DERIVED:
+            tree.remove(path)
     tree, problems = apply_overrides(tree, [f"{key}={json.dumps(value)}" for key, value in values.items()])
     findings = _check(tree)
     if problems or findings:
         raise RecipeError([*to_problems(tree, findings), *problems])
-    return _build(tree, recipe.path)
+    return _derived(_build(tree, recipe.path))
+
+
+def _derived(recipe: Recipe) -> Recipe:
+    """With what follows from other values, as far as the recipe alone tells.
+
+    How many processes ``auto`` stands for, or a bare ``accelerate launch`` starts, is known to the launch, which
+    derives once more.
+    """
+    return recipe if names_accumulation(recipe) else as_planned(recipe)
 
 
 def _check(tree: Node) -> list[Finding]:
+    _leave_open(tree)
     method = _method(tree)
     fields = train_fields(method) if method is not None else {}
     findings = check_schema(tree, fields)
@@ -82,6 +98,14 @@ def _check(tree: Node) -> list[Finding]:
         return findings
     findings += check_train(tree, method, fields)
     return findings + list(_contradictions(tree, fields, findings))
+
+
+def _leave_open(tree: Node) -> None:
+    """``null`` for the accumulation takes a value away that a recipe below has set, where the global batch is named."""
+    path: KeyPath = ("train", "gradient_accumulation_steps")
+    accumulation, batch = tree.get(path), tree.get(("distributed", "global_batch_size"))
+    if accumulation is not None and accumulation.value is None and batch is not None and batch.value is not None:
+        tree.remove(path)
 
 
 def _method(tree: Node) -> str | None:

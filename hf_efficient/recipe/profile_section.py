@@ -42,6 +42,9 @@ class MemoryHistorySection(Section):
     at_end: bool = Field(False, description="Write one after the last step.")
     on_out_of_memory: bool = Field(True, description="Write one when an allocation fails.")
     max_entries: PositiveInt = Field(100_000, description="Allocations and releases that are remembered, the latest.")
+    modules: bool = Field(
+        True, description="Name the module that each allocation is for, by hooks on all of them; needs torch 2.10."
+    )
 
 
 class PythonProfileSection(Section):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hf_efficient.recipe.origins import told_where
 from hf_efficient.recipe.rules import Settings
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.recipe.train_fields import train_fields
@@ -23,9 +24,7 @@ def _steps_without_strategy(settings: Settings) -> Iterator[str]:
     for kind in _KINDS:
         key, strategy = f"train.{kind}_steps", settings.train(f"{kind}_strategy")
         if settings.was_set(key) and settings.recipe.train.get(f"{kind}_steps") is not None and strategy != "steps":
-            origin = settings.recipe.provenance.get(key)
-            where = f"{origin}: " if origin is not None else ""
             yield (
-                f"{where}{key}: has no effect, because train.{kind}_strategy is {strategy}. "
+                f"{told_where(settings.recipe, key)}{key}: has no effect, because train.{kind}_strategy is {strategy}. "
                 f"Write train.{kind}_strategy: steps, or remove it."
             )

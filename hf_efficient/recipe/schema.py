@@ -13,11 +13,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, PrivateAttr
 
+from hf_efficient.recipe.confirms_section import ConfirmsSection
 from hf_efficient.recipe.profile_section import ProfileSection
 from hf_efficient.recipe.section import Section
 
 DATA_FORMATS = ("messages", "prompt_completion", "alpaca", "sharegpt", "text", "preference")
 METRICS = ("perplexity", "token_accuracy", "exact_match")
+DERIVED = "derived"
+"""Source of a value that follows from another one."""
 
 
 @dataclass(frozen=True)
@@ -25,14 +28,19 @@ class Origin:
     """Where a value of a recipe was set.
 
     Attributes:
-        source: path of the recipe file, ``"command line"``, or ``"default"``.
-        line: 1-based line in the file; None for the command line and for defaults.
-        text: the flag as typed, for the command line.
+        source: path of the recipe file, ``"command line"``, ``"default"``, or ``"derived"``.
+        line: 1-based line in the file; None for the others.
+        text: the flag as typed, for the command line; what it follows from, for a derived value.
     """
 
     source: str
     line: int | None = None
     text: str = ""
+
+    @property
+    def is_set(self) -> bool:
+        """Whether a file or a flag set the value itself."""
+        return self.source not in ("default", DERIVED)
 
     def __str__(self) -> str:
         if self.line is not None:
@@ -66,8 +74,10 @@ class QuantizationSection(Section):
     bits: Literal[4, 8] = Field(4, description="4 (NF4 or FP4) or 8 (LLM.int8()).")
     type: Literal["nf4", "fp4"] = Field("nf4", description="The 4-bit data type.")
     double_quant: bool = Field(True, description="Quantize the quantization constants as well (4-bit).")
-    compute_dtype: Literal["bfloat16", "float16", "float32"] = Field(
-        "bfloat16", description="Data type of the matrix products on 4-bit weights."
+    compute_dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
+        "auto",
+        description="Data type of the matrix products on 4-bit weights; `auto`: bfloat16 where the device has it, else "
+        "float16 on a GPU and float32 on a CPU.",
     )
 
 
@@ -172,6 +182,9 @@ class OffloadSection(Section):
         False,
         description="The rank's share of the weights (zero3, fsdp2); with fsdp2, gradients and optimizer state too.",
     )
+    nvme_path: str | None = Field(
+        None, description="A folder on a fast disk that takes what is offloaded, in place of the host's memory (zero3)."
+    )
 
 
 class DistributedSection(Section):
@@ -179,15 +192,29 @@ class DistributedSection(Section):
 
     processes: PositiveInt | Literal["auto"] = Field(
         1,
-        description="Data-parallel processes on this machine; `auto`: one per GPU, one where there is none.",
+        description="Data-parallel processes on each machine; `auto`: one per GPU, one where there is none.",
+    )
+    nodes: PositiveInt = Field(1, description="Machines that train together, each with as many processes.")
+    global_batch_size: PositiveInt | None = Field(
+        None,
+        description="Sequences of an optimizer step, over all processes and machines; "
+        "train.gradient_accumulation_steps follows from it, so that the training is the same on any number of them.",
+    )
+    max_restarts: Annotated[int, Field(ge=0)] = Field(
+        0, description="How often the launcher starts all processes again, from the last checkpoint, after one failed."
     )
     strategy: Literal["auto", "none", "ddp", "zero1", "zero2", "zero3", "fsdp2"] = Field(
         "auto",
         description="none: one process. ddp: each holds the whole model. zero1, zero2, zero3 (DeepSpeed) and fsdp2 "
-        "(torch): a share of the optimizer state, the gradients, the weights; these can be planned, not launched yet. "
-        "`auto`: none for one process, ddp for more.",
+        "(torch): a share of the optimizer state, the gradients, the weights. `auto`: none for one process, ddp for "
+        "more.",
     )
     offload: OffloadSection = Field(default_factory=OffloadSection)
+    wrap_classes: list[Annotated[str, Field(min_length=1)]] | None = Field(
+        None,
+        min_length=1,
+        description="Classes of layers that are sharded as a unit (fsdp2); default: those that the model itself names.",
+    )
 
 
 class BudgetSection(Section):
@@ -228,11 +255,22 @@ class EfficiencySection(Section):
         description="Plan a run before its model is loaded: warn where it does not fit the GPU, and tell in the "
         "end what was predicted and what came.",
     )
+    preflight: bool | Literal["auto"] = Field(
+        "auto",
+        description="Before the run, in launches of their own: two steps and an evaluation of its longest batch, a "
+        "save, a load back that is compared, the disk for all checkpoints. `auto`: for runs planned over 30 minutes.",
+    )
+    preflight_minutes: PositiveFloat = Field(
+        10, description="The preflight counts as hung where it neither comes on nor reads or writes files for so long."
+    )
     budget: BudgetSection | None = Field(
         None, description="Warn when the forecast passes a limit; save and stop when it is reached."
     )
     profile: ProfileSection = Field(
         default_factory=ProfileSection, description="Deeper instruments, each off until it is named."
+    )
+    confirms: ConfirmsSection | None = Field(
+        None, description="The prediction that this run tests; `hf-efficient diagnose RUN_DIR --apply` writes it."
     )
     price_usd_per_hour: Annotated[float, Field(ge=0)] | None = Field(
         None,

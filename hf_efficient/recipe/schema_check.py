@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -13,6 +13,7 @@ from hf_efficient.recipe.keys import meant_key, section_at, suggestion
 from hf_efficient.recipe.nodes import KeyPath, Node
 from hf_efficient.recipe.scalars import read_scalar
 from hf_efficient.recipe.schema import Recipe
+from hf_efficient.recipe.section import Section
 from hf_efficient.recipe.words import any_of, found, nearest
 
 __all__ = ["check_schema"]
@@ -37,22 +38,34 @@ _BOUNDS = {
 _TRUTHS = frozenset({"yes", "no", "on", "off", "y", "n", "true", "false"})
 
 
-def check_schema(tree: Node, train_names: Iterable[str]) -> list[Finding]:
+def check_schema(
+    tree: Node, train_names: Iterable[str] = (), root: type[Section] = Recipe, kind: str = "a recipe"
+) -> list[Finding]:
     """Unknown and missing keys, wrong types, values out of range, numbers that are not finite.
 
     Args:
-        tree: the merged recipe.
+        tree: the merged recipe, or another file of sections.
         train_names: names of the fields of ``train:``, to recognise one that is written elsewhere.
+        root: what the whole file is.
+        kind: what the file is called.
     """
     findings = _not_finite(tree)
     told = {finding.path for finding in findings}
     try:
-        Recipe.model_validate(tree.plain(), strict=True)
+        root.model_validate(tree.plain(), strict=True)
     except ValidationError as error:
         for path, errors in _by_path(tree, error.errors()).items():
             if path not in told:
-                findings.append(_finding(path, errors, tree, list(train_names)))
+                findings.append(_finding(path, errors, tree, _File(root, kind, list(train_names))))
     return findings
+
+
+class _File(NamedTuple):
+    """What is checked: the section that the whole is, its name, and the fields of ``train:``."""
+
+    root: type[Section]
+    kind: str
+    train_names: list[str]
 
 
 def _by_path(tree: Node, errors: list[Any]) -> dict[KeyPath, list[Any]]:
@@ -84,13 +97,13 @@ def _key_path(tree: Node, error: Any) -> KeyPath:
     return tuple(path)
 
 
-def _finding(path: KeyPath, errors: list[Any], tree: Node, train_names: list[str]) -> Finding:
+def _finding(path: KeyPath, errors: list[Any], tree: Node, file: _File) -> Finding:
     kind = errors[0]["type"]
     if kind == "extra_forbidden":
-        meant = meant_key(path, train_names)
-        return Finding(path, "is no key of a recipe.", suggestion(path, meant), meant)
+        meant = meant_key(path, file.train_names, file.root)
+        return Finding(path, f"is no key of {file.kind}.", suggestion(path, meant, file.root), meant)
     if kind == "missing":
-        section = section_at(path[:-1])
+        section = section_at(path[:-1], file.root)
         help_text = section.model_fields[str(path[-1])].description if section is not None else None
         return Finding(path, "is missing.", f"Add it: {help_text or 'it is required.'}")
     node = tree.get(path)

@@ -33,9 +33,25 @@ def _style(text: str) -> str | None:
         return "'"
 
 
+class _BlockDumper(_Dumper):
+    """Text of several lines as it is, where YAML can."""
+
+
+def _represent_lines(dumper: _Dumper, text: str) -> yaml.Node:
+    style = _style(text)
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text and not style else style)
+
+
 _Dumper.add_representer(str, _represent_text)
+_BlockDumper.add_representer(str, _represent_lines)
 
 
-def dump_yaml(data: Any) -> str:
-    """Dicts, lists, text, numbers, booleans and None as a YAML document, keys in their order."""
-    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+def dump_yaml(data: Any, *, blocks: bool = False) -> str:
+    """Dicts, lists, text, numbers, booleans and None as a YAML document, keys in their order.
+
+    Args:
+        data: what to write.
+        blocks: text of several lines is written line by line (``|``), for people to read.
+    """
+    dumper = _BlockDumper if blocks else _Dumper
+    return yaml.dump(data, Dumper=dumper, sort_keys=False, allow_unicode=True, width=100)

@@ -2,6 +2,7 @@
 
 from hf_efficient.records.account import (
     ACCOUNT_SCHEMA_VERSION,
+    AcrossRanks,
     BudgetAccount,
     EnergyAccount,
     EnergyPart,
@@ -11,11 +12,13 @@ from hf_efficient.records.account import (
     MemoryCategory,
     MoneyAccount,
     NotMeasured,
+    PhaseSkew,
     PlanAccount,
     PlanFigure,
     ProcessAccount,
     RankAccount,
     RecordedBy,
+    RestartAccount,
     RunAccount,
     SequenceAccount,
     StepTimes,
@@ -25,7 +28,7 @@ from hf_efficient.records.account import (
     WorkAccount,
 )
 from hf_efficient.records.calibration import CALIBRATION_SCHEMA_VERSION, Calibration, MatmulRate
-from hf_efficient.records.memory_snapshot import AllocationSite, MemorySnapshot
+from hf_efficient.records.memory_snapshot import AllocationSite, MemorySnapshot, ModuleAllocations
 from hf_efficient.records.operators import OPERATOR_FAMILIES, OperatorFamily, OperatorWork
 from hf_efficient.records.phases import (
     CLOSING_PHASES,
@@ -62,6 +65,7 @@ __all__ = [
     "SCHEMA_VERSION",
     "STARTUP_PHASES",
     "STEP_PHASES",
+    "AcrossRanks",
     "AllocationSite",
     "BudgetAccount",
     "Calibration",
@@ -83,6 +87,7 @@ __all__ = [
     "MemoryAccount",
     "MemoryCategory",
     "MemorySnapshot",
+    "ModuleAllocations",
     "MoneyAccount",
     "NotMeasured",
     "OperatorFamily",
@@ -90,12 +95,14 @@ __all__ = [
     "OperatorTime",
     "OperatorWork",
     "PhaseName",
+    "PhaseSkew",
     "PlanAccount",
     "PlanFigure",
     "ProcessAccount",
     "ProfileAccount",
     "RankAccount",
     "RecordedBy",
+    "RestartAccount",
     "RunAccount",
     "SequenceAccount",
     "SequenceCounts",

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from hf_efficient.records.preflight import Preflight
 from hf_efficient.records.profile import ProfileAccount
 
 __all__ = [
     "ACCOUNT_SCHEMA_VERSION",
+    "AcrossRanks",
     "BudgetAccount",
     "EnergyAccount",
     "EnergyPart",
@@ -18,6 +20,7 @@ __all__ = [
     "MemoryCategory",
     "MoneyAccount",
     "NotMeasured",
+    "PhaseSkew",
     "PlanAccount",
     "PlanFigure",
     "ProcessAccount",
@@ -57,7 +60,7 @@ class TrainingAccount:
         steps: optimizer steps recorded.
         first_step, last_step: the Trainer's numbers of the first and the last of them.
         time_to_first_step_seconds: from the call to the end of the first step.
-        ended: ``done``; ``error``; ``died``: its process did; None: older records, which do not tell.
+        ended: ``done``; ``stopped``; ``error``; ``died``: its process did; None: older records, which do not tell.
         error: kind and first line of the exception.
     """
 
@@ -68,7 +71,7 @@ class TrainingAccount:
     first_step: int | None
     last_step: int | None
     time_to_first_step_seconds: float | None
-    ended: Literal["done", "error", "died"] | None
+    ended: Literal["done", "stopped", "error", "died"] | None
     error: str | None
 
 
@@ -87,9 +90,10 @@ class ProcessAccount:
             evaluation and saving that follow it.
         steps: optimizer steps recorded.
         first_step, last_step: the Trainer's numbers of the first and the last of them.
-        ended: ``done``; ``error``: an exception ended it; ``died``: no end was recorded, since it was killed or still
-            runs, and ``last_sign_at_seconds`` tells until when it is known to have lived.
-        error: kind and first line of the exception.
+        ended: ``done``; ``stopped``: it was asked to end, and saved; ``error``: an exception ended it; ``died``: no end
+            was recorded, since it was killed or still runs, and ``last_sign_at_seconds`` tells until when it is known
+            to have lived.
+        error: kind and first line of the exception; after which step it stopped.
         open_phase: what was under way at the last sign of life of a process that died.
         last_sign_at_seconds: time of the last record, counted from the start of the process.
         process_start_from: what told the start of the process: ``kernel`` (to 10 ms), ``psutil`` (wall clock, to about
@@ -107,12 +111,35 @@ class ProcessAccount:
     steps: int
     first_step: int | None
     last_step: int | None
-    ended: Literal["done", "error", "died"]
+    ended: Literal["done", "stopped", "error", "died"]
     error: str | None
     open_phase: str | None
     last_sign_at_seconds: float
     process_start_from: Literal["kernel", "psutil", "import", "records"]
     trainings: list[TrainingAccount] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class RestartAccount:
+    """A process after the first: the run went on, by hand or by its launcher. Its time is counted with its process.
+
+    Attributes:
+        process: its number.
+        last_step_before: the last step that had been done; None: none had.
+        resumed_after_step: the step of the checkpoint that it went on from, 0 for none; None: it never came to train.
+        steps_again: that had been done before, and were lost.
+        seconds_again: what they had taken, without evaluations and checkpoints.
+        start_seconds: from the start of the process to its first step; all of it where it never came to one.
+        cost_usd: of both; None where no price is known.
+    """
+
+    process: int
+    last_step_before: int | None
+    resumed_after_step: int | None
+    steps_again: int
+    seconds_again: float
+    start_seconds: float
+    cost_usd: float | None
 
 
 @dataclass(frozen=True)
@@ -420,12 +447,91 @@ class PlanAccount:
 
 @dataclass(frozen=True)
 class RankAccount:
-    """What is known of one rank's steps."""
+    """What is known of one rank.
+
+    Attributes:
+        rank: its number.
+        steps: optimizer steps recorded.
+        last_step: the Trainer's number of the last of them.
+        training_seconds: wall time of its steps without evaluation and checkpointing.
+        host: name of its machine; None in older records.
+        device: that trains in it: the GPU's name with its index, or ``cpu``.
+        phase_seconds: exclusive host seconds of its training loop per phase.
+        waited_seconds: of them, the host time in which it waited for other ranks: ``communication``, and collectives
+            within logging, evaluations and saves. None where waits were not told apart, or the device tells.
+        device_seconds: seconds on its device per phase; None without device events.
+        peak_rss_bytes: resident host memory, from the start of the process.
+        device_peak_allocated_bytes, device_peak_reserved_bytes: of its CUDA device.
+        memory_categories: what the rank itself held, as far as it was counted; nothing is derived.
+    """
 
     rank: int
     steps: int
     last_step: int | None
     training_seconds: float
+    host: str | None = None
+    device: str | None = None
+    phase_seconds: dict[str, float] | None = None
+    waited_seconds: float | None = None
+    device_seconds: dict[str, float] | None = None
+    peak_rss_bytes: int | None = None
+    device_peak_allocated_bytes: int | None = None
+    device_peak_reserved_bytes: int | None = None
+    memory_categories: list[MemoryCategory] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class PhaseSkew:
+    """The rank that took the longest in a phase, waits for others apart, over the training loop.
+
+    Attributes:
+        phase: its name.
+        rank: which.
+        host, device: where it ran, as in ``RankAccount``.
+        own_seconds: of it.
+        extra_seconds: those less the median of the other ranks': about what the others waited for it, as far as they
+            were not late themselves.
+        usd: what so much of the run's time costs; None where its price is not known.
+        on_device: whether the device's events told it.
+    """
+
+    phase: str
+    rank: int
+    host: str | None
+    device: str | None
+    own_seconds: float
+    extra_seconds: float
+    usd: float | None
+    on_device: bool
+
+
+@dataclass(frozen=True)
+class AcrossRanks:
+    """What training on several ranks cost beside what each had to do.
+
+    Attributes:
+        ranks: that trained.
+        hosts: machines; None where they told no names.
+        skew: by phase, the most extra seconds first.
+        exposed_seconds: that the rank which waited least spent in communication: what is left of it where nobody is
+            late. None where waits were not told apart.
+        late_seconds: that the ranks waited beyond that, their mean: for ranks that came later.
+        exposed_by: ``device``: events in its queue of work; ``host``: the time that the host waited, on a CPU. Both
+            are an estimate of what nothing covers; what computation covers, a trace tells.
+        exposed_usd, late_usd: of these, at the run's price for all ranks.
+        covered_seconds: that gradients were on their way while the rank still computed: an estimate, from DDP's own log
+            of some steps of the rank with the shortest exchange. None without that log.
+    """
+
+    ranks: int
+    hosts: int | None
+    skew: list[PhaseSkew]
+    exposed_seconds: float | None = None
+    late_seconds: float | None = None
+    exposed_by: Literal["device", "host"] | None = None
+    exposed_usd: float | None = None
+    late_usd: float | None = None
+    covered_seconds: float | None = None
 
 
 @dataclass(frozen=True)
@@ -491,12 +597,15 @@ class RunAccount:
         plan: None where the run was not planned.
         profile: None where no deeper instrument was switched on.
         loader: None where no data loader was watched.
+        across: what came of training on several ranks; None of one.
+        preflight: None where nothing was proven before the run.
+        restarts: what it took to go on, once for every process after the first.
     """
 
     schema_version: int
     hf_efficient_version: str
     recorded_by: RecordedBy
-    ended: Literal["done", "error", "died"]
+    ended: Literal["done", "stopped", "error", "died"]
     error: str | None
     time: TimeAccount
     steps: StepTimes
@@ -513,3 +622,6 @@ class RunAccount:
     plan: PlanAccount | None = None
     profile: ProfileAccount | None = None
     loader: LoaderAccount | None = None
+    across: AcrossRanks | None = None
+    preflight: Preflight | None = None
+    restarts: list[RestartAccount] = field(default_factory=list)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from hf_efficient.records.confirmation import Confirmation
+
 __all__ = [
     "DIAGNOSIS_SCHEMA_VERSION",
     "Abstention",
@@ -169,11 +171,12 @@ class Diagnosis:
         limit: None where a finding stands above ``info``.
         rules: names of all rules that were asked.
         faults: rules that failed by a defect of hf_efficient, and how.
+        confirmations: what became of the predictions that the run's recipe says it tests.
     """
 
     schema_version: int
     hf_efficient_version: str
-    ended: Literal["done", "error", "died"]
+    ended: Literal["done", "stopped", "error", "died"]
     error: str | None
     steps: int
     loop_seconds: float
@@ -182,6 +185,7 @@ class Diagnosis:
     limit: Limit | None
     rules: list[str]
     faults: list[str] = field(default_factory=list)
+    confirmations: list[Confirmation] = field(default_factory=list)
 
     @property
     def is_healthy(self) -> bool:

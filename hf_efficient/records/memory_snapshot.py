@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-__all__ = ["AllocationSite", "MemorySnapshot"]
+__all__ = ["AllocationSite", "MemorySnapshot", "ModuleAllocations"]
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,26 @@ class AllocationSite:
     called_from: list[str]
     bytes: int
     blocks: int
+
+
+@dataclass(frozen=True)
+class ModuleAllocations:
+    """Allocations of one module, or of those that differ in their numbers alone, that were live together.
+
+    Attributes:
+        module: ``model.layers.*.mlp.down_proj``, of a single one its number; `` (backward)`` behind it where its
+            gradients asked for them; ``class LlamaMLP`` where the stack alone tells; in words where it is no module.
+        bytes: of all their blocks, as they were asked for.
+        blocks: how many.
+        modules: how many modules they are; 0 where they are none.
+        place: the line of code that asked for most of it.
+    """
+
+    module: str
+    bytes: int
+    blocks: int
+    modules: int
+    place: str
 
 
 @dataclass(frozen=True)
@@ -45,6 +65,8 @@ class MemorySnapshot:
         failed_bytes: what could not be allocated; None where nothing failed.
         device_free_bytes: what the device itself had left then.
         history_events: allocations and releases that the history holds.
+        modules: what the peak was made of by the modules of the model, the largest first; empty where it is not known.
+        other_modules_bytes: of the modules that are left out.
     """
 
     moment: str
@@ -60,3 +82,5 @@ class MemorySnapshot:
     failed_bytes: int | None = None
     device_free_bytes: int | None = None
     history_events: int = 0
+    modules: list[ModuleAllocations] = field(default_factory=list)
+    other_modules_bytes: int = 0

@@ -6,8 +6,9 @@ They are exclusive: a second belongs to the innermost phase that was open, and w
                 planning (the run rehearsed before it begins), trainer_setup, compilation (inside the steps that
                 torch.compile holds up)
     step        data_wait, host_to_device, forward, backward, device_wait (the host reads a micro-batch's loss back, and
-                waits for the GPU), optimizer, communication, bookkeeping (what the Trainer itself does between these:
-                its NaN filter, its count of FLOPs, callbacks), logging, evaluation, checkpointing
+                waits for the GPU), optimizer, communication (the host waits for other ranks), bookkeeping (what the
+                Trainer itself does between these: its NaN filter, its count of FLOPs, callbacks), logging, evaluation,
+                checkpointing
     coarse      what a callback alone can tell of a step: forward_backward, between_steps (data wait and logging)
     closing     merging, outside_trainer (a script's own work after its trainer was built), shutdown
 """

@@ -153,10 +153,12 @@ class StepRecord(msgspec.Struct, frozen=True):
         work: None where the model's FLOPs or the sequences are not known.
         memory: None without a CUDA device.
         device_seconds: seconds on the device per phase, by device events; ``exposed_wait`` is the time that the device
-            had nothing of this step to do between the optimizer of the step before and the first forward. None without
-            a CUDA device.
+            had nothing of this step to do between the optimizer of the step before and the first forward;
+            ``communication``, under DDP, what its computing stream waited for other ranks. None without a CUDA device.
         loader: None where the data loader was not watched.
         cpu_seconds: CPU time of all threads of the process over the step; None in a run of one process.
+        waited_seconds: of logging, evaluation and checkpointing, by phase, the host time in which this rank waited for
+            others in a collective; in all other phases that is ``phase_seconds.communication``. None where it did not.
         loss, learning_rate, grad_norm: what the Trainer itself logged after this step (the loss is the mean since its
             last log); None where it did not.
     """
@@ -176,6 +178,7 @@ class StepRecord(msgspec.Struct, frozen=True):
     device_seconds: Mapping[str, float] | None = None
     loader: StepLoader | None = None
     cpu_seconds: float | None = None
+    waited_seconds: Mapping[str, float] | None = None
     loss: float | None = None
     learning_rate: float | None = None
     grad_norm: float | None = None
@@ -218,6 +221,8 @@ class StepRecord(msgspec.Struct, frozen=True):
                 held[name] = msgspec.structs.asdict(part)
         if self.cpu_seconds is not None:
             held["cpu_seconds"] = self.cpu_seconds
+        if self.waited_seconds is not None:
+            held["waited_seconds"] = dict(self.waited_seconds)
         if self.device_seconds is not None:
             held["device_seconds"] = dict(self.device_seconds)
         if self.loader is not None:
@@ -253,6 +258,7 @@ class StepRecord(msgspec.Struct, frozen=True):
                 memory=_part(StepMemory, data.get("memory")),
                 device_seconds=data.get("device_seconds"),
                 cpu_seconds=_number(data.get("cpu_seconds")),
+                waited_seconds=data.get("waited_seconds"),
                 loader=_part(StepLoader, data.get("loader")),
                 loss=_number(data["loss"]),
                 learning_rate=_number(data.get("learning_rate")),

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hf_efficient.account.headline import differences, headline
+from hf_efficient.account.scaling import scaling_of
 from hf_efficient.report.numbers import tokens_per_second
 from hf_efficient.report.run_data import RunData
 from hf_efficient.units import count, grams, kilowatt_hours, seconds, share, short_seconds, size, usd
@@ -65,7 +66,10 @@ def letter(place: int) -> str:
 
 
 def comparison_rows(runs: Sequence[RunData]) -> list[ComparisonRow]:
-    """The headline figures that at least one run knows, each with its difference from the first run's."""
+    """The headline figures that at least one run knows, each with its difference from the first run's.
+
+    Runs with different numbers of ranks also have their scaling efficiency.
+    """
     rows = []
     for found in differences([headline(run.account, run.series) for run in runs]):
         label, tell = _FIGURES[found.name]
@@ -76,7 +80,20 @@ def comparison_rows(runs: Sequence[RunData]) -> list[ComparisonRow]:
             )
         ]
         rows.append(ComparisonRow(label, cells))
-    return rows
+    return [*rows, *_scaling(runs)]
+
+
+def _scaling(runs: Sequence[RunData]) -> list[ComparisonRow]:
+    """Ranks, and what each keeps of the speed that a rank of the first run has; nothing of runs with as many."""
+    ranks = [max(1, len(run.account.ranks)) for run in runs]
+    if len(set(ranks)) < 2:
+        return []
+    efficiencies = scaling_of([run.account for run in runs])
+    told = ["" if value is None else share(value) for value in efficiencies]
+    return [
+        ComparisonRow("ranks", [Change(f"{count:,}") for count in ranks]),
+        ComparisonRow("scaling efficiency against the first run", [Change(value) for value in told]),
+    ]
 
 
 def _percent(relative: float | None) -> str:

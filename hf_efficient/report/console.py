@@ -14,7 +14,10 @@ from hf_efficient.report.memory_rows import device_rows, memory_rows
 from hf_efficient.report.parts import told_parts
 from hf_efficient.report.phases import phase_label
 from hf_efficient.report.plan_table import plan_table
+from hf_efficient.report.preflight_words import preflight_words
 from hf_efficient.report.profile_table import profile_renderables
+from hf_efficient.report.rank_table import rank_renderables
+from hf_efficient.report.restart_words import restart_words
 from hf_efficient.report.time_table import time_table
 from hf_efficient.report.work_rows import work_rows
 from hf_efficient.units import count, grams, kilowatt_hours, seconds, share, short_seconds, usd
@@ -25,12 +28,13 @@ _MOST_PARTS = 4
 
 
 def account_renderables(account: RunAccount) -> list[RenderableType]:
-    """What to print, in order: how it ended, the time by phase, its other parts in a line each, the plan,
+    """What to print, in order: how it ended, the time by phase, its other parts in a line each, the ranks, the plan,
     what instruments found and cost, the gaps."""
     return [
         _title(account),
         time_table(account.time),
         _facts(account),
+        *rank_renderables(account),
         *_plan(account),
         *_profile(account),
         *_gaps(account),
@@ -44,11 +48,14 @@ def _title(account: RunAccount) -> Text:
         doing = f", in {phase_label(last.open_phase)}" if last.open_phase else ""
         how = f"did not end: its last sign is {seconds(last.last_sign_at_seconds)} after its start{doing}"
         return Text(f"The run {how}{parts}", "bold red")
+    wall = seconds(account.time.wall_seconds)
+    if account.ended == "stopped":
+        return Text(f"The run stopped after {wall}{parts}: {account.error}", "bold yellow")
     if account.ended == "error":
-        return Text(f"The run failed after {seconds(account.time.wall_seconds)}{parts}: {account.error}", "bold red")
+        return Text(f"The run failed after {wall}{parts}: {account.error}", "bold red")
     budget = account.money.budget
     why = f"; its budget ended it ({budget.reached})" if budget is not None and budget.reached is not None else ""
-    return Text(f"The run took {seconds(account.time.wall_seconds)}{parts}{why}", "bold")
+    return Text(f"The run took {wall}{parts}{why}", "bold")
 
 
 def _facts(account: RunAccount) -> Table:
@@ -58,6 +65,10 @@ def _facts(account: RunAccount) -> Table:
     rows = [("steps", _steps(account)), ("tokens", _tokens(account)), *work_rows(account)]
     rows += [*memory_rows(account.memory), *device_rows(account)]
     rows += [("energy", _energy(account)), ("money", _money(account))]
+    if account.restarts:
+        rows.append(("restarts", "; ".join(restart_words(account.restarts))))
+    if account.preflight is not None:
+        rows.append(("preflight", "; ".join(preflight_words(account.preflight))))
     for name, text in rows:
         grid.add_row(name, Text(text))
     return grid

@@ -10,7 +10,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from hf_efficient.records.confirmation import Confirmation
 from hf_efficient.records.findings import Diagnosis, Evidence, Finding, Remedy
+from hf_efficient.report.confirmation_words import VERDICTS, told_confirmation
 from hf_efficient.report.diagnosis_words import (
     GAINS_OVERLAP,
     NOTHING_TO_FIX,
@@ -28,10 +30,12 @@ from hf_efficient.report.numbers import evidence_value
 __all__ = ["diagnosis_hint", "diagnosis_renderables", "finding_renderables"]
 
 _STYLES = {"critical": "bold red", "warning": "bold yellow", "info": "bold"}
+_VERDICTS = {"confirmed": "bold green", "larger": "bold green", "smaller": "bold yellow", "retracted": "bold red"}
 
 
 def diagnosis_renderables(diagnosis: Diagnosis, *, evidence: bool = True) -> list[RenderableType]:
-    """What to print, in order: the findings, the limit of a run without any, and what could not be judged.
+    """What to print, in order: what became of the prediction that the run tests, the findings, the limit of a run
+    without any, and what could not be judged.
 
     Args:
         diagnosis: of a run.
@@ -39,6 +43,7 @@ def diagnosis_renderables(diagnosis: Diagnosis, *, evidence: bool = True) -> lis
     """
     return [
         *(_end(diagnosis) if evidence else []),
+        *(_confirmation(held) for held in diagnosis.confirmations),
         *_headline(diagnosis, evidence),
         *finding_renderables(diagnosis.findings, evidence=evidence),
         *([Text(GAINS_OVERLAP, "dim")] if evidence and several_gains(diagnosis) else []),
@@ -77,8 +82,15 @@ def _end(diagnosis: Diagnosis) -> Iterator[RenderableType]:
     steps = f"{diagnosis.steps} step{'' if diagnosis.steps == 1 else 's'}"
     if diagnosis.ended == "error":
         yield Text(f"The run failed after {steps}: {diagnosis.error}", "bold red")
+    elif diagnosis.ended == "stopped":
+        yield Text(f"The run stopped {diagnosis.error}.", "bold")
     elif diagnosis.ended == "died":
         yield Text(f"The run did not end: it was killed after {steps}, or goes on.", "bold")
+
+
+def _confirmation(held: Confirmation) -> Text:
+    told = Text(f"{VERDICTS[held.verdict]}: ", _VERDICTS.get(held.verdict, "bold"))
+    return told.append(f"{told_confirmation(held)}.", "not bold default")
 
 
 def _headline(diagnosis: Diagnosis, full: bool) -> Iterator[RenderableType]:

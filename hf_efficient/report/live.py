@@ -72,6 +72,8 @@ def _head(view: RunView, run_dir: Path) -> Text:
 def _end(view: RunView, starts: str) -> tuple[str, str]:
     account = view.account
     wall, budget = seconds(account.time.wall_seconds), account.money.budget
+    if account.ended == "stopped":
+        return f"stopped after {wall}{starts}: {account.error}", "bold yellow"
     if account.ended == "error":
         return f"failed after {wall}{starts}: {account.error}", "bold red"
     if budget is not None and budget.reached is not None:

@@ -18,7 +18,7 @@ from hf_efficient.report.python_rows import (
     line_cells,
     line_summary,
 )
-from hf_efficient.report.snapshot_rows import SITE_HEADINGS, site_cells, snapshot_summary
+from hf_efficient.report.snapshot_rows import MODULE_HEADINGS, SITE_HEADINGS, module_cells, site_cells, snapshot_summary
 from hf_efficient.units import size
 
 __all__ = ["FoundTable", "found_tables"]
@@ -56,6 +56,8 @@ def found_tables(profile: ProfileAccount, most: int) -> Iterator[FoundTable]:
         yield _operators(profile.operators, most)
     for snapshot in profile.memory:
         yield _snapshot(snapshot, most)
+        if snapshot.modules:
+            yield _modules(snapshot, most)
     for table in profile.functions:
         rows = [function_cells(table, function) for function in table.functions[:most]]
         left_out = _rows_left(len(table.functions) - len(rows) + table.left_out)
@@ -80,6 +82,14 @@ def _snapshot(snapshot: MemorySnapshot, most: int) -> FoundTable:
     more = snapshot.other_sites_bytes + sum(site.bytes for site in snapshot.sites[most:])
     left_out = f"{size(more)} of other lines are left out here." if more else ""
     return FoundTable("CUDA memory", snapshot_summary(snapshot), SITE_HEADINGS, rows, left_out)
+
+
+def _modules(snapshot: MemorySnapshot, most: int) -> FoundTable:
+    rows = [module_cells(snapshot, held) for held in snapshot.modules[:most]]
+    more = snapshot.other_modules_bytes + sum(held.bytes for held in snapshot.modules[most:])
+    left_out = f"{size(more)} of other modules are left out here." if more else ""
+    summary = f"{snapshot.moment}: the {size(snapshot.peak_bytes)} at the peak by the modules that they are for"
+    return FoundTable("CUDA memory by module", summary, MODULE_HEADINGS, rows, left_out)
 
 
 def _rows_left(count: int) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from hf_efficient.records import AllocationSite, MemorySnapshot
+from hf_efficient.records import AllocationSite, MemorySnapshot, ModuleAllocations
 from hf_efficient.units import share, size
 
-__all__ = ["SITE_HEADINGS", "site_cells", "snapshot_summary"]
+__all__ = ["MODULE_HEADINGS", "SITE_HEADINGS", "module_cells", "site_cells", "snapshot_summary"]
 
+MODULE_HEADINGS = ("module", "size", "share", "blocks", "modules", "most of it asked for by")
 SITE_HEADINGS = ("asked for by", "size", "share", "blocks", "called from")
 
 
@@ -32,3 +33,10 @@ def site_cells(snapshot: MemorySnapshot, site: AllocationSite) -> list[str]:
     """One line of code, and its part of the peak."""
     part = share(site.bytes / snapshot.peak_bytes) if snapshot.peak_bytes else ""
     return [site.place, size(site.bytes), part, f"{site.blocks:,}", ", ".join(site.called_from)]
+
+
+def module_cells(snapshot: MemorySnapshot, held: ModuleAllocations) -> list[str]:
+    """One module, or those that differ in their numbers alone, and their part of the peak."""
+    part = share(held.bytes / snapshot.peak_bytes) if snapshot.peak_bytes else ""
+    many = f"{held.modules:,}" if held.modules else ""
+    return [held.module, size(held.bytes), part, f"{held.blocks:,}", many, held.place]

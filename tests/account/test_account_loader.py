@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 
-import msgspec
 from test_account_build import end, lines, process, span, step, train
 
 from hf_efficient.account.build import account_of
 from hf_efficient.account.loader import LOADER_SECONDS
 from hf_efficient.account.series import series_of
-from hf_efficient.account.step_lines import LoaderPart
 from hf_efficient.records import LoaderAccount, StepLoader, StepRecord
 
 
@@ -83,9 +81,7 @@ def test_a_batch_that_told_no_rows_leaves_them_unknown(tmp_path):
     assert account_of(tmp_path).loader.rows is None
 
 
-def test_record_line_and_account_have_the_same_fields():
-    part = {field.name: field.default for field in msgspec.structs.fields(StepLoader)}
-    assert part == {field.name: field.default for field in msgspec.structs.fields(LoaderPart)}
+def test_the_times_of_a_step_are_those_of_the_account():
     assert set(LOADER_SECONDS) < set(LoaderAccount.__dataclass_fields__)
 
 

@@ -34,6 +34,7 @@ def full_step(number, start, wall, **more):
         work=StepWork(100, 120),
         memory=StepMemory(1000 * number, 2000),
         device_seconds={"forward": 0.125},
+        waited_seconds={"evaluation": 0.0625},
         loader=StepLoader(batches=1, wait_seconds=0.0625, rows=2, bytes=80, fetched=1, fetch_seconds=0.03125),
     )
     return msgspec.structs.replace(record, **more).to_json()

@@ -8,8 +8,15 @@ from hf_efficient.errors import ModelError
 from hf_efficient.recipe.schema import ModelSection, QuantizationSection, Recipe
 
 
-def recipe_for(folder, **adapter) -> Recipe:
-    return Recipe(name="t", model={"id": str(folder)}, adapter=adapter, data={"train": [{"path": "x"}]}, output_dir="o")
+def recipe_for(folder, strategy="auto", **adapter) -> Recipe:
+    return Recipe(
+        name="t",
+        model={"id": str(folder)},
+        adapter=adapter,
+        data={"train": [{"path": "x"}]},
+        distributed={"strategy": strategy},
+        output_dir="o",
+    )
 
 
 def test_dtype_and_attention_are_the_recipes(tiny_llama_dir):
@@ -28,6 +35,20 @@ def test_qlora_quantizes_the_linear_layers_and_lora_does_not(tiny_llama_dir):
     assert layer.weight.quant_state.nested  # double quantization
     dense = load_base(recipe_for(tiny_llama_dir, method="lora"))
     assert type(dense.model.layers[0].mlp.up_proj) is torch.nn.Linear
+
+
+def test_fsdp2_gets_a_four_bit_model_in_the_hosts_memory(tiny_llama_dir, monkeypatch):
+    """Where there is a GPU, bitsandbytes would load all of it there."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    model = load_base(recipe_for(tiny_llama_dir, "fsdp2", method="qlora"))
+    assert {one.device.type for one in (*model.parameters(), *model.buffers())} == {"cpu"}
+    weight = model.model.layers[0].mlp.up_proj.weight
+    assert weight.dtype == torch.bfloat16  # a floating dtype, so that it can be shared out
+    # fully_shard moves the weight; its constants, which are no parameters, go along
+    moved = weight.to("meta")
+    assert moved.device.type == "meta"
+    assert model.model.layers[0].mlp.up_proj.quant_state.absmax.device.type == "meta"
 
 
 def test_quantization_settings_reach_bitsandbytes():

@@ -51,6 +51,11 @@ def test_the_remedy_is_written_as_a_recipe(run, saved_often, tmp_path):
     held = yaml.safe_load(new.read_text())
     assert held["train"] == {"max_steps": 100, "save_steps": 33, "save_strategy": "steps"}
     assert held["output_dir"] == "out/run-saves-cost"
+    confirms = held["efficiency"]["confirms"]
+    assert (confirms["rule"], confirms["run"]) == ("saves_cost", "out/run")
+    assert confirms["seconds_per_token"] == pytest.approx(150 / 40_000)
+    assert confirms["predicted_saving"] == pytest.approx((50 - 4) / 150, rel=1e-4)  # 33, 66, 99 and the end
+    assert "its report says whether it came" in told
 
 
 @pytest.mark.parametrize(

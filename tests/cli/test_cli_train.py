@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 
 import pytest
 
-from hf_efficient.cli.train import run_command, train
-from hf_efficient.errors import RecipeError, SetupError
+from hf_efficient.cli.launch_page import launch_page
+from hf_efficient.cli.run_command import run_command
+from hf_efficient.cli.train import train
+from hf_efficient.errors import OutputError, RecipeError, SetupError
+from hf_efficient.launch.output import OutputPlan
+from hf_efficient.recipe.load import load_recipe
 
+run_command_module = importlib.import_module("hf_efficient.cli.run_command")
 TELLS_TWO = "import os, pathlib; pathlib.Path(os.environ['HF_EFFICIENT_STATUS_FILE']).write_text('2')"
 
 
@@ -30,6 +36,55 @@ def test_a_run_that_ends_without_a_word_is_told_of(capsys, code, ends_with, told
         if told
         else ""
     )
+
+
+TELLS_KILLED = """
+import os, pathlib
+pathlib.Path(os.environ["HF_EFFICIENT_STATUS_FILE"]).write_text("143 1/29500")
+failed = '{"rank": 1, "exit_code": -9, "starts": 3}'
+pathlib.Path(os.environ["HF_EFFICIENT_FAILURE_FILE"]).write_text(failed)
+raise SystemExit(1)
+"""
+
+
+def test_a_rank_that_was_killed_is_named_and_not_the_one_that_was_ended_for_it(capsys):
+    assert run_command([sys.executable, "-c", TELLS_KILLED], "out") == 137
+    said = capsys.readouterr().err
+    assert said.startswith("error: rank 1 ended without saying why (SIGKILL, the last of 3 starts): it was killed, ")
+
+
+def test_a_run_that_stopped_and_whose_launcher_ended_well(capsys):
+    stops = "import os, pathlib; pathlib.Path(os.environ['HF_EFFICIENT_STATUS_FILE']).write_text('143 0/29500')"
+    assert run_command([sys.executable, "-c", stops], "out") == 143
+    assert capsys.readouterr().err == ""
+
+
+DEAF = """
+import os, pathlib, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+for _ in range(2):
+    time.sleep(0.5)
+    os.kill(os.getppid(), signal.SIGTERM)
+time.sleep(60)
+"""
+
+
+def test_a_run_that_hangs_is_ended_by_the_second_signal(monkeypatch, capsys):
+    monkeypatch.setattr("hf_efficient.cli.run_command._PATIENCE_SECONDS", 0.3)
+    monkeypatch.setattr("hf_efficient.launch.family._TERM_SECONDS", 0.5)
+    assert run_command([sys.executable, "-c", DEAF], "out") == 143
+    assert capsys.readouterr().err == "error: the run did not end by the first signal, and was killed.\n"
+
+
+def test_signals_that_come_together_are_no_impatience(monkeypatch, tmp_path):
+    passed = []
+    monkeypatch.setattr(run_command_module, "_pass_on", lambda launcher, received, status: passed.append(received))
+    signals = run_command_module._Signals(1, tmp_path / "status")
+    for now in (100.0, 109.9):
+        signals.pass_on(15, now)
+    assert signals.insisted == 0
+    signals.pass_on(2, 110.0)
+    assert (signals.insisted, passed) == (2, [15, 15, 2])
 
 
 FAKE_NSYS = """\
@@ -97,3 +152,28 @@ def test_nsight_that_is_not_here(recipe_file, tmp_path, monkeypatch):
 def test_a_capture_after_the_last_step_is_refused(recipe_file):
     with pytest.raises(RecipeError, match=r"capture\.after_step: waits for step 6, but `train.max_steps` is 4"):
         train(str(recipe_file), ["train.max_steps=4"], nsys=True, dry_run=True)
+
+
+def test_a_checkpoint_of_other_processes_is_told_before_any_is_started(recipe_file, tmp_path, monkeypatch):
+    checkpoint = tmp_path / "out" / "checkpoint-4"
+    checkpoint.mkdir(parents=True)
+    for name in ("rng_state_0.pth", "rng_state_1.pth"):
+        (checkpoint / name).touch()
+    monkeypatch.setattr(
+        "hf_efficient.launch.output.plan_output", lambda recipe: OutputPlan(tmp_path / "out", checkpoint)
+    )
+    with pytest.raises(OutputError, match=r"processes: 1 train, but checkpoint-4 was written by 2"):
+        train(str(recipe_file), [], resume=True)
+    with pytest.raises(OutputError, match=r"strategy: is fsdp2, but checkpoint-4 was written by whole models"):
+        train(str(recipe_file), ["distributed.strategy=fsdp2", "distributed.processes=2"], resume=True)
+
+
+def test_processes_that_do_not_divide_the_global_batch(recipe_file, monkeypatch):
+    """``auto`` is counted here, before anything is launched."""
+    for place in ("hf_efficient.hardware.devices", "hf_efficient.cli.launch_page"):
+        monkeypatch.setattr(f"{place}.accelerator_count", lambda: 3)
+    batch = ["distributed.processes=auto", "distributed.global_batch_size=64"]
+    with pytest.raises(RecipeError, match=r"64, which 24 sequences at a time .* 8 x 3 processes\) do not divide"):
+        train(str(recipe_file), batch, dry_run=True)
+    with pytest.raises(RecipeError, match="24 sequences at a time"):
+        launch_page(load_recipe(recipe_file, batch), "r.yaml", batch, as_json=False)

@@ -93,3 +93,32 @@ def test_a_mapping_is_added_to_and_not_replaced(tmp_path):
     (tmp_path / "recipe.resolved.yaml").write_text(text)
     held = yaml.safe_load(applied_recipe(tmp_path, finding("host_to_device_copy", change), change))
     assert held["train"]["accelerator_config"] == {"split_batches": True, "non_blocking": True}
+
+
+def test_what_is_to_be_confirmed_goes_in_and_what_was_is_over(tmp_path):
+    own = "  efficiency: {grid: France, confirms: {rule: old}}\n"
+    keys = "  efficiency.grid: r.yaml:8\n  efficiency.confirms.rule: r.yaml:9\n"
+    text = RESOLVED.replace("  output_dir: out", f"{own}  output_dir: out")
+    text = text.replace("  output_dir: r", f"{keys}  output_dir: r")
+    (tmp_path / "recipe.resolved.yaml").write_text(text)
+    asked = {"rule": "saves_cost", "predicted_saving": 0.4, "setup": {"model": "tiny"}}
+    held = yaml.safe_load(applied_recipe(tmp_path, finding("saves_cost", CHANGE), CHANGE, asked))
+    assert held["efficiency"] == {"grid": "France", "confirms": asked}
+    assert yaml.safe_load(applied_recipe(tmp_path, finding("saves_cost", CHANGE), CHANGE))["efficiency"] == {
+        "grid": "France"
+    }
+
+
+def test_what_was_derived_is_derived_again(tmp_path):
+    held = yaml.safe_load(RESOLVED)
+    held["recipe"]["train"]["gradient_accumulation_steps"] = 4
+    held["recipe"]["distributed"] = {"global_batch_size": 64}
+    held["provenance"] |= {
+        "train.gradient_accumulation_steps": "derived: distributed.global_batch_size / (...)",
+        "distributed.global_batch_size": "recipe.yaml:9",
+    }
+    (tmp_path / "recipe.resolved.yaml").write_text(yaml.safe_dump(held))
+    change = Remedy("larger steps", {"train.gradient_accumulation_steps": 8, "distributed.global_batch_size": 128})
+    made = yaml.safe_load(applied_recipe(tmp_path, finding("small_steps", change), change))
+    assert made["train"] == {"max_steps": 100, "save_steps": 2}
+    assert made["distributed"] == {"global_batch_size": 128}

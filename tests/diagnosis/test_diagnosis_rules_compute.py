@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hf_efficient.diagnosis.padding import grouped_padding_share
+from hf_efficient.diagnosis.rules.emulated_bfloat16 import emulated_bfloat16
 from hf_efficient.diagnosis.rules.float32_products import float32_products
 from hf_efficient.diagnosis.rules.padding_waste import padding_waste
 from hf_efficient.diagnosis.rules.small_micro_batch import small_micro_batch
@@ -105,6 +106,39 @@ def test_float32_is_right_where_bfloat16_is_not_faster_or_not_known(tmp_path):
     assert fp32(tmp_path, "a", {"fp32": 1e11, "bf16": 1.2e11}) is None
     assert fp32(tmp_path, "b", supports_bf16=False) is None
     assert isinstance(fp32(tmp_path, "c", {}), Abstention)
+
+
+def bf16(tmp_path, name="a", peaks=None, recipe="", dtype="bf16", **device):
+    parts = {
+        "model": {"matmul_dtype": dtype, "weights_dtype": "float32"},
+        "device": {"type": "cpu", "supports_bf16": False, **device},
+        "peaks": {"fp32": 2.5e11, "bf16": 0.5e11} if peaks is None else peaks,
+        "arguments": {"bf16": True},
+    }
+    work = {"model_flops": 20_000_000_000, "hardware_flops": 20_000_000_000}
+    steps = [step(n, phases=PHASES, work=work) for n in range(1, 11)]
+    return emulated_bfloat16(case_in(tmp_path / name, steps, facts={"settings": settings(**parts)}, recipe=recipe))
+
+
+def test_bfloat16_on_a_cpu_that_emulates_it_at_a_fifth_of_float32(tmp_path):
+    found = bf16(tmp_path)
+    # Ten steps: 2e11 FLOPs take 4 s at 0.5e11/s; at 2.5e11/s a fifth of that: 3.2 s go.
+    assert (found.severity, found.cost.seconds) == ("warning", pytest.approx(3.2))
+    assert found.remedies[0].overrides == {"train.bf16": False}
+    qlora = bf16(tmp_path, "b", recipe="recipe: {adapter: {method: qlora}}\nprovenance: {adapter.method: a}\n")
+    assert qlora.remedies[0].overrides == {
+        "train.bf16": False,
+        "model.dtype": "float32",
+        "adapter.quantization.compute_dtype": "float32",
+    }
+
+
+def test_bfloat16_is_right_where_the_device_has_it_or_float32_is_not_faster(tmp_path):
+    assert bf16(tmp_path, "a", supports_bf16=True) is None
+    assert bf16(tmp_path, "b", type="cuda") is None
+    assert bf16(tmp_path, "c", dtype="fp32") is None
+    assert bf16(tmp_path, "d", {"fp32": 1e11, "bf16": 0.9e11}) is None
+    assert isinstance(bf16(tmp_path, "e", {}), Abstention)
 
 
 def sequences(longest, rows):

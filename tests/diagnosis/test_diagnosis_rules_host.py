@@ -38,7 +38,7 @@ def test_logs_that_are_not_told_apart_are_no_verdict(tmp_path):
 
 
 def site(count, *, library=False, line=12, seconds=0.0):
-    file = "/lib/transformers/trainer.py" if library else "/home/me/work/train.py"
+    file = "/lib/transformers/trainer.py" if library else "/project/work/train.py"
     told = {"file": file, "line": line, "function": "compute_loss", "operator": "item", "inside_library": library}
     return {**told, "count_per_step": count, "seconds_per_step": seconds, "user_file": None, "user_line": None}
 

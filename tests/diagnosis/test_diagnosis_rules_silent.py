@@ -138,6 +138,9 @@ def test_examples_that_a_recipe_cut(tmp_path):
     assert found.title == "40% of the examples are cut at 512 tokens, and their ends are not learnt"
     assert found.severity == "warning"
     assert found.remedies[0].overrides == {"train.max_length": 1024}
+    facts["data"] |= {"examples": 50, "dropped_masked": 50}  # cut, they had no label left
+    found = truncated_examples(case_in(tmp_path / "b", [step()], facts=facts))
+    assert found.title.startswith("80% of the examples are cut")
 
 
 def test_examples_that_pile_up_at_the_limit(tmp_path):

@@ -93,3 +93,73 @@ def test_where_ranks_wait_in_the_forward_too_cpu_time_tells_who_computes(tmp_pat
 
 def test_cpu_time_that_hardly_differs_says_nothing(tmp_path):
     assert straggler(two(tmp_path, computing(0.29), computing(0.30))) is None
+
+
+def apart(waits, count=20, device=None, **own):
+    """Steps of 1 s, in which the waits for other ranks are a phase of their own."""
+    phases = {"data_wait": 0.1, "forward": 0.2, "backward": 0.4, "optimizer": 0.1, **own, "communication": waits}
+    more = {} if device is None else {"device_seconds": device}
+    loader = {"batches": 1, "wait_seconds": 0.01}  # not asked, where the whole phase is the rank's own
+    return [step(n, phases=phases, loader=loader, **more) for n in range(1, count + 1)]
+
+
+def told(finding):
+    return {one.what: one.value for one in finding.evidence}
+
+
+@pytest.mark.parametrize("phase", ["data_wait", "forward", "backward", "optimizer"])
+def test_where_waits_are_told_apart_the_phase_is_the_one_that_differs(tmp_path, phase):
+    slow = {"data_wait": 0.1, "forward": 0.2, "backward": 0.4, "optimizer": 0.1}[phase] + 0.15
+    found = straggler(two(tmp_path, apart(0.2), apart(0.05, **{phase: slow})))
+    assert (told(found)["the rank"], told(found)["the phase"]) == (1, phase)
+    assert told(found)["that a step takes longer for it"] == pytest.approx(0.15)
+    assert found.cost.seconds == pytest.approx(0.15 * 20)
+    assert found.confidence == "measured"
+
+
+def test_phases_that_show_what_cpu_time_shows_name_the_phase(tmp_path):
+    first = [{**one, "cpu_seconds": 0.6} for one in apart(0.2)]
+    slow = [{**one, "cpu_seconds": 0.8} for one in apart(0.05, backward=0.55)]
+    assert told(straggler(two(tmp_path, first, slow)))["the phase"] == "backward"
+
+
+def test_on_a_device_the_backward_is_a_ranks_own_where_its_waits_are_apart(tmp_path):
+    first = apart(0.0, device={"forward": 0.2, "backward": 0.4, "communication": 0.3})
+    slow = apart(0.0, device={"forward": 0.2, "backward": 0.6, "communication": 0.1})
+    found = straggler(two(tmp_path, first, slow, type="cuda"))
+    assert (told(found)["the rank"], told(found)["the phase"]) == (1, "backward")
+    assert told(found)["that a step takes longer for it"] == pytest.approx(0.2)
+
+
+def saving(seconds, waited=0.0, count=20):
+    steps = apart(0.2, count)
+    for one in steps[1::2]:
+        one["phase_seconds"] = {**one["phase_seconds"], "checkpointing": seconds}
+        one["waited_seconds"] = {"checkpointing": waited}
+        one["wall_seconds"] += seconds
+    return steps
+
+
+def test_a_rank_that_saves_slowly_is_named(tmp_path):
+    # Rank 0 is as long in the save, but half of it it waits: 0.5 s of its own against 1.0 in each of ten saves.
+    found = straggler(two(tmp_path, saving(1.0, waited=0.5), saving(1.0)))
+    assert found.title.startswith("rank 1 is the slowest of 2: the others wait for its saves")
+    assert (told(found)["the rank"], told(found)["the phase"]) == (1, "checkpointing")
+    assert found.cost.seconds == pytest.approx(0.5 * 10)
+
+
+def test_rank_0_that_saves_alone_is_no_straggler_but_another_rank_is(tmp_path):
+    assert straggler(two(tmp_path / "first", saving(1.0), saving(0.01))) is None
+    found = straggler(two(tmp_path / "other", saving(0.01), saving(1.0)))
+    assert told(found)["the rank"] == 1
+
+
+def test_saves_that_differ_by_little_or_take_turns_are_no_finding(tmp_path):
+    assert straggler(two(tmp_path / "little", saving(1.0), saving(1.1))) is None
+    first, second = saving(1.0), saving(1.0)
+    for n, one in enumerate(first[1::2]):
+        slow = (first if n % 2 else second)[2 * n + 1]
+        slow["phase_seconds"]["checkpointing"] += 1.0
+        slow["wall_seconds"] += 1.0
+        assert one["phase_seconds"]["checkpointing"] >= 1.0
+    assert straggler(two(tmp_path / "turns", first, second)) is None

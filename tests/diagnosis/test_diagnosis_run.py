@@ -37,9 +37,9 @@ def test_the_diagnosis_is_written_and_read_again(tmp_path):
     ("text", "told"),
     [
         ('{"schema_version": 99}', "schema_version 99 is newer than 1"),
-        ("[]", "is no diagnosis"),
+        ("[]", "is not a diagnosis"),
         ("{", "cannot be read"),
-        ('{"schema_version": 1}', "is no diagnosis: hf_efficient_version"),
+        ('{"schema_version": 1}', "is not a diagnosis: hf_efficient_version"),
     ],
 )
 def test_a_file_that_is_no_diagnosis_is_refused(tmp_path, text, told):

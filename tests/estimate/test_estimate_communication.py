@@ -23,7 +23,7 @@ STATES = ModelStates(
     gradient_bytes=2,
     optimizer_bytes=8,
     largest_layer=100_000_000,
-    outside_layers=200_000_000,
+    staying=200_000_000,
 )
 MB = 1_000_000
 
@@ -49,12 +49,14 @@ def sent(strategy: str, **settings) -> float:
         ("zero2", {}, 4 * 1400 + 700),
         # 7/8 * (2000 + 2000) of weights and 700 of gradients in each of 4.
         ("zero3", {"reuse_elements": 0}, 4 * (3500 + 700)),
-        # 100 million of the layer and 300 million stay: 7/8 * (2000 + 1200).
+        # The head of 200 million counts twice: it alone stays, 7/8 * (2000 + 1600).
+        ("zero3", {"reuse_elements": 400_000_000}, 4 * (3150 + 700)),
+        # The head, a layer of 100 million and (600 - 400) / 2 of layers stay, 400 million: 7/8 * (2000 + 1200).
         ("zero3", {"reuse_elements": 600_000_000}, 4 * (2800 + 700)),
         # 600 million stay: 7/8 * (2000 + 800). And with the double reuse all.
         ("zero3", {}, 4 * (2450 + 700)),
         ("zero3", {"reuse_elements": 2_000_000_000}, 4 * (1750 + 700)),
-        # 200 million in no layer stay: 7/8 * (2000 + 1600).
+        # 200 million of the head stay: 7/8 * (2000 + 1600).
         ("fsdp2", {}, 4 * 3150 + 700),
         ("fsdp2", {"sync_each_batch": True}, 4 * (3150 + 700)),
     ],
@@ -81,10 +83,10 @@ def messages(strategy: str, **settings) -> list[tuple[str, int, int]]:
 
 
 def test_messages():
-    """800 MB in buckets of 26.2144 MB are 31; 400 million elements in buckets of 150 million 3."""
+    """800 MB in buckets of 26.2144 MB are 31; 400 million elements in buckets of 150 million 3; two groups of them."""
     assert messages("ddp") == [("gradients", 31, 1)]
-    assert messages("zero1", bucket_elements=150 * MB) == [("gradients", 3, 1), ("weights", 3, 1)]
-    assert messages("zero2", bucket_elements=500 * MB) == [("gradients", 1, 3), ("weights", 1, 1)]
+    assert messages("zero1", bucket_elements=150 * MB) == [("gradients", 3, 1), ("weights", 2, 1)]
+    assert messages("zero2", bucket_elements=500 * MB) == [("gradients", 1, 3), ("weights", 2, 1)]
     assert messages("zero3", bucket_elements=150 * MB) == [("weights", 25, 3), ("weights", 24, 3), ("gradients", 3, 3)]
     assert messages("fsdp2") == [("weights", 25, 3), ("weights", 24, 3), ("gradients", 25, 1)]
 

@@ -32,7 +32,9 @@ def test_communication_in_no_message_is_refused():
     [
         ("ddp", {"micro_batches": 4}, 1.0),  # two thirds of 6 / 4
         ("zero2", {"micro_batches": 4}, 0.0),
-        ("zero2", {"overlap_comm": True}, 6.0),
+        ("zero1", {"overlap_comm": True, "micro_batches": 4}, 1.0),  # as ddp
+        ("zero2", {"overlap_comm": True, "micro_batches": 4}, 4.0),  # two thirds of all four
+        ("zero1", {"micro_batches": 4}, 0.0),
         ("zero3", {}, 6.0),
         ("fsdp2", {}, 6.0),
     ],

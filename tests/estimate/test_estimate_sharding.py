@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from hf_efficient.estimate.parallelism import Sharding
-from hf_efficient.estimate.sharding import ModelStates, RankBytes, rank_bytes
+from hf_efficient.estimate.sharding import ModelStates, RankBytes, kept_elements, rank_bytes
 
 GB = 10**9
 
@@ -26,7 +28,7 @@ LORA = ModelStates(
     gradient_bytes=4,
     optimizer_bytes=8,
     largest_layer=220_000_000,
-    outside_layers=1_050_000_000,
+    staying=525_000_000,
 )
 
 
@@ -51,28 +53,52 @@ def test_ddp_copies_the_gradients_into_buckets(view, buckets):
 
 
 def test_zero_1_and_2():
-    """n = 8: 5 million of 40 with a rank. Buckets of 500 million gradients of 4 bytes, two where they overlap."""
+    """n = 8: 5 million of 40 with a rank. Buckets of 500 million gradients of 4 bytes, two where they overlap; of the
+    40 million that there are one copy.
+    """
     assert rank_bytes(LORA, Sharding("zero1", 8)) == RankBytes(
-        16_160_000_000, 160_000_000, 40_000_000, 2_000_000_000, 0, 0, 0
+        16_160_000_000, 160_000_000, 40_000_000, 2_160_000_000, 0, 0, 0
     )
     assert rank_bytes(LORA, Sharding("zero2", 8, overlap_comm=True)) == RankBytes(
-        16_160_000_000, 20_000_000, 40_000_000, 4_000_000_000, 0, 0, 0
+        16_160_000_000, 20_000_000, 40_000_000, 4_160_000_000, 0, 0, 0
     )
 
 
 def test_the_weights_are_sharded():
     """(160 + 16,000) / 8 = 2,020 MB a rank. All weights are 16,160 MB for 8,040 million elements, 2.00995 bytes each.
 
-    Gathered under FSDP2: 1,050 + 2 * 220 = 1,490 million; under ZeRO-3, with 1,000 million of reuse, 500 + 220 = 720
-    million, with none 440 million; one bucket there, overlapping or not.
+    Gathered under FSDP2: 525 + 2 * 220 = 965 million; under ZeRO-3 the head and a layer, 745 million, as the head of
+    525 counts twice and so is more than the 1,000 million of reuse; with 2,000 million 525 + 220 + 950 / 2 = 1,220, or
+    where layers are run again 525 + 220 + 950 / 3 = 1,061.666666. One bucket there, overlapping or not, and
+    a copy of it.
     """
     states = LORA
     fsdp2 = rank_bytes(states, Sharding("fsdp2", 8))
-    assert fsdp2 == RankBytes(2_020_000_000, 20_000_000, 40_000_000, 0, 2_994_825_871, 0, 0)
+    assert fsdp2 == RankBytes(2_020_000_000, 20_000_000, 40_000_000, 0, 1_939_601_991, 0, 0)
     zero3 = rank_bytes(states, Sharding("zero3", 8, overlap_comm=True, bucket_elements=16_000_000))
-    assert zero3 == RankBytes(2_020_000_000, 20_000_000, 40_000_000, 64_000_000, 1_447_164_180, 0, 0)
+    assert zero3 == RankBytes(2_020_000_000, 20_000_000, 40_000_000, 128_000_000, 1_497_412_936, 0, 0)
     without = rank_bytes(states, Sharding("zero3", 8, reuse_elements=0))
-    assert without.gathered_bytes == 884_378_110
+    assert without.gathered_bytes == 1_497_412_936
+    longer = Sharding("zero3", 8, reuse_elements=2_000_000_000)
+    assert rank_bytes(states, longer).gathered_bytes == 2_452_139_304
+    assert rank_bytes(replace(states, layer_uses=3), longer).gathered_bytes == 2_133_897_180
+
+
+@pytest.mark.parametrize(
+    ("reuse", "uses", "kept"),
+    [
+        (0, 2, 0),
+        (1, 2, 60),  # the head is used again at once
+        (120, 2, 60),  # the last layer would come again after twice the head
+        (122, 2, 60 + 100 + 1),
+        (420, 2, 60 + 100 + 150),
+        (420, 3, 60 + 100 + 100),  # each layer runs three times
+        (10_000, 3, 1000),
+    ],
+)
+def test_what_zero_3_keeps_for_the_backward(reuse, uses, kept):
+    states = ModelStates(1000, 0, 2, 2, 2, 8, largest_layer=100, staying=60, layer_uses=uses)
+    assert kept_elements(states, Sharding("zero3", 2, reuse_elements=reuse)) == kept
 
 
 @pytest.mark.parametrize(
@@ -153,7 +179,7 @@ def test_quantized_weights_round_up_to_bytes():
     [
         ((-1, 0, 2, 2, 2, 8), "trained of -1"),
         ((1, 0, float("inf"), 2, 2, 8), "trained_bytes of inf"),
-        ((1, 2, 2, 2, 2, 8, 0, 3, 1), "largest_layer 3 and outside_layers 1 of 3 elements"),
+        ((1, 2, 2, 2, 2, 8, 0, 3, 1), "largest_layer 3 and staying 1 of 3 elements"),
     ],
 )
 def test_impossible_states_are_refused(arguments, told):

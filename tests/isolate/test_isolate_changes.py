@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.isolate.changes import in_folder, varied
+from hf_efficient.isolate.changes import ALONE, in_folder, varied
 from hf_efficient.isolate.variants import VARIANTS
 from hf_efficient.recipe.load import load_recipe
 from hf_efficient.recipe.shipped_files import shipped_files, shipped_root
 
-SHIPPED = sorted(shipped_files(shipped_root()))
+SHIPPED = sorted(
+    name
+    for name in shipped_files(shipped_root())
+    if load_recipe(name).distributed.strategy in ("auto", "none", "ddp")  # others are refused
+)
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -39,3 +43,11 @@ def test_what_follows_evaluations_gives_way_and_what_tells_others_is_off(recipe_
             assert (train["report_to"], train["push_to_hub"], train["lr_scheduler_type"]) == ("none", False, "constant")
             assert (train["load_best_model_at_end"], recipe.evaluate.early_stopping) == (False, None)
             assert recipe.output_dir == str(tmp_path / "w")
+
+
+def test_a_variant_of_one_process_accumulates_as_often_as_one_of_several(recipe_file, tmp_path):
+    batch = ["distributed.global_batch_size=32", "train.gradient_accumulation_steps=null"]
+    several = load_recipe(recipe_file, ["distributed.processes=2", *batch])
+    assert several.train["gradient_accumulation_steps"] == 8  # of 2 rows on each
+    alone = varied(in_folder(several, tmp_path), 9, ALONE)
+    assert (alone.distributed.processes, alone.train["gradient_accumulation_steps"]) == (1, 8)

@@ -13,6 +13,7 @@ import pytest
 from hf_efficient.isolate import run_variant as module
 from hf_efficient.isolate.run_variant import Launch, VariantFailed, run_variant
 from hf_efficient.isolate.variants import VARIANTS
+from hf_efficient.launch import family
 from hf_efficient.recipe.schema import Recipe
 
 NAMED = {one.name: one for one in VARIANTS}
@@ -88,7 +89,7 @@ def test_an_interruption_leaves_neither_process_nor_folder(launch, tmp_path, mon
             return super().wait(timeout)
 
     monkeypatch.setattr(module.subprocess, "Popen", Interrupted)
-    monkeypatch.setattr(module, "_TERM_SECONDS", 0.5)
+    monkeypatch.setattr(family, "_TERM_SECONDS", 0.5)
     deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
     child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {deaf!r}])"
     with pytest.raises(KeyboardInterrupt):

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from hf_efficient.launch import command
-from hf_efficient.launch.command import accelerate_command, printable
+from hf_efficient.launch.command import printable
+from hf_efficient.launch.engines.layout import layout_of
 from hf_efficient.recipe.schema import Recipe
 
 
@@ -18,15 +21,22 @@ def recipe(processes=1, **train) -> Recipe:
     )
 
 
+def accelerate_command(loaded, argument, overrides, *, device_count, cores, **more):
+    layout = layout_of(loaded, device_count=device_count, cores=cores)
+    return command.accelerate_command(loaded, argument, overrides, layout, **more)
+
+
 @pytest.fixture(autouse=True)
 def _plain_accelerate(monkeypatch):
     monkeypatch.setattr(command, "_accelerate", lambda: "accelerate")
+    monkeypatch.setattr(command, "FLAGS_ALONE", Path("/flags.yaml"))
 
 
 def test_one_process():
     got = accelerate_command(recipe(), "r.yaml", ["a.b=1 2", "--resume"], device_count=0, cores=6)
     assert printable(got) == (
-        "accelerate launch --quiet --num_machines=1 --num_processes=1 --mixed_precision=bf16 --dynamo_backend=no "
+        "accelerate launch --quiet --config_file=/flags.yaml --num_machines=1 --num_processes=1 --mixed_precision=bf16 "
+        "--dynamo_backend=no "
         "--num_cpu_threads_per_process=6 -m hf_efficient.train r.yaml 'a.b=1 2' --resume"
     )
 

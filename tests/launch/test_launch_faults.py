@@ -41,3 +41,9 @@ def test_everything_else_passes_through():
         raise DataError("row 3")
     with pytest.raises(ZeroDivisionError), explained_faults("out"):
         raise ZeroDivisionError
+
+
+def test_a_weight_that_ddp_waits_for():
+    said = pytest.raises(SetupError, match=r"ddp_find_unused_parameters: is false, .*took no part in a step")
+    with said, explained_faults("out"):
+        raise RuntimeError("Expected to have finished reduction in the prior iteration before starting a new one.")

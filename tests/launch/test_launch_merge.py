@@ -187,7 +187,7 @@ def test_qlora_merged_into_the_dense_weights_is_another_model(qlora_run, tiny_ll
     on_dense = logits(PeftModel.from_pretrained(load(tiny_llama_dir), run_dir))
     assert report.base == "dense"
     assert torch.allclose(merged, on_dense, rtol=1e-4, atol=1e-5)
-    assert relative_difference(merged, trained) > 1e-2  # a hundred times what the other way leaves
+    assert relative_difference(merged, trained) > 5e-3  # fifty times what the other way leaves
 
 
 @pytest.mark.parametrize("lora", [{"use_dora": True}, {"modules_to_save": ["lm_head"]}], ids=["dora", "lm_head"])

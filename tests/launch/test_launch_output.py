@@ -6,13 +6,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from safetensors.numpy import save_file
 
 from hf_efficient.errors import OutputError
 from hf_efficient.launch.lock import locked
 from hf_efficient.launch.output import OutputPlan, clear_output, plan_output, write_resolved_recipe
-from hf_efficient.recipe.schema import Recipe
+from hf_efficient.launch.precision import settle_compute_dtype
+from hf_efficient.recipe.global_batch import with_accumulation
+from hf_efficient.recipe.schema import AdapterSection, DistributedSection, QuantizationSection, Recipe
 
 
 def recipe(folder: Path, existing="refuse", rank=16, data="x", model="m", **train) -> Recipe:
@@ -150,6 +153,22 @@ def test_resume_with_another_recipe_names_the_difference(tmp_path, changed, said
         plan_output(recipe(tmp_path, resume_from_checkpoint=str(tmp_path / "checkpoint-2"), **changed))
 
 
+def test_the_accumulation_that_follows_from_the_global_batch_is_no_difference(tmp_path):
+    """Whether other processes may go on is a question of the checkpoint's layout."""
+
+    def of(batch: int, processes: int) -> Recipe:
+        made = recipe(tmp_path, "resume")
+        return with_accumulation(
+            made.model_copy(update={"distributed": DistributedSection(global_batch_size=batch)}), processes
+        )
+
+    write_resolved_recipe(tmp_path, of(16, 1), {})
+    checkpoint = a_checkpoint(tmp_path / "checkpoint-2")
+    assert plan_output(of(16, 2)).checkpoint == checkpoint
+    with pytest.raises(OutputError, match=r"another distributed\.global_batch_size \(was 16, is 32\)\. Put"):
+        plan_output(of(32, 2))
+
+
 def test_length_saving_logging_and_evaluating_may_change(tmp_path):
     a_run(tmp_path, 2, max_steps=2, save_steps=2)
     longer = recipe(
@@ -244,3 +263,22 @@ def test_the_resolved_recipe_can_be_read_back(tmp_path):
     stored = yaml.safe_load(path.read_text())
     assert Recipe(**stored["recipe"]) == recipe(tmp_path, learning_rate=1e-4)
     assert stored["environment"] == {"torch": "2.13.0"}
+
+
+def qlora(folder: Path, **quantization) -> Recipe:
+    """As it is read, before a machine has settled what its 4-bit layers multiply in."""
+    made = recipe(folder, existing="resume")
+    section = QuantizationSection(**quantization) if quantization else None
+    return made.model_copy(update={"adapter": AdapterSection(method="qlora", quantization=section)})
+
+
+@pytest.mark.parametrize("quantization", [{}, {"compute_dtype": "auto"}])
+def test_what_a_machine_has_settled_goes_on_as_the_recipe_that_leaves_it_open(tmp_path, quantization):
+    started = settle_compute_dtype(qlora(tmp_path, **quantization), torch.device("cpu"))
+    write_resolved_recipe(tmp_path, started, {"torch": "2"})
+    checkpoint = a_checkpoint(tmp_path / "checkpoint-1")
+    assert plan_output(qlora(tmp_path, **quantization)).checkpoint == checkpoint
+    assert plan_output(started).checkpoint == checkpoint
+    for other in ({"compute_dtype": "float16"}, {"double_quant": False}):
+        with pytest.raises(OutputError, match=r"cannot go on with another adapter\.quantization"):
+            plan_output(qlora(tmp_path, **other))

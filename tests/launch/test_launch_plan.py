@@ -23,6 +23,7 @@ from hf_efficient.launch.run import run_recipe
 from hf_efficient.planning import run_plan
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records import RunAccount
+from hf_efficient.records.planned_ranks import PlannedRanks
 from hf_efficient.records.planned_run import RunPlan
 
 
@@ -172,14 +173,16 @@ def test_nothing_is_stored_of_a_run_that_is_not_recorded(tiny_llama_dir, chats_j
     assert not (tmp_path / "efficiency/plan.json").exists()
 
 
-def planned_for(name: str, planned: RunPlan, monkeypatch, notes=(), needed_bytes=2**35, **memory: int) -> None:
+def planned_for(
+    name: str, planned: RunPlan, monkeypatch, notes=(), needed_bytes=2**35, ranks=None, **memory: int
+) -> None:
     """Let ``plan_run`` give this plan, on an accelerator that it does not fit."""
-    held = accelerator(name)
+    device = accelerator(name)
     gpu = TypeAdapter(dict).validate_python(
         {
-            "name": held.name,
-            "memory_bytes": held.memory_bytes,
-            "usable_memory_bytes": held.usable_memory_bytes,
+            "name": device.name,
+            "memory_bytes": device.memory_bytes,
+            "usable_memory_bytes": device.usable_memory_bytes,
             "needed_bytes": needed_bytes,
             "notes": list(notes),
         }
@@ -188,7 +191,8 @@ def planned_for(name: str, planned: RunPlan, monkeypatch, notes=(), needed_bytes
 
     rest = {one.name: None for one in dataclasses.fields(PlannedGpu) if one.name not in gpu}
     unfit = PlannedGpu(**{**rest, **gpu, "fits": False, "allocation_retries": 0, "bound_shares": {}})
-    plan = dataclasses.replace(planned.plan, gpus=[unfit], memory=dataclasses.replace(planned.plan.memory, **memory))
+    held = dataclasses.replace(planned.plan.memory, **memory)
+    plan = dataclasses.replace(planned.plan, gpus=[unfit], memory=held, ranks=ranks)
     given = RunPlan(plan, dataclasses.replace(planned.run, fits=False))
     monkeypatch.setattr(plans, "plan_run", lambda *_: given)
 
@@ -212,6 +216,9 @@ def test_what_does_not_fit_is_warned_of_and_refused_where_the_weights_alone_do_n
     planned_for("T4", stored(tmp_path), monkeypatch, notes=["no bfloat16"], needed_bytes=8 * 2**30)
     assert plan_before(made, args, None, None, notes) is not None
     assert notes.stages[1:] == [("Warning", "T4: no bfloat16")]
+    planned_for("T4", stored(tmp_path), monkeypatch, ranks=PlannedRanks(2, "zero3", [], 0))
+    assert plan_before(made, args, None, None, notes) is not None
+    assert notes.stages[2][1].startswith("it may run out of memory: planned for 32.00 GiB on each of 2 GPUs, and T4")
     planned_for("T4", stored(tmp_path), monkeypatch, model_bytes=20 * 2**30)
     with pytest.raises(SetupError, match=r"the weights alone are 20.00 GiB, and T4 has 14.56 GiB: .* --advise` tells"):
         plan_before(made, args, None, None, notes)

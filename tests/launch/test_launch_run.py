@@ -7,13 +7,16 @@ import math
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from hf_efficient.launch import run as run_module
 from hf_efficient.launch.listener import RunResult, SilentListener
 from hf_efficient.launch.run import run_recipe
+from hf_efficient.measure.stop_request import EndedBySignal
 from hf_efficient.metrics.answers import Answer
 from hf_efficient.recipe.schema import Recipe
 
@@ -66,6 +69,17 @@ def logged(output: Path, key: str) -> list[float]:
     return [entry[key] for entry in state["log_history"] if key in entry]
 
 
+def test_asked_to_end_in_the_last_step_it_saves_and_evaluates_nothing(
+    tiny_llama_dir, chats_jsonl, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(run_module, "stop_request", lambda: SimpleNamespace(asked=True))
+    notes = Notes()
+    with pytest.raises(EndedBySignal, match="SIGTERM"):
+        run_recipe(recipe(tiny_llama_dir, chats_jsonl, tmp_path / "out"), notes)
+    assert (tmp_path / "out/adapter_model.safetensors").exists()
+    assert "Evaluation" not in [title for title, _ in notes.stages]
+
+
 def test_metrics_answers_and_the_two_ends(tiny_llama_dir, chats_jsonl, tmp_path):
     notes = Notes()
     result = run_recipe(
@@ -91,7 +105,7 @@ def test_metrics_answers_and_the_two_ends(tiny_llama_dir, chats_jsonl, tmp_path)
     card = (tmp_path / "out/README.md").read_text(encoding="utf-8")
     assert f"{result.after['loss']:.4g}" in card
     assert json.loads((tmp_path / "out/all_results.json").read_text())["eval_loss"] == result.after["loss"]
-    assert [title for title, _ in notes.stages if title] == ["Tokenizer", "Data", "Model", "Training"]
+    assert [title for title, _ in notes.stages if title] == ["Tokenizer", "Data", "Preflight", "Model", "Training"]
 
 
 def test_answers_only_at_the_ends_where_nothing_is_matched(tiny_llama_dir, chats_jsonl, tmp_path):

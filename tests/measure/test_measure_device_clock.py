@@ -189,3 +189,17 @@ def test_a_device_that_failed_tells_nothing(clock, device, monkeypatch):
     monkeypatch.setattr("fake_device.Event.query", fail)
     assert times.ready()
     assert times.read() is None
+
+
+def test_what_the_computing_stream_waits_for_other_ranks_is_communication(clock, device):
+    clock.enter("forward")
+    clock.leave("forward")
+    phase(clock, device, "communication", 0.25)  # buffers
+    phase(clock, device, "forward", 1.0)
+    phase(clock, device, "backward", 2.0)
+    phase(clock, device, "communication", 0.75)  # gradients
+    clock.leave("backward")  # of the host, which has ended on the device
+    phase(clock, device, "optimizer", 0.5)
+    times = clock.cut()
+    device.host = 9.0
+    assert read(times) == {"forward": 1.0, "communication": 1.0, "backward": 2.0, "optimizer": 0.5}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
+from torch import nn
 
 from hf_efficient.account.snapshot_file import read_snapshot
 from hf_efficient.measure.instruments.instrument import Place
@@ -27,8 +29,8 @@ SNAPSHOT = {
 
 
 class Fake:
-    def __init__(self, fails=False):
-        self.calls, self.observers, self.fails = [], [], fails
+    def __init__(self, fails=False, labels=None):
+        self.calls, self.observers, self.fails, self.labels = [], [], fails, labels
 
     def is_here(self):
         return True
@@ -52,6 +54,9 @@ class Fake:
 
     def device(self):
         return 0
+
+    def labeller(self):
+        return None if self.labels is None else self.labels.append
 
 
 def train(history, folder, steps=3):
@@ -103,7 +108,7 @@ def test_after_the_training_memory_may_run_out_unobserved(tmp_path):
 
 def test_a_fault_at_out_of_memory_does_not_hide_it(tmp_path):
     fake = Fake(fails=True)
-    history = MemoryHistory(allocator=fake)
+    history = MemoryHistory(modules=False, allocator=fake)
     train(history, tmp_path)
     fake.observers[0]()
     assert history.notes == ["no snapshot at out-of-memory: RuntimeError: no host memory"]
@@ -133,3 +138,51 @@ def test_a_second_stop_does_nothing(tmp_path, at_end):
     written = len(history.files)
     history.stop()
     assert (len(history.files), fake.calls.count("stop")) == (written, 1)
+
+
+def start(history, folder, model):
+    history.files = []
+    history.start(Place(folder, 0, None, model))
+
+
+def test_allocations_are_labelled_by_their_module_until_it_stops(tmp_path):
+    fake, model = Fake(labels=[]), nn.Sequential(nn.Linear(2, 2))
+    history = MemoryHistory(allocator=fake)
+    start(history, tmp_path, model)
+    model(torch.ones(1, 2))
+    assert fake.labels == ["Sequential", "0", "Sequential", ""]
+    history.stop()
+    assert fake.labels == ["Sequential", "0", "Sequential", "", ""]
+    model(torch.ones(1, 2))
+    assert len(fake.labels) == 5
+    (note,) = history.notes
+    assert note.startswith("naming the modules took ")
+    assert note.endswith(" of the host's time in 4 calls, which its cost leaves out")
+
+
+def test_not_asked_for_no_module_is_touched(tmp_path):
+    fake, model = Fake(labels=[]), nn.Linear(2, 2)
+    history = MemoryHistory(modules=False, allocator=fake)
+    start(history, tmp_path, model)
+    assert not model._forward_pre_hooks
+    history.stop()
+    assert (fake.labels, history.notes) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("labels", "model", "told"),
+    [
+        (None, nn.Linear(2, 2), "this torch cannot label allocations, 2.10 can"),
+        ([], None, "the model is compiled, or not known"),
+    ],
+)
+def test_where_no_module_can_be_named_it_says_so(tmp_path, labels, model, told):
+    history = MemoryHistory(allocator=Fake(labels=labels))
+    start(history, tmp_path, model)
+    (note,) = history.notes
+    assert note == f"modules are told by the stacks alone: {told}"
+    history.stop()
+
+
+def test_a_build_without_cuda_has_no_labeller():
+    assert CudaAllocator().labeller() is getattr(torch._C, "_cuda_setMemoryMetadata", None)

@@ -105,3 +105,52 @@ def test_faults_are_handed_on_and_the_block_runs(hand):
         hand.wait(1)
     assert seconds(phases) == {"forward": 1.0}
     assert faults == ["fault"]
+
+
+def test_a_phase_takes_the_place_of_the_one_around_it_on_the_device_and_hands_it_back(hand):
+    watch = Watch()
+    phases = StepPhases(hand, watch, broken)
+    with phases.context("forward", False):
+        hand.wait(1)
+        phases.begin("communication", instead_of="forward")
+        hand.wait(2)
+        phases.end("communication", then="forward")
+        hand.wait(4)
+    with phases.context("backward", False):
+        hand.wait(8)
+        phases.begin("communication", instead_of="backward")
+        hand.wait(16)
+        phases.end("communication")
+    assert seconds(phases) == {"forward": 5.0, "communication": 18.0, "backward": 8.0}
+    forward = ["+forward", "-forward", "+communication", "-communication", "+forward", "-forward"]
+    assert watch.told == [*forward, "+backward", "-backward", "+communication", "-communication", "-backward", "cut"]
+
+
+def test_a_wait_is_communication_of_the_host_and_one_inside_another_is_part_of_it(hand):
+    watch = Watch()
+    phases = StepPhases(hand, watch, broken)
+    with phases.context("data_wait", False):
+        hand.wait(1)
+        with phases.wait():
+            hand.wait(2)
+        hand.wait(4)
+    phases.begin("communication")
+    with phases.wait():
+        hand.wait(8)
+    hand.wait(16)
+    phases.end("communication")
+    assert phases.take_waits() == {}
+    assert seconds(phases) == {"data_wait": 5.0, "communication": 26.0}
+    assert watch.told == ["+data_wait", "-data_wait", "cut"]
+
+
+def test_a_wait_in_an_opaque_phase_is_counted_beside_it(hand):
+    phases = StepPhases(hand, None, broken)
+    for _ in range(2):
+        with phases.context("evaluation", True):
+            hand.wait(1)
+            with phases.wait():
+                hand.wait(2)
+    assert phases.take_waits() == {"evaluation": 4 * SECOND}
+    assert phases.take_waits() == {}
+    assert seconds(phases) == {"evaluation": 6.0}

@@ -99,3 +99,11 @@ def test_tensors_of_nested_values():
     a, b, c = torch.ones(1), torch.ones(2), torch.ones(3)
     assert [len(one) for one in tensors_in({"a": [a, (b, None)], "b": {"c": c}, "d": 3})] == [1, 2, 3]
     assert list(tensors_in(None)) == []
+
+
+def test_constants_that_the_module_alone_keeps():
+    """``fully_shard`` puts a DTensor in the place of the weight, which then knows of no constants."""
+    layer = nf4(128, 256, double=False)
+    layer.weight = nn.Parameter(torch.zeros(8), requires_grad=False)
+    # a float for each of 512 blocks, and a code book of 16
+    assert bytes_of(tensor for tensor, _ in model_tensors(layer)) == {"cpu": 8 * 4 + 512 * 4 + 16 * 4}

@@ -329,6 +329,13 @@ def test_the_meters_are_read_at_the_exit(timeline, hand, tmp_path):
     assert sampled(tmp_path)[-1] == 8.0
 
 
+def the_end(folder):
+    """The line that tells it; facts, which a thread gathers, may follow."""
+    written = [json.loads(line) for line in (folder / "spans.jsonl").read_text().splitlines()]
+    (line,) = [line for line in written if line["kind"] == "end"]
+    return line
+
+
 def left_in_the_middle(timeline, hand, folder):
     """A training whose first step takes 3 s; the second has been forward for 2 s at the last event, 4 s ago."""
     timeline.open(folder, 0, "callback")
@@ -369,7 +376,7 @@ def test_a_training_that_never_ended_ends_when_another_run_opens(timeline, hand,
         (7.0, {"forward_backward": 2.0, "optimizer": 0.0}),
         ("end", 13.0),  # the 4 s since the last event are nobody's
     ]
-    ends = [json.loads(line) for line in (tmp_path / "a/spans.jsonl").read_text().splitlines()][-1]
+    ends = the_end(tmp_path / "a")
     assert (ends["ended"], ends["error"]) == ("error", NOT_ENDED)
     assert [step["wall_seconds"] for step in steps_of(tmp_path / "a")] == [3.0]
     assert told(tmp_path / "b") == [("process", 13.0), ("end", 13.0)]
@@ -424,7 +431,7 @@ def test_a_process_that_exits_in_the_middle_of_a_training(timeline, hand, tmp_pa
         (7.0, {"forward_backward": 2.0, "optimizer": 0.0}),
         ("end", 13.0),
     ]
-    ends = [json.loads(line) for line in (tmp_path / "spans.jsonl").read_text().splitlines()][-1]
+    ends = the_end(tmp_path)
     assert (ends["ended"], ends["error"]) == ("error", "the process exited before its training ended")
     assert [step["wall_seconds"] for step in steps_of(tmp_path)] == [3.0]
 

@@ -203,19 +203,16 @@ def test_one_rehearsal_does_not_change_the_next(tmp_path, monkeypatch):
     assert trials.done == 3
 
 
-def test_fix_writes_nothing_that_train_refuses():
+def test_the_fix_is_the_first_change_that_fits():
     fits, larger = PlannedOutcome(10, True, 1.0, 100.0), PlannedOutcome(30, False, 1.0, 90.0)
+    sharded = {"distributed.strategy": "zero3", "distributed.offload.optimizer": True}
     changes = [
-        PlannedChange(overrides, "", "", True, larger, fits)
-        for overrides in (
-            {"distributed.strategy": "zero3"},
-            {"train.optim": "adamw_8bit", "distributed.offload.optimizer": True},
-            {"train.optim": "adamw_8bit"},
-        )
+        PlannedChange(overrides, "", "", True, larger, after)
+        for overrides, after in (({"train.max_length": 512}, larger), (sharded, fits), ({"train.optim": "sgd"}, fits))
     ]
     advice = PlannedAdvice("Toy", 20, 20, larger, changes)
-    assert cheapest_fix(SimpleNamespace(advice=advice)) == {"train.optim": "adamw_8bit"}
-    assert cheapest_fix(SimpleNamespace(advice=replace(advice, changes=changes[:2]))) is None
+    assert cheapest_fix(SimpleNamespace(advice=advice)) == sharded
+    assert cheapest_fix(SimpleNamespace(advice=replace(advice, changes=changes[:1]))) is None
 
 
 def test_a_fault_of_one_rehearsal_leaves_the_others(advised, monkeypatch, caplog):

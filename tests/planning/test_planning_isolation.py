@@ -60,6 +60,31 @@ def test_accelerates_state_is_the_same_object_with_the_same_content():
     assert accelerator.device == torch.device("cpu")
 
 
+class ZeroThree:
+    def is_zero3(self):
+        return True
+
+
+def test_no_process_group(monkeypatch):
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    with process_kept():
+        assert not torch.distributed.is_initialized()
+    assert torch.distributed.is_initialized()
+
+
+def test_no_deepspeed_that_would_share_a_model_out():
+    from transformers.integrations import deepspeed
+
+    held = ZeroThree()
+    deepspeed.set_hf_deepspeed_config(held)
+    try:
+        with process_kept():
+            assert not deepspeed.is_deepspeed_zero3_enabled()
+        assert deepspeed.is_deepspeed_zero3_enabled()
+    finally:
+        deepspeed.unset_hf_deepspeed_config()
+
+
 def test_after_an_error_too(monkeypatch):
     monkeypatch.delenv("ADDED", raising=False)
     seed()

@@ -15,14 +15,15 @@ from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records import Calibration, MatmulRate
 
 
-def recipe(model):
-    train = {"max_steps": 4, "max_length": 96, "per_device_train_batch_size": 2, "bf16": True}
+def recipe(model, distributed=None, dtype="auto", **train):
+    train = {"max_steps": 4, "max_length": 96, "per_device_train_batch_size": 2, "bf16": True, **train}
     return Recipe(
         name="tiny",
-        model={"id": str(model)},
+        model={"id": str(model), "dtype": dtype},
         adapter={"method": "full"},
         data={"train": [{"path": "x"}]},
         train=train,
+        distributed=distributed or {},
         output_dir="x",
     )
 
@@ -102,6 +103,39 @@ def test_two_processes_do_twice_the_tokens_and_wait_for_each_other(tiny_llama_di
     assert two.reasons == {"cost": "no price is known: set efficiency.price_usd_per_hour"}
 
 
+HALF = {"zero3": 35_168, "fsdp2": 35_168 + 2 * 32}
+"""Bytes in bfloat16 of half of 35,168 weights; FSDP2 cuts 259 rows of embedding and head, of 32 numbers, into 130."""
+
+
+@pytest.mark.parametrize("strategy", ["zero3", "fsdp2"])
+def test_a_rank_is_planned_by_what_it_holds_when_it_is_counted(tiny_llama_dir, data, monkeypatch, strategy):
+    """FSDP2 keeps whole gradients from one micro-batch to the next, and a share when the optimizer steps."""
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "NVIDIA L4")
+    two = {"strategy": strategy, "processes": 2}
+    wanted = recipe(tiny_llama_dir, two, "bfloat16", gradient_accumulation_steps=2, bf16=False)
+    args = arguments("cuda", world_size=2, gradient_accumulation_steps=2)
+    found = plan_run(wanted, args, data, 3.6)
+    held = found.run.categories
+    half, counts = HALF[strategy], 2 if strategy == "zero3" else 21  # of flat tensors, or of all
+    assert held["weights"] == half + 32  # a rotary table of 8 numbers is whole
+    # under ZeRO-3 beside a share the head's of 259 x 32, more than a bucket of 32 x 32, until the final norm's is made
+    assert held["gradients"] == half + ((259 * 32 + 32) * 2 if strategy == "zero3" else 0)
+    assert held["optimizer_state"] == 2 * half + 4 * counts
+    assert found.run.fits
+    assert found.run.training_seconds is not None
+    assert (found.plan.ranks.strategy, found.plan.ranks.count) == (strategy, 2)
+
+
+def test_nothing_is_offloaded_from_a_cpu(tiny_llama_dir, data):
+    counts = []
+    for offloads in (False, True):
+        offload = {"optimizer": offloads, "parameters": offloads}
+        wanted = recipe(tiny_llama_dir, {"strategy": "zero3", "processes": 2, "offload": offload})
+        counts.append(plan_run(wanted, arguments("cpu", world_size=2), data, None).run.categories)
+    assert counts[0] == counts[1]
+    assert counts[0]["optimizer_state"] > counts[0]["weights"] > 32
+
+
 def test_on_a_gpu_that_nobody_knows(tiny_llama_dir, data, monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "NVIDIA Nonesuch")
     found = plan_run(recipe(tiny_llama_dir), arguments("cuda"), data, 1.0)
@@ -124,3 +158,12 @@ def test_on_a_cpu_that_was_calibrated(tiny_llama_dir, data, monkeypatch):
     assert after.training_cost_usd == pytest.approx(4 * after.step_seconds * 0.001)
     assert after.reasons == {"energy": "the power of Some CPU is not known"}
     assert after.categories == before.categories
+    calibrated = Calibration("Some CPU", "cpu", "2.13.0", "2026-01-02", rates, 1e10, 1e-5, threads=4)
+    save_calibration(calibrated)
+    for threads, fewer in ((4, 1), (8, 1), (2, 2)):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        slower = plan_run(recipe(tiny_llama_dir), arguments("cpu"), data, 3.6).run
+        assert slower.step_seconds == pytest.approx(fewer * after.step_seconds)
+    shared = plan_run(recipe(tiny_llama_dir), arguments("cpu", world_size=2), data, 3.6)
+    assert shared.run.step_seconds is not None
+    assert any("what processes on CPUs exchange takes no time" in one for one in shared.plan.assumptions)

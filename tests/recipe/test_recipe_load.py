@@ -182,7 +182,9 @@ def test_a_section_of_several_files_is_told_in_the_one_on_top(write, problems):
         ),
         (
             "distributed.xyzzy=1",
-            "distributed.xyzzy: is no key of a recipe. Valid here: processes, strategy or offload.",
+            "distributed.xyzzy: is no key of a recipe. "
+            "Valid here: processes, nodes, global_batch_size, max_restarts, strategy, offload or "
+            "wrap_classes.",
         ),
     ],
 )

@@ -250,17 +250,17 @@ def nothing_installed(monkeypatch):
         (
             ["train.fsdp=true", "train.fsdp_config={version: 2}"],
             [
-                f"train.{name}: is set, but this version trains with plain data parallelism: each process holds the"
-                " whole model. Remove it; `distributed.processes` says how many processes train, and"
-                " `adapter.method: qlora` needs least."
+                f"train.{name}: is set, but `distributed.strategy` says how a recipe's model is spread, and the launch"
+                " is derived from it. Remove it, and write `distributed.strategy: fsdp2`."
                 for name in ("fsdp", "fsdp_config")
             ],
         ),
         (
             ["train.deepspeed=ds.json"],
             [
-                "train.deepspeed: is not supported by a recipe yet; this version trains with plain data parallelism."
-                " Remove it; `distributed.processes` says how many processes train."
+                "train.deepspeed: is set, but `distributed.strategy` says how a recipe's model is spread, and the"
+                " launch is derived from it. Remove it, and write `distributed.strategy: zero2` (zero1, zero3), with"
+                " `distributed.offload`."
             ],
         ),
         (

@@ -15,6 +15,7 @@ from hf_efficient.records import (
     InstrumentAccount,
     LineTable,
     MemorySnapshot,
+    ModuleAllocations,
     OperatorTable,
     OperatorTime,
     ProfileAccount,
@@ -50,6 +51,11 @@ SNAPSHOT = MemorySnapshot(
     failed_bytes=32 * MIB,
     device_free_bytes=8 * MIB,
     history_events=9,
+    modules=[
+        ModuleAllocations("model.layers.*.mlp.down_proj", 60 * MIB, 8, 4, "llama/modeling_llama.py:180 forward"),
+        ModuleAllocations("outside the model's modules", 12 * MIB, 2, 0, "optim/adamw.py:9 step"),
+    ],
+    other_modules_bytes=8 * MIB,
 )
 PROFILE = ProfileAccount(
     [InstrumentAccount("trace", 1.5, 1.25, 3, ["profile/t"], "n"), InstrumentAccount("nvtx", None, 0.0, 0)],
@@ -62,13 +68,18 @@ PROFILE = ProfileAccount(
 
 
 def test_each_table_holds_shares_of_its_own_whole():
-    operators, snapshot, functions, lines, memory = found_tables(PROFILE, 1)
+    operators, snapshot, modules, functions, lines, memory = found_tables(PROFILE, 1)
     assert operators.headings == ["operator", "calls", "device", "share", "host", "FLOPs", "shapes"]
     assert operators.rows == [["aten::mm", "36", "75.0 ms", "75%", "20.0 ms", "123 M", "[208, 64] [64, 128]"]]
     assert operators.left_out == "8 rows with less time are left out here."
     assert "kernels took 100 ms on the device, 50% of that" in operators.summary
     assert snapshot.rows == [["llama/modeling_llama.py:180 forward", "60.0 MiB", "75%", "2", "a.py:1 f"]]
     assert snapshot.left_out == "20.0 MiB of other lines are left out here."
+    assert list(modules.headings) == ["module", "size", "share", "blocks", "modules", "most of it asked for by"]
+    place = "llama/modeling_llama.py:180 forward"
+    assert modules.rows == [["model.layers.*.mlp.down_proj", "60.0 MiB", "75%", "8", "4", place]]
+    assert modules.summary == "out of memory: the 80.0 MiB at the peak by the modules that they are for"
+    assert modules.left_out == "20.0 MiB of other modules are left out here."
     assert functions.rows == [["c.py:3 collate", "1.50 s", "75%", "1.75 s", "40"]]
     assert lines.rows == [["4", "1.50 s", "75%", "40", "    x = pad(x)"]]
     assert memory.rows == [["d.py:9 load", "50.0 MiB", "25%", "3", "rows = read()"]]

@@ -17,6 +17,7 @@ from hf_efficient.diagnosis.rules.cpu_oversubscription import cpu_oversubscripti
 from hf_efficient.diagnosis.rules.data_collation import data_collation
 from hf_efficient.diagnosis.rules.data_storage import data_storage
 from hf_efficient.diagnosis.rules.data_transform import data_transform
+from hf_efficient.diagnosis.rules.emulated_bfloat16 import emulated_bfloat16
 from hf_efficient.diagnosis.rules.epoch_boundary import epoch_boundary
 from hf_efficient.diagnosis.rules.evaluations_cost import evaluations_cost
 from hf_efficient.diagnosis.rules.exposed_communication import exposed_communication
@@ -61,6 +62,7 @@ RULES: tuple[Rule, ...] = (
     saves_cost,
     padding_waste,
     float32_products,
+    emulated_bfloat16,
     small_micro_batch,
     data_storage,
     data_transform,

@@ -24,6 +24,8 @@ def silent_upcasts(case: Case) -> Verdict:
         return abstains("silent_upcasts", NO_STEPS)
     if not case.argument("bf16") and not case.argument("fp16"):
         return None
+    if case.settings("device").get("type") == "cpu" and not case.settings("device").get("supports_bf16"):
+        return None  # float32 is what is fast there
     if case.settings("model").get("matmul_dtype") == "fp32":
         return _of_layers(case)
     if not case.on_cuda:

@@ -19,7 +19,7 @@ def truncated_examples(case: Case) -> Verdict:
     """A tenth of the examples or more was cut: counted where a recipe prepared them, else seen in their lengths."""
     longest, prepared = case.argument("max_length"), case.facts.get("data", {})
     if prepared.get("examples") and "truncated" in prepared:
-        cut = prepared["truncated"] / prepared["examples"]
+        cut = prepared["truncated"] / (prepared["examples"] + prepared.get("dropped_masked", 0))  # dropped once cut
         counted = [
             Evidence("examples that were cut", int(prepared["truncated"]), "count", "spans.jsonl: data.truncated")
         ]

@@ -17,11 +17,13 @@ class Place:
         directory: its files go here; it is there.
         rank: of this process.
         loader: of the training, for who looks into its workers; None where it is not known.
+        model: that is trained, for who looks into its modules; None where it is not known.
     """
 
     directory: Path
     rank: int
     loader: Any = None
+    model: Any = None
 
 
 class Instrument:

@@ -11,12 +11,15 @@ import torch
 from hf_efficient.account.memory_snapshot import snapshot_record
 from hf_efficient.account.profile_files import table_path, write_table
 from hf_efficient.measure.instruments.instrument import Instrument, Place
+from hf_efficient.measure.instruments.module_labels import ModuleLabels, is_compiled
 from hf_efficient.measure.instruments.nvtx import NO_CUDA
+from hf_efficient.units import short_seconds
 
 __all__ = ["Allocator", "CudaAllocator", "MemoryHistory"]
 
 _ATTACH = "_cuda_attach_out_of_memory_observer"
-"""Of ``torch._C``, which has it in a build with CUDA alone."""
+_LABEL = "_cuda_setMemoryMetadata"
+"""Of ``torch._C``, which has them in a build with CUDA alone; the second from torch 2.10 on."""
 
 
 class Allocator(Protocol):
@@ -35,6 +38,8 @@ class Allocator(Protocol):
     def retries(self) -> int | None: ...
 
     def device(self) -> int: ...
+
+    def labeller(self) -> Callable[[str], None] | None: ...
 
 
 class CudaAllocator:
@@ -68,6 +73,10 @@ class CudaAllocator:
         """Index of the current device."""
         return torch.cuda.current_device()
 
+    def labeller(self) -> Callable[[str], None] | None:
+        """Sets what allocations of this thread are labelled with from here on; None where torch cannot."""
+        return getattr(torch._C, _LABEL, None)
+
 
 class MemoryHistory(Instrument):
     """Writes ``memory.rank0.step10.pickle``, for https://pytorch.org/memory_viz, and what it says as JSON beside it."""
@@ -80,6 +89,7 @@ class MemoryHistory(Instrument):
         at_end: bool = False,
         on_out_of_memory: bool = True,
         max_entries: int = 100_000,
+        modules: bool = True,
         allocator: Allocator | None = None,
     ) -> None:
         """Nothing is remembered before ``start``.
@@ -89,13 +99,15 @@ class MemoryHistory(Instrument):
             at_end: write one after the last step.
             on_out_of_memory: write one when an allocation fails for good.
             max_entries: allocations and releases that are remembered, the latest.
+            modules: name the module that each allocation is for, where torch can label it.
             allocator: default: that of CUDA.
         """
         super().__init__()
         self._at_steps, self._at_end = frozenset(at_steps), at_end
-        self._on_out_of_memory, self._max_entries = on_out_of_memory, max_entries
+        self._on_out_of_memory, self._max_entries, self._modules = on_out_of_memory, max_entries, modules
         self._allocator = allocator or CudaAllocator()
         self._place: Place | None = None
+        self._labels: ModuleLabels | None = None
         self._observes = False
 
     def start(self, place: Place) -> None:
@@ -105,6 +117,8 @@ class MemoryHistory(Instrument):
             return
         self._allocator.record(self._max_entries)
         self._place, self.active = place, True
+        if self._modules:
+            self._name_modules(place)
         if self._on_out_of_memory and not self._observes:
             self._observes = True
             self._allocator.when_out_of_memory(self._ran_out)
@@ -123,7 +137,24 @@ class MemoryHistory(Instrument):
                 self._write("end", "at the end")
         finally:
             self._place, self.active = None, False
+            self._leave_modules()
             self._allocator.stop()
+
+    def _name_modules(self, place: Place) -> None:
+        label = self._allocator.labeller()
+        if label is None:
+            self.notes.append("modules are told by the stacks alone: this torch cannot label allocations, 2.10 can")
+        elif place.model is None or is_compiled(place.model):
+            self.notes.append("modules are told by the stacks alone: the model is compiled, or not known")
+        else:
+            self._labels = ModuleLabels(place.model, label)
+
+    def _leave_modules(self) -> None:
+        if self._labels is not None:
+            self._labels.close()
+            took = f"{short_seconds(self._labels.seconds)} of the host's time in {self._labels.calls:,} calls"
+            self.notes.append(f"naming the modules took {took}, which its cost leaves out")
+            self._labels = None
 
     def _ran_out(self) -> None:
         """Inside the allocator's failure: what goes wrong here must not hide it."""

@@ -47,13 +47,14 @@ class InstrumentRun:
         self._was_active = False
         self._told_files = 0
 
-    def begin(self, directory: Path, rank: int, loader: Any = None) -> None:
+    def begin(self, directory: Path, rank: int, loader: Any = None, model: Any = None) -> None:
         """Training begins.
 
         Args:
             directory: the ``profile`` folder of the run; is made.
             rank: of this process.
             loader: of the training.
+            model: that is trained.
         """
         self.end()
         self._running, self._own_seconds, self._steps, self._told_files = True, 0.0, 0, 0
@@ -63,7 +64,7 @@ class InstrumentRun:
 
         def start() -> None:
             directory.mkdir(parents=True, exist_ok=True)
-            self._instrument.start(Place(directory, rank, loader))
+            self._instrument.start(Place(directory, rank, loader, model))
 
         self._call(start)
 

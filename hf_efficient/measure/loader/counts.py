@@ -25,7 +25,8 @@ COUNTS = (
 _FETCH, _COLLATE = COUNTS.index("fetch_seconds"), COUNTS.index("collate_seconds")
 _WAIT, _READ = COUNTS.index("core_wait_seconds"), COUNTS.index("read_bytes")
 _BLOCK_BYTES = 512  # of ru_inblock, getrusage(2)
-WORTH_A_LOOK_SECONDS = 0.0003
+WORTH_A_LOOK_SECONDS = 0.001
+_LOOKS = 16  # batches that are looked at after one that was worth it
 
 
 def _clocks() -> tuple[float, float, float]:
@@ -45,8 +46,8 @@ def _waits() -> Callable[[], tuple[float, int]]:
 class BatchTimes:
     """Adds the batches that a process loads to its counts, one after the other, in one thread.
 
-    What a loader waits for, the disk or a core, is asked for from the first batch on that took longer than
-    ``WORTH_A_LOOK_SECONDS``: with small ones that would be half of what the watch costs.
+    What a loader waits for, the disk or a core, is asked for of sixteen batches after one whose rows or collation took
+    longer than ``WORTH_A_LOOK_SECONDS``: with small ones that would be half of what the watch costs.
     """
 
     def __init__(
@@ -67,12 +68,13 @@ class BatchTimes:
         self._waited: tuple[float, int] | None = None
         self._began = (0.0, 0.0, 0.0)
         self._collating = False
-        self._is_slow = False
+        self._looks = 0
 
     def fetch_begins(self) -> None:
         """The data set is asked for the rows of a batch."""
         self._collating = False
-        self._waited = self._waits() if self._is_slow else None
+        self._waited = self._waits() if self._looks else None
+        self._looks = max(0, self._looks - 1)
         self._began = self._clocks()
 
     def collate_begins(self) -> None:
@@ -100,7 +102,7 @@ class BatchTimes:
         counts[at + 1] += now[1] - thread
         counts[at + 2] += now[2] - process
         if took > WORTH_A_LOOK_SECONDS:
-            self._is_slow = True
+            self._looks = _LOOKS
 
 
 def counts_in(raw: bytes) -> Sequence[float]:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from hf_efficient.hardware.accelerators import Accelerator
+from hf_efficient.recipe.rules.batch import ACCUMULATION, names_accumulation
 from hf_efficient.recipe.rules.settings import Settings
 from hf_efficient.records.plan import PlannedMemory
 
-__all__ = ["NOT_LAUNCHED", "Change", "Proposer", "Situation", "activation_checkpointing"]
+__all__ = ["Change", "Proposer", "Situation", "activation_checkpointing"]
 
-NOT_LAUNCHED = "can be planned, not launched yet"
 
 _MATTERS = 0.01
 _MUCH_PADDING = 0.05
@@ -48,6 +48,12 @@ class Situation:
         """Whether several ranks train, and each holds the whole model."""
         distributed = self.settings.recipe.distributed
         return distributed.processes not in ("auto", 1) and distributed.strategy in ("auto", "ddp")
+
+    def accumulating(self, micro_batches: int) -> dict[str, int]:
+        """The override that makes a step of so many micro-batches; none where that follows from the global batch."""
+        recipe = self.settings.recipe
+        follows = recipe.distributed.global_batch_size is not None and not names_accumulation(recipe)
+        return {} if follows else {ACCUMULATION: micro_batches}
 
     def matters(self, *categories: str) -> bool:
         """Whether these categories hold, at their worst, a hundredth of the memory at the peak."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hf_efficient.planning.changes.change import NOT_LAUNCHED, Change, Situation
+from hf_efficient.planning.changes.change import Change, Situation
 
 __all__ = ["shard_weights_by_fsdp"]
 
@@ -14,5 +14,5 @@ def shard_weights_by_fsdp(situation: Situation) -> Change | None:
     return Change(
         {"distributed.strategy": "fsdp2"},
         gives="each GPU keeps its share of weights, gradients and optimizer's state",
-        costs=f"weights are gathered layer by layer for every forward and backward; {NOT_LAUNCHED}",
+        costs="weights are gathered layer by layer for every forward and backward",
     )

@@ -14,7 +14,7 @@ def larger_micro_batch(situation: Situation) -> Change | None:
     if accumulated % 2 or not situation.fits:
         return None
     return Change(
-        {"train.per_device_train_batch_size": 2 * rows, "train.gradient_accumulation_steps": accumulated // 2},
+        {"train.per_device_train_batch_size": 2 * rows, **situation.accumulating(accumulated // 2)},
         gives="fewer and larger kernels for the same tokens; the global batch stays the same",
         costs="activations and logits of twice as many rows",
     )

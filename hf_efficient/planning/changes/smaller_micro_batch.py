@@ -20,7 +20,7 @@ def smaller_micro_batch(situation: Situation) -> Change | None:
     return Change(
         {
             "train.per_device_train_batch_size": rows // factor,
-            "train.gradient_accumulation_steps": factor * int(settings.train("gradient_accumulation_steps")),
+            **situation.accumulating(factor * int(settings.train("gradient_accumulation_steps"))),
         },
         gives="activations and logits of fewer rows at a time; the global batch stays the same",
         costs=costs,

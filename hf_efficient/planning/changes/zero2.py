@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hf_efficient.planning.changes.change import NOT_LAUNCHED, Change, Situation
+from hf_efficient.planning.changes.change import Change, Situation
 
 __all__ = ["shard_gradients"]
 
@@ -14,5 +14,5 @@ def shard_gradients(situation: Situation) -> Change | None:
     return Change(
         {"distributed.strategy": "zero2"},
         gives="each GPU keeps its share of the gradients and of the optimizer's state",
-        costs=f"a reduction in every micro-batch, and buckets of a fixed size; {NOT_LAUNCHED}",
+        costs="a reduction in every micro-batch, and buckets of a fixed size",
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hf_efficient.planning.changes.change import NOT_LAUNCHED, Change, Situation
+from hf_efficient.planning.changes.change import Change, Situation
 
 __all__ = ["shard_weights_by_zero"]
 
@@ -17,5 +17,5 @@ def shard_weights_by_zero(situation: Situation) -> Change | None:
     return Change(
         {"distributed.strategy": "zero3"},
         gives="each GPU keeps its share of weights, gradients and optimizer's state",
-        costs=f"weights are gathered for every forward and backward; {NOT_LAUNCHED}",
+        costs="weights are gathered for every forward and backward",
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from hf_efficient.estimate.communication import communication_seconds, exposed_seconds, step_collectives
 from hf_efficient.estimate.overlap import overlap_share, overlap_window_seconds
-from hf_efficient.estimate.parallelism import ZERO, Sharding, shard_elements
+from hf_efficient.estimate.parallelism import WEIGHTS_SHARDED, ZERO, Sharding, shard_elements
 from hf_efficient.estimate.sharding import ModelStates, kept_elements
 from hf_efficient.hardware.links import collective_bandwidth, collective_overhead, host_bandwidth
 from hf_efficient.planning.rehearsed import Rank
@@ -44,10 +44,15 @@ def exchange_of(rank: Rank, device: str, compute_seconds: float) -> Exchange:
         bandwidth = collective_bandwidth(device, sharding.ranks)
         if bandwidth is None:
             return Exchange(None, None, ("no time: how fast several of it communicate is not known",))
-        seconds = communication_seconds(collectives, sharding.ranks, bandwidth.value, collective_overhead().value)
-        messages = sum(one.messages * one.times for one in collectives)
-        share = overlap_share(seconds, overlap_window_seconds(sharding, compute_seconds), messages)
-        exposed = exposed_seconds(seconds, share)
+        # The weights of ZeRO-1 and 2 are gathered by the optimizer's step, beside nothing.
+        beside = [one for one in collectives if one.of == "gradients" or sharding.strategy in WEIGHTS_SHARDED]
+        seconds, hidable = (
+            communication_seconds(part, sharding.ranks, bandwidth.value, collective_overhead().value)
+            for part in (collectives, beside)
+        )
+        messages = sum(one.messages * one.times for one in beside)
+        share = overlap_share(hidable, overlap_window_seconds(sharding, compute_seconds), messages)
+        exposed = seconds - hidable + exposed_seconds(hidable, share)
     moved = host_bytes_moved(states, sharding)
     if moved:
         link = host_bandwidth(device)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
+from hf_efficient.estimate.parallelism import ZERO
 from hf_efficient.planning.ranks.score import Score
 from hf_efficient.planning.ranks.sizes import Sizes
 from hf_efficient.planning.ranks.units import HeldWeight
@@ -11,6 +13,9 @@ from hf_efficient.planning.rehearsed import Rehearsal
 from hf_efficient.simulate.storage_life import StorageLife
 
 __all__ = ["gradient_indices", "held_weights", "shrink_held"]
+
+_SCALAR = 8
+"""Bytes of a count of steps, at most."""
 
 
 def held_weights(rehearsal: Rehearsal) -> dict[str, HeldWeight]:
@@ -37,6 +42,7 @@ def shrink_held(rehearsal: Rehearsal, score: Score, sizes: Sizes) -> None:
     """
     weights, seen = held_weights(rehearsal), set[str]()
     whole = {weight.shape for weight in weights.values() if weight.trained}
+    counts = _flat_counts(rehearsal, weights) if sizes.strategy in ZERO else {}
     for index, life in enumerate(rehearsal.log.lives):
         weight = weights.get(life.module)
         if life.category in ("weights", "adapter") and weight is not None and life.operator == life.module:
@@ -46,13 +52,28 @@ def shrink_held(rehearsal: Rehearsal, score: Score, sizes: Sizes) -> None:
             moved = sizes.sharding.offload_parameters and sizes.is_sharded(weight)
             score.resize(index, 0 if moved else sizes.weight(weight))
         elif life.category == "optimizer_state" and weight is not None and sizes.shards_optimizer:
-            score.resize(index, 0 if _on_host(sizes) else _share(life, weight, sizes))
+            score.resize(index, 0 if _on_host(sizes) else counts.get(index, _share(life, weight, sizes)))
         elif life.phase == "optimizer" and life.shape in whole and not life.category and sizes.shards_optimizer:
             score.resize(index, 0 if _on_host(sizes) else _state(life, life.shape, sizes))
     for unit in rehearsal.units:
         if not _on_host(sizes):
             master = sum(sizes.master(weight) for weight in unit.weights)
             score.add(rehearsal.first_step, master, "optimizer_state", f"{unit.name} (master copy)", "setup", 4)
+
+
+def _flat_counts(rehearsal: Rehearsal, weights: Mapping[str, HeldWeight]) -> dict[int, int]:
+    """Bytes of the optimizer's scalars, by their place in the log: DeepSpeed steps on one flat tensor for what decays
+    (matrices, by transformers' rule) and one for what does not, so that all but the first of each are not there.
+    """
+    counts, seen = {}, set[bool]()
+    for index, life in enumerate(rehearsal.log.lives):
+        weight = weights.get(life.module)
+        if life.category != "optimizer_state" or weight is None or life.bytes > _SCALAR:
+            continue
+        decays = len(weight.shape) > 1
+        counts[index] = 0 if decays in seen else life.bytes
+        seen.add(decays)
+    return counts
 
 
 def _on_host(sizes: Sizes) -> bool:
@@ -65,7 +86,7 @@ def _share(life: StorageLife, weight: HeldWeight, sizes: Sizes) -> int:
     if life.shape[-len(weight.shape) :] == weight.shape and weight.shape:
         return _state(life, weight.shape, sizes)
     elements = weight.elements
-    return life.bytes if life.bytes <= 8 else -(-life.bytes * sizes.shard(weight.shape) // elements)
+    return life.bytes if life.bytes <= _SCALAR else -(-life.bytes * sizes.shard(weight.shape) // elements)
 
 
 def _state(life: StorageLife, shape: tuple[int, ...], sizes: Sizes) -> int:

@@ -12,10 +12,11 @@ from hf_efficient.planning.ranks.ddp import add_buckets
 from hf_efficient.planning.ranks.fsdp2 import FullyShardWalk
 from hf_efficient.planning.ranks.held import shrink_held
 from hf_efficient.planning.ranks.score import Score
-from hf_efficient.planning.ranks.sharding import sharding_of
+from hf_efficient.planning.ranks.sharding import model_width, sharding_of
 from hf_efficient.planning.ranks.sizes import Sizes
 from hf_efficient.planning.ranks.states import states_of
-from hf_efficient.planning.ranks.zero import ZeroWalk, spread_gradients
+from hf_efficient.planning.ranks.zero import ZeroWalk
+from hf_efficient.planning.ranks.zero_gradients import spread_gradients
 from hf_efficient.planning.rehearsal import rehearse
 from hf_efficient.planning.rehearsed import Rank, Rehearsal
 from hf_efficient.recipe.precision import mixed_precision
@@ -51,7 +52,9 @@ def rehearse_rank(
     Raises:
         HfEfficientError: what the recipe's own run would refuse.
     """
-    sharding, mixed = sharding_of(recipe, processes), mixed_precision(recipe) != "no"
+    sharding, mixed = sharding_of(recipe, processes, model_width(config)), mixed_precision(recipe) != "no"
+    if not on_gpu:  # what is offloaded goes where all the rest is
+        sharding = replace(sharding, offload_optimizer=False, offload_parameters=False)
     # DeepSpeed casts the model, FSDP2 gathers it in 16 bits: the step computes with such weights.
     computes_in = torch.bfloat16 if mixed and sharding.strategy in (*ZERO, "fsdp2") else None
     rehearsal = rehearse(

@@ -8,6 +8,7 @@ from hf_efficient.estimate.parallelism import WEIGHTS_SHARDED
 from hf_efficient.planning.optimizers import is_bitsandbytes
 from hf_efficient.planning.rehearsed import Rank, Rehearsal
 from hf_efficient.recipe.schema import Recipe
+from hf_efficient.units import size
 
 __all__ = ["rank_remarks"]
 
@@ -17,7 +18,8 @@ _MOST_IN_ONE_MACHINE = 8
 def rank_remarks(recipe: Recipe, rehearsal: Rehearsal) -> list[str]:
     """One line each; for a process that trains alone, only what ``auto`` counts for."""
     if rehearsal.rank is not None:
-        return [*_remarks(rehearsal, rehearsal.rank), *_optimizer_remarks(recipe, rehearsal.rank)]
+        several = recipe.distributed.nodes > 1
+        return [*_remarks(rehearsal, rehearsal.rank, several), *_optimizer_remarks(recipe, rehearsal.rank)]
     if recipe.distributed.processes == "auto":
         return ["distributed.processes: auto is planned as one process; --num-gpus N plans N"]
     return []
@@ -31,7 +33,7 @@ def _optimizer_remarks(recipe: Recipe, rank: Rank) -> Iterator[str]:
         yield f"train.optim={name} crashes under FSDP2 (bitsandbytes issue 1633, open when read): adamw_torch runs"
 
 
-def _remarks(rehearsal: Rehearsal, rank: Rank) -> Iterator[str]:
+def _remarks(rehearsal: Rehearsal, rank: Rank, several_machines: bool) -> Iterator[str]:
     sharding = rank.sharding
     yield _MODELS[sharding.strategy]
     if sharding.ranks > 1:
@@ -41,6 +43,11 @@ def _remarks(rehearsal: Rehearsal, rank: Rank) -> Iterator[str]:
         yield (
             "4-bit weights are sharded as bytes, their constants are whole on each rank: that takes "
             "bnb_4bit_quant_storage in 16 bits; stored as uint8 accelerate leaves them whole as well"
+        )
+        whole = sum(weight.elements * weight.loaded_itemsize for weight in weights if not weight.trained)
+        yield (
+            f"loading: each process reads and quantizes the whole model in the host's memory, {size(whole)} for each "
+            f"of {sharding.ranks} processes; a GPU then gets its share layer by layer"
         )
     if any(weight.quantized for weight in weights) and sharding.strategy == "zero3":
         yield "quantized weights are whole on each rank: DeepSpeed does not shard them (PEFT issue 2016)"
@@ -52,12 +59,12 @@ def _remarks(rehearsal: Rehearsal, rank: Rank) -> Iterator[str]:
     if sharding.offload_optimizer or sharding.offload_parameters:
         yield "transfers to the host wait for PCIe in full; the optimizer's step on the host is not in the time"
         yield "the host's memory holds what is offloaded; the processes themselves and the loading come on top"
-    if sharding.ranks > _MOST_IN_ONE_MACHINE:
+    if several_machines or sharding.ranks > _MOST_IN_ONE_MACHINE:
         yield f"{sharding.ranks} GPUs exchange data as if all were in one machine: no network between machines"
 
 
 _DDP = "DDP: each rank holds the whole model and a second copy of the gradients, in buckets"
-_ZERO = "DeepSpeed's own defaults: buckets of 500 million elements"
+_ZERO = "buckets of hidden_size^2 elements, as the launch sets them"
 _MODELS = {
     "none": "one rank",
     "ddp": _DDP,

@@ -8,7 +8,12 @@ from hf_efficient.planning.ranks.sizes import Sizes
 from hf_efficient.planning.ranks.units import HeldWeight
 from hf_efficient.planning.rehearsed import Rehearsal
 
-__all__ = ["states_of"]
+__all__ = ["layer_uses", "states_of"]
+
+
+def layer_uses(rehearsal: Rehearsal) -> int:
+    """Times that a micro-batch uses the weights of a layer; see ``ModelStates``."""
+    return 3 if any(life.phase == "recompute" for life in rehearsal.log.lives) else 2
 
 
 def states_of(rehearsal: Rehearsal, sizes: Sizes) -> ModelStates:
@@ -27,6 +32,7 @@ def states_of(rehearsal: Rehearsal, sizes: Sizes) -> ModelStates:
     trained = [weight for weight in shared if weight.trained]
     frozen = [weight for weight in shared if not weight.trained]
     layers = [sum(one.values for one in unit.weights if one in shared) for unit in rehearsal.units if unit.is_layer]
+    staying = sum(one.values for unit in rehearsal.units if unit.stays for one in unit.weights if one in shared)
     elements = sum(one.values for one in shared)
     gathered = sum(one.elements * one.itemsize for one in shared)
     return ModelStates(
@@ -38,8 +44,9 @@ def states_of(rehearsal: Rehearsal, sizes: Sizes) -> ModelStates:
         optimizer_bytes=_optimizer_bytes(rehearsal, sizes, trained),
         master_bytes=4.0 if any(sizes.master(one) for one in trained) else 0.0,
         largest_layer=max(layers, default=0),
-        outside_layers=elements - sum(layers),
+        staying=staying,
         gathered_bytes=gathered / elements if elements else None,
+        layer_uses=layer_uses(rehearsal),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,7 +65,7 @@ class Unit:
     is_layer: bool = False
 
 
-def units_of(model: Any, loaded: dict[str, int]) -> tuple[Unit, ...]:
+def units_of(model: Any, loaded: dict[str, int], classes: Sequence[str] | None = None) -> tuple[Unit, ...]:
     """As accelerate's ``fsdp2_prepare_model`` (1.15) cuts a model: the blocks that its class says not to split, the
     embedding, and the final norm with the head, which take the embedding along where they share its weight. The root,
     last, holds the rest.
@@ -73,13 +73,14 @@ def units_of(model: Any, loaded: dict[str, int]) -> tuple[Unit, ...]:
     Args:
         model: with its adapter.
         loaded: bytes of an element of each parameter as the run loads it, by name; for the others as it is.
+        classes: of the blocks; default: those that the model's class says not to split.
     """
     found: list[Unit] = []
     taken: set[int] = set()
     weights = {id(one): _held(name, one, loaded) for name, one in model.named_parameters()}
     names = {id(module): name for name, module in model.named_modules()}
     embedding = model.get_input_embeddings()
-    for parts, name in _cut(model, names):
+    for parts, name in _cut(model, names, classes):
         own = {id(one): None for part in parts for one in part.parameters() if id(one) not in taken}
         taken.update(own)
         modules = tuple(names[id(part)] for part in parts)
@@ -104,20 +105,25 @@ def unit_names(units: Iterable[Unit], modules: Iterable[str]) -> dict[str, Unit 
     return {module: of(module) for module in set(modules)}
 
 
-def _cut(model: Any, names: dict[int, str]) -> Iterator[tuple[list[nn.Module], str]]:
+def _cut(model: Any, names: dict[int, str], classes: Sequence[str] | None) -> Iterator[tuple[list[nn.Module], str]]:
     """The modules of each unit but the root in the order in which they run, and what it is called."""
-    classes = _block_classes(model)
-    blocks = [module for module in model.modules() if type(module).__name__ in classes]
-    inside = {id(part) for block in blocks for part in block.modules() if part is not block}
-    blocks = [block for block in blocks if id(block) not in inside]
+    own = _blocks(model, _block_classes(model))
+    blocks = own if classes is None else _blocks(model, set(classes))
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
     tied = head is not None and getattr(embedding, "weight", None) is getattr(head, "weight", None)
     if not tied and embedding is not None:
         yield [embedding], names[id(embedding)]
     for block in blocks:
         yield [block], names[id(block)]
-    tail = [_final_norm(model, blocks), embedding if tied else None, head]
+    tail = [_final_norm(model, own), embedding if tied else None, head]
     yield [part for part in tail if part is not None], "tail"
+
+
+def _blocks(model: Any, classes: set[str]) -> list[nn.Module]:
+    """The modules of these classes; of one inside another the outer, which is an upper bound."""
+    found = [module for module in model.modules() if type(module).__name__ in classes]
+    inside = {id(part) for block in found for part in block.modules() if part is not block}
+    return [block for block in found if id(block) not in inside]
 
 
 def _block_classes(model: Any) -> set[str]:

@@ -1,54 +1,25 @@
-"""What DeepSpeed's ZeRO allocates on the way through a step (commit edaa72212 of 2026-08-22), with its own defaults.
+"""What DeepSpeed's ZeRO allocates on the way through a step (0.19.8), set as the launch sets it.
 
-ZeRO-1 and 2 have a bucket for reductions, of a fixed size, during each backward; ZeRO-3 has it from the start. A
-gradient is copied there as soon as it is made, under ZeRO-2 and 3 whole gradients so never wait, and a rank keeps its
-share. ZeRO-3 gathers weights when they are needed, into a flat buffer that they are copied from, keeps those that come
-again soon, and all the time those that are small. Modelled unit by unit, where DeepSpeed goes from module to module.
+ZeRO-1 and 2 have a bucket for reductions, of a fixed size, during each backward; ZeRO-3 has it from the start. What is
+in a bucket is copied once more to be sent: several tensors, or parts for several ranks, are made one (``torch.cat`` in
+``reduce_scatter_coalesced``, ``flatten`` in ``allreduce_bucket``). ZeRO-3 gathers weights when they are needed, into a
+flat buffer that they are copied from, keeps those that come again soon, and all the time those that are small. Modelled
+unit by unit, where DeepSpeed goes from module to module.
 """
 
 from __future__ import annotations
 
-from hf_efficient.planning.ranks.held import gradient_indices
 from hf_efficient.planning.ranks.score import Score
 from hf_efficient.planning.ranks.sizes import Sizes
+from hf_efficient.planning.ranks.states import layer_uses
 from hf_efficient.planning.ranks.units import HeldWeight, Unit
 from hf_efficient.planning.ranks.walk import Walk
 from hf_efficient.planning.rehearsed import Rehearsal
 
-__all__ = ["PERSISTENT", "PREFETCHED", "ZeroWalk", "spread_gradients"]
+__all__ = ["ZeroWalk"]
 
-PERSISTENT = 100_000
-"""Elements below which ZeRO-3 keeps a weight gathered: ``stage3_param_persistence_threshold``."""
-PREFETCHED = 50_000_000
-"""Elements that ZeRO-3 gathers ahead: ``stage3_prefetch_bucket_size``."""
 _STEP_GROUP = 1_000_000_000
 """Elements that ZeRO-3 steps on at once: ``sub_group_size``."""
-
-
-def spread_gradients(rehearsal: Rehearsal, score: Score, sizes: Sizes) -> None:
-    """Under ZeRO-2 and 3 whole gradients last for a moment, and the rank's share takes their place."""
-    if sizes.sharding.whole_gradients:
-        return
-    weights = {weight.name: weight for unit in rehearsal.units for weight in unit.weights}
-    steps: dict[int, list[tuple[int, int | None]]] = {}
-    for name, places in gradient_indices(rehearsal).items():
-        for step, index in enumerate(places):
-            life = rehearsal.log.lives[index]
-            score.cut(index, life.born_at + 1)
-            if name in weights:
-                steps.setdefault(step, []).append((life.born_at, life.freed_at))
-    trained = [weight for weight in weights.values() if weight.trained]
-    share, itemsize = sum(map(sizes.gradient_shard, trained)), trained[0].itemsize
-    if sizes.sharding.offload_optimizer:
-        return
-    if sizes.strategy == "zero3":
-        score.add(rehearsal.first_step, share, "gradients", "share of all", "setup", itemsize)
-        return
-    for lives in steps.values():
-        held = score.add(min(born for born, _ in lives), share, "gradients", "share of all", "backward", itemsize)
-        ends = [freed for _, freed in lives if freed is not None]
-        if ends:
-            score.end(held, max(ends) - 1)
 
 
 class ZeroWalk(Walk):
@@ -62,8 +33,11 @@ class ZeroWalk(Walk):
         doubled = 2 if sizes.sharding.overlap_comm and sizes.strategy != "zero3" else 1
         self._itemsize = itemsize
         self._bucket_bytes = sizes.sharding.bucket_elements * itemsize * doubled
-        self._bucket: int | None = None
+        filled = min(sizes.sharding.bucket_elements, sum(weight.elements for weight in trained))
+        self._copy_bytes = filled * itemsize
+        self._buckets: list[int] = []
         self._gathered: dict[str, list[int]] = {}
+        self._layer_uses = layer_uses(rehearsal)
         self._ahead: int | None = None
         if sizes.strategy == "zero3":
             self._from_the_start(rehearsal.first_step)
@@ -87,11 +61,14 @@ class ZeroWalk(Walk):
         """What is kept stays."""
 
     def backward_begins(self, event: int) -> None:
-        """The bucket of ZeRO-1 and 2."""
+        """The bucket of ZeRO-1 and 2, and the copy of what is in one."""
+        made = {"bucket, copied": self._copy_bytes}
         if self._sizes.strategy != "zero3":
-            self._bucket = self._score.add(
-                event, self._bucket_bytes, "communication", "bucket", "backward", self._itemsize
-            )
+            made["bucket"] = self._bucket_bytes
+        self._buckets = [
+            self._score.add(event, size, "communication", name, "backward", self._itemsize)
+            for name, size in made.items()
+        ]
 
     def before_backward(self, unit: Unit, event: int) -> None:
         """Gather what was not kept."""
@@ -106,9 +83,9 @@ class ZeroWalk(Walk):
         """Bucket and weights go."""
         for unit in self._units_all:
             self._free(unit, event)
-        if self._bucket is not None:
-            self._score.end(self._bucket, event)
-        self._bucket = None
+        for number in self._buckets:
+            self._score.end(number, event)
+        self._buckets = []
 
     def _from_the_start(self, event: int) -> None:
         self._score.add(event, self._bucket_bytes, "communication", "bucket", "setup", self._itemsize)
@@ -132,9 +109,8 @@ class ZeroWalk(Walk):
                 self._score.end(number, event)
                 number = None
 
-    @staticmethod
-    def _persists(weight: HeldWeight) -> bool:
-        return weight.elements < PERSISTENT
+    def _persists(self, weight: HeldWeight) -> bool:
+        return weight.elements <= self._sizes.sharding.persistent_elements
 
     def _needed(self, unit: Unit) -> list[HeldWeight]:
         found = [weight for weight in unit.weights if not self._persists(weight)]
@@ -152,14 +128,21 @@ class ZeroWalk(Walk):
         ]
         self._score.end(flat, event)
         if unit.is_layer:
-            ahead = min(sum(sizes), PREFETCHED * itemsize)
+            # Weights are taken whole until they are as many or more (``fetch_sub_module``).
+            ahead = min(sum(sizes), self._sizes.sharding.prefetch_elements * itemsize + max(sizes))
             self._ahead = self._score.add(event, ahead, "gathered_weights", "gathered ahead", phase, itemsize)
 
     def _comes_again_soon(self, unit: Unit) -> bool:
-        """Whether fewer elements than ``reuse_elements`` are used until the backward needs it: twice those after it."""
+        """Whether fewer elements than ``reuse_elements`` are used until the backward needs it.
+
+        Those of every module that runs until then are counted, small ones and the head's as well, as often as it runs
+        (``__params_to_release``).
+        """
         names = [one.name for one in self._units_all]
-        after = self._units_all[names.index(unit.name) + 1 :]
-        between = 2 * sum(weight.elements for one in after for weight in self._needed(one) if one.is_layer)
+        between = 0
+        for one in self._units_all[names.index(unit.name) + 1 :]:
+            elements = sum(weight.elements for weight in one.weights if self._sizes.is_sharded(weight))
+            between += elements * (self._layer_uses if one.is_layer else 2)
         return between < self._sizes.sharding.reuse_elements
 
     def _end_ahead(self, event: int) -> None:

@@ -9,16 +9,20 @@ __all__ = ["models_are_not_sharded", "offload_fits_the_strategy", "one_process_i
 
 @reads("train.fsdp", "train.fsdp_config", "train.deepspeed")
 def models_are_not_sharded(settings: Settings) -> list[Contradiction]:
-    """The command that is derived from a recipe starts data-parallel processes, each with the whole model."""
-    message = "is set, but this version trains with plain data parallelism: each process holds the whole model."
-    remedy = (
-        "Remove it; `distributed.processes` says how many processes train, and `adapter.method: qlora` needs least."
+    """The engine is named in one place, from which the launch, its checks and the plan are derived."""
+    message = (
+        "is set, but `distributed.strategy` says how a recipe's model is spread, and the launch is derived from it."
     )
-    found = [(f"train.{name}", message, remedy) for name in ("fsdp", "fsdp_config") if settings.train(name)]
-    if settings.train("deepspeed"):
-        message = "is not supported by a recipe yet; this version trains with plain data parallelism."
-        found.append(("train.deepspeed", message, "Remove it; `distributed.processes` says how many processes train."))
-    return found
+    remedies = {
+        "fsdp": "fsdp2",
+        "fsdp_config": "fsdp2",
+        "deepspeed": "zero2` (zero1, zero3), with `distributed.offload",
+    }
+    return [
+        (f"train.{name}", message, f"Remove it, and write `distributed.strategy: {instead}`.")
+        for name, instead in remedies.items()
+        if settings.train(name)
+    ]
 
 
 @reads("distributed")

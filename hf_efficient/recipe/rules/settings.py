@@ -36,7 +36,7 @@ class Settings:
     def was_set(self, key: str) -> bool:
         """Whether a file or a flag set the key, or something below it."""
         return any(
-            (name == key or name.startswith(f"{key}.")) and origin.source != "default"
+            (name == key or name.startswith(f"{key}.")) and origin.is_set
             for name, origin in self.recipe.provenance.items()
         )
 

@@ -14,6 +14,7 @@ from hf_efficient.report.html.sections.gaps import gaps
 from hf_efficient.report.html.sections.learning import learning
 from hf_efficient.report.html.sections.memory import memory_section
 from hf_efficient.report.html.sections.plan import plan_section
+from hf_efficient.report.html.sections.preflight import preflight_section
 from hf_efficient.report.html.sections.profile import profile_section
 from hf_efficient.report.html.sections.recipe import machine_facts, recipe_section
 from hf_efficient.report.html.sections.segments import segments, told_end
@@ -54,6 +55,7 @@ def run_page(run: RunData, written: datetime | None = None) -> str:
         summary(run),
         findings_section(run),
         plan_section(run),
+        preflight_section(run),
         time_section(run),
         system_section(run),
         memory_section(run),
@@ -90,6 +92,8 @@ def _ended(run: RunData) -> _Ended:
         budget = account.money.budget
         stopped = f"Its budget ended it: {budget.reached}" if budget and budget.reached else ""
         return _Ended("warn" if stopped else "good", "stopped" if stopped else "finished", stopped)
+    if account.ended == "stopped":
+        return _Ended("warn", "stopped", f"It was asked to: {account.error}. --resume goes on.")
     if account.ended == "error":
         return _Ended("bad", "failed", account.error or "")
     return _Ended("warn", "did not end", f"It was killed, or is still running: {told}.")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from datetime import datetime
 from pathlib import Path
 
+from hf_efficient.account.json_file import write_whole
 from hf_efficient.account.run_records import RunReader
 from hf_efficient.report.html.page import run_page
 from hf_efficient.report.run_data import read_run
@@ -40,10 +40,5 @@ def write_page(path: Path, page: str) -> Path:
     Raises:
         OSError: it cannot be written; a file that was there stays as it is.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_text(page, encoding="utf-8")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_whole(path, page)
     return path

@@ -37,11 +37,19 @@ def test_a_batch_by_hand():
 
 
 def test_what_a_thread_waits_for_is_asked_after_a_slow_batch():
-    slow = [(0.0, 0.0, 0.0), (0.001, 0.0, 0.0), (0.001, 0.0, 0.0)]
+    slow = [(0.0, 0.0, 0.0), (0.002, 0.0, 0.0), (0.002, 0.0, 0.0)]
     row, times = counted([*slow, *slow], waits=[(0.5, 512), (0.75, 1536)])
     load(times)
     load(times)
     assert (row[COUNTS.index("core_wait_seconds")], row[COUNTS.index("read_bytes")]) == (0.25, 1024.0)
+
+
+def test_small_batches_after_a_slow_one_are_looked_at_for_a_while():
+    slow, small = (0.002, 0.0, 0.0), (0.0, 0.0, 0.0)
+    row, times = counted([small, slow, slow, *[small] * 60], waits=[(float(at), 0) for at in range(32)])
+    for _ in range(18):
+        load(times)
+    assert row[COUNTS.index("core_wait_seconds")] == 16.0  # two looks at each of sixteen; one more would find no figure
 
 
 def test_of_small_batches_it_is_not_asked():

@@ -12,7 +12,7 @@ from hf_efficient.planning.ranks.exchange import exchange_of, host_bytes_moved
 from hf_efficient.planning.rehearsed import Rank
 
 # 400 of 1000 million elements are trained, all in 16 bits.
-STATES = ModelStates(400_000_000, 600_000_000, 2, 2, 2, 8, largest_layer=100_000_000, outside_layers=200_000_000)
+STATES = ModelStates(400_000_000, 600_000_000, 2, 2, 2, 8, largest_layer=100_000_000, staying=200_000_000)
 MB = 1_000_000
 
 
@@ -40,10 +40,28 @@ def test_the_last_message_stays():
     assert found("ddp", 1000.0).exposed_seconds == pytest.approx(1.4 / 31)
 
 
-def test_zero2_waits_for_all():
+def test_zero2_without_overlap_waits_for_all():
     """4 times 1400 MB of gradients, and 700 of weights."""
     told = found("zero2", 1000.0, micro_batches=4)
     assert told.seconds == told.exposed_seconds == pytest.approx(4 * 1.4 + 0.7)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "computing", "seconds", "exposed"),
+    [
+        # ZeRO-1, 4 micro-batches in 3 s: 1400 MB of gradients beside two thirds of the last, 0.5 s; 700 of weights.
+        ("zero1", 3.0, 1.4 + 0.7, 0.9 + 0.7),
+        # ZeRO-2: four times 1400 MB beside two thirds of all, 2 s.
+        ("zero2", 3.0, 5.6 + 0.7, 3.6 + 0.7),
+        # However long it computes: the last message, and the weights.
+        ("zero1", 1000.0, 1.4 + 0.7, 0.35 + 0.7),
+        ("zero2", 1000.0, 5.6 + 0.7, 0.35 + 0.7),
+    ],
+)
+def test_weights_of_zero_are_waited_for_in_full(strategy, computing, seconds, exposed):
+    """400 million elements in buckets of 100 million: 4 messages of ZeRO-1, 16 of ZeRO-2, each of 0.35 s."""
+    told = found(strategy, computing, micro_batches=4, overlap_comm=True, bucket_elements=100 * MB)
+    assert (told.seconds, told.exposed_seconds) == (pytest.approx(seconds), pytest.approx(exposed))
 
 
 def test_an_offloaded_optimizer_adds_its_way_over_pcie():

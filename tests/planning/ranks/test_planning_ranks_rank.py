@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import pytest
 
+from hf_efficient.estimate.communication import step_collectives
+from hf_efficient.estimate.parallelism import Sharding
 from hf_efficient.estimate.sharding import rank_bytes
 from hf_efficient.planning.memory import planned_memory
 from hf_efficient.planning.model_config import model_config
-from hf_efficient.planning.ranks.rank import rehearse_rank
+from hf_efficient.planning.ranks.rank import rehearse_rank, spread
+from hf_efficient.planning.rehearsal import rehearse
 
 RANKS = 4
 # embedding and head 2 * 96 * 64; a layer: q, o 64 * 64, k, v 64 * 32, three of 64 * 160, two norms; a norm
 LAYER = 2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 160 + 2 * 64
 ALL = 2 * 96 * 64 + 2 * LAYER + 64
+HEAD = 96 * 64 + 64
+"""With the final norm."""
+TAIL = -1
 TABLES = 2 * 4 * 8
-STEPS = 4 * 21
-"""Bytes of a step count per parameter, which no strategy shares out."""
-BUCKET = 500_000_000
+STEPS = {"zero1": 8, "zero2": 8, "zero3": 8}
+"""Bytes of the step counts where there are two flat tensors; else one per parameter, which is not shared out."""
+PARAMETERS = 4 * 21
+BUCKET = 64 * 64
+"""Elements: the width squared."""
+MLP = 64 * 160
 
 
 @pytest.fixture
@@ -34,9 +43,9 @@ def ranked(recipe, saved):
     ("strategy", "weights", "state", "buckets"),
     [
         ("ddp", 2 * ALL, 4 * ALL, 2 * ALL),  # moments in bfloat16, as the weights; a second copy of the gradients
-        ("zero1", 2 * ALL, 12 * ALL // RANKS, 2 * BUCKET),  # moments and a copy in float32
-        ("zero2", 2 * ALL, 12 * ALL // RANKS, 2 * BUCKET),
-        ("zero3", 2 * ALL // RANKS, 12 * ALL // RANKS, 2 * BUCKET),
+        ("zero1", 2 * ALL, 12 * ALL // RANKS, 2 * 3 * BUCKET),  # moments and a copy in float32; two, and one copied
+        ("zero2", 2 * ALL, 12 * ALL // RANKS, 2 * 3 * BUCKET),
+        ("zero3", 2 * ALL // RANKS, 12 * ALL // RANKS, 2 * 2 * BUCKET),
         # trained weights in float32; at most two layers' gradients in 16 bits and a share of one on the way
         ("fsdp2", 4 * ALL // RANKS, 8 * ALL // RANKS, 2 * LAYER + 2 * LAYER // RANKS),
     ],
@@ -44,7 +53,7 @@ def ranked(recipe, saved):
 def test_what_is_held_in_mixed_precision(ranked, strategy, weights, state, buckets):
     memory = planned_memory(ranked(strategy))
     assert memory.model_bytes == weights + TABLES
-    assert memory.category_peak_bytes["optimizer_state"] == state + STEPS
+    assert memory.category_peak_bytes["optimizer_state"] == state + STEPS.get(strategy, PARAMETERS)
     assert memory.category_peak_bytes["communication"] == buckets
 
 
@@ -59,7 +68,7 @@ def test_what_is_held_in_mixed_precision(ranked, strategy, weights, state, bucke
 def test_without_mixed_precision_all_is_as_it_was_loaded(ranked, strategy, weights, state):
     memory = planned_memory(ranked(strategy, bf16=False))
     assert memory.model_bytes == weights + TABLES
-    assert memory.category_peak_bytes["optimizer_state"] == state + STEPS
+    assert memory.category_peak_bytes["optimizer_state"] == state + STEPS.get(strategy, PARAMETERS)
 
 
 def test_gradients_of_zero(ranked):
@@ -86,9 +95,9 @@ def test_the_arithmetic_says_the_same(ranked, strategy, method):
 def test_an_optimizer_on_the_host(ranked):
     found = ranked("zero2", offload=["optimizer"])
     memory = planned_memory(found)
-    assert "optimizer_state" not in memory.category_peak_bytes or memory.category_peak_bytes["optimizer_state"] == STEPS
+    assert "optimizer_state" not in memory.category_peak_bytes
     assert memory.model_bytes == 2 * ALL + TABLES
-    assert memory.category_peak_bytes["gradients"] == 2 * 64 * 160  # one at a time, on its way
+    assert memory.category_peak_bytes["gradients"] == 2 * 2 * MLP  # each waits for the next one
     # moments, copy and gradient in float32 of a quarter of the elements
     assert rank_bytes(found.rank.states, found.rank.sharding).host_bytes == pytest.approx(16 * ALL / RANKS, abs=1000)
 
@@ -124,6 +133,14 @@ def test_head_and_norm_stay_from_forward_to_backward_under_fsdp2(ranked):
     assert "model.embed_tokens.weight" not in there
 
 
+def test_an_embedding_of_its_own_is_gathered_twice_under_fsdp2(ranked):
+    """In 16 bits: all for the forward; for the backward all but the head of 96 * 64 and the norm of 64."""
+    found = ranked("fsdp2").rank
+    forward, backward, _ = step_collectives(found.states, found.sharding, found.layers)
+    assert found.states.staying == 96 * 64 + 64
+    assert (forward.payload_bytes, backward.payload_bytes) == (2 * ALL, pytest.approx(2 * (ALL - 96 * 64 - 64)))
+
+
 def test_a_process_alone_is_as_it_was(ranked):
     assert ranked("none", processes=1).rank is None
 
@@ -142,10 +159,43 @@ def test_boundaries_move_with_the_log(ranked):
         assert abs(size) == log.lives[index].bytes
 
 
-def test_fewer_elements_than_the_threshold_stay_gathered_under_zero3(ranked):
-    """All weights here are below 100,000 elements: each rank keeps its share and a copy of all."""
-    memory = planned_memory(ranked("zero3"))
-    assert memory.category_peak_bytes["gathered_weights"] == 2 * ALL
+def test_no_more_elements_than_the_threshold_stay_gathered_under_zero3(ranked):
+    """Ten times the width, 640: the five norms of 64; what is gathered when it is needed ends, they do not."""
+    log = ranked("zero3").log
+    small = [life for life in log.lives if life.module.endswith("(small ones)")]
+    assert sum(life.bytes for life in small) == 2 * 5 * 64
+    assert all(life.freed_at is None for life in small)
+
+
+def test_what_zero3_gathers_ahead_reaches_over_its_bucket_by_a_weight(ranked):
+    """int(0.9 * 64 * 64) = 3686 elements and one of 64 * 160; a layer's matrices are more."""
+    ahead = {life.bytes for life in ranked("zero3").log.lives if life.module == "gathered ahead"}
+    assert ahead == {2 * (3686 + MLP)}
+
+
+@pytest.mark.parametrize(
+    ("reuse", "again", "kept"),
+    [
+        (0, False, set()),
+        (1, False, {TAIL}),
+        (2 * HEAD, False, {TAIL}),  # the second layer comes again after the head's forward and backward
+        (2 * HEAD + 1, False, {TAIL, 1}),
+        (2 * HEAD + 2 * LAYER, False, {TAIL, 1}),
+        (2 * HEAD + 2 * LAYER + 1, False, {TAIL, 1, 0}),
+        (2 * HEAD + 3 * LAYER, True, {TAIL, 1}),  # the second layer's forward, that again, its backward
+        (2 * HEAD + 3 * LAYER + 1, True, {TAIL, 1, 0}),
+    ],
+)
+def test_what_zero3_keeps_from_forward_to_backward(recipe, saved, reuse, again, kept):
+    wanted = recipe(saved("llama"), "full", {"optim": "adamw_torch", "gradient_checkpointing": again})
+    whole = rehearse(wanted, model_config(wanted.model), 64)
+    found = spread(whole, Sharding("zero3", RANKS, reuse_elements=reuse, persistent_elements=64), mixed=False)
+    start = found.backward_starts[0]
+    there = [life.module for life in found.log.lives if life.category == "gathered_weights" and life.lives_at(start)]
+    projections = {f"model.layers.{one}.mlp.up_proj.weight" for one in kept if one != TAIL}
+    assert {one for one in there if one.endswith(("up_proj.weight", "embed_tokens.weight"))} == projections
+    assert ("lm_head.weight" in there) == (TAIL in kept)
+    assert found.rank.states.layer_uses == (3 if again else 2)
 
 
 def test_an_evaluation_gathers_as_well(recipe, saved):

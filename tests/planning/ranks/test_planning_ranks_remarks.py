@@ -25,10 +25,16 @@ def test_ddp(told):
     assert "communication is hidden behind computation as far as its order allows" in found
 
 
+def test_zero(told):
+    assert told(strategy="zero2").startswith("buckets of hidden_size^2 elements, as the launch sets them; the model is")
+
+
 def test_quantized_weights(told):
     assert "quantized weights are whole on each rank: DeepSpeed does not" in told("qlora", strategy="zero3")
     assert "that takes bnb_4bit_quant_storage" in told("qlora", strategy="fsdp2")
     assert "quantized" not in told("lora", strategy="zero3")
+    # embedding, head and norms, 2 * 96 * 64 + 5 * 64, in 2 bytes; 86,016 weights in half a byte
+    assert "the whole model in the host's memory, 66.6 KiB for each of 2 processes" in told("qlora", strategy="fsdp2")
 
 
 def test_an_optimizer_that_does_not_run(told):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
+from types import SimpleNamespace
+
 import pytest
 
 from hf_efficient.errors import RecipeError
 from hf_efficient.estimate.parallelism import Sharding
-from hf_efficient.planning.ranks.sharding import sharding_of
+from hf_efficient.launch.engines.deepspeed_config import deepspeed_config
+from hf_efficient.planning.ranks.sharding import model_width, sharding_of
 
 
 @pytest.mark.parametrize(
@@ -17,9 +21,11 @@ from hf_efficient.planning.ranks.sharding import sharding_of
         ({"processes": "auto"}, Sharding("none", 1)),
         ({"processes": 1, "strategy": "ddp"}, Sharding("none", 1)),
         ({"processes": 8, "strategy": "fsdp2"}, Sharding("fsdp2", 8)),
+        ({"processes": 8, "nodes": 2, "strategy": "fsdp2"}, Sharding("fsdp2", 16)),
+        ({"processes": "auto", "nodes": 2}, Sharding("ddp", 2)),
         (
             {"processes": 2, "strategy": "zero3", "offload": {"optimizer": True, "parameters": True}},
-            Sharding("zero3", 2, offload_optimizer=True, offload_parameters=True),
+            Sharding("zero3", 2, offload_optimizer=True, offload_parameters=True, overlap_comm=True),
         ),
     ],
 )
@@ -37,3 +43,57 @@ def test_what_cannot_be_names_the_key(recipe):
     wanted = recipe(distributed={"processes": 2, "offload": {"parameters": True}})
     with pytest.raises(RecipeError, match="distributed: offload_parameters with 'ddp'; it takes zero3 or fsdp2"):
         sharding_of(wanted)
+
+
+@pytest.mark.parametrize(
+    ("config", "width"),
+    [
+        ({"hidden_size": 64, "hidden_sizes": [128]}, 64),
+        ({"hidden_sizes": [16, 96, 32], "text_config": SimpleNamespace(hidden_size=8)}, 96),
+        ({"text_config": SimpleNamespace(hidden_size=48)}, 48),
+        ({"text_config": SimpleNamespace(hidden_sizes=[8, 24])}, 24),
+        ({"d_model": 512}, None),
+    ],
+)
+def test_the_width_of_a_model(config, width):
+    assert model_width(SimpleNamespace(**config)) == width
+
+
+def test_buckets_of_the_width_squared(recipe):
+    """4096 squared is 16,777,216; nine tenths 15,099,494; ten times 40,960."""
+    wanted = recipe(distributed={"processes": 2, "strategy": "zero3"})
+    found = sharding_of(wanted, width=4096)
+    assert (found.bucket_elements, found.prefetch_elements, found.persistent_elements) == (
+        16_777_216,
+        15_099_494,
+        40_960,
+    )
+    assert sharding_of(recipe(distributed={"processes": 2}), width=4096) == Sharding("ddp", 2)
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("deepspeed") is None, reason="transformers takes DeepSpeed's settings then"
+)
+@pytest.mark.parametrize("engine", ["zero1", "zero2", "zero3"])
+def test_the_plan_is_that_of_the_launch(recipe, engine):
+    """What DeepSpeed is told, as transformers fills it in, and what it takes for granted where it is told nothing."""
+    from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
+    from transformers import TrainingArguments
+    from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig
+
+    wanted = recipe(distributed={"processes": 2, "strategy": engine})
+    told = HfTrainerDeepSpeedConfig(deepspeed_config(wanted, engine))
+    args = TrainingArguments(output_dir=wanted.output_dir, use_cpu=True, report_to="none")
+    config = SimpleNamespace(hidden_size=72)
+    told.trainer_config_process(args)
+    told.trainer_config_finalize(args, SimpleNamespace(config=config), 10)
+    launched = DeepSpeedZeroConfig(**told.config["zero_optimization"])
+    planned = sharding_of(wanted, width=model_width(config))
+    assert planned.bucket_elements == launched.reduce_bucket_size
+    assert planned.overlap_comm == launched.overlap_comm
+    assert launched.contiguous_gradients
+    assert launched.reduce_scatter
+    assert planned.reuse_elements == launched.max_reuse_distance
+    if engine == "zero3":
+        assert planned.prefetch_elements == launched.prefetch_bucket_size
+        assert planned.persistent_elements == launched.param_persistence_threshold

@@ -39,6 +39,19 @@ def test_a_shared_weight_is_of_the_tail_alone(cut):
     assert {weight.name for weight in units[2].weights} == {"model.norm.weight", "model.embed_tokens.weight"}
 
 
+def test_units_of_classes_that_a_recipe_names(cut):
+    """Norms between them are the root's; embedding and tail stay what they are."""
+    model, _ = cut("llama")
+    units = units_of(model, {}, ["LlamaAttention", "LlamaMLP"])
+    parts = [f"model.layers.{layer}.{part}" for layer in (0, 1) for part in ("self_attn", "mlp")]
+    assert [unit.name for unit in units] == ["model.embed_tokens", *parts, "tail", "root"]
+    norms = [
+        f"model.layers.{n}.{name}.weight" for n in (0, 1) for name in ("input_layernorm", "post_attention_layernorm")
+    ]
+    assert [weight.name for weight in units[-1].weights] == norms
+    assert [weight.name for weight in units[-2].weights] == ["model.norm.weight", "lm_head.weight"]
+
+
 def test_which_unit_a_module_is_of(cut):
     _, units = cut("llama")
     names = unit_names(units, ["model.layers.1.mlp.up_proj", "model.layers.1", "lm_head", "model.rotary_emb", ""])

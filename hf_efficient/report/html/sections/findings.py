@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hf_efficient.records.findings import Diagnosis, Evidence, Finding, Remedy
+from hf_efficient.report.confirmation_words import VERDICTS, told_confirmation
 from hf_efficient.report.diagnosis_words import (
     GAINS_OVERLAP,
     NOTHING_TO_FIX,
@@ -27,6 +28,7 @@ from hf_efficient.report.run_data import RunData
 
 __all__ = ["ShownFinding", "ShownRemedy", "findings_section"]
 
+_VERDICTS = {"confirmed": "good", "larger": "good", "smaller": "warn", "retracted": "bad"}
 _CHIPS = {"critical": "bad", "warning": "warn", "info": "plain-chip"}
 
 
@@ -82,6 +84,10 @@ def findings_section(run: RunData) -> Section | None:
         return None
     shown = [_finding(number, one, run, diagnosis) for number, one in enumerate(diagnosis.findings, 1)]
     context = {
+        "confirmations": [
+            (_VERDICTS.get(one.verdict, "plain-chip"), VERDICTS[one.verdict], told_confirmation(one), one.run)
+            for one in diagnosis.confirmations
+        ],
         "findings": shown,
         "nothing": NOTHING_TO_FIX if diagnosis.limit is not None else "",
         "limit": told_limit(diagnosis),

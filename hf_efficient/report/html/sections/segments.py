@@ -6,6 +6,8 @@ from hf_efficient.records import ProcessAccount, RunAccount, TrainingAccount
 from hf_efficient.report.html.sections.section import Section
 from hf_efficient.report.parts import has_several_trainings
 from hf_efficient.report.phases import phase_label
+from hf_efficient.report.rank_rows import across_lines, rank_rows
+from hf_efficient.report.restart_words import restart_words
 from hf_efficient.report.run_data import RunData
 from hf_efficient.units import seconds, share
 
@@ -26,12 +28,15 @@ def segments(run: RunData) -> Section | None:
         }
         for number, one in enumerate(account.time.processes, start=1)
     ]
-    ranks = [
-        {"rank": one.rank, "steps": f"{one.steps:,}", "training": seconds(one.training_seconds)}
-        for one in account.ranks
-    ]
+    ranks = rank_rows(account) if len(account.ranks) > 1 else []
     calls = _calls(account) if has_several_trainings(account) else []
-    context = {"rows": rows if len(rows) > 1 else [], "calls": calls, "ranks": ranks if len(ranks) > 1 else []}
+    context = {
+        "rows": rows if len(rows) > 1 else [],
+        "calls": calls,
+        "ranks": ranks,
+        "across": list(across_lines(account)),
+        "restarts": restart_words(account.restarts),
+    }
     title = "Segments" if len(rows) > 1 or calls else "Ranks"
     return Section("segments", title, context=context)
 
@@ -61,6 +66,8 @@ def _calls(account: RunAccount) -> list[dict[str, str]]:
 def _told_call_end(call: TrainingAccount) -> str:
     if call.ended == "error":
         return f"failed: {call.error}" if call.error else "failed"
+    if call.ended == "stopped":
+        return f"stopped {call.error}"
     return {"done": "finished", "died": "no end was recorded", None: "not recorded"}[call.ended]
 
 
@@ -68,6 +75,8 @@ def told_end(process: ProcessAccount) -> str:
     """How a process ended, in words."""
     if process.ended == "done":
         return "finished"
+    if process.ended == "stopped":
+        return f"stopped {process.error}"
     if process.ended == "error":
         return f"failed: {process.error}" if process.error else "failed"
     doing = f", in {phase_label(process.open_phase)}" if process.open_phase else ""

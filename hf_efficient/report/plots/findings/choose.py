@@ -46,7 +46,7 @@ KINDS: Final[dict[str, _Kind]] = {
     "sharding": _phases("communication", "forward", "backward"),
     **dict.fromkeys(("small_micro_batch", "accumulation"), batch_evidence),
     **dict.fromkeys(("large_micro_batch", "launch_bound"), _COMPUTING),
-    **dict.fromkeys(("float32_products", "attention_kernel", "silent_upcasts"), _COMPUTING),
+    **dict.fromkeys(("float32_products", "emulated_bfloat16", "attention_kernel", "silent_upcasts"), _COMPUTING),
     **dict.fromkeys(("checkpointing_unneeded", "checkpointing_missing"), _COMPUTING),
     "padding_waste": partial(token_evidence, kinds=("processed", "non_padding")),
     "truncated_examples": length_evidence,

@@ -1,0 +1,153 @@
+"""The launch of a run in a process of its own: signals, the exit code, and why where the run itself does not say."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import psutil
+
+    from hf_efficient.launch.agent import Failure
+
+__all__ = ["run_command"]
+
+_LAST_SECONDS = 35
+"""More than the thirty that torch's agent gives processes that do not end."""
+_PATIENCE_SECONDS = 10.0
+"""After the first signal; whoever sends another one later means that nothing came of it."""
+
+
+def run_command(command: list[str], output_dir: str, environment: Mapping[str, str] | None = None) -> int:
+    """Run the launch and return the exit code that the run itself left; say so where it left none.
+
+    Signals go to the training processes, which end by themselves and say how to go on; the launcher, which would print
+    a traceback, sees only that they ended. Processes that hang do not hear them; a further signal ends all of them.
+    """
+    from hf_efficient.launch.agent import agent_command, agent_environment, failure_in
+    from hf_efficient.launch.exit_status import read_code
+    from hf_efficient.launch.flags import STATUS_FILE
+
+    with tempfile.TemporaryDirectory() as folder:
+        status = Path(folder) / "status"
+        told = {**(environment or {}), **agent_environment(Path(folder)), STATUS_FILE: str(status)}
+        # A group of its own: the terminal's Ctrl-C reaches this process alone, which passes it on.
+        launcher = subprocess.Popen(agent_command(command), env={**os.environ, **told}, start_new_session=True)
+        signals = _Signals(launcher.pid, status)
+        previous = {
+            number: signal.signal(number, lambda received, frame: signals.pass_on(received, time.monotonic()))
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        }
+        try:
+            code = _end_of(launcher, status, signals)
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+        if signals.insisted and read_code(status) is None:
+            print("error: the run did not end by the first signal, and was killed.", file=sys.stderr)
+            return 128 + signals.insisted
+        return _why(code, read_code(status), failure_in(Path(folder)), output_dir)
+
+
+def _why(code: int, stated: int | None, failure: Failure | None, output_dir: str) -> int:
+    """The exit code; says why where the processes did not.
+
+    Args:
+        code: the launcher's.
+        stated: what the processes said; 0 of a launcher beside it: they ended so that it would not start them again.
+        failure: what the launcher said of the process that failed first.
+        output_dir: of the run.
+    """
+    if stated is not None and (failure is None or not failure.was_killed):
+        return stated
+    code = 128 - failure.exit_code if failure is not None and failure.was_killed else code if code >= 0 else 128 - code
+    if code:
+        who = "the training ended" if failure is None else f"rank {failure.rank} ended"
+        how = f"exit code {code}" if failure is None else failure.how
+        print(
+            f"error: {who} without saying why ({how}): it was killed, for want of memory perhaps, or crashed outside "
+            f"Python. `hf-efficient report {shlex.quote(output_dir)}` shows what it recorded; the same command with "
+            "--resume goes on from its last checkpoint.",
+            file=sys.stderr,
+        )
+    return code
+
+
+class _Signals:
+    """Sent on to the processes of a launch.
+
+    Attributes:
+        insisted: the signal that came long after the first one; 0: none did.
+    """
+
+    def __init__(self, launcher: int, status: Path) -> None:
+        self._launcher, self._status = launcher, status
+        self._first: float | None = None
+        self.insisted = 0
+
+    def pass_on(self, received: int, now: float) -> None:
+        """To all processes that train."""
+        self._first = now if self._first is None else self._first
+        if now - self._first >= _PATIENCE_SECONDS:
+            self.insisted = received
+        _pass_on(self._launcher, received, self._status)
+
+
+def _end_of(launcher: subprocess.Popen[bytes], status: Path, signals: _Signals) -> int:
+    """Wait for it, and end one whose run hangs, or has failed and is not begun again: cut off from machine 0 it would
+    wait for minutes.
+    """
+    from hf_efficient.launch.family import ended
+
+    begins_again = any(str(word).startswith("--max_restarts") for word in launcher.args)  # type: ignore[union-attr]
+    failed_for = 0
+    while failed_for < _LAST_SECONDS and not signals.insisted:
+        try:
+            return launcher.wait(timeout=1.0)
+        except subprocess.TimeoutExpired:
+            failed = status.is_file() and not (begins_again and _workers(launcher.pid))
+            failed_for = failed_for + 1 if failed else 0
+    with ended(launcher):
+        pass
+    return launcher.returncode
+
+
+def _workers(launcher: int) -> list[psutil.Process]:
+    """The processes that train; none after the launcher's end."""
+    import psutil
+
+    try:
+        return _accelerate(psutil.Process(launcher)).children()
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _pass_on(launcher: int, received: int, status: Path) -> None:
+    """Send a signal to the processes that the launcher started; to itself while there are none yet."""
+    import psutil
+
+    from hf_efficient.launch.exit_status import tell_to_end
+
+    tell_to_end(status)
+    number = signal.SIGTERM if received == signal.SIGHUP else received
+    try:
+        process = _accelerate(psutil.Process(launcher))
+        workers = process.children()
+        for target in workers or [process]:
+            target.send_signal(number if workers else signal.SIGTERM)
+    except psutil.NoSuchProcess:
+        return
+
+
+def _accelerate(process: psutil.Process) -> psutil.Process:
+    """accelerate's own process: under Nsight the innermost of those whose command line holds its ``launch``."""
+    found = [one for one in (process, *process.children(recursive=True)) if "launch" in one.cmdline()]
+    return found[-1] if found else process

@@ -1,0 +1,53 @@
+"""Evaluations and saves of ranks that train together: who the others wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from hf_efficient.diagnosis.case import Case, Column
+from hf_efficient.diagnosis.ranks import SlowRank, common_rows, slowest_share
+
+__all__ = ["PAUSES", "slow_in_pause"]
+
+PAUSES = ("evaluation", "checkpointing")
+_FEWEST = 2
+_STANDS_OUT = 0.15
+_ALONE = 0.5
+
+
+def slow_in_pause(case: Case, phase: str) -> SlowRank | None:
+    """The rank with the most time of its own in evaluations, or in saves.
+
+    None where fewer than two are recorded of all ranks, or none takes a seventh longer than the others. That rank 0
+    alone saves is no slowness, where the others hardly save at all: what its saves take is told by their own rule.
+
+    Args:
+        case: the run.
+        phase: of ``PAUSES``.
+    """
+    held = {rank: columns for rank, columns in sorted(case.steps.items()) if len(columns)}
+    if len(held) < 2:
+        return None
+    rows = common_rows({rank: columns.phase(phase) > 0 for rank, columns in held.items()}, held)
+    own = {rank: columns.own(phase)[rows[rank]] for rank, columns in held.items()}
+    count = len(next(iter(own.values())))
+    if count < _FEWEST:
+        return None
+    excess = {rank: own[rank] - _usual(own, rank) for rank in own}
+    medians = {rank: float(np.median(of)) for rank, of in own.items()}
+    slow = max(excess, key=lambda rank: float(np.median(excess[rank])))
+    extra, usual = float(np.median(excess[slow])), float(np.median(_usual(own, slow)))
+    if extra < _STANDS_OUT * usual:
+        return None
+    if phase == "checkpointing" and slow == 0 and usual < _ALONE * medians[slow]:
+        return None
+    share = slowest_share(own, slow)
+    return SlowRank(slow, medians, phase, medians, extra, share, {}, on_device=False, pauses=count)
+
+
+def _usual(own: Mapping[int, Column], rank: int) -> Column:
+    """Pause by pause, the median of the other ranks: all are slow where the disk is."""
+    usual: Column = np.median([seconds for one, seconds in own.items() if one != rank], axis=0)
+    return usual

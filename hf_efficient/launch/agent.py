@@ -1,0 +1,147 @@
+"""accelerate's launcher, which says what became of the processes: ``hf-efficient train`` runs it in a process.
+
+The same command as ``accelerate launch``, with two differences. A run that failed leaves which rank it was and how it
+ended in a file, in the place of torch's traceback. And ``SIGTERM`` does not end the launcher while its processes are
+there: a cluster sends it to all processes of a job, and those that train save and end by themselves, which torch's
+agent would give thirty seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
+__all__ = ["FAILURE_FILE", "Failure", "agent_command", "agent_environment", "failure_in"]
+
+FAILURE_FILE = "HF_EFFICIENT_FAILURE_FILE"
+"""Environment variable: the file in which the launcher says which of its processes failed, and how."""
+
+_HANDLED = "SIGINT,SIGHUP,SIGQUIT"
+"""Signals that torch's agent passes on and ends by: all of its own but SIGTERM."""
+
+_FAILURE = "failure.json"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The process that failed first.
+
+    Attributes:
+        rank: of it.
+        exit_code: negative for the signal that killed it.
+        starts: that the launcher made of the processes.
+    """
+
+    rank: int
+    exit_code: int
+    starts: int = 1
+
+    @property
+    def was_killed(self) -> bool:
+        """By a signal other than the one that the launcher ends the others with."""
+        return self.exit_code < 0 and self.exit_code != -signal.SIGTERM
+
+    @property
+    def how(self) -> str:
+        """Exit code or signal in words."""
+        names = {-one.value: one.name for one in signal.Signals}
+        said = f"exit code {self.exit_code}" if self.exit_code >= 0 else names.get(self.exit_code, "a signal")
+        return said if self.starts == 1 else f"{said}, the last of {self.starts} starts"
+
+
+def agent_command(command: Sequence[str]) -> list[str]:
+    """``accelerate launch ...`` with this module in accelerate's place; another command, Nsight's, as it is."""
+    program, *rest = command
+    if Path(program).name == "accelerate":
+        return [sys.executable, "-m", "hf_efficient.launch.agent", *rest]
+    return list(command)
+
+
+def agent_environment(folder: Path) -> dict[str, str]:
+    """What it has to be told, beside the command.
+
+    Args:
+        folder: for the file in which it says what failed.
+    """
+    return {FAILURE_FILE: str(folder / _FAILURE)}
+
+
+def failure_in(folder: Path) -> Failure | None:
+    """What it said; None where nothing failed, or it was not asked."""
+    path = folder / _FAILURE
+    return Failure(**json.loads(path.read_text(encoding="ascii"))) if path.is_file() else None
+
+
+def _launch() -> int:
+    from torch.distributed.elastic.multiprocessing import api
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    from hf_efficient.launch.identity import LAUNCH
+
+    os.environ[LAUNCH] = uuid.uuid4().hex
+    signal.signal(signal.SIGTERM, _ends_without_children)
+    os.environ["PET_SIGNALS_TO_HANDLE"] = _HANDLED
+    _keep_sigterm(api)
+    from accelerate.commands.accelerate_cli import main
+
+    try:
+        main()
+    except ChildFailedError as error:
+        _tell(error.failures)
+        return 1
+    return 0
+
+
+def _tell(failures: Mapping[int, ProcessFailure]) -> None:
+    """The one that failed first; one that was killed, before those that the agent, or its loss, ended."""
+    path = os.environ.get(FAILURE_FILE)
+    if not path:
+        return
+    found = [(failures[rank].timestamp, Failure(rank, failures[rank].exitcode, _starts())) for rank in failures]
+    first = min(found, key=lambda one: (not one[1].was_killed, one[0], one[1].rank))[1]
+    Path(path).write_text(json.dumps(asdict(first)), encoding="ascii")
+
+
+def _starts() -> int:
+    """All that it was allowed: it fails only then."""
+    found = re.search(r"--max_restarts[= ](\d+)", " ".join(sys.argv))
+    return 1 + int(found.group(1)) if found else 1
+
+
+def _keep_sigterm(api: Any) -> None:
+    """When torch's agent starts processes it sets its handler of signals, in 2.6 to 2.8 that of SIGTERM too, unasked.
+
+    Args:
+        api: ``torch.distributed.elastic.multiprocessing.api``, in which the handler is looked up.
+    """
+    theirs = getattr(api, "_terminate_process_handler", None)
+    if theirs is None:  # PET_SIGNALS_TO_HANDLE has to do
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        (_ends_without_children if number == signal.SIGTERM else theirs)(number, frame)
+
+    api._terminate_process_handler = handle
+
+
+def _ends_without_children(number: int, frame: FrameType | None) -> None:
+    import psutil
+
+    if not psutil.Process().children():
+        os._exit(128 + number)
+
+
+if __name__ == "__main__":
+    sys.exit(_launch())

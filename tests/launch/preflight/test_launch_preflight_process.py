@@ -1,0 +1,262 @@
+"""Whole proofs of a tiny model, and every kind of failure in one, provoked where it happens."""
+
+from __future__ import annotations
+
+import errno
+import json
+import shutil
+import subprocess
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.numpy import save_file
+
+from hf_efficient.assembly.recipe_trainer import RecipeTrainer
+from hf_efficient.errors import HfEfficientError, PreflightError
+from hf_efficient.launch.preflight import preflight as parent
+from hf_efficient.launch.preflight.launches import ProofLaunch, failure_of, log_of
+from hf_efficient.launch.preflight.notes import notes_of
+from hf_efficient.launch.preflight.process import prove_part
+from hf_efficient.launch.preflight.saved import saved_fault
+from hf_efficient.launch.run import run_recipe
+from hf_efficient.recipe.schema import Recipe
+from hf_efficient.records.preflight import Preflight
+
+
+@pytest.fixture(autouse=True)
+def _in_this_process(monkeypatch: pytest.MonkeyPatch, tiny_recipe) -> None:
+    """A launch takes seconds of imports; its processes' work is done here."""
+
+    def launch_part(launch: ProofLaunch, folder: Path, part, limit_seconds: float):
+        log_of(folder, part).touch()
+        code = 0
+        try:
+            prove_part(tiny_recipe(*launch.command), part)
+        except Exception as error:  # noqa: BLE001  as the process would end
+            log_of(folder, part).write_text(repr(error))
+            code = 1
+        return notes_of(folder, part), failure_of(notes_of(folder, part), code, None, log_of(folder, part))
+
+    monkeypatch.setattr(parent, "launch_part", launch_part)
+
+
+@pytest.fixture
+def proven(tiny_recipe):
+    return lambda *overrides: parent.preflight(tiny_recipe(*overrides), ProofLaunch(overrides))
+
+
+def failed(found: Preflight) -> tuple[str, str]:
+    assert not found.passed
+    assert found.failure is not None
+    return found.failure.kind, found.failure.message
+
+
+def losses(recipe: Recipe) -> list[float]:
+    state = json.loads((Path(recipe.output_dir) / "trainer_state.json").read_text(encoding="utf-8"))
+    return [entry["loss"] for entry in state["log_history"] if "loss" in entry]
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["train.gradient_accumulation_steps=5"],
+        ["adapter.method=full", "adapter.r=null", "train.packing=true", "train.optim=adafactor"],
+        ["adapter.method=qlora", "evaluate.metrics=[exact_match]", "evaluate.generate.max_new_tokens=3"],
+    ],
+)
+def test_a_recipe_that_gets_through(proven, overrides, tmp_path):
+    overrides = [one for one in overrides if one != "adapter.r=null"]
+    if "adapter.method=full" in overrides:
+        overrides += ["adapter.dropout=0", "adapter.r=16"]
+    found = proven(*overrides)
+    assert found.failure is None
+    assert found.passed
+    assert found.micro_batches == (2 if "train.gradient_accumulation_steps=5" in overrides else 1)
+    assert found.next_loss == found.next_loss_after_load
+    assert found.compared_tensors is not None
+    assert found.compared_tensors > 14
+    assert found.checkpoints_to_come == 2
+    assert found.checkpoint_bytes is not None
+    assert found.model_bytes is not None
+    assert found.needed_bytes == 2 * found.checkpoint_bytes + found.model_bytes
+    assert [path.name for path in (tmp_path / "out").iterdir() if path.name != ".hf_efficient.lock"] == ["efficiency"]
+    assert json.loads((tmp_path / "out/efficiency/preflight.json").read_text())["passed"] is True
+
+
+def test_a_run_after_its_proof_is_the_run_without(proven, tiny_recipe, tmp_path):
+    alone = tiny_recipe(f"output_dir={tmp_path / 'alone'}")
+    run_recipe(alone)
+    assert proven().passed
+    run_recipe(tiny_recipe())
+    assert len(losses(alone)) == 4
+    assert losses(tiny_recipe()) == losses(alone)
+
+
+def test_a_batch_that_only_the_longest_rows_make_too_large(proven, tiny_recipe, monkeypatch):
+    step = RecipeTrainer.training_step
+
+    def limited(self, model, inputs, *args, **kwargs):
+        if inputs["input_ids"].shape[1] > 70:  # as tokens of a row; the longest here has 75
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return step(self, model, inputs, *args, **kwargs)
+
+    monkeypatch.setattr(RecipeTrainer, "training_step", limited)
+    kind, message = failed(proven("train.gradient_checkpointing=false"))
+    assert kind == "memory"
+    assert message.startswith(
+        "out of memory in the training step on the longest batch (2 x 75 tokens): CUDA out of memory. Tried to "
+        "allocate 2.00 GiB. Write one of: train.per_device_train_batch_size=1 train.gradient_accumulation_steps=2; "
+        "train.gradient_checkpointing=true; a smaller train.max_length (is 96); adapter.method=qlora; "
+    )
+
+
+def test_memory_that_lasts_for_a_step_and_not_for_the_next(proven, monkeypatch):
+    step = RecipeTrainer.training_step
+    done = []
+
+    def second(self, *args, **kwargs):
+        done.append(1)
+        if len(done) == 2:
+            raise MemoryError
+        return step(self, *args, **kwargs)
+
+    monkeypatch.setattr(RecipeTrainer, "training_step", second)
+    kind, message = failed(proven())
+    assert kind == "memory"
+    assert message.startswith("out of memory in the step after it (2 x 75 tokens)")
+
+
+def test_memory_of_the_evaluation(proven, monkeypatch):
+    def broken(self, *args, **kwargs):
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(RecipeTrainer, "prediction_step", broken)
+    kind, message = failed(proven())
+    assert kind == "memory"
+    assert "in the evaluation of the longest batch" in message
+    assert "train.per_device_eval_batch_size=4; fewer evaluate.metrics (are perplexity)" in message
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "make room, or write an output_dir=... on another disk"),
+        (PermissionError(errno.EACCES, "Permission denied"), "cannot be written by this user"),
+        (RuntimeError("unexpected pos 64 vs 0"), "make room"),
+        (RuntimeError("rank 3 has no such key"), "Write another distributed.strategy"),
+    ],
+)
+def test_a_checkpoint_that_cannot_be_saved(proven, monkeypatch, error, told):
+    def broken(self, *args, **kwargs):
+        raise error
+
+    monkeypatch.setattr(RecipeTrainer, "_save_optimizer_and_scheduler", broken)
+    kind, message = failed(proven())
+    assert kind == "save"
+    assert message.startswith("saving a checkpoint: ")
+    assert told in message
+
+
+def test_a_disk_that_is_full(proven, tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=96k", "tmpfs", str(disk)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("a disk of 96 KiB can only be mounted by root")
+    try:
+        kind, message = failed(proven(f"output_dir={disk}"))
+        left = [path.name for path in disk.iterdir() if path.name != ".hf_efficient.lock"]
+    finally:
+        subprocess.run(["umount", "--lazy", str(disk)], check=True)
+    assert kind == "save"
+    assert f"No room is left for {disk}: make room" in message
+    assert left == ["efficiency"]
+
+
+def test_a_model_that_is_not_there_in_the_end(proven, monkeypatch):
+    save = RecipeTrainer.save_model
+    monkeypatch.setattr(
+        RecipeTrainer, "save_model", lambda self, *args, **kwargs: save(self, *args, **kwargs) if args else None
+    )
+    kind, message = failed(proven())
+    assert kind == "save"
+    assert "saving the model as at the end of the run: RuntimeError: no weights were written" in message
+
+
+def test_tensors_without_numbers(tmp_path):
+    import numpy as np
+
+    save_file({"a": np.ones(3), "b": np.ones((0, 4))}, tmp_path / "model.safetensors")
+    assert saved_fault(tmp_path, 3) == "model.safetensors holds b without a single number"
+    save_file({"a": np.ones(3)}, tmp_path / "model.safetensors")
+    assert saved_fault(tmp_path, 3) is None
+    assert saved_fault(tmp_path, 1000) == "of 1,000 trained numbers only 3 were written"
+
+
+def test_a_checkpoint_that_cannot_be_loaded(proven, monkeypatch):
+    def broken(self, *args, **kwargs):
+        raise ValueError("Parameter groups do not match")
+
+    monkeypatch.setattr(RecipeTrainer, "_load_optimizer_and_scheduler", broken)
+    monkeypatch.setattr(RecipeTrainer, "_load_from_checkpoint", broken)
+    kind, message = failed(proven())
+    assert kind == "load"
+    assert message.startswith("loading the checkpoint back: ValueError: Parameter groups do not match. The checkpoint")
+
+
+@pytest.mark.parametrize(
+    ("method", "told"),
+    [
+        ("_load_from_checkpoint", "tensors of the weights are not what was saved (rank 0: base_model"),
+        ("_load_optimizer_and_scheduler", "tensors of the optimizer's state are not what was saved"),
+        ("_load_rng_state", "though weights and optimizer are equal: the frozen weights or the random state"),
+    ],
+)
+def test_what_is_not_loaded_is_named(proven, monkeypatch, method, told):
+    monkeypatch.setattr(RecipeTrainer, method, lambda self, *args, **kwargs: None)
+    kind, message = failed(proven("adapter.dropout=0.5"))
+    assert kind == "differs"
+    assert told in message
+
+
+def test_a_disk_without_room_for_what_is_to_come(proven, monkeypatch):
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**6, 10**6 - 1000, 1000))
+    kind, message = failed(proven())
+    assert kind == "disk"
+    assert "2 checkpoints of " in message
+    assert "and 1000 B are free" in message
+
+
+def test_what_the_run_would_refuse_is_refused(tiny_recipe, tmp_path):
+    overrides = ["data.train.0.path=nothing.jsonl"]
+    told: list[tuple[str, str]] = []
+    with pytest.raises(HfEfficientError, match=r"nothing\.jsonl") as raised:
+        parent.prove(tiny_recipe(*overrides), ProofLaunch(overrides), lambda *line: told.append(line))
+    assert raised.value.exit_code == 2
+    assert told[-1][1].endswith("in reading the data")
+
+
+def test_no_is_told_as_no(tiny_recipe, monkeypatch):
+    def broken(self, *args, **kwargs):
+        raise MemoryError
+
+    monkeypatch.setattr(RecipeTrainer, "training_step", broken)
+    with pytest.raises(PreflightError, match="preflight: out of memory") as raised:
+        parent.prove(tiny_recipe(), ProofLaunch(()), lambda *line: None)
+    assert raised.value.exit_code == 1
+
+
+def test_checkpoints_without_an_optimizer_are_not_loaded_back(proven):
+    found = proven("train.save_only_model=true")
+    assert found.passed
+    assert found.load_seconds is None
+
+
+def test_a_run_that_never_evaluates_is_proven_without(proven):
+    found = proven("evaluate.at_end=false", "evaluate.metrics=[]")
+    assert found.passed
+    assert found.evaluation_rows is None
+    assert proven("data.max_eval_examples=3").evaluation_rows == 3  # a batch of 8 would be larger than any that comes

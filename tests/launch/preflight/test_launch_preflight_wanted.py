@@ -1,0 +1,122 @@
+"""When a run wants a proof, and what it says where it gets none."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hf_efficient.account.build import account_of
+from hf_efficient.launch import build as builds
+from hf_efficient.launch.listener import SilentListener
+from hf_efficient.launch.preflight import wanted
+from hf_efficient.launch.preflight.kept import write_preflight
+from hf_efficient.launch.preflight.wanted import WISH_FILE, PreflightWanted
+from hf_efficient.launch.run import run_recipe
+from hf_efficient.records.plan import Plan
+from hf_efficient.records.planned_run import PlannedRun, RunPlan
+from hf_efficient.records.preflight import Preflight
+from hf_efficient.report.console import account_renderables
+
+
+class Notes(SilentListener):
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def stage(self, title: str, detail: str = "") -> None:
+        if title == "Preflight":
+            self.told.append(detail)
+
+
+@pytest.fixture
+def planned(monkeypatch: pytest.MonkeyPatch):
+    """Plans every run for so many seconds."""
+
+    def plan(seconds: float | None) -> None:
+        reasons = {} if seconds is not None else {"time": "this CPU was not calibrated"}
+        run = PlannedRun("cpu", 4, 1, 1.0, {}, training_seconds=seconds, reasons=reasons)
+        nothing: Any = None
+        holds: Plan = nothing
+        monkeypatch.setattr(builds, "plan_before", lambda *args: RunPlan(holds, run))
+
+    return plan
+
+
+@pytest.fixture
+def wish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "wish"
+    monkeypatch.setenv(WISH_FILE, str(path))
+    return path
+
+
+def started(recipe) -> list[str]:
+    notes = Notes()
+    run_recipe(recipe, notes)
+    return notes.told
+
+
+def test_a_long_run_ends_before_it_begins_and_leaves_nothing(planned, wish, tiny_recipe, tmp_path):
+    planned(1800.0)
+    with pytest.raises(PreflightWanted):
+        run_recipe(tiny_recipe())
+    assert wish.read_text() == "the run is planned for 30 min 00 s"
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [".hf_efficient.lock"]
+
+
+def test_a_short_run_begins_and_says_nothing(planned, wish, tiny_recipe):
+    planned(1799.0)
+    assert started(tiny_recipe()) == []
+    assert not wish.exists()
+
+
+def test_a_long_run_that_nobody_can_prove_says_so_once(planned, tiny_recipe):
+    planned(7200.0)
+    (told,) = started(tiny_recipe())
+    assert told.startswith("left out, though the run is planned for 2 h 00 min: this launch cannot prove itself; ")
+    assert "--preflight-only" in told
+
+
+def test_a_run_of_unknown_length_says_so_and_one_told_not_to_does_not(planned, wish, tiny_recipe):
+    planned(None)
+    (told,) = started(tiny_recipe())
+    assert told.startswith("left out: this CPU was not calibrated; ")
+    planned(7200.0)
+    assert started(tiny_recipe("efficiency.preflight=false", "existing_output=overwrite")) == []
+    assert not wish.exists()
+
+
+def test_true_wants_a_proof_whatever_the_plan(planned, wish, tiny_recipe):
+    planned(None)
+    with pytest.raises(PreflightWanted, match=r"efficiency\.preflight is true"):
+        run_recipe(tiny_recipe("efficiency.preflight=true"))
+
+
+def test_a_proof_is_remembered_for_this_recipe_alone_and_is_in_the_account(
+    planned, wish, tiny_recipe, tmp_path, monkeypatch
+):
+    planned(7200.0)
+    seen = []
+    real = wanted.fingerprint_of
+    monkeypatch.setattr(wanted, "fingerprint_of", lambda *args: seen.append(real(*args)) or seen[-1])
+    recipe = tiny_recipe()
+    write_preflight(recipe, Preflight("another", True, 3.0))
+    with pytest.raises(PreflightWanted):
+        run_recipe(recipe)
+    held = Preflight(seen[0], True, 3.0, world_size=1, compared_tensors=5)
+    write_preflight(recipe, replace(held, passed=False))
+    with pytest.raises(PreflightWanted):
+        run_recipe(recipe)
+    write_preflight(recipe, held)
+    assert started(recipe) == []
+    account = account_of(tmp_path / "out/efficiency")
+    assert account.preflight == held
+    rows = [part for part in account_renderables(account) if hasattr(part, "columns")]
+    assert "preflight" in [cell for table in rows for cell in table.columns[0].cells]
+    assert started(tiny_recipe("existing_output=overwrite", "train.learning_rate=1e-4")) == []  # it holds for this too
+    with pytest.raises(PreflightWanted):
+        run_recipe(tiny_recipe("existing_output=overwrite", "train.max_length=64"))
+    assert json.loads((tmp_path / "out/efficiency/preflight.json").read_text())["fingerprint"] == seen[0]
+    assert len(set(seen)) == 2

@@ -1,0 +1,225 @@
+"""A start of a launch that trained in this directory before; and one of another launch."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from hf_efficient.errors import OutputError
+from hf_efficient.launch import identity, output, restart
+from hf_efficient.launch.identity import ALONE, Launch, own_agent
+from hf_efficient.launch.output import plan_output, write_resolved_recipe
+from hf_efficient.launch.restart import agreed_output, meet_anew, restarts_remark, starts_again
+from hf_efficient.recipe.load import load_recipe
+
+LAUNCH = Launch(("one/7/1.00", "two/8/2.00"), is_restart=True)
+REPLACED = Launch(("three/9/3.00", "two/8/2.00"), is_restart=False)  # machine one was, and counts anew
+ANOTHER = Launch(("one/7/9.00",), is_restart=False)
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, monkeypatch):
+    """A checkpoint is whole where it is not empty."""
+    monkeypatch.setattr(restart, "_begun", set())
+    monkeypatch.setattr(output, "fault_of", lambda path: None if any(path.iterdir()) else "it is empty")
+    return lambda how="refuse", *more: load_recipe(
+        "quickstart/lora", [f"output_dir={tmp_path / 'out'}", f"existing_output={how}", *more]
+    )
+
+
+@pytest.fixture
+def trained(tmp_path, recipe):
+    """What a launch left; the last checkpoint is not whole."""
+    out = tmp_path / "out"
+    for step, files in ((4, ["trainer_state.json"]), (8, ["trainer_state.json"]), (12, [])):
+        (out / f"checkpoint-{step}").mkdir(parents=True)
+        for name in files:
+            (out / f"checkpoint-{step}" / name).touch()
+    write_resolved_recipe(out, recipe(), {}, LAUNCH.agents)
+    return out
+
+
+@pytest.mark.parametrize("how", ["refuse", "overwrite", "resume"])
+@pytest.mark.parametrize("launch", [LAUNCH, REPLACED])
+def test_a_restart_goes_on_whatever_the_recipe_says_of_other_runs(recipe, trained, how, launch):
+    plan = plan_output(recipe(how), launch)
+    assert (plan.checkpoint, plan.replaces, plan.goes_on) == (trained / "checkpoint-8", False, True)
+    assert plan.remark == "the launcher started the processes again; checkpoint-12 is passed over: it is empty"
+    assert plan.agents == launch.agents
+
+
+def test_another_launch_does_as_the_recipe_says(recipe, trained):
+    with pytest.raises(OutputError, match="already holds a run"):
+        plan_output(recipe(), ANOTHER)
+    assert plan_output(recipe("overwrite"), ANOTHER).replaces
+    assert plan_output(recipe("overwrite"), ALONE).replaces
+
+
+def test_a_restart_that_failed_before_it_cleared_the_old_run_does_not_go_on_with_it(recipe, trained):
+    again = Launch(ANOTHER.agents, is_restart=True)
+    plan = plan_output(recipe("overwrite"), again)
+    assert (plan.checkpoint, plan.replaces, plan.goes_on) == (None, True, False)
+
+
+def test_a_restart_before_the_first_checkpoint(recipe, tmp_path):
+    write_resolved_recipe(tmp_path / "out", recipe(), {}, LAUNCH.agents)
+    plan = plan_output(recipe(), LAUNCH)
+    assert (plan.checkpoint, plan.replaces, plan.goes_on) == (None, True, True)
+    assert plan.remark == (
+        "the launcher started the processes again; there is no checkpoint yet: it starts again, and what it has spent "
+        "so far counts"
+    )
+
+
+def test_a_restart_of_a_run_that_was_begun_from_a_named_checkpoint(recipe, trained, tmp_path):
+    named = tmp_path / "other" / "checkpoint-2"
+    named.mkdir(parents=True)
+    (named / "weights").touch()
+    begun = recipe("refuse", f"train.resume_from_checkpoint={named}")
+    assert plan_output(begun, LAUNCH).checkpoint == trained / "checkpoint-8"
+    for step in (4, 8):
+        (trained / f"checkpoint-{step}" / "trainer_state.json").unlink()
+    assert plan_output(begun, LAUNCH).checkpoint == named
+
+
+def test_what_a_start_has_spent_that_never_came_to_train_counts(recipe, tmp_path):
+    starting = tmp_path / "out/efficiency/starting"
+    starting.mkdir(parents=True)
+    (starting / "spans.jsonl").touch()
+    assert plan_output(recipe(), LAUNCH).goes_on
+    assert not plan_output(recipe(), ANOTHER).goes_on
+
+
+def test_an_agent_is_told_from_others():
+    assert own_agent({}) is None
+    host, pid, began = str(own_agent({"TORCHELASTIC_RUN_ID": "none"})).split("/")
+    assert host
+    assert pid == str(os.getppid())
+    assert float(began) > 0
+
+
+def test_an_agent_is_the_same_after_the_clock_was_set(monkeypatch):
+    """psutil adds the time of the boot, which moves with the clock, to what the process began after it."""
+    names = []
+    for boot in (1000.0, 4600.0):
+        monkeypatch.setattr(identity.psutil, "boot_time", lambda boot=boot: boot)
+        process = SimpleNamespace(pid=7, create_time=lambda boot=boot: boot + 50.25)
+        monkeypatch.setattr(identity.psutil, "Process", lambda pid, process=process: process)
+        names.append(own_agent({"TORCHELASTIC_RUN_ID": "none"}))
+    assert names == [f"{socket.gethostname()}/7/50.25"] * 2
+
+
+def test_an_agent_of_ours_says_who_it_is():
+    """Whatever is started between it and the ranks."""
+    assert own_agent({"TORCHELASTIC_RUN_ID": "none", "HF_EFFICIENT_LAUNCH": "abc"}) == f"{socket.gethostname()}/abc"
+    assert own_agent({"HF_EFFICIENT_LAUNCH": "abc"}) is None
+
+
+def test_the_first_start_of_an_agent_on_one_machine_is_no_restart(recipe, trained):
+    """A notebook's kernel launches twice; the second run is another one."""
+    first = Launch(LAUNCH.agents, is_first=True)
+    with pytest.raises(OutputError, match="already holds a run"):
+        plan_output(recipe(), first)
+    assert plan_output(recipe("overwrite"), first).replaces
+
+
+@pytest.mark.parametrize(
+    ("counts", "begun", "nodes", "is_restart", "is_first"),
+    [
+        ((0, 0), False, 1, False, True),
+        ((1, 1), False, 1, True, False),
+        ((1, 1), True, 1, False, True),
+        ((0, 0), False, 2, False, False),  # for the sake of a machine that was replaced
+        ((0, 1), False, 2, True, False),
+        ((0, 0), True, 2, False, True),
+    ],
+)
+def test_what_the_processes_tell_makes_a_launch(counts, begun, nodes, is_restart, is_first):
+    told = [(f"agent {rank * nodes // 2}", count, begun) for rank, count in enumerate(counts)]
+    agents = ("agent 0", "agent 1")[:nodes]
+    assert restart._launch(told, nodes) == Launch(agents, is_restart, is_first)
+
+
+def agreed(monkeypatch, recipe, *others):
+    """What rank 0 makes of it, while the others say this after it."""
+    said = iter(others)
+    monkeypatch.setattr(restart, "_from_all", lambda mine, world_size: [mine, *next(said)])
+    environment = {"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1"}
+    return agreed_output(recipe, SimpleNamespace(world_size=2), environment)
+
+
+def test_a_script_that_trains_twice_in_one_directory(monkeypatch, recipe, trained):
+    """On two machines, where nothing else tells that it is no restart."""
+    name = str(own_agent({"TORCHELASTIC_RUN_ID": "none"}))
+    write_resolved_recipe(trained, recipe(), {}, [name])
+    same = [[("two/8/2.00", 0, False)], [("two", "from checkpoint-8")]]
+    assert agreed(monkeypatch, recipe(), *same).checkpoint == trained / "checkpoint-8"
+    with pytest.raises(OutputError, match="already holds a run"):
+        agreed(monkeypatch, recipe(), [("two/8/2.00", 0, True)], [("two", None)])
+
+
+def test_one_machine_knows_that_it_is_a_restart(monkeypatch, recipe, trained):
+    plan = agreed(monkeypatch, recipe(), [("two/8/2.00", 1, False)], [("two", "from checkpoint-8")])
+    assert plan.checkpoint == trained / "checkpoint-8"
+    assert plan.agents[1] == "two/8/2.00"
+    assert len(plan.agents) == 2
+
+
+def test_machines_that_do_not_see_the_same_checkpoints(monkeypatch, recipe, trained):
+    with pytest.raises(OutputError, match=r"starts from checkpoint-8 on .*, and from the first step on two: it must"):
+        agreed(monkeypatch, recipe(), [("two/8/2.00", 1, False)], [("two", "from the first step")])
+
+
+def test_starts_that_are_left():
+    of_two = {"TORCHELASTIC_MAX_RESTARTS": "2"}
+    left = [starts_again({**of_two, "TORCHELASTIC_RESTART_COUNT": str(count)}) for count in range(3)]
+    assert left == [True, True, False]
+    assert not starts_again({})
+
+
+def test_restarts_that_nothing_makes():
+    one = load_recipe("quickstart/lora", ["distributed.max_restarts=2"])
+    assert restarts_remark(one, {}) == (
+        "command line: distributed.max_restarts=2: distributed.max_restarts: has no effect, because nothing starts "
+        "this process again: accelerate launches one process alone without torch's agent. The same command with "
+        "--resume goes on."
+    )
+    assert restarts_remark(one, {"TORCHELASTIC_RUN_ID": "none"}) is None  # DeepSpeed's one process has it too
+    assert restarts_remark(load_recipe("quickstart/lora", []), {}) is None
+
+
+def test_processes_of_a_restart_meet_in_another_store():
+    from torch.distributed import TCPStore
+
+    kept = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+    kept.set("address/of/a/process/that/is/gone", "x")
+    started = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(kept.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    started |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "none"}
+    first = {**started, "RANK": "0", "TORCHELASTIC_RESTART_COUNT": "0"}
+    meet_anew(first)
+    assert first["MASTER_PORT"] == started["MASTER_PORT"]
+    ranks = [{**started, "RANK": str(rank), "TORCHELASTIC_RESTART_COUNT": "1"} for rank in (0, 1)]
+    for rank in ranks:
+        meet_anew(rank)
+        assert rank["TORCHELASTIC_USE_AGENT_STORE"] == "False"
+    port = int(ranks[0]["MASTER_PORT"])
+    assert port == int(ranks[1]["MASTER_PORT"]) != kept.port
+    found = TCPStore("127.0.0.1", port, None, False, wait_for_workers=False)
+    assert not found.check(["address/of/a/process/that/is/gone"])
+
+
+def test_rank_0_opens_the_store_that_its_agent_did_not():
+    from torch.distributed import TCPStore
+
+    with socket.socket() as free:
+        free.bind(("", 0))
+        port = free.getsockname()[1]
+    started = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "False"}
+    meet_anew({**started, "RANK": "0", "TORCHELASTIC_RUN_ID": "none"})
+    meet_anew({**started, "RANK": "1", "TORCHELASTIC_RUN_ID": "none"})
+    again = TCPStore("127.0.0.1", port, None, True, wait_for_workers=False, multi_tenant=True)  # as torch does
+    again.set("key", "value")
