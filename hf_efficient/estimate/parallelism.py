@@ -27,6 +27,7 @@ class Sharding:
         offload_optimizer: DeepSpeed's ``offload_optimizer``: optimizer state and the step on the host.
         offload_parameters: DeepSpeed's ``offload_param``, ZeRO-3 alone; FSDP2's ``CPUOffloadPolicy``, which takes
             gradients and optimizer state along.
+        to_disk: what is offloaded lies on an NVMe disk (ZeRO-Infinity), and not in the host's memory.
         gradient_as_bucket_view: of DDP.
         bucket_elements: DeepSpeed's ``reduce_bucket_size``; transformers puts hidden_size squared for ``auto``.
         overlap_comm: of DeepSpeed; counts a second bucket under ZeRO-1 and 2.
@@ -42,6 +43,7 @@ class Sharding:
     ranks: int = 1
     offload_optimizer: bool = False
     offload_parameters: bool = False
+    to_disk: bool = False
     gradient_as_bucket_view: bool = False
     bucket_elements: int = 500_000_000
     overlap_comm: bool = False

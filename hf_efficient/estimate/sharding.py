@@ -106,7 +106,7 @@ class RankBytes:
         bucket_bytes: buffers for communication.
         gathered_bytes: weights that are gathered at once, at most, during forward and backward.
         step_bytes: gradients in the master copy's dtype, during the optimizer step.
-        host_bytes: what is offloaded, in the host's memory.
+        host_bytes: what is offloaded, in the host's memory or on its disk.
     """
 
     parameter_bytes: int

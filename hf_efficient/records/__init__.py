@@ -1,32 +1,12 @@
 """What measurement writes and plan, diagnosis and reports read: frozen dataclasses, no torch."""
 
-from hf_efficient.records.account import (
-    ACCOUNT_SCHEMA_VERSION,
-    AcrossRanks,
-    BudgetAccount,
-    EnergyAccount,
-    EnergyPart,
-    Evaluation,
-    LoaderAccount,
-    MemoryAccount,
-    MemoryCategory,
-    MoneyAccount,
-    NotMeasured,
-    PhaseSkew,
-    PlanAccount,
-    PlanFigure,
-    ProcessAccount,
-    RankAccount,
-    RecordedBy,
-    RestartAccount,
-    RunAccount,
-    SequenceAccount,
-    StepTimes,
-    TimeAccount,
-    TokenAccount,
-    TrainingAccount,
-    WorkAccount,
-)
+from hf_efficient.records.account import ACCOUNT_SCHEMA_VERSION, NotMeasured, RecordedBy, RunAccount
+from hf_efficient.records.account_memory import MemoryAccount, MemoryCategory
+from hf_efficient.records.account_money import BudgetAccount, EnergyAccount, EnergyPart, MoneyAccount
+from hf_efficient.records.account_plan import PlanAccount, PlanFigure
+from hf_efficient.records.account_ranks import AcrossRanks, PhaseSkew, RankAccount
+from hf_efficient.records.account_time import ProcessAccount, RestartAccount, StepTimes, TimeAccount, TrainingAccount
+from hf_efficient.records.account_tokens import Evaluation, LoaderAccount, SequenceAccount, TokenAccount, WorkAccount
 from hf_efficient.records.calibration import CALIBRATION_SCHEMA_VERSION, Calibration, MatmulRate
 from hf_efficient.records.memory_snapshot import AllocationSite, MemorySnapshot, ModuleAllocations
 from hf_efficient.records.operators import OPERATOR_FAMILIES, OperatorFamily, OperatorWork

@@ -10,7 +10,7 @@ from rich.text import Text
 from hf_efficient.records.plan import PlannedRanks
 from hf_efficient.units import size
 
-__all__ = ["offloaded_label", "rank_renderables", "strategy_label"]
+__all__ = ["offload_figure", "offloaded_label", "rank_renderables", "strategy_label"]
 
 _NAMES = {"ddp": "DDP", "zero1": "ZeRO-1", "zero2": "ZeRO-2", "zero3": "ZeRO-3", "fsdp2": "FSDP2"}
 _OFFLOADED = {"optimizer": "optimizer state", "parameters": "weights"}
@@ -24,7 +24,15 @@ def rank_renderables(ranks: PlannedRanks | None) -> Iterator[RenderableType]:
     yield Text(f"On {gpus} with {strategy_label(ranks.strategy)}; memory is that of each.")
     if ranks.offloaded:
         what = offloaded_label(ranks.offloaded)
-        yield Text(f"Host memory: {size(ranks.host_bytes)} in the machine for the {what} of all.")
+        label, held = offload_figure(ranks)
+        yield Text(f"{label}: {held} in the machine for the {what} of all.")
+
+
+def offload_figure(ranks: PlannedRanks) -> tuple[str, str]:
+    """Where it lies what is offloaded, and how much of it."""
+    if ranks.disk_bytes:
+        return "NVMe disk", size(ranks.disk_bytes)
+    return "Host memory", size(ranks.host_bytes)
 
 
 def strategy_label(name: str) -> str:
@@ -33,5 +41,5 @@ def strategy_label(name: str) -> str:
 
 
 def offloaded_label(offloaded: Sequence[str]) -> str:
-    """What lies in the host's memory, in words."""
+    """What is offloaded, in words."""
     return " and ".join(_OFFLOADED.get(one, one) for one in offloaded)

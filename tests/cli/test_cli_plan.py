@@ -248,7 +248,7 @@ def test_own_prices_that_are_wrong(run, tiny, tmp_path, monkeypatch):
 def test_several_gpus(run, tiny):
     ended = run("plan", "r.yaml", "--gpu", "H100 SXM", "--num-gpus", "4", "train.max_steps=3", "--json")
     planned = json.loads(ended.out)
-    assert planned["ranks"] == {"count": 4, "strategy": "ddp", "offloaded": [], "host_bytes": 0}
+    assert planned["ranks"] == {"count": 4, "strategy": "ddp", "offloaded": [], "host_bytes": 0, "disk_bytes": 0}
     alone = json.loads(run("plan", "r.yaml", "--gpu", "H100 SXM", "train.max_steps=3", "--json").out)
     assert planned["flops_per_step"] == 4 * alone["flops_per_step"]
     assert planned["gpus"][0]["price_usd_per_hour"] == pytest.approx(4 * alone["gpus"][0]["price_usd_per_hour"])

@@ -195,6 +195,20 @@ def test_what_lies_in_the_hosts_memory_is_of_all_ranks(recipe):
     assert found.ranks.host_bytes == pytest.approx(16 * found.parameters, rel=0.01)
 
 
+def test_what_lies_on_a_disk_is_not_in_the_hosts_memory_and_has_no_time(recipe):
+    settings = ["distributed.strategy=zero3", "distributed.offload.optimizer=true", "train.optim=adamw_torch"]
+    settings = ["adapter.method=full", *settings]
+    beside = plan(recipe(*settings), ["H100 SXM"], num_gpus=4)
+    found = plan(recipe(*settings, "distributed.offload.nvme_path=/disk"), ["H100 SXM"], num_gpus=4)
+    assert (beside.ranks.disk_bytes, found.ranks.host_bytes) == (0, 0)
+    assert found.ranks.disk_bytes == beside.ranks.host_bytes > 16 * found.parameters
+    assert beside.gpus[0].step_seconds is not None
+    (gpu,) = found.gpus
+    assert gpu.fits
+    assert gpu.step_seconds is None
+    assert any("nvme_path" in note for note in gpu.notes)
+
+
 @pytest.mark.parametrize("number", [0, -1])
 def test_no_gpu_is_an_error_that_names_the_key(recipe, number):
     with pytest.raises(RecipeError, match=r"distributed\.processes"):

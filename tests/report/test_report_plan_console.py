@@ -169,6 +169,12 @@ def test_several_gpus():
     assert row.split()[-6] == "25%"
 
 
+def test_what_is_offloaded_to_a_disk():
+    ranks = PlannedRanks(4, "zero3", ["optimizer"], host_bytes=0, disk_bytes=12 * 2**30)
+    lines = printed(plan_renderables(dataclasses.replace(PLAN, ranks=ranks)), 120)
+    assert "NVMe disk: 12.00 GiB in the machine for the optimizer state of all." in lines
+
+
 def test_one_process_tells_nothing_of_others():
     assert "comm" not in head_of(PLAN)
     assert not any("Host memory" in line for line in printed(plan_renderables(PLAN), 120))

@@ -54,6 +54,8 @@ def exchange_of(rank: Rank, device: str, compute_seconds: float) -> Exchange:
         share = overlap_share(hidable, overlap_window_seconds(sharding, compute_seconds), messages)
         exposed = seconds - hidable + exposed_seconds(hidable, share)
     moved = host_bytes_moved(states, sharding)
+    if moved and sharding.to_disk:
+        return Exchange(None, None, ("no time: the speed of the disk at distributed.offload.nvme_path is not known",))
     if moved:
         link = host_bandwidth(device)
         if link is None:
@@ -64,7 +66,7 @@ def exchange_of(rank: Rank, device: str, compute_seconds: float) -> Exchange:
 
 
 def host_bytes_moved(states: ModelStates, sharding: Sharding) -> float:
-    """Bytes that a rank sends to its host and takes from there in an optimizer step.
+    """Bytes that a rank sends to its host, or on to its disk, and takes from there in an optimizer step.
 
     With the optimizer offloaded, its share of the gradients goes there and that of the weights comes back. With the
     weights offloaded, its share comes whenever they are gathered, and gradients go there.

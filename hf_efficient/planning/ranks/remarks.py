@@ -56,7 +56,9 @@ def _remarks(rehearsal: Rehearsal, rank: Rank, several_machines: bool) -> Iterat
     few = sum(1 for weight in weights if weight.shape and weight.shape[0] < sharding.ranks)
     if few and sharding.strategy == "fsdp2":
         yield f"{few:,} parameters have fewer rows than there are ranks: some ranks hold none of them"
-    if sharding.offload_optimizer or sharding.offload_parameters:
+    if sharding.to_disk:
+        yield "DeepSpeed's pinned buffers for what goes to the NVMe disk lie in the host's memory, and are not planned"
+    elif sharding.offload_optimizer or sharding.offload_parameters:
         yield "transfers to the host wait for PCIe in full; the optimizer's step on the host is not in the time"
         yield "the host's memory holds what is offloaded; the processes themselves and the loading come on top"
     if several_machines or sharding.ranks > _MOST_IN_ONE_MACHINE:

@@ -52,6 +52,7 @@ def sharding_of(recipe: Recipe, processes: int | None = None, width: int | None 
             ranks,
             offload_optimizer=distributed.offload.optimizer,
             offload_parameters=distributed.offload.parameters,
+            to_disk=distributed.offload.nvme_path is not None,
             micro_batches=int(recipe.train.get("gradient_accumulation_steps", 1)),
             **_as_launched(strategy, width),
         )

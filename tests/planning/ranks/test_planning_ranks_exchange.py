@@ -91,6 +91,14 @@ def test_a_device_whose_link_is_not_known_has_no_time():
     assert told.notes == ("no time: how fast several of it communicate is not known",)
 
 
+def test_the_way_to_a_disk_has_no_time():
+    """What crosses PCIe goes on to an NVMe disk, of which nothing is known."""
+    told = found("zero3", 1.0, offload_parameters=True, to_disk=True)
+    assert (told.seconds, told.exposed_seconds) == (None, None)
+    assert told.notes == ("no time: the speed of the disk at distributed.offload.nvme_path is not known",)
+    assert found("zero3", 1.0, to_disk=True).seconds is not None
+
+
 def test_one_rank_with_an_optimizer_on_the_host_has_no_collectives():
     rank = Rank(Sharding("zero2", 1, offload_optimizer=True), STATES, layers=8)
     assert exchange_of(rank, "Toy", 1.0).seconds == pytest.approx(1.6)

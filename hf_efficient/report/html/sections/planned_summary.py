@@ -8,7 +8,7 @@ from hf_efficient.records.plan import Plan, PlannedGpu, PlannedRanks
 from hf_efficient.report.html.sections.section import Section
 from hf_efficient.report.html.sections.summary import Tile
 from hf_efficient.report.phases import phase_label
-from hf_efficient.report.plan_ranks import offloaded_label, strategy_label
+from hf_efficient.report.plan_ranks import offload_figure, offloaded_label, strategy_label
 from hf_efficient.units import count, flops, grams, kilowatt_hours, seconds, share, short_seconds, size, usd
 
 __all__ = ["planned_summary", "planned_tiles"]
@@ -42,7 +42,7 @@ def _ranks(ranks: PlannedRanks) -> list[Tile]:
     gpus = Tile("GPUs", f"{ranks.count}", f"{strategy_label(ranks.strategy)}, memory is that of each")
     if not ranks.offloaded:
         return [gpus]
-    return [gpus, Tile("Host memory", size(ranks.host_bytes), f"{offloaded_label(ranks.offloaded)} of all")]
+    return [gpus, Tile(*offload_figure(ranks), f"{offloaded_label(ranks.offloaded)} of all")]
 
 
 def _fits(plan: Plan) -> Tile:
