@@ -22,8 +22,10 @@ __all__ = ["run_command"]
 
 _LAST_SECONDS = 35
 """More than the thirty that torch's agent gives processes that do not end."""
-_PATIENCE_SECONDS = 10.0
-"""After the first signal; whoever sends another one later means that nothing came of it."""
+_PATIENCE_SECONDS = {signal.SIGINT: 10.0}
+"""After the first signal; whoever sends another one later means that nothing came of it. Other than a person, a cluster
+may repeat its signal while a large checkpoint is written."""
+_PATIENCE_OTHERWISE_SECONDS = 30.0
 
 
 def run_command(command: list[str], output_dir: str, environment: Mapping[str, str] | None = None) -> int:
@@ -96,7 +98,7 @@ class _Signals:
     def pass_on(self, received: int, now: float) -> None:
         """To all processes that train."""
         self._first = now if self._first is None else self._first
-        if now - self._first >= _PATIENCE_SECONDS:
+        if now - self._first >= _PATIENCE_SECONDS.get(received, _PATIENCE_OTHERWISE_SECONDS):
             self.insisted = received
         _pass_on(self._launcher, received, self._status)
 

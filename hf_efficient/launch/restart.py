@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Mapping, MutableMapping, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 __all__ = ["agreed_output", "meet_anew", "restarts_remark", "starts_again"]
 
 _MEET_SECONDS = 300
+_STALE_SECONDS = 60
+"""That a machine may not see what another one has written to an NFS: its ``acdirmax``, see nfs(5)."""
+_PAUSE_SECONDS = 5
 _open: list[TCPStore] = []
 _begun: set[Path] = set()
 """Directories in which this process has begun a run."""
@@ -62,23 +66,32 @@ def agreed_output(recipe: Recipe, args: TrainingArguments, environment: Mapping[
     told = _from_all((agent, _restarts(environment), directory in _begun), args.world_size)
     _begun.add(directory)
     launch = _launch(told, started_nodes(environment))
-    plan: OutputPlan | None = None
-    fault: HfEfficientError | None = None
-    try:
-        plan = plan_output(recipe, launch)
-    except HfEfficientError as error:
-        fault = error
-    seen = _from_all((socket.gethostname(), _start(plan) if plan else None), args.world_size)
-    if fault is not None:
-        raise fault
+    looks = 1 + (_STALE_SECONDS // _PAUSE_SECONDS if launch.is_restart and started_nodes(environment) > 1 else 0)
+    for left in reversed(range(looks)):
+        found = _look(recipe, launch)
+        plan = found if isinstance(found, OutputPlan) else None
+        seen = _from_all((socket.gethostname(), _start(plan) if plan else None), args.world_size)
+        if left and any(start != seen[0][1] for _, start in seen):
+            time.sleep(_PAUSE_SECONDS)
+            continue
+        break
+    if isinstance(found, HfEfficientError):
+        raise found
     for host, start in seen:
         if start != seen[0][1]:
             raise OutputError(
                 f"output_dir: {recipe.output_dir} starts {seen[0][1] or 'nothing'} on {seen[0][0]}, and "
                 f"{start or 'nothing'} on {host}: it must lie on storage that all machines share."
             )
-    assert plan is not None
-    return plan
+    return found
+
+
+def _look(recipe: Recipe, launch: Launch) -> OutputPlan | HfEfficientError:
+    """What this process alone makes of the output directory; all have to meet again, whatever one of them finds."""
+    try:
+        return plan_output(recipe, launch)
+    except HfEfficientError as error:
+        return error
 
 
 def _launch(told: Sequence[tuple[str, int, bool]], nodes: int) -> Launch:

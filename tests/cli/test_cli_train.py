@@ -70,7 +70,7 @@ time.sleep(60)
 
 
 def test_a_run_that_hangs_is_ended_by_the_second_signal(monkeypatch, capsys):
-    monkeypatch.setattr("hf_efficient.cli.run_command._PATIENCE_SECONDS", 0.3)
+    monkeypatch.setattr("hf_efficient.cli.run_command._PATIENCE_OTHERWISE_SECONDS", 0.3)
     monkeypatch.setattr("hf_efficient.launch.family._TERM_SECONDS", 0.5)
     assert run_command([sys.executable, "-c", DEAF], "out") == 143
     assert capsys.readouterr().err == "error: the run did not end by the first signal, and was killed.\n"
@@ -80,11 +80,19 @@ def test_signals_that_come_together_are_no_impatience(monkeypatch, tmp_path):
     passed = []
     monkeypatch.setattr(run_command_module, "_pass_on", lambda launcher, received, status: passed.append(received))
     signals = run_command_module._Signals(1, tmp_path / "status")
-    for now in (100.0, 109.9):
-        signals.pass_on(15, now)
+    for number, now in ((15, 100.0), (2, 109.9), (15, 129.9)):
+        signals.pass_on(number, now)
     assert signals.insisted == 0
+    signals.pass_on(15, 130.0)
+    assert (signals.insisted, passed) == (15, [15, 2, 15, 15])
+
+
+def test_a_person_who_presses_again_is_impatient_sooner_than_a_cluster(monkeypatch, tmp_path):
+    monkeypatch.setattr(run_command_module, "_pass_on", lambda launcher, received, status: None)
+    signals = run_command_module._Signals(1, tmp_path / "status")
+    signals.pass_on(2, 100.0)
     signals.pass_on(2, 110.0)
-    assert (signals.insisted, passed) == (2, [15, 15, 2])
+    assert signals.insisted == 2
 
 
 FAKE_NSYS = """\

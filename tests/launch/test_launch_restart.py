@@ -144,9 +144,10 @@ def test_what_the_processes_tell_makes_a_launch(counts, begun, nodes, is_restart
     assert restart._launch(told, nodes) == Launch(agents, is_restart, is_first)
 
 
-def agreed(monkeypatch, recipe, *others):
+def agreed(monkeypatch, recipe, *others, sleep=None):
     """What rank 0 makes of it, while the others say this after it."""
     said = iter(others)
+    monkeypatch.setattr(restart.time, "sleep", sleep or pytest.fail)
     monkeypatch.setattr(restart, "_from_all", lambda mine, world_size: [mine, *next(said)])
     environment = {"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1"}
     return agreed_output(recipe, SimpleNamespace(world_size=2), environment)
@@ -169,9 +170,22 @@ def test_one_machine_knows_that_it_is_a_restart(monkeypatch, recipe, trained):
     assert len(plan.agents) == 2
 
 
-def test_machines_that_do_not_see_the_same_checkpoints(monkeypatch, recipe, trained):
+@pytest.mark.parametrize(("restarts", "seconds"), [(0, 0), (1, 60)])
+def test_machines_that_do_not_see_the_same_checkpoints(monkeypatch, recipe, trained, restarts, seconds):
+    """At a restart it takes what an NFS may hide for so long."""
+    others = [[("two/8/2.00", restarts, False)], *[[("two", "from the first step")]] * 13]
+    waited = []
     with pytest.raises(OutputError, match=r"starts from checkpoint-8 on .*, and from the first step on two: it must"):
-        agreed(monkeypatch, recipe(), [("two/8/2.00", 1, False)], [("two", "from the first step")])
+        agreed(monkeypatch, recipe("resume"), *others, sleep=waited.append)
+    assert sum(waited) == seconds
+
+
+def test_a_checkpoint_that_a_machine_sees_late(monkeypatch, recipe, trained):
+    others = [[("two", start)] for start in ("from checkpoint-4", "from checkpoint-4", "from checkpoint-8")]
+    waited = []
+    plan = agreed(monkeypatch, recipe(), [("two/8/2.00", 1, False)], *others, sleep=waited.append)
+    assert plan.checkpoint == trained / "checkpoint-8"
+    assert waited == [5, 5]
 
 
 def test_starts_that_are_left():
