@@ -11,6 +11,7 @@ from hf_efficient.launch.engines.checks import check_use_cpu
 from hf_efficient.launch.engines.deepspeed_config import deepspeed_config, is_zero
 from hf_efficient.launch.engines.largest_share import largest_share
 from hf_efficient.launch.engines.started import started_engine
+from hf_efficient.launch.one_device import keep_to_one_device
 from hf_efficient.launch.precision import leave_bf16_off
 from hf_efficient.recipe.schema import Recipe
 
@@ -70,6 +71,7 @@ def training_arguments(recipe: Recipe) -> SFTConfig | DPOConfig:
         raise RecipeError([Problem(str(recipe.path or recipe.name), "train", message)]) from error
     if is_zero(engine):
         join_deepspeed()
+    keep_to_one_device(args)
     return args
 
 

@@ -13,6 +13,7 @@ from trl import DPOConfig, SFTConfig
 
 from hf_efficient.callbacks.progress_lines import use_progress_lines
 from hf_efficient.errors import SetupError
+from hf_efficient.hardware.devices import accelerator_count
 from hf_efficient.hardware.environment import describe_environment
 from hf_efficient.launch.account import phase, recipe_rates, recorded_run, state, state_run
 from hf_efficient.launch.arguments import training_arguments
@@ -26,6 +27,7 @@ from hf_efficient.launch.finished import is_finished, load_finished
 from hf_efficient.launch.listener import RunListener, RunResult, SilentListener
 from hf_efficient.launch.lock import locked
 from hf_efficient.launch.merge import merge_run
+from hf_efficient.launch.one_device import one_device_remark
 from hf_efficient.launch.output import OutputPlan, clear_output, write_resolved_recipe
 from hf_efficient.launch.plan import write_plan
 from hf_efficient.launch.precision import emulation_remark, settle_compute_dtype
@@ -37,7 +39,7 @@ from hf_efficient.launch.run_files import EFFICIENCY
 from hf_efficient.launch.start import recorded_start, start_folder
 from hf_efficient.launch.stop import stoppable
 from hf_efficient.launch.whole_model import gather_when_saved
-from hf_efficient.launch.world import check_devices, launch_contradiction, started_recipe
+from hf_efficient.launch.world import launch_contradiction, started_recipe
 from hf_efficient.measure.stop_request import EndedBySignal, stop_request
 from hf_efficient.recipe.remarks import recipe_remarks
 from hf_efficient.recipe.schema import Recipe
@@ -66,7 +68,6 @@ def run_recipe(recipe: Recipe, listener: RunListener | None = None) -> RunResult
     with recorded_run(recipe) as account:
         with phase(recipe, "trainer_setup"):
             args = training_arguments(recipe)
-            check_devices(recipe, args.n_gpu)
             recipe = settle_compute_dtype(recipe, args.device)
         is_main = args.process_index == 0
         contradiction = launch_contradiction(recipe, args.world_size, started_nodes(os.environ))
@@ -99,7 +100,12 @@ def _run(
 ) -> RunResult:
     with phase(recipe, "trainer_setup"):
         machine = describe_environment().to_dict()
-    told = (*recipe_remarks(recipe), restarts_remark(recipe, os.environ), emulation_remark(recipe, args.device))
+    told = (
+        *recipe_remarks(recipe),
+        restarts_remark(recipe, os.environ),
+        emulation_remark(recipe, args.device),
+        one_device_remark(args, accelerator_count()),
+    )
     for remark in filter(None, told):
         listener.stage("Recipe", remark)
     if plan.remark:

@@ -10,7 +10,7 @@ from hf_efficient.recipe.global_batch import with_accumulation
 from hf_efficient.recipe.origins import is_set, told_where
 from hf_efficient.recipe.schema import Recipe
 
-__all__ = ["check_devices", "launch_contradiction", "started_recipe"]
+__all__ = ["launch_contradiction", "started_recipe"]
 
 
 def started_recipe(recipe: Recipe, environment: Mapping[str, str]) -> Recipe:
@@ -68,21 +68,3 @@ def launch_contradiction(recipe: Recipe, world_size: int, nodes: int = 1) -> str
 
 def _flags(processes: int) -> str:
     return f"--num_processes={processes}" + (" --multi_gpu" if processes > 1 else "")
-
-
-def check_devices(recipe: Recipe, device_count: int) -> None:
-    """A process that trains on several GPUs by itself multiplies its rows, which the global batch does not count.
-
-    Args:
-        recipe: the resolved recipe.
-        device_count: GPUs that the training arguments give to this process (``n_gpu``).
-
-    Raises:
-        SetupError: the recipe names a global batch, and they are several.
-    """
-    if device_count > 1 and recipe.distributed.global_batch_size is not None:
-        raise SetupError(
-            f"distributed.global_batch_size: this one process would feed all {device_count} GPUs of this machine "
-            f"(torch's DataParallel), {device_count} times as many sequences. Write `distributed.processes: auto` for "
-            "one process on each, or put CUDA_VISIBLE_DEVICES=0 in front of the command."
-        )

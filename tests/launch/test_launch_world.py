@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from hf_efficient.errors import RecipeError, SetupError
-from hf_efficient.launch.world import check_devices, launch_contradiction, started_recipe
+from hf_efficient.launch.world import launch_contradiction, started_recipe
 from hf_efficient.recipe.load import change_recipe, load_recipe
 from hf_efficient.recipe.schema import Recipe
 
@@ -94,13 +94,3 @@ def test_launchers_that_disagree_are_told_before_the_processes_meet():
 def test_a_changed_recipe_says_no_more_than_before():
     changed = change_recipe(load_recipe("quickstart/qlora"), {"adapter.quantization.compute_dtype": "float32"})
     assert launch_contradiction(changed, 4) is None
-
-
-def test_one_process_on_several_gpus_would_multiply_the_global_batch(tmp_path):
-    named = load_recipe("quickstart/lora", ["distributed.global_batch_size=8"])
-    check_devices(named, 1)
-    check_devices(load_recipe("quickstart/lora"), 8)
-    with pytest.raises(
-        SetupError, match=r"global_batch_size: this one process would feed all 8 GPUs .*processes: auto"
-    ):
-        check_devices(named, 8)

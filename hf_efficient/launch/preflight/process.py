@@ -30,7 +30,7 @@ from hf_efficient.launch.preflight.saved import folder_bytes, saved_fault
 from hf_efficient.launch.preflight.watch import ProofWatch
 from hf_efficient.launch.run_files import replaced_by_a_run
 from hf_efficient.launch.whole_model import gather_when_saved
-from hf_efficient.launch.world import check_devices, launch_contradiction, started_recipe
+from hf_efficient.launch.world import launch_contradiction, started_recipe
 from hf_efficient.planning.run_shapes import rows_of, run_shapes
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records.planned_run import RunPlan
@@ -89,7 +89,6 @@ class _Process:
     def prove(self) -> None:
         self.recipe = recipe = started_recipe(self.recipe, os.environ)
         self.args = args = training_arguments(recipe)
-        check_devices(recipe, args.n_gpu)
         self.recipe = recipe = settle_compute_dtype(recipe, args.device)
         contradiction = launch_contradiction(recipe, args.world_size)
         if contradiction:
