@@ -44,7 +44,14 @@ class Store(Protocol):
 class PeerWatch:
     """Counts for this machine, and listens to the others."""
 
-    def __init__(self, store: Store, node: int, nodes: int, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        store: Store,
+        node: int,
+        nodes: int,
+        now: Callable[[], float] = time.monotonic,
+        met: Callable[[], bool] = lambda: False,
+    ) -> None:
         """Nobody has been heard of; all are given time from here on.
 
         Args:
@@ -52,8 +59,9 @@ class PeerWatch:
             node: number of this machine.
             nodes: how many there are.
             now: a monotonic clock, in seconds.
+            met: whether the processes of all machines have joined this start's process group.
         """
-        self._store, self._node, self._nodes, self._now = store, node, nodes, now
+        self._store, self._node, self._nodes, self._now, self._met = store, node, nodes, now, met
         self._count = 0
         self._lock = threading.Lock()
         # What the others have counted so far may be left from an earlier start of theirs: it must change first.
@@ -82,14 +90,15 @@ class PeerWatch:
             told = {node: self._store.get(f"peer/{node}") for node in others if self._store.check([f"peer/{node}"])}
         except Exception as error:  # the store raises its own kinds of RuntimeError
             raise Silence(f"machine 0 does not answer ({type(error).__name__}, {self._now() - began:.0f} s)") from error
+        met = self._met()
         for node, count in told.items():
-            self._listen(node, count)
+            self._listen(node, count, met)
 
-    def _listen(self, node: int, count: bytes) -> None:
+    def _listen(self, node: int, count: bytes, met: bool) -> None:
         known, since = self._heard.get(node, (None, None))
         if count == b"done":
             return
-        if count != known:
+        if count != known or (met and since is None):  # who has been met was there, though he never counts again
             self._heard[node] = (count, self._now())
         elif since is not None and self._now() - since > SILENT_SECONDS:
             host = self._store.get(f"peer/{node}/host").decode(errors="replace")
@@ -126,6 +135,7 @@ def watch_peers(environment: Mapping[str, str], leave: Callable[[str], Any]) -> 
     nodes = started_nodes(environment)
     if nodes < 2 or int(environment.get("LOCAL_RANK", "0")) != 0 or "GROUP_RANK" not in environment:
         return lambda: None
+    import torch.distributed
     from torch.distributed import TCPStore
 
     store = TCPStore(
@@ -135,7 +145,7 @@ def watch_peers(environment: Mapping[str, str], leave: Callable[[str], Any]) -> 
         timeout=timedelta(seconds=SILENT_SECONDS),
         wait_for_workers=False,
     )
-    watch = PeerWatch(store, int(environment["GROUP_RANK"]), nodes)
+    watch = PeerWatch(store, int(environment["GROUP_RANK"]), nodes, met=torch.distributed.is_initialized)
     ended = threading.Event()
     answered = [time.monotonic()]
 

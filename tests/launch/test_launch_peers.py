@@ -82,6 +82,22 @@ def test_a_machine_that_has_not_begun_or_is_done_is_not_missed():
     one.beat()
 
 
+def test_a_machine_that_was_met_and_never_counted_is_missed():
+    """It is cut off within three seconds of its start, after which the first count comes."""
+    shelf, hand, met = Shelf(), Hand(), []
+    PeerWatch(shelf, 1, 2, hand)
+    one = PeerWatch(shelf, 0, 2, hand, met=lambda: bool(met))
+    hand.at += 1000
+    one.beat()
+    met.append(True)
+    one.beat()
+    hand.at += SILENT_SECONDS
+    one.beat()
+    hand.at += 1
+    with pytest.raises(Silence, match=r"machine 1 .* has not been heard of for 21 s"):
+        one.beat()
+
+
 def test_what_an_earlier_start_has_counted_is_not_taken_for_silence():
     shelf, hand = Shelf(), Hand()
     PeerWatch(shelf, 1, 2, hand).beat()
