@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
-from hf_efficient.diagnosis.case import Case, Column
-from hf_efficient.diagnosis.ranks import SlowRank, common_rows, slowest_share
+from hf_efficient.diagnosis.case import Case
+from hf_efficient.diagnosis.ranks import SlowRank, common_rows, slowest_share, usual_of_others
 
-__all__ = ["PAUSES", "slow_in_pause"]
+__all__ = ["slow_in_pause"]
 
-PAUSES = ("evaluation", "checkpointing")
 _FEWEST = 2
 _STANDS_OUT = 0.15
 _ALONE = 0.5
@@ -35,19 +32,13 @@ def slow_in_pause(case: Case, phase: str) -> SlowRank | None:
     count = len(next(iter(own.values())))
     if count < _FEWEST:
         return None
-    excess = {rank: own[rank] - _usual(own, rank) for rank in own}
+    excess = {rank: own[rank] - usual_of_others(own, rank) for rank in own}
     medians = {rank: float(np.median(of)) for rank, of in own.items()}
     slow = max(excess, key=lambda rank: float(np.median(excess[rank])))
-    extra, usual = float(np.median(excess[slow])), float(np.median(_usual(own, slow)))
+    extra, usual = float(np.median(excess[slow])), float(np.median(usual_of_others(own, slow)))
     if extra < _STANDS_OUT * usual:
         return None
     if phase == "checkpointing" and slow == 0 and usual < _ALONE * medians[slow]:
         return None
     share = slowest_share(own, slow)
     return SlowRank(slow, medians, phase, medians, extra, share, {}, on_device=False, pauses=count)
-
-
-def _usual(own: Mapping[int, Column], rank: int) -> Column:
-    """Pause by pause, the median of the other ranks: all are slow where the disk is."""
-    usual: Column = np.median([seconds for one, seconds in own.items() if one != rank], axis=0)
-    return usual

@@ -9,14 +9,17 @@ import numpy as np
 
 from hf_efficient.diagnosis.case import Case, Column, StepColumns
 
-__all__ = ["SlowRank", "common_rows", "slow_rank", "slowest_share"]
+__all__ = ["PAUSES", "SlowRank", "common_rows", "slow_rank", "slowest_share", "usual_of_others"]
+
+PAUSES = ("evaluation", "checkpointing")
+"""Phases that not every step has."""
 
 _OWN = ("data_wait", "host_to_device", "forward", "forward_backward", "bookkeeping", "logging")
 """Phases in which a rank waits for no other. Where gradients are averaged, in the backward, all wait for the last."""
 _WAITS_APART = (*_OWN, "backward", "device_wait", "optimizer")
 """The same where every wait for others is a phase of its own, ``communication``."""
 _FEWEST = 5
-_STANDS_OUT = 1.15
+_STANDS_OUT = 0.15
 _MOSTLY_SEEN = 0.5
 
 
@@ -117,20 +120,37 @@ def _busier(case: Case, held: Mapping[int, StepColumns], rows: Mapping[int, np.n
     """By CPU time: on a CPU a rank that waits for another one computes nothing, in whatever phase it waits.
 
     DDP hands out the first rank's buffers at the start of every forward, so that the phases of all ranks look alike.
-    None where CPU time is not recorded, or that of none stands out by a seventh.
+    None where CPU time is not recorded, or that of none stands out by a seventh. Steps that a save or an evaluation
+    belongs to are left out: what those compute is not of the step.
     """
+    rows = _without_pauses(held, rows)
     cpu = {rank: columns.cpu_seconds[rows[rank]] for rank, columns in held.items()}
     if not all(np.isfinite(of).all() for of in cpu.values()):
         return None
     medians = {rank: float(np.median(of)) for rank, of in cpu.items()}
-    slow = max(medians, key=lambda rank: medians[rank])
-    usual = float(np.median([value for rank, value in medians.items() if rank != slow]))
-    if medians[slow] < _STANDS_OUT * usual:
+    excess = {rank: float(np.median(of - usual_of_others(cpu, rank))) for rank, of in cpu.items()}
+    slow = max(excess, key=lambda rank: excess[rank])
+    if excess[slow] < _STANDS_OUT * float(np.median(usual_of_others(cpu, slow))):
         return None
     threads = max(1, int(case.settings("host").get("torch_threads") or 1))
-    extra = (medians[slow] - usual) / threads
+    extra = excess[slow] / threads
     share = slowest_share(cpu, slow)
     return SlowRank(slow, medians, "computation", medians, extra, share, {}, on_device=False)
+
+
+def _without_pauses(held: Mapping[int, StepColumns], rows: Mapping[int, np.ndarray]) -> Mapping[int, np.ndarray]:
+    """The steps in which no rank evaluates or saves; all of them, where too few are left."""
+    paused = np.any(
+        [columns.phase(name)[rows[rank]] > 0 for rank, columns in held.items() for name in PAUSES if len(rows[rank])],
+        axis=0,
+    )
+    return rows if (~paused).sum() < _FEWEST else {rank: of[~paused] for rank, of in rows.items()}
+
+
+def usual_of_others(seconds: Mapping[int, Column], rank: int) -> Column:
+    """One by one, the median of the other ranks: all are slow where the machine or the disk is."""
+    usual: Column = np.median([of for one, of in seconds.items() if one != rank], axis=0)
+    return usual
 
 
 def common_rows(chosen: Mapping[int, np.ndarray], held: Mapping[int, StepColumns]) -> dict[int, np.ndarray]:

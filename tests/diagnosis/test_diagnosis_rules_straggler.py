@@ -140,6 +140,25 @@ def saving(seconds, waited=0.0, count=20):
     return steps
 
 
+def test_saves_that_are_always_slow_on_a_rank_are_told_though_they_cost_little(tmp_path):
+    """0.03 s in each second step: 1.5% of the loop."""
+    found = straggler(two(tmp_path, saving(0.06), saving(0.09)))
+    assert found.severity == "info"
+    assert (told(found)["the rank"], told(found)["the phase"]) == (1, "checkpointing")
+    assert found.cost.seconds == pytest.approx(0.03 * 10)
+    assert straggler(two(tmp_path / "less", saving(0.03), saving(0.045))) is None  # 0.7% of the loop
+    assert straggler(two(tmp_path / "rank 0", saving(0.09), saving(0.06))) is None  # which writes more
+
+
+def test_what_a_save_computes_is_no_slow_step(tmp_path):
+    """Every second step saves, which takes its rank CPU time: the others' steps compute as much."""
+    first, second = saving(0.5), saving(0.5)
+    for one, other in zip(first, second, strict=True):
+        saves = "checkpointing" in one["phase_seconds"]
+        one["cpu_seconds"], other["cpu_seconds"] = (0.65, 1.1) if saves else (0.6, 0.61)
+    assert straggler(two(tmp_path, first, second)) is None
+
+
 def test_a_rank_that_saves_slowly_is_named(tmp_path):
     # Rank 0 is as long in the save, but half of it it waits: 0.5 s of its own against 1.0 in each of ten saves.
     found = straggler(two(tmp_path, saving(1.0, waited=0.5), saving(1.0)))

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from hf_efficient.diagnosis.case import Case
-from hf_efficient.diagnosis.rank_pauses import PAUSES, slow_in_pause
-from hf_efficient.diagnosis.ranks import SlowRank, slow_rank
+from hf_efficient.diagnosis.rank_pauses import slow_in_pause
+from hf_efficient.diagnosis.ranks import PAUSES, SlowRank, slow_rank
 from hf_efficient.diagnosis.rule import MATTERS, Verdict, abstains
-from hf_efficient.records.findings import Evidence, Finding, Remedy
+from hf_efficient.records.findings import Evidence, Finding, Remedy, Severity
 from hf_efficient.units import share, short_seconds
 
 __all__ = ["straggler"]
 
 _MOSTLY = 0.8
+_ALMOST_ALWAYS = 0.9
+_WORTH_TELLING = 0.01
 _UNEVEN = 1.1
 _WHERE = {
     "data_wait": "its storage, its data loader's workers, and what else runs on its cores",
@@ -32,6 +34,9 @@ _WHERE = {
 def straggler(case: Case) -> Verdict:
     """The same rank is the last in most steps, evaluations or saves; the others wait a twentieth of the loop for it.
 
+    A rank that is the last in nearly all evaluations or saves is told of from a hundredth of the loop on, but for rank
+    0, which writes what the others do not.
+
     All ranks' steps are equally long, since they wait for each other in the backward; so those phases are held against
     each other in which a rank waits for nobody.
     """
@@ -44,13 +49,18 @@ def straggler(case: Case) -> Verdict:
     pauses = [slow for name in PAUSES if (slow := slow_in_pause(case, name)) is not None]
     costs = [(_waited(case, one), one) for one in (in_steps, *pauses) if one.slowest_share >= _MOSTLY]
     waited, found = max(costs, key=lambda cost: cost[0], default=(0.0, in_steps))
+    severity: Severity = "warning"
     if case.share(waited) < MATTERS:
-        return None
+        severity = "info"
+        told = [(_waited(case, one), one) for one in pauses if one.rank and one.slowest_share >= _ALMOST_ALWAYS]
+        waited, found = max(told, key=lambda cost: cost[0], default=(0.0, in_steps))
+        if case.share(waited) < _WORTH_TELLING:
+            return None
     return Finding(
         rule="straggler",
         title=f"rank {found.rank}{_place(case, found.rank)} is the slowest of {ranks}: the others wait for its "
         f"{_waited_for(found)}, {share(case.share(waited))} of the loop",
-        severity="warning",
+        severity=severity,
         confidence="likely" if found.backward_is_estimated else "measured",
         evidence=_evidence(case, found),
         cost=case.cost(waited),
