@@ -56,7 +56,7 @@ def train_rank(case: StragglerCase, rank: int, folder: Path, slow_seconds: float
 
         def _save(self, output_dir: Any = None, state_dict: Any = None) -> None:
             Path(output_dir).mkdir(parents=True, exist_ok=True)
-            torch.save(self.model.state_dict(), Path(output_dir) / "weights.pt")
+            torch.save(model.state_dict(), Path(output_dir) / "weights.pt")
 
         def _save_optimizer_and_scheduler(self, *args: Any, **kwargs: Any) -> Any:
             if slow is not None and case.slowed == "save":

@@ -22,7 +22,7 @@ __all__ = ["run_command"]
 
 _LAST_SECONDS = 35
 """More than the thirty that torch's agent gives processes that do not end."""
-_PATIENCE_SECONDS = {signal.SIGINT: 10.0}
+_PATIENCE_SECONDS: dict[int, float] = {signal.SIGINT: 10.0}
 """After the first signal; whoever sends another one later means that nothing came of it. Other than a person, a cluster
 may repeat its signal while a large checkpoint is written."""
 _PATIENCE_OTHERWISE_SECONDS = 30.0
