@@ -75,11 +75,17 @@ class RunStart:
         remove_if_empty(self._run_folder)
 
     def _leave(self) -> None:
-        if self._rank == 0 and self.folder.is_dir():
-            for path in self.folder.iterdir():
+        if self._rank == 0:
+            for path in self._files():
                 if path.suffix != ".jsonl":  # an account and a page that were made of a start
                     remove(path)
         remove_if_empty(self.folder)  # by the last process
+
+    def _files(self) -> list[Path]:
+        try:
+            return list(self.folder.iterdir())
+        except FileNotFoundError:  # another process was the last, perhaps in this moment
+            return []
 
 
 @contextmanager
