@@ -12,7 +12,6 @@ from transformers.trainer_pt_utils import LengthGroupedSampler, get_length_group
 from trl.models import get_act_offloading_ctx_manager
 
 from hf_efficient.assembly.fused_head import CHUNKED_NLL, fuse_head, small_tiles
-from hf_efficient.errors import SetupError
 from hf_efficient.metrics.for_trainer import reduce_logits, reduce_scores
 from hf_efficient.models.objective import has_fused_kernels
 from hf_efficient.trainer import EfficientTrainer
@@ -57,16 +56,10 @@ class RecipeTrainer(EfficientTrainer):
 
         Raises:
             ModelError: a head that cannot be fused.
-            SetupError: a fused head under ``DataParallel``.
         """
         super().__init__(*args, **kwargs)
         self.chunked_loss = getattr(self.args, "loss_type", None) == CHUNKED_NLL
         if self.chunked_loss:
-            if self.args.n_gpu > 1:
-                raise SetupError(
-                    "train.loss_type: chunked_nll cannot run on several GPUs from one process (DataParallel). Write "
-                    "`distributed.processes: auto` for a process on each, or let it see one: CUDA_VISIBLE_DEVICES=0."
-                )
             fuse_head(cast("PreTrainedModel", self._module), with_top1=self.compute_metrics is not None)
         self._offloading: AbstractContextManager[Any] = nullcontext()
         if getattr(self.args, "activation_offloading", False):

@@ -77,7 +77,7 @@ def recipe_rates(recipe: Recipe, args: TrainingArguments) -> dict[str, dict[str,
     prices()  # what is wrong with the user's own is said as it is
     rates = Rates(section.price_usd_per_hour, section.price_from, section.market, section.grid)
     try:
-        return rate_facts(rates, args.device, args.world_size * max(1, args.n_gpu))
+        return rate_facts(rates, args.device, args.world_size)
     except SetupError as error:
         raise SetupError(f"{told_where(recipe, 'efficiency.price_from')}efficiency.{error}") from error
 

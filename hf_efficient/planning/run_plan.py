@@ -54,8 +54,7 @@ def plan_run(
     assumptions = shape_remarks(shapes)
     if not on_gpu and args.world_size > 1:
         assumptions.append("what processes on CPUs exchange takes no time in it: how fast that is, is not known")
-    processes = args.world_size * max(1, args.n_gpu)
-    demand = demand_of(recipe, rehearsal, shapes, processes)
+    demand = demand_of(recipe, rehearsal, shapes, args.world_size)
     told = planned_data(args, data, shapes, args.world_size)
     plan = plan_of(recipe, rehearsal, demand, [] if known is None else [known], assumptions, told)
     return RunPlan(plan, _planned_run(plan, demand, rehearsal, shapes, args, known, price_usd_per_hour))
@@ -74,7 +73,7 @@ def _planned_run(
     known: Accelerator | None,
     price_usd_per_hour: float | None,
 ) -> PlannedRun:
-    gpu, gpus = plan.gpus[0] if plan.gpus else None, args.world_size * max(1, args.n_gpu)
+    gpu, gpus = plan.gpus[0] if plan.gpus else None, args.world_size
     on_gpu = args.device.type == "cuda"
     reasons: dict[str, str] = {}
     device = torch.cuda.get_device_name(args.device) if on_gpu else cpu_model() or "CPU"

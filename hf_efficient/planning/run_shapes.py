@@ -114,7 +114,7 @@ def run_shapes(args: SFTConfig, rows: RunRows, processes: int, *, at_end: bool) 
     if rows.evaluation is None:
         return RunShapes(train, rows=held, step_rows=wanted, saves=saves)
     once = replace(how, micro_batches=1, epochs=1.0, max_steps=-1, shuffled=False, drop_last=False)
-    evaluated = args.per_device_eval_batch_size * max(1, args.n_gpu)
+    evaluated = args.per_device_eval_batch_size
     evaluation = batch_shapes(rows.evaluation, replace(once, rows=evaluated))
     times = evaluations_of(args, train, at_end=at_end)
     return RunShapes(train, evaluation, times, held, wanted, len(rows.evaluation), saves)
@@ -123,7 +123,7 @@ def run_shapes(args: SFTConfig, rows: RunRows, processes: int, *, at_end: bool) 
 def batching_of(args: SFTConfig, processes: int) -> Batching:
     """How the training's rows become batches."""
     return Batching(
-        rows=args.per_device_train_batch_size * max(1, args.n_gpu),
+        rows=args.per_device_train_batch_size,
         micro_batches=args.gradient_accumulation_steps,
         processes=processes,
         epochs=args.num_train_epochs,

@@ -34,13 +34,12 @@ def longest_data(data: SftData | PreferenceData, args: SFTConfig | DPOConfig, st
         args: with the accumulation and the batch sizes that the steps have.
         steps: that are trained.
     """
-    devices, world_size = max(1, args.n_gpu), args.world_size
+    world_size = args.world_size
     batches = args.gradient_accumulation_steps * world_size * steps
-    rows = args.per_device_train_batch_size * devices
-    train = _repeated(data.train, _lengths(data, args, "train"), rows, batches)
+    train = _repeated(data.train, _lengths(data, args, "train"), args.per_device_train_batch_size, batches)
     evaluation = data.eval
     if evaluation is not None:
-        held, rows = _lengths(data, args, "eval"), args.per_device_eval_batch_size * devices
+        held, rows = _lengths(data, args, "eval"), args.per_device_eval_batch_size
         # Of fewer rows than a batch has, several processes get full batches (accelerate begins again), one does not.
         evaluation = _repeated(evaluation, held, rows if world_size > 1 else min(rows, len(held)), world_size)
     if isinstance(data, PreferenceData):
