@@ -144,12 +144,13 @@ class EfficientTrainerMixin(_Base):
 
         @functools.wraps(backward)
         def timed_backward(*args: Any, **kwargs: Any) -> None:
-            with self._recorder.phase("backward"):
-                if self._marks is None:
-                    backward(*args, **kwargs)
-                    return
+            self._recorder.marks.backward()
+            if self._marks is None:
+                backward(*args, **kwargs)
+            else:
                 with self._marks.backward(args[0] if args else kwargs.get("loss")):
                     backward(*args, **kwargs)
+            self._recorder.marks.nothing()
 
         self.accelerator.backward = timed_backward
 
@@ -209,49 +210,56 @@ class EfficientTrainerMixin(_Base):
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
         """Fetch the micro-batches of a step: its data wait."""
         self._recorder.next_step()
-        with self._recorder.phase("data_wait"):
-            batches, items = super().get_batch_samples(*args, **kwargs)
+        self._recorder.marks.data_wait()
+        batches, items = super().get_batch_samples(*args, **kwargs)
+        self._recorder.marks.bookkeeping()
         self._recorder.add_batches(batches)
-        self._recorder.begin("bookkeeping")
         return batches, items
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         """Forward and backward; what lies around it is the Trainer's own, up to the optimizer."""
-        self._recorder.end("bookkeeping")
+        self._recorder.marks.nothing()
         if self._marks is not None:
             self._marks.watch(args[0] if args else kwargs["model"])
         loss = super().training_step(*args, **kwargs)
         if self._silent is not None:
             self._silent.loss(loss)
-        self._recorder.begin("bookkeeping")
+        marks = self._recorder.marks
         if self._recorder.has_device:
-            self._recorder.begin("device_wait")  # the Trainer reads the loss, for its NaN filter
+            marks.device_wait()  # the Trainer reads the loss, for its NaN filter
+        else:
+            marks.bookkeeping()
         return loss
 
     def floating_point_ops(self, *args: Any, **kwargs: Any) -> int:
         """Count as the trainer below does; by now the host has read the micro-batch's loss."""
-        self._recorder.end("device_wait")
+        self._recorder.marks.bookkeeping()
         return super().floating_point_ops(*args, **kwargs)
 
     def _prepare_inputs(self, *args: Any, **kwargs: Any) -> Any:
-        with self._recorder.phase("host_to_device"):
-            return super()._prepare_inputs(*args, **kwargs)
+        self._recorder.marks.host_to_device()
+        inputs = super()._prepare_inputs(*args, **kwargs)
+        self._recorder.marks.nothing()
+        return inputs
 
     def compute_loss(self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         """Run the forward and the loss; of one micro-batch, count what it keeps for the backward."""
-        with self._recorder.phase("forward"):
-            probe = self._activations
-            if probe is None or not probe.wants(model, inputs):
-                return super().compute_loss(model, inputs, *args, **kwargs)
+        self._recorder.marks.forward()
+        probe = self._activations
+        if probe is None or not probe.wants(model, inputs):
+            loss = super().compute_loss(model, inputs, *args, **kwargs)
+        else:
             forward = functools.partial(super().compute_loss, model, inputs, *args, **kwargs)
-            return probe.run(forward, self.args, model, self._module, inputs)
+            loss = probe.run(forward, self.args, model, self._module, inputs)
+        self._recorder.marks.nothing()
+        return loss
 
     def _clip_grad_norm(self, *args: Any, **kwargs: Any) -> Any:
-        self._recorder.begin("optimizer")  # until on_step_end
+        self._recorder.marks.optimizer()  # until on_step_end
         return super()._clip_grad_norm(*args, **kwargs)
 
     def _get_grad_norm(self, *args: Any, **kwargs: Any) -> Any:
-        self._recorder.begin("optimizer")  # where nothing is clipped
+        self._recorder.marks.optimizer()  # where nothing is clipped
         return super()._get_grad_norm(*args, **kwargs)
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:

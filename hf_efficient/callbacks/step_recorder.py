@@ -58,13 +58,13 @@ class StepRecorderCallback(TrainerCallback):
     ) -> None:
         """From here to the first batch (``next_step``), workers start and fetch: data wait of the next step."""
         self._recorder.next_step()
-        self._recorder.begin("data_wait")
+        self._recorder.marks.data_wait()
 
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """The optimizer steps; the scheduler and ``zero_grad`` follow."""
-        self._recorder.begin("optimizer")
+        self._recorder.marks.optimizer()
         if self._memory is not None and self._memory.wants_step:
             self._memory.before_step(kwargs.get("model"))
         if self._silent is not None:
@@ -82,7 +82,7 @@ class StepRecorderCallback(TrainerCallback):
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """The update is done; what the other callbacks do now, and the Trainer until it fetches, is bookkeeping."""
         self._recorder.step_done(state.global_step, state.epoch)
-        self._recorder.begin("bookkeeping")
+        self._recorder.marks.bookkeeping()
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """A checkpoint is written; what the other callbacks do with it, an upload perhaps, belongs to it."""

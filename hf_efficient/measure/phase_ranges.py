@@ -46,6 +46,20 @@ class RangedClock(PhaseClock):
         """
         super().__init__(now)
         self._marker = marker
+        self._wanted: str | None = None
+        self._ranged: str | None = None
+
+    def marker(self, phase: str | None, fault: Callable[[], None]) -> Callable[[], None]:
+        """As in any phase clock; inside a phase that was entered, the range opens when that one has been left."""
+        plain = super().marker(phase, fault)
+
+        def mark() -> None:
+            plain()
+            if not self._opaque_token:
+                self._wanted = phase
+                self._follow()
+
+        return mark
 
     def enter(self, phase: str, *, opaque: bool = False) -> int:
         """As in any phase clock."""
@@ -59,13 +73,26 @@ class RangedClock(PhaseClock):
         depth = len(self._stack)
         super().leave(token)
         self._pop(depth - len(self._stack))
+        self._follow()
 
     def cut(self, *, at_last_reading: bool = False) -> Span:
         """As in any phase clock."""
         depth = len(self._stack)
         span = super().cut(at_last_reading=at_last_reading)
         self._pop(depth)
+        self._wanted = None
+        self._follow()
         return span
+
+    def _follow(self) -> None:
+        """The range of what is marked lies around all others, so it changes while none of them is open."""
+        if self._stack or self._wanted == self._ranged:
+            return
+        if self._ranged is not None:
+            self._marker.range_pop()
+        if self._wanted is not None:
+            self._marker.range_push(self._wanted)
+        self._ranged = self._wanted
 
     def _pop(self, count: int) -> None:
         for _ in range(count):

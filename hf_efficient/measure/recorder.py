@@ -7,7 +7,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from numbers import Real
 from pathlib import Path
@@ -25,10 +25,11 @@ from hf_efficient.measure.loader.watch import LoaderWatch
 from hf_efficient.measure.phases import PhaseClock
 from hf_efficient.measure.running import RunningFigures
 from hf_efficient.measure.step_draft import Counting, Segment, StepDraft, encode_draft
+from hf_efficient.measure.step_marks import NO_MARKS
 from hf_efficient.measure.step_phases import StepPhases
 from hf_efficient.measure.stream import JsonlStream
 from hf_efficient.measure.timeline import Timeline
-from hf_efficient.records import CoarsePhase, PhaseName, StepPhase, StepRecord
+from hf_efficient.records import PhaseName, StepRecord
 
 __all__ = ["StepRecorder"]
 
@@ -43,7 +44,10 @@ _MOST_UNWRITTEN = 64
 def _never_raises(
     method: Callable[Concatenate[StepRecorder, _P], None],
 ) -> Callable[Concatenate[StepRecorder, _P], None]:
-    """Does nothing while nothing is recorded; a fault is logged once and ends the recording."""
+    """Does nothing while nothing is recorded; a fault is logged once and ends the recording.
+
+    Not for what every step calls, between kernels and with cold caches: that catches its faults itself, a call less.
+    """
 
     @functools.wraps(method)
     def guarded(self: StepRecorder, *args: _P.args, **kwargs: _P.kwargs) -> None:
@@ -65,6 +69,9 @@ class StepRecorder:
     raises, and none waits for a device except ``close``.
 
     Attributes:
+        begin, end: of ``StepPhases`` while a loop is recorded, nothing else.
+        phase: the same for its ``context``; outside the loop a phase of the process.
+        marks: of ``StepPhases`` while a loop is recorded, ``NO_MARKS`` else.
         timeline: is told what lies outside the training loop; None: nobody is.
         recording: whether steps are.
         several_ranks: processes train together, so that a rank's own work is told from its waits for the others.
@@ -79,6 +86,10 @@ class StepRecorder:
         """
         self.timeline = timeline
         self.recording = False
+        self.marks = NO_MARKS
+        self.begin: Callable[..., object] = _no_phase
+        self.end: Callable[..., object] = _no_phase
+        self.phase: Callable[..., AbstractContextManager[None]] = self._phase_outside
         self.several_ranks = int(os.environ.get("WORLD_SIZE", "1")) > 1
         self._faulty = False
         self._now = now or (time.perf_counter_ns if timeline is None else timeline.now)
@@ -154,7 +165,8 @@ class StepRecorder:
         if self._phases is None:
             if self.timeline is not None:
                 self.timeline.loop_begins()
-            self._phases = StepPhases(self._now, self._device, self._fault)
+            self._phases = phases = StepPhases(self._now, self._device, self._fault)
+            self.begin, self.end, self.phase, self.marks = phases.begin, phases.end, phases.context, phases.marks
             self._compilation.install()
             if self._collectives is not None:
                 self._collectives.install()
@@ -169,60 +181,41 @@ class StepRecorder:
             if self._phases is not None:
                 self._phases.abandon()
 
-    def phase(self, name: PhaseName, *, opaque: bool = False) -> AbstractContextManager[None]:
-        """A context in which the time belongs to ``name``, of the step or, outside the loop, of the process."""
-        if not self.recording or self._phases is None:
-            return _NO_PHASE if self.timeline is None or self._faulty else self.timeline.phase(name, opaque=opaque)
-        return self._phases.context(name, opaque)
-
-    @_never_raises
-    def begin(self, name: StepPhase | CoarsePhase, instead_of: StepPhase | None = None) -> None:
-        """Open a phase that ``end`` closes, where start and end are seen by different callers; an open one goes on.
-
-        Args:
-            name: of it.
-            instead_of: the phase around it, whose place it takes on the device.
-        """
-        if self._phases is not None:
-            self._phases.begin(name, instead_of)
-
-    @_never_raises
-    def end(self, name: StepPhase | CoarsePhase, then: StepPhase | None = None) -> None:
-        """Close the phase that ``begin`` opened; does nothing where it is not open.
-
-        Args:
-            name: of it.
-            then: the phase around it, which goes on, on the device as well.
-        """
-        if self._phases is not None:
-            self._phases.end(name, then)
-
-    @_never_raises
     def next_step(self) -> None:
         """The trailing work of a step that is done ends here, and the next step starts; what has begun ends."""
-        if self._phases is None:
-            self.start_loop()
-        elif self._draft.step is not None:
-            self._cut(self._phases)
-        else:
-            self._phases.end_all()
-        self._write(wait=False)
+        if not self.recording:
+            return
+        try:
+            if self._phases is None:
+                self.start_loop()
+            elif self._draft.step is not None:
+                self._cut(self._phases)
+            else:
+                self._phases.end_all()
+            self._write(wait=False)
+        except Exception:  # noqa: BLE001  it is told of there
+            self._fault()
 
-    @_never_raises
-    def add_batches(self, batches: Iterable[Any]) -> None:
+    def add_batches(self, batches: Sequence[Any]) -> None:
         """The micro-batches fetched for the step under way."""
-        for batch in batches:
-            self._draft.micro_batches += 1
-            self._draft.tally.add(batch)
+        if not self.recording:
+            return
+        try:
+            self._draft.micro_batches += len(batches)
+            for batch in batches:
+                self._draft.tally.add(batch)
+        except Exception:  # noqa: BLE001  it is told of there
+            self._fault()
 
     @_never_raises
     def add_micro_batch(self) -> None:
         """One more micro-batch of the step under way, whose tokens are not known."""
         self._draft.micro_batches += 1
 
-    @_never_raises
     def step_done(self, step: int, epoch: float | None) -> None:
         """The optimizer has stepped, and what has begun ends; what follows is trailing work of this step."""
+        if not self.recording:
+            return
         if self._phases is not None:
             self._phases.end_all()
         self._draft.step, self._draft.epoch = step, epoch
@@ -258,7 +251,7 @@ class StepRecorder:
         elif self._phases is not None and self.timeline is not None:
             self.timeline.unfinished_step(self._phases.clock.cut())
         self._write(wait=False)
-        self._phases = None
+        self._leave_loop()
         if self.timeline is not None:
             self.timeline.loop_ends()
 
@@ -273,7 +266,7 @@ class StepRecorder:
         self._loader.close()
         self._write_all()
         self.recording = False
-        self._phases = None
+        self._leave_loop()
         if self.timeline is not None and self._live is not None:
             self.timeline.loop_ends()  # also after a fault
             self.timeline.train_ends(error)
@@ -302,16 +295,31 @@ class StepRecorder:
     def _in_backward(self) -> bool:
         return self.clock is not None and self.clock.glimpse().open_phase in ("backward", "forward_backward")
 
+    def _leave_loop(self) -> None:
+        self._phases = None
+        self._tell_nobody()
+
+    def _tell_nobody(self) -> None:
+        """Of the phases of steps."""
+        self.begin = self.end = _no_phase
+        self.phase, self.marks = self._phase_outside, NO_MARKS
+
+    def _phase_outside(self, name: PhaseName, *, opaque: bool = False) -> AbstractContextManager[None]:
+        """A phase of the process; none after a fault, since nobody knows what its time belongs to."""
+        return _NO_PHASE if self.timeline is None or self._faulty else self.timeline.phase(name, opaque=opaque)
+
     def _cut(self, phases: StepPhases) -> None:
-        self._draft.span, self._draft.times, self._draft.memory = phases.cut()
-        if self.several_ranks:
-            self._draft.waits_ns = phases.take_waits()
-        self._counting.step_ends(self._draft.tally)
-        self._draft.loader_to = mark = self._loader.mark()
-        self._draft.cpu_to_ns = cpu_ns = self._cpu_ns()
-        self._unwritten.append(self._draft)
+        draft = self._draft
+        draft.span, draft.times, draft.memory = phases.cut()
+        if self._counting.watches:
+            self._counting.step_ends(draft.tally)
+        draft.loader_to = mark = self._loader.mark()
+        self._unwritten.append(draft)
         self._draft = self._nothing(mark)
-        self._draft.cpu_from_ns = cpu_ns
+        if self.several_ranks:
+            draft.waits_ns = phases.take_waits()
+            # Of all threads; asked where ranks wait for each other, since one that waits computes nothing.
+            draft.cpu_to_ns = self._draft.cpu_from_ns = time.process_time_ns()
 
     @_never_raises
     def _write_all(self) -> None:
@@ -334,23 +342,24 @@ class StepRecorder:
             if self._live is not None:
                 self._live.figures.add_later(draft)
 
-    def _cpu_ns(self) -> int | None:
-        """Of all threads; asked where ranks wait for each other, since one that waits computes nothing."""
-        return time.process_time_ns() if self.several_ranks else None
-
     def _nothing(self, loader: LoaderMark | None = None) -> StepDraft:
         """A step of which nothing is known yet, but where the data loader's sums stood."""
-        return StepDraft(self._segment, self._counting, self._counting.tally(), loader_from=loader)
+        return StepDraft(self._segment, self._counting, loader)
 
     def _fault(self) -> None:
         """End the recording, with one warning of the exception that is handled."""
         if not self.recording:
             return
         self.recording, self._faulty = False, True
+        self._tell_nobody()
         if self.timeline is not None:  # whose time is not attributed from here on
             self.timeline.loop_ends()
             self.timeline.leave_all()
         logger.warning("Steps are no longer recorded, because of a fault; training goes on.", exc_info=True)
+
+
+def _no_phase(*_: Any, **__: Any) -> None:
+    """Where no phase is told."""
 
 
 def _to_nobody(facts: Mapping[str, Any]) -> None:

@@ -21,14 +21,18 @@ logger = logging.getLogger(__name__)
 
 
 class Counting:
-    """What a step's micro-batches come to. A fault is one warning, and no counts from then on; no method raises."""
+    """What a step's micro-batches come to. A fault is one warning, and no counts from then on; no method raises.
+
+    Attributes:
+        watches: wants to be told of the end of the step.
+    """
 
     def __init__(self, formula: WorkFormula | None = None) -> None:
         """Count; ``formula``: of the FLOPs, None where they are not known."""
         self._scored = formula is not None and formula.needs_scored
         self._formula = formula
         self._faulty = False
-        self._at_once = self._watches = True
+        self._at_once = self.watches = True
 
     def tally(self) -> TokenTally:
         """Of a step that begins."""
@@ -36,9 +40,9 @@ class Counting:
 
     def step_ends(self, tally: TokenTally) -> None:
         """The first step shows whether the trainer writes into its batches; if it does not, the next ones are kept."""
-        if self._watches:
+        if self.watches:
             unchanged = tally.unchanged()
-            self._watches, self._at_once = unchanged is None, not unchanged
+            self.watches, self._at_once = unchanged is None, not unchanged
 
     def counted(self, tally: TokenTally) -> tuple[TokenCounts, SequenceCounts | None, StepWork | None]:
         """Tokens, sequences and FLOPs."""
@@ -68,9 +72,10 @@ class Segment:
     opened_ns: int
 
 
-@dataclass(slots=True)
 class StepDraft:
     """A step on its way to a record: filled by the thread that trains, worked out by the one that writes.
+
+    One is made in every step. So what is not known yet lies in the class, and costs nothing.
 
     Attributes:
         segment: whose step it is.
@@ -89,9 +94,6 @@ class StepDraft:
             not watched.
     """
 
-    segment: Segment
-    counting: Counting
-    tally: TokenTally
     micro_batches: int = 0
     step: int | None = None
     epoch: float | None = None
@@ -105,10 +107,14 @@ class StepDraft:
     cpu_from_ns: int | None = None
     cpu_to_ns: int | None = None
     waits_ns: Mapping[str, int] | None = None
-    loader_from: LoaderMark | None = None
     loader_to: LoaderMark | None = None
     _record: StepRecord | None = None
     _counted: tuple[TokenCounts, SequenceCounts | None, StepWork | None] | None = None
+
+    def __init__(self, segment: Segment, counting: Counting, loader_from: LoaderMark | None = None) -> None:
+        """A step that begins."""
+        self.segment, self.counting, self.loader_from = segment, counting, loader_from
+        self.tally = counting.tally()
 
     def record(self) -> StepRecord:
         """Of a step that has ended, worked out once. Any thread may ask, once the device has told all."""

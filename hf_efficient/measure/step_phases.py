@@ -1,7 +1,8 @@
 """The phases of a training loop's steps, on the clocks of host and device.
 
 They are entered and left a dozen times per optimizer step, between kernels, with cold caches: a call more on this way
-costs every step ten microseconds. So contexts are made once per name, and catch their faults themselves.
+costs every step ten microseconds. So contexts are made once per name, and what is called in every step catches its
+faults itself.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from hf_efficient.measure.device import DeviceWatch
 from hf_efficient.measure.device_clock import DeviceTimes
 from hf_efficient.measure.phase_ranges import phase_clock
 from hf_efficient.measure.phases import Span
-from hf_efficient.records import PhaseName, StepMemory
+from hf_efficient.measure.step_marks import StepMarks
+from hf_efficient.records import PhaseName, StepMemory, StepPhase
 
-__all__ = ["StepPhase", "StepPhases"]
+__all__ = ["PhaseInStep", "StepPhases"]
 
 _OF_THE_HOST = frozenset({"bookkeeping", "device_wait", "communication"})
 """Phases that are no work of the device, which is not told of them: that would cost more than they take.
@@ -24,19 +26,20 @@ Communication is told where it takes the place of a phase of the device (see ``b
 """
 
 
-class StepPhase:
+class PhaseInStep:
     """A context of one phase, entered again and again, also inside itself; raises nothing."""
 
-    __slots__ = ("_clock", "_device", "_fault", "_name", "_opaque", "_tokens")
+    __slots__ = ("_device", "_enter", "_fault", "_leave", "_name", "_opaque", "_tokens")
 
     def __init__(self, phases: StepPhases, name: PhaseName, opaque: bool) -> None:
-        self._clock, self._device, self._fault = phases.clock, phases.device, phases.fault
+        self._enter, self._leave = phases.clock.enter, phases.clock.leave
+        self._device, self._fault = phases.device, phases.fault
         self._name, self._opaque = name, opaque
         self._tokens: list[int] = []
 
     def __enter__(self) -> None:
         try:
-            token = self._clock.enter(self._name, opaque=self._opaque)
+            token = self._enter(self._name, opaque=True) if self._opaque else self._enter(self._name)
             self._tokens.append(token)
             if self._device is not None and token:
                 self._device.enter(self._name)
@@ -52,7 +55,7 @@ class StepPhase:
             token = self._tokens.pop()
             if self._device is not None and token:
                 self._device.leave(self._name)
-            self._clock.leave(token)
+            self._leave(token)
         except Exception:  # noqa: BLE001  it is told of there
             self._fault()
 
@@ -67,23 +70,17 @@ class WaitPhase:
         self._opened = False
 
     def __enter__(self) -> None:
-        try:
-            self._opened = self._phases.begin("communication")
-        except Exception:  # noqa: BLE001  it is told of there
-            self._phases.fault()
+        self._opened = self._phases.begin("communication")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        try:
-            if self._opened:  # not one that goes on around it
-                self._phases.end("communication")
-        except Exception:  # noqa: BLE001  it is told of there
-            self._phases.fault()
+        if self._opened:  # not one that goes on around it
+            self._phases.end("communication")
 
 
 class StepPhases:
-    """Of one loop."""
+    """Of one loop. ``marks`` are those of a trainer that sees them begin; ``begin``, ``end``, ``end_all`` and what ``context`` returns raise nothing."""
 
     def __init__(self, now: Callable[[], int], device: DeviceWatch | None, fault: Callable[[], None]) -> None:
         """The first step starts.
@@ -91,25 +88,45 @@ class StepPhases:
         Args:
             now: a monotonic clock in nanoseconds.
             device: is told the phases; None: there is none that keeps a time of its own.
-            fault: called where a phase of ``context`` failed, while the exception is handled.
+            fault: called where a phase failed, while the exception is handled.
         """
         self.clock = phase_clock(now)
+        self._enter, self._leave = self.clock.enter, self.clock.leave
         self.device = device
         self.fault = fault
+        self._marked_on_device: StepPhase | None = None
+        self.marks = StepMarks(self._marker)
         self._now = now
-        self._contexts: dict[tuple[PhaseName, bool], StepPhase] = {}
+        self._contexts: dict[bool, dict[PhaseName, PhaseInStep]] = {False: {}, True: {}}
         self._wait = WaitPhase(self)
         self._begun: dict[PhaseName, int] = {}
         self._on_device: set[str] = set()
         self._waits_ns: dict[str, int] = {}
         self._waits_since: tuple[str, int] | None = None
 
-    def context(self, name: PhaseName, opaque: bool) -> StepPhase:
-        """In it the time belongs to ``name``."""
-        found = self._contexts.get((name, opaque))
-        if found is None:
-            found = self._contexts[name, opaque] = StepPhase(self, name, opaque)
-        return found
+    def _marker(self, phase: StepPhase | None) -> Callable[[], None]:
+        on_host = self.clock.marker(phase, self.fault)
+        device, told = self.device, None if phase in _OF_THE_HOST else phase
+        if device is None:
+            return on_host
+
+        def mark() -> None:
+            on_host()
+            marked = self._marked_on_device
+            if told == marked or self.clock.opaque_phase is not None:
+                return
+            if marked is not None:
+                device.leave(marked)
+            if told is not None:
+                device.enter(told)
+            self._marked_on_device = told
+
+        return mark
+
+    def context(self, name: PhaseName, *, opaque: bool = False) -> PhaseInStep:
+        """In it the time belongs to ``name``; in an opaque one no other phase is told apart."""
+        contexts = self._contexts[opaque]
+        return contexts[name] if name in contexts else contexts.setdefault(name, PhaseInStep(self, name, opaque))
 
     def wait(self) -> WaitPhase:
         """In it the rank waits for others; no second one opens inside."""
@@ -127,14 +144,17 @@ class StepPhases:
         """
         if name in self._begun:
             return False
-        token = self._begun[name] = self.clock.enter(name)
-        if not token and name == "communication" and (around := self.clock.opaque_phase) is not None:
-            self._waits_since = (around, self._now())
-        if self.device is not None and token and (instead_of is not None or name not in _OF_THE_HOST):
-            if instead_of is not None:
-                self.device.leave(instead_of)
-            self.device.enter(name)
-            self._on_device.add(name)
+        try:
+            token = self._begun[name] = self._enter(name)
+            if not token:
+                self._inside_opaque(name)
+            elif self.device is not None and (instead_of is not None or name not in _OF_THE_HOST):
+                if instead_of is not None:
+                    self.device.leave(instead_of)
+                self.device.enter(name)
+                self._on_device.add(name)
+        except Exception:  # noqa: BLE001  it is told of there
+            self.fault()
         return True
 
     def end(self, name: PhaseName, then: PhaseName | None = None) -> None:
@@ -144,18 +164,20 @@ class StepPhases:
             name: of it.
             then: the phase around it, which goes on, on the device as well.
         """
-        token = self._begun.pop(name, None)
-        if token is None:
+        if name not in self._begun:
             return
-        if self._waits_since is not None and name == "communication":
-            (around, since), self._waits_since = self._waits_since, None
-            self._waits_ns[around] = self._waits_ns.get(around, 0) + self._now() - since
-        if self.device is not None and name in self._on_device:
-            self._on_device.discard(name)
-            self.device.leave(name)
-            if then is not None:
-                self.device.enter(then)
-        self.clock.leave(token)
+        try:
+            token = self._begun.pop(name)
+            if not token:
+                self._outside_again(name)
+            elif self.device is not None and name in self._on_device:
+                self._on_device.discard(name)
+                self.device.leave(name)
+                if then is not None:
+                    self.device.enter(then)
+            self._leave(token)
+        except Exception:  # noqa: BLE001  it is told of there
+            self.fault()
 
     def take_waits(self) -> dict[str, int]:
         """Nanoseconds of communication inside opaque phases, by phase, since the last call."""
@@ -167,16 +189,26 @@ class StepPhases:
         for name in reversed(list(self._begun)):
             self.end(name)
 
+    def _inside_opaque(self, name: PhaseName) -> None:
+        if name == "communication" and (around := self.clock.opaque_phase) is not None:
+            self._waits_since = (around, self._now())
+
+    def _outside_again(self, name: PhaseName) -> None:
+        if self._waits_since is not None and name == "communication":
+            (around, since), self._waits_since = self._waits_since, None
+            self._waits_ns[around] = self._waits_ns.get(around, 0) + self._now() - since
+
     def cut(self) -> tuple[Span, DeviceTimes | None, StepMemory | None]:
         """The step is over, with every phase that is open."""
         times, memory = (None, None) if self.device is None else self.device.cut()
         self._begun.clear()
         self._on_device.clear()
-        self._waits_since = None
+        self._waits_since = self._marked_on_device = None
         return self.clock.cut(), times, memory
 
     def abandon(self) -> None:
         """The step is not done; its time goes to the next one, but the device's does not."""
         self.end_all()
+        self.marks.nothing()
         if self.device is not None:
             self.device.cut()

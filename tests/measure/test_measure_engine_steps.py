@@ -22,7 +22,7 @@ def test_the_step_inside_a_backward_is_the_optimizers_time():
     accelerator = SimpleNamespace(deepspeed_engine_wrapped=SimpleNamespace(engine=engine))
     tell_engine_steps(accelerator, phases)
     tell_engine_steps(accelerator, phases)  # of a second train(): once is enough
-    with phases.context("backward", False):
+    with phases.context("backward"):
         hand.wait(1)
         phases.begin("communication", instead_of="backward")
         hand.wait(2)

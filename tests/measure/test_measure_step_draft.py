@@ -16,10 +16,12 @@ SEGMENT = Segment(number=2, rank=1, opened_ns=1_000_000_000)
 
 def draft(counting=None, **known):
     counting = counting or Counting()
-    tally = counting.tally()
+    made = StepDraft(SEGMENT, counting)
     ids = torch.ones((2, 4), dtype=torch.int64)
-    tally.add({"input_ids": ids, "attention_mask": ids, "labels": torch.tensor([[-100, 1, 1, 1]] * 2)})
-    return StepDraft(SEGMENT, counting, tally, micro_batches=1, step=7, epoch=0.5, **known)
+    made.tally.add({"input_ids": ids, "attention_mask": ids, "labels": torch.tensor([[-100, 1, 1, 1]] * 2)})
+    for name, value in {"micro_batches": 1, "step": 7, "epoch": 0.5, **known}.items():
+        setattr(made, name, value)
+    return made
 
 
 def test_a_record_by_hand():

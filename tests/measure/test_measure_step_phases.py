@@ -39,9 +39,9 @@ def hand():
 
 def test_a_context_may_be_entered_inside_itself(hand):
     phases = StepPhases(hand, None, broken)
-    with phases.context("forward", False):
+    with phases.context("forward"):
         hand.wait(1)
-        with phases.context("backward", False), phases.context("forward", False):
+        with phases.context("backward"), phases.context("forward"):
             hand.wait(2)
         hand.wait(4)
     hand.wait(8)
@@ -50,9 +50,9 @@ def test_a_context_may_be_entered_inside_itself(hand):
 
 def test_an_opaque_context_and_an_open_one_of_the_same_name(hand):
     phases = StepPhases(hand, None, broken)
-    with phases.context("evaluation", True), phases.context("evaluation", False), phases.context("forward", False):
+    with phases.context("evaluation", opaque=True), phases.context("evaluation"), phases.context("forward"):
         hand.wait(1)
-    with phases.context("evaluation", False), phases.context("forward", False):
+    with phases.context("evaluation"), phases.context("forward"):
         hand.wait(2)
     assert seconds(phases) == {"evaluation": 1.0, "forward": 2.0}
 
@@ -94,14 +94,14 @@ def test_faults_are_handed_on_and_the_block_runs(hand):
     faults = []
     phases = StepPhases(hand, None, lambda: faults.append("fault"))
     phases.clock._now = fail
-    with phases.context("forward", False):
+    with phases.context("forward"):
         ran = True
     assert ran
     assert faults == ["fault"]
     phases.clock._now = hand
-    with pytest.raises(ZeroDivisionError), phases.context("forward", False):
+    with pytest.raises(ZeroDivisionError), phases.context("forward"):
         hand.wait(1 / 0)
-    with phases.context("forward", False):
+    with phases.context("forward"):
         hand.wait(1)
     assert seconds(phases) == {"forward": 1.0}
     assert faults == ["fault"]
@@ -110,13 +110,13 @@ def test_faults_are_handed_on_and_the_block_runs(hand):
 def test_a_phase_takes_the_place_of_the_one_around_it_on_the_device_and_hands_it_back(hand):
     watch = Watch()
     phases = StepPhases(hand, watch, broken)
-    with phases.context("forward", False):
+    with phases.context("forward"):
         hand.wait(1)
         phases.begin("communication", instead_of="forward")
         hand.wait(2)
         phases.end("communication", then="forward")
         hand.wait(4)
-    with phases.context("backward", False):
+    with phases.context("backward"):
         hand.wait(8)
         phases.begin("communication", instead_of="backward")
         hand.wait(16)
@@ -129,7 +129,7 @@ def test_a_phase_takes_the_place_of_the_one_around_it_on_the_device_and_hands_it
 def test_a_wait_is_communication_of_the_host_and_one_inside_another_is_part_of_it(hand):
     watch = Watch()
     phases = StepPhases(hand, watch, broken)
-    with phases.context("data_wait", False):
+    with phases.context("data_wait"):
         hand.wait(1)
         with phases.wait():
             hand.wait(2)
@@ -147,7 +147,7 @@ def test_a_wait_is_communication_of_the_host_and_one_inside_another_is_part_of_i
 def test_a_wait_in_an_opaque_phase_is_counted_beside_it(hand):
     phases = StepPhases(hand, None, broken)
     for _ in range(2):
-        with phases.context("evaluation", True):
+        with phases.context("evaluation", opaque=True):
             hand.wait(1)
             with phases.wait():
                 hand.wait(2)

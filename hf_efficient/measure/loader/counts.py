@@ -29,9 +29,8 @@ WORTH_A_LOOK_SECONDS = 0.001
 _LOOKS = 16  # batches that are looked at after one that was worth it
 
 
-def _clocks() -> tuple[float, float, float]:
-    """Seconds: wall, CPU of this thread, CPU of its process. (``getrusage`` tells a running thread's to the tick.)"""
-    return time.perf_counter(), time.thread_time(), time.process_time()
+_CLOCKS = (time.perf_counter, time.thread_time, time.process_time)
+"""Seconds: wall, CPU of this thread, CPU of its process. (``getrusage`` tells a running thread's to the tick.)"""
 
 
 def _waits() -> Callable[[], tuple[float, int]]:
@@ -53,7 +52,7 @@ class BatchTimes:
     def __init__(
         self,
         counts: memoryview[float],
-        clocks: Callable[[], tuple[float, float, float]] = _clocks,
+        clocks: tuple[Callable[[], float], Callable[[], float], Callable[[], float]] = _CLOCKS,
         waits: Callable[[], tuple[float, int]] | None = None,
     ) -> None:
         """Nothing is added yet.
@@ -63,44 +62,46 @@ class BatchTimes:
             clocks: read for every part of a batch.
             waits: seconds that the thread has waited for a core, and bytes that the disk was read for it.
         """
-        self._counts, self._clocks = counts, clocks
+        self._counts = counts
+        self._wall, self._thread, self._process = clocks
         self._waits = waits or _waits()
         self._waited: tuple[float, int] | None = None
-        self._began = (0.0, 0.0, 0.0)
-        self._collating = False
+        self._wall_from = self._thread_from = self._process_from = 0.0
+        self._part = _FETCH
         self._looks = 0
 
     def fetch_begins(self) -> None:
         """The data set is asked for the rows of a batch."""
-        self._collating = False
-        self._waited = self._waits() if self._looks else None
-        self._looks = max(0, self._looks - 1)
-        self._began = self._clocks()
+        self._part = _FETCH
+        if self._looks:
+            self._looks -= 1
+            self._waited = self._waits()
+        self._wall_from, self._thread_from, self._process_from = self._wall(), self._thread(), self._process()
 
     def collate_begins(self) -> None:
         """The rows are there."""
-        self._add(_FETCH)
-        self._collating = True
+        self._part_ends()
+        self._part = _COLLATE
 
     def ends(self) -> None:
         """The batch is there, or what was begun has failed."""
-        self._add(_COLLATE if self._collating else _FETCH)
+        self._part_ends()
         counts = self._counts
         if self._waited is not None:
-            (core, read), now = self._waited, self._waits()
+            (core, read), now, self._waited = self._waited, self._waits(), None
             counts[_WAIT] += now[0] - core
             counts[_READ] += now[1] - read
-        if self._collating:
+        if self._part == _COLLATE:
             counts[0] += 1.0  # last: who reads meanwhile sees no batch without its time
 
-    def _add(self, at: int) -> None:
-        counts = self._counts
-        wall, thread, process = self._began
-        self._began = now = self._clocks()
-        took = now[0] - wall
+    def _part_ends(self) -> None:
+        counts, at = self._counts, self._part
+        wall, thread, process = self._wall(), self._thread(), self._process()
+        took = wall - self._wall_from
         counts[at] += took
-        counts[at + 1] += now[1] - thread
-        counts[at + 2] += now[2] - process
+        counts[at + 1] += thread - self._thread_from
+        counts[at + 2] += process - self._process_from
+        self._wall_from, self._thread_from, self._process_from = wall, thread, process
         if took > WORTH_A_LOOK_SECONDS:
             self._looks = _LOOKS
 

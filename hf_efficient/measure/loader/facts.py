@@ -51,7 +51,7 @@ def loader_facts(loader: Any) -> dict[str, Any]:
 
 def batch_facts(batch: Any) -> dict[str, Any]:
     """Of a batch as the loader made it: ``first_batch``: by place, bytes, shape, dtype, and whether it is pinned."""
-    tensors = list(batch_tensors(batch))
+    tensors = batch_tensors(batch)
     names: Iterable[Any] = range(len(tensors))
     if isinstance(batch, Mapping):
         names = [name for name, value in batch.items() if isinstance(value, torch.Tensor)]

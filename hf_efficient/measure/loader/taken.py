@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,15 +59,10 @@ class Taken:
         self.rows = None if self.rows is None or rows is None else self.rows + rows
 
 
-def batch_tensors(batch: Any) -> Iterator[torch.Tensor]:
+def batch_tensors(batch: Any) -> list[torch.Tensor]:
     """The tensors of a batch as collators make them: one, or a mapping or sequence of them."""
-    if isinstance(batch, torch.Tensor):
-        yield batch
-    elif isinstance(batch, Mapping):
-        for value in batch.values():
-            if isinstance(value, torch.Tensor):
-                yield value
-    elif isinstance(batch, (list, tuple)):
-        for value in batch:
-            if isinstance(value, torch.Tensor):
-                yield value
+    if isinstance(batch, (dict, Mapping)):  # dict first: a mapping's check takes a call in Python
+        batch = batch.values()
+    elif not isinstance(batch, (list, tuple)):
+        batch = (batch,)
+    return [value for value in batch if isinstance(value, torch.Tensor)]

@@ -86,15 +86,25 @@ class LoaderWatch:
             return None
         return LoaderMark(self._taken.copy(), self._before, bytes(self._counts))
 
-    def next_data(self, iterator: Any) -> Any:
-        """The next batch of an iterator, of which its own class knows; for the iterator."""
-        self._asks()
+    def next_data(self, reference: weakref.ref[Any]) -> Any:
+        """The next batch of an iterator, of which its own class knows; for the iterator.
+
+        Called in every step: what it does is in one piece, and caught once.
+        """
+        iterator = reference()
+        if self._taken.ready is not None:
+            self._look_at_ready()
+        asked_ns = time.perf_counter_ns()
         try:
             batch = type(iterator)._next_data(iterator)
         except StopIteration:
-            self._ended()
+            self._ended(asked_ns)
             raise
-        self._gives(batch)
+        if self._loader is not None:
+            try:
+                self._gives(batch, (time.perf_counter_ns() - asked_ns) / 1e9)
+            except Exception:  # noqa: BLE001  it is told of there
+                self._fault()
         return batch
 
     def reset(self, iterator: Any, *args: Any, **kwargs: Any) -> None:
@@ -110,7 +120,6 @@ class LoaderWatch:
         self._handed_out = 0  # batches of the iterator that ``_counts`` belong to
         self._ready = 0
         self._is_first = False
-        self._asked_ns = 0
 
     def _iterator(self, loader: Any, make: MakesIterator) -> Any:
         """For ``look_at_iterators``."""
@@ -152,7 +161,7 @@ class LoaderWatch:
             self._taken.ready = self._taken.ready or 0
         else:
             iterator._dataset_fetcher = WatchedFetcher(iterator._dataset_fetcher, self._counts)
-        iterator._next_data = functools.partial(_next_data, weakref.ref(iterator), self)
+        iterator._next_data = functools.partial(self.next_data, weakref.ref(iterator))
 
     @_never_raises
     def _started(self, began_ns: int) -> None:
@@ -160,18 +169,14 @@ class LoaderWatch:
         self._is_first = True
 
     @_never_raises
-    def _asks(self) -> None:
-        if self._taken.ready is not None:
-            self._ready = max(0, int(sum(self._counts[:: len(COUNTS)])) - self._handed_out)
-        self._asked_ns = time.perf_counter_ns()
+    def _look_at_ready(self) -> None:
+        self._ready = max(0, int(sum(self._counts[:: len(COUNTS)])) - self._handed_out)
 
     @_never_raises
-    def _ended(self) -> None:
-        self._taken.end_seconds += (time.perf_counter_ns() - self._asked_ns) / 1e9
+    def _ended(self, asked_ns: int) -> None:
+        self._taken.end_seconds += (time.perf_counter_ns() - asked_ns) / 1e9
 
-    @_never_raises
-    def _gives(self, batch: Any) -> None:
-        seconds = (time.perf_counter_ns() - self._asked_ns) / 1e9
+    def _gives(self, batch: Any, seconds: float) -> None:
         self._taken.wait_seconds += seconds
         if self._is_first:
             self._taken.first_wait_seconds += seconds
@@ -188,10 +193,6 @@ class LoaderWatch:
         self._loader = None
         let_go(self._iterator)
         logger.warning("The data loader is no longer watched, because of a fault; training goes on.", exc_info=True)
-
-
-def _next_data(iterator: weakref.ref[Any], watch: LoaderWatch) -> Any:
-    return watch.next_data(iterator())
 
 
 def _reset(iterator: weakref.ref[Any], watch: LoaderWatch, *args: Any, **kwargs: Any) -> None:

@@ -10,8 +10,8 @@ from hf_efficient.measure.loader.counts import COUNTS, BatchTimes, counts_in
 def counted(readings, waits=()):
     """A row of counts, and what adds to it by clocks that give these readings one after the other."""
     row = array("d", [0.0] * len(COUNTS))
-    ticks, told = iter(readings), iter(waits)
-    return row, BatchTimes(memoryview(row), lambda: next(ticks), lambda: next(told))
+    clocks = tuple(iter(of_one).__next__ for of_one in zip(*readings, strict=True))
+    return row, BatchTimes(memoryview(row), clocks, iter(waits).__next__)
 
 
 def load(times):
