@@ -233,7 +233,8 @@ class EfficientTrainerMixin(_Base):
 
     def floating_point_ops(self, *args: Any, **kwargs: Any) -> int:
         """Count as the trainer below does; by now the host has read the micro-batch's loss."""
-        self._recorder.marks.bookkeeping()
+        if self._recorder.has_device:
+            self._recorder.marks.bookkeeping()
         return super().floating_point_ops(*args, **kwargs)
 
     def _prepare_inputs(self, *args: Any, **kwargs: Any) -> Any:

@@ -43,9 +43,10 @@ class ActivationProbe:
 
     def wants(self, model: nn.Module, inputs: Any) -> bool:
         """Whether the forward of this micro-batch is to be watched."""
-        if self._begun != self._memory.begun:
-            self._begun, self._off, self._measured = self._memory.begun, False, 0.0
-        if self._off or not model.training or not self._memory.active:
+        memory = self._memory
+        if self._begun != memory.begun:
+            self._begun, self._off, self._measured = memory.begun, False, 0.0
+        if self._off or not memory.active or not model.training:
             return False
         return not self._measured or (_positions(inputs) or 0) > _LARGER * self._measured
 
@@ -126,7 +127,7 @@ class ActivationProbe:
 
 
 def _positions(inputs: Any) -> int | None:
-    ids = inputs.get("input_ids") if isinstance(inputs, Mapping) else None
+    ids = inputs.get("input_ids") if isinstance(inputs, (dict, Mapping)) else None  # a dict's check is the cheap one
     return ids.numel() if isinstance(ids, torch.Tensor) else None
 
 

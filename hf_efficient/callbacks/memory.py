@@ -30,6 +30,7 @@ class MemoryCount:
     Attributes:
         active: something may be told.
         begun: how many trainings have begun.
+        wanted: what a step is still to be looked at for.
     """
 
     def __init__(self, timeline: Timeline, reference: Callable[[], nn.Module | None] = lambda: None) -> None:
@@ -43,7 +44,7 @@ class MemoryCount:
         self.begun = 0
         self._timeline, self._reference = timeline, reference
         self._device = torch.device("cpu")
-        self._wanted: set[str] = set()
+        self.wanted: set[str] = set()
         self._categories: dict[str, dict[str, Any]] = {}
         self._missing: dict[str, str] = {}
         self._positions: int | None = None
@@ -59,7 +60,7 @@ class MemoryCount:
         """
         self.begun += 1
         self.active, self._device = model is not None, args.device
-        self._wanted = {"gradients", "optimizer_state"} if self.active else set()
+        self.wanted = {"gradients", "optimizer_state"} if self.active else set()
         self._categories, self._missing, self._positions = {}, {}, None
         if self._engine is not None:
             self._engine.remove()
@@ -68,23 +69,18 @@ class MemoryCount:
             self.guarded(lambda: self._weights(model))
             self.guarded(lambda: self._watch_engine(model, optimizer))
 
-    @property
-    def wants_step(self) -> bool:
-        """Whether a step is still to be looked at."""
-        return bool(self._wanted)
-
     def before_step(self, model: nn.Module | None) -> None:
         """The optimizer is about to step: count the gradients, in the first step."""
-        if "gradients" in self._wanted and model is not None:
-            self._wanted.discard("gradients")
+        if "gradients" in self.wanted and model is not None:
+            self.wanted.discard("gradients")
             self.guarded(lambda: self._gradients(model))
 
     def after_step(self, model: nn.Module | None, optimizer: Any) -> None:
         """The optimizer has stepped: count what it keeps, after the first step that was not skipped."""
-        if "optimizer_state" not in self._wanted or model is None:
+        if "optimizer_state" not in self.wanted or model is None:
             return
         if not getattr(optimizer, "step_was_skipped", False):
-            self._wanted.discard("optimizer_state")
+            self.wanted.discard("optimizer_state")
             self.guarded(lambda: self._optimizer_state(model, optimizer))
 
     def tell(self, name: str, found: Mapping[str, int], how: Literal["exact", "measured"], note: str) -> None:
@@ -113,7 +109,7 @@ class MemoryCount:
             count()
         except Exception:
             self.active = False
-            self._wanted.clear()
+            self.wanted.clear()
             logger.warning("Memory is no longer told by category, because of a fault; training goes on.", exc_info=True)
 
     def _weights(self, model: nn.Module) -> None:

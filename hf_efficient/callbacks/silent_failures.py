@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import torch
+from accelerate.optimizer import AcceleratedOptimizer
 from torch import nn
 from transformers import TrainingArguments
 
@@ -19,7 +21,10 @@ __all__ = ["SilentFailures"]
 _MOST_NAMES = 20
 
 
-_never_raises = never_raises("Silent failures are no longer counted")
+logger = logging.getLogger(__name__)
+
+_CONSEQUENCE = "Silent failures are no longer counted"
+_never_raises = never_raises(_CONSEQUENCE)
 
 
 class SilentFailures:
@@ -34,8 +39,11 @@ class SilentFailures:
 
     And of topic ``compilation`` what ``compile_counts`` tells.
 
+    What every micro-batch and every step calls catches its faults itself: a call less, between kernels.
+
     Attributes:
         broken: it counts no longer.
+        first: no update of this training was seen yet.
     """
 
     def __init__(self, timeline: Timeline) -> None:
@@ -48,15 +56,16 @@ class SilentFailures:
     def begin(self) -> None:
         """A training begins; what is counted goes on."""
         self.broken = False
-        self._first = True
+        self.first = True
+        self._may_skip = True
         self._told: dict[str, Any] = {}
 
     @_never_raises
     def before_update(self, args: TrainingArguments, model: nn.Module | None) -> None:
         """The gradients are there; those of the first update are looked at, not read."""
-        if not self._first:
+        if not self.first:
             return
-        self._first = False
+        self.first = False
         if model is None or gradients_elsewhere(args):
             return
         without = parameters_without_gradient(model)
@@ -69,16 +78,21 @@ class SilentFailures:
             },
         )
 
-    @_never_raises
     def after_update(self, optimizer: Any) -> None:
         """The optimizer has stepped, or a gradient scaler has left that out (``AcceleratedOptimizer`` knows)."""
         self._updates += 1
-        self._skipped += bool(getattr(optimizer, "step_was_skipped", False))
+        if self._may_skip and not self.broken:
+            self._look_for_skip(optimizer)
 
-    @_never_raises
     def loss(self, loss: torch.Tensor) -> None:
         """Of a micro-batch."""
-        self._losses.add(loss)
+        if self.broken:
+            return
+        try:
+            self._losses.add(loss)
+        except Exception:
+            self.broken = True
+            logger.warning("%s, because of a fault.", _CONSEQUENCE, exc_info=True)
 
     @_never_raises
     def settle(self) -> None:
@@ -97,6 +111,12 @@ class SilentFailures:
         compiled = compile_counts()
         if compiled is not None:
             self._timeline.state("compilation", compiled)
+
+    @_never_raises
+    def _look_for_skip(self, optimizer: Any) -> None:
+        self._skipped += bool(getattr(optimizer, "step_was_skipped", False))
+        # Without a scaler accelerate's own optimizer leaves no step out; DeepSpeed's knows by itself.
+        self._may_skip = type(optimizer) is not AcceleratedOptimizer or optimizer.scaler is not None
 
     def _state(self, seen: int, failures: dict[str, int]) -> None:
         facts = {"updates": self._updates, **failures}

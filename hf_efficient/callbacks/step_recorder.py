@@ -65,16 +65,16 @@ class StepRecorderCallback(TrainerCallback):
     ) -> None:
         """The optimizer steps; the scheduler and ``zero_grad`` follow."""
         self._recorder.marks.optimizer()
-        if self._memory is not None and self._memory.wants_step:
+        if self._memory is not None and self._memory.wanted:
             self._memory.before_step(kwargs.get("model"))
-        if self._silent is not None:
+        if self._silent is not None and self._silent.first:
             self._silent.before_update(args, kwargs.get("model"))
 
     def on_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """The optimizer has stepped; gradients are still there."""
-        if self._memory is not None and self._memory.wants_step:
+        if self._memory is not None and self._memory.wanted:
             self._memory.after_step(kwargs.get("model"), kwargs.get("optimizer"))
         if self._silent is not None:
             self._silent.after_update(kwargs.get("optimizer"))

@@ -33,11 +33,14 @@ class KeptBatch:
             return None
         kept = dict(batch)  # from which a trainer takes the labels out
         versions = []
-        for value in kept.values():
-            if isinstance(value, torch.Tensor):
-                if not value.is_cpu or value.is_inference() or value.numel() > MOST_KEPT_POSITIONS:
-                    return None
-                versions.append(value._version)
+        try:
+            for value in kept.values():
+                if isinstance(value, torch.Tensor):
+                    if not value.is_cpu or value.numel() > MOST_KEPT_POSITIONS:
+                        return None
+                    versions.append(value._version)
+        except RuntimeError:  # a tensor made in inference mode; asking each of them takes longer than this
+            return None
         return cls(kept, versions)
 
     def unchanged(self) -> bool:

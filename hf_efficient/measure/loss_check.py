@@ -21,9 +21,9 @@ class LossCheck:
 
     def add(self, loss: torch.Tensor) -> None:
         """One micro-batch's; nothing waits."""
-        self._kept.append(loss.detach())
-        self._seen += 1
-        if len(self._kept) >= _MOST_KEPT:
+        kept = self._kept
+        kept.append(loss.detach() if loss.requires_grad else loss)
+        if len(kept) >= _MOST_KEPT:
             self._fold()
 
     def counts(self) -> tuple[int, int]:
@@ -34,6 +34,7 @@ class LossCheck:
     def _fold(self) -> None:
         if not self._kept:
             return
+        self._seen += len(self._kept)
         found = torch.stack(self._kept).isfinite().logical_not().sum()
         self._kept.clear()
         self._not_finite = found if self._not_finite is None else self._not_finite + found

@@ -13,18 +13,64 @@ from hf_efficient.records import PhaseName
 __all__ = ["Glimpse", "PhaseClock", "PhaseContext", "PhaseOwner", "Span"]
 
 
-class Span(NamedTuple):
+class Span:
     """What the clock read between two calls of ``cut``.
 
     Attributes:
         start_ns: reading of the clock at the start.
         wall_ns: nanoseconds from start to end.
-        phase_ns: nanoseconds per phase; what is missing from ``wall_ns`` was spent in no phase.
     """
 
-    start_ns: int
-    wall_ns: int
-    phase_ns: dict[str, int]
+    __slots__ = ("_marks", "_phase_ns", "start_ns", "wall_ns")
+
+    def __init__(self, start_ns: int, wall_ns: int, phase_ns: dict[str, int], marks: _Marks | None = None) -> None:
+        """A span.
+
+        Args:
+            start_ns: see above.
+            wall_ns: see above.
+            phase_ns: see the property.
+            marks: that are still to be charged to their phases.
+        """
+        self.start_ns, self.wall_ns, self._phase_ns, self._marks = start_ns, wall_ns, phase_ns, marks
+
+    @property
+    def phase_ns(self) -> dict[str, int]:
+        """Nanoseconds per phase; what is missing from ``wall_ns`` was spent in no phase. Any thread may ask."""
+        marks = self._marks
+        if marks is not None:
+            held = dict(self._phase_ns)
+            since, marked = _charge_marks(held, marks.marks, marks.since_ns, marks.marked, ())
+            if marked is not None:
+                held[marked] = held.get(marked, 0) + self.start_ns + self.wall_ns - since
+            self._phase_ns, self._marks = held, None
+        return self._phase_ns
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Span) and self._told() == other._told()
+
+    def __hash__(self) -> int:
+        return hash((self.start_ns, self.wall_ns))
+
+    def __repr__(self) -> str:
+        return "Span(start_ns={}, wall_ns={}, phase_ns={})".format(*self._told())
+
+    def _told(self) -> tuple[int, int, dict[str, int]]:
+        return self.start_ns, self.wall_ns, self.phase_ns
+
+
+class _Marks(NamedTuple):
+    """Marks outside all phases that were entered.
+
+    Attributes:
+        marks: a phase and a reading, again and again.
+        since_ns: the reading up to which all is charged.
+        marked: what the time from there to the first mark belongs to.
+    """
+
+    marks: tuple[Any, ...]
+    since_ns: int
+    marked: str | None
 
 
 @dataclass(frozen=True)
@@ -151,11 +197,17 @@ class PhaseClock:
         Args:
             at_last_reading: end it there instead, since it is not known what came after it.
         """
-        if at_last_reading:
-            self._settle()
+        if self._stack or at_last_reading:
+            if at_last_reading:
+                self._settle()
+            else:
+                self._charge()
+            span = Span(self._start, self._mark - self._start, self._phase_ns)
         else:
-            self._charge()
-        span = Span(self._start, self._mark - self._start, self._phase_ns)
+            marks = _Marks(tuple(self._marks), self._mark, self._marked)
+            self._mark = self._now()
+            span = Span(self._start, self._mark - self._start, self._phase_ns, marks)
+            self._marks.clear()
         self._start = self._mark
         self._phase_ns = {}
         self._cuts += 1
@@ -176,9 +228,7 @@ class PhaseClock:
     def _settle(self) -> None:
         """Charge the time up to the last mark; those inside an opaque phase are none."""
         if not self._opaque_token:
-            self._mark, self._marked = _charge_marks(
-                self._phase_ns, self._marks, self._mark, self._marked, self._stack
-            )
+            self._mark, self._marked = _charge_marks(self._phase_ns, self._marks, self._mark, self._marked, self._stack)
         self._marks.clear()
 
 

@@ -13,7 +13,7 @@ waits in between as well, so that its events could not tell the waits apart, and
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -25,13 +25,18 @@ __all__ = ["PhaseMarks", "RankMarks"]
 
 
 class PhaseMarks(Protocol):
-    """Who is told; ``StepRecorder`` is one. Its methods raise nothing."""
+    """Who is told; ``StepRecorder`` is one. What it has raises nothing.
 
-    def begin(self, name: Any, instead_of: Any = None) -> None:
-        """A phase begins that the caller of another one does not see; on the device it takes its place."""
+    Attributes:
+        begin: a phase begins that the caller of another one does not see; on the device it takes its place.
+        end: it ends, and on the device the other one goes on.
+    """
 
-    def end(self, name: Any, then: Any = None) -> None:
-        """It ends, and on the device the other one goes on."""
+    @property
+    def begin(self) -> Callable[..., object]: ...
+
+    @property
+    def end(self) -> Callable[..., object]: ...
 
 
 class RankMarks:

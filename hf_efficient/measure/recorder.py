@@ -74,6 +74,7 @@ class StepRecorder:
         marks: of ``StepPhases`` while a loop is recorded, ``NO_MARKS`` else.
         timeline: is told what lies outside the training loop; None: nobody is.
         recording: whether steps are.
+        has_device: a device keeps a time of its own, for which the host may have to wait.
         several_ranks: processes train together, so that a rank's own work is told from its waits for the others.
     """
 
@@ -85,7 +86,7 @@ class StepRecorder:
             timeline: is told what lies outside the training loop, and where the loop starts and ends.
         """
         self.timeline = timeline
-        self.recording = False
+        self.recording = self.has_device = False
         self.marks = NO_MARKS
         self.begin: Callable[..., object] = _no_phase
         self.end: Callable[..., object] = _no_phase
@@ -110,11 +111,6 @@ class StepRecorder:
         """Of the training loop; None outside one."""
         return None if self._phases is None else self._phases.clock
 
-    @property
-    def has_device(self) -> bool:
-        """Whether a device keeps a time of its own, for which the host may have to wait."""
-        return self._device is not None
-
     def open(self, directory: Path, rank: int, device: DeviceWatch | None = None) -> None:
         """Start a segment in ``directory/steps.jsonl`` (``steps.rankN.jsonl`` on rank N > 0).
 
@@ -124,7 +120,7 @@ class StepRecorder:
             device: is told the phases; None: there is none that keeps a time of its own.
         """
         self.recording, self._faulty = True, False
-        self._device = device
+        self._device, self.has_device = device, device is not None
         self._open(directory, rank)
 
     @_never_raises

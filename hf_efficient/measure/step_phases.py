@@ -80,7 +80,14 @@ class WaitPhase:
 
 
 class StepPhases:
-    """Of one loop. ``marks`` are those of a trainer that sees them begin; ``begin``, ``end``, ``end_all`` and what ``context`` returns raise nothing."""
+    """Of one loop; ``begin``, ``end``, ``end_all``, ``marks`` and what ``context`` returns raise nothing.
+
+    Attributes:
+        clock: of the loop.
+        device: see ``__init__``.
+        fault: see ``__init__``.
+        marks: for a trainer that sees each phase begin.
+    """
 
     def __init__(self, now: Callable[[], int], device: DeviceWatch | None, fault: Callable[[], None]) -> None:
         """The first step starts.

@@ -8,7 +8,7 @@ to the host in the background and read when an event says that they arrived.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -38,6 +38,11 @@ class TokenTally:
     token ids than ``input_ids`` (``KL_input_ids``, ``decoder_input_ids``) tells nothing.
     """
 
+    # One is made in every step: what most of them do not need lies in the class.
+    _watched: Sequence[KeptBatch] = ()
+    _events: Sequence[Any] = ()
+    _batches: list[MicroBatch] | None = None
+
     def __init__(self, scored: bool = False, at_once: bool = True) -> None:
         """Nothing is counted yet.
 
@@ -46,20 +51,18 @@ class TokenTally:
             at_once: keep no batch; otherwise one that is written into before it is counted tells nothing.
         """
         self._scored, self._at_once = scored, at_once
-        self._watched: list[KeptBatch] = []
         self._seen: list[_Seen | KeptBatch] = []
-        self._events: list[Any] = []
-        self._batches: list[MicroBatch] | None = None
 
     def add(self, batch: Any) -> None:
         """Count one micro-batch: a mapping of names to tensors of shape (rows, positions)."""
-        kept = KeptBatch.of(batch) if isinstance(batch, Mapping) else None
+        is_mapping = isinstance(batch, (dict, Mapping))  # a dict's check is the cheap one
+        kept = KeptBatch.of(batch) if is_mapping else None
         if kept is not None and not self._at_once:
             self._seen.append(kept)
             return
         if kept is not None:
-            self._watched.append(kept)
-        seen = _count(batch, self._scored) if isinstance(batch, Mapping) else _Seen()
+            self._watched = [*self._watched, kept]
+        seen = _count(batch, self._scored) if is_mapping else _Seen()
         self._seen.append(seen)
         device: torch.device | None = None
         for name in _PERHAPS_ON_DEVICE:
@@ -70,24 +73,24 @@ class TokenTally:
         if device is not None:
             event = torch.get_device_module(device).Event()
             event.record()
-            self._events.append(event)
+            self._events = [*self._events, event]
 
     def unchanged(self) -> bool | None:
         """Whether nobody has written into the batches that were counted at once; None where none could be kept."""
-        watched, self._watched = self._watched, []
+        watched, self._watched = self._watched, ()
         return all(kept.unchanged() for kept in watched) if watched else None
 
     def ready(self) -> bool:
         """Whether all counts have arrived on the host; asks the device, never waits for it."""
         while self._events and self._events[0].query():
-            self._events.pop(0)
+            self._events = self._events[1:]
         return not self._events
 
     def wait(self) -> None:
         """Until all counts have arrived."""
         for event in self._events:
             event.synchronize()
-        self._events.clear()
+        self._events = ()
 
     def counts(self) -> TokenCounts:
         """The sums; waits for the device where ``ready()`` is not yet true."""

@@ -115,17 +115,17 @@ def test_phases_of_a_step_by_hand(tiny_dir, tmp_path):
     trainer._recorder._now = Ticks()
     trainer.train()
     (record,) = records(tmp_path / "efficiency")
-    # data_wait: opened by the epoch, again by get_batch_samples. Twice each: inputs, forward, backward.
-    # optimizer: from the clipping to on_step_end.
-    # bookkeeping: from the fetching to the first micro-batch, between the two, around the optimizer, around the log.
+    # data_wait: from the epoch, again from get_batch_samples. Twice each: inputs, forward, backward.
+    # optimizer: from the clipping, again from the norm, again from the event, to on_step_end.
+    # bookkeeping: from the fetching to the first micro-batch, between the two, before the optimizer, around the log.
     # logging: with one reading for its figures.
     assert record.phase_seconds == {
         "data_wait": 2.0,
         "host_to_device": 2.0,
         "forward": 2.0,
         "backward": 2.0,
-        "optimizer": 1.0,
-        "bookkeeping": 6.0,
+        "optimizer": 3.0,
+        "bookkeeping": 5.0,
         "logging": 2.0,
     }
 

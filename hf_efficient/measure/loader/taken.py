@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,18 +51,21 @@ class Taken:
     def add(self, batch: Any) -> None:
         """Count the batch's rows and bytes."""
         rows: int | None = None
-        for tensor in batch_tensors(batch):
-            self.bytes += tensor.nbytes
-            if rows is None and tensor.ndim:
-                rows = tensor.shape[0]
+        for value in _values(batch):
+            if isinstance(value, torch.Tensor):
+                self.bytes += value.nbytes
+                if rows is None and value.ndim:
+                    rows = value.shape[0]
         self.batches += 1
         self.rows = None if self.rows is None or rows is None else self.rows + rows
 
 
 def batch_tensors(batch: Any) -> list[torch.Tensor]:
     """The tensors of a batch as collators make them: one, or a mapping or sequence of them."""
-    if isinstance(batch, (dict, Mapping)):  # dict first: a mapping's check takes a call in Python
-        batch = batch.values()
-    elif not isinstance(batch, (list, tuple)):
-        batch = (batch,)
-    return [value for value in batch if isinstance(value, torch.Tensor)]
+    return [value for value in _values(batch) if isinstance(value, torch.Tensor)]
+
+
+def _values(batch: Any) -> Iterable[Any]:
+    if isinstance(batch, (dict, Mapping)):  # a dict's check is the cheap one
+        return batch.values()
+    return batch if isinstance(batch, (list, tuple)) else (batch,)

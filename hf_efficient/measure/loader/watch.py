@@ -91,7 +91,7 @@ class LoaderWatch:
 
         Called in every step: what it does is in one piece, and caught once.
         """
-        iterator = reference()
+        iterator: Any = reference()
         if self._taken.ready is not None:
             self._look_at_ready()
         asked_ns = time.perf_counter_ns()
