@@ -6,7 +6,6 @@ import logging
 from typing import Any
 
 import torch
-from accelerate.optimizer import AcceleratedOptimizer
 from torch import nn
 from transformers import TrainingArguments
 
@@ -57,7 +56,6 @@ class SilentFailures:
         """A training begins; what is counted goes on."""
         self.broken = False
         self.first = True
-        self._may_skip = True
         self._told: dict[str, Any] = {}
 
     @_never_raises
@@ -80,9 +78,13 @@ class SilentFailures:
 
     def after_update(self, optimizer: Any) -> None:
         """The optimizer has stepped, or a gradient scaler has left that out (``AcceleratedOptimizer`` knows)."""
-        self._updates += 1
-        if self._may_skip and not self.broken:
-            self._look_for_skip(optimizer)
+        if self.broken:
+            return
+        try:
+            self._updates += 1
+            self._skipped += bool(getattr(optimizer, "step_was_skipped", False))
+        except Exception:  # noqa: BLE001  it is told of there
+            self._fault()
 
     def loss(self, loss: torch.Tensor) -> None:
         """Of a micro-batch."""
@@ -90,9 +92,8 @@ class SilentFailures:
             return
         try:
             self._losses.add(loss)
-        except Exception:
-            self.broken = True
-            logger.warning("%s, because of a fault.", _CONSEQUENCE, exc_info=True)
+        except Exception:  # noqa: BLE001  it is told of there
+            self._fault()
 
     @_never_raises
     def settle(self) -> None:
@@ -112,11 +113,9 @@ class SilentFailures:
         if compiled is not None:
             self._timeline.state("compilation", compiled)
 
-    @_never_raises
-    def _look_for_skip(self, optimizer: Any) -> None:
-        self._skipped += bool(getattr(optimizer, "step_was_skipped", False))
-        # Without a scaler accelerate's own optimizer leaves no step out; DeepSpeed's knows by itself.
-        self._may_skip = type(optimizer) is not AcceleratedOptimizer or optimizer.scaler is not None
+    def _fault(self) -> None:
+        self.broken = True
+        logger.warning("%s, because of a fault.", _CONSEQUENCE, exc_info=True)
 
     def _state(self, seen: int, failures: dict[str, int]) -> None:
         facts = {"updates": self._updates, **failures}

@@ -59,3 +59,25 @@ def test_the_times_are_those_of_a_clock_without_ranges():
         return clock.cut()
 
     assert spans(RangedClock(itertools.count().__next__, Ranges())) == spans(PhaseClock(itertools.count().__next__))
+
+
+def test_what_is_marked_is_a_range_around_those_that_were_entered(marked):
+    clock = phase_clock(itertools.count().__next__)
+    forward, backward, nothing = (clock.marker(phase, pytest.fail) for phase in ("forward", "backward", None))
+    forward()
+    inside = clock.enter("compilation")
+    backward()  # its range would not lie around the one that is open
+    clock.leave(inside)
+    backward()
+    nothing()
+    evaluation = clock.enter("evaluation", opaque=True)
+    forward()
+    clock.leave(evaluation)
+    forward()
+    clock.enter("optimizer")
+    clock.cut()
+    assert marked.open == []
+    assert marked.calls == [
+        *("forward", "compilation", "/compilation", "/forward", "backward", "/backward"),
+        *("evaluation", "/evaluation", "forward", "optimizer", "/optimizer", "/forward"),
+    ]

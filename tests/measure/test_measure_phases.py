@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.measure.phases import PhaseClock, Span
+from hf_efficient.measure.phases import Glimpse, PhaseClock, Span
 
 
 class Hand:
@@ -120,3 +120,93 @@ def test_cut_closes_open_phases_and_tiles(hand):
     clock.leave(token)
     assert clock.cut() == Span(150, 20, {"forward": 10})
     assert clock.cut() == Span(170, 0, {})
+
+
+def marker(clock, phase):
+    return clock.marker(phase, broken)
+
+
+def broken():
+    raise AssertionError("nothing failed")
+
+
+def test_marks_outside_all_phases_that_were_entered(hand):
+    clock = PhaseClock(hand)
+    forward, nothing, optimizer = (marker(clock, phase) for phase in ("forward", None, "optimizer"))
+    hand.at += 1  # in no phase
+    forward()
+    hand.at += 2
+    nothing()
+    hand.at += 4
+    forward()
+    hand.at += 8
+    optimizer()
+    optimizer()
+    hand.at += 16
+    assert clock.glimpse() == Glimpse(0, 100, 115, {"forward": 10, "optimizer": 0}, "optimizer")
+    assert clock.cut() == Span(100, 31, {"forward": 10, "optimizer": 16})
+    hand.at += 32
+    assert clock.cut() == Span(131, 32, {})
+
+
+def test_a_phase_that_was_entered_goes_before_what_is_marked_around_it(hand):
+    clock = PhaseClock(hand)
+    marker(clock, "forward")()
+    hand.at += 1
+    token = clock.enter("compilation")
+    hand.at += 2
+    marker(clock, "backward")()
+    hand.at += 4
+    clock.leave(token)
+    hand.at += 8
+    assert clock.cut() == Span(100, 15, {"forward": 1, "compilation": 6, "backward": 8})
+
+
+def test_marks_inside_an_opaque_phase_are_none(hand):
+    clock = PhaseClock(hand)
+    marker(clock, "bookkeeping")()
+    hand.at += 1
+    token = clock.enter("evaluation", opaque=True)
+    marker(clock, "forward")()
+    hand.at += 2
+    assert clock.glimpse().phase_ns == {"bookkeeping": 1}
+    assert clock.glimpse().open_phase == "evaluation"
+    marker(clock, None)()
+    clock.leave(token)
+    hand.at += 4
+    assert clock.cut() == Span(100, 7, {"bookkeeping": 5, "evaluation": 2})
+
+
+def test_a_cut_at_the_last_reading_ends_with_the_last_mark(hand):
+    clock = PhaseClock(hand)
+    marker(clock, "forward")()
+    hand.at += 1
+    marker(clock, "backward")()
+    hand.at += 2
+    assert clock.cut(at_last_reading=True) == Span(100, 1, {"forward": 1})
+
+
+def test_a_span_is_worked_out_when_somebody_asks_and_stays_as_it_is(hand):
+    clock = PhaseClock(hand)
+    marker(clock, "forward")()
+    hand.at += 1
+    first = clock.cut()
+    marker(clock, "optimizer")()
+    hand.at += 2
+    assert clock.cut() == Span(101, 2, {"optimizer": 2})
+    assert first.phase_ns == {"forward": 1}
+    assert repr(first) == "Span(start_ns=100, wall_ns=1, phase_ns={'forward': 1})"
+    assert first != Span(100, 1, {"backward": 1})
+
+
+def test_a_mark_that_fails_is_told_of():
+    def fail():
+        if faults is not None:
+            raise OSError("no clock")
+        return 0
+
+    faults = None
+    clock = PhaseClock(fail)
+    faults = []
+    clock.marker("forward", lambda: faults.append("fault"))()
+    assert faults == ["fault"]

@@ -154,3 +154,35 @@ def test_a_wait_in_an_opaque_phase_is_counted_beside_it(hand):
     assert phases.take_waits() == {"evaluation": 4 * SECOND}
     assert phases.take_waits() == {}
     assert seconds(phases) == {"evaluation": 6.0}
+
+
+def test_marks_are_told_to_the_device_once_each_and_what_is_of_the_host_is_not(hand):
+    watch = Watch()
+    phases = StepPhases(hand, watch, broken)
+    marks = phases.marks
+    for mark in (marks.data_wait, marks.bookkeeping, marks.nothing, marks.forward, marks.nothing, marks.backward):
+        mark()
+        hand.wait(1)
+    with phases.context("evaluation", opaque=True):
+        marks.forward()
+        hand.wait(2)
+    for mark in (marks.device_wait, marks.optimizer, marks.optimizer):
+        mark()
+        hand.wait(4)
+    assert seconds(phases) == {
+        **{"data_wait": 1.0, "bookkeeping": 1.0, "forward": 1.0, "backward": 1.0, "evaluation": 2.0},
+        **{"device_wait": 4.0, "optimizer": 8.0},
+    }
+    step = ["+data_wait", "-data_wait", "+forward", "-forward", "+backward", "+evaluation", "-evaluation", "-backward"]
+    assert watch.told == [*step, "+optimizer", "cut"]
+    marks.optimizer()
+    assert watch.told[-1] == "+optimizer"  # of the next step
+
+
+def test_an_abandoned_step_leaves_nothing_marked(hand):
+    phases = StepPhases(hand, None, broken)
+    phases.marks.forward()
+    hand.wait(1)
+    phases.abandon()
+    hand.wait(2)
+    assert seconds(phases) == {"forward": 1.0}
