@@ -188,6 +188,7 @@ class PhaseClock:
 
     def stop(self) -> None:
         """No time goes by from the last reading on, for who does not know what came after it."""
+        self._settle()
         stopped_at = self._mark
         self._now = lambda: stopped_at
 

@@ -186,6 +186,18 @@ def test_a_cut_at_the_last_reading_ends_with_the_last_mark(hand):
     assert clock.cut(at_last_reading=True) == Span(100, 1, {"forward": 1})
 
 
+def test_a_stopped_clock_stands_at_its_last_mark(hand):
+    clock = PhaseClock(hand)
+    marker(clock, "forward")()
+    hand.at += 1
+    marker(clock, "backward")()
+    hand.at += 2
+    clock.stop()
+    hand.at += 4
+    assert clock.glimpse().mark_ns == 101
+    assert clock.cut() == Span(100, 1, {"forward": 1, "backward": 0})
+
+
 def test_a_span_is_worked_out_when_somebody_asks_and_stays_as_it_is(hand):
     clock = PhaseClock(hand)
     marker(clock, "forward")()
