@@ -15,7 +15,7 @@ from typing import Any  # noqa: E402
 import numpy as np  # noqa: E402
 from rich.console import Console  # noqa: E402
 
-from hf_efficient.records.trace import BusyBreakdown, Communication, StreamBreakdown  # noqa: E402
+from hf_efficient.records.trace_device import BusyBreakdown, Communication, StreamBreakdown  # noqa: E402
 from hf_efficient.report.trace_console import trace_renderables  # noqa: E402
 from hf_efficient.trace.breakdown import break_down  # noqa: E402
 from hf_efficient.trace.busy import communication, device_busy, stream_breakdowns  # noqa: E402

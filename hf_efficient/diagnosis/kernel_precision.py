@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from hf_efficient.records.trace import DeviceBreakdown, KernelTime
+from hf_efficient.records.trace_device import DeviceBreakdown
+from hf_efficient.records.trace_kernels import KernelTime
 
 __all__ = ["float32_products_of"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hf_efficient.diagnosis.case import Case
 from hf_efficient.diagnosis.traced import traced_device
 from hf_efficient.records.findings import Evidence, Limit
-from hf_efficient.records.trace import DeviceBreakdown
+from hf_efficient.records.trace_device import DeviceBreakdown
 from hf_efficient.trace.families import operator_family
 from hf_efficient.units import share
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from hf_efficient.diagnosis.case import Case
 from hf_efficient.errors import OutputError
-from hf_efficient.records.trace import DeviceBreakdown, TraceBreakdown
+from hf_efficient.records.trace import TraceBreakdown
+from hf_efficient.records.trace_device import DeviceBreakdown
 from hf_efficient.trace.breakdown import trace_breakdown
 
 __all__ = ["traced", "traced_device"]

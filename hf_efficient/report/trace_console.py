@@ -9,7 +9,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from hf_efficient.records.trace import DeviceBreakdown, TraceBreakdown
+from hf_efficient.records.trace import TraceBreakdown
+from hf_efficient.records.trace_device import DeviceBreakdown
 from hf_efficient.report.trace_rows import communication_line, device_title, launch_lines, trace_title
 from hf_efficient.report.trace_tables import (
     TraceTable,

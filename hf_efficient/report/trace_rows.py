@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hf_efficient.records.trace import Communication, DeviceBreakdown, LaunchBreakdown, Percentiles, TraceBreakdown
+from hf_efficient.records.trace import TraceBreakdown
+from hf_efficient.records.trace_device import Communication, DeviceBreakdown
+from hf_efficient.records.trace_kernels import LaunchBreakdown, Percentiles
 from hf_efficient.units import count, share, short_seconds, size
 
 __all__ = ["communication_line", "device_time_rows", "device_title", "launch_lines", "trace_title"]

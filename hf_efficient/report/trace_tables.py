@@ -5,16 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hf_efficient.records.trace import (
-    CopyKind,
-    DeviceBreakdown,
-    DeviceGap,
-    FamilyTime,
-    HostBreakdown,
-    KernelTime,
-    SyncSite,
-    TraceStep,
-)
+from hf_efficient.records.trace_device import DeviceBreakdown, DeviceGap
+from hf_efficient.records.trace_host import HostBreakdown, SyncSite, TraceStep
+from hf_efficient.records.trace_kernels import CopyKind, FamilyTime, KernelTime
 from hf_efficient.report.trace_rows import device_time_rows
 from hf_efficient.units import short_count, short_seconds, size
 

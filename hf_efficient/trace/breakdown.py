@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hf_efficient.records.trace import DeviceBreakdown, TraceBreakdown
+from hf_efficient.records.trace import TraceBreakdown
+from hf_efficient.records.trace_device import DeviceBreakdown
 from hf_efficient.trace.busy import communication, device_busy, stream_breakdowns
 from hf_efficient.trace.copies import copy_kinds
 from hf_efficient.trace.host import HostWork

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hf_efficient.records.trace import BusyBreakdown, Communication, IdleSplit, StreamBreakdown
+from hf_efficient.records.trace_device import BusyBreakdown, Communication, IdleSplit, StreamBreakdown
 from hf_efficient.trace.idle import device_idle, stream_idle
 from hf_efficient.trace.intervals import overlap
 from hf_efficient.trace.work import DeviceWork

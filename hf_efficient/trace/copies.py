@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from hf_efficient.records.trace import CopyKind
+from hf_efficient.records.trace_kernels import CopyKind
 from hf_efficient.trace.kinds import Kind
 from hf_efficient.trace.table import Ints
 from hf_efficient.trace.work import DeviceWork

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 
-from hf_efficient.records.trace import KernelFamily
+from hf_efficient.records.trace_kernels import KernelFamily
 
 __all__ = ["COMMUNICATION", "kernel_family", "operator_family"]
 

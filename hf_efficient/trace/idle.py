@@ -24,7 +24,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from hf_efficient.records.trace import IdleCause, IdleSplit
+from hf_efficient.records.trace_device import IdleCause, IdleSplit
 from hf_efficient.trace.intervals import Gaps, gaps
 from hf_efficient.trace.table import Floats, Ints
 from hf_efficient.trace.work import DeviceWork

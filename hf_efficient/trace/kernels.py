@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hf_efficient.records.trace import KERNEL_FAMILIES, FamilyTime, KernelTime
+from hf_efficient.records.trace_kernels import KERNEL_FAMILIES, FamilyTime, KernelTime
 from hf_efficient.trace.families import kernel_family
 from hf_efficient.trace.host import HostWork
 from hf_efficient.trace.kinds import Kind

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hf_efficient.records.trace import LaunchBreakdown, Percentiles
+from hf_efficient.records.trace_kernels import LaunchBreakdown, Percentiles
 from hf_efficient.trace.table import Floats
 from hf_efficient.trace.work import DeviceWork
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hf_efficient.records.trace import DeviceGap
+from hf_efficient.records.trace_device import DeviceGap
 from hf_efficient.trace.host import HostWork
 from hf_efficient.trace.idle import CAUSES, gap_causes
 from hf_efficient.trace.intervals import gaps

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from hf_efficient.records.trace import KERNEL_FAMILIES, HostBreakdown, OperatorTime
+from hf_efficient.records.trace_host import HostBreakdown, OperatorTime
+from hf_efficient.records.trace_kernels import KERNEL_FAMILIES
 from hf_efficient.trace.families import operator_family
 from hf_efficient.trace.host import HostWork
 from hf_efficient.trace.kernels import family_times

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from hf_efficient.records.trace import DeviceBreakdown
+from hf_efficient.records.trace_device import DeviceBreakdown
 from hf_efficient.trace.kinds import Kind
 from hf_efficient.trace.read import Trace
 

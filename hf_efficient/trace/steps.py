@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hf_efficient.records.trace import TraceStep
+from hf_efficient.records.trace_host import TraceStep
 from hf_efficient.trace.intervals import clipped_length, union
 from hf_efficient.trace.kinds import DEVICE_KINDS, Kind
 from hf_efficient.trace.table import EventTable, Floats, Ints

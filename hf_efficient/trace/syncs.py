@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from hf_efficient.records.trace import SyncSite
+from hf_efficient.records.trace_host import SyncSite
 from hf_efficient.trace.host import HostWork
 from hf_efficient.trace.intervals import gaps
 from hf_efficient.trace.kinds import Kind

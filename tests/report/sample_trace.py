@@ -2,24 +2,10 @@
 
 from __future__ import annotations
 
-from hf_efficient.records.trace import (
-    BusyBreakdown,
-    Communication,
-    CopyKind,
-    DeviceBreakdown,
-    DeviceGap,
-    FamilyTime,
-    HostBreakdown,
-    IdleSplit,
-    KernelTime,
-    LaunchBreakdown,
-    OperatorTime,
-    Percentiles,
-    SyncSite,
-    TraceBreakdown,
-    TraceFile,
-    TraceStep,
-)
+from hf_efficient.records.trace import TraceBreakdown, TraceFile
+from hf_efficient.records.trace_device import BusyBreakdown, Communication, DeviceBreakdown, DeviceGap, IdleSplit
+from hf_efficient.records.trace_host import HostBreakdown, OperatorTime, SyncSite, TraceStep
+from hf_efficient.records.trace_kernels import CopyKind, FamilyTime, KernelTime, LaunchBreakdown, Percentiles
 
 __all__ = ["DEVICE", "TRACE"]
 

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from sample_trace import TRACE
 
-from hf_efficient.records.trace import TraceStep
+from hf_efficient.records.trace_host import TraceStep
 from hf_efficient.report.trace_console import trace_renderables
 
 

@@ -10,7 +10,7 @@ from hf_efficient.diagnosis.precision import faster_products, peak_of
 from hf_efficient.diagnosis.rule import MATTERS, NO_STEPS, Verdict, abstains
 from hf_efficient.diagnosis.traced import traced_device
 from hf_efficient.records.findings import Evidence, Finding, Remedy
-from hf_efficient.records.trace import DeviceBreakdown
+from hf_efficient.records.trace_device import DeviceBreakdown
 from hf_efficient.units import share
 
 __all__ = ["silent_upcasts"]

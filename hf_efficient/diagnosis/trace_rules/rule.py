@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hf_efficient.records.findings import Cost, Finding, Gain
-from hf_efficient.records.trace import DeviceBreakdown, TraceBreakdown
+from hf_efficient.records.trace import TraceBreakdown
+from hf_efficient.records.trace_device import DeviceBreakdown
 
 __all__ = ["SOURCE", "TraceRule", "cost_of", "gain_of", "on_device"]
 

@@ -6,7 +6,8 @@ from hf_efficient.diagnosis.kernel_precision import float32_products_of
 from hf_efficient.diagnosis.trace_rules.rule import SOURCE, cost_of, gain_of, on_device
 from hf_efficient.hardware.accelerators import accelerator_of_device
 from hf_efficient.records.findings import Evidence, Finding, Gain, Remedy
-from hf_efficient.records.trace import DeviceBreakdown, TraceBreakdown
+from hf_efficient.records.trace import TraceBreakdown
+from hf_efficient.records.trace_device import DeviceBreakdown
 from hf_efficient.units import share
 
 __all__ = ["trace_float32_products"]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from hf_efficient.diagnosis.trace_rules.rule import SOURCE, cost_of, gain_of, on_device
 from hf_efficient.records.findings import Evidence, Finding, Remedy
-from hf_efficient.records.trace import DeviceBreakdown, TraceBreakdown
+from hf_efficient.records.trace import TraceBreakdown
+from hf_efficient.records.trace_device import DeviceBreakdown
 from hf_efficient.units import share, short_seconds
 
 __all__ = ["trace_host_bound"]

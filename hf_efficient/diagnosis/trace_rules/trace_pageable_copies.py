@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from hf_efficient.diagnosis.trace_rules.rule import SOURCE, cost_of, gain_of, on_device
 from hf_efficient.records.findings import Evidence, Finding, Remedy
-from hf_efficient.records.trace import CopyKind, DeviceBreakdown, TraceBreakdown
+from hf_efficient.records.trace import TraceBreakdown
+from hf_efficient.records.trace_device import DeviceBreakdown
+from hf_efficient.records.trace_kernels import CopyKind
 from hf_efficient.units import share, short_seconds, size
 
 __all__ = ["trace_pageable_copies"]

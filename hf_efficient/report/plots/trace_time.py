@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hf_efficient.records.trace import DeviceBreakdown, FamilyTime
+from hf_efficient.records.trace_device import DeviceBreakdown
+from hf_efficient.records.trace_kernels import FamilyTime
 from hf_efficient.report.phases import phase_color
 from hf_efficient.report.plots.figure import BLUE, GREY, ORANGE, PURPLE, RED, Figure, axis, rounded
 from hf_efficient.report.trace_rows import device_time_rows

@@ -6,7 +6,8 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from hf_efficient.records.trace import DeviceBreakdown, TraceBreakdown
+from hf_efficient.records.trace import TraceBreakdown
+from hf_efficient.records.trace_device import DeviceBreakdown
 from hf_efficient.report.html.sections.section import Section
 from hf_efficient.report.plots.figure import Figure
 from hf_efficient.report.plots.trace_time import device_color, device_time_bar, family_bar, family_color
