@@ -15,7 +15,7 @@ from hf_efficient.recipe.load import change_recipe
 from hf_efficient.recipe.rules.settings import Settings
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.recipe.train_fields import train_fields
-from hf_efficient.records.plan import PlannedAdvice, PlannedChange
+from hf_efficient.records.planned_advice import PlannedAdvice, PlannedChange
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig

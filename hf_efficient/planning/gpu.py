@@ -14,7 +14,7 @@ from hf_efficient.measure.calibration_files import load_calibration
 from hf_efficient.planning.ranks.exchange import Exchange, exchange_of
 from hf_efficient.planning.rehearsed import Rank
 from hf_efficient.records import OperatorWork
-from hf_efficient.records.plan import PlannedGpu
+from hf_efficient.records.planned_gpu import PlannedGpu
 
 __all__ = ["Demand", "planned_gpu"]
 

@@ -9,7 +9,8 @@ from hf_efficient.planning.trials import Trial, Trials
 from hf_efficient.recipe.global_batch import unnamed_batch
 from hf_efficient.recipe.load import change_recipe
 from hf_efficient.recipe.schema import Recipe
-from hf_efficient.records.plan import Plan, PlannedLargest, PlannedOutcome
+from hf_efficient.records.plan import Plan
+from hf_efficient.records.planned_advice import PlannedLargest, PlannedOutcome
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig

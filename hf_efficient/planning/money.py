@@ -10,7 +10,8 @@ from hf_efficient.hardware.accelerators import Accelerator
 from hf_efficient.hardware.prices import Market, offers
 from hf_efficient.planning.spot import planned_spot
 from hf_efficient.planning.terms import Terms
-from hf_efficient.records.plan import PlannedGpu, PlannedSpot
+from hf_efficient.records.planned_gpu import PlannedGpu
+from hf_efficient.records.planned_spot import PlannedSpot
 
 __all__ = ["with_costs"]
 

@@ -27,7 +27,8 @@ from hf_efficient.planning.terms import Terms, terms_of
 from hf_efficient.recipe.global_batch import as_planned
 from hf_efficient.recipe.load import change_recipe
 from hf_efficient.recipe.schema import Recipe
-from hf_efficient.records.plan import Plan, PlannedData, PlannedGpu
+from hf_efficient.records.plan import Plan, PlannedData
+from hf_efficient.records.planned_gpu import PlannedGpu
 
 __all__ = ["plan", "plan_of"]
 

@@ -11,7 +11,7 @@ from hf_efficient.hardware.prices import Market
 from hf_efficient.hardware.spot_terms import SpotTerms, spot_terms
 from hf_efficient.planning.rehearsed import Rank
 from hf_efficient.recipe.schema import Recipe
-from hf_efficient.records.plan import PlannedMemory
+from hf_efficient.records.planned_memory import PlannedMemory
 
 __all__ = ["Terms", "checkpoint_bytes", "terms_of"]
 

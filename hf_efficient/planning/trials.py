@@ -18,7 +18,9 @@ from hf_efficient.planning.ranks.sharding import sharding_of
 from hf_efficient.planning.run_shapes import RunRows, RunShapes, rows_as_prepared, run_shapes
 from hf_efficient.planning.shaped import rehearse_shapes
 from hf_efficient.recipe.schema import Recipe
-from hf_efficient.records.plan import PlannedGpu, PlannedMemory, PlannedOutcome
+from hf_efficient.records.planned_advice import PlannedOutcome
+from hf_efficient.records.planned_gpu import PlannedGpu
+from hf_efficient.records.planned_memory import PlannedMemory
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig

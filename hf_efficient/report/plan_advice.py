@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hf_efficient.records.plan import PlannedAdvice, PlannedChange, PlannedLargest, PlannedOutcome
+from hf_efficient.records.planned_advice import PlannedAdvice, PlannedChange, PlannedLargest, PlannedOutcome
 from hf_efficient.units import short_seconds
 
 __all__ = ["advice_renderables", "advice_title", "largest_lines", "largest_renderables", "override_lines"]

@@ -6,7 +6,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hf_efficient.records.plan import PlannedBatching, PlannedData
+from hf_efficient.records.plan import PlannedData
+from hf_efficient.records.planned_advice import PlannedBatching
 from hf_efficient.units import share
 
 __all__ = ["data_renderables", "data_sentence"]

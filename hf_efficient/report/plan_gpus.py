@@ -10,7 +10,8 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from hf_efficient.records.plan import Plan, PlannedGpu
+from hf_efficient.records.plan import Plan
+from hf_efficient.records.planned_gpu import PlannedGpu
 from hf_efficient.report.numbers import short_number
 from hf_efficient.units import share, short_seconds, usd
 

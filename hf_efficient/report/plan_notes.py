@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hf_efficient.records.plan import PlannedGpu
+from hf_efficient.records.planned_gpu import PlannedGpu
 from hf_efficient.units import short_seconds, size
 
 __all__ = ["grouped_notes", "spot_saves"]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
-from hf_efficient.records.plan import PlannedRanks
+from hf_efficient.records.planned_ranks import PlannedRanks
 from hf_efficient.units import size
 
 __all__ = ["offload_figure", "offloaded_label", "rank_renderables", "strategy_label"]

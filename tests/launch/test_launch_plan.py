@@ -187,7 +187,7 @@ def planned_for(
             "notes": list(notes),
         }
     )
-    from hf_efficient.records.plan import PlannedGpu
+    from hf_efficient.records.planned_gpu import PlannedGpu
 
     rest = {one.name: None for one in dataclasses.fields(PlannedGpu) if one.name not in gpu}
     unfit = PlannedGpu(**{**rest, **gpu, "fits": False, "allocation_retries": 0, "bound_shares": {}})

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
-from hf_efficient.records.plan import (
-    Plan,
-    PlannedAdvice,
-    PlannedChange,
-    PlannedGpu,
-    PlannedMemory,
-    PlannedOutcome,
-    PlannedSpot,
-    PlannedTensor,
-    PlannedTimeline,
-)
+from hf_efficient.records.plan import Plan
+from hf_efficient.records.planned_advice import PlannedAdvice, PlannedChange, PlannedOutcome
+from hf_efficient.records.planned_gpu import PlannedGpu
+from hf_efficient.records.planned_memory import PlannedMemory, PlannedTensor
+from hf_efficient.records.planned_spot import PlannedSpot
+from hf_efficient.records.planned_timeline import PlannedTimeline
 
 GIB = 2**30
 MEMORY = PlannedMemory(

@@ -8,7 +8,8 @@ import pytest
 from rich.console import Console
 from sample_plan import ADVICE, BEFORE, CHANGES, FITS, MEMORY, PLAN, TOO_SMALL
 
-from hf_efficient.records.plan import PlannedLargest, PlannedRanks
+from hf_efficient.records.planned_advice import PlannedLargest
+from hf_efficient.records.planned_ranks import PlannedRanks
 from hf_efficient.report.plan_advice import advice_renderables, largest_renderables
 from hf_efficient.report.plan_console import plan_renderables
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from rich.console import Console
 
-from hf_efficient.records.plan import PlannedBatching, PlannedData
+from hf_efficient.records.plan import PlannedData
+from hf_efficient.records.planned_advice import PlannedBatching
 from hf_efficient.report.plan_data import data_renderables
 
 KINDS = [

@@ -9,7 +9,9 @@ from hostile import IMAGE, SCRIPT
 from page_reader import Page
 from sample_plan import ADVICE, FITS, MEMORY, PLAN, TOO_SMALL
 
-from hf_efficient.records.plan import PlannedBatching, PlannedData, PlannedLargest, PlannedRanks
+from hf_efficient.records.plan import PlannedData
+from hf_efficient.records.planned_advice import PlannedBatching, PlannedLargest
+from hf_efficient.records.planned_ranks import PlannedRanks
 from hf_efficient.report.html.plan_page import plan_page
 from hf_efficient.report.html.sections.planned_summary import planned_tiles
 

@@ -9,7 +9,7 @@ from typing import Any
 from hf_efficient.hardware.accelerators import Accelerator
 from hf_efficient.recipe.rules.batch import ACCUMULATION, names_accumulation
 from hf_efficient.recipe.rules.settings import Settings
-from hf_efficient.records.plan import PlannedMemory
+from hf_efficient.records.planned_memory import PlannedMemory
 
 __all__ = ["Change", "Proposer", "Situation", "activation_checkpointing"]
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hf_efficient.records.plan import Plan, PlannedGpu
+from hf_efficient.records.plan import Plan
+from hf_efficient.records.planned_gpu import PlannedGpu
 from hf_efficient.report.plots.figure import BLUE, GREEN, GREY, Figure, Missing, axis, legend_of, rounded
 from hf_efficient.units import seconds, usd
 

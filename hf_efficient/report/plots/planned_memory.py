@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from hf_efficient.records.plan import PlannedMemory, PlannedTimeline
+from hf_efficient.records.planned_memory import PlannedMemory
+from hf_efficient.records.planned_timeline import PlannedTimeline
 from hf_efficient.report.phases import (
     CATEGORY_COLORS,
     category_color,

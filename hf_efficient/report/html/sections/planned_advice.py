@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hf_efficient.records.plan import Plan, PlannedOutcome
+from hf_efficient.records.plan import Plan
+from hf_efficient.records.planned_advice import PlannedOutcome
 from hf_efficient.report.html.sections.section import Section
 from hf_efficient.report.plan_advice import advice_title, largest_lines, override_lines
 from hf_efficient.units import short_seconds, size

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hf_efficient.records.plan import Plan, PlannedGpu
+from hf_efficient.records.plan import Plan
+from hf_efficient.records.planned_gpu import PlannedGpu
 from hf_efficient.report.html.sections.section import Section
 from hf_efficient.report.numbers import short_number
 from hf_efficient.report.plots.frontier import time_against_money

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 
-from hf_efficient.records.plan import Plan, PlannedGpu, PlannedRanks
+from hf_efficient.records.plan import Plan
+from hf_efficient.records.planned_gpu import PlannedGpu
+from hf_efficient.records.planned_ranks import PlannedRanks
 from hf_efficient.report.html.sections.section import Section
 from hf_efficient.report.html.sections.summary import Tile
 from hf_efficient.report.phases import phase_label
