@@ -144,13 +144,15 @@ class EfficientTrainerMixin(_Base):
 
         @functools.wraps(backward)
         def timed_backward(*args: Any, **kwargs: Any) -> None:
-            self._recorder.marks.backward()
-            if self._marks is None:
-                backward(*args, **kwargs)
-            else:
+            before = self._recorder.marks.backward()
+            try:
+                if self._marks is None:
+                    backward(*args, **kwargs)
+                    return
                 with self._marks.backward(args[0] if args else kwargs.get("loss")):
                     backward(*args, **kwargs)
-            self._recorder.marks.nothing()
+            finally:
+                self._recorder.marks.back(before)
 
         self.accelerator.backward = timed_backward
 
@@ -211,7 +213,11 @@ class EfficientTrainerMixin(_Base):
         """Fetch the micro-batches of a step: its data wait."""
         self._recorder.next_step()
         self._recorder.marks.data_wait()
-        batches, items = super().get_batch_samples(*args, **kwargs)
+        try:
+            batches, items = super().get_batch_samples(*args, **kwargs)
+        except BaseException:
+            self._recorder.marks.nothing()
+            raise
         self._recorder.marks.bookkeeping()
         self._recorder.add_batches(batches)
         return batches, items
@@ -238,22 +244,25 @@ class EfficientTrainerMixin(_Base):
         return super().floating_point_ops(*args, **kwargs)
 
     def _prepare_inputs(self, *args: Any, **kwargs: Any) -> Any:
-        self._recorder.marks.host_to_device()
-        inputs = super()._prepare_inputs(*args, **kwargs)
-        self._recorder.marks.nothing()
-        return inputs
+        before = self._recorder.marks.host_to_device()
+        try:
+            return super()._prepare_inputs(*args, **kwargs)
+        finally:
+            self._recorder.marks.back(before)
 
     def compute_loss(self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         """Run the forward and the loss; of one micro-batch, count what it keeps for the backward."""
-        self._recorder.marks.forward()
-        probe = self._activations
-        if probe is None or not probe.wants(model, inputs):
-            loss = super().compute_loss(model, inputs, *args, **kwargs)
-        else:
+        before = self._recorder.marks.forward()
+        try:
+            probe = self._activations
+            if probe is None or not probe.wants(model, inputs):
+                return super().compute_loss(model, inputs, *args, **kwargs)
             forward = functools.partial(super().compute_loss, model, inputs, *args, **kwargs)
-            loss = probe.run(forward, self.args, model, self._module, inputs)
-        self._recorder.marks.nothing()
-        return loss
+            return probe.run(forward, self.args, model, self._module, inputs)
+        finally:
+            if self._marks is not None:
+                self._recorder.end("communication")  # where a wait for buffers failed
+            self._recorder.marks.back(before)
 
     def _clip_grad_norm(self, *args: Any, **kwargs: Any) -> Any:
         self._recorder.marks.optimizer()  # until on_step_end

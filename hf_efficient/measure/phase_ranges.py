@@ -49,15 +49,19 @@ class RangedClock(PhaseClock):
         self._wanted: str | None = None
         self._ranged: str | None = None
 
-    def marker(self, phase: str | None, fault: Callable[[], None]) -> Callable[[], None]:
+    def marker(self, phase: str | None, fault: Callable[[], None]) -> Callable[[], str | None]:
         """As in any phase clock; inside a phase that was entered, the range opens when that one has been left."""
         plain = super().marker(phase, fault)
 
-        def mark() -> None:
-            plain()
+        def mark() -> str | None:
+            before = plain()
             if not self._opaque_token:
-                self._wanted = phase
-                self._follow()
+                try:
+                    self._wanted = phase
+                    self._follow()
+                except Exception:  # noqa: BLE001  it is told of there
+                    fault()
+            return before
 
         return mark
 

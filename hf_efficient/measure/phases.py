@@ -21,7 +21,7 @@ class Span:
         wall_ns: nanoseconds from start to end.
     """
 
-    __slots__ = ("_marks", "_phase_ns", "start_ns", "wall_ns")
+    __slots__ = ("_charged", "_marks", "_phase_ns", "start_ns", "wall_ns")
 
     def __init__(self, start_ns: int, wall_ns: int, phase_ns: dict[str, int], marks: _Marks | None = None) -> None:
         """A span.
@@ -29,22 +29,22 @@ class Span:
         Args:
             start_ns: see above.
             wall_ns: see above.
-            phase_ns: see the property.
+            phase_ns: see the property; nobody changes it any more.
             marks: that are still to be charged to their phases.
         """
         self.start_ns, self.wall_ns, self._phase_ns, self._marks = start_ns, wall_ns, phase_ns, marks
+        self._charged = phase_ns if marks is None else None
 
     @property
     def phase_ns(self) -> dict[str, int]:
         """Nanoseconds per phase; what is missing from ``wall_ns`` was spent in no phase. Any thread may ask."""
-        marks = self._marks
-        if marks is not None:
-            held = dict(self._phase_ns)
-            since, marked = _charge_marks(held, marks.marks, marks.since_ns, marks.marked, ())
+        if self._charged is None:  # two threads that come here at once find the same
+            assert self._marks is not None
+            held, since, marked = _charged(self._phase_ns, *self._marks, ())
             if marked is not None:
                 held[marked] = held.get(marked, 0) + self.start_ns + self.wall_ns - since
-            self._phase_ns, self._marks = held, None
-        return self._phase_ns
+            self._charged = held
+        return self._charged
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Span) and self._told() == other._told()
@@ -141,24 +141,30 @@ class PhaseClock:
         """The span under way, without a reading and without a change; may be called by another thread."""
         marks, stack = list(self._marks), list(self._stack)
         cuts, start, mark, marked, held = self._cuts, self._start, self._mark, self._marked, dict(self._phase_ns)
-        if marks and not self._opaque_token:
-            mark, marked = _charge_marks(held, marks, mark, marked, stack)
+        if marks:
+            held, mark, marked = _charged(held, marks, mark, marked, stack)
         return Glimpse(cuts, start, mark, held, stack[-1][1] if stack else marked)
 
-    def marker(self, phase: str | None, fault: Callable[[], None]) -> Callable[[], None]:
-        """A function that marks: from here on the time belongs to this phase.
+    def marker(self, phase: str | None, fault: Callable[[], None]) -> Callable[[], str | None]:
+        """A function that marks: from here on the time belongs to this phase. Inside an opaque phase it does nothing.
+
+        It returns what was marked before.
 
         Args:
             phase: None: the time belongs to none.
             fault: called where it failed, while the exception is handled.
         """
-        note, now = self._marks.extend, self._now
+        marks, now = self._marks, self._now
+        note = marks.extend
 
-        def mark() -> None:
-            try:
-                note((phase, now()))
-            except Exception:  # noqa: BLE001  it is told of there
-                fault()
+        def mark() -> str | None:
+            before: str | None = marks[-2] if marks else self._marked
+            if not self._opaque_token:
+                try:
+                    note((phase, now()))
+                except Exception:  # noqa: BLE001  it is told of there
+                    fault()
+            return before
 
         return mark
 
@@ -198,20 +204,21 @@ class PhaseClock:
         Args:
             at_last_reading: end it there instead, since it is not known what came after it.
         """
-        if self._stack or at_last_reading:
-            if at_last_reading:
-                self._settle()
-            else:
-                self._charge()
-            span = Span(self._start, self._mark - self._start, self._phase_ns)
+        marks = None
+        if at_last_reading:
+            self._settle()
+            end = self._mark
+        elif self._stack:
+            self._charge()
+            end = self._mark
         else:
             marks = _Marks(tuple(self._marks), self._mark, self._marked)
-            self._mark = self._now()
-            span = Span(self._start, self._mark - self._start, self._phase_ns, marks)
-            self._marks.clear()
-        self._start = self._mark
+            end = self._now()
+        span = Span(self._start, end - self._start, self._phase_ns, marks)
+        self._start = self._mark = end
         self._phase_ns = {}
         self._cuts += 1
+        self._marks.clear()
         self._stack.clear()
         self._opaque_token = 0
         self._marked = None
@@ -227,17 +234,18 @@ class PhaseClock:
         self._mark = now
 
     def _settle(self) -> None:
-        """Charge the time up to the last mark; those inside an opaque phase are none."""
-        if not self._opaque_token:
-            self._mark, self._marked = _charge_marks(self._phase_ns, self._marks, self._mark, self._marked, self._stack)
+        """Charge the time up to the last mark, at once for whoever looks meanwhile."""
+        self._phase_ns, self._mark, self._marked = _charged(
+            self._phase_ns, self._marks, self._mark, self._marked, self._stack
+        )
         self._marks.clear()
 
 
-def _charge_marks(
-    held: dict[str, int], marks: Sequence[Any], since: int, marked: str | None, stack: Sequence[tuple[int, str]]
-) -> tuple[int, str | None]:
-    """Charge what lies between the marks that came after ``since``; returns the last one's reading and its phase."""
-    inner = stack[-1][1] if stack else None
+def _charged(
+    phase_ns: dict[str, int], marks: Sequence[Any], since: int, marked: str | None, stack: Sequence[tuple[int, str]]
+) -> tuple[dict[str, int], int, str | None]:
+    """A copy with what lies between the marks that came after ``since``; and the last one's reading and phase."""
+    held, inner = dict(phase_ns), stack[-1][1] if stack else None
     for phase, at in zip(marks[::2], marks[1::2], strict=True):
         if at < since:  # settled by the clock's thread while another one looked
             continue
@@ -245,7 +253,7 @@ def _charge_marks(
         if owner is not None:
             held[owner] = held.get(owner, 0) + at - since
         since, marked = at, phase
-    return since, marked
+    return held, since, marked
 
 
 class PhaseOwner(Protocol):

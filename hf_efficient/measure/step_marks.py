@@ -12,11 +12,14 @@ __all__ = ["NO_MARKS", "StepMarks"]
 class StepMarks:
     """A function for each phase: from here on the time belongs to it. None takes longer than a call and a clock.
 
+    Each returns what the time belonged to before, for ``back``.
+
     Attributes:
         nothing: it belongs to no phase.
     """
 
     __slots__ = (
+        "_markers",
         "backward",
         "bookkeeping",
         "data_wait",
@@ -27,7 +30,7 @@ class StepMarks:
         "optimizer",
     )
 
-    def __init__(self, marker: Callable[[StepPhase | None], Callable[[], None]]) -> None:
+    def __init__(self, marker: Callable[[StepPhase | None], Callable[[], str | None]]) -> None:
         """Make them.
 
         Args:
@@ -41,6 +44,14 @@ class StepMarks:
         self.optimizer = marker("optimizer")
         self.device_wait = marker("device_wait")
         self.bookkeeping = marker("bookkeeping")
+        self._markers = {name: getattr(self, name) for name in self.__slots__[1:]}
+
+    def back(self, before: str | None) -> None:
+        """What began is over: the time belongs again to what it belonged to before."""
+        if before is None:
+            self.nothing()
+        else:
+            self._markers[before]()
 
 
 def _nobody() -> None:

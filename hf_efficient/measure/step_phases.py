@@ -111,22 +111,21 @@ class StepPhases:
         self._waits_ns: dict[str, int] = {}
         self._waits_since: tuple[str, int] | None = None
 
-    def _marker(self, phase: StepPhase | None) -> Callable[[], None]:
+    def _marker(self, phase: StepPhase | None) -> Callable[[], str | None]:
         on_host = self.clock.marker(phase, self.fault)
         device, told = self.device, None if phase in _OF_THE_HOST else phase
         if device is None:
             return on_host
 
-        def mark() -> None:
-            on_host()
-            marked = self._marked_on_device
-            if told == marked or self.clock.opaque_phase is not None:
-                return
-            if marked is not None:
-                device.leave(marked)
-            if told is not None:
-                device.enter(told)
-            self._marked_on_device = told
+        def mark() -> str | None:
+            before, marked = on_host(), self._marked_on_device
+            if told != marked and self.clock.opaque_phase is None:
+                if marked is not None:
+                    device.leave(marked)
+                if told is not None:
+                    device.enter(told)
+                self._marked_on_device = told
+            return before
 
         return mark
 

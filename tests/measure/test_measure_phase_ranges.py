@@ -81,3 +81,14 @@ def test_what_is_marked_is_a_range_around_those_that_were_entered(marked):
         *("forward", "compilation", "/compilation", "/forward", "backward", "/backward"),
         *("evaluation", "/evaluation", "forward", "optimizer", "/optimizer", "/forward"),
     ]
+
+
+def test_a_range_that_cannot_be_opened_is_told_of():
+    class Broken(Ranges):
+        def range_push(self, name):
+            raise RuntimeError("NVTX functions not installed")
+
+    faults = []
+    clock = RangedClock(itertools.count().__next__, Broken())
+    clock.marker("forward", lambda: faults.append("fault"))()
+    assert faults == ["fault"]

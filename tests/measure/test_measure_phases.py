@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+import hf_efficient.measure.phases as phases_module
 from hf_efficient.measure.phases import Glimpse, PhaseClock, Span
 
 
@@ -167,7 +168,9 @@ def test_marks_inside_an_opaque_phase_are_none(hand):
     marker(clock, "bookkeeping")()
     hand.at += 1
     token = clock.enter("evaluation", opaque=True)
-    marker(clock, "forward")()
+    for _ in range(1000):
+        assert marker(clock, "forward")() == "bookkeeping"
+    assert not clock._marks  # an evaluation may be long
     hand.at += 2
     assert clock.glimpse().phase_ns == {"bookkeeping": 1}
     assert clock.glimpse().open_phase == "evaluation"
@@ -222,3 +225,27 @@ def test_a_mark_that_fails_is_told_of():
     faults = []
     clock.marker("forward", lambda: faults.append("fault"))()
     assert faults == ["fault"]
+
+
+def test_a_look_while_marks_are_charged_sees_all_of_them_or_none(hand, monkeypatch):
+    clock, seen = PhaseClock(hand), []
+    monkeypatch.setattr(phases_module, "_charged", looks_after(clock, seen, phases_module._charged))
+    for phase in ("forward", "backward", "forward", None):
+        marker(clock, phase)()
+        hand.at += 1
+    clock.enter("logging")
+    assert [sum(look.phase_ns.values()) for look in seen] == [3]
+    assert clock.glimpse().phase_ns == {"forward": 2, "backward": 1}
+
+
+def looks_after(clock, seen, charged):
+    """The function, and a look of another thread before its result is taken in."""
+
+    def both(*args):
+        result = charged(*args)
+        if not seen:
+            seen.append(None)  # the look itself charges a copy
+            seen[0] = clock.glimpse()
+        return result
+
+    return both

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 from hand_clock import SECOND, Hand
 
+from hf_efficient.measure.step_marks import NO_MARKS
 from hf_efficient.measure.step_phases import StepPhases
 
 
@@ -186,3 +187,26 @@ def test_an_abandoned_step_leaves_nothing_marked(hand):
     phases.abandon()
     hand.wait(2)
     assert seconds(phases) == {"forward": 1.0}
+
+
+@pytest.mark.parametrize("watch", [None, Watch()])
+def test_what_was_marked_before_goes_on(hand, watch):
+    marks = (phases := StepPhases(hand, watch, broken)).marks
+    outermost = marks.optimizer()
+    hand.wait(1)
+    outer = marks.forward()
+    inner = marks.host_to_device()
+    hand.wait(2)
+    marks.back(inner)
+    hand.wait(4)
+    marks.back(outer)
+    hand.wait(8)
+    marks.back(outermost)
+    hand.wait(16)
+    assert (outermost, outer, inner) == (None, "optimizer", "forward")
+    assert seconds(phases) == {"optimizer": 9.0, "forward": 4.0, "host_to_device": 2.0}
+
+
+def test_where_no_step_is_recorded_marks_do_nothing():
+    NO_MARKS.back(NO_MARKS.forward())
+    NO_MARKS.nothing()

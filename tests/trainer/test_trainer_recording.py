@@ -9,10 +9,13 @@ import shutil
 from itertools import pairwise
 
 import pytest
+import torch
+from accelerate import Accelerator
+from hand_clock import Hand
 from tiny_training import assert_same_run, causal_trainer, gradient_norms, losses, rows
 from transformers import Trainer, TrainerCallback
 
-from hf_efficient import EfficientTrainer
+from hf_efficient import EfficientTrainer, EfficientTrainerMixin
 from hf_efficient.callbacks import AccountCallback
 from hf_efficient.measure.recorder import StepRecorder
 from hf_efficient.measure.stream import read_steps
@@ -128,6 +131,58 @@ def test_phases_of_a_step_by_hand(tiny_dir, tmp_path):
         "bookkeeping": 5.0,
         "logging": 2.0,
     }
+
+
+@pytest.mark.parametrize("where", ["_prepare_inputs", "compute_loss", "backward"])
+def test_what_is_done_about_an_error_belongs_to_no_phase(tiny_dir, tmp_path, monkeypatch, where):
+    """A trainer that leaves out a micro-batch whose forward or backward fails."""
+    hand = Hand()
+
+    def fails(*args, **kwargs):
+        raise ValueError("this micro-batch is broken")
+
+    class LeavesOut(EfficientTrainer):
+        def training_step(self, model, inputs, *args, **kwargs):
+            try:
+                return super().training_step(model, inputs, *args, **kwargs)
+            except ValueError:
+                hand.wait(5)
+                return torch.zeros(())
+
+    if where == "backward":
+        monkeypatch.setattr(Accelerator, where, fails)
+    else:
+        monkeypatch.setattr(Trainer, where, fails)
+    trainer = causal_trainer(LeavesOut, tiny_dir, tmp_path, max_steps=1, mixin={"check_gradients": False})
+    trainer._recorder._now = hand
+    trainer.train()
+    (record,) = records(tmp_path / "efficiency")
+    assert record.unattributed_seconds == record.wall_seconds == 5.0
+
+
+def test_a_phase_goes_on_after_another_one_inside_it(tiny_dir, tmp_path):
+    hand = Hand()
+
+    class Below(Trainer):
+        def compute_loss(self, model, inputs, *args, **kwargs):
+            hand.wait(1)
+            inputs = self._prepare_inputs(inputs)
+            hand.wait(2)
+            return super().compute_loss(model, inputs, *args, **kwargs)
+
+        def _prepare_inputs(self, *args, **kwargs):
+            hand.wait(4)
+            return super()._prepare_inputs(*args, **kwargs)
+
+    class Ours(EfficientTrainerMixin, Below):
+        pass
+
+    trainer = causal_trainer(Ours, tiny_dir, tmp_path, max_steps=1)
+    trainer._recorder._now = hand
+    trainer.train()
+    (record,) = records(tmp_path / "efficiency")
+    assert (record.phase_seconds["forward"], record.phase_seconds["host_to_device"]) == (3.0, 8.0)
+    assert record.unattributed_seconds == 0.0
 
 
 def test_loss_is_recorded_only_where_it_was_logged(tiny_dir, tmp_path):
