@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,15 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
     monkeypatch.setenv("HF_EFFICIENT_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.getbasetemp() / "config"))
     monkeypatch.delenv("HF_EFFICIENT_FACTS", raising=False)
+
+
+@pytest.fixture(autouse=True)
+def _no_writer_left() -> Iterator[None]:
+    """A thread that goes on after its test would warn, and write, into another one."""
+    before = set(threading.enumerate())
+    yield
+    left = [one.name for one in set(threading.enumerate()) - before if one.name.startswith("write ")]
+    assert left == []
 
 
 def build_tiny_tokenizer() -> object:

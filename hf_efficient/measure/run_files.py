@@ -125,7 +125,11 @@ class RunFiles:
             at_ns: when, by the clock.
             page: whether to write the page too.
         """
-        if not self._records.is_open or self.ended is None or self.directory is None or not self.directory.is_dir():
+        if not self._records.is_open or self.ended is None or self.directory is None:
+            return
+        if not self.directory.is_dir():  # somebody removed it, and knows
+            self.latch.told = True
+            self.close()
             return
         at = self._records.seconds(at_ns)
         told = {"ended": self.ended.how, "error": self.ended.error, "at_seconds": at, "memory": self.memory()}

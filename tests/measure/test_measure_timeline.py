@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import os
@@ -30,8 +31,7 @@ def timeline(hand):
     """Of a process that started three seconds before."""
     made = timeline_of(hand, lived_seconds=3)
     yield made
-    if made.system is not None:  # a thread that goes on would sample into other tests
-        made.system.close()
+    made.files.close()  # threads that go on would write into other tests
 
 
 def told(folder: Path, rank: int = 0):
@@ -194,16 +194,18 @@ def test_a_sign_of_life_is_written_over(tmp_path):
     stream.write({"kind": "end", "process": 0})
     stream.close()
     assert [json.loads(line)["kind"] for line in path.read_text().splitlines()] == ["process", "span", "end"]
-    assert SpanStream(path, sign).process == 1
+    following = SpanStream(path, sign, flush_seconds=1000)
+    assert following.process == 1
+    following.close()
 
 
 def test_a_record_that_came_in_between_is_not_in_the_sign_of_life(tmp_path):
     path = tmp_path / "spans.jsonl"
-    tokens = iter([0, 1, 1])
+    tokens = itertools.chain([0], itertools.repeat(1))
     stream = SpanStream(path, lambda: (token := next(tokens), {"token": token}), flush_seconds=1000)
     stream._write_batch(last=False)
     assert json.loads(path.read_text()) == {"token": 1}
-    stream._queue.clear()
+    stream.close()
 
 
 def test_the_start_of_this_process():
@@ -271,22 +273,15 @@ def test_device_peaks_start_nothing():
     assert device_peaks() == {}
 
 
-@pytest.fixture
 def samplers():
-    """Counts the threads that sample, without those of timelines that other tests left open."""
-    before = set(threading.enumerate())
-
-    def count():
-        return sum(one.name == "write system.jsonl" for one in set(threading.enumerate()) - before)
-
-    return count
+    return sum(one.name == "write system.jsonl" for one in threading.enumerate())
 
 
 def sampled(folder: Path):
     return [json.loads(line)["at_seconds"] for line in (folder / "system.jsonl").read_text().splitlines()]
 
 
-def test_the_sampler_lives_as_long_as_the_run(timeline, hand, tmp_path, samplers):
+def test_the_sampler_lives_as_long_as_the_run(timeline, hand, tmp_path):
     one, other = tmp_path / "a", tmp_path / "b"
     timeline.open(one, 0, "trainer")
     wait_for_line(one / "system.jsonl")
