@@ -152,7 +152,7 @@ class EfficientTrainerMixin(_Base):
                 with self._marks.backward(args[0] if args else kwargs.get("loss")):
                     backward(*args, **kwargs)
             finally:
-                self._recorder.marks.back(before)
+                before()
 
         self.accelerator.backward = timed_backward
 
@@ -238,17 +238,21 @@ class EfficientTrainerMixin(_Base):
         return loss
 
     def floating_point_ops(self, *args: Any, **kwargs: Any) -> int:
-        """Count as the trainer below does; by now the host has read the micro-batch's loss."""
+        """Count as the trainer below does: by now the host has read the loss, and then the gradients' norm is due."""
+        marks = self._recorder.marks
         if self._recorder.has_device:
-            self._recorder.marks.bookkeeping()
-        return super().floating_point_ops(*args, **kwargs)
+            marks.bookkeeping()
+        count = super().floating_point_ops(*args, **kwargs)
+        if self.accelerator.gradient_state.sync_gradients:
+            marks.optimizer()  # until on_step_end
+        return count
 
     def _prepare_inputs(self, *args: Any, **kwargs: Any) -> Any:
         before = self._recorder.marks.host_to_device()
         try:
             return super()._prepare_inputs(*args, **kwargs)
         finally:
-            self._recorder.marks.back(before)
+            before()
 
     def compute_loss(self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         """Run the forward and the loss; of one micro-batch, count what it keeps for the backward."""
@@ -262,15 +266,7 @@ class EfficientTrainerMixin(_Base):
         finally:
             if self._marks is not None:
                 self._recorder.end("communication")  # where a wait for buffers failed
-            self._recorder.marks.back(before)
-
-    def _clip_grad_norm(self, *args: Any, **kwargs: Any) -> Any:
-        self._recorder.marks.optimizer()  # until on_step_end
-        return super()._clip_grad_norm(*args, **kwargs)
-
-    def _get_grad_norm(self, *args: Any, **kwargs: Any) -> Any:
-        self._recorder.marks.optimizer()  # where nothing is clipped
-        return super()._get_grad_norm(*args, **kwargs)
+            before()
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Log, with the figures of the run; the step's record takes what the Trainer has read for it."""
@@ -323,7 +319,8 @@ class EfficientTrainerMixin(_Base):
 
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
         super()._maybe_log_save_evaluate(*args, **kwargs)
-        self._recorder.end("checkpointing")  # which the callbacks' part of a save has begun
+        if self._recorder.begun:
+            self._recorder.end("checkpointing")  # which the callbacks' part of a save has begun
 
     def save_model(self, *args: Any, **kwargs: Any) -> None:
         """Save; outside the training too this is checkpointing."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -42,6 +43,7 @@ class SilentFailures:
 
     Attributes:
         broken: it counts no longer.
+        loss: called with that of each micro-batch, in every one: it does not do more than it must.
         first: no update of this training was seen yet.
     """
 
@@ -49,12 +51,13 @@ class SilentFailures:
         """Nothing is counted before ``begin``; ``timeline`` is told."""
         self._timeline = timeline
         self._updates = self._skipped = 0
-        self._losses = LossCheck()
+        self._losses = LossCheck(self._fault)
         self.begin()
 
     def begin(self) -> None:
         """A training begins; what is counted goes on."""
         self.broken = False
+        self.loss: Callable[[torch.Tensor], None] = self._losses.add
         self.first = True
         self._told: dict[str, Any] = {}
 
@@ -86,15 +89,6 @@ class SilentFailures:
         except Exception:  # noqa: BLE001  it is told of there
             self._fault()
 
-    def loss(self, loss: torch.Tensor) -> None:
-        """Of a micro-batch."""
-        if self.broken:
-            return
-        try:
-            self._losses.add(loss)
-        except Exception:  # noqa: BLE001  it is told of there
-            self._fault()
-
     @_never_raises
     def settle(self) -> None:
         """State what is known by now, where that is news."""
@@ -114,8 +108,9 @@ class SilentFailures:
             self._timeline.state("compilation", compiled)
 
     def _fault(self) -> None:
-        self.broken = True
-        logger.warning("%s, because of a fault.", _CONSEQUENCE, exc_info=True)
+        told, self.broken, self.loss = self.broken, True, _to_nobody
+        if not told:
+            logger.warning("%s, because of a fault.", _CONSEQUENCE, exc_info=True)
 
     def _state(self, seen: int, failures: dict[str, int]) -> None:
         facts = {"updates": self._updates, **failures}
@@ -124,3 +119,7 @@ class SilentFailures:
         else:
             del facts["losses_not_finite"]
         self._timeline.state("silent_failures", facts)
+
+
+def _to_nobody(loss: torch.Tensor) -> None:
+    """Nobody counts any more."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 __all__ = ["LossCheck"]
@@ -11,20 +13,28 @@ _MOST_KEPT = 64
 
 
 class LossCheck:
-    """Of the micro-batches of a training. Its own methods raise what torch does."""
+    """Of the micro-batches of a training. ``add`` raises nothing; ``counts`` raises what torch does."""
 
-    def __init__(self) -> None:
-        """Nothing is counted yet."""
+    def __init__(self, fault: Callable[[], None]) -> None:
+        """Nothing is counted yet.
+
+        Args:
+            fault: called where one could not be added, while the exception is handled.
+        """
+        self._fault = fault
         self._kept: list[torch.Tensor] = []
         self._not_finite: torch.Tensor | None = None
         self._seen = 0
 
     def add(self, loss: torch.Tensor) -> None:
         """One micro-batch's; nothing waits."""
-        kept = self._kept
-        kept.append(loss.detach() if loss.requires_grad else loss)
-        if len(kept) >= _MOST_KEPT:
-            self._fold()
+        try:
+            kept = self._kept
+            kept.append(loss.detach() if loss.requires_grad else loss)
+            if len(kept) >= _MOST_KEPT:
+                self._fold()
+        except Exception:  # noqa: BLE001  it is told of there
+            self._fault()
 
     def counts(self) -> tuple[int, int]:
         """Losses seen, and those that were not finite; waits for the device."""

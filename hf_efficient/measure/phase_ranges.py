@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from hf_efficient.measure.phases import PhaseClock, Span
+from hf_efficient.measure.phases import Mark, PhaseClock, Span
 
 __all__ = ["RangeMarker", "RangedClock", "mark_phases", "phase_clock"]
 
@@ -49,14 +49,15 @@ class RangedClock(PhaseClock):
         self._wanted: str | None = None
         self._ranged: str | None = None
 
-    def marker(self, phase: str | None, fault: Callable[[], None]) -> Callable[[], str | None]:
+    def marker(self, phase: str | None, fault: Callable[[], None]) -> Mark:
         """As in any phase clock; inside a phase that was entered, the range opens when that one has been left."""
         plain = super().marker(phase, fault)
 
-        def mark() -> str | None:
+        def mark() -> Mark:
             before = plain()
             if not self._opaque_token:
                 try:
+                    self.last_mark = mark
                     self._wanted = phase
                     self._follow()
                 except Exception:  # noqa: BLE001  it is told of there

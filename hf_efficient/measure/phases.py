@@ -6,11 +6,23 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from hf_efficient.records import PhaseName
 
-__all__ = ["Glimpse", "PhaseClock", "PhaseContext", "PhaseOwner", "Span"]
+__all__ = ["Glimpse", "Mark", "PhaseClock", "PhaseContext", "PhaseOwner", "Span"]
+
+
+class Mark(Protocol):
+    """Marks that from here on the time belongs to its phase; returns the mark before, by which that one goes on."""
+
+    def __call__(self) -> Mark:
+        """Mark; raises nothing."""
+
+
+def _no_mark() -> Mark:
+    """Nothing is marked."""
+    return _no_mark
 
 
 class Span:
@@ -21,18 +33,29 @@ class Span:
         wall_ns: nanoseconds from start to end.
     """
 
-    __slots__ = ("_charged", "_marks", "_phase_ns", "start_ns", "wall_ns")
+    __slots__ = ("_charged", "_marked", "_marks", "_phase_ns", "_since_ns", "start_ns", "wall_ns")
 
-    def __init__(self, start_ns: int, wall_ns: int, phase_ns: dict[str, int], marks: _Marks | None = None) -> None:
+    def __init__(
+        self,
+        start_ns: int,
+        wall_ns: int,
+        phase_ns: dict[str, int],
+        marks: tuple[Any, ...] | None = None,
+        since_ns: int = 0,
+        marked: str | None = None,
+    ) -> None:
         """A span.
 
         Args:
             start_ns: see above.
             wall_ns: see above.
             phase_ns: see the property; nobody changes it any more.
-            marks: that are still to be charged to their phases.
+            marks: that are still to be charged: a phase and a reading, again and again. None: all is charged.
+            since_ns: the reading up to which all is.
+            marked: what the time from there to the first mark belongs to.
         """
-        self.start_ns, self.wall_ns, self._phase_ns, self._marks = start_ns, wall_ns, phase_ns, marks
+        self.start_ns, self.wall_ns, self._phase_ns = start_ns, wall_ns, phase_ns
+        self._marks, self._since_ns, self._marked = marks, since_ns, marked
         self._charged = phase_ns if marks is None else None
 
     @property
@@ -40,7 +63,7 @@ class Span:
         """Nanoseconds per phase; what is missing from ``wall_ns`` was spent in no phase. Any thread may ask."""
         if self._charged is None:  # two threads that come here at once find the same
             assert self._marks is not None
-            held, since, marked = _charged(self._phase_ns, *self._marks, ())
+            held, since, marked = _charged(self._phase_ns, self._marks, self._since_ns, self._marked, ())
             if marked is not None:
                 held[marked] = held.get(marked, 0) + self.start_ns + self.wall_ns - since
             self._charged = held
@@ -57,20 +80,6 @@ class Span:
 
     def _told(self) -> tuple[int, int, dict[str, int]]:
         return self.start_ns, self.wall_ns, self.phase_ns
-
-
-class _Marks(NamedTuple):
-    """Marks outside all phases that were entered.
-
-    Attributes:
-        marks: a phase and a reading, again and again.
-        since_ns: the reading up to which all is charged.
-        marked: what the time from there to the first mark belongs to.
-    """
-
-    marks: tuple[Any, ...]
-    since_ns: int
-    marked: str | None
 
 
 @dataclass(frozen=True)
@@ -108,6 +117,10 @@ class PhaseClock:
     Phases that do not lie inside one another, and come in every step, are marked instead, for a third of the cost:
     ``clock.marker("forward")()`` says that from there on the time belongs to the forward, until another mark. It is
     what the time belongs to outside all phases that were entered, and is worked out when somebody asks.
+
+    Attributes:
+        unmarked: the mark that is before the first one of a span.
+        last_mark: what the next mark returns.
     """
 
     def __init__(self, now: Callable[[], int] = time.perf_counter_ns, start_ns: int | None = None) -> None:
@@ -126,6 +139,8 @@ class PhaseClock:
         self._last_token = 0
         self._marks: list[Any] = []  # a phase and a reading, again and again
         self._marked: str | None = None
+        self.unmarked: Mark = _no_mark
+        self.last_mark: Mark = _no_mark
 
     @property
     def is_open(self) -> bool:
@@ -145,23 +160,21 @@ class PhaseClock:
             held, mark, marked = _charged(held, marks, mark, marked, stack)
         return Glimpse(cuts, start, mark, held, stack[-1][1] if stack else marked)
 
-    def marker(self, phase: str | None, fault: Callable[[], None]) -> Callable[[], str | None]:
+    def marker(self, phase: str | None, fault: Callable[[], None]) -> Mark:
         """A function that marks: from here on the time belongs to this phase. Inside an opaque phase it does nothing.
-
-        It returns what was marked before.
 
         Args:
             phase: None: the time belongs to none.
             fault: called where it failed, while the exception is handled.
         """
-        marks, now = self._marks, self._now
-        note = marks.extend
+        note, now = self._marks.extend, self._now
 
-        def mark() -> str | None:
-            before: str | None = marks[-2] if marks else self._marked
+        def mark() -> Mark:
+            before = self.last_mark
             if not self._opaque_token:
                 try:
                     note((phase, now()))
+                    self.last_mark = mark
                 except Exception:  # noqa: BLE001  it is told of there
                     fault()
             return before
@@ -204,17 +217,17 @@ class PhaseClock:
         Args:
             at_last_reading: end it there instead, since it is not known what came after it.
         """
-        marks = None
-        if at_last_reading:
-            self._settle()
+        if at_last_reading or self._stack:
+            if at_last_reading:
+                self._settle()
+            else:
+                self._charge()
             end = self._mark
-        elif self._stack:
-            self._charge()
-            end = self._mark
+            span = Span(self._start, end - self._start, self._phase_ns)
         else:
-            marks = _Marks(tuple(self._marks), self._mark, self._marked)
             end = self._now()
-        span = Span(self._start, end - self._start, self._phase_ns, marks)
+            marks = tuple(self._marks)
+            span = Span(self._start, end - self._start, self._phase_ns, marks, self._mark, self._marked)
         self._start = self._mark = end
         self._phase_ns = {}
         self._cuts += 1
@@ -222,6 +235,7 @@ class PhaseClock:
         self._stack.clear()
         self._opaque_token = 0
         self._marked = None
+        self.last_mark = self.unmarked
         return span
 
     def _charge(self) -> None:

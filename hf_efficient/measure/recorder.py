@@ -7,7 +7,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from numbers import Real
 from pathlib import Path
@@ -72,6 +72,7 @@ class StepRecorder:
         begin, end: of ``StepPhases`` while a loop is recorded, nothing else.
         phase: the same for its ``context``; outside the loop a phase of the process.
         marks: of ``StepPhases`` while a loop is recorded, ``NO_MARKS`` else.
+        begun: the phases that ``begin`` opened and nobody has ended, while a loop is recorded.
         timeline: is told what lies outside the training loop; None: nobody is.
         recording: whether steps are.
         has_device: a device keeps a time of its own, for which the host may have to wait.
@@ -88,6 +89,7 @@ class StepRecorder:
         self.timeline = timeline
         self.recording = self.has_device = False
         self.marks = NO_MARKS
+        self.begun: Collection[PhaseName] = ()
         self.begin: Callable[..., object] = _no_phase
         self.end: Callable[..., object] = _no_phase
         self.phase: Callable[..., AbstractContextManager[None]] = self._phase_outside
@@ -163,6 +165,7 @@ class StepRecorder:
                 self.timeline.loop_begins()
             self._phases = phases = StepPhases(self._now, self._device, self._fault)
             self.begin, self.end, self.phase, self.marks = phases.begin, phases.end, phases.context, phases.marks
+            self.begun = phases.begun
             self._compilation.install()
             if self._collectives is not None:
                 self._collectives.install()
@@ -212,9 +215,10 @@ class StepRecorder:
         """The optimizer has stepped, and what has begun ends; what follows is trailing work of this step."""
         if not self.recording:
             return
-        if self._phases is not None:
+        if self.begun and self._phases is not None:
             self._phases.end_all()
-        self._draft.step, self._draft.epoch = step, epoch
+        draft = self._draft
+        draft.step, draft.epoch = step, epoch
 
     @_never_raises
     def logged(self, logs: Mapping[str, Any]) -> None:
@@ -298,7 +302,7 @@ class StepRecorder:
     def _tell_nobody(self) -> None:
         """Of the phases of steps."""
         self.begin = self.end = _no_phase
-        self.phase, self.marks = self._phase_outside, NO_MARKS
+        self.phase, self.marks, self.begun = self._phase_outside, NO_MARKS, ()
 
     def _phase_outside(self, name: PhaseName, *, opaque: bool = False) -> AbstractContextManager[None]:
         """A phase of the process; none after a fault, since nobody knows what its time belongs to."""
@@ -311,7 +315,7 @@ class StepRecorder:
             self._counting.step_ends(draft.tally)
         draft.loader_to = mark = self._loader.mark()
         self._unwritten.append(draft)
-        self._draft = self._nothing(mark)
+        self._draft = StepDraft(self._segment, self._counting, mark)
         if self.several_ranks:
             draft.waits_ns = phases.take_waits()
             # Of all threads; asked where ranks wait for each other, since one that waits computes nothing.
@@ -325,14 +329,17 @@ class StepRecorder:
         """Queue the steps whose token counts and times on the device have arrived, in order."""
         while self._unwritten:
             draft = self._unwritten[0]
-            patient = not wait and len(self._unwritten) <= _MOST_UNWRITTEN
+            tally, times = draft.tally, draft.times
             if wait:
-                draft.tally.wait()
-            if not draft.tally.ready() or (patient and draft.times is not None and not draft.times.ready()):
+                tally.wait()
+            if tally.events and not tally.ready():
                 return
+            if times is not None:
+                patient = not wait and len(self._unwritten) <= _MOST_UNWRITTEN
+                if patient and not times.ready():
+                    return
+                draft.device_seconds, draft.times = times.read(), None
             self._unwritten.popleft()
-            if draft.times is not None:
-                draft.device_seconds, draft.times = draft.times.read(), None
             if self._stream is not None:
                 self._stream.write(draft)
             if self._live is not None:

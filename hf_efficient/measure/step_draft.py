@@ -24,25 +24,22 @@ class Counting:
     """What a step's micro-batches come to. A fault is one warning, and no counts from then on; no method raises.
 
     Attributes:
+        scored, at_once: for the tally of a step that begins.
         watches: wants to be told of the end of the step.
     """
 
     def __init__(self, formula: WorkFormula | None = None) -> None:
         """Count; ``formula``: of the FLOPs, None where they are not known."""
-        self._scored = formula is not None and formula.needs_scored
+        self.scored = formula is not None and formula.needs_scored
         self._formula = formula
         self._faulty = False
-        self._at_once = self.watches = True
-
-    def tally(self) -> TokenTally:
-        """Of a step that begins."""
-        return TokenTally(self._scored, self._at_once)
+        self.at_once = self.watches = True
 
     def step_ends(self, tally: TokenTally) -> None:
         """The first step shows whether the trainer writes into its batches; if it does not, the next ones are kept."""
         if self.watches:
             unchanged = tally.unchanged()
-            self.watches, self._at_once = unchanged is None, not unchanged
+            self.watches, self.at_once = unchanged is None, not unchanged
 
     def counted(self, tally: TokenTally) -> tuple[TokenCounts, SequenceCounts | None, StepWork | None]:
         """Tokens, sequences and FLOPs."""
@@ -114,7 +111,7 @@ class StepDraft:
     def __init__(self, segment: Segment, counting: Counting, loader_from: LoaderMark | None = None) -> None:
         """A step that begins."""
         self.segment, self.counting, self.loader_from = segment, counting, loader_from
-        self.tally = counting.tally()
+        self.tally = TokenTally(counting.scored, counting.at_once)
 
     def record(self) -> StepRecord:
         """Of a step that has ended, worked out once. Any thread may ask, once the device has told all."""

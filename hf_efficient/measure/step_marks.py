@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from hf_efficient.measure.phases import Mark
 from hf_efficient.records import StepPhase
 
 __all__ = ["NO_MARKS", "StepMarks"]
@@ -12,14 +13,13 @@ __all__ = ["NO_MARKS", "StepMarks"]
 class StepMarks:
     """A function for each phase: from here on the time belongs to it. None takes longer than a call and a clock.
 
-    Each returns what the time belonged to before, for ``back``.
+    Each returns the one before, by which that phase goes on.
 
     Attributes:
         nothing: it belongs to no phase.
     """
 
     __slots__ = (
-        "_markers",
         "backward",
         "bookkeeping",
         "data_wait",
@@ -30,7 +30,7 @@ class StepMarks:
         "optimizer",
     )
 
-    def __init__(self, marker: Callable[[StepPhase | None], Callable[[], str | None]]) -> None:
+    def __init__(self, marker: Callable[[StepPhase | None], Mark]) -> None:
         """Make them.
 
         Args:
@@ -44,18 +44,11 @@ class StepMarks:
         self.optimizer = marker("optimizer")
         self.device_wait = marker("device_wait")
         self.bookkeeping = marker("bookkeeping")
-        self._markers = {name: getattr(self, name) for name in self.__slots__[1:]}
-
-    def back(self, before: str | None) -> None:
-        """What began is over: the time belongs again to what it belonged to before."""
-        if before is None:
-            self.nothing()
-        else:
-            self._markers[before]()
 
 
-def _nobody() -> None:
+def _nobody() -> Mark:
     """Is told."""
+    return _nobody
 
 
 NO_MARKS = StepMarks(lambda _: _nobody)

@@ -13,7 +13,7 @@ from types import TracebackType
 from hf_efficient.measure.device import DeviceWatch
 from hf_efficient.measure.device_clock import DeviceTimes
 from hf_efficient.measure.phase_ranges import phase_clock
-from hf_efficient.measure.phases import Span
+from hf_efficient.measure.phases import Mark, Span
 from hf_efficient.measure.step_marks import StepMarks
 from hf_efficient.records import PhaseName, StepMemory, StepPhase
 
@@ -87,6 +87,7 @@ class StepPhases:
         device: see ``__init__``.
         fault: see ``__init__``.
         marks: for a trainer that sees each phase begin.
+        begun: what ``begin`` opened and nobody has ended, by name.
     """
 
     def __init__(self, now: Callable[[], int], device: DeviceWatch | None, fault: Callable[[], None]) -> None:
@@ -103,28 +104,31 @@ class StepPhases:
         self.fault = fault
         self._marked_on_device: StepPhase | None = None
         self.marks = StepMarks(self._marker)
+        self.clock.unmarked = self.clock.last_mark = self.marks.nothing
         self._now = now
         self._contexts: dict[bool, dict[PhaseName, PhaseInStep]] = {False: {}, True: {}}
         self._wait = WaitPhase(self)
-        self._begun: dict[PhaseName, int] = {}
+        self.begun: dict[PhaseName, int] = {}
         self._on_device: set[str] = set()
         self._waits_ns: dict[str, int] = {}
         self._waits_since: tuple[str, int] | None = None
 
-    def _marker(self, phase: StepPhase | None) -> Callable[[], str | None]:
+    def _marker(self, phase: StepPhase | None) -> Mark:
         on_host = self.clock.marker(phase, self.fault)
-        device, told = self.device, None if phase in _OF_THE_HOST else phase
+        clock, device, told = self.clock, self.device, None if phase in _OF_THE_HOST else phase
         if device is None:
             return on_host
 
-        def mark() -> str | None:
+        def mark() -> Mark:
             before, marked = on_host(), self._marked_on_device
-            if told != marked and self.clock.opaque_phase is None:
-                if marked is not None:
-                    device.leave(marked)
-                if told is not None:
-                    device.enter(told)
-                self._marked_on_device = told
+            if clock.opaque_phase is None:
+                clock.last_mark = mark
+                if told != marked:
+                    if marked is not None:
+                        device.leave(marked)
+                    if told is not None:
+                        device.enter(told)
+                    self._marked_on_device = told
             return before
 
         return mark
@@ -148,10 +152,10 @@ class StepPhases:
         Returns:
             Whether it begins here.
         """
-        if name in self._begun:
+        if name in self.begun:
             return False
         try:
-            token = self._begun[name] = self._enter(name)
+            token = self.begun[name] = self._enter(name)
             if not token:
                 self._inside_opaque(name)
             elif self.device is not None and (instead_of is not None or name not in _OF_THE_HOST):
@@ -170,10 +174,10 @@ class StepPhases:
             name: of it.
             then: the phase around it, which goes on, on the device as well.
         """
-        if name not in self._begun:
+        if name not in self.begun:
             return
         try:
-            token = self._begun.pop(name)
+            token = self.begun.pop(name)
             if not token:
                 self._outside_again(name)
             elif self.device is not None and name in self._on_device:
@@ -192,7 +196,7 @@ class StepPhases:
 
     def end_all(self) -> None:
         """Close whatever ``begin`` opened, the innermost first."""
-        for name in reversed(list(self._begun)):
+        for name in reversed(list(self.begun)):
             self.end(name)
 
     def _inside_opaque(self, name: PhaseName) -> None:
@@ -207,7 +211,7 @@ class StepPhases:
     def cut(self) -> tuple[Span, DeviceTimes | None, StepMemory | None]:
         """The step is over, with every phase that is open."""
         times, memory = (None, None) if self.device is None else self.device.cut()
-        self._begun.clear()
+        self.begun.clear()
         self._on_device.clear()
         self._waits_since = self._marked_on_device = None
         return self.clock.cut(), times, memory

@@ -36,11 +36,14 @@ class TokenTally:
     Sequences: with a mask a row is a document, padded left or right; without one a document begins where
     ``position_ids`` are 0. Of preference data, chosen and rejected are a row and a document each. A batch with more
     token ids than ``input_ids`` (``KL_input_ids``, ``decoder_input_ids``) tells nothing.
+
+    Attributes:
+        events: that a device has not passed yet; without one, all counts are there.
     """
 
     # One is made in every step: what most of them do not need lies in the class.
     _watched: Sequence[KeptBatch] = ()
-    _events: Sequence[Any] = ()
+    events: Sequence[Any] = ()
     _batches: list[MicroBatch] | None = None
 
     def __init__(self, scored: bool = False, at_once: bool = True) -> None:
@@ -73,7 +76,7 @@ class TokenTally:
         if device is not None:
             event = torch.get_device_module(device).Event()
             event.record()
-            self._events = [*self._events, event]
+            self.events = [*self.events, event]
 
     def unchanged(self) -> bool | None:
         """Whether nobody has written into the batches that were counted at once; None where none could be kept."""
@@ -82,15 +85,15 @@ class TokenTally:
 
     def ready(self) -> bool:
         """Whether all counts have arrived on the host; asks the device, never waits for it."""
-        while self._events and self._events[0].query():
-            self._events = self._events[1:]
-        return not self._events
+        while self.events and self.events[0].query():
+            self.events = self.events[1:]
+        return not self.events
 
     def wait(self) -> None:
         """Until all counts have arrived."""
-        for event in self._events:
+        for event in self.events:
             event.synchronize()
-        self._events = ()
+        self.events = ()
 
     def counts(self) -> TokenCounts:
         """The sums; waits for the device where ``ready()`` is not yet true."""

@@ -64,8 +64,7 @@ def test_a_training_that_raises_still_leaves_its_profile(tiny_llama_dir, chats_j
     def breaks(self, *args, **kwargs):
         raise RuntimeError("a fault in the middle")
 
-    monkeypatch.setattr("hf_efficient.trainer.EfficientTrainerMixin._get_grad_norm", breaks)
-    monkeypatch.setattr("hf_efficient.trainer.EfficientTrainerMixin._clip_grad_norm", breaks)
+    monkeypatch.setattr("hf_efficient.trainer.EfficientTrainerMixin.floating_point_ops", breaks)
     with pytest.raises(RuntimeError, match="in the middle"):
         run_recipe(recipe(tiny_llama_dir, chats_jsonl, tmp_path / "out", {"python": {"after_step": 0}}))
     profile = load_run(tmp_path / "out").profile

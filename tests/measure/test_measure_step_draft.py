@@ -75,13 +75,13 @@ def test_a_fault_of_the_counting_is_one_warning_and_costs_the_counts_alone(caplo
 
 def test_batches_are_kept_once_a_step_has_shown_that_nobody_writes_into_them():
     counting = Counting()
-    nothing, first = counting.tally(), counting.tally()
+    nothing, first = StepDraft(SEGMENT, counting).tally, StepDraft(SEGMENT, counting).tally
     nothing.add([1])
     counting.step_ends(nothing)
     first.add({"input_ids": torch.tensor([[1, 2]]), "labels": torch.tensor([[1, 2]])})
     counting.step_ends(first)
     batch = {"input_ids": torch.tensor([[1, 2]]), "labels": torch.tensor([[1, 2]])}
-    later = counting.tally()
+    later = StepDraft(SEGMENT, counting).tally
     later.add(batch)
     batch["labels"].fill_(-100)
     assert later.counts() == TokenCounts()  # it was kept, and no longer tells
@@ -91,7 +91,7 @@ def test_batches_of_a_trainer_that_writes_into_them_are_counted_at_once():
     counting = Counting()
     for _ in range(3):
         batch = {"input_ids": torch.tensor([[1, 2]]), "labels": torch.tensor([[1, 2]])}
-        tally = counting.tally()
+        tally = StepDraft(SEGMENT, counting).tally
         tally.add(batch)
         batch["labels"].fill_(-100)
         counting.step_ends(tally)

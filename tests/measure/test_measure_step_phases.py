@@ -197,16 +197,16 @@ def test_what_was_marked_before_goes_on(hand, watch):
     outer = marks.forward()
     inner = marks.host_to_device()
     hand.wait(2)
-    marks.back(inner)
+    inner()
     hand.wait(4)
-    marks.back(outer)
+    outer()
     hand.wait(8)
-    marks.back(outermost)
+    outermost()
     hand.wait(16)
-    assert (outermost, outer, inner) == (None, "optimizer", "forward")
+    assert (outermost, outer, inner) == (marks.nothing, marks.optimizer, marks.forward)
     assert seconds(phases) == {"optimizer": 9.0, "forward": 4.0, "host_to_device": 2.0}
 
 
 def test_where_no_step_is_recorded_marks_do_nothing():
-    NO_MARKS.back(NO_MARKS.forward())
+    NO_MARKS.forward()()
     NO_MARKS.nothing()

@@ -87,7 +87,8 @@ def test_a_healthy_training_states_that_nothing_failed(tiny_dir, tmp_path):
 def test_a_fault_in_the_counting_is_told_once_and_training_goes_on(tiny_dir, tmp_path, caplog, monkeypatch):
     plain = causal_trainer(Trainer, tiny_dir, tmp_path / "plain")
     plain.train()
-    monkeypatch.setattr("hf_efficient.measure.loss_check.LossCheck.add", lambda self, loss: 1 / 0)
+    monkeypatch.setattr("hf_efficient.measure.loss_check._MOST_KEPT", 2)
+    monkeypatch.setattr("hf_efficient.measure.loss_check.LossCheck._fold", lambda self: 1 / 0)
     ours = causal_trainer(EfficientTrainer, tiny_dir, tmp_path / "ours")
     with caplog.at_level(logging.WARNING, logger="hf_efficient"):
         ours.train()

@@ -45,8 +45,8 @@ def _waits() -> Callable[[], tuple[float, int]]:
 class BatchTimes:
     """Adds the batches that a process loads to its counts, one after the other, in one thread.
 
-    What a loader waits for, the disk or a core, is asked for of sixteen batches after one whose rows or collation took
-    longer than ``WORTH_A_LOOK_SECONDS``: with small ones that would be half of what the watch costs.
+    What a loader waits for, the disk or a core, is asked for of sixteen batches after one that took longer than
+    ``WORTH_A_LOOK_SECONDS``: with small ones that would be half of what the watch costs.
     """
 
     def __init__(
@@ -66,44 +66,45 @@ class BatchTimes:
         self._wall, self._thread, self._process = clocks
         self._waits = waits or _waits()
         self._waited: tuple[float, int] | None = None
-        self._wall_from = self._thread_from = self._process_from = 0.0
-        self._part = _FETCH
         self._looks = 0
+        self._began = self._collated = (0.0, 0.0, 0.0)
+        self._is_collated = False
 
     def fetch_begins(self) -> None:
         """The data set is asked for the rows of a batch."""
-        self._part = _FETCH
+        self._is_collated = False
         if self._looks:
             self._looks -= 1
             self._waited = self._waits()
-        self._wall_from, self._thread_from, self._process_from = self._wall(), self._thread(), self._process()
+        self._began = self._wall(), self._thread(), self._process()
 
     def collate_begins(self) -> None:
         """The rows are there."""
-        self._part_ends()
-        self._part = _COLLATE
+        self._is_collated = True
+        self._collated = self._wall(), self._thread(), self._process()
 
     def ends(self) -> None:
         """The batch is there, or what was begun has failed."""
-        self._part_ends()
+        wall, thread, process = self._wall(), self._thread(), self._process()
         counts = self._counts
+        wall_from, thread_from, process_from = began = self._began
+        if self._is_collated:
+            wall_from, thread_from, process_from = collated = self._collated
+            counts[_FETCH] += collated[0] - began[0]
+            counts[_FETCH + 1] += collated[1] - began[1]
+            counts[_FETCH + 2] += collated[2] - began[2]
+        part = _COLLATE if self._is_collated else _FETCH
+        counts[part] += wall - wall_from
+        counts[part + 1] += thread - thread_from
+        counts[part + 2] += process - process_from
+        if wall - began[0] > WORTH_A_LOOK_SECONDS:
+            self._looks = _LOOKS
         if self._waited is not None:
             (core, read), now, self._waited = self._waited, self._waits(), None
             counts[_WAIT] += now[0] - core
             counts[_READ] += now[1] - read
-        if self._part == _COLLATE:
+        if self._is_collated:
             counts[0] += 1.0  # last: who reads meanwhile sees no batch without its time
-
-    def _part_ends(self) -> None:
-        counts, at = self._counts, self._part
-        wall, thread, process = self._wall(), self._thread(), self._process()
-        took = wall - self._wall_from
-        counts[at] += took
-        counts[at + 1] += thread - self._thread_from
-        counts[at + 2] += process - self._process_from
-        self._wall_from, self._thread_from, self._process_from = wall, thread, process
-        if took > WORTH_A_LOOK_SECONDS:
-            self._looks = _LOOKS
 
 
 def counts_in(raw: bytes) -> Sequence[float]:

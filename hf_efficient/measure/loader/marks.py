@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import msgspec
 
 from hf_efficient.measure.loader.counts import COUNTS, counts_in
 from hf_efficient.measure.loader.taken import Taken
@@ -11,7 +11,7 @@ from hf_efficient.records import StepLoader
 __all__ = ["LoaderMark", "step_loader"]
 
 
-class LoaderMark(NamedTuple):
+class LoaderMark(msgspec.Struct, frozen=True):
     """Where the sums stood.
 
     Attributes:

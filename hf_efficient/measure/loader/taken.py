@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import torch
 
 __all__ = ["Taken", "batch_tensors"]
 
 
-@dataclass(slots=True)
-class Taken:
-    """Sums since the training began.
+class Taken(msgspec.Struct):
+    """Sums since the training began. (A struct, since it is copied in every step.)
 
     Attributes:
         batches: taken.
@@ -34,19 +33,6 @@ class Taken:
     end_seconds: float = 0.0
     first_wait_seconds: float = 0.0
     ready: int | None = None
-
-    def copy(self) -> Taken:
-        """As they stand. (``dataclasses.replace`` takes four microseconds, once per step.)"""
-        return Taken(
-            self.batches,
-            self.wait_seconds,
-            self.rows,
-            self.bytes,
-            self.start_seconds,
-            self.end_seconds,
-            self.first_wait_seconds,
-            self.ready,
-        )
 
     def add(self, batch: Any) -> None:
         """Count the batch's rows and bytes."""

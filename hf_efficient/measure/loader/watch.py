@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+import msgspec
+
 from hf_efficient.measure.loader.counts import COUNTS, counts_in
 from hf_efficient.measure.loader.fetching import WatchedFetcher
 from hf_efficient.measure.loader.interception import MakesIterator, let_go, look_at_iterators
@@ -84,7 +86,7 @@ class LoaderWatch:
         """Where the sums stand; None while nothing is watched."""
         if self._loader is None:
             return None
-        return LoaderMark(self._taken.copy(), self._before, bytes(self._counts))
+        return LoaderMark(msgspec.structs.replace(self._taken), self._before, bytes(self._counts))
 
     def next_data(self, reference: weakref.ref[Any]) -> Any:
         """The next batch of an iterator, of which its own class knows; for the iterator.
