@@ -135,12 +135,12 @@ class EfficientTrainerMixin(_Base):
                 self._rate_facts = rate_facts(rates or Rates(), self.args.device, gpus)
 
     def create_accelerator_and_postprocess(self) -> None:
-        """Also time the backward, which the Trainer runs through the accelerator."""
+        """Also time the backward and the gradients' norm, which the Trainer runs through the accelerator."""
         super().create_accelerator_and_postprocess()
         if self.model is not None:
             # Before a trainer below runs the model while it is built: DPO's precomputed reference does.
             keep_four_bit_trainable(self.model)
-        backward = self.accelerator.backward
+        backward, clip_grad_norm = self.accelerator.backward, self.accelerator.clip_grad_norm_
 
         @functools.wraps(backward)
         def timed_backward(*args: Any, **kwargs: Any) -> None:
@@ -154,7 +154,12 @@ class EfficientTrainerMixin(_Base):
             finally:
                 before()
 
-        self.accelerator.backward = timed_backward
+        @functools.wraps(clip_grad_norm)
+        def timed_clip_grad_norm(*args: Any, **kwargs: Any) -> Any:
+            self._recorder.marks.optimizer()  # until on_step_end
+            return clip_grad_norm(*args, **kwargs)
+
+        self.accelerator.backward, self.accelerator.clip_grad_norm_ = timed_backward, timed_clip_grad_norm
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Train, and record the steps of this call as one segment of ``steps.jsonl``."""
@@ -238,14 +243,10 @@ class EfficientTrainerMixin(_Base):
         return loss
 
     def floating_point_ops(self, *args: Any, **kwargs: Any) -> int:
-        """Count as the trainer below does: by now the host has read the loss, and then the gradients' norm is due."""
-        marks = self._recorder.marks
+        """Count as the trainer below does; by now the host has read the micro-batch's loss."""
         if self._recorder.has_device:
-            marks.bookkeeping()
-        count = super().floating_point_ops(*args, **kwargs)
-        if self.accelerator.gradient_state.sync_gradients:
-            marks.optimizer()  # until on_step_end
-        return count
+            self._recorder.marks.bookkeeping()
+        return super().floating_point_ops(*args, **kwargs)
 
     def _prepare_inputs(self, *args: Any, **kwargs: Any) -> Any:
         before = self._recorder.marks.host_to_device()
@@ -267,6 +268,10 @@ class EfficientTrainerMixin(_Base):
             if self._marks is not None:
                 self._recorder.end("communication")  # where a wait for buffers failed
             before()
+
+    def _mixed_mesh_grad_norm(self, *args: Any, **kwargs: Any) -> Any:
+        self._recorder.marks.optimizer()  # in place of the accelerator's
+        return super()._mixed_mesh_grad_norm(*args, **kwargs)
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Log, with the figures of the run; the step's record takes what the Trainer has read for it."""

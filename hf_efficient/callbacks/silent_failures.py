@@ -24,7 +24,7 @@ _MOST_NAMES = 20
 logger = logging.getLogger(__name__)
 
 _CONSEQUENCE = "Silent failures are no longer counted"
-_never_raises = never_raises(_CONSEQUENCE)
+_never_raises = never_raises(_CONSEQUENCE, then=lambda failures: failures.stop())
 
 
 class SilentFailures:
@@ -107,8 +107,13 @@ class SilentFailures:
         if compiled is not None:
             self._timeline.state("compilation", compiled)
 
+    def stop(self) -> None:
+        """Nothing is counted from here to the next training."""
+        self.broken, self.loss = True, _to_nobody
+
     def _fault(self) -> None:
-        told, self.broken, self.loss = self.broken, True, _to_nobody
+        told = self.broken
+        self.stop()
         if not told:
             logger.warning("%s, because of a fault.", _CONSEQUENCE, exc_info=True)
 

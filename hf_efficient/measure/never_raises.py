@@ -21,12 +21,13 @@ _B = TypeVar("_B", bound=Breakable)
 
 
 def never_raises(
-    consequence: str,
+    consequence: str, then: Callable[[Any], None] = lambda broken: None
 ) -> Callable[[Callable[Concatenate[_B, _P], Any]], Callable[Concatenate[_B, _P], None]]:
     """A fault is logged once, and breaks the object; the training goes on.
 
     Args:
         consequence: what there is no longer: ``The time of this process is no longer recorded``.
+        then: called with what is broken now.
     """
 
     def decorated(method: Callable[Concatenate[_B, _P], Any]) -> Callable[Concatenate[_B, _P], None]:
@@ -40,6 +41,7 @@ def never_raises(
                 method(self, *args, **kwargs)
             except Exception:
                 self.broken = True
+                then(self)
                 logger.warning("%s, because of a fault.", consequence, exc_info=True)
 
         return guarded

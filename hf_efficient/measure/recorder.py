@@ -296,11 +296,13 @@ class StepRecorder:
         return self.clock is not None and self.clock.glimpse().open_phase in ("backward", "forward_backward")
 
     def _leave_loop(self) -> None:
-        self._phases = None
         self._tell_nobody()
+        self._phases = None
 
     def _tell_nobody(self) -> None:
         """Of the phases of steps."""
+        if self._phases is not None:
+            self._phases.is_over = True
         self.begin = self.end = _no_phase
         self.phase, self.marks, self.begun = self._phase_outside, NO_MARKS, ()
 

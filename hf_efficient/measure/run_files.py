@@ -28,6 +28,7 @@ class RunFiles:
         latch: told once what cannot be written of it.
         system: samples memory and energy beside it; None while there is none.
         ended: how it ended, as far as is known now; None while it goes on.
+        gone: it has ended, and somebody was seen to have removed it since.
     """
 
     def __init__(self, records: SpanRecords) -> None:
@@ -41,6 +42,7 @@ class RunFiles:
         self.latch = FaultLatch()
         self.system: SystemStream | None = None
         self.ended: Ending | None = None
+        self.gone = False
         self._records = records
         self._results = RunResults()
         self._device_peaks: dict[str, int] = {}
@@ -63,7 +65,7 @@ class RunFiles:
         """
         self.directory, self.way, self.latch = directory, way, FaultLatch()
         self._held.add(directory.resolve())
-        self.ended, self._rank = None, rank
+        self.ended, self.gone, self._rank = None, False, rank
         self._results.forget()
         self._records.open(directory, rank, way, alive, self.latch)
         self._records.state_later("system", machine_facts)
@@ -88,6 +90,12 @@ class RunFiles:
         if self.system is not None:
             self.system.device = current_device()
             self.system.move_to(records_path(directory, "system", self._rank))
+
+    def are_gone(self) -> bool:
+        """Whether the run has ended, and somebody has removed what was recorded of it."""
+        if self.directory is not None and self.ended is not None:
+            self.gone = self.gone or not records_path(self.directory, "spans", self._rank).exists()
+        return self.gone
 
     def go_on(self, way: Way) -> None:
         """The run that holds the process has not ended after all.
@@ -125,10 +133,10 @@ class RunFiles:
             at_ns: when, by the clock.
             page: whether to write the page too.
         """
-        if not self._records.is_open or self.ended is None or self.directory is None:
+        if not self._records.is_open or self.ended is None or self.directory is None or self.gone:
             return
-        if not self.directory.is_dir():  # somebody removed it, and knows
-            self.latch.told = True
+        if not self.directory.is_dir():
+            self.gone = self.latch.told = True  # whoever removed it knows
             self.close()
             return
         at = self._records.seconds(at_ns)

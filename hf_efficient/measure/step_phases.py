@@ -88,6 +88,7 @@ class StepPhases:
         fault: see ``__init__``.
         marks: for a trainer that sees each phase begin.
         begun: what ``begin`` opened and nobody has ended, by name.
+        is_over: a mark that somebody still holds is not told to the device.
     """
 
     def __init__(self, now: Callable[[], int], device: DeviceWatch | None, fault: Callable[[], None]) -> None:
@@ -102,6 +103,7 @@ class StepPhases:
         self._enter, self._leave = self.clock.enter, self.clock.leave
         self.device = device
         self.fault = fault
+        self.is_over = False
         self._marked_on_device: StepPhase | None = None
         self.marks = StepMarks(self._marker)
         self.clock.unmarked = self.clock.last_mark = self.marks.nothing
@@ -121,7 +123,7 @@ class StepPhases:
 
         def mark() -> Mark:
             before, marked = on_host(), self._marked_on_device
-            if clock.opaque_phase is None:
+            if clock.opaque_phase is None and not self.is_over:
                 clock.last_mark = mark
                 if told != marked:
                     if marked is not None:

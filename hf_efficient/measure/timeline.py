@@ -136,7 +136,7 @@ class Timeline:
     def open(self, directory: Path, rank: int, way: Way) -> None:
         """Record the run in ``directory/spans.jsonl`` (``spans.rankN.jsonl`` on rank N > 0) from here on."""
         directory = directory.absolute()
-        if self.directory == directory:
+        if self.directory == directory and not self.files.are_gone():
             self._training.leave(self._clock, self._loop_clock)
             if self._gap is not None:
                 self._name_gap(self._gap)

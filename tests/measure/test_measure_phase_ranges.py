@@ -83,6 +83,16 @@ def test_what_is_marked_is_a_range_around_those_that_were_entered(marked):
     ]
 
 
+def test_the_range_of_what_was_marked_before_goes_on(marked):
+    clock = phase_clock(itertools.count().__next__)
+    forward, copying = (clock.marker(phase, pytest.fail) for phase in ("forward", "host_to_device"))
+    forward()
+    before = copying()
+    before()
+    clock.cut()
+    assert marked.calls == ["forward", "/forward", "host_to_device", "/host_to_device", "forward", "/forward"]
+
+
 def test_a_range_that_cannot_be_opened_is_told_of():
     class Broken(Ranges):
         def range_push(self, name):

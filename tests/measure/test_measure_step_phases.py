@@ -204,7 +204,19 @@ def test_what_was_marked_before_goes_on(hand, watch):
     outermost()
     hand.wait(16)
     assert (outermost, outer, inner) == (marks.nothing, marks.optimizer, marks.forward)
+    marks.forward()
     assert seconds(phases) == {"optimizer": 9.0, "forward": 4.0, "host_to_device": 2.0}
+    assert marks.backward() == marks.nothing  # of the next step
+
+
+def test_a_device_is_told_nothing_once_the_loop_is_over(hand):
+    watch = Watch()
+    phases = StepPhases(hand, watch, broken)
+    before = phases.marks.forward()
+    phases.is_over = True
+    phases.marks.backward()
+    before()
+    assert watch.told == ["+forward"]
 
 
 def test_where_no_step_is_recorded_marks_do_nothing():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import math
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -188,3 +189,16 @@ def test_a_callback_stands_back_under_a_trainer_that_goes_on_with_its_run(tiny_d
     (one,) = read_account(tmp_path / "efficiency/run.json").time.processes
     assert [(call.steps, call.ended) for call in one.trainings] == [(2, "error"), (3, "done")]
     assert "forward" in written(tmp_path, "steps.jsonl")[-1]["phase_seconds"]
+
+
+def test_a_run_whose_folder_was_removed_is_recorded_anew(tiny_dir, tmp_path, threads, caplog):
+    trainer = causal_trainer(EfficientTrainer, tiny_dir, tmp_path / "a", max_steps=2)
+    trainer.train()
+    shutil.rmtree(tmp_path / "a")
+    time.sleep(SLEPT)
+    trainer.train()
+    account = account_of(tmp_path / "a" / "efficiency")
+    assert account.steps.count == 2
+    assert [line["kind"] for line in written(tmp_path / "a", "spans.jsonl")].count("process") == 1
+    assert [record.getMessage() for record in caplog.records if record.name.startswith("hf_efficient")] == []
+    assert threads() == []

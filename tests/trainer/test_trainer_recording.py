@@ -112,14 +112,23 @@ def test_records_tile_the_training_loop(tiny_dir, tmp_path):
     assert all(every_step <= set(record.phase_seconds) for record in found)
 
 
-def test_phases_of_a_step_by_hand(tiny_dir, tmp_path):
+class OwnCount(EfficientTrainer):
+    """Transformers names this method as one to override."""
+
+    def floating_point_ops(self, inputs):
+        return 0
+
+
+@pytest.mark.parametrize("kind", [EfficientTrainer, OwnCount])
+@pytest.mark.parametrize("clipped", [{}, {"max_grad_norm": 0}])
+def test_phases_of_a_step_by_hand(tiny_dir, tmp_path, kind, clipped):
     """One step read by a clock that ticks at every reading: each phase is entered as often as should be."""
-    trainer = causal_trainer(EfficientTrainer, tiny_dir, tmp_path, max_steps=1, gradient_accumulation_steps=2)
+    trainer = causal_trainer(kind, tiny_dir, tmp_path, max_steps=1, gradient_accumulation_steps=2, **clipped)
     trainer._recorder._now = Ticks()
     trainer.train()
     (record,) = records(tmp_path / "efficiency")
     # data_wait: from the epoch, again from get_batch_samples. Twice each: inputs, forward, backward.
-    # optimizer: before the gradients' norm of the last one, again from the event, to on_step_end.
+    # optimizer: from the gradients' norm, also where nothing is clipped, again from the event, to on_step_end.
     # bookkeeping: from the fetching to the first micro-batch, between the two, before the optimizer, around the log.
     # logging: with one reading for its figures.
     assert record.phase_seconds == {

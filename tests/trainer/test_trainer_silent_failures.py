@@ -12,6 +12,8 @@ from transformers import Trainer, TrainerCallback
 
 from hf_efficient import EfficientTrainer
 from hf_efficient.callbacks import AccountCallback
+from hf_efficient.callbacks.silent_failures import SilentFailures
+from hf_efficient.measure.timeline import Timeline
 
 
 class SometimesNaN(EfficientTrainer):
@@ -93,6 +95,28 @@ def test_a_fault_in_the_counting_is_told_once_and_training_goes_on(tiny_dir, tmp
     with caplog.at_level(logging.WARNING, logger="hf_efficient"):
         ours.train()
     assert_same_run(ours, plain)
-    assert [record.getMessage() for record in caplog.records if record.name.startswith("hf_efficient")] == [
-        "Silent failures are no longer counted, because of a fault."
-    ]
+    assert [record.getMessage() for record in caplog.records if record.name.startswith("hf_efficient")] == [FAULT]
+
+
+FAULT = "Silent failures are no longer counted, because of a fault."
+
+
+@pytest.mark.parametrize("fails_first", ["loss", "settle"])
+def test_after_a_fault_nothing_is_counted_until_the_next_training(fails_first, caplog):
+    class Broken:
+        requires_grad = property(lambda self: 1 / 0)
+
+    failures = SilentFailures(Timeline())
+    failures.loss(torch.tensor(1.0))
+    if fails_first == "settle":
+        failures._losses._kept.append("no tensor")
+        failures.settle()
+    for _ in range(2):
+        failures.loss(Broken())
+        failures.loss(torch.tensor(1.0))
+    assert len(failures._losses._kept) == (2 if fails_first == "settle" else 1)
+    assert [record.getMessage() for record in caplog.records] == [FAULT]
+    failures.begin()
+    failures.loss(torch.tensor(1.0))
+    assert failures._losses._kept[-1] == torch.tensor(1.0)
+    assert len(failures._losses._kept) == (3 if fails_first == "settle" else 2)
