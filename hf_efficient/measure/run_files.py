@@ -10,6 +10,7 @@ from hf_efficient.measure.ending import Ending
 from hf_efficient.measure.machine import machine_facts
 from hf_efficient.measure.memory import device_peaks, peak_rss_bytes
 from hf_efficient.measure.meters.cuda import current_device
+from hf_efficient.measure.other_ranks import await_other_ranks
 from hf_efficient.measure.run_results import RunResults
 from hf_efficient.measure.span_records import SpanRecords, Way
 from hf_efficient.measure.spans import SignOfLife
@@ -145,6 +146,8 @@ class RunFiles:
         self.close()
         self._records.dirty = False
         if self._rank == 0 and not self.latch.told:
+            if self.ended.how != "error":  # after which the others may hang
+                await_other_ranks(self.directory)
             self._results.write(self.directory, self.latch, page=page, tell=self.way != "recipe")
 
     def forget(self) -> None:
