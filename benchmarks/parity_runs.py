@@ -77,8 +77,9 @@ def launch(recipes: Sequence[Path], folder: Path, overrides: Sequence[str] = ())
     here = Path(__file__).resolve().parent
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_EFFICIENT_CACHE": str(folder / "cache")}
     environment["PYTHONPATH"] = os.pathsep.join([str(here.parent), os.environ.get("PYTHONPATH", "")])
+    port = ["--main_process_port=0"]  # a free one: another launch may begin at this moment
     worker = [str(here / "parity_worker.py"), *map(str, recipes), *overrides]
-    status, printed = run_to_end([*command[: command.index("-m")], *worker], folder, _SECONDS, environment)
+    status, printed = run_to_end([*command[: command.index("-m")], *port, *worker], folder, _SECONDS, environment)
     if status != 0:
         raise RuntimeError(f"{recipe.name} ended with {status}: {printed[-4000:]}")
 
