@@ -484,3 +484,12 @@ def test_a_start_that_is_discarded_is_not_written_of_any_more(timeline, hand, tm
     timeline.end()
     assert told(tmp_path / "a") == [("process", 0.0), (0.0, {"imports": 3.0})]
     assert told(tmp_path / "b")[0] == ("process", 7.0)  # what the mistake took is in nobody's account
+
+
+@pytest.mark.parametrize(("rank", "error", "waits"), [(0, None, 1), (0, ValueError("no"), 0), (1, None, 0)])
+def test_rank_0_waits_for_the_others_before_it_writes_the_account(timeline, tmp_path, monkeypatch, rank, error, waits):
+    awaited = []
+    monkeypatch.setattr("hf_efficient.measure.run_files.await_other_ranks", awaited.append)
+    timeline.open(tmp_path, rank, "trainer")
+    timeline.end(error)
+    assert awaited == [tmp_path] * waits
