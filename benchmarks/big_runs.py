@@ -31,10 +31,10 @@ import json, sys, time
 from pathlib import Path
 start = time.perf_counter()
 from rich.console import Console
-from hf_efficient.account.files import to_json
-from hf_efficient.report.console import account_renderables
-from hf_efficient.report.html.page import run_page
-from hf_efficient.report.run_data import read_run
+from hf_efficient.accounting.account import to_json
+from hf_efficient.reporting.console import account_renderables
+from hf_efficient.reporting.html.run_page import run_page
+from hf_efficient.reporting.run_data import read_run
 imported = time.perf_counter()
 run = read_run(Path(sys.argv[1]))
 account, series = run.account, run.series

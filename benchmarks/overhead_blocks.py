@@ -169,7 +169,7 @@ def trainer_of(
 def _trainer_class(arm: str) -> type[Trainer]:
     if arm != "efficient":
         return Trainer
-    from hf_efficient import EfficientTrainer
+    from hf_efficient.trainer import EfficientTrainer
 
     return EfficientTrainer
 

@@ -86,9 +86,9 @@ def _tiny() -> Any:
 
 
 def _smollm2() -> Any:
-    from hf_efficient import load_recipe
-    from hf_efficient.assembly.adapter import add_adapter
-    from hf_efficient.assembly.model import load_base
+    from hf_efficient.model.adapter import add_adapter
+    from hf_efficient.model.load import load_base
+    from hf_efficient.recipe.load import load_recipe
 
     recipe = load_recipe("quickstart/lora")
     return add_adapter(load_base(recipe), recipe.adapter, seed=42, checkpointing=False)

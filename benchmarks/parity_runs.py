@@ -12,8 +12,7 @@ from typing import Any
 import yaml
 from processes import run_to_end
 
-from hf_efficient.launch.command import accelerate_command
-from hf_efficient.launch.engines.layout import layout_of
+from hf_efficient.launch.command import accelerate_command, layout_of
 from hf_efficient.recipe.load import load_recipe
 
 __all__ = ["REFERENCE", "STRATEGIES", "launch", "losses_of", "run_strategy", "trainings_of", "write_recipe"]

@@ -23,7 +23,7 @@ from results import load_average, write_result
 from rich.console import Console
 from rich.table import Table
 
-from hf_efficient.hardware.quiet import quieten_libraries
+from hf_efficient.facts.environment import quieten_libraries
 
 console = Console()
 
@@ -84,7 +84,7 @@ def recipe_of(case: Case, folder: Path) -> Any:
 
     import yaml
 
-    from hf_efficient import load_recipe
+    from hf_efficient.recipe.load import load_recipe
 
     model = case.model
     if model in MODELS:

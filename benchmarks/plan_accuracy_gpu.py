@@ -30,7 +30,7 @@ from results import load_average, write_result
 from rich.console import Console
 from rich.table import Table
 
-from hf_efficient.hardware.quiet import quieten_libraries
+from hf_efficient.facts.environment import quieten_libraries
 
 console = Console(width=150)
 MEASURES = ("allocated_bytes", "reserved_bytes", "tokens_per_second")
@@ -68,8 +68,8 @@ def _calibrated_device() -> str:
     """Its name, once its rates are measured and stored for the plans."""
     import torch
 
-    from hf_efficient.measure.calibration import calibrate, cuda_bench
-    from hf_efficient.measure.calibration_files import save_calibration
+    from hf_efficient.profilers.calibration import calibrate, cuda_bench
+    from hf_efficient.profilers.calibration_files import save_calibration
 
     if not torch.cuda.is_available():
         sys.exit("plan_accuracy_gpu.py: there is no CUDA device here; benchmarks/plan_accuracy.py measures on a CPU.")
@@ -122,12 +122,12 @@ def _model(case: Case, folder: Path) -> Path:
 
 
 def _planned(case: Case, folder: Path, device: str) -> dict[str, Any]:
-    from hf_efficient.hardware.accelerators import accelerator_of_device
+    from hf_efficient.facts.accelerators import accelerator_of_device
     from hf_efficient.planning.plan import plan
 
     known = accelerator_of_device(device)
     if known is None:
-        sys.exit(f"plan_accuracy_gpu.py: {device} is not among the known accelerators (hf_efficient/hardware/facts).")
+        sys.exit(f"plan_accuracy_gpu.py: {device} is not among the known accelerators (hf_efficient/facts/data).")
     began = time.perf_counter()
     planned = plan(recipe_of(case, folder), [known.name], read_data=False)
     (gpu,) = planned.gpus

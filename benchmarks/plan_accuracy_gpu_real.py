@@ -21,13 +21,13 @@ from plan_accuracy_gpu_cases import GPU_CASES
 from transformers import PrinterCallback, TrainerCallback
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
-from hf_efficient.assembly.adapter import add_adapter
-from hf_efficient.assembly.model import load_base
-from hf_efficient.assembly.recipe_trainer import RecipeTrainer
-from hf_efficient.assembly.sft_fields import apply_sft_fields, objective
 from hf_efficient.data.prepare import is_padding_free
-from hf_efficient.hardware.quiet import quieten_libraries
+from hf_efficient.facts.environment import quieten_libraries
 from hf_efficient.launch.arguments import training_arguments
+from hf_efficient.model.adapter import add_adapter
+from hf_efficient.model.load import load_base
+from hf_efficient.model.loss import apply_sft_fields, objective
+from hf_efficient.model.recipe_trainer import RecipeTrainer
 from hf_efficient.planning.rows import longest_rows
 from hf_efficient.recipe.schema import Recipe
 

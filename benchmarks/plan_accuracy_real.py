@@ -9,9 +9,9 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
-from hf_efficient.assembly.adapter import add_adapter
-from hf_efficient.assembly.model import load_base
 from hf_efficient.data.prepare import is_packed
+from hf_efficient.model.adapter import add_adapter
+from hf_efficient.model.load import load_base
 from hf_efficient.planning.arguments import rehearsal_arguments
 from hf_efficient.planning.rehearsed_evaluation import is_evaluated
 from hf_efficient.planning.rows import longest_rows
@@ -72,7 +72,7 @@ def _evaluate(trainer: Any, length: int) -> None:
 
 def _bytes(model: Any) -> int:
     """Of all storages that the model holds, quantization constants included."""
-    from hf_efficient.measure.storages import Storages, model_tensors
+    from hf_efficient.recording.activations import Storages, model_tensors
 
     held = Storages()
     held.add(tensor for tensor, _ in model_tensors(model))

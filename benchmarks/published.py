@@ -24,8 +24,9 @@ from rich.console import Console
 from rich.table import Table
 from torch.nn import functional
 
-from hf_efficient import load_recipe, plan
-from hf_efficient.hardware.quiet import quieten_libraries
+from hf_efficient.facts.environment import quieten_libraries
+from hf_efficient.planning.plan import plan
+from hf_efficient.recipe.load import load_recipe
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.simulate.blank import blank
 from hf_efficient.simulate.peak import find_peak

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_efficient.hardware.environment import describe_environment
+from hf_efficient.facts.environment import describe_environment
 
 __all__ = ["load_average", "result_text", "write_result"]
 

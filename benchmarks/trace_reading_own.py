@@ -15,15 +15,12 @@ from typing import Any  # noqa: E402
 import numpy as np  # noqa: E402
 from rich.console import Console  # noqa: E402
 
-from hf_efficient.records.trace_device import BusyBreakdown, Communication, StreamBreakdown  # noqa: E402
-from hf_efficient.report.trace_console import trace_renderables  # noqa: E402
+from hf_efficient.records.trace import BusyBreakdown, Communication, StreamBreakdown  # noqa: E402
+from hf_efficient.reporting.trace_tables import trace_renderables  # noqa: E402
 from hf_efficient.trace.breakdown import break_down  # noqa: E402
-from hf_efficient.trace.busy import communication, device_busy, stream_breakdowns  # noqa: E402
-from hf_efficient.trace.kinds import Kind  # noqa: E402
-from hf_efficient.trace.read import read_trace  # noqa: E402
-from hf_efficient.trace.steps import step_marks  # noqa: E402
-from hf_efficient.trace.table import EventTable, Ints  # noqa: E402
-from hf_efficient.trace.work import device_work  # noqa: E402
+from hf_efficient.trace.device import communication, device_busy, device_work, stream_breakdowns  # noqa: E402
+from hf_efficient.trace.host import step_marks  # noqa: E402
+from hf_efficient.trace.table import EventTable, Ints, Kind, read_trace  # noqa: E402
 
 
 def main(path: Path) -> None:

@@ -3,30 +3,29 @@
 The map of the house. A room imports only rooms printed above it (held by tests/test_architecture.py).
 
     errors.py     the exception tree; every message names the remedy
-    units.py      bytes, seconds, counts: formatters
-    hardware/     what this machine is, and facts with source and date: accelerators, prices, grid carbon
-    catalog/      the shapes of well-known models, facts with source and date: what their config.json holds
-    records/      frozen dataclasses that measurement writes and reports read
-
-    estimate/     arithmetic on plain numbers, no torch: model shape, FLOPs, roofline, allocator, energy, cost, spot
-    account/      records in, the account of a run out: arithmetic on streams, no torch
-    trace/        a Chrome trace that torch wrote in, its breakdown out; no torch
+    text.py       formatters of numbers, labels and sentences
+    facts/        data with source and date, and look-ups: accelerators, prices, grid carbon, model shapes, environment
+    records/      structs that are written and read as they are: steps, account, plan, findings, trace, profile
+    estimate/     arithmetic on plain numbers, no torch: shape, FLOPs, roofline, allocator, sharding, energy, cost
+    run_dir/      paths of a run directory, JSONL writing and reading, archive of earlier runs
     recipe/       the YAML contract, no torch: schema, load (extends, overrides, provenance), checks
-    diagnosis/    records in, ranked findings out, no torch: one rule per file, and the engine
-    report/       an account, a diagnosis, a trace in, something to look at out; computes nothing
-
-    measure/      torch and the operating system, not transformers: phases of a step, record streams, meters, profilers
-    data/         sources, formats, cleaning, tokenised cache, packing
-    metrics/      evaluate.Metric classes that work offline, and answers generated for them
-    models/       a live model looked at once: what is trained, by which kernels, in which dtype; FLOPs of a step
-    callbacks/    thin TrainerCallbacks: one concern per file
+    accounting/   records in, the account of a run out; no torch
+    trace/        a Chrome trace that torch wrote in, its breakdown out; no torch
+    diagnosis/    account and records in, ranked findings out, no torch: rules by topic, and the engine
+    recording/    torch and the operating system, not transformers: events, steps, tokens, loader, meters, sampler, stop
+    profilers/    torch profiler, memory history, Python profilers, NVTX and Nsight, synchronisations, calibration
+    data/         sources, formats, chat templates, targets, tokenised cache, packing
+    metrics/      evaluate.Metric classes that work offline, and answers generated for a look
+    model/        recipe to model, adapter, tokenizer; what is trained, in which dtype; FLOPs of a step
+    callbacks/    thin TrainerCallbacks: account, stop, checks, progress, profilers
     trainer.py    EfficientTrainerMixin and EfficientTrainer: the phases that a callback cannot see
-    assembly/     recipe to the parts of its run: model, tokenizer, adapter, objective, the kind of trainer
-    simulate/     torch, no GPU: training on tensors without values: what it allocates, when, and what it computes
-    planning/     recipe to plan: the run's own trainer rehearsed, its memory, time and cost; what to change
-    launch/       recipe to a run: data, plan, trainer, records, card; to an accelerate command; merge
+    simulate/     training on tensors without values: what it allocates, when, and what it computes
+    planning/     recipe or Trainer to plan: the step simulated, memory, time, cost, advice, several ranks
+    reporting/    finished data in, something to look at out; computes nothing
+    launch/       recipe to a run: build, start, output, strategies, command, restart, checkpoints, card
+    preflight/    the longest batch, a save, a load, the disk, tried before a run starts
+    jobs/         a recipe and a cluster in, the job of Slurm, SkyPilot or Kubernetes out
     isolate/      short controlled variants of a recipe, each in a process of its own: time by their differences
-    cluster/      a recipe and a cluster in, the job of Slurm, SkyPilot or Kubernetes out; what a machine checks first
     train.py      `accelerate launch -m hf_efficient.train RECIPE`
     cli/          one command per file; parses, calls, prints
 
@@ -41,9 +40,9 @@ from typing import TYPE_CHECKING, Any
 from hf_efficient.version import __version__
 
 if TYPE_CHECKING:
-    from hf_efficient.account.load import load_run
-    from hf_efficient.diagnosis.run import diagnose
-    from hf_efficient.hardware.rates import Rates
+    from hf_efficient.accounting.account import load_run
+    from hf_efficient.diagnosis.engine import diagnose
+    from hf_efficient.facts.prices import Rates
     from hf_efficient.launch.run import run_recipe
     from hf_efficient.planning.plan import plan
     from hf_efficient.recipe.load import load_recipe
@@ -66,11 +65,11 @@ __all__ = [
 _HOMES = {
     "EfficientTrainer": "hf_efficient.trainer",
     "EfficientTrainerMixin": "hf_efficient.trainer",
-    "Rates": "hf_efficient.hardware.rates",
+    "Rates": "hf_efficient.facts.prices",
     "Recipe": "hf_efficient.recipe.schema",
-    "diagnose": "hf_efficient.diagnosis.run",
+    "diagnose": "hf_efficient.diagnosis.engine",
     "load_recipe": "hf_efficient.recipe.load",
-    "load_run": "hf_efficient.account.load",
+    "load_run": "hf_efficient.accounting.account",
     "plan": "hf_efficient.planning.plan",
     "run_recipe": "hf_efficient.launch.run",
 }

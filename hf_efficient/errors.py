@@ -17,19 +17,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = [
-    "DataError",
-    "HfEfficientError",
-    "ModelError",
-    "OutputError",
-    "PreflightError",
-    "Problem",
-    "RecipeError",
-    "SetupError",
-    "TrainingCheckError",
-    "first_line",
-]
-
 
 def first_line(error: BaseException) -> str:
     """The first line of a library's message, or the kind of error where it has none."""

@@ -12,20 +12,16 @@ from pathlib import Path
 from types import FrameType
 
 from hf_efficient.errors import HfEfficientError, first_line
-from hf_efficient.hardware.quiet import quieten_libraries
-from hf_efficient.launch.exit_status import earlier_code, forget_code, is_told_to_end, state_code
-from hf_efficient.launch.faults import is_lost_peer
-from hf_efficient.launch.flags import RunFlags, parse_flags
-from hf_efficient.launch.offline import go_offline_without_hub
-from hf_efficient.launch.peers import watch_peers
-from hf_efficient.launch.restart import meet_anew, starts_again
-from hf_efficient.launch.run_files import EFFICIENCY
-from hf_efficient.measure.process_timeline import process_timeline
-from hf_efficient.measure.stop_request import EndedBySignal, RunStopped, stop_request
+from hf_efficient.facts.environment import quieten_libraries
+from hf_efficient.launch.checkpoints import EFFICIENCY
+from hf_efficient.launch.exits import earlier_code, forget_code, is_lost_peer, is_told_to_end, state_code
+from hf_efficient.launch.machine import go_offline_without_hub
+from hf_efficient.launch.restart import meet_anew, starts_again, watch_peers
+from hf_efficient.launch.started import RunFlags, parse_flags
 from hf_efficient.recipe.load import load_recipe
 from hf_efficient.recipe.schema import Recipe
-
-__all__ = ["main"]
+from hf_efficient.recording.stop import EndedBySignal, RunStopped, stop_request
+from hf_efficient.recording.timeline import process_timeline
 
 _BAD_INPUT = 2
 _TERMINATED = 128 + signal.SIGTERM
@@ -81,16 +77,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(recipe: Recipe, flags: RunFlags) -> int:
     quieten_libraries(debug=flags.debug)
     go_offline_without_hub(recipe)
-    from hf_efficient.launch.preflight.wanted import PreflightWanted
+    from hf_efficient.launch.proven import PreflightWanted
 
     meet_anew(os.environ)
     if flags.preflight is not None:
-        from hf_efficient.launch.preflight.process import prove_part
+        from hf_efficient.preflight.process import prove_part
 
         prove_part(recipe, flags.preflight)
         return 0
+    from hf_efficient.launch.listener import TerminalListener
     from hf_efficient.launch.run import run_recipe
-    from hf_efficient.launch.terminal import TerminalListener
 
     end_watch = watch_peers(os.environ, _lost)
     try:

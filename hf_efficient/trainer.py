@@ -17,32 +17,27 @@ import torch
 from torch import nn
 from transformers import Trainer
 
-from hf_efficient.account.evaluations import metrics_to_note
-from hf_efficient.callbacks.activations import ActivationProbe
-from hf_efficient.callbacks.budget import BudgetCallback, budget_callback
-from hf_efficient.callbacks.figure_bar import show_figures
-from hf_efficient.callbacks.four_bit_guard import keep_four_bit_trainable
-from hf_efficient.callbacks.gradient_check import GradientCheck
-from hf_efficient.callbacks.memory import MemoryCount
-from hf_efficient.callbacks.settings import note_settings
+from hf_efficient.accounting.evaluations import metrics_to_note
+from hf_efficient.callbacks.account import StepRecorderCallback
+from hf_efficient.callbacks.checks import GradientCheck, keep_four_bit_trainable
+from hf_efficient.callbacks.memory import ActivationProbe, MemoryCount
+from hf_efficient.callbacks.progress import show_figures
+from hf_efficient.callbacks.run_facts import note_settings
 from hf_efficient.callbacks.silent_failures import SilentFailures
-from hf_efficient.callbacks.step_recorder import StepRecorderCallback
-from hf_efficient.hardware.rates import Rates
-from hf_efficient.measure.device import watch_device
-from hf_efficient.measure.engine_steps import tell_engine_steps
-from hf_efficient.measure.environment import environment_facts
-from hf_efficient.measure.isolation import kept_modes, kept_random_state
-from hf_efficient.measure.machine import machine_facts
-from hf_efficient.measure.process_timeline import process_timeline
-from hf_efficient.measure.rank_marks import RankMarks
-from hf_efficient.measure.rates import rate_facts, state_rates
-from hf_efficient.measure.recorder import StepRecorder
-from hf_efficient.measure.run_log import RunLog
-from hf_efficient.measure.set_aside import open_run
-from hf_efficient.models.work import work_of
-from hf_efficient.records import PhaseName
-
-__all__ = ["EfficientTrainer", "EfficientTrainerMixin", "Evaluator"]
+from hf_efficient.callbacks.stop import BudgetCallback, budget_callback
+from hf_efficient.facts.prices import Rates
+from hf_efficient.model.work import work_of
+from hf_efficient.recording.activations import kept_modes, kept_random_state
+from hf_efficient.recording.deepspeed import tell_engine_steps
+from hf_efficient.recording.device import watch_device
+from hf_efficient.recording.environment import environment_facts
+from hf_efficient.recording.machine import machine_facts
+from hf_efficient.recording.ranks import RankMarks
+from hf_efficient.recording.rates import rate_facts, state_rates
+from hf_efficient.recording.steps import RunLog, StepRecorder
+from hf_efficient.recording.timeline import process_timeline
+from hf_efficient.records.steps import PhaseName
+from hf_efficient.run_dir.archive import open_run
 
 Evaluator = Callable[[Any], dict[str, float]]
 """Takes the trainer, returns metrics by name; may run the model, generate, and draw random numbers."""

@@ -13,8 +13,8 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from hf_efficient import load_run
-from hf_efficient.hardware.prices import prices
+from hf_efficient.accounting.account import load_run
+from hf_efficient.facts.prices import prices
 
 LABS = Path(__file__).parent
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hf_efficient.measure.process_start import ProcessStart
-from hf_efficient.measure.timeline import Timeline
+from hf_efficient.recording.clocks import ProcessStart
+from hf_efficient.recording.timeline import Timeline
 
 SECOND = 1_000_000_000
 

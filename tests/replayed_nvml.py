@@ -10,7 +10,7 @@ from typing import Any
 
 import pynvml as real
 
-from hf_efficient.measure.meters.cuda import CudaDevice
+from hf_efficient.recording.meters import CudaDevice
 
 RECORDINGS = Path(__file__).with_name("recordings")
 

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from hf_efficient.records import (
+from hf_efficient.records.steps import (
     CLOSING_PHASES,
     COARSE_PHASES,
     PHASES,

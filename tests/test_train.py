@@ -17,8 +17,8 @@ import torch
 from safetensors.torch import load_file
 
 from hf_efficient.errors import OutputError
-from hf_efficient.launch.engines.launch_flags import FLAGS_ALONE
-from hf_efficient.measure.stop_request import EndedBySignal, StopRequest
+from hf_efficient.launch.command import FLAGS_ALONE
+from hf_efficient.recording.stop import EndedBySignal, StopRequest
 
 RECIPE = """
 name: tiny
@@ -228,7 +228,7 @@ def test_what_the_user_has_to_mend_is_said_once_and_not_tried_again(tmp_path, mo
 @pytest.fixture
 def started_by_us(tmp_path, monkeypatch):
     """Under `hf-efficient train` with a restart left; returns what is called when all is told to end."""
-    from hf_efficient.launch.exit_status import tell_to_end
+    from hf_efficient.launch.exits import tell_to_end
 
     status = tmp_path / "status"
     monkeypatch.setenv("HF_EFFICIENT_STATUS_FILE", str(status))

@@ -23,7 +23,7 @@ def scalars_read(setup: Setup) -> Any:
 
 @planted("the layers multiply in the dtype that this CPU is slow in", "float32_products", "emulated_bfloat16")
 def slow_dtype(setup: Setup) -> Any:
-    from hf_efficient.hardware.devices import cpu_multiplies_bf16
+    from hf_efficient.facts.environment import cpu_multiplies_bf16
     from planted_runs.training import rows_trainer, small_llama
 
     if not cpu_multiplies_bf16():
@@ -99,7 +99,7 @@ def slow_optimizer(setup: Setup) -> Any:
     code_remedy="nothing is kept",
 )
 def leak(setup: Setup) -> Any:
-    from hf_efficient import EfficientTrainer
+    from hf_efficient.trainer import EfficientTrainer
     from planted_runs.losses import KeepsLogits
     from planted_runs.training import rows_trainer
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import Trainer
 
-from hf_efficient import EfficientTrainerMixin
+from hf_efficient.trainer import EfficientTrainerMixin
 
 __all__ = ["KeepsLogits", "ReadsScalars", "SkipsNaN", "SlowRank"]
 

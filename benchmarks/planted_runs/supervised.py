@@ -7,8 +7,8 @@ from typing import Any
 import datasets
 from trl import SFTConfig, SFTTrainer
 
-from hf_efficient import EfficientTrainerMixin
-from hf_efficient.callbacks import SynchronisationsCallback
+from hf_efficient.callbacks.profilers import SynchronisationsCallback
+from hf_efficient.trainer import EfficientTrainerMixin
 from planted_runs.case import Setup
 from planted_runs.corpus import texts, tokenizer
 from planted_runs.training import arguments, small_llama

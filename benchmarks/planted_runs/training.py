@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, TrainingArguments
 
-from hf_efficient import EfficientTrainer
-from hf_efficient.callbacks import SynchronisationsCallback
-from hf_efficient.hardware.devices import cpu_multiplies_bf16
+from hf_efficient.callbacks.profilers import SynchronisationsCallback
+from hf_efficient.facts.environment import cpu_multiplies_bf16
+from hf_efficient.trainer import EfficientTrainer
 from planted_runs.case import Setup
 from planted_runs.corpus import VOCABULARY
 from planted_runs.data import Rows

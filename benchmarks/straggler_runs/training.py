@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import Dataset
 from transformers import LlamaConfig, LlamaForCausalLM, TrainingArguments, default_data_collator
 
-from hf_efficient import EfficientTrainer
+from hf_efficient.trainer import EfficientTrainer
 from straggler_runs.case import StragglerCase
 
 __all__ = ["train_rank"]

@@ -1,20 +1,25 @@
 """Thin TrainerCallbacks: an event in, a measurement or a check out; one concern per file."""
 
-from hf_efficient.callbacks.account import AccountCallback
-from hf_efficient.callbacks.budget import BudgetCallback
-from hf_efficient.callbacks.capture import CaptureCallback
-from hf_efficient.callbacks.figure_bar import FigureBar
-from hf_efficient.callbacks.four_bit_guard import FourBitGuard, keep_four_bit_trainable
-from hf_efficient.callbacks.gradient_check import GradientCheck, parameters_without_gradient
-from hf_efficient.callbacks.host_memory import HostMemoryCallback
+from hf_efficient.callbacks.account import AccountCallback, StepRecorderCallback
+from hf_efficient.callbacks.checks import (
+    FourBitGuard,
+    GradientCheck,
+    keep_four_bit_trainable,
+    parameters_without_gradient,
+)
 from hf_efficient.callbacks.instrument import InstrumentCallback
-from hf_efficient.callbacks.line_times import LineTimesCallback
-from hf_efficient.callbacks.memory_history import MemoryHistoryCallback
-from hf_efficient.callbacks.nvtx import NvtxCallback
-from hf_efficient.callbacks.python_profile import PythonProfileCallback
-from hf_efficient.callbacks.step_recorder import StepRecorderCallback
-from hf_efficient.callbacks.synchronisations import SynchronisationsCallback
-from hf_efficient.callbacks.torch_trace import TorchTraceCallback
+from hf_efficient.callbacks.profilers import (
+    CaptureCallback,
+    HostMemoryCallback,
+    LineTimesCallback,
+    MemoryHistoryCallback,
+    NvtxCallback,
+    PythonProfileCallback,
+    SynchronisationsCallback,
+    TorchTraceCallback,
+)
+from hf_efficient.callbacks.progress import FigureBar
+from hf_efficient.callbacks.stop import BudgetCallback
 
 __all__ = [
     "AccountCallback",

@@ -9,13 +9,10 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from hf_efficient.account.profile_files import PROFILE
-from hf_efficient.measure.instruments.instrument import Instrument
-from hf_efficient.measure.instruments.run import InstrumentRun
-from hf_efficient.measure.process_timeline import process_timeline
-from hf_efficient.report.profile_rows import cost_line
-
-__all__ = ["InstrumentCallback"]
+from hf_efficient.profilers.instrument import Instrument, InstrumentRun
+from hf_efficient.recording.timeline import process_timeline
+from hf_efficient.reporting.profile_tables import cost_line
+from hf_efficient.run_dir.json_file import PROFILE
 
 logger = logging.getLogger(__name__)
 

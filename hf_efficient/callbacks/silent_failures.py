@@ -10,13 +10,11 @@ import torch
 from torch import nn
 from transformers import TrainingArguments
 
-from hf_efficient.callbacks.gradient_check import gradients_elsewhere, parameters_without_gradient
-from hf_efficient.measure.compile_counts import compile_counts
-from hf_efficient.measure.loss_check import LossCheck
-from hf_efficient.measure.never_raises import never_raises
-from hf_efficient.measure.timeline import Timeline
-
-__all__ = ["SilentFailures"]
+from hf_efficient.callbacks.checks import gradients_elsewhere, parameters_without_gradient
+from hf_efficient.recording.checks import LossCheck
+from hf_efficient.recording.compilation import compile_counts
+from hf_efficient.recording.guard import never_raises
+from hf_efficient.recording.timeline import Timeline
 
 _MOST_NAMES = 20
 

@@ -9,8 +9,6 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["check_node"]
-
 
 def check_node(
     output_dir: Annotated[Path, typer.Argument(metavar="OUTPUT_DIR", help="The run directory, on shared storage.")],
@@ -28,9 +26,9 @@ def check_node(
 
     Example: hf-efficient check-node /mnt/runs/a --job 7 --attempt 0 --nodes 2 --node-rank 1 --gpus 8
     """
-    from hf_efficient.cluster.roll_call import Machine, answer, same_versions, started_before
     from hf_efficient.errors import SetupError
-    from hf_efficient.launch.run_files import EFFICIENCY, RESOLVED
+    from hf_efficient.jobs.nodes import Machine, answer, same_versions, started_before
+    from hf_efficient.launch.checkpoints import EFFICIENCY, RESOLVED
     from hf_efficient.version import __version__
 
     own = Machine(node_rank, socket.gethostname(), __version__)
@@ -53,7 +51,7 @@ def _check_gpus(needed: int, host: str) -> None:
 
     if not needed:
         return
-    from hf_efficient.hardware.devices import accelerator_count
+    from hf_efficient.facts.environment import accelerator_count
 
     seen = accelerator_count()
     if seen < needed:

@@ -1,4 +1,7 @@
-"""``hf-efficient env``: versions and hardware; what the hardware does, measured."""
+"""A calibration as lines of text.
+
+``hf-efficient env``: versions and hardware; what the hardware does, measured.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,42 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from hf_efficient.hardware.environment import Environment, GpuFacts
+from hf_efficient.records.device import Calibration, MatmulRate
+from hf_efficient.text import flops
 
-__all__ = ["env"]
+if TYPE_CHECKING:
+    from hf_efficient.facts.environment import Environment, GpuFacts
+
+
+def calibration_lines(calibration: Calibration) -> list[str]:
+    """The fastest product of each dtype, the memory, the launch, and whether to trust them."""
+    threads = {None: "", 1: ", 1 thread"}.get(calibration.threads, f", {calibration.threads} threads")
+    memory = f"{calibration.bandwidth_bytes_per_second / 1e9:,.1f} GB/s"
+    launch = f"{calibration.launch_seconds * 1e6:.2f} us"
+    lines = [
+        f"{calibration.device_name}{threads}, torch {calibration.torch_version}, {calibration.measured_on}",
+        *(
+            f"  matmul {rate.dtype}  {flops(rate.flops_per_second)}FLOP/s, at {rate.size} x {rate.size}"
+            for rate in _fastest(calibration)
+        ),
+        f"  memory       {memory}, read and written by a copy",
+        f"  launch       {launch} of the host for each kernel",
+    ]
+    if calibration.busy:
+        lines.append("  Others used it meanwhile: these figures are uncertain. Measure again when it is idle.")
+    elif calibration.busy is None:
+        lines.append("  Whether others used it meanwhile could not be told.")
+    return lines
+
+
+def _fastest(calibration: Calibration) -> list[MatmulRate]:
+    found: dict[str, MatmulRate] = {}
+    for rate in calibration.matmul:
+        best = found.get(rate.dtype)
+        if best is None or rate.flops_per_second > best.flops_per_second:
+            found[rate.dtype] = rate
+    return list(found.values())
+
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +68,7 @@ def env(
     if calibrate:
         _calibrate(as_json)
         return
-    from hf_efficient.hardware.environment import describe_environment
+    from hf_efficient.facts.environment import describe_environment
 
     found = describe_environment()
     if as_json:
@@ -47,9 +82,8 @@ def env(
 
 def _calibrate(as_json: bool) -> None:
     """Measure every device, keep what was found, and print it device by device."""
-    from hf_efficient.measure.calibration import benches, calibrate
-    from hf_efficient.measure.calibration_files import save_calibration
-    from hf_efficient.report.calibration import calibration_lines
+    from hf_efficient.profilers.calibration import benches, calibrate
+    from hf_efficient.profilers.calibration_files import save_calibration
 
     told = []
     for bench in benches():

@@ -9,8 +9,6 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["merge"]
-
 
 class _Base(str, Enum):
     dequantized = "dequantized"
@@ -42,7 +40,7 @@ def merge(
 
     Example: hf-efficient merge runs/llama3.2-1b-qlora --output llama3.2-1b-merged
     """
-    from hf_efficient.hardware.quiet import quieten_libraries
+    from hf_efficient.facts.environment import quieten_libraries
 
     quieten_libraries(debug=False)
     from hf_efficient.launch.merge import merge_run

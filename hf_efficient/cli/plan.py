@@ -1,25 +1,178 @@
-"""``hf-efficient plan``: memory, time and cost of a recipe before it runs."""
+"""What a process that plans and ends can do without: torch's compiler, and the search for garbage in loaded libraries.
+
+Measured on two cores (torch 2.13, bitsandbytes 0.50): bitsandbytes compiles functions where it is imported, which loads
+torch's compiler, 0.5 s; Python searches the half a million objects of the libraries for cycles again and again while
+they load, 1 s, and once more when it ends, 0.5 s.
+
+``--num-gpus``: another word for ``distributed.processes``.
+
+``hf-efficient plan --fix``: the recipe that fits.
+
+What ``hf-efficient plan`` prints: each part as soon as it is there, or all of it as JSON.
+
+``hf-efficient plan``: memory, time and cost of a recipe before it runs.
+"""
 
 from __future__ import annotations
 
+import atexit
+import gc
+import os
 import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hf_efficient.cli.lean_process import lean_imports
-from hf_efficient.cli.num_gpus import with_num_gpus
-from hf_efficient.cli.page_file import check_page_file
-from hf_efficient.cli.plan_fix import write_fix
-from hf_efficient.cli.plan_output import PlanOutput
+from hf_efficient.cli.output import check_page_file
 from hf_efficient.errors import SetupError
+from hf_efficient.version import __version__
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from hf_efficient.recipe.schema import Recipe
     from hf_efficient.records.plan import Plan
 
-__all__ = ["plan"]
+
+@contextmanager
+def lean_imports() -> Iterator[None]:
+    """Import the libraries of a plan in the block; nothing in a process that has loaded torch before.
+
+    What was imported is never searched for garbage afterwards; what comes later is, as ever.
+    """
+    if "torch" in sys.modules or not gc.isenabled():
+        yield
+        return
+    os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+    atexit.register(gc.freeze)
+
+
+_KEY = "distributed.processes"
+
+
+def with_num_gpus(overrides: Sequence[str], num_gpus: int | None) -> list[str]:
+    """The overrides and the flag's own.
+
+    Args:
+        overrides: as the user wrote them.
+        num_gpus: of the flag; None where it was not given.
+
+    Raises:
+        SetupError: both say how many, and not the same.
+    """
+    if num_gpus is None:
+        return list(overrides)
+    if num_gpus < 1:
+        raise SetupError(f"--num-gpus: {num_gpus} cannot train. Write the number of GPUs, 1 or more.")
+    said = [one.partition("=")[2] for one in overrides if one.startswith(f"{_KEY}=")]
+    if said and said[-1].strip() != str(num_gpus):
+        raise SetupError(f"--num-gpus: is {num_gpus}, but {_KEY}={said[-1]} was written as well. Write one of them.")
+    return [*overrides, f"{_KEY}={num_gpus}"]
+
+
+def write_fix(recipe: Recipe, planned: Plan, path: Path) -> bool:
+    """Write the cheapest change as a recipe that extends this one, and say so.
+
+    Args:
+        recipe: the original.
+        planned: its plan for one accelerator, with advice where it does not fit.
+        path: of the new recipe.
+
+    Returns:
+        Whether the recipe fits, or the one that was written.
+
+    Raises:
+        OutputError: the file cannot be written.
+    """
+    from hf_efficient.planning.advised import cheapest_fix
+    from hf_efficient.planning.fixed_recipe import fixed_recipe
+    from hf_efficient.recipe.writing import write_new_file
+
+    name = planned.gpus[0].name
+    if planned.gpus[0].fits:
+        print(f"--fix: it fits {name} as it is; nothing is written.", file=sys.stderr)
+        return True
+    overrides = cheapest_fix(planned)
+    if overrides is None:
+        print(f"--fix: no change makes it fit {name}; nothing is written.", file=sys.stderr)
+        return False
+    remark = f"Fits {name} by hf-efficient plan {__version__}."
+    write_new_file(path, fixed_recipe(recipe, overrides, path, remark), "--fix")
+    print(f"--fix: {path} fits {name}. Run it: hf-efficient train {path}", file=sys.stderr)
+    return True
+
+
+class PlanOutput:
+    """Prints every part when it is there, or all as JSON at the end."""
+
+    def __init__(self, as_json: bool) -> None:
+        self._as_json = as_json
+
+    def plan(self, planned: Plan) -> None:
+        """The plan itself."""
+        from hf_efficient.reporting.plan import plan_renderables
+
+        self._print(plan_renderables(planned))
+
+    def advice(self, planned: Plan) -> None:
+        """What to change."""
+        from hf_efficient.reporting.plan import advice_renderables
+
+        if planned.advice is not None:
+            self._print(advice_renderables(planned.advice))
+
+    def largest(self, planned: Plan) -> None:
+        """The most that fits."""
+        from hf_efficient.reporting.plan import largest_renderables
+
+        if planned.largest is not None:
+            self._print(largest_renderables(planned.largest, planned.micro_batch_rows, planned.row_tokens))
+
+    def end(self, planned: Plan) -> None:
+        """All of it, for a machine."""
+        if self._as_json:
+            import dataclasses
+            import json
+
+            print(json.dumps(dataclasses.asdict(planned), indent=2))
+
+    def page(self, planned: Plan, path: Path, command: str) -> None:
+        """Write it as a page.
+
+        Args:
+            planned: all of it.
+            path: of the page.
+            command: that makes it again.
+
+        Raises:
+            OutputError: the file cannot be written.
+        """
+        from datetime import datetime
+
+        from hf_efficient.cli.output import write_page_file
+        from hf_efficient.reporting.html.plan_page import plan_page
+
+        told_to = sys.stderr if self._as_json else None
+        write_page_file(path, path, lambda: plan_page(planned, command, datetime.now().astimezone()), told_to)
+
+    def _print(self, parts: list[RenderableType]) -> None:
+        if self._as_json:
+            return
+        from rich.console import Console
+
+        console = Console(highlight=False)
+        for part in parts:
+            console.print(part)
 
 
 def plan(
@@ -78,7 +231,7 @@ def plan(
     if names is None or len(names) != 1:
         _need_one_gpu(advise=bool(advise), fix=fix is not None, largest=largest)
     if fix is not None:
-        from hf_efficient.recipe.new_file import check_new_file
+        from hf_efficient.recipe.writing import check_new_file
 
         check_new_file(fix, "--fix")
     if html is not None:
@@ -111,7 +264,7 @@ def _checked_names(gpu: list[str] | None) -> list[str] | None:
     """The accelerators by their own names, each once; a wrong name is told before torch is loaded."""
     if gpu is None:
         return None
-    from hf_efficient.hardware.accelerators import accelerator
+    from hf_efficient.facts.accelerators import accelerator
 
     return list(dict.fromkeys(accelerator(name).name for name in gpu))
 
@@ -129,7 +282,7 @@ def _wanted(advise: bool | None, fits: bool, fix: Path | None) -> bool:
 
 
 def _planned(recipe: Recipe, names: list[str] | None, *, read_data: bool) -> Plan:
-    from hf_efficient.hardware.quiet import quieten_libraries
+    from hf_efficient.facts.environment import quieten_libraries
 
     quieten_libraries(debug=False)
     with lean_imports():

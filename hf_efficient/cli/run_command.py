@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from hf_efficient.launch.agent import Failure
 
-__all__ = ["run_command"]
-
 _LAST_SECONDS = 35
 """More than the thirty that torch's agent gives processes that do not end."""
 _PATIENCE_SECONDS: dict[int, float] = {signal.SIGINT: 10.0}
@@ -35,8 +33,8 @@ def run_command(command: list[str], output_dir: str, environment: Mapping[str, s
     a traceback, sees only that they ended. Processes that hang do not hear them; a further signal ends all of them.
     """
     from hf_efficient.launch.agent import agent_command, agent_environment, failure_in
-    from hf_efficient.launch.exit_status import read_code
-    from hf_efficient.launch.flags import STATUS_FILE
+    from hf_efficient.launch.exits import read_code
+    from hf_efficient.launch.started import STATUS_FILE
 
     with tempfile.TemporaryDirectory() as folder:
         status = Path(folder) / "status"
@@ -107,7 +105,7 @@ def _end_of(launcher: subprocess.Popen[bytes], status: Path, signals: _Signals) 
     """Wait for it, and end one whose run hangs, or has failed and is not begun again: cut off from machine 0 it would
     wait for minutes.
     """
-    from hf_efficient.launch.family import ended
+    from hf_efficient.launch.exits import ended
 
     begins_again = any(str(word).startswith("--max_restarts") for word in launcher.args)  # type: ignore[union-attr]
     failed_for = 0
@@ -136,7 +134,7 @@ def _pass_on(launcher: int, received: int, status: Path) -> None:
     """Send a signal to the processes that the launcher started; to itself while there are none yet."""
     import psutil
 
-    from hf_efficient.launch.exit_status import tell_to_end
+    from hf_efficient.launch.exits import tell_to_end
 
     tell_to_end(status)
     number = signal.SIGTERM if received == signal.SIGHUP else received

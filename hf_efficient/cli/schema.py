@@ -8,8 +8,6 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["schema"]
-
 
 def schema(
     output: Annotated[Path | None, typer.Option("--output", help="Write it to this file instead.")] = None,

@@ -8,8 +8,6 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["validate"]
-
 
 def validate(
     recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe file, or the name of a shipped one.")],
@@ -25,8 +23,7 @@ def validate(
     Example: hf-efficient validate recipes/llama3.1-8b/qlora.yaml train.max_length=4096
     """
     from hf_efficient.errors import RecipeError
-    from hf_efficient.recipe.load import load_recipe
-    from hf_efficient.recipe.remarks import recipe_remarks
+    from hf_efficient.recipe.load import load_recipe, recipe_remarks
 
     try:
         loaded = load_recipe(recipe, overrides or [])

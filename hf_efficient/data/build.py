@@ -15,13 +15,11 @@ from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
 from hf_efficient.data.cache import Entry, cache_folder, cache_key, load_entry, save_entry
 from hf_efficient.data.examples import RawData, build_raw, open_sources
-from hf_efficient.data.kinds import kind_of, question_and_answer
+from hf_efficient.data.formats import kind_of, question_and_answer
 from hf_efficient.data.prepare import Prepared, build_collator, completion_only, prepare
 from hf_efficient.data.sources import Source
 from hf_efficient.data.stats import DataStats
 from hf_efficient.recipe.schema import Recipe
-
-__all__ = ["PreferenceData", "SftData", "build_preference_data", "build_sft_data"]
 
 _Result = TypeVar("_Result")
 _Sources = tuple[list[Source], list[Source]]
@@ -102,7 +100,7 @@ def build_preference_data(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, ar
     Raises:
         DataError: any fault of the data or of the tokenizer for them; names the source and the row.
     """
-    from hf_efficient.data.preference import prepare_pairs  # loads DPOTrainer, which other runs do not need
+    from hf_efficient.data.preference import prepare_pairs
 
     raw = build_raw(recipe.data, open_sources(recipe.data), args.seed, method="dpo")
     train = prepare_pairs(raw.train, raw.kind, tokenizer, args, "train")

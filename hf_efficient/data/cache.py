@@ -23,23 +23,13 @@ from transformers import PreTrainedTokenizerBase
 from trl import SFTConfig
 
 from hf_efficient.data import docstrings
-from hf_efficient.data.progress import progress_bars
+from hf_efficient.data.prepare import progress_bars
 from hf_efficient.data.sources import Source
 from hf_efficient.data.stats import DataStats
 from hf_efficient.errors import DataError
-from hf_efficient.hardware.paths import cache_dir
+from hf_efficient.facts.tables import cache_dir
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.version import __version__
-
-__all__ = [
-    "Entry",
-    "cache_folder",
-    "cache_key",
-    "load_entry",
-    "save_entry",
-    "source_identity",
-    "tokenizer_identity",
-]
 
 FORMAT_VERSION = 2
 """Raised whenever the same inputs would be prepared differently, or an entry is laid out differently."""

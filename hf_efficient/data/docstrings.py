@@ -20,15 +20,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-__all__ = [
-    "ALGORITHM_VERSION",
-    "EVAL_PERCENT",
-    "SPLITS",
-    "build_docstring_chats",
-    "docstring_split",
-    "split_of",
-]
-
 ALGORITHM_VERSION = 2
 """Raised whenever the same sources would give other examples; part of the key of the tokenised cache."""
 

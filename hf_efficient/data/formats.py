@@ -1,18 +1,186 @@
-"""The layouts of a row and how they are recognised; :mod:`hf_efficient.data.conversion` has their ways onwards."""
+"""Each layout's way to the canonical columns. Canonical rows are what TRL reads:
+
+    messages             {"messages": [{"role", "content"}, ...]}
+    prompt, completion   strings, or lists of messages
+    text                 {"text": string}
+    preference           {"prompt", "chosen", "rejected"}: strings, or lists of messages
+
+Everything here is a pure function of one row that has the layout's columns, and raises DataError with the row and
+the field.
+
+The layouts of a row and how they are recognised; :mod:`hf_efficient.data.conversion` has their ways onwards.
+
+What canonical rows are, so that sources of several layouts can be one data set.
+
+All rows of a data set are of one kind. Chats (``messages``) can be cut into a conversational prompt and
+completion, and such a pair can be joined into a chat; strings cannot be turned into chats, nor chats into
+strings.
+"""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from hf_efficient.data import conversion
-from hf_efficient.data.conversion import Canonical
-from hf_efficient.data.readers import Row
+import datasets
+
+from hf_efficient.data.sources import Row
 from hf_efficient.errors import DataError
 
-__all__ = ["FORMATS", "Format", "check_columns", "convert", "recognise", "rename"]
+Canonical = dict[str, Any]
+
+PREFERENCE_SHAPE = (
+    "prompt, chosen and rejected, all strings or all lists of messages; without prompt, chosen and rejected are "
+    "chats that begin alike"
+)
+ROLES = ("system", "user", "assistant", "tool")
+_SHAREGPT_ROLES = {
+    "human": "user",
+    "gpt": "assistant",
+    "bot": "assistant",
+    "chatgpt": "assistant",
+    "model": "assistant",
+}
+
+
+def messages(row: Row) -> Canonical:
+    """Chats as they are."""
+    return {"messages": _answered_chat(row, "messages")}
+
+
+def sharegpt(row: Row) -> Canonical:
+    """Chats of ``from`` and ``value``."""
+    return {"messages": _answered_chat(row, "conversations")}
+
+
+def prompt_completion(row: Row) -> Canonical:
+    """Prompt and completion, both strings or both chats."""
+    return _pair(row, ("prompt", "completion"))
+
+
+def alpaca(row: Row) -> Canonical:
+    """An instruction, perhaps with an input and a system message, and its output, as a chat of two."""
+    request = _text(row.value["instruction"], row.where, "instruction")
+    given = row.value.get("input")
+    if given is not None and _text(given, row.where, "input").strip():
+        request = f"{request}\n\n{given}"
+    system = row.value.get("system")
+    prompt = [{"role": "user", "content": request}]
+    if system is not None and _text(system, row.where, "system").strip():
+        prompt.insert(0, {"role": "system", "content": system})
+    answer = _text(row.value["output"], row.where, "output")
+    return {"prompt": prompt, "completion": [{"role": "assistant", "content": answer}]}
+
+
+def plain_text(row: Row) -> Canonical:
+    """Text as it is."""
+    return {"text": _text(row.value["text"], row.where, "text")}
+
+
+def preference(row: Row) -> Canonical:
+    """A prompt and two answers; or two whole chats, whose common beginning is the prompt."""
+    chosen, rejected, prompt = row.value["chosen"], row.value["rejected"], row.value.get("prompt")
+    if isinstance(chosen, list) and isinstance(rejected, list) and not isinstance(prompt, list):
+        return _implicit_prompt(row)  # a string beside two whole chats repeats their first message
+    if prompt is None:
+        raise DataError(f"{row.where}: 'prompt' is missing: the format preference expects {PREFERENCE_SHAPE}.")
+    return _pair(row, ("prompt", "chosen", "rejected"))
+
+
+def _implicit_prompt(row: Row) -> Canonical:
+    """Two chats that begin alike: the common messages are the prompt."""
+    chosen = _chat(row.value["chosen"], row.where, "chosen")
+    rejected = _chat(row.value["rejected"], row.where, "rejected")
+    common = 0
+    while common < min(len(chosen), len(rejected)) - 1 and chosen[common] == rejected[common]:
+        common += 1
+    if common == 0:
+        raise DataError(
+            f"{row.where}: 'chosen' and 'rejected' have no first message in common, and there is no list "
+            "of messages "
+            "in 'prompt'."
+        )
+    return {"prompt": chosen[:common], "chosen": chosen[common:], "rejected": rejected[common:]}
+
+
+def _pair(row: Row, columns: tuple[str, ...]) -> Canonical:
+    """Columns that are all strings, or all lists of messages, answered in all but the first column."""
+    kinds = {isinstance(row.value[column], list) for column in columns}
+    if len(kinds) > 1:
+        raise DataError(
+            f"{row.where}: {', '.join(map(repr, columns))} are partly strings and partly lists of messages; use one."
+        )
+    if kinds == {False}:
+        return {column: _text(row.value[column], row.where, column) for column in columns}
+    canonical = {column: _chat(row.value[column], row.where, column) for column in columns}
+    for column in columns[1:]:
+        _check_answered(canonical[column], row.where, column)
+    return canonical
+
+
+def _text(value: Any, where: str, field: str) -> str:
+    if not isinstance(value, str):
+        raise DataError(f"{where}: {field!r} must be a string, found {_found(value)}.")
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise DataError(
+                f"{where}: {field!r} holds half a surrogate pair (at character {error.start}), which is no text."
+            ) from error
+    return value
+
+
+def _answered_chat(row: Row, field: str) -> list[dict[str, str]]:
+    chat = _chat(row.value[field], row.where, field)
+    _check_answered(chat, row.where, field)
+    return chat
+
+
+def _chat(value: Any, where: str, field: str) -> list[dict[str, str]]:
+    """Messages with ``role`` and ``content``, from those or from ShareGPT's ``from`` and ``value``."""
+    if not isinstance(value, list):
+        raise DataError(f"{where}: {field!r} must be a list of messages, found {_found(value)}.")
+    if not value:
+        raise DataError(f"{where}: {field!r} is an empty conversation.")
+    return [_message(message, where, f"{field}[{index}]") for index, message in enumerate(value)]
+
+
+def _message(message: Any, where: str, field: str) -> dict[str, str]:
+    if not isinstance(message, Mapping):
+        raise DataError(f"{where}: {field!r} must be an object with role and content, found {_found(message)}.")
+    who, what = ("from", "value") if "from" in message and "role" not in message else ("role", "content")
+    if message.get("tool_calls"):
+        raise DataError(f"{where}: {field!r} has tool_calls, which are not supported; write them into the content.")
+    for name in (who, what):
+        if message.get(name) is None:
+            problem = "is null" if name in message else "is missing"
+            raise DataError(f"{where}: '{field}.{name}' {problem}; a message has role and content (or from and value).")
+    role = _text(message[who], where, f"{field}.{who}")
+    role = _SHAREGPT_ROLES.get(role, role) if who == "from" else role
+    if role not in ROLES:
+        known = ", ".join([*ROLES, *_SHAREGPT_ROLES] if who == "from" else ROLES)
+        raise DataError(f"{where}: '{field}.{who}' is {role!r}, an unknown role; known: {known}.")
+    return {"role": role, "content": _text(message[what], where, f"{field}.{what}")}
+
+
+def _check_answered(chat: list[dict[str, str]], where: str, field: str) -> None:
+    if all(message["role"] != "assistant" for message in chat):
+        raise DataError(f"{where}: {field!r} has no assistant turn, so there is nothing to learn from it.")
+
+
+def _found(value: Any) -> str:
+    names = {
+        dict: "an object",
+        list: "a list",
+        str: "a string",
+        bool: "a boolean",
+        int: "a number",
+        float: "a number",
+    }
+    return "null" if value is None else names.get(type(value), type(value).__name__)
 
 
 @dataclass(frozen=True)
@@ -115,32 +283,156 @@ FORMATS: dict[str, Format] = {
         (),
         "sft",
         "messages: a list of {role, content}, at least one of them the assistant's",
-        conversion.messages,
+        messages,
     ),
     "sharegpt": Format(
-        ("conversations",), (), "sft", "conversations: a list of {from: human|gpt|system, value}", conversion.sharegpt
+        ("conversations",), (), "sft", "conversations: a list of {from: human|gpt|system, value}", sharegpt
     ),
     "prompt_completion": Format(
         ("prompt", "completion"),
         (),
         "sft",
         "prompt and completion, both strings or both lists of messages",
-        conversion.prompt_completion,
+        prompt_completion,
     ),
     "alpaca": Format(
         ("instruction", "output"),
         ("input", "system"),
         "sft",
         "instruction and output (and perhaps input and system), all strings",
-        conversion.alpaca,
+        alpaca,
     ),
-    "text": Format(("text",), (), "sft", "text: a string", conversion.plain_text),
+    "text": Format(("text",), (), "sft", "text: a string", plain_text),
     "preference": Format(
         ("chosen", "rejected"),
         ("prompt",),
         "dpo",
-        conversion.PREFERENCE_SHAPE,
-        conversion.preference,
+        PREFERENCE_SHAPE,
+        preference,
     ),
 }
 """In the order in which ``auto`` tries them."""
+
+
+Kind = Literal["messages", "chat_pair", "string_pair", "text", "chat_preference", "string_preference"]
+
+CHAT_KINDS = ("messages", "chat_pair", "chat_preference")
+
+_NAMES: dict[Kind, str] = {
+    "messages": "chats",
+    "chat_pair": "prompt and completion as messages",
+    "string_pair": "prompt and completion as strings",
+    "text": "plain text",
+    "chat_preference": "preference pairs of messages",
+    "string_preference": "preference pairs of strings",
+}
+
+
+def kind_of(row: Mapping[str, Any]) -> Kind:
+    """The kind of a canonical row."""
+    if "messages" in row:
+        return "messages"
+    if "text" in row:
+        return "text"
+    is_chat = isinstance(row["prompt"], list)
+    if "chosen" in row:
+        return "chat_preference" if is_chat else "string_preference"
+    return "chat_pair" if is_chat else "string_pair"
+
+
+def common_kind(kinds: Mapping[str, Kind]) -> Kind:
+    """The one kind that all sources can take.
+
+    Chats beside conversational pairs become pairs. Everything else must be the same.
+
+    Args:
+        kinds: name of each source to its kind; not empty.
+
+    Raises:
+        DataError: two sources cannot be mixed; names both.
+    """
+    (first, common), *others = kinds.items()
+    for name, kind in others:
+        if {kind, common} == {"messages", "chat_pair"}:
+            common = "chat_pair"
+        elif kind != common:
+            raise DataError(
+                f"{first} and {name} cannot be mixed: the first has {_NAMES[common]}, the second "
+                f"{_NAMES[kind]}. Bring "
+                "them into one layout."
+            )
+    return common
+
+
+def recast(row: dict[str, Any], kind: Kind, where: str) -> dict[str, Any]:
+    """The row as another kind, where that is possible; itself where it is of that kind.
+
+    A chat becomes a pair at its last assistant turn: everything before it is the prompt, what follows it is
+        left out.
+
+    Raises:
+        DataError: the row is of a kind that cannot be turned into the other, or has nothing before its last
+            answer.
+    """
+    own = kind_of(row)
+    if own == kind:
+        return row
+    if own == "chat_pair" and kind == "messages":
+        return {"messages": row["prompt"] + row["completion"]}
+    if own == "messages" and kind == "chat_pair":
+        last = _last_answer(row["messages"])
+        if last == 0:
+            raise DataError(f"{where}: 'messages' begins with its only assistant turn; there is no prompt before it.")
+        return {"prompt": row["messages"][:last], "completion": [row["messages"][last]]}
+    raise DataError(f"{where}: this row has {_NAMES[own]}, the rows before it have {_NAMES[kind]}; use one layout.")
+
+
+def add_system(row: dict[str, Any], system: str) -> dict[str, Any]:
+    """A chat (or pair, or preference) with the system message put first, unless it has one."""
+    column = "messages" if "messages" in row else "prompt"
+    if row[column][0]["role"] == "system":
+        return row
+    return {**row, column: [{"role": "system", "content": system}, *row[column]]}
+
+
+def question_and_answer(row: Mapping[str, Any]) -> dict[str, Any] | None:
+    """``{"prompt": messages or string, "answer": string}``: what to generate from, and what is expected.
+
+    The answer is the last assistant turn. None for plain text, and for a chat that begins with its only
+    answer.
+    """
+    kind = kind_of(row)
+    if kind == "string_pair":
+        return {"prompt": row["prompt"], "answer": row["completion"]}
+    if kind not in ("messages", "chat_pair"):
+        return None
+    messages = row["messages"] if kind == "messages" else row["prompt"] + row["completion"]
+    last = _last_answer(messages)
+    return {"prompt": messages[:last], "answer": messages[last]["content"]} if last else None
+
+
+def is_empty(row: Mapping[str, Any]) -> bool:
+    """Whether what is to be learnt from an example is blank: its text, its completion or its last answer."""
+    if "text" in row:
+        return not row["text"].strip()
+    learnt = row["messages"] if "messages" in row else row["completion"]
+    return not (learnt if isinstance(learnt, str) else learnt[_last_answer(learnt)]["content"]).strip()
+
+
+def features_of(kind: Kind) -> datasets.Features:
+    """The columns of a data set of this kind, and ``where``: the place of each row."""
+    string = datasets.Value("string")
+    chat = datasets.List({"role": string, "content": string})
+    columns = {
+        "messages": ("messages",),
+        "chat_pair": ("prompt", "completion"),
+        "string_pair": ("prompt", "completion"),
+        "text": ("text",),
+        "chat_preference": ("prompt", "chosen", "rejected"),
+        "string_preference": ("prompt", "chosen", "rejected"),
+    }[kind]
+    return datasets.Features({**dict.fromkeys(columns, chat if kind in CHAT_KINDS else string), "where": string})
+
+
+def _last_answer(messages: list[dict[str, str]]) -> int:
+    return max(index for index, message in enumerate(messages) if message["role"] == "assistant")

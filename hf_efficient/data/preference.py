@@ -18,14 +18,11 @@ from transformers import PreTrainedTokenizerBase
 from trl import DPOConfig, DPOTrainer
 from trl.trainer import dpo_trainer
 
-from hf_efficient.data.kinds import Kind
-from hf_efficient.data.progress import progress_bars
-from hf_efficient.data.replaced import replaced
+from hf_efficient.data.formats import Kind
+from hf_efficient.data.prepare import check_tokenizer, progress_bars, refused_chat, set_pad_token
+from hf_efficient.data.sources import replaced
 from hf_efficient.data.stats import largest_token_id, lengths
-from hf_efficient.data.tokenizer_checks import check_tokenizer, refused_chat, set_pad_token
 from hf_efficient.errors import DataError
-
-__all__ = ["PreparedPairs", "prepare_pairs"]
 
 
 @dataclass(frozen=True)

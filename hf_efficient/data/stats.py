@@ -11,8 +11,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["DataStats", "document_lengths", "largest_token_id", "lengths", "loss_bearing", "pair_lengths"]
-
 _BATCH = 10_000
 _NOTHING = np.zeros(0, dtype=np.int64)
 

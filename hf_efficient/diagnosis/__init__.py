@@ -1,1 +1,0 @@
-"""Records in, ranked findings out: one rule per file, and the engine; no torch."""

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hf_efficient.diagnosis.case import Case
-from hf_efficient.diagnosis.traced import traced_device
+from hf_efficient.diagnosis.case import Case, traced_device
 from hf_efficient.records.findings import Evidence, Limit
-from hf_efficient.records.trace_device import DeviceBreakdown
+from hf_efficient.records.trace import DeviceBreakdown
+from hf_efficient.text import share
 from hf_efficient.trace.families import operator_family
-from hf_efficient.units import share
-
-__all__ = ["limit_of"]
 
 _NEAR_THE_PEAK = 0.5
 _MUCH_WAIT = 0.15

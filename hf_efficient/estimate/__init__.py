@@ -1,1 +1,0 @@
-"""Arithmetic on plain numbers: what a model is made of, what a step computes, uses and costs. No torch."""

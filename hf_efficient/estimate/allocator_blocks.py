@@ -12,8 +12,6 @@ from __future__ import annotations
 import bisect
 from typing import Protocol
 
-__all__ = ["LARGE_PAGE_BYTES", "ROUND_BYTES", "SMALL_BYTES", "SMALL_PAGE_BYTES", "Block", "FreeBlocks", "Pool"]
-
 ROUND_BYTES = 512
 """``kMinBlockSize``: every request is rounded up to a multiple of it."""
 SMALL_BYTES = 1 << 20

@@ -11,8 +11,6 @@ from typing import Any
 from hf_efficient.errors import ModelError
 from hf_efficient.estimate.model_shape import ModelShape
 
-__all__ = ["ARCHITECTURES", "shape_of"]
-
 Extras = dict[str, Any]
 
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from hf_efficient.estimate.differences import Difference, difference
 
-__all__ = ["CHAIN", "ChainTimes", "Link", "StepAttribution", "attribute", "link_difference"]
-
 Rounds = Sequence[Sequence[float]]
 """Seconds of each step, round by round."""
 

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["BatchTime", "batch_time"]
-
 _FEWEST = 8
 _SPREAD = 0.04
 _MOST_ERROR = 0.1

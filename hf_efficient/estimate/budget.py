@@ -8,8 +8,6 @@ from typing import Literal
 
 from hf_efficient.estimate.energy import JOULES_PER_KWH
 
-__all__ = ["Clearance", "LimitName", "Limits", "Spent", "clearance"]
-
 LimitName = Literal["usd", "hours", "kwh"]
 _SECONDS_PER_HOUR = 3600.0
 

@@ -26,8 +26,6 @@ from hf_efficient.estimate.allocator_blocks import ROUND_BYTES, SMALL_BYTES, Blo
 from hf_efficient.estimate.expandable_pool import ExpandablePool
 from hf_efficient.estimate.segment_pool import SegmentPool
 
-__all__ = ["AllocatorPeaks", "CachingAllocator", "OutOfMemory", "replay"]
-
 
 class OutOfMemory(Exception):
     """A request that does not fit, even after all that was cached has been given back.

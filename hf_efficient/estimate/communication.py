@@ -30,8 +30,6 @@ from typing import Literal
 from hf_efficient.estimate.parallelism import WEIGHTS_SHARDED, Sharding
 from hf_efficient.estimate.sharding import ModelStates, kept_elements
 
-__all__ = ["Collective", "communication_seconds", "exposed_seconds", "sent_bytes", "step_collectives"]
-
 _DDP_BUCKET_BYTES = 25 << 20  # torch's bucket_cap_mb
 _PARAMETER_GROUPS = 2  # of the Trainer's optimizer: what decays, and what does not
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-__all__ = ["cost_per_million_tokens", "cost_usd", "phase_costs"]
-
 _SECONDS_PER_HOUR = 3600.0
 _MILLION = 1_000_000
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["CONTEXT", "ContextBytes", "cublas_workspace_bytes", "nccl_bytes"]
-
 _MIB = 1 << 20
 _KIB = 1 << 10
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from hf_efficient.estimate.paired import median_spread
 
-__all__ = ["MOST_ROUNDS", "Difference", "difference", "wants_another_round"]
-
 MOST_ROUNDS = 3
 _SMALL = 0.15
 _NOTHING = 0.02

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["checkpoints_at_once", "disk_needed"]
-
 
 def checkpoints_at_once(saves: int, limit: int | None, *, keeps_best: bool, there: int = 0) -> int:
     """Checkpoints that are still to be written and lie there together, at the most.

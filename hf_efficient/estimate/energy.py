@@ -7,17 +7,6 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-__all__ = [
-    "JOULES_PER_KWH",
-    "Stretch",
-    "co2e_grams",
-    "counter_stretches",
-    "energy_from_cpu_seconds",
-    "energy_from_tdp",
-    "kilowatt_hours",
-    "power_stretches",
-]
-
 JOULES_PER_KWH = 3_600_000.0
 """1 kWh = 1000 W * 3600 s."""
 

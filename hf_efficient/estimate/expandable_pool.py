@@ -4,15 +4,7 @@ from __future__ import annotations
 
 import bisect
 
-from hf_efficient.estimate.allocator_blocks import (
-    LARGE_PAGE_BYTES,
-    ROUND_BYTES,
-    SMALL_PAGE_BYTES,
-    Block,
-    FreeBlocks,
-)
-
-__all__ = ["ExpandablePool"]
+from hf_efficient.estimate.allocator_blocks import LARGE_PAGE_BYTES, ROUND_BYTES, SMALL_PAGE_BYTES, Block, FreeBlocks
 
 # More addresses than any device has bytes.
 _ENDLESS = 1 << 60

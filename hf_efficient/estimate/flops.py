@@ -24,8 +24,6 @@ from hf_efficient.estimate.model_shape import Linear, ModelShape, linears_of_lay
 from hf_efficient.estimate.trained import Trained, head_linear
 from hf_efficient.estimate.workload import Amounts, Workload
 
-__all__ = ["Checkpointing", "StepFlops", "attention_flops", "linear_flops", "pass_flops", "training_flops"]
-
 Checkpointing = Literal["none", "non_reentrant", "reentrant"]
 """Activation checkpointing of whole decoder layers: torch's two ways (transformers' default is non-reentrant)."""
 

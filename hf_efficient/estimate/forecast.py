@@ -7,17 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-__all__ = [
-    "RECENT_STEPS",
-    "Forecast",
-    "Pace",
-    "Schedule",
-    "forecast",
-    "most_steps_within",
-    "passed_of",
-    "recent_step_seconds",
-]
-
 RECENT_STEPS = 100
 """How many of the last steps tell the pace."""
 

@@ -8,19 +8,6 @@ import statistics
 from collections.abc import Sequence
 from typing import Literal
 
-__all__ = [
-    "FEWEST_STEPS",
-    "LEAST",
-    "MOST",
-    "Outcome",
-    "is_as_predicted",
-    "judge_gain",
-    "rate_spread",
-    "saved_share",
-    "saved_spread",
-    "seconds_per_token",
-]
-
 LEAST, MOST = 0.5, 2.0
 """A gain that came is as predicted where it is between these times the prediction."""
 

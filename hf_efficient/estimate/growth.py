@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["steady_growth"]
-
 _FEWEST = 6
 _PARTS = 3
 _CONCORDANT = 0.8

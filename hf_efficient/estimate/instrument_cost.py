@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from hf_efficient.estimate.percentiles import percentile
 
-__all__ = ["Slowdown", "slowdown"]
-
 _LEAST_OTHERS = 3
 
 

@@ -21,8 +21,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-__all__ = ["StepLoad", "best_workers", "loaded_step_seconds"]
-
 _NEAR_THE_BEST = 1.03
 _BLOCKED = 0.5
 

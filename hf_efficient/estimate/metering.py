@@ -8,8 +8,6 @@ from typing import Literal
 
 from hf_efficient.estimate.energy import Stretch, counter_stretches, power_stretches
 
-__all__ = ["MOST_WATTS", "believable", "stretches"]
-
 MOST_WATTS = 20_000.0
 """More than any GPU or socket draws."""
 

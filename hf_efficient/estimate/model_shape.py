@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Linear", "ModelShape", "ParameterCounts", "linears_of_layer", "parameter_counts"]
-
 
 @dataclass(frozen=True)
 class Linear:

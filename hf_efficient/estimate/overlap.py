@@ -22,8 +22,6 @@ from __future__ import annotations
 
 from hf_efficient.estimate.parallelism import Sharding
 
-__all__ = ["BACKWARD_SHARE", "overlap_share", "overlap_window_seconds"]
-
 BACKWARD_SHARE = 2 / 3
 """Of the FLOPs of a micro-batch: twice the forward's (Kaplan et al., arXiv 2001.08361, section 2.1)."""
 

@@ -7,8 +7,6 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["CONFIDENCE", "Spread", "median_spread"]
-
 CONFIDENCE = 0.95
 """What an interval must hold the median with before anything is said of it; six pairs are the fewest that do."""
 

@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-__all__ = ["STRATEGIES", "WEIGHTS_SHARDED", "ZERO", "Sharding", "Strategy", "shard_elements"]
-
 Strategy = Literal["none", "ddp", "zero1", "zero2", "zero3", "fsdp2"]
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 ZERO: tuple[Strategy, ...] = ("zero1", "zero2", "zero3")

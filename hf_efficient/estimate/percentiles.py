@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["WARM_UP_RULE", "WARM_UP_STEPS", "percentile", "warm_up_count"]
-
 WARM_UP_STEPS = 3
 WARM_UP_RULE = f"the first {WARM_UP_STEPS} steps of each train() call, or half its steps where it did fewer than 6"
 

@@ -30,9 +30,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from hf_efficient.records import OPERATOR_FAMILIES, OperatorFamily, OperatorWork
-
-__all__ = ["BOUNDS", "Bound", "OperatorTime", "Roofs", "StepTime", "operator_time", "step_time"]
+from hf_efficient.records.device import OPERATOR_FAMILIES, OperatorFamily, OperatorWork
 
 Bound = Literal["math", "bandwidth", "launch"]
 BOUNDS: tuple[Bound, ...] = ("math", "bandwidth", "launch")

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from hf_efficient.estimate.roofline import Roofs
-from hf_efficient.hardware.accelerators import DTYPES, Accelerator
-from hf_efficient.hardware.efficiencies import (
+from hf_efficient.facts.accelerators import (
+    DTYPES,
+    Accelerator,
     Reached,
     attention_efficiency,
     bandwidth_efficiency,
@@ -16,9 +17,7 @@ from hf_efficient.hardware.efficiencies import (
     matmul_efficiency,
     matmul_startup,
 )
-from hf_efficient.records import Calibration, MatmulRate
-
-__all__ = ["SourcedRoofs", "accelerator_roofs", "cpu_roofs", "startup_seconds"]
+from hf_efficient.records.device import Calibration, MatmulRate
 
 
 @dataclass(frozen=True)

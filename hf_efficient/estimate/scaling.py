@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["scaling_efficiency"]
-
 
 def scaling_efficiency(
     rate: float | None, ranks: int, reference_rate: float | None, reference_ranks: int = 1

@@ -11,8 +11,6 @@ from hf_efficient.estimate.allocator_blocks import (
     FreeBlocks,
 )
 
-__all__ = ["SegmentPool"]
-
 _PACKED_BELOW = 10 << 20  # kMinLargeAlloc
 _ROUND_LARGE = 2 << 20  # kRoundLarge
 

@@ -36,8 +36,6 @@ from dataclasses import dataclass, fields
 
 from hf_efficient.estimate.parallelism import WEIGHTS_SHARDED, ZERO, Sharding, shard_elements
 
-__all__ = ["ModelStates", "RankBytes", "kept_elements", "rank_bytes"]
-
 
 @dataclass(frozen=True)
 class ModelStates:

@@ -27,8 +27,6 @@ from dataclasses import dataclass
 
 from hf_efficient.estimate.cost import cost_usd
 
-__all__ = ["SpotRun", "daly_interval", "spot_cost_usd", "spot_run", "young_interval"]
-
 # e^709 is the largest power that a float holds.
 _LARGEST_EXPONENT = 700.0
 

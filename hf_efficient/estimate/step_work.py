@@ -17,8 +17,6 @@ from hf_efficient.estimate.model_shape import ModelShape
 from hf_efficient.estimate.trained import Trained
 from hf_efficient.estimate.workload import Amounts, Workload
 
-__all__ = ["Coefficients", "Head", "Kernel", "MicroBatch", "WorkFormula", "coefficients"]
-
 Kernel = Literal["square", "sdpa", "documents"]
 """Which pairs the attention kernel computes: all of a row (``eager``); all of a row where it is given a mask, else the
 causal ones (``sdpa``); those of the documents alone (FlashAttention, FlexAttention)."""

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from hf_efficient.errors import ModelError
 from hf_efficient.estimate.model_shape import Linear, ModelShape, linears_of_layer
 
-__all__ = ["Trained", "adapter_parameters", "head_linear"]
-
 HEAD = "lm_head"
 EMBEDDING = "embed_tokens"
 

@@ -6,8 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-__all__ = ["Amounts", "Workload", "causal_pairs", "square_pairs"]
-
 
 class Amounts(NamedTuple):
     """What the FLOPs of a forward and backward are linear in.

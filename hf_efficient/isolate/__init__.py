@@ -1,1 +1,0 @@
-"""Short controlled variants of a recipe, one after another, each in a process of its own."""

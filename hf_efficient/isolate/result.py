@@ -1,19 +1,32 @@
-"""What the variants took, made into the parts of an optimizer step."""
+"""Differences of variants as the parts of an optimizer step.
+
+What the figures of an isolation leave out, or rest on.
+
+What the variants took, made into the parts of an optimizer step.
+
+The room's door: a recipe in, its variants run, the time of its step out.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import os
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
-from hf_efficient.diagnosis.isolated.engine import diagnose_isolation
-from hf_efficient.estimate.attribution import StepAttribution, attribute
+from hf_efficient.diagnosis.engine import diagnose_isolation
+from hf_efficient.errors import OutputError
+from hf_efficient.estimate.attribution import CHAIN, Link, StepAttribution, attribute
 from hf_efficient.estimate.batch_time import batch_time
-from hf_efficient.isolate.experiment import chain_times
-from hf_efficient.isolate.parts import pause_parts, step_parts
-from hf_efficient.isolate.remarks import remarks
+from hf_efficient.estimate.differences import Difference
+from hf_efficient.facts.environment import accelerator_count, thread_count
+from hf_efficient.isolate.experiment import Launch, Progress, chain_times, check_whole_models, run_variant, run_variants
+from hf_efficient.isolate.variants import MOST_EXAMPLES, VARIANTS
+from hf_efficient.recipe.load import load_recipe
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records.isolation import (
     ISOLATION_SCHEMA_VERSION,
@@ -27,9 +40,142 @@ from hf_efficient.records.isolation import (
     VariantMeasurement,
     VariantOutcome,
 )
+from hf_efficient.text import short_seconds
 from hf_efficient.version import __version__
 
-__all__ = ["isolation_of"]
+NO_DIFFERENCE = "no difference"
+
+
+def step_parts(
+    found: StepAttribution,
+    held: Mapping[str, VariantOutcome],
+    schedule: IsolationSchedule,
+    loader: LoaderAlone | None,
+) -> Iterator[StepPart]:
+    """The forward, and every link of the chain that applies to the recipe.
+
+    Args:
+        found: of a typical step.
+        held: the variants by name.
+        schedule: tells how many steps a log is for.
+        loader: alone; None where it was not measured.
+    """
+    runs = len(held["forward"].runs) if "forward" in held else 0
+    note = "" if found.forward_seconds is not None else _missing(held, "forward")
+    yield StepPart("forward", found.forward_seconds, None, None, runs, "forward", note)
+    for link in reversed(CHAIN):
+        if link.part in found.differences:
+            per_step = schedule.log_every if link.part == "logging" else 1
+            if per_step:
+                part = _part(link, found.differences[link.part], held, per_step)
+                yield _no_more_than(part, loader) if link.part == "data" and not schedule.workers else part
+
+
+def _part(link: Link, found: Difference | None, held: Mapping[str, VariantOutcome], steps: int) -> StepPart:
+    first = next((name for name in link.more if not held[name].left_out), link.more[0])
+    how = f"{first} less {link.less}" + (f", over {steps} steps" if steps > 1 else "")
+    if found is None:
+        return StepPart(link.part, None, None, None, 0, how, _missing(held, first, link.less))
+    seconds = found.seconds / steps if found.is_clear else 0.0
+    note = "" if found.is_clear else NO_DIFFERENCE
+    return StepPart(link.part, seconds, found.low / steps, found.high / steps, found.rounds, how, note)
+
+
+def _no_more_than(part: StepPart, loader: LoaderAlone | None) -> StepPart:
+    """Waiting for a loader that has no workers takes what it takes alone; a larger difference has another cause.
+
+    Two processes that ran at different speeds, for instance: the rest stays unexplained.
+    """
+    if loader is None or part.seconds is None or part.seconds <= loader.step_seconds:
+        return part
+    note = f"{short_seconds(part.seconds)} by difference, but the loader alone takes no more"
+    return dataclasses.replace(part, seconds=loader.step_seconds, low=None, high=None, note=note)
+
+
+def pause_parts(outcome: VariantOutcome | None, pauses: PauseTimes, schedule: IsolationSchedule) -> Iterator[StepPart]:
+    """Evaluations and saves, each step with its share of them.
+
+    Args:
+        outcome: of the variant that times them.
+        pauses: what one of each takes.
+        schedule: tells how many steps one is for.
+    """
+    each = (
+        ("evaluation", pauses.evaluation_seconds, schedule.evaluate_every),
+        ("checkpointing", pauses.save_seconds, schedule.save_every),
+    )
+    for name, seconds, every in each:
+        if not every or outcome is None:
+            continue
+        how = f"pauses, over {every} steps"
+        if seconds is None:
+            yield StepPart(name, None, None, None, 0, how, outcome.failure or "it was not timed")
+            continue
+        timed = [
+            one / every
+            for run in outcome.runs
+            for one in (run.evaluation_seconds if name == "evaluation" else run.save_seconds)
+        ]
+        yield StepPart(name, seconds / every, min(timed), max(timed), len(timed), how)
+
+
+def _missing(held: Mapping[str, VariantOutcome], *names: str) -> str:
+    for name in names:
+        one = held.get(name)
+        if one is None or not one.runs:
+            return f"{name} {'was not run' if one is None else f'failed: {one.failure}'}"
+    return "the two have no step in common"
+
+
+_MUCH = 1.15
+_SAME_BATCHES = ("quiet", "logged", "held_batches", "one_process", "forward", "forward_no_grad", "loader")
+
+
+def remarks(recipe: Recipe, held: Mapping[str, VariantOutcome], schedule: IsolationSchedule) -> list[str]:
+    """In sentences.
+
+    Args:
+        recipe: the user's.
+        held: the variants by name.
+        schedule: of the recipe.
+    """
+    found = []
+    reports = recipe.train.get("report_to")
+    if reports not in (None, "none", [], ["none"]):
+        found.append(
+            f"train.report_to was off, so that nobody is told of these runs: what {reports} takes is not in it"
+        )
+    if recipe.efficiency.plan:
+        found.append("a run also plans once, before its first step")
+    if schedule.processes > 1 and schedule.device == "cpu":
+        found.append("processes on one CPU share its memory and caches: communication holds what that costs")
+    tokenised = held.get("tokenisation")
+    if tokenised is not None and any((run.examples or 0) >= MOST_EXAMPLES for run in tokenised.runs):
+        found.append(f"tokenisation is of {MOST_EXAMPLES:,} examples, drawn from all")
+    if (ratio := _drift(held["as_is"])) > _MUCH:
+        found.append(
+            f"the recipe as it is took {ratio:.2f} times as long in one round as in another: something else uses this "
+            "machine, and spreads are wide; run it alone, or with more --steps"
+        )
+    other = [name for name in _SAME_BATCHES if name in held and _differs(held["as_is"], held[name])]
+    if other:
+        found.append(f"the batches of {', '.join(other)} were not those of the recipe as it is")
+    return found
+
+
+def _drift(base: VariantOutcome) -> float:
+    """The slowest round over the fastest."""
+    middles = [statistics.median(run.step_seconds) for run in base.runs if run.step_seconds]
+    return max(middles) / min(middles) if middles else 1.0
+
+
+def _differs(base: VariantOutcome, other: VariantOutcome) -> bool:
+    """Whether another trained on other numbers of tokens."""
+    if not base.runs or not other.runs:
+        return False
+    first, second = base.runs[0].step_tokens, other.runs[0].step_tokens
+    return bool(first) and bool(second) and sum(first) != sum(second)
+
 
 _SIZES = ("as_is", "micro_batch_halved", "micro_batch_doubled")
 
@@ -155,3 +301,59 @@ def _seconds(held: Mapping[str, VariantOutcome], name: str) -> list[float]:
 
 def _median(values: Sequence[float]) -> float | None:
     return statistics.median(values) if values else None
+
+
+STEPS = 12
+WARM_UP = 3
+FEWEST_STEPS = 6
+"""With fewer pairs no interval of 95% is known (``estimate/paired.py``)."""
+
+
+def isolate(argument: str, overrides: Sequence[str], steps: int, progress: Progress) -> Isolation:
+    """Run the variants of a recipe; nothing is left of them but what is returned.
+
+    They write to a folder of their own beside the recipe's output directory, on the disk where its checkpoints would
+    go, which is not touched.
+
+    Args:
+        argument: a recipe file, or the name of a shipped one.
+        overrides: ``a.b=value`` each.
+        steps: to be measured of each, at least ``FEWEST_STEPS``.
+        progress: is told.
+
+    Raises:
+        HfEfficientError: the recipe is wrong, cannot be launched, or does not train as it is.
+    """
+    recipe = load_recipe(argument, overrides)
+    check_whole_models(recipe)
+    automatic = recipe.distributed.processes == "auto"
+    with tempfile.TemporaryDirectory(prefix=".hf-efficient-isolate-", dir=_place(recipe.output_dir)) as name:
+        launch = Launch(
+            recipe=recipe,
+            argument=argument,
+            overrides=overrides,
+            steps=steps,
+            warm_up=WARM_UP,
+            parent=Path(name),
+            device_count=accelerator_count() if automatic else 0,
+            cores=thread_count(),
+        )
+        outcomes = run_variants(VARIANTS, recipe, lambda variant: run_variant(variant, launch), progress)
+    return isolation_of(recipe, outcomes, steps, WARM_UP)
+
+
+def _place(output_dir: str) -> Path:
+    """The folder that holds the output directory, or would: the nearest that is there.
+
+    Raises:
+        OutputError: nothing can be written there.
+    """
+    folder = Path(output_dir).expanduser().absolute().parent
+    while not folder.is_dir() and folder != folder.parent:
+        folder = folder.parent
+    if not os.access(folder, os.W_OK):
+        raise OutputError(
+            f"output_dir: {folder} cannot be written, and the variants' checkpoints go there. "
+            "Write another output_dir=..."
+        )
+    return folder

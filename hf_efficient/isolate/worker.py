@@ -14,20 +14,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_efficient.account.json_file import write_whole
 from hf_efficient.errors import HfEfficientError, first_line
-from hf_efficient.hardware.quiet import quieten_libraries
-from hf_efficient.isolate.changes import in_folder, varied
-from hf_efficient.isolate.variant import Setup
-from hf_efficient.isolate.variants import VARIANTS
-from hf_efficient.launch.engines.started import started_processes
-from hf_efficient.launch.faults import explained_faults
-from hf_efficient.launch.offline import go_offline_without_hub
-from hf_efficient.recipe.global_batch import with_accumulation
+from hf_efficient.facts.environment import quieten_libraries
+from hf_efficient.isolate.variants import VARIANTS, Setup, in_folder, varied
+from hf_efficient.launch.exits import explained_faults
+from hf_efficient.launch.machine import go_offline_without_hub
+from hf_efficient.launch.started import started_processes
 from hf_efficient.recipe.load import load_recipe
+from hf_efficient.recipe.rules.distributed import with_accumulation
 from hf_efficient.records.isolation import VariantMeasurement
-
-__all__ = ["MEASUREMENT", "main"]
+from hf_efficient.run_dir.json_file import write_whole
 
 MEASUREMENT = "measurement.json"
 

@@ -23,8 +23,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-__all__ = ["FAILURE_FILE", "Failure", "agent_command", "agent_environment", "failure_in"]
-
 FAILURE_FILE = "HF_EFFICIENT_FAILURE_FILE"
 """Environment variable: the file in which the launcher says which of its processes failed, and how."""
 
@@ -88,7 +86,7 @@ def _launch() -> int:
     from torch.distributed.elastic.multiprocessing import api
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-    from hf_efficient.launch.identity import LAUNCH
+    from hf_efficient.launch.started import LAUNCH
 
     os.environ[LAUNCH] = uuid.uuid4().hex
     signal.signal(signal.SIGTERM, _ends_without_children)

@@ -1,24 +1,103 @@
-"""The recipe's ``train`` section to TRL's training arguments, for the device that is here."""
+"""One process trains on one GPU, however many it sees.
+
+What this machine multiplies in, where the recipe leaves it to the machine.
+
+The recipe's ``train`` section to TRL's training arguments, for the device that is here.
+"""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from transformers import TrainingArguments
 
 from hf_efficient.errors import Problem, RecipeError, SetupError
-from hf_efficient.hardware.devices import cpu_emulates_bf16
-from hf_efficient.launch.engines.checks import check_use_cpu
-from hf_efficient.launch.engines.deepspeed_config import deepspeed_config, is_zero
-from hf_efficient.launch.engines.largest_share import largest_share
-from hf_efficient.launch.engines.started import started_engine
-from hf_efficient.launch.one_device import keep_to_one_device
-from hf_efficient.launch.precision import leave_bf16_off
-from hf_efficient.recipe.schema import Recipe
+from hf_efficient.facts.environment import cpu_emulates_bf16
+from hf_efficient.launch.command import deepspeed_config, is_zero, largest_share
+from hf_efficient.launch.machine import check_use_cpu
+from hf_efficient.launch.started import started_engine
+from hf_efficient.recipe.schema import QuantizationSection, Recipe, compute_dtype
 
 if TYPE_CHECKING:
     from trl import DPOConfig, SFTConfig
 
-__all__ = ["training_arguments"]
+
+def keep_to_one_device(args: TrainingArguments) -> None:
+    """Leave torch's DataParallel off, which transformers turns on for a process alone that sees several GPUs.
+
+    It would take as many times the rows of the recipe in a step, cannot shard anything, and is slower than DDP, which
+    torch's documentation recommends in its place. transformers itself turns it off by the same attribute
+    (``Trainer.__init__``, models that are spread over several devices).
+
+    Args:
+        args: changed.
+    """
+    if args.n_gpu > 1:
+        args._n_gpu = 1
+
+
+def one_device_remark(args: TrainingArguments, device_count: int) -> str | None:
+    """What to tell where GPUs are left idle.
+
+    Args:
+        args: of the training.
+        device_count: accelerators that this process sees.
+    """
+    if args.world_size > 1 or device_count < 2 or args.device.type == "cpu":
+        return None
+    return (
+        f"one process trains on the first of {device_count} GPUs; `hf-efficient train` with `distributed.processes: "
+        "auto`, which is the default, starts one on each"
+    )
+
+
+_KEY = "adapter.quantization.compute_dtype"
+
+
+def settle_compute_dtype(recipe: Recipe, device: torch.device) -> Recipe:
+    """The recipe with what its 4-bit layers multiply in on this device, for ``compute_dtype: auto``.
+
+    Args:
+        recipe: from ``load_recipe``; it stays as it is.
+        device: that this process trains on.
+    """
+    adapter = recipe.adapter
+    section = adapter.quantization or QuantizationSection()
+    if adapter.method != "qlora" or section.bits != 4 or section.compute_dtype != "auto":
+        return recipe
+    settled = section.model_copy(update={"compute_dtype": _multiplies_in(device)})
+    return recipe.model_copy(update={"adapter": adapter.model_copy(update={"quantization": settled})})
+
+
+def leave_bf16_off(options: dict[str, Any]) -> None:
+    """For a device without it, where the recipe is silent: TRL would train in it.
+
+    The launcher's word goes as well: without one of their own, training arguments take its mixed precision.
+    """
+    if not options.get("fp16") and options.setdefault("bf16", False) is False:
+        os.environ["ACCELERATE_MIXED_PRECISION"] = "no"
+
+
+def emulation_remark(recipe: Recipe, device: torch.device) -> str:
+    """What of a recipe this CPU has to emulate, and what to write; empty where it is nothing."""
+    if device.type != "cpu" or not cpu_emulates_bf16():
+        return ""
+    asked = {"train.bf16: false": recipe.train.get("bf16") is True}
+    asked["model.dtype: float32"] = recipe.model.dtype == "bfloat16"
+    section = recipe.adapter.quantization or QuantizationSection()
+    asked[f"{_KEY}: auto"] = recipe.adapter.method == "qlora" and compute_dtype(section) == "bfloat16"
+    remedies = [key for key, is_asked in asked.items() if is_asked]
+    if not remedies:
+        return ""
+    return f"this CPU emulates bfloat16, many times slower than float32: write {', '.join(remedies)}"
+
+
+def _multiplies_in(device: torch.device) -> Literal["bfloat16", "float16", "float32"]:
+    if device.type == "cuda":
+        return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float16"
+    return "float32" if device.type == "cpu" and cpu_emulates_bf16() else "bfloat16"
 
 
 def training_arguments(recipe: Recipe) -> SFTConfig | DPOConfig:
@@ -35,8 +114,8 @@ def training_arguments(recipe: Recipe) -> SFTConfig | DPOConfig:
     import torch
     from trl import DPOConfig
 
-    from hf_efficient.assembly.deepspeed_on_cpu import choose_deepspeed_device, join_deepspeed
-    from hf_efficient.assembly.fused_head import sft_arguments
+    from hf_efficient.model.loss import sft_arguments
+    from hf_efficient.model.on_cpu import choose_deepspeed_device, join_deepspeed
 
     options: dict[str, Any] = {"output_dir": recipe.output_dir, **recipe.train}
     has_accelerator = torch.accelerator.is_available()
@@ -52,7 +131,7 @@ def training_arguments(recipe: Recipe) -> SFTConfig | DPOConfig:
         )
         choose_deepspeed_device()
     if engine == "fsdp2":
-        from hf_efficient.assembly.fsdp2_on_cpu import open_fsdp2_on_cpu
+        from hf_efficient.model.on_cpu import open_fsdp2_on_cpu
 
         open_fsdp2_on_cpu()
     _check_device(options, recipe.model.attn_implementation, has_accelerator and not options.get("use_cpu", False))

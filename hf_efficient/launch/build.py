@@ -1,36 +1,333 @@
-"""The recipe to what trains it: tokenizer, data, model, trainer, each announced and timed as a phase of its own."""
+"""What the user should know about the prepared data, in words.
+
+The recipe's ``evaluate`` section to what the Trainer computes in an evaluation.
+
+The instruments that a recipe asks for under ``efficiency.profile``.
+
+Whether DDP looks in every step for weights that take no part in it.
+
+Model, data and arguments to the trainer that runs the recipe.
+
+The recipe to what trains it: tokenizer, data, model, trainer, each announced and timed as a phase of its own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from trl import DPOConfig, SFTConfig
 
-from hf_efficient.assembly.adapter import add_adapter
-from hf_efficient.assembly.model import load_base, load_tokenizer
-from hf_efficient.assembly.model_checks import check_positions, check_vocabulary
-from hf_efficient.assembly.wrap_classes import check_wrap_classes
-from hf_efficient.data.build import build_preference_data, build_sft_data
+from hf_efficient.accounting.evaluations import answers_to_note
+from hf_efficient.callbacks.checks import FusedHeadCheck, PackingCheck
+from hf_efficient.callbacks.instrument import InstrumentCallback
+from hf_efficient.callbacks.profilers import (
+    CaptureCallback,
+    HostMemoryCallback,
+    LineTimesCallback,
+    MemoryHistoryCallback,
+    NvtxCallback,
+    PythonProfileCallback,
+    SynchronisationsCallback,
+    TorchTraceCallback,
+)
+from hf_efficient.data.build import PreferenceData, build_preference_data, build_sft_data
 from hf_efficient.data.stats import DataStats
-from hf_efficient.launch.account import phase, state
-from hf_efficient.launch.data_remarks import preference_remarks, remarks
-from hf_efficient.launch.evaluation import AnswersInEvaluation, answer_evaluators
 from hf_efficient.launch.listener import RunListener
-from hf_efficient.launch.plan import plan_before
-from hf_efficient.launch.trainer import dpo_trainer, sft_trainer
-from hf_efficient.launch.unused_parameters import expect_gradients
-from hf_efficient.models.whole import whole_count
-from hf_efficient.recipe.schema import Recipe
-from hf_efficient.records.planned_run import RunPlan
-from hf_efficient.units import count, share
+from hf_efficient.launch.records import phase, plan_before, recipe_budget, state
+from hf_efficient.metrics.answers import Answer, AnswerEvaluator
+from hf_efficient.metrics.for_trainer import make_compute_metrics
+from hf_efficient.model.adapter import add_adapter, check_wrap_classes
+from hf_efficient.model.load import check_positions, check_vocabulary, load_base, load_tokenizer
+from hf_efficient.model.loss import CHUNKED_NLL, apply_sft_fields, objective
+from hf_efficient.model.recipe_trainer import RecipeTrainer
+from hf_efficient.model.structure import whole_count
+from hf_efficient.profilers.instrument import named_functions
+from hf_efficient.recipe.schema import EvaluateSection, ProfileSection, Recipe
+from hf_efficient.recording.timeline import process_timeline
+from hf_efficient.records.plan import RunPlan
+from hf_efficient.text import count, share
+from hf_efficient.trainer import EfficientTrainerMixin
 
 if TYPE_CHECKING:
     from peft import PeftModel
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainerCallback, TrainingArguments
 
-__all__ = ["Built", "OnData", "build"]
+    from hf_efficient.data.build import SftData
+
+
+def remarks(stats: DataStats, max_length: int | None) -> list[str]:
+    """A line for everything that preparation changed or found odd; empty where there is nothing to say.
+
+    Args:
+        stats: of the training data.
+        max_length: the recipe's ``train.max_length``, in tokens.
+    """
+    lines = []
+    if stats.packs is not None and stats.fill_rate is not None:
+        lines.append(f"packed into {count(stats.packs)} rows, {share(stats.fill_rate)} full")
+    if stats.truncated:
+        lines.append(
+            f"{count(stats.truncated)} examples are cut to train.max_length {max_length} "
+            f"(the longest has {count(stats.longest)} tokens)"
+        )
+    if stats.dropped_overlong:
+        lines.append(
+            f"{count(stats.dropped_overlong)} examples are left out: longer than train.max_length {max_length}"
+        )
+    if stats.dropped_masked:
+        lines.append(f"{count(stats.dropped_masked)} examples are left out: after cutting, no token bears loss")
+    if stats.empty:
+        are = "example is" if stats.empty == 1 else "examples are"
+        lines.append(f"{count(stats.empty)} {are} empty: a blank text, completion or last answer")
+    if stats.masked == 1:
+        lines.append("1 example has no token that bears loss: it costs time and teaches nothing")
+    elif stats.masked:
+        lines.append(f"{count(stats.masked)} examples have no token that bears loss: they cost time and teach nothing")
+    return lines + _small(stats.small_sources)
+
+
+def preference_remarks(data: PreferenceData, max_length: int | None) -> list[str]:
+    """Likewise of preference pairs."""
+    lines = []
+    if data.dropped:
+        pairs = "pair is" if data.dropped == 1 else "pairs are"
+        lines.append(f"{count(data.dropped)} {pairs} left out: the prompt alone fills train.max_length {max_length}")
+    return lines + _small(data.small_sources)
+
+
+def _small(sources: Mapping[str, int] | None) -> list[str]:
+    return [
+        f"{source} contributes only {number} {'example' if number == 1 else 'examples'}"
+        for source, number in (sources or {}).items()
+    ]
+
+
+_MOST_NOTED = 8
+
+
+class AnswersInEvaluation:
+    """Generates answers in every evaluation where ``exact_match`` is asked for; else only in the first and the last.
+
+    Answers to show are generated before the first step and after the last one; generating in between would cost time
+    that nobody asked for.
+    """
+
+    def __init__(self, evaluator: AnswerEvaluator, *, in_every_evaluation: bool) -> None:
+        self._evaluator = evaluator
+        self._in_every_evaluation = in_every_evaluation
+        self.after_training = False
+
+    def __call__(self, trainer: Trainer) -> dict[str, float]:
+        at_an_end = self.after_training or trainer.state.global_step in (0, trainer.state.max_steps)
+        if not (self._in_every_evaluation or at_an_end):
+            return {}
+        metrics = self._evaluator(trainer)
+        return metrics if self._in_every_evaluation else {}
+
+
+def answer_evaluators(
+    section: EvaluateSection,
+    tokenizer: PreTrainedTokenizerBase,
+    examples: Sequence[Mapping[str, Any]],
+    listener: RunListener,
+    step: Callable[[], int],
+) -> list[AnswersInEvaluation]:
+    """The evaluators that generate answers; none where nothing is to be shown or matched, or there is no prompt.
+
+    The first answers of each evaluation are noted in the records of the run.
+
+    Args:
+        section: the recipe's ``evaluate``.
+        tokenizer: the model's.
+        examples: ``{"prompt", "answer"}`` of the evaluation data.
+        listener: is given the first ``generate.show`` answers.
+        step: the number of optimizer steps done, asked when answers are there.
+    """
+    matched = "exact_match" in section.metrics
+    wanted = list(examples[: section.generate.examples if matched else section.generate.show])
+    if not wanted:
+        return []
+
+    def show(answers: list[Answer]) -> None:
+        timeline = process_timeline()
+        if timeline.recording:
+            sample = [(one.question, one.expected, one.generated) for one in answers[:_MOST_NOTED]]
+            timeline.note("answers", step=step(), answers=answers_to_note(sample))
+        if section.generate.show:
+            listener.answers(step(), answers[: section.generate.show])
+
+    evaluator = AnswerEvaluator(tokenizer, wanted, max_new_tokens=section.generate.max_new_tokens, on_answers=show)
+    return [AnswersInEvaluation(evaluator, in_every_evaluation=matched)]
+
+
+def early_stopping(section: EvaluateSection) -> list[TrainerCallback]:
+    """transformers' early stopping, where the recipe asks for it."""
+    from transformers import EarlyStoppingCallback
+
+    if section.early_stopping is None:
+        return []
+    return [EarlyStoppingCallback(section.early_stopping.patience, section.early_stopping.threshold)]
+
+
+def instrument_callbacks(profile: ProfileSection) -> list[InstrumentCallback]:
+    """A callback per instrument that is switched on."""
+    found: list[InstrumentCallback] = []
+    if profile.trace is not None:
+        found.append(TorchTraceCallback(**profile.trace.model_dump()))
+    if profile.memory is not None:
+        found.append(MemoryHistoryCallback(**profile.memory.model_dump()))
+    if profile.python is not None:
+        found.append(PythonProfileCallback(**profile.python.model_dump()))
+    if profile.lines:
+        found.append(LineTimesCallback(profile.lines))
+    if profile.host_memory:
+        found.append(HostMemoryCallback(profile.host_memory))
+    if profile.nvtx:
+        found.append(NvtxCallback())
+    if profile.capture is not None:
+        found.append(CaptureCallback(**profile.capture.model_dump()))
+    if profile.synchronisations is not None:
+        found.append(SynchronisationsCallback(**profile.synchronisations.model_dump()))
+    return found
+
+
+def check_functions(profile: ProfileSection) -> None:
+    """The functions that it names are there: asked before data and model are read.
+
+    Raises:
+        SetupError: one is not.
+    """
+    named_functions("efficiency.profile.lines", profile.lines)
+    named_functions("efficiency.profile.host_memory", profile.host_memory)
+
+
+@contextmanager
+def closed_instruments(trainer: Trainer) -> Iterator[None]:
+    """Afterwards no instrument runs: an exception that ends the training is not told to callbacks."""
+    try:
+        yield
+    finally:
+        for callback in trainer.callback_handler.callbacks:
+            if isinstance(callback, InstrumentCallback):
+                callback.close()
+
+
+def expect_gradients(args: TrainingArguments, model: Any) -> None:
+    """Tell DDP that every trained weight gets a gradient, where the recipe does not say and the model has no experts.
+
+    The Trainer lets DDP walk the graph of each forward where activations are not recomputed: time for what no dense
+    model needs. A weight without a gradient ends the run in its first step (``efficiency.check_gradients``), or with
+    an error of DDP's in the second, which ``explained_faults`` puts into words. Experts that no token is sent to have
+    none in some steps only, so for them the Trainer's own default stays.
+
+    Args:
+        args: of the run; the Trainer is not made yet.
+        model: with its adapter.
+    """
+    if args.ddp_find_unused_parameters is None and not has_experts(model):
+        args.ddp_find_unused_parameters = False
+
+
+def has_experts(model: Any) -> bool:
+    """Whether some of its modules are experts of a mixture."""
+    return any("experts" in name.split(".") for name, _ in model.named_modules())
+
+
+def sft_trainer(
+    recipe: Recipe,
+    model: PreTrainedModel | PeftModel,
+    tokenizer: PreTrainedTokenizerBase,
+    args: SFTConfig,
+    data: SftData,
+    answers: Sequence[AnswersInEvaluation],
+    listener: RunListener,
+) -> Trainer:
+    """``EfficientTrainer`` on TRL's prepared rows: the plain Trainer's step, without ``SFTTrainer``'s metrics loop."""
+    # The rows hold exactly what the collator reads; the Trainer would drop `seq_lengths`, which no model takes.
+    args.remove_unused_columns = False
+    model.config.get_text_config().pad_token_id = tokenizer.pad_token_id
+    model.generation_config.pad_token_id = tokenizer.pad_token_id
+    if args.eos_token is not None:
+        _stop_at(model, tokenizer.eos_token_id)
+    names = [name for name in recipe.evaluate.metrics if name != "exact_match"]
+    compute_metrics, preprocess = make_compute_metrics(names) if names and data.eval is not None else (None, None)
+    if compute_metrics is None:
+        args.prediction_loss_only = True
+    apply_sft_fields(model, args)
+    checks: list[TrainerCallback] = []
+    if args.packing and args.packing_strategy != "wrapped":
+        checks.append(PackingCheck())
+    if args.loss_type == CHUNKED_NLL:
+        checks.append(FusedHeadCheck())
+    return RecipeTrainer(
+        model=model,
+        args=args,
+        data_collator=data.collator,
+        train_dataset=data.train,
+        eval_dataset=data.eval,
+        processing_class=tokenizer,
+        compute_loss_func=objective(args),
+        compute_metrics=compute_metrics,
+        preprocess_logits_for_metrics=preprocess,
+        callbacks=[*early_stopping(recipe.evaluate), *checks, *instrument_callbacks(recipe.efficiency.profile)],
+        extra_evaluators=answers,
+        **_instrumentation(recipe, listener),
+    )
+
+
+def _stop_at(model: PreTrainedModel | PeftModel, token: int) -> None:
+    """Make a token end a generation, beside those that do already, as ``SFTTrainer`` does."""
+    model.config.get_text_config().eos_token_id = token
+    known = model.generation_config.eos_token_id
+    others = [] if known is None else [known] if isinstance(known, int) else list(known)
+    if token not in others:
+        model.generation_config.eos_token_id = [token, *others]
+
+
+def dpo_trainer(
+    recipe: Recipe,
+    model: PreTrainedModel | PeftModel,
+    tokenizer: PreTrainedTokenizerBase,
+    args: DPOConfig,
+    data: PreferenceData,
+    listener: RunListener,
+) -> Trainer:
+    """TRL's ``DPOTrainer`` under the mixin.
+
+    With an adapter the base, its adapter off, is the reference model; for a full fine-tune it is the model as the
+    recipe loads it, its revision included.
+    """
+    from hf_efficient.model.dpo_trainer import RecipeDPOTrainer, train_in_float32
+
+    class EfficientDPOTrainer(EfficientTrainerMixin, RecipeDPOTrainer):
+        pass
+
+    trainer = EfficientDPOTrainer(
+        model=model,
+        ref_model=load_base(recipe) if recipe.adapter.method == "full" else None,
+        args=args,
+        train_dataset=data.train,
+        eval_dataset=data.eval,
+        processing_class=tokenizer,
+        callbacks=[*early_stopping(recipe.evaluate), *instrument_callbacks(recipe.efficiency.profile)],
+        **_instrumentation(recipe, listener),
+    )
+    if recipe.adapter.method == "qlora":
+        train_in_float32(model)
+    return trainer
+
+
+def _instrumentation(recipe: Recipe, listener: RunListener) -> dict[str, Any]:
+    return {
+        "record_steps": recipe.efficiency.record_steps,
+        "check_gradients": recipe.efficiency.check_gradients,
+        "log_metrics": recipe.efficiency.log_metrics,
+        "budget": recipe_budget(recipe, listener),
+    }
+
 
 OnData: TypeAlias = Callable[[Any, Any, "RunPlan | None"], Any]
 """Is given data (``SftData`` or ``PreferenceData``), arguments and plan; returns the data to train on, of its kind."""

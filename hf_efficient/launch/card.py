@@ -1,22 +1,153 @@
-"""The model card of a run: README.md with the Hub's metadata, the results and the recipe."""
+"""Pieces of Markdown for the model card, and what of this machine must not get into it.
+
+The part of a model card that says how to load the model.
+
+The model card of a run: README.md with the Hub's metadata, the results and the recipe.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 import yaml
 from huggingface_hub import ModelCard, ModelCardData
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id
 
 from hf_efficient.errors import OutputError
-from hf_efficient.launch.card_text import fenced, hub_name, number, table, without_local_paths
-from hf_efficient.launch.card_usage import usage
-from hf_efficient.recipe.precision import compute_dtype
-from hf_efficient.recipe.schema import QuantizationSection, Recipe
-from hf_efficient.units import seconds
+from hf_efficient.recipe.schema import AdapterSection, ModelSection, QuantizationSection, Recipe, compute_dtype
+from hf_efficient.text import seconds
 
-__all__ = ["write_model_card"]
+_PROSE = ("description", "system")
+_DATA_FILES = {".jsonl", ".json", ".csv", ".parquet", ".gguf"}
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table; pipes and line breaks in the cells are made harmless."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines)
+
+
+def number(value: Any) -> str:
+    """A value for a table: counts with separators, measures to four significant digits."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return str(value)
+    if isinstance(value, int) or (value.is_integer() and abs(value) < 1e15):
+        return f"{int(value):,}"
+    return f"{value:.4g}"
+
+
+def fenced(text: str, language: str = "") -> str:
+    """A code block whose fence is longer than any run of backticks in the text."""
+    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}{language}\n{text.rstrip()}\n{fence}"
+
+
+def hub_name(name: str) -> str | None:
+    """``name`` where the Hub takes it for a model or data set; None for paths, files, packages and builtins.
+
+    The Hub refuses a card whose ``base_model`` is not a name of its own, and a path would tell of this
+    machine.
+    """
+    path = Path(name).expanduser()
+    if path.exists() or path.suffix.lower() in _DATA_FILES:
+        return None
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        return None
+    return name
+
+
+def without_local_paths(value: Any) -> Any:
+    """The value with every absolute path in it, at any depth, shortened to its last part.
+
+    Texts that people write (a system message that begins with a slash) stay as they are.
+    """
+    if isinstance(value, Mapping):
+        return {key: item if key in _PROSE else without_local_paths(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [without_local_paths(item) for item in value]
+    if not isinstance(value, str):
+        return value
+    if PureWindowsPath(value).is_absolute():
+        return PureWindowsPath(value).name
+    return PurePosixPath(value).name or value if value.startswith(("/", "~")) else value
+
+
+def _cell(text: str) -> str:
+    return " ".join(str(text).split()).replace("|", "\\|")
+
+
+FOLDER = "path/to/this/folder"
+
+
+def usage(recipe: Recipe) -> str:
+    """Markdown with Python that loads what the run saved, for plain transformers and PEFT."""
+    if recipe.adapter.method == "full":
+        return "With transformers:\n\n" + fenced(_whole_model(recipe.model, FOLDER), "python")
+    parts = ["With PEFT, on the base that it was trained beside:", fenced(_adapter(recipe), "python")]
+    if recipe.adapter.merge:
+        parts += [
+            "The merged model, with transformers alone:",
+            fenced(_whole_model(recipe.model, f"{FOLDER}/merged"), "python"),
+        ]
+    else:
+        parts.append(f"`hf-efficient merge {FOLDER}` writes a merged model that transformers loads alone.")
+    return "\n\n".join(parts)
+
+
+def _whole_model(model: ModelSection, folder: str) -> str:
+    remote = ", trust_remote_code=True" if model.trust_remote_code else ""
+    return (
+        "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
+        f'model = AutoModelForCausalLM.from_pretrained("{folder}", dtype="auto"{remote})\n'
+        f'tokenizer = AutoTokenizer.from_pretrained("{folder}")'
+    )
+
+
+def _adapter(recipe: Recipe) -> str:
+    quantized = recipe.adapter.method == "qlora"
+    imports = ["AutoModelForCausalLM", "AutoTokenizer", *(["BitsAndBytesConfig"] if quantized else [])]
+    arguments = "".join(f"    {argument},\n" for argument in _base_arguments(recipe.model, recipe.adapter))
+    return (
+        "import torch\nfrom peft import PeftModel\n"
+        f"from transformers import {', '.join(imports)}\n\n"
+        f"base = AutoModelForCausalLM.from_pretrained(\n{arguments})\n"
+        f'model = PeftModel.from_pretrained(base, "{FOLDER}")\n'
+        f'tokenizer = AutoTokenizer.from_pretrained("{FOLDER}")'
+    )
+
+
+def _base_arguments(model: ModelSection, adapter: AdapterSection) -> list[str]:
+    name = hub_name(model.id)
+    arguments = [f'"{name}"' if name else '"path/to/the/base/model"']
+    if name and model.revision:
+        arguments.append(f'revision="{model.revision}"')
+    if name and model.gguf_file:
+        arguments.append(f'gguf_file="{model.gguf_file}"')
+    arguments.append('dtype="auto"' if model.dtype == "auto" else f"dtype=torch.{model.dtype}")
+    if adapter.method == "qlora":
+        section = adapter.quantization or QuantizationSection()
+        arguments.append(f"quantization_config=BitsAndBytesConfig({_bitsandbytes(section)})")
+    if model.trust_remote_code:
+        arguments.append("trust_remote_code=True")
+    return arguments
+
+
+def _bitsandbytes(section: QuantizationSection) -> str:
+    if section.bits == 8:
+        return "load_in_8bit=True"
+    return (
+        f'load_in_4bit=True, bnb_4bit_quant_type="{section.type}", '
+        f"bnb_4bit_use_double_quant={section.double_quant}, "
+        f"bnb_4bit_compute_dtype=torch.{compute_dtype(section)}"
+    )
+
 
 _METHODS = {"sft": "supervised fine-tuning", "dpo": "direct preference optimization"}
 

@@ -1,16 +1,188 @@
-"""The Trainer's checkpoints in an output directory, and whether a run can go on from one exactly."""
+"""What a run writes to its output directory, and how to tell that a directory is a run of ours.
+
+By which engine a checkpoint was written, and by how many processes.
+
+The Trainer's checkpoints in an output directory, and whether a run can go on from one exactly.
+
+A run goes on only with the recipe that it began with, as far as the coming steps depend on it.
+"""
 
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
+import yaml
 from safetensors import SafetensorError, safe_open
 
-from hf_efficient.launch.checkpoint_layout import has_fsdp_shards, has_zero_shares
+from hf_efficient.accounting.account import STARTING
+from hf_efficient.errors import OutputError
+from hf_efficient.launch.command import Engine
+from hf_efficient.recipe.rules.distributed import ACCUMULATION, GLOBAL_BATCH
+from hf_efficient.recipe.schema import QuantizationSection, Recipe
 
-__all__ = ["checkpoints", "fault_of", "step_of"]
+EFFICIENCY = "efficiency"
+"""Folder of the records inside the output directory."""
+
+RESOLVED = "recipe.resolved.yaml"
+"""The recipe as it ran; written when training starts, and the sign that a run of ours lies here."""
+
+PREFLIGHT_JSON = "preflight.json"
+"""What was proven before the run; it outlives the run that it replaces."""
+
+_WEIGHTS = ("adapter_model.safetensors", "model.safetensors", "model.safetensors.index.json")
+_OTHERS = (
+    "README.md", "adapter_config.json", "config.json", "generation_config.json", "training_args.bin",
+    "trainer_state.json", "all_results.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+    "chat_template.jinja", "merged",
+)  # fmt: skip
+
+
+def is_a_run(directory: Path) -> bool:
+    """Whether a run of ours started training here."""
+    return (directory / EFFICIENCY / RESOLVED).is_file()
+
+
+def has_final_weights(directory: Path) -> bool:
+    """Whether a run was saved here at its end."""
+    return any((directory / name).is_file() for name in _WEIGHTS)
+
+
+def replaced_by_a_run(directory: Path) -> list[Path]:
+    """What lies here already and a run would replace: weights, checkpoints, card and the like."""
+    named = (directory / name for name in (*_WEIGHTS, *_OTHERS))
+    shards = (*directory.glob("model-*-of-*.safetensors"), *directory.glob("checkpoint-*"))
+    return [path for path in (*named, *shards) if path.exists() or path.is_symlink()]
+
+
+def remove_run(directory: Path, *, keep_records: bool = False) -> None:
+    """Remove what a run of ours wrote, and nothing else; the records of a start that is to replace it stay.
+
+    Args:
+        directory: the output directory.
+        keep_records: leave the records of its processes, to which the next one adds its own.
+
+    Raises:
+        OutputError: something cannot be removed.
+    """
+    records: list[Path] = []
+    if not keep_records and (directory / EFFICIENCY).is_dir():
+        records = [path for path in (directory / EFFICIENCY).iterdir() if path.name not in (STARTING, PREFLIGHT_JSON)]
+    for path in (*replaced_by_a_run(directory), *records):
+        remove(path)
+    if not keep_records:
+        remove_if_empty(directory / EFFICIENCY)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, a link, or a folder with what is in it; one that is not there is none.
+
+    Raises:
+        OutputError: it cannot be removed.
+    """
+    try:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        raise OutputError(f"output_dir: {path} cannot be removed: {error.strerror or error}.") from error
+
+
+def remove_if_empty(directory: Path) -> None:
+    """Remove a folder that holds nothing; one that holds something, or is none, stays."""
+    with suppress(OSError):
+        directory.rmdir()
+
+
+Kind = Literal["whole", "zero", "zero3", "fsdp2"]
+_OPTIMIZER_SHARE = re.compile(r"zero_pp_rank_(\d+)_mp_rank_\d+_optim_states\.pt$")
+_WORDS: dict[Kind, str] = {
+    "whole": "whole models (one process, or DDP)",
+    "zero": "DeepSpeed's ZeRO-1 or ZeRO-2",
+    "zero3": "DeepSpeed's ZeRO-3",
+    "fsdp2": "FSDP2",
+}
+
+
+@dataclass(frozen=True)
+class CheckpointLayout:
+    """What lies in a checkpoint's folder.
+
+    Attributes:
+        kind: who wrote it.
+        processes: how many saved their share, or the state of their random generators; None where that is not told.
+    """
+
+    kind: Kind
+    processes: int | None
+
+
+def has_zero_shares(checkpoint: Path) -> bool:
+    """Whether DeepSpeed wrote it."""
+    return any(checkpoint.glob("global_step*"))
+
+
+def has_fsdp_shards(checkpoint: Path) -> bool:
+    """Whether it holds the shards of FSDP."""
+    return (checkpoint / "pytorch_model_fsdp_0").is_dir()
+
+
+def layout_of_checkpoint(checkpoint: Path) -> CheckpointLayout:
+    """By the names of its files, which are read by nobody here."""
+    if has_zero_shares(checkpoint):
+        names = [path.name for path in checkpoint.glob("global_step*/*")]
+        shares_weights = any(re.match(r"zero_pp_rank_\d+_mp_rank_\d+_model_states\.pt$", name) for name in names)
+        return CheckpointLayout(
+            "zero3" if shares_weights else "zero",
+            sum(_OPTIMIZER_SHARE.search(name) is not None for name in names) or None,
+        )
+    kind: Kind = "fsdp2" if has_fsdp_shards(checkpoint) else "whole"
+    if (checkpoint / "rng_state.pth").is_file():
+        return CheckpointLayout(kind, 1)
+    return CheckpointLayout(kind, sum(1 for _ in checkpoint.glob("rng_state_*.pth")) or None)
+
+
+def check_layout(checkpoint: Path, engine: Engine, world_size: int) -> None:
+    """Refuse to go on from a checkpoint of another engine or of another number of processes, before a model is loaded.
+
+    FSDP2's shards could be read by any number of processes; but the rows of the coming steps are dealt out by their
+    number, so that the run would be another one.
+
+    Raises:
+        OutputError: says what to write instead, and what can be made of the checkpoint.
+    """
+    found = layout_of_checkpoint(checkpoint)
+    kinds: dict[Engine, Kind] = {"zero1": "zero", "zero2": "zero", "zero3": "zero3", "fsdp2": "fsdp2"}
+    kind = kinds.get(engine, "whole")
+    if found.kind != kind:
+        raise OutputError(
+            f"distributed.strategy: is {engine}, but {checkpoint.name} was written by {_WORDS[found.kind]}, and its "
+            "optimizer state cannot be read by another. Go on with the strategy that it was written by; or start a new "
+            f"run from its weights: {_weights(checkpoint, found.kind)}."
+        )
+    if found.processes is not None and found.processes != world_size:
+        raise OutputError(
+            f"distributed.processes: {world_size} train, but {checkpoint.name} was written by {found.processes}: other "
+            f"rows would be trained on. Go on with {found.processes} (distributed.processes, distributed.nodes); or "
+            f"start a new run from its weights: {_weights(checkpoint, found.kind)}."
+        )
+
+
+def _weights(checkpoint: Path, kind: Kind) -> str:
+    if kind in ("zero", "zero3"):
+        return f"`python {checkpoint / 'zero_to_fp32.py'} {checkpoint} FOLDER` writes them whole"
+    if kind == "fsdp2":
+        return f"`accelerate merge-weights {checkpoint / 'pytorch_model_fsdp_0'} FOLDER` writes them whole"
+    return f"model.id={checkpoint} (an adapter: merge it first, `hf-efficient merge`)"
+
 
 _PICKLED_WEIGHTS = ("pytorch_model.bin", "adapter_model.bin", "pytorch_model.bin.index.json")
 
@@ -81,3 +253,72 @@ def _files_fault(checkpoint: Path) -> str | None:
         if not zipfile.is_zipfile(path):
             return f"{name} is not whole"
     return None
+
+
+# What may change between two parts of a run: how long it is, what is saved, logged and evaluated, and how.
+_FREE = {
+    "train": (
+        "max_steps", "num_train_epochs", "save_", "logging_", "log_", "eval_", "report_to", "run_name", "project",
+        "trackio_", "disable_tqdm", "per_device_eval_batch_size", "metric_for_best_model", "greater_is_better",
+        "load_best_model_at_end", "hub_", "push_to_hub", "resume_from_checkpoint", "dataloader_num_workers",
+        "dataloader_prefetch_factor", "dataloader_persistent_workers", "dataloader_pin_memory", "ddp_",
+        "prediction_loss_only", "skip_memory_metrics", "use_cpu",
+    ),
+    "data": ("cache_dir", "eval", "max_eval_examples"),
+    "adapter": ("merge",),
+    "model": (),
+}  # fmt: skip
+_NO_FREE_PREFIX = {"eval_fraction"}  # it decides which examples are trained on
+
+
+def check_same_run(directory: Path, recipe: Recipe) -> None:
+    """Compare the recipe with the one that lies in a run directory.
+
+    Raises:
+        OutputError: it differs in what the coming steps depend on; names every key with both values.
+    """
+    try:
+        stored = yaml.safe_load((directory / EFFICIENCY / RESOLVED).read_text(encoding="utf-8"))["recipe"]
+    except (OSError, yaml.YAMLError, KeyError, TypeError):
+        return  # not written by us: transformers' own checks remain
+    now = recipe.resolved()
+    now["adapter"] = _as_settled(now["adapter"], stored.get("adapter") or {})
+    differing = [
+        f"{key} (was {was!r}, is {value!r})"
+        for section, free in _FREE.items()
+        for key, was, value in _differences(section, stored.get(section) or {}, now[section], free)
+    ]
+    before, after = ((one.get("distributed") or {}).get("global_batch_size") for one in (stored, now))
+    if before is not None and after is not None:  # the accumulation follows from it
+        differing = [one for one in differing if not one.startswith(f"{ACCUMULATION} ")]
+        if before != after:
+            differing.append(f"{GLOBAL_BATCH} (was {before}, is {after})")
+    if stored.get("method") != now["method"]:
+        differing.append(f"method (was {stored.get('method')!r}, is {now['method']!r})")
+    if differing:
+        raise OutputError(
+            f"output_dir: the run in {directory} cannot go on with another {'; '.join(differing)}. "
+            "Put the values back, or write another output_dir."
+        )
+
+
+def _as_settled(adapter: dict[str, Any], stored: Mapping[str, Any]) -> dict[str, Any]:
+    """What the machine of a run chose for ``compute_dtype: auto`` stands for it, until a machine chooses again."""
+    kept = stored.get("quantization")
+    if adapter["method"] != "qlora" or not isinstance(kept, Mapping):
+        return adapter
+    section = dict(adapter["quantization"] or QuantizationSection().model_dump(mode="json"))
+    if section["compute_dtype"] == "auto":
+        section["compute_dtype"] = kept.get("compute_dtype")
+    return {**adapter, "quantization": section}
+
+
+def _differences(
+    section: str, stored: Mapping[str, Any], now: Mapping[str, Any], free: tuple[str, ...]
+) -> Iterator[tuple[str, Any, Any]]:
+    for key in sorted(stored.keys() | now.keys()):
+        is_free = any(key == name or (name.endswith("_") and key.startswith(name)) for name in free)
+        if is_free and key not in _NO_FREE_PREFIX:
+            continue
+        if stored.get(key) != now.get(key):
+            yield f"{section}.{key}", stored.get(key), now.get(key)

@@ -1,20 +1,334 @@
-"""The recipe to the accelerate command that runs it."""
+"""Which machine this one is among those that train together, and where they meet.
+
+Which processes a recipe is run by, on which machines.
+
+The recipe to DeepSpeed's own configuration.
+
+What DeepSpeed's buffers for parameters on NVMe must hold.
+
+The recipe to accelerate's configuration: what its file holds, and what its launcher's flags say.
+
+accelerate's configuration as flags of ``accelerate launch``, so that the command needs no file of its own.
+
+The recipe to the accelerate command that runs it.
+"""
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
-from hf_efficient.launch.engines.accelerate_config import accelerate_config
-from hf_efficient.launch.engines.launch_flags import FLAGS_ALONE, launch_flags
-from hf_efficient.launch.engines.layout import Layout
-from hf_efficient.recipe.schema import Recipe
+from hf_efficient.errors import SetupError
+from hf_efficient.recipe.schema import DistributedSection, OffloadSection, Recipe, mixed_precision
 
-__all__ = ["accelerate_command", "printable"]
+DEFAULT_PORT = 29500
+"""torchrun's and accelerate's own."""
+
+
+@dataclass(frozen=True)
+class NodePlace:
+    """One of several machines.
+
+    Attributes:
+        rank: from 0.
+        address: of machine 0.
+        port: to meet at.
+    """
+
+    rank: int
+    address: str
+    port: int
+
+
+def node_place(recipe: Recipe, rank: int, main_address: str | None) -> NodePlace | None:
+    """What ``--node-rank`` and ``--main-address`` say; None for a recipe of one machine.
+
+    Raises:
+        SetupError: they are missing, wrong, or the recipe has one machine.
+    """
+    nodes = recipe.distributed.nodes
+    if nodes == 1:
+        if main_address is None and rank == 0:
+            return None
+        given = "--main-address" if main_address is not None else "--node-rank"
+        raise SetupError(f"{given}: distributed.nodes is 1; write distributed.nodes=N, or leave the flag out.")
+    if main_address is None:
+        raise SetupError(
+            f"--main-address: is missing, and distributed.nodes is {nodes}. Start the same command on every machine, "
+            f"with --node-rank 0 to {nodes - 1} and --main-address HOST:PORT of machine 0; `--on slurm` writes a job "
+            "that does it."
+        )
+    if rank >= nodes:
+        raise SetupError(f"--node-rank: is {rank}, but distributed.nodes is {nodes}: write 0 to {nodes - 1}.")
+    host, port = _split(main_address)
+    return NodePlace(rank, host, port)
+
+
+def _split(address: str) -> tuple[str, int]:
+    """``HOST``, ``HOST:PORT``, an IPv6 address in brackets with a port or alone."""
+    host, colon, port = address.rpartition(":")
+    if not colon or address.endswith("]") or (":" in host and not host.startswith("[")):
+        return address.strip("[]"), DEFAULT_PORT
+    if not port.isdigit() or not 0 < int(port) < 65536:
+        raise SetupError(f"--main-address: {port!r} is no port in {address!r}; write HOST:PORT, {host}:{DEFAULT_PORT}.")
+    return host.strip("[]"), int(port)
+
+
+Engine = Literal["none", "ddp", "zero1", "zero2", "zero3", "fsdp2"]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The processes of a launch, and which of its machines this one is.
+
+    Attributes:
+        nodes: machines.
+        processes: on each of them.
+        cores: processor cores that the processes of a machine share.
+        node_rank: of this machine, from 0.
+        address: host name or IP of machine 0, which the others meet; None for one machine.
+        port: that they meet at; None for one machine, where the launcher takes one.
+    """
+
+    nodes: int
+    processes: int
+    cores: int
+    node_rank: int = 0
+    address: str | None = None
+    port: int | None = None
+
+    @property
+    def world_size(self) -> int:
+        """Processes on all machines."""
+        return self.nodes * self.processes
+
+
+def layout_of(recipe: Recipe, *, device_count: int, cores: int, place: NodePlace | None = None) -> Layout:
+    """The processes that a recipe asks for.
+
+    Args:
+        recipe: names them.
+        device_count: accelerators of this machine, for ``distributed.processes: auto``.
+        cores: processor cores of this machine that the processes may use.
+        place: of this machine among several; None: it is the only one.
+    """
+    wanted, nodes = recipe.distributed.processes, recipe.distributed.nodes
+    processes = max(1, device_count) if wanted == "auto" else wanted
+    if place is None:
+        return Layout(nodes, processes, cores)
+    return Layout(nodes, processes, cores, place.rank, place.address, place.port)
+
+
+def strategy_of(recipe: Recipe, world_size: int) -> Engine:
+    """The strategy by name. ``auto`` is none for one process and DDP for more; DDP of one process is none, which
+    accelerate would refuse to start as ``--multi_gpu``.
+    """
+    strategy = recipe.distributed.strategy
+    if strategy == "auto" or strategy == "ddp":
+        return "none" if world_size == 1 else "ddp"
+    return strategy
+
+
+ZERO_STAGES: dict[Engine, int] = {"zero1": 1, "zero2": 2, "zero3": 3}
+
+BUFFER_ELEMENTS = 100_000_000
+"""DeepSpeed's ``offload_param.buffer_size``: a parameter's share on a rank that has more cannot be read from NVMe."""
+
+
+def is_zero(engine: Engine) -> bool:
+    """Whether DeepSpeed runs it."""
+    return engine in ZERO_STAGES
+
+
+def deepspeed_config(recipe: Recipe, engine: Engine, largest_share: int = 0) -> dict[str, Any]:
+    """What ``deepspeed.initialize`` is told (https://www.deepspeed.ai/docs/config-json/).
+
+    ``auto`` is filled in from the training arguments by transformers: batch, accumulation, clipping, precision, and
+    the buckets by the model's width. The optimizer is the Trainer's own, but where its state lies in the
+    host: there DeepSpeed takes its own AdamW for the CPU.
+
+    Args:
+        recipe: of the run.
+        engine: of DeepSpeed's.
+        largest_share: elements of the model's largest parameter on one rank, for the buffers that parameters pass
+            through on their way from NVMe; 0 where that is not known.
+
+    Raises:
+        KeyError: no engine of DeepSpeed's.
+    """
+    offload = recipe.distributed.offload
+    zero: dict[str, Any] = {
+        "stage": ZERO_STAGES[engine],
+        "overlap_comm": True,
+        "contiguous_gradients": True,
+        "reduce_scatter": True,
+        "reduce_bucket_size": "auto",
+        "allgather_bucket_size": 2e8,
+    }
+    if offload.optimizer:
+        zero["offload_optimizer"] = _place(offload)
+    if engine == "zero3":
+        del zero["allgather_bucket_size"]
+        zero |= {
+            "stage3_prefetch_bucket_size": "auto",
+            "stage3_param_persistence_threshold": "auto",
+            "stage3_gather_16bit_weights_on_model_save": True,
+        }
+        if offload.parameters:
+            zero["offload_param"] = _place(offload)
+            if offload.nvme_path is not None and largest_share > BUFFER_ELEMENTS:
+                zero["offload_param"]["buffer_size"] = largest_share
+    return {
+        "train_batch_size": "auto",
+        "train_micro_batch_size_per_gpu": "auto",
+        "gradient_accumulation_steps": "auto",
+        "gradient_clipping": "auto",
+        "bf16": {"enabled": "auto"},
+        "fp16": {"enabled": "auto"},
+        "zero_optimization": zero,
+        "zero_allow_untested_optimizer": True,
+        "wall_clock_breakdown": False,
+        "steps_per_print": 10**9,  # the Trainer logs
+    }
+
+
+def _place(offload: OffloadSection) -> dict[str, Any]:
+    if offload.nvme_path is not None:
+        return {"device": "nvme", "nvme_path": offload.nvme_path, "pin_memory": True}
+    return {"device": "cpu", "pin_memory": True}
+
+
+def largest_share(recipe: Recipe, processes: int) -> int:
+    """Elements of the largest parameter on one rank, where its way leads over NVMe; else 0.
+
+    Args:
+        recipe: the resolved recipe.
+        processes: that share it, on all machines.
+
+    Raises:
+        ModelError: the model's architecture is not known.
+    """
+    offload = recipe.distributed.offload
+    if not offload.parameters or offload.nvme_path is None:
+        return 0
+    from hf_efficient.planning.largest_parameter import largest_parameter
+
+    return math.ceil(largest_parameter(recipe.model) / processes)
+
+
+_TYPES = {"none": "NO", "ddp": "MULTI_GPU", "fsdp2": "FSDP"}
+
+
+def accelerate_config(recipe: Recipe, layout: Layout) -> dict[str, Any]:
+    """What ``accelerate launch --config_file`` reads, for one machine of the layout.
+
+    Every field that accelerate would otherwise guess, warn about, or take from the user's own configuration is there.
+    ``MULTI_GPU`` is also what starts several processes where there is no GPU: a configuration that says ``MULTI_CPU``
+    starts one (accelerate 1.15).
+    """
+    engine = strategy_of(recipe, layout.world_size)
+    config: dict[str, Any] = {
+        "compute_environment": "LOCAL_MACHINE",
+        "debug": False,
+        "distributed_type": _TYPES.get(engine, "DEEPSPEED"),
+        "downcast_bf16": "no",
+        "enable_cpu_affinity": False,
+        "machine_rank": layout.node_rank,
+        "main_training_function": "main",
+        "mixed_precision": mixed_precision(recipe),
+        "num_machines": layout.nodes,
+        "num_processes": layout.world_size,
+        "rdzv_backend": "static",
+        "same_network": True,
+        "use_cpu": False,
+    }
+    if layout.nodes > 1 and recipe.distributed.max_restarts:  # only there machines can meet once more
+        config |= {"rdzv_backend": "c10d", "same_network": False}
+    if layout.nodes > 1:
+        config |= {"main_process_ip": layout.address, "main_process_port": layout.port}
+    if engine in ("none", "ddp"):
+        return config
+    if engine == "fsdp2":
+        return config | {"fsdp_config": fsdp_fields(recipe.distributed)}
+    return config | {"deepspeed_config": deepspeed_fields(engine, recipe.distributed.offload, layout)}
+
+
+def deepspeed_fields(engine: Engine, offload: OffloadSection, layout: Layout) -> dict[str, Any]:
+    """What accelerate is told of DeepSpeed; the rest is in ``deepspeed_config``, which the process itself passes."""
+    device = "cpu" if offload.nvme_path is None else "nvme"
+    fields: dict[str, Any] = {
+        "zero_stage": ZERO_STAGES[engine],
+        "offload_optimizer_device": device if offload.optimizer else "none",
+        "offload_param_device": device if offload.parameters else "none",
+        "zero3_init_flag": engine == "zero3",
+        "zero3_save_16bit_model": engine == "zero3",
+    }
+    if layout.nodes > 1:
+        fields["deepspeed_multinode_launcher"] = "standard"  # each machine starts its own processes
+    return fields
+
+
+def fsdp_fields(distributed: DistributedSection) -> dict[str, Any]:
+    """What accelerate is told of FSDP2. Which layers are units is the model's own ``_no_split_modules``, unless the
+    recipe names them.
+    """
+    fields = {
+        "fsdp_version": 2,
+        "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+        "fsdp_cpu_ram_efficient_loading": True,
+        "fsdp_offload_params": distributed.offload.parameters,
+        "fsdp_reshard_after_forward": True,
+        "fsdp_state_dict_type": "SHARDED_STATE_DICT",
+    }
+    named = distributed.wrap_classes
+    return fields if named is None else {**fields, "fsdp_transformer_layer_cls_to_wrap": ",".join(named)}
+
+
+FLAGS_ALONE = Path(__file__).with_name("flags_alone.yaml")
+"""For ``--config_file``. Without one accelerate takes what no flag says from the user's own default configuration, in
+which FSDP makes a launch of one process fail.
+"""
+
+_ENGINES = {"MULTI_GPU": "--multi_gpu", "DEEPSPEED": "--use_deepspeed", "FSDP": "--use_fsdp"}
+_ALWAYS = ("num_machines", "num_processes", "mixed_precision")
+_SEVERAL_MACHINES = ("machine_rank", "main_process_ip", "main_process_port", "rdzv_backend")
+
+
+def launch_flags(config: Mapping[str, Any], threads: int, max_restarts: int = 0) -> list[str]:
+    """The flags that say what ``accelerate_config`` does.
+
+    Args:
+        config: of a launch.
+        threads: processor cores for each process. accelerate would give each one, and a CPU then trains at the speed
+            of one core.
+        max_restarts: of the elastic agent.
+    """
+    several = config["num_machines"] > 1
+    names = [*_ALWAYS, *(_SEVERAL_MACHINES if several else ())]
+    flags = [f"--{name}={config[name]}" for name in names]
+    if several and config["same_network"]:
+        flags.append("--same_network")
+    flags += ["--dynamo_backend=no", f"--num_cpu_threads_per_process={threads}"]
+    if max_restarts:
+        flags.append(f"--max_restarts={max_restarts}")
+    if several and config["rdzv_backend"] == "c10d":  # it would go by the machine's name, which may be another's
+        flags.append(f"--rdzv_conf=is_host={str(config['machine_rank'] == 0).lower()}")
+    engine = _ENGINES.get(config["distributed_type"])
+    if engine is not None:
+        flags.append(engine)
+    fields = {**config.get("deepspeed_config", {}), **config.get("fsdp_config", {})}
+    return [*flags, *(f"--{name}={_word(value)}" for name, value in fields.items())]
+
+
+def _word(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def accelerate_command(

@@ -1,4 +1,12 @@
-"""A trained adapter merged into its base: a model folder that plain transformers loads.
+"""How far the logits of one model are from those of another.
+
+The folder of a merged model, which appears whole or not at all.
+
+Whether the files of a saved adapter are whole, asked before its base is loaded.
+
+What a run directory says of the adapter in it: its base, and how that was quantized.
+
+A trained adapter merged into its base: a model folder that plain transformers loads.
 
 A QLoRA adapter was trained beside the *quantized* base, and learned to make up for what quantization took
 away from it. So by default it is merged into the dequantized weights, the ones that it saw, which gives the
@@ -17,22 +25,258 @@ merge is checked against the adapter unmerged on the dequantized weights.
 
 from __future__ import annotations
 
+import importlib.metadata
+import json
+import os
+import shutil
 import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from hf_efficient.assembly.model import load_base, load_dense_base, load_tokenizer
-from hf_efficient.errors import ModelError
-from hf_efficient.launch.merge_check import TOLERANCE, logits_of, relative_difference, tolerance_of, type_name
-from hf_efficient.launch.merge_folder import check_free, written_whole
-from hf_efficient.launch.merge_source import TrainedAdapter, find_adapter
+import yaml
+from pydantic import ValidationError
+
+from hf_efficient.errors import ModelError, OutputError, first_line
+from hf_efficient.model.load import load_base, load_dense_base, load_tokenizer
+from hf_efficient.recipe.schema import ModelSection, QuantizationSection, Recipe, compute_dtype
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-__all__ = ["MergeReport", "merge_run"]
+TOLERANCE: dict[str, float] = {"float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
+"""Largest relative difference of the logits that rounding explains, by data type of the weights.
+
+Four to seven times what a merge of a 30-layer model gave in 16 bits (the table in ``merge.py``), where most
+of the difference comes from the unmerged model's own rounding; in float32 fifty times, to leave room for
+deeper models.
+"""
+
+TEXT = "The quick brown fox jumps over the lazy dog. def add(a, b): return a + b"
+
+
+def tolerance_of(*types: str) -> float:
+    """The tolerance for weights stored and products computed in these data types: that of the coarsest."""
+    return max(TOLERANCE.get(name, max(TOLERANCE.values())) for name in types)
+
+
+def type_name(dtype: torch.dtype) -> str:
+    """``bfloat16`` for ``torch.bfloat16``."""
+    return str(dtype).removeprefix("torch.")
+
+
+def logits_of(model: Any, tokenizer: PreTrainedTokenizerBase, text: str = TEXT) -> torch.Tensor:
+    """The model's logits on a short text: float32, on the CPU, [1, tokens, vocabulary]."""
+    import torch
+
+    model.eval()
+    ids = torch.tensor([tokenizer(text)["input_ids"]], device=model.device)
+    with torch.no_grad():
+        return model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits.float().cpu()
+
+
+def relative_difference(logits: torch.Tensor, reference: torch.Tensor) -> float:
+    """||logits - reference|| / ||reference||, L2 norms over all positions and the vocabulary; NaN stays
+    NaN."""
+    return float((logits - reference).norm() / reference.norm())
+
+
+def check_free(output: Path, overwrite: bool) -> None:
+    """Refuse an ``output`` that holds something, before the work begins.
+
+    Raises:
+        OutputError: it is a file, or a folder that is not empty and ``overwrite`` is not said.
+    """
+    if output.is_dir():
+        if any(output.iterdir()) and not overwrite:
+            raise OutputError(f"--output: {output} is not empty. Write another folder, or empty it first.")
+    elif output.exists():
+        raise OutputError(f"--output: {output} is a file. Write a folder.")
+
+
+@contextmanager
+def written_whole(output: Path) -> Iterator[Path]:
+    """A folder beside ``output`` to write to; it takes the place of ``output`` unless the block raises.
+
+    Raises:
+        OutputError: a file or folder cannot be written.
+    """
+    from safetensors import SafetensorError
+
+    staging = output.parent / f".merging-{output.name}-{os.getpid()}"
+    try:
+        staging.mkdir(parents=True)
+        yield staging
+        if output.exists():
+            shutil.rmtree(output)
+        staging.replace(output)
+    except OSError as error:
+        raise OutputError(f"--output: {output} cannot be written: {error.strerror or error}.") from error
+    except SafetensorError as error:  # what a full disk is to safetensors
+        raise OutputError(f"--output: {output} cannot be written: {first_line(error)}.") from error
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+ADAPTER_CONFIG = "adapter_config.json"
+_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
+_REMEDY = "It was damaged, or copied in part: copy the folder again, or write one of the run's checkpoints."
+
+
+def read_adapter_config(folder: Path) -> dict[str, Any]:
+    """PEFT's configuration of the adapter in ``folder``, as plain data.
+
+    Raises:
+        ModelError: it cannot be read, or is not one that the installed PEFT knows.
+    """
+    path = folder / ADAPTER_CONFIG
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelError(f"{path} cannot be read: {first_line(error)}. {_REMEDY}") from error
+    if not isinstance(config, dict) or "peft_type" not in config:
+        raise ModelError(f"{path} is no configuration of an adapter: it has no peft_type. {_REMEDY}")
+    from peft import PeftConfig
+
+    try:
+        PeftConfig.from_pretrained(str(folder))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelError(
+            f"{path} is no configuration that PEFT {importlib.metadata.version('peft')} knows: {first_line(error)}. "
+            "Install the version that the adapter was trained with."
+        ) from error
+    return config
+
+
+def check_adapter_weights(folder: Path) -> None:
+    """Refuse weights that are missing or not whole.
+
+    Raises:
+        ModelError: neither file of weights is there, or the safetensors file is cut off or is none.
+    """
+    if not any((folder / name).is_file() for name in _WEIGHTS):
+        raise ModelError(f"{folder} holds {ADAPTER_CONFIG} but no {_WEIGHTS[0]}. {_REMEDY}")
+    path = folder / _WEIGHTS[0]
+    if not path.is_file():
+        return
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "np"):
+            pass
+    except (SafetensorError, OSError) as error:
+        raise ModelError(f"{path} cannot be read: {first_line(error)}. {_REMEDY}") from error
+
+
+_RESOLVED = Path("efficiency") / "recipe.resolved.yaml"
+
+
+@dataclass(frozen=True)
+class TrainedAdapter:
+    """A PEFT adapter on the disk and what it was trained beside.
+
+    Attributes:
+        folder: holds ``adapter_config.json`` and the adapter's weights.
+        model: the base, to be loaded with transformers' default attention (the recipe's may need a GPU).
+        recipe: the run's resolved recipe; None where the adapter was not trained by one.
+    """
+
+    folder: Path
+    model: ModelSection
+    recipe: Recipe | None
+
+    @property
+    def quantized(self) -> bool:
+        """Whether it was trained beside a quantized base."""
+        return self.recipe is not None and self.recipe.adapter.method == "qlora"
+
+    @property
+    def train(self) -> Mapping[str, Any]:
+        """The recipe's ``train`` section."""
+        return self.recipe.train if self.recipe else {}
+
+    def compute_types(self, weights: str) -> tuple[str, ...]:
+        """Data types, besides the weights' own, in which the model was computed on ``dequantized``
+        weights."""
+        if weights != "dequantized" or self.rounds_activations:
+            return ()
+        return (compute_dtype(self._quantization),)
+
+    @property
+    def rounds_activations(self) -> bool:
+        """Whether the quantized base rounds what goes through it as well as its weights: LLM.int8()."""
+        return self.quantized and self._quantization.bits == 8
+
+    @property
+    def _quantization(self) -> QuantizationSection:
+        section = self.recipe.adapter.quantization if self.recipe else None
+        return section or QuantizationSection()
+
+    def tokenizer_section(self) -> ModelSection:
+        """Where to load the tokenizer from: the one saved with the adapter, else the base's."""
+        if (self.folder / "tokenizer_config.json").is_file():
+            return self.model.model_copy(update={"tokenizer": str(self.folder)})
+        return self.model
+
+
+def find_adapter(folder: Path) -> TrainedAdapter:
+    """Read what ``folder``, a run directory or one of its checkpoints, holds.
+
+    Raises:
+        ModelError: it does not exist, holds no adapter (a full fine-tune, for instance), or what it holds is
+            not whole.
+    """
+    if not (folder / ADAPTER_CONFIG).is_file():
+        raise ModelError(_without_adapter(folder))
+    config = read_adapter_config(folder)
+    check_adapter_weights(folder)
+    recipe = _recipe(folder)
+    if recipe is not None:
+        return TrainedAdapter(folder, recipe.model.model_copy(update={"attn_implementation": None}), recipe)
+    return TrainedAdapter(folder, _base_of_peft(folder / ADAPTER_CONFIG, config), None)
+
+
+def _without_adapter(folder: Path) -> str:
+    if not folder.is_dir():
+        return f"{folder} does not exist. Write the output directory of a run."
+    if (folder / "config.json").is_file():
+        return (
+            f"{folder} holds no adapter but a whole model (a full fine-tune, or an earlier merge): "
+            f"there is nothing to merge, load it with AutoModelForCausalLM.from_pretrained({str(folder)!r})."
+        )
+    checkpoints = sorted(path.parent.name for path in folder.glob(f"checkpoint-*/{ADAPTER_CONFIG}"))
+    if checkpoints:
+        return (
+            f"{folder} holds no adapter, for the run did not end; its checkpoints do: "
+            f"{', '.join(checkpoints)}. Write {folder / checkpoints[-1]}, for instance."
+        )
+    return f"{folder} holds no adapter (no {ADAPTER_CONFIG}). Write the output directory of a LoRA or QLoRA run."
+
+
+def _recipe(folder: Path) -> Recipe | None:
+    for place in (folder / _RESOLVED, folder.parent / _RESOLVED):
+        if place.is_file():
+            try:
+                return Recipe.model_validate(yaml.safe_load(place.read_text(encoding="utf-8"))["recipe"])
+            except (OSError, yaml.YAMLError, ValidationError, KeyError, TypeError) as error:
+                raise ModelError(
+                    f"{place} is not a resolved recipe of this version of hf_efficient: "
+                    f"{str(error).splitlines()[0]}. Move it away to merge into the base that PEFT noted."
+                ) from error
+    return None
+
+
+def _base_of_peft(path: Path, config: Mapping[str, Any]) -> ModelSection:
+    base, revision = config.get("base_model_name_or_path"), config.get("revision")
+    if not base or not isinstance(base, str):
+        raise ModelError(
+            f"{path} does not name the base model (base_model_name_or_path). Write its hub name or folder there."
+        )
+    return ModelSection(id=base, revision=revision if isinstance(revision, str) else None)
+
 
 BaseWeights = Literal["dequantized", "dense"]
 

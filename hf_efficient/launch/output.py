@@ -1,4 +1,6 @@
-"""The output directory: refuse, resume or overwrite; and the resolved recipe in it.
+"""One run at a time in an output directory.
+
+The output directory: refuse, resume or overwrite; and the resolved recipe in it.
 
 Deciding changes nothing. What lies there is removed only when everything that the run needs has been read, right
 before the first step, and only where a run of ours wrote it.
@@ -6,32 +8,68 @@ before the first step, and only where a run of ours wrote it.
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from hf_efficient.account.reading import rank_files
+from hf_efficient.accounting.account import STARTING
 from hf_efficient.errors import OutputError
-from hf_efficient.launch.checkpoints import checkpoints, fault_of, step_of
-from hf_efficient.launch.identity import ALONE, Launch
-from hf_efficient.launch.resume_check import check_same_run
-from hf_efficient.launch.run_files import (
+from hf_efficient.launch.checkpoints import (
     EFFICIENCY,
     RESOLVED,
-    STARTING,
+    check_same_run,
+    checkpoints,
+    fault_of,
     has_final_weights,
     is_a_run,
     remove_run,
     replaced_by_a_run,
+    step_of,
 )
+from hf_efficient.launch.started import ALONE, Launch
 from hf_efficient.recipe.schema import Recipe
-from hf_efficient.recipe.yaml_dump import dump_yaml
+from hf_efficient.recipe.writing import dump_yaml
+from hf_efficient.run_dir.reading import rank_files
 
-__all__ = ["OutputPlan", "clear_output", "plan_output", "write_resolved_recipe"]
+logger = logging.getLogger(__name__)
+
+_LOCK = ".hf_efficient.lock"
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Hold the directory for this process; the operating system lets go of it however the process ends.
+
+    Raises:
+        OutputError: another process holds it.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows has no such lock
+        yield
+        return
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        file = (directory / _LOCK).open("a")
+    except OSError as error:
+        raise OutputError(f"output_dir: {directory} cannot be written: {error.strerror or error}.") from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise OutputError(
+                f"output_dir: another run is writing to {directory} right now. "
+                "Wait for it, or write another output_dir=..."
+            ) from error
+        except OSError:
+            logger.debug("%s lies on a file system without locks.", directory, exc_info=True)
+        yield
 
 
 @dataclass(frozen=True)

@@ -1,53 +1,188 @@
-"""A recipe, run from its first line to the model card."""
+"""The model at the end of a run, written whole.
+
+A checkpoint at which its run was over: the Trainer would train one step more.
+
+The figures of a run, read from what the Trainer logged.
+
+A training that ends where it is asked to: what its ranks need to agree on that.
+
+A recipe, run from its first line to the model card.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
-from collections.abc import Mapping
-from contextlib import nullcontext
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from transformers.trainer_callback import TrainerState
 from trl import DPOConfig, SFTConfig
 
-from hf_efficient.callbacks.progress_lines import use_progress_lines
+from hf_efficient.callbacks.progress import use_progress_lines
+from hf_efficient.callbacks.stop import StopWhenAsked
 from hf_efficient.errors import SetupError
-from hf_efficient.hardware.devices import accelerator_count
-from hf_efficient.hardware.environment import describe_environment
-from hf_efficient.launch.account import phase, recipe_rates, recorded_run, state, state_run
-from hf_efficient.launch.arguments import training_arguments
-from hf_efficient.launch.budget import check_budget_left
-from hf_efficient.launch.build import Built, build
+from hf_efficient.facts.environment import accelerator_count, describe_environment
+from hf_efficient.launch.arguments import emulation_remark, one_device_remark, settle_compute_dtype, training_arguments
+from hf_efficient.launch.build import Built, build, check_functions, closed_instruments
 from hf_efficient.launch.card import write_model_card
-from hf_efficient.launch.checkpoint_layout import check_layout
-from hf_efficient.launch.engines.started import started_engine, started_nodes
-from hf_efficient.launch.faults import explained_faults
-from hf_efficient.launch.finished import is_finished, load_finished
+from hf_efficient.launch.checkpoints import EFFICIENCY, check_layout
+from hf_efficient.launch.exits import explained_faults
 from hf_efficient.launch.listener import RunListener, RunResult, SilentListener
-from hf_efficient.launch.lock import locked
 from hf_efficient.launch.merge import merge_run
-from hf_efficient.launch.one_device import one_device_remark
-from hf_efficient.launch.output import OutputPlan, clear_output, write_resolved_recipe
-from hf_efficient.launch.plan import write_plan
-from hf_efficient.launch.precision import emulation_remark, settle_compute_dtype
-from hf_efficient.launch.preflight.wanted import check_proven
-from hf_efficient.launch.profile import check_functions, closed_instruments
+from hf_efficient.launch.output import OutputPlan, clear_output, locked, write_resolved_recipe
+from hf_efficient.launch.proven import check_proven
+from hf_efficient.launch.records import (
+    check_budget_left,
+    phase,
+    recipe_rates,
+    recorded_run,
+    recorded_start,
+    start_folder,
+    state,
+    state_run,
+    write_plan,
+)
 from hf_efficient.launch.restart import agreed_output, restarts_remark
-from hf_efficient.launch.results import evaluations, figures_of, metrics_of, written_by
-from hf_efficient.launch.run_files import EFFICIENCY
-from hf_efficient.launch.start import recorded_start, start_folder
-from hf_efficient.launch.stop import stoppable
-from hf_efficient.launch.whole_model import gather_when_saved
-from hf_efficient.launch.world import launch_contradiction, started_recipe
-from hf_efficient.measure.stop_request import EndedBySignal, stop_request
-from hf_efficient.recipe.remarks import recipe_remarks
+from hf_efficient.launch.started import launch_contradiction, started_engine, started_nodes, started_recipe
+from hf_efficient.recipe.load import recipe_remarks
 from hf_efficient.recipe.schema import Recipe
+from hf_efficient.recording.stop import EndedBySignal, RunStopped, StopAgreement, StopStore, stop_request
 
 if TYPE_CHECKING:
-    from transformers import Trainer
+    from transformers import Trainer, TrainingArguments
 
-__all__ = ["run_recipe"]
+
+def gather_when_saved(trainer: Trainer) -> None:
+    """Let ``save_model`` gather the shards of FSDP from here on.
+
+    Checkpoints are written in shards, each rank its own, and the Trainer writes no model at all beside them: without
+    this a run under FSDP ends with nothing that another program could load.
+    """
+    plugin = getattr(trainer.accelerator.state, "fsdp_plugin", None)
+    if plugin is not None:
+        plugin.set_state_dict_type("FULL_STATE_DICT")
+
+
+_STATE = "trainer_state.json"
+
+
+def is_finished(checkpoint: Path, recipe: Recipe) -> bool:
+    """Whether the run had done ``train.max_steps``, or was stopped early, when it saved this checkpoint.
+
+    A run counted in epochs is left to the Trainer, which then has no batch left.
+    """
+    state = json.loads((checkpoint / _STATE).read_text(encoding="utf-8"))
+    max_steps = recipe.train.get("max_steps", -1)
+    if max_steps > 0 and state["global_step"] >= max_steps:
+        return True
+    control = state.get("stateful_callbacks", {}).get("TrainerControl", {}).get("args", {})
+    stopped = bool(control.get("should_training_stop")) and state["global_step"] < state.get("max_steps", 0)
+    return stopped and recipe.evaluate.early_stopping is not None
+
+
+def load_finished(trainer: Trainer, checkpoint: Path) -> None:
+    """Give the trainer the weights and the state of the checkpoint, as ``train`` does before its first step.
+
+    DeepSpeed and FSDP2 read a checkpoint into a model that they have shared out already, with its optimizer; ZeRO-1 and
+    2 do not evaluate one without it either.
+    """
+    trainer.state = TrainerState.load_from_json(str(checkpoint / _STATE))
+    if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
+        steps = max(1, trainer.state.max_steps)  # of the learning rate, which nobody asks for any more
+        trainer._prepare_for_training(steps, trainer.get_train_dataloader(), str(checkpoint))
+    else:
+        trainer._load_from_checkpoint(str(checkpoint))
+    if trainer.args.load_best_model_at_end and trainer.state.best_model_checkpoint is not None:
+        trainer._load_best_model()
+
+
+def written_by(recipe: Recipe, directory: Path, *, merged: bool) -> dict[str, str]:
+    """What lies where after a run, with a word on each."""
+    weights = "the whole model" if recipe.adapter.method == "full" else "the adapter"
+    written = {str(directory): f"{weights}, its tokenizer, checkpoints, and README.md, the model card"}
+    if merged:
+        written[str(directory / "merged")] = "the merged model"
+    written[str(directory / EFFICIENCY)] = (
+        "report.html and run.json, the account; the resolved recipe, and the records of every step"
+    )
+    return written
+
+
+def evaluations(trainer: Trainer) -> list[dict[str, float]]:
+    """What the Trainer logged of its evaluations, oldest first."""
+    return [entry for entry in trainer.state.log_history if "eval_loss" in entry]
+
+
+def metrics_of(entry: Mapping[str, float]) -> dict[str, float]:
+    """``eval_loss`` and its companions without the prefix and without the Trainer's own speed figures."""
+    speed = (
+        "eval_runtime",
+        "eval_samples_per_second",
+        "eval_steps_per_second",
+        "eval_model_preparation_time",
+    )
+    return {
+        key.removeprefix("eval_"): value for key, value in entry.items() if key.startswith("eval_") and key not in speed
+    }
+
+
+def figures_of(result: RunResult) -> dict[str, float]:
+    """The figures of a run by name, for ``all_results.json`` and the model card."""
+    named = {f"eval_{key}_before": value for key, value in result.before.items()}
+    named |= {f"eval_{key}": value for key, value in result.after.items()}
+    return {**named, "steps": result.steps, "train_seconds": result.train_seconds}
+
+
+_STORE_SECONDS = 20
+
+
+@contextmanager
+def stoppable(trainer: Trainer) -> Iterator[None]:
+    """The training inside hears of a request to stop.
+
+    Raises:
+        RunStopped: it has stopped, on all ranks after the same step, and its checkpoint is whole.
+    """
+    callback = StopWhenAsked(stop_request(), _agreement(trainer.args, os.environ))
+    trainer.add_callback(callback)
+    try:
+        yield
+    finally:
+        callback.close()
+        trainer.remove_callback(callback)
+    if callback.stopped_after is not None:
+        trainer.args.distributed_state.wait_for_everyone()  # a launcher ends the others where one has ended
+        raise RunStopped(callback.stopped_after, trainer.state.max_steps)
+
+
+def _agreement(args: TrainingArguments, environment: Mapping[str, str]) -> StopAgreement:
+    asked = lambda: stop_request().asked  # noqa: E731
+    if args.world_size == 1 or "MASTER_ADDR" not in environment:
+        return StopAgreement(asked)
+    from accelerate.utils import broadcast_object_list
+
+    prefix = [f"hf_efficient/stop/{uuid.uuid4().hex}"]  # what an earlier start left in the store is not read
+    broadcast_object_list(prefix)
+    return StopAgreement(asked, args.process_index, args.world_size, _store(environment), prefix[0])
+
+
+def _store(environment: Mapping[str, str]) -> StopStore:
+    """A connection of its own: one that waits would hold up those that share it."""
+    from torch.distributed import TCPStore
+
+    return TCPStore(
+        environment["MASTER_ADDR"],
+        int(environment["MASTER_PORT"]),
+        is_master=False,
+        timeout=timedelta(seconds=_STORE_SECONDS),
+        wait_for_workers=False,
+    )
 
 
 def run_recipe(recipe: Recipe, listener: RunListener | None = None) -> RunResult:

@@ -1,18 +1,173 @@
-"""Answers that the model in training gives to a sample of prompts, and how many of them are exactly right."""
+"""Greedy generation with a model that is in the middle of its training, leaving no trace on it.
+
+Answers that the model in training gives to a sample of prompts, and how many of them are exactly right.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from transformers import PreTrainedTokenizerBase
+import torch
+from jinja2 import TemplateError
+from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from hf_efficient.errors import DataError
-from hf_efficient.metrics.exact_match import ExactMatch, normalise
-from hf_efficient.metrics.generation import Prompt, end_of_answer_ids, generate_answers, render_prompt
+from hf_efficient.metrics.scores import ExactMatch, normalise
 
-__all__ = ["Answer", "AnswerEvaluator"]
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt as the model gets it: the text, and its token ids."""
+
+    text: str
+    ids: tuple[int, ...]
+
+
+def render_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str | Sequence[Mapping[str, Any]]) -> Prompt:
+    """The prompt as text and token ids, as it stands before the completion in training.
+
+    A list of messages goes through the chat template, up to where the assistant's answer begins; the template
+    writes its own special tokens. A plain text gets the special tokens that the tokenizer puts at the start
+    of a text.
+
+    Raises:
+        DataError: messages, but the tokenizer has no chat template, or the template refuses them.
+    """
+    if isinstance(prompt, str):
+        return Prompt(prompt, tuple(_encode_start(tokenizer, prompt)))
+    if not tokenizer.chat_template:
+        raise DataError(
+            "evaluate.generate: the prompt is a list of chat messages, but the tokenizer has no chat "
+            "template. Name one in train.chat_template_path, or a tokenizer that has one in model.tokenizer."
+        )
+    try:
+        text = _render(tokenizer, prompt, add_generation_prompt=True)
+    except TemplateError as error:
+        raise DataError(f"evaluate.generate: the chat template refuses the messages {prompt!r}: {error}") from error
+    return Prompt(text, tuple(tokenizer(text, add_special_tokens=False)["input_ids"]))
+
+
+def end_of_answer_ids(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """Token ids that end an answer: the tokenizer's end of sequence, and the chat template's end of turn.
+
+    The end of turn is found by rendering a chat: it is the first special token after the assistant's answer
+    (``<|im_end|>`` in ChatML, ``<|eot_id|>`` in Llama 3). Many base models' tokenizers name another token as
+    their end of sequence.
+    """
+    ids = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+    turn = _end_of_turn_id(tokenizer)
+    return tuple(dict.fromkeys([*ids, turn])) if turn is not None else tuple(ids)
+
+
+def generate_answers(
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[Prompt],
+    *,
+    max_new_tokens: int,
+    batch_size: int,
+    stop_ids: Sequence[int],
+) -> list[str]:
+    """The greedy continuation of each prompt, in order, without special tokens and surrounding whitespace.
+
+    ``model`` is a transformers or PEFT model with ``generate``.
+
+    Prompts are padded on the left, so that every answer starts right after its prompt; prompts of like length
+    share a batch. The model's training mode and generation settings are restored, also after an error.
+    """
+    device = next(model.parameters()).device
+    pad_id = next(i for i in (tokenizer.pad_token_id, *stop_ids, 0) if i is not None)
+    own_eos = getattr(model.generation_config, "eos_token_id", None)
+    own_stops = own_eos if isinstance(own_eos, list) else [own_eos] if own_eos is not None else []
+    config = GenerationConfig(
+        do_sample=False,
+        max_new_tokens=max_new_tokens,
+        use_cache=True,
+        pad_token_id=pad_id,
+        eos_token_id=list(dict.fromkeys([*stop_ids, *own_stops])) or None,
+    )
+    texts = [""] * len(prompts)
+    order = sorted(range(len(prompts)), key=lambda index: len(prompts[index].ids))
+    with _evaluating(model), _generation_config(model, config), torch.no_grad():
+        for start in range(0, len(order), batch_size):
+            chosen = order[start : start + batch_size]
+            ids, mask = _left_padded([prompts[index].ids for index in chosen], pad_id, device)
+            output = model.generate(input_ids=ids, attention_mask=mask, generation_config=config)
+            new = output[:, ids.shape[1] :]
+            for index, text in zip(chosen, tokenizer.batch_decode(new, skip_special_tokens=True), strict=True):
+                texts[index] = text.strip()
+    return texts
+
+
+def _render(
+    tokenizer: PreTrainedTokenizerBase, chat: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool
+) -> str:
+    messages = [dict(message) for message in chat]
+    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=add_generation_prompt)
+    return str(text)
+
+
+def _encode_start(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    ids = list(tokenizer(text)["input_ids"])
+    bare = list(tokenizer(text, add_special_tokens=False)["input_ids"])
+    # Some tokenizers close every text with the end of sequence; after it there would be nothing to continue.
+    closed = ids != bare and ids[-1:] == [tokenizer.eos_token_id] and bare[-1:] != [tokenizer.eos_token_id]
+    return ids[:-1] if closed else ids
+
+
+def _end_of_turn_id(tokenizer: PreTrainedTokenizerBase) -> int | None:
+    if not tokenizer.chat_template:
+        return None
+    answer = "An answer to find again"
+    chat = [{"role": "user", "content": "A question"}, {"role": "assistant", "content": answer}]
+    try:
+        text = _render(tokenizer, chat, add_generation_prompt=False)
+    except TemplateError:
+        return None  # a template for other roles than these says nothing of their end
+    _, found, rest = text.rpartition(answer)
+    special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special} | set(
+        tokenizer.all_special_ids
+    )
+    following = tokenizer(rest, add_special_tokens=False)["input_ids"] if found else []
+    return next((i for i in following if i in special), None)
+
+
+def _left_padded(rows: Sequence[Sequence[int]], pad_id: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids and attention mask, int64 [rows, longest], padding on the left."""
+    longest = max(len(row) for row in rows)
+    ids = [[pad_id] * (longest - len(row)) + list(row) for row in rows]
+    mask = [[0] * (longest - len(row)) + [1] * len(row) for row in rows]
+    return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
+
+
+@contextmanager
+def _evaluating(model: torch.nn.Module) -> Iterator[None]:
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+@contextmanager
+def _generation_config(model: torch.nn.Module, config: GenerationConfig) -> Iterator[None]:
+    # generate() fills what its configuration leaves open from the model's own (a chat model's temperature and
+    # top_p, of which it then warns that greedy generation ignores them). A PEFT model carries one and its
+    # base another.
+    holders = [vars(module) for module in model.modules() if "generation_config" in vars(module)]
+    own = [attributes["generation_config"] for attributes in holders]
+    for attributes in holders:
+        attributes["generation_config"] = config
+    try:
+        yield
+    finally:
+        for attributes, original in zip(holders, own, strict=True):
+            attributes["generation_config"] = original
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,7 @@ from torch.nn.functional import cross_entropy
 from transformers import EvalPrediction
 
 from hf_efficient.errors import ModelError
-from hf_efficient.metrics.labels import IGNORED_LABEL
-
-__all__ = ["LOGIT_METRICS", "ComputeMetrics", "Reduced", "make_compute_metrics", "reduce_logits", "reduce_scores"]
+from hf_efficient.metrics.scores import IGNORED_LABEL
 
 LOGIT_METRICS = ("perplexity", "token_accuracy")
 """The metrics that come from logits; ``exact_match`` needs generated answers (``AnswerEvaluator``)."""
@@ -65,8 +63,7 @@ class ComputeMetrics:
             return {}
         predictions, self._pending = self._pending, []
         rows = [row for each in predictions for row in _loss_bearing(each)]
-        from hf_efficient.metrics.perplexity import Perplexity  # evaluate loads slowly, and a plan only reduces
-        from hf_efficient.metrics.token_accuracy import TokenAccuracy
+        from hf_efficient.metrics.scores import Perplexity, TokenAccuracy
 
         metrics: dict[str, float] = {}
         if "perplexity" in self.names:

@@ -8,19 +8,18 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from hf_efficient.errors import HfEfficientError, first_line
-from hf_efficient.planning.changes import CHANGES, Change, Proposer, Situation
+from hf_efficient.planning.changes import CHANGES
+from hf_efficient.planning.changes.change import Change, Proposer, Situation
 from hf_efficient.planning.trials import Trial, Trials
 from hf_efficient.planning.weights_dtype import weights_dtype
 from hf_efficient.recipe.load import change_recipe
 from hf_efficient.recipe.rules.settings import Settings
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.recipe.train_fields import train_fields
-from hf_efficient.records.planned_advice import PlannedAdvice, PlannedChange
+from hf_efficient.records.plan import PlannedAdvice, PlannedChange
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
-
-__all__ = ["advise"]
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from hf_efficient.data.build import PreferenceData
 from hf_efficient.data.stats import document_lengths
-from hf_efficient.hardware.accelerators import accelerator
+from hf_efficient.facts.accelerators import accelerator
 from hf_efficient.planning.advice import advise
 from hf_efficient.planning.data_at_hand import data_at_hand
 from hf_efficient.planning.largest import largest_that_fit
@@ -18,8 +18,6 @@ from hf_efficient.planning.run_shapes import RunRows, rows_of
 from hf_efficient.planning.trials import Trial, Trials, outcome_of
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records.plan import Plan
-
-__all__ = ["cheapest_fix", "with_advice", "with_largest"]
 
 
 def with_advice(recipe: Recipe, plan: Plan) -> Plan:

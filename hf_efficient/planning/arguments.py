@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from hf_efficient.assembly.fused_head import sft_arguments
 from hf_efficient.errors import Problem, RecipeError, SetupError
+from hf_efficient.model.loss import sft_arguments
 from hf_efficient.planning.optimizers import is_bitsandbytes
 from hf_efficient.recipe.schema import Recipe
 
 if TYPE_CHECKING:
     from trl import SFTConfig
-
-__all__ = ["MOST_MICRO_BATCHES", "rehearsal_arguments", "run_arguments"]
 
 MOST_MICRO_BATCHES = 2
 """Of an optimizer step that are rehearsed: from the second on gradients are there, and nothing changes any more."""

@@ -7,9 +7,7 @@ from typing import Any
 
 from hf_efficient.planning.packs import Lengths, packs
 from hf_efficient.planning.shapes import Batching, batch_shapes
-from hf_efficient.records.planned_advice import PlannedBatching
-
-__all__ = ["batchings"]
+from hf_efficient.records.plan import PlannedBatching
 
 _NOT_PACKED: dict[str, Any] = {"train.packing": False}
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hf_efficient.assembly.adapter import add_adapter
-from hf_efficient.assembly.model import quantization_config
 from hf_efficient.errors import ModelError, SetupError, first_line
+from hf_efficient.model.adapter import add_adapter
+from hf_efficient.model.load import quantization_config
 from hf_efficient.planning.eight_bit import blank_eight_bit
 from hf_efficient.planning.four_bit import blank_four_bit, plain_weights
 from hf_efficient.planning.weights_dtype import weights_dtype
@@ -18,8 +18,6 @@ from hf_efficient.simulate.blank_module import make_blank
 if TYPE_CHECKING:
     from peft import PeftModel
     from transformers import PretrainedConfig, PreTrainedModel
-
-__all__ = ["blank_model"]
 
 
 def blank_model(

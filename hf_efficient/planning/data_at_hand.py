@@ -7,18 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from hf_efficient.assembly.model import load_tokenizer
 from hf_efficient.data.build import PreferenceData, SftData, build_preference_data, build_sft_data
 from hf_efficient.data.sources import BUILTINS
 from hf_efficient.errors import ModelError, SetupError
+from hf_efficient.model.load import load_tokenizer
 from hf_efficient.planning.arguments import run_arguments
 from hf_efficient.planning.isolation import process_kept
 from hf_efficient.recipe.schema import Recipe
 
 if TYPE_CHECKING:
     from trl import DPOConfig, SFTConfig
-
-__all__ = ["DataAtHand", "data_at_hand"]
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,8 @@ from hf_efficient.planning.ranks.work import rank_operators
 from hf_efficient.planning.rehearsed import Rehearsal
 from hf_efficient.planning.run_shapes import RunShapes
 from hf_efficient.planning.unread_data import unread_pauses
-from hf_efficient.recipe.precision import mixed_precision
-from hf_efficient.recipe.schema import Recipe
-from hf_efficient.records import OperatorWork
-
-__all__ = ["demand_of", "steps_of"]
+from hf_efficient.recipe.schema import Recipe, mixed_precision
+from hf_efficient.records.device import OperatorWork
 
 
 def demand_of(recipe: Recipe, rehearsal: Rehearsal, shapes: RunShapes | None = None, processes: int = 1) -> Demand:

@@ -13,11 +13,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from hf_efficient.data.replaced import replaced
+from hf_efficient.data.sources import replaced
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.simulate.blank import Blank, blank
-
-__all__ = ["blank_eight_bit", "is_eight_bit", "kernels_of_a_gpu", "row_constants"]
 
 
 def is_eight_bit(recipe: Recipe) -> bool:

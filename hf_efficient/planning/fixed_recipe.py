@@ -7,11 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hf_efficient.recipe.files import shipped_files, shipped_root
 from hf_efficient.recipe.schema import Recipe
-from hf_efficient.recipe.shipped_files import shipped_files, shipped_root
-from hf_efficient.recipe.yaml_dump import dump_yaml
-
-__all__ = ["fixed_recipe"]
+from hf_efficient.recipe.writing import dump_yaml
 
 
 def fixed_recipe(recipe: Recipe, overrides: Mapping[str, Any], path: Path, remark: str) -> str:

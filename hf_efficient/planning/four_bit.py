@@ -15,8 +15,6 @@ from torch import nn
 
 from hf_efficient.simulate.blank import Blank, blank
 
-__all__ = ["BLOCK", "CONSTANTS_BLOCK", "blank_four_bit", "quantization_constants", "values_of"]
-
 BLOCK = 64
 """Values of a weight that share a constant; what transformers leaves bitsandbytes at."""
 CONSTANTS_BLOCK = 256

@@ -5,9 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from hf_efficient.records.planned_gpu import PlannedGpu
-
-__all__ = ["with_frontier"]
+from hf_efficient.records.plan import PlannedGpu
 
 _Point = tuple[float, float]
 

@@ -15,10 +15,8 @@ from typing import Any
 import torch
 from trl.kernels import chunked_logprob
 
-from hf_efficient.data.replaced import replaced
+from hf_efficient.data.sources import replaced
 from hf_efficient.errors import SetupError
-
-__all__ = ["fused_kernels_of_a_gpu"]
 
 
 @contextmanager

@@ -9,14 +9,12 @@ from hf_efficient.estimate.caching_allocator import AllocatorPeaks, OutOfMemory,
 from hf_efficient.estimate.cuda_process import CONTEXT, cublas_workspace_bytes, nccl_bytes
 from hf_efficient.estimate.roofline import Roofs, step_time
 from hf_efficient.estimate.roofs import accelerator_roofs
-from hf_efficient.hardware.accelerators import Accelerator
-from hf_efficient.measure.calibration_files import load_calibration
+from hf_efficient.facts.accelerators import Accelerator
 from hf_efficient.planning.ranks.exchange import Exchange, exchange_of
 from hf_efficient.planning.rehearsed import Rank
-from hf_efficient.records import OperatorWork
-from hf_efficient.records.planned_gpu import PlannedGpu
-
-__all__ = ["Demand", "planned_gpu"]
+from hf_efficient.profilers.calibration_files import load_calibration
+from hf_efficient.records.device import OperatorWork
+from hf_efficient.records.plan import PlannedGpu
 
 _WORKSPACES = (-1, -2)
 """Keys of the workspaces of cuBLAS, of the thread that runs the forward and of that which runs the backward."""

@@ -8,8 +8,6 @@ from hf_efficient.estimate.parallelism import ZERO
 from hf_efficient.planning.rehearsed import Rehearsal
 from hf_efficient.simulate.peak import category_of
 
-__all__ = ["held_by_category"]
-
 
 def held_by_category(rehearsal: Rehearsal) -> dict[str, int]:
     """Weights and adapter at most; gradients when the optimizer steps, and its state after that; activations where a

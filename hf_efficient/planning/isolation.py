@@ -10,9 +10,6 @@ from contextlib import contextmanager
 import numpy
 import torch
 
-__all__ = ["process_kept"]
-
-
 _LAUNCHED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GROUP_RANK")
 
 

@@ -6,16 +6,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from hf_efficient.planning.trials import Trial, Trials
-from hf_efficient.recipe.global_batch import unnamed_batch
 from hf_efficient.recipe.load import change_recipe
+from hf_efficient.recipe.rules.distributed import unnamed_batch
 from hf_efficient.recipe.schema import Recipe
-from hf_efficient.records.plan import Plan
-from hf_efficient.records.planned_advice import PlannedLargest, PlannedOutcome
+from hf_efficient.records.plan import Plan, PlannedLargest, PlannedOutcome
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
-
-__all__ = ["ROW_TOKENS_STEP", "largest_that_fit", "most_that_fits"]
 
 ROW_TOKENS_STEP = 64
 _MOST_ROWS = 1024

@@ -9,8 +9,6 @@ from hf_efficient.planning.isolation import process_kept
 from hf_efficient.planning.model_config import model_config
 from hf_efficient.recipe.schema import ModelSection
 
-__all__ = ["largest_parameter"]
-
 
 def largest_parameter(model: ModelSection) -> int:
     """Of the embedding for most models, of all experts of a layer for some; the model is built without its weights.

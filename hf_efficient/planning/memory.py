@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections import Counter
 
 from hf_efficient.planning.rehearsed import Rehearsal
-from hf_efficient.records.planned_memory import PlannedMemory, PlannedTensor
-from hf_efficient.records.planned_timeline import PlannedTimeline
+from hf_efficient.records.plan import PlannedMemory, PlannedTensor, PlannedTimeline
 from hf_efficient.simulate.peak import category_of, category_peaks, find_peak, phase_peaks
 from hf_efficient.simulate.storage_life import StorageLife
 from hf_efficient.simulate.timeline import timeline
-
-__all__ = ["planned_memory", "planned_timeline"]
 
 _LARGEST = 10
 

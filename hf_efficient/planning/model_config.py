@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hf_efficient.assembly.gguf import converted_folder
-from hf_efficient.assembly.model_source import ModelSource, resolve_model_source
-from hf_efficient.catalog.models import find_model, nearest_models
 from hf_efficient.errors import ModelError, first_line
-from hf_efficient.hardware.network import hub_reachable
+from hf_efficient.facts.environment import hub_reachable
+from hf_efficient.facts.models import find_model, nearest_models
+from hf_efficient.model.source import ModelSource, converted_folder, resolve_model_source
 from hf_efficient.recipe.schema import ModelSection
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
-
-__all__ = ["model_config"]
 
 
 def model_config(model: ModelSection) -> PretrainedConfig:

@@ -6,14 +6,11 @@ import dataclasses
 
 from hf_efficient.estimate.cost import cost_per_million_tokens, cost_usd
 from hf_efficient.estimate.energy import co2e_grams, energy_from_tdp, kilowatt_hours
-from hf_efficient.hardware.accelerators import Accelerator
-from hf_efficient.hardware.prices import Market, offers
+from hf_efficient.facts.accelerators import Accelerator
+from hf_efficient.facts.prices import Market, offers
 from hf_efficient.planning.spot import planned_spot
 from hf_efficient.planning.terms import Terms
-from hf_efficient.records.planned_gpu import PlannedGpu
-from hf_efficient.records.planned_spot import PlannedSpot
-
-__all__ = ["with_costs"]
+from hf_efficient.records.plan import PlannedGpu, PlannedSpot
 
 _MILLION = 1_000_000
 

@@ -19,8 +19,6 @@ from torch import nn
 
 from hf_efficient.recipe.schema import Recipe
 
-__all__ = ["BitsAndBytesState", "is_bitsandbytes", "stand_in"]
-
 _SMALL = 4096
 _BLOCK = 256
 _PAGED_FROM = 100_000

@@ -9,9 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from hf_efficient.data.progress import progress_bars
-
-__all__ = ["Lengths", "packs"]
+from hf_efficient.data.prepare import progress_bars
 
 Lengths: TypeAlias = npt.NDArray[np.int64]
 """Tokens of each row, shape (rows,)."""

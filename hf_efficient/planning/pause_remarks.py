@@ -5,9 +5,7 @@ from __future__ import annotations
 from hf_efficient.planning.gpu import Demand
 from hf_efficient.planning.terms import Terms
 from hf_efficient.recipe.schema import Recipe
-from hf_efficient.units import size
-
-__all__ = ["pause_remarks"]
+from hf_efficient.text import size
 
 
 def pause_remarks(recipe: Recipe, demand: Demand, terms: Terms, *, read: bool) -> list[str]:

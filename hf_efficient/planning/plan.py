@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from hf_efficient.hardware.accelerators import USABLE_SHARE, Accelerator, accelerator, accelerators
+from hf_efficient.facts.accelerators import USABLE_SHARE, Accelerator, accelerator, accelerators
 from hf_efficient.planning.data_at_hand import data_at_hand
 from hf_efficient.planning.demand import demand_of
 from hf_efficient.planning.eight_bit import is_eight_bit
@@ -24,13 +24,10 @@ from hf_efficient.planning.run_data import planned_data
 from hf_efficient.planning.run_shapes import rows_of, run_shapes
 from hf_efficient.planning.shaped import rehearse_shapes, shape_remarks
 from hf_efficient.planning.terms import Terms, terms_of
-from hf_efficient.recipe.global_batch import as_planned
 from hf_efficient.recipe.load import change_recipe
+from hf_efficient.recipe.rules.distributed import as_planned
 from hf_efficient.recipe.schema import Recipe
-from hf_efficient.records.plan import Plan, PlannedData
-from hf_efficient.records.planned_gpu import PlannedGpu
-
-__all__ = ["plan", "plan_of"]
+from hf_efficient.records.plan import Plan, PlannedData, PlannedGpu
 
 
 def plan(

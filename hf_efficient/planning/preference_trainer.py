@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from datasets import Dataset
 
-from hf_efficient.assembly.dpo_trainer import RecipeDPOTrainer, train_in_float32
+from hf_efficient.model.dpo_trainer import RecipeDPOTrainer, train_in_float32
 from hf_efficient.planning.fused_kernels import fused_kernels_of_a_gpu
 from hf_efficient.planning.optimizers import stand_in
 from hf_efficient.planning.rehearsing import Rehearsing
@@ -16,8 +16,6 @@ from hf_efficient.recipe.schema import Recipe
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
     from trl import DPOConfig
-
-__all__ = ["PreferenceRehearsalTrainer", "preference_trainer"]
 
 
 class PreferenceRehearsalTrainer(Rehearsing, RecipeDPOTrainer):

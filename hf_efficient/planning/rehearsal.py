@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hf_efficient.assembly.wrap_classes import check_wrap_classes
+from hf_efficient.model.adapter import check_wrap_classes
 from hf_efficient.planning.arguments import rehearsal_arguments
 from hf_efficient.planning.blank_model import blank_model
 from hf_efficient.planning.collector import collector_paused
@@ -31,9 +31,6 @@ from hf_efficient.simulate.tensor_log import TensorLog
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
     from trl import SFTConfig
-
-
-__all__ = ["rehearse"]
 
 
 def rehearse(

@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING
 
 from hf_efficient.planning.ranks.units import Unit
 from hf_efficient.planning.rehearsed_evaluation import RehearsedEvaluation
-from hf_efficient.records import OperatorWork
+from hf_efficient.records.device import OperatorWork
 from hf_efficient.simulate.tensor_log import TensorLog
 
 if TYPE_CHECKING:
     from hf_efficient.estimate.parallelism import Sharding
     from hf_efficient.estimate.sharding import ModelStates
-
-__all__ = ["Rank", "Rehearsal"]
 
 
 @dataclass(frozen=True)

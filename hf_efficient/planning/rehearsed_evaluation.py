@@ -8,10 +8,8 @@ from typing import Any
 
 from hf_efficient.planning.rehearsing import Rehearsing
 from hf_efficient.recipe.schema import Recipe
-from hf_efficient.records import OperatorWork
+from hf_efficient.records.device import OperatorWork
 from hf_efficient.simulate.operator_count import OperatorCount
-
-__all__ = ["RehearsedEvaluation", "is_evaluated", "rehearse_evaluation"]
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,6 @@ from hf_efficient.simulate.module_names import ModuleNames
 from hf_efficient.simulate.operator_count import OperatorCount
 from hf_efficient.simulate.tensor_log import TensorLog
 
-__all__ = ["Rehearsing"]
-
 
 class Rehearsing(Trainer):
     """Leftmost of a trainer's bases: tells what goes on.

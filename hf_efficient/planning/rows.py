@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from trl import SFTConfig
 
-__all__ = ["PaddedBatches", "longest_rows"]
-
 
 def longest_rows(args: SFTConfig, length: int, count: int, *, packed: bool) -> list[dict[str, Any]]:
     """Rows of ``length`` tokens, all of which bear a loss.

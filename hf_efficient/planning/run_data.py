@@ -14,8 +14,6 @@ from hf_efficient.records.plan import PlannedData
 if TYPE_CHECKING:
     from trl import SFTConfig
 
-__all__ = ["is_cut", "planned_data"]
-
 
 def planned_data(args: SFTConfig, data: SftData | PreferenceData, shapes: RunShapes, processes: int) -> PlannedData:
     """The examples, their padding, and the batches that they could make instead.

@@ -10,8 +10,6 @@ from hf_efficient.planning.shapes import BatchShapes
 if TYPE_CHECKING:
     from trl import SFTConfig
 
-__all__ = ["evaluates_by_epoch", "evaluations_of", "saves_by_epoch", "saves_of"]
-
 
 def evaluations_of(args: SFTConfig, train: BatchShapes, *, at_end: bool) -> int:
     """How many evaluations a run makes; one at the end is not repeated.

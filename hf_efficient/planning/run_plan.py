@@ -11,9 +11,8 @@ from hf_efficient.estimate.cost import cost_usd
 from hf_efficient.estimate.energy import energy_from_tdp
 from hf_efficient.estimate.roofline import step_time
 from hf_efficient.estimate.roofs import cpu_roofs
-from hf_efficient.hardware.accelerators import Accelerator, accelerator_of_device
-from hf_efficient.hardware.environment import cpu_model
-from hf_efficient.measure.calibration_files import load_calibration
+from hf_efficient.facts.accelerators import Accelerator, accelerator_of_device
+from hf_efficient.facts.environment import cpu_model
 from hf_efficient.planning.demand import demand_of
 from hf_efficient.planning.gpu import Demand
 from hf_efficient.planning.held import held_by_category
@@ -23,14 +22,12 @@ from hf_efficient.planning.rehearsed import Rehearsal
 from hf_efficient.planning.run_data import planned_data
 from hf_efficient.planning.run_shapes import RunShapes, rows_of, run_shapes
 from hf_efficient.planning.shaped import rehearse_shapes, shape_remarks
+from hf_efficient.profilers.calibration_files import load_calibration
 from hf_efficient.recipe.schema import Recipe
-from hf_efficient.records.plan import Plan
-from hf_efficient.records.planned_run import PlannedRun, RunPlan
+from hf_efficient.records.plan import Plan, PlannedRun, RunPlan
 
 if TYPE_CHECKING:
     from trl import SFTConfig
-
-__all__ = ["plan_run"]
 
 
 def plan_run(

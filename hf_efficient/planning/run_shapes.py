@@ -17,8 +17,6 @@ from hf_efficient.planning.shapes import Batching, BatchShapes, batch_shapes
 if TYPE_CHECKING:
     from trl import SFTConfig
 
-__all__ = ["RunRows", "RunShapes", "batching_of", "rows_as_prepared", "rows_of", "run_shapes"]
-
 
 @dataclass(frozen=True)
 class RunShapes:

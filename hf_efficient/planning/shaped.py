@@ -12,8 +12,6 @@ from hf_efficient.recipe.schema import Recipe
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-__all__ = ["rehearse_shapes", "shape_remarks"]
-
 _BATCH_SIZE = 8
 """Of transformers' ``TrainingArguments``, where a recipe is silent."""
 

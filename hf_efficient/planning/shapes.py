@@ -11,8 +11,6 @@ import numpy.typing as npt
 import torch
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
-__all__ = ["BatchShapes", "Batching", "batch_shapes"]
-
 
 @dataclass(frozen=True)
 class Batching:

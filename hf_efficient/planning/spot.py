@@ -7,10 +7,7 @@ import dataclasses
 from hf_efficient.estimate.cost import cost_per_million_tokens, cost_usd
 from hf_efficient.estimate.spot import daly_interval, spot_run
 from hf_efficient.planning.terms import Terms
-from hf_efficient.records.planned_gpu import PlannedGpu
-from hf_efficient.records.planned_spot import PlannedSpot
-
-__all__ = ["planned_spot"]
+from hf_efficient.records.plan import PlannedGpu, PlannedSpot
 
 
 def planned_spot(

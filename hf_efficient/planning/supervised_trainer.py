@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
-from hf_efficient.assembly.recipe_trainer import RecipeTrainer
-from hf_efficient.assembly.sft_fields import apply_sft_fields, objective
 from hf_efficient.data.prepare import is_packed, is_padding_free
 from hf_efficient.metrics.for_trainer import make_compute_metrics
+from hf_efficient.model.loss import apply_sft_fields, objective
+from hf_efficient.model.recipe_trainer import RecipeTrainer
 from hf_efficient.planning.fused_kernels import fused_kernels_of_a_gpu
 from hf_efficient.planning.optimizers import stand_in
 from hf_efficient.planning.rehearsed_evaluation import is_evaluated
@@ -20,8 +20,6 @@ from hf_efficient.recipe.schema import Recipe
 
 if TYPE_CHECKING:
     from trl import SFTConfig
-
-__all__ = ["RehearsalTrainer", "rehearsal_trainer"]
 
 
 class RehearsalTrainer(Rehearsing, RecipeTrainer):

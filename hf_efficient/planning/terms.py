@@ -6,14 +6,10 @@ import math
 from dataclasses import dataclass
 
 from hf_efficient.estimate.parallelism import ZERO
-from hf_efficient.hardware.grid import grid_intensity
-from hf_efficient.hardware.prices import Market
-from hf_efficient.hardware.spot_terms import SpotTerms, spot_terms
+from hf_efficient.facts.prices import Market, SpotTerms, grid_intensity, spot_terms
 from hf_efficient.planning.rehearsed import Rank
 from hf_efficient.recipe.schema import Recipe
-from hf_efficient.records.planned_memory import PlannedMemory
-
-__all__ = ["Terms", "checkpoint_bytes", "terms_of"]
+from hf_efficient.records.plan import PlannedMemory
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import tempfile
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hf_efficient.hardware.accelerators import Accelerator
+from hf_efficient.facts.accelerators import Accelerator
 from hf_efficient.planning.arguments import run_arguments
 from hf_efficient.planning.demand import demand_of
 from hf_efficient.planning.gpu import planned_gpu
@@ -18,14 +18,10 @@ from hf_efficient.planning.ranks.sharding import sharding_of
 from hf_efficient.planning.run_shapes import RunRows, RunShapes, rows_as_prepared, run_shapes
 from hf_efficient.planning.shaped import rehearse_shapes
 from hf_efficient.recipe.schema import Recipe
-from hf_efficient.records.planned_advice import PlannedOutcome
-from hf_efficient.records.planned_gpu import PlannedGpu
-from hf_efficient.records.planned_memory import PlannedMemory
+from hf_efficient.records.plan import PlannedGpu, PlannedMemory, PlannedOutcome
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
-
-__all__ = ["MOST_TRIALS", "Trial", "Trials", "outcome_of"]
 
 MOST_TRIALS = 14
 """Rehearsals for one list of advice, so that it takes no more than some times as long as the plan itself."""

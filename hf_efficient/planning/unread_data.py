@@ -16,8 +16,6 @@ from hf_efficient.recipe.schema import Recipe
 if TYPE_CHECKING:
     from trl import SFTConfig
 
-__all__ = ["UnreadPauses", "unread_pauses"]
-
 
 @dataclass(frozen=True)
 class UnreadPauses:

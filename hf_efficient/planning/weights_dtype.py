@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from hf_efficient.assembly.model_source import resolve_model_source
 from hf_efficient.errors import HfEfficientError
+from hf_efficient.model.source import resolve_model_source
 from hf_efficient.recipe.schema import ModelSection
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
-
-__all__ = ["weights_dtype"]
 
 _FLOATS = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32}
 

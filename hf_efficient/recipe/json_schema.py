@@ -6,10 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from hf_efficient.recipe.schema import Recipe
-from hf_efficient.recipe.train_check import ELSEWHERE, LEAST, MOST, TRAINS_NOTHING
-from hf_efficient.recipe.train_fields import CONFIG_CLASSES, TrainField, train_fields
-
-__all__ = ["json_schema"]
+from hf_efficient.recipe.train_fields import (
+    CONFIG_CLASSES,
+    ELSEWHERE,
+    LEAST,
+    MOST,
+    TRAINS_NOTHING,
+    TrainField,
+    train_fields,
+)
 
 _TYPES = {
     "bool": "boolean",

@@ -1,4 +1,7 @@
-"""A recipe file to a checked ``Recipe`` that knows where each of its values was set."""
+"""A recipe file to a checked ``Recipe`` that knows where each of its values was set.
+
+Settings of a valid recipe that have no effect, in words: no mistake, but perhaps not what was meant.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from hf_efficient.errors import RecipeError
-from hf_efficient.recipe.compose import compose
-from hf_efficient.recipe.findings import Finding, to_problems
-from hf_efficient.recipe.global_batch import as_planned
-from hf_efficient.recipe.nodes import KeyPath, Node, dotted, wrap
-from hf_efficient.recipe.overrides import apply_overrides
-from hf_efficient.recipe.rules import RULES, Settings
-from hf_efficient.recipe.rules.batch import names_accumulation
-from hf_efficient.recipe.schema import DERIVED, Origin, Recipe
-from hf_efficient.recipe.schema_check import check_schema
-from hf_efficient.recipe.shipped import find_recipe
-from hf_efficient.recipe.train_check import check_train
-from hf_efficient.recipe.train_fields import CONFIG_CLASSES, TrainField, train_fields
-
-__all__ = ["change_recipe", "load_recipe"]
+from hf_efficient.recipe.files import apply_overrides, compose, find_recipe
+from hf_efficient.recipe.rules import RULES
+from hf_efficient.recipe.rules.distributed import as_planned, names_accumulation
+from hf_efficient.recipe.rules.settings import Settings
+from hf_efficient.recipe.schema import DERIVED, Origin, Recipe, told_where
+from hf_efficient.recipe.schema_check import Finding, check_schema, to_problems
+from hf_efficient.recipe.train_fields import CONFIG_CLASSES, TrainField, check_train, train_fields
+from hf_efficient.recipe.tree import KeyPath, Node, dotted, wrap
 
 _DEFAULT = Origin("default")
 # Stands in for a required value that is missing or wrong, while the rules look for further problems.
@@ -168,3 +165,22 @@ def _build(tree: Node, file: Path | None) -> Recipe:
     recipe._path = file
     recipe._provenance = {key: given.get(key, _DEFAULT) for key in (dotted(path) for path, _ in leaves)}
     return recipe
+
+
+_KINDS = ("eval", "save", "logging")
+
+
+def recipe_remarks(recipe: Recipe) -> list[str]:
+    """A line for each of them, with where it was set; empty where there is none."""
+    return list(_steps_without_strategy(Settings(recipe, train_fields(recipe.method))))
+
+
+def _steps_without_strategy(settings: Settings) -> Iterator[str]:
+    """``eval_steps`` and its like are read where the strategy is ``steps``."""
+    for kind in _KINDS:
+        key, strategy = f"train.{kind}_steps", settings.train(f"{kind}_strategy")
+        if settings.was_set(key) and settings.recipe.train.get(f"{kind}_steps") is not None and strategy != "steps":
+            yield (
+                f"{told_where(settings.recipe, key)}{key}: has no effect, because train.{kind}_strategy is {strategy}. "
+                f"Write train.{kind}_strategy: steps, or remove it."
+            )

@@ -1,7 +1,17 @@
-"""The recipe as typed, frozen sections.
+"""What every section of a recipe is.
+
+``efficiency.confirms:``, the prediction that a run tests: ``hf-efficient diagnose RUN_DIR --apply`` writes it.
+
+``efficiency.profile:``, the deeper instruments of a run; all of them are off by default.
+
+The recipe as typed, frozen sections.
 
 One class per section; the field names are the keys of the YAML file. What a section cannot know by itself
 (contradictions between sections, the fields of ``train:``) is checked in ``rules.py`` and ``train_fields.py``.
+
+Whether a value of a recipe was set, and where.
+
+The precision that a recipe trains in, as its training arguments will say themselves.
 """
 
 from __future__ import annotations
@@ -11,11 +21,125 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt, PrivateAttr
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, PrivateAttr
 
-from hf_efficient.recipe.confirms_section import ConfirmsSection
-from hf_efficient.recipe.profile_section import ProfileSection
-from hf_efficient.recipe.section import Section
+
+class Section(BaseModel):
+    """Base of all sections: no unknown keys, no changes after loading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+class ConfirmsSection(Section):
+    """What a change of the recipe was predicted to give, and what the run without it took.
+
+    It holds all that the second run is compared with, so that the first one may be moved or removed.
+    """
+
+    rule: str = Field(min_length=1, description="Whose remedy is tested: the name of the rule.")
+    run: str = Field("", description="Output directory of the run without the change, as its recipe had it; told only.")
+    predicted_saving: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        None, description="Share of the training loop's time for the same tokens that the change should save."
+    )
+    predicted_bytes: PositiveInt | None = Field(None, description="Of the peak memory that the change should save.")
+    seconds_per_token: PositiveFloat | None = Field(
+        None, description="Of the training loop without the change, per token that is no padding."
+    )
+    spread: Annotated[float, Field(ge=0)] | None = Field(
+        None, description="Half of the interval in which seconds_per_token lies, as a share of it."
+    )
+    peak_bytes: PositiveInt | None = Field(
+        None, description="Peak memory without the change: of the CUDA device's tensors, or of the process on a CPU."
+    )
+    setup: dict[str, str] = Field(
+        default_factory=dict,
+        description="What this run must have in common with the one without the change: model, data, processes, "
+        "device, and the fields of train that bear on the time, by their dotted keys. With others nothing can be told.",
+    )
+
+
+NonNegativeInt = Annotated[int, Field(ge=0)]
+
+
+class TraceSection(Section):
+    """The torch profiler: which optimizer steps it sees, and how much of each operator."""
+
+    wait: NonNegativeInt = Field(5, description="Optimizer steps that go by before each cycle.")
+    warmup: NonNegativeInt = Field(1, description="Steps that are traced and thrown away: the first ones are slower.")
+    active: PositiveInt = Field(3, description="Steps that are kept, in one trace per rank and cycle.")
+    repeat: PositiveInt = Field(1, description="How many cycles of wait, warmup and active.")
+    shapes: bool = Field(True, description="Shapes of the operators' inputs.")
+    stacks: bool = Field(True, description="Python's calls, with file and line; the dearest of these.")
+    memory: bool = Field(False, description="Every allocation.")
+    flops: bool = Field(True, description="FLOPs of the matrix products and convolutions; needs shapes.")
+
+
+class MemoryHistorySection(Section):
+    """What torch's CUDA allocator did, and for which line of code; needs a CUDA device."""
+
+    at_steps: list[PositiveInt] = Field(
+        default_factory=list, description="Write a snapshot after each of these optimizer steps."
+    )
+    at_end: bool = Field(False, description="Write one after the last step.")
+    on_out_of_memory: bool = Field(True, description="Write one when an allocation fails.")
+    max_entries: PositiveInt = Field(100_000, description="Allocations and releases that are remembered, the latest.")
+    modules: bool = Field(
+        True, description="Name the module that each allocation is for, by hooks on all of them; needs torch 2.10."
+    )
+
+
+class PythonProfileSection(Section):
+    """Where Python's own time goes."""
+
+    tool: Literal["cprofile", "pyinstrument"] = Field(
+        "cprofile", description="cprofile counts every call; pyinstrument samples, and costs less."
+    )
+    after_step: NonNegativeInt = Field(
+        4, description="Begin after so many optimizer steps; the cost is told by comparison with them."
+    )
+    workers: bool = Field(True, description="Profile the data loader's workers as well, from their start.")
+
+
+class CaptureSection(Section):
+    """Which steps a profiler from outside sees: cudaProfilerStart and cudaProfilerStop around them."""
+
+    after_step: NonNegativeInt = Field(5, description="Optimizer steps that go by before.")
+    steps: PositiveInt = Field(3, description="Steps that are captured.")
+
+
+class SynchronisationsSection(Section):
+    """Where the host reads tensors, and so waits for the device: lines of code, counted over some steps."""
+
+    after_step: NonNegativeInt = Field(3, description="Optimizer steps that go by before.")
+    steps: PositiveInt = Field(2, description="Steps that are counted.")
+
+
+class ProfileSection(Section):
+    """Deeper instruments: each costs something, says how much, and writes to OUTPUT_DIR/efficiency/profile."""
+
+    trace: TraceSection | None = Field(
+        None, description="Trace some steps by the torch profiler; `{}`: with its defaults."
+    )
+    memory: MemoryHistorySection | None = Field(
+        None, description="History of the CUDA allocator, in snapshots; `{}`: at out-of-memory alone."
+    )
+    python: PythonProfileSection | None = Field(
+        None, description="Profile Python's functions, by cProfile; `{tool: pyinstrument}`: by samples."
+    )
+    lines: list[str] = Field(
+        default_factory=list, description="Functions timed line by line, as package.module:function or :Class.method."
+    )
+    host_memory: list[str] = Field(
+        default_factory=list, description="Functions whose lines' host memory is told at its peak, named the same way."
+    )
+    nvtx: bool = Field(False, description="Name steps and phases for Nsight, as NVTX ranges; needs a CUDA device.")
+    capture: CaptureSection | None = Field(
+        None, description="Bound what Nsight captures to some steps; `hf-efficient train --nsys` and --ncu set it."
+    )
+    synchronisations: SynchronisationsSection | None = Field(
+        None, description="Count by file and line where the host reads tensors; `{}`: in the fourth and fifth step."
+    )
+
 
 DATA_FORMATS = ("messages", "prompt_completion", "alpaca", "sharegpt", "text", "preference")
 METRICS = ("perplexity", "token_accuracy", "exact_match")
@@ -336,3 +460,40 @@ class Recipe(Section):
     def resolved(self) -> dict[str, Any]:
         """The recipe as plain data, defaults included: what ``recipe.resolved.yaml`` holds."""
         return self.model_dump(mode="json")
+
+
+def is_set(recipe: Recipe, key: str) -> bool:
+    """Whether somebody set the value; one that has its default in a changed recipe is given there, and not set.
+
+    Args:
+        recipe: from ``load_recipe``, or built in Python.
+        key: dotted, of a section's own field.
+    """
+    origin = recipe.provenance.get(key)
+    if origin is not None:
+        return origin.is_set
+    section, _, name = key.partition(".")
+    return name in getattr(recipe, section).model_fields_set
+
+
+def told_where(recipe: Recipe, key: str) -> str:
+    """``FILE:LINE: ``, or the flag; empty where nobody set the value.
+
+    Args:
+        recipe: the recipe.
+        key: dotted.
+    """
+    origin = recipe.provenance.get(key)
+    return f"{origin}: " if origin is not None and origin.is_set else ""
+
+
+def mixed_precision(recipe: Recipe) -> Literal["bf16", "fp16", "no"]:
+    """What accelerate calls it: TRL trains in bf16 unless told otherwise."""
+    if recipe.train.get("fp16"):
+        return "fp16"
+    return "no" if recipe.train.get("bf16") is False else "bf16"
+
+
+def compute_dtype(section: QuantizationSection) -> Literal["bfloat16", "float16", "float32"]:
+    """What 4-bit layers multiply in; ``auto`` that no machine has settled is bfloat16, as of most GPUs."""
+    return "bfloat16" if section.compute_dtype == "auto" else section.compute_dtype

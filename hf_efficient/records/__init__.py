@@ -1,16 +1,59 @@
 """What measurement writes and plan, diagnosis and reports read: frozen dataclasses, no torch."""
 
-from hf_efficient.records.account import ACCOUNT_SCHEMA_VERSION, NotMeasured, RecordedBy, RunAccount
-from hf_efficient.records.account_memory import MemoryAccount, MemoryCategory
-from hf_efficient.records.account_money import BudgetAccount, EnergyAccount, EnergyPart, MoneyAccount
-from hf_efficient.records.account_plan import PlanAccount, PlanFigure
-from hf_efficient.records.account_ranks import AcrossRanks, PhaseSkew, RankAccount
-from hf_efficient.records.account_time import ProcessAccount, RestartAccount, StepTimes, TimeAccount, TrainingAccount
-from hf_efficient.records.account_tokens import Evaluation, LoaderAccount, SequenceAccount, TokenAccount, WorkAccount
-from hf_efficient.records.calibration import CALIBRATION_SCHEMA_VERSION, Calibration, MatmulRate
-from hf_efficient.records.memory_snapshot import AllocationSite, MemorySnapshot, ModuleAllocations
-from hf_efficient.records.operators import OPERATOR_FAMILIES, OperatorFamily, OperatorWork
-from hf_efficient.records.phases import (
+from hf_efficient.records.account import (
+    ACCOUNT_SCHEMA_VERSION,
+    AcrossRanks,
+    NotMeasured,
+    PhaseSkew,
+    PlanAccount,
+    PlanFigure,
+    ProcessAccount,
+    RankAccount,
+    RecordedBy,
+    RestartAccount,
+    RunAccount,
+    StepTimes,
+    TimeAccount,
+    TrainingAccount,
+)
+from hf_efficient.records.amounts import (
+    BudgetAccount,
+    EnergyAccount,
+    EnergyPart,
+    Evaluation,
+    LoaderAccount,
+    MemoryAccount,
+    MemoryCategory,
+    MoneyAccount,
+    SequenceAccount,
+    TokenAccount,
+    WorkAccount,
+)
+from hf_efficient.records.device import (
+    CALIBRATION_SCHEMA_VERSION,
+    OPERATOR_FAMILIES,
+    Calibration,
+    MatmulRate,
+    OperatorFamily,
+    OperatorWork,
+)
+from hf_efficient.records.profile import (
+    AllocationSite,
+    CodeLine,
+    FunctionLines,
+    FunctionTable,
+    FunctionTime,
+    HostMemoryLine,
+    HostMemoryTable,
+    InstrumentAccount,
+    LineTable,
+    MemorySnapshot,
+    ModuleAllocations,
+    OperatorTable,
+    OperatorTime,
+    ProfileAccount,
+)
+from hf_efficient.records.steps import (
     CLOSING_PHASES,
     COARSE_PHASES,
     PHASES,
@@ -20,20 +63,15 @@ from hf_efficient.records.phases import (
     ClosingPhase,
     CoarsePhase,
     PhaseName,
+    SequenceCounts,
     StartupPhase,
+    StepLoader,
+    StepMemory,
     StepPhase,
+    StepRecord,
+    StepWork,
+    TokenCounts,
 )
-from hf_efficient.records.profile import InstrumentAccount, OperatorTable, OperatorTime, ProfileAccount
-from hf_efficient.records.python_profile import (
-    CodeLine,
-    FunctionLines,
-    FunctionTable,
-    FunctionTime,
-    HostMemoryLine,
-    HostMemoryTable,
-    LineTable,
-)
-from hf_efficient.records.steps import SequenceCounts, StepLoader, StepMemory, StepRecord, StepWork, TokenCounts
 
 __all__ = [
     "ACCOUNT_SCHEMA_VERSION",

@@ -6,19 +6,6 @@ from dataclasses import dataclass, field
 
 from hf_efficient.records.findings import Diagnosis
 
-__all__ = [
-    "ISOLATION_SCHEMA_VERSION",
-    "Isolation",
-    "IsolationSchedule",
-    "LoaderAlone",
-    "MicroBatchLine",
-    "PauseTimes",
-    "StepPart",
-    "TokenisationAlone",
-    "VariantMeasurement",
-    "VariantOutcome",
-]
-
 ISOLATION_SCHEMA_VERSION = 1
 """Version of the JSON; grows when a key changes its meaning or goes."""
 

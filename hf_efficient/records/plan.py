@@ -1,15 +1,316 @@
-"""What a plan says before a run, in the words and units of the run's account."""
+"""Memory over the steps that a plan rehearses.
+
+Memory that a plan foresees, on one device.
+
+What a plan says of a run on machines that may be taken away at any time.
+
+What a plan tells of one accelerator.
+
+What a plan would change: batches, changes of the recipe, and the largest of what still fits.
+
+How a planned run is spread over several GPUs.
+
+What a plan says before a run, in the words and units of the run's account.
+
+What was planned for the run that begins, in the terms in which its account can answer.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
-from hf_efficient.records.planned_advice import PlannedAdvice, PlannedBatching, PlannedLargest
-from hf_efficient.records.planned_gpu import PlannedGpu
-from hf_efficient.records.planned_memory import PlannedMemory
-from hf_efficient.records.planned_ranks import PlannedRanks
 
-__all__ = ["PLAN_SCHEMA_VERSION", "Plan", "PlannedData"]
+@dataclass(frozen=True)
+class PlannedTimeline:
+    """What is allocated over the first two optimizer steps, in some hundred moments; columns of one length.
+
+    Between two of them less may have been allocated, never more: each is the highest of its stretch.
+
+    Attributes:
+        events: allocations and frees up to each moment, from the start of the first step on.
+        phases: that run at each moment.
+        categories: bytes by use.
+        second_step: events before the second step.
+    """
+
+    events: list[int]
+    phases: list[str]
+    categories: dict[str, list[int]]
+    second_step: int
+
+
+@dataclass(frozen=True)
+class PlannedTensor:
+    """A tensor that is there at the peak.
+
+    Attributes:
+        bytes: of its storage.
+        category: see ``MemoryCategory``.
+        module: that allocated it, or whose parameter, gradient or state it is.
+        operator: that allocated it; the parameter's name for one that was there from the start.
+        shape, dtype: of the tensor.
+    """
+
+    bytes: int
+    category: str
+    module: str
+    operator: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class PlannedMemory:
+    """Memory of one process on its device.
+
+    Attributes:
+        peak_allocated_bytes: tensors, at the worst moment of a step.
+        peak_phase: the phase of that moment: forward, recompute (activation checkpointing), backward, optimizer,
+            evaluation.
+        peak_module: the module that runs then; empty outside the model.
+        peak_step: 1 where it is in the first step, 2 where it is in a later one or in an evaluation.
+        categories: bytes at the peak by use; they add up to it. With several ranks also ``gathered_weights``, weights
+            of others that are there for a moment, and ``communication``, buffers of what is sent.
+        category_peak_bytes: bytes of each use at most, each at its own moment, as the run's account tells them.
+        largest: the ten largest tensors at the peak, the largest first.
+        phase_peak_allocated_bytes: the most that is allocated within each phase.
+        model_bytes: weights and adapter, before training.
+        paged_bytes: optimizer state that lies outside of torch's allocator and moves between device and host.
+        timeline: over the two steps; None where it was not kept.
+    """
+
+    peak_allocated_bytes: int
+    peak_phase: str
+    peak_module: str
+    peak_step: int
+    categories: dict[str, int]
+    category_peak_bytes: dict[str, int]
+    largest: list[PlannedTensor]
+    phase_peak_allocated_bytes: dict[str, int]
+    model_bytes: int
+    paged_bytes: int = 0
+    timeline: PlannedTimeline | None = None
+
+
+@dataclass(frozen=True)
+class PlannedSpot:
+    """A run on spot machines, in expectation.
+
+    Attributes:
+        price_usd_per_hour: of a machine while it runs; None where none is known.
+        price_source: whose list price that is, and of which day.
+        hours_between_preemptions: on average, as assumed.
+        checkpoint_bytes: of one save.
+        checkpoint_seconds: that training stands still for it.
+        save_every_steps: optimizer steps between two saves that cost least (Daly); None without a time.
+        overhead_share: running time beyond the work: saves, restarts and what is done again, as a share of the work.
+        usd_per_million_tokens: with that overhead.
+        preemptions, run_seconds, run_usd: of all steps, while a machine runs; None where their number is not known.
+        reason: why there are no figures; None where there are.
+    """
+
+    price_usd_per_hour: float | None
+    price_source: str | None
+    hours_between_preemptions: float
+    checkpoint_bytes: int
+    checkpoint_seconds: float
+    save_every_steps: int | None = None
+    overhead_share: float | None = None
+    usd_per_million_tokens: float | None = None
+    preemptions: float | None = None
+    run_seconds: float | None = None
+    run_usd: float | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class PlannedGpu:
+    """The run on one accelerator. All its times are estimates.
+
+    Attributes:
+        name: of the accelerator.
+        memory_bytes: that its vendor states.
+        usable_memory_bytes: of it, what torch reports as its total: the limit that ``fits`` is judged by.
+        needed_bytes: reserved by torch's allocator, the CUDA context, and NCCL's buffers where there are several
+            ranks; where it does not fit, what it asked for.
+        reserved_bytes: of it, reserved by the allocator at most; None where it does not fit.
+        allocated_bytes: of these in use at most, as ``torch.cuda.max_memory_allocated`` counts: cuBLAS's workspaces
+            included, and every tensor rounded up to 512 bytes; None where it does not fit.
+        fits: whether the training runs: it is not out of memory, and not in a format that the device does not have,
+            which a note then tells.
+        allocation_retries: how often the allocator has to give memory back to make room.
+        step_seconds: an optimizer step; None where a rate of the device is not known.
+        tokens_per_second: without padding where the data were read; else of the rows, all of one length.
+        bound_shares: shares of the step by what bounds it: math, bandwidth, launch; communication as well, where
+            there are several ranks.
+        notes: what is missing, and why.
+        market: that the figures below are of: ``on_demand``, or ``spot``, which are those of ``spot``.
+        price_usd_per_hour: of all GPUs together; None where no price is known.
+        price_source: whose list price that is, and of which day.
+        usd_per_million_tokens: None without a price or a time.
+        run_seconds, run_usd, run_kwh, run_co2e_grams: of all steps, and of evaluations and saves where they are known;
+            None where the number of steps is not known.
+        run_evaluation_seconds: of it, evaluations, nothing lost; None where they are not known, and in no figure.
+        run_saving_seconds: of it, saves of checkpoints; None where they are not known, and in no figure, or where the
+            market is spot, whose saves are part of ``spot.overhead_share``.
+        communication_seconds: of an optimizer step, in which the links to other GPUs and to the host are busy.
+        exposed_communication_seconds: of them, in which nothing is computed. Both None where no time is known.
+        kwh_per_million_tokens, co2e_grams_per_million_tokens: of the board at its thermal design power.
+        spot: on machines that may be taken away; None where no such price is known, unless ``market`` is spot.
+        on_frontier: whether no other accelerator that fits is at least as fast and as cheap, and better in one.
+    """
+
+    name: str
+    memory_bytes: int
+    usable_memory_bytes: int
+    needed_bytes: int
+    reserved_bytes: int | None
+    fits: bool
+    allocation_retries: int
+    step_seconds: float | None
+    tokens_per_second: float | None
+    bound_shares: dict[str, float]
+    notes: list[str] = field(default_factory=list)
+    market: str = "on_demand"
+    price_usd_per_hour: float | None = None
+    price_source: str | None = None
+    usd_per_million_tokens: float | None = None
+    run_seconds: float | None = None
+    run_usd: float | None = None
+    run_kwh: float | None = None
+    run_co2e_grams: float | None = None
+    kwh_per_million_tokens: float | None = None
+    co2e_grams_per_million_tokens: float | None = None
+    spot: PlannedSpot | None = None
+    on_frontier: bool = False
+    run_evaluation_seconds: float | None = None
+    allocated_bytes: int | None = None
+    communication_seconds: float | None = 0.0
+    exposed_communication_seconds: float | None = 0.0
+    run_saving_seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class PlannedBatching:
+    """The run's examples as batches of one kind, at the recipe's micro-batch.
+
+    Attributes:
+        name: of the kind.
+        overrides: values of the recipe by dotted key that make it so.
+        chosen: whether the recipe does.
+        epoch_positions: places of an epoch's batches, padding included.
+        padding_share: of them, padding.
+        epoch_steps: optimizer steps.
+    """
+
+    name: str
+    overrides: dict[str, Any]
+    chosen: bool
+    epoch_positions: int
+    padding_share: float
+    epoch_steps: int
+
+
+@dataclass(frozen=True)
+class PlannedOutcome:
+    """What a recipe comes to on one accelerator.
+
+    Attributes:
+        needed_bytes: reserved by torch's allocator, and the CUDA context.
+        fits: whether the training runs without being out of memory.
+        step_seconds: an optimizer step; None where a rate of the device is not known.
+        tokens_per_second: of the rows, padding included.
+    """
+
+    needed_bytes: int
+    fits: bool
+    step_seconds: float | None
+    tokens_per_second: float | None
+
+
+@dataclass(frozen=True)
+class PlannedChange:
+    """A change of the recipe, or several together, and what it comes to.
+
+    Attributes:
+        overrides: values of the recipe by dotted key.
+        gives: what it is good for, in words.
+        costs: what it costs, in words.
+        keeps_training: whether the same weights learn from the same tokens; rounding may differ.
+        before: the recipe as it is.
+        after: with the change; rehearsed, as the recipe itself.
+    """
+
+    overrides: dict[str, Any]
+    gives: str
+    costs: str
+    keeps_training: bool
+    before: PlannedOutcome
+    after: PlannedOutcome
+
+
+@dataclass(frozen=True)
+class PlannedAdvice:
+    """What to change in a recipe for one accelerator.
+
+    Attributes:
+        accelerator: its name.
+        memory_bytes: that its vendor states.
+        usable_memory_bytes: of it, what torch reports as its total.
+        before: the recipe as it is.
+        changes: those that fit first; of these first those that keep the training, the fastest per token first, and
+            the one that saves the most memory first among equals.
+        left_out: what was not tried, and why.
+    """
+
+    accelerator: str
+    memory_bytes: int
+    usable_memory_bytes: int
+    before: PlannedOutcome
+    changes: list[PlannedChange]
+    left_out: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class PlannedLargest:
+    """The most that fits on one accelerator.
+
+    Attributes:
+        accelerator: its name.
+        micro_batch_rows: with rows as long as the recipe's, pairs of ``method: dpo``; 0 where not even one row fits.
+        row_tokens: with as many rows as the recipe's; a multiple of ``row_tokens_step``, 0 where not even that fits.
+        row_tokens_step: how finely the length was searched.
+        rows_bounded: whether the search for rows ended at its own limit, so that more may fit.
+        tokens_bounded: whether the length ended at the positions that the model was made for.
+    """
+
+    accelerator: str
+    micro_batch_rows: int
+    row_tokens: int
+    row_tokens_step: int
+    rows_bounded: bool = False
+    tokens_bounded: bool = False
+
+
+@dataclass(frozen=True)
+class PlannedRanks:
+    """Several processes, one GPU each.
+
+    Attributes:
+        count: how many.
+        strategy: ddp, zero1, zero2, zero3 or fsdp2.
+        offloaded: to the host or its disk: optimizer, parameters.
+        host_bytes: of the machine's memory, that what is offloaded takes, all ranks together.
+        disk_bytes: the same of its NVMe disk.
+    """
+
+    count: int
+    strategy: str
+    offloaded: list[str]
+    host_bytes: int
+    disk_bytes: int = 0
+
 
 PLAN_SCHEMA_VERSION = 1
 
@@ -81,3 +382,58 @@ class Plan:
         """What a step's tokens are the product of: ranks, where there are several, micro-batches, rows, tokens."""
         of_one = (self.micro_batches, self.micro_batch_rows, self.row_tokens)
         return of_one if self.ranks is None or self.ranks.count == 1 else (self.ranks.count, *of_one)
+
+
+RUN_PLAN_SCHEMA_VERSION = 1
+"""Version of ``plan.json``; grows when a key changes its meaning or goes."""
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """The run on the device that is here, on rank 0. All its times are estimates.
+
+    Attributes:
+        device: name of the GPU or the CPU.
+        steps: optimizer steps of the whole run, by the data and the arguments.
+        positions: of the largest micro-batch, padding included: it decides the memory.
+        step_tokens: positions of an optimizer step of all ranks, the mean over the data.
+        categories: bytes of each kind of tensor when there is most of it, in the words of ``MemoryCategory``;
+            activations and logits where a backward begins.
+        peak_allocated_bytes, peak_reserved_bytes: on the CUDA device; None on a CPU, where nobody counts them.
+        fits: whether that is in the device's memory; None where that is not known.
+        step_seconds: the mean optimizer step.
+        tokens_per_second: of all ranks, padding included.
+        training_seconds: of all steps, without evaluations and saves.
+        training_cost_usd: of that time, at the run's price.
+        training_energy_joules: of the GPUs in that time, at the power that they are made for.
+        reasons: by the name of a figure that is None, why.
+    """
+
+    device: str
+    steps: int
+    positions: int
+    step_tokens: float
+    categories: dict[str, int]
+    peak_allocated_bytes: int | None = None
+    peak_reserved_bytes: int | None = None
+    fits: bool | None = None
+    step_seconds: float | None = None
+    tokens_per_second: float | None = None
+    training_seconds: float | None = None
+    training_cost_usd: float | None = None
+    training_energy_joules: float | None = None
+    reasons: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """``plan.json`` of a run.
+
+    Attributes:
+        plan: of its longest rows, on the accelerator that is here; on none, where that is not known.
+        run: what the account of the run is compared with.
+    """
+
+    plan: Plan
+    run: PlannedRun
+    schema_version: int = RUN_PLAN_SCHEMA_VERSION

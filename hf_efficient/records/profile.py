@@ -1,13 +1,177 @@
-"""What the deeper instruments of a run found, and what each of them cost."""
+"""What profilers of Python found.
+
+What a snapshot of the CUDA allocator's history says.
+
+What the deeper instruments of a run found, and what each of them cost.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from hf_efficient.records.memory_snapshot import MemorySnapshot
-from hf_efficient.records.python_profile import FunctionTable, HostMemoryTable, LineTable
 
-__all__ = ["InstrumentAccount", "OperatorTable", "OperatorTime", "ProfileAccount"]
+@dataclass(frozen=True)
+class FunctionTime:
+    """One function.
+
+    Attributes:
+        place: ``transformers/trainer.py:1900 _run_epoch``, or the name of a function of C.
+        self_seconds: in the function itself.
+        total_seconds: with what it calls.
+        calls: how often; None where samples were taken.
+    """
+
+    place: str
+    self_seconds: float
+    total_seconds: float
+    calls: int | None = None
+
+
+@dataclass(frozen=True)
+class FunctionTable:
+    """The functions of one process, the dearest first by their own time.
+
+    Attributes:
+        process: ``main`` or ``worker 0``, of the data loader.
+        tool: ``cprofile`` or ``pyinstrument``.
+        seconds: sum over all functions.
+        functions: the dearest.
+        left_out: how many further ones there were.
+    """
+
+    process: str
+    tool: str
+    seconds: float
+    functions: list[FunctionTime] = field(default_factory=list)
+    left_out: int = 0
+
+
+@dataclass(frozen=True)
+class CodeLine:
+    """One line of a function: its number, its text, how often it ran, and how long that took together."""
+
+    line: int
+    text: str
+    hits: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class FunctionLines:
+    """One function line by line; a line that never ran is left out."""
+
+    place: str
+    seconds: float
+    lines: list[CodeLine] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class LineTable:
+    """The named functions, on the thread that trains."""
+
+    functions: list[FunctionLines] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class HostMemoryLine:
+    """What a line of a named function, with all that it calls, held of the host's memory at the peak."""
+
+    place: str
+    text: str
+    bytes: int
+    allocations: int
+
+
+@dataclass(frozen=True)
+class HostMemoryTable:
+    """The lines of the named functions, the largest first.
+
+    Attributes:
+        peak_bytes: of the process, in what was allocated since the instrument began.
+        lines: what of it was allocated under the named functions.
+    """
+
+    peak_bytes: int
+    lines: list[HostMemoryLine] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class AllocationSite:
+    """Allocations of one line of code that were live together.
+
+    Attributes:
+        place: ``models/llama/modeling_llama.py:180 forward``, the innermost frame outside torch; in words where there
+            is none.
+        called_from: the frames around it, from the inside.
+        bytes: of all its blocks, as they were asked for.
+        blocks: how many.
+    """
+
+    place: str
+    called_from: list[str]
+    bytes: int
+    blocks: int
+
+
+@dataclass(frozen=True)
+class ModuleAllocations:
+    """Allocations of one module, or of those that differ in their numbers alone, that were live together.
+
+    Attributes:
+        module: ``model.layers.*.mlp.down_proj``, of a single one its number; `` (backward)`` behind it where its
+            gradients asked for them; ``class LlamaMLP`` where the stack alone tells; in words where it is no module.
+        bytes: of all their blocks, as they were asked for.
+        blocks: how many.
+        modules: how many modules they are; 0 where they are none.
+        place: the line of code that asked for most of it.
+    """
+
+    module: str
+    bytes: int
+    blocks: int
+    modules: int
+    place: str
+
+
+@dataclass(frozen=True)
+class MemorySnapshot:
+    """One device at one moment, and its peak as far as the history goes back.
+
+    Attributes:
+        moment: ``after step 10``, ``at the end``, ``out of memory``.
+        reserved_bytes: held of the device.
+        allocated_bytes: of that, in use by tensors, or waiting for another stream to be done with them.
+        inactive_split_bytes: free, but in segments of which another part is in use: what fragmentation keeps from
+            being given back, or used for something larger.
+        inactive_split_blocks: in so many pieces.
+        largest_free_bytes: the largest piece that an allocation could get without asking the device.
+        peak_bytes: the most that was live at once, as it was asked for, since the history begins.
+        sites: what it was made of, the largest first.
+        other_sites_bytes: of the sites that are left out.
+        allocation_retries: times that the allocator had to free its cache, since the process began; None where that is
+            not known.
+        failed_bytes: what could not be allocated; None where nothing failed.
+        device_free_bytes: what the device itself had left then.
+        history_events: allocations and releases that the history holds.
+        modules: what the peak was made of by the modules of the model, the largest first; empty where it is not known.
+        other_modules_bytes: of the modules that are left out.
+    """
+
+    moment: str
+    reserved_bytes: int
+    allocated_bytes: int
+    inactive_split_bytes: int
+    inactive_split_blocks: int
+    largest_free_bytes: int
+    peak_bytes: int
+    sites: list[AllocationSite] = field(default_factory=list)
+    other_sites_bytes: int = 0
+    allocation_retries: int | None = None
+    failed_bytes: int | None = None
+    device_free_bytes: int | None = None
+    history_events: int = 0
+    modules: list[ModuleAllocations] = field(default_factory=list)
+    other_modules_bytes: int = 0
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["Band", "Histogram", "RunSeries", "StepSeries", "SystemSeries"]
-
 
 @dataclass(frozen=True)
 class Band:

@@ -1,4 +1,16 @@
-"""What a Chrome trace of torch's profiler tells: the breakdown that ``trace/`` makes and reports and rules read.
+"""What a device ran, by a trace: kernels by kind, how they were launched, and copies.
+
+All times are seconds on the trace's own clock. What a trace does not tell is None, never zero.
+
+A device's time, by a trace: busy, idle, communication, and its longest gaps.
+
+All times are seconds on the trace's own clock. What a trace does not tell is None, never zero.
+
+What the host did, by a trace: steps, operators, and where it waited for a device.
+
+All times are seconds on the trace's own clock. What a trace does not tell is None, never zero.
+
+What a Chrome trace of torch's profiler tells: the breakdown that ``trace/`` makes and reports and rules read.
 
 All times are seconds on the trace's own clock. What a trace does not tell is None, never zero.
 """
@@ -6,11 +18,347 @@ All times are seconds on the trace's own clock. What a trace does not tell is No
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
-from hf_efficient.records.trace_device import DeviceBreakdown
-from hf_efficient.records.trace_host import HostBreakdown, SyncSite, TraceStep
+KernelFamily = Literal[
+    "matmul", "attention", "elementwise", "reduction", "normalisation", "embedding", "optimizer", "copy", "memset",
+    "communication", "other",
+]  # fmt: skip
+KERNEL_FAMILIES: tuple[KernelFamily, ...] = get_args(KernelFamily)
 
-__all__ = ["TRACE_SCHEMA_VERSION", "TraceBreakdown", "TraceFile"]
+
+@dataclass(frozen=True)
+class Percentiles:
+    """Of a distribution, in seconds; linear between neighbours."""
+
+    p10_seconds: float
+    p50_seconds: float
+    p90_seconds: float
+    p99_seconds: float
+    largest_seconds: float
+
+
+@dataclass(frozen=True)
+class FamilyTime:
+    """Kernels, or operators, of one family.
+
+    Attributes:
+        family: see ``trace/families.py``.
+        seconds: summed; what ran at the same time on two streams is counted twice.
+        share: of the sum over all families.
+        count: kernels, or calls of operators.
+    """
+
+    family: KernelFamily
+    seconds: float
+    share: float
+    count: int
+
+
+@dataclass(frozen=True)
+class KernelTime:
+    """All runs of one kernel.
+
+    Attributes:
+        name: shortened: without the arguments of templates and functions.
+        full_name: as the trace has it, at most 400 characters.
+        family: what it belongs to.
+        seconds, share: summed; of all kernels', copies' and memsets' time.
+        count: how often it ran.
+        mean_seconds: of a run.
+        operator: that launched most of its time, as far as the trace tells; None where it does of none of it.
+    """
+
+    name: str
+    full_name: str
+    family: KernelFamily
+    seconds: float
+    share: float
+    count: int
+    mean_seconds: float
+    operator: str | None
+
+
+@dataclass(frozen=True)
+class LaunchBreakdown:
+    """How kernels are submitted, and how long they are.
+
+    Attributes:
+        kernels: that ran; copies and memsets not counted.
+        kernels_per_second: of the device's window.
+        graph_kernels: of them submitted by CUDA graphs: one call for many. They have no launch figures.
+        length: of the kernels.
+        short_kernel_seconds: what counts as short: a kernel below it is about as long as its own submission.
+        short_share: of the kernels that are short.
+        short_time_share: of the kernels' summed time that short ones take.
+        call_seconds: the host's time in the calls that launched kernels, summed.
+        call: how long such a call took.
+        delay: from the start of the call to the start of the kernel; a long one where the host is far ahead of the
+            device, which is as it should be.
+    """
+
+    kernels: int
+    kernels_per_second: float
+    graph_kernels: int
+    length: Percentiles
+    short_kernel_seconds: float
+    short_share: float
+    short_time_share: float
+    call_seconds: float | None
+    call: Percentiles | None
+    delay: Percentiles | None
+
+
+@dataclass(frozen=True)
+class CopyKind:
+    """Copies of one direction from and to one kind of memory.
+
+    Attributes:
+        direction: ``HtoD``, ``DtoH``, ``DtoD``, ``PtoP``, or ``unknown``.
+        host_memory: ``pinned``, ``pageable``, or None: no host memory is involved, or the trace does not tell.
+        count, seconds: copies, and their summed time on the device.
+        bytes: copied; None where the trace does not tell of any of them.
+        untold_bytes_count: copies whose bytes the trace does not tell.
+        bytes_per_second: over the copies whose bytes are told.
+        small_count: of at most 64 KiB, where bytes are told: latency, not bandwidth.
+        call_seconds: the host's time in the calls that submitted them; a pageable copy, or one to the host, blocks.
+    """
+
+    direction: str
+    host_memory: Literal["pinned", "pageable"] | None
+    count: int
+    seconds: float
+    bytes: int | None
+    untold_bytes_count: int
+    bytes_per_second: float | None
+    small_count: int
+    call_seconds: float | None
+
+
+IdleCause = Literal["host_bound", "launch_bound", "other"]
+
+
+@dataclass(frozen=True)
+class IdleSplit:
+    """Why a device, or a stream, ran nothing between its first event and its last.
+
+    ``trace/idle.py`` defines the three of a device; those of a stream are what HolisticTraceAnalysis calls
+    ``host_wait``, ``kernel_wait`` and ``other``.
+
+    Attributes:
+        host_bound_seconds: the next work was not yet submitted when the gap began, and the gap is long.
+        launch_bound_seconds: gaps too short for the host to have done anything but submit the next kernel.
+        other_seconds: the work had been submitted before, and the device did not start it: it waited for another
+            stream, an event, or memory. ``unknown_seconds`` is part of it.
+        unknown_seconds: the trace does not hold the call that submitted the work.
+        host_bound_gaps, launch_bound_gaps, other_gaps: how many.
+    """
+
+    host_bound_seconds: float
+    launch_bound_seconds: float
+    other_seconds: float
+    unknown_seconds: float
+    host_bound_gaps: int
+    launch_bound_gaps: int
+    other_gaps: int
+
+
+@dataclass(frozen=True)
+class BusyBreakdown:
+    """The time of a device, or a stream, from the start of its first event to the end of its last.
+
+    Attributes:
+        window_seconds: that time; ``busy_seconds + idle_seconds``.
+        busy_seconds: something ran: a kernel, a copy or a memset; overlapping ones counted once.
+        idle_seconds: nothing ran.
+        idle_share: of the window.
+        compute_seconds: a kernel ran that neither communicates nor copies (what HolisticTraceAnalysis calls compute
+            time); overlapping ones counted once.
+        idle: split by cause.
+    """
+
+    window_seconds: float
+    busy_seconds: float
+    idle_seconds: float
+    idle_share: float
+    compute_seconds: float
+    idle: IdleSplit
+
+
+@dataclass(frozen=True)
+class StreamBreakdown:
+    """One stream of a device.
+
+    Attributes:
+        stream: its number.
+        events: kernels, copies and memsets.
+        busy: its idle split is HolisticTraceAnalysis' own.
+    """
+
+    stream: int
+    events: int
+    busy: BusyBreakdown
+
+
+@dataclass(frozen=True)
+class Communication:
+    """Kernels that communicate between devices, as HolisticTraceAnalysis counts them.
+
+    Attributes:
+        kernels: that communicate.
+        seconds: at least one of them ran.
+        overlapped_seconds: and a compute kernel at the same time.
+        exposed_seconds: and no compute kernel: ``seconds - overlapped_seconds``.
+        overlap_share: ``overlapped_seconds / seconds``.
+        exposed_share: of the device's window.
+    """
+
+    kernels: int
+    seconds: float
+    overlapped_seconds: float
+    exposed_seconds: float
+    overlap_share: float
+    exposed_share: float
+
+
+@dataclass(frozen=True)
+class DeviceGap:
+    """A time in which a device ran nothing.
+
+    Attributes:
+        start_seconds: since the first event of the trace.
+        seconds: how long.
+        cause: as in ``IdleSplit``.
+        before, after: the device event that ended before it, and the one that ended it, shortened.
+        host: what the thread did that submitted the next event: the longest operators, calls and functions in the
+            gap, innermost, with the share of the gap that they take.
+        step: the number of the ``ProfilerStep`` in which it began.
+    """
+
+    start_seconds: float
+    seconds: float
+    cause: IdleCause
+    before: str
+    after: str
+    host: tuple[tuple[str, float], ...]
+    step: int | None
+
+
+@dataclass(frozen=True)
+class DeviceBreakdown:
+    """One device of a trace.
+
+    Attributes:
+        device: its number in the trace.
+        name: as its driver calls it; None where the trace does not tell.
+        first_event_seconds: since the first event of the trace.
+        busy: all its streams together.
+        streams: each alone, the busiest first.
+        families: time by kind of work, the longest first.
+        kernels: the ones that take longest.
+        launches: None where no kernel ran.
+        copies: by direction, the longest first.
+        communication: None where nothing communicates.
+        gaps: the longest ones, the longest first.
+    """
+
+    device: int
+    name: str | None
+    first_event_seconds: float
+    busy: BusyBreakdown
+    streams: tuple[StreamBreakdown, ...]
+    families: tuple[FamilyTime, ...]
+    kernels: tuple[KernelTime, ...]
+    launches: LaunchBreakdown | None
+    copies: tuple[CopyKind, ...]
+    communication: Communication | None
+    gaps: tuple[DeviceGap, ...]
+
+
+@dataclass(frozen=True)
+class SyncSite:
+    """One place where the host waited for a device.
+
+    Attributes:
+        call: of the runtime: ``cudaStreamSynchronize``, or a copy to pageable memory that waits for itself.
+        operator: the outermost operator around it, such as ``aten::item``; None: no operator was around.
+        site: ``file:line`` and the function, from the recorded stack: the innermost Python function around the call
+            that is no part of an installed package, and the line at which it is defined; None without stacks.
+        count, seconds: waits, and the host's time in them.
+        longest_seconds: the longest of them.
+        idle_after_seconds: the device ran out of work while the host waited there: the idle time of those gaps.
+        outside_steps: how many lie outside every ``ProfilerStep``, such as the profiler's own at its end; 0 where the
+            trace has no steps.
+    """
+
+    call: str
+    operator: str | None
+    site: str | None
+    count: int
+    seconds: float
+    longest_seconds: float
+    idle_after_seconds: float
+    outside_steps: int
+
+
+@dataclass(frozen=True)
+class TraceStep:
+    """One ``ProfilerStep``: the host's time, and what the devices did in it.
+
+    Attributes:
+        number: as the profiler counts.
+        start_seconds: since the first event of the trace.
+        seconds: the host's.
+        busy_seconds: at least one device ran something in that time; None without device events.
+        syncs, sync_seconds: waits for a device that began in it, and their time.
+    """
+
+    number: int
+    start_seconds: float
+    seconds: float
+    busy_seconds: float | None
+    syncs: int
+    sync_seconds: float
+
+
+@dataclass(frozen=True)
+class OperatorTime:
+    """All calls of one operator on the host.
+
+    Attributes:
+        name: as the dispatcher calls it.
+        family: see ``trace/families.py``.
+        self_seconds: without the operators and calls of the runtime inside it.
+        share: of the self time of all operators.
+        total_seconds: with them; a call directly inside one of the same operator is not counted again.
+        count: calls.
+    """
+
+    name: str
+    family: KernelFamily
+    self_seconds: float
+    share: float
+    total_seconds: float
+    count: int
+
+
+@dataclass(frozen=True)
+class HostBreakdown:
+    """The operators on the host.
+
+    Attributes:
+        threads: that ran operators.
+        operator_seconds: the self time of all of them, threads added up.
+        families: their self time by kind of work, the longest first; all that ran inside ``Optimizer.step`` is the
+            optimizer's.
+        operators: the ones of longest self time.
+    """
+
+    threads: int
+    operator_seconds: float
+    families: tuple[FamilyTime, ...]
+    operators: tuple[OperatorTime, ...]
+
 
 TRACE_SCHEMA_VERSION = 1
 

@@ -16,8 +16,6 @@ import torch
 
 from hf_efficient.simulate.result_shapes import ResultShapes
 
-__all__ = ["Blank", "blank", "emptied", "run_blank"]
-
 _CPU = torch.device("cpu")
 _META = torch.device("meta")
 _shapes = ResultShapes()

@@ -7,8 +7,6 @@ from torch import nn
 
 from hf_efficient.simulate.blank import Blank, blank
 
-__all__ = ["compute_in", "make_blank"]
-
 
 def make_blank(module: nn.Module) -> None:
     """Put blank tensors of the same shape and dtype in place of all parameters and buffers on the meta device.

@@ -13,9 +13,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["cpu_casts"]
-
-
 _KINDS = (torch.bool, torch.int32, torch.int64, torch.bfloat16, torch.float16, torch.float32, torch.float64)
 _COMMON = {(one, other): torch.promote_types(one, other) for one in _KINDS for other in _KINDS if one != other}
 """Of two dtypes that differ."""

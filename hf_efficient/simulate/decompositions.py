@@ -10,8 +10,6 @@ import torch
 from hf_efficient.simulate.cpu_casts import cpu_casts
 from hf_efficient.simulate.int8_products import int8_decompositions
 
-__all__ = ["decompositions"]
-
 
 def decompositions(*, on_gpu: bool = True) -> Mapping[Any, Callable[..., Any]]:
     """By operator, what it does in operators whose results are seen; those of bitsandbytes where it is installed.

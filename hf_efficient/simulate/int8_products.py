@@ -7,8 +7,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["int8_decompositions"]
-
 
 def int8_decompositions() -> Mapping[Any, Callable[..., Any]]:
     """By operator, what it does in parts, as ``bitsandbytes.backends`` (0.50) has it.

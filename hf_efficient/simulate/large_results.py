@@ -11,8 +11,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["MOST_REAL", "grows_large"]
-
 MOST_REAL = 2**20
 """Values of a real tensor; a larger one becomes blank."""
 _META = torch.device("meta")

@@ -8,8 +8,6 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-__all__ = ["ModuleNames"]
-
 
 class ModuleNames:
     """Follows a model by hooks on its modules; ``close`` takes them out.

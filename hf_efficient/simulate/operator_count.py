@@ -10,9 +10,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
-from hf_efficient.records import OperatorFamily, OperatorWork
-
-__all__ = ["OperatorCount", "family_of"]
+from hf_efficient.records.device import OperatorFamily, OperatorWork
 
 _aten = torch.ops.aten
 _FLASH = _aten._scaled_dot_product_flash_attention_for_cpu

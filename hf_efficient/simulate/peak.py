@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from hf_efficient.simulate.storage_life import StorageLife
 from hf_efficient.simulate.tensor_log import TensorLog
 
-__all__ = ["Peak", "category_of", "category_peaks", "find_peak", "phase_peaks"]
-
 
 @dataclass(frozen=True)
 class Peak:

@@ -10,8 +10,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["ResultShapes"]
-
 _META = torch.device("meta")
 _ALIASES_UNSAID = frozenset({torch.ops.aten._unsafe_view.default, torch.ops.aten._reshape_alias.default})
 """Operators whose schema does not say that their result shares the storage of an argument."""

@@ -19,8 +19,6 @@ from hf_efficient.simulate.blank import Blank, emptied, run_blank
 from hf_efficient.simulate.large_results import MOST_REAL, grows_large
 from hf_efficient.simulate.storage_life import StorageLife
 
-__all__ = ["TensorLog"]
-
 
 class TensorLog(TorchDispatchMode):
     """Logs while it is entered; one thread.

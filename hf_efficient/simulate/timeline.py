@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from hf_efficient.simulate.storage_life import StorageLife
 from hf_efficient.simulate.tensor_log import TensorLog
 
-__all__ = ["Moment", "timeline"]
-
 
 @dataclass(frozen=True)
 class Moment:

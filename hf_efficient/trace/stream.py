@@ -1,4 +1,14 @@
-"""The events of a trace, thousands at a time, in bounded memory.
+"""The bytes of a trace, decompressed piece by piece.
+
+One event of a Chrome trace, and what of it is read.
+
+Parts of a trace that are no valid JSON: what can be read of them is.
+
+Kineto has written ``nan`` and ``inf`` for figures that it could not compute, names of functions that are no UTF-8, and
+control characters in strings; a process that dies leaves half an event. The first three are mended, what is left broken
+is left out and counted.
+
+The events of a trace, thousands at a time, in bounded memory.
 
 A trace is one JSON object of hundreds of megabytes. It is cut where one event ends and the next begins, and each part
 is decoded as a list of events. Where to cut is guessed (``}``, a comma, ``{``), and a wrong guess cannot pass: a part
@@ -9,16 +19,148 @@ cannot be decoded as a whole (the list ends in it, or something in it is broken)
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from hf_efficient.errors import OutputError
-from hf_efficient.trace.broken import decode_broken
-from hf_efficient.trace.event import LIST_END, Event, decoded
-from hf_efficient.trace.source import json_pieces
+import msgspec
 
-__all__ = ["EventStream"]
+from hf_efficient.errors import OutputError
+
+PIECE_BYTES = 4 << 20
+_GZIP = b"\x1f\x8b"
+_GZIP_STREAM = 31  # zlib's wbits for a stream with gzip's head
+_COMPRESSED_PIECE_BYTES = 256 << 10
+_SMALL_PIECE_BYTES = 64
+
+
+def json_pieces(path: Path) -> Iterator[bytes]:
+    """The text of a file, at most ``PIECE_BYTES`` of it at a time.
+
+    Its first bytes tell whether it is gzipped, not its name. Of a gzip stream that ends before its time, or is
+    damaged, what came before is given.
+
+    Raises:
+        OutputError: the file cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            compressed = file.read(2) == _GZIP
+            file.seek(0)
+            size = _COMPRESSED_PIECE_BYTES if compressed else PIECE_BYTES
+            raw = iter(lambda: file.read(size), b"")
+            yield from _decompressed(raw) if compressed else raw
+    except OSError as error:
+        told = error.strerror or type(error).__name__
+        raise OutputError(f"{path} cannot be read: {told}; name a trace that torch's profiler wrote") from error
+
+
+def _decompressed(raw: Iterator[bytes]) -> Iterator[bytes]:
+    inflate = zlib.decompressobj(wbits=_GZIP_STREAM)
+    for data in raw:
+        while data:
+            if inflate.eof:  # a gzip file may be several streams in a row
+                if not data.startswith(_GZIP[:1]):
+                    return
+                inflate = zlib.decompressobj(wbits=_GZIP_STREAM)
+            before = inflate.copy()
+            try:
+                piece = inflate.decompress(data, PIECE_BYTES)
+            except zlib.error:
+                yield from _until_damage(before, data)
+                return
+            if piece:
+                yield piece
+            data = inflate.unused_data if inflate.eof else inflate.unconsumed_tail
+    rest = inflate.flush()
+    if rest:
+        yield rest
+
+
+def _until_damage(inflate: zlib._Decompress, data: bytes) -> Iterator[bytes]:
+    """What can be had of data that zlib refuses as a whole."""
+    for start in range(0, len(data), _SMALL_PIECE_BYTES):
+        try:
+            yield inflate.decompress(data[start : start + _SMALL_PIECE_BYTES])
+        except zlib.error:
+            return
+
+
+_NO_SHAPES = msgspec.Raw()
+
+
+class EventArgs(msgspec.Struct, gc=False):
+    """What torch's profiler writes beside an event; numbers may be strings (ROCm), -1 where they are not told."""
+
+    correlation: int | str | float | None = -1
+    device: int | str | float | None = -1
+    stream: int | str | float | None = -1
+    bytes: int | str | float | None = -1
+    size: int | str | float | None = -1
+    call_stack: str | None = msgspec.field(name="Call stack", default=None)
+    dims: msgspec.Raw = msgspec.field(name="Input Dims", default=_NO_SHAPES)
+
+
+class Event(msgspec.Struct, gc=False):
+    """A complete event (``ph`` is ``X``) has a start ``ts`` and a length ``dur``, both in microseconds."""
+
+    ph: str = ""
+    cat: str | None = None
+    name: str = ""
+    pid: str | int | float | None = None
+    tid: str | int | float | None = None
+    ts: float | None = None
+    dur: float | None = None
+    args: EventArgs | None = None
+
+
+LIST_END = re.compile(rb"\}\s*\]")
+_DECODER = msgspec.json.Decoder(list[Event])
+
+
+def decoded(text: bytes) -> list[Event] | None:
+    """Events with commas between them; None where the text is anything else."""
+    try:
+        return _DECODER.decode(b"[" + text + b"]")
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+_BORDER = re.compile(rb"(?<=\})\s*,\s*(?=\{\s*\"(?:ph|cat|name|pid|tid|ts|args|id)\")")
+_NO_NUMBER = re.compile(rb"(?<=[:\[,\s])-?(?:nan|inf|infinity)(?=[\s,\]\}])", re.IGNORECASE)
+_CONTROL = re.compile(rb"[\x00-\x1f]")
+
+
+def decode_broken(text: bytes) -> tuple[list[Event], bytes, bool, int]:
+    """What can be read of a text that cannot be decoded as a whole.
+
+    Returns:
+        Its events, what follows the list of events where it ends in this text, whether it does, and how many pieces
+        between two borders are no event.
+    """
+    found: list[Event] = []
+    lost, start = 0, 0
+    mended = _mended(text)
+    for piece in _BORDER.split(mended):
+        start = mended.index(piece, start)
+        events = decoded(piece)
+        if events is None:
+            for end in LIST_END.finditer(piece):
+                events = decoded(piece[: end.start() + 1])
+                if events is not None:
+                    return found + events, mended[start + end.end() :], True, lost
+            lost += 1
+        found += events or []
+        start += len(piece)
+    return found, b"", False, lost
+
+
+def _mended(text: bytes) -> bytes:
+    """Without control characters, wrong UTF-8, and words in place of numbers."""
+    text = _CONTROL.sub(b" ", text)
+    return _NO_NUMBER.sub(b"null", text.decode("utf-8", "replace").encode())
+
 
 _LIST_START = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BLANK = b" \t\r\n"

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from big_run_records import write_run
 
-from hf_efficient.account.build import account_of
-from hf_efficient.account.reading import rank_files, read_steps
-from hf_efficient.account.series import series_of
+from hf_efficient.accounting.account import account_of
+from hf_efficient.accounting.series import series_of
+from hf_efficient.run_dir.reading import rank_files, read_steps
 
 
 def test_the_records_are_those_of_a_run(tmp_path):

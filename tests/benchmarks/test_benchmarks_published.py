@@ -8,7 +8,7 @@ import published
 import pytest
 from published_cases import HEADS, NOT_COMPARED, RECIPES, HeadCase, RecipeCase
 
-from hf_efficient.hardware.accelerators import accelerator
+from hf_efficient.facts.accelerators import accelerator
 
 TINY = {
     "model_type": "llama",

@@ -4,7 +4,7 @@ from collections import Counter
 
 from straggler_runs.case import CASES, CONTROLS, PHASES
 
-from hf_efficient.records import STEP_PHASES
+from hf_efficient.records.steps import STEP_PHASES
 
 
 def test_every_phase_is_slowed_on_either_rank_by_sleep_and_by_work_and_in_both_models():

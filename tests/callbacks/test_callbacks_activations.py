@@ -8,10 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from hf_efficient.callbacks import activations
-from hf_efficient.callbacks.activations import ActivationProbe
-from hf_efficient.callbacks.memory import MemoryCount
-from hf_efficient.measure.activations import foreign_hooks
+from hf_efficient.callbacks import memory as activations
+from hf_efficient.callbacks.memory import ActivationProbe, MemoryCount
+from hf_efficient.recording.activations import foreign_hooks
 
 
 class Facts:

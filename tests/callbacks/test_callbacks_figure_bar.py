@@ -8,16 +8,14 @@ import sys
 import pytest
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
-from hf_efficient.callbacks import figure_bar as figure_bars
-from hf_efficient.callbacks.figure_bar import FigureBar
-from hf_efficient.callbacks.progress_lines import ProgressLines
+from hf_efficient.callbacks import progress as figure_bars
+from hf_efficient.callbacks.progress import FigureBar, ProgressLines
 from hf_efficient.estimate.forecast import Schedule
-from hf_efficient.measure import process_timeline as timelines
-from hf_efficient.measure.live import LiveRun
-from hf_efficient.measure.process_start import ProcessStart
-from hf_efficient.measure.running import RunningFigures
-from hf_efficient.measure.timeline import Timeline
-from hf_efficient.records import StepRecord, StepWork, TokenCounts
+from hf_efficient.recording import timeline as timelines
+from hf_efficient.recording.clocks import ProcessStart
+from hf_efficient.recording.live import LiveRun, RunningFigures
+from hf_efficient.recording.timeline import Timeline
+from hf_efficient.records.steps import StepRecord, StepWork, TokenCounts
 
 SECOND = 1_000_000_000
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from hf_efficient.callbacks import FourBitGuard, keep_four_bit_trainable
+from hf_efficient.callbacks.checks import FourBitGuard, keep_four_bit_trainable
 
 bitsandbytes = pytest.importorskip("bitsandbytes")
 needs_repacking = pytest.mark.skipif(

@@ -7,7 +7,7 @@ import torch
 from transformers import AutoModelForCausalLM
 from trl.trainer import add_fused_lm_head
 
-from hf_efficient.callbacks.fused_head_check import FusedHeadCheck, head_error
+from hf_efficient.callbacks.checks import FusedHeadCheck, head_error
 from hf_efficient.errors import TrainingCheckError
 
 

@@ -8,7 +8,7 @@ import torch
 from accelerate.utils import DistributedType
 from torch import nn
 
-from hf_efficient.callbacks import GradientCheck, parameters_without_gradient
+from hf_efficient.callbacks.checks import GradientCheck, parameters_without_gradient
 from hf_efficient.errors import TrainingCheckError
 
 ARGS = SimpleNamespace(torch_compile=False, optim="adamw_torch")

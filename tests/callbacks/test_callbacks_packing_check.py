@@ -7,7 +7,7 @@ import torch
 from transformers import AutoModelForCausalLM
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
-from hf_efficient.callbacks.packing_check import PackingCheck, mixing_ratio
+from hf_efficient.callbacks.checks import PackingCheck, mixing_ratio
 from hf_efficient.errors import TrainingCheckError
 
 

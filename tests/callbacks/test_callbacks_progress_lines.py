@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from transformers import AutoModelForCausalLM, ProgressCallback, Trainer, TrainingArguments
 
-from hf_efficient.callbacks.progress_lines import ProgressLines, log_line, use_progress_lines
+from hf_efficient.callbacks.progress import ProgressLines, log_line, use_progress_lines
 
 
 def test_a_training_log_is_one_line():

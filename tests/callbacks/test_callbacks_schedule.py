@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from transformers import TrainerState, TrainingArguments
 
-from hf_efficient.callbacks.schedule import schedule_of
+from hf_efficient.callbacks.run_facts import schedule_of
 from hf_efficient.estimate.forecast import Schedule
 
 

@@ -8,7 +8,8 @@ from types import ModuleType
 import pytest
 import typer
 
-from hf_efficient.cli import app, lazy
+from hf_efficient.cli import app
+from hf_efficient.cli import app as lazy
 from hf_efficient.cli.app import COMMANDS
 from hf_efficient.errors import DataError, RecipeError
 from hf_efficient.version import __version__

@@ -30,7 +30,7 @@ def test_a_job_that_another_version_wrote_is_remarked_on(check):
 
 
 def test_gpus_that_are_not_there(check, monkeypatch, tmp_path):
-    monkeypatch.setattr("hf_efficient.hardware.devices.accelerator_count", lambda: 3)
+    monkeypatch.setattr("hf_efficient.facts.environment.accelerator_count", lambda: 3)
     assert check("--gpus", "3").code == 0
     ended = check("--gpus", "4")
     assert ended.code == 2

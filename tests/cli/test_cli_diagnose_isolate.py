@@ -7,7 +7,7 @@ import json
 import pytest
 import yaml
 
-from hf_efficient.isolate import isolate as room
+from hf_efficient.isolate import result as room
 from hf_efficient.isolate.result import isolation_of
 from hf_efficient.isolate.variants import VARIANTS
 from hf_efficient.recipe.load import load_recipe

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from hf_efficient.cli.diagnose_trace import diagnose_trace
+from hf_efficient.cli.diagnose import diagnose_trace
 from hf_efficient.errors import OutputError
 
 TRACE = {"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 10, "dur": 5}]}

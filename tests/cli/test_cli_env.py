@@ -5,7 +5,7 @@ import types
 
 import pytest
 
-from hf_efficient.hardware.environment import Environment, GpuFacts
+from hf_efficient.facts.environment import Environment, GpuFacts
 
 FACTS = Environment(
     python="3.11.7",
@@ -27,7 +27,7 @@ FACTS = Environment(
 @pytest.fixture
 def facts(monkeypatch):
     def install(found: Environment) -> None:
-        monkeypatch.setattr("hf_efficient.hardware.environment.describe_environment", lambda: found)
+        monkeypatch.setattr("hf_efficient.facts.environment.describe_environment", lambda: found)
 
     install(FACTS)
     return install
@@ -73,8 +73,8 @@ def test_as_json(run, facts):
 @pytest.fixture
 def measured(monkeypatch, tmp_path):
     """Two devices, measured in no time; their files lie in the folder that is returned."""
-    from hf_efficient.measure import calibration
-    from hf_efficient.records import Calibration, MatmulRate
+    from hf_efficient.profilers import calibration
+    from hf_efficient.records.device import Calibration, MatmulRate
 
     def calibrated(bench):
         rate = MatmulRate("bf16", 4096, 1e14)

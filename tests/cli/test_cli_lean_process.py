@@ -9,11 +9,11 @@ import sys
 
 import torch  # noqa: F401  a process that has loaded it is not the plan's own
 
-from hf_efficient.cli.lean_process import lean_imports
+from hf_efficient.cli.plan import lean_imports
 
 LOADING = """
 import gc, os, sys
-from hf_efficient.cli.lean_process import lean_imports
+from hf_efficient.cli.plan import lean_imports
 try:
     with lean_imports():
         within = gc.isenabled()

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 
-from hf_efficient.cli.messages import messages_on_stderr
+from hf_efficient.cli.app import messages_on_stderr
 
 
 def test_the_package_s_messages_go_to_stderr_during_the_block(capsys):

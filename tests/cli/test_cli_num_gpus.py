@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.cli.num_gpus import with_num_gpus
+from hf_efficient.cli.plan import with_num_gpus
 from hf_efficient.errors import SetupError
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hf_efficient.hardware import accelerators as accelerators_module
+from hf_efficient.facts import accelerators as accelerators_module
 from hf_efficient.recipe.load import load_recipe
 
 MIB = 2**20

@@ -5,11 +5,11 @@ from importlib.metadata import version
 
 import pytest
 
-from hf_efficient.cli.explanation import ExplainedValue, explanation_table
+from hf_efficient.cli.recipes import ExplainedValue, explanation_table
 from hf_efficient.recipe.load import load_recipe
 from hf_efficient.recipe.schema import Origin
 from hf_efficient.recipe.train_fields import train_fields
-from hf_efficient.recipe.yaml_nodes import parse_yaml
+from hf_efficient.recipe.tree import parse_yaml
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def shipped(tmp_path, monkeypatch):
     (root / "llama").mkdir(parents=True)
     (root / "llama" / "lora.yaml").write_text("description: LoRA\n", encoding="utf-8")
     (root / "quick.yaml").write_text("name: q\n", encoding="utf-8")
-    monkeypatch.setattr("hf_efficient.recipe.shipped.shipped_root", lambda: root)
+    monkeypatch.setattr("hf_efficient.recipe.files.shipped_root", lambda: root)
     return root
 
 

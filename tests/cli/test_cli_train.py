@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from hf_efficient.cli.launch_page import launch_page
+from hf_efficient.cli.recipes import launch_page
 from hf_efficient.cli.run_command import run_command
 from hf_efficient.cli.train import train
 from hf_efficient.errors import OutputError, RecipeError, SetupError
@@ -71,7 +71,7 @@ time.sleep(60)
 
 def test_a_run_that_hangs_is_ended_by_the_second_signal(monkeypatch, capsys):
     monkeypatch.setattr("hf_efficient.cli.run_command._PATIENCE_OTHERWISE_SECONDS", 0.3)
-    monkeypatch.setattr("hf_efficient.launch.family._TERM_SECONDS", 0.5)
+    monkeypatch.setattr("hf_efficient.launch.exits._TERM_SECONDS", 0.5)
     assert run_command([sys.executable, "-c", DEAF], "out") == 143
     assert capsys.readouterr().err == "error: the run did not end by the first signal, and was killed.\n"
 
@@ -178,7 +178,7 @@ def test_a_checkpoint_of_other_processes_is_told_before_any_is_started(recipe_fi
 
 def test_processes_that_do_not_divide_the_global_batch(recipe_file, monkeypatch):
     """``auto`` is counted here, before anything is launched."""
-    for place in ("hf_efficient.hardware.devices", "hf_efficient.cli.launch_page"):
+    for place in ("hf_efficient.facts.environment", "hf_efficient.cli.recipes"):
         monkeypatch.setattr(f"{place}.accelerator_count", lambda: 3)
     batch = ["distributed.processes=auto", "distributed.global_batch_size=64"]
     with pytest.raises(RecipeError, match=r"64, which 24 sequences at a time .* 8 x 3 processes\) do not divide"):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hf_efficient.cli.train_preflight import prove_run, run_proven
+from hf_efficient.cli.train import prove_run, run_proven
 from hf_efficient.errors import PreflightError
 from hf_efficient.recipe.load import load_recipe
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hf_efficient.cli import watch as watches
+from hf_efficient.cli import report as watches
 
 START = {
     "kind": "process",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hf_efficient.data import mix
+from hf_efficient.data import examples as mix
 from hf_efficient.data.examples import RawData, build_raw, open_sources
 from hf_efficient.errors import DataError
 from hf_efficient.recipe.schema import DataSection

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from hf_efficient.data.formats import FORMATS, check_columns, convert, recognise, rename
-from hf_efficient.data.readers import Row
+from hf_efficient.data.sources import Row
 from hf_efficient.errors import DataError
 from hf_efficient.recipe.schema import DATA_FORMATS
 

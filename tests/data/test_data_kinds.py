@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.data.kinds import add_system, common_kind, features_of, kind_of, question_and_answer, recast
+from hf_efficient.data.formats import add_system, common_kind, features_of, kind_of, question_and_answer, recast
 from hf_efficient.errors import DataError
 
 SYSTEM = {"role": "system", "content": "s"}

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.data.mix import capped, check_weight, held_out, weighted
+from hf_efficient.data.examples import capped, check_weight, held_out, weighted
 from hf_efficient.errors import DataError
 
 

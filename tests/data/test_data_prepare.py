@@ -8,7 +8,7 @@ import pytest
 from trl import SFTConfig, SFTTrainer
 from trl.trainer import sft_trainer
 
-from hf_efficient.data.kinds import features_of, kind_of
+from hf_efficient.data.formats import features_of, kind_of
 from hf_efficient.data.prepare import Prepared, build_collator, completion_only, prepare
 from hf_efficient.data.stats import DataStats
 from hf_efficient.errors import DataError
@@ -427,7 +427,7 @@ def test_padding_free_without_packing_needs_no_max_length(arguments, tokenizer):
 )
 def test_progress_bars_only_for_many_rows(bars, quiet_up_to, seen, arguments, tokenizer, monkeypatch):
     from hf_efficient.data import prepare as module
-    from hf_efficient.data import progress
+    from hf_efficient.data import prepare as progress
 
     monkeypatch.setattr(progress, "QUIET_UP_TO", quiet_up_to)
     disabled = []

@@ -4,7 +4,7 @@ from types import ModuleType
 
 import pytest
 
-from hf_efficient.data.replaced import replaced
+from hf_efficient.data.sources import replaced
 
 
 def test_a_variable_is_put_back_whatever_happens():

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_efficient.diagnosis.case import Case
-from hf_efficient.diagnosis.read_case import read_case
+from hf_efficient.diagnosis.case import Case, read_case
 
 __all__ = ["case_in", "settings", "step"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from hf_efficient.diagnosis.apply import applied_recipe, remedy_of
+from hf_efficient.diagnosis.remedies import applied_recipe, remedy_of
 from hf_efficient.errors import OutputError
 from hf_efficient.records.findings import Diagnosis, Finding, Remedy
 

@@ -6,11 +6,9 @@ import dataclasses
 
 import pytest
 
-from hf_efficient.diagnosis.confirm import asked_of, confirm
+from hf_efficient.diagnosis.confirmation import MeasuredRun, asked_of, confirm, measured_run, prediction
 from hf_efficient.diagnosis.engine import diagnose_case
-from hf_efficient.diagnosis.measured_run import MeasuredRun, measured_run
-from hf_efficient.diagnosis.prediction import prediction
-from hf_efficient.recipe.confirms_section import ConfirmsSection
+from hf_efficient.recipe.schema import ConfirmsSection
 from hf_efficient.records.findings import Abstention, Finding, Gain, Remedy
 from tests.diagnosis.cases import case_in, settings, step
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from cases import case_in, settings
 
-from hf_efficient.diagnosis.global_batch import with_global_batch
+from hf_efficient.diagnosis.remedies import with_global_batch
 from hf_efficient.records.findings import Finding, Remedy
 
 NAMED = "recipe: {name: t, distributed: {global_batch_size: 64}}\nprovenance: {}\n"

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.diagnosis.isolated import ISOLATED_RULES
-from hf_efficient.diagnosis.isolated.engine import diagnose_isolation
-from hf_efficient.diagnosis.isolated.evaluations_cost import evaluations_cost
-from hf_efficient.diagnosis.isolated.few_workers import few_workers
-from hf_efficient.diagnosis.isolated.logging_cost import logging_cost
-from hf_efficient.diagnosis.isolated.saves_cost import saves_cost
-from hf_efficient.diagnosis.isolated.small_micro_batch import small_micro_batch
+from hf_efficient.diagnosis.engine import ISOLATED_RULES, diagnose_isolation
+from hf_efficient.diagnosis.rules.batching import small_micro_batch_small_micro_batch as small_micro_batch
+from hf_efficient.diagnosis.rules.data import few_workers_few_workers as few_workers
+from hf_efficient.diagnosis.rules.pauses import evaluations_cost_evaluations_cost as evaluations_cost
+from hf_efficient.diagnosis.rules.pauses import logging_cost_logging_cost as logging_cost
+from hf_efficient.diagnosis.rules.pauses import saves_cost_saves_cost as saves_cost
 from hf_efficient.records.findings import Abstention
 from hf_efficient.records.isolation import LoaderAlone, MicroBatchLine, PauseTimes
 from tests.diagnosis.isolations import isolation, part

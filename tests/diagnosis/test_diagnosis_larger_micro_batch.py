@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hf_efficient.diagnosis.larger_micro_batch import LargerMicroBatch, larger_micro_batch
+from hf_efficient.diagnosis.rules.batching import LargerMicroBatch, larger_micro_batch
 
 
 def test_rows_come_out_of_the_accumulation_first():

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.diagnosis.pauses import distance
+from hf_efficient.diagnosis.rules.pauses import distance
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.diagnosis.rules.accumulation import accumulation
-from hf_efficient.diagnosis.rules.small_micro_batch import small_micro_batch
+from hf_efficient.diagnosis.rules.batching import accumulation, small_micro_batch
 from hf_efficient.records.findings import Abstention
 from tests.diagnosis.cases import case_in, settings, step
 from tests.diagnosis.memory_facts import GIB, memory

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.diagnosis.padding import grouped_padding_share
-from hf_efficient.diagnosis.rules.emulated_bfloat16 import emulated_bfloat16
-from hf_efficient.diagnosis.rules.float32_products import float32_products
-from hf_efficient.diagnosis.rules.padding_waste import padding_waste
-from hf_efficient.diagnosis.rules.small_micro_batch import small_micro_batch
+from hf_efficient.diagnosis.rules.batching import grouped_padding_share, padding_waste, small_micro_batch
+from hf_efficient.diagnosis.rules.precision import emulated_bfloat16, float32_products
 from hf_efficient.records.findings import Abstention
 from tests.diagnosis.cases import case_in, settings, step
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.diagnosis.rules.cpu_contention import cpu_contention
-from hf_efficient.diagnosis.rules.cpu_oversubscription import cpu_oversubscription
+from hf_efficient.diagnosis.rules.machine import cpu_contention, cpu_oversubscription
 from hf_efficient.records.findings import Abstention
 from tests.diagnosis.cases import case_in, settings, step
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.diagnosis.rules.data_collation import data_collation
-from hf_efficient.diagnosis.rules.data_storage import data_storage
-from hf_efficient.diagnosis.rules.data_transform import data_transform
-from hf_efficient.diagnosis.rules.few_workers import few_workers
+from hf_efficient.diagnosis.rules.data import data_collation, data_storage, data_transform, few_workers
 from hf_efficient.records.findings import Abstention, Finding
 from tests.diagnosis.cases import case_in, step
 from tests.diagnosis.loaders import loaded_facts, loaded_step, loaded_steps

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.diagnosis.rules.recompilation import recompilation
-from hf_efficient.diagnosis.rules.throttling import throttling
+from hf_efficient.diagnosis.rules.compute import recompilation
+from hf_efficient.diagnosis.rules.machine import throttling
 from hf_efficient.records.findings import Abstention
 from tests.diagnosis.cases import case_in, settings, step
 

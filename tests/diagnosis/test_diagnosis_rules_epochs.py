@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.diagnosis.rules.epoch_boundary import epoch_boundary
-from hf_efficient.diagnosis.rules.worker_start import worker_start
+from hf_efficient.diagnosis.rules.epochs import epoch_boundary, worker_start
 from hf_efficient.records.findings import Abstention
 from tests.diagnosis.cases import case_in, step
 from tests.diagnosis.loaders import loaded_facts, loaded_step

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.diagnosis.rules.hidden_synchronisation import hidden_synchronisation
-from hf_efficient.diagnosis.rules.host_to_device_copy import host_to_device_copy
-from hf_efficient.diagnosis.rules.logging_cost import logging_cost
+from hf_efficient.diagnosis.rules.host import hidden_synchronisation, host_to_device_copy
+from hf_efficient.diagnosis.rules.pauses import logging_cost
 from hf_efficient.records.findings import Abstention
 from tests.diagnosis.cases import case_in, settings, step
 from tests.diagnosis.loaders import loaded_step

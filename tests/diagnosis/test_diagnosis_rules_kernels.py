@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.diagnosis.rules.attention_kernel import attention_kernel
-from hf_efficient.diagnosis.rules.checkpointing_unneeded import checkpointing_unneeded
-from hf_efficient.diagnosis.rules.optimizer_kernel import optimizer_kernel
+from hf_efficient.diagnosis.rules.checkpointing import checkpointing_unneeded
+from hf_efficient.diagnosis.rules.compute import attention_kernel, optimizer_kernel
 from hf_efficient.records.findings import Abstention
 from tests.diagnosis.cases import case_in, settings, step
 from tests.diagnosis.memory_facts import GIB, memory

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.diagnosis.rules.checkpointing_missing import checkpointing_missing
-from hf_efficient.diagnosis.rules.float32_products import float32_products
-from hf_efficient.diagnosis.rules.launch_bound import launch_bound
-from hf_efficient.diagnosis.rules.silent_upcasts import silent_upcasts
+from hf_efficient.diagnosis.rules.checkpointing import checkpointing_missing
+from hf_efficient.diagnosis.rules.host import launch_bound
+from hf_efficient.diagnosis.rules.precision import float32_products, silent_upcasts
 from hf_efficient.records.findings import Abstention
 from tests.diagnosis.cases import case_in, settings, step
 from tests.diagnosis.memory_facts import GIB, memory

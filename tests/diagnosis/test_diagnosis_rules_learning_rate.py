@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.diagnosis.rules.learning_rate_diverges import learning_rate_diverges
-from hf_efficient.diagnosis.rules.learning_rate_idle import learning_rate_idle
+from hf_efficient.diagnosis.rules.learning import learning_rate_diverges, learning_rate_idle
 from hf_efficient.records.findings import Abstention
 from tests.diagnosis.cases import case_in, settings, step
 

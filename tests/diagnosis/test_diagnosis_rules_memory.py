@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.diagnosis.memory_room import memory_room
-from hf_efficient.diagnosis.rules.fragmentation import fragmentation
-from hf_efficient.diagnosis.rules.large_micro_batch import large_micro_batch
-from hf_efficient.diagnosis.rules.logits_spike import logits_spike
-from hf_efficient.diagnosis.rules.near_out_of_memory import near_out_of_memory
-from hf_efficient.diagnosis.rules.optimizer_state import optimizer_state
-from hf_efficient.diagnosis.rules.unused_memory import unused_memory
+from hf_efficient.diagnosis.rules.machine import unused_memory
+from hf_efficient.diagnosis.rules.memory import (
+    fragmentation,
+    large_micro_batch,
+    logits_spike,
+    memory_room,
+    near_out_of_memory,
+    optimizer_state,
+)
 from hf_efficient.estimate.cuda_process import CONTEXT
-from hf_efficient.hardware.accelerators import accelerator
-from hf_efficient.hardware.prices import offers
+from hf_efficient.facts.accelerators import accelerator
+from hf_efficient.facts.prices import offers
 from hf_efficient.records.findings import Abstention
 from tests.diagnosis.cases import case_in, settings, step
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.diagnosis.rules.memory_growth import memory_growth
+from hf_efficient.diagnosis.rules.memory import memory_growth
 from hf_efficient.records.findings import Abstention
 from tests.diagnosis.cases import case_in, settings, step
 

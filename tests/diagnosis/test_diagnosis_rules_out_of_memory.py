@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from hf_efficient.diagnosis.rules.out_of_memory import out_of_memory
+from hf_efficient.diagnosis.rules.memory import out_of_memory
 from tests.diagnosis.cases import case_in, settings, step
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.diagnosis.rules.evaluations_cost import evaluations_cost
-from hf_efficient.diagnosis.rules.saves_cost import saves_cost
+from hf_efficient.diagnosis.rules.pauses import evaluations_cost, saves_cost
 from hf_efficient.records.findings import Abstention
 from tests.diagnosis.cases import case_in, settings, step
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.diagnosis.rules.exposed_communication import exposed_communication
-from hf_efficient.diagnosis.rules.sharding import sharding
+from hf_efficient.diagnosis.rules.communication import exposed_communication, sharding
 from hf_efficient.records.findings import Abstention
 from tests.diagnosis.cases import case_in, settings, step
 from tests.diagnosis.memory_facts import GIB, memory

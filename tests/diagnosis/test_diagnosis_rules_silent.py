@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.diagnosis.rules.few_loss_tokens import few_loss_tokens
-from hf_efficient.diagnosis.rules.masked_labels import masked_labels
-from hf_efficient.diagnosis.rules.no_gradient import no_gradient
-from hf_efficient.diagnosis.rules.not_finite_steps import not_finite_steps
-from hf_efficient.diagnosis.rules.scaler_skips import scaler_skips
-from hf_efficient.diagnosis.rules.truncated_examples import truncated_examples
+from hf_efficient.diagnosis.rules.learning import (
+    few_loss_tokens,
+    masked_labels,
+    no_gradient,
+    not_finite_steps,
+    scaler_skips,
+    truncated_examples,
+)
 from hf_efficient.records.findings import Abstention
 from tests.diagnosis.cases import case_in, settings, step
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.diagnosis.rules.straggler import straggler
+from hf_efficient.diagnosis.rules.stragglers import straggler
 from hf_efficient.records.findings import Abstention
 from tests.diagnosis.cases import case_in, settings, step
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from hf_efficient.diagnosis.run import diagnose, read_diagnosis, to_json, write_diagnosis
+from hf_efficient.diagnosis.engine import diagnose, read_diagnosis, to_json, write_diagnosis
 from hf_efficient.errors import OutputError
 from tests.diagnosis.cases import case_in, settings, step
 
@@ -93,7 +93,7 @@ def test_a_folder_without_a_run_is_refused(tmp_path):
 
 
 def test_where_only_the_account_was_kept_the_rules_abstain(tmp_path):
-    from hf_efficient.account.files import write_account
+    from hf_efficient.accounting.account import write_account
 
     case_in(tmp_path, saving(), facts=MANY_SAVES)
     write_account(tmp_path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.diagnosis.smaller_micro_batch import smaller_micro_batch
+from hf_efficient.diagnosis.rules.memory import smaller_micro_batch
 from tests.diagnosis.cases import case_in, settings
 
 

@@ -2,14 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.estimate.forecast import (
-    Forecast,
-    Pace,
-    Schedule,
-    forecast,
-    most_steps_within,
-    recent_step_seconds,
-)
+from hf_efficient.estimate.forecast import Forecast, Pace, Schedule, forecast, most_steps_within, recent_step_seconds
 
 RUN = Schedule(max_steps=120, evaluate_every=50, save_every=60)
 PACE = Pace(step_seconds=2.0, evaluation_seconds=30.0, save_seconds=5.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hf_efficient.estimate.roofline import Roofs, operator_time, step_time
-from hf_efficient.records import OperatorWork
+from hf_efficient.records.device import OperatorWork
 
 ROOFS = Roofs({"bf16": 1e14}, {"bf16": 5e13}, 1e12, startup_seconds=10e-6, launch_seconds=5e-6)
 PRODUCT = OperatorWork("aten::mm", "matmul", "bf16", 20_000_000_000, 40_000_000, 20_000_000, 10)

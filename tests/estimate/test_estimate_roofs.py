@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 
 from hf_efficient.estimate.roofs import accelerator_roofs, cpu_roofs, startup_seconds
-from hf_efficient.hardware.accelerators import accelerator
-from hf_efficient.records import Calibration, MatmulRate
+from hf_efficient.facts.accelerators import accelerator
+from hf_efficient.records.device import Calibration, MatmulRate
 
 MEASURED = Calibration(
     "NVIDIA H200",

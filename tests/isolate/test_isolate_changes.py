@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.isolate.changes import ALONE, in_folder, varied
-from hf_efficient.isolate.variants import VARIANTS
+from hf_efficient.isolate.variants import ALONE, VARIANTS, in_folder, varied
+from hf_efficient.recipe.files import shipped_files, shipped_root
 from hf_efficient.recipe.load import load_recipe
-from hf_efficient.recipe.shipped_files import shipped_files, shipped_root
 
 SHIPPED = sorted(
     name

@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 
 from hf_efficient.errors import SetupError
-from hf_efficient.isolate.experiment import run_variants
-from hf_efficient.isolate.run_variant import VariantFailed
+from hf_efficient.isolate.experiment import VariantFailed, run_variants
 from hf_efficient.isolate.variants import VARIANTS
 from hf_efficient.recipe.schema import Recipe
 from tests.isolate.variants_run import measured

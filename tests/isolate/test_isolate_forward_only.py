@@ -4,10 +4,8 @@ import pytest
 import torch
 from transformers import Trainer
 
-from hf_efficient.isolate.changes import in_folder, varied
-from hf_efficient.isolate.forward_only import forward_training
-from hf_efficient.isolate.variant import Setup
-from hf_efficient.isolate.variants.forward import FORWARD
+from hf_efficient.isolate.measuring import forward_training
+from hf_efficient.isolate.variants import FORWARD, Setup, in_folder, varied
 from hf_efficient.recipe.load import load_recipe
 
 

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import torch
 
-from hf_efficient.isolate import held_batches
-from hf_efficient.isolate.held_batches import hold_batches, step_batches
+from hf_efficient.isolate import measuring as held_batches
+from hf_efficient.isolate.measuring import hold_batches, step_batches
 
 
 class Loader:

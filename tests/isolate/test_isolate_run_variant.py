@@ -10,10 +10,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hf_efficient.isolate import run_variant as module
-from hf_efficient.isolate.run_variant import Launch, VariantFailed, run_variant
+from hf_efficient.isolate import experiment as module
+from hf_efficient.isolate.experiment import Launch, VariantFailed, run_variant
 from hf_efficient.isolate.variants import VARIANTS
-from hf_efficient.launch import family
+from hf_efficient.launch import exits as family
 from hf_efficient.recipe.schema import Recipe
 
 NAMED = {one.name: one for one in VARIANTS}

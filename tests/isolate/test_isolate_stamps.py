@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import torch
 
-from hf_efficient.isolate.stamps import StepStamps, positions
+from hf_efficient.isolate.measuring import StepStamps, positions
 
 
 def test_a_step_is_what_lies_between_the_ends_of_two():

@@ -13,13 +13,12 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from hf_efficient.account.build import account_of
-from hf_efficient.account.files import read_account
-from hf_efficient.account.json_schema import SHIPPED
+from hf_efficient.accounting.account import account_of, read_account
+from hf_efficient.accounting.json_schema import SHIPPED
 from hf_efficient.errors import SetupError
-from hf_efficient.hardware.prices import providers
+from hf_efficient.facts.prices import providers
 from hf_efficient.recipe.schema import EfficiencySection
-from hf_efficient.records import RunAccount
+from hf_efficient.records.account import RunAccount
 
 RECIPE = """
 name: tiny
@@ -181,10 +180,10 @@ def test_nothing_is_recorded_where_it_is_switched_off(recipe, tmp_path):
 
 
 def test_a_provider_that_does_not_list_the_gpu_is_told_with_its_key(recipe, monkeypatch):
-    from hf_efficient.hardware.rates import price_facts
+    from hf_efficient.facts.prices import price_facts
     from hf_efficient.launch.run import run_recipe
-    from hf_efficient.measure import rates
     from hf_efficient.recipe.load import load_recipe
+    from hf_efficient.recording import rates
 
     monkeypatch.setattr(rates, "price_facts", lambda known, _name, gpus: price_facts(known, "NVIDIA H200", gpus))
     flag = "efficiency.price_from=lambda"

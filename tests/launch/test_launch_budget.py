@@ -8,16 +8,15 @@ from pathlib import Path
 import pytest
 
 from hf_efficient import train
-from hf_efficient.account.build import account_of
-from hf_efficient.account.files import read_account
-from hf_efficient.callbacks.budget import BudgetCallback
+from hf_efficient.accounting.account import account_of, read_account
+from hf_efficient.callbacks.stop import BudgetCallback
 from hf_efficient.errors import OutputError
-from hf_efficient.launch import budget as budgets
-from hf_efficient.launch.budget import recipe_budget
+from hf_efficient.launch import records as budgets
 from hf_efficient.launch.listener import RunResult, SilentListener
+from hf_efficient.launch.records import recipe_budget
 from hf_efficient.launch.run import run_recipe
-from hf_efficient.measure.budget_watch import BudgetWatch, Look
 from hf_efficient.recipe.load import load_recipe
+from hf_efficient.recording.budget import BudgetWatch, Look
 
 RECIPE = """
 name: tiny

@@ -8,8 +8,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
 from hf_efficient.errors import OutputError
-from hf_efficient.launch.card import write_model_card
-from hf_efficient.launch.card_text import fenced, hub_name, number, table, without_local_paths
+from hf_efficient.launch.card import fenced, hub_name, number, table, without_local_paths, write_model_card
 from hf_efficient.recipe.schema import Recipe
 
 ENVIRONMENT = {

@@ -8,8 +8,7 @@ import pytest
 from torch.distributed.checkpoint.api import CheckpointException
 
 from hf_efficient.errors import OutputError
-from hf_efficient.launch.checkpoint_faults import cause_of
-from hf_efficient.launch.faults import explained_faults
+from hf_efficient.launch.exits import cause_of, explained_faults
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 

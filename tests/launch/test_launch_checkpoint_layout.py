@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hf_efficient.errors import OutputError
-from hf_efficient.launch.checkpoint_layout import CheckpointLayout, check_layout, layout_of_checkpoint
-from hf_efficient.launch.checkpoints import fault_of
+from hf_efficient.launch.checkpoints import CheckpointLayout, check_layout, fault_of, layout_of_checkpoint
 
 WHOLE = ["model.safetensors", "rng_state.pth"]
 DDP = ["model.safetensors", "rng_state_0.pth", "rng_state_1.pth"]

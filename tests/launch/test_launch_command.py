@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from hf_efficient.launch import command
-from hf_efficient.launch.command import printable
-from hf_efficient.launch.engines.layout import layout_of
+from hf_efficient.launch.command import layout_of, printable
 from hf_efficient.recipe.schema import Recipe
 
 

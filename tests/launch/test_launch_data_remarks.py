@@ -6,7 +6,7 @@ from datasets import Dataset
 
 from hf_efficient.data.build import PreferenceData
 from hf_efficient.data.stats import DataStats
-from hf_efficient.launch.data_remarks import preference_remarks, remarks
+from hf_efficient.launch.build import preference_remarks, remarks
 
 PLAIN = DataStats(
     examples=40,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 
-from hf_efficient.launch.command import accelerate_command
-from hf_efficient.launch.engines.layout import Layout
+from hf_efficient.launch.command import Layout, accelerate_command
 from hf_efficient.recipe.load import load_recipe
 
 FSDP = """\

@@ -5,11 +5,17 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from hf_efficient.launch.engines.accelerate_config import accelerate_config
-from hf_efficient.launch.engines.deepspeed_config import deepspeed_config, is_zero
-from hf_efficient.launch.engines.launch_flags import FLAGS_ALONE, launch_flags
-from hf_efficient.launch.engines.layout import Layout, layout_of, strategy_of
-from hf_efficient.launch.engines.place import NodePlace
+from hf_efficient.launch.command import (
+    FLAGS_ALONE,
+    Layout,
+    NodePlace,
+    accelerate_config,
+    deepspeed_config,
+    is_zero,
+    launch_flags,
+    layout_of,
+    strategy_of,
+)
 from hf_efficient.recipe.load import load_recipe
 
 _COMMON = {

@@ -7,11 +7,9 @@ import socket
 import pytest
 
 from hf_efficient.errors import SetupError
-from hf_efficient.launch.engines import checks
-from hf_efficient.launch.engines.checks import check_engine, check_port, is_free
-from hf_efficient.launch.engines.interface import interface_of, launch_environment, own_address
-from hf_efficient.launch.engines.layout import Layout, layout_of
-from hf_efficient.launch.engines.place import NodePlace, node_place
+from hf_efficient.launch import machine as checks
+from hf_efficient.launch.command import Layout, NodePlace, layout_of, node_place
+from hf_efficient.launch.machine import check_engine, check_port, interface_of, is_free, launch_environment, own_address
 from hf_efficient.recipe.load import load_recipe
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.launch.engines.started import engine_contradiction, started_engine
+from hf_efficient.launch.started import engine_contradiction, started_engine
 from hf_efficient.recipe.load import load_recipe
 
 ZERO3 = {

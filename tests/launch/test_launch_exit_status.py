@@ -2,15 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.launch.exit_status import (
-    earlier_code,
-    forget_code,
-    is_told_to_end,
-    read_code,
-    state_code,
-    tell_to_end,
-)
-from hf_efficient.launch.flags import STATUS_FILE
+from hf_efficient.launch.exits import earlier_code, forget_code, is_told_to_end, read_code, state_code, tell_to_end
+from hf_efficient.launch.started import STATUS_FILE
 
 
 @pytest.fixture

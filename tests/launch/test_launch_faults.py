@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hf_efficient.errors import DataError, OutputError, SetupError
-from hf_efficient.launch.faults import explained_faults
+from hf_efficient.launch.exits import explained_faults
 
 
 def test_a_full_disk_names_the_ways_out():

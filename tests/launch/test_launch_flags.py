@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.launch.flags import RunFlags, parse_flags
+from hf_efficient.launch.started import RunFlags, parse_flags
 
 
 def test_flags_may_stand_anywhere():

@@ -19,9 +19,7 @@ from typer.testing import CliRunner
 
 from hf_efficient.errors import ModelError, OutputError
 from hf_efficient.launch import merge as merge_module
-from hf_efficient.launch.merge import merge_run
-from hf_efficient.launch.merge_check import relative_difference, tolerance_of
-from hf_efficient.launch.merge_folder import written_whole
+from hf_efficient.launch.merge import merge_run, relative_difference, tolerance_of, written_whole
 from hf_efficient.recipe.schema import Recipe
 
 IDS = torch.tensor([[5, 80, 33, 120, 7, 61, 200, 42]])

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from hf_efficient.errors import SetupError
-from hf_efficient.launch.nsight import check_installed, nsight_command, nsight_overrides
+from hf_efficient.launch.machine import check_installed, nsight_command, nsight_overrides
 from hf_efficient.recipe.schema import Recipe
 
 

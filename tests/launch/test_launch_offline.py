@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from hf_efficient.launch import offline
-from hf_efficient.launch.offline import go_offline_without_hub, needs_hub
+from hf_efficient.launch import machine as offline
+from hf_efficient.launch.machine import go_offline_without_hub, needs_hub
 from hf_efficient.recipe.schema import Recipe
 
 

@@ -8,8 +8,7 @@ import pytest
 import torch
 from transformers import TrainingArguments
 
-from hf_efficient.launch.arguments import training_arguments
-from hf_efficient.launch.one_device import one_device_remark
+from hf_efficient.launch.arguments import one_device_remark, training_arguments
 from hf_efficient.recipe.load import load_recipe
 
 

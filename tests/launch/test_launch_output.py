@@ -11,10 +11,9 @@ import yaml
 from safetensors.numpy import save_file
 
 from hf_efficient.errors import OutputError
-from hf_efficient.launch.lock import locked
-from hf_efficient.launch.output import OutputPlan, clear_output, plan_output, write_resolved_recipe
-from hf_efficient.launch.precision import settle_compute_dtype
-from hf_efficient.recipe.global_batch import with_accumulation
+from hf_efficient.launch.arguments import settle_compute_dtype
+from hf_efficient.launch.output import OutputPlan, clear_output, locked, plan_output, write_resolved_recipe
+from hf_efficient.recipe.rules.distributed import with_accumulation
 from hf_efficient.recipe.schema import AdapterSection, DistributedSection, QuantizationSection, Recipe
 
 

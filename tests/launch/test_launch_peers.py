@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.launch.peers import SILENT_SECONDS, PeerWatch, Silence, watch_peers
+from hf_efficient.launch.restart import SILENT_SECONDS, PeerWatch, Silence, watch_peers
 
 
 class Shelf(dict):

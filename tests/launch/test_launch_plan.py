@@ -12,19 +12,18 @@ import pytest
 from accelerate.state import AcceleratorState, PartialState
 from pydantic import TypeAdapter
 
-from hf_efficient.account.build import account_of
-from hf_efficient.account.json_schema import SHIPPED
+from hf_efficient.accounting.account import account_of
+from hf_efficient.accounting.json_schema import SHIPPED
 from hf_efficient.errors import SetupError
-from hf_efficient.hardware.accelerators import accelerator
-from hf_efficient.launch import plan as plans
+from hf_efficient.facts.accelerators import accelerator
+from hf_efficient.launch import records as plans
 from hf_efficient.launch.listener import SilentListener
-from hf_efficient.launch.plan import plan_before
+from hf_efficient.launch.records import plan_before
 from hf_efficient.launch.run import run_recipe
 from hf_efficient.planning import run_plan
 from hf_efficient.recipe.schema import Recipe
-from hf_efficient.records import RunAccount
-from hf_efficient.records.planned_ranks import PlannedRanks
-from hf_efficient.records.planned_run import RunPlan
+from hf_efficient.records.account import RunAccount
+from hf_efficient.records.plan import PlannedRanks, RunPlan
 
 
 class Notes(SilentListener):
@@ -187,7 +186,7 @@ def planned_for(
             "notes": list(notes),
         }
     )
-    from hf_efficient.records.planned_gpu import PlannedGpu
+    from hf_efficient.records.plan import PlannedGpu
 
     rest = {one.name: None for one in dataclasses.fields(PlannedGpu) if one.name not in gpu}
     unfit = PlannedGpu(**{**rest, **gpu, "fits": False, "allocation_retries": 0, "bound_shares": {}})

@@ -7,9 +7,8 @@ import os
 import pytest
 import torch
 
-from hf_efficient.launch import precision
-from hf_efficient.launch.arguments import training_arguments
-from hf_efficient.launch.precision import emulation_remark, leave_bf16_off, settle_compute_dtype
+from hf_efficient.launch import arguments as precision
+from hf_efficient.launch.arguments import emulation_remark, leave_bf16_off, settle_compute_dtype, training_arguments
 from hf_efficient.recipe.load import load_recipe
 
 CPU = torch.device("cpu")
@@ -100,7 +99,7 @@ def test_what_is_emulated_is_told_with_what_to_write(recipe, machine):
 
 
 def test_it_is_read_off_the_machine(monkeypatch):
-    from hf_efficient.hardware import devices
+    from hf_efficient.facts import environment as devices
 
     monkeypatch.setattr(devices.platform, "machine", lambda: "x86_64")
     for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient import load_run, run_recipe
-from hf_efficient.callbacks import (
+from hf_efficient.accounting.account import load_run
+from hf_efficient.callbacks.profilers import (
     CaptureCallback,
     HostMemoryCallback,
     LineTimesCallback,
@@ -15,9 +15,9 @@ from hf_efficient.callbacks import (
     TorchTraceCallback,
 )
 from hf_efficient.errors import SetupError
-from hf_efficient.launch.profile import instrument_callbacks
-from hf_efficient.recipe.profile_section import ProfileSection
-from hf_efficient.recipe.schema import Recipe
+from hf_efficient.launch.build import instrument_callbacks
+from hf_efficient.launch.run import run_recipe
+from hf_efficient.recipe.schema import ProfileSection, Recipe
 
 
 def recipe(model, source, output, profile, **more):

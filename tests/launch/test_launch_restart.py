@@ -10,10 +10,11 @@ from types import SimpleNamespace
 import pytest
 
 from hf_efficient.errors import OutputError
-from hf_efficient.launch import identity, output, restart
-from hf_efficient.launch.identity import ALONE, Launch, own_agent
+from hf_efficient.launch import output, restart
+from hf_efficient.launch import started as identity
 from hf_efficient.launch.output import plan_output, write_resolved_recipe
 from hf_efficient.launch.restart import agreed_output, meet_anew, restarts_remark, starts_again
+from hf_efficient.launch.started import ALONE, Launch, own_agent
 from hf_efficient.recipe.load import load_recipe
 
 LAUNCH = Launch(("one/7/1.00", "two/8/2.00"), is_restart=True)

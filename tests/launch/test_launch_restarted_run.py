@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from hf_efficient.account.load import load_run
-from hf_efficient.launch.family import ended
+from hf_efficient.accounting.account import load_run
+from hf_efficient.launch.exits import ended
 from tests.conftest import tiny_chats
 
 RECIPE = """

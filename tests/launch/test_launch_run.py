@@ -16,9 +16,9 @@ from safetensors.torch import load_file
 from hf_efficient.launch import run as run_module
 from hf_efficient.launch.listener import RunResult, SilentListener
 from hf_efficient.launch.run import run_recipe
-from hf_efficient.measure.stop_request import EndedBySignal
 from hf_efficient.metrics.answers import Answer
 from hf_efficient.recipe.schema import Recipe
+from hf_efficient.recording.stop import EndedBySignal
 
 
 class Notes(SilentListener):
@@ -320,7 +320,7 @@ def test_packed_examples_are_checked_to_be_apart(tiny_llama_dir, chats_jsonl, tm
 
 
 def test_the_instruments_can_be_switched_off(tiny_llama_dir, chats_jsonl, tmp_path, monkeypatch):
-    from hf_efficient.callbacks import GradientCheck
+    from hf_efficient.callbacks.checks import GradientCheck
 
     started = []
     monkeypatch.setattr(GradientCheck, "on_train_begin", lambda self, *arguments, **named: started.append(self))
@@ -405,7 +405,7 @@ def test_resuming_keeps_the_patience_of_early_stopping(tiny_llama_dir, chats_jso
 
 
 def test_full_dpo_compares_with_the_model_of_the_recipe(tiny_llama_dir, tmp_path, monkeypatch):
-    from hf_efficient.launch import trainer as trainers
+    from hf_efficient.launch import build as trainers
 
     loaded = []
     original = trainers.load_base

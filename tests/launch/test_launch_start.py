@@ -15,13 +15,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from hf_efficient.account.load import load_run
+from hf_efficient.accounting.account import load_run
 from hf_efficient.errors import ModelError, OutputError
 from hf_efficient.launch import build as builds
 from hf_efficient.launch.listener import SilentListener
 from hf_efficient.launch.output import OutputPlan, plan_output
+from hf_efficient.launch.records import RunStart, start_folder
 from hf_efficient.launch.run import run_recipe
-from hf_efficient.launch.start import RunStart, start_folder
 from hf_efficient.recipe.load import load_recipe
 
 RECIPE = """

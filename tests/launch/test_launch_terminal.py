@@ -5,8 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from hf_efficient.launch.listener import RunResult
-from hf_efficient.launch.terminal import TerminalListener
+from hf_efficient.launch.listener import RunResult, TerminalListener
 from hf_efficient.metrics.answers import Answer
 
 

@@ -13,7 +13,7 @@ import pytest
 from two_machines import can_make_machines, two_machines
 from waiting import wait_for
 
-from hf_efficient.launch.family import ended
+from hf_efficient.launch.exits import ended
 
 pytestmark = pytest.mark.skipif(not can_make_machines(), reason="needs root and network namespaces")
 

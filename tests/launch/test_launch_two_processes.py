@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from hf_efficient.account.build import account_of
-from hf_efficient.launch.command import accelerate_command
-from hf_efficient.launch.engines.layout import layout_of
+from hf_efficient.accounting.account import account_of
+from hf_efficient.launch.command import accelerate_command, layout_of
 from hf_efficient.recipe.load import load_recipe
 
 pytestmark = pytest.mark.skipif(torch.accelerator.is_available(), reason="two processes want two accelerators")

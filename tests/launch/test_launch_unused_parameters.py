@@ -6,7 +6,7 @@ import pytest
 from torch import nn
 from transformers import TrainingArguments
 
-from hf_efficient.launch.unused_parameters import expect_gradients
+from hf_efficient.launch.build import expect_gradients
 
 
 class Mixture(nn.Module):

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from hf_efficient.errors import RecipeError, SetupError
-from hf_efficient.launch.world import launch_contradiction, started_recipe
+from hf_efficient.launch.started import launch_contradiction, started_recipe
 from hf_efficient.recipe.load import change_recipe, load_recipe
 from hf_efficient.recipe.schema import Recipe
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hf_efficient.errors import ModelError
-from hf_efficient.launch.wrap_classes import check_wrap_classes_without_weights
+from hf_efficient.launch.machine import check_wrap_classes_without_weights
 from hf_efficient.recipe.load import load_recipe
 
 

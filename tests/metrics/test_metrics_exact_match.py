@@ -1,4 +1,4 @@
-from hf_efficient.metrics.exact_match import ExactMatch, normalise
+from hf_efficient.metrics.scores import ExactMatch, normalise
 
 
 def test_normalise_strips_and_collapses_whitespace_and_nothing_else():

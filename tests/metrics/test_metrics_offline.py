@@ -1,9 +1,7 @@
 import numpy as np
 import pytest
 
-from hf_efficient.metrics.exact_match import ExactMatch
-from hf_efficient.metrics.perplexity import Perplexity
-from hf_efficient.metrics.token_accuracy import TokenAccuracy
+from hf_efficient.metrics.scores import ExactMatch, Perplexity, TokenAccuracy
 
 METRICS = [
     (Perplexity, {"nll": [0.0], "tokens": [1]}, {"perplexity": 1.0}),

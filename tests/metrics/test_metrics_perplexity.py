@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from hf_efficient.metrics.perplexity import Perplexity
+from hf_efficient.metrics.scores import Perplexity
 
 
 def test_every_token_weighs_the_same():

@@ -1,6 +1,6 @@
 import pytest
 
-from hf_efficient.metrics.token_accuracy import TokenAccuracy
+from hf_efficient.metrics.scores import TokenAccuracy
 
 
 def test_counts_positions_with_a_label():

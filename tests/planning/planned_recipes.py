@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hf_efficient.hardware.accelerators import Accelerator
+from hf_efficient.facts.accelerators import Accelerator
 from hf_efficient.recipe.load import load_recipe
 from hf_efficient.recipe.schema import Recipe
-from hf_efficient.records.planned_memory import PlannedMemory
+from hf_efficient.records.plan import PlannedMemory
 
 MIB = 2**20
 CONFIG = {

@@ -16,7 +16,7 @@ from hf_efficient.planning.advised import cheapest_fix, with_advice
 from hf_efficient.planning.model_config import model_config
 from hf_efficient.planning.plan import plan
 from hf_efficient.planning.trials import Trial, Trials
-from hf_efficient.records.planned_advice import PlannedAdvice, PlannedChange, PlannedOutcome
+from hf_efficient.records.plan import PlannedAdvice, PlannedChange, PlannedOutcome
 
 MIB = 2**20
 ALL = {"weights": 30, "activations": 30, "logits": 20, "optimizer_state": 20}

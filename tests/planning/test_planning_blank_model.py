@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hf_efficient.assembly.adapter import add_adapter
-from hf_efficient.assembly.model import load_base
 from hf_efficient.errors import ModelError, SetupError
+from hf_efficient.model.adapter import add_adapter
+from hf_efficient.model.load import load_base
 from hf_efficient.planning.blank_model import blank_model
 from hf_efficient.planning.four_bit import quantization_constants
 from hf_efficient.planning.model_config import model_config

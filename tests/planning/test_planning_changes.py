@@ -8,7 +8,8 @@ import pytest
 from planned_recipes import device, memory, tiny_recipe
 
 from hf_efficient.errors import RecipeError
-from hf_efficient.planning.changes import CHANGES, Situation
+from hf_efficient.planning.changes import CHANGES
+from hf_efficient.planning.changes.change import Situation
 from hf_efficient.planning.changes.checkpointing import checkpoint_activations
 from hf_efficient.planning.changes.chunked_loss import chunked_loss
 from hf_efficient.planning.changes.eight_bit_optimizer import eight_bit_optimizer

@@ -8,7 +8,7 @@ import pytest
 import torch
 from plan_accuracy_real import real_peak
 
-from hf_efficient.assembly.model import load_base
+from hf_efficient.model.load import load_base
 from hf_efficient.planning import rehearsal as rehearsal_module
 from hf_efficient.planning.blank_model import blank_model
 from hf_efficient.planning.eight_bit import is_eight_bit, row_constants

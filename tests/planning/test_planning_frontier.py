@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from hf_efficient.planning.frontier import with_frontier
-from hf_efficient.records.planned_gpu import PlannedGpu
-from hf_efficient.records.planned_spot import PlannedSpot
+from hf_efficient.records.plan import PlannedGpu, PlannedSpot
 
 
 def gpu(name, seconds, usd, fits=True):

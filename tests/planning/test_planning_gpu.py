@@ -12,12 +12,12 @@ from hf_efficient.estimate.parallelism import Sharding
 from hf_efficient.estimate.roofline import Roofs
 from hf_efficient.estimate.roofs import SourcedRoofs
 from hf_efficient.estimate.sharding import ModelStates
-from hf_efficient.hardware.efficiencies import Reached
+from hf_efficient.facts.accelerators import Reached
 from hf_efficient.planning import gpu as gpu_module
 from hf_efficient.planning.gpu import Demand, planned_gpu
 from hf_efficient.planning.ranks import exchange as exchange_module
 from hf_efficient.planning.rehearsed import Rank
-from hf_efficient.records import OperatorWork
+from hf_efficient.records.device import OperatorWork
 
 GIB = 2**30
 WORKSPACES = 2 * cublas_workspace_bytes((8, 0))

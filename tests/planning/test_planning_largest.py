@@ -11,7 +11,7 @@ from hf_efficient.planning.model_config import model_config
 from hf_efficient.planning.plan import plan
 from hf_efficient.planning.trials import Trials
 from hf_efficient.recipe.load import change_recipe
-from hf_efficient.records.planned_advice import PlannedOutcome
+from hf_efficient.records.plan import PlannedOutcome
 
 
 def outcome(needed, limit=1000):

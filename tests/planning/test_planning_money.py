@@ -7,12 +7,11 @@ import dataclasses
 import pytest
 from planned_recipes import device
 
-from hf_efficient.hardware import prices as prices_module
-from hf_efficient.hardware.prices import Price
-from hf_efficient.hardware.spot_terms import SpotTerms
+from hf_efficient.facts import prices as prices_module
+from hf_efficient.facts.prices import Price, SpotTerms
 from hf_efficient.planning.money import with_costs
 from hf_efficient.planning.terms import Terms
-from hf_efficient.records.planned_gpu import PlannedGpu
+from hf_efficient.records.plan import PlannedGpu
 
 TIMED = PlannedGpu(
     "Toy", 2**32, 2**32, 2**31, 2**31, True, 0, 3.0, 1000 / 3, {"math": 1.0}, ["a note"], run_seconds=3600.0

@@ -10,11 +10,11 @@ from flop_counting import counting
 from planned_recipes import CONFIG, MIB, device, tiny_recipe
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from hf_efficient.assembly.adapter import add_adapter
-from hf_efficient.assembly.model import quantization_config
 from hf_efficient.errors import ModelError, RecipeError
 from hf_efficient.estimate.step_work import MicroBatch
-from hf_efficient.models.work import formula_of
+from hf_efficient.model.adapter import add_adapter
+from hf_efficient.model.load import quantization_config
+from hf_efficient.model.work import formula_of
 from hf_efficient.planning import plan as plan_module
 from hf_efficient.planning.arguments import rehearsal_arguments
 from hf_efficient.planning.plan import plan

@@ -13,8 +13,8 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState, PartialState
 from plan_accuracy_real import real_peak
 
-from hf_efficient.assembly.adapter import add_adapter
-from hf_efficient.assembly.model import load_base
+from hf_efficient.model.adapter import add_adapter
+from hf_efficient.model.load import load_base
 from hf_efficient.planning.arguments import rehearsal_arguments
 from hf_efficient.planning.memory import planned_memory
 from hf_efficient.planning.model_config import model_config

@@ -8,11 +8,11 @@ import datasets
 import pytest
 import torch
 
-from hf_efficient.measure.calibration_files import save_calibration
 from hf_efficient.planning import run_plan
 from hf_efficient.planning.run_plan import plan_run
+from hf_efficient.profilers.calibration_files import save_calibration
 from hf_efficient.recipe.schema import Recipe
-from hf_efficient.records import Calibration, MatmulRate
+from hf_efficient.records.device import Calibration, MatmulRate
 
 
 def recipe(model, distributed=None, dtype="auto", **train):

@@ -3,9 +3,8 @@ from __future__ import annotations
 import pytest
 
 from hf_efficient.errors import RecipeError
-from hf_efficient.recipe.compose import compose
-from hf_efficient.recipe.nodes import dotted, merge
-from hf_efficient.recipe.shipped_files import shipped_root
+from hf_efficient.recipe.files import compose, shipped_root
+from hf_efficient.recipe.tree import dotted, merge
 
 
 def said(path, *overrides: str) -> list[str]:

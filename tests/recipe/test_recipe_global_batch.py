@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.cluster.recipe_text import standalone_recipe
 from hf_efficient.errors import RecipeError
-from hf_efficient.recipe.global_batch import unnamed_batch, with_accumulation
+from hf_efficient.jobs.job import standalone_recipe
 from hf_efficient.recipe.load import change_recipe, load_recipe
+from hf_efficient.recipe.rules.distributed import unnamed_batch, with_accumulation
 
 HEAD = """\
 name: t

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator
 
+from hf_efficient.recipe.files import shipped_root
 from hf_efficient.recipe.json_schema import json_schema
 from hf_efficient.recipe.schema import Origin
-from hf_efficient.recipe.shipped_files import shipped_root
-from hf_efficient.recipe.yaml_nodes import parse_yaml
+from hf_efficient.recipe.tree import parse_yaml
 
 
 @pytest.fixture(scope="module")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from hf_efficient.recipe.load import change_recipe, load_recipe
-from hf_efficient.recipe.origins import is_set, told_where
-from hf_efficient.recipe.schema import Recipe
+from hf_efficient.recipe.schema import Recipe, is_set, told_where
 
 
 def test_file_flag_and_nobody(write):

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.recipe.nodes import wrap
-from hf_efficient.recipe.overrides import apply_overrides
+from hf_efficient.recipe.files import apply_overrides
 from hf_efficient.recipe.schema import Origin
+from hf_efficient.recipe.tree import wrap
 
 FORM = "Write key=value, for instance train.learning_rate=1e-4 or data.train.0.path=chats.jsonl."
 

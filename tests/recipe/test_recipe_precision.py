@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hf_efficient.recipe.load import load_recipe
-from hf_efficient.recipe.precision import mixed_precision
+from hf_efficient.recipe.schema import mixed_precision
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.recipe.load import load_recipe
-from hf_efficient.recipe.remarks import recipe_remarks
+from hf_efficient.recipe.load import load_recipe, recipe_remarks
 
 EVALUATED = "data.eval_fraction=0.1"
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hf_efficient.errors import OutputError
-from hf_efficient.recipe.differences import DifferingKey, differing_keys
-from hf_efficient.recipe.resolved import ResolvedRecipe, ResolvedValue, read_resolved
+from hf_efficient.recipe.writing import DifferingKey, ResolvedRecipe, ResolvedValue, differing_keys, read_resolved
 
 TEXT = """\
 recipe:

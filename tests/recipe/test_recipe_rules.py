@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from hf_efficient.recipe.load import load_recipe
-from hf_efficient.recipe.rules import RULES, packages
+from hf_efficient.recipe.rules import RULES
+from hf_efficient.recipe.rules import training as packages
 from hf_efficient.recipe.train_fields import train_fields
 
 HEAD = "name: t\nmodel: {id: m}\ndata: {train: [{path: a}]}\noutput_dir: o\n"

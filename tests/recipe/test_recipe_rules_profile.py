@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.recipe.rules import profile as rules
+from hf_efficient.recipe.rules import efficiency as rules
 
 HEAD = "name: t\nmodel: {id: m}\ndata: {train: [{path: a}]}\noutput_dir: o\n"
 KEY = "efficiency.profile"

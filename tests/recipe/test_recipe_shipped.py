@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from hf_efficient.errors import RecipeError
-from hf_efficient.recipe.shipped import ShippedRecipe, find_recipe, list_recipes
-from hf_efficient.recipe.shipped_files import near_names, shipped_root
+from hf_efficient.recipe.files import ShippedRecipe, find_recipe, list_recipes, near_names, shipped_root
 
 
 @pytest.fixture

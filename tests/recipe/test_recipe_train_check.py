@@ -2,10 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.recipe.nodes import dotted, wrap
 from hf_efficient.recipe.schema import Origin
-from hf_efficient.recipe.train_check import check_train
-from hf_efficient.recipe.train_fields import TrainField, train_fields
+from hf_efficient.recipe.train_fields import TrainField, check_train, train_fields
+from hf_efficient.recipe.tree import dotted, wrap
 
 
 def field(name: str, *kinds: str, items: tuple[str, ...] = (), choices: tuple[str, ...] = ()) -> TrainField:
@@ -162,7 +161,7 @@ def test_fields_with_another_home(name, remedy):
 
 
 def test_unknown_fields_and_where_they_belong(monkeypatch):
-    monkeypatch.setattr("hf_efficient.recipe.train_check.train_versions", lambda: {"trl": "1.2"})
+    monkeypatch.setattr("hf_efficient.recipe.train_fields.train_versions", lambda: {"trl": "1.2"})
     fields, unknown = train_fields("sft"), "is no field of trl.SFTConfig (trl 1.2)."
     assert said("packin", True, fields) == [f"train.packin: {unknown} Did you mean `packing`?"]
     assert said("lr", 1, fields) == [f"train.lr: {unknown} Did you mean `learning_rate`?"]

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hf_efficient.recipe.schema import Origin
-from hf_efficient.recipe.yaml_dump import dump_yaml
-from hf_efficient.recipe.yaml_nodes import parse_yaml
+from hf_efficient.recipe.tree import parse_yaml
+from hf_efficient.recipe.writing import dump_yaml
 
 TEXT = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=12)
 AWKWARD = st.sampled_from(

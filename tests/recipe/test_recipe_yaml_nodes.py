@@ -5,9 +5,8 @@ import math
 import pytest
 
 from hf_efficient.errors import RecipeError
-from hf_efficient.recipe.nodes import dotted
 from hf_efficient.recipe.schema import Origin
-from hf_efficient.recipe.yaml_nodes import parse_yaml
+from hf_efficient.recipe.tree import dotted, parse_yaml
 
 
 def parse(text: str):

@@ -7,11 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hf_efficient.launch.engines.accelerate_config import accelerate_config
-from hf_efficient.launch.engines.layout import layout_of
-from hf_efficient.launch.engines.place import NodePlace
+from hf_efficient.launch.command import NodePlace, accelerate_config, layout_of
+from hf_efficient.recipe.files import shipped_root
 from hf_efficient.recipe.load import load_recipe
-from hf_efficient.recipe.shipped_files import shipped_root
 
 _OPTIMIZER, _PARAMETERS = "distributed.offload.optimizer=true", "distributed.offload.parameters=true"
 FILES = {

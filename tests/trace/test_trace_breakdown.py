@@ -8,7 +8,7 @@ import json
 import pytest
 from made_trace import DEVICE, EVENTS, OPERATORS, STEPS, call, event, on_device
 
-from hf_efficient.records.trace_kernels import KERNEL_FAMILIES
+from hf_efficient.records.trace import KERNEL_FAMILIES
 
 MICRO = 1e-6
 

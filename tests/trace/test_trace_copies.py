@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from made_trace import call, on_device
 
-from hf_efficient.trace.copies import copy_of_name
+from hf_efficient.trace.device import copy_of_name
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from made_trace import EVENTS, event
 
-from hf_efficient.trace.longest import NOTHING_RECORDED
+from hf_efficient.trace.device import NOTHING_RECORDED
 
 
 def test_gaps_of_the_picture(broken_down):

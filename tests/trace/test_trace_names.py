@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.trace.names import short_name
+from hf_efficient.trace.families import short_name
 
 REDUCE = "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::MeanOps<float, 4> > >(int)"
 

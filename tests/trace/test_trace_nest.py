@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from made_trace import event
 
-from hf_efficient.trace.kinds import Kind
-from hf_efficient.trace.nest import nest
+from hf_efficient.trace.intervals import nest
+from hf_efficient.trace.table import Kind
 
 # Thread 1: a 0-100 holds b 10-40 (which holds c 10-20) and d 40-60; e 100-110. Thread 2: f 15-25.
 EVENTS = [

@@ -9,8 +9,8 @@ import pytest
 from made_trace import EVENTS, HEAD, OPERATORS, event, trace_text, write_trace
 
 from hf_efficient.errors import OutputError
-from hf_efficient.trace import source
-from hf_efficient.trace.read import read_trace
+from hf_efficient.trace import stream as source
+from hf_efficient.trace.table import read_trace
 
 KEPT = 27  # all of EVENTS but IGNORED
 COMPLETE = 29  # two of IGNORED are complete events

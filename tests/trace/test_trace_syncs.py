@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from made_trace import EVENTS, call, event, on_device
 
-from hf_efficient.trace.sites import function_site
+from hf_efficient.trace.host import function_site
 
 STACK = [
     event("python_function", "train.py(3): main", 0, 2000),

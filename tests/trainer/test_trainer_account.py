@@ -20,12 +20,11 @@ import torch
 from tiny_training import arguments, assert_same_run, build_model, causal_trainer, collator, losses, rows
 from transformers import Trainer, TrainerCallback
 
-from hf_efficient import EfficientTrainer
-from hf_efficient.account.build import account_of
-from hf_efficient.account.files import read_account
-from hf_efficient.account.json_schema import SHIPPED
-from hf_efficient.callbacks import AccountCallback
-from hf_efficient.records import RunAccount
+from hf_efficient.accounting.account import account_of, read_account
+from hf_efficient.accounting.json_schema import SHIPPED
+from hf_efficient.callbacks.account import AccountCallback
+from hf_efficient.records.account import RunAccount
+from hf_efficient.trainer import EfficientTrainer
 
 PLANT = 0.12
 SLEPT: dict[str, list[float]] = {}
@@ -180,7 +179,7 @@ def slow_trainer(tiny_dir, output, kind, seconds=PLANT / 2, **changes):
 
 
 def test_planted_time_shows_where_it_was_planted(tiny_dir, tmp_path):
-    from hf_efficient import EfficientTrainerMixin
+    from hf_efficient.trainer import EfficientTrainerMixin
 
     class Slow(EfficientTrainerMixin, SlowTrainer):
         pass

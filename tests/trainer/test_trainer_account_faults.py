@@ -11,7 +11,7 @@ import pytest
 from tiny_training import assert_same_run, causal_trainer
 from transformers import Trainer, TrainerCallback
 
-from hf_efficient import EfficientTrainer
+from hf_efficient.trainer import EfficientTrainer
 
 
 def fill(folder: Path) -> None:

@@ -14,15 +14,13 @@ import pytest
 from tiny_training import causal_trainer
 from transformers import Trainer, TrainerCallback
 
-from hf_efficient import EfficientTrainer
-from hf_efficient.account.build import account_of
-from hf_efficient.account.files import read_account
-from hf_efficient.callbacks import AccountCallback
-from hf_efficient.measure import process_timeline as timelines
-from hf_efficient.measure.environment import environment_facts
-from hf_efficient.measure.process_start import ProcessStart
-from hf_efficient.measure.process_timeline import process_timeline
-from hf_efficient.measure.timeline import Timeline
+from hf_efficient.accounting.account import account_of, read_account
+from hf_efficient.callbacks.account import AccountCallback
+from hf_efficient.recording import timeline as timelines
+from hf_efficient.recording.clocks import ProcessStart
+from hf_efficient.recording.environment import environment_facts
+from hf_efficient.recording.timeline import Timeline, process_timeline
+from hf_efficient.trainer import EfficientTrainer
 
 SLEPT = 0.2
 NOT_ENDED = "the training did not end, and another run began in its process"

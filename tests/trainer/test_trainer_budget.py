@@ -9,17 +9,18 @@ from hand_clock import Hand, timeline_of
 from tiny_training import causal_trainer, losses, trained_weights
 from transformers import Trainer, TrainerCallback
 
-from hf_efficient import EfficientTrainer
-from hf_efficient.account.files import read_account
-from hf_efficient.callbacks import AccountCallback, BudgetCallback
-from hf_efficient.callbacks import budget as budgets
+from hf_efficient.accounting.account import read_account
+from hf_efficient.callbacks import stop as budgets
+from hf_efficient.callbacks.account import AccountCallback
+from hf_efficient.callbacks.stop import BudgetCallback
 from hf_efficient.errors import SetupError
-from hf_efficient.hardware.rates import Rates
-from hf_efficient.measure import process_timeline as timelines
-from hf_efficient.measure.earlier import read_earlier
-from hf_efficient.measure.stream import read_steps
-from hf_efficient.measure.system import SystemStream
-from hf_efficient.records import BudgetAccount
+from hf_efficient.facts.prices import Rates
+from hf_efficient.recording import timeline as timelines
+from hf_efficient.recording.earlier import read_earlier
+from hf_efficient.recording.system import SystemStream
+from hf_efficient.records.amounts import BudgetAccount
+from hf_efficient.run_dir.reading import read_steps
+from hf_efficient.trainer import EfficientTrainer
 
 STEP, EVALUATION, SAVE = 10, 30, 5
 
@@ -301,7 +302,7 @@ def test_a_budget_needs_records(tiny_dir, tmp_path):
 
 
 def test_a_fault_of_the_watch_is_told_once_and_training_goes_on(tiny_dir, tmp_path, hand, monkeypatch, caplog):
-    from hf_efficient.measure.budget_watch import BudgetWatch
+    from hf_efficient.recording.budget import BudgetWatch
 
     def broken(*args, **kwargs):
         raise RuntimeError("planted")

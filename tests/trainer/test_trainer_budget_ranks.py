@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hf_efficient.account.files import read_account
+from hf_efficient.accounting.account import read_account
 
 SCRIPT = """
 import os, sys
@@ -19,10 +19,10 @@ import tiny_training
 from transformers import TrainerCallback
 from hf_efficient import EfficientTrainer
 from hf_efficient.callbacks import BudgetCallback
-from hf_efficient.measure import agreement, process_timeline as timelines
-from hf_efficient.measure.timeline import Timeline
-from hf_efficient.measure.process_start import ProcessStart
-from hf_efficient.measure.system import SystemStream
+from hf_efficient.recording import agreement, process_timeline as timelines
+from hf_efficient.recording.timeline import Timeline
+from hf_efficient.recording.clocks import ProcessStart
+from hf_efficient.recording.system import SystemStream
 
 SECOND = 1_000_000_000
 rank, clock, exchanges = int(os.environ["RANK"]), [0], []

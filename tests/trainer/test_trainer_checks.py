@@ -18,9 +18,9 @@ from tiny_training import (
 from transformers import Trainer, TrainerCallback
 from trl import DPOConfig, DPOTrainer
 
-from hf_efficient import EfficientTrainer, EfficientTrainerMixin
-from hf_efficient.callbacks import GradientCheck
+from hf_efficient.callbacks.checks import GradientCheck
 from hf_efficient.errors import TrainingCheckError
+from hf_efficient.trainer import EfficientTrainer, EfficientTrainerMixin
 
 has_avx512bf16 = pytest.importorskip("bitsandbytes").functional.has_avx512bf16()
 needs_repacking = pytest.mark.skipif(not has_avx512bf16, reason="this CPU has no AVX512-BF16: nothing is repacked")
@@ -35,7 +35,7 @@ def first_look(model):
 
 def disable_guard(monkeypatch):
     monkeypatch.setattr("hf_efficient.trainer.keep_four_bit_trainable", lambda model: 0)
-    monkeypatch.setattr("hf_efficient.callbacks.four_bit_guard.keep_four_bit_trainable", lambda model: 0)
+    monkeypatch.setattr("hf_efficient.callbacks.checks.keep_four_bit_trainable", lambda model: 0)
 
 
 @needs_repacking

@@ -9,8 +9,8 @@ import torch
 from tiny_training import causal_trainer
 from transformers import Trainer
 
-from hf_efficient import EfficientTrainer
-from hf_efficient.account.reading import read_steps
+from hf_efficient.run_dir.reading import read_steps
+from hf_efficient.trainer import EfficientTrainer
 
 SLEEP = 0.03
 

@@ -19,17 +19,16 @@ from replayed_nvml import replay
 from tiny_training import assert_same_run, causal_trainer
 from transformers import Trainer
 
-from hf_efficient import EfficientTrainer, Rates
-from hf_efficient.account.build import account_of
-from hf_efficient.account.files import read_account
-from hf_efficient.account.json_schema import SHIPPED
-from hf_efficient.callbacks import AccountCallback
+from hf_efficient.accounting.account import account_of, read_account
+from hf_efficient.accounting.json_schema import SHIPPED
+from hf_efficient.callbacks.account import AccountCallback
 from hf_efficient.errors import SetupError
-from hf_efficient.measure import system
-from hf_efficient.measure.meters.find import Found
-from hf_efficient.measure.meters.meter import EnergyMeter
-from hf_efficient.measure.process_timeline import process_timeline
-from hf_efficient.records import RunAccount
+from hf_efficient.facts.prices import Rates
+from hf_efficient.recording import system
+from hf_efficient.recording.meters import EnergyMeter, Found
+from hf_efficient.recording.timeline import process_timeline
+from hf_efficient.records.account import RunAccount
+from hf_efficient.trainer import EfficientTrainer
 
 RATES = Rates(price_usd_per_hour=7.2, grid=500)
 
@@ -130,7 +129,7 @@ def test_without_rates_a_cpu_has_no_price_and_the_worlds_grid(tiny_dir, tmp_path
 
 
 def test_a_provider_without_this_gpu_stops_the_trainer_before_it_trains(tiny_dir, tmp_path, monkeypatch):
-    from hf_efficient.measure import rates as module
+    from hf_efficient.recording import rates as module
 
     def on_a_gpu(rates, _device_name, gpus):
         return module_price_facts(rates, "NVIDIA H200", gpus)
@@ -256,8 +255,8 @@ def test_another_run_in_the_same_process_takes_no_joule_of_the_first(tiny_dir, t
 
 def test_the_device_is_told_by_the_training_thread(tmp_path, monkeypatch, writers):
     """Each thread has a current device of its own; the sampler's would always be the first."""
-    from hf_efficient.measure.process_start import ProcessStart
-    from hf_efficient.measure.timeline import Timeline
+    from hf_efficient.recording.clocks import ProcessStart
+    from hf_efficient.recording.timeline import Timeline
 
     books = {
         "allocated_bytes": {"all": {"current": 7, "peak": 7}},

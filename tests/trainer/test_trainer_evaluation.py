@@ -13,7 +13,7 @@ from tiny_training import arguments, assert_same_run, build_model, causal_traine
 from transformers import Trainer, TrainerCallback
 from trl import SFTConfig, SFTTrainer
 
-from hf_efficient import EfficientTrainer, EfficientTrainerMixin
+from hf_efficient.trainer import EfficientTrainer, EfficientTrainerMixin
 
 
 class EfficientSFTTrainer(EfficientTrainerMixin, SFTTrainer):

@@ -10,10 +10,10 @@ from datasets import Dataset
 from tiny_training import assert_same_run, causal_trainer, rows
 from transformers import Trainer
 
-from hf_efficient import EfficientTrainer
-from hf_efficient.callbacks import AccountCallback
-from hf_efficient.measure.loader.taken import Taken
-from hf_efficient.measure.stream import read_steps
+from hf_efficient.callbacks.account import AccountCallback
+from hf_efficient.recording.loader import Taken
+from hf_efficient.run_dir.reading import read_steps
+from hf_efficient.trainer import EfficientTrainer
 
 
 def loader_parts(folder):

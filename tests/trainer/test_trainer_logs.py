@@ -11,12 +11,11 @@ from tiny_training import arguments, assert_same_run, build_model, causal_traine
 from transformers import EarlyStoppingCallback, PrinterCallback, ProgressCallback, Trainer, TrainerCallback
 from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 
-from hf_efficient import EfficientTrainer, EfficientTrainerMixin
-from hf_efficient.account.build import account_of
-from hf_efficient.account.files import read_account
-from hf_efficient.callbacks import FigureBar
-from hf_efficient.measure.log_figures import PREFIX
-from hf_efficient.measure.stream import read_steps
+from hf_efficient.accounting.account import account_of, read_account
+from hf_efficient.callbacks.progress import FigureBar
+from hf_efficient.recording.live import PREFIX
+from hf_efficient.run_dir.reading import read_steps
+from hf_efficient.trainer import EfficientTrainer, EfficientTrainerMixin
 
 ALWAYS = {
     PREFIX + name
@@ -198,7 +197,7 @@ def test_a_bar_of_ones_own_is_left_alone(tiny_dir, tmp_path):
 
 
 def test_a_fault_of_the_figures_is_told_once(tiny_dir, tmp_path, monkeypatch, caplog):
-    from hf_efficient.measure import run_log
+    from hf_efficient.recording import steps as run_log
 
     def broken(*args, **kwargs):
         raise RuntimeError("planted")

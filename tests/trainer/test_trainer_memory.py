@@ -23,10 +23,10 @@ from tiny_training import (
 from torch.utils.data import SequentialSampler
 from transformers import LlamaForCausalLM, Trainer
 
-from hf_efficient import EfficientTrainer, EfficientTrainerMixin
-from hf_efficient.account.build import account_of
-from hf_efficient.callbacks import AccountCallback
-from hf_efficient.measure.activations import ForwardWatch
+from hf_efficient.accounting.account import account_of
+from hf_efficient.callbacks.account import AccountCallback
+from hf_efficient.recording.activations import ForwardWatch
+from hf_efficient.trainer import EfficientTrainer, EfficientTrainerMixin
 
 WIDTH, LAYERS, RANK = 64, 2, 4
 TABLES = 2 * VOCABULARY * WIDTH  # embedding and head
@@ -232,8 +232,8 @@ def test_a_forward_that_bears_no_watching_is_run_again(tiny_dir, tmp_path, caplo
     "broken",
     [
         "hf_efficient.callbacks.memory.model_tensors",
-        "hf_efficient.callbacks.activations._checkpointed",
-        "hf_efficient.measure.activations.model_tensors",
+        "hf_efficient.callbacks.memory._checkpointed",
+        "hf_efficient.recording.activations.model_tensors",
     ],
 )
 def test_a_fault_is_one_warning(tiny_dir, tmp_path, caplog, monkeypatch, broken):

@@ -9,9 +9,9 @@ import pytest
 from tiny_training import assert_same_run, causal_trainer
 from transformers import Trainer
 
-from hf_efficient import EfficientTrainer, load_run
-from hf_efficient.callbacks import (
-    AccountCallback,
+from hf_efficient.accounting.account import load_run
+from hf_efficient.callbacks.account import AccountCallback
+from hf_efficient.callbacks.profilers import (
     CaptureCallback,
     HostMemoryCallback,
     LineTimesCallback,
@@ -20,7 +20,8 @@ from hf_efficient.callbacks import (
     PythonProfileCallback,
     TorchTraceCallback,
 )
-from hf_efficient.measure.instruments.torch_trace import TorchTrace
+from hf_efficient.profilers.torch_trace import TorchTrace
+from hf_efficient.trainer import EfficientTrainer
 
 
 def test_a_trace_in_a_plain_trainer(tiny_dir, tmp_path):

@@ -11,8 +11,8 @@ from statistics import median
 
 import pytest
 
-from hf_efficient.account.load import load_run
-from hf_efficient.account.reading import read_steps
+from hf_efficient.accounting.account import load_run
+from hf_efficient.run_dir.reading import read_steps
 
 SLOW = 0.1
 STEPS = 8

@@ -15,11 +15,11 @@ from hand_clock import Hand
 from tiny_training import assert_same_run, causal_trainer, gradient_norms, losses, rows
 from transformers import Trainer, TrainerCallback
 
-from hf_efficient import EfficientTrainer, EfficientTrainerMixin
-from hf_efficient.callbacks import AccountCallback
-from hf_efficient.measure.recorder import StepRecorder
-from hf_efficient.measure.stream import read_steps
-from hf_efficient.records import TokenCounts
+from hf_efficient.callbacks.account import AccountCallback
+from hf_efficient.recording.steps import StepRecorder
+from hf_efficient.records.steps import TokenCounts
+from hf_efficient.run_dir.reading import read_steps
+from hf_efficient.trainer import EfficientTrainer, EfficientTrainerMixin
 
 
 class Ticks:
@@ -283,7 +283,7 @@ def test_a_fault_of_the_recording_is_one_warning(tiny_dir, tmp_path, caplog, mon
         ticks = iter(range(40))
         ours._recorder._now = lambda: next(ticks)
     if fault == "tokens":
-        monkeypatch.setattr("hf_efficient.measure.tokens._count", lambda batch: 1 / 0)
+        monkeypatch.setattr("hf_efficient.recording.tokens._count", lambda batch: 1 / 0)
     with caplog.at_level(logging.WARNING, logger="hf_efficient"):
         ours.train()
     assert_same_run(ours, plain)

@@ -7,8 +7,8 @@ import torch
 from tiny_training import METHODS, causal_trainer, losses, trained_weights
 from transformers import TrainerCallback
 
-from hf_efficient import EfficientTrainer
-from hf_efficient.measure.stream import read_steps
+from hf_efficient.run_dir.reading import read_steps
+from hf_efficient.trainer import EfficientTrainer
 
 RUN = {"max_steps": 6, "save_strategy": "steps", "save_steps": 2, "gradient_accumulation_steps": 2}
 

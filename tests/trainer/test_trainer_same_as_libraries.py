@@ -16,7 +16,7 @@ from tiny_training import (
 from transformers import Trainer
 from trl import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer, SFTConfig, SFTTrainer
 
-from hf_efficient import EfficientTrainer, EfficientTrainerMixin
+from hf_efficient.trainer import EfficientTrainer, EfficientTrainerMixin
 
 
 class EfficientSFTTrainer(EfficientTrainerMixin, SFTTrainer):

@@ -11,10 +11,10 @@ from tiny_training import arguments, build_model, causal_trainer, collator, rows
 from transformers import Trainer
 from trl import SFTConfig, SFTTrainer
 
-from hf_efficient import EfficientTrainer, EfficientTrainerMixin, diagnose
-from hf_efficient.callbacks import AccountCallback
-from hf_efficient.diagnosis.read_case import read_case
-from hf_efficient.diagnosis.run import read_diagnosis
+from hf_efficient.callbacks.account import AccountCallback
+from hf_efficient.diagnosis.case import read_case
+from hf_efficient.diagnosis.engine import diagnose, read_diagnosis
+from hf_efficient.trainer import EfficientTrainer, EfficientTrainerMixin
 
 
 class MySFT(EfficientTrainerMixin, SFTTrainer):
@@ -55,7 +55,7 @@ def test_a_callback_alone_and_an_sft_trainer_state_them_too(tiny_dir, tmp_path):
 
 
 def test_a_fault_is_one_warning_and_the_training_goes_on(tiny_dir, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr("hf_efficient.callbacks.settings._cores", lambda: 1 / 0)
+    monkeypatch.setattr("hf_efficient.callbacks.run_facts._cores", lambda: 1 / 0)
     with caplog.at_level(logging.WARNING):
         causal_trainer(EfficientTrainer, tiny_dir, tmp_path, max_steps=1).train()
     assert [one for one in caplog.messages if "How this run was set up" in one]
@@ -86,7 +86,7 @@ def test_a_diagnosis_that_fails_leaves_the_run_and_its_page_alone(tiny_dir, tmp_
     def broken(*args):
         raise fault
 
-    monkeypatch.setattr("hf_efficient.diagnosis.run.diagnose_case", broken)
+    monkeypatch.setattr("hf_efficient.diagnosis.engine.diagnose_case", broken)
     with caplog.at_level(logging.WARNING):
         causal_trainer(EfficientTrainer, tiny_dir, tmp_path, max_steps=1).train()
     assert [one for one in caplog.messages if "could not be diagnosed" in one]

@@ -10,10 +10,10 @@ import torch
 from tiny_training import assert_same_run, causal_trainer
 from transformers import Trainer, TrainerCallback
 
-from hf_efficient import EfficientTrainer
-from hf_efficient.callbacks import AccountCallback
+from hf_efficient.callbacks.account import AccountCallback
 from hf_efficient.callbacks.silent_failures import SilentFailures
-from hf_efficient.measure.timeline import Timeline
+from hf_efficient.recording.timeline import Timeline
+from hf_efficient.trainer import EfficientTrainer
 
 
 class SometimesNaN(EfficientTrainer):
@@ -52,7 +52,7 @@ def test_losses_that_are_no_number_are_counted(tiny_dir, tmp_path):
 
 
 def test_many_losses_are_counted_on_their_device(tiny_dir, tmp_path, monkeypatch):
-    monkeypatch.setattr("hf_efficient.measure.loss_check._MOST_KEPT", 2)
+    monkeypatch.setattr("hf_efficient.recording.checks._MOST_KEPT", 2)
     causal_trainer(SometimesNaN, tiny_dir, tmp_path, max_steps=7, logging_steps=100).train()
     assert (stated(tmp_path)["losses"], stated(tmp_path)["losses_not_finite"]) == (7, 2)
 
@@ -89,8 +89,8 @@ def test_a_healthy_training_states_that_nothing_failed(tiny_dir, tmp_path):
 def test_a_fault_in_the_counting_is_told_once_and_training_goes_on(tiny_dir, tmp_path, caplog, monkeypatch):
     plain = causal_trainer(Trainer, tiny_dir, tmp_path / "plain")
     plain.train()
-    monkeypatch.setattr("hf_efficient.measure.loss_check._MOST_KEPT", 2)
-    monkeypatch.setattr("hf_efficient.measure.loss_check.LossCheck._fold", lambda self: 1 / 0)
+    monkeypatch.setattr("hf_efficient.recording.checks._MOST_KEPT", 2)
+    monkeypatch.setattr("hf_efficient.recording.checks.LossCheck._fold", lambda self: 1 / 0)
     ours = causal_trainer(EfficientTrainer, tiny_dir, tmp_path / "ours")
     with caplog.at_level(logging.WARNING, logger="hf_efficient"):
         ours.train()

@@ -9,10 +9,9 @@ import pytest
 import tiny_training
 from transformers import TrainerCallback
 
-from hf_efficient import EfficientTrainer
-from hf_efficient.callbacks.stop_when_asked import StopWhenAsked
-from hf_efficient.measure.stop_agreement import StopAgreement
-from hf_efficient.measure.stop_request import EndedBySignal, StopRequest
+from hf_efficient.callbacks.stop import StopWhenAsked
+from hf_efficient.recording.stop import EndedBySignal, StopAgreement, StopRequest
+from hf_efficient.trainer import EfficientTrainer
 
 
 class Asks(TrainerCallback):

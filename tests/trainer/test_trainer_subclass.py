@@ -7,8 +7,8 @@ import torch
 from tiny_training import arguments, assert_same_run, build_model, causal_trainer, collator, losses, rows
 from transformers import Trainer
 
-from hf_efficient import EfficientTrainer, EfficientTrainerMixin
-from hf_efficient.measure.stream import read_steps
+from hf_efficient.run_dir.reading import read_steps
+from hf_efficient.trainer import EfficientTrainer, EfficientTrainerMixin
 
 
 class Cooperative(Trainer):

@@ -9,10 +9,10 @@ import torch
 from tiny_training import assert_same_run, causal_trainer
 from transformers import Trainer
 
-from hf_efficient import EfficientTrainer
-from hf_efficient.callbacks import SynchronisationsCallback
-from hf_efficient.launch.profile import instrument_callbacks
-from hf_efficient.recipe.profile_section import ProfileSection
+from hf_efficient.callbacks.profilers import SynchronisationsCallback
+from hf_efficient.launch.build import instrument_callbacks
+from hf_efficient.recipe.schema import ProfileSection
+from hf_efficient.trainer import EfficientTrainer
 
 
 class ReadsInBackward(torch.autograd.Function):

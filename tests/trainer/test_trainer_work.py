@@ -30,11 +30,11 @@ from transformers import (
 )
 from trl import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer, SFTConfig, SFTTrainer
 
-from hf_efficient import EfficientTrainer, EfficientTrainerMixin
-from hf_efficient.account.build import account_of
-from hf_efficient.callbacks import AccountCallback
-from hf_efficient.measure.matmul_peak import MatmulPeak
-from hf_efficient.measure.stream import read_steps
+from hf_efficient.accounting.account import account_of
+from hf_efficient.callbacks.account import AccountCallback
+from hf_efficient.profilers.calibration import MatmulPeak
+from hf_efficient.run_dir.reading import read_steps
+from hf_efficient.trainer import EfficientTrainer, EfficientTrainerMixin
 
 
 class MySFT(EfficientTrainerMixin, SFTTrainer):
@@ -204,7 +204,7 @@ def test_a_model_that_is_not_known(tmp_path, caplog):
 def test_a_fault_while_the_model_is_looked_at_is_one_warning(tiny_dir, tmp_path, caplog, monkeypatch):
     plain = causal_trainer(Trainer, tiny_dir, tmp_path / "plain")
     plain.train()
-    monkeypatch.setattr("hf_efficient.models.work.formula_of", lambda trainer: 1 // 0)
+    monkeypatch.setattr("hf_efficient.model.work.formula_of", lambda trainer: 1 // 0)
     trainer = causal_trainer(EfficientTrainer, tiny_dir, tmp_path / "ours")
     with caplog.at_level(logging.WARNING, logger="hf_efficient"):
         trainer.train()
@@ -216,7 +216,7 @@ def test_a_fault_while_the_model_is_looked_at_is_one_warning(tiny_dir, tmp_path,
 
 
 def test_a_fault_while_the_peak_is_measured_leaves_the_flops(tiny_dir, tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr("hf_efficient.models.work.peak_of", lambda *_: 1 // 0)
+    monkeypatch.setattr("hf_efficient.model.work.peak_of", lambda *_: 1 // 0)
     trainer = causal_trainer(EfficientTrainer, tiny_dir, tmp_path)
     with caplog.at_level(logging.WARNING, logger="hf_efficient"):
         trainer.train()
@@ -289,7 +289,7 @@ def test_the_peak_of_a_cpu_is_a_matmul_in_the_dtype_of_the_weights(tiny_dir, tmp
         asked.append(dtype)
         return MatmulPeak(2e9, 512, 1, "2026-01-02")
 
-    monkeypatch.setattr("hf_efficient.models.peak.cpu_matmul_peak", peak)
+    monkeypatch.setattr("hf_efficient.model.peak.cpu_matmul_peak", peak)
     causal_trainer(EfficientTrainer, tiny_dir, tmp_path, "qlora").train()
     found = account_of(tmp_path / "efficiency")
     work = found.work

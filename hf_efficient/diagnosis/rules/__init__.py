@@ -8,51 +8,36 @@ as far as it is recorded; a gain is of the training loop's time for the same tok
 from __future__ import annotations
 
 from hf_efficient.diagnosis.rule import Rule
-from hf_efficient.diagnosis.rules.accumulation import accumulation
-from hf_efficient.diagnosis.rules.attention_kernel import attention_kernel
-from hf_efficient.diagnosis.rules.checkpointing_missing import checkpointing_missing
-from hf_efficient.diagnosis.rules.checkpointing_unneeded import checkpointing_unneeded
-from hf_efficient.diagnosis.rules.cpu_contention import cpu_contention
-from hf_efficient.diagnosis.rules.cpu_oversubscription import cpu_oversubscription
-from hf_efficient.diagnosis.rules.data_collation import data_collation
-from hf_efficient.diagnosis.rules.data_storage import data_storage
-from hf_efficient.diagnosis.rules.data_transform import data_transform
-from hf_efficient.diagnosis.rules.emulated_bfloat16 import emulated_bfloat16
-from hf_efficient.diagnosis.rules.epoch_boundary import epoch_boundary
-from hf_efficient.diagnosis.rules.evaluations_cost import evaluations_cost
-from hf_efficient.diagnosis.rules.exposed_communication import exposed_communication
-from hf_efficient.diagnosis.rules.few_loss_tokens import few_loss_tokens
-from hf_efficient.diagnosis.rules.few_workers import few_workers
-from hf_efficient.diagnosis.rules.float32_products import float32_products
-from hf_efficient.diagnosis.rules.fragmentation import fragmentation
-from hf_efficient.diagnosis.rules.hidden_synchronisation import hidden_synchronisation
-from hf_efficient.diagnosis.rules.host_to_device_copy import host_to_device_copy
-from hf_efficient.diagnosis.rules.large_micro_batch import large_micro_batch
-from hf_efficient.diagnosis.rules.launch_bound import launch_bound
-from hf_efficient.diagnosis.rules.learning_rate_diverges import learning_rate_diverges
-from hf_efficient.diagnosis.rules.learning_rate_idle import learning_rate_idle
-from hf_efficient.diagnosis.rules.logging_cost import logging_cost
-from hf_efficient.diagnosis.rules.logits_spike import logits_spike
-from hf_efficient.diagnosis.rules.masked_labels import masked_labels
-from hf_efficient.diagnosis.rules.memory_growth import memory_growth
-from hf_efficient.diagnosis.rules.near_out_of_memory import near_out_of_memory
-from hf_efficient.diagnosis.rules.no_gradient import no_gradient
-from hf_efficient.diagnosis.rules.not_finite_steps import not_finite_steps
-from hf_efficient.diagnosis.rules.optimizer_kernel import optimizer_kernel
-from hf_efficient.diagnosis.rules.optimizer_state import optimizer_state
-from hf_efficient.diagnosis.rules.out_of_memory import out_of_memory
-from hf_efficient.diagnosis.rules.padding_waste import padding_waste
-from hf_efficient.diagnosis.rules.recompilation import recompilation
-from hf_efficient.diagnosis.rules.saves_cost import saves_cost
-from hf_efficient.diagnosis.rules.scaler_skips import scaler_skips
-from hf_efficient.diagnosis.rules.sharding import sharding
-from hf_efficient.diagnosis.rules.silent_upcasts import silent_upcasts
-from hf_efficient.diagnosis.rules.small_micro_batch import small_micro_batch
-from hf_efficient.diagnosis.rules.straggler import straggler
-from hf_efficient.diagnosis.rules.throttling import throttling
-from hf_efficient.diagnosis.rules.truncated_examples import truncated_examples
-from hf_efficient.diagnosis.rules.unused_memory import unused_memory
-from hf_efficient.diagnosis.rules.worker_start import worker_start
+from hf_efficient.diagnosis.rules.batching import accumulation, padding_waste, small_micro_batch
+from hf_efficient.diagnosis.rules.checkpointing import checkpointing_missing, checkpointing_unneeded
+from hf_efficient.diagnosis.rules.communication import exposed_communication, sharding
+from hf_efficient.diagnosis.rules.compute import attention_kernel, optimizer_kernel, recompilation
+from hf_efficient.diagnosis.rules.data import data_collation, data_storage, data_transform, few_workers
+from hf_efficient.diagnosis.rules.epochs import epoch_boundary, worker_start
+from hf_efficient.diagnosis.rules.host import hidden_synchronisation, host_to_device_copy, launch_bound
+from hf_efficient.diagnosis.rules.learning import (
+    few_loss_tokens,
+    learning_rate_diverges,
+    learning_rate_idle,
+    masked_labels,
+    no_gradient,
+    not_finite_steps,
+    scaler_skips,
+    truncated_examples,
+)
+from hf_efficient.diagnosis.rules.machine import cpu_contention, cpu_oversubscription, throttling, unused_memory
+from hf_efficient.diagnosis.rules.memory import (
+    fragmentation,
+    large_micro_batch,
+    logits_spike,
+    memory_growth,
+    near_out_of_memory,
+    optimizer_state,
+    out_of_memory,
+)
+from hf_efficient.diagnosis.rules.pauses import evaluations_cost, logging_cost, saves_cost
+from hf_efficient.diagnosis.rules.precision import emulated_bfloat16, float32_products, silent_upcasts
+from hf_efficient.diagnosis.rules.stragglers import straggler
 
 __all__ = ["RULES"]
 

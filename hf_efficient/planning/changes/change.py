@@ -6,13 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hf_efficient.hardware.accelerators import Accelerator
-from hf_efficient.recipe.rules.batch import ACCUMULATION, names_accumulation
+from hf_efficient.facts.accelerators import Accelerator
+from hf_efficient.recipe.rules.distributed import ACCUMULATION, names_accumulation
 from hf_efficient.recipe.rules.settings import Settings
-from hf_efficient.records.planned_memory import PlannedMemory
-
-__all__ = ["Change", "Proposer", "Situation", "activation_checkpointing"]
-
+from hf_efficient.records.plan import PlannedMemory
 
 _MATTERS = 0.01
 _MUCH_PADDING = 0.05

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from hf_efficient.planning.changes.change import Change, Situation, activation_checkpointing
 
-__all__ = ["checkpoint_activations"]
-
 
 def checkpoint_activations(situation: Situation) -> Change | None:
     """Where it is off."""

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from hf_efficient.planning.changes.change import Change, Situation
-from hf_efficient.recipe.rules.loss import fits_chunked_loss
-
-__all__ = ["chunked_loss"]
+from hf_efficient.recipe.rules.training import fits_chunked_loss
 
 
 def chunked_loss(situation: Situation) -> Change | None:

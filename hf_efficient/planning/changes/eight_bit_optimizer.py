@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from hf_efficient.planning.changes.change import Change, Situation
 
-__all__ = ["IN_FLOAT32", "eight_bit_optimizer"]
-
 IN_FLOAT32 = ("adamw_torch", "adamw_torch_fused", "paged_adamw_32bit")
 """Optimizers of the Trainer that are AdamW with moments in float32."""
 

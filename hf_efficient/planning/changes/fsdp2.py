@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from hf_efficient.planning.changes.change import Change, Situation
 
-__all__ = ["shard_weights_by_fsdp"]
-
 
 def shard_weights_by_fsdp(situation: Situation) -> Change | None:
     """Several ranks, each with all weights, to FSDP2."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from hf_efficient.planning.changes.change import Change, Situation
 
-__all__ = ["group_by_length"]
-
 
 def group_by_length(situation: Situation) -> Change | None:
     """Where much of a step is padding."""

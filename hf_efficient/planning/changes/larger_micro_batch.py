@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from hf_efficient.planning.changes.change import Change, Situation
 
-__all__ = ["larger_micro_batch"]
-
 
 def larger_micro_batch(situation: Situation) -> Change | None:
     """Double, where the recipe fits and accumulates an even number, so that the global batch stays the same."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from hf_efficient.planning.changes.change import Change, Situation
 
-__all__ = ["train_an_adapter"]
-
 
 def train_an_adapter(situation: Situation) -> Change | None:
     """Full fine-tuning to LoRA on all linear layers."""

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from hf_efficient.planning.changes.change import Change, Situation
-from hf_efficient.recipe.precision import mixed_precision
-
-__all__ = ["mix_float16"]
+from hf_efficient.recipe.schema import mixed_precision
 
 
 def mix_float16(situation: Situation) -> Change | None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from hf_efficient.planning.changes.change import Change, Situation, activation_checkpointing
 
-__all__ = ["store_activations"]
-
 
 def store_activations(situation: Situation) -> Change | None:
     """Where checkpointing is on, though the recipe fits with it."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from hf_efficient.planning.changes.change import Change, Situation
 
-__all__ = ["offload_the_optimizer"]
-
 
 def offload_the_optimizer(situation: Situation) -> Change | None:
     """Under DeepSpeed, whose own AdamW steps there; from plain data parallelism with ZeRO-2."""

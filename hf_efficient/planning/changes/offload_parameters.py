@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from hf_efficient.planning.changes.change import Change, Situation
 
-__all__ = ["offload_the_weights"]
-
 
 def offload_the_weights(situation: Situation) -> Change | None:
     """Where they are sharded: under ZeRO-3 and FSDP2."""

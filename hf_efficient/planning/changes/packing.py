@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from hf_efficient.planning.changes.change import Change, Situation
 
-__all__ = ["pack"]
-
 
 def pack(situation: Situation) -> Change | None:
     """Where much of a step is padding, and there is a length to pack to."""

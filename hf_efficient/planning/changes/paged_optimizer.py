@@ -5,8 +5,6 @@ from __future__ import annotations
 from hf_efficient.planning.changes.change import Change, Situation
 from hf_efficient.planning.changes.eight_bit_optimizer import IN_FLOAT32
 
-__all__ = ["paged_optimizer"]
-
 
 def paged_optimizer(situation: Situation) -> Change | None:
     """In place of another AdamW."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from hf_efficient.planning.changes.change import Change, Situation
 
-__all__ = ["quantize_the_base"]
-
 
 def quantize_the_base(situation: Situation) -> Change | None:
     """LoRA to QLoRA."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from hf_efficient.planning.changes.change import Change, Situation
 
-__all__ = ["fused_attention"]
-
 
 def fused_attention(situation: Situation) -> Change | None:
     """Where the recipe asks for ``eager``."""

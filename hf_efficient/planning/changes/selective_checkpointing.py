@@ -6,8 +6,6 @@ import inspect
 
 from hf_efficient.planning.changes.change import Change, Situation, activation_checkpointing
 
-__all__ = ["checkpoint_every_second_layer"]
-
 _EVERY = "every_n_layers"
 
 

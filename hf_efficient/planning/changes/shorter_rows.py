@@ -6,8 +6,6 @@ from typing import Any
 
 from hf_efficient.planning.changes.change import Change, Situation
 
-__all__ = ["shorter_rows"]
-
 _SHORTEST = 128
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from hf_efficient.planning.changes.change import Change, Situation
 
-__all__ = ["smaller_evaluation_batch"]
-
 
 def smaller_evaluation_batch(situation: Situation) -> Change | None:
     """Halve, where an evaluation takes more than training does."""

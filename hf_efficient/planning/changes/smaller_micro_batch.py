@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from hf_efficient.planning.changes.change import Change, Situation
 
-__all__ = ["smaller_micro_batch"]
-
 
 def smaller_micro_batch(situation: Situation) -> Change | None:
     """Divide by the smallest factor, so that the global batch stays the same."""

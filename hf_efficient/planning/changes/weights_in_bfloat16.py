@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from hf_efficient.planning.changes.change import Change, Situation
 
-__all__ = ["weights_in_bfloat16"]
-
 _FIRST_WITH_BFLOAT16 = (8, 0)
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from hf_efficient.planning.changes.change import Change, Situation
 
-__all__ = ["shard_gradients"]
-
 
 def shard_gradients(situation: Situation) -> Change | None:
     """Several ranks, each with all of it, to ZeRO-2."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from hf_efficient.planning.changes.change import Change, Situation
 
-__all__ = ["shard_weights_by_zero"]
-
 
 def shard_weights_by_zero(situation: Situation) -> Change | None:
     """Several ranks, each with all weights, to ZeRO-3; it leaves quantized weights whole."""

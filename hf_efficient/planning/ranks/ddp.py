@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from hf_efficient.planning.ranks.score import Score
 from hf_efficient.planning.rehearsed import Rehearsal
 
-__all__ = ["add_buckets", "bucket_bytes"]
-
 _FIRST = 1 << 20
 _OTHERS = 25 << 20
 """``kDefaultFirstBucketBytes``, and ``bucket_cap_mb``."""

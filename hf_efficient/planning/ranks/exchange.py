@@ -8,10 +8,8 @@ from hf_efficient.estimate.communication import communication_seconds, exposed_s
 from hf_efficient.estimate.overlap import overlap_share, overlap_window_seconds
 from hf_efficient.estimate.parallelism import WEIGHTS_SHARDED, ZERO, Sharding, shard_elements
 from hf_efficient.estimate.sharding import ModelStates, kept_elements
-from hf_efficient.hardware.links import collective_bandwidth, collective_overhead, host_bandwidth
+from hf_efficient.facts.accelerators import collective_bandwidth, collective_overhead, host_bandwidth
 from hf_efficient.planning.rehearsed import Rank
-
-__all__ = ["Exchange", "exchange_of"]
 
 
 @dataclass(frozen=True)

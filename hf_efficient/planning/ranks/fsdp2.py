@@ -16,8 +16,6 @@ from hf_efficient.planning.ranks.units import HeldWeight, Unit
 from hf_efficient.planning.ranks.walk import Walk
 from hf_efficient.planning.rehearsed import Rehearsal
 
-__all__ = ["FullyShardWalk"]
-
 _GATHERED, _SENT = "gathered_weights", "communication"
 
 

@@ -12,8 +12,6 @@ from hf_efficient.planning.ranks.units import HeldWeight
 from hf_efficient.planning.rehearsed import Rehearsal
 from hf_efficient.simulate.storage_life import StorageLife
 
-__all__ = ["gradient_indices", "held_weights", "shrink_held"]
-
 _SCALAR = 8
 """Bytes of a count of steps, at most."""
 

@@ -19,13 +19,10 @@ from hf_efficient.planning.ranks.zero import ZeroWalk
 from hf_efficient.planning.ranks.zero_gradients import spread_gradients
 from hf_efficient.planning.rehearsal import rehearse
 from hf_efficient.planning.rehearsed import Rank, Rehearsal
-from hf_efficient.recipe.precision import mixed_precision
-from hf_efficient.recipe.schema import Recipe
+from hf_efficient.recipe.schema import Recipe, mixed_precision
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
-
-__all__ = ["rehearse_rank", "spread"]
 
 
 def rehearse_rank(

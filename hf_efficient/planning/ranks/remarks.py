@@ -8,9 +8,7 @@ from hf_efficient.estimate.parallelism import WEIGHTS_SHARDED
 from hf_efficient.planning.optimizers import is_bitsandbytes
 from hf_efficient.planning.rehearsed import Rank, Rehearsal
 from hf_efficient.recipe.schema import Recipe
-from hf_efficient.units import size
-
-__all__ = ["rank_remarks"]
+from hf_efficient.text import size
 
 _MOST_IN_ONE_MACHINE = 8
 

@@ -13,8 +13,6 @@ from hf_efficient.planning.rehearsed import Rehearsal
 from hf_efficient.simulate.storage_life import StorageLife
 from hf_efficient.simulate.tensor_log import TensorLog
 
-__all__ = ["Score"]
-
 _DTYPES = {2: torch.bfloat16, 4: torch.float32}
 
 

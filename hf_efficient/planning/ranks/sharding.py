@@ -6,10 +6,8 @@ from typing import Any
 
 from hf_efficient.errors import Problem, RecipeError
 from hf_efficient.estimate.parallelism import ZERO, Sharding, Strategy
-from hf_efficient.recipe.rules.batch import planned_processes
+from hf_efficient.recipe.rules.distributed import planned_processes
 from hf_efficient.recipe.schema import Recipe
-
-__all__ = ["model_width", "sharding_of"]
 
 
 def model_width(config: Any) -> int | None:

@@ -8,8 +8,6 @@ from typing import Literal
 from hf_efficient.estimate.parallelism import WEIGHTS_SHARDED, ZERO, Sharding, shard_elements
 from hf_efficient.planning.ranks.units import HeldWeight, Unit
 
-__all__ = ["Sizes"]
-
 _FLOAT32 = 4
 
 

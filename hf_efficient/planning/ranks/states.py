@@ -8,8 +8,6 @@ from hf_efficient.planning.ranks.sizes import Sizes
 from hf_efficient.planning.ranks.units import HeldWeight
 from hf_efficient.planning.rehearsed import Rehearsal
 
-__all__ = ["layer_uses", "states_of"]
-
 
 def layer_uses(rehearsal: Rehearsal) -> int:
     """Times that a micro-batch uses the weights of a layer; see ``ModelStates``."""

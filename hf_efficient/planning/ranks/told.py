@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from hf_efficient.estimate.sharding import rank_bytes
 from hf_efficient.planning.rehearsed import Rank
-from hf_efficient.records.planned_ranks import PlannedRanks
-
-__all__ = ["planned_ranks"]
+from hf_efficient.records.plan import PlannedRanks
 
 
 def planned_ranks(rank: Rank | None) -> PlannedRanks | None:

@@ -11,8 +11,6 @@ from torch import nn
 
 from hf_efficient.planning.four_bit import values_of
 
-__all__ = ["HeldWeight", "Unit", "unit_names", "units_of"]
-
 
 @dataclass(frozen=True)
 class HeldWeight:

@@ -7,8 +7,6 @@ from abc import ABC, abstractmethod
 from hf_efficient.planning.ranks.units import Unit, unit_names
 from hf_efficient.planning.rehearsed import Rehearsal
 
-__all__ = ["Walk"]
-
 _DOING = {"forward": "forward", "backward": "backward", "recompute": "backward", "evaluation": "forward"}
 
 

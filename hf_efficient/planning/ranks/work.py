@@ -7,9 +7,7 @@ from dataclasses import replace
 
 from hf_efficient.estimate.parallelism import ZERO
 from hf_efficient.planning.rehearsed import Rank
-from hf_efficient.records import OperatorWork
-
-__all__ = ["rank_operators"]
+from hf_efficient.records.device import OperatorWork
 
 
 def rank_operators(operators: Sequence[OperatorWork], rank: Rank | None) -> Sequence[OperatorWork]:

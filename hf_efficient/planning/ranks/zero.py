@@ -16,8 +16,6 @@ from hf_efficient.planning.ranks.units import HeldWeight, Unit
 from hf_efficient.planning.ranks.walk import Walk
 from hf_efficient.planning.rehearsed import Rehearsal
 
-__all__ = ["ZeroWalk"]
-
 _STEP_GROUP = 1_000_000_000
 """Elements that ZeRO-3 steps on at once: ``sub_group_size``."""
 

@@ -12,8 +12,6 @@ from hf_efficient.planning.ranks.score import Score
 from hf_efficient.planning.ranks.sizes import Sizes
 from hf_efficient.planning.rehearsed import Rehearsal
 
-__all__ = ["spread_gradients"]
-
 _BACKWARD = ("backward", "recompute")
 
 

@@ -6,23 +6,20 @@ of them is itself wrong. To add one: write it in the file of its subject and nam
 
 from __future__ import annotations
 
-from hf_efficient.recipe.rules import (
-    adapter,
-    batch,
-    budget,
-    confirms,
-    engines,
-    evaluation,
-    loss,
-    method,
-    packages,
-    packing,
-    parallelism,
-    profile,
-    rates,
-    training,
-    unused,
-)
+from hf_efficient.recipe.rules import distributed as batch
+from hf_efficient.recipe.rules import distributed as engines
+from hf_efficient.recipe.rules import distributed as parallelism
+from hf_efficient.recipe.rules import efficiency as budget
+from hf_efficient.recipe.rules import efficiency as confirms
+from hf_efficient.recipe.rules import efficiency as profile
+from hf_efficient.recipe.rules import efficiency as rates
+from hf_efficient.recipe.rules import evaluation, training
+from hf_efficient.recipe.rules import training as adapter
+from hf_efficient.recipe.rules import training as loss
+from hf_efficient.recipe.rules import training as method
+from hf_efficient.recipe.rules import training as packages
+from hf_efficient.recipe.rules import training as packing
+from hf_efficient.recipe.rules import training as unused
 from hf_efficient.recipe.rules.settings import Contradiction, Rule, Settings
 
 __all__ = ["RULES", "Contradiction", "Rule", "Settings"]

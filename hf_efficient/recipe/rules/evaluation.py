@@ -5,16 +5,6 @@ from __future__ import annotations
 from hf_efficient.recipe.rules.settings import Contradiction, Settings, reads
 from hf_efficient.recipe.schema import METRICS
 
-__all__ = [
-    "best_metric_is_computed",
-    "best_model_is_saved",
-    "best_model_needs_evaluations",
-    "early_stopping_needs_evaluations",
-    "evaluating_needs_examples",
-    "one_source_of_examples",
-    "scheduler_needs_evaluations",
-]
-
 _ADD_DATA = "Add `data.eval`, or `data.eval_fraction: 0.05`."
 _ADD_STRATEGY = "Write `train.eval_strategy: steps` or epoch."
 

@@ -9,8 +9,6 @@ from typing import Any, Protocol, cast
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.recipe.train_fields import TrainField
 
-__all__ = ["Contradiction", "Rule", "Settings", "reads"]
-
 Contradiction = tuple[str, str, str]
 """Dotted key, what is wrong, what to write instead."""
 

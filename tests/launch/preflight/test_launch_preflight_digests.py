@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from hf_efficient.launch.preflight.digests import digest, local_part, optimizer_digests, weight_digests
+from hf_efficient.preflight.process import digest, local_part, optimizer_digests, weight_digests
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.uint8, torch.int64])

@@ -7,9 +7,8 @@ import time
 import psutil
 import pytest
 
-from hf_efficient.launch.preflight.launches import ProofLaunch, launch_part
-from hf_efficient.launch.preflight.preflight import preflight
-from hf_efficient.records.preflight import PreflightFailure
+from hf_efficient.preflight.launches import ProofLaunch, launch_part, preflight
+from hf_efficient.records.account import PreflightFailure
 
 
 @pytest.fixture

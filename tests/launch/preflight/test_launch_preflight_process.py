@@ -13,16 +13,14 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
-from hf_efficient.assembly.recipe_trainer import RecipeTrainer
 from hf_efficient.errors import HfEfficientError, PreflightError
-from hf_efficient.launch.preflight import preflight as parent
-from hf_efficient.launch.preflight.launches import ProofLaunch, failure_of, log_of
-from hf_efficient.launch.preflight.notes import notes_of
-from hf_efficient.launch.preflight.process import prove_part
-from hf_efficient.launch.preflight.saved import saved_fault
 from hf_efficient.launch.run import run_recipe
+from hf_efficient.model.recipe_trainer import RecipeTrainer
+from hf_efficient.preflight import launches as parent
+from hf_efficient.preflight.launches import ProofLaunch, failure_of, log_of, notes_of
+from hf_efficient.preflight.process import prove_part, saved_fault
 from hf_efficient.recipe.schema import Recipe
-from hf_efficient.records.preflight import Preflight
+from hf_efficient.records.account import Preflight
 
 
 @pytest.fixture(autouse=True)

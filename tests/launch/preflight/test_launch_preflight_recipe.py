@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.launch.preflight.proof_recipe import preflight_folder, proof_recipe
+from hf_efficient.preflight.launches import preflight_folder, proof_recipe
+from hf_efficient.recipe.files import shipped_files, shipped_root
 from hf_efficient.recipe.load import load_recipe
-from hf_efficient.recipe.shipped_files import shipped_files, shipped_root
 
 SHIPPED = sorted(shipped_files(shipped_root()))
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from torch.utils.data import DataLoader
 
-from hf_efficient.assembly.model import load_tokenizer
 from hf_efficient.data.build import build_preference_data, build_sft_data
 from hf_efficient.data.stats import lengths
 from hf_efficient.launch.arguments import training_arguments
-from hf_efficient.launch.preflight.rows import longest_data, longest_rows
+from hf_efficient.model.load import load_tokenizer
+from hf_efficient.preflight.process import longest_data, longest_rows
 from hf_efficient.recipe.schema import Recipe
 
 

@@ -6,8 +6,7 @@ import dataclasses
 
 import pytest
 
-from hf_efficient.launch.preflight.notes import RankNotes
-from hf_efficient.launch.preflight.verdict import differing, disk_failure, figures_of
+from hf_efficient.preflight.launches import RankNotes, differing, disk_failure, figures_of
 
 SAVED = {
     "saves": 12, "save_total_limit": 2, "keeps_best": False, "checkpoints_there": 0, "free_bytes": 1000,

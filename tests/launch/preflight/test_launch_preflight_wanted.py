@@ -9,17 +9,15 @@ from typing import Any
 
 import pytest
 
-from hf_efficient.account.build import account_of
+from hf_efficient.accounting.account import account_of
 from hf_efficient.launch import build as builds
+from hf_efficient.launch import proven as wanted
 from hf_efficient.launch.listener import SilentListener
-from hf_efficient.launch.preflight import wanted
-from hf_efficient.launch.preflight.kept import write_preflight
-from hf_efficient.launch.preflight.wanted import WISH_FILE, PreflightWanted
+from hf_efficient.launch.proven import WISH_FILE, PreflightWanted, write_preflight
 from hf_efficient.launch.run import run_recipe
-from hf_efficient.records.plan import Plan
-from hf_efficient.records.planned_run import PlannedRun, RunPlan
-from hf_efficient.records.preflight import Preflight
-from hf_efficient.report.console import account_renderables
+from hf_efficient.records.account import Preflight
+from hf_efficient.records.plan import Plan, PlannedRun, RunPlan
+from hf_efficient.reporting.console import account_renderables
 
 
 class Notes(SilentListener):

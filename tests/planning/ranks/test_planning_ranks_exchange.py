@@ -6,7 +6,7 @@ import pytest
 
 from hf_efficient.estimate.parallelism import Sharding
 from hf_efficient.estimate.sharding import ModelStates
-from hf_efficient.hardware.efficiencies import Reached
+from hf_efficient.facts.accelerators import Reached
 from hf_efficient.planning.ranks import exchange as exchange_module
 from hf_efficient.planning.ranks.exchange import exchange_of, host_bytes_moved
 from hf_efficient.planning.rehearsed import Rank

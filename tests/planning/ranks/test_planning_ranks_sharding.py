@@ -9,7 +9,7 @@ import pytest
 
 from hf_efficient.errors import RecipeError
 from hf_efficient.estimate.parallelism import Sharding
-from hf_efficient.launch.engines.deepspeed_config import deepspeed_config
+from hf_efficient.launch.command import deepspeed_config
 from hf_efficient.planning.ranks.sharding import model_width, sharding_of
 
 

@@ -8,7 +8,7 @@ from hf_efficient.estimate.parallelism import Sharding
 from hf_efficient.estimate.sharding import ModelStates
 from hf_efficient.planning.ranks.work import rank_operators
 from hf_efficient.planning.rehearsed import Rank
-from hf_efficient.records import OperatorWork
+from hf_efficient.records.device import OperatorWork
 
 STATES = ModelStates(100, 0, 2, 2, 2, 8)
 STEP = OperatorWork("aten::_fused_adamw_", "optimizer", "fp32", 0, 800, 400, 1)

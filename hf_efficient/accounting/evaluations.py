@@ -1,0 +1,134 @@
+"""What a run noted of its evaluations: their figures, and answers that the model gave.
+
+A run may evaluate thousands of times; its account holds some of them.
+
+The sample answers that a run has written down.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import numbers
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hf_efficient.accounting.processes import ProcessSpans
+from hf_efficient.records.amounts import Evaluation
+
+_SPEED = ("runtime", "samples_per_second", "steps_per_second", "model_preparation_time")
+_LONGEST_TEXT = 1000
+_MOST_BYTES = 32_000
+
+
+def metrics_to_note(metrics: Mapping[str, Any], prefix: str = "eval") -> dict[str, float | None]:
+    """The numbers of an evaluation without their prefix and without its speed; None for what is not finite."""
+    found: dict[str, float | None] = {}
+    for name, value in metrics.items():
+        short = name.removeprefix(f"{prefix}_")
+        if isinstance(value, numbers.Real) and short != "epoch" and not short.endswith(_SPEED):
+            found[short] = float(value) if math.isfinite(value) else None
+    return found
+
+
+def answers_to_note(answers: Sequence[tuple[str, str, str]]) -> list[dict[str, str]]:
+    """Question, reference and answer of as many as fit into one line of the records, each text at most 1000 characters.
+
+    A line is bounded so that the end of a file can be read without the rest.
+    """
+    noted: list[dict[str, str]] = []
+    taken = 0
+    for texts in answers:
+        question, expected, generated = (_cut(text.strip()) for text in texts)
+        one = {"question": question, "expected": expected, "generated": generated}
+        taken += len(json.dumps(one))
+        if taken > _MOST_BYTES:
+            break
+        noted.append(one)
+    return noted
+
+
+def evaluations_of(processes: Iterable[ProcessSpans]) -> list[Evaluation]:
+    """The evaluations of a run in the order in which they were done; a resumed run may have done one again."""
+    return [
+        Evaluation(int(note["step"]), dict(note["metrics"]), note.get("seconds"))
+        for process in processes
+        for note in process.notes.get("evaluation", ())
+        if isinstance(note.get("metrics"), dict) and isinstance(note.get("step"), int)
+    ]
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST_TEXT else text[: _LONGEST_TEXT - 4] + " ..."
+
+
+MOST_EVALUATIONS = 100
+"""Some 30 kB of ``run.json``."""
+
+
+def few_evaluations(evaluations: Sequence[Evaluation], most: int = MOST_EVALUATIONS) -> list[Evaluation]:
+    """At most so many of them, in their order: all, or the first, the last, the extremes of each metric, and others.
+
+    The others lie evenly between the first and the last. A metric's extremes are its first smallest and its first
+    largest value; those of later metrics go first where there are too many.
+
+    Args:
+        evaluations: in the order in which they were made.
+        most: at least 2.
+    """
+    count = len(evaluations)
+    if count <= most:
+        return list(evaluations)
+    kept = {0, count - 1}
+    for index in _extremes(evaluations):
+        if len(kept) < most:
+            kept.add(index)
+    others = [index for index in range(count) if index not in kept]
+    room = most - len(kept)
+    kept.update(others[(2 * place + 1) * len(others) // (2 * room)] for place in range(room))
+    return [evaluations[index] for index in sorted(kept)]
+
+
+def _extremes(evaluations: Sequence[Evaluation]) -> list[int]:
+    names = dict.fromkeys(name for evaluation in evaluations for name in evaluation.metrics)
+    found = []
+    for name in names:
+        values = {
+            index: value
+            for index, evaluation in enumerate(evaluations)
+            if (value := evaluation.metrics.get(name)) is not None
+        }
+        if values:
+            found += [min(values, key=values.__getitem__), max(values, key=values.__getitem__)]
+    return found
+
+
+@dataclass(frozen=True)
+class SampleAnswers:
+    """One question, and what the model made of it at different times.
+
+    Attributes:
+        question: the chat before the answer.
+        expected: the answer of the data.
+        generated: optimizer steps done to the model's answer, in the order of the run.
+    """
+
+    question: str
+    expected: str
+    generated: dict[int, str]
+
+
+def sample_answers(processes: Sequence[ProcessSpans]) -> list[SampleAnswers]:
+    """From the notes of kind ``answers``, by question; a later answer after the same step replaces it."""
+    found: dict[tuple[str, str], dict[int, str]] = {}
+    for process in processes:
+        for note in process.notes.get("answers", ()):
+            step, answers = note.get("step"), note.get("answers")
+            if not isinstance(step, int) or not isinstance(answers, list):
+                continue
+            for answer in answers:
+                if isinstance(answer, dict):
+                    question, expected = str(answer.get("question", "")), str(answer.get("expected", ""))
+                    found.setdefault((question, expected), {})[step] = str(answer.get("generated", ""))
+    return [SampleAnswers(*asked, dict(sorted(generated.items()))) for asked, generated in found.items()]

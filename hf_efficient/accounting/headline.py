@@ -1,0 +1,177 @@
+"""Phases put together by the part of a run that they belong to.
+
+The few figures that a run is told in first, and how those of several runs differ.
+
+Runs on different numbers of ranks against the first of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hf_efficient.estimate.scaling import scaling_efficiency
+from hf_efficient.records.account import RunAccount
+from hf_efficient.records.series import RunSeries
+from hf_efficient.records.steps import CLOSING_PHASES, COARSE_PHASES, STARTUP_PHASES, STEP_PHASES
+
+_APART = ("evaluation", "checkpointing")
+GROUPS: dict[str, tuple[str, ...]] = {
+    "before training": tuple(name for name in STARTUP_PHASES if name != "compilation"),
+    "training": tuple(name for name in ("compilation", *STEP_PHASES, *COARSE_PHASES) if name not in _APART),
+    "evaluations and checkpoints": _APART,
+    "after training": CLOSING_PHASES,
+    "unattributed": ("unattributed",),
+}
+"""Every phase, by the part of a run that it belongs to."""
+
+
+@dataclass(frozen=True)
+class PhaseGroup:
+    """One part of a run.
+
+    Attributes:
+        name: of ``GROUPS``, or ``other`` for phases of a newer version.
+        total: sum over its phases.
+        phases: those that occurred.
+    """
+
+    name: str
+    total: float
+    phases: dict[str, float]
+
+
+def grouped(by_phase: Mapping[str, float]) -> list[PhaseGroup]:
+    """Seconds, dollars or joules by phase, put together; parts in which nothing occurred are left out."""
+    known = {phase for phases in GROUPS.values() for phase in phases}
+    parts = {**GROUPS, "other": tuple(name for name in by_phase if name not in known)}
+    found = []
+    for name, phases in parts.items():
+        held = {phase: by_phase[phase] for phase in phases if phase in by_phase}
+        if held:
+            found.append(PhaseGroup(name, math.fsum(held.values()), held))
+    return found
+
+
+BETTER = {
+    "wall_seconds": "less",
+    "training_seconds": "less",
+    "non_padding_tokens_per_second": "more",
+    "padding_share": "less",
+    "step_p50_seconds": "less",
+    "step_p95_seconds": "less",
+    "mfu": "more",
+    "hfu": "more",
+    "device_peak_allocated_bytes": "less",
+    "peak_rss_bytes": "less",
+    "cost_usd": "less",
+    "usd_per_million_non_padding_tokens": "less",
+    "energy_joules": "less",
+    "co2e_grams": "less",
+    "loss_after": "less",
+}
+"""Which way a figure is better; those of ``headline`` that are not here are neither."""
+
+TOTALS = ("wall_seconds", "training_seconds", "cost_usd", "energy_joules", "co2e_grams")
+"""What grows with the steps: between runs of different lengths neither is better."""
+
+_ALIKE = 0.0005
+
+
+def headline(account: RunAccount, series: RunSeries | None = None) -> dict[str, float | None]:
+    """The figures by name; None where one is not known.
+
+    ``loss_before`` is that of an evaluation before the first step, ``loss_after`` that of the last one after some step,
+    ``training_loss`` the last that was logged.
+    """
+    wall, memory, tokens = account.time.wall_seconds, account.memory, account.tokens
+    losses = [each for each in account.evaluations if each.metrics.get("loss") is not None]
+    logged = [loss for loss in series.steps.loss if loss is not None] if series else []
+    return {
+        "wall_seconds": wall,
+        "training_seconds": account.time.training_seconds,
+        "steps": account.steps.count,
+        "non_padding_tokens": tokens.non_padding,
+        "non_padding_tokens_per_second": tokens.non_padding_tokens_per_second,
+        "padding_share": tokens.padding_share,
+        "step_p50_seconds": account.steps.p50_seconds,
+        "step_p95_seconds": account.steps.p95_seconds,
+        "mfu": account.work.mfu,
+        "hfu": account.work.hfu,
+        "device_peak_allocated_bytes": memory.device_peak_allocated_bytes,
+        "peak_rss_bytes": memory.peak_rss_bytes,
+        "cost_usd": account.money.cost_usd,
+        "usd_per_million_non_padding_tokens": account.money.usd_per_million_non_padding_tokens,
+        "energy_joules": account.energy.joules,
+        "co2e_grams": account.energy.co2e_grams,
+        "loss_before": losses[0].metrics["loss"] if losses and losses[0].step == 0 else None,
+        "loss_after": losses[-1].metrics["loss"] if losses and losses[-1].step > 0 else None,
+        "training_loss": logged[-1] if logged else None,
+        "unattributed_share": account.time.unattributed_seconds / wall if wall > 0 else None,
+    }
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One figure of several runs.
+
+    Attributes:
+        name: of ``headline``.
+        values: run by run.
+        relative: value / that of the first run - 1; None where either is not known, or the first is 0.
+        judgement: ``better`` or ``worse`` than the first run; empty where it is neither, alike to 0.05%, or a total of
+            runs that did not do the same number of steps.
+    """
+
+    name: str
+    values: list[float | None]
+    relative: list[float | None]
+    judgement: list[str]
+
+
+def differences(headlines: Sequence[dict[str, float | None]]) -> list[Difference]:
+    """Every figure against the first run's; figures that no run knows are left out."""
+    found = []
+    for name in headlines[0] if headlines else ():
+        values = [each.get(name) for each in headlines]
+        if all(value is None for value in values):
+            continue
+        relative = [None if value is None or not values[0] else value / values[0] - 1 for value in values]
+        judgement = [
+            "" if name in TOTALS and each["steps"] != headlines[0]["steps"] else _judgement(name, change)
+            for each, change in zip(headlines, relative, strict=True)
+        ]
+        found.append(Difference(name, values, relative, judgement))
+    return found
+
+
+def _judgement(name: str, relative: float | None) -> str:
+    way = BETTER.get(name)
+    if way is None or relative is None or abs(relative) < _ALIKE:
+        return ""
+    return "better" if (relative > 0) == (way == "more") else "worse"
+
+
+def scaling_of(accounts: Sequence[RunAccount]) -> list[float | None]:
+    """Scaling efficiency of each run against the first, the usual one being of one process.
+
+    In tokens without padding of all ranks, or in all tokens computed where one of the two runs does not know those.
+
+    Args:
+        accounts: at least one.
+    """
+    first = accounts[0]
+    return [_against(account, first) for account in accounts]
+
+
+def _against(account: RunAccount, first: RunAccount) -> float | None:
+    ranks, reference = max(1, len(account.ranks)), max(1, len(first.ranks))
+    real = scaling_efficiency(
+        account.tokens.non_padding_tokens_per_second, ranks, first.tokens.non_padding_tokens_per_second, reference
+    )
+    if real is not None:
+        return real
+    return scaling_efficiency(
+        account.tokens.processed_tokens_per_second, ranks, first.tokens.processed_tokens_per_second, reference
+    )

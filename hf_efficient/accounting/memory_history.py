@@ -1,0 +1,301 @@
+"""A line of code in few words.
+
+The class that a line of code belongs to.
+
+Which allocations were live at the peak of an allocator's history.
+
+The peak of a CUDA allocator's history by the modules of the model.
+
+A snapshot of the CUDA allocator in, what it says out; no torch.
+
+The file of a memory snapshot, read without trusting it.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import pickle
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hf_efficient.errors import OutputError, first_line
+from hf_efficient.records.profile import AllocationSite, MemorySnapshot, ModuleAllocations
+
+
+def code_place(filename: str, line: int, name: str) -> str:
+    """``transformers/models/llama/modeling_llama.py:180 forward``; a function without a file is its name.
+
+    Args:
+        filename: as Python knows it.
+        line: 1-based.
+        name: of the function.
+    """
+    path = filename.replace("\\", "/")
+    if not path.endswith(".py"):
+        return name
+    short = path.split("/site-packages/")[-1] if "/site-packages/" in path else "/".join(path.split("/")[-3:])
+    return f"{short}:{line} {name}"
+
+
+def class_at(filename: str, line: int) -> str:
+    """Its name, of nested ones the innermost; empty outside any, or where the file is not here or has changed too much.
+
+    Args:
+        filename: of a Python file; it is parsed, never run.
+        line: 1-based.
+    """
+    held = [(last - first, name) for first, last, name in _classes(filename) if first <= line <= last]
+    return min(held)[1] if held else ""
+
+
+@functools.lru_cache(maxsize=64)
+def _classes(filename: str) -> tuple[tuple[int, int, str], ...]:
+    try:
+        tree = ast.parse(Path(filename).read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return ()
+    return tuple(
+        (node.lineno, node.end_lineno or node.lineno, node.name)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    )
+
+
+_ACTIVE = ("active_allocated", "active_awaiting_free", "active_pending_free")
+
+
+@dataclass(frozen=True)
+class Live:
+    """A block that is in use.
+
+    Attributes:
+        bytes: as they were asked for.
+        frames: of the call that allocated it, the innermost first; None where the history does not go back to it.
+        label: that the allocator had been told when it allocated it; empty without one.
+    """
+
+    bytes: int
+    frames: Sequence[dict[str, Any]] | None
+    label: str = ""
+
+
+def live_at_peak(segments: Iterable[dict[str, Any]], events: Sequence[dict[str, Any]]) -> list[Live]:
+    """The blocks in use when most bytes were.
+
+    The end is known: the blocks that are active. From there the events are undone, one after the other: an ``alloc``
+    takes its block away, a ``free_completed`` brings it back. The peak is the largest sum on the way.
+
+    Args:
+        segments: of one device.
+        events: of its trace, oldest first.
+    """
+    live = {block["address"]: block for segment in segments for block in _with_addresses(segment) if _is_active(block)}
+    total = sum(_size(block) for block in live.values())
+    peak, peak_at = total, len(events)
+    for place in range(len(events) - 1, -1, -1):
+        event = events[place]
+        if event["action"] == "alloc":
+            total -= event["size"]
+        elif event["action"] == "free_completed":
+            total += event["size"]
+        if total > peak:
+            peak, peak_at = total, place
+    return _state(live, events, peak_at)
+
+
+def _state(live: dict[int, dict[str, Any]], events: Sequence[dict[str, Any]], until: int) -> list[Live]:
+    """The blocks in use before ``events[until]``."""
+    blocks = {address: Live(_size(block), block.get("frames") or None) for address, block in live.items()}
+    for event in reversed(events[until:]):
+        if event["action"] == "alloc":
+            blocks.pop(event["addr"], None)
+        elif event["action"] == "free_completed":
+            blocks[event["addr"]] = Live(event["size"], None)
+    unknown = set(blocks)
+    for event in reversed(events[:until]):
+        if event["action"] == "alloc" and event.get("addr") in unknown:
+            unknown.discard(event["addr"])
+            held = blocks[event["addr"]]
+            frames = event.get("frames", []) if held.frames is None else held.frames
+            blocks[event["addr"]] = Live(held.bytes, frames, _label(event))
+    return list(blocks.values())
+
+
+def _label(event: dict[str, Any]) -> str:
+    """Only the history's events have one, the blocks have none; and torch before 2.10 has none at all."""
+    told = event.get("user_metadata")
+    return told if isinstance(told, str) else ""
+
+
+def _with_addresses(segment: dict[str, Any]) -> Iterable[dict[str, Any]]:
+    """The blocks of a segment lie one behind the other; older versions of torch leave their addresses out."""
+    address = segment.get("address", 0)
+    for block in segment["blocks"]:
+        yield {"address": address, **block}
+        address += block["size"]
+
+
+def _is_active(block: dict[str, Any]) -> bool:
+    return block["state"] in _ACTIVE
+
+
+def _size(block: dict[str, Any]) -> int:
+    return int(block.get("requested_size", block["size"]))
+
+
+NO_MODULE = "outside the model's modules"
+
+_NUMBER = re.compile(r"\.\d+(?=\.|\s|$)")
+
+
+@dataclass
+class _Sum:
+    bytes: int = 0
+    blocks: int = 0
+    names: set[str] = field(default_factory=set)
+    lines: Counter[str] = field(default_factory=Counter)
+
+
+def module_sums(live: Sequence[Live], line_of: Callable[[Live], str]) -> list[ModuleAllocations]:
+    """Blocks by the module that asked for them, the largest sum first; none where of no block it is known.
+
+    A block that was labelled tells its module. Of another the class is told whose ``forward`` stands innermost in its
+    stack, outside torch. Modules that differ in their numbers alone, as the layers do, are summed up.
+
+    Args:
+        live: blocks.
+        line_of: a block, the line of code that asked for it.
+    """
+    sums: dict[str, _Sum] = {}
+    for block in live:
+        name = block.label or _class(block) or NO_MODULE
+        held = sums.setdefault(_NUMBER.sub(".*", name), _Sum())
+        held.bytes += block.bytes
+        held.blocks += 1
+        held.names.add(name)
+        held.lines[line_of(block)] += block.bytes
+    if set(sums) <= {NO_MODULE}:
+        return []
+    ordered = sorted(sums.items(), key=lambda held: (-held[1].bytes, held[0]))
+    return [_told(name, held) for name, held in ordered]
+
+
+def _told(name: str, held: _Sum) -> ModuleAllocations:
+    line = max(held.lines, key=lambda one: (held.lines[one], one))
+    shown = next(iter(held.names)) if len(held.names) == 1 else name
+    return ModuleAllocations(shown, held.bytes, held.blocks, 0 if name == NO_MODULE else len(held.names), line)
+
+
+def _class(block: Live) -> str:
+    for frame in block.frames or ():
+        filename = str(frame["filename"]).replace("\\", "/")
+        if frame["name"] == "forward" and filename.endswith(".py") and "/torch/" not in filename:
+            found = class_at(str(frame["filename"]), int(frame["line"]))
+            if found:
+                return f"class {found}"
+    return ""
+
+
+_MOST_SITES = 30
+_MOST_MODULES = 60
+_MOST_CALLERS = 4
+_BEFORE = "allocated before the history begins"
+_NO_PYTHON = "no Python frame: a backward's own thread, or C++"
+
+
+def snapshot_record(
+    snapshot: dict[str, Any], moment: str, device: int = 0, allocation_retries: int | None = None
+) -> MemorySnapshot:
+    """Its figures, and what its peak was made of.
+
+    Args:
+        snapshot: of ``torch.cuda.memory._snapshot``.
+        moment: when it was taken, in words.
+        device: index of the CUDA device.
+        allocation_retries: what ``torch.cuda.memory_stats`` says; a snapshot does not hold it.
+    """
+    segments = [segment for segment in snapshot["segments"] if segment.get("device", device) == device]
+    traces = snapshot.get("device_traces") or []
+    events = traces[device] if device < len(traces) else []
+    split = [block["size"] for segment in segments if _in_use(segment) for block in _free(segment)]
+    live = live_at_peak(segments, events)
+    sites = _sites(live)
+    modules = module_sums(live, lambda block: _place(block.frames)[0])
+    failed = next((event for event in reversed(events) if event["action"] == "oom"), None)
+    return MemorySnapshot(
+        moment=moment,
+        reserved_bytes=sum(segment["total_size"] for segment in segments),
+        allocated_bytes=sum(segment["active_size"] for segment in segments),
+        inactive_split_bytes=sum(split),
+        inactive_split_blocks=len(split),
+        largest_free_bytes=max((block["size"] for segment in segments for block in _free(segment)), default=0),
+        peak_bytes=sum(block.bytes for block in live),
+        sites=sites[:_MOST_SITES],
+        other_sites_bytes=sum(site.bytes for site in sites[_MOST_SITES:]),
+        allocation_retries=allocation_retries,
+        failed_bytes=None if failed is None else failed["size"],
+        device_free_bytes=None if failed is None else failed.get("device_free"),
+        history_events=len(events),
+        modules=modules[:_MOST_MODULES],
+        other_modules_bytes=sum(one.bytes for one in modules[_MOST_MODULES:]),
+    )
+
+
+def _in_use(segment: dict[str, Any]) -> bool:
+    return any(block["state"] != "inactive" for block in segment["blocks"])
+
+
+def _free(segment: dict[str, Any]) -> Iterable[dict[str, Any]]:
+    return (block for block in segment["blocks"] if block["state"] == "inactive")
+
+
+def _sites(live: Sequence[Live]) -> list[AllocationSite]:
+    """Blocks by the line that asked for them, the largest sum first."""
+    sums: dict[tuple[str, ...], list[int]] = {}
+    for block in live:
+        held = sums.setdefault(_place(block.frames), [0, 0])
+        held[0] += block.bytes
+        held[1] += 1
+    ordered = sorted(sums.items(), key=lambda site: (-site[1][0], site[0]))
+    return [AllocationSite(place[0], list(place[1:]), held[0], held[1]) for place, held in ordered]
+
+
+def _place(frames: Sequence[dict[str, Any]] | None) -> tuple[str, ...]:
+    """The innermost frames outside torch; of torch's own where there are no others."""
+    if frames is None:
+        return (_BEFORE,)
+    python = [frame for frame in frames if frame["filename"].endswith(".py")]
+    own = [frame for frame in python if "/torch/" not in frame["filename"].replace("\\", "/")]
+    shown = (own or python)[: 1 + _MOST_CALLERS]
+    return tuple(code_place(f["filename"], f["line"], f["name"]) for f in shown) or (_NO_PYTHON,)
+
+
+class _PlainData(pickle.Unpickler):
+    """Snapshots hold numbers, texts, lists and mappings alone; a pickle that names anything else may run it."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise pickle.UnpicklingError(f"it names {module}.{name}, and a snapshot holds plain data")
+
+
+def read_snapshot(path: Path) -> dict[str, Any]:
+    """What ``torch.cuda.memory._dump_snapshot`` wrote.
+
+    Raises:
+        OutputError: it cannot be read, or is no snapshot.
+    """
+    try:
+        with path.open("rb") as file:
+            found = _PlainData(file).load()
+    except (OSError, pickle.UnpicklingError, EOFError, ValueError, IndexError, KeyError, AttributeError) as error:
+        raise OutputError(f"{path}: cannot be read as a memory snapshot: {first_line(error)}") from error
+    if not isinstance(found, dict) or "segments" not in found:
+        raise OutputError(
+            f"{path}: is no memory snapshot; name a file that torch.cuda.memory._dump_snapshot, or "
+            "efficiency.profile.memory, wrote"
+        )
+    return found

@@ -1,0 +1,358 @@
+"""Keeps bitsandbytes' 4-bit layers trainable on CPUs with AVX512-BF16.
+
+There, the first forward in eval mode repacks a layer's weights for inference; a forward through repacked
+weights builds no graph, so that from then on everything below the layer silently gets no gradient.
+
+In the first step: does every trainable parameter get a gradient, and every frozen layer pass one on?
+
+Packed examples must not see each other: one look at the model before the first step.
+
+A fused LM head must compute the model's own log-probabilities: one look at the model before the first step.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from hf_efficient.errors import TrainingCheckError
+from hf_efficient.recording.checks import floating_tensors, passes_gradient
+
+logger = logging.getLogger(__name__)
+
+
+def keep_four_bit_trainable(model: nn.Module) -> int:
+    """Forbid the repacking on every ``Linear4bit`` of the model, and undo it where it has happened.
+
+    Undoing restores the 4-bit values exactly, their scales only to bfloat16 precision: call this before the
+    first evaluation or generation. Safe to call again.
+
+    Returns:
+        The number of ``Linear4bit`` layers found; 0 without bitsandbytes.
+    """
+    bitsandbytes = sys.modules.get("bitsandbytes")
+    if bitsandbytes is None:  # a model with its layers would have imported it
+        return 0
+    layers = [module for module in model.modules() if isinstance(module, bitsandbytes.nn.Linear4bit)]
+    unpacked = 0
+    for layer in layers:
+        layer.support_avx512bf16_for_cpu = False
+        state = getattr(layer.weight, "quant_state", None)
+        if getattr(state, "packing_format_for_cpu", False):
+            _unpack(layer.weight, state)
+            unpacked += 1
+    if unpacked:
+        logger.warning(
+            "%d 4-bit layers had been repacked for inference by an evaluation or generation before training, "
+            "and were unpacked. Their scales were rounded to bfloat16 on the way: to avoid that, build the "
+            "trainer (or call keep_four_bit_trainable(model)) before the first forward in eval mode.",
+            unpacked,
+        )
+    return len(layers)
+
+
+def _unpack(weight: Any, state: Any) -> None:
+    from bitsandbytes.functional import _convert_weight_packed_for_cpu_inverse
+
+    weight.data, weight.quant_state = _convert_weight_packed_for_cpu_inverse(weight.data, state)
+    if not state.nested and state.absmax.dim() == 2:
+        # The inverse leaves the scales transposed where there is no double quantization.
+        state.absmax = state.absmax.T.reshape(-1).to(torch.float32)
+
+
+class FourBitGuard(TrainerCallback):
+    """``keep_four_bit_trainable`` as a callback, for a plain ``Trainer(callbacks=[FourBitGuard()])``."""
+
+    def on_init_end(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: nn.Module | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Guard the model that the trainer was built with."""
+        if model is not None:
+            keep_four_bit_trainable(model)
+
+    def on_train_begin(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: nn.Module | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Guard a model that ``model_init`` made for this call of ``train()``."""
+        if model is not None:
+            keep_four_bit_trainable(model)
+
+
+_NAMED = 5
+_OPT_OUT = (
+    "If this is intended, switch the check off: check_gradients=False, in a recipe efficiency.check_gradients: false."
+)
+
+
+def parameters_without_gradient(model: nn.Module) -> list[str]:
+    """Names of the parameters that require a gradient and have none."""
+    return [name for name, parameter in model.named_parameters() if parameter.requires_grad and parameter.grad is None]
+
+
+class GradientCheck(TrainerCallback):
+    """Checks the first optimizer step of every ``train()``; reads no values, synchronises nothing.
+
+    - Every parameter with ``requires_grad`` has a gradient when the optimizer first steps.
+    - During that step, a gradient can pass every frozen layer, from its output to an input that requires one.
+      A layer that breaks the chain (4-bit weights repacked for inference, a forward that detaches) starves
+      all layers below it.
+
+    Raises TrainingCheckError out of the training. Where gradients are not on the parameters (DeepSpeed, FSDP,
+    optimizers that step inside the backward) the first check is left out; under ``torch_compile`` the second.
+    """
+
+    def __init__(self, done: Callable[[], None] = lambda: None) -> None:
+        """Nothing is checked before training begins; ``done`` is called once the first step was found good."""
+        self._done = done
+        self._pending = False
+        self._handles: list[RemovableHandle] = []
+        self._broken: list[str] = []
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """The next optimizer step is the first of this call of ``train()``."""
+        self.remove_hooks()
+        self._pending = True
+
+    def on_step_begin(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: nn.Module | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Watch the frozen layers during the first step."""
+        if not self._pending or self._handles or model is None or args.torch_compile:
+            return
+        for name, module in _frozen_leaves(model):
+            self._handles.append(module.register_forward_hook(self._watch(name), with_kwargs=True))
+        self._handles.append(model.register_forward_hook(lambda *_: self._raise_if_broken()))
+
+    def on_substep_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Report a layer whose chain broke in a recomputed forward, after the model's own had ended."""
+        self._raise_if_broken()
+
+    def on_pre_optimizer_step(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: nn.Module | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Check the gradients of the first step, and stop watching."""
+        if not self._pending:
+            return
+        self._pending = False
+        try:
+            self._raise_if_broken()
+        finally:
+            self.remove_hooks()
+        elsewhere = gradients_elsewhere(args)
+        if elsewhere:
+            logger.debug("Gradients are not checked: with %s they are not on the parameters.", elsewhere)
+        elif model is not None:
+            _require_gradients(model)
+        self._done()
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Stop watching, if no step was made."""
+        self.remove_hooks()
+
+    def remove_hooks(self) -> None:
+        """Take all hooks off the model."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._broken.clear()
+        self._pending = False
+
+    def _watch(self, name: str) -> Any:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+            # Without grad mode nothing requires a gradient: the first pass of reentrant checkpointing,
+            # no_grad blocks.
+            inputs = [tensor for tensor in (*floating_tensors(args), *floating_tensors(kwargs)) if tensor.requires_grad]
+            outputs = list(floating_tensors(output))
+            if not torch.is_grad_enabled() or not inputs or not outputs:
+                return
+            if name not in self._broken and not passes_gradient(inputs, outputs):
+                self._broken.append(name)
+
+        return hook
+
+    def _raise_if_broken(self) -> None:
+        if not self._broken:
+            return
+        broken = list(self._broken)
+        self.remove_hooks()
+        raise TrainingCheckError(
+            f"{len(broken)} frozen layers pass no gradient on to the layers below: {_listed(broken)}. Their "
+            "weights were repacked for inference (4-bit on a CPU: call "
+            "hf_efficient.callbacks.keep_four_bit_trainable(model) before the first evaluation or "
+            f"generation), or their forward detaches its input. {_OPT_OUT}"
+        )
+
+
+def _require_gradients(model: nn.Module) -> None:
+    missing = parameters_without_gradient(model)
+    if missing:
+        raise TrainingCheckError(
+            f"{len(missing)} trainable parameters got no gradient in the first step: {_listed(missing)}. "
+            "The loss does not depend on them: freeze them (requires_grad_(False)), or mend the forward "
+            f"that leaves them out. {_OPT_OUT}"
+        )
+
+
+def _frozen_leaves(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    for name, module in model.named_modules():
+        parameters = list(module.parameters(recurse=False))
+        is_leaf = next(module.children(), None) is None
+        if is_leaf and parameters and not any(parameter.requires_grad for parameter in parameters):
+            yield name, module
+
+
+def distributed_type() -> str:
+    """How accelerate spreads the training over processes: ``MULTI_GPU``, ``FSDP``, ``DEEPSPEED``, ...; ``NO``."""
+    from accelerate.state import AcceleratorState, is_initialized
+
+    return str(AcceleratorState().distributed_type.value) if is_initialized() else "NO"
+
+
+def gradients_elsewhere(args: TrainingArguments) -> str:
+    """What keeps gradients away from the parameters; empty where nothing does."""
+    distributed = distributed_type()
+    if distributed in ("DEEPSPEED", "FSDP", "MEGATRON_LM"):
+        return distributed
+    optimizer = str(getattr(args.optim, "value", args.optim))
+    return optimizer if "lomo" in optimizer or "layerwise" in optimizer else ""
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
+
+
+_LENGTH = 8
+_LIMIT = 0.5
+
+
+class PackingCheck(TrainerCallback):
+    """Before the first step, compare a packed example's logits with those that it has alone.
+
+    Packed batches carry no attention mask, only position ids that start again at each example; an attention
+    implementation that ignores them lets every example read the ones packed before it, and nothing else shows it.
+
+    Raises:
+        TrainingCheckError: from ``on_train_begin``, where the examples are mixed.
+    """
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        model = kwargs["model"]
+        if mixing_ratio(model) > _LIMIT:
+            name = getattr(model.config, "_attn_implementation", None)
+            raise TrainingCheckError(
+                f"train.packing: with the attention implementation {name!r} packed examples read each other. "
+                "Write model.attn_implementation: sdpa (or flash_attention_2 where it is installed), "
+                "or train.packing: false."
+            )
+
+
+@torch.no_grad()
+def mixing_ratio(model: PreTrainedModel) -> float:
+    """How much of the first example leaks into the second when both are packed: 0 not at all, 1 entirely.
+
+    Two examples of eight tokens: the second one's logits when it is packed behind the first, against those when it is
+    alone, in units of the difference that one long example of both would make. The model is left in the mode it was in.
+    """
+    was_training = model.training
+    device = next(parameter.device for parameter in model.parameters())
+    vocabulary = int(model.config.get_text_config().vocab_size)
+    tokens = (torch.arange(2 * _LENGTH, device=device) * 7 + 3) % vocabulary
+    alone_positions = torch.arange(_LENGTH, device=device)
+    model.eval()
+    try:
+        alone = _logits(model, tokens[_LENGTH:], alone_positions)
+        packed = _logits(model, tokens, torch.cat([alone_positions, alone_positions]))[_LENGTH:]
+        joined = _logits(model, tokens, torch.arange(2 * _LENGTH, device=device))[_LENGTH:]
+    finally:
+        model.train(was_training)
+    scale = (joined - alone).abs().mean()
+    return float((packed - alone).abs().mean() / scale) if scale > 0 else 0.0
+
+
+def _logits(model: PreTrainedModel, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    output = model(input_ids=tokens[None], position_ids=positions[None], use_cache=False)
+    return output.logits[0].float()
+
+
+_FUSED_HEAD_CHECK_LENGTH = 16
+_FUSED_HEAD_CHECK_LIMIT = 0.1
+_SMALLEST_SPREAD = 1e-3
+"""Of a head whose weights are all zero there is none."""
+
+
+class FusedHeadCheck(TrainerCallback):
+    """Before the first step, compare the log-probabilities of the fused head with those of the model's own logits.
+
+    The fused head projects and scores by itself; it knows the scaling and the capping of logits of many families, and
+    computes another loss for a family that does something else, which nothing else shows.
+
+    Raises:
+        TrainingCheckError: from ``on_train_begin``, where they differ by more than rounding.
+    """
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        model = kwargs["model"]
+        if head_error(model) > _FUSED_HEAD_CHECK_LIMIT:
+            family = model.config.model_type
+            raise TrainingCheckError(
+                f"train.loss_type: the fused head of chunked_nll does not compute the logits of {family} as the model "
+                "does. Write `train.loss_type: nll`."
+            )
+
+
+@torch.no_grad()
+def head_error(model: PreTrainedModel) -> float:
+    """How far the fused log-probabilities of sixteen tokens are from the model's own, in units of their spread.
+
+    The model is left in the mode it was in.
+    """
+    was_training = model.training
+    device = next(parameter.device for parameter in model.parameters())
+    vocabulary = int(model.config.get_text_config().vocab_size)
+    tokens = ((torch.arange(_FUSED_HEAD_CHECK_LENGTH, device=device) * 7 + 3) % vocabulary)[None]
+    model.eval()
+    try:
+        fused = model(input_ids=tokens, labels=tokens, fused_lm_head=True).log_probs[0]
+        logits = model(input_ids=tokens, use_cache=False).logits[0, :-1].float()
+    finally:
+        model.train(was_training)
+    own = logits.log_softmax(-1).gather(-1, tokens[0, 1:, None])[:, 0]
+    return float((fused - own).abs().mean() / own.std().clamp(min=_SMALLEST_SPREAD))

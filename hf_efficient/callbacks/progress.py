@@ -1,0 +1,181 @@
+"""The Trainer's progress bar, with the figures of the run beside it.
+
+The Trainer's progress bar, with its logs as lines that a person reads.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from transformers import (
+    PrinterCallback,
+    ProgressCallback,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
+
+from hf_efficient.callbacks.progress_text import BAR_FORMAT, Progress, progress_text, room_for_figures
+from hf_efficient.recording.live import PREFIX, LiveRun
+from hf_efficient.recording.timeline import process_timeline
+
+logger = logging.getLogger(__name__)
+
+_EVERY_SECONDS = 1.0
+
+
+class FigureBar(ProgressCallback):
+    """Tokens per second, MFU, money, and the time left, which knows of evaluations and saves to come.
+
+    Rewritten once a second at most, from sums on the host. Without records of the run it is transformers' own bar.
+    """
+
+    def __init__(self, max_str_len: int = 100, now: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(max_str_len)
+        self._now, self._shown_at, self._faulty = now, float("-inf"), False
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Open the bar, without tqdm's estimate of the time left, which takes every step to be like the first."""
+        super().on_train_begin(args, state, control, **kwargs)
+        self._shown_at = float("-inf")
+        if self.training_bar is not None and process_timeline().live is not None:
+            self.training_bar.bar_format = BAR_FORMAT
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Move the bar on."""
+        now = self._now()
+        if now - self._shown_at >= _EVERY_SECONDS or state.global_step >= state.max_steps:
+            self._shown_at = now
+            self._show(state)
+        super().on_step_end(args, state, control, **kwargs)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Leave the bar with the figures of the end, where nothing is to come."""
+        self._show(state, ended=True)
+        super().on_train_end(args, state, control, **kwargs)
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Write the logs above the bar, without the figures that it shows."""
+        super().on_log(args, state, control, logs=without_figures(logs or {}), **kwargs)
+
+    def _show(self, state: TrainerState, *, ended: bool = False) -> None:
+        live = process_timeline().live
+        bar = self.training_bar
+        if live is None or bar is None or bar.disable or self._faulty:
+            return
+        try:
+            shown = bar.format_dict
+            room = room_for_figures(shown["ncols"], state.global_step, state.max_steps, shown["elapsed"])
+            text = progress_text(_progress(live, state.global_step, ended=ended), room)
+        except Exception:
+            logger.warning("The progress bar shows no figures, because of a fault.", exc_info=True)
+            self._faulty = True
+            return
+        if text:
+            bar.set_postfix_str(text, refresh=False)
+
+
+class FigurelessPrinter(PrinterCallback):
+    """The Trainer's plain printed logs, as they are without our figures."""
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Print."""
+        super().on_log(args, state, control, logs=without_figures(logs or {}), **kwargs)
+
+
+def show_figures(trainer: Trainer) -> None:
+    """Give the Trainer's own bar the figures, and keep them out of its printed logs; another bar stays as it is."""
+    callbacks: list[TrainerCallback] = trainer.callback_handler.callbacks
+    for index, callback in enumerate(callbacks):
+        if type(callback) is ProgressCallback:
+            callbacks[index] = FigureBar(callback.max_str_len)
+        elif type(callback) is PrinterCallback:
+            callbacks[index] = FigurelessPrinter()
+
+
+def without_figures(logs: Mapping[str, Any]) -> dict[str, Any]:
+    """The logs without the keys of ``measure/log_figures.py``."""
+    return {key: value for key, value in logs.items() if not key.startswith(PREFIX)}
+
+
+def _progress(live: LiveRun, step: int, *, ended: bool) -> Progress:
+    rates, spent, outlook = live.figures.rates(), live.spent(), None if ended else live.outlook(step)
+    tokens, flops, peak = rates.non_padding_tokens_per_second, rates.model_flops_per_second, live.peak_flops_per_second
+    return Progress(
+        seconds_left=None if outlook is None else outlook.seconds_left,
+        lower_bound=outlook is not None and outlook.lower_bound,
+        tokens_per_second=None if tokens is None else tokens * live.world_size,
+        step_seconds=rates.step_seconds,
+        mfu=flops / peak if flops is not None and peak else None,
+        cost_usd=spent.usd,
+        total_usd=None if outlook is None else outlook.total.usd,
+    )
+
+
+_UNSHOWN = ("epoch", "total_flos", "runtime", "samples_per_second", "steps_per_second", "num_tokens")
+
+
+class ProgressLines(FigureBar):
+    """The bar with its figures; a log is one line above it, and the summary at the end is left to the caller."""
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Write the logs above the bar; the Trainer's closing summary is left out."""
+        if self.training_bar is not None and logs and "train_runtime" not in logs:
+            self.training_bar.write(log_line(state.global_step, state.max_steps, without_figures(logs)))
+
+
+def log_line(step: int, of: int, logs: Mapping[str, Any]) -> str:
+    """``step 5/50   loss 3.856  learning_rate 0.0008``; an evaluation's figures without their prefix.
+
+    Args:
+        step: optimizer steps done.
+        of: optimizer steps of the run.
+        logs: what the Trainer logs; figures of speed are left out.
+    """
+    evaluation = any(key.startswith("eval_") for key in logs)
+    figures = {key.removeprefix("eval_"): value for key, value in logs.items()}
+    shown = [
+        f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}"
+        for key, value in figures.items()
+        if not any(key.endswith(name) for name in _UNSHOWN)
+    ]
+    head = f"step {step:>{len(str(of))}}/{of}"
+    return "  ".join([head, "evaluation:" if evaluation else "", *shown]).replace("    ", "  ")
+
+
+def use_progress_lines(trainer: Trainer) -> None:
+    """Put ``ProgressLines`` in the place of the Trainer's own bar, where it shows one."""
+    callbacks = trainer.callback_handler.callbacks
+    for index, callback in enumerate(callbacks):
+        if type(callback) in (ProgressCallback, FigureBar):
+            callbacks[index] = ProgressLines()

@@ -1,0 +1,190 @@
+"""When a Trainer will evaluate and save, from its arguments.
+
+How a run was set up, stated once for its diagnosis: arguments, model, optimizer, device and host.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import psutil
+import torch
+from torch import nn
+from transformers import TrainerState, TrainingArguments
+from transformers.trainer_utils import has_length
+
+from hf_efficient.estimate.forecast import Schedule
+from hf_efficient.facts.environment import cpu_multiplies_bf16
+from hf_efficient.model.structure import base_model, whole_shape
+from hf_efficient.profilers.calibration import cpu_matmul_peak
+from hf_efficient.recording.timeline import Timeline
+
+logger = logging.getLogger(__name__)
+
+
+def schedule_of(
+    args: TrainingArguments, state: TrainerState, train_dataloader: Any = None, *, evaluate_at_end: bool = False
+) -> Schedule:
+    """The evaluations and saves of a run that begins, or goes on.
+
+    Args:
+        args: of the Trainer.
+        state: with its number of steps.
+        train_dataloader: for the length of an epoch.
+        evaluate_at_end: whether the caller evaluates after the training, unless the Trainer has done so after its last
+            step.
+    """
+    epoch = _steps_per_epoch(args, train_dataloader) or state.max_steps
+    evaluate_every = _every(args.eval_strategy, state.eval_steps, epoch)
+    delay = args.eval_delay * (epoch if args.eval_strategy == "epoch" else 1)
+    evaluates_last = evaluate_every is not None and delay <= state.max_steps
+    return Schedule(
+        max_steps=state.max_steps,
+        evaluate_every=evaluate_every,
+        evaluate_from=math.ceil(delay),
+        evaluate_after=evaluate_at_end and (args.load_best_model_at_end or not evaluates_last),
+        save_every=_every(args.save_strategy, state.save_steps, epoch),
+        save_best=args.save_strategy == "best",
+    )
+
+
+def note_schedule(
+    timeline: Timeline, args: TrainingArguments, state: TrainerState, train_dataloader: Any = None
+) -> None:
+    """Give the run under way its schedule, and state it for the account; a fault leaves the run without a forecast."""
+    live = timeline.live
+    if live is None:
+        return
+    try:
+        known = timeline.facts.get("run", {})
+        at_end = bool(known.get("evaluate_at_end", False))
+        startup = known.get("startup_seconds", timeline.lived_seconds())  # of the process: a second call keeps it
+        schedule = schedule_of(args, state, train_dataloader, evaluate_at_end=at_end)
+        live.begins(schedule, args.world_size)
+        timeline.state("run", {"world_size": args.world_size, "startup_seconds": startup, **vars(schedule)})
+    except Exception:
+        logger.warning("The rest of this run is not forecast, because of a fault.", exc_info=True)
+
+
+def _every(strategy: str, steps: float | None, epoch: int) -> int | None:
+    if strategy == "steps" and steps:
+        return int(steps)
+    return epoch if strategy == "epoch" else None
+
+
+def _steps_per_epoch(args: TrainingArguments, train_dataloader: Any) -> int | None:
+    if train_dataloader is None or not has_length(train_dataloader):
+        return None
+    return max(1, math.ceil(len(train_dataloader) / args.gradient_accumulation_steps))
+
+
+_LONGEST = 500
+_SECRET = ("token", "key", "password")
+
+
+def note_settings(
+    timeline: Timeline,
+    args: TrainingArguments,
+    model: nn.Module | None,
+    optimizer: Any = None,
+    *,
+    matmul_dtype: str | None = None,
+) -> None:
+    """State the topic ``settings``; a fault is logged, and the diagnosis goes without.
+
+        arguments   the fields of TrainingArguments that are plain values
+        model       attention, weights_dtype, matmul_dtype, activation_checkpointing, parameters,
+                    trainable_parameters, vocabulary_size, compiled
+        optimizer   class, fused
+        device      type, index, name, memory_bytes, supports_bf16, count
+        host        cores (that this process may use), torch_threads
+        peaks       FLOP/s of matrix products on this CPU by dtype, where bfloat16 could be float32, or the reverse
+
+    Args:
+        timeline: is told.
+        args: of the Trainer.
+        model: as it is trained; None: not known.
+        optimizer: the same.
+        matmul_dtype: of the model's products; None: not known.
+    """
+    try:
+        timeline.state(
+            "settings",
+            {
+                "arguments": _arguments(args),
+                "model": {} if model is None else _model(model, args, matmul_dtype),
+                "optimizer": _optimizer(optimizer),
+                "device": _device(args.device, max(1, args.n_gpu)),
+                "host": {"cores": _cores(), "torch_threads": torch.get_num_threads()},
+                "peaks": _peaks(args.device, matmul_dtype),
+            },
+        )
+    except Exception:
+        logger.warning("How this run was set up is not recorded, because of a fault.", exc_info=True)
+
+
+def _arguments(args: TrainingArguments) -> dict[str, Any]:
+    held = args.to_dict()
+    return {name: value for name, value in held.items() if _is_plain(value) and not name.endswith(_SECRET)}
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, float):
+        return value == value and abs(value) != float("inf")
+    if isinstance(value, (list, dict)):
+        inner = value.values() if isinstance(value, dict) else value
+        return len(value) <= 20 and all(_is_plain(one) for one in inner)
+    return isinstance(value, (bool, int)) or (isinstance(value, str) and len(value) <= _LONGEST)
+
+
+def _model(model: nn.Module, args: TrainingArguments, matmul_dtype: str | None) -> dict[str, Any]:
+    base = base_model(model)
+    config = base.config.get_text_config()
+    parameters = list(model.parameters())
+    floating = [one for one in parameters if one.is_floating_point() and len(whole_shape(one)) > 1]
+    largest = max(floating, key=lambda one: whole_shape(one).numel(), default=None)
+    return {
+        "attention": getattr(config, "_attn_implementation", None),
+        "weights_dtype": None if largest is None else str(largest.dtype).removeprefix("torch."),
+        "matmul_dtype": matmul_dtype,
+        "activation_checkpointing": any(getattr(one, "gradient_checkpointing", False) for one in base.modules()),
+        "parameters": sum(whole_shape(one).numel() for one in parameters),
+        "trainable_parameters": sum(whole_shape(one).numel() for one in parameters if one.requires_grad),
+        "vocabulary_size": getattr(config, "vocab_size", None),
+        "compiled": bool(args.torch_compile),
+    }
+
+
+def _optimizer(optimizer: Any) -> dict[str, Any]:
+    inner = getattr(optimizer, "optimizer", optimizer)
+    if inner is None:
+        return {}
+    return {"class": type(inner).__name__, "fused": bool(getattr(inner, "defaults", {}).get("fused"))}
+
+
+def _device(device: torch.device, count: int) -> Mapping[str, Any]:
+    if device.type == "cuda":
+        held = torch.cuda.get_device_properties(device)
+        index = torch.cuda.current_device() if device.index is None else device.index
+        known = {"index": index, "name": held.name, "memory_bytes": held.total_memory}
+        return {"type": "cuda", "count": count, **known, "supports_bf16": torch.cuda.is_bf16_supported()}
+    if device.type == "cpu":
+        memory = psutil.virtual_memory().total
+        return {"type": "cpu", "count": 1, "memory_bytes": memory, "supports_bf16": cpu_multiplies_bf16()}
+    return {"type": device.type, "count": count}
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _peaks(device: torch.device, dtype: str | None) -> dict[str, float]:
+    faster_elsewhere = "fp32" if cpu_multiplies_bf16() else "bf16"
+    if device.type != "cpu" or dtype != faster_elsewhere:
+        return {}
+    kinds = {"fp32": torch.float32, "bf16": torch.bfloat16}
+    return {name: cpu_matmul_peak(kind).flops_per_second for name, kind in kinds.items()}

@@ -1,0 +1,324 @@
+"""A budget: warns when the forecast passes it; when it is spent, the run is saved and stopped.
+
+A run that is asked to end does so after the step that is under way, with a checkpoint of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from hf_efficient.callbacks.account import AccountCallback
+from hf_efficient.callbacks.budget_words import BudgetWords
+from hf_efficient.errors import SetupError
+from hf_efficient.estimate.budget import LimitName, Limits
+from hf_efficient.facts.prices import Rates
+from hf_efficient.recording.budget import Agreement, BudgetWatch, Passing
+from hf_efficient.recording.live import LiveRun, RunningFigures
+from hf_efficient.recording.loader import torch_loader
+from hf_efficient.recording.stop import EndedBySignal, ShelteredStart, StopAgreement, StopRequest
+
+logger = logging.getLogger(__name__)
+
+# What rank 0 tells the others; any other number is one more than the place of a limit among those given.
+_GO_ON, _REFUSE = 0, -1
+_METERS_WITHIN_SECONDS = 5.0
+
+
+def budget_callback(limits: Mapping[str, float]) -> BudgetCallback:
+    """The callback of ``{"usd": 10, "hours": 2, "kwh": 5}``, any of them.
+
+    Raises:
+        ValueError: no limit, an unknown one, or one that is not a positive number.
+    """
+    unknown = [name for name in limits if name not in get_args(LimitName)]
+    if unknown:
+        raise ValueError(f"budget: {', '.join(unknown)}: no such limit; give usd, hours or kwh")
+    return BudgetCallback(**dict[str, Any](limits))
+
+
+class BudgetCallback(AccountCallback):
+    """``Trainer(callbacks=[BudgetCallback(usd=10, rates=Rates(price_usd_per_hour=2.49))])`` spends no more than that.
+
+    It counts what the account counts, and keeps one like ``AccountCallback`` where nobody else does: the wall time of
+    the run's processes, each from its start, those before a resumption included. It warns once when the forecast passes
+    a limit, and again when the forecast has become clearly worse. It ends the training after the last step that leaves
+    room for a checkpoint: that checkpoint is written, the evaluation that would be due is left out, and ``run.json``
+    says why. What the last step of a run brings with it is not held back.
+
+        on_train_begin     what nothing can count, or is spent already, is refused before the first step
+        on_step_end        enough for what comes next? else: save, do not evaluate
+        on_save            the checkpoint is written: stop
+        on_epoch_end       nothing more
+
+    Under several processes rank 0 decides. The others hear of it in an exchange about every ten seconds, more often
+    when the end is near, and never need to wait for one another in between.
+
+    Attributes:
+        reached: in words, which limit ended the training; None where none did.
+    """
+
+    def __init__(
+        self,
+        usd: float | None = None,
+        hours: float | None = None,
+        kwh: float | None = None,
+        *,
+        efficiency_dir: str | Path | None = None,
+        rates: Rates | None = None,
+        words: Callable[[Limits], BudgetWords] = BudgetWords,
+        tell: Callable[[str], None] = logger.warning,
+    ) -> None:
+        """At least one limit.
+
+        Args:
+            usd: money; needs a price.
+            hours: wall time.
+            kwh: energy; needs a meter.
+            efficiency_dir: where the records go that this callback keeps alone; default: ``OUTPUT_DIR/efficiency``.
+            rates: what an hour costs, where this callback keeps the account alone.
+            words: what is said.
+            tell: says it, on the main process.
+
+        Raises:
+            ValueError: no limit, or one that is not a positive number.
+        """
+        super().__init__(efficiency_dir, rates)
+        self.limits = Limits(usd, hours, kwh)
+        self.reached: str | None = None
+        self.tell = tell
+        self._words = words(self.limits)
+        self._agreement: Agreement | None = None
+        self._watch: BudgetWatch | None = None
+        self._stopping: LimitName | None = None
+        self._kept_limit: int | None = None
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """State the limits; refuse what cannot be counted.
+
+        Raises:
+            SetupError: there is no price or no meter for a limit, or nothing is left to spend.
+        """
+        super().on_train_begin(args, state, control, **kwargs)
+        self.reached = self._stopping = None
+        self._watch = BudgetWatch(self.limits)
+        self._timeline.state("budget", vars(self.limits))
+        if self._agreement is None:
+            self._agreement = Agreement(args.process_index, args.world_size)
+        self._wait_for_meters()
+        self._add_up_energy(self._agreement)
+        problem = self._problem() if self._agreement.decides else None
+        if self._agreement.settle(_REFUSE if problem else _GO_ON, state.global_step + 1) == _REFUSE:
+            raise SetupError(problem or "budget: refused on the main process, which says why")
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Look at what is left."""
+        if self._stopping is not None:  # whatever kept the Trainer from saving
+            control.should_training_stop = True
+        elif not control.should_training_stop:
+            self._stopping = self._spent(state, control)
+            if self._stopping is not None:
+                control.should_save, control.should_evaluate = True, False
+                if args.save_total_limit == 1:  # the Trainer would delete this checkpoint in the end, beside the best
+                    self._kept_limit, args.save_total_limit = 1, 2
+        super().on_step_end(args, state, control, **kwargs)
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Stop only now, so that the checkpoint is one of a training that goes on."""
+        super().on_save(args, state, control, **kwargs)
+        if self._stopping is not None and self.reached is None:
+            control.should_training_stop = True
+            self._end(self._stopping, args, state)
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """No evaluation and no further checkpoint of an epoch that the budget ended."""
+        if self.reached is not None:
+            control.should_evaluate = control.should_save = False
+        super().on_epoch_end(args, state, control, **kwargs)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Put back what was changed."""
+        if self._kept_limit is not None:
+            args.save_total_limit, self._kept_limit = self._kept_limit, None
+        super().on_train_end(args, state, control, **kwargs)
+
+    def _problem(self) -> str | None:
+        """What keeps the limits from being counted, or leaves nothing to spend."""
+        live = self._live()
+        spent = live.spent()
+        if self.limits.usd is not None and live.price_usd_per_hour is None:
+            price = self._timeline.facts.get("price", {})
+            return self._words.no_price(str(price.get("reason", "the price of this machine is not known")))
+        if self.limits.kwh is not None and spent.kwh is None:
+            return self._words.no_meter()
+        for limit, value in self.limits.given().items():
+            used = spent.of(limit)
+            if used is not None and used >= value:
+                return self._words.spent_before(limit, used)
+        return None
+
+    def _spent(self, state: TrainerState, control: TrainerControl) -> LimitName | None:
+        """The limit that leaves no room, on all ranks the same after the same step."""
+        agreement, names = self._agreement, list(self.limits.given())
+        if agreement is None or not agreement.due(state.global_step):
+            return None
+        decision, next_step = _GO_ON, state.global_step + 1
+        self._add_up_energy(agreement)
+        if agreement.decides and self._watch is not None:
+            try:
+                look = self._watch.look(
+                    self._live(), state.global_step, evaluates=control.should_evaluate, saves=control.should_save
+                )
+                decision, next_step = _GO_ON if look.spent is None else 1 + names.index(look.spent), look.next_step
+                if look.passing is not None:
+                    self._warn(look.passing, state)
+            except Exception:
+                logger.warning("The budget is no longer watched, because of a fault.", exc_info=True)
+                self._watch = None
+        decision = agreement.settle(decision, next_step)
+        return None if decision == _GO_ON else names[decision - 1]
+
+    def _warn(self, passing: Passing, state: TrainerState) -> None:
+        self.tell(
+            self._words.will_pass(
+                passing.limit,
+                passing.total,
+                state.max_steps,
+                passing.fits,
+                at_least=passing.at_least,
+                train_seconds=passing.train_seconds,
+            )
+        )
+
+    def _end(self, limit: LimitName, args: TrainingArguments, state: TrainerState) -> None:
+        live, step, steps = self._live(), state.global_step, state.max_steps
+        outlook = live.outlook(step, another_start=True)
+        used = live.spent().of(limit) or self.limits.given()[limit]
+        enough = None if outlook is None else outlook.total.of(limit)
+        self.reached = self._words.reached(limit, used, step, steps)
+        self._timeline.note("budget", reached=self.reached, step=step)
+        if args.process_index == 0:
+            exact = not args.save_only_model
+            self.tell(self._words.stopped(limit, used, step, steps, enough or used, exact=exact))
+
+    def _wait_for_meters(self) -> None:
+        """Until they have been read once, in a thread of their own, right after the records were opened."""
+        deadline = time.monotonic() + _METERS_WITHIN_SECONDS
+        system = self._timeline.system
+        while self.limits.kwh is not None and system is not None and system.energy_joules is None:
+            if time.monotonic() > deadline:
+                return
+            time.sleep(0.05)
+
+    def _add_up_energy(self, agreement: Agreement) -> None:
+        """Each rank reads the meters of its own GPU, the first one of a machine those of its processors too."""
+        if self.limits.kwh is not None:
+            system, live = self._timeline.system, self._live()
+            mine = (0.0 if system is None else system.energy_joules) or 0.0
+            live.elsewhere_joules = agreement.total(mine) - mine
+
+    def _live(self) -> LiveRun:
+        """Of whoever records the run; where that failed, the clock alone."""
+        if self._timeline.live is None:
+            return LiveRun(self._timeline, RunningFigures(self._timeline.earlier))
+        return self._timeline.live
+
+
+class StopWhenAsked(TrainerCallback):
+    """Ends the training where its ranks agreed to; the checkpoint is one of a training that goes on.
+
+    transformers' own ``enable_jit_checkpoint`` (5.23) is not used: each process saves when its own timer has run out,
+    which no two do at the same step, and it may save between the gradients of a step and its update, which are then
+    lost.
+
+        on_train_begin     from here on a request is heard
+        on_step_end        asked, and all ranks are here? save, do not evaluate
+        on_save            the checkpoint is written: stop
+        on_epoch_end       nothing more
+
+    Attributes:
+        stopped_after: the step after which the training was ended; None: it was not.
+    """
+
+    def __init__(self, request: StopRequest, agreement: StopAgreement) -> None:
+        """Nobody is listened to before the training begins.
+
+        Args:
+            request: of this process.
+            agreement: of this rank with the others.
+        """
+        self._request, self._agreement = request, agreement
+        self._stopping = False
+        self._kept_limit: int | None = None
+        self._loader: Any = None
+        self._sheltered: ShelteredStart | None = None
+        self.stopped_after: int | None = None
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Listen; the signal that is heard shall not end those who load the data."""
+        self._loader = torch_loader(kwargs.get("train_dataloader"))
+        if getattr(self._loader, "num_workers", 0) > 0:
+            self._sheltered = self._loader.worker_init_fn = ShelteredStart(self._loader.worker_init_fn)
+        self._request.heard = True
+        self._agreement.begin(state.global_step)
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Stop here?
+
+        Raises:
+            EndedBySignal: the others cannot be asked; nothing is saved.
+        """
+        asked = self._agreement.after(state.global_step)
+        if self._agreement.failed:
+            raise EndedBySignal(signal.SIGTERM)
+        if control.should_training_stop:  # it is over anyway
+            return
+        if self._stopping:  # whatever kept the Trainer from saving
+            control.should_training_stop = True
+        elif asked:
+            self._stopping = True
+            control.should_save, control.should_evaluate = True, False
+            if args.save_total_limit == 1:  # the Trainer would delete this checkpoint in the end, beside the best
+                self._kept_limit, args.save_total_limit = 1, 2
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Stop only now, so that the checkpoint does not say that the training is over."""
+        if self._stopping:
+            control.should_training_stop = True
+            self.stopped_after = state.global_step
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """No evaluation and no further checkpoint of an epoch that was ended."""
+        if self.stopped_after is not None:
+            control.should_evaluate = control.should_save = False
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Put back what was changed."""
+        if self._kept_limit is not None:
+            args.save_total_limit, self._kept_limit = self._kept_limit, None
+        self.close()
+
+    def close(self) -> None:
+        """Nobody listens any more, however the training ended."""
+        self._request.heard = False
+        self._agreement.close()
+        if self._sheltered is not None and self._loader.worker_init_fn is self._sheltered:
+            self._loader.worker_init_fn = self._sheltered.inner

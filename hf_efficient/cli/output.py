@@ -1,0 +1,51 @@
+"""Where a command's page goes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TextIO
+
+from hf_efficient.errors import OutputError
+
+_REMEDY = "name a file in a folder that is there and can be written"
+
+
+def check_page_file(path: Path) -> None:
+    """Say before long work what would be said after it.
+
+    Raises:
+        OutputError: there is no such folder, or the name is one's own.
+    """
+    path = path.expanduser()
+    if path.is_dir():
+        raise OutputError(f"--html: {path} is a folder; {_REMEDY}")
+    if not path.parent.is_dir():
+        raise OutputError(f"--html: there is no folder {path.parent}; {_REMEDY}")
+
+
+def write_page_file(named: Path | None, default: Path, make: Callable[[], str], told_to: TextIO | None = None) -> None:
+    """Write a page, over one that is there, and say where it is.
+
+    Args:
+        named: where the user wants it; None: at ``default``, or nowhere where that cannot be written.
+        default: see there.
+        make: the page.
+        told_to: default: standard output.
+
+    Raises:
+        OutputError: ``named`` cannot be written.
+    """
+    from hf_efficient.reporting.finish_run import write_page
+
+    path = named.expanduser() if named is not None else default
+    try:
+        write_page(path, make())
+    except OSError as error:
+        told = f"{path} cannot be written: {error.strerror or error}"
+        if named is not None:
+            raise OutputError(f"--html: {told}; {_REMEDY}") from error
+        print(f"{told}; --html FILE puts the page elsewhere.", file=sys.stderr)
+        return
+    print(f"The page is {path}", file=told_to)

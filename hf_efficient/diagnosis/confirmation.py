@@ -1,0 +1,300 @@
+"""What a run took, and what it was made of: the figures that two runs are compared by.
+
+What a remedy predicts, as the recipe with it holds it for the run that tests it.
+
+What became of the prediction that a run's recipe says it tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from pydantic import ValidationError
+
+from hf_efficient.diagnosis.case import Case, StepColumns
+from hf_efficient.estimate.gain_check import (
+    Outcome,
+    judge_gain,
+    rate_spread,
+    saved_share,
+    saved_spread,
+    seconds_per_token,
+)
+from hf_efficient.recipe.schema import ConfirmsSection
+from hf_efficient.records.findings import Abstention, Confirmation, Finding, Remedy, Verdict
+
+SETUP_KEYS: Mapping[str, tuple[str, ...]] = {
+    "method": ("method",),
+    "model": ("model.id", "model.revision", "model.gguf_file"),
+    "adapter": ("adapter.method",),
+    "data": ("data.train",),
+    "processes": ("distributed.processes", "distributed.nodes"),
+    "device": (),
+}
+"""Parts of a setup, and the keys of the recipe that say them."""
+
+_NO_TIME = (
+    "max_steps", "num_train_epochs", "seed", "data_seed", "learning_rate", "lr_scheduler_", "warmup_", "weight_decay",
+    "adam_", "max_grad_norm", "run_name", "project", "hub_", "push_to_hub", "resume_from_checkpoint", "disable_tqdm",
+    "save_total_limit", "load_best_model_at_end", "metric_for_best_model", "greater_is_better", "logging_dir",
+)  # fmt: skip
+"""Fields of ``train:`` that say nothing of the time for a token; with ``_`` at their end all that begin so."""
+
+
+@dataclass(frozen=True)
+class MeasuredRun:
+    """One run; None: not known.
+
+    Attributes:
+        seconds_per_token: of the training loop, per token of all ranks that is no padding.
+        spread: half of the interval in which that lies, as a share of it; by the steps past the warm-up.
+        peak_bytes: of the CUDA device's tensors; of the process on a CPU.
+        setup: what must be alike to compare, with the fields of ``train:`` that bear on the time by their dotted keys;
+            what is not known is left out.
+    """
+
+    seconds_per_token: float | None
+    spread: float | None
+    peak_bytes: int | None
+    setup: Mapping[str, str]
+
+
+def measured_run(case: Case) -> MeasuredRun:
+    """The figures of a run."""
+    tokens, first = case.account.tokens.non_padding, case.first
+    memory = case.account.memory
+    return MeasuredRun(
+        seconds_per_token(case.loop_seconds, tokens) if tokens and case.loop_seconds > 0 else None,
+        None if first is None else _spread(first),
+        (memory.device_peak_allocated_bytes if case.on_cuda else memory.peak_rss_bytes) or None,
+        _setup(case),
+    )
+
+
+def _spread(steps: StepColumns) -> float | None:
+    """Of the steps past the warm-up; an epoch that starts or ends is a pause like an evaluation or a save."""
+    steady = steps.steady
+    turns = {name: steps.loader.get(name, np.zeros(len(steps))) for name in ("start_seconds", "first_wait_seconds")}
+    kinds = [
+        steps.phase("evaluation"),
+        steps.phase("checkpointing"),
+        np.nan_to_num(turns["start_seconds"]) + np.nan_to_num(turns["first_wait_seconds"]),
+        np.nan_to_num(steps.loader.get("end_seconds", np.zeros(len(steps)))),
+    ]
+    if not np.isfinite(steps.non_padding[steady]).all():
+        return None
+    own = steps.wall_seconds - np.sum(kinds, axis=0)
+    pauses = [kind[steady & (kind > 0)].tolist() for kind in kinds]
+    return rate_spread(own[steady].tolist(), steps.non_padding[steady].tolist(), pauses)
+
+
+def _setup(case: Case) -> dict[str, str]:
+    recipe = case.recipe or {}
+    model = [str(recipe[key]) for key in SETUP_KEYS["model"] if recipe.get(key)]
+    held = {
+        "method": recipe.get("method"),
+        "model": " ".join(model),
+        "adapter": recipe.get("adapter.method"),
+        "data": ", ".join(_sources(recipe)),
+        "processes": len(case.account.ranks),
+        "device": _device(case),
+    }
+    train = {key: value for key, value in recipe.items() if bears_on_time(key)}
+    return {name: str(value) for name, value in held.items() if value} | {key: str(train[key]) for key in train}
+
+
+def bears_on_time(key: str) -> bool:
+    """Whether a dotted key of the recipe is a field of ``train:`` that the time for a token may depend on."""
+    section, _, name = key.partition(".")
+    free = any(name == one or (one.endswith("_") and name.startswith(one)) for one in _NO_TIME)
+    return section == "train" and not free
+
+
+def _sources(recipe: Mapping[str, object]) -> list[str]:
+    told: list[str] = []
+    while f"data.train.{len(told)}.path" in recipe:
+        one = [recipe.get(f"data.train.{len(told)}.{part}") for part in ("path", "name", "split")]
+        told.append(" ".join(str(part) for part in one if part))
+    return told
+
+
+def _device(case: Case) -> str:
+    device = case.settings("device")
+    if device.get("type") != "cpu":
+        return str(device.get("name") or device.get("type") or "")
+    cores = case.settings("host").get("cores")
+    return f"cpu, {cores} cores" if cores else "cpu"
+
+
+def prediction(case: Case, finding: Finding, remedy: Remedy) -> dict[str, Any] | None:
+    """The section ``efficiency.confirms`` of the next run; None where nothing could be told of it.
+
+    What the remedy itself changes of the setup, the runs need not have in common; its fields of ``train:`` the next
+    run must have.
+
+    Args:
+        case: the run that was diagnosed.
+        finding: whose remedy it is.
+        remedy: with a change of the recipe.
+    """
+    gain, run = remedy.gain, measured_run(case)
+    saving = gain.share if gain is not None and gain.share else None
+    held = gain.bytes if gain is not None and gain.bytes and gain.bytes > 0 else None
+    if saving is None and held is None and finding.severity == "info":
+        return None
+    changed = tuple(remedy.overrides)
+    setup = {name: told for name, told in run.setup.items() if not _touches(changed, SETUP_KEYS.get(name, ()))}
+    setup |= {key: str(value) for key, value in _leaves(remedy.overrides) if bears_on_time(key)}
+    values = {
+        "rule": finding.rule,
+        "run": (case.recipe or {}).get("output_dir"),
+        "predicted_saving": saving,
+        "predicted_bytes": held,
+        "seconds_per_token": run.seconds_per_token if saving is not None else None,
+        "spread": run.spread if saving is not None else None,
+        "peak_bytes": run.peak_bytes if held is not None else None,
+        "setup": setup,
+    }
+    return {name: _short(value) for name, value in values.items() if value is not None}
+
+
+def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _short(value: Any) -> Any:
+    """A share or a time to six digits, which is more than was measured."""
+    return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+def _touches(changed: tuple[str, ...], keys: tuple[str, ...]) -> bool:
+    """Whether one of the changes lies at or below one of the keys, or above it."""
+    return any(one == key or one.startswith(f"{key}.") or key.startswith(f"{one}.") for one in changed for key in keys)
+
+
+_SECTION: Final = "efficiency.confirms."
+_TOLD: Final[Mapping[Outcome, tuple[Verdict, str]]] = {
+    "as_predicted": ("confirmed", ""),
+    "below_half": ("smaller", "less than half of it"),
+    "above_twice": ("larger", "more than twice as much"),
+    "no_difference": ("retracted", "no difference beyond the spread"),
+    "worse": ("retracted", "it takes more than before"),
+    "hidden": ("unknown", "the spread of the steps hides a gain of that size, which more steps would tell"),
+}
+
+
+def confirmations(case: Case, findings: Sequence[Finding], abstentions: Sequence[Abstention]) -> list[Confirmation]:
+    """Of a run that has been judged; none where its recipe tests no prediction.
+
+    Args:
+        case: the run.
+        findings, abstentions: what its rules said.
+    """
+    asked = asked_of(case.recipe or {})
+    return [] if asked is None else confirm(asked, measured_run(case), findings, abstentions, is_short=case.is_short)
+
+
+def asked_of(recipe: Mapping[str, Any]) -> ConfirmsSection | None:
+    """The prediction that a recipe tests; None without one, or where the file of the run holds none that is valid.
+
+    Args:
+        recipe: its values by dotted key.
+    """
+    values: dict[str, Any] = {}
+    for key, value in recipe.items():
+        name, _, part = key.removeprefix(_SECTION).partition(".")
+        if key.startswith(_SECTION) and part:
+            values.setdefault(name, {})[part] = value
+        elif key.startswith(_SECTION):
+            values[name] = value
+    try:
+        return ConfirmsSection.model_validate(values) if values else None
+    except ValidationError:  # the run itself was refused such a recipe: somebody has changed its file since
+        return None
+
+
+def confirm(
+    asked: ConfirmsSection,
+    run: MeasuredRun,
+    findings: Sequence[Finding] = (),
+    abstentions: Sequence[Abstention] = (),
+    *,
+    is_short: bool = False,
+) -> list[Confirmation]:
+    """Hold a run against the prediction: its time, its memory; of a remedy that predicts neither, whether it mends.
+
+    Args:
+        asked: the prediction.
+        run: that applied the remedy.
+        findings, abstentions: what its rules said.
+        is_short: whether its steps are too few for a finding to stand or go.
+    """
+    other = _other(asked.setup, run.setup)
+    found = []
+    if asked.predicted_saving is not None:
+        found.append(_time(asked, run, asked.predicted_saving, other))
+    if asked.predicted_bytes is not None:
+        found.append(_memory(asked, run, asked.predicted_bytes, other))
+    if found:
+        return found
+    verdict: Verdict
+    verdict, why = ("unknown", other) if other else _mended(asked.rule, findings, abstentions, is_short)
+    return [Confirmation(asked.rule, asked.run, "finding", None, None, None, verdict, why)]
+
+
+def _time(asked: ConfirmsSection, run: MeasuredRun, predicted: float, other: str) -> Confirmation:
+    before, after = asked.seconds_per_token, run.seconds_per_token
+    missing = other or _missing(before, after, "has no count of the time and tokens of its training loop")
+    if missing or before is None or after is None:
+        return Confirmation(asked.rule, asked.run, "time", predicted, None, None, "unknown", missing)
+    achieved = saved_share(before, after)
+    missing = _missing(asked.spread, run.spread, "has too few steps past the warm-up to tell a difference from chance")
+    if missing or asked.spread is None or run.spread is None:
+        return Confirmation(asked.rule, asked.run, "time", predicted, achieved, None, "unknown", missing)
+    spread = saved_spread(achieved, asked.spread, run.spread)
+    verdict, why = _TOLD[judge_gain(predicted, achieved, spread)]
+    return Confirmation(asked.rule, asked.run, "time", predicted, achieved, spread, verdict, why)
+
+
+def _memory(asked: ConfirmsSection, run: MeasuredRun, predicted: int, other: str) -> Confirmation:
+    before, after = asked.peak_bytes, run.peak_bytes
+    missing = other or _missing(before, after, "has no record of its peak memory")
+    if missing or before is None or after is None:
+        return Confirmation(asked.rule, asked.run, "memory", predicted, None, None, "unknown", missing)
+    outcome = judge_gain(predicted, before - after, 0.0)
+    verdict, why = _TOLD[outcome] if outcome != "no_difference" else ("retracted", "no difference")
+    return Confirmation(asked.rule, asked.run, "memory", predicted, before - after, None, verdict, why)
+
+
+def _mended(
+    rule: str, findings: Sequence[Finding], abstentions: Sequence[Abstention], is_short: bool
+) -> tuple[Verdict, str]:
+    held = next((one for one in findings if one.rule == rule), None)
+    abstained = next((one for one in abstentions if one.rule == rule), None)
+    if held is not None and held.severity != "info":
+        return "retracted", "the finding is still there"
+    if is_short or abstained is not None:
+        return "unknown", "this run has too few steps" if abstained is None else f"the rule abstains: {abstained.why}"
+    return "confirmed", "" if held is None else "what is left of the finding is no more than info"
+
+
+def _other(before: Mapping[str, str], after: Mapping[str, str]) -> str:
+    """In what the two cannot be compared; empty where they can. A field of ``train:`` that is not set has a default."""
+    fields = [name for name in dict.fromkeys([*before, *after]) if name.startswith("train.")] if before else []
+    known = [name for name in before if name in after and name not in fields]
+    differing = [name for name in known + fields if before.get(name) != after.get(name)]
+    told = [f"its {name} ({after.get(name, 'unset')}, not {before.get(name, 'unset')})" for name in differing]
+    return f"this run differs from the first one in {' and '.join(told)}" if told else ""
+
+
+def _missing(before: float | None, after: float | None, what: str) -> str:
+    if before is None:
+        return f"the first run {what}"
+    return f"this run {what}" if after is None else ""

@@ -1,0 +1,150 @@
+"""Remedies for a run whose recipe names its global batch.
+
+A remedy as a recipe.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hf_efficient.diagnosis.case import Case
+from hf_efficient.errors import OutputError
+from hf_efficient.recipe.schema import DERIVED
+from hf_efficient.recipe.writing import dump_yaml
+from hf_efficient.records.findings import Diagnosis, Finding, Remedy
+from hf_efficient.version import __version__
+
+_ROWS, _ACCUMULATION = "per_device_train_batch_size", "gradient_accumulation_steps"
+_GLOBAL_BATCH = "distributed.global_batch_size"
+
+
+def with_global_batch(finding: Finding, case: Case) -> Finding:
+    """The finding with remedies that say the global batch as well, where they make it another one.
+
+    Hand-worked: 64 sequences of 2 rows, accumulated 4 times on 8 processes; a remedy of 8 times makes it 128.
+
+    Args:
+        finding: of a rule, which knows rows and accumulation.
+        case: the run.
+    """
+    named = (case.recipe or {}).get(_GLOBAL_BATCH)
+    if not isinstance(named, int):
+        return finding
+    return dataclasses.replace(finding, remedies=[_with_batch(remedy, case, named) for remedy in finding.remedies])
+
+
+def _with_batch(remedy: Remedy, case: Case, named: int) -> Remedy:
+    before = after = 1
+    for field in (_ROWS, _ACCUMULATION):
+        held = int(case.argument(field) or 1)
+        before, after = before * held, after * int(remedy.overrides.get(f"train.{field}", held))
+    if after == before:
+        return remedy
+    overrides: dict[str, Any] = {**remedy.overrides, _GLOBAL_BATCH: named * after // before}
+    return dataclasses.replace(remedy, overrides=overrides)
+
+
+RESOLVED = "recipe.resolved.yaml"
+
+
+def remedy_of(diagnosis: Diagnosis, number: int | None) -> tuple[Finding, Remedy]:
+    """The remedy to apply: of a finding, the first that changes a recipe.
+
+    Args:
+        diagnosis: of a run.
+        number: of the finding, from 1; None: the first finding that has one.
+
+    Raises:
+        OutputError: there is none.
+    """
+    findings = diagnosis.findings
+    if number is not None:
+        if not 1 <= number <= len(findings):
+            have = f"there are {len(findings)}" if findings else "there is none"
+            raise OutputError(f"--finding: {number} is no finding of this run: {have}.")
+        findings = [findings[number - 1]]
+    for finding in findings:
+        for remedy in finding.remedies:
+            if remedy.overrides:
+                return finding, remedy
+    if not findings:
+        raise OutputError("--apply: there is no finding, and nothing to change. No file is written.")
+    what = f"finding {number} is" if number is not None else "the findings are"
+    raise OutputError(f"--apply: {what} not mended in the recipe but in code or machine. No file is written.")
+
+
+def applied_recipe(directory: Path, finding: Finding, remedy: Remedy, confirms: Mapping[str, Any] | None = None) -> str:
+    """The text of a recipe file: what the run's recipe had set, with the remedy in it, and an output of its own.
+
+    Args:
+        directory: the ``efficiency`` folder of the run.
+        finding: whose remedy it is.
+        remedy: with a change of the recipe.
+        confirms: what the next run is to confirm, as ``prediction`` tells it; None: nothing.
+
+    Raises:
+        OutputError: the run left no recipe, or it cannot be read.
+    """
+    path = directory / RESOLVED
+    try:
+        held = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        changes = ", ".join(f"{key.removeprefix('train.')}={value}" for key, value in remedy.overrides.items())
+        raise OutputError(
+            f"--apply: the run left no {RESOLVED}, so it was not a recipe's. Set in its TrainingArguments: {changes}."
+        ) from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise OutputError(f"{path}: cannot be read: {error}") from error
+    recipe = held.get("recipe") if isinstance(held, dict) else None
+    provenance = held.get("provenance") if isinstance(held, dict) else None
+    if not isinstance(recipe, dict) or not isinstance(provenance, dict):
+        raise OutputError(f"{path}: holds no recipe; a run writes it when its training starts")
+    values: dict[str, Any] = {}
+    derived = {key for key, origin in provenance.items() if str(origin).startswith(f"{DERIVED}: ")}
+    for key in provenance:
+        if key not in derived:
+            _put(values, recipe, key)
+    for key, value in remedy.overrides.items():
+        if key not in derived:  # it follows from what is written
+            _set(values, key, value)
+    values["output_dir"] = f"{recipe['output_dir']}-{finding.rule.replace('_', '-')}"
+    values.pop("existing_output", None)
+    _confirm(values, confirms)
+    remark = f"# {finding.title}: {remedy.what}. By hf-efficient diagnose {__version__}."
+    return f"{remark}\n{dump_yaml(values)}"
+
+
+def _confirm(values: dict[str, Any], confirms: Mapping[str, Any] | None) -> None:
+    """Put it in; what the run itself confirmed is over."""
+    efficiency = {key: value for key, value in values.pop("efficiency", {}).items() if key != "confirms"}
+    if confirms is not None:
+        efficiency["confirms"] = dict(confirms)
+    if efficiency:
+        values["efficiency"] = efficiency
+
+
+def _put(values: dict[str, Any], recipe: dict[str, Any], key: str) -> None:
+    """Copy what a key of the recipe holds; of a list the whole, which is how recipes replace it."""
+    held: Any = recipe
+    parts: list[str] = []
+    for part in key.split("."):
+        if not isinstance(held, dict) or part not in held:
+            break
+        held = held[part]
+        parts.append(part)
+    if parts:
+        _set(values, ".".join(parts), held)
+
+
+def _set(values: dict[str, Any], key: str, value: Any) -> None:
+    *sections, last = key.split(".")
+    place = values
+    for section in sections:
+        place = place.setdefault(section, {})
+    held = place.get(last)
+    place[last] = {**held, **value} if isinstance(held, dict) and isinstance(value, dict) else value

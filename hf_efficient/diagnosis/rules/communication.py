@@ -1,0 +1,192 @@
+"""How a run's model is spread over its ranks.
+
+Communication between ranks that no computation covers.
+
+A model spread over ranks that would fit each of them, or held whole by each though it hardly fits.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from hf_efficient.diagnosis.case import Case, traced_device
+from hf_efficient.diagnosis.rule import NO_STEPS, Verdict, abstains
+from hf_efficient.diagnosis.rules.memory import PERSISTENT, MemoryRoom, category_bytes, memory_room
+from hf_efficient.records.findings import Evidence, Finding, Gain, Remedy
+from hf_efficient.text import share, size
+
+Strategy = Literal["none", "ddp", "zero1", "zero2", "zero3", "fsdp2", "deepspeed"]
+"""Those of recipes, and DeepSpeed by a configuration of its own, whose stage is not known here."""
+
+
+def strategy_of(case: Case) -> Strategy:
+    """As the recipe says, else as the arguments tell; ``ddp`` is what several ranks do by themselves."""
+    if len(case.account.ranks) < 2:
+        return "none"
+    named = case.recipe.get("distributed.strategy") if case.recipe is not None else None
+    if named in ("ddp", "zero1", "zero2", "zero3", "fsdp2"):
+        return named
+    if case.argument("deepspeed"):
+        return "deepspeed"
+    return "fsdp2" if case.argument("fsdp") else "ddp"
+
+
+_TOO_MUCH = 0.1
+_TRACE = "profile/trace.rank0: communication"
+
+
+def exposed_communication(case: Case) -> Verdict:
+    """In a tenth of the traced time or more the device only communicates; the wait for a slow rank is part of it."""
+    if case.first is None:
+        return abstains("exposed_communication", NO_STEPS)
+    if len(case.account.ranks) < 2:
+        return None
+    device = traced_device(case)
+    if device is None:
+        if not case.on_cuda:
+            return None  # gloo's threads leave no events
+        why = "what of the communication the computation covers is not known"
+        return abstains("exposed_communication", why, "efficiency.profile.trace")
+    found = device.communication
+    if found is None or found.exposed_share < _TOO_MUCH:
+        return None
+    lost = found.exposed_share * case.account.time.training_seconds
+    return Finding(
+        rule="exposed_communication",
+        title=f"in {share(found.exposed_share)} of the time the device communicates, and computes nothing",
+        severity="warning",
+        confidence="measured",
+        evidence=[
+            Evidence("communication that nothing covers", found.exposed_seconds, "seconds", _TRACE),
+            Evidence("of the traced time", found.exposed_share, "share", _TRACE),
+            Evidence("communication, of which is covered", found.overlap_share, "share", _TRACE),
+            Evidence("kernels that communicate", found.kernels, "count", _TRACE),
+            Evidence("ranks", len(case.account.ranks), "count", "run.json: ranks"),
+        ],
+        cost=case.cost(lost),
+        remedies=_remedies(case, lost),
+    )
+
+
+def _remedies(case: Case, lost: float) -> list[Remedy]:
+    """Gradients are averaged once in a step where each rank holds them whole: then half as often."""
+    strategy = strategy_of(case)
+    found = []
+    if strategy in ("ddp", "zero1"):
+        accumulated = int(case.argument("gradient_accumulation_steps") or 1)
+        overrides: dict[str, Any] = {"train.gradient_accumulation_steps": 2 * accumulated}
+        costs = "a step holds twice the examples: half as many steps, and the learning rate may want to grow"
+        basis = "gradients are averaged half as often; each time as long as now"
+        found.append(Remedy("accumulate twice as many micro-batches", overrides, costs, case.gain(lost / 2, basis)))
+    if strategy in ("zero3", "fsdp2"):
+        found.append(
+            Remedy("keep the weights whole on each rank, where they fit: zero2 or ddp in place of " + strategy)
+        )
+    trained, parameters = (case.settings("model").get(name) for name in ("trainable_parameters", "parameters"))
+    if strategy in ("ddp", "zero1", "zero2") and trained and trained == parameters:
+        found.append(Remedy("average the gradients in bfloat16 (DDP's bf16_compress_hook): half of the bytes"))
+    return found
+
+
+_FITS = 0.85
+_FULL = 0.9
+_WORTH = 0.2
+_NOTICED = 0.05
+_MEMORY = "run.json: memory.categories"
+
+
+def sharding(case: Case) -> Verdict:
+    """Weights are spread, and whole ones would fit; or all is held whole, and the memory is nine tenths full."""
+    strategy, ranks = strategy_of(case), len(case.account.ranks)
+    if ranks < 2 or not case.on_cuda or strategy in ("deepspeed", "zero1", "zero2"):
+        return None
+    room, persistent = memory_room(case), category_bytes(case, *PERSISTENT)
+    peak = case.account.memory.device_peak_allocated_bytes
+    if room is None or persistent is None or peak is None:
+        return abstains("sharding", "what the memory is used for is not known", "EfficientTrainerMixin")
+    if strategy == "ddp":
+        return _hardly_fits(case, room, ranks)
+    whole = peak + (ranks - 1) * persistent
+    if whole > _FITS * room.device_bytes:
+        return None
+    return _would_fit(case, strategy, room, persistent, whole)
+
+
+def _would_fit(case: Case, strategy: str, room: MemoryRoom, persistent: int, whole: int) -> Finding:
+    device = traced_device(case)
+    exposed = None if device is None or device.communication is None else device.communication.exposed_share
+    evidence = [
+        Evidence("weights, gradients and optimizer state of a rank", persistent, "bytes", _MEMORY),
+        Evidence("peak with all of them whole (estimate)", whole, "bytes", f"{_MEMORY}, times the ranks"),
+        Evidence("that tensors may take of a device (estimate)", room.device_bytes, "bytes", "settings.device"),
+    ]
+    remedy = Remedy(f"let each rank hold the whole model: ddp in place of {strategy}", _to_ddp(case), "more memory")
+    lost = None
+    if exposed is not None:
+        evidence.append(Evidence("time in which only communication runs", exposed, "share", "profile/trace.rank0"))
+        lost = exposed * case.account.time.training_seconds * _spared(case)
+        basis = "exposed communication, in proportion to the bytes that are sent"
+        remedy = Remedy(remedy.what, remedy.overrides, remedy.costs, case.gain(lost, basis))
+    return Finding(
+        rule="sharding",
+        title=f"the model is spread over {len(case.account.ranks)} ranks ({strategy}), and would fit whole: "
+        f"{size(whole)} of {size(room.device_bytes)}",
+        severity="warning" if lost is not None and case.share(lost) >= _NOTICED else "info",
+        confidence="likely",
+        evidence=evidence,
+        cost=case.cost(lost),
+        remedies=[remedy],
+        explains=["exposed_communication"],
+    )
+
+
+def _to_ddp(case: Case) -> dict[str, Any]:
+    return {"distributed.strategy": "ddp"} if case.recipe is not None else {}
+
+
+def _spared(case: Case) -> float:
+    """Of the bytes sent, those that DDP does not send.
+
+    Spread: the weights W gathered twice, the gradients of the T trained values scattered once; DDP: these gradients
+    twice (``estimate/communication.py``). Hand-worked: all trained: 1 - 2 / 3 = 1 / 3; one of 100: 1 - 2 / 201 = 0.99.
+    """
+    model = case.settings("model")
+    trained, parameters = model.get("trainable_parameters"), model.get("parameters")
+    if not trained or not parameters:
+        return 1 / 3
+    return float(1 - 2 * trained / (2 * parameters + trained))
+
+
+def _hardly_fits(case: Case, room: MemoryRoom, ranks: int) -> Finding | None:
+    """ZeRO-2 spreads gradients and optimizer state, FSDP2 the weights as well (arXiv 1910.02054)."""
+    if room.share < _FULL:
+        return None
+    spread = {
+        "zero2": category_bytes(case, "gradients", "optimizer_state") or 0,
+        "fsdp2": category_bytes(case, *PERSISTENT) or 0,
+    }
+    freed = {name: held * (ranks - 1) // ranks for name, held in spread.items()}
+    best = next((name for name in freed if freed[name] >= _WORTH * room.held_bytes), None)
+    if best is None:
+        return None
+    gain = Gain(None, None, freed[best], None, f"{ranks - 1} of {ranks} parts of what is spread")
+    return Finding(
+        rule="sharding",
+        title=f"each of {ranks} ranks holds all of the model, and its memory is {share(room.share)} full",
+        severity="info",
+        confidence="measured",
+        evidence=[
+            Evidence("memory taken at the peak", room.held_bytes, "bytes", room.source),
+            Evidence("gradients and optimizer state", spread["zero2"], "bytes", _MEMORY),
+            Evidence("these and the weights", spread["fsdp2"], "bytes", _MEMORY),
+        ],
+        cost=case.cost(held_bytes=freed[best]),
+        remedies=[
+            Remedy(
+                f"spread them over the ranks: {best} (hf-efficient plan RECIPE distributed.strategy={best} tells what "
+                "that takes)",
+                costs="more communication",
+                gain=gain,
+            )
+        ],
+    )

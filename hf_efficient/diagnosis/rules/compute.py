@@ -1,0 +1,247 @@
+"""The time of the attention, out of the records alone.
+
+Attention computed operator by operator, where a fused kernel is at hand.
+
+An optimizer that updates the weights operator by operator, where one fused kernel does.
+
+torch.compile that compiles again and again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hf_efficient.diagnosis.case import Case, StepColumns
+from hf_efficient.diagnosis.rule import MATTERS, NO_STEPS, Verdict, abstains
+from hf_efficient.records.findings import Evidence, Finding, Remedy
+from hf_efficient.text import share
+
+_FEWEST = 8
+_SPREAD = 0.15
+_EXPLAINED = 0.7
+
+
+@dataclass(frozen=True)
+class AttentionTime:
+    """Of forward and backward on rank 0.
+
+    Attributes:
+        share: of their time.
+        basis: how it was told.
+        source: the records.
+    """
+
+    share: float
+    basis: str
+    source: str
+
+
+def attention_time(case: Case) -> AttentionTime | None:
+    """What grows with the square of a row's length; None where neither times nor FLOPs tell it.
+
+    By time: forward and backward of the steps over their tokens, and over their tokens times the length of a row: the
+    least squares, neither below 0. By FLOPs, without checkpointing: eager attention computes all pairs of a padded row,
+    ``a`` FLOPs, of which a causal model needs about ``a (1 - p)^2 / 2`` where a share ``p`` is padding. With ``l`` for
+    the rest, computed ``h = l + a``, and the model's ``m = l (1 - p) + a (1 - p)^2 / 2``:
+
+        a = (h - m / (1 - p)) / (1 - (1 - p) / 2) = 2 (h - m / (1 - p)) / (1 + p)
+
+    Hand-worked: h = 100, m = 45, p = 0.25: 2 * (100 - 60) / 1.25 = 64. Check: l = 36, 36 * 0.75 + 64 * 0.5625 / 2 = 45.
+    """
+    first = case.first
+    if first is None:
+        return None
+    share = _fitted_share(first)
+    if share is not None:
+        return AttentionTime(share, "the part of the steps' time that grows with the square", "steps.jsonl")
+    work, padded = case.account.work, case.account.tokens.padding_share
+    checkpointed = case.settings("model").get("activation_checkpointing")
+    if not work.hardware_flops or not work.model_flops or padded is None or padded >= 1 or checkpointed:
+        return None
+    beyond = 1 - work.model_flops / (1 - padded) / work.hardware_flops
+    share = min(1.0, max(0.0, 2 * beyond / (1 + padded)))
+    return AttentionTime(share, "its share of the FLOPs", "run.json: work")
+
+
+def _fitted_share(first: StepColumns) -> float | None:
+    steady = first.steady
+    counts, rows = np.maximum(first.micro_batches[steady], 1), first.rows[steady]
+    seconds, tokens = first.compute_seconds[steady] / counts, first.processed[steady] / counts
+    with np.errstate(divide="ignore", invalid="ignore"):
+        length = first.processed[steady] / rows
+    known = np.isfinite(seconds) & np.isfinite(tokens) & np.isfinite(length)
+    seconds, tokens, length = seconds[known], tokens[known], length[known]
+    if len(seconds) < _FEWEST or length.std() < _SPREAD * length.mean():
+        return None
+    linear, square = _least_squares(np.stack([tokens, tokens * length], axis=1), seconds)
+    fitted = linear * tokens + square * tokens * length
+    left = float(((seconds - fitted) ** 2).sum() / ((seconds - seconds.mean()) ** 2).sum())
+    if 1 - left < _EXPLAINED:
+        return None
+    return float((square * tokens * length).sum() / fitted.sum())
+
+
+def _least_squares(terms: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:
+    """Neither below 0: where one would be, the other alone."""
+    found = np.linalg.lstsq(terms, seconds, rcond=None)[0]
+    if (found >= 0).all():
+        return float(found[0]), float(found[1])
+    alone = [max(0.0, float(term @ seconds / (term @ term))) for term in terms.T]
+    errors = [float(((seconds - factor * term) ** 2).sum()) for factor, term in zip(alone, terms.T, strict=True)]
+    return (alone[0], 0.0) if errors[0] <= errors[1] else (0.0, alone[1])
+
+
+_SHORTEST_ON_CPU = 768
+_PADDED = 0.02
+_SAVED = {(True, False): 0.8, (True, True): 0.7, (False, False): 0.7, (False, True): 0.5}
+"""Of eager attention's time, by (CUDA, padded rows).
+
+CPU: measured on one core in float32, four heads of 64, forward and backward, torch 2.13, 2026-11-20: 1 x 2048 tokens
+359 ms eager, 100 ms causal, 172 ms with a mask; 2 x 1024: 181, 62, 85; 4 x 512: 48, 43, 44: shorter rows gain nothing.
+CUDA: an estimate, FlashAttention-2's figures (arXiv 2307.08691, figure 4) are 3 to 10 times those of eager attention.
+"""
+
+
+def attention_kernel(case: Case) -> Verdict:
+    """The model's attention is ``eager``, whose scores are written to memory whole."""
+    first = case.first
+    if first is None:
+        return abstains("attention_kernel", NO_STEPS)
+    if case.settings("model").get("attention") != "eager":
+        return None
+    rows, positions = float(first.rows.sum()), float(first.processed.sum())
+    if not rows > 0 or not positions > 0:
+        return abstains("attention_kernel", "the length of the rows is not known", "EfficientTrainerMixin")
+    length = float((first.processed**2 / first.rows).sum() / positions)
+    if not case.on_cuda and length < _SHORTEST_ON_CPU:
+        return None
+    found = attention_time(case)
+    if found is None:
+        why = "attention is eager; its part of the time cannot be told"
+        return abstains("attention_kernel", why, "efficiency.profile.trace")
+    return _finding(case, found, length)
+
+
+def _finding(case: Case, found: AttentionTime, length: float) -> Finding | None:
+    first = case.first
+    assert first is not None
+    padded = (case.account.tokens.padding_share or 0.0) >= _PADDED
+    taken = found.share * float(first.compute_seconds.sum()) / float(first.wall_seconds.sum()) * case.loop_seconds
+    part = _SAVED[case.on_cuda, padded]
+    saved = part * taken
+    if case.share(saved) < MATTERS:
+        return None
+    basis = f"fused attention takes {share(1 - part)} of eager attention's time on rows such as these; its time: "
+    remedy = Remedy(
+        "take torch's fused attention",
+        {"model.attn_implementation": "sdpa"},
+        "none: the same attention, in another order of sums",
+        case.gain(saved, basis + found.basis),
+    )
+    return Finding(
+        rule="attention_kernel",
+        title=f"attention is eager and takes {share(case.share(taken))} of the loop on rows of {length:,.0f} tokens",
+        severity="warning",
+        confidence="likely",
+        evidence=[
+            Evidence("attention implementation", "eager", "", "spans.jsonl: settings.model.attention"),
+            Evidence("attention, as part of forward and backward", found.share, "share", found.source),
+            Evidence("length of a row, weighted by its tokens", length, "tokens", "steps.jsonl: tokens, sequences"),
+        ],
+        cost=case.cost(taken),
+        remedies=[remedy],
+    )
+
+
+_NOT_FUSED = ("Adam", "AdamW")
+_FEWER_PASSES = 2 / 3
+"""Of the optimizer's time: AdamW's operators one after another read or write 21 tensors (decay 2, first moment 3,
+second moment 5, its root, division and epsilon 6, update 4, and the gradient), one kernel 7. Clipping the gradients,
+which is in the same phase, stays."""
+
+
+def optimizer_kernel(case: Case) -> Verdict:
+    """torch's AdamW without ``fused``, in a twentieth of the loop or more."""
+    held, first = case.settings("optimizer"), case.first
+    if first is None:
+        return abstains("optimizer_kernel", NO_STEPS)
+    if held.get("class") not in _NOT_FUSED or held.get("fused"):
+        return None
+    if case.settings("device").get("type") not in ("cpu", "cuda"):
+        return None
+    spent = case.phase_seconds("optimizer")
+    device = first.device_seconds.get("optimizer")
+    source = "steps.jsonl: phase_seconds.optimizer"
+    if device is not None:
+        spent = float(device[device == device].sum()) * case.loop_seconds / float(first.wall_seconds.sum())
+        source = "steps.jsonl: device_seconds.optimizer"
+    saved = _FEWER_PASSES * spent
+    if case.share(saved) < MATTERS:
+        return None
+    basis = "a fused step reads and writes 7 tensors for each weight where the operators one by one do 21"
+    return Finding(
+        rule="optimizer_kernel",
+        title=f"the optimizer takes {share(case.share(spent))} of the loop, operator by operator: it is not fused",
+        severity="warning",
+        confidence="likely",
+        evidence=[
+            Evidence("time in the optimizer", spent, "seconds", source),
+            Evidence("optimizer", str(held["class"]), "", "spans.jsonl: settings.optimizer"),
+            Evidence("train.optim", str(case.argument("optim", "not known")), "", "spans.jsonl: settings.arguments"),
+        ],
+        cost=case.cost(spent),
+        remedies=[
+            Remedy("take the fused AdamW", {"train.optim": "adamw_torch_fused"}, "", case.gain(saved, basis)),
+        ],
+    )
+
+
+_AGAIN = 3
+
+
+def recompilation(case: Case) -> Verdict:
+    """Compilation in three steps or more after the warm-up, or a twentieth of the loop after it.
+
+    A graph is compiled anew for every shape that its guards do not know; a batch padded to its own longest row brings
+    one after the other.
+    """
+    first = case.first
+    if first is None or "compilation" not in first.phase_seconds:
+        return None
+    late = np.where(first.steady, first.phase("compilation"), 0.0)
+    spent, steps = float(late.sum()), int((late > 0).sum())
+    if steps < _AGAIN and case.share(spent) < MATTERS:
+        return None
+    evidence = [
+        Evidence("compilation after warm-up", spent, "seconds", "steps.jsonl: phase_seconds.compilation"),
+        Evidence("steps with a compilation", steps, "count", "steps.jsonl: phase_seconds.compilation"),
+    ]
+    evidence += _counted(case.facts.get("compilation", {}))
+    gain = case.gain(spent, "no compilation after the warm-up")
+    remedies = [Remedy("pad every batch to one length (pad_to_multiple_of), or pack", {}, "some padding", gain)]
+    if case.argument("packing") is False and case.argument("max_length") is not None:
+        what = "pack examples into rows of one length"
+        remedies.insert(0, Remedy(what, {"train.packing": True}, "an epoch has fewer steps", gain))
+    remedies.append(Remedy("look at the reasons: TORCH_LOGS=recompiles,graph_breaks"))
+    return Finding(
+        rule="recompilation",
+        title=f"torch.compile compiles again in {steps} steps after warm-up: {share(case.share(spent))} of the loop",
+        severity="warning" if case.share(spent) >= MATTERS else "info",
+        confidence="measured",
+        evidence=evidence,
+        cost=case.cost(spent),
+        remedies=remedies,
+    )
+
+
+def _counted(compiled: Mapping[str, Any]) -> Iterator[Evidence]:
+    """By dynamo's counters, over the life of the process."""
+    for key, what in (("recompiles", "recompilations"), ("graph_breaks", "graph breaks")):
+        if compiled.get(key) is not None:
+            yield Evidence(what, int(compiled[key]), "count", f"spans.jsonl: compilation.{key}")
+    for reason, times in list(compiled.get("break_reasons", {}).items())[:1]:
+        yield Evidence(f"most frequent break, {times} times", str(reason), "", "spans.jsonl: compilation.break_reasons")

@@ -1,0 +1,266 @@
+"""What matrix products in fewer bits would save.
+
+Which products ran in float32, by the names of their kernels.
+
+Matrix products in float32 where the device is faster in fewer bits.
+
+Matrix products in bfloat16 on a CPU that has to emulate it.
+
+Float32 products in a run that asked for 16 bits.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from hf_efficient.diagnosis.case import Case, traced_device
+from hf_efficient.diagnosis.rule import MATTERS, NO_STEPS, Verdict, abstains
+from hf_efficient.facts.accelerators import Dtype, accelerator_of_device
+from hf_efficient.records.findings import Evidence, Finding, Remedy
+from hf_efficient.records.trace import DeviceBreakdown, KernelTime
+from hf_efficient.text import flops, share
+
+_NAMES: dict[Dtype, str] = {"fp32": "float32", "bf16": "bfloat16", "tf32": "TF32"}
+
+
+@dataclass(frozen=True)
+class FasterProducts:
+    """Products in another dtype than the run's.
+
+    Attributes:
+        times: how many times its peak is that of the run's.
+        seconds: saved over the run.
+        basis: how that was told.
+        evidence: what it rests on.
+    """
+
+    times: float
+    seconds: float
+    basis: str
+    evidence: list[Evidence]
+
+
+def peak_of(case: Case, dtype: Dtype) -> tuple[float, str] | None:
+    """FLOP/s and where it is told: what was measured on this CPU, or what the accelerator's vendor states."""
+    measured = case.settings("peaks").get(dtype)
+    if measured:
+        return float(measured), "spans.jsonl: settings.peaks"
+    known = accelerator_of_device(str(case.settings("device").get("name", "")))
+    stated = known.peak(dtype) if known is not None else None
+    return (stated, f"{known.name}: {known.source}") if known is not None and stated else None
+
+
+def faster_products(case: Case, dtype: Dtype, now: Dtype = "fp32") -> FasterProducts | None:
+    """Of a run whose layers multiply in ``now``; None where a peak or the steps are not known.
+
+    The products take at least their FLOPs at the peak. On a CUDA device the rest of forward and backward is taken to be
+    half memory traffic, which 16 bits halve. TF32 reads and writes float32: it saves in the products alone. So does a
+    CPU, where casting costs what is saved elsewhere: a Llama of 64 wide with a tenth of its time in products trained
+    30% slower in bfloat16 (two cores of an AMD EPYC with AVX512-BF16, torch 2.13).
+
+    Hand-worked, on CUDA: 8 s of forward and backward, 2 s of them products at the peak, four times as fast in bfloat16:
+    1.5 s of the products, a quarter of the other 6 s.
+    """
+    first, slow, fast = case.first, peak_of(case, now), peak_of(case, dtype)
+    if first is None or slow is None or fast is None:
+        return None
+    computed = float(first.compute_seconds.sum()) * case.loop_seconds / float(first.wall_seconds.sum())
+    flop = case.account.work.hardware_flops or case.account.work.model_flops
+    products = min(computed, flop / max(1, len(case.account.ranks)) / slow[0]) if flop else None
+    evidence = [
+        Evidence("dtype of the matrix products", _NAMES[now], "", "spans.jsonl: settings.model.matmul_dtype"),
+        Evidence(f"peak in {_NAMES[now]}", slow[0], "FLOP/s", slow[1]),
+        Evidence(f"peak in {_NAMES[dtype]}", fast[0], "FLOP/s", fast[1]),
+        Evidence("time in forward and backward", computed, "seconds", "steps.jsonl: phase_seconds"),
+    ]
+    if products is not None:
+        evidence.append(
+            Evidence(f"time of the products at the {_NAMES[now]} peak", products, "seconds", "run.json: work")
+        )
+    saved = (products or computed) * (1 - slow[0] / fast[0])
+    basis = f"products {fast[0] / slow[0]:.1f} times as fast ({flops(fast[0])}FLOP/s, not {flops(slow[0])}FLOP/s)"
+    if dtype != "tf32" and case.on_cuda:
+        saved += (computed - (products or 0)) * 0.25
+        basis += ", half of the rest taken to be memory traffic, which halves"
+    return FasterProducts(fast[0] / slow[0], saved, basis, evidence)
+
+
+_FLOAT32 = re.compile(r"sgemm|f32f32_f32f32|s1688gemm|s1684gemm|_ffma|simt_s", re.IGNORECASE)
+"""Products of float32: SIMT kernels of cuBLAS and CUTLASS, and TF32's of both."""
+_SIXTEEN = re.compile(r"bf16|fp?16|h16816|s16816|hgemm", re.IGNORECASE)
+
+
+def float32_products_of(device: DeviceBreakdown) -> list[KernelTime]:
+    """Among the kernels that take longest, the longest first; other names are taken to be of 16 bits.
+
+    One that reads 16 bits and adds up in float32 (``ampere_fp16_sgemm``) is none.
+    """
+    products = [one for one in device.kernels if one.family == "matmul"]
+    return [one for one in products if _FLOAT32.search(one.full_name) and not _SIXTEEN.search(one.full_name)]
+
+
+_MUCH_FASTER = 1.5
+_MUCH = 0.1
+
+
+def float32_products(case: Case) -> Verdict:
+    """The layers multiply in float32, and the device's bfloat16 has at least half as much again: a tenth of the loop.
+
+    Where mixed precision was asked for, ``silent_upcasts`` tells why they do.
+    """
+    if case.first is None:
+        return abstains("float32_products", NO_STEPS)
+    dtype = case.settings("model").get("matmul_dtype") or case.account.work.dtype
+    if dtype is None:
+        return abstains("float32_products", "the dtype of the matrix products is not known", "EfficientTrainerMixin")
+    asked = case.argument("bf16") or case.argument("fp16")
+    if dtype != "fp32" or asked or not case.settings("device").get("supports_bf16"):
+        return None
+    faster = faster_products(case, "bf16")
+    if faster is None:
+        return abstains("float32_products", "the device's peaks are not known")
+    if faster.times < _MUCH_FASTER:
+        return None
+    if case.share(faster.seconds) < MATTERS:
+        return None
+    costs = "bfloat16 keeps 8 of float32's 24 bits; the weights stay in float32"
+    gain = case.gain(faster.seconds, faster.basis)
+    return Finding(
+        rule="float32_products",
+        title="the layers multiply in float32, and bfloat16 is faster here",
+        severity="warning" if case.share(faster.seconds) >= _MUCH else "info",
+        confidence="likely",
+        evidence=faster.evidence,
+        cost=case.cost(faster.seconds),
+        remedies=[Remedy("train in mixed precision", {"train.bf16": True}, costs, gain), *_in_tf32(case)],
+    )
+
+
+def _in_tf32(case: Case) -> list[Remedy]:
+    """For who wants to keep float32: on a CUDA device its products may round their factors to 10 bits behind the 1."""
+    faster = faster_products(case, "tf32") if case.on_cuda else None
+    if faster is None or faster.times < _MUCH_FASTER:
+        return []
+    costs = "the products' factors keep 11 of float32's 24 bits; everything else stays as it is"
+    gain = case.gain(faster.seconds, faster.basis)
+    return [Remedy("or let float32 products run in TF32", {"train.tf32": True}, costs, gain)]
+
+
+def emulated_bfloat16(case: Case) -> Verdict:
+    """The layers multiply in bfloat16, and this CPU's float32 has at least half as much again: a tenth of the loop."""
+    if case.first is None:
+        return abstains("emulated_bfloat16", NO_STEPS)
+    device = case.settings("device")
+    if device.get("type") != "cpu" or device.get("supports_bf16") is not False:
+        return None
+    if case.settings("model").get("matmul_dtype") != "bf16":
+        return None
+    faster = faster_products(case, "fp32", now="bf16")
+    if faster is None:
+        return abstains("emulated_bfloat16", "the CPU's peaks are not known")
+    if faster.times < _MUCH_FASTER or case.share(faster.seconds) < MATTERS:
+        return None
+    return Finding(
+        rule="emulated_bfloat16",
+        title="the layers multiply in bfloat16, which this CPU emulates: float32 is faster here",
+        severity="warning" if case.share(faster.seconds) >= _MUCH else "info",
+        confidence="likely",
+        evidence=faster.evidence,
+        cost=case.cost(faster.seconds),
+        remedies=[
+            Remedy(
+                "multiply in float32",
+                _overrides(case),
+                "weights and activations in float32 are twice as large",
+                case.gain(faster.seconds, faster.basis),
+            )
+        ],
+    )
+
+
+def _overrides(case: Case) -> dict[str, Any]:
+    """What of the run is in bfloat16: the mixed precision, the weights, the products on 4-bit weights."""
+    found: dict[str, Any] = {"train.bf16": False} if case.argument("bf16") else {}
+    if case.settings("model").get("weights_dtype") == "bfloat16":
+        found["model.dtype"] = "float32"
+    if case.recipe is not None and case.recipe.get("adapter.method") == "qlora":
+        found |= {"model.dtype": "float32", "adapter.quantization.compute_dtype": "float32"}
+    return found
+
+
+_TRACE = "profile/trace.rank0"
+
+
+def silent_upcasts(case: Case) -> Verdict:
+    """The layers' own dtype tells it (4-bit layers multiply in their compute dtype); else the kernels of a trace."""
+    if case.first is None:
+        return abstains("silent_upcasts", NO_STEPS)
+    if not case.argument("bf16") and not case.argument("fp16"):
+        return None
+    if case.settings("device").get("type") == "cpu" and not case.settings("device").get("supports_bf16"):
+        return None  # float32 is what is fast there
+    if case.settings("model").get("matmul_dtype") == "fp32":
+        return _of_layers(case)
+    if not case.on_cuda:
+        return None
+    device = traced_device(case)
+    if device is None:
+        why = "the dtype of the kernels is not known"
+        return abstains("silent_upcasts", why, "efficiency.profile.trace")
+    return _of_kernels(case, device)
+
+
+def _of_layers(case: Case) -> Verdict:
+    asked = "bf16" if case.argument("bf16") else "fp16"
+    faster = faster_products(case, "bf16")
+    seconds = 0.0 if faster is None else faster.seconds
+    overrides: dict[str, Any] = {}
+    what = "load the 4-bit layers with bnb_4bit_compute_dtype=torch.bfloat16"
+    if case.recipe is not None and case.recipe.get("adapter.method") == "qlora":
+        overrides = {"adapter.quantization.compute_dtype": "bfloat16"}
+        what = "let the 4-bit layers multiply in bfloat16"
+    gain = None if faster is None else case.gain(seconds, faster.basis)
+    return Finding(
+        rule="silent_upcasts",
+        title=f"train.{asked} is on, and yet the layers multiply in float32",
+        severity="warning",
+        confidence="measured",
+        evidence=[Evidence(f"train.{asked}", "true", "", "spans.jsonl: settings.arguments"), *_known(faster)],
+        cost=case.cost(None if faster is None else seconds),
+        remedies=[Remedy(what, overrides, "", gain)],
+        explains=["float32_products"],
+    )
+
+
+def _known(faster: Any) -> list[Evidence]:
+    if faster is None:
+        return [Evidence("dtype of the matrix products", "float32", "", "spans.jsonl: settings.model.matmul_dtype")]
+    return list(faster.evidence)
+
+
+def _of_kernels(case: Case, device: DeviceBreakdown) -> Finding | None:
+    upcast = float32_products_of(device)
+    taken = sum(one.seconds for one in upcast) / device.busy.window_seconds if device.busy.window_seconds else 0.0
+    if taken < MATTERS:
+        return None
+    slow, fast = peak_of(case, "fp32"), peak_of(case, "bf16")
+    saved = taken * (1 - slow[0] / fast[0] if slow is not None and fast is not None else 0.5)
+    evidence = [
+        Evidence(
+            f"{one.name}, by {one.operator or 'an unknown operator'}", one.seconds, "seconds", "profile/trace.rank0"
+        )
+        for one in upcast[:3]
+    ]
+    basis = "their part of the traced time, in 16 bits at the ratio of the peaks"
+    what = "find the modules that are kept in float32 (an LM head, an adapter, a norm before a product), and cast them"
+    return Finding(
+        rule="silent_upcasts",
+        title=f"{share(taken)} of the device's time are float32 products, though 16 bits were asked for",
+        severity="warning",
+        confidence="likely",
+        evidence=[Evidence("float32 products, of the traced time", taken, "share", _TRACE), *evidence],
+        cost=case.cost(taken * case.loop_seconds),
+        remedies=[Remedy(what, gain=case.gain(saved * case.loop_seconds, basis))],
+    )

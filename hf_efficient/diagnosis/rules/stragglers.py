@@ -1,0 +1,392 @@
+"""Ranks that train together held against each other: who the others wait for.
+
+Evaluations and saves of ranks that train together: who the others wait for.
+
+One rank that all others wait for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hf_efficient.diagnosis.case import Case, Column, StepColumns
+from hf_efficient.diagnosis.rule import MATTERS, Verdict, abstains
+from hf_efficient.records.findings import Evidence, Finding, Remedy, Severity
+from hf_efficient.text import share, short_seconds
+
+PAUSES = ("evaluation", "checkpointing")
+"""Phases that not every step has."""
+
+_OWN = ("data_wait", "host_to_device", "forward", "forward_backward", "bookkeeping", "logging")
+"""Phases in which a rank waits for no other. Where gradients are averaged, in the backward, all wait for the last."""
+_WAITS_APART = (*_OWN, "backward", "device_wait", "optimizer")
+"""The same where every wait for others is a phase of its own, ``communication``."""
+_FEWEST = 5
+_STANDS_OUT = 0.15
+_MOSTLY_SEEN = 0.5
+
+
+@dataclass(frozen=True)
+class SlowRank:
+    """The rank with the most time of its own, over the steps after warm-up that all ranks recorded.
+
+    Attributes:
+        rank: its number.
+        own_seconds: by rank, the median of a step's phases in which it waits for nobody.
+        phase: in which it differs most from the others; ``computation`` where CPU time told it, not the phases.
+        phase_seconds: by rank, the median of that phase, or of the CPU time.
+        extra_seconds: that a step, or a pause, takes longer for it: its own time less the median of the others'. Where
+            the forward is slow and the backward's waits are not told apart, also what its backward is slower (an
+            estimate, see ``_backward_extra``).
+        slowest_share: of the steps in which it was the one with the most.
+        tokens: by rank, the mean positions of a step; empty where they are not known.
+        on_device: whether the phase was timed by the device's own events.
+        backward_is_estimated: whether ``extra_seconds`` holds that estimate.
+        pauses: how often the phase occurred, of an evaluation or a save; None for one that every step has.
+    """
+
+    rank: int
+    own_seconds: Mapping[int, float]
+    phase: str
+    phase_seconds: Mapping[int, float]
+    extra_seconds: float
+    slowest_share: float
+    tokens: Mapping[int, float]
+    on_device: bool
+    backward_is_estimated: bool = False
+    pauses: int | None = None
+
+
+def slow_rank(case: Case) -> SlowRank | None:
+    """None with fewer than two ranks, or fewer than five steps that all of them recorded after warm-up."""
+    held = {rank: columns for rank, columns in sorted(case.steps.items()) if len(columns)}
+    if len(held) < 2:
+        return None
+    rows = common_rows({rank: columns.steady for rank, columns in held.items()}, held)
+    if len(next(iter(rows.values()))) < _FEWEST:
+        return None
+    found = _by_phases(case, held, rows)
+    busier = None if case.on_cuda else _busier(case, held, rows)
+    if busier is not None and busier.extra_seconds > found.extra_seconds and not _tells_more(found, busier):
+        found = busier
+    tokens = {rank: float(columns.processed[rows[rank]].mean()) for rank, columns in held.items()}
+    return found if any(value != value for value in tokens.values()) else replace(found, tokens=tokens)
+
+
+def _tells_more(found: SlowRank, busier: SlowRank) -> bool:
+    """Whether the phases show the same rank, and most of what CPU time shows: they name the phase as well."""
+    return found.rank == busier.rank and found.extra_seconds >= _MOSTLY_SEEN * busier.extra_seconds
+
+
+def _by_phases(case: Case, held: Mapping[int, StepColumns], rows: Mapping[int, np.ndarray]) -> SlowRank:
+    """By the phases in which a rank waits for no other."""
+    apart = _waits_are_apart(case, held)
+    phases = {rank: _own_phases(columns, rows[rank], case.on_cuda, apart) for rank, columns in held.items()}
+    own = {rank: np.sum(list(of.values()), axis=0) for rank, of in phases.items()}
+    medians = {rank: float(np.median(of)) for rank, of in own.items()}
+    of_phase = {rank: {name: float(np.median(of)) for name, of in phases[rank].items()} for rank in own}
+    slow = max(medians, key=lambda rank: medians[rank])
+    others = [rank for rank in own if rank != slow]
+    usual = {name: float(np.median([of_phase[rank][name] for rank in others])) for name in of_phase[slow]}
+    phase = max(usual, key=lambda name: of_phase[slow][name] - usual[name])
+    extra = medians[slow] - float(np.median([medians[rank] for rank in others]))
+    estimates = phase == "forward" and not apart
+    if estimates:
+        backward = float(np.median(held[slow].phase("backward")[rows[slow]]))
+        extra += _backward_extra(case, backward, of_phase[slow][phase], usual[phase])
+    return SlowRank(
+        rank=slow,
+        own_seconds=medians,
+        phase=phase,
+        phase_seconds={rank: of[phase] for rank, of in of_phase.items()},
+        extra_seconds=extra,
+        slowest_share=slowest_share(own, slow),
+        tokens={},
+        on_device=case.on_cuda and phase in held[slow].device_seconds,
+        backward_is_estimated=estimates,
+    )
+
+
+def _waits_are_apart(case: Case, held: Mapping[int, StepColumns]) -> bool:
+    """Whether every rank told its waits in forward and backward apart: on a GPU its device has, else its host."""
+    told = [columns.device_seconds if case.on_cuda else columns.phase_seconds for columns in held.values()]
+    return all("communication" in of and "backward" in of for of in told)
+
+
+def slowest_share(seconds: Mapping[int, Column], rank: int) -> float:
+    """Of the steps, those in which a rank had the most."""
+    stacked = np.stack([seconds[one] for one in seconds])
+    return float((stacked.argmax(axis=0) == list(seconds).index(rank)).mean())
+
+
+def _busier(case: Case, held: Mapping[int, StepColumns], rows: Mapping[int, np.ndarray]) -> SlowRank | None:
+    """By CPU time: on a CPU a rank that waits for another one computes nothing, in whatever phase it waits.
+
+    DDP hands out the first rank's buffers at the start of every forward, so that the phases of all ranks look alike.
+    None where CPU time is not recorded, or that of none stands out by a seventh. Steps that a save or an evaluation
+    belongs to are left out: what those compute is not of the step.
+    """
+    rows = _without_pauses(held, rows)
+    cpu = {rank: columns.cpu_seconds[rows[rank]] for rank, columns in held.items()}
+    if not all(np.isfinite(of).all() for of in cpu.values()):
+        return None
+    medians = {rank: float(np.median(of)) for rank, of in cpu.items()}
+    excess = {rank: float(np.median(of - usual_of_others(cpu, rank))) for rank, of in cpu.items()}
+    slow = max(excess, key=lambda rank: excess[rank])
+    if excess[slow] < _STANDS_OUT * float(np.median(usual_of_others(cpu, slow))):
+        return None
+    threads = max(1, int(case.settings("host").get("torch_threads") or 1))
+    extra = excess[slow] / threads
+    share = slowest_share(cpu, slow)
+    return SlowRank(slow, medians, "computation", medians, extra, share, {}, on_device=False)
+
+
+def _without_pauses(held: Mapping[int, StepColumns], rows: Mapping[int, np.ndarray]) -> Mapping[int, np.ndarray]:
+    """The steps in which no rank evaluates or saves; all of them, where too few are left."""
+    paused = np.any(
+        [columns.phase(name)[rows[rank]] > 0 for rank, columns in held.items() for name in PAUSES if len(rows[rank])],
+        axis=0,
+    )
+    return rows if (~paused).sum() < _FEWEST else {rank: of[~paused] for rank, of in rows.items()}
+
+
+def usual_of_others(seconds: Mapping[int, Column], rank: int) -> Column:
+    """One by one, the median of the other ranks: all are slow where the machine or the disk is."""
+    usual: Column = np.median([of for one, of in seconds.items() if one != rank], axis=0)
+    return usual
+
+
+def common_rows(chosen: Mapping[int, np.ndarray], held: Mapping[int, StepColumns]) -> dict[int, np.ndarray]:
+    """By rank, the rows of the steps that were chosen of every rank, in the same order.
+
+    Args:
+        chosen: by rank, whether a row is.
+        held: the steps.
+    """
+    keys = {}
+    for rank, columns in held.items():
+        places = np.flatnonzero(chosen[rank])
+        keys[rank] = {(columns.segment[place], columns.step[place]): place for place in places}
+    common = sorted(set.intersection(*(set(of) for of in keys.values())))
+    return {rank: np.array([of[key] for key in common], dtype=int) for rank, of in keys.items()}
+
+
+def _own_phases(columns: StepColumns, rows: np.ndarray, on_cuda: bool, apart: bool) -> dict[str, Column]:
+    """A step's time of a rank's own.
+
+    The data wait is that for its own loader: the Trainer adds up the ranks' tokens within the same phase, and waits for
+    them. On CUDA the forward, and where waits are told apart the backward, is what the device took; the optimizer and
+    the host's look at the loss wait for it.
+    """
+    names = _WAITS_APART if apart and not on_cuda else _OWN if on_cuda else (*_OWN, "optimizer")
+    found = {name: columns.own(name)[rows] for name in names}
+    if "wait_seconds" in columns.loader and not apart:
+        found["data_wait"] = np.nan_to_num(columns.loader["wait_seconds"][rows])
+    for name in ("forward", "backward") if apart else ("forward",):
+        device = columns.device_seconds.get(name)
+        if device is not None and np.isfinite(device[rows]).all():
+            found[name] = np.maximum(found.get(name, 0.0), device[rows])
+    return found
+
+
+def _backward_extra(case: Case, backward: float, forward: float, usual: float) -> float:
+    """How much longer the slow rank's backward is than another's, which the others' cannot tell: they wait in it.
+
+    A backward takes twice the forward, under an adapter once, with checkpointing once more. What the slow one takes
+    beyond that of the usual forward is slow, but no more than in proportion to its own forward.
+
+    Hand-worked: forward 0.2 s, usual 0.1; backward 0.4: beyond 2 * 0.1 are 0.2 s, in proportion 0.4 / 2 = 0.2 s.
+    """
+    model = case.settings("model")
+    trained, parameters = model.get("trainable_parameters"), model.get("parameters")
+    times = 1.0 if trained and parameters and trained < 0.5 * parameters else 2.0
+    times += 1.0 if model.get("activation_checkpointing") else 0.0
+    if forward <= usual:
+        return 0.0
+    return max(0.0, min(backward - times * usual, backward * (1 - usual / forward)))
+
+
+_RANK_PAUSES_FEWEST = 2
+_ALONE = 0.5
+
+
+def slow_in_pause(case: Case, phase: str) -> SlowRank | None:
+    """The rank with the most time of its own in evaluations, or in saves.
+
+    None where fewer than two are recorded of all ranks, or none takes a seventh longer than the others. That rank 0
+    alone saves is no slowness, where the others hardly save at all: what its saves take is told by their own rule.
+
+    Args:
+        case: the run.
+        phase: of ``PAUSES``.
+    """
+    held = {rank: columns for rank, columns in sorted(case.steps.items()) if len(columns)}
+    if len(held) < 2:
+        return None
+    rows = common_rows({rank: columns.phase(phase) > 0 for rank, columns in held.items()}, held)
+    own = {rank: columns.own(phase)[rows[rank]] for rank, columns in held.items()}
+    count = len(next(iter(own.values())))
+    if count < _RANK_PAUSES_FEWEST:
+        return None
+    excess = {rank: own[rank] - usual_of_others(own, rank) for rank in own}
+    medians = {rank: float(np.median(of)) for rank, of in own.items()}
+    slow = max(excess, key=lambda rank: float(np.median(excess[rank])))
+    extra, usual = float(np.median(excess[slow])), float(np.median(usual_of_others(own, slow)))
+    if extra < _STANDS_OUT * usual:
+        return None
+    if phase == "checkpointing" and slow == 0 and usual < _ALONE * medians[slow]:
+        return None
+    share = slowest_share(own, slow)
+    return SlowRank(slow, medians, phase, medians, extra, share, {}, on_device=False, pauses=count)
+
+
+_MOSTLY = 0.8
+_ALMOST_ALWAYS = 0.9
+_WORTH_TELLING = 0.01
+_UNEVEN = 1.1
+_WHERE = {
+    "data_wait": "its storage, its data loader's workers, and what else runs on its cores",
+    "host_to_device": "its copies to the device: pinned memory, the PCIe link, other processes",
+    "forward": "what else computes on its cores, their clocks, and what this rank does that the others do not",
+    "backward": "what else computes on its cores, their clocks, and what this rank does that the others do not",
+    "forward_backward": "what else computes on its cores, their clocks, and what this rank does that others do not",
+    "computation": "what it computes that the others do not, and whether it is given more tokens",
+    "device_wait": "its GPU's clocks, temperature and power limit, and other processes on it",
+    "optimizer": "what else computes on its cores",
+    "bookkeeping": "callbacks that work on this rank alone",
+    "logging": "what is logged on this rank alone, and how often (train.logging_steps)",
+    "checkpointing": "the disk that it saves to, what else writes there, and what this rank alone saves",
+    "evaluation": "what else computes on its cores, and what this rank alone evaluates",
+}
+
+
+def straggler(case: Case) -> Verdict:
+    """The same rank is the last in most steps, evaluations or saves; the others wait a twentieth of the loop for it.
+
+    A rank that is the last in nearly all evaluations or saves is told of from a hundredth of the loop on, but for rank
+    0, which writes what the others do not.
+
+    All ranks' steps are equally long, since they wait for each other in the backward; so those phases are held against
+    each other in which a rank waits for nobody.
+    """
+    ranks = len(case.account.ranks)
+    if ranks < 2 or case.first is None:
+        return None
+    in_steps = slow_rank(case)
+    if in_steps is None:
+        return abstains("straggler", f"fewer than five steps after warm-up are recorded of all {ranks} ranks")
+    pauses = [slow for name in PAUSES if (slow := slow_in_pause(case, name)) is not None]
+    costs = [(_waited(case, one), one) for one in (in_steps, *pauses) if one.slowest_share >= _MOSTLY]
+    waited, found = max(costs, key=lambda cost: cost[0], default=(0.0, in_steps))
+    severity: Severity = "warning"
+    if case.share(waited) < MATTERS:
+        severity = "info"
+        told = [(_waited(case, one), one) for one in pauses if one.rank and one.slowest_share >= _ALMOST_ALWAYS]
+        waited, found = max(told, key=lambda cost: cost[0], default=(0.0, in_steps))
+        if case.share(waited) < _WORTH_TELLING:
+            return None
+    return Finding(
+        rule="straggler",
+        title=f"rank {found.rank}{_place(case, found.rank)} is the slowest of {ranks}: the others wait for its "
+        f"{_waited_for(found)}, {share(case.share(waited))} of the loop",
+        severity=severity,
+        confidence="likely" if found.backward_is_estimated else "measured",
+        evidence=_evidence(case, found),
+        cost=case.cost(waited),
+        remedies=[_remedy(case, found, waited)],
+        explains=["exposed_communication"],
+    )
+
+
+def _waited(case: Case, found: SlowRank) -> float:
+    """Seconds of the run's loop that the others waited for it."""
+    assert case.first is not None
+    if found.pauses is not None:
+        return found.extra_seconds * found.pauses * max(1.0, case.account.steps.count / len(case.first))
+    step_seconds = float(case.first.step_seconds[case.first.steady].mean())
+    return found.extra_seconds / step_seconds * case.account.time.training_seconds
+
+
+def _place(case: Case, rank: int) -> str:
+    """Its host and device, where they tell the ranks apart."""
+    told = next((one for one in case.account.ranks if one.rank == rank), None)
+    hosts = {one.host for one in case.account.ranks}
+    parts = []
+    if told is not None and told.host is not None and len(hosts) > 1:
+        parts.append(told.host)
+    if told is not None and told.device is not None and told.device != "cpu":
+        parts.append(told.device)
+    return f" ({', '.join(parts)})" if parts else ""
+
+
+def _waited_for(found: SlowRank) -> str:
+    return "computation" if found.phase == "computation" else _phase(found)
+
+
+def _phase(found: SlowRank) -> str:
+    if found.phase == "computation":
+        return "CPU time"
+    if found.pauses is not None:
+        return "evaluations" if found.phase == "evaluation" else "saves"
+    where = " on the device" if found.on_device else " on the host"
+    return found.phase.replace("_", " ") + where
+
+
+def _evidence(case: Case, found: SlowRank) -> list[Evidence]:
+    source = "steps.jsonl, steps.rankN.jsonl"
+    name = _phase(found)
+    unit = "a step" if found.pauses is None else "one of them"
+    evidence = [
+        Evidence(
+            f"{name} of a step, rank {rank}" if found.pauses is None else f"{name}, rank {rank}, each",
+            value,
+            "seconds",
+            source,
+        )
+        for rank, value in found.phase_seconds.items()
+    ]
+    if found.phase != "computation" and found.pauses is None:
+        evidence += _own(found, source)
+    many = "steps" if found.pauses is None else f"of {found.pauses} {name}, those"
+    evidence.append(Evidence(f"{many} in which it was the slowest", found.slowest_share, "share", source))
+    evidence.append(Evidence(f"that {unit} takes longer for it", found.extra_seconds, "seconds", source))
+    evidence.append(Evidence("the rank", found.rank, "count", source))
+    evidence.append(Evidence("the phase", found.phase, "", source))
+    evidence += _where_it_runs(case, found.rank)
+    if found.tokens:
+        evidence.append(Evidence(f"tokens of a step, rank {found.rank}", found.tokens[found.rank], "tokens", source))
+        rest = [value for rank, value in found.tokens.items() if rank != found.rank]
+        evidence.append(Evidence("tokens of a step, the others' mean", sum(rest) / len(rest), "tokens", source))
+    return evidence
+
+
+def _where_it_runs(case: Case, rank: int) -> list[Evidence]:
+    told = next((one for one in case.account.ranks if one.rank == rank), None)
+    places = [] if told is None else [("its host", told.host), ("its device", told.device)]
+    source = f"spans.rank{rank}.jsonl" if rank else "spans.jsonl"
+    return [Evidence(what, name, "", source) for what, name in places if name is not None]
+
+
+def _own(found: SlowRank, source: str) -> list[Evidence]:
+    return [
+        Evidence(f"time of its own of a step, rank {rank}", value, "seconds", source)
+        for rank, value in found.own_seconds.items()
+    ]
+
+
+def _remedy(case: Case, found: SlowRank, waited: float) -> Remedy:
+    unit = {"evaluation": "evaluation", "checkpointing": "save"}.get(found.phase, "step")
+    basis = f"rank {found.rank} as fast as the others: {short_seconds(found.extra_seconds)} less in each {unit}"
+    if found.backward_is_estimated:
+        basis += "; its backward is taken to be as slow as it is longer than usual"
+    gain = case.gain(waited, basis)
+    rest = [value for rank, value in found.tokens.items() if rank != found.rank]
+    if rest and found.tokens[found.rank] > _UNEVEN * sum(rest) / len(rest):
+        return Remedy("deal the tokens out evenly: this rank is given more of them", gain=gain)
+    where = _WHERE[found.phase]
+    if found.on_device:
+        where = "its GPU's clocks, temperature and power limit, and other processes on it"
+    return Remedy(f"look at rank {found.rank}: {where}", gain=gain)

@@ -1,1 +1,0 @@
-"""What can be wrong with a trace alone: one rule, one file. Costs and gains are of the traced time."""

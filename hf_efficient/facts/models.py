@@ -1,0 +1,109 @@
+"""Models whose shape ships with the package, so that a plan needs neither weights nor network (``configs/*.json``).
+
+A file holds what transformers needs of a model's ``config.json`` to build its architecture. The hub is not asked: each
+value is from the file's ``source``, and ``published_parameters`` is from ``parameters_source``, not from a build.
+``gated`` is what a scrape of the hub in May 2026 met for a model or its family (``AlexsJones/llmfit``, commit 5bdc9df,
+``data/hf_models.json``: whether ``config.json`` was readable without consent). Gemma 3 from 4B on ships with its vision
+tower, as ``AutoModelForCausalLM`` builds it; its language model alone is ``config["text_config"]``.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hf_efficient.errors import ModelError
+from hf_efficient.facts.tables import nearest, plain
+
+_FOLDER = Path(__file__).with_name("configs")
+
+
+@dataclass(frozen=True)
+class ModelFact:
+    """The shape of one model.
+
+    Attributes:
+        id: its name on the hub.
+        aliases: hub names of the same shape, such as its instruction-tuned form. Their own ``config.json`` may differ
+            where no weight depends on it: special tokens, the length of the context, the base of the rotary embedding.
+        source: where the configuration was read.
+        date: the day it was read, ISO 8601.
+        gated: whether the hub asks for consent before it hands out the weights; None where unknown.
+        published_parameters: values that its checkpoint holds, a tied head counted once; None where no exact count
+            was found.
+        parameters_source: where that count was read.
+        config_json: the configuration as JSON text.
+    """
+
+    id: str
+    aliases: tuple[str, ...]
+    source: str
+    date: str
+    gated: bool | None
+    published_parameters: int | None
+    parameters_source: str | None
+    config_json: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every hub name of this shape, its own first."""
+        return (self.id, *self.aliases)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """What ``config.json`` holds, a fresh copy: ``AutoConfig.for_model(**fact.config)`` fills in its class's
+        defaults."""
+        held: dict[str, Any] = json.loads(self.config_json)
+        return held
+
+
+@functools.lru_cache(maxsize=1)
+def known_models() -> tuple[ModelFact, ...]:
+    """All that ship, by hub name."""
+    return tuple(_read(path) for path in sorted(_FOLDER.glob("*.json"), key=lambda path: path.name.lower()))
+
+
+def find_model(name: str) -> ModelFact:
+    """The model of a hub name, whatever its case, with its organisation or without: ``llama-3.1-8b-instruct``.
+
+    Raises:
+        ModelError: no shipped model has that name; names the nearest.
+    """
+    found = _by_name().get(plain(name))
+    if found is None:
+        raise ModelError(_unknown(name))
+    return found
+
+
+def nearest_models(name: str) -> list[str]:
+    """Names of shipped models that are near to one, the nearest first; five at most."""
+    return list(nearest(name, (one for fact in known_models() for one in fact.names)))[:5]
+
+
+@functools.lru_cache(maxsize=1)
+def _by_name() -> dict[str, ModelFact]:
+    spelled = [(name, fact) for fact in known_models() for name in fact.names]
+    return {plain(form): fact for name, fact in spelled for form in (name, name.rpartition("/")[2])}
+
+
+def _unknown(name: str) -> str:
+    close = nearest_models(name)
+    hint = f"Did you mean {', '.join(close)}?" if close else f"{len(known_models())} models ship, none is near."
+    return f"{name!r} is no model whose shape ships here. {hint} Or give a folder that holds its config.json."
+
+
+def _read(path: Path) -> ModelFact:
+    held = json.loads(path.read_text(encoding="utf-8"))
+    return ModelFact(
+        id=held["id"],
+        aliases=tuple(held["aliases"]),
+        source=held["source"],
+        date=held["date"],
+        gated=held["gated"],
+        published_parameters=held["published_parameters"],
+        parameters_source=held["parameters_source"],
+        config_json=json.dumps(held["config"]),
+    )

@@ -1,0 +1,231 @@
+"""Times and GPUs as people write them.
+
+What a job asks of a cluster, as typed sections: one file may describe it for Slurm, SkyPilot and Kubernetes.
+
+A cluster's file and the flags laid over it, to a checked ``Cluster``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any
+
+from pydantic import Field, PositiveFloat, PositiveInt, PrivateAttr
+
+from hf_efficient.errors import Problem, RecipeError
+from hf_efficient.recipe.files import read_recipe_text
+from hf_efficient.recipe.schema import Origin, Section
+from hf_efficient.recipe.schema_check import Finding, check_schema, to_problems
+from hf_efficient.recipe.tree import Node, dotted, found, parse_yaml
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_WITH_UNIT = re.compile(r"(\d+)\s*([smhd])")
+_CLOCK = re.compile(r"(?:(\d+)-)?(\d{1,3}):(\d{2}):(\d{2})")
+_GPUS = re.compile(r"(?:([A-Za-z0-9][A-Za-z0-9_.-]*):)?(\d+)")
+
+
+@dataclass(frozen=True)
+class Gpus:
+    """GPUs of a machine.
+
+    Attributes:
+        kind: as the cluster names it; None: whichever it has.
+        count: how many.
+    """
+
+    kind: str | None
+    count: int
+
+
+def seconds_of(text: str) -> int | None:
+    """``90m``, ``12h``, ``2d``, ``12:00:00``, ``1-12:00:00`` in seconds; None for anything else, and for no time."""
+    if unit := _WITH_UNIT.fullmatch(text.strip()):
+        return int(unit[1]) * _UNITS[unit[2]] or None
+    if clock := _CLOCK.fullmatch(text.strip()):
+        days, hours, minutes, seconds = (int(part or 0) for part in clock.groups())
+        return ((days * 24 + hours) * 60 + minutes) * 60 + seconds or None
+    return None
+
+
+def clock_time(seconds: int) -> str:
+    """``1-12:00:00``, as Slurm writes it."""
+    days, rest = divmod(seconds, 86400)
+    text = f"{rest // 3600:02d}:{rest // 60 % 60:02d}:{rest % 60:02d}"
+    return f"{days}-{text}" if days else text
+
+
+def gpus_of(said: int | str) -> Gpus | None:
+    """``8``, ``H100:8``; None for anything else, and for none."""
+    read = _GPUS.fullmatch(str(said).strip())
+    return Gpus(read[1], int(read[2])) if read and int(read[2]) else None
+
+
+class SlurmSection(Section):
+    """What sbatch and srun are told."""
+
+    partition: str | None = Field(None, description="Partition; default: the cluster's own.")
+    account: str | None = Field(None, description="Account that is charged.")
+    qos: str | None = Field(None, description="Quality of service.")
+    constraint: str | None = Field(None, description="Features that the machines must have.")
+    reservation: str | None = Field(None, description="Reservation to run in.")
+    sbatch_options: list[str] = Field(
+        default_factory=list, description="Further options of sbatch, `--mail-type=END` for instance."
+    )
+    srun_options: list[str] = Field(
+        default_factory=list, description="Further options of srun, `--container-image=...` for instance."
+    )
+
+
+class SkypilotSection(Section):
+    """What SkyPilot is told."""
+
+    infra: str | None = Field(None, description="Cloud, region, zone: `aws/us-east-1`; default: the cheapest.")
+    spot: bool = Field(False, description="Machines that may be taken away, at a lower price.")
+    bucket: str | None = Field(None, description="Bucket (`s3://my-runs`) that every machine mounts at `shared`.")
+    volume: str | None = Field(None, description="SkyPilot volume that every machine mounts at `shared`.")
+    disk_gb: PositiveInt | None = Field(None, description="Size of each machine's own disk, in gigabytes.")
+    setup: str | None = Field(
+        None, description="Shell lines that a new machine runs once; they install hf_efficient where no image holds it."
+    )
+    secrets: list[str] = Field(
+        default_factory=list, description="Environment variables of this shell that the machines get: HF_TOKEN."
+    )
+
+
+class KubernetesSection(Section):
+    """What Kubernetes and Kubeflow Trainer are told."""
+
+    namespace: str | None = Field(None, description="Namespace; default: the current one of kubectl.")
+    volume_claim: str | None = Field(
+        None, description="PersistentVolumeClaim (ReadWriteMany) that every pod mounts at `shared`."
+    )
+    service_account: str | None = Field(None, description="Service account of the pods.")
+    image_pull_secrets: list[str] = Field(default_factory=list, description="Secrets to pull the image with.")
+    secrets: list[str] = Field(
+        default_factory=list, description="Secrets whose keys become environment variables: one that holds HF_TOKEN."
+    )
+    node_selector: dict[str, str] = Field(
+        default_factory=dict, description="Labels of the machines: `nvidia.com/gpu.product: NVIDIA-H100-80GB-HBM3`."
+    )
+    tolerations: list[dict[str, Any]] = Field(
+        default_factory=list, description="Taints that the pods tolerate, as Kubernetes writes them."
+    )
+    gpu_resource: str = Field("nvidia.com/gpu", description="Resource that stands for a GPU.")
+    queue: str | None = Field(None, description="Kueue's local queue.")
+
+
+class Cluster(Section):
+    """The machines, what they share, and what becomes of a job that ends before its run does."""
+
+    shared: str | None = Field(
+        None, description="Absolute path of the storage that all machines share; output_dir lies on it."
+    )
+    gpus: PositiveInt | str | None = Field(None, description="GPUs of each machine: a count, or TYPE:COUNT (H100:8).")
+    cpus: PositiveInt | None = Field(
+        None, description="Processor cores of each machine; Slurm's default: all, of machines of the job's own."
+    )
+    memory_gb: PositiveFloat | None = Field(None, description="Main memory of each machine, in gigabytes.")
+    time_limit: str | None = Field(None, description="How long a start of the job may take: 90m, 12h, 2d, 1-12:00:00.")
+    restarts: Annotated[int, Field(ge=0)] = Field(
+        3, description="How often the cluster starts the job again, from the last checkpoint."
+    )
+    grace_seconds: PositiveInt = Field(
+        120, description="Seconds between the signal to end and the end, for the run to leave its records."
+    )
+    image: str | None = Field(None, description="Container image that holds hf_efficient (SkyPilot, Kubernetes).")
+    activate: str | None = Field(
+        None, description="Shell lines that every machine runs before it trains: `source /shared/venv/bin/activate`."
+    )
+    env: dict[str, str] = Field(default_factory=dict, description="Environment variables of every machine.")
+    port: Annotated[int, Field(ge=1024, le=65535)] | None = Field(
+        None, description="Port of the first machine where the others find it; default: by the job's number on Slurm."
+    )
+    slurm: SlurmSection = Field(default_factory=SlurmSection)
+    skypilot: SkypilotSection = Field(default_factory=SkypilotSection)
+    kubernetes: KubernetesSection = Field(default_factory=KubernetesSection)
+
+    _origins: Mapping[str, Origin] = PrivateAttr(default_factory=dict)
+    _file: str = PrivateAttr("")
+
+    def where(self, key: str) -> str:
+        """Where a key was set, or would be: file and line, the flag, the file, or the description as such."""
+        origin = self._origins.get(key)
+        return str(origin) if origin is not None else self._file or "the cluster"
+
+
+FLAGS: Mapping[str, tuple[str, ...]] = {
+    "--gpus": ("gpus",),
+    "--time": ("time_limit",),
+    "--shared": ("shared",),
+    "--image": ("image",),
+    "--partition": ("slurm", "partition"),
+    "--account": ("slurm", "account"),
+    "--infra": ("skypilot", "infra"),
+    "--namespace": ("kubernetes", "namespace"),
+}
+"""The flags of the command line that stand for a key, and the key."""
+
+
+def load_cluster(file: Path | None, flags: Mapping[str, str | None]) -> Cluster:
+    """Read the description of a cluster.
+
+    Args:
+        file: a YAML file; None: the flags are all there is.
+        flags: by the flag's name (``--gpus``), laid over the file; None for one that was not given.
+
+    Raises:
+        RecipeError: with all problems at once, each with file and line or the flag.
+    """
+    tree = _tree(file) if file is not None else Node({}, Origin("command line"))
+    for flag, text in flags.items():
+        if text is not None:
+            _lay(tree, FLAGS[flag], text, Origin("command line", text=f"{flag} {text}"))
+    findings = check_schema(tree, root=Cluster, kind="a cluster's description")
+    if not findings:
+        findings = list(_wrong_amounts(tree))
+    if findings:
+        raise RecipeError(to_problems(tree, findings))
+    cluster = Cluster.model_validate(tree.plain(), strict=True)
+    cluster._origins = {dotted(path): node.origin for path, node in tree.leaves()}
+    cluster._file = str(file) if file is not None else ""
+    return cluster
+
+
+def _tree(file: Path) -> Node:
+    tree = parse_yaml(read_recipe_text(file), Origin(str(file)))
+    if isinstance(tree.value, dict):
+        return Node(tree.value, Origin(str(file)))
+    held = "is empty" if tree.value is None else f"holds {found(tree.value)}"
+    message = f"{held}; a cluster's description is a mapping of keys to values."
+    raise RecipeError([Problem(str(file), "", message, "Start with, for instance, `gpus: H100:8`.")])
+
+
+def _lay(tree: Node, path: tuple[str, ...], text: str, origin: Origin) -> None:
+    """Put the value of a flag into the tree; a section that is no mapping is left for the checks to tell of."""
+    node = tree
+    for part in path[:-1]:
+        node = node.value.setdefault(part, Node({}, origin))
+        if not isinstance(node.value, dict):
+            return
+    node.value[path[-1]] = Node(text, origin)
+
+
+def _wrong_amounts(tree: Node) -> Iterator[Finding]:
+    """What the types alone do not say."""
+    said: dict[str, Any] = {key: node.value for key, node in tree.value.items()}
+    if said.get("gpus") is not None and gpus_of(said["gpus"]) is None:
+        message = f"is {found(said['gpus'])}, but must be a count of at least 1, or TYPE:COUNT."
+        yield Finding(("gpus",), message, "Write, for instance, H100:8.")
+    if said.get("time_limit") is not None and seconds_of(said["time_limit"]) is None:
+        message = f"is {found(said['time_limit'])}, but must be a time: 90m, 12h, 2d, 12:00:00 or 1-12:00:00."
+        yield Finding(("time_limit",), message, "Write, for instance, 12h.")
+    shared = said.get("shared")
+    if shared is not None and not PurePosixPath(shared).is_absolute():
+        message = f"is {found(shared)}, but must be an absolute path."
+        yield Finding(("shared",), message, "Write the path at which every machine sees the storage.")
+    for name in (tree.plain().get("env") or {}) if isinstance(said.get("env"), dict) else ():
+        if not name.isidentifier() or not name.isascii():
+            yield Finding(("env", name), "is no name of an environment variable.", "Letters, digits and _.")

@@ -1,0 +1,511 @@
+"""What every machine of a job runs: check itself and the others, then train.
+
+A job as Slurm's batch script.
+
+A job as a task of SkyPilot, for ``sky jobs launch``.
+
+A job as Kubeflow Trainer's TrainJob, and the TrainingRuntime that it runs in (Kubeflow Trainer 2.2 and newer).
+
+The runtime is the job's own, because it alone can say what becomes of a job that fails: a TrainJob takes its restart
+policy from there, and the ``torch-distributed`` runtime that Kubeflow installs has none.
+
+The command that hands a job to its cluster.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hf_efficient.errors import Problem, RecipeError, SetupError
+from hf_efficient.jobs.cluster import clock_time
+from hf_efficient.jobs.job import Job, Target
+from hf_efficient.recipe.writing import dump_yaml
+
+_SCRIPT = """\
+{activate}command -v hf-efficient > /dev/null || {{
+  echo "error: $HOSTNAME: there is no hf-efficient on the PATH. {remedy}" >&2
+  exit 2
+}}
+recipe=$(mktemp -d)/{name}.yaml
+cat > "$recipe" {document}
+# --resume where an earlier start of this job came to train, else nothing.
+again=$(hf-efficient check-node {output_dir} --job "$job" --attempt "$attempt" \\
+  --nodes {nodes} --node-rank "$node_rank" --gpus {gpus} --written-by {version})
+exec hf-efficient train "$recipe" {switch}{debug}{place}
+"""
+
+
+def node_script(job: Job, *, remedy: str) -> str:
+    """Shell lines that expect ``job``, ``attempt``, ``node_rank`` and, for several machines, ``main_address``.
+
+    The last one becomes ``hf-efficient train``: the signal to end reaches it, and it passes it on to the training.
+
+    Args:
+        job: the job.
+        remedy: what to do where hf_efficient is not installed.
+    """
+    activate = job.cluster.activate
+    return _SCRIPT.format(
+        # What sites and environments provide rarely bears unset variables.
+        activate=f"set +u\n{activate.rstrip()}\nset -u\n" if activate else "",
+        remedy=remedy,
+        name=job.name,
+        document=here_document(job.recipe, "END_OF_RECIPE"),
+        output_dir=shlex.quote(job.output_dir),
+        nodes=job.nodes,
+        gpus=job.processes if job.gpus is not None else 0,
+        version=job.version,
+        switch=f'"${{again:-{job.switch}}}"' if job.switch else '${again:+"$again"}',
+        debug=" --debug" if job.debug else "",
+        place=' --node-rank "$node_rank" --main-address "$main_address"' if job.nodes > 1 else "",
+    )
+
+
+def environment_lines(job: Job) -> str:
+    """``export NAME=value`` for every variable of the cluster's description."""
+    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in job.cluster.env.items())
+
+
+def here_document(text: str, end: str, after: str = "") -> str:
+    """``<<'END'``, the text as it is, and an end, made longer where a line of the text is the same.
+
+    Args:
+        text: of the document.
+        end: its last line.
+        after: what follows on the first line, `` || true`` for instance.
+    """
+    lines = text.rstrip("\n").split("\n")
+    while end in lines:
+        end += "_"
+    return "\n".join([f"<<'{end}'{after}", *lines, end])
+
+
+_REMEDY = "Give the lines that activate its environment: activate, in the cluster's file."
+_PORT = "$((20000 + SLURM_JOB_ID % 10000))"
+"""Below the ports that Linux hands out by itself (32768 and up); jobs that share a machine get one each."""
+
+_SLURM_SCRIPT = """\
+#!/usr/bin/env bash
+{options}
+# {source}, written by hf_efficient {version}. Submit it by: sbatch FILE
+
+set -euo pipefail
+
+{environment}export job=$SLURM_JOB_ID attempt=${{SLURM_RESTART_COUNT:-0}}
+{meeting}
+# What every machine runs.
+IFS= read -r -d '' on_each_machine {document}
+
+# {grace} s before the time limit the processes of the run are told to end.
+time_is_up=""
+trap 'time_is_up=1; scancel --signal=TERM "$SLURM_JOB_ID" || true' USR1
+srun {srun_options} \\
+  bash -c "$on_each_machine" &
+step=$!
+code=0
+wait "$step" || code=$?
+if [[ -n $time_is_up ]]; then  # the signal ended the wait, not the step
+  code=0
+  wait "$step" || code=$?
+fi
+
+if [[ -n $time_is_up && $code -ne 0 ]]; then
+  if (( attempt < {restarts} )); then
+    echo "The time limit is near: the job goes back to the queue, and on from its last checkpoint."
+    scontrol requeue "$SLURM_JOB_ID"
+    sleep 60  # Slurm ends this script
+  fi
+  echo "error: the time limit is near, and the job was started again {restarts} times already (restarts)." >&2
+fi
+exit "$code"
+"""
+_MEETING = """\
+mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+export main_address=${{hosts[0]}}:{port}
+"""
+
+
+def sbatch_script(job: Job) -> str:
+    """The text of the batch script.
+
+    Raises:
+        RecipeError: the cluster's description asks for what Slurm does not do by itself.
+    """
+    cluster = job.cluster
+    if cluster.image is not None:
+        message = "is given, but Slurm runs containers by a plugin of the site's own."
+        remedy = "Leave it out, and write the plugin's option: slurm.srun_options: [--container-image=...]."
+        raise RecipeError([Problem(cluster.where("image"), "image", message, remedy)])
+    return _SLURM_SCRIPT.format(
+        options="\n".join(f"#SBATCH {shlex.quote(option)}" for option in _options(job)),
+        source=" ".join(job.source.split()),
+        version=job.version,
+        environment=environment_lines(job),
+        meeting=_MEETING.format(port=cluster.port or _PORT) if job.nodes > 1 else "",
+        document=here_document(_node(job), "END_OF_NODE", " || true"),
+        grace=cluster.grace_seconds,
+        srun_options=" ".join(shlex.quote(option) for option in _srun_options(job)),
+        restarts=cluster.restarts,
+    )
+
+
+def _node(job: Job) -> str:
+    return f"set -euo pipefail\nnode_rank=$SLURM_NODEID\n{node_script(job, remedy=_REMEDY)}"
+
+
+def _options(job: Job) -> Iterator[str]:
+    cluster, slurm = job.cluster, job.cluster.slurm
+    yield f"--job-name={job.name}"
+    yield f"--nodes={job.nodes}"
+    yield "--ntasks-per-node=1"
+    if job.gpus is not None:
+        yield f"--gres=gpu:{f'{job.gpus.kind}:' if job.gpus.kind else ''}{job.gpus.count}"
+    # Without either, a task gets one core.
+    yield f"--cpus-per-task={cluster.cpus}" if cluster.cpus is not None else "--exclusive"
+    if cluster.memory_gb is not None:
+        yield f"--mem={round(cluster.memory_gb * 1000)}M"
+    elif cluster.cpus is None:
+        yield "--mem=0"  # all of it
+    for name in ("partition", "account", "qos", "constraint", "reservation"):
+        if value := getattr(slurm, name):
+            yield f"--{name}={value}"
+    if job.seconds is not None:
+        yield f"--time={clock_time(job.seconds)}"
+    yield f"--signal=B:USR1@{cluster.grace_seconds}"
+    yield "--requeue" if cluster.restarts else "--no-requeue"
+    yield "--open-mode=append"
+    yield f"--chdir={job.directory}"
+    yield "--output=%x-%j.log"
+    yield from slurm.sbatch_options
+
+
+def _srun_options(job: Job) -> Iterator[str]:
+    yield f"--nodes={job.nodes}"
+    yield f"--ntasks={job.nodes}"
+    yield "--ntasks-per-node=1"
+    # A run that one machine's processes left cannot go on.
+    yield "--kill-on-bad-exit=1"
+    yield "--cpu-bind=none"
+    yield from job.cluster.slurm.srun_options
+
+
+_SKYPILOT_REMEDY = "Install it in the cluster's file, skypilot.setup, or activate its environment: activate."
+_SKYPILOT_PORT = 29500
+
+# A recovered job has the same SKYPILOT_TASK_ID, and other machines, or another number on the same ones.
+_START = """\
+set -euo pipefail
+job=$SKYPILOT_TASK_ID
+attempt=$(echo "$SKYPILOT_NODE_IPS ${SKYPILOT_INTERNAL_JOB_ID:-}" | cksum | cut -d " " -f 1)
+node_rank=$SKYPILOT_NODE_RANK
+"""
+_SKYPILOT_MEETING = """\
+main_address=$(echo "$SKYPILOT_NODE_IPS" | head -n 1):{port}
+"""
+
+
+def skypilot_task(job: Job) -> str:
+    """The text of the task's YAML.
+
+    Raises:
+        RecipeError: what SkyPilot needs is missing, or it cannot do what is asked for.
+    """
+    problems = list(_problems(job))
+    if problems:
+        raise RecipeError(problems)
+    cluster, sky = job.cluster, job.cluster.skypilot
+    mounted: dict[str, Any] = {"source": sky.bucket, "mode": "MOUNT_CACHED"}  # MOUNT alone cannot append to a file
+    task = {
+        "name": job.name,
+        "workdir": ".",
+        "num_nodes": job.nodes,
+        "resources": _resources(job),
+        "envs": dict(cluster.env) or None,
+        "secrets": dict.fromkeys(sky.secrets) or None,
+        "file_mounts": {cluster.shared: mounted} if sky.bucket is not None else None,
+        "volumes": {cluster.shared: sky.volume} if sky.volume is not None else None,
+        "setup": f"{sky.setup.rstrip()}\n" if sky.setup else None,
+        "run": _run(job),
+    }
+    told = (
+        f"# {' '.join(job.source.split())}, written by hf_efficient {job.version}. Submit it by: sky jobs launch FILE\n"
+    )
+    return told + dump_yaml({key: value for key, value in task.items() if value is not None}, blocks=True)
+
+
+def _resources(job: Job) -> dict[str, Any]:
+    cluster, sky = job.cluster, job.cluster.skypilot
+    resources = {
+        "infra": sky.infra,
+        "accelerators": f"{job.gpus.kind}:{job.gpus.count}" if job.gpus is not None else None,
+        "cpus": f"{cluster.cpus}+" if cluster.cpus is not None else None,
+        "memory": f"{cluster.memory_gb:g}+" if cluster.memory_gb is not None else None,
+        "use_spot": sky.spot,
+        "disk_size": sky.disk_gb,
+        "image_id": f"docker:{cluster.image}" if cluster.image is not None else None,
+        # A preempted job is recovered as often as it takes; this counts the failures of the run.
+        "job_recovery": {"max_restarts_on_errors": cluster.restarts},
+    }
+    return {key: value for key, value in resources.items() if value is not None}
+
+
+def _run(job: Job) -> str:
+    meeting = _SKYPILOT_MEETING.format(port=job.cluster.port or _SKYPILOT_PORT) if job.nodes > 1 else ""
+    return _START + meeting + node_script(job, remedy=_SKYPILOT_REMEDY)
+
+
+def _problems(job: Job) -> Iterator[Problem]:
+    cluster, sky = job.cluster, job.cluster.skypilot
+    if job.gpus is not None and job.gpus.kind is None:
+        message = f"is {job.gpus.count}, but SkyPilot has to know of which type."
+        yield Problem(cluster.where("gpus"), "gpus", message, f"Write, for instance, H100:{job.gpus.count}.")
+    if (sky.bucket is None) == (sky.volume is None):
+        told = "and a volume are both given" if sky.bucket is not None else "is missing, and no volume is given"
+        message = f"{told}: one of the two is mounted at {cluster.shared}."
+        yield Problem(cluster.where("skypilot.bucket"), "skypilot.bucket", message, "Write bucket: s3://NAME.")
+    if cluster.image is None and not sky.setup:
+        message = "is missing: SkyPilot's machines start without hf_efficient."
+        remedy = (
+            "Write the lines that install it, `pip install -e .` in a clone for instance, or an image that holds it."
+        )
+        yield Problem(cluster.where("skypilot.setup"), "skypilot.setup", message, remedy)
+    if job.seconds is not None:
+        message = "is given, but SkyPilot ends no job by the clock."
+        remedy = "Write efficiency.budget.hours=N in the recipe: the run saves and stops."
+        yield Problem(cluster.where("time_limit"), "time_limit", message, remedy)
+
+
+_API = "trainer.kubeflow.org/v1alpha1"
+_KUBERNETES_REMEDY = "Name an image that holds it, or activate its environment: activate, in the cluster's file."
+_BAD_INPUT = 2
+"""Exit code of hf-efficient for what another start would not mend."""
+
+# The launcher would read PET_* as options of its own.
+_KUBERNETES_START = """\
+set -euo pipefail
+node_rank=$PET_NODE_RANK
+{meeting}unset "${{!PET_@}}"
+mkdir -p {shared}
+cd {shared}
+"""
+_KUBERNETES_MEETING = "main_address=$PET_MASTER_ADDR:{port}\n"
+
+
+def kubernetes_job(job: Job) -> str:
+    """Two documents of YAML: the TrainingRuntime and the TrainJob.
+
+    Raises:
+        RecipeError: what Kubernetes needs is missing.
+    """
+    problems = list(_kubernetes_problems(job))
+    if problems:
+        raise RecipeError(problems)
+    written = f"{' '.join(job.source.split())}, written by hf_efficient {job.version}"
+    documents = [dump_yaml(_filled(one), blocks=True) for one in (_runtime(job), _train_job(job))]
+    return f"# {written}. Submit it by: kubectl create -f FILE\n" + "---\n".join(documents)
+
+
+def _train_job(job: Job) -> dict[str, Any]:
+    cluster = job.cluster
+    queue = cluster.kubernetes.queue
+    return {
+        "apiVersion": _API,
+        "kind": "TrainJob",
+        "metadata": _metadata(job, {"kueue.x-k8s.io/queue-name": queue} if queue is not None else None),
+        "spec": {
+            "runtimeRef": {"apiGroup": "trainer.kubeflow.org", "kind": "TrainingRuntime", "name": job.name},
+            "activeDeadlineSeconds": job.seconds,
+            "trainer": {
+                "image": cluster.image,
+                "numNodes": job.nodes,
+                "numProcPerNode": job.processes,
+                "resourcesPerNode": _kubernetes_resources(job),
+                "env": [
+                    # Of the JobSet that Kubeflow Trainer makes: the same for all pods, another one after a restart.
+                    _from_label("job", "jobset.sigs.k8s.io/jobset-uid"),
+                    _from_label("attempt", "jobset.sigs.k8s.io/restart-attempt"),
+                    *({"name": name, "value": value} for name, value in cluster.env.items()),
+                ],
+                "command": ["bash", "-c", _script(job)],
+            },
+        },
+    }
+
+
+def _runtime(job: Job) -> dict[str, Any]:
+    restarts = {"action": "FailJobSet", "name": "badInput", "onJobFailureReasons": ["PodFailurePolicy"]}
+    bad_input = {"containerName": "node", "operator": "In", "values": [_BAD_INPUT]}
+    return {
+        "apiVersion": _API,
+        "kind": "TrainingRuntime",
+        "metadata": _metadata(job, {"trainer.kubeflow.org/framework": "torch"}),
+        "spec": {
+            "mlPolicy": {"numNodes": job.nodes, "torch": {}},
+            "template": {
+                "spec": {
+                    # All pods start again where one failed; bad input fails the job at once.
+                    "failurePolicy": {"maxRestarts": job.cluster.restarts, "rules": [restarts]},
+                    "replicatedJobs": [
+                        {
+                            "name": "node",
+                            "template": {
+                                "metadata": {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}},
+                                "spec": {
+                                    "backoffLimit": 0,
+                                    "podFailurePolicy": {"rules": [{"action": "FailJob", "onExitCodes": bad_input}]},
+                                    "template": {"spec": _pod(job)},
+                                },
+                            },
+                        }
+                    ],
+                }
+            },
+        },
+    }
+
+
+def _pod(job: Job) -> dict[str, Any]:
+    cluster, kubernetes = job.cluster, job.cluster.kubernetes
+    return {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": cluster.grace_seconds,
+        "serviceAccountName": kubernetes.service_account,
+        "imagePullSecrets": [{"name": name} for name in kubernetes.image_pull_secrets],
+        "nodeSelector": dict(kubernetes.node_selector) or None,
+        "tolerations": [dict(one) for one in kubernetes.tolerations],
+        "containers": [
+            {
+                "name": "node",
+                "image": cluster.image,
+                "envFrom": [{"secretRef": {"name": name}} for name in kubernetes.secrets],
+                "volumeMounts": [
+                    {"name": "shared", "mountPath": cluster.shared},
+                    {"name": "shm", "mountPath": "/dev/shm"},
+                ],
+            }
+        ],
+        "volumes": [
+            {"name": "shared", "persistentVolumeClaim": {"claimName": kubernetes.volume_claim}},
+            # NCCL and the workers of a data loader pass tensors through it; a container's own has 64 MB.
+            {"name": "shm", "emptyDir": {"medium": "Memory"}},
+        ],
+    }
+
+
+def _kubernetes_resources(job: Job) -> dict[str, Any]:
+    cluster = job.cluster
+    amounts: dict[str, Any] = {
+        "cpu": str(cluster.cpus) if cluster.cpus is not None else None,
+        "memory": f"{math.ceil(cluster.memory_gb * 1000)}M" if cluster.memory_gb is not None else None,
+    }
+    gpus = {cluster.kubernetes.gpu_resource: str(job.gpus.count)} if job.gpus is not None else {}
+    return {"requests": {**amounts, **gpus}, "limits": {"memory": amounts["memory"], **gpus}}
+
+
+def _script(job: Job) -> str:
+    meeting = _KUBERNETES_MEETING.format(port=job.cluster.port or "$PET_MASTER_PORT") if job.nodes > 1 else ""
+    return _KUBERNETES_START.format(meeting=meeting, shared=shlex.quote(str(job.cluster.shared))) + node_script(
+        job, remedy=_KUBERNETES_REMEDY
+    )
+
+
+def _metadata(job: Job, labels: dict[str, str] | None) -> dict[str, Any]:
+    return {"name": job.name, "namespace": job.cluster.kubernetes.namespace, "labels": labels}
+
+
+def _from_label(name: str, label: str) -> dict[str, Any]:
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{label}']"}}}
+
+
+def _filled(value: Any) -> Any:
+    """Without what nobody gave: None, and what is empty without it. ``torch: {}`` and the like stay as written."""
+    if isinstance(value, dict):
+        kept = {key: _filled(below) for key, below in value.items()}
+        return {key: below for key, below in kept.items() if below is not None and below != []} or (
+            {} if not value else None
+        )
+    return [_filled(one) for one in value] if isinstance(value, list) else value
+
+
+def _kubernetes_problems(job: Job) -> Iterator[Problem]:
+    cluster, kubernetes = job.cluster, job.cluster.kubernetes
+    if cluster.image is None:
+        message = "is missing: a pod runs a container."
+        yield Problem(cluster.where("image"), "image", message, "Name one that holds hf_efficient (--image NAME).")
+    if kubernetes.volume_claim is None:
+        message = f"is missing: nothing else is mounted at {cluster.shared}."
+        remedy = "Write the name of a PersistentVolumeClaim that many pods may write to (ReadWriteMany)."
+        yield Problem(cluster.where("kubernetes.volume_claim"), "kubernetes.volume_claim", message, remedy)
+    if job.gpus is not None and job.gpus.kind is not None and not kubernetes.node_selector:
+        message = f"names {job.gpus.kind}, but Kubernetes chooses machines by their labels."
+        remedy = (
+            f"Write gpus: {job.gpus.count}, and kubernetes.node_selector: "
+            "{nvidia.com/gpu.product: NVIDIA-H100-80GB-HBM3}, for instance."
+        )
+        yield Problem(cluster.where("gpus"), "gpus", message, remedy)
+
+
+_PROGRAMS: dict[Target, tuple[str, str]] = {
+    "slurm": ("sbatch", "Slurm's commands are on the cluster's login machines"),
+    "skypilot": ("sky", 'SkyPilot comes with `pip install "skypilot[aws]"` or another cloud'),
+    "kubernetes": ("kubectl", "Kubernetes' command comes from https://kubernetes.io/docs/tasks/tools"),
+}
+_TEXTS = {"slurm": sbatch_script, "skypilot": skypilot_task, "kubernetes": kubernetes_job}
+
+
+def job_text(target: Target, job: Job) -> str:
+    """What the cluster is given.
+
+    Raises:
+        RecipeError: the description lacks something that this kind of cluster needs.
+    """
+    return _TEXTS[target](job)
+
+
+def check_program(target: Target) -> None:
+    """The cluster's command is on the PATH.
+
+    Raises:
+        SetupError: it is not.
+    """
+    program, home = _PROGRAMS[target]
+    if shutil.which(program) is None:
+        raise SetupError(
+            f"--submit: there is no `{program}` on the PATH. {home}; run this there, or write the job to a file "
+            "(--output FILE) and take it there."
+        )
+
+
+def submit_command(target: Target, job: Job, file: str) -> list[str]:
+    """The command that submits a file."""
+    if target == "slurm":
+        return ["sbatch", file]
+    if target == "kubernetes":
+        return ["kubectl", "create", "-f", file]
+    secrets = [part for name in job.cluster.skypilot.secrets for part in ("--secret", name)]
+    return ["sky", "jobs", "launch", "--yes", "--detach-run", *secrets, file]
+
+
+def submit(target: Target, job: Job, text: str, file: Path | None) -> int:
+    """Hand the job over, and return the exit code of the cluster's command.
+
+    Args:
+        target: which kind of cluster.
+        job: the job.
+        text: of the job.
+        file: where it was written; None: to a file of this moment.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        if file is None:
+            file = Path(folder) / f"{job.name}.{'sbatch' if target == 'slurm' else 'yaml'}"
+            file.write_text(text, encoding="utf-8")
+        command = submit_command(target, job, str(file))
+        print(f"$ {shlex.join(command)}", flush=True)
+        return subprocess.run(command, check=False).returncode

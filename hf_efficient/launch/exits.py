@@ -1,0 +1,214 @@
+"""torch's own exception of sharded checkpoints, which is no ``Exception``, to the fault that is in it.
+
+Faults of a run that come out of a library, and that the user can mend.
+
+The exit code that a run leaves for `hf-efficient train`: accelerate's launcher passes on no other than 1.
+
+The file holds the code and which start of the processes it is of; the launcher may have started them again since.
+
+A launched command and all that it started, as one: afterwards none of them is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from hf_efficient.errors import HfEfficientError, OutputError, SetupError, first_line
+from hf_efficient.launch.started import MET_AT, STATUS_FILE
+
+
+def cause_of(error: BaseException) -> BaseException:
+    """The first rank's fault of a ``CheckpointException`` (``torch.distributed.checkpoint``); any other as it is.
+
+    It derives from ``BaseException`` (2.13), so that no ``except Exception`` sees it, and its first line names ranks
+    alone.
+
+    Args:
+        error: that ended something.
+    """
+    failures = getattr(error, "failures", None)
+    if isinstance(error, Exception) or not isinstance(failures, dict) or not failures:
+        return error
+    first = failures[min(failures)]
+    cause = first[0] if isinstance(first, tuple) else first  # with the lines of its traceback
+    return cause if isinstance(cause, BaseException) else error
+
+
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
+_NO_GRADIENT = "Expected to have finished reduction in the prior iteration"
+"""What DDP says in the step after one in which a weight got no gradient."""
+_NOT_WRITABLE = {errno.EROFS, errno.EACCES, errno.EPERM}
+
+
+@contextmanager
+def explained_faults(output_dir: str) -> Iterator[None]:
+    """Turn a full disk, exhausted device memory, a missing optional package or weights that DDP waits for in vain into
+    an error that names the remedy.
+
+    Args:
+        output_dir: the recipe's, for messages.
+
+    Raises:
+        OutputError: the disk is full, or became read-only.
+        SetupError: out of device memory, a package is missing, or a trained weight takes no part in the training.
+    """
+    import torch
+
+    try:
+        yield
+    except HfEfficientError:
+        raise
+    except torch.OutOfMemoryError as error:
+        raise SetupError(
+            f"out of device memory: {first_line(error)} Less is needed with a smaller "
+            "train.per_device_train_batch_size (and a larger train.gradient_accumulation_steps), "
+            "train.gradient_checkpointing: true, a shorter train.max_length, or adapter.method: qlora."
+        ) from error
+    except ImportError as error:
+        raise SetupError(f"a package that the recipe needs is missing: {first_line(error)}") from error
+    except BaseException as raised:
+        fault = cause_of(raised)
+        if not isinstance(fault, Exception):
+            raise
+        if _is_full_disk(fault):
+            raise OutputError(
+                f"output_dir: no room left for {output_dir}. Make room, or write fewer checkpoints "
+                "(train.save_total_limit, train.save_steps); --resume goes on from the last whole checkpoint."
+            ) from raised
+        if _NO_GRADIENT in str(fault):
+            raise SetupError(
+                "train.ddp_find_unused_parameters: is false, by default for a model without experts, but some of the "
+                "weights that are trained took no part in a step, and DDP waits for their gradients. Train only what "
+                "the model uses (adapter.target_modules, adapter.modules_to_save), or write "
+                "`train.ddp_find_unused_parameters: true`."
+            ) from raised
+        if isinstance(fault, OSError) and fault.errno in _NOT_WRITABLE:
+            raise OutputError(f"output_dir: {output_dir} can no longer be written: {fault}") from raised
+        if fault is raised:
+            raise
+        raise fault from raised
+
+
+def is_lost_peer(error: Exception) -> bool:
+    """Whether a collective failed because another process is no longer there (gloo's words, and NCCL's)."""
+    text = str(error)
+    return isinstance(error, RuntimeError) and any(
+        said in text
+        for said in ("Connection closed by peer", "Connection reset by peer", "remote process exited", "Broken pipe")
+    )
+
+
+def _is_full_disk(error: Exception) -> bool:
+    """Also of libraries that write by themselves and report what the system said as text."""
+    if isinstance(error, OSError) and error.errno in _NO_ROOM:
+        return True
+    text = str(error)
+    # "unexpected pos" is what torch.save says when its archive comes out shorter than it wrote.
+    return "No space left on device" in text or "os error 28" in text or "unexpected pos" in text
+
+
+def state_code(code: int, environment: Mapping[str, str]) -> bool | None:
+    """Leave the code.
+
+    Returns:
+        Whether this process is the first of this machine and start to end, whose reason is the one to tell; None
+        without `hf-efficient train`.
+    """
+    path = _path(environment)
+    if path is None:
+        return None
+    try:
+        with path.open("x", encoding="ascii") as file:
+            file.write(_words(code, environment))
+    except FileExistsError:
+        if _read(path)[1] == _start(environment):
+            return False
+        path.write_text(_words(code, environment), encoding="ascii")
+    return True
+
+
+def earlier_code(environment: Mapping[str, str]) -> int | None:
+    """What an earlier start of the same launch ended with; None where none did, or this start has ended already."""
+    path = _path(environment)
+    code, start = _read(path) if path is not None else (None, "")
+    return code if start != _start(environment) else None
+
+
+def forget_code(environment: Mapping[str, str]) -> None:
+    """The run goes on or is done, whatever an earlier start of it ended with."""
+    path = _path(environment)
+    if path is not None:
+        path.unlink(missing_ok=True)
+
+
+def read_code(path: Path) -> int | None:
+    """What a run left there; None where it left none."""
+    return _read(path)[0]
+
+
+def tell_to_end(path: Path) -> None:
+    """Say, before all processes are sent a signal, that it is the whole run that is to end.
+
+    Args:
+        path: where the run leaves its code.
+    """
+    path.with_suffix(".end").touch()
+
+
+def is_told_to_end(environment: Mapping[str, str]) -> bool:
+    """Whether the signal was for the whole run; else the launcher may have ended this process for another's sake."""
+    path = _path(environment)
+    return path is not None and path.with_suffix(".end").exists()
+
+
+def _path(environment: Mapping[str, str]) -> Path | None:
+    return Path(environment[STATUS_FILE]) if environment.get(STATUS_FILE) else None
+
+
+def _read(path: Path) -> tuple[int | None, str]:
+    try:
+        code, _, start = path.read_text(encoding="ascii").partition(" ")
+        return int(code), start
+    except (OSError, ValueError):  # there is none, or only half of one
+        return None, ""
+
+
+def _words(code: int, environment: Mapping[str, str]) -> str:
+    return f"{code} {_start(environment)}"
+
+
+def _start(environment: Mapping[str, str]) -> str:
+    """Of which all processes of a machine and start know the same, and those of another start something else."""
+    port = environment.get(MET_AT) or environment.get("MASTER_PORT", "")
+    return f"{environment.get('TORCHELASTIC_RESTART_COUNT', '')}/{port}"
+
+
+_TERM_SECONDS = 10.0
+
+
+@contextlib.contextmanager
+def ended(launcher: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Afterwards it and all that it started are gone: told to end, and after ten seconds made to."""
+    try:
+        yield
+    finally:
+        family: list[psutil.Process] = []
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process = psutil.Process(launcher.pid)
+            family = [process, *process.children(recursive=True)]
+        for one in family:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.terminate()
+        deaf = psutil.wait_procs(family, timeout=_TERM_SECONDS)[1]
+        for one in deaf:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.kill()
+        psutil.wait_procs(deaf, timeout=_TERM_SECONDS)  # their folder may go next
+        launcher.wait()

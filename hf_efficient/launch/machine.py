@@ -1,0 +1,294 @@
+"""Whether this machine can start what a recipe asks for, asked before any process is.
+
+By which network interface this machine reaches machine 0.
+
+No network is known before the libraries find out by half a minute of retries per file.
+
+``distributed.wrap_classes`` before any process is started: the model without its weights knows its layers.
+
+A launch under Nsight: the command around it, and what the recipe switches on for it.
+"""
+
+from __future__ import annotations
+
+import ctypes.util
+import os
+import shutil
+import socket
+import sys
+from pathlib import Path
+from typing import Literal
+
+import psutil
+
+from hf_efficient.errors import HfEfficientError, SetupError
+from hf_efficient.facts.environment import hub_reachable, is_installed
+from hf_efficient.launch.checkpoints import EFFICIENCY
+from hf_efficient.launch.command import Engine, Layout, is_zero, strategy_of
+from hf_efficient.model.adapter import check_wrap_classes
+from hf_efficient.model.source import resolve_model_source, resolve_tokenizer_source
+from hf_efficient.recipe.schema import CaptureSection, Recipe, told_where
+from hf_efficient.run_dir.json_file import PROFILE
+
+
+def check_engine(recipe: Recipe, layout: Layout, device_count: int = 0) -> None:
+    """What the engine needs is here.
+
+    Args:
+        recipe: to be launched.
+        layout: of its processes.
+        device_count: accelerators of this machine; 0: a CPU, which any number of processes may share.
+
+    Raises:
+        SetupError: a package, a library, a folder or a device is missing.
+    """
+    engine, distributed = strategy_of(recipe, layout.world_size), recipe.distributed
+    where = told_where(recipe, "distributed.strategy")
+    if is_zero(engine) and not is_installed("deepspeed"):
+        raise SetupError(
+            f"{where}distributed.strategy: {engine} is DeepSpeed's, which is not installed. Install it (pip install "
+            "'hf_efficient[deepspeed]'), or write `distributed.strategy: fsdp2`, which is torch's own."
+        )
+    on_cpu = bool(recipe.train.get("use_cpu"))
+    if device_count and on_cpu:
+        check_use_cpu(recipe, engine)
+    if 0 < device_count < layout.processes and not on_cpu:
+        raise SetupError(
+            f"distributed.processes: is {layout.processes}, but this machine has {device_count} "
+            f"accelerator{'s' if device_count > 1 else ''}, one for each process. "
+            f"Write at most {device_count}, or auto."
+        )
+    if distributed.offload.nvme_path is not None:
+        _check_disk(distributed.offload.nvme_path)
+
+
+def check_use_cpu(recipe: Recipe, engine: Engine) -> None:
+    """On a machine with an accelerator only the Trainer can be kept from it, not the engines.
+
+    Raises:
+        SetupError: the recipe wants the CPU, and DeepSpeed or FSDP2.
+    """
+    if recipe.train.get("use_cpu") and (is_zero(engine) or engine == "fsdp2"):
+        raise SetupError(
+            f"train.use_cpu: is true, and {engine} would not follow it on this machine, which has an accelerator. Hide "
+            "it from the whole run (CUDA_VISIBLE_DEVICES= in front of the command), or leave the key out."
+        )
+
+
+def _check_disk(path: str) -> None:
+    otherwise = "leave the key out: then the host's memory takes what is offloaded."
+    if not (Path(path).is_dir() and os.access(path, os.W_OK)):
+        raise SetupError(
+            f"distributed.offload.nvme_path: {path} is no folder that can be written here. Make it, on a fast local "
+            f"disk of every machine, or {otherwise}"
+        )
+    if not has_libaio():
+        raise SetupError(
+            "distributed.offload.nvme_path: DeepSpeed reads and writes there by libaio, which is not installed. "
+            f"Install it with its headers (apt install libaio-dev), or {otherwise}"
+        )
+
+
+def has_libaio() -> bool:
+    """Whether the linker would find it, as far as can be told: whoever sets ``LDFLAGS`` may have put it anywhere."""
+    in_environment = any((Path(sys.prefix) / "lib").glob("libaio.so*"))
+    return in_environment or "LDFLAGS" in os.environ or ctypes.util.find_library("aio") is not None
+
+
+def check_port(layout: Layout) -> None:
+    """Where this machine is the one that the others meet at, its port is free.
+
+    Raises:
+        SetupError: something listens there already.
+    """
+    if layout.port is None or layout.node_rank != 0:
+        return
+    if not is_free(layout.port):
+        raise SetupError(
+            f"--main-address: port {layout.port} of this machine is in use, by another run perhaps. Name another port "
+            f"on every machine: --main-address {layout.address}:{layout.port + 1}."
+        )
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could listen at this port of this machine."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True
+
+
+_NEW_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+"""The processes meet in a store of their own at every start: in the one that torch's launcher keeps (c10d), those that
+it starts again would find the addresses of those that are gone."""
+
+
+def launch_environment(layout: Layout) -> dict[str, str]:
+    """What the processes of several machines need to know, beside the launcher's flags; what is set already stays."""
+    if layout.address is None:
+        return {}
+    mine, told = own_address(layout.address), dict(_NEW_STORE)
+    if mine is not None:
+        told["PET_LOCAL_ADDR"] = mine
+        name = interface_of(mine)
+        if name is not None:
+            told["GLOO_SOCKET_IFNAME"] = name
+    return {name: value for name, value in told.items() if name not in os.environ}
+
+
+def own_address(address: str) -> str | None:
+    """That this machine would send from to that one; None where it cannot. Nothing is sent.
+
+    gloo and torch's launcher would take the address that the machine's own name stands for, which on many is 127.0.0.1,
+    where no other machine reaches it.
+
+    Args:
+        address: host name or IP of machine 0.
+    """
+    try:
+        family, kind, protocol, _, target = socket.getaddrinfo(address, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.connect(target)
+            return str(probe.getsockname()[0])
+    except OSError:
+        return None
+
+
+def interface_of(mine: str) -> str | None:
+    """Its name, ``eth0``; None where no interface has this address.
+
+    Args:
+        mine: address of this machine.
+    """
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(one.address.partition("%")[0] == mine for one in addresses):
+            return name
+    return None
+
+
+def go_offline_without_hub(recipe: Recipe) -> bool:
+    """Set ``HF_HUB_OFFLINE`` where the recipe names something on the hub, and the hub cannot be reached.
+
+    The libraries then look into their local caches at once. They read the variable when they are imported, so this
+    comes first.
+
+    Returns:
+        Whether the variable was set.
+    """
+    if not needs_hub(recipe) or hub_reachable():
+        return False
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    return True
+
+
+def needs_hub(recipe: Recipe) -> bool:
+    """Whether the model, the tokenizer or a data source is a name on the hub rather than something local."""
+    try:
+        local = resolve_model_source(recipe.model).is_local and resolve_tokenizer_source(recipe.model).is_local
+    except HfEfficientError:
+        local = True  # said in full when the model is loaded
+    sources = [*recipe.data.train, *recipe.data.eval]
+    return not local or any(not source.path.startswith("builtin:") and not _exists(source.path) for source in sources)
+
+
+def _exists(path: str) -> bool:
+    """Whether something lies there; below a folder that may not be read, it counts as local."""
+    try:
+        return Path(path).expanduser().exists()
+    except OSError:
+        return True
+
+
+def check_wrap_classes_without_weights(recipe: Recipe) -> None:
+    """Refuse classes that are not in the model, as far as its configuration tells.
+
+    Where it cannot be had or built here, the run itself, which asks once more, says why.
+
+    Raises:
+        ModelError: a class is not in the model.
+    """
+    if recipe.distributed.wrap_classes is None:
+        return
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from hf_efficient.planning.model_config import model_config
+
+    try:
+        config = model_config(recipe.model)
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config, trust_remote_code=recipe.model.trust_remote_code)
+    except (HfEfficientError, ImportError, ValueError, KeyError, RuntimeError):
+        return
+    check_wrap_classes(model, recipe.distributed.wrap_classes)
+
+
+NsightTool = Literal["nsys", "ncu"]
+
+_PRODUCTS = {
+    "nsys": ("Nsight Systems", "https://developer.nvidia.com/nsight-systems"),
+    "ncu": ("Nsight Compute", "https://developer.nvidia.com/nsight-compute"),
+}
+_MOST_KERNELS = 200
+"""Nsight Compute runs every kernel dozens of times over: a whole step would take hours."""
+
+
+def check_installed(tool: NsightTool) -> None:
+    """The program is on the PATH.
+
+    Raises:
+        SetupError: it is not.
+    """
+    if shutil.which(tool) is None:
+        product, address = _PRODUCTS[tool]
+        raise SetupError(
+            f"--{tool}: {product} is not installed here: there is no `{tool}` on the PATH. Get it from {address}, or "
+            f"with NVIDIA's CUDA toolkit; `efficiency.profile.trace={{}}` traces some steps without it."
+        )
+
+
+def nsight_overrides(recipe: Recipe) -> list[str]:
+    """``a.b=value`` that make the run name its steps and bound the capture, where the recipe does not say so itself."""
+    profile = recipe.efficiency.profile
+    overrides = [] if profile.nvtx else ["efficiency.profile.nvtx=true"]
+    return overrides if profile.capture is not None else [*overrides, "efficiency.profile.capture={}"]
+
+
+def nsight_command(tool: NsightTool, recipe: Recipe, *, has_gpu: bool) -> list[str]:
+    """What goes before the launch.
+
+    nsys: CUDA, its libraries, NVTX, the operating system's calls and samples of the CPU's stacks, of the steps of
+    ``efficiency.profile.capture``. ncu: rooflines of the first kernels of the first of these steps.
+
+    Args:
+        tool: which.
+        recipe: the resolved recipe.
+        has_gpu: whether there is a CUDA device; without one nothing would ever begin the capture.
+    """
+    output = Path(recipe.output_dir).expanduser() / EFFICIENCY / PROFILE / tool
+    capture = recipe.efficiency.profile.capture or CaptureSection()
+    if tool == "nsys":
+        bounds = ["--capture-range=cudaProfilerApi", "--capture-range-end=stop"] if has_gpu else []
+        return [
+            "nsys",
+            "profile",
+            "--trace=cuda,nvtx,osrt,cudnn,cublas",
+            "--sample=process-tree",
+            "--cuda-memory-usage=true",
+            *bounds,
+            "--force-overwrite=true",
+            f"--output={output}",
+        ]
+    return [
+        "ncu",
+        "--target-processes=all",
+        "--set=roofline",
+        "--nvtx",
+        f"--nvtx-include=step {capture.after_step + 1}",
+        f"--launch-count={_MOST_KERNELS}",
+        "--force-overwrite",
+        f"--export={output}",
+    ]

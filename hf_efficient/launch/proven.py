@@ -1,0 +1,186 @@
+"""``preflight.json``: where the last proof for an output directory is remembered.
+
+What a proof holds for, in a word: another recipe, data, package or number of processes needs its own.
+
+Whether a run that has read its data begins, or wants to be proven first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hf_efficient.data.build import PreferenceData, SftData
+from hf_efficient.data.stats import pair_lengths
+from hf_efficient.errors import OutputError
+from hf_efficient.launch.checkpoints import EFFICIENCY, PREFLIGHT_JSON
+from hf_efficient.launch.listener import RunListener
+from hf_efficient.launch.records import state
+from hf_efficient.recipe.schema import Recipe
+from hf_efficient.records.account import PREFLIGHT_SCHEMA_VERSION, Preflight
+from hf_efficient.records.plan import RunPlan
+from hf_efficient.run_dir.json_file import read_record, strict_json, write_whole
+from hf_efficient.text import seconds
+
+if TYPE_CHECKING:
+    from trl import DPOConfig, SFTConfig
+
+
+def preflight_path(recipe: Recipe) -> Path:
+    """Beside the records of the run."""
+    return Path(recipe.output_dir).expanduser() / EFFICIENCY / PREFLIGHT_JSON
+
+
+def kept_preflight(recipe: Recipe) -> Preflight | None:
+    """The last one, whatever came of it; None where there is none that can be read."""
+    try:
+        return read_record(preflight_path(recipe), Preflight, PREFLIGHT_SCHEMA_VERSION, "a preflight")
+    except OutputError:
+        return None
+
+
+def write_preflight(recipe: Recipe, preflight: Preflight) -> None:
+    """Remember it.
+
+    Raises:
+        OutputError: the file cannot be written.
+    """
+    path = preflight_path(recipe)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, strict_json(preflight))
+    except OSError as error:
+        raise OutputError(f"output_dir: {path} cannot be written: {error.strerror or error}.") from error
+
+
+_PACKAGES = ("torch", "transformers", "trl", "peft", "accelerate", "bitsandbytes", "deepspeed", "hf_efficient")
+_SECTIONS = ("method", "model", "adapter", "data", "distributed", "evaluate")
+# What neither changes a batch, nor a checkpoint, nor how many of them there are.
+_FREE = {
+    "data": ("cache_dir",),
+    "train": (
+        "learning_rate", "weight_decay", "seed", "logging_steps", "logging_strategy", "logging_first_step", "report_to",
+        "run_name", "project", "disable_tqdm", "resume_from_checkpoint", "hub_model_id",
+    ),
+}  # fmt: skip
+
+
+def fingerprint_of(recipe: Recipe, args: SFTConfig | DPOConfig, data: SftData | PreferenceData) -> str:
+    """The same for two runs of which the first one's proof holds for the second.
+
+    Args:
+        recipe: of the run.
+        args: of the run.
+        data: of the run, prepared: longer rows are another batch.
+    """
+    resolved = recipe.resolved()
+    held: dict[str, Any] = {name: resolved[name] for name in (*_SECTIONS, "train")}
+    for section, free in _FREE.items():
+        held[section] = {key: value for key, value in held[section].items() if key not in free}
+    on_gpu = args.device.type == "cuda"
+    held |= {
+        "versions": {name: _version(name) for name in _PACKAGES},
+        "cuda": torch.version.cuda,
+        "device": torch.cuda.get_device_name(args.device) if on_gpu else args.device.type,
+        "processes": args.world_size,
+        "rows": _rows(data, args),
+    }
+    text = json.dumps(held, sort_keys=True, default=str)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _rows(data: SftData | PreferenceData, args: SFTConfig | DPOConfig) -> Any:
+    if isinstance(data, PreferenceData):
+        pairs = (pair_lengths(held, args.max_length) for held in (data.train, data.eval) if held is not None)
+        return [[len(held), int(held.sum()), int(held.max())] for held in pairs]
+    return [None if stats is None else asdict(stats) for stats in (data.stats, data.eval_stats)]
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+LONG_SECONDS = 1800.0
+"""A run planned for so long is proven first, where ``efficiency.preflight`` is ``auto``."""
+
+WISH_FILE = "HF_EFFICIENT_PREFLIGHT_FILE"
+"""Environment variable: the file in which a run that wants a proof says why; whoever set it gives one."""
+
+
+class PreflightWanted(Exception):
+    """The run ends before its model is loaded, and is to be started again once it is proven; no error."""
+
+
+def check_proven(
+    recipe: Recipe,
+    args: SFTConfig | DPOConfig,
+    data: SftData | PreferenceData,
+    plan: RunPlan | None,
+    listener: RunListener,
+) -> None:
+    """Let the run begin, or ask for its proof; every process decides as the first one does.
+
+    Args:
+        recipe: of the run.
+        args: of the run.
+        data: of the run.
+        plan: of the run; None where there is none, and on every process but the main one.
+        listener: is told where a proof is left out.
+
+    Raises:
+        PreflightWanted: on all processes, where somebody waits to give one.
+    """
+    if recipe.efficiency.preflight is False:
+        return
+    wish = [_wish(recipe, args, data, plan, listener) if args.process_index == 0 else None]
+    if args.world_size > 1:
+        from accelerate.utils import broadcast_object_list
+
+        broadcast_object_list(wish, from_process=0)
+    if wish[0] is not None:
+        raise PreflightWanted(wish[0])
+
+
+def _wish(
+    recipe: Recipe,
+    args: SFTConfig | DPOConfig,
+    data: SftData | PreferenceData,
+    plan: RunPlan | None,
+    listener: RunListener,
+) -> str | None:
+    kept = kept_preflight(recipe)
+    if kept is not None and kept.passed and kept.fingerprint == fingerprint_of(recipe, args, data):
+        state(recipe, "preflight", asdict(kept))
+        return None
+    why, skipped = _reason(recipe, plan)
+    path = os.environ.get(WISH_FILE)
+    if why and path:
+        Path(path).write_text(why, encoding="utf-8")
+        return why
+    how = f"`hf-efficient train {recipe.path or 'RECIPE'} --preflight-only`"
+    if why:
+        listener.stage("Preflight", f"left out, though {why}: this launch cannot prove itself; {how} does it before")
+    elif skipped:
+        listener.stage("Preflight", f"left out: {skipped}; {how} proves the run")
+    return None
+
+
+def _reason(recipe: Recipe, plan: RunPlan | None) -> tuple[str, str]:
+    """Why the run is to be proven; else why it is not, where the user might want it all the same."""
+    if recipe.efficiency.preflight is True:
+        return "efficiency.preflight is true", ""
+    planned = None if plan is None else plan.run.training_seconds
+    if planned is None:
+        reason = "the run is not planned" if plan is None else plan.run.reasons.get("time", "its time is not known")
+        return "", reason
+    return (f"the run is planned for {seconds(planned)}", "") if planned >= LONG_SECONDS else ("", "")

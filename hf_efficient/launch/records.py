@@ -1,0 +1,376 @@
+"""The account around a recipe's run: where its process begins, is recorded, and ends.
+
+The records of a start: opened before data and model are read, and the run's own once it is ready to train.
+
+Until then they lie in a folder of their own, so that a mistake in a recipe does not occupy the output directory, and a
+run that is to be replaced keeps its records apart.
+
+The recipe's budget: told on the terminal, in the recipe's own words.
+
+The plan before the run: made on the main process once the data are there, stored, and said where it does not fit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hf_efficient.accounting.account import RUN_JSON, STARTING, read_account
+from hf_efficient.callbacks.budget_words import BudgetWords
+from hf_efficient.callbacks.stop import BudgetCallback
+from hf_efficient.data.build import PreferenceData, SftData
+from hf_efficient.diagnosis.engine import DIAGNOSIS_JSON, read_diagnosis
+from hf_efficient.errors import HfEfficientError, OutputError, SetupError, first_line
+from hf_efficient.estimate.budget import Limits, Spent
+from hf_efficient.estimate.energy import JOULES_PER_KWH
+from hf_efficient.facts.prices import Rates, prices
+from hf_efficient.launch.checkpoints import EFFICIENCY, remove, remove_if_empty
+from hf_efficient.launch.listener import RunListener
+from hf_efficient.launch.output import OutputPlan
+from hf_efficient.planning.run_plan import plan_run
+from hf_efficient.recipe.schema import Recipe, told_where
+from hf_efficient.recording.earlier import read_earlier
+from hf_efficient.recording.rates import rate_facts, state_rates
+from hf_efficient.recording.timeline import process_timeline
+from hf_efficient.records.account import RunAccount
+from hf_efficient.records.findings import Diagnosis
+from hf_efficient.records.plan import RunPlan
+from hf_efficient.records.steps import PhaseName
+from hf_efficient.run_dir.archive import make_room
+from hf_efficient.run_dir.reading import rank_files, records_path
+from hf_efficient.text import size
+
+if TYPE_CHECKING:
+    from transformers import Trainer, TrainingArguments
+    from trl import SFTConfig
+
+
+@dataclass
+class RecordedRun:
+    """What is known once the run is over.
+
+    Attributes:
+        account: of the whole run; None where nothing was recorded, it failed, or this is not the main process.
+        diagnosis: of the same, likewise.
+    """
+
+    account: RunAccount | None = None
+    diagnosis: Diagnosis | None = None
+
+
+@contextmanager
+def recorded_run(recipe: Recipe) -> Iterator[RecordedRun]:
+    """Everything inside belongs to the run; the account is written at the end, also after an exception."""
+    run = RecordedRun()
+    if not recipe.efficiency.record_steps:
+        yield run
+        return
+    timeline = process_timeline()
+    timeline.begin("imports")
+    try:
+        yield run
+    except BaseException as error:
+        timeline.end(error)
+        if not timeline.until_exit:
+            timeline.release()
+        raise
+    directory = timeline.directory
+    timeline.end()
+    if not timeline.until_exit:
+        timeline.release()
+    if directory is not None:
+        run.account = _read(directory)
+        run.diagnosis = _diagnosis(directory)
+
+
+def recipe_rates(recipe: Recipe, args: TrainingArguments) -> dict[str, dict[str, Any]]:
+    """What an hour of this run costs and where its electricity comes from, as facts for the records.
+
+    Raises:
+        SetupError: the provider that the recipe names has no known price of the GPU that is here, or the user's own
+            prices cannot be read.
+    """
+    section = recipe.efficiency
+    if not section.record_steps:
+        return {}
+    prices()  # what is wrong with the user's own is said as it is
+    rates = Rates(section.price_usd_per_hour, section.price_from, section.market, section.grid)
+    try:
+        return rate_facts(rates, args.device, args.world_size)
+    except SetupError as error:
+        raise SetupError(f"{told_where(recipe, 'efficiency.price_from')}efficiency.{error}") from error
+
+
+def open_records(recipe: Recipe, directory: Path, rank: int, rates: dict[str, dict[str, Any]]) -> None:
+    """Record this run there from here on: what was measured so far is written."""
+    if recipe.efficiency.record_steps:
+        process_timeline().open(directory, rank, "recipe")
+        state_rates(process_timeline(), rates)
+
+
+def state_run(recipe: Recipe, trainer: Trainer) -> None:
+    """What follows the training and its Trainer does not know, for the forecast."""
+    if recipe.efficiency.record_steps:
+        at_end = recipe.evaluate.at_end and trainer.eval_dataset is not None
+        process_timeline().state("run", {"evaluate_at_end": at_end})
+
+
+def phase(recipe: Recipe, name: PhaseName) -> AbstractContextManager[None]:
+    """The time inside is called so."""
+    return process_timeline().phase(name) if recipe.efficiency.record_steps else nullcontext()
+
+
+def state(recipe: Recipe, topic: str, facts: Mapping[str, Any]) -> None:
+    """Facts that the account needs beside the times."""
+    if recipe.efficiency.record_steps:
+        process_timeline().state(topic, facts)
+
+
+def _read(directory: Path) -> RunAccount | None:
+    try:
+        return read_account(directory / RUN_JSON)
+    except OutputError:  # it could not be written, which was said when it was tried
+        return None
+
+
+def _diagnosis(directory: Path) -> Diagnosis | None:
+    try:
+        return read_diagnosis(directory / DIAGNOSIS_JSON)
+    except OutputError:  # likewise
+        return None
+
+
+class RunStart:
+    """One process of a start whose output directory has been decided.
+
+    Attributes:
+        folder: of its records until it is ready.
+    """
+
+    def __init__(self, recipe: Recipe, plan: OutputPlan, args: TrainingArguments) -> None:
+        """Nothing is changed.
+
+        Args:
+            recipe: of the run.
+            plan: what becomes of its output directory.
+            args: tell the rank.
+        """
+        self.folder = start_folder(plan)
+        self._records = recipe.efficiency.record_steps
+        self._goes_on = plan.goes_on
+        self._run_folder = plan.directory / EFFICIENCY
+        self._rank, self._world_size = args.process_index, args.world_size
+
+    def forget_the_last(self) -> None:
+        """Remove what a start left that never came to train, unless this one goes on with it.
+
+        Raises:
+            OutputError: it cannot be removed.
+        """
+        if not (self._goes_on and self.folder.name == STARTING):
+            remove(self._run_folder / STARTING)
+
+    def is_ready(self) -> None:
+        """The run begins: what was recorded so far becomes the start of its records. Rank 0 calls it first."""
+        if not self._records or self.folder == self._run_folder:
+            return
+        if not self._goes_on:
+            make_room(self._run_folder, self._rank, self._world_size)
+        process_timeline().move_to(self._run_folder)
+        self._leave()
+
+    def fails(self) -> None:
+        """A mistake was found: what this process recorded goes, unless it belongs to a run that lies there."""
+        if not self._records or self._goes_on or process_timeline().directory != self.folder.absolute():
+            return
+        process_timeline().discard()
+        for kind in ("spans", "system"):
+            remove(records_path(self.folder, kind, self._rank))
+        self._leave()
+        remove_if_empty(self._run_folder)
+
+    def _leave(self) -> None:
+        if self._rank == 0:
+            for path in self._files():
+                if path.suffix != ".jsonl":  # an account and a page that were made of a start
+                    remove(path)
+        remove_if_empty(self.folder)  # by the last process
+
+    def _files(self) -> list[Path]:
+        try:
+            return list(self.folder.iterdir())
+        except FileNotFoundError:  # another process was the last, perhaps in this moment
+            return []
+
+
+@contextmanager
+def recorded_start(
+    recipe: Recipe, plan: OutputPlan, args: TrainingArguments, rates: dict[str, dict[str, Any]]
+) -> Iterator[RunStart]:
+    """Record from here on; inside, data and model are read.
+
+    An exception takes back what was recorded. What ends the process from outside, a signal or a kill, does not: the
+    next start may go on with it, or removes it.
+
+    Args:
+        recipe: of the run.
+        plan: what becomes of its output directory.
+        args: tell the rank.
+        rates: what an hour of this run costs.
+
+    Raises:
+        OutputError: what an earlier start left cannot be removed.
+    """
+    start = RunStart(recipe, plan, args)
+    args.distributed_state.wait_for_everyone()  # all have seen what lies there before it is changed
+    with args.main_process_first(local=False, desc="records of the start"):
+        if args.process_index == 0:
+            start.forget_the_last()
+    open_records(recipe, start.folder, args.process_index, rates)
+    try:
+        yield start
+    except Exception:
+        start.fails()
+        raise
+
+
+def start_folder(plan: OutputPlan) -> Path:
+    """Where a start is recorded until it is ready: with the records of its run, or apart where it has none yet."""
+    folder = plan.directory / EFFICIENCY
+    has_records = any(rank_files(folder, kind) for kind in ("spans", "steps"))
+    return folder if plan.goes_on and has_records else folder / STARTING
+
+
+_words = functools.partial(
+    BudgetWords,
+    key="efficiency.budget.",
+    steps_key="train.max_steps",
+    go_on="the same command with `--resume efficiency.budget.{limit}={value}` goes on",
+    meter="limit efficiency.budget.usd or hours instead",
+)
+
+
+def recipe_budget(recipe: Recipe, listener: RunListener) -> BudgetCallback | None:
+    """The callback that keeps the recipe's budget; None where it has none."""
+    limits = recipe.efficiency.budget
+    if limits is None:
+        return None
+    return BudgetCallback(
+        limits.usd, limits.hours, limits.kwh, words=_words, tell=lambda text: listener.stage("Budget", text)
+    )
+
+
+def check_budget_left(recipe: Recipe, directory: Path, price_usd_per_hour: float | None) -> None:
+    """Refuse to go on with a run that has spent its budget, before a model is loaded for nothing.
+
+    Args:
+        recipe: of the run.
+        directory: of its records.
+        price_usd_per_hour: of this start; None where it is not known.
+
+    Raises:
+        OutputError: nothing is left.
+    """
+    budget = recipe.efficiency.budget
+    if budget is None:
+        return
+    limits, earlier = Limits(budget.usd, budget.hours, budget.kwh), read_earlier(directory)
+    kwh = None if earlier.joules is None else earlier.joules / JOULES_PER_KWH
+    spent = Spent(earlier.wall_seconds, earlier.cost_at(price_usd_per_hour), kwh)
+    for limit, value in limits.given().items():
+        used = spent.of(limit)
+        if used is not None and used >= value:
+            raise OutputError(_words(limits).spent_before(limit, used))
+
+
+logger = logging.getLogger(__name__)
+
+PLAN_JSON = "plan.json"
+"""In the folder of the records."""
+
+
+def plan_before(
+    recipe: Recipe,
+    args: SFTConfig,
+    data: SftData | PreferenceData,
+    price_usd_per_hour: float | None,
+    listener: RunListener,
+) -> RunPlan | None:
+    """The plan of a run; None where there is none, which the account says unless the recipe wants it so.
+
+    A fault in the planning is one warning, and the run goes on.
+
+    Raises:
+        SetupError: the weights that a rank holds are alone more than the memory of the GPU that is here.
+    """
+    if not recipe.efficiency.plan or args.process_index != 0:
+        return None
+    try:
+        with phase(recipe, "planning"):
+            planned = plan_run(recipe, args, data, price_usd_per_hour)
+    except HfEfficientError as error:
+        logger.warning("The run is not planned: %s", first_line(error))
+        leave_unplanned(recipe, first_line(error))
+        return None
+    except Exception as error:
+        logger.warning("The run is not planned, because of a fault; it goes on.", exc_info=True)
+        leave_unplanned(recipe, f"the planning failed: {type(error).__name__}: {first_line(error)}")
+        return None
+    state(recipe, "plan", dataclasses.asdict(planned.run))
+    _judge(planned, recipe, listener)
+    return planned
+
+
+def leave_unplanned(recipe: Recipe, why: str) -> None:
+    """Let the account say why there is no plan."""
+    if recipe.efficiency.plan:
+        state(recipe, "plan", {"missing": [{"what": "predictions", "why": why}]})
+
+
+def write_plan(planned: RunPlan | None, recipe: Recipe, directory: Path) -> None:
+    """Store it beside the records; a file that cannot be written is one warning.
+
+    Args:
+        planned: None: nothing is written.
+        recipe: whether the run is recorded.
+        directory: the ``efficiency`` folder.
+    """
+    if planned is None or not recipe.efficiency.record_steps:
+        return
+    path = directory / PLAN_JSON
+    temporary = path.with_name(f".{PLAN_JSON}")
+    try:
+        temporary.write_text(json.dumps(dataclasses.asdict(planned), indent=2) + "\n", encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        logger.warning("%s cannot be written: %s. The run goes on.", path, error.strerror or error)
+
+
+def _judge(planned: RunPlan, recipe: Recipe, listener: RunListener) -> None:
+    if planned.run.fits is not False:
+        return
+    (gpu,) = planned.plan.gpus
+    ranks = planned.plan.ranks
+    each = "" if ranks is None or ranks.count == 1 else f" on each of {ranks.count} GPUs"
+    remedy = f"hf-efficient plan {recipe.path or 'RECIPE'} --advise"
+    weights, usable = planned.plan.memory.model_bytes, gpu.usable_memory_bytes
+    if weights > usable:
+        raise SetupError(
+            f"the weights alone are {size(weights)}{each}, and {gpu.name} has {size(usable)}: `{remedy}` tells what "
+            "would fit. `efficiency.plan: false` runs it all the same."
+        )
+    if gpu.needed_bytes <= usable and gpu.notes:
+        listener.stage("Warning", f"{gpu.name}: {gpu.notes[0]}")
+        return
+    listener.stage(
+        "Warning",
+        f"it may run out of memory: planned for {size(gpu.needed_bytes)}{each}, and {gpu.name} has "
+        f"{size(usable)}. `{remedy}` tells what would fit.",
+    )

@@ -1,0 +1,274 @@
+"""The command line of a run, the same for ``hf_efficient.train`` and ``hf-efficient train``.
+
+Which launch a process belongs to: its launcher may start it again, on its own or because another one failed.
+
+Of one machine ``TORCHELASTIC_RESTART_COUNT`` tells whether it did. Of several it does not: every machine's agent counts
+the failures of its own processes alone, and one that starts them again for another machine's sake counts nothing. But
+an agent lives as long as its launch. So a launch is known by its agents, and the run directory by those of the launch
+that trains in it.
+
+What a launcher has started this process as, against what the recipe asks for.
+
+The processes that were started, against those that the recipe asks for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import psutil
+
+from hf_efficient.errors import SetupError
+from hf_efficient.launch.command import Engine, Layout, deepspeed_fields, is_zero, strategy_of
+from hf_efficient.recipe.rules.distributed import with_accumulation
+from hf_efficient.recipe.schema import OffloadSection, Recipe, is_set, told_where
+
+STATUS_FILE = "HF_EFFICIENT_STATUS_FILE"
+"""Environment variable: the file in which a run that fails leaves its exit code."""
+
+
+@dataclass(frozen=True)
+class RunFlags:
+    """What was asked for.
+
+    Attributes:
+        recipe: path or shipped name.
+        overrides: ``a.b=value`` as typed, those that flags stand for included.
+        debug: show tracebacks and the libraries' messages.
+        preflight: do this part of the proof before the run, in place of the run.
+    """
+
+    recipe: str
+    overrides: tuple[str, ...]
+    debug: bool
+    preflight: Literal["save", "load"] | None = None
+
+
+def parse_flags(arguments: Sequence[str]) -> RunFlags:
+    """Read the command line; leaves by ``SystemExit(2)`` with a usage line where it is wrong."""
+    parser = argparse.ArgumentParser(
+        prog="accelerate launch -m hf_efficient.train",
+        description="Fine-tune as a recipe says.",
+        epilog="example: accelerate launch -m hf_efficient.train quickstart/qlora train.learning_rate=1e-4",
+    )
+    parser.add_argument("recipe", help="a recipe file, or the name of a shipped one (hf-efficient recipes)")
+    parser.add_argument("overrides", nargs="*", metavar="a.b=value", help="values that replace the recipe's")
+    existing = parser.add_mutually_exclusive_group()
+    existing.add_argument("--resume", action="store_true", help="go on from the last checkpoint in output_dir")
+    existing.add_argument("--overwrite", action="store_true", help="replace the run that lies in output_dir")
+    parser.add_argument("--debug", action="store_true", help="show tracebacks and the libraries' messages")
+    parser.add_argument(
+        "--preflight", choices=("save", "load"), help=argparse.SUPPRESS
+    )  # of `hf-efficient train`, which starts the one, then the other
+    options = parser.parse_intermixed_args(list(arguments))
+    overrides = list(options.overrides)
+    if options.resume:
+        overrides.append("existing_output=resume")
+    if options.overwrite:
+        overrides.append("existing_output=overwrite")
+    return RunFlags(options.recipe, tuple(overrides), options.debug, options.preflight)
+
+
+LAUNCH = "HF_EFFICIENT_LAUNCH"
+"""Environment variable: what the launcher of `hf-efficient train` calls itself, on this machine."""
+
+MET_AT = "HF_EFFICIENT_MET_AT"
+"""Environment variable of a process that has left its agent's store: the port that it was told first."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Of all processes that train together.
+
+    Attributes:
+        agents: of all machines; none without a launcher that starts processes again.
+        is_restart: whether one of them has started processes before.
+        is_first: whether this is surely no restart: the only agent has started none before, or these very processes
+            have begun a run in this directory, as a script does that trains twice.
+    """
+
+    agents: tuple[str, ...] = ()
+    is_restart: bool = False
+    is_first: bool = False
+
+    def goes_on_in(self, agents: Iterable[str]) -> bool:
+        """Whether this is a restart of the launch of these: a machine may have been replaced, not all of them."""
+        return not self.is_first and bool(set(self.agents) & set(agents))
+
+
+ALONE = Launch()
+"""No launcher starts this process again."""
+
+
+def own_agent(environment: Mapping[str, str]) -> str | None:
+    """The agent that started this process, as no other is called; None where none did.
+
+    Args:
+        environment: of this process.
+    """
+    if "TORCHELASTIC_RUN_ID" not in environment:
+        return None
+    told = environment.get(LAUNCH)
+    if told:
+        return f"{socket.gethostname()}/{told}"
+    agent = psutil.Process(os.getppid())
+    since_boot = agent.create_time() - psutil.boot_time()  # psutil adds it up by the clock, which may be set meanwhile
+    return f"{socket.gethostname()}/{agent.pid}/{since_boot:.2f}"
+
+
+_DEEPSPEED = "ACCELERATE_DEEPSPEED_"
+
+
+def started_engine(environment: Mapping[str, str]) -> Engine:
+    """The strategy that the launcher has told this process of (accelerate does so by environment variables)."""
+    if _is_true(environment, "ACCELERATE_USE_DEEPSPEED"):
+        stage = environment.get(f"{_DEEPSPEED}ZERO_STAGE", "2")
+        return {"1": "zero1", "3": "zero3"}.get(stage, "zero2")  # type: ignore[return-value]
+    if _is_true(environment, "ACCELERATE_USE_FSDP"):
+        return "fsdp2"
+    return "ddp" if started_processes(environment) > 1 else "none"
+
+
+def started_processes(environment: Mapping[str, str]) -> int:
+    """That train together, on all machines; 1 without a launcher."""
+    return int(environment.get("WORLD_SIZE", "1"))
+
+
+def started_nodes(environment: Mapping[str, str]) -> int:
+    """Machines that the processes are on, as torchrun tells each of them; 1 where nobody tells."""
+    here = int(environment.get("LOCAL_WORLD_SIZE", "0"))
+    return max(1, started_processes(environment) // here) if here else 1
+
+
+def engine_contradiction(recipe: Recipe, environment: Mapping[str, str]) -> str | None:
+    """What to tell where launcher and recipe disagree on the engine, names both; None where they agree.
+
+    Args:
+        recipe: the resolved recipe.
+        environment: of this process.
+    """
+    started = started_engine(environment)
+    wanted = strategy_of(recipe, started_processes(environment))
+    if recipe.distributed.strategy == "auto" and started in ("none", "ddp"):
+        return None
+    if started != wanted:
+        return _told(recipe, "strategy", recipe.distributed.strategy, f"the launcher started {_words(started)}")
+    if is_zero(started):
+        return _deepspeed_contradiction(recipe, environment, started)
+    if started == "fsdp2":
+        return _fsdp_contradiction(recipe, environment)
+    return None
+
+
+def _deepspeed_contradiction(recipe: Recipe, environment: Mapping[str, str], engine: Engine) -> str | None:
+    offload = recipe.distributed.offload
+    if environment.get(f"{_DEEPSPEED}CONFIG_FILE", "none") != "none":
+        return _told(
+            recipe,
+            "strategy",
+            engine,
+            f"the launcher names a DeepSpeed configuration of its own, {environment[f'{_DEEPSPEED}CONFIG_FILE']}",
+        )
+    fields = deepspeed_fields(engine, offload, Layout(1, 1, 1))
+    for part, name in (("optimizer", "offload_optimizer_device"), ("parameters", "offload_param_device")):
+        told = environment.get(f"{_DEEPSPEED}{name.upper()}", "none")
+        if told != fields[name]:
+            return _told(recipe, f"offload.{part}", str(_offloads(offload, part)).lower(), f"--{name} is {told}")
+    return None
+
+
+def _fsdp_contradiction(recipe: Recipe, environment: Mapping[str, str]) -> str | None:
+    if environment.get("FSDP_VERSION", "1") != "2":
+        return _told(recipe, "strategy", "fsdp2", "the launcher started FSDP version 1 (--fsdp_version)")
+    told = _is_true(environment, "FSDP_OFFLOAD_PARAMS")
+    if told != recipe.distributed.offload.parameters:
+        said = str(recipe.distributed.offload.parameters).lower()
+        return _told(recipe, "offload.parameters", said, f"--fsdp_offload_params is {str(told).lower()}")
+    named, flag = recipe.distributed.wrap_classes, "--fsdp_transformer_layer_cls_to_wrap"
+    classes = environment.get("FSDP_TRANSFORMER_CLS_TO_WRAP", "")
+    if named is not None and set(classes.split(",")) != set(named):
+        return _told(recipe, "wrap_classes", ",".join(named), f"{flag} is {classes or 'not given'}")
+    return None
+
+
+def _told(recipe: Recipe, key: str, value: str, launcher: str) -> str:
+    where = told_where(recipe, f"distributed.{key}")
+    return (
+        f"{where}distributed.{key}: is {value}, but {launcher}. Start with `hf-efficient train`, which derives the "
+        "launch from the recipe; or give `accelerate launch` what "
+        "`hf-efficient recipes show RECIPE --launch` prints."
+    )
+
+
+def _offloads(offload: OffloadSection, part: str) -> bool:
+    return offload.optimizer if part == "optimizer" else offload.parameters
+
+
+def _words(engine: Engine) -> str:
+    return {"none": "one process", "ddp": "data-parallel processes (DDP)"}.get(engine, engine)
+
+
+def _is_true(environment: Mapping[str, str], name: str) -> bool:
+    return environment.get(name, "false").lower() in ("true", "1")
+
+
+def started_recipe(recipe: Recipe, environment: Mapping[str, str]) -> Recipe:
+    """The recipe for the processes that a launcher has started, told before they meet.
+
+    Args:
+        recipe: the resolved recipe.
+        environment: of this process.
+
+    Raises:
+        SetupError: launcher and recipe disagree.
+        RecipeError: the processes do not divide the global batch that the recipe names.
+    """
+    told = engine_contradiction(recipe, environment)
+    if told is None and "WORLD_SIZE" in environment:
+        told = launch_contradiction(recipe, started_processes(environment), started_nodes(environment))
+    if told is not None:
+        raise SetupError(told)
+    return with_accumulation(recipe, started_processes(environment))
+
+
+def launch_contradiction(recipe: Recipe, world_size: int, nodes: int = 1) -> str | None:
+    """What to tell where a launch and ``distributed.processes`` or ``nodes`` disagree; None where they agree.
+
+    A launch starts its processes before any of them reads the recipe, so that a bare ``accelerate launch`` would
+    train with one process, and another batch size, than the recipe says.
+
+    Args:
+        recipe: the resolved recipe; ``auto``, and one that does not say, agree with every launch.
+        world_size: processes that train together, on all machines; 1 without a launcher.
+        nodes: machines that they are on.
+    """
+    if is_set(recipe, "distributed.nodes") and recipe.distributed.nodes != nodes:
+        return (
+            f"distributed.nodes: is {recipe.distributed.nodes}, but the processes of {nodes} were started. Start "
+            "`hf-efficient train` on every machine, with --node-rank and --main-address; or write "
+            f"distributed.nodes={nodes}."
+        )
+    wanted = recipe.distributed.processes
+    if wanted == "auto" or wanted * nodes == world_size or not is_set(recipe, "distributed.processes"):
+        return None
+    if nodes > 1:
+        return (
+            f"distributed.processes: is {wanted} on each of {nodes} machines, but {world_size} were started in all. "
+            f"Write distributed.processes={world_size // nodes}, or start as many as it says."
+        )
+    where = told_where(recipe, "distributed.processes")
+    started = "1 process was" if world_size == 1 else f"{world_size} processes were"
+    return (
+        f"{where}distributed.processes: is {wanted}, but {started} started. Start with `hf-efficient train`, which "
+        f"derives the launch from the recipe; or pass {_flags(int(wanted))} to `accelerate launch`; or write "
+        f"distributed.processes={world_size}."
+    )
+
+
+def _flags(processes: int) -> str:
+    return f"--num_processes={processes}" + (" --multi_gpu" if processes > 1 else "")

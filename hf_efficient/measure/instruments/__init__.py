@@ -1,1 +1,0 @@
-"""Deeper instruments: each switched on by name, each measuring what it costs itself; torch and the OS, no trainer."""

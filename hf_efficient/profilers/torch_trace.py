@@ -1,0 +1,273 @@
+"""Sums over the events of the torch profiler: operators, kernels, steps.
+
+``torch.profiler.profile.events()`` would build an object of some forty attributes for each of them, about 0.1 ms each
+on the training thread; these are read as the profiler's library holds them, and nested here.
+
+The torch profiler on a schedule: a trace per rank and cycle, and the table of the dearest operators.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import shutil
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hf_efficient.profilers.instrument import Instrument, Place
+from hf_efficient.records.profile import OperatorTable, OperatorTime
+from hf_efficient.run_dir.json_file import table_path, write_table
+
+_STEP = "ProfilerStep"
+_MEMORY = "[memory]"
+_NANO = 1e-9
+
+
+@dataclass
+class _Row:
+    calls: int = 0
+    cpu_ns: int = 0
+    device_ns: int = 0
+    flops: int = 0
+
+
+class OperatorSums:
+    """Adds up cycles of traced steps."""
+
+    def __init__(self) -> None:
+        """Of nothing."""
+        self._rows: dict[tuple[str, str], _Row] = {}
+        self._device_ns = self._wall_ns = self._steps = 0
+        self._has_device = False
+
+    def add(self, events: Iterable[Any]) -> None:
+        """One cycle.
+
+        Args:
+            events: ``torch._C._autograd._KinetoEvent``: ``profiler.profiler.kineto_results.events()``.
+        """
+        operators: dict[int, list[Any]] = {}
+        kernels: dict[int, int] = {}
+        for event in events:
+            name = event.name()
+            if event.device_type().name != "CPU":
+                self._add_kernel(event, kernels)
+            elif name.startswith(_STEP):
+                self._steps += 1
+                self._wall_ns += event.duration_ns()
+            elif name != _MEMORY and not event.is_user_annotation() and not event.is_python_function():
+                operators.setdefault(event.start_thread_id(), []).append(event)
+        for of_thread in operators.values():
+            self._add_thread(of_thread, kernels)
+
+    def table(self, rank: int, most: int) -> OperatorTable:
+        """The dearest operators.
+
+        Args:
+            rank: of this process.
+            most: rows that are kept.
+        """
+        ordered = sorted(self._rows.items(), key=lambda row: (-row[1].device_ns, -row[1].cpu_ns))
+        return OperatorTable(
+            rank=rank,
+            steps=self._steps,
+            wall_seconds=self._wall_ns * _NANO,
+            self_cpu_seconds=sum(row.cpu_ns for row in self._rows.values()) * _NANO,
+            self_device_seconds=self._device_ns * _NANO if self._has_device else None,
+            operators=[self._operator(name, shapes, row) for (name, shapes), row in ordered[:most]],
+            left_out=max(0, len(ordered) - most),
+        )
+
+    def _add_kernel(self, event: Any, kernels: dict[int, int]) -> None:
+        if event.is_user_annotation():  # a range of the host's, drawn on the device
+            return
+        lasted, launched_by = event.duration_ns(), event.linked_correlation_id()
+        self._has_device = True
+        self._device_ns += lasted
+        kernels[launched_by] = kernels.get(launched_by, 0) + lasted
+
+    def _add_thread(self, events: Sequence[Any], kernels: dict[int, int]) -> None:
+        """Operators of one thread lie inside one another: what an inner one took is not the outer one's own.
+
+        One that only dispatches to itself, as ``aten::mul`` with a number does, is one call, as in torch's own table.
+        """
+        held = sorted((event.start_ns(), -event.duration_ns(), place) for place, event in enumerate(events))
+        around: list[tuple[int, str, _Row]] = []  # until when, name, sums
+        for start, minus_lasted, place in held:
+            event, lasted = events[place], -minus_lasted
+            name, launched_ns = event.name(), kernels.get(event.correlation_id(), 0)
+            while around and around[-1][0] <= start:
+                around.pop()
+            if around and around[-1][1] == name:
+                around[-1][2].device_ns += launched_ns
+                continue
+            if around:
+                around[-1][2].cpu_ns -= lasted
+            row = self._rows.setdefault((name, _shapes(event)), _Row())
+            row.calls += 1
+            row.cpu_ns += lasted
+            row.flops += event.flops()
+            row.device_ns += launched_ns
+            around.append((start + lasted, name, row))
+
+    def _operator(self, name: str, shapes: str, row: _Row) -> OperatorTime:
+        device = row.device_ns * _NANO if self._has_device else None
+        return OperatorTime(name, row.calls, row.cpu_ns * _NANO, device, row.flops, shapes)
+
+
+def _shapes(event: Any) -> str:
+    return " ".join(str(list(shape)) for shape in event.shapes() if shape)
+
+
+_MOST_OPERATORS = 100
+_PACKING = 3  # of 9, which takes nine times as long for a file a quarter smaller (a trace of 38 MB)
+_PIECE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class TraceSchedule:
+    """Which optimizer steps are traced, and how much of them; the keys of ``efficiency.profile.trace``.
+
+    Attributes:
+        wait: steps that go by before each cycle.
+        warmup: steps traced and thrown away.
+        active: steps that are kept.
+        repeat: how many cycles, from 1.
+        shapes: of the operators' inputs.
+        stacks: Python's calls, with file and line.
+        memory: every allocation.
+        flops: of matrix products and convolutions; needs shapes.
+
+    Raises:
+        ValueError: a count is too small.
+    """
+
+    wait: int = 5
+    warmup: int = 1
+    active: int = 3
+    repeat: int = 1
+    shapes: bool = True
+    stacks: bool = True
+    memory: bool = False
+    flops: bool = True
+
+    def __post_init__(self) -> None:
+        for name, least in (("wait", 0), ("warmup", 0), ("active", 1), ("repeat", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)}; write at least {least}")
+
+    @property
+    def cycle(self) -> int:
+        """Steps of one cycle."""
+        return self.wait + self.warmup + self.active
+
+
+class TorchTrace(Instrument):
+    """Writes ``trace.rank0.cycle0.pt.trace.json.gz``, for Perfetto and TensorBoard, and ``operators.rank0.json``.
+
+    A step begins and ends where its optimizer step ends, so that what follows a step, a log or an evaluation, is traced
+    with the next one.
+    """
+
+    name = "trace"
+
+    def __init__(self, schedule: TraceSchedule | None = None) -> None:
+        """Nothing is traced before ``start``."""
+        super().__init__()
+        self.schedule = schedule or TraceSchedule()
+        self._profiler: Any = None
+        self._place: Place | None = None
+        self._sums = OperatorSums()
+        self._done = 0
+
+    def start(self, place: Place) -> None:
+        """The profiler begins with its wait."""
+        self._place, self._sums, self._done = place, OperatorSums(), 0
+        told = self.schedule
+        options = {"wait": told.wait, "warmup": told.warmup, "active": told.active, "repeat": told.repeat}
+        self._profiler = torch.profiler.profile(
+            schedule=torch.profiler.schedule(**options),
+            on_trace_ready=self._write,
+            record_shapes=told.shapes,
+            with_stack=told.stacks,
+            profile_memory=told.memory,
+            with_flops=told.flops,
+        )
+        self._quietly(self._profiler.start)
+        self.active = self._is_under(0)
+
+    def step_ends(self, step: int) -> None:
+        """On to the next step of the schedule; at the end of a cycle its trace is written."""
+        if self._profiler is None:
+            return
+        self._done += 1
+        self._quietly(self._profiler.step)
+        self.active = self._is_under(self._done)
+        if self._done == self.schedule.cycle * self.schedule.repeat:
+            self.stop()
+
+    def stop(self) -> None:
+        """End it; a cycle that is under way is written as far as it came."""
+        profiler, self._profiler, self.active = self._profiler, None, False
+        if profiler is None:
+            return
+        kept = self._done % self.schedule.cycle - self.schedule.wait - self.schedule.warmup
+        if self._done < self.schedule.cycle * self.schedule.repeat and kept >= 0:
+            self.notes.append(f"training ended after {kept} of the {self.schedule.active} steps of a cycle")
+        elif not self.files:
+            first = self.schedule.wait + self.schedule.warmup + 1
+            self.notes.append(f"training ended after {self._done} steps, before the first that is kept, step {first}")
+        self._quietly(profiler.stop)
+
+    def _is_under(self, done: int) -> bool:
+        cycle, place = divmod(done, self.schedule.cycle)
+        return cycle < self.schedule.repeat and place >= self.schedule.wait
+
+    def _write(self, profiler: Any) -> None:
+        if self._place is None:
+            return
+        path = _free_path(self._place.directory, self._place.rank)
+        _export(profiler, path)
+        self.files.append(path)
+        self._sums.add(profiler.profiler.kineto_results.events())
+        table = table_path(self._place.directory, "operators", self._place.rank)
+        found = self._sums.table(self._place.rank, _MOST_OPERATORS)
+        if not self.schedule.flops:
+            found = dataclasses.replace(found, operators=[dataclasses.replace(o, flops=None) for o in found.operators])
+        write_table(table, found)
+        if table not in self.files:
+            self.files.append(table)
+
+    @staticmethod
+    def _quietly(method: Any) -> None:
+        with warnings.catch_warnings():
+            # Each cycle's events are read before the next one clears them.
+            warnings.filterwarnings("ignore", message=".*Profiler clears events.*")
+            method()
+
+
+def _export(profiler: Any, path: Path) -> None:
+    """Packed in large pieces: torch itself would pack a trace line by line, in Python."""
+    plain = path.with_suffix("")
+    try:
+        profiler.export_chrome_trace(str(plain))
+        with plain.open("rb") as source, gzip.open(path, "wb", compresslevel=_PACKING) as packed:
+            shutil.copyfileobj(source, packed, _PIECE_BYTES)
+    finally:
+        plain.unlink(missing_ok=True)
+
+
+def _free_path(directory: Path, rank: int) -> Path:
+    """The first cycle that has no trace yet: a run that goes on keeps the traces that it has."""
+    cycle = 0
+    while True:
+        # The ending by which TensorBoard's profiler plugin knows a trace.
+        path = directory / f"trace.rank{rank}.cycle{cycle}.pt.trace.json.gz"
+        if not path.exists():
+            return path
+        cycle += 1

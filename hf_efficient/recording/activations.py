@@ -1,0 +1,280 @@
+"""Run something in the middle of a training so that the training does not notice.
+
+Bytes of live tensors, by the storages behind them: what is shared is counted once; reads no values.
+
+What a forward keeps for its backward: bytes of activations and logits, counted while the forward runs.
+"""
+
+from __future__ import annotations
+
+import random
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torch.utils.hooks import RemovableHandle
+
+
+def random_state(device: torch.device | str = "cpu") -> Callable[[], None]:
+    """Remember the generators of python, numpy, torch and its current device of this type; reads nothing back from it.
+
+    Returns:
+        What puts them back as they are now.
+    """
+    device_type = torch.device(device).type
+    accelerator = None if device_type in ("cpu", "meta") else torch.get_device_module(device_type)
+    python_state, numpy_state, torch_state = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    device_state = None if accelerator is None else accelerator.get_rng_state()
+
+    def restore() -> None:
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)
+        torch.set_rng_state(torch_state)
+        if accelerator is not None:
+            accelerator.set_rng_state(device_state)
+
+    return restore
+
+
+@contextmanager
+def kept_random_state(device: torch.device | str = "cpu") -> Iterator[None]:
+    """Afterwards the generators of python, numpy, torch and its current device of this type are as before.
+
+    A data loader alone draws from torch's generator, so even an evaluation without dropout would shift all
+    later dropout masks.
+    """
+    restore = random_state(device)
+    try:
+        yield
+    finally:
+        restore()
+
+
+@contextmanager
+def kept_modes(model: nn.Module) -> Iterator[None]:
+    """Afterwards every module that the model had before is in training or eval mode as before."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+class Storages:
+    """A set of storages. Keep the tensors alive for as long as more are added: a storage is known by its address."""
+
+    def __init__(self) -> None:
+        self._bytes: dict[int, tuple[str, int]] = {}
+
+    def add(self, tensors: Iterable[torch.Tensor], apart: Storages | None = None) -> None:
+        """Take in the storages of these tensors, except those that are in ``apart``."""
+        known = {} if apart is None else apart._bytes
+        for tensor in tensors:
+            for part in _plain(tensor):
+                storage = part.untyped_storage()
+                if storage._cdata not in known and part.device.type != "meta":
+                    self._bytes[storage._cdata] = (str(part.device), storage.nbytes())
+
+    def bytes_by_device(self) -> dict[str, int]:
+        """Bytes on each device (``cpu``, ``cuda:0``) that has any."""
+        found: dict[str, int] = {}
+        for device, size in self._bytes.values():
+            if size:
+                found[device] = found.get(device, 0) + size
+        return found
+
+
+def model_tensors(model: nn.Module) -> Iterator[tuple[torch.Tensor, bool]]:
+    """Parameters and buffers of a model, with what quantized ones keep beside them, and whether they are trained.
+
+    What bitsandbytes keeps: scales, their own scales and offset, code books, for 4-bit (``quant_state``; of a weight
+    that FSDP2 has shared out only its module keeps it) and for 8-bit (``SCB`` on the weight, or on its module once it
+    ran). Under DeepSpeed's ZeRO-3 a parameter is empty, and its ``ds_tensor`` is this rank's part of it.
+    """
+    for module in model.modules():
+        for parameter in module.parameters(recurse=False):
+            yield parameter, parameter.requires_grad
+            if isinstance(part := getattr(parameter, "ds_tensor", None), torch.Tensor):
+                yield part, parameter.requires_grad
+            if _of_bitsandbytes(parameter):
+                yield from ((tensor, False) for tensor in _kept_by(parameter))
+        for state in (vars(module).get("state"), vars(module).get("quant_state")):
+            if _of_bitsandbytes(state):
+                yield from ((tensor, False) for tensor in _kept_by(state))
+        for buffer in module.buffers(recurse=False):
+            yield buffer, False
+
+
+def tensors_in(values: Any) -> Iterator[torch.Tensor]:
+    """The tensors of nested mappings, lists and tuples."""
+    if isinstance(values, torch.Tensor):
+        yield values
+    elif isinstance(values, Mapping):
+        for value in values.values():
+            yield from tensors_in(value)
+    elif isinstance(values, (list, tuple)):
+        for value in values:
+            yield from tensors_in(value)
+
+
+def _of_bitsandbytes(value: Any) -> bool:
+    return type(value).__module__.startswith("bitsandbytes.")
+
+
+def _kept_by(value: Any) -> Iterator[torch.Tensor]:
+    """Tensors among the attributes of an object of bitsandbytes, and among those of such objects that it keeps."""
+    for kept in vars(value).values():
+        if isinstance(kept, torch.Tensor):
+            yield kept
+        elif _of_bitsandbytes(kept) and hasattr(kept, "__dict__") and not isinstance(kept, nn.Module):
+            yield from _kept_by(kept)
+
+
+def _plain(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The tensors with storages of their own that a tensor is made of: the shard of a DTensor, the parts of a sparse
+    or quantized one."""
+    if is_traceable_wrapper_subclass(tensor):
+        names, _ = tensor.__tensor_flatten__()
+        for name in names:
+            part = getattr(tensor, name)
+            if isinstance(part, torch.Tensor):  # a DTensor tells its mesh as well
+                yield from _plain(part)
+    elif tensor.layout is torch.sparse_coo:
+        yield from (tensor._indices(), tensor._values())
+    else:
+        yield tensor
+
+
+HOOKS_REFUSED = "saved tensor hooks"
+"""In the message of the RuntimeError that ``torch.func.grad`` raises inside a forward that is watched."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a forward keeps until its backward, by device.
+
+    Attributes:
+        activations: bytes of what autograd saved, and of the inputs of checkpointed layers, without parameters,
+            buffers and logits. The micro-batch is among them as far as an operator saved it, and so are the copies of
+            weights that autocast makes.
+        logits: bytes of floating tensors whose last dimension is the vocabulary, the model's output included, which
+            lives until the loss is computed.
+    """
+
+    activations: dict[str, int]
+    logits: dict[str, int]
+
+
+class _Saved:
+    """One saved tensor; lives as long as the graph keeps it."""
+
+    __slots__ = ("__weakref__", "tensor")
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+
+def foreign_hooks() -> bool:
+    """Whether somebody's saved-tensor hooks are in force already; False where torch does not tell (before 2.8)."""
+    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+    return top is not None and top(True) is not None
+
+
+class ForwardWatch:
+    """Counts what a forward keeps; that computes what it would unwatched, bit for bit.
+
+    Saved tensors pass through hooks that hand back the same memory. A checkpointed layer keeps its inputs alone:
+    torch shows those that are positional to the hooks, the others (mask, rotary embeddings) are taken from the call;
+    what the layer computes again in the backward is not counted. Nor is what a custom autograd function keeps beside
+    ``save_for_backward``.
+
+        watch = ForwardWatch(model, checkpointed, vocabulary)
+        watch.start()
+        try:
+            loss = forward()
+        finally:
+            watch.stop()
+        kept = watch.kept()   # before the backward
+    """
+
+    def __init__(self, model: nn.Module, checkpointed: Iterable[nn.Module], vocabulary: int | None) -> None:
+        """Nothing is watched yet.
+
+        Args:
+            model: the ``logits`` of its output are counted.
+            checkpointed: layers under activation checkpointing.
+            vocabulary: size of the last dimension of logits; None: nothing is told apart as logits.
+        """
+        self.checkpointed, self.vocabulary = list(checkpointed), vocabulary
+        self._model = model
+        self._saved: list[weakref.ref[_Saved]] = []
+        self._held: list[torch.Tensor] = []
+        self._handles: list[RemovableHandle] = []
+        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, _unpack)
+
+    def start(self) -> None:
+        """Watch from here on.
+
+        Raises:
+            RuntimeError: torch has been told to refuse hooks.
+        """
+        self._hooks.__enter__()
+        for layer in self.checkpointed:
+            self._handles.append(layer.register_forward_pre_hook(self._keep_inputs, with_kwargs=True))
+        if self.vocabulary is not None:
+            self._handles.append(self._model.register_forward_hook(self._keep_logits))
+
+    def stop(self) -> None:
+        """Watch no more; also after an exception."""
+        self._hooks.__exit__(None, None, None)
+        for handle in self._handles:
+            handle.remove()
+
+    def kept(self) -> Kept:
+        """What is kept now; afterwards the watch holds nothing any more."""
+        alive = [saved for saved in (reference() for reference in self._saved) if saved is not None]
+        tensors = [*self._held, *(saved.tensor for saved in alive)]
+        self._held, self._saved = [], []
+        known, logits, activations = Storages(), Storages(), Storages()
+        known.add(tensor for tensor, _ in model_tensors(self._model))
+        logits.add((tensor for tensor in tensors if self._is_logits(tensor)), apart=known)
+        known.add(tensor for tensor in tensors if self._is_logits(tensor))
+        activations.add(tensors, apart=known)
+        return Kept(activations.bytes_by_device(), logits.bytes_by_device())
+
+    def _pack(self, tensor: torch.Tensor) -> _Saved:
+        # An output that an operator saves leads back to the operator: kept as it is, no graph would ever be freed.
+        saved = _Saved(tensor.detach() if tensor.requires_grad else tensor)
+        self._saved.append(weakref.ref(saved))
+        return saved
+
+    def _keep_inputs(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if torch.is_grad_enabled():
+            self._held.extend(tensors_in((args, kwargs)))
+
+    def _keep_logits(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        logits = getattr(output, "logits", None)
+        if isinstance(logits, torch.Tensor) and torch.is_grad_enabled():
+            self._held.append(logits)
+
+    def _is_logits(self, tensor: torch.Tensor) -> bool:
+        """Rows of the vocabulary's length. A transposed copy of the head's weight is none: its rows lie across."""
+        return (
+            self.vocabulary is not None
+            and tensor.layout is torch.strided
+            and tensor.is_floating_point()
+            and tensor.dim() >= 2
+            and tensor.shape[-1] == self.vocabulary
+            and tensor.stride(-1) == 1
+        )
+
+
+def _unpack(saved: _Saved) -> torch.Tensor:
+    return saved.tensor

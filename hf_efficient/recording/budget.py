@@ -1,0 +1,168 @@
+"""A decision that rank 0 takes, and that all ranks act on after the same optimizer step.
+
+A run held against its limits, step by step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from hf_efficient.estimate.budget import Clearance, LimitName, Limits, clearance
+from hf_efficient.estimate.forecast import Pace, forecast, most_steps_within
+from hf_efficient.recording.live import LiveRun
+
+
+class Agreement:
+    """Rank 0 tells its decision, and after which step it will tell the next one, so that all wait for it there.
+
+    One broadcast of two integers per exchange (and a sum, where the ranks have something to add up), over the hosts
+    (gloo), which no device waits for; rank 0 says when the next is worth it. A single process needs none.
+    """
+
+    def __init__(self, rank: int, world_size: int) -> None:
+        """Make the group; all ranks do so at the same time.
+
+        Args:
+            rank: of this process.
+            world_size: processes that train.
+        """
+        self._rank = rank
+        self._shared = world_size > 1 and dist.is_available() and dist.is_initialized()
+        self._group = dist.new_group(backend="gloo") if self._shared and dist.is_gloo_available() else None
+        self._next = 0
+
+    @property
+    def decides(self) -> bool:
+        """Whether this rank takes the decisions."""
+        return self._rank == 0 or not self._shared
+
+    def due(self, step: int) -> bool:
+        """Whether there is an exchange after this step; of one process always."""
+        return not self._shared or step >= self._next
+
+    def settle(self, decision: int = 0, next_step: int = 0) -> int:
+        """Tell rank 0's decision, or hear it; the arguments of the other ranks are not read.
+
+        Args:
+            decision: any number.
+            next_step: the step after which the next exchange takes place, on all ranks.
+        """
+        if not self._shared:
+            return decision
+        told = torch.tensor([decision, next_step], dtype=torch.int64, device=self._device())
+        dist.broadcast(told, src=0, group=self._group)
+        decision, self._next = (int(one) for one in told.tolist())
+        return decision
+
+    def total(self, value: float) -> float:
+        """The sum of the ranks' values; part of an exchange."""
+        if not self._shared:
+            return value
+        told = torch.tensor([value], dtype=torch.float64, device=self._device())
+        dist.all_reduce(told, group=self._group)
+        return float(told)
+
+    def _device(self) -> torch.device:
+        if self._group is not None:
+            return torch.device("cpu")
+        return torch.device(torch.accelerator.current_accelerator() or "cpu")
+
+
+_SETTLED_STEPS = 5
+_CLEARLY_WORSE = 1.2
+_EXCHANGE_SECONDS = 10.0
+_MOST_STEPS = 1000
+
+
+@dataclass(frozen=True)
+class Passing:
+    """The forecast passes a limit.
+
+    Attributes:
+        limit: the one that comes first.
+        total: what the whole run will have spent, in its unit.
+        fits: steps with which it would not be passed.
+        train_seconds: from now to the end of the training.
+        at_least: whether something to come is left out of both.
+    """
+
+    limit: LimitName
+    total: float
+    fits: int
+    train_seconds: float
+    at_least: bool
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a look at the run found.
+
+    Attributes:
+        spent: the limit that leaves no room for what comes next.
+        passing: a forecast that is worth a warning now.
+        next_step: the step after which the next look is worth an exchange between ranks.
+    """
+
+    spent: LimitName | None
+    passing: Passing | None
+    next_step: int
+
+
+class BudgetWatch:
+    """Belongs to one ``train()`` call, on the rank that decides."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._warned_seconds: float | None = None
+
+    def look(self, live: LiveRun, step: int, *, evaluates: bool, saves: bool) -> Look:
+        """After an optimizer step, before the evaluation and the save that belong to it.
+
+        There is room as long as these, one more step and a checkpoint fit.
+
+        Args:
+            live: the run.
+            step: optimizer steps done.
+            evaluates: whether an evaluation is due.
+            saves: whether a checkpoint is due.
+        """
+        spent = live.spent()
+        first = clearance(self._limits, spent, live.price_usd_per_hour, live.watts())
+        if first is None:
+            return Look(None, None, step + 1)
+        pace = live.pace()
+        due = evaluates * (pace.evaluation_seconds or 0.0) + saves * (pace.save_seconds or 0.0)
+        room = first.seconds - due - (pace.step_seconds or 0.0) - (pace.save_seconds or 0.0)
+        if room < 0:
+            return Look(first.limit, None, step + 1)
+        return Look(None, self._passing(live, first, pace, step, due), step + _steps_until_next(room, pace))
+
+    def _passing(self, live: LiveRun, first: Clearance, pace: Pace, step: int, due_seconds: float) -> Passing | None:
+        if live.schedule is None or live.figures.steps < _SETTLED_STEPS:
+            return None
+        rest = forecast(live.schedule, step, pace)
+        if rest is None or rest.seconds + due_seconds <= first.seconds:
+            return None
+        spent, left = live.spent(), rest.seconds + due_seconds
+        if self._warned_seconds is not None and spent.wall_seconds + left < _CLEARLY_WORSE * self._warned_seconds:
+            return None
+        self._warned_seconds = spent.wall_seconds + left
+        used, limit = spent.of(first.limit) or 0.0, self._limits.given()[first.limit]
+        fits = most_steps_within(first.seconds - due_seconds, live.schedule, step, pace)
+        return Passing(
+            first.limit,
+            total=used + (limit - used) * left / first.seconds,
+            fits=step if fits is None else fits,
+            train_seconds=left,
+            at_least=rest.lower_bound,
+        )
+
+
+def _steps_until_next(room_seconds: float, pace: Pace) -> int:
+    """Half of what is left, or ten seconds if that is less; one step where nothing is known."""
+    if not pace.step_seconds:
+        return 1
+    return max(1, min(_MOST_STEPS, int(min(_EXCHANGE_SECONDS, room_seconds / 2) / pace.step_seconds)))

@@ -1,0 +1,98 @@
+"""The time that torch.compile takes, told by dynamo's own callbacks when a compilation starts and ends.
+
+What torch.compile did in this process, by dynamo's own counters.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from types import ModuleType
+from typing import Any
+
+
+class CompilationWatch:
+    """Opens a phase for as long as dynamo compiles; imports nothing: without dynamo nothing is compiled.
+
+    A backward may be compiled when it first runs, by a thread of autograd, while the one that trains waits for it.
+    Compilations of other threads are left out. Torch tells of a backward's compilation since 2.8.
+    """
+
+    def __init__(self, phase: Callable[[], AbstractContextManager[None]], in_backward: Callable[[], bool]) -> None:
+        """Nothing is watched before ``install``.
+
+        Args:
+            phase: a context of the phase; called by the thread that compiles.
+            in_backward: whether the thread that trains waits for a backward.
+        """
+        self._phase, self._in_backward = phase, in_backward
+        self._callbacks: ModuleType | None = None
+        self._owner = threading.get_ident()
+        self._open: tuple[int, AbstractContextManager[None]] | None = None
+        self._depth = 0
+
+    def install(self) -> None:
+        """Be told from here on; called by the thread that trains."""
+        self._callbacks = sys.modules.get("torch._dynamo.callback")
+        self._owner = threading.get_ident()
+        if self._callbacks is not None:
+            self._callbacks.callback_handler.register_start_callback(self._starts)
+            self._callbacks.callback_handler.register_end_callback(self._ends)
+
+    def remove(self) -> None:
+        """Be told no more."""
+        if self._callbacks is not None:
+            with contextlib.suppress(ValueError):  # torch._dynamo.reset() forgets all callbacks
+                self._callbacks.callback_handler.remove_start_callback(self._starts)
+                self._callbacks.callback_handler.remove_end_callback(self._ends)
+            self._callbacks = None
+
+    @property
+    def tells_backward(self) -> bool:
+        """Whether this torch tells when it compiles a backward later than its forward."""
+        return hasattr(self._callbacks, "CallbackTrigger")
+
+    def _starts(self, *_: object) -> None:
+        thread = threading.get_ident()
+        if self._open is not None:
+            self._depth += self._open[0] == thread
+        elif thread == self._owner or self._in_backward():
+            self._open, self._depth = (thread, self._phase()), 1
+            self._open[1].__enter__()
+
+    def _ends(self, *_: object) -> None:
+        if self._open is None or self._open[0] != threading.get_ident():
+            return
+        self._depth -= 1
+        if not self._depth:
+            opened, self._open = self._open[1], None
+            opened.__exit__(None, None, None)
+
+
+_MOST_REASONS = 10
+
+
+def compile_counts() -> dict[str, Any] | None:
+    """None where nothing was compiled; imports nothing.
+
+    ``frames`` (functions, and what follows a graph break in one), ``recompiles`` (compilations of a frame after its
+    first), ``graphs``, ``graph_breaks``, and ``break_reasons``: first line to how often, the most frequent.
+    """
+    frames, utilities = sys.modules.get("torch._dynamo.convert_frame"), sys.modules.get("torch._dynamo.utils")
+    if frames is None or utilities is None:
+        return None
+    compiled = getattr(frames, "FRAME_COMPILE_COUNTER", {})
+    if not compiled:
+        return None
+    breaks = utilities.counters["graph_break"]
+    reasons = sorted(breaks.items(), key=lambda one: -one[1])[:_MOST_REASONS]
+    return {
+        "frames": len(compiled),
+        "recompiles": sum(times - 1 for times in compiled.values()),
+        "graphs": int(utilities.counters["stats"]["unique_graphs"]),
+        "graph_breaks": int(sum(breaks.values())),
+        "break_reasons": {str(reason).strip().partition("\n")[0][:200]: times for reason, times in reasons},
+    }

@@ -1,0 +1,139 @@
+"""Bytes of gradients under DeepSpeed, which takes them from the parameters and steps before the Trainer looks.
+
+The optimizer's step of a DeepSpeed engine, which accelerate runs inside its backward, as a phase of its own.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from hf_efficient.recording.activations import tensors_in
+from hf_efficient.recording.guard import never_raises
+from hf_efficient.recording.ranks import PhaseMarks
+
+_HELD = ("averaged_gradients", "all_grad_tensors", "grads_in_partition", "grad_partitions_flat_buffer")
+"""Where ZeRO's optimizers keep a rank's share (DeepSpeed 0.19, ``stage_1_and_2.py`` and ``stage3.py``)."""
+_LOOKS = 64
+"""In a micro-batch at most: each looks at every parameter."""
+_MICRO_BATCHES = 2
+"""After the second one what is accumulated lies where it stays."""
+
+
+class EngineGradients:
+    """Counts them when one is made, of hundreds every few; what was there at most is kept.
+
+    A gradient counts from the moment when it is made, whole as it then is, until the engine lets go of it; copies
+    in the buckets that are sent count where a parameter's gradient lies there.
+
+    Attributes:
+        most_bytes: by device, of the moment with the most.
+        broken: a fault ended the counting.
+    """
+
+    def __init__(self, model: nn.Module, engine_optimizer: Any) -> None:
+        """Counts from here to ``remove``, in two micro-batches at most.
+
+        Args:
+            model: that is trained.
+            engine_optimizer: ZeRO's own.
+        """
+        self.most_bytes: dict[str, int] = {}
+        self.broken = False
+        self._optimizer = engine_optimizer
+        self._trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._made_so_far, self._every = 0, -(-len(self._trained) // _LOOKS)
+        self._hooks = [parameter.register_hook(self._made) for parameter in self._trained]
+
+    @classmethod
+    def of(cls, model: nn.Module, optimizer: Any) -> EngineGradients | None:
+        """Counts where the optimizer is ZeRO's; None where it is another.
+
+        Args:
+            model: that is trained.
+            optimizer: as accelerate has wrapped it.
+        """
+        inner = getattr(optimizer, "optimizer", None)
+        return cls(model, inner) if hasattr(inner, "averaged_gradients") else None
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether some gradients were made without a look, so that there may have been more for a moment."""
+        return self._every > 1
+
+    def remove(self) -> None:
+        """Count no longer."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+
+    @never_raises("The memory of the gradients is no longer counted")
+    def _made(self, gradient: torch.Tensor) -> None:
+        self._made_so_far += 1
+        if self._made_so_far > _MICRO_BATCHES * len(self._trained) or self._made_so_far % self._every:
+            return
+        found = occupied_bytes((gradient, *self._held()))
+        if sum(found.values()) > sum(self.most_bytes.values()):
+            self.most_bytes = found
+
+    def _held(self) -> Iterator[torch.Tensor]:
+        for parameter in self._trained:
+            for name in ("grad", "grad_accum"):
+                if (held := getattr(parameter, name, None)) is not None:
+                    yield held
+        for name in _HELD:
+            yield from tensors_in(getattr(self._optimizer, name, None))
+
+
+def occupied_bytes(tensors: Iterable[torch.Tensor]) -> dict[str, int]:
+    """Bytes that contiguous tensors take on each device; where several lie on top of one another, once.
+
+    Hand-worked: elements 0 to 5 and 3 to 9 of one tensor of float32 take 10 * 4 bytes.
+    """
+    places: dict[str, list[tuple[int, int]]] = {}
+    for tensor in tensors:
+        start = tensor.data_ptr()
+        places.setdefault(str(tensor.device), []).append((start, start + tensor.nbytes))
+    return {device: size for device, found in places.items() if (size := _union(found))}
+
+
+def _union(intervals: Iterable[tuple[int, int]]) -> int:
+    taken, reached = 0, 0
+    for start, end in sorted(intervals):
+        taken += max(0, end - max(start, reached))
+        reached = max(reached, end)
+    return taken
+
+
+_TOLD = "_told_by_hf_efficient"
+
+
+def tell_engine_steps(accelerator: Any, phases: PhaseMarks) -> None:
+    """From here on ``engine.step`` is the phase ``optimizer``; does nothing without DeepSpeed, and once per engine.
+
+    What the engine exchanges in it (ZeRO gathers the updated weights) is communication as far as its calls are seen.
+
+    Args:
+        accelerator: whose backward runs it.
+        phases: is told.
+    """
+    engine = getattr(getattr(accelerator, "deepspeed_engine_wrapped", None), "engine", None)
+    if engine is None or getattr(engine.step, _TOLD, False):
+        return
+    step = engine.step
+
+    @functools.wraps(step)
+    def told(*args: Any, **kwargs: Any) -> Any:
+        phases.end("communication")  # of the backward, whose gradients are there
+        phases.begin("optimizer", instead_of="backward")
+        try:
+            return step(*args, **kwargs)
+        finally:
+            phases.end("optimizer")
+
+    setattr(told, _TOLD, True)
+    engine.step = told

@@ -1,0 +1,422 @@
+"""What a ``train()`` call has come to so far on this rank: sums over the records of its steps, kept as they come.
+
+The run under way: what it has spent, and what it will have spent in the end.
+
+The figures that join a training's logs.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from hf_efficient.estimate.budget import Spent
+from hf_efficient.estimate.cost import cost_usd
+from hf_efficient.estimate.energy import JOULES_PER_KWH
+from hf_efficient.estimate.forecast import RECENT_STEPS, Pace, Schedule, forecast, recent_step_seconds
+from hf_efficient.estimate.percentiles import percentile, warm_up_count
+from hf_efficient.estimate.utilization import utilization
+from hf_efficient.recording.earlier import Earlier
+from hf_efficient.records.steps import StepRecord
+
+if TYPE_CHECKING:
+    from hf_efficient.recording.timeline import Timeline
+
+# The places of a list of sums; behind the counts stands, for each, of how many steps it is not known.
+_STEPS, _WALL, _TRAINING, _DATA_WAIT, _UNATTRIBUTED, _COUNTS = range(6)
+_KINDS = 5
+_NOTHING = [0] * (_COUNTS + 2 * _KINDS)
+_MOST_DRAFTS = 128
+
+
+@dataclass(frozen=True)
+class WindowSums:
+    """Sums over some steps of one rank. A count is None where one of the steps does not know it.
+
+    Attributes:
+        steps: how many.
+        wall_seconds: their wall time.
+        training_seconds: their wall time without evaluation and checkpointing.
+        data_wait_seconds: of it, the time in which they waited for data.
+        unattributed_seconds: of the wall time, what no phase claimed.
+        processed, non_padding, loss_bearing: tokens.
+        model_flops, hardware_flops: see ``StepWork``.
+        peak_allocated_bytes: the largest of the steps' peaks on the device; None without one.
+        step_seconds: each step's time without evaluation and checkpointing.
+    """
+
+    steps: int
+    wall_seconds: float
+    training_seconds: float
+    data_wait_seconds: float
+    unattributed_seconds: float
+    processed: int | None
+    non_padding: int | None
+    loss_bearing: int | None
+    model_flops: int | None
+    hardware_flops: int | None
+    peak_allocated_bytes: int | None
+    step_seconds: Sequence[float]
+
+
+@dataclass(frozen=True)
+class RecentSpeed:
+    """Of the last steps, without those of the warm-up, per second of training time; None where not known."""
+
+    step_seconds: float | None
+    non_padding_tokens_per_second: float | None
+    model_flops_per_second: float | None
+
+
+class Durations:
+    """Things of one kind that happened after steps of the run, and how long they took together."""
+
+    def __init__(self, count: int = 0, seconds: float = 0.0) -> None:
+        self.count = count
+        self.seconds = seconds
+        self._step: int | None = None
+
+    def add(self, step: int, seconds: float) -> None:
+        """One more; a second one after the same step (the next data set of an evaluation) belongs to the first."""
+        self.count += step != self._step
+        self.seconds += seconds
+        self._step = step
+
+    @property
+    def mean_seconds(self) -> float | None:
+        """None where there was none."""
+        return self.seconds / self.count if self.count else None
+
+
+class Draft(Protocol):
+    """A step that has been recorded, and is worked out when somebody asks."""
+
+    def record(self) -> StepRecord:
+        """The record."""
+
+
+class RunningFigures:
+    """Fed by the step recorder where it writes its records; arithmetic of the host, on one thread.
+
+    Steps are added up when somebody asks, or once there are many: every log, every second, not every step.
+
+    Attributes:
+        earlier: what the run had spent before this process, where it goes on.
+        evaluations, saves: those of the call so far, and of the run's earlier processes.
+    """
+
+    def __init__(self, earlier: Earlier | None = None) -> None:
+        self.earlier = earlier or Earlier()
+        self.evaluations = Durations(self.earlier.evaluations, self.earlier.evaluation_seconds)
+        self.saves = Durations(self.earlier.saves, self.earlier.save_seconds)
+        self._sums: list[float] = list(_NOTHING)
+        self._mark: list[float] = list(_NOTHING)
+        self._step_seconds = array("d")
+        self._recent: deque[tuple[float, int | None, int | None]] = deque(maxlen=RECENT_STEPS)
+        self._peak: int | None = None
+        self._peak_since_mark: int | None = None
+        self._drafts: deque[Draft] = deque()
+
+    @property
+    def steps(self) -> int:
+        """Steps that have been recorded in this call."""
+        return int(self._sums[_STEPS]) + len(self._drafts)
+
+    def add_later(self, draft: Draft) -> None:
+        """One more step, to be added up later."""
+        self._drafts.append(draft)
+        if len(self._drafts) >= _MOST_DRAFTS:
+            self._catch_up()
+
+    def add(self, record: StepRecord) -> None:
+        """One more step."""
+        seconds = _training_seconds(record)
+        _add(self._sums, record, seconds)
+        self._step_seconds.append(seconds)
+        flops = None if record.work is None else record.work.model_flops
+        self._recent.append((seconds, record.tokens.non_padding, flops))
+        if record.memory is not None:
+            self._peak_since_mark = max(self._peak_since_mark or 0, record.memory.peak_allocated_bytes)
+            self._peak = max(self._peak or 0, self._peak_since_mark)
+
+    def whole(self) -> WindowSums:
+        """The steps of the call that have been recorded."""
+        self._catch_up()
+        return _between(_NOTHING, self._sums, self._step_seconds, self._peak)
+
+    def take_window(self, under_way: StepRecord | None) -> WindowSums:
+        """The steps since this method was called last, or since the start; windows tile the call.
+
+        Args:
+            under_way: what the record of the step under way would hold now, where its update is done. What is left of
+                that step, the log itself for instance, goes to the next window.
+        """
+        self._catch_up()
+        now = self._sums
+        times = self._step_seconds[int(self._mark[_STEPS]) :]
+        peak = self._peak_since_mark
+        if under_way is not None:
+            now, seconds = list(now), _training_seconds(under_way)
+            _add(now, under_way, seconds)
+            times.append(seconds)
+            if under_way.memory is not None:
+                peak = max(peak or 0, under_way.memory.peak_allocated_bytes)
+        window = _between(self._mark, now, times, peak)
+        self._mark, self._peak_since_mark = list(now), None
+        return window
+
+    def step_seconds(self) -> float | None:
+        """How long a step takes: of the last ones, without those of the warm-up; None before the first."""
+        return recent_step_seconds([seconds for seconds, _, _ in self._steady()])
+
+    def rates(self) -> RecentSpeed:
+        """What the last steps did per second."""
+        steady = self._steady()
+        seconds = sum(one for one, _, _ in steady)
+        if seconds <= 0:
+            return RecentSpeed(None, None, None)
+        tokens = [count for _, count, _ in steady if count is not None]
+        flops = [count for _, _, count in steady if count is not None]
+        return RecentSpeed(
+            seconds / len(steady),
+            sum(tokens) / seconds if len(tokens) == len(steady) else None,
+            sum(flops) / seconds if len(flops) == len(steady) else None,
+        )
+
+    def _catch_up(self) -> None:
+        while self._drafts:
+            self.add(self._drafts.popleft().record())
+
+    def _steady(self) -> list[tuple[float, int | None, int | None]]:
+        """The last steps; those of the warm-up are among them only in a call that has not done many more."""
+        self._catch_up()
+        recent = list(self._recent)
+        return recent[max(0, warm_up_count(self.steps) - (self.steps - len(recent))) :]
+
+
+def _training_seconds(record: StepRecord) -> float:
+    phases = record.phase_seconds
+    return record.wall_seconds - phases.get("evaluation", 0.0) - phases.get("checkpointing", 0.0)
+
+
+def _add(sums: list[float], record: StepRecord, training_seconds: float) -> None:
+    phases, tokens, work = record.phase_seconds, record.tokens, record.work
+    sums[_STEPS] += 1
+    sums[_WALL] += record.wall_seconds
+    sums[_TRAINING] += training_seconds
+    sums[_DATA_WAIT] += phases.get("data_wait", 0.0)
+    sums[_UNATTRIBUTED] += record.wall_seconds - sum(phases.values())
+    flops = (None, None) if work is None else (work.model_flops, work.hardware_flops)
+    for place, more in enumerate((tokens.processed, tokens.non_padding, tokens.loss_bearing, *flops), start=_COUNTS):
+        if more is None:
+            sums[place + _KINDS] += 1
+        else:
+            sums[place] += more
+
+
+def _between(before: Sequence[float], now: Sequence[float], times: Sequence[float], peak: int | None) -> WindowSums:
+    sums = [later - earlier for later, earlier in zip(now, before, strict=True)]
+    processed, non_padding, loss_bearing, model_flops, hardware_flops = (
+        None if sums[place + _KINDS] else int(sums[place]) for place in range(_COUNTS, _COUNTS + _KINDS)
+    )
+    return WindowSums(
+        steps=int(sums[_STEPS]),
+        wall_seconds=sums[_WALL],
+        training_seconds=sums[_TRAINING],
+        data_wait_seconds=sums[_DATA_WAIT],
+        unattributed_seconds=sums[_UNATTRIBUTED],
+        processed=processed,
+        non_padding=non_padding,
+        loss_bearing=loss_bearing,
+        model_flops=model_flops,
+        hardware_flops=hardware_flops,
+        peak_allocated_bytes=peak,
+        step_seconds=times,
+    )
+
+
+_FRESH_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What is still to come of a training, and the run's sums when it is over.
+
+    Attributes:
+        seconds_left: steps, evaluations and saves to come, and another start where it was asked for.
+        total: spent in the end. What follows the training besides an evaluation (the final save, merging) is not in it.
+        lower_bound: whether something is to come whose duration is not known yet, and which is left out.
+    """
+
+    seconds_left: float
+    total: Spent
+    lower_bound: bool
+
+
+class LiveRun:
+    """Exists while ``train()`` runs, as ``Timeline.live``; one thread, host arithmetic.
+
+    Attributes:
+        figures: the steps of this call.
+        schedule: what is to come; None until training begins.
+        world_size: ranks that train.
+        elsewhere_joules: energy that other ranks have told of; 0 where nobody asked them.
+    """
+
+    def __init__(self, timeline: Timeline, figures: RunningFigures) -> None:
+        self.figures = figures
+        self.schedule: Schedule | None = None
+        self.world_size = 1
+        self.elsewhere_joules = 0.0
+        self._timeline = timeline
+        self._step_seconds: float | None = None
+        self._paced_seconds = float("-inf")
+        self._opened_seconds, self._opened_joules = timeline.lived_seconds(), self._joules() or 0.0
+
+    def begins(self, schedule: Schedule, world_size: int) -> None:
+        """Training begins."""
+        self.schedule, self.world_size = schedule, world_size
+
+    @property
+    def price_usd_per_hour(self) -> float | None:
+        """Of everything that the run occupies; None where nobody stated it."""
+        price = self._timeline.facts.get("price", {}).get("price_usd_per_hour")
+        return None if price is None else float(price)
+
+    @property
+    def peak_flops_per_second(self) -> float | None:
+        """Of the accelerator of one rank; None where nobody stated it."""
+        peak = self._timeline.facts.get("work", {}).get("peak_flops_per_second")
+        return None if peak is None else float(peak)
+
+    def spent(self) -> Spent:
+        """Until now, the run's earlier processes included."""
+        joules, earlier = self._joules(), self.figures.earlier.joules
+        return self._spent(
+            self.figures.earlier.wall_seconds + self._timeline.lived_seconds(),
+            None if joules is None or earlier is None else joules + earlier,
+        )
+
+    @property
+    def startup_seconds(self) -> float:
+        """From where the run took this process over to where its training began; 0 where nobody stated it."""
+        return float(self._timeline.facts.get("run", {}).get("startup_seconds", 0.0))
+
+    def outlook(self, step: int, *, another_start: bool = False) -> Outlook | None:
+        """What is to come after this step; None while that cannot be told.
+
+        Args:
+            step: optimizer steps done.
+            another_start: whether it is to come in another process, which takes as long to start as this one did.
+        """
+        if self.schedule is None:
+            return None
+        now = self.spent()
+        rest = forecast(self.schedule, step, self.pace())
+        if rest is None:
+            return None
+        watts, left = self.watts(), rest.seconds + another_start * self.startup_seconds
+        joules = None if now.kwh is None or watts is None else now.kwh * JOULES_PER_KWH + watts * left
+        return Outlook(left, self._spent(now.wall_seconds + left, joules), rest.lower_bound)
+
+    def pace(self) -> Pace:
+        """How long things take; the time of a step is looked at once a second."""
+        now = self._timeline.now_seconds()
+        if now - self._paced_seconds >= _FRESH_SECONDS or self._step_seconds is None:
+            self._step_seconds, self._paced_seconds = self.figures.step_seconds(), now
+        return Pace(self._step_seconds, self.figures.evaluations.mean_seconds, self.figures.saves.mean_seconds)
+
+    def watts(self) -> float | None:
+        """Mean power since ``train()`` was called; None without a meter."""
+        joules = self._joules()
+        seconds = self._timeline.lived_seconds() - self._opened_seconds
+        if joules is None or seconds <= 0:
+            return None
+        return (joules - self._opened_joules) / seconds
+
+    def _spent(self, wall_seconds: float, joules: float | None) -> Spent:
+        kwh = None if joules is None else joules / JOULES_PER_KWH
+        return Spent(wall_seconds, self._cost(wall_seconds - self.figures.earlier.wall_seconds), kwh)
+
+    def _cost(self, own_seconds: float) -> float | None:
+        """Each process is paid at its own price, as in the account: a run may go on on another machine."""
+        price = self.price_usd_per_hour
+        before, own = self.figures.earlier.cost_at(price), cost_usd(max(0.0, own_seconds), price)
+        return None if before is None or own is None else before + own
+
+    def _joules(self) -> float | None:
+        system = self._timeline.system
+        joules = None if system is None else system.energy_joules
+        return None if joules is None else joules + self.elsewhere_joules
+
+
+PREFIX = "efficiency/"
+WHOLE_PREFIX = f"{PREFIX}run/"
+"""Of the closing summary, so that its sums are no last point of a curve."""
+
+
+def log_figures(window: WindowSums, live: LiveRun, outlook: Outlook | None, prefix: str = PREFIX) -> dict[str, float]:
+    """The figures of some steps and of the run so far, by the key that they are logged under.
+
+    ==================================== ===== ========= =======================================================
+    key, after the prefix                unit  over      what
+    ==================================== ===== ========= =======================================================
+    step_seconds_p50, step_seconds_p95   s     window    an optimizer step, without its evaluation and saving
+    non_padding_tokens_per_second        1/s   window    tokens that are no padding, over the same time; of all
+                                                         ranks, taken as this rank's times their number
+    padding_share                        0..1  window    padding among the positions that were computed
+    mfu, hfu                             0..1  window    FLOPs of the model, of the hardware, over the peak
+    data_wait_share                      0..1  window    of that time, waiting for data
+    unattributed_share                   0..1  window    of the steps' wall time, what no phase claimed
+    peak_allocated_bytes                 B     window    tensors on this rank's device
+    wall_seconds                         s     run       time of its processes, from their start
+    cost_usd                             USD   run       that time at the price of what the run occupies
+    energy_kwh                           kWh   run       energy, once a meter has been read twice
+    forecast_wall_seconds                s     whole run wall_seconds when the training is over
+    forecast_cost_usd                    USD   whole run cost_usd when the training is over
+    ==================================== ===== ========= =======================================================
+
+    ``window``: the steps since the log before. ``run``: with the processes that a resumed run had before. A key whose
+    figure is not known is left out. The closing summary has the same, ``efficiency/run/...``, over the steps of the
+    whole ``train()`` call.
+
+    Args:
+        window: the steps.
+        live: the run.
+        outlook: its end; None where it cannot be told, or is reached.
+        prefix: of the keys.
+    """
+    spent, seconds = live.spent(), window.training_seconds
+    ordered = sorted(window.step_seconds)
+    peak = live.peak_flops_per_second
+    figures = {
+        "step_seconds_p50": percentile(ordered, 0.5),
+        "step_seconds_p95": percentile(ordered, 0.95),
+        "non_padding_tokens_per_second": _ratio(window.non_padding, seconds, live.world_size),
+        "padding_share": _padding(window),
+        "mfu": utilization(window.model_flops, seconds, peak).share,
+        "hfu": utilization(window.hardware_flops, seconds, peak).share,
+        "data_wait_share": _ratio(window.data_wait_seconds, seconds),
+        "unattributed_share": _ratio(window.unattributed_seconds, window.wall_seconds),
+        "peak_allocated_bytes": window.peak_allocated_bytes,
+        "wall_seconds": spent.wall_seconds,
+        "cost_usd": spent.usd,
+        "energy_kwh": spent.kwh or None,  # nothing is what meters tell that have been read once
+    }
+    if outlook is not None:
+        figures["forecast_wall_seconds"] = outlook.total.wall_seconds
+        figures["forecast_cost_usd"] = outlook.total.usd
+    return {prefix + name: float(value) for name, value in figures.items() if value is not None}
+
+
+def _ratio(part: float | None, whole: float, times: int = 1) -> float | None:
+    return None if part is None or whole <= 0 else times * part / whole
+
+
+def _padding(window: WindowSums) -> float | None:
+    if not window.processed or window.non_padding is None:
+        return None
+    return 1 - window.non_padding / window.processed

@@ -1,0 +1,361 @@
+"""What a meter of energy is.
+
+Which CUDA devices this process computes on, as torch knows them.
+
+The CPU's own meters: RAPL, as Linux shows it under ``/sys/class/powercap``.
+
+A GPU's own meter, through NVIDIA's management library.
+
+Where nothing meters: what such a CPU or GPU draws by a table, over the time that goes by.
+
+The best meter for each part of this machine, for one of the processes on it.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from hf_efficient.estimate.energy import energy_from_cpu_seconds, energy_from_tdp
+from hf_efficient.facts.accelerators import accelerator_of_device
+from hf_efficient.facts.environment import usable_cpus
+from hf_efficient.facts.prices import cpu_power
+
+
+class MeterError(Exception):
+    """A meter that is not there or may not be read; the message is the reason, for the account."""
+
+
+@dataclass(frozen=True)
+class EnergyMeter:
+    """Something that tells the energy or the power of a part of this machine.
+
+    Attributes:
+        name: what it meters: ``GPU 0``, ``CPU package 0``.
+        id: what it is: the same from every process that reads it, and no other's.
+        source: ``nvml``, ``rapl`` or ``estimate``.
+        unit: ``joules``: ``read`` gives a counter; ``watts``: the power at the moment.
+        read: one reading; may raise anything.
+        range_joules: where the counter starts again from 0; None where it does not.
+        note: what to know of it.
+    """
+
+    name: str
+    id: str
+    source: Literal["nvml", "rapl", "estimate"]
+    unit: Literal["joules", "watts"]
+    read: Callable[[], float]
+    range_joules: float | None = None
+    note: str = ""
+
+    def described(self) -> dict[str, Any]:
+        """What a record needs to know of it to make sense of its readings."""
+        told: dict[str, Any] = {
+            "id": self.id,
+            "machine": platform.node(),
+            "source": self.source,
+            "unit": self.unit,
+            "note": self.note,
+        }
+        return told if self.range_joules is None else {**told, "range_joules": self.range_joules}
+
+
+@dataclass(frozen=True)
+class CudaDevice:
+    """A device by every name that it has.
+
+    Attributes:
+        index: torch's, which counts what ``CUDA_VISIBLE_DEVICES`` leaves.
+        name: the vendor's.
+        uuid: as NVML spells it, ``GPU-...``; None where torch does not tell.
+        pci: ``00000000:3B:00.0``; None where torch does not tell.
+        cuda: False for a GPU that torch drives by ROCm.
+    """
+
+    index: int
+    name: str
+    uuid: str | None
+    pci: str | None
+    cuda: bool = True
+
+
+def current_device() -> int | None:
+    """The device of the thread that asks; None where this process has not started CUDA. Starts nothing."""
+    torch = sys.modules.get("torch")
+    return int(torch.cuda.current_device()) if torch is not None and torch.cuda.is_initialized() else None
+
+
+def cuda_devices(current: int | None) -> list[CudaDevice]:
+    """Those that this process computes on; starts nothing, and waits for no device.
+
+    One of several processes that train together has its own. A process by itself may spread a model, or its batches,
+    over all that it sees: those on which torch holds memory.
+
+    Args:
+        current: that of the training thread; each thread has its own, so this one cannot ask.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return []
+    if current is not None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        return [_described(torch, current)]
+    seen = range(torch.cuda.device_count())
+    return [_described(torch, index) for index in seen if index == current or _holds_memory(torch, index)]
+
+
+def _holds_memory(torch: Any, index: int) -> bool:
+    try:
+        return bool(torch.cuda.memory_reserved(index) > 0)
+    except RuntimeError:  # somebody else's allocator, which keeps no books
+        return False
+
+
+def _described(torch: Any, index: int) -> CudaDevice:
+    facts = torch.cuda.get_device_properties(index)
+    uuid, bus = getattr(facts, "uuid", None), getattr(facts, "pci_bus_id", None)
+    pci = None
+    if bus is not None:
+        pci = f"{getattr(facts, 'pci_domain_id', 0):08X}:{bus:02X}:{getattr(facts, 'pci_device_id', 0):02X}.0"
+    if uuid is not None:
+        uuid = str(uuid) if str(uuid).startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
+    return CudaDevice(index, facts.name, uuid, pci, cuda=torch.version.hip is None)
+
+
+POWERCAP = Path("/sys/class/powercap")
+_NOTE = "the whole socket, whoever uses it"
+
+
+def rapl_meters(root: Path = POWERCAP) -> list[EnergyMeter]:
+    """A counter for each socket, and one for its memory where that is metered apart.
+
+    Zones are folders ``intel-rapl:0`` (also on AMD) and ``intel-rapl:0:1`` inside a socket; each has a ``name``, a
+    counter ``energy_uj`` in microjoules and ``max_energy_range_uj``, from where it starts again. ``core`` and
+    ``uncore`` are parts of ``package``; ``psys`` holds it and more; neither is added to it. (Linux, Documentation/
+    power/powercap/powercap.rst.) Since Linux 5.10 the counters belong to root.
+
+    Raises:
+        MeterError: there are none, or they may not be read.
+    """
+    zones = sorted(root.glob("intel-rapl:*"))
+    found = []
+    try:
+        for zone in zones:
+            name = _text(zone / "name")
+            if name.startswith("package-"):
+                found.append(_meter(zone, f"CPU package {name.removeprefix('package-')}"))
+            elif name == "dram":
+                socket = _text(root / zone.name.rpartition(":")[0] / "name").removeprefix("package-")
+                found.append(_meter(zone, f"memory of CPU package {socket}"))
+    except PermissionError as error:
+        raise MeterError(f"RAPL: {error.filename} may be read by root only") from error
+    except (OSError, ValueError) as error:
+        raise MeterError(f"RAPL: {error}") from error
+    if not found:
+        raise MeterError(f"this machine shows no RAPL counters under {root}")
+    return found
+
+
+def _meter(zone: Path, name: str) -> EnergyMeter:
+    counter = zone / "energy_uj"
+    _joules(counter)
+    return EnergyMeter(
+        name,
+        f"{platform.node()} {zone.name}",
+        "rapl",
+        "joules",
+        functools.partial(_joules, counter),
+        range_joules=_joules(zone / "max_energy_range_uj"),
+        note=_NOTE,
+    )
+
+
+def _joules(file: Path) -> float:
+    return int(_text(file)) / 1e6
+
+
+def _text(file: Path) -> str:
+    return file.read_text(encoding="ascii").strip()
+
+
+def nvml_meter(device: CudaDevice) -> EnergyMeter:
+    """The energy counter of this very device (Volta and later), or its power where it has no counter.
+
+    The device is found by its UUID or its place on the bus, since NVML counts all devices of the machine and torch
+    those that ``CUDA_VISIBLE_DEVICES`` leaves. The counter runs in millijoules from the loading of the driver; the
+    power is the board's, in milliwatts, over the last second on recent devices. (NVML API reference,
+    ``nvmlDeviceGetTotalEnergyConsumption`` and ``nvmlDeviceGetPowerUsage``.)
+
+    Raises:
+        MeterError: there is no NVML here, or it does not know the device.
+    """
+    pynvml, handle, index = nvml_handle(device)
+    name = f"GPU {index}"
+    if _is_sliced(pynvml, handle):
+        raise MeterError("it is a MIG slice, and NVML meters the whole GPU only")
+    identity = device.uuid or device.pci or name
+
+    def joules() -> float:
+        return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1e3
+
+    def watts() -> float:
+        return float(pynvml.nvmlDeviceGetPowerUsage(handle)) / 1e3
+
+    try:
+        joules()
+    except pynvml.NVMLError as no_counter:
+        try:
+            watts()
+        except pynvml.NVMLError as error:
+            raise MeterError(f"NVML has neither energy ({no_counter}) nor power ({error}) of it") from error
+        return EnergyMeter(name, identity, "nvml", "watts", watts, note=f"power samples, {device.name}")
+    return EnergyMeter(name, identity, "nvml", "joules", joules, note=f"energy counter, {device.name}")
+
+
+def nvml_handle(device: CudaDevice) -> tuple[Any, Any, int]:
+    """NVML itself, its handle of this device, and its number there.
+
+    Raises:
+        MeterError: there is no NVML here, or it does not know the device.
+    """
+    try:
+        import pynvml
+    except ImportError as error:
+        raise MeterError("the package nvidia-ml-py is not installed (pip install nvidia-ml-py)") from error
+    try:
+        pynvml.nvmlInit()
+        handle = _handle(pynvml, device)
+        return pynvml, handle, int(pynvml.nvmlDeviceGetIndex(handle))
+    except pynvml.NVMLError as error:
+        raise MeterError(f"NVML: {error}") from error
+
+
+def _handle(pynvml: Any, device: CudaDevice) -> Any:
+    if device.uuid is not None:
+        try:
+            return pynvml.nvmlDeviceGetHandleByUUID(device.uuid)
+        except pynvml.NVMLError:
+            if device.pci is None:
+                raise
+    if device.pci is None:
+        raise MeterError("torch tells neither its UUID nor its place on the bus")
+    return pynvml.nvmlDeviceGetHandleByPciBusId(device.pci)
+
+
+def _is_sliced(pynvml: Any, handle: Any) -> bool:
+    try:
+        return bool(pynvml.nvmlDeviceGetMigMode(handle)[0])
+    except pynvml.NVMLError:  # most devices cannot be
+        return False
+
+
+def cpu_seconds() -> float:
+    """Time on a CPU, user and kernel, of this process and of the children that it has seen end."""
+    children = os.times()
+    return time.process_time() + children.children_user + children.children_system
+
+
+def cpu_estimate(cpus: float, why: str) -> EnergyMeter:
+    """The server's share of this process: its CPU seconds, and ``cpus`` that stand ready for it (see ``estimate``).
+
+    Args:
+        cpus: those of the machine in one of its processes, 0 in the others, so that they are counted once.
+        why: why nothing measures it.
+    """
+    power = cpu_power()
+    began, began_cpu = time.perf_counter(), cpu_seconds()
+
+    def joules() -> float:
+        return energy_from_cpu_seconds(
+            max(0.0, cpu_seconds() - began_cpu),
+            time.perf_counter() - began,
+            cpus=cpus,
+            min_watts=power.min_watts,
+            max_watts=power.max_watts,
+        )
+
+    watts = f"{power.min_watts:.2f} W for each of {cpus:g} CPUs and {power.max_watts - power.min_watts:.2f} W more"
+    note = f"{watts} for each that is busy, memory included ({power.source}); {why}"
+    return EnergyMeter("CPU", f"{platform.node()} process {os.getpid()}", "estimate", "joules", joules, note=note)
+
+
+def gpu_estimate(device: CudaDevice, why: str) -> EnergyMeter:
+    """The vendor's TDP all the time: an upper bound.
+
+    Args:
+        device: which.
+        why: why nothing measures it.
+
+    Raises:
+        MeterError: the TDP is not known either; with both reasons.
+    """
+    known = accelerator_of_device(device.name)
+    if known is None or known.tdp_watts is None:
+        raise MeterError(f"{why}; and no TDP is known for {device.name}")
+    tdp, began = known.tdp_watts, time.perf_counter()
+
+    def joules() -> float:
+        return energy_from_tdp(tdp, time.perf_counter() - began)
+
+    note = f"its TDP of {tdp:g} W all the time, an upper bound ({known.name}); {why}"
+    identity = device.uuid or device.pci or f"{platform.node()} GPU {device.index}"
+    return EnergyMeter(f"GPU {device.index}", identity, "estimate", "joules", joules, note=note)
+
+
+# Where launchers tell it; the same names as accelerate's.
+_LOCAL_RANKS = ("LOCAL_RANK", "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK")
+
+
+@dataclass
+class Found:
+    """What there is to read.
+
+    Attributes:
+        meters: each another part of the machine.
+        faults: name of a part to what is wrong with its meter.
+    """
+
+    meters: list[EnergyMeter] = field(default_factory=list)
+    faults: dict[str, str] = field(default_factory=dict)
+
+
+def is_first_on_machine() -> bool:
+    """Whether this process is the one that reads what all processes of the machine share."""
+    return next((os.environ[name] for name in _LOCAL_RANKS if os.environ.get(name)), "0") == "0"
+
+
+def host_meters(root: Path = POWERCAP) -> Found:
+    """RAPL once per machine; where it cannot be read, an estimate to which every process adds its part."""
+    try:
+        meters = rapl_meters(root)
+    except MeterError as error:
+        return Found([cpu_estimate(usable_cpus() if is_first_on_machine() else 0.0, str(error))])
+    return Found(meters if is_first_on_machine() else [])
+
+
+def gpu_meters(devices: list[CudaDevice]) -> Found:
+    """NVML for each; else an estimate. That nothing measures a GPU is a fault, as CUDA cannot be there without NVML."""
+    found = Found()
+    for device in devices:
+        try:
+            found.meters.append(_of(device))
+        except Exception as error:  # noqa: BLE001  NVML may answer anything
+            why = str(error) if isinstance(error, MeterError) else f"{type(error).__name__}: {error}"
+            found.faults[f"GPU {device.index}"] = why
+            try:
+                found.meters.append(gpu_estimate(device, why))
+            except MeterError as also:
+                found.faults[f"GPU {device.index}"] = str(also)
+    return found
+
+
+def _of(device: CudaDevice) -> EnergyMeter:
+    if not device.cuda:
+        raise MeterError("it is driven by ROCm, whose meters are not read here")
+    return nvml_meter(device)

@@ -1,0 +1,427 @@
+"""What a probe is, and counters that are read as rates.
+
+The processes that belong to this one: its children, which load data, and the other ranks of its launcher.
+
+Who keeps the cores of this machine busy.
+
+What the disks of this machine do, and what this process has them do.
+
+What goes through the network interfaces of this machine.
+
+What a GPU does and what holds it back, through NVIDIA's management library.
+
+The load of the machine and its GPUs, put into a sample of the system.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import psutil
+
+from hf_efficient.recording.clocks import core_wait_of
+from hf_efficient.recording.meters import CudaDevice, MeterError, nvml_handle
+
+
+class Probe(Protocol):
+    """One part of the machine; read by one thread, about once per second."""
+
+    name: str
+
+    def read(self, at: float) -> dict[str, float]:
+        """Figures by name, with their units; those that need an earlier reading are absent in the first.
+
+        Args:
+            at: seconds on a monotonic clock.
+
+        Raises:
+            Exception: it does not answer; it may do so later.
+        """
+
+
+_LEAST_SECONDS = 0.2
+
+
+class Rates:
+    """How fast counters rise between two readings, a fifth of a second apart or more.
+
+    One that fell (it was started anew) tells nothing.
+    """
+
+    def __init__(self) -> None:
+        self._last: tuple[float, Mapping[str, float]] | None = None
+
+    def of(self, at: float, counters: Mapping[str, float]) -> dict[str, float]:
+        """Rises per second since the reading before, of those that were there too.
+
+        Args:
+            at: seconds on a monotonic clock.
+            counters: by name.
+        """
+        before = self._last
+        if before is not None and 0 <= at - before[0] < _LEAST_SECONDS:
+            return {}  # the next reading counts from the one before: counters move in steps
+        self._last = (at, dict(counters))
+        if before is None or at < before[0]:
+            return {}
+        seconds = at - before[0]
+        rises = {name: value - before[1][name] for name, value in counters.items() if name in before[1]}
+        return {name: rise / seconds for name, rise in rises.items() if rise >= 0}
+
+
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+_UTIME = 11  # place among the fields behind the name, proc_pid_stat(5): utime, stime, cutime, cstime
+
+
+def children_of(pid: int, proc: Path = Path("/proc")) -> list[int]:
+    """The processes that the main thread of this one has started and that live.
+
+    Linux tells them in ten microseconds; elsewhere all processes are looked through, which takes a millisecond.
+
+    Args:
+        pid: of the process.
+        proc: where Linux tells.
+    """
+    try:
+        return [int(one) for one in (proc / f"{pid}/task/{pid}/children").read_text(encoding="ascii").split()]
+    except (OSError, ValueError):
+        try:
+            return [child.pid for child in psutil.Process(pid).children()]
+        except psutil.Error:
+            return []
+
+
+def siblings(environment: Mapping[str, str] = os.environ) -> list[int]:
+    """The other ranks on this machine, where a launcher has started several; they are its children as this one is.
+
+    Args:
+        environment: of this process.
+    """
+    if not environment.get("LOCAL_WORLD_SIZE", "1").isdigit() or int(environment.get("LOCAL_WORLD_SIZE", "1")) < 2:
+        return []
+    return [pid for pid in children_of(os.getppid()) if pid != os.getpid()]
+
+
+def cpu_seconds_of(pids: Iterable[int], proc: Path = Path("/proc")) -> tuple[float, float]:
+    """CPU time of these processes themselves, and of those of their children that they have waited for.
+
+    One that has ended tells nothing: its parent has its time by then.
+
+    Args:
+        pids: of the processes.
+        proc: where Linux tells; elsewhere psutil does.
+    """
+    own = waited = 0.0
+    for pid in pids:
+        try:
+            fields = (proc / f"{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+            user, system, of_children, in_children = (int(one) for one in fields[_UTIME : _UTIME + 4])
+        except (OSError, ValueError):
+            if proc.exists():
+                continue
+            with_psutil = _by_psutil(pid)
+            own, waited = own + with_psutil[0], waited + with_psutil[1]
+            continue
+        own += (user + system) / _TICKS_PER_SECOND
+        waited += (of_children + in_children) / _TICKS_PER_SECOND
+    return own, waited
+
+
+def io_bytes_of(pids: Iterable[int], proc: Path = Path("/proc")) -> tuple[int, int] | None:
+    """Bytes that these processes, and the children that they have waited for, had disks read and write.
+
+    None where the system does not tell. (proc_pid_io(5): ``read_bytes``, ``write_bytes``)
+
+    Args:
+        pids: of the processes.
+        proc: where Linux tells.
+    """
+    read = written = told = 0
+    for pid in pids:
+        try:
+            lines = (proc / f"{pid}/io").read_text(encoding="ascii").splitlines()
+            counters = {name: int(value) for name, _, value in (line.partition(":") for line in lines)}
+            read, written = read + counters["read_bytes"], written + counters["write_bytes"]
+        except (OSError, ValueError, KeyError):
+            continue
+        told += 1
+    return (read, written) if told else None
+
+
+def _by_psutil(pid: int) -> tuple[float, float]:
+    try:
+        times = psutil.Process(pid).cpu_times()
+    except psutil.Error:
+        return 0.0, 0.0
+    return times.user + times.system, times.children_user + times.children_system
+
+
+_IDLE = ("idle", "iowait", "guest", "guest_nice", "steal")  # guests are in user; what a host steals nobody here has
+
+
+class CoresProbe:
+    """Figures in cores: 1.5 are one and a half of them, busy all the time.
+
+        process_cores         this process, without its children
+        children_cores        its children: loader workers, tokenizers
+        ranks_cores           the other ranks of the same launch on this machine, with their children
+        other_cores           everybody else on the machine, this container or not
+        busy_cores            all of them
+        busiest_core          the busiest one; ``core_loads`` has each
+        stolen_cores          what the host of a virtual machine took
+        io_wait_cores         idle while a disk was waited for
+        load_1_minute         the system's load average
+        main_thread_core_wait share of its time that the main thread was ready to run and waited for a core
+        threads, children     how many this process has
+
+    CPU times are told in hundredths of a second, so over a second a figure is good to about 0.01.
+
+    Attributes:
+        core_loads: of the last reading, each core's share, in percent.
+    """
+
+    name = "load of the processor"
+
+    def __init__(self) -> None:
+        self.core_loads: list[int] = []
+        self._rates, self._cores, self._me = Rates(), Rates(), psutil.Process()
+        self._core_wait = core_wait_of(os.getpid())  # Linux: the id of the main thread
+
+    def read(self, at: float) -> dict[str, float]:
+        """See above."""
+        children, ranks = children_of(os.getpid()), siblings()
+        own, waited = cpu_seconds_of([os.getpid()])
+        counters = {
+            "process_cores": own,
+            "children_cores": waited + sum(cpu_seconds_of(children)),
+        }
+        if ranks:
+            workers = [pid for rank in ranks for pid in children_of(rank)]
+            counters["ranks_cores"] = sum(cpu_seconds_of(ranks)) + sum(cpu_seconds_of(workers))
+        if self._core_wait is not None:
+            counters["main_thread_core_wait"] = self._core_wait()
+        found = self._rates.of(at, counters)
+        if "main_thread_core_wait" in found:  # the kernel counts a wait when it ends, also what came before the reading
+            found["main_thread_core_wait"] = min(1.0, found["main_thread_core_wait"])
+        machine = self._machine(at)
+        if "busy_cores" in machine and "process_cores" in found:
+            known = sum(found.get(name, 0.0) for name in ("process_cores", "children_cores", "ranks_cores"))
+            machine["other_cores"] = max(0.0, machine["busy_cores"] - known)
+        rounded = {name: round(value, 3) for name, value in {**found, **machine}.items()}
+        return {**rounded, "threads": self._me.num_threads(), "children": len(children)}
+
+    def _machine(self, at: float) -> dict[str, float]:
+        counters: dict[str, float] = {"stolen_cores": 0.0, "io_wait_cores": 0.0}
+        cores = psutil.cpu_times(percpu=True)
+        for number, times in enumerate(cores):
+            counters[f"{number}"] = sum(times) - sum(getattr(times, name, 0.0) for name in _IDLE)
+            counters["stolen_cores"] += getattr(times, "steal", 0.0)
+            counters["io_wait_cores"] += getattr(times, "iowait", 0.0)
+        rates = self._cores.of(at, counters)
+        loads = [min(1.0, rates[f"{number}"]) for number in range(len(cores)) if f"{number}" in rates]
+        self.core_loads = [round(100 * load) for load in loads]
+        found: dict[str, float] = {name: rates[name] for name in ("stolen_cores", "io_wait_cores") if name in rates}
+        if loads:
+            found |= {"busy_cores": sum(loads), "busiest_core": max(loads)}
+        if hasattr(os, "getloadavg"):
+            found["load_1_minute"] = os.getloadavg()[0]
+        return found
+
+
+class DisksProbe:
+    """Rates over all disks of the machine, and those of this process with its children.
+
+        disk_read_bytes_per_second, disk_write_bytes_per_second
+        disk_reads_per_second, disk_writes_per_second
+        disk_latency_milliseconds       mean time that a request took, waiting included; absent without requests
+        read_bytes_per_second, write_bytes_per_second    of this process and its children; Linux tells them
+
+    What lies in the page cache is read from no disk, and a network file system is no disk of this machine.
+    """
+
+    name = "load of the disks"
+
+    def __init__(self) -> None:
+        self._disks, self._own = Rates(), Rates()
+
+    def read(self, at: float) -> dict[str, float]:
+        """See above."""
+        found: dict[str, float] = {}
+        disks = psutil.disk_io_counters(nowrap=False)
+        if disks is not None:  # a container may show none
+            rates = self._disks.of(
+                at,
+                {
+                    "disk_read_bytes_per_second": disks.read_bytes,
+                    "disk_write_bytes_per_second": disks.write_bytes,
+                    "disk_reads_per_second": disks.read_count,
+                    "disk_writes_per_second": disks.write_count,
+                    "milliseconds": disks.read_time + disks.write_time,
+                },
+            )
+            busy = rates.pop("milliseconds", 0.0)
+            requests = rates.get("disk_reads_per_second", 0.0) + rates.get("disk_writes_per_second", 0.0)
+            found |= {name: round(rate, 1) for name, rate in rates.items()}
+            if requests > 0:
+                found["disk_latency_milliseconds"] = round(busy / requests, 3)
+        own = io_bytes_of([os.getpid(), *children_of(os.getpid())])
+        if own is not None:
+            counters = {"read_bytes_per_second": own[0], "write_bytes_per_second": own[1]}
+            found |= {name: round(rate, 1) for name, rate in self._own.of(at, counters).items()}
+        return found
+
+
+class NetworkProbe:
+    """Rates over all interfaces but those that lead back here.
+
+        network_received_bytes_per_second, network_sent_bytes_per_second
+
+    InfiniBand that is not used as an IP network is not among them.
+    """
+
+    name = "load of the network"
+
+    def __init__(self) -> None:
+        self._rates = Rates()
+
+    def read(self, at: float) -> dict[str, float]:
+        """See above."""
+        interfaces = psutil.net_io_counters(pernic=True, nowrap=False)
+        outside = [counters for name, counters in interfaces.items() if not name.startswith("lo")]
+        rates = self._rates.of(
+            at,
+            {
+                "network_received_bytes_per_second": sum(one.bytes_recv for one in outside),
+                "network_sent_bytes_per_second": sum(one.bytes_sent for one in outside),
+            },
+        )
+        return {name: round(rate, 1) for name, rate in rates.items()}
+
+
+THROTTLES = {
+    0x04: "power_cap",
+    0x08: "hardware_slowdown",
+    0x20: "thermal",
+    0x40: "hardware_thermal",
+    0x80: "power_brake",
+}
+"""Reasons why a GPU runs below the clocks that were asked of it (nvml.h, ``nvmlClocksEventReasons``, CUDA 12.4).
+
+Not among them: that it is idle, that somebody has set its clocks, that it waits for another one in its sync group.
+"""
+
+
+class GpuProbe:
+    """Figures of one GPU; those that it does not know are absent.
+
+        utilization_percent          share of the last sixth of a second to second in which a kernel ran
+        memory_utilization_percent   the same of its memory being read or written
+        memory_used_bytes            by all processes
+        temperature_celsius, sm_clock_mhz, memory_clock_mhz
+
+    Attributes:
+        name: ``GPU 0``, by NVML's count.
+        throttled: why it was held back at the last reading (see ``THROTTLES``).
+        limits: ``memory_total_bytes``, ``sm_clock_max_mhz``, ``power_limit_watts``, where it tells them.
+    """
+
+    def __init__(self, device: CudaDevice) -> None:
+        """Look for it.
+
+        Raises:
+            MeterError: there is no NVML here, or it does not know the device.
+        """
+        self._nvml, self._handle, index = nvml_handle(device)
+        self.name = f"load of GPU {index}"
+        self.index = index
+        self.throttled: list[str] = []
+        nvml, handle = self._nvml, self._handle
+        self._questions: dict[str, Callable[[], float]] = {
+            "utilization_percent": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu,
+            "memory_utilization_percent": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).memory,
+            "memory_used_bytes": lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used,
+            "temperature_celsius": lambda: nvml.nvmlDeviceGetTemperature(handle, 0),  # NVML_TEMPERATURE_GPU
+            "sm_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, 1),  # NVML_CLOCK_SM
+            "memory_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, 2),  # NVML_CLOCK_MEM
+        }
+        self.limits = self._limits()
+
+    def read(self, at: float) -> dict[str, float]:
+        """See above."""
+        found = {name: self._ask(question) for name, question in self._questions.items()}
+        reasons = self._ask(lambda: self._nvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle))
+        self.throttled = [name for bit, name in THROTTLES.items() if int(reasons or 0) & bit]
+        return {name: value for name, value in found.items() if value is not None}
+
+    def _limits(self) -> dict[str, float]:
+        nvml, handle = self._nvml, self._handle
+        found = {
+            "memory_total_bytes": self._ask(lambda: nvml.nvmlDeviceGetMemoryInfo(handle).total),
+            "sm_clock_max_mhz": self._ask(lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, 1)),
+            "power_limit_watts": self._ask(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1e3),
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
+    def _ask(self, question: Callable[[], Any]) -> float | None:
+        try:
+            return float(question())
+        except (self._nvml.NVMLError, AttributeError):  # it does not know that, or the library is older
+            return None
+
+
+_MOST_CORES = 64
+"""Each by itself; of a larger machine their sum and the busiest one are told."""
+
+
+class LoadSample:
+    """Belongs to the thread that samples."""
+
+    def __init__(self, guarded: Callable[[str, Callable[[], None]], None]) -> None:
+        """Nothing is read yet.
+
+        Args:
+            guarded: calls a probe under its name, and tells of one that fails.
+        """
+        self._guarded = guarded
+        self._cores = CoresProbe()
+        self._host: tuple[Probe, ...] = (self._cores, DisksProbe(), NetworkProbe())
+        self._gpus: dict[str, GpuProbe] = {}
+        self._told: set[str] = set()
+
+    def add_gpus(self, devices: Iterable[CudaDevice]) -> None:
+        """GPUs that turned up; one that NVML does not know has no load, and its energy meter says so."""
+        for device in devices:
+            if not device.cuda:
+                continue
+            try:
+                probe = GpuProbe(device)
+            except MeterError:
+                continue
+            self._gpus[str(probe.index)] = probe
+
+    def sample(self, at: float, sample: dict[str, Any]) -> None:
+        """Add what is known now."""
+        host: dict[str, float] = {}
+        for probe in self._host:
+            self._guarded(probe.name, functools.partial(_read_into, host, probe, at))
+        sample["host"] = host
+        if 0 < len(self._cores.core_loads) <= _MOST_CORES:
+            sample["core_loads"] = self._cores.core_loads
+        for number, gpu in self._gpus.items():
+            self._guarded(gpu.name, functools.partial(self._gpu, number, gpu, at, sample))
+
+    def _gpu(self, number: str, gpu: GpuProbe, at: float, sample: dict[str, Any]) -> None:
+        sample.setdefault("gpus", {})[number] = gpu.read(at)
+        if gpu.throttled:
+            sample.setdefault("throttled", {})[number] = gpu.throttled
+        if number not in self._told:
+            self._told.add(number)
+            sample.setdefault("gpu_limits", {})[number] = gpu.limits
+
+
+def _read_into(found: dict[str, float], probe: Probe, at: float) -> None:
+    found.update(probe.read(at))

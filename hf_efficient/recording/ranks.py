@@ -1,0 +1,200 @@
+"""Where a rank's own work ends and its wait for the others begins, in the forward and the backward of DDP.
+
+    forward     DDP hands out the first rank's buffers (``broadcast_buffers``), where the others wait for it, then
+                calls the module inside: a hook before each of the two tells that time.
+    backward    autograd runs its final callbacks in the order in which they were queued. One that is queued by the
+                loss's own hook comes before DDP's, which is queued when the last bucket is full and waits for all
+                ranks: between the end of the rank's own work and that wait.
+
+No collective, no tensor and no order of work changes. Under DDP the same marks are put into the device's queue of work:
+there they stand before the computing stream is made to wait for the gradients' exchange. Where weights are sharded, it
+waits in between as well, so that its events could not tell the waits apart, and none are put there.
+
+The host's time in collectives that Python calls: gathers of figures, barriers, a backend's own exchange.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+class PhaseMarks(Protocol):
+    """Who is told; ``StepRecorder`` is one. What it has raises nothing.
+
+    Attributes:
+        begin: a phase begins that the caller of another one does not see; on the device it takes its place.
+        end: it ends, and on the device the other one goes on.
+    """
+
+    @property
+    def begin(self) -> Callable[..., object]: ...
+
+    @property
+    def end(self) -> Callable[..., object]: ...
+
+
+class RankMarks:
+    """Of one trainer; for runs of several ranks alone, since it costs every micro-batch some microseconds."""
+
+    def __init__(self, phases: PhaseMarks) -> None:
+        """Nothing is marked before ``watch``.
+
+        Args:
+            phases: is told.
+        """
+        self._phases = phases
+        self._watched: nn.Module | None = None
+        self._ddp: DistributedDataParallel | None = None
+        self._hooks: list[Any] = []
+
+    def watch(self, model: nn.Module) -> None:
+        """The model that the forward calls, as accelerate has wrapped it; the same one again changes nothing."""
+        if model is self._watched:
+            return
+        self.remove()
+        self._watched = model
+        inside = getattr(model, "_orig_mod", model)  # of a compiled one
+        self._ddp = inside if isinstance(inside, DistributedDataParallel) else None
+        if self._ddp is model and model.broadcast_buffers and model.modules_buffers:  # a compiled one keeps its graph
+            self._hooks = [
+                model.register_forward_pre_hook(self._buffers_begin),
+                model.module.register_forward_pre_hook(self._buffers_end),
+            ]
+
+    def exchange(self) -> dict[str, Any]:
+        """What DDP's own log says of the exchange of gradients: means over its first ten steps and each hundredth.
+
+        ``seconds`` from the first bucket that is sent to the last that is there, and
+        ``covered_seconds`` of them in which the rank still computed. Empty without DDP, or where it logged nothing.
+        """
+        tell = getattr(self._ddp, "_get_ddp_logging_data", None)
+        if tell is None:
+            return {}
+        try:
+            log = tell()
+        except RuntimeError:  # no backward has ended
+            return {}
+        seconds = log.get("avg_backward_comm_time", 0) / 1e9
+        if seconds <= 0:
+            return {}
+        covered = log.get("avg_backward_compute_comm_overlap_time", 0) / 1e9
+        return {"seconds": seconds, "covered_seconds": min(max(covered, 0.0), seconds)}
+
+    def remove(self) -> None:
+        """Take the hooks out."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks, self._watched, self._ddp = [], None, None
+
+    @contextmanager
+    def backward(self, loss: Any) -> Iterator[None]:
+        """The backward of this loss, whatever runs it.
+
+        Args:
+            loss: anything but a tensor that requires gradients is left alone.
+        """
+        hook = None
+        if isinstance(loss, torch.Tensor) and loss.requires_grad:
+            hook = loss.register_hook(self._backward_starts)
+        try:
+            yield
+        finally:
+            self._phases.end("communication")
+            if hook is not None:
+                hook.remove()
+
+    def _buffers_begin(self, *_: Any) -> None:
+        self._phases.begin("communication", instead_of="forward")
+
+    def _buffers_end(self, *_: Any) -> None:
+        self._phases.end("communication", then="forward")
+
+    def _backward_starts(self, _: torch.Tensor) -> None:
+        torch.autograd.Variable._execution_engine.queue_callback(self._backward_computed)
+
+    def _backward_computed(self) -> None:
+        self._phases.begin("communication", instead_of=None if self._ddp is None else "backward")
+
+
+_NAMES = (
+    "all_gather",
+    "all_gather_into_tensor",
+    "all_gather_object",
+    "all_reduce",
+    "all_to_all_single",
+    "barrier",
+    "broadcast",
+    "broadcast_object_list",
+    "gather",
+    "gather_object",
+    "monitored_barrier",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_tensor",
+    "scatter",
+)
+"""Of ``torch.distributed``, whose callers (transformers, accelerate, DeepSpeed) look them up at each call."""
+
+
+class CollectiveWatch:
+    """Opens a phase for as long as the thread that trains is in a collective.
+
+    What it waits for there is the ranks that come later, and the exchange itself. A collective that is only started
+    (``async_op=True``) is not waited for here; those of DDP's gradients start in C++ and are not seen either (see
+    ``rank_marks.py``). On a GPU a collective returns when it is queued: its time is on the device.
+    """
+
+    def __init__(self, phase: Callable[[], AbstractContextManager[None]]) -> None:
+        """Nothing is watched before ``install``.
+
+        Args:
+            phase: a context of the phase, which raises nothing.
+        """
+        self._phase = phase
+        self._owner = threading.get_ident()
+        self._inside = False
+        self._replaced: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
+
+    def install(self) -> None:
+        """Watch from here on; called by the thread that trains. Does nothing without ``torch.distributed``."""
+        module = sys.modules.get("torch.distributed")
+        self._owner = threading.get_ident()
+        if module is None or self._replaced:
+            return
+        for name in _NAMES:
+            original = getattr(module, name, None)
+            if original is not None:
+                timed = self._timed(original)
+                self._replaced[name] = (original, timed)
+                setattr(module, name, timed)
+
+    def remove(self) -> None:
+        """Put back what was there, but for what somebody else has replaced since."""
+        module = sys.modules.get("torch.distributed")
+        for name, (original, timed) in self._replaced.items():
+            if getattr(module, name, None) is timed:
+                setattr(module, name, original)
+        self._replaced = {}
+
+    def _timed(self, collective: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(collective)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            if self._inside or threading.get_ident() != self._owner:
+                return collective(*args, **kwargs)
+            self._inside = True
+            try:
+                with self._phase():
+                    return collective(*args, **kwargs)
+            finally:
+                self._inside = False
+
+        return timed

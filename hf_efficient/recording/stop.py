@@ -1,0 +1,276 @@
+"""The wish that a run ends after a step: uttered by a signal, heard by its training.
+
+After which step all ranks stop: they save together, but no two are at the same place when a signal comes.
+
+Nothing is exchanged on the training path. A thread of each rank looks once a second whether any rank was asked to stop,
+into the store that the ranks met at. If so, the threads agree, while the training goes on:
+
+    rank 0 proposes a step that lies ahead
+    each rank answers whether it lies ahead for it too; if so, its training waits at the end of that step
+    all said yes: they stop there; else the training goes on, and a step further ahead is proposed
+
+Training waits for a verdict alone, which the threads, that wait for no collective, reach in any case: rank 0
+gives the answers a deadline, and says so to all where one is missing. So a machine that is told to go (a spot machine)
+stops those that nobody told anything.
+
+Workers of a data loader that live as long as their training: a cluster sends SIGTERM to all processes of a job.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+_PATIENCE_SECONDS = 30.0
+"""That a step is given to end, and its checkpoint to be written: a cluster sends all its signals sooner."""
+
+
+class EndedBySignal(BaseException):
+    """The run was told to end by a signal, and does so where it is; ``args`` holds the signal's number."""
+
+    def __str__(self) -> str:
+        return signal.Signals(self.args[0]).name
+
+
+class RunStopped(BaseException):
+    """The run ended as it was asked to: after a step, with a checkpoint of it."""
+
+    def __init__(self, step: int, steps: int) -> None:
+        """It can go on.
+
+        Args:
+            step: the last one done; its checkpoint is saved.
+            steps: of the whole run.
+        """
+        super().__init__(step, steps)
+        self.step, self.steps = step, steps
+
+    def __str__(self) -> str:
+        return f"after step {self.step} of {self.steps}; checkpoint-{self.step} is saved"
+
+
+class StopRequest:
+    """Of this process.
+
+    Attributes:
+        asked: whether the run is to end after a step. It stays asked for.
+        heard: whether a training is going on that will do so; else whoever asks has to end the process himself.
+    """
+
+    def __init__(self) -> None:
+        """Nobody has asked, nobody listens."""
+        self.asked = False
+        self.heard = False
+        self._first: float | None = None
+
+    def ask(self, now: float) -> bool:
+        """Ask; returns whether there is still hope, for somebody who may have asked before.
+
+        Args:
+            now: a monotonic clock, in seconds.
+        """
+        self.asked = True
+        self._first = now if self._first is None else self._first
+        return now - self._first < _PATIENCE_SECONDS
+
+
+_request = StopRequest()
+
+
+def stop_request() -> StopRequest:
+    """The one of this process."""
+    return _request
+
+
+logger = logging.getLogger(__name__)
+
+_OWN_SECONDS = 0.2
+_OTHERS_SECONDS = 1.0
+_ANSWER_SECONDS = 0.02
+_ANSWERS_SECONDS = 15.0
+"""That rank 0 waits for the answers of all together, and they for its proposal: is one later, none of them stops."""
+_VERDICT_SECONDS = 60.0
+"""That the others wait for rank 0: so much longer that nobody stops alone, or goes on alone."""
+_LOOKS = 5
+"""That fail in a row before a rank gives up to look."""
+_MISSING = "missing"
+"""The verdict where a rank did not answer."""
+
+
+class StopStore(Protocol):
+    """What is needed of ``torch.distributed.TCPStore``."""
+
+    def set(self, key: str, value: str) -> None: ...
+
+    def get(self, key: str) -> bytes: ...
+
+    def check(self, keys: list[str]) -> bool: ...
+
+
+class StopAgreement:
+    """One rank of those that train together.
+
+    Attributes:
+        failed: whether this rank was asked to stop, and the ranks cannot agree: one of them is gone, or the store is.
+    """
+
+    def __init__(
+        self,
+        asked: Callable[[], bool],
+        rank: int = 0,
+        world_size: int = 1,
+        store: StopStore | None = None,
+        prefix: str = "stop",
+    ) -> None:
+        """Nothing is exchanged before ``begin``.
+
+        Args:
+            asked: whether this rank was asked to stop; called often, by a thread.
+            rank: of this process.
+            world_size: processes that train.
+            store: that all reach; None for a single process, which needs none.
+            prefix: of the keys, the same on all ranks and at no earlier start.
+        """
+        self._asked, self._rank, self._world_size, self._store = asked, rank, world_size, store
+        self._prefix = prefix
+        self._changed = threading.Condition()
+        self._done = 0
+        self._hold: int | None = None
+        self._stop: int | None = None
+        self._closed = threading.Event()
+        self._deaf = False
+        self.failed = False
+
+    def begin(self, step: int) -> None:
+        """The training begins.
+
+        Args:
+            step: done before it.
+        """
+        self._done = step
+        if self._store is not None:
+            threading.Thread(target=self._listen, args=(self._store,), name="stop", daemon=True).start()
+
+    def after(self, step: int) -> bool:
+        """Whether the training stops now, on all ranks; called by the one that trains, after every step."""
+        if self._store is None:
+            return self._asked()
+        with self._changed:
+            self._done = step
+            self._changed.wait_for(lambda: self._hold != step)  # the thread lets go, however it ends
+            self.failed = self._deaf and self._asked()
+            return self._stop == step
+
+    def close(self) -> None:
+        """The training is over; nobody listens any more."""
+        self._closed.set()
+
+    def _listen(self, store: StopStore) -> None:
+        try:
+            if self._is_wanted(store):
+                ahead = 1
+                while not self._agrees(store, ahead):
+                    ahead *= 2
+        except (RuntimeError, TimeoutError) as error:  # the store raises its own kinds of RuntimeError
+            if not self._closed.is_set():
+                logger.warning("The processes cannot agree where to stop; SIGTERM ends this one at once: %s", error)
+                self._deaf = True
+        finally:
+            with self._changed:
+                self._hold = None
+                self._changed.notify_all()
+
+    def _is_wanted(self, store: StopStore) -> bool:
+        looked, failed = 0.0, 0
+        while not self._closed.wait(_OWN_SECONDS):
+            if self._asked():
+                store.set(self._key("asked"), "yes")
+                return True
+            if time.monotonic() - looked > _OTHERS_SECONDS:
+                looked = time.monotonic()
+                try:
+                    if store.check([self._key("asked")]):
+                        return True
+                    failed = 0
+                except (RuntimeError, TimeoutError):
+                    failed += 1
+                    if failed == _LOOKS:
+                        raise
+        return False
+
+    def _agrees(self, store: StopStore, ahead: int) -> bool:
+        if self._rank == 0:
+            store.set(self._key(f"{ahead}/step"), str(self._done + ahead))
+        step = int(self._answer(store, f"{ahead}/step", time.monotonic() + _ANSWERS_SECONDS))
+        with self._changed:
+            lies_ahead = self._done < step
+            if lies_ahead:
+                self._hold = step
+        store.set(self._key(f"{ahead}/{self._rank}"), "yes" if lies_ahead else "no")
+        if self._rank == 0:
+            store.set(self._key(f"{ahead}/verdict"), self._verdict(store, ahead))
+        verdict = self._answer(store, f"{ahead}/verdict", time.monotonic() + _VERDICT_SECONDS)
+        if verdict == _MISSING:
+            raise TimeoutError(f"a rank did not answer within {_ANSWERS_SECONDS:.0f} s")
+        with self._changed:
+            self._stop, self._hold = step if verdict == "yes" else None, None
+            self._changed.notify_all()
+        return verdict == "yes"
+
+    def _verdict(self, store: StopStore, ahead: int) -> str:
+        """What rank 0 tells all."""
+        until = time.monotonic() + _ANSWERS_SECONDS
+        try:
+            answers = [self._answer(store, f"{ahead}/{rank}", until) for rank in range(self._world_size)]
+        except TimeoutError:
+            return _MISSING
+        return "yes" if all(answer == "yes" for answer in answers) else "no"
+
+    def _answer(self, store: StopStore, key: str, until: float) -> str:
+        """What is told under this key; asked for until it is there, so that no connection is held up by waiting.
+
+        Raises:
+            TimeoutError: nobody tells it until then (``time.monotonic``).
+        """
+        while not store.check([self._key(key)]):
+            if time.monotonic() > until or self._closed.is_set():
+                raise TimeoutError(f"no answer ({key})")
+            time.sleep(_ANSWER_SECONDS)
+        return store.get(self._key(key)).decode()
+
+    def _key(self, name: str) -> str:
+        return f"{self._prefix}/{name}"
+
+
+@dataclass(frozen=True)
+class ShelteredStart:
+    """A ``worker_init_fn`` around another one, after which SIGTERM ends the worker where its training process sends it.
+
+    torch's own workers (2.13) end by any SIGTERM, and the training with them, which was to finish its step and save.
+
+    Attributes:
+        inner: the loader's own ``worker_init_fn``.
+    """
+
+    inner: Callable[[int], None] | None = None
+
+    def __call__(self, worker: int) -> None:
+        """In the worker, before its first batch."""
+        if self.inner is not None:
+            self.inner(worker)
+        if hasattr(signal, "sigwaitinfo"):  # not on macOS
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+            threading.Thread(target=_ends_by_its_parent, args=(os.getppid(),), name="SIGTERM", daemon=True).start()
+
+
+def _ends_by_its_parent(parent: int) -> None:
+    """By anybody's signal once it has no parent any more."""
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent and os.getppid() == parent:
+        pass
+    os._exit(0)

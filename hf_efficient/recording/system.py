@@ -1,0 +1,186 @@
+"""What a thread of its own sees about once per second: memory, load of the machine and its GPUs, energy meters."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from hf_efficient.estimate.metering import believable, stretches
+from hf_efficient.recording.memory import device_memory
+from hf_efficient.recording.meters import EnergyMeter, Found, cuda_devices, gpu_meters, host_meters
+from hf_efficient.recording.probes import LoadSample
+from hf_efficient.records.steps import SCHEMA_VERSION
+from hf_efficient.run_dir.stream import FaultLatch, JsonlStream
+
+logger = logging.getLogger(__name__)
+
+_LOOK_FOR_DEVICES_EVERY = 10
+
+
+class SystemStream(JsonlStream):
+    """Writes ``system.jsonl``: a sample when its thread starts, one per round, and one when it ends.
+
+    A sample holds what is known, by these keys:
+
+        schema_version, process, at_seconds     as the spans of the process
+        rss_bytes, host_available_bytes         of the process, and of the machine for new processes
+        device_allocated_bytes, device_reserved_bytes    of the training thread's CUDA device, by torch's books
+        joules, watts                           by meter: the counter as read; the power as read, or its mean since the
+                                                sample before
+        host                                    what the machine's cores, disks and network do (see ``probes/``)
+        core_loads                              percent per core, in their order
+        gpus                                    by number, what each GPU does (see ``probes/gpu.py``)
+        throttled                               by number of those that are held back, why
+        gpu_limits                              by number, once: memory, clock and power that a GPU has at most
+        meters                                  by name, what each meter is (``EnergyMeter.described``); where it is new
+        faults                                  by name, why a meter does not answer; where that is new
+
+    A meter that fails is told of once, all of them in one warning, and asked again in the next round: a counter that
+    comes back still knows what went by. Energy so far is in ``joules``, for whoever holds the run to a budget.
+
+    Attributes:
+        device: the training thread's CUDA device, which that thread tells.
+        joules: energy since the first sample, of the meters that this process reads.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        process: int,
+        now_seconds: Callable[[], float],
+        latch: FaultLatch | None = None,
+        device: int | None = None,
+        flush_seconds: float = 1.0,
+    ) -> None:
+        """Start the thread; the meters are looked for in it.
+
+        Args:
+            path: ``system.jsonl``.
+            process: number of the process in the records.
+            now_seconds: the clock of its spans.
+            latch: shared with the other files of the run.
+            device: the training thread's CUDA device, where there is one already.
+            flush_seconds: length of a round.
+        """
+        self.device = device
+        self.joules = 0.0
+        self._process, self._now_seconds = process, now_seconds
+        self._self = psutil.Process()
+        self._meters: dict[str, EnergyMeter] = {}
+        self._looked_for: set[int] = set()
+        self._last: dict[str, tuple[float, float]] = {}
+        self._faults: dict[str, str] = {}
+        self._warned = False
+        self._news: dict[str, Any] = {}
+        self._samples = 0
+        self._load = LoadSample(self._probe)
+        super().__init__(path, flush_seconds, latch)
+
+    @property
+    def energy_joules(self) -> float | None:
+        """Energy since the first sample, of the meters that this process reads; None where none has answered yet."""
+        return self.joules if self._last else None
+
+    @property
+    def is_awake(self) -> bool:
+        """Whether its thread samples."""
+        return self._thread is not None
+
+    def close(self, timeout_seconds: float = 2.0) -> None:
+        """Take a last sample and end the thread; one that hangs in a probe is left behind and never started again."""
+        thread = self._thread
+        super().close(timeout_seconds)
+        if thread is not None and thread.is_alive():
+            self._give_up(TimeoutError(f"no answer within {timeout_seconds:g} s"))
+
+    def _run(self) -> None:
+        try:
+            self._write_batch(last=False)
+            super()._run()
+        except BaseException as error:  # noqa: BLE001  the thread ends here, and nobody else would tell
+            self._give_up(error)
+
+    def _drain(self, last: bool) -> None:
+        sample = self._sample()
+        if not self._broken:  # it was left behind meanwhile
+            self._queue.append(sample)
+            super()._drain(last)
+
+    def _give_up(self, error: BaseException) -> None:
+        self._broken = True
+        self._warn(f"Memory and energy of this process are no longer sampled ({type(error).__name__}: {error}).")
+
+    def _warn(self, what: str) -> None:
+        """One warning; what else comes is in the records. The latch is not told: the run's files can be written."""
+        level = logging.DEBUG if self._warned else logging.WARNING
+        self._warned = True
+        logger.log(level, "%s Training goes on; the account names what is missing.", what)
+
+    def _sample(self) -> dict[str, Any]:
+        at = self._now_seconds()
+        sample: dict[str, Any] = {
+            "schema_version": SCHEMA_VERSION,
+            "process": self._process,
+            "at_seconds": round(at, 4),
+        }
+        self._probe("memory of the host", lambda: sample.update(self._host_memory()))
+        self._probe("memory of the device", lambda: sample.update(device_memory(self.device)))
+        self._look_for_meters()
+        for name, meter in self._meters.items():
+            self._read(name, meter, at, sample)
+        self._load.sample(at, sample)
+        self._samples += 1
+        news, self._news = self._news, {}
+        return {**sample, **news}
+
+    def _host_memory(self) -> dict[str, int]:
+        return {"rss_bytes": self._self.memory_info().rss, "host_available_bytes": psutil.virtual_memory().available}
+
+    def _look_for_meters(self) -> None:
+        if self._samples == 0:
+            self._probe("CPU", lambda: self._add(host_meters()))
+        if self._samples % _LOOK_FOR_DEVICES_EVERY == 0:
+            self._probe("GPU", self._look_for_devices)
+
+    def _look_for_devices(self) -> None:
+        new = [device for device in cuda_devices(self.device) if device.index not in self._looked_for]
+        self._looked_for.update(device.index for device in new)
+        self._load.add_gpus(new)
+        self._add(gpu_meters(new))
+
+    def _add(self, found: Found) -> None:
+        for meter in found.meters:
+            self._meters[meter.name] = meter
+            self._news.setdefault("meters", {})[meter.name] = meter.described()
+        for name, why in found.faults.items():
+            self._fault_of(name, why)
+
+    def _probe(self, name: str, probe: Callable[[], None]) -> None:
+        try:
+            probe()
+        except Exception as error:  # noqa: BLE001  a probe may raise anything
+            self._fault_of(name, f"{type(error).__name__}: {error}")
+
+    def _read(self, name: str, meter: EnergyMeter, at: float, sample: dict[str, Any]) -> None:
+        def read() -> None:
+            value = believable(meter.read(), meter.unit, meter.range_joules)
+            sample.setdefault(meter.unit, {})[name] = round(value, 4)
+            before, self._last[name] = self._last.get(name), (at, value)
+            if before is None or before[0] >= at:
+                return
+            (stretch,) = stretches([before, (at, value)], meter.unit, meter.range_joules)
+            if stretch.joules is not None:
+                self.joules += stretch.joules
+                sample.setdefault("watts", {}).setdefault(name, round(stretch.joules / (at - before[0]), 3))
+
+        self._probe(name, read)
+
+    def _fault_of(self, name: str, why: str) -> None:
+        if name not in self._faults:
+            self._faults[name] = why
+            self._news.setdefault("faults", {})[name] = why
+            self._warn(f"{name} cannot be measured ({why}).")

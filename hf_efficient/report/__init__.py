@@ -1,1 +1,0 @@
-"""Records in, something to look at out; computes nothing."""

@@ -1,1 +1,0 @@
-"""The report as one file of HTML."""

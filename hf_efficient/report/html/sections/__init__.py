@@ -1,1 +1,0 @@
-"""One section of the page per file: what its template is given."""

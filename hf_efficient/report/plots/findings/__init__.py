@@ -1,1 +1,0 @@
-"""The evidence of a finding, plotted: one kind of plot per file, chosen by the rule in ``choose``."""

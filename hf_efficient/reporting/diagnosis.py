@@ -1,0 +1,263 @@
+"""The words of a diagnosis, the same on a terminal and on the page.
+
+What became of a prediction, in words, the same on a terminal and on the page.
+
+A diagnosis on a terminal: what was found, how it is known, what it costs, and what to change.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from hf_efficient.records.findings import Confirmation, Cost, Diagnosis, Evidence, Finding, Gain, Remedy
+from hf_efficient.reporting.labels import evidence_value
+from hf_efficient.text import seconds, share, short_seconds, size, usd
+
+NOTHING_TO_FIX = "Nothing to fix."
+GAINS_OVERLAP = "Gains are predictions, each of its remedy alone: of several findings they do not add up."
+OF_THE_LOOP = "the loop's time"
+OF_THE_TRACE = "the traced time"
+_LITTLE_SECONDS = 0.1
+_MOST_NAMED = 4
+_NOT_JUDGED = "Nothing was found: no optimizer step is recorded that could be judged."
+
+
+def several_gains(diagnosis: Diagnosis) -> bool:
+    """Whether more than one finding promises something."""
+    promised = [one for one in diagnosis.findings if any(remedy.gain is not None for remedy in one.remedies)]
+    return len(promised) > 1
+
+
+def told_limit(diagnosis: Diagnosis) -> str:
+    """What bounds a run that has nothing to fix, or why nothing is told of it; empty where something is to fix."""
+    if diagnosis.limit is not None:
+        return f"The limit that it is at: {diagnosis.limit.text}."
+    return "" if diagnosis.findings else _NOT_JUDGED
+
+
+def told_abstentions(diagnosis: Diagnosis) -> list[tuple[str, str]]:
+    """Why, and which rules: those that lack the same thing together, and many of them by their number."""
+    rules: dict[str, list[str]] = {}
+    for one in diagnosis.abstentions:
+        by = f" ({told_instrument(one.instrument)})" if one.instrument else ""
+        rules.setdefault(f"{one.why}{by}", []).append(one.rule)
+    return [(why, ", ".join(held) if len(held) <= _MOST_NAMED else f"{len(held)} rules") for why, held in rules.items()]
+
+
+def told_cost(cost: Cost, loop_seconds: float = 0.0) -> str:
+    """In words; empty where nothing is known.
+
+    Args:
+        cost: of a finding.
+        loop_seconds: that its seconds are told a share of; 0: they are not.
+    """
+    told = [] if cost.seconds is None else [_duration(cost.seconds)]
+    if cost.seconds is not None and loop_seconds > 0:
+        told = [f"{told[0]} ({share(cost.seconds / loop_seconds)} of the loop)"]
+    told += [] if not cost.usd else [usd(cost.usd)]
+    told += [] if cost.bytes is None else [size(cost.bytes)]
+    return ", ".join(told)
+
+
+def told_gain(gain: Gain, of: str = OF_THE_LOOP) -> str:
+    """In words: a prediction.
+
+    Args:
+        gain: of a remedy.
+        of: what its share is of.
+    """
+    told = []
+    if gain.share is not None and gain.seconds is not None:
+        told.append(f"about {share(gain.share)} of {of}, {_duration(gain.seconds)}")
+    if gain.bytes is not None:
+        told.append(f"about {size(gain.bytes)}")
+    if gain.usd:
+        told.append(usd(gain.usd))
+    return ", ".join(told) or "gain not predicted"
+
+
+def _duration(value: float) -> str:
+    """So that little is not nothing."""
+    return short_seconds(value) if 0 < value < _LITTLE_SECONDS else seconds(value)
+
+
+def told_change(key: str, value: Any) -> str:
+    """As a recipe's command line takes it: ``train.bf16=true``."""
+    shown = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    return f"{key}={shown}"
+
+
+def told_argument(key: str, value: Any) -> str:
+    """As the ``TrainingArguments`` of a script take it: ``bf16=True,``; what is none of them, as a recipe has it."""
+    section, _, name = key.partition(".")
+    return f"{name}={value!r}," if section == "train" else told_change(key, value)
+
+
+def told_instrument(instrument: str) -> str:
+    """What would give the evidence that a rule lacks; empty where nothing would."""
+    return f"{instrument} would tell" if instrument else ""
+
+
+def told_fault(fault: str) -> str:
+    """A rule that failed."""
+    return f"A rule failed, a defect of hf_efficient: {fault}"
+
+
+VERDICTS = {
+    "confirmed": "Confirmed",
+    "smaller": "Smaller than predicted",
+    "larger": "Larger than predicted",
+    "retracted": "Retracted",
+    "unknown": "Cannot be told",
+}
+
+
+def told_confirmation(held: Confirmation) -> str:
+    """``data_transform: 44% less time per token predicted, 41% came, ±3%: why``; without the verdict."""
+    parts = [] if held.predicted is None else [f"{_amount(held, held.predicted)} predicted"]
+    if held.achieved is not None:
+        parts.append(_came(held, held.achieved))
+    if held.of == "finding" and held.verdict == "confirmed":
+        parts.append("the finding is gone" if not held.why else "")
+    told = [held.rule, ", ".join(part for part in parts if part), held.why]
+    return ": ".join(part for part in told if part)
+
+
+def _amount(held: Confirmation, value: float) -> str:
+    if held.of == "time":
+        return f"{share(value)} less time per token"
+    return f"{size(round(value))} less at the peak"
+
+
+def _came(held: Confirmation, value: float) -> str:
+    amount = share(abs(value)) if held.of == "time" else size(round(abs(value)))
+    spread = f" ±{share(held.spread)}" if held.spread is not None else ""
+    return f"{amount}{spread} {'came' if value >= 0 else 'more came'}"
+
+
+_STYLES = {"critical": "bold red", "warning": "bold yellow", "info": "bold"}
+_VERDICTS = {"confirmed": "bold green", "larger": "bold green", "smaller": "bold yellow", "retracted": "bold red"}
+
+
+def diagnosis_renderables(diagnosis: Diagnosis, *, evidence: bool = True) -> list[RenderableType]:
+    """What to print, in order: what became of the prediction that the run tests, the findings, the limit of a run
+    without any, and what could not be judged.
+
+    Args:
+        diagnosis: of a run.
+        evidence: False for a short form, to stand below the run's account: a line per finding and its first remedy.
+    """
+    return [
+        *(_end(diagnosis) if evidence else []),
+        *(_confirmation(held) for held in diagnosis.confirmations),
+        *_headline(diagnosis, evidence),
+        *finding_renderables(diagnosis.findings, evidence=evidence),
+        *([Text(GAINS_OVERLAP, "dim")] if evidence and several_gains(diagnosis) else []),
+        *(_abstentions(diagnosis) if evidence else []),
+        *(Text(told_fault(fault), "red") for fault in diagnosis.faults),
+    ]
+
+
+def finding_renderables(
+    findings: Sequence[Finding], *, evidence: bool = True, of: str = OF_THE_LOOP
+) -> list[RenderableType]:
+    """Findings as they are ranked, numbered from 1.
+
+    Args:
+        findings: of a run, or of a trace.
+        evidence: False for a short form.
+        of: what the shares of gains are of.
+    """
+    return [part for number, one in enumerate(findings, 1) for part in _finding(number, one, evidence, of)]
+
+
+def diagnosis_hint(diagnosis: Diagnosis | None, directory: str) -> list[RenderableType]:
+    """The short form, to stand below an account, and the command for the whole; nothing without a diagnosis.
+
+    Args:
+        diagnosis: of the run.
+        directory: its output directory.
+    """
+    if diagnosis is None:
+        return []
+    more = Text(f"Evidence, other remedies, what was not judged: hf-efficient diagnose {shlex.quote(directory)}", "dim")
+    return [Text(""), *diagnosis_renderables(diagnosis, evidence=False), more]
+
+
+def _end(diagnosis: Diagnosis) -> Iterator[RenderableType]:
+    steps = f"{diagnosis.steps} step{'' if diagnosis.steps == 1 else 's'}"
+    if diagnosis.ended == "error":
+        yield Text(f"The run failed after {steps}: {diagnosis.error}", "bold red")
+    elif diagnosis.ended == "stopped":
+        yield Text(f"The run stopped {diagnosis.error}.", "bold")
+    elif diagnosis.ended == "died":
+        yield Text(f"The run did not end: it was killed after {steps}, or goes on.", "bold")
+
+
+def _confirmation(held: Confirmation) -> Text:
+    told = Text(f"{VERDICTS[held.verdict]}: ", _VERDICTS.get(held.verdict, "bold"))
+    return told.append(f"{told_confirmation(held)}.", "not bold default")
+
+
+def _headline(diagnosis: Diagnosis, full: bool) -> Iterator[RenderableType]:
+    if diagnosis.limit is not None:
+        yield Text(NOTHING_TO_FIX, "bold green")
+        yield Text(told_limit(diagnosis))
+        yield from (_evidence(diagnosis.limit.evidence) if full and diagnosis.limit.evidence else ())
+    elif not diagnosis.findings:
+        yield Text(told_limit(diagnosis), "bold")
+
+
+def _finding(number: int, finding: Finding, full: bool, of: str) -> Iterator[RenderableType]:
+    title = Text(f"{number}. {finding.title}", _STYLES[finding.severity])
+    title.append(f"  [{finding.severity}, {finding.confidence}: {finding.rule}]", "dim")
+    yield title
+    told = told_cost(finding.cost)
+    if told:
+        yield Padding(Text(f"costs {told}"), (0, 0, 0, 3))
+    if full:
+        yield from _evidence(finding.evidence)
+    for remedy in finding.remedies if full else finding.remedies[:1]:
+        yield from _remedy(remedy, full, of)
+
+
+def _evidence(evidence: list[Evidence]) -> Iterator[RenderableType]:
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column()
+    grid.add_column(justify="right")
+    grid.add_column(style="dim")
+    for one in evidence:
+        grid.add_row(Text(one.what), Text(evidence_value(one.value, one.unit)), Text(one.source))
+    yield Padding(grid, (0, 0, 0, 5))
+
+
+def _remedy(remedy: Remedy, full: bool, of: str) -> Iterator[RenderableType]:
+    text = Text(f"-> {remedy.what}")
+    if remedy.gain is not None:
+        text.append(f": {told_gain(remedy.gain, of)}", "green")
+    yield Padding(text, (0, 0, 0, 3))
+    for key, value in remedy.overrides.items():
+        yield Padding(Text(told_change(key, value), "cyan"), (0, 0, 0, 6))
+    if full:
+        if remedy.gain is not None:
+            yield Padding(Text(f"predicted from: {remedy.gain.basis}", "dim"), (0, 0, 0, 6))
+        if remedy.costs:
+            yield Padding(Text(f"but: {remedy.costs}", "dim"), (0, 0, 0, 6))
+
+
+def _abstentions(diagnosis: Diagnosis) -> Iterator[RenderableType]:
+    if not diagnosis.abstentions:
+        return
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(style="dim")
+    grid.add_row("Not judged:")
+    for told, rules in told_abstentions(diagnosis):
+        grid.add_row(Text(f"  {rules}: {told}"))
+    yield grid

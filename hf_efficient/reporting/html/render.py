@@ -1,0 +1,249 @@
+"""The colours of the page, light and dark; text on them has a contrast of at least 4.5 : 1.
+
+What is inlined into the page: the plotting library, our scripts, the style.
+
+Putting data, scripts and styles into a page so that nothing of them can be taken for something else.
+
+What a section of the page is.
+
+What every page has in common: its frame, its scripts and the data of its figures.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from hf_efficient.reporting.plots.figure import Figure, Missing
+from hf_efficient.text import seconds, short_seconds, size
+from hf_efficient.version import __version__
+
+LIGHT = {
+    "page": "#ffffff",
+    "panel": "#f6f7f9",
+    "line": "#e2e5ea",
+    "line-strong": "#b9c0ca",
+    "text": "#14181f",
+    "muted": "#57606c",
+    "link": "#0b5cad",
+    "good": "#196b3a",
+    "warn": "#855300",
+    "bad": "#b3261e",
+}
+DARK = {
+    "page": "#101318",
+    "panel": "#181c23",
+    "line": "#2a303a",
+    "line-strong": "#4a5362",
+    "text": "#e8ebf0",
+    "muted": "#9ba6b4",
+    "link": "#74b5f7",
+    "good": "#62cf8d",
+    "warn": "#eab45c",
+    "bad": "#ff9086",
+}
+
+
+def theme_css() -> str:
+    """Variables: light; dark where the system or the button says so; always light on paper."""
+    light, dark = (" ".join(f"--{name}: {value};" for name, value in scheme.items()) for scheme in (LIGHT, DARK))
+    return (
+        f":root {{ color-scheme: light; {light} }}\n"
+        f'@media screen and (prefers-color-scheme: dark) {{ :root:not([data-scheme="light"]) '
+        f"{{ color-scheme: dark; {dark} }} }}\n"
+        f'@media screen {{ :root[data-scheme="dark"] {{ color-scheme: dark; {dark} }} }}\n'
+    )
+
+
+ICON = (
+    "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'%3E"
+    "%3Crect x='1' y='8' width='4' height='7' fill='%2365b5f4'/%3E%3Crect x='6' y='4' width='4' height='11' "
+    "fill='%232e548d'/%3E%3Crect x='11' y='1' width='4' height='14' fill='%23de9b24'/%3E%3C/svg%3E"
+)
+_REPORT = Path(__file__).parents[1]
+_SCRIPTS = ("scheme.js", "plots.js", "span.js", "copy.js", "print.js")
+_STYLES = ("report.css", "findings.css")
+
+
+@cache
+def vendored() -> dict[str, str]:
+    """``assets/vendored.json``: package, version, licence, file and sha256 of the plotting library."""
+    return dict(json.loads((_REPORT / "assets" / "vendored.json").read_text(encoding="utf-8")))
+
+
+def library_name() -> str:
+    """Name, version and licence of the plotting library."""
+    held = vendored()
+    return f"{held['name']} {held['version']} ({held['licence']})"
+
+
+@cache
+def library_script() -> str:
+    """The plotting library, which defines ``Plotly``."""
+    return (_REPORT / "assets" / vendored()["file"]).read_text(encoding="utf-8")
+
+
+@cache
+def page_scripts() -> list[str]:
+    """Our own scripts, in the order in which they run; the first runs before the library."""
+    return [(_REPORT / "html" / "static" / name).read_text(encoding="utf-8") for name in _SCRIPTS]
+
+
+@cache
+def style_sheet() -> str:
+    """The style of the page."""
+    held = [(_REPORT / "html" / "static" / name).read_text(encoding="utf-8") for name in _STYLES]
+    return theme_css() + "".join(held)
+
+
+# Inside <script> HTML knows no entities; JSON knows these escapes anywhere in a text.
+_ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+
+
+def json_for_script(data: Any) -> Markup:
+    """Strict JSON that stands in ``<script type="application/json">`` whatever texts it holds; NaN becomes null."""
+    text = json.dumps(_finite(data), separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    for character, escaped in _ESCAPES.items():
+        text = text.replace(character, escaped)
+    return Markup(text)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): _finite(item) for key, item in value.items() if item is not None}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value
+
+
+def script_text(source: str) -> Markup:
+    """A script of ours, as it stands.
+
+    Raises:
+        ValueError: it would end its own element.
+    """
+    if "</script" in source.lower() or "<!--" in source:
+        raise ValueError("a script that holds '</script' or '<!--' cannot stand in a page")
+    return Markup(source)
+
+
+def policy(scripts: Iterable[str]) -> str:
+    """A Content-Security-Policy under which these scripts run, no others, and nothing is fetched from anywhere."""
+    hashes = " ".join(
+        f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in scripts
+    )
+    return (
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+@dataclass(frozen=True)
+class Section:
+    """One part of the page.
+
+    Attributes:
+        id: of its heading, and of its template ``sections/ID.html.jinja`` unless ``template`` names another.
+        title: the heading.
+        figures: its plots, in order.
+        context: what else its template is given.
+        short: the title in the table of contents.
+        template: name of the template; empty: the id's.
+    """
+
+    id: str
+    title: str
+    figures: list[Figure | Missing] = field(default_factory=list)
+    context: dict[str, Any] = field(default_factory=dict)
+    short: str = ""
+    template: str = ""
+
+
+_UNIT = re.compile(
+    r"(?<=\d)\s?(%|(?:[KMGT]i)?B|ms|µs|s|min|h|k?Wh|J|W|k?g(?:/kWh)?|[kMGTPE]?FLOPs?(?:/s)?|tokens/s)(?![\w/])"
+)
+
+
+def render(
+    template: str,
+    sections: Sequence[Section],
+    *,
+    span: dict[str, Any] | None,
+    written: datetime | None,
+    **context: Any,
+) -> str:
+    """A whole page.
+
+    Args:
+        template: its name.
+        sections: in order.
+        span: the columns behind the figures of a selected span; None where there are none.
+        written: when; told in the footer.
+        context: what else the template is given.
+    """
+    figures = {fig.id: _for_page(fig) for section in sections for fig in section.figures if isinstance(fig, Figure)}
+    first, *others = page_scripts()
+    scripts = [first, library_script(), *others]
+    return (
+        _templates()
+        .get_template(template)
+        .render(
+            sections=sections,
+            figures_json=json_for_script({"figures": figures, "span": span}),
+            scripts=[script_text(script) for script in scripts],
+            style=Markup(style_sheet()),
+            policy=policy(scripts),
+            icon=ICON,
+            library=library_name(),
+            version=__version__,
+            written=f"{written:%Y-%m-%d %H:%M} {written.tzname() or ''}".strip() if written else "",
+            **context,
+        )
+    )
+
+
+def _for_page(figure: Figure) -> dict[str, Any]:
+    return {
+        "traces": figure.traces,
+        "layout": figure.layout,
+        "height": figure.height,
+        "x": figure.x,
+        "x_per_second": figure.x_per_second,
+        "zoomable": figure.zoomable,
+    }
+
+
+@cache
+def _templates() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"units": _units, "bytes": size, "duration": seconds, "short_duration": short_seconds}
+    return environment
+
+
+def _units(text: str) -> Markup:
+    """A figure with its units set smaller; the text is escaped."""
+    return Markup(_UNIT.sub(_small, str(escape(text))))
+
+
+def _small(unit: re.Match[str]) -> str:
+    return f'<span class="u">{"" if unit[1] == "%" else " "}{unit[1]}</span>'

@@ -1,0 +1,347 @@
+"""Evaluations and sample answers.
+
+The resolved recipe with its provenance, versions and hardware.
+
+The parts of a run: its starts and resumptions, its calls of ``train()``, and its ranks.
+
+What was planned, beside what came.
+
+What was proven before the run.
+
+What the deeper instruments found, and what each of them cost.
+
+What was not measured.
+
+The page of a run.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from hf_efficient.recipe.writing import ResolvedValue
+from hf_efficient.records.account import ProcessAccount, RunAccount, TrainingAccount
+from hf_efficient.reporting.html.render import Section, render
+from hf_efficient.reporting.html.run_findings import findings_section, trace_section
+from hf_efficient.reporting.html.run_sections import (
+    cost_section,
+    learning,
+    memory_section,
+    speed,
+    summary,
+    system_section,
+    time_section,
+    tokens_section,
+)
+from hf_efficient.reporting.labels import phase_label
+from hf_efficient.reporting.plots.figure import span_data
+from hf_efficient.reporting.profile_tables import found_tables, instrument_rows, shared_remark
+from hf_efficient.reporting.run_data import RunData
+from hf_efficient.reporting.run_rows import (
+    across_lines,
+    has_several_trainings,
+    plan_notes,
+    plan_rows,
+    preflight_words,
+    rank_rows,
+    restart_words,
+)
+from hf_efficient.text import seconds, share, size
+
+# What the Trainer reports of the evaluation itself; its time has a column of its own.
+_MOST_ROWS = 40
+_OF_THE_EVALUATION = ("runtime", "samples_per_second", "steps_per_second", "model_preparation_time", "epoch")
+
+
+def evaluations_section(run: RunData) -> Section:
+    """A table of the metrics, and what the model answered before and after."""
+    held = run.account.evaluations
+    names = [name for each in held for name in each.metrics if name not in _OF_THE_EVALUATION]
+    columns = list(dict.fromkeys(names))
+    rows = [
+        {
+            "when": "before training" if each.step == 0 else f"step {each.step:,}",
+            "values": [_figure(each.metrics, name) for name in columns],
+            "seconds": seconds(each.seconds) if each.seconds is not None else "",
+        }
+        for each in held
+    ]
+    left_out = max(0, len(rows) - _MOST_ROWS)
+    if left_out:
+        rows = rows[: _MOST_ROWS // 2] + rows[-_MOST_ROWS // 2 :]
+    answers = []
+    for sample in run.answers:
+        told = [
+            ("before training" if step == 0 else f"after step {step:,}", text)
+            for step, text in sample.generated.items()
+        ]
+        answers.append({"question": sample.question, "expected": sample.expected, "told": _ends(told)})
+    columns = [name.replace("_", " ") for name in columns]
+    return Section(
+        "evaluations",
+        "Evaluations and sample answers",
+        context={
+            "columns": columns,
+            "rows": rows,
+            "left_out": left_out,
+            "has_recipe": run.recipe is not None,
+            "answers": answers,
+        },
+        short="Evaluations",
+    )
+
+
+def _figure(metrics: Mapping[str, float | None], name: str) -> str:
+    value = metrics.get(name)
+    return f"{value:.4g}" if value is not None else "not finite" if name in metrics else ""
+
+
+def _ends(told: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The first and the last."""
+    return told if len(told) < 2 else [told[0], told[-1]]
+
+
+def recipe_section(run: RunData) -> Section:
+    """What somebody set first, the defaults folded away below, and the machine."""
+    recipe = run.recipe
+    values = recipe.values if recipe else []
+    context = {
+        "set": [_row(value) for value in values if value.set_by is not None],
+        "defaults": [_row(value) for value in values if value.set_by is None],
+        "no_recipe": run.no_recipe,
+        "machine": list(machine_facts(run.environment)),
+        "versions": [(name, told or "not installed") for name, told in _versions(run.environment)],
+    }
+    return Section("recipe", "Recipe, versions and hardware", context=context, short="Recipe")
+
+
+def _row(value: ResolvedValue) -> dict[str, str]:
+    origin = value.set_by or ""
+    parts = origin.replace("\\", "/").split("/")
+    short = "/".join(["…", *parts[-2:]]) if len(parts) > 3 and origin[:1] in "/." else origin
+    return {"key": value.key, "value": value.value, "origin": origin, "short": short}
+
+
+def machine_facts(environment: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Name and figure of what is known of the machine."""
+    for gpu in _list(environment.get("gpus")):
+        if isinstance(gpu, dict):
+            memory = gpu.get("memory_bytes")
+            yield "GPU", f"{gpu.get('name')}" + (f", {size(memory)}" if isinstance(memory, int) else "")
+    if environment.get("gpus") == []:
+        yield "GPU", "none"
+    for key, label in (("cpu", "CPU"), ("usable_cores", "usable cores")):
+        if environment.get(key) is not None:
+            yield label, str(environment[key])
+    if isinstance(environment.get("memory_bytes"), int):
+        yield "memory", size(environment["memory_bytes"])
+    for key, label in (("platform", "system"), ("python", "Python"), ("cuda", "CUDA"), ("driver", "NVIDIA driver")):
+        if environment.get(key) is not None:
+            yield label, str(environment[key])
+    if environment.get("git_commit") is not None:
+        changed = " with changes" if environment.get("git_dirty") else ""
+        yield "git commit", f"{environment['git_commit']}{changed}"
+
+
+def _versions(environment: Mapping[str, Any]) -> list[tuple[str, str | None]]:
+    held = environment.get("versions")
+    return [(str(name), told and str(told)) for name, told in held.items()] if isinstance(held, dict) else []
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def segments(run: RunData) -> Section | None:
+    """A row per process, per call and per rank; None for a run of one process, one call and one rank."""
+    account = run.account
+    if len(account.time.processes) < 2 and len(account.ranks) < 2 and not has_several_trainings(account):
+        return None
+    rows = [
+        {
+            "number": number,
+            **_figures(one),
+            "unattributed": share(one.unattributed_seconds / one.wall_seconds) if one.wall_seconds > 0 else "",
+            "ended": told_end(one),
+        }
+        for number, one in enumerate(account.time.processes, start=1)
+    ]
+    ranks = rank_rows(account) if len(account.ranks) > 1 else []
+    calls = _calls(account) if has_several_trainings(account) else []
+    context = {
+        "rows": rows if len(rows) > 1 else [],
+        "calls": calls,
+        "ranks": ranks,
+        "across": list(across_lines(account)),
+        "restarts": restart_words(account.restarts),
+    }
+    title = "Segments" if len(rows) > 1 or calls else "Ranks"
+    return Section("segments", title, context=context)
+
+
+def _figures(one: ProcessAccount | TrainingAccount) -> dict[str, str]:
+    return {
+        "steps": f"{one.first_step:,} to {one.last_step:,}" if one.first_step is not None else "none",
+        "wall": seconds(one.wall_seconds),
+        "first": seconds(one.time_to_first_step_seconds) if one.time_to_first_step_seconds is not None else "",
+    }
+
+
+def _calls(account: RunAccount) -> list[dict[str, str]]:
+    several = len(account.time.processes) > 1
+    return [
+        {
+            "number": f"{start}.{number}" if several else f"{number}",
+            **_figures(one),
+            "called": seconds(one.called_at_seconds - process.began_at_seconds),
+            "ended": _told_call_end(one),
+        }
+        for start, process in enumerate(account.time.processes, start=1)
+        for number, one in enumerate(process.trainings, start=1)
+    ]
+
+
+def _told_call_end(call: TrainingAccount) -> str:
+    if call.ended == "error":
+        return f"failed: {call.error}" if call.error else "failed"
+    if call.ended == "stopped":
+        return f"stopped {call.error}"
+    return {"done": "finished", "died": "no end was recorded", None: "not recorded"}[call.ended]
+
+
+def told_end(process: ProcessAccount) -> str:
+    """How a process ended, in words."""
+    if process.ended == "done":
+        return "finished"
+    if process.ended == "stopped":
+        return f"stopped {process.error}"
+    if process.ended == "error":
+        return f"failed: {process.error}" if process.error else "failed"
+    doing = f", in {phase_label(process.open_phase)}" if process.open_phase else ""
+    return f"no end was recorded; last sign after {seconds(process.last_sign_at_seconds)}{doing}"
+
+
+def plan_section(run: RunData) -> Section | None:
+    """A table and its remarks; None of a run that was not planned."""
+    plan = run.account.plan
+    if plan is None:
+        return None
+    context = {"rows": plan_rows(plan), "notes": plan_notes(plan), "device": plan.device, "steps": plan.steps}
+    return Section("plan", "Planned and observed", context=context, short="Plan")
+
+
+def preflight_section(run: RunData) -> Section | None:
+    """A line each for memory, save and load, disk; None of a run that was not proven."""
+    found = run.account.preflight
+    if found is None:
+        return None
+    return Section("preflight", "Proven before the run", context={"lines": preflight_words(found)}, short="Preflight")
+
+
+_PROFILE_MOST_ROWS = 25
+
+
+def profile_section(run: RunData) -> Section | None:
+    """A table per instrument that found something, and what they cost; None of a run without instruments."""
+    profile = run.account.profile
+    if profile is None:
+        return None
+    context = {
+        "tables": list(found_tables(profile, _PROFILE_MOST_ROWS)),
+        "instruments": instrument_rows(profile.instruments),
+        "remark": shared_remark(profile.instruments),
+    }
+    return Section("profile", "Profile", context=context)
+
+
+def gaps(run: RunData) -> Section:
+    """Each with its reason."""
+    return Section("gaps", "What was not measured", context={"gaps": run.account.not_measured}, short="Not measured")
+
+
+_WAYS = {
+    "recipe": "a recipe's run",
+    "trainer": "EfficientTrainer in a script",
+    "callback": "AccountCallback in a plain Trainer",
+    "unknown": "records of an older version",
+}
+
+
+@dataclass(frozen=True)
+class _Ended:
+    kind: str
+    word: str
+    told: str
+
+
+def run_page(run: RunData, written: datetime | None = None) -> str:
+    """The report of one run.
+
+    Args:
+        run: what was recorded.
+        written: when; told in the footer.
+    """
+    made = [
+        summary(run),
+        findings_section(run),
+        plan_section(run),
+        preflight_section(run),
+        time_section(run),
+        system_section(run),
+        memory_section(run),
+        learning(run),
+        speed(run),
+        tokens_section(run),
+        cost_section(run),
+        trace_section(run),
+        profile_section(run),
+        evaluations_section(run),
+        recipe_section(run),
+        segments(run),
+        gaps(run),
+    ]
+    sections = [section for section in made if section is not None]
+    return render(
+        "run.html.jinja",
+        sections,
+        span=span_data(run.series.steps) if run.series is not None else None,
+        title=f"{run.name} · hf_efficient",
+        kind="run report",
+        command=f"hf-efficient report {shlex.quote(run.directory)}",
+        written=written,
+        run=run,
+        ended=_ended(run),
+        facts=_facts(run),
+    )
+
+
+def _ended(run: RunData) -> _Ended:
+    account = run.account
+    told = told_end(account.time.processes[-1])
+    if account.ended == "done":
+        budget = account.money.budget
+        stopped = f"Its budget ended it: {budget.reached}" if budget and budget.reached else ""
+        return _Ended("warn" if stopped else "good", "stopped" if stopped else "finished", stopped)
+    if account.ended == "stopped":
+        return _Ended("warn", "stopped", f"It was asked to: {account.error}. --resume goes on.")
+    if account.ended == "error":
+        return _Ended("bad", "failed", account.error or "")
+    return _Ended("warn", "did not end", f"It was killed, or is still running: {told}.")
+
+
+def _facts(run: RunData) -> list[str]:
+    """The line below the title: what was trained, on what."""
+    facts = []
+    if run.recipe is not None:
+        values = {value.key: value.value for value in run.recipe.values}
+        facts += [values[key] for key in ("model.id", "adapter.method", "method") if key in values]
+    machine = machine_facts(run.environment)
+    facts += [told for name, told in machine if name in ("GPU", "CPU") and told != "none"][:1]
+    ranks = len(run.account.ranks)
+    if ranks > 1:
+        facts.append(f"{ranks} ranks")
+    return [*facts, _WAYS.get(run.account.recorded_by, run.account.recorded_by)]

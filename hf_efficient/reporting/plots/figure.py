@@ -1,0 +1,420 @@
+"""What a plot is: traces and a layout of plotly.js, and the words that go with them.
+
+The two horizontal axes of a run: its optimizer steps, and its time.
+
+Buckets of a run in layers: bars, or areas where bars would be thinner than a pixel or two.
+
+What the page needs to tell the figures of a span that is selected: sums by bucket.
+
+Lines of what the sampler saw, over the time of a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from hf_efficient.accounting.series import per_step
+from hf_efficient.records.amounts import Evaluation
+from hf_efficient.records.series import StepSeries, SystemSeries
+from hf_efficient.reporting.labels import phase_color, phase_label
+
+_DIGITS = 6
+
+BLUE, ORANGE, GREEN, PURPLE, RED, GREY = "#2383d2", "#de9b24", "#4c8b5d", "#a45fb5", "#de4605", "#7a828c"
+"""Colours of lines that are no phase."""
+
+
+@dataclass(frozen=True)
+class LegendEntry:
+    """A name of the legend, which shows and hides its traces.
+
+    Attributes:
+        name: in words.
+        color: as ``#rrggbb``.
+        traces: their places among the figure's.
+        shown: whether they are drawn at first.
+        line: drawn as a line rather than as an area.
+        dashed: drawn with gaps.
+    """
+
+    name: str
+    color: str
+    traces: tuple[int, ...]
+    shown: bool = True
+    line: bool = False
+    dashed: bool = False
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One plot.
+
+    Attributes:
+        id: unique on the page.
+        title: above it.
+        summary: the plot in a sentence or two, for who does not see it, and below it for everybody.
+        traces, layout: of plotly.js, without fonts and colours of the page, which its style gives.
+        height: in pixels.
+        x: ``step`` or ``time`` where the horizontal axis is the run's: such plots zoom together; None otherwise.
+        x_per_second: units of the axis per second of run time, where it is ``time``.
+        legend: empty where the table beside it tells the colours.
+        zoomable: whether dragging zooms.
+        selectable: whether a span can be selected, where ``x`` is the run's.
+    """
+
+    id: str
+    title: str
+    summary: str
+    traces: list[dict[str, Any]]
+    layout: dict[str, Any]
+    height: int = 280
+    x: Literal["step", "time"] | None = None
+    x_per_second: float | None = None
+    legend: list[LegendEntry] = field(default_factory=list)
+    zoomable: bool = True
+    selectable: bool = True
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A plot that cannot be drawn.
+
+    Attributes:
+        title: what it would have been.
+        why: what is missing.
+    """
+
+    title: str
+    why: str
+
+
+def rounded(values: Iterable[float | None]) -> list[float | None]:
+    """To six significant digits: more is not seen, and takes room in the file."""
+    return [None if value is None else float(f"{value:.{_DIGITS}g}") for value in values]
+
+
+def axis(title: str, **more: Any) -> dict[str, Any]:
+    """An axis with its title; a vertical one starts at 0 unless told otherwise."""
+    return {"title": {"text": title, "standoff": 8}, "automargin": True, **more}
+
+
+def legend_of(traces: Sequence[dict[str, Any]]) -> list[LegendEntry]:
+    """An entry per ``legendgroup`` (or name) in the order of the traces; those without a name have none."""
+    entries: dict[str, LegendEntry] = {}
+    for place, trace in enumerate(traces):
+        key = trace.get("legendgroup") or trace.get("name")
+        if not key:
+            continue
+        held = entries.get(key)
+        places = (*held.traces, place) if held else (place,)
+        first = held or LegendEntry(
+            name=trace.get("name", key),
+            color=_color(trace),
+            traces=places,
+            shown=trace.get("visible", True) is True,
+            line=trace["type"] == "scatter" and not trace.get("fill") and not trace.get("stackgroup"),
+            dashed=trace.get("line", {}).get("dash", "solid") != "solid",
+        )
+        entries[key] = replace(first, traces=places)
+    return list(entries.values())
+
+
+def _color(trace: dict[str, Any]) -> str:
+    for part in ("marker", "line"):
+        color = trace.get(part, {}).get("color")
+        if isinstance(color, str):
+            return color
+    return str(trace.get("fillcolor", GREY))
+
+
+_EACH_TICKED = 12
+
+
+@dataclass(frozen=True)
+class StepAxis:
+    """Where the buckets of a series lie.
+
+    Attributes:
+        starts, ends: of each bucket; a single step N reaches from N - 0.5 to N + 0.5.
+        hover: the heading of what a pointer is told.
+        title: of the axis.
+        resumed_at: where each later ``train()`` call begins.
+    """
+
+    starts: list[float]
+    ends: list[float]
+    hover: str
+    title: str
+    resumed_at: list[float]
+
+    @property
+    def centers(self) -> list[float]:
+        """The middle of each bucket."""
+        return [(start + end) / 2 for start, end in zip(self.starts, self.ends, strict=True)]
+
+    @property
+    def widths(self) -> list[float]:
+        """How much of the axis each bucket takes."""
+        return [end - start for start, end in zip(self.starts, self.ends, strict=True)]
+
+    def layout(self, **more: Any) -> dict[str, Any]:
+        """The axis for plotly.js."""
+        ends = [self.starts[0], self.ends[-1]] if self.starts else [0, 1]
+        if ends[1] - ends[0] <= _EACH_TICKED:
+            more = {"tick0": 1, "dtick": 1} | more
+        told = {"text": self.hover}
+        return axis(
+            self.title,
+            **{"range": ends, "tickformat": ",.1~f", "unifiedhovertitle": told, "showgrid": False, "zeroline": False}
+            | more,
+        )
+
+    def resumptions(self) -> list[dict[str, Any]]:
+        """A dashed line where each later ``train()`` call begins."""
+        return [upright(at, dash="dash") for at in self.resumed_at]
+
+
+@dataclass(frozen=True)
+class TimeAxis:
+    """Run time in the unit that fits it.
+
+    Attributes:
+        unit: ``s``, ``min`` or ``h``.
+        per_second: of the unit.
+        end: of the run.
+    """
+
+    unit: str
+    per_second: float
+    end: float
+
+    def places(self, seconds: Sequence[float]) -> list[float]:
+        """Run times on the axis."""
+        return [float(f"{value * self.per_second:.7g}") for value in seconds]
+
+    def layout(self, **more: Any) -> dict[str, Any]:
+        """The axis for plotly.js."""
+        told = {"text": f"%{{x:,.4~g}} {self.unit} after the start"}
+        return axis(
+            f"time since the start, {self.unit}",
+            **{"range": [0, self.end], "unifiedhovertitle": told, "showgrid": False, "zeroline": False} | more,
+        )
+
+
+def step_axis(steps: StepSeries) -> StepAxis:
+    """The Trainer's step numbers; or, where a resumed run did steps again, the steps in the order recorded."""
+    again = any(first <= last for last, first in zip(steps.last_step, steps.first_step[1:], strict=False))
+    starts: list[float] = []
+    ends: list[float] = []
+    for place, count in enumerate(steps.steps):
+        start = ends[-1] if again and ends else steps.first_step[place] - 0.5
+        starts.append(start)
+        ends.append(start + count)
+    most = max(steps.steps, default=1)
+    word = "record" if again else "step"
+    hover = f"{word} %{{x:,.0f}}" if most == 1 else f"about {word} %{{x:,.0f}}, {most:,} together"
+    title = "optimizer steps in the order recorded" if again else "optimizer step"
+    new = [place for place in range(1, len(steps)) if steps.segment[place] != steps.segment[place - 1]]
+    return StepAxis(starts, ends, hover, title, [starts[place] for place in new])
+
+
+def time_axis(wall_seconds: float) -> TimeAxis:
+    """Seconds for up to five minutes, minutes for up to five hours, hours beyond."""
+    for unit, length in (("s", 1.0), ("min", 60.0)):
+        if wall_seconds <= 300 * length:
+            return TimeAxis(unit, 1 / length, wall_seconds / length)
+    return TimeAxis("h", 1 / 3600, wall_seconds / 3600)
+
+
+def evaluation_places(evaluations: Sequence[Evaluation], steps: StepSeries, where: StepAxis) -> list[float]:
+    """Where each evaluation lies: at the end of the step that it followed, or before the first one.
+
+    A step that was done again after a resumption is taken from the first bucket at or after the last evaluation's.
+    """
+    places: list[float] = []
+    bucket = 0
+    for evaluation in evaluations:
+        found = _bucket_of(evaluation.step, steps, bucket)
+        if found is None:
+            places.append(where.starts[0] if where.starts and evaluation.step == 0 else evaluation.step + 0.5)
+        else:
+            bucket = found
+            places.append(where.starts[found] + evaluation.step - steps.first_step[found] + 1)
+    return places
+
+
+def _bucket_of(step: int, steps: StepSeries, begin: int) -> int | None:
+    for place in (*range(begin, len(steps)), *range(begin)):
+        if steps.first_step[place] <= step <= steps.last_step[place]:
+            return place
+    return None
+
+
+def upright(at: float, *, dash: str = "dot") -> dict[str, Any]:
+    """A thin line from bottom to top."""
+    line = {"width": 1, "dash": dash, "color": GREY}
+    return {
+        "type": "line",
+        "xref": "x",
+        "yref": "paper",
+        "x0": at,
+        "x1": at,
+        "y0": 0,
+        "y1": 1,
+        "layer": "above",
+        "line": line,
+    }
+
+
+_MOST_BARS = 250
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer.
+
+    Attributes:
+        label: in words.
+        color: as ``#rrggbb``.
+        values: by bucket.
+    """
+
+    label: str
+    color: str
+    values: Sequence[float | None]
+
+
+def step_layer(label: str, color: str, sums: Sequence[float], steps: StepSeries) -> Layer:
+    """Seconds per step, from their sums by bucket."""
+    return Layer(label, color, per_step(sums, steps))
+
+
+def stack_traces(
+    layers: Sequence[Layer], centers: Sequence[float], widths: Sequence[float] | None, told: str = "%{y:.3~s}s"
+) -> list[dict[str, Any]]:
+    """The layers that hold something, the lowest first.
+
+    Args:
+        layers: over the same buckets.
+        centers: of the buckets on the horizontal axis.
+        widths: of them; None: as they come.
+        told: a value, as plotly.js formats it for a pointer.
+    """
+    held = [layer for layer in layers if any(layer.values)]
+    if len(centers) > _MOST_BARS:
+        return [_area(layer, centers, told) for layer in held]
+    return [_bars(layer, centers, widths, told) for layer in held]
+
+
+def step_layout(steps: StepSeries, where: StepAxis) -> dict[str, Any]:
+    """Of a plot of seconds per step."""
+    return {
+        "barmode": "stack",
+        "bargap": 0.12 if len(steps) <= 60 else 0,
+        "hovermode": "x unified",
+        "xaxis": where.layout(),
+        "yaxis": axis("seconds per step", rangemode="tozero", hoverformat=".3~s", ticksuffix=""),
+        "shapes": where.resumptions(),
+    }
+
+
+def _bars(layer: Layer, centers: Sequence[float], widths: Sequence[float] | None, told: str) -> dict[str, Any]:
+    return {
+        "type": "bar",
+        "name": layer.label,
+        "x": rounded(centers),
+        "y": [value or None for value in rounded(layer.values)],
+        "width": None if widths is None else rounded(widths),
+        "marker": {"color": layer.color},
+        "hovertemplate": told,
+    }
+
+
+def _area(layer: Layer, centers: Sequence[float], told: str) -> dict[str, Any]:
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "stackgroup": "layers",
+        "name": layer.label,
+        "x": rounded(centers),
+        "y": rounded(layer.values),
+        "line": {"width": 0, "shape": "hvh", "color": layer.color},
+        "fillcolor": layer.color,
+        "hovertemplate": told,
+    }
+
+
+def span_data(steps: StepSeries) -> dict[str, Any] | None:
+    """Columns by bucket, with their places on both axes of a run; None without steps."""
+    if not len(steps):
+        return None
+    where = step_axis(steps)
+    return {
+        "start": where.starts,
+        "end": where.ends,
+        "at": steps.started_at_seconds,
+        "wall": steps.wall_seconds,
+        "training": [mean * count for mean, count in zip(steps.step_seconds_mean, steps.steps, strict=True)],
+        "steps": steps.steps,
+        "first": steps.first_step,
+        "last": steps.last_step,
+        "tokens": steps.non_padding_tokens,
+        "processed": steps.processed_tokens,
+        "loss": steps.loss,
+        "phases": [
+            {"label": phase_label(name), "color": phase_color(name), "seconds": sums}
+            for name, sums in steps.phase_seconds.items()
+            if any(sums)
+        ],
+    }
+
+
+def middles(system: SystemSeries, where: TimeAxis) -> list[float]:
+    """Of its buckets, on the axis."""
+    ends = zip(system.started_at_seconds, system.ended_at_seconds, strict=True)
+    return where.places([(start + end) / 2 for start, end in ends])
+
+
+def time_line(
+    label: str,
+    values: Sequence[float | None],
+    system: SystemSeries,
+    where: TimeAxis,
+    line: dict[str, Any],
+    told: str,
+    scale: float = 1.0,
+) -> list[dict[str, Any]]:
+    """A line that does not join two processes; none where nothing was read.
+
+    Args:
+        label: in words.
+        values: by bucket.
+        system: whose buckets they are.
+        where: the axis.
+        line: of plotly.js: ``color``, and ``dash`` where it is not solid.
+        told: a value, as plotly.js formats it for a pointer.
+        scale: what values are multiplied by.
+    """
+    if not any(value is not None for value in values):
+        return []
+    x: list[float] = []
+    y: list[float | None] = []
+    for place, (at, value) in enumerate(zip(middles(system, where), values, strict=True)):
+        if place and system.process[place] != system.process[place - 1]:
+            x.append(x[-1])
+            y.append(None)
+        x.append(at)
+        y.append(None if value is None else scale * value)
+    return [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "name": label,
+            "x": x,
+            "y": rounded(y),
+            "line": {"width": 2, **line},
+            "hovertemplate": told,
+        }
+    ]

@@ -1,0 +1,296 @@
+"""Memory over the time of a run, and what it was used for.
+
+What is allocated over the two steps that a plan rehearses.
+
+Accelerators by time and money.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hf_efficient.records.account import RunAccount
+from hf_efficient.records.amounts import MemoryAccount
+from hf_efficient.records.plan import Plan, PlannedGpu, PlannedMemory, PlannedTimeline
+from hf_efficient.records.series import RunSeries
+from hf_efficient.reporting.labels import CATEGORY_COLORS, category_color, category_label, phase_color, phase_label
+from hf_efficient.reporting.plots.figure import (
+    BLUE,
+    GREEN,
+    GREY,
+    Figure,
+    Missing,
+    TimeAxis,
+    axis,
+    legend_of,
+    rounded,
+    time_axis,
+    time_line,
+    upright,
+)
+from hf_efficient.text import seconds, size, usd
+
+GIB = 2**30
+_TOLD = "%{y:.3~f} GiB"
+_LINES = (
+    ("device_reserved_bytes", "reserved on the device", "#c2410c", "dot"),
+    ("device_allocated_bytes", "allocated on the device", "#c2410c", "solid"),
+    ("rss_bytes", "host memory of the process", "#2b62b5", "solid"),
+)
+
+
+def memory_over_time(account: RunAccount, series: RunSeries, *, kinds: bool = True) -> Figure | Missing:
+    """Lines of what was seen about once per second; behind them, while the run trained, the kinds of memory stacked.
+
+    Args:
+        account, series: of the run.
+        kinds: whether to draw those.
+    """
+    system = series.system
+    where = time_axis(account.time.wall_seconds)
+    lines = [
+        trace
+        for name, label, color, dash in _LINES
+        for trace in time_line(
+            label, getattr(system, name).high, system, where, {"color": color, "dash": dash}, _TOLD, 1 / GIB
+        )
+    ]
+    if not lines:
+        return Missing("Over time", "no readings were taken while the run went on; the peaks are in the table")
+    levels = _levels(account.memory, series, where) if kinds else []
+    traces = [*levels, *lines]
+    summary = f"Memory in GiB, as it was read about once per second. {_peaks(account.memory)}"
+    if levels:
+        summary += " The areas are the kinds of memory in the table, from the first step on."
+    layout: dict[str, Any] = {
+        "hovermode": "x unified",
+        "xaxis": where.layout(),
+        "yaxis": axis("GiB", rangemode="tozero"),
+        "shapes": [upright(at, dash="dash") for at in where.places(series.process_starts_seconds[1:])],
+    }
+    return Figure("memory-time", "Over time", summary, traces, layout, 300, "time", where.per_second, legend_of(traces))
+
+
+def _levels(memory: MemoryAccount, series: RunSeries, where: TimeAxis) -> list[dict[str, Any]]:
+    if not memory.categories or not len(series.steps):
+        return []
+    stretches = _trained(series, where)
+    x = [end for stretch in stretches for end in (stretch[0], *stretch, stretch[1])]
+    shape = [0.0, 1.0, 1.0, 0.0] * len(stretches)
+    return [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "stackgroup": "kinds",
+            "name": category_label(kind.name),
+            "x": x,
+            "y": rounded(kind.bytes / GIB * on for on in shape),
+            "line": {"width": 0, "color": category_color(kind.name)},
+            "fillcolor": category_color(kind.name),
+            "hoverinfo": "skip",
+        }
+        for kind in memory.categories
+        if kind.bytes > 0
+    ]
+
+
+def _trained(series: RunSeries, where: TimeAxis) -> list[tuple[float, float]]:
+    """From the first step of each process to its end, on the axis."""
+    starts = series.process_starts_seconds or [0.0]
+    ends = [*starts[1:], where.end / where.per_second]
+    found = []
+    for start, end in zip(starts, ends, strict=True):
+        first = next((at for at in series.steps.started_at_seconds if start <= at < end), None)
+        if first is not None:
+            found.append((where.places([first])[0], where.places([end])[0]))
+    return found
+
+
+def _peaks(memory: MemoryAccount) -> str:
+    told = [
+        f"{size(value)} {words}"
+        for value, words in (
+            (memory.device_peak_allocated_bytes, "allocated on the device"),
+            (memory.device_peak_reserved_bytes, "reserved"),
+            (memory.peak_rss_bytes, "in the host's memory"),
+        )
+        if value is not None
+    ]
+    return f"At most: {', '.join(told)}." if told else ""
+
+
+_GIB = 2**30
+_STRIP = 0.055
+"""Share of the height that tells the phases."""
+
+
+def planned_memory_over_steps(memory: PlannedMemory) -> Figure | Missing:
+    """The kinds of memory stacked over allocations and frees, and below them a strip of the phases."""
+    held = memory.timeline
+    if held is None or not held.events:
+        return Missing("Over two steps", "this plan was made without it")
+    traces = [*_areas(held), *_strip(held)]
+    layout: dict[str, Any] = {
+        "hovermode": "x unified",
+        "barmode": "stack",
+        "bargap": 0,
+        "xaxis": axis("allocations and frees, in order", range=[0, held.events[-1]], anchor="y2"),
+        "yaxis": axis("GiB", rangemode="tozero", domain=[_STRIP + 0.03, 1]),
+        "yaxis2": {"visible": False, "fixedrange": True, "domain": [0, _STRIP]},
+        "shapes": [upright(held.second_step, dash="dash")],
+    }
+    return Figure(
+        "planned-memory", "Over two steps", _summary(memory, held), traces, layout, 340, legend=legend_of(traces)
+    )
+
+
+def _summary(memory: PlannedMemory, held: PlannedTimeline) -> str:
+    step = " of the first step" if memory.peak_step == 1 else " of the second step"
+    where = phase_label(memory.peak_phase) + ("" if memory.peak_phase == "evaluation" else step)
+    behind = ", and a batch of an evaluation behind them" if "evaluation" in held.phases else ""
+    return (
+        f"The first two optimizer steps, parted by the dashed line{behind}; it is no axis of time, as some allocations "
+        f"follow each other faster than others. Most is allocated in the {where}: {size(memory.peak_allocated_bytes)}. "
+        "The strip below tells the phases."
+    )
+
+
+def _areas(held: PlannedTimeline) -> list[dict[str, Any]]:
+    known = [name for name in CATEGORY_COLORS if any(held.categories.get(name, ()))]
+    others = [name for name in held.categories if name not in CATEGORY_COLORS]
+    return [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "stackgroup": "kinds",
+            "name": category_label(name),
+            "x": held.events,
+            "y": rounded(value / _GIB for value in held.categories[name]),
+            "line": {"width": 0, "color": category_color(name)},
+            "fillcolor": category_color(name),
+            "hovertemplate": "%{y:.3~f} GiB",
+        }
+        for name in (*known, *others)
+    ]
+
+
+def _strip(held: PlannedTimeline) -> list[dict[str, Any]]:
+    """A bar per stretch of one phase; what is computed again belongs to the backward that asks for it."""
+    found: list[dict[str, Any]] = []
+    end = 0
+    phases = ["backward" if phase == "recompute" else phase for phase in held.phases]
+    for phase, group in itertools.groupby(zip(phases, held.events, strict=True), key=lambda pair: pair[0]):
+        start, end = end, [event for _, event in group][-1]
+        found.append(
+            {
+                "type": "bar",
+                "orientation": "h",
+                "name": phase_label(phase),
+                "legendgroup": phase_label(phase),
+                "x": [end - start],
+                "y": [""],
+                "yaxis": "y2",
+                "marker": {"color": phase_color(phase)},
+                "hoverinfo": "skip",
+            }
+        )
+    return found
+
+
+_WIDE = 10.0
+"""An axis whose largest value is so many times its smallest is logarithmic."""
+
+_PLACES = ("top center", "bottom center")
+"""Of the names, by turns, so that neighbours have room."""
+
+
+@dataclass(frozen=True)
+class _Point:
+    name: str
+    hours: float
+    usd: float
+
+
+def time_against_money(plan: Plan) -> Figure | Missing:
+    """Those that fit: the frontier joined by a line, the others, and the same on spot machines."""
+    title = "Time against money"
+    known = [(gpu, point) for gpu in plan.gpus if (point := _point(gpu, plan)) is not None]
+    if not known:
+        return Missing(title, "of no accelerator that fits are both the time and a price known")
+    best = sorted((point for gpu, point in known if gpu.on_frontier), key=lambda point: point.hours)
+    others = [point for gpu, point in known if not gpu.on_frontier]
+    spot = [point for gpu in plan.gpus if (point := _spot_point(gpu, plan)) is not None]
+    market = "spot" if plan.gpus[0].market == "spot" else "on demand"
+    traces = [
+        _trace(best, "the best choices", BLUE, mode="lines+markers+text", line={"color": BLUE, "width": 1.5}),
+        *([_trace(others, f"others, {market}", GREY)] if others else []),
+        *([_trace(spot, "on spot machines", GREEN, symbol="diamond-open")] if spot else []),
+    ]
+    points = [*best, *others, *spot]
+    per = "of the run" if plan.steps is not None else "per million tokens"
+    layout: dict[str, Any] = {
+        "hovermode": "closest",
+        "xaxis": axis(f"hours {per}", **_scale([point.hours for point in points])),
+        "yaxis": axis(f"USD {per}", **_scale([point.usd for point in points])),
+    }
+    told = ", ".join(f"{point.name} ({seconds(point.hours * 3600)}, {usd(point.usd)})" for point in best)
+    summary = (
+        f"Further left is faster, further down is cheaper, {per}. Nothing that fits beats both figures of: {told}."
+    )
+    return Figure("time-money", title, summary, traces, layout, 380, legend=legend_of(traces))
+
+
+def _point(gpu: PlannedGpu, plan: Plan) -> _Point | None:
+    if not gpu.fits or gpu.tokens_per_second is None or gpu.usd_per_million_tokens is None:
+        return None
+    if plan.steps is not None and gpu.run_seconds is not None and gpu.run_usd is not None:
+        return _Point(gpu.name, gpu.run_seconds / 3600, gpu.run_usd)
+    lost = gpu.spot.overhead_share if gpu.market == "spot" and gpu.spot is not None else None
+    return _Point(gpu.name, _hours_per_million(gpu.tokens_per_second, lost), gpu.usd_per_million_tokens)
+
+
+def _spot_point(gpu: PlannedGpu, plan: Plan) -> _Point | None:
+    spot = gpu.spot
+    if gpu.market == "spot" or not gpu.fits or gpu.tokens_per_second is None or spot is None:
+        return None
+    if plan.steps is not None:
+        known = spot.run_seconds is not None and spot.run_usd is not None
+        return _Point(gpu.name, (spot.run_seconds or 0.0) / 3600, spot.run_usd or 0.0) if known else None
+    if spot.usd_per_million_tokens is None:
+        return None
+    return _Point(gpu.name, _hours_per_million(gpu.tokens_per_second, spot.overhead_share), spot.usd_per_million_tokens)
+
+
+def _hours_per_million(tokens_per_second: float, lost: float | None) -> float:
+    return 1e6 / tokens_per_second / 3600 * (1 + (lost or 0.0))
+
+
+def _trace(points: Sequence[_Point], name: str, color: str, symbol: str = "circle", **more: Any) -> dict[str, Any]:
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": name,
+        "x": rounded(point.hours for point in points),
+        "y": rounded(point.usd for point in points),
+        "text": [point.name for point in points],
+        "textposition": [_PLACES[place % len(_PLACES)] for place in range(len(points))],
+        "cliponaxis": False,
+        "customdata": [f"{point.name}: {seconds(point.hours * 3600)}, {usd(point.usd)}" for point in points],
+        "hovertemplate": "%{customdata}",
+        "marker": {"color": color, "size": 9, "symbol": symbol},
+        **more,
+    }
+
+
+def _scale(values: Sequence[float]) -> dict[str, Any]:
+    """Logarithmic where the values are far apart."""
+    low, high = min(values), max(values)
+    if not (low > 0 and high / low > _WIDE):
+        return {"rangemode": "tozero", "exponentformat": "none"}
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = [float(f"{digit}e{decade}") for decade in decades for digit in (1, 2, 5)]
+    return {"type": "log", "tickvals": ticks, "ticktext": [f"{tick:g}" for tick in ticks]}

@@ -1,0 +1,302 @@
+"""Lines about a trace that are no table.
+
+Tables about a trace: one shape for terminal and page.
+
+The breakdown of a trace on a terminal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from hf_efficient.records.trace import (
+    Communication,
+    CopyKind,
+    DeviceBreakdown,
+    DeviceGap,
+    FamilyTime,
+    HostBreakdown,
+    KernelTime,
+    LaunchBreakdown,
+    Percentiles,
+    SyncSite,
+    TraceBreakdown,
+    TraceStep,
+)
+from hf_efficient.text import count, share, short_count, short_seconds, size
+
+
+def trace_title(trace: TraceBreakdown, name: str = "") -> str:
+    """What was read.
+
+    Args:
+        trace: the breakdown.
+        name: of its file; default: the path under which it was read.
+    """
+    file = trace.file
+    told = [f"{count(file.events)} events in {size(file.read_bytes)}", f"{short_seconds(trace.window_seconds)} long"]
+    if file.rank is not None and (file.world_size or 1) > 1:
+        told.append(f"rank {file.rank} of {file.world_size}")
+    if trace.steps:
+        told.append(f"steps {trace.steps[0].number} to {trace.steps[-1].number}")
+    return f"{name or file.path}: {', '.join(told)}"
+
+
+def device_title(device: DeviceBreakdown) -> str:
+    """Its number, and its name where that is known."""
+    return f"device {device.device}" + (f", {device.name}" if device.name else "")
+
+
+def device_time_rows(device: DeviceBreakdown) -> list[tuple[str, float]]:
+    """What a device's window is made of, each second in one row."""
+    busy = device.busy
+    exposed = device.communication.exposed_seconds if device.communication else 0.0
+    alone = busy.busy_seconds - busy.compute_seconds - exposed
+    rows = [
+        ("computing", busy.compute_seconds),
+        ("only communicating", exposed),
+        ("only copying or setting memory", alone),
+        ("idle, host-bound", busy.idle.host_bound_seconds),
+        ("idle, launch-bound", busy.idle.launch_bound_seconds),
+        ("idle, other", busy.idle.other_seconds),
+    ]
+    return [(name, max(seconds, 0.0)) for name, seconds in rows if seconds > 0 or name == "computing"]
+
+
+def launch_lines(launches: LaunchBreakdown | None) -> Iterator[str]:
+    """How long kernels are, and how they are submitted."""
+    if launches is None:
+        return
+    short = short_seconds(launches.short_kernel_seconds)
+    yield (
+        f"{count(launches.kernels)} kernels, {launches.kernels_per_second:,.0f} per second: "
+        f"{_percentiles(launches.length)}; "
+        f"{share(launches.short_share)} are shorter than {short}, {share(launches.short_time_share)} of their time"
+    )
+    if launches.graph_kernels:
+        yield f"{count(launches.graph_kernels)} of them were submitted by CUDA graphs"
+    if launches.call is not None and launches.call_seconds is not None:
+        spent = short_seconds(launches.call_seconds)
+        yield f"calls that launch them: {spent} of the host, {_percentiles(launches.call)}"
+    if launches.delay is not None:
+        yield f"from call to start of the kernel: {_percentiles(launches.delay)}"
+
+
+def communication_line(communication: Communication | None) -> Iterator[str]:
+    """What of the communication the computation hides."""
+    if communication is not None:
+        yield (
+            f"{count(communication.kernels)} communication kernels run for {short_seconds(communication.seconds)}: "
+            f"{share(communication.overlap_share)} of that beside computation, "
+            f"{short_seconds(communication.exposed_seconds)} exposed "
+            f"({share(communication.exposed_share)} of the window)"
+        )
+
+
+def _percentiles(values: Percentiles) -> str:
+    told = (("p10", values.p10_seconds), ("p50", values.p50_seconds), ("p90", values.p90_seconds))
+    return ", ".join(f"{name} {short_seconds(value)}" for name, value in told)
+
+
+_CAUSES = {"host_bound": "host", "launch_bound": "launch", "other": "other"}
+
+
+@dataclass(frozen=True)
+class TraceTable:
+    """Names, and figures in words.
+
+    Attributes:
+        headings: of the columns; the first names what the rows are.
+        rows: a name and its figures.
+        shares: of 1, for a bar behind each row; None where there are none.
+        total: a last row; None without.
+    """
+
+    headings: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    shares: Sequence[float] | None = None
+    total: tuple[str, ...] | None = None
+
+
+def device_time_table(device: DeviceBreakdown, name: str) -> TraceTable:
+    """Where the time of a device went, from its first event to its last; each second in one row."""
+    window = device.busy.window_seconds
+    held = device_time_rows(device)
+    shares = [seconds / window if window else 0.0 for _, seconds in held]
+    rows = [
+        (label, short_seconds(seconds), _percent(part)) for (label, seconds), part in zip(held, shares, strict=True)
+    ]
+    total = ("in all", short_seconds(window), "100.0%" if window else "")
+    return TraceTable((name, "time", "share"), rows, shares, total)
+
+
+def family_table(families: Sequence[FamilyTime], title: str, counted: str) -> TraceTable:
+    """Time by kind of work."""
+    rows = [(one.family, short_seconds(one.seconds), _percent(one.share), f"{one.count:,}") for one in families]
+    return TraceTable((title, "time", "share", counted), rows, [one.share for one in families])
+
+
+def kernel_table(kernels: Sequence[KernelTime], most: int) -> TraceTable:
+    """The kernels that take longest."""
+    rows = [
+        (
+            one.name.removeprefix("at::native::") + (f" ({one.operator})" if one.operator else ""),
+            short_seconds(one.seconds),
+            _percent(one.share),
+            f"{one.count:,}",
+            short_seconds(one.mean_seconds),
+        )
+        for one in kernels[:most]
+    ]
+    return TraceTable(("kernel (operator)", "time", "share", "count", "mean"), rows)
+
+
+def operator_table(host: HostBreakdown, most: int) -> TraceTable:
+    """The operators of longest self time on the host."""
+    rows = [
+        (
+            one.name,
+            short_seconds(one.self_seconds),
+            _percent(one.share),
+            f"{one.count:,}",
+            short_seconds(one.total_seconds),
+        )
+        for one in host.operators[:most]
+    ]
+    return TraceTable(("operator on the host", "self time", "share", "calls", "in all"), rows)
+
+
+def copy_table(copies: Sequence[CopyKind]) -> TraceTable:
+    """Copies by direction."""
+    rows = [
+        (
+            one.direction + (f", {one.host_memory}" if one.host_memory else ""),
+            short_seconds(one.seconds),
+            f"{one.count:,}",
+            f"{one.small_count:,}",
+            size(one.bytes) if one.bytes is not None else "not told",
+            f"{short_count(one.bytes_per_second)}B/s" if one.bytes_per_second is not None else "not told",
+        )
+        for one in copies
+    ]
+    return TraceTable(("copies", "time", "count", "small", "bytes", "rate"), rows)
+
+
+def gap_table(gaps: Sequence[DeviceGap], most: int) -> TraceTable:
+    """The longest gaps."""
+    rows = [
+        (
+            ", ".join(f"{name} {100 * part:.0f}%" for name, part in one.host) or "not told",
+            short_seconds(one.seconds),
+            short_seconds(one.start_seconds),
+            "" if one.step is None else str(one.step),
+            _CAUSES[one.cause],
+        )
+        for one in gaps[:most]
+    ]
+    return TraceTable(("what the host did in the longest gaps", "gap", "at", "step", "bound by"), rows)
+
+
+def sync_table(syncs: Sequence[SyncSite], most: int) -> TraceTable:
+    """Where the host waited for a device."""
+    rows = [
+        (
+            ", ".join(part for part in (one.site, one.operator, one.call) if part),
+            f"{one.count:,}",
+            short_seconds(one.seconds),
+            short_seconds(one.idle_after_seconds),
+        )
+        for one in syncs[:most]
+    ]
+    return TraceTable(("the host waited for the device in", "count", "waited", "idle after"), rows)
+
+
+def step_table(steps: Sequence[TraceStep], most: int) -> TraceTable:
+    """The steps; of many the longest, in order."""
+    shown = sorted(sorted(steps, key=lambda one: -one.seconds)[:most], key=lambda one: one.start_seconds)
+    title = "step" if len(shown) == len(steps) else f"the longest {len(shown)} of {len(steps)} steps"
+    if steps[0].busy_seconds is None:
+        return TraceTable((title, "time"), [(str(one.number), short_seconds(one.seconds)) for one in shown])
+    rows = [
+        (
+            str(one.number),
+            short_seconds(one.seconds),
+            _percent((one.busy_seconds or 0.0) / one.seconds) if one.seconds else "",
+            f"{one.syncs:,}",
+            short_seconds(one.sync_seconds),
+        )
+        for one in shown
+    ]
+    return TraceTable((title, "time", "device busy", "waits", "waited"), rows)
+
+
+def _percent(part: float) -> str:
+    return f"{100 * part:.1f}%"
+
+
+_BAR = 24
+_MOST_ROWS = 8
+
+
+def trace_renderables(trace: TraceBreakdown) -> list[RenderableType]:
+    """What to print, in order: what was read, each device, where the host waited, the steps, the host's operators."""
+    parts: list[RenderableType] = [Text(trace_title(trace), "bold"), *(Text(one, "yellow") for one in trace.remarks)]
+    for device in trace.devices:
+        parts += map(_spaced, _device(device))
+    return [*parts, *(_spaced(_table(one)) for one in _host_tables(trace))]
+
+
+def _host_tables(trace: TraceBreakdown) -> Iterator[TraceTable]:
+    if trace.syncs:
+        yield sync_table(trace.syncs, _MOST_ROWS)
+    if trace.steps:
+        yield step_table(trace.steps, _MOST_ROWS)
+    if trace.host is not None and not trace.devices:
+        yield family_table(trace.host.families, "operators by family", "calls")
+    if trace.host is not None:
+        yield operator_table(trace.host, _MOST_ROWS)
+
+
+def _device(device: DeviceBreakdown) -> Iterator[RenderableType]:
+    yield _table(device_time_table(device, device_title(device)))
+    yield _table(family_table(device.families, "kernels, copies and memsets by family", "count"))
+    yield _table(kernel_table(device.kernels, _MOST_ROWS))
+    lines = [*launch_lines(device.launches), *communication_line(device.communication)]
+    if lines:
+        yield Text("\n".join(lines))
+    if device.copies:
+        yield _table(copy_table(device.copies))
+    if device.gaps:
+        yield _table(gap_table(device.gaps, _MOST_ROWS))
+
+
+def _table(held: TraceTable) -> Table:
+    """A column of names that gives way (``_name``), and columns of figures that do not: 80 columns are enough."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(_name(held.headings[0]))
+    for heading in held.headings[1:]:
+        table.add_column(heading, justify="right", no_wrap=True)
+    if held.shares is not None:
+        table.add_column("", no_wrap=True)
+    for place, (name, *figures) in enumerate(held.rows):
+        bar = [] if held.shares is None else [Text("█" * round(_BAR * held.shares[place]), "cyan")]
+        table.add_row(_name(name), *figures, *bar)
+    if held.total is not None:
+        table.add_row(Text(held.total[0], "bold"), *held.total[1:])
+    return table
+
+
+def _name(text: str) -> Text:
+    """On one line, cut off where the column is too narrow: a column that may wrap is the one that gives way."""
+    return Text(text, no_wrap=True, overflow="ellipsis")
+
+
+def _spaced(part: RenderableType) -> RenderableType:
+    """With an empty line before it."""
+    return Padding(part, (1, 0, 0, 0))

@@ -1,0 +1,420 @@
+"""The account from hand-made records, worked out by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from hf_efficient.accounting.account import account_of
+from hf_efficient.accounting.series import series_of
+from hf_efficient.errors import OutputError
+from hf_efficient.records.account import NotMeasured, ProcessAccount, StepTimes, TimeAccount, TrainingAccount
+from hf_efficient.records.amounts import MemoryAccount
+from hf_efficient.records.steps import StepRecord, TokenCounts
+
+
+def lines(path, *records):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.writelines(json.dumps(record) + "\n" for record in records)
+
+
+def process(number=0, began=0.0, way="recipe"):
+    return {
+        "kind": "process",
+        "schema_version": 1,
+        "rank": 0,
+        "pid": 7,
+        "way": way,
+        "process_start_from": "kernel",
+        "began_at_seconds": began,
+        "process": number,
+    }
+
+
+def span(start, number=0, **phases):
+    wall = sum(phases.values())
+    return {
+        "kind": "span",
+        "started_at_seconds": start,
+        "wall_seconds": wall,
+        "phase_seconds": phases,
+        "process": number,
+    }
+
+
+def train(segment, at, number=0):
+    return {"kind": "train", "segment": segment, "at_seconds": at, "process": number}
+
+
+def train_end(segment, at, number=0, error=None):
+    ended = "done" if error is None else "error"
+    return {
+        "kind": "train_end",
+        "segment": segment,
+        "at_seconds": at,
+        "ended": ended,
+        "error": error,
+        "process": number,
+    }
+
+
+def end(at, number=0, ended="done", error=None, **memory):
+    return {
+        "kind": "end",
+        "ended": ended,
+        "error": error,
+        "at_seconds": at,
+        "memory": {"peak_rss_bytes": 1000, **memory},
+        "process": number,
+    }
+
+
+def alive(at, start, number=0, phase=None, **phases):
+    return {
+        "kind": "alive",
+        "process": number,
+        "at_seconds": at,
+        "started_at_seconds": start,
+        "open_phase": phase,
+        "phase_seconds": phases,
+        "memory": {"peak_rss_bytes": 900},
+    }
+
+
+def step(number, start, wall, segment=0, rank=0, tokens=(10, 8, 4), **phases):
+    record = StepRecord(segment, rank, number, None, wall, start, phases, 1, TokenCounts(*tokens))
+    return record.to_json()
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Ten seconds: two of imports, one of set-up, four steps from 3.5 to 9, an end at 10."""
+    lines(
+        tmp_path / "spans.jsonl",
+        process(),
+        span(0.0, imports=2.0),
+        span(2.5, trainer_setup=1.0),
+        train(0, 2.5),
+        end(10.0),
+    )
+    lines(
+        tmp_path / "steps.jsonl",
+        step(1, 1.0, 2.0, forward=1.0, backward=0.5),
+        step(2, 3.0, 1.0, forward=0.25, evaluation=0.5),
+        step(3, 4.0, 0.5, forward=0.5),
+        step(4, 4.5, 1.0, forward=0.25, checkpointing=0.25, evaluation=0.25),
+    )
+    return tmp_path
+
+
+def test_an_account_by_hand(run):
+    found = account_of(run)
+    phases = {
+        "imports": 2.0,
+        "trainer_setup": 1.0,
+        "forward": 2.0,
+        "backward": 0.5,
+        "evaluation": 0.75,
+        "checkpointing": 0.25,
+    }
+    one = ProcessAccount(
+        process=0,
+        began_at_seconds=0.0,
+        wall_seconds=10.0,
+        phase_seconds=phases,
+        unattributed_seconds=3.5,
+        time_to_first_step_seconds=5.5,  # train() at 2.5, the first record from 1.0 to 3.0 after it
+        steps=4,
+        first_step=1,
+        last_step=4,
+        ended="done",
+        error=None,
+        open_phase=None,
+        last_sign_at_seconds=10.0,
+        process_start_from="kernel",
+        trainings=[TrainingAccount(0, 2.5, 5.5, 4, 1, 4, 3.0, None, None)],  # to the end of its last step
+    )
+    assert found.time == TimeAccount(10.0, phases, 3.5, 3.5, 5.5, [one])
+    assert list(found.time.phase_seconds) == list(phases)
+    # Without evaluation and checkpointing: 2, 0.5 (warm-up, half of four steps), 0.5, 0.5.
+    assert found.steps == StepTimes(
+        4,
+        2,
+        "the first 3 steps of each train() call, or half its steps where it did fewer than 6",
+        0.5,
+        0.5,
+        0.5,
+        0.5,
+        2.0,
+    )
+    assert dataclasses.astuple(found.tokens) == (40, 32, 16, pytest.approx(0.2), 32 / 3.5, 40 / 3.5)
+    assert found.memory == MemoryAccount(1000, None, None, None)
+    assert [gap.what for gap in found.not_measured] == [
+        "the launcher",
+        "the interpreter's own end",
+        "sequences and their lengths",
+        "FLOPs, MFU and HFU",
+        "energy",
+        "cost",
+    ]
+
+
+def test_a_resumed_run_adds_up_and_what_lies_between_is_nobodys(run):
+    lines(
+        run / "spans.jsonl",
+        process(1, began=100.0),
+        span(100.0, 1, imports=1.0),
+        train(1, 101.0, 1),
+        end(104.0, 1, ended="error", error="ValueError: no", device_allocation_retries=3, peak_rss_bytes=4000),
+    )
+    lines(run / "steps.jsonl", step(3, 0.0, 2.0, segment=1, forward=1.5, tokens=(10, None, 4)))
+    found = account_of(run)
+    assert [(one.wall_seconds, one.unattributed_seconds, one.steps) for one in found.time.processes] == [
+        (10.0, 3.5, 4),
+        (4.0, 1.5, 1),
+    ]
+    assert (found.time.wall_seconds, found.time.unattributed_seconds) == (14.0, 5.0)
+    assert found.time.phase_seconds["imports"] == 3.0
+    assert found.time.phase_seconds["forward"] == 3.5
+    assert found.time.processes[1].time_to_first_step_seconds == 3.0
+    assert (found.ended, found.error) == ("error", "ValueError: no")
+    assert (found.steps.count, found.steps.warm_up_count) == (5, 2)
+    assert (found.tokens.processed, found.tokens.non_padding, found.tokens.loss_bearing) == (50, None, 20)
+    assert found.tokens.non_padding_tokens_per_second is None
+    assert (found.memory.peak_rss_bytes, found.memory.device_allocation_retries) == (4000, 3)
+    assert "tokens of some kinds" in [gap.what for gap in found.not_measured]
+
+
+def test_each_call_of_train_is_told_and_no_second_counts_twice(tmp_path):
+    """Twenty seconds: calls from 2 to 6, from 9 to 12 (which raises before a step), and from 13 to 19."""
+    lines(
+        tmp_path / "spans.jsonl",
+        process(way="trainer"),
+        span(0.0, before_trainer=2.0),
+        train(0, 2.0),
+        span(2.0, trainer_setup=0.5),
+        span(5.5, shutdown=0.5),
+        train_end(0, 6.0),
+        end(6.0),
+        span(6.0, outside_trainer=3.0),
+        train(1, 9.0),
+        span(9.0, trainer_setup=3.0),
+        train_end(1, 12.0, error="ValueError: no"),
+        end(12.0, ended="error", error="ValueError: no"),
+        span(12.0, outside_trainer=1.0),
+        train(2, 13.0),
+        train_end(2, 19.0),
+        end(20.0),
+    )
+    lines(
+        tmp_path / "steps.jsonl",
+        step(1, 0.5, 2.0, forward=2.0),
+        step(2, 2.5, 1.0, forward=0.5),
+        step(1, 1.0, 4.0, segment=2, forward=4.0),
+    )
+    found = account_of(tmp_path)
+    (one,) = found.time.processes
+    assert one.trainings == [
+        TrainingAccount(0, 2.0, 4.0, 2, 1, 2, 2.5, "done", None),
+        TrainingAccount(1, 9.0, 3.0, 0, None, None, None, "error", "ValueError: no"),
+        TrainingAccount(2, 13.0, 6.0, 1, 1, 1, 5.0, "done", None),
+    ]
+    assert (one.wall_seconds, one.steps, one.ended) == (20.0, 3, "done")
+    assert one.phase_seconds == {
+        "before_trainer": 2.0,
+        "trainer_setup": 3.5,
+        "forward": 6.5,
+        "outside_trainer": 4.0,
+        "shutdown": 0.5,
+    }
+    assert one.unattributed_seconds == 20.0 - 16.5
+
+
+def test_a_call_that_was_under_way_when_its_process_died(tmp_path):
+    lines(tmp_path / "spans.jsonl", process(), train(0, 2.0), train_end(0, 4.0), train(1, 5.0))
+    lines(tmp_path / "steps.jsonl", step(1, 0.0, 1.0, segment=1, forward=1.0))
+    lines(tmp_path / "spans.jsonl", alive(9.0, 6.0, phase="evaluation", evaluation=3.0))
+    (one,) = account_of(tmp_path).time.processes
+    assert one.trainings == [
+        TrainingAccount(0, 2.0, 2.0, 0, None, None, None, "done", None),
+        TrainingAccount(1, 5.0, 4.0, 1, 1, 1, 1.0, "died", None),
+    ]
+
+
+def test_the_environment_is_that_of_the_last_process_that_told_it(run):
+    assert account_of(run).environment is None
+    for number, version in ((0, "3.10.1"), (1, "3.11.7")):
+        facts = {"environment": {"python": version, "missing": []}}
+        lines(run / "spans.jsonl", {"kind": "facts", "process": number, "facts": facts})
+    lines(run / "spans.jsonl", process(2, began=5.0), end(6.0, 2))
+    assert account_of(run).environment == {"python": "3.11.7"}
+
+
+def test_a_process_that_died_counts_to_its_last_sign(tmp_path):
+    lines(tmp_path / "spans.jsonl", process(), span(0.0, imports=2.0), train(0, 2.0))
+    lines(tmp_path / "steps.jsonl", step(1, 0.0, 1.0, forward=1.0))
+    lines(tmp_path / "spans.jsonl", alive(7.0, 3.0, phase="evaluation", forward=0.5, evaluation=3.0))
+    found = account_of(tmp_path)
+    (one,) = found.time.processes
+    assert (one.ended, one.open_phase, one.last_sign_at_seconds, one.wall_seconds) == ("died", "evaluation", 7.0, 7.0)
+    assert one.phase_seconds == {"imports": 2.0, "forward": 1.5, "evaluation": 3.0}
+    assert one.unattributed_seconds == 0.5
+    assert "the process left no end: it was killed, or it is still running" in [gap.why for gap in found.not_measured]
+
+
+def test_a_sign_of_life_of_a_span_that_was_recorded_is_not_counted_again(tmp_path):
+    lines(tmp_path / "spans.jsonl", process(), train(0, 2.0), alive(4.0, 2.0, phase="forward", forward=2.0))
+    lines(tmp_path / "steps.jsonl", step(1, 0.0, 3.0, forward=2.5))
+    (one,) = account_of(tmp_path).time.processes
+    assert one.phase_seconds == {"forward": 2.5}
+    assert (one.wall_seconds, one.unattributed_seconds) == (5.0, 2.5)  # the step ended at 5
+
+
+def test_an_end_after_a_sign_of_life_is_an_end(run):
+    lines(run / "spans.jsonl", alive(11.0, 10.0), end(12.0))
+    assert account_of(run).ended == "done"
+    lines(run / "spans.jsonl", alive(13.0, 12.0, phase="evaluation", evaluation=1.0))
+    found = account_of(run)
+    assert (found.ended, found.time.phase_seconds["evaluation"], found.time.wall_seconds) == ("died", 1.75, 13.0)
+
+
+def test_steps_that_are_written_before_the_call_that_does_them(tmp_path):
+    """Two threads write the two files; until the call is known, it is taken to be after all that is."""
+    lines(tmp_path / "spans.jsonl", process(), span(0.0, imports=2.0))
+    lines(tmp_path / "steps.jsonl", step(1, 0.5, 1.0, forward=1.0))
+    (one,) = account_of(tmp_path).time.processes
+    assert (one.wall_seconds, one.unattributed_seconds) == (3.5, 0.5)
+    assert (one.steps, one.time_to_first_step_seconds) == (1, None)
+    assert series_of(tmp_path).steps.started_at_seconds == [2.5]
+
+
+def test_other_ranks_give_tokens_and_the_slowest_gives_the_denominator(run):
+    slow = [step(number, 0.0, 2.0, rank=1) for number in (1, 2, 3)]
+    lines(run / "steps.rank1.jsonl", *slow)
+    found = account_of(run)
+    assert found.tokens.non_padding == 32 + 24
+    assert found.tokens.non_padding_tokens_per_second == 56 / 6.0
+    assert [(rank.rank, rank.steps, rank.last_step, rank.training_seconds) for rank in found.ranks] == [
+        (0, 4, 4, 3.5),
+        (1, 3, 3, 6.0),
+    ]
+    assert found.time.training_seconds == 3.5
+    assert "the last steps of rank 1" in [gap.what for gap in found.not_measured]
+    told = {gap.what: gap.why for gap in found.not_measured}
+    assert told["communication between the ranks, by itself"] == "it goes on inside other phases, `backward` above all"
+
+
+def test_a_run_of_one_rank_names_nothing_of_others(run):
+    assert not [gap for gap in account_of(run).not_measured if "rank" in gap.what]
+
+
+def test_steps_of_an_older_version_alone(tmp_path):
+    lines(tmp_path / "steps.jsonl", step(1, 5.0, 2.0, forward=1.0), step(2, 7.0, 1.0, segment=1, forward=1.0))
+    found = account_of(tmp_path)
+    (one,) = found.time.processes
+    assert (one.wall_seconds, one.phase_seconds, one.unattributed_seconds) == (3.0, {"forward": 2.0}, 1.0)
+    assert (one.process_start_from, one.time_to_first_step_seconds, one.steps) == ("records", None, 2)
+    assert found.not_measured[0].what == "time outside the training loop"
+
+
+def test_many_steps_are_ordered_alike(tmp_path, monkeypatch):
+    lines(tmp_path / "steps.jsonl", *[step(n, 0.0, float(n * 7 % 23), evaluation=0.0) for n in range(1, 40)])
+    few = account_of(tmp_path).steps
+    monkeypatch.setattr("hf_efficient.accounting.account._WORTH_NUMPY", 0)
+    assert account_of(tmp_path).steps == few
+    assert (few.p50_seconds, few.max_seconds, few.warm_up_max_seconds) == (11.5, 22.0, 21.0)
+
+
+def test_a_run_that_died_before_its_first_step(tmp_path):
+    lines(tmp_path / "spans.jsonl", process(), alive(3.0, 1.0, phase="model_load", model_load=2.0))
+    found = account_of(tmp_path)
+    assert (found.time.wall_seconds, found.time.unattributed_seconds) == (3.0, 1.0)
+    assert found.steps.p50_seconds is None
+    assert found.tokens.processed is None
+    assert found.ranks == []
+
+
+def test_no_records(tmp_path):
+    with pytest.raises(OutputError, match="holds no records of a run; name an OUTPUT_DIR of one"):
+        account_of(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "told"),
+    [
+        ("steps.jsonl", {"schema_version": 2}, "schema_version 2 is newer than 1"),
+        ("spans.jsonl", {"kind": "process", "schema_version": 9, "process": 0}, "schema_version 9 is newer than 1"),
+    ],
+)
+def test_what_cannot_be_read_is_named_by_line(run, file, line, told):
+    lines(run / file, line)
+    with pytest.raises(OutputError) as caught:
+        account_of(run)
+    assert str(caught.value).startswith(f"{run / file}:{6 if file == 'spans.jsonl' else 5}: {told}")
+
+
+def test_kinds_of_a_later_version_are_left_out(run):
+    before = account_of(run)
+    lines(run / "spans.jsonl", {"kind": "energy", "process": 0, "joules": 3})
+    assert account_of(run) == before
+
+
+BROKEN = {
+    "not JSON": "{'kind': 3",
+    "zeros of a power cut": "\0" * 4096,
+    "not an object": "[3]",
+    "nested too deep": "[" * 100_000,
+    "no kind": '{"process": 0}',
+    "no process": '{"kind": "train", "segment": 3, "at_seconds": 1.0}',
+    "a process that is none": json.dumps({**process(), "process": True}),
+    "no seconds": json.dumps(span(3.0) | {"wall_seconds": "long"}),
+    "a phase after a good one": json.dumps(span(3.0, forward=500.0) | {"phase_seconds": {"forward": 500.0, "x": None}}),
+    "not finite": json.dumps(span(3.0, forward=float("nan"))),
+    "a version that is none": json.dumps({**process(), "schema_version": "one"}),
+    "facts": '{"kind": "facts", "process": 0, "facts": {"price": 3}}',
+    "a price": '{"kind": "facts", "process": 0, "facts": {"price": {"price_usd_per_hour": "much"}}}',
+    "gaps": '{"kind": "facts", "process": 0, "facts": {"compilation": {"missing": [3]}}}',
+    "an end": json.dumps(end(500.0) | {"at_seconds": None}),
+    "a sign of life": json.dumps(alive(500.0, 499.0) | {"at_seconds": "x"}),
+    "the end of a call": '{"kind": "train_end", "process": 0, "segment": 0, "at_seconds": "x", "ended": "done"}',
+    "an evaluation": '{"kind": "evaluation", "process": 0, "step": 1, "metrics": {}, "seconds": "x"}',
+}
+
+
+@pytest.mark.parametrize("name", ["spans.jsonl", "steps.jsonl", "system.jsonl", "steps.rank1.jsonl"])
+@pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN)
+def test_a_broken_line_in_the_middle_is_skipped_and_told(run, name, broken):
+    (run / "steps.rank1.jsonl").write_text((run / "steps.jsonl").read_text())
+    lines(run / "system.jsonl", {"process": 0, "at_seconds": 0.0}, {"process": 0, "at_seconds": 10.0})
+    before = account_of(run)
+    first, *rest = (run / name).read_text().splitlines(keepends=True)
+    (run / name).write_text(first + broken + "\n" + "".join(rest))
+    gap = NotMeasured(f"a part of {name}", f"1 unreadable line in {name} was skipped")
+    assert account_of(run) == dataclasses.replace(before, not_measured=[*before.not_measured, gap])
+
+
+def test_steps_whose_call_is_in_a_broken_line_are_those_of_their_process(run):
+    """Calls 0 and 3 are told; 1 belongs to the first process, which did 0, and 2 to the second, which tells of none."""
+    lines(run / "spans.jsonl", process(1), span(0.0, 1, imports=4.0), process(2), train(3, 1.0, 2), end(6.0, 2))
+    lines(run / "steps.jsonl", *[step(number, 0.0, 1.0, segment=number) for number in (2, 3)])
+    assert [(one.steps, one.wall_seconds) for one in account_of(run).time.processes] == [(4, 10.0), (1, 5.0), (1, 6.0)]
+    whole = (run / "spans.jsonl").read_text()
+    (run / "spans.jsonl").write_text(whole.replace('"segment": 3', '"segment": 2'))
+    lines(run / "steps.jsonl", step(9, 1.0, 1.0, segment=1))
+    assert [one.steps for one in account_of(run).time.processes] == [4, 1, 2]
+
+
+def test_broken_lines_are_skipped(run, caplog):
+    before = account_of(run)
+    with (run / "steps.jsonl").open("a") as file:
+        file.write('\0\0\n{"schema_ver')
+    gap = NotMeasured("a part of steps.jsonl", "1 unreadable line in steps.jsonl was skipped")
+    with caplog.at_level("INFO"):
+        assert account_of(run) == dataclasses.replace(before, not_measured=[*before.not_measured, gap])
+    assert [(entry.levelname, entry.getMessage()) for entry in caplog.records] == [
+        ("WARNING", f"{run}/steps.jsonl:5 is not a JSON object and skipped"),
+        ("INFO", f"{run}/steps.jsonl:6 is half-written and skipped"),
+    ]

@@ -1,0 +1,224 @@
+"""A run followed while it goes on: at every moment what reading it from the start gives."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from test_account_build import alive, end, lines, process, span, step, train
+from test_account_series import full_step, reading
+
+from hf_efficient.accounting import processes as span_tail
+from hf_efficient.accounting.live import RunFollower
+from hf_efficient.accounting.series import account_and_series_of
+from hf_efficient.accounting.steps import RankSteps
+from hf_efficient.errors import OutputError
+from hf_efficient.records.account import NotMeasured
+from hf_efficient.run_dir.stream import SpanStream
+
+
+def now(read, *arguments):
+    try:
+        return read(*arguments)
+    except OutputError as error:
+        return str(error)
+
+
+def same(follower, directory):
+    found = now(follower.account_and_series)
+    assert found == now(account_and_series_of, directory)
+    return found
+
+
+def text(*records):
+    return "".join(json.dumps(record) + "\n" for record in records).encode()
+
+
+def sample(at):
+    meters = {"GPU 0": {"id": "a", "machine": "b", "source": "nvml", "unit": "joules", "note": ""}}
+    read = {"joules": {"GPU 0": 1000.0 + at}, "watts": {"GPU 0": 2.125}, "faults": {"GPU 1": "is lost"}}
+    return reading(0, at / 2, rss_bytes=100 + at, **read, **({"meters": meters} if at == 0 else {}))
+
+
+WRITTEN = {
+    "spans.jsonl": text(
+        process(),
+        span(0.0, imports=2.0),
+        {
+            "kind": "facts",
+            "facts": {"price": {"price_usd_per_hour": 2.0, "source": "the bill", "estimated": False}},
+            "process": 0,
+        },
+        train(0, 2.0),
+        {"kind": "evaluation", "at_seconds": 3.0, "step": 1, "metrics": {"loss": 2.5}, "seconds": 0.5, "process": 0},
+        span(5.0, evaluation=1.0),
+        alive(8.0, 6.0, phase="forward", forward=0.5),
+        process(1, began=20.0),
+        span(20.0, 1, imports=1.0),
+        train(1, 21.0, 1),
+        end(40.0, 1),
+    ),
+    "steps.jsonl": text(
+        full_step(1, 0.0, 1.0, loss=2.0),
+        full_step(2, 1.0, 1.5),
+        full_step(3, 2.5, 0.75, loss=float("nan")),
+        *[step(number, number - 3.0, 0.5, segment=1, forward=0.25) for number in range(3, 12)],
+    ),
+    "steps.rank1.jsonl": text(*[step(number, number - 1.0, 1.0, rank=1, forward=0.5) for number in range(1, 8)]),
+    "system.jsonl": text(*[sample(at) for at in range(8)], reading(1, 25.0, rss_bytes=7)),
+    "system.rank1.jsonl": text(sample(0), reading(0, 1.0, joules={"GPU 0": -5.0}), sample(7)),
+}
+
+APPENDING = st.tuples(st.sampled_from(sorted(WRITTEN)), st.integers(1, 900))
+STARTING_ANEW = st.just(("anew", 0))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(happenings=st.lists(st.one_of(*[APPENDING] * 12, STARTING_ANEW), min_size=1, max_size=40))
+def test_the_account_at_every_moment(happenings, tmp_path_factory):
+    """Files grow by any number of bytes, in any order, and are now and then removed and begun again."""
+    directory = tmp_path_factory.mktemp("run")
+    follower = RunFollower(directory)
+    begun = dict.fromkeys(WRITTEN, 0)
+    for name, length in happenings:
+        if name == "anew":
+            shutil.rmtree(directory)
+            directory.mkdir()
+            begun = dict.fromkeys(WRITTEN, 0)
+        else:
+            with (directory / name).open("ab") as file:
+                file.write(WRITTEN[name][begun[name] : begun[name] + length])
+            begun[name] += length
+        same(follower, directory)
+    for name, whole in WRITTEN.items():
+        (directory / name).write_bytes(whole)
+    account, series = same(follower, directory)
+    assert (account.time.wall_seconds, account.steps.count, len(series.system)) == (8.0 + 20.0, 12, 9)
+    assert account.energy.joules == 7.0
+
+
+class HandStream(SpanStream):
+    """Writes when told to, by the way that the thread does."""
+
+    def wake(self):
+        pass
+
+    def round(self):
+        self._drain(last=False)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rounds=st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["forward", "a_phase_with_a_long_name"]))))
+def test_a_sign_of_life_that_is_written_over(rounds, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("run")
+    follower = RunFollower(directory)
+    at, phase = 1.0, "forward"
+    stream = HandStream(directory / "spans.jsonl", lambda: (at, alive(at, at - 0.5, phase=phase, **{phase: 0.25})))
+    stream.write(process())
+    for spans, phase in rounds:
+        for _ in range(spans):
+            stream.write(span(at, logging=1.0))
+            at += 1.0
+        stream.round()
+        at += 0.5
+        account, _ = same(follower, directory)
+        assert account.time.processes[0].open_phase == phase
+        assert account.ended == "died"
+    stream.write(end(at))
+    stream.close()
+    account, _ = same(follower, directory)
+    assert account.ended == "done"
+    assert account.time.phase_seconds.get("logging", 0.0) == sum(count for count, _ in rounds)
+
+
+def test_only_what_is_new_is_read(tmp_path, monkeypatch):
+    for name, whole in WRITTEN.items():
+        (tmp_path / name).write_bytes(whole)
+    follower = RunFollower(tmp_path)
+    follower.account_and_series()
+    taken = []
+    add, take = RankSteps.add, span_tail.take_line
+    monkeypatch.setattr(RankSteps, "add", lambda self, lines: (taken.append((self.rank, len(lines))), add(self, lines)))
+    monkeypatch.setattr(span_tail, "take_line", lambda *what: (taken.append(what[-1]["kind"]), take(*what)))
+    follower.account_and_series()
+    assert taken == []
+    lines(tmp_path / "steps.rank1.jsonl", step(8, 7.0, 1.0, rank=1))
+    lines(tmp_path / "spans.jsonl", span(40.0, 1, logging=1.0), alive(42.0, 41.0, 1))
+    follower.account_and_series()
+    assert taken == ["span", "alive", (1, 1)]
+    follower.account_and_series()
+    assert taken == ["span", "alive", (1, 1), "alive"]
+
+
+def test_a_fault_is_told_at_every_look_until_it_is_mended(tmp_path):
+    lines(tmp_path / "steps.jsonl", step(1, 0.0, 1.0), {"schema_version": 7})
+    follower = RunFollower(tmp_path)
+    for _ in range(2):
+        assert "steps.jsonl:2: schema_version 7 is newer" in same(follower, tmp_path)
+    (tmp_path / "steps.jsonl").write_bytes(text(step(1, 0.0, 1.0), step(2, 1.0, 1.0)))
+    account, _ = same(follower, tmp_path)
+    assert account.steps.count == 2
+
+
+def test_a_folder_that_is_not_there_yet(tmp_path):
+    follower = RunFollower(tmp_path / "later")
+    with pytest.raises(OutputError, match="holds no records of a run"):
+        follower.account()
+    lines(tmp_path / "later" / "steps.jsonl", step(1, 0.0, 1.0))
+    assert follower.account().steps.count == 1
+
+
+def test_another_run_with_files_as_long(tmp_path):
+    lines(tmp_path / "spans.jsonl", process(), span(0.0, imports=2.0))
+    lines(tmp_path / "steps.jsonl", step(1, 0.0, 1.0))
+    lines(tmp_path / "system.jsonl", sample(0), sample(4))
+    follower = RunFollower(tmp_path)
+    same(follower, tmp_path)
+    (tmp_path / "spans.jsonl").write_bytes(text(process(), span(0.0, imports=3.0)))
+    (tmp_path / "steps.jsonl").write_bytes(text(step(1, 0.0, 2.0), step(2, 2.0, 2.0)))
+    (tmp_path / "system.jsonl").write_bytes(text(sample(0), sample(6)))
+    account, _ = same(follower, tmp_path)
+    assert account.time.phase_seconds == {"imports": 3.0}
+    assert (account.steps.count, account.energy.joules) == (2, 6.0)
+
+
+def test_lines_that_were_skipped_are_counted_at_every_look(tmp_path):
+    follower = RunFollower(tmp_path)
+    wrong = {"kind": "span", "process": 0}
+    for told, broken in ((1, text(wrong)), (2, text(wrong)), (3, b"\0\0\n"), (4, text(wrong)), (4, b'{"half')):
+        lines(tmp_path / "spans.jsonl", process())
+        with (tmp_path / "spans.jsonl").open("ab") as file:
+            file.write(broken)
+        account, _ = same(follower, tmp_path)
+        were = "line in spans.jsonl was" if told == 1 else "lines in spans.jsonl were"
+        assert account.not_measured[-1] == NotMeasured("a part of spans.jsonl", f"{told} unreadable {were} skipped")
+
+
+def test_a_broken_span_is_told_once(tmp_path, caplog):
+    lines(tmp_path / "spans.jsonl", process())
+    with (tmp_path / "spans.jsonl").open("a") as file:
+        file.write("\0\0\n")
+    lines(tmp_path / "spans.jsonl", end(4.0))
+    with (tmp_path / "spans.jsonl").open("a") as file:
+        file.write('{"half')
+    follower = RunFollower(tmp_path)
+    with caplog.at_level("INFO"):
+        for _ in range(2):
+            assert follower.account().time.wall_seconds == 4.0
+    assert [(entry.levelname, entry.getMessage()) for entry in caplog.records] == [
+        ("WARNING", f"{tmp_path}/spans.jsonl:2 is not a JSON object and skipped"),
+        ("INFO", f"{tmp_path}/spans.jsonl:4 is half-written and skipped"),
+    ]
+
+
+@pytest.mark.parametrize("garbage", [b"\0" * 50, b"garbage"])
+def test_what_follows_the_last_line_and_is_no_records_beginning_is_told(tmp_path, garbage):
+    lines(tmp_path / "spans.jsonl", process(), end(4.0))
+    with (tmp_path / "spans.jsonl").open("ab") as file:
+        file.write(garbage)
+    account, _ = same(RunFollower(tmp_path), tmp_path)
+    told = NotMeasured("a part of spans.jsonl", "1 unreadable line in spans.jsonl was skipped")
+    assert account.not_measured[-1] == told

@@ -1,0 +1,75 @@
+"""Records as files: whole or not at all, and read with their version."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import pytest
+
+from hf_efficient.errors import OutputError
+from hf_efficient.run_dir.json_file import read_record, strict_json, write_whole
+
+
+@dataclass(frozen=True)
+class Weighed:
+    grams: float
+    schema_version: int = 3
+
+
+def read(path):
+    return read_record(path, Weighed, 3, "a weighing")
+
+
+def test_what_is_written_is_read(tmp_path):
+    path = tmp_path / "weighed.json"
+    write_whole(path, strict_json(Weighed(grams=1.5)))
+    assert path.read_text() == '{\n  "grams": 1.5,\n  "schema_version": 3\n}\n'
+    assert read(path) == Weighed(grams=1.5)
+
+
+def test_json_has_no_nan():
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        strict_json(Weighed(grams=float("nan")))
+
+
+def test_a_file_that_cannot_be_replaced_stays(tmp_path, monkeypatch):
+    path = tmp_path / "weighed.json"
+    write_whole(path, "before")
+
+    def full(self, target):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(type(path), "replace", full)
+    with pytest.raises(OSError, match="No space"):
+        write_whole(path, "after")
+    assert path.read_text() == "before"
+    assert [each.name for each in tmp_path.iterdir()] == ["weighed.json"]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("{", "weighed.json: cannot be read: Expecting property name"),
+        ("[1]", "weighed.json: is not a weighing: "),
+        ('{"grams": "heavy"}', "weighed.json: is not a weighing: grams: Input should be a valid number"),
+        ('{"schema_version": 4, "kilograms": 1}', "schema_version 4 is newer than 3, which is read here: upgrade"),
+    ],
+)
+def test_what_is_no_record(tmp_path, text, told):
+    path = tmp_path / "weighed.json"
+    path.write_text(text)
+    with pytest.raises(OutputError) as raised:
+        read(path)
+    assert told in str(raised.value)
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(OutputError, match=r"gone\.json: cannot be read: .*No such file"):
+        read(tmp_path / "gone.json")
+
+
+def test_an_older_version_is_read(tmp_path):
+    path = tmp_path / "weighed.json"
+    path.write_text(json.dumps({"grams": 2, "schema_version": 2}))
+    assert read(path) == Weighed(grams=2.0, schema_version=2)

@@ -1,0 +1,152 @@
+"""Snapshots in the layout that ``torch.cuda.memory._snapshot`` documents, small enough to be worked out."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from hf_efficient.accounting.memory_history import read_snapshot, snapshot_record
+from hf_efficient.errors import OutputError
+from hf_efficient.records.profile import AllocationSite
+
+MIB = 2**20
+LIB = "/venv/lib/python3.11/site-packages"
+LINEAR = {"filename": f"{LIB}/torch/nn/modules/linear.py", "line": 134, "name": "forward"}
+MLP = {"filename": f"{LIB}/transformers/models/llama/modeling_llama.py", "line": 180, "name": "forward"}
+TRAIN = {"filename": "/home/anna/project/scripts/train.py", "line": 12, "name": "main"}
+CPP = {"filename": "/src/c10/CUDAFunctions.cpp", "line": 9, "name": "c10::malloc"}
+
+
+def block(address, size, state="active_allocated", frames=(), **more):
+    return {"address": address, "size": size, "requested_size": size, "state": state, "frames": list(frames), **more}
+
+
+def segment(address, blocks, device=0):
+    active = sum(each["size"] for each in blocks if each["state"] != "inactive")
+    return {
+        "device": device,
+        "address": address,
+        "total_size": sum(each["size"] for each in blocks),
+        "allocated_size": active,
+        "active_size": active,
+        "blocks": blocks,
+    }
+
+
+def event(action, addr, size, frames=()):
+    return {"action": action, "addr": addr, "size": size, "frames": list(frames), "stream": 0}
+
+
+def test_what_is_held_and_what_is_fragmented():
+    snapshot = {
+        "segments": [
+            segment(0, [block(0, 6 * MIB), block(6 * MIB, 4 * MIB, "inactive"), block(10 * MIB, 2 * MIB)]),
+            segment(100 * MIB, [block(100 * MIB, 8 * MIB, "inactive")]),  # free as a whole: can be given back
+            segment(0, [block(0, 50 * MIB)], device=1),
+        ],
+        "device_traces": [[], []],
+    }
+    found = snapshot_record(snapshot, "at the end", allocation_retries=3)
+    assert (found.reserved_bytes, found.allocated_bytes) == (20 * MIB, 8 * MIB)
+    assert (found.inactive_split_bytes, found.inactive_split_blocks) == (4 * MIB, 1)
+    assert (found.largest_free_bytes, found.peak_bytes) == (8 * MIB, 8 * MIB)
+    assert (found.allocation_retries, found.failed_bytes) == (3, None)
+    assert snapshot_record(snapshot, "", device=1).reserved_bytes == 50 * MIB
+
+
+def test_the_peak_lies_before_the_end_and_its_lines_are_named():
+    # A: 10, before the history. B: 30, by the MLP, freed. C: 5, of the script, lives on. D: 20 in place of B.
+    snapshot = {
+        "segments": [segment(0, [block(0, 10 * MIB), block(50, 5 * MIB, frames=[TRAIN]), block(90, 20 * MIB)])],
+        "device_traces": [
+            [
+                event("alloc", 90, 30 * MIB, [CPP, LINEAR, MLP, TRAIN]),
+                event("alloc", 50, 5 * MIB, [TRAIN]),
+                event("free_requested", 90, 30 * MIB),
+                event("free_completed", 90, 30 * MIB),
+                event("alloc", 90, 20 * MIB, [CPP]),
+            ]
+        ],
+    }
+    found = snapshot_record(snapshot, "after step 2")
+    assert found.peak_bytes == 45 * MIB
+    assert found.sites == [
+        AllocationSite(
+            "transformers/models/llama/modeling_llama.py:180 forward", ["project/scripts/train.py:12 main"], 30 * MIB, 1
+        ),
+        AllocationSite("allocated before the history begins", [], 10 * MIB, 1),
+        AllocationSite("project/scripts/train.py:12 main", [], 5 * MIB, 1),
+    ]
+    assert found.history_events == 5
+
+
+def test_a_block_that_a_thread_without_python_asked_for():
+    events = [event("alloc", 0, MIB, [CPP])]
+    (site,) = snapshot_record({"segments": [segment(0, [block(0, MIB)])], "device_traces": [events]}, "").sites
+    assert site.place == "no Python frame: a backward's own thread, or C++"
+
+
+def test_a_block_freed_in_the_history_but_older_than_it_has_no_line():
+    events = [event("free_completed", 7, 30 * MIB), event("alloc", 50, 5 * MIB, [TRAIN])]
+    found = snapshot_record(
+        {"segments": [segment(0, [block(50, 5 * MIB, frames=[TRAIN])])], "device_traces": [events]}, ""
+    )
+    assert found.peak_bytes == 30 * MIB
+    assert [site.place for site in found.sites] == ["allocated before the history begins"]
+
+
+def test_frames_of_torch_alone_are_shown_where_there_are_no_others():
+    held = [block(0, MIB, frames=[LINEAR]), block(MIB, MIB, frames=[LINEAR])]
+    (site,) = snapshot_record({"segments": [segment(0, held)], "device_traces": []}, "").sites
+    assert site == AllocationSite("torch/nn/modules/linear.py:134 forward", [], 2 * MIB, 2)
+
+
+def test_what_failed():
+    events = [event("alloc", 0, MIB, [TRAIN]), {"action": "oom", "size": 9 * MIB, "device_free": 4 * MIB, "frames": []}]
+    snapshot = {"segments": [segment(0, [block(0, MIB, frames=[TRAIN])])], "device_traces": [events]}
+    found = snapshot_record(snapshot, "out of memory")
+    assert (found.failed_bytes, found.device_free_bytes) == (9 * MIB, 4 * MIB)
+
+
+def test_blocks_without_addresses_lie_one_behind_the_other():
+    first, second = block(0, MIB), block(0, MIB)
+    del first["address"], second["address"]
+    events = [event("alloc", 100 + MIB, MIB, [TRAIN])]
+    snapshot = {"segments": [segment(100, [first, second])], "device_traces": [events]}
+    found = snapshot_record(snapshot, "")
+    assert found.peak_bytes == 2 * MIB
+    assert {site.place for site in found.sites} == {
+        "allocated before the history begins",
+        "project/scripts/train.py:12 main",
+    }
+
+
+def test_a_file_is_read_as_plain_data(tmp_path):
+    path = tmp_path / "memory.pickle"
+    path.write_bytes(pickle.dumps({"segments": [], "device_traces": []}))
+    assert read_snapshot(path) == {"segments": [], "device_traces": []}
+
+
+class Attack:
+    def __reduce__(self):
+        return (print, ("run by the file",))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (pickle.dumps({"segments": [Attack()]}), "it names builtins.print, and a snapshot holds plain data"),
+        (pickle.dumps([1, 2]), "is no memory snapshot; name a file that"),
+        (pickle.dumps({"segments": list(range(99))})[:50], "cannot be read as a memory snapshot"),
+        (b"", "cannot be read as a memory snapshot"),
+        (b"\x1f\x8b\x08 no pickle at all", "cannot be read as a memory snapshot"),
+    ],
+)
+def test_another_file_is_refused(tmp_path, content, said, capsys):
+    path = tmp_path / "memory.pickle"
+    path.write_bytes(content)
+    with pytest.raises(OutputError) as raised:
+        read_snapshot(path)
+    assert said in str(raised.value)
+    assert capsys.readouterr().out == ""

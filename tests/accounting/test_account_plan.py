@@ -1,0 +1,103 @@
+"""Planned against observed, from hand-made records."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from hf_efficient.accounting.account import account_of
+from hf_efficient.records.steps import StepRecord, TokenCounts
+
+PLANNED = {
+    "device": "NVIDIA L4",
+    "steps": 2,
+    "positions": 200,
+    "step_tokens": 300.0,
+    "categories": {"weights": 1000, "gradients": 50, "activations": 4000, "logits": 800},
+    "peak_allocated_bytes": 6600,
+    "peak_reserved_bytes": 8000,
+    "fits": True,
+    "step_seconds": 1.5,
+    "tokens_per_second": 200.0,
+    "training_seconds": 3.0,
+    "training_cost_usd": 0.003,
+    "training_energy_joules": 216.0,
+    "reasons": {},
+}
+CATEGORIES = {"weights": 1000, "gradients": 40, "activations": 1900, "logits": 400}
+
+
+def write(folder, planned, *, steps=2, positions=100, categories=CATEGORIES, price=3.6, gpu=True):
+    told = [{"name": name, "bytes": size, "how": "exact", "note": ""} for name, size in categories.items()]
+    memory = {"device": "cuda:0", "categories": told, "missing": [], "positions": positions}
+    facts = {"memory": memory, "price": {"price_usd_per_hour": price, "source": "me", "estimated": False}}
+    if planned is not None:
+        facts["plan"] = planned
+    peaks = {"device_peak_allocated_bytes": 6000, "device_peak_reserved_bytes": 10000} if gpu else {}
+    lines = [
+        {"kind": "process", "schema_version": 1, "way": "recipe", "process_start_from": "kernel"}
+        | {"began_at_seconds": 0.0},
+        {"kind": "facts", "facts": facts},
+        {"kind": "train", "segment": 0, "at_seconds": 1.0},
+        {"kind": "end", "ended": "done", "error": None, "at_seconds": 10.0, "memory": peaks},
+    ]
+    (folder / "spans.jsonl").write_text("".join(json.dumps({**line, "process": 0}) + "\n" for line in lines))
+    records = [
+        StepRecord(0, 0, number, None, 2.0, 2.0 * number, {"forward": 2.0}, 1, TokenCounts(320, 300, 200))
+        for number in range(1, steps + 1)
+    ]
+    (folder / "steps.jsonl").write_text("".join(json.dumps(one.to_json()) + "\n" for one in records))
+
+
+def figures(folder):
+    found = account_of(folder).plan
+    assert found is not None
+    return {one.name: one for one in found.figures}
+
+
+def test_every_figure_with_its_error(tmp_path):
+    write(tmp_path, PLANNED)
+    found = figures(tmp_path)
+    told = {name: (one.predicted, one.observed, one.relative_error) for name, one in found.items()}
+    assert told["peak_allocated_bytes"] == (6600, 6000, pytest.approx(0.1))
+    assert told["peak_reserved_bytes"] == (8000, 10000, pytest.approx(-0.2))
+    assert told["weights_bytes"] == (1000, 1000, 0.0)
+    assert told["gradients_bytes"] == (50, 40, pytest.approx(0.25))
+    # 20 bytes a position planned, 19 counted; 4 and 4 of the logits
+    assert told["activations_bytes"] == (4000, 1900, pytest.approx(1 / 19))
+    assert told["logits_bytes"] == (800, 400, 0.0)
+    assert "planned for a micro-batch of 200 positions, counted in one of 100" in found["logits_bytes"].note
+    assert told["tokens_per_second"] == (200.0, 160.0, pytest.approx(0.25))
+    assert told["step_seconds"] == (1.5, 2.0, pytest.approx(-0.25))
+    assert told["training_seconds"] == (3.0, 4.0, pytest.approx(-0.25))
+    assert told["training_cost_usd"] == (0.003, pytest.approx(0.004), pytest.approx(-0.25))
+    assert told["training_energy_joules"] == (216.0, None, None)  # no meter of a GPU was read
+
+
+def test_a_run_of_other_steps_does_not_tell_of_the_whole(tmp_path):
+    write(tmp_path, PLANNED, steps=1)
+    found = figures(tmp_path)
+    for name in ("training_seconds", "training_cost_usd"):
+        assert (found[name].observed, found[name].relative_error) == (None, None)
+        assert found[name].note == "1 steps were done, 2 were planned"
+    assert found["step_seconds"].observed == 2.0
+
+
+def test_what_is_not_known_has_its_reason(tmp_path):
+    unknown = ("step_seconds", "tokens_per_second", "training_seconds", "training_cost_usd", "training_energy_joules")
+    planned = {**PLANNED, **dict.fromkeys(unknown), "peak_allocated_bytes": None, "peak_reserved_bytes": None}
+    planned["reasons"] = {"time": "not calibrated", "energy": "no power"}
+    write(tmp_path, planned, positions=None, gpu=False)
+    found = figures(tmp_path)
+    assert "peak_allocated_bytes" not in found
+    assert found["activations_bytes"].relative_error == pytest.approx(4000 / 1900 - 1)
+    for name, why in zip(unknown, ["not calibrated"] * 4 + ["no power"], strict=True):
+        assert (found[name].predicted, found[name].relative_error, found[name].note) == (None, None, why)
+    assert found["step_seconds"].observed == 2.0
+
+
+@pytest.mark.parametrize("planned", [None, {"missing": []}, {"device": "L4"}])
+def test_no_plan(planned, tmp_path):
+    write(tmp_path, planned)
+    assert account_of(tmp_path).plan is None

@@ -1,0 +1,73 @@
+"""Reading a file that grows, byte by byte and block by block."""
+
+from __future__ import annotations
+
+import pytest
+
+from hf_efficient.errors import OutputError
+from hf_efficient.run_dir.reading import Replaced, Tail
+
+
+def taken(tail):
+    return [(number, line) for block in tail.blocks() for number, line in block if line]
+
+
+def append(path, text):
+    with path.open("ab") as file:
+        file.write(text)
+
+
+def test_every_look_gives_what_came_since(tmp_path, caplog):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"a": 1}\n{"a": 2}\n{"a"')
+    tail = Tail(path)
+    with caplog.at_level("INFO"):
+        assert taken(tail) == [(1, b'{"a": 1}'), (2, b'{"a": 2}')]
+    assert [entry.getMessage() for entry in caplog.records] == [f"{path}:3 is half-written and skipped"]
+    append(path, b": 3}")
+    assert taken(tail) == [(3, b'{"a": 3}')]  # whole, but for its newline
+    assert taken(tail) == []
+    append(path, b"\n")
+    assert taken(tail) == []
+    append(path, b'\n{"a": 5}\n')
+    assert taken(tail) == [(5, b'{"a": 5}')]
+
+
+def test_blocks_end_with_lines(tmp_path, monkeypatch):
+    monkeypatch.setattr("hf_efficient.run_dir.reading._BLOCK_BYTES", 4)
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'1\n2\n3\n{"long": 123}\n\n6\n{}')
+    assert [(block.first_line, block.lines, block.text) for block in Tail(path).blocks()] == [
+        (1, 2, b"1\n2\n"),
+        (3, 2, b'3\n{"long": 123}\n'),
+        (5, 2, b"\n6\n"),
+        (7, 1, b"{}"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b'{"a": 1}\n', b'{"b": 9}\n{"a": 2}\n{"a": 3}\n', b"", b'{"a": 1}\n{"a": 2}{"a": 3}\n'],
+    ids=["shorter", "other", "empty", "same line goes on"],
+)
+def test_a_file_that_does_not_go_on(tmp_path, text):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"a": 1}\n{"a": 2}')
+    tail = Tail(path)
+    assert len(taken(tail)) == 2
+    path.write_bytes(text)
+    with pytest.raises(Replaced):
+        taken(tail)
+
+
+def test_a_file_that_is_gone(tmp_path):
+    path = tmp_path / "a.jsonl"
+    with pytest.raises(OutputError) as caught:
+        taken(Tail(path))
+    assert str(caught.value) == f"{path}: cannot be read (No such file or directory); name a run's a.jsonl"
+    path.write_bytes(b"{}\n")
+    tail = Tail(path)
+    taken(tail)
+    path.unlink()
+    with pytest.raises(Replaced):
+        taken(tail)

@@ -1,0 +1,114 @@
+"""The shipped shapes as facts: where each is from, and how it is found by name."""
+
+from __future__ import annotations
+
+import datetime
+import json
+
+import pytest
+
+from hf_efficient.errors import ModelError
+from hf_efficient.facts.models import find_model, known_models
+
+# Models without an exact count in a source that can be named.
+UNCOUNTED = {"mistralai/Mistral-Nemo-Base-2407", "mistralai/Mixtral-8x22B-v0.1"}
+# Models of which no source says whether the hub asks for consent.
+CONSENT_UNKNOWN = {*UNCOUNTED, "mistralai/Mistral-Small-24B-Base-2501"}
+
+
+@pytest.mark.parametrize("fact", known_models(), ids=lambda fact: fact.id)
+def test_every_row_says_where_it_is_from(fact):
+    assert fact.source.startswith("https://")
+    assert datetime.date.fromisoformat(fact.date) >= datetime.date(2026, 11, 20)
+    assert (fact.published_parameters is None) == (fact.parameters_source is None) == (fact.id in UNCOUNTED)
+    assert (fact.gated is None) == (fact.id in CONSENT_UNKNOWN)
+    assert fact.id.count("/") == 1
+    assert set(fact.config) >= {"architectures", "model_type", "torch_dtype"}
+
+
+def test_what_the_hub_asks_consent_for():
+    gated = {fact.id.split("/")[0] for fact in known_models() if fact.gated}
+    open_to_all = {fact.id.split("/")[0] for fact in known_models() if fact.gated is False}
+    assert gated == {"meta-llama", "google"}
+    assert open_to_all == {"mistralai", "Qwen", "HuggingFaceTB", "TinyLlama"}
+
+
+def test_a_name_belongs_to_one_model():
+    names = [name.lower() for fact in known_models() for name in fact.names]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("meta-llama/Llama-3.1-8B", "meta-llama/Llama-3.1-8B"),
+        ("META-LLAMA/llama-3.1-8b", "meta-llama/Llama-3.1-8B"),
+        ("llama-3.1-8b", "meta-llama/Llama-3.1-8B"),
+        ("Llama-3.1-8B-Instruct", "meta-llama/Llama-3.1-8B"),
+        ("meta-llama/Meta-Llama-3.1-8B-Instruct", "meta-llama/Llama-3.1-8B"),
+        ("meta-llama/Meta-Llama-3-8B-Instruct", "meta-llama/Meta-Llama-3-8B"),
+        ("Llama-2-70b-chat-hf", "meta-llama/Llama-2-70b-hf"),
+        ("mistralai/Mixtral-8x22B-v0.1", "mistralai/Mixtral-8x22B-v0.1"),
+        ("mistralai/Mixtral-8x22B-Instruct-v0.1", "mistralai/Mixtral-8x22B-Instruct-v0.1"),
+        ("Qwen3-30B-A3B-Base", "Qwen/Qwen3-30B-A3B"),
+        ("google/gemma-3-27b-it", "google/gemma-3-27b-pt"),
+    ],
+)
+def test_a_model_is_found_by_its_names(name, found):
+    assert find_model(name).id == found
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("Llama-2-7b", "Did you mean meta-llama/Llama-2-7b-hf, meta-llama/Llama-2-7b-chat-hf?"),
+        ("someone/Llama-3.1-8B", "Did you mean meta-llama/Llama-3.1-8B, "),
+        ("gpt-5", "46 models ship, none is near."),
+        ("", "46 models ship, none is near."),
+    ],
+)
+def test_an_unknown_name_is_told_the_nearest(name, told):
+    with pytest.raises(ModelError) as error:
+        find_model(name)
+    assert str(error.value).startswith(f"{name!r} is no model whose shape ships here. {told}")
+    assert str(error.value).endswith(" Or give a folder that holds its config.json.")
+
+
+def test_a_changed_configuration_leaves_the_fact_as_it_was():
+    changed = find_model("llama-3.1-8b").config
+    changed["rope_scaling"]["factor"] = 1.0
+    assert find_model("llama-3.1-8b").config["rope_scaling"]["factor"] == 8.0
+
+
+def test_llama_3_1_8b():
+    fact = find_model("llama-3.1-8b")
+    assert fact.published_parameters == 8_030_261_248
+    assert json.loads(fact.config_json) == {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "mlp_bias": False,
+        "bos_token_id": 128000,
+        "eos_token_id": 128001,
+        "hidden_act": "silu",
+        "hidden_size": 4096,
+        "initializer_range": 0.02,
+        "intermediate_size": 14336,
+        "max_position_embeddings": 131072,
+        "num_attention_heads": 32,
+        "num_hidden_layers": 32,
+        "num_key_value_heads": 8,
+        "rms_norm_eps": 1e-05,
+        "rope_theta": 500000.0,
+        "rope_scaling": {
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192,
+            "rope_type": "llama3",
+        },
+        "tie_word_embeddings": False,
+        "vocab_size": 128256,
+        "torch_dtype": "bfloat16",
+    }

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import platform
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from hf_efficient.facts import environment
+from hf_efficient.facts.environment import GpuFacts, describe_environment
+from hf_efficient.version import __version__
+
+
+def test_this_machine():
+    found = describe_environment(ask_torch=False)
+    assert found.python == platform.python_version()
+    assert found.memory_bytes == psutil.virtual_memory().total
+    assert found.logical_cores == psutil.cpu_count()
+    assert found.versions["hf_efficient"] == __version__
+    assert found.versions["transformers"] == importlib.metadata.version("transformers")
+    assert (found.gpus, found.cuda) == (None, None)
+    assert json.loads(json.dumps(found.to_dict()))["python"] == found.python
+
+
+def test_versions_are_read_without_importing():
+    code = (
+        "import sys; from hf_efficient.facts.environment import describe_environment\n"
+        "describe_environment(ask_torch=False); print([n for n in ('torch', 'trl', 'numpy') if n in"
+        " sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_a_package_that_is_missing_is_none(monkeypatch):
+    monkeypatch.setattr(environment, "PACKAGES", ("no-such-package",))
+    assert describe_environment(ask_torch=False).versions == {
+        "hf_efficient": __version__,
+        "no-such-package": None,
+    }
+
+
+def fake_torch(*, available: bool, hip: str | None = None) -> SimpleNamespace:
+    devices = [SimpleNamespace(name="NVIDIA H100", total_memory=80 * 2**30, major=9, minor=0)]
+    cuda = SimpleNamespace(
+        is_available=lambda: available,
+        device_count=lambda: len(devices),
+        get_device_properties=lambda index: devices[index],
+    )
+    return SimpleNamespace(cuda=cuda, version=SimpleNamespace(cuda="12.8", hip=hip))
+
+
+@pytest.mark.parametrize(
+    ("torch", "gpus"),
+    [
+        (fake_torch(available=True), (GpuFacts("NVIDIA H100", 80 * 2**30, "9.0"),)),
+        (fake_torch(available=True, hip="6.2"), (GpuFacts("NVIDIA H100", 80 * 2**30, None),)),
+        (fake_torch(available=False), ()),
+    ],
+)
+def test_gpus_are_those_that_torch_sees(monkeypatch, torch, gpus):
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    found = describe_environment()
+    assert (found.gpus, found.cuda) == (gpus, "12.8")
+
+
+def test_without_torch_the_gpus_are_unknown(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert describe_environment().gpus is None
+
+
+def git(folder, *args: str) -> str:
+    identity = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
+    done = subprocess.run(["git", "-C", str(folder), *identity, *args], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_git_state_of_the_current_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert environment._git(tmp_path) == (None, None)
+    git(tmp_path, "init", "-q")
+    assert environment._git(tmp_path) == (None, None)
+    (tmp_path / "a").write_text("1", encoding="utf-8")
+    git(tmp_path, "add", "a")
+    git(tmp_path, "commit", "-qm", "first")
+    commit = git(tmp_path, "rev-parse", "HEAD")
+    (tmp_path / "untracked").write_text("1", encoding="utf-8")
+    assert environment._git(tmp_path) == (commit, False)
+    (tmp_path / "a").write_text("2", encoding="utf-8")
+    found = describe_environment(ask_torch=False)
+    assert (found.git_commit, found.git_dirty) == (commit, True)
+
+
+def test_a_command_that_is_missing_fails_or_hangs_is_none(monkeypatch):
+    assert environment._output(["no-such-command-here"]) is None
+    assert environment._output([sys.executable, "-c", "raise SystemExit(1)"]) is None
+    monkeypatch.setattr(environment, "_COMMAND_SECONDS", 0.01)
+    assert environment._output([sys.executable, "-c", "import time; time.sleep(60)"]) is None

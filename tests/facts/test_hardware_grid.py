@@ -1,0 +1,54 @@
+"""The table of grid intensities."""
+
+from __future__ import annotations
+
+import pytest
+
+from hf_efficient.errors import SetupError
+from hf_efficient.facts.prices import grid_intensities, grid_intensity
+
+
+@pytest.mark.parametrize(
+    ("region", "code", "grams", "year"),
+    [
+        ("world", "world", 481, 2023),
+        ("FR", "FR", 56.039, 2023),
+        ("france", "FR", 56.039, 2023),
+        ("NO", "NO", 30.08, 2023),
+        ("uk", "GB", 237.589, 2023),
+        ("USA", "US", 369.473, 2023),
+        ("South Africa", "ZA", 707.686, 2023),
+        ("Iceland", "IS", 27.68, 2022),
+    ],
+)
+def test_a_region(region, code, grams, year):
+    held = grid_intensity(region)
+    assert (held.code, held.grams_per_kwh, held.year) == (code, grams, year)
+
+
+def test_a_figure_of_the_user_s_own():
+    held = grid_intensity(120)
+    assert (held.code, held.grams_per_kwh, held.year, held.date) == ("user", 120.0, None, None)
+
+
+@pytest.mark.parametrize("number", [-1, float("nan"), float("inf")])
+def test_an_impossible_figure_is_refused(number):
+    with pytest.raises(SetupError, match=r"gCO2e/kWh: write a number from 0, or a country\.$"):
+        grid_intensity(number)
+
+
+def test_an_unknown_region_is_refused_with_the_nearest():
+    with pytest.raises(SetupError) as error:
+        grid_intensity("Frnace")
+    assert str(error.value).startswith("'Frnace' is no region with known figures. Did you mean France")
+    assert str(error.value).endswith("Or give the number of gCO2e/kWh.")
+
+
+def test_every_row_is_whole():
+    held = grid_intensities()
+    assert len({one.code for one in held}) == len(held) == 45
+    for one in held:
+        assert 20 < one.grams_per_kwh < 800
+        assert one.year in (2022, 2023)
+        assert one.read_at.startswith("https://")
+        assert one.date == "2026-11-20"

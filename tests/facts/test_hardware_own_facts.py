@@ -1,0 +1,183 @@
+"""A user's own accelerators and prices."""
+
+from __future__ import annotations
+
+import pytest
+
+from hf_efficient.errors import SetupError
+from hf_efficient.facts.accelerators import accelerator, accelerator_of_device, accelerators
+from hf_efficient.facts.own_facts import own_facts_folder
+from hf_efficient.facts.prices import Rates, offers, price, price_facts, prices, providers
+
+ACCELERATORS = """\
+- name: Thing One
+  memory_gib: 47.5
+  device_names: [ACME Thing One]
+  peak_tflops: {bf16: 100}
+- name: l4
+  memory_gib: 24
+  bandwidth_gb_per_second: 320
+  peak_tflops: {bf16: 121, fp16: 121}
+  compute_capability: [8, 9]
+"""
+PRICES = """\
+- accelerator: Thing One
+  usd_per_gpu_hour: 0
+- accelerator: h100-sxm
+  usd_per_gpu_hour: 3.1
+  provider: our cluster
+  date: 2026-11-01
+- accelerator: H100 SXM
+  usd_per_gpu_hour: 1.1
+  market: spot
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """Writes the files, and names their folder."""
+
+    def write(**files):
+        folder = tmp_path / f"facts{len(list(tmp_path.iterdir()))}"
+        folder.mkdir()
+        for name, text in files.items():
+            (folder / f"{name}.yaml").write_text(text, encoding="utf-8")
+        monkeypatch.setenv("HF_EFFICIENT_FACTS", str(folder))
+        return folder
+
+    return write
+
+
+def test_a_new_accelerator_is_known_by_its_names(own):
+    own(accelerators=ACCELERATORS)
+    held = accelerator("thing-one")
+    assert accelerator_of_device("ACME Thing One") is held
+    assert (held.memory_bytes, held.peak("bf16"), held.own) == (round(47.5 * 2**30), 1e14, True)
+    assert (held.bandwidth_bytes_per_second, held.tdp_watts, held.compute_capability) == (None, None, None)
+    assert accelerators()[-1] is held
+
+
+def test_what_torch_reports_of_an_own_one_may_be_told(own):
+    own(accelerators="- {name: Told, memory_gib: 48, usable_gib: 44.5}\n- {name: Untold, memory_gib: 100}\n")
+    told, untold = accelerator("Told"), accelerator("Untold")
+    assert (told.usable_memory_bytes, told.usable_source, told.usable_is_estimated) == (44.5 * 2**30, "the user", False)
+    assert (untold.usable_memory_bytes, untold.usable_is_estimated) == (91 * 2**30, True)
+
+
+def test_a_row_takes_the_place_of_the_shipped_one(own):
+    shipped = [one.name for one in accelerators()]
+    own(accelerators=ACCELERATORS)
+    held = accelerator("L4")
+    assert (held.name, held.bandwidth_bytes_per_second, held.tdp_watts, held.own) == ("l4", 3.2e11, None, True)
+    assert [one.name for one in accelerators()] == ["l4" if name == "L4" else name for name in shipped] + ["Thing One"]
+    assert not accelerator("A10").own
+
+
+def test_own_prices_come_before_the_shipped_ones_of_the_same_market(own):
+    own(accelerators=ACCELERATORS, prices=PRICES)
+    assert [(one.provider, one.usd_per_gpu_hour) for one in offers("H100 SXM", "on_demand")] == [("our cluster", 3.1)]
+    assert [one.usd_per_gpu_hour for one in offers("H100 SXM", "spot")] == [1.1]
+    assert len(offers("H200", "on_demand")) > 3
+    assert offers("H100 SXM", "on_demand", "lambda")[0].provider == "lambda"
+    assert offers("Thing One", "on_demand")[0].usd_per_gpu_hour == 0.0
+    assert "our cluster" in providers()
+    assert price("Our Cluster", "H100 SXM").usd_per_gpu_hour == 3.1
+    assert offers("H100 SXM", "on_demand")[0].told == "your own prices: our cluster, 2026-11-01"
+    assert offers("H100 SXM", "spot")[0].told == "your own prices: own"
+
+
+def test_a_run_pays_them(own):
+    own(accelerators=ACCELERATORS, prices=PRICES)
+    h100 = "NVIDIA H100 80GB HBM3"
+    assert price_facts(Rates(), h100, 2) == {
+        "price_usd_per_hour": 6.2,
+        "source": "your own on-demand price per GPU-hour of H100 SXM ($3.1) of 2026-11-01, 2 GPUs",
+        "estimated": False,
+    }
+    spot = price_facts(Rates(price_from="own", market="spot"), h100, 1)
+    assert spot["source"] == "your own own spot price, $1.1 per GPU-hour of H100 SXM, 1 GPU"
+    assert price_facts(Rates(), "ACME Thing One", 1)["price_usd_per_hour"] == 0.0
+
+
+def test_without_them_only_the_shipped_ones_are_there():
+    assert own_facts_folder() is None
+    assert not any(one.own for one in (*accelerators(), *prices()))
+
+
+def test_they_are_looked_for_beside_the_users_configuration(tmp_path, monkeypatch):
+    folder = tmp_path / "hf_efficient" / "facts"
+    folder.mkdir(parents=True)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert own_facts_folder() is None
+    (folder / "prices.yaml").write_text("- {accelerator: L4, usd_per_gpu_hour: 0.25}\n", encoding="utf-8")
+    assert own_facts_folder() == folder
+    assert offers("L4", "on_demand")[0].usd_per_gpu_hour == 0.25
+
+
+def test_an_empty_file_has_no_rows(own):
+    own(prices="# nothing yet\n")
+    assert not any(one.own for one in prices())
+
+
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [
+        ({}, "HF_EFFICIENT_FACTS: FOLDER holds neither accelerators.yaml nor prices.yaml. Put one of them there, or"),
+        (
+            {"prices": "- accelerator: L4\n  usd_per_gpu_hour: -1\n"},
+            "FOLDER/prices.yaml:1: row 1: usd_per_gpu_hour: is -1; write a number from 0.",
+        ),
+        (
+            {"prices": "\n- {accelerator: L4, usd_per_gpu_hour: 1}\n- {accelerator: L4, usd_per_hour: 1}\n"},
+            "FOLDER/prices.yaml:3: row 2: usd_per_gpu_hour: is missing; every row needs it.\n"
+            "FOLDER/prices.yaml:3: row 2: usd_per_hour: is no key of a row. Did you mean usd_per_gpu_hour?",
+        ),
+        (
+            {"prices": "- {accelerator: L4, usd_per_gpu_hour: .nan}\n"},
+            "FOLDER/prices.yaml:1: row 1: usd_per_gpu_hour: is nan; ",
+        ),
+        (
+            {"prices": "- {accelerator: L4, usd_per_gpu_hour: '2'}\n"},
+            "FOLDER/prices.yaml:1: row 1: usd_per_gpu_hour: is '2'; input should be a valid number.",
+        ),
+        (
+            {"prices": "- {accelerator: L4, usd_per_gpu_hour: 1, market: sopt}\n"},
+            "FOLDER/prices.yaml:1: row 1: market: is 'sopt'; write on_demand or spot.",
+        ),
+        (
+            {"prices": "- {accelerator: RTX 4009, usd_per_gpu_hour: 1}\n"},
+            "FOLDER/prices.yaml: accelerator: 'RTX 4009' is no accelerator with known figures. Did you mean RTX 4090",
+        ),
+        ({"prices": "accelerator: L4\n"}, "FOLDER/prices.yaml: is no list of rows. Each row begins with `- `"),
+        ({"prices": "- L4\n"}, "FOLDER/prices.yaml:1: row 1: is 'L4'; write `- ` and keys with values"),
+        ({"prices": "- {accelerator: L4\n"}, "FOLDER/prices.yaml: cannot be read: line "),
+        (
+            {"accelerators": "- {name: X, memory_gib: 0, peak_tflops: {bf17: 3, bf16: -2}}\n"},
+            "FOLDER/accelerators.yaml:1: row 1: memory_gib: is 0; write a number above 0.\n"
+            "FOLDER/accelerators.yaml:1: row 1: peak_tflops.bf17: is 'bf17'; write fp32, tf32, fp16, bf16, fp8 or int8."
+            "\nFOLDER/accelerators.yaml:1: row 1: peak_tflops.bf16: is -2; write a number above 0.",
+        ),
+        (
+            {"accelerators": "- {memory_gib: 8}\n"},
+            "FOLDER/accelerators.yaml:1: row 1: name: is missing; every row needs it.",
+        ),
+    ],
+)
+def test_what_is_wrong_is_told_with_file_row_and_key(own, files, told):
+    folder = own(**files)
+    with pytest.raises(SetupError) as error:
+        accelerators(), prices()
+    assert str(error.value).startswith(told.replace("FOLDER", str(folder)))
+
+
+def test_a_folder_that_is_not_there(monkeypatch, tmp_path):
+    monkeypatch.setenv("HF_EFFICIENT_FACTS", str(tmp_path / "none"))
+    with pytest.raises(SetupError, match=r"^HF_EFFICIENT_FACTS: .*none is no folder\. Put one"):
+        accelerators()
+
+
+def test_bytes_that_are_no_text(own):
+    folder = own(prices="")
+    (folder / "prices.yaml").write_bytes(b"\xff\xfe")
+    with pytest.raises(SetupError, match=r"prices\.yaml: cannot be read: "):
+        prices()

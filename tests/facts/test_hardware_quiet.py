@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from hf_efficient.facts.environment import quiet_imports, quieten_libraries
+
+
+@pytest.fixture
+def chatty():
+    """The logger of a chatty library; its level is put back."""
+    logger = logging.getLogger("bitsandbytes")
+    level = logger.level
+    yield logger
+    logger.setLevel(level)
+
+
+def test_what_is_logged_during_an_import_is_dropped_and_the_level_put_back(chatty, caplog):
+    chatty.setLevel(logging.INFO)
+    with quiet_imports():
+        logging.getLogger("bitsandbytes.backends").warning("Failed to load")
+        logging.getLogger("bitsandbytes.backends").error("broken")
+    chatty.info("later")
+    assert [record.getMessage() for record in caplog.records] == ["broken", "later"]
+    assert chatty.level == logging.INFO
+
+
+def test_the_level_is_put_back_after_an_import_that_fails(chatty):
+    chatty.setLevel(logging.DEBUG)
+    with pytest.raises(ImportError), quiet_imports():
+        raise ImportError
+    assert chatty.level == logging.DEBUG
+
+
+def test_debug_leaves_the_libraries_as_they_are(chatty):
+    chatty.setLevel(logging.DEBUG)
+    quieten_libraries(debug=True)
+    assert chatty.level == logging.DEBUG

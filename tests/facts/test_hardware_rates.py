@@ -1,0 +1,124 @@
+"""The price of a run and its grid: what the user says, a provider's list price, the median of all."""
+
+from __future__ import annotations
+
+import pytest
+
+from hf_efficient.errors import SetupError
+from hf_efficient.facts import prices as prices_module
+from hf_efficient.facts.prices import Price, Rates, grid_facts, price_facts
+
+H100 = "NVIDIA H100 80GB HBM3"
+
+
+def test_what_the_user_pays_is_taken_as_it_is():
+    facts = price_facts(Rates(price_usd_per_hour=2), H100, 8)
+    assert facts == {"price_usd_per_hour": 2.0, "source": "set by the user", "estimated": False}
+    assert price_facts(Rates(price_usd_per_hour=0), None, 1)["price_usd_per_hour"] == 0.0
+
+
+def test_a_providers_list_price_times_the_gpus():
+    """Lambda rents H100s at 4.29 alone and at 4.19 in pairs."""
+    assert price_facts(Rates(price_from="lambda"), H100, 1)["price_usd_per_hour"] == 4.29
+    facts = price_facts(Rates(price_from="Lambda"), H100, 2)
+    assert facts == {
+        "price_usd_per_hour": 8.38,
+        "source": "lambda's on-demand list price of 2026-09-20, $4.19 per GPU-hour of H100 SXM, 2 GPUs",
+        "estimated": False,
+    }
+
+
+def test_an_instance_is_rented_whole():
+    """AWS rents H100s by the eight, at 6.88 each."""
+    facts = price_facts(Rates(price_from="aws"), H100, 1)
+    assert facts["price_usd_per_hour"] == pytest.approx(55.04)
+    assert facts["source"].endswith("1 of 8 GPUs rented")
+    assert price_facts(Rates(price_from="aws"), H100, 9)["price_usd_per_hour"] == pytest.approx(16 * 6.88)
+
+
+def test_spot():
+    facts = price_facts(Rates(price_from="gcp", market="spot"), H100, 1)
+    assert facts["price_usd_per_hour"] == 6.571
+    assert facts["source"].startswith("gcp's spot list price of 2026-09-26")
+
+
+def test_without_a_word_it_is_the_median_of_the_list_prices(monkeypatch):
+    offers = [
+        Price("a", "H100 SXM", "on_demand", 2.0, 1, "", "", "", "2026-01-02"),
+        Price("b", "H100 SXM", "on_demand", 9.0, 8, "", "", "", "2026-03-04"),
+        Price("c", "H100 SXM", "on_demand", 3.0, 1, "", "", "", "2026-01-02"),
+        Price("c", "H100 SXM", "spot", 0.1, 1, "", "", "", "2026-01-02"),
+        Price("c", "H200", "on_demand", 0.1, 1, "", "", "", "2026-01-02"),
+    ]
+    monkeypatch.setattr(prices_module, "prices", lambda: offers)
+    assert price_facts(Rates(), H100, 4) == {
+        "price_usd_per_hour": 12.0,
+        "source": "median of 3 on-demand list prices per GPU-hour of H100 SXM ($2 to $9) of 2026-01-02 to 2026-03-04, "
+        "4 GPUs",
+        "estimated": True,
+    }
+    monkeypatch.setattr(prices_module, "prices", lambda: offers[:1])
+    assert price_facts(Rates(), H100, 1)["source"] == (
+        "the one known on-demand list price per GPU-hour of H100 SXM ($2) of 2026-01-02, 1 GPU"
+    )
+    monkeypatch.setattr(prices_module, "prices", lambda: offers)
+    spot = price_facts(Rates(market="spot"), H100, 2)
+    assert spot["price_usd_per_hour"] == pytest.approx(0.2)
+    assert spot["source"] == "the one known spot list price per GPU-hour of H100 SXM ($0.1) of 2026-01-02, 2 GPUs"
+
+
+REMEDY = "set efficiency.price_usd_per_hour in the recipe, or Rates(price_usd_per_hour=...)"
+
+
+@pytest.mark.parametrize(
+    ("rates", "device", "reason"),
+    [
+        (Rates(), None, f"no price is known of a machine without a GPU; {REMEDY}"),
+        (
+            Rates(price_from="aws"),
+            None,
+            f"no price is known of a machine without a GPU, and aws's prices are of GPUs; {REMEDY}",
+        ),
+        (Rates(market="spot"), "NVIDIA A10", f"no spot list price of A10 is known; {REMEDY}"),
+        (Rates(), "GPU of tomorrow", f"no list price of GPU of tomorrow is known; {REMEDY}"),
+    ],
+)
+def test_a_price_that_nobody_knows_has_a_reason_and_a_remedy(rates, device, reason):
+    facts = price_facts(rates, device, 1)
+    assert facts == {"price_usd_per_hour": None, "source": None, "estimated": False, "reason": reason}
+
+
+@pytest.mark.parametrize(
+    ("device", "told"),
+    [
+        ("NVIDIA H200", "price_from: lambda has no known on_demand price for H200; known: A10 (on_demand), "),
+        ("GPU of tomorrow", "price_from: no list price of GPU of tomorrow is known. Write price_usd_per_hour in its "),
+    ],
+)
+def test_a_gpu_that_the_provider_does_not_list_is_an_error(device, told):
+    with pytest.raises(SetupError) as error:
+        price_facts(Rates(price_from="lambda"), device, 1)
+    assert str(error.value).startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"price_usd_per_hour": -1}, "price_usd_per_hour: is -1; write dollars per hour, from 0."),
+        ({"price_usd_per_hour": float("inf")}, "price_usd_per_hour: is inf; write dollars"),
+        ({"price_usd_per_hour": 1, "price_from": "aws"}, "price_from: is set, and so is price_usd_per_hour."),
+        ({"price_from": "lamda"}, "'lamda' is no provider with known figures. Did you mean lambda?"),
+        ({"market": "sopt"}, "market: is 'sopt'; write on_demand or spot."),
+        ({"grid": "Frnace"}, "'Frnace' is no region with known figures. Did you mean France"),
+    ],
+)
+def test_rates_are_checked_when_they_are_made(settings, told):
+    with pytest.raises(SetupError) as error:
+        Rates(**settings)
+    assert str(error.value).startswith(told)
+
+
+def test_the_grid():
+    assert grid_facts(Rates()) == {"grams_per_kwh": 481.0, "source": "World 2023, Ember, July 2024"}
+    assert grid_facts(Rates(grid="NO"))["source"].startswith("Norway 2023, https://ourworldindata.org/")
+    assert grid_facts(Rates(grid=120)) == {"grams_per_kwh": 120.0, "source": "set by the user"}

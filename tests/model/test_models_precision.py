@@ -1,0 +1,118 @@
+"""Which dtype the products run in, and which peak that gives."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import bitsandbytes
+import pytest
+import torch
+
+from hf_efficient.errors import ModelError
+from hf_efficient.facts.accelerators import accelerator
+from hf_efficient.model.peak import Peak, accelerators_of, matmul_dtype, peak_of
+
+
+def model_of(dtype=torch.float32, quantization=None, layers=()):
+    """A base of 100 weights in this dtype and an adapter of 10 in float32."""
+    model = torch.nn.ModuleList([torch.nn.Linear(10, 10, dtype=dtype), torch.nn.Linear(10, 1), *layers])
+    method = None if quantization is None else SimpleNamespace(quant_method=quantization)
+    model.config = SimpleNamespace(quantization_config=method)
+    return model
+
+
+def trainer_of(model, mixed="no", device="cpu", n_gpu=1):
+    args = SimpleNamespace(device=torch.device(device), n_gpu=n_gpu)
+    return SimpleNamespace(model=model, args=args, accelerator=SimpleNamespace(mixed_precision=mixed))
+
+
+def four_bit(compute_dtype):
+    return bitsandbytes.nn.Linear4bit(64, 64, bias=False, compute_dtype=compute_dtype)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "mixed", "expected"),
+    [
+        (torch.float32, "no", "fp32"),
+        (torch.bfloat16, "no", "bf16"),
+        (torch.float16, "no", "fp16"),
+        (torch.float32, "bf16", "bf16"),
+        (torch.bfloat16, "fp16", "fp16"),
+    ],
+)
+def test_autocast_decides_and_without_it_the_weights(dtype, mixed, expected):
+    assert matmul_dtype(trainer_of(model_of(dtype), mixed)) == expected
+
+
+@pytest.mark.parametrize(("precision", "expected"), [("tf32", "tf32"), ("ieee", "fp32"), ("none", "fp32")])
+def test_tf32_where_torch_may(monkeypatch, precision, expected):
+    monkeypatch.setattr(torch.backends.cuda, "matmul", SimpleNamespace(fp32_precision=precision))
+    monkeypatch.setattr(torch.backends, "fp32_precision", "none")
+    assert matmul_dtype(trainer_of(model_of(), device="cuda")) == expected
+    assert matmul_dtype(trainer_of(model_of(torch.bfloat16), device="cuda")) == "bf16"
+    assert matmul_dtype(trainer_of(model_of(), device="cpu")) == "fp32"
+
+
+def test_tf32_by_the_older_switch(monkeypatch):
+    monkeypatch.setattr(torch.backends.cuda, "matmul", SimpleNamespace(allow_tf32=True))
+    assert matmul_dtype(trainer_of(model_of(), device="cuda")) == "tf32"
+
+
+@pytest.mark.parametrize(
+    ("compute", "weights", "expected"),
+    [(torch.bfloat16, torch.float32, "bf16"), (torch.float32, torch.bfloat16, "fp32"), (None, torch.bfloat16, "bf16")],
+)
+def test_four_bit_layers_multiply_in_their_compute_dtype(compute, weights, expected):
+    model = model_of(weights, "bitsandbytes", [four_bit(compute)])
+    assert matmul_dtype(trainer_of(model)) == expected
+    assert matmul_dtype(trainer_of(model, "bf16")) == expected
+
+
+@pytest.mark.parametrize(
+    ("trainer", "told"),
+    [
+        (trainer_of(model_of(), "fp8"), "mixed precision 'fp8'"),
+        (trainer_of(model_of(torch.float64)), "the matrix products run in torch.float64, not in one known dtype"),
+        (trainer_of(model_of(quantization="gptq")), "weights quantized by gptq"),
+        (trainer_of(model_of(quantization="bitsandbytes")), "8-bit layers multiply in int8"),
+        (
+            trainer_of(model_of(quantization="bitsandbytes", layers=[four_bit(torch.float32), four_bit(torch.half)])),
+            "the matrix products run in torch.float16, torch.float32",
+        ),
+    ],
+)
+def test_a_dtype_that_is_not_one_is_not_guessed_at(trainer, told):
+    with pytest.raises(ModelError, match=f"^{told}"):
+        matmul_dtype(trainer)
+
+
+def test_a_device_of_the_table(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100 80GB HBM3")
+    found = peak_of(torch.device("cuda"), "bf16")
+    assert found.flops_per_second == accelerator("H100 SXM").peak_flops_per_second["bf16"] == 989.4e12
+    assert found.source.startswith("H100 SXM, dense, stated by NVIDIA: ")
+    assert (found.estimated, found.reason) == (False, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "dtype", "reason"),
+    [
+        ("NVIDIA H200 MIG 1g.18gb", "cuda", "bf16", "the peak of 'NVIDIA H200 MIG 1g.18gb' is not known here"),
+        ("Tesla T4", "cuda", "bf16", "the peak of T4 in bf16 is not stated"),
+        ("", "xpu", "bf16", "no peak is known of a device of type 'xpu'"),
+    ],
+)
+def test_an_unknown_peak_says_why(monkeypatch, name, device, dtype, reason):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)
+    assert peak_of(torch.device(device), dtype) == Peak(reason=reason)
+
+
+@pytest.mark.parametrize(
+    ("placed", "n_gpu", "expected"),
+    [(None, 0, 1), (None, 1, 1), ({"": 0}, 1, 1), ({"a": 0, "b": 1, "c": "cpu"}, 1, 2), (None, 4, 4)],
+)
+def test_accelerators_of_a_process(placed, n_gpu, expected):
+    model = model_of()
+    if placed is not None:
+        model.hf_device_map = placed
+    assert accelerators_of(trainer_of(model, n_gpu=n_gpu)) == expected

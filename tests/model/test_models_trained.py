@@ -1,0 +1,127 @@
+"""What a live model trains, by what PEFT really built."""
+
+from __future__ import annotations
+
+import pytest
+from live_models import adapted, live
+from peft import IA3Config, LoraConfig, PromptTuningConfig, get_peft_model
+
+from hf_efficient.errors import ModelError
+from hf_efficient.estimate.trained import Trained, adapter_parameters
+from hf_efficient.model.structure import adapter_of, shape_of_model, trained_of
+
+
+def found(model):
+    return trained_of(model, shape_of_model(model))
+
+
+def test_full_training():
+    assert found(live()) == Trained.full()
+
+
+@pytest.mark.parametrize("targets", ["all-linear", ["q_proj", "v_proj"], ["down_proj", "lm_head"]])
+def test_lora_as_the_recipe_says_it(targets):
+    model = adapted(live(), targets)
+    shape = shape_of_model(model)
+    assert found(model) == Trained.adapter(shape, targets, 8)
+    assert adapter_parameters(shape, found(model)) == sum(p.numel() for p in model.parameters() if p.requires_grad)
+
+
+def test_lora_on_fused_projections_and_on_some_layers():
+    model = adapted(live("phi3"), ["qkv_proj"], layers_to_transform=[1])
+    assert found(model) == Trained.adapter(shape_of_model(model), ["qkv_proj"], 8, layers=[1])
+
+
+def test_ranks_by_module():
+    model = adapted(live(), ["q_proj"], rank_pattern={r"layers.1.self_attn.q_proj": 3})
+    trained = found(model)
+    assert [dict(trained.ranks_of_layer(layer)) for layer in (0, 1)] == [{"q_proj": 8}, {"q_proj": 3}]
+
+
+@pytest.mark.parametrize(
+    ("saved", "embedding", "head"),
+    [(["lm_head"], False, True), (["embed_tokens"], True, False), (["embed_tokens", "lm_head"], True, True)],
+)
+def test_modules_trained_in_full_beside_the_adapters(saved, embedding, head):
+    trained = found(adapted(live(), ["q_proj"], modules_to_save=saved))
+    assert (trained.embedding, trained.head, trained.everything) == (embedding, head, False)
+
+
+@pytest.mark.parametrize("bias", ["none", "lora_only"])
+def test_a_bias_beside_its_adapter_changes_no_product(bias):
+    model = adapted(live("qwen2"), ["q_proj"], bias=bias)
+    assert found(model) == Trained.adapter(shape_of_model(model), ["q_proj"], 8)
+
+
+def test_an_input_that_is_made_to_ask_for_a_gradient():
+    model = adapted(live())
+    assert not found(model).input_gradient
+    model.enable_input_require_grads()
+    assert found(model).input_gradient
+
+
+def test_two_adapters_at_once_cost_their_ranks_sum():
+    model = adapted(live(), ["q_proj"])
+    model.add_adapter("more", LoraConfig(r=3, target_modules=["q_proj", "k_proj"], task_type="CAUSAL_LM"))
+    model.base_model.set_adapter(["default", "more"])
+    assert dict(found(model).ranks_of_layer(0)) == {"q_proj": 11, "k_proj": 3}
+
+
+def test_an_adapter_that_waits_costs_nothing():
+    model = adapted(live(), ["q_proj"])
+    model.add_adapter("ref", LoraConfig(r=3, target_modules=["k_proj"], task_type="CAUSAL_LM"))
+    shape = shape_of_model(model)
+    assert found(model) == Trained.adapter(shape, ["q_proj"], 8)
+    assert adapter_of(model, shape, "ref") == Trained.adapter(shape, ["k_proj"], 3)
+
+
+def frozen_embedding():
+    model = live()
+    model.model.embed_tokens.requires_grad_(False)
+    return model
+
+
+def base_thawed():
+    model = adapted(live(), ["q_proj"])
+    model.base_model.model.model.layers[0].self_attn.q_proj.base_layer.weight.requires_grad_(True)
+    return model
+
+
+def merged():
+    model = adapted(live(), ["q_proj"])
+    model.merge_adapter()
+    return model
+
+
+def frozen_adapter():
+    model = adapted(live(), ["q_proj"])
+    model.base_model.model.model.layers[1].self_attn.q_proj.lora_A["default"].weight.requires_grad_(False)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("build", "told"),
+    [
+        (frozen_embedding, "lm_head.weight is trained beside frozen weights|.* is trained beside frozen weights"),
+        (base_thawed, ".*q_proj.base_layer.weight is trained beside frozen weights"),
+        (merged, ".*q_proj: its adapter is switched off or merged"),
+        (frozen_adapter, ".*q_proj: its adapter 'default' is active and frozen"),
+        (lambda: adapted(live(), ["q_proj"], use_dora=True), ".*what LoRA as a DoraLinearVariant computes"),
+        (lambda: adapted(live("qwen2"), ["q_proj"], bias="all"), ".*bias is trained beside frozen weights"),
+        (lambda: adapted(live(), ["q_proj"], modules_to_save=["norm"]), ".*norm: no module trained in full whose"),
+        (
+            lambda: get_peft_model(
+                live(),
+                IA3Config(target_modules=["k_proj"], feedforward_modules=[], task_type="CAUSAL_LM"),
+            ),
+            ".*k_proj: what an adapter of Linear computes is not known here",
+        ),
+        (
+            lambda: get_peft_model(live(), PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4)),
+            "prompt_encoder.* is trained beside frozen weights",
+        ),
+    ],
+)
+def test_what_is_neither_full_nor_plain_lora_is_refused(build, told):
+    with pytest.raises(ModelError, match=f"^({told})"):
+        found(build())

@@ -1,0 +1,83 @@
+"""What a process has loaded, counted by hand."""
+
+from __future__ import annotations
+
+from array import array
+
+from hf_efficient.recording.loader import COUNTS, BatchTimes, counts_in
+
+
+def counted(readings, waits=()):
+    """A row of counts, and what adds to it by clocks that give these readings one after the other."""
+    row = array("d", [0.0] * len(COUNTS))
+    clocks = tuple(iter(of_one).__next__ for of_one in zip(*readings, strict=True))
+    return row, BatchTimes(memoryview(row), clocks, iter(waits).__next__)
+
+
+def load(times):
+    times.fetch_begins()
+    times.collate_begins()
+    times.ends()
+
+
+def test_a_batch_by_hand():
+    row, times = counted([(10.0, 1.0, 2.0), (13.0, 1.5, 4.0), (14.0, 2.25, 6.0)])
+    load(times)
+    assert dict(zip(COUNTS, row, strict=True)) == {
+        "fetched": 1.0,
+        "fetch_seconds": 3.0,
+        "fetch_cpu_seconds": 0.5,
+        "fetch_process_cpu_seconds": 2.0,
+        "collate_seconds": 1.0,
+        "collate_cpu_seconds": 0.75,
+        "collate_process_cpu_seconds": 2.0,
+        "core_wait_seconds": 0.0,
+        "read_bytes": 0.0,
+    }
+
+
+def test_what_a_thread_waits_for_is_asked_after_a_slow_batch():
+    slow = [(0.0, 0.0, 0.0), (0.002, 0.0, 0.0), (0.002, 0.0, 0.0)]
+    row, times = counted([*slow, *slow], waits=[(0.5, 512), (0.75, 1536)])
+    load(times)
+    load(times)
+    assert (row[COUNTS.index("core_wait_seconds")], row[COUNTS.index("read_bytes")]) == (0.25, 1024.0)
+
+
+def test_small_batches_after_a_slow_one_are_looked_at_for_a_while():
+    slow, small = (0.002, 0.0, 0.0), (0.0, 0.0, 0.0)
+    row, times = counted([small, slow, slow, *[small] * 60], waits=[(float(at), 0) for at in range(32)])
+    for _ in range(18):
+        load(times)
+    assert row[COUNTS.index("core_wait_seconds")] == 16.0  # two looks at each of sixteen; one more would find no figure
+
+
+def test_of_small_batches_it_is_not_asked():
+    small = [(0.0, 0.0, 0.0), (0.0001, 0.0, 0.0), (0.0002, 0.0, 0.0)]
+    row, times = counted([*small, *small], waits=[])
+    load(times)
+    load(times)
+    assert row[0] == 2.0
+
+
+def test_a_fetch_that_fails_takes_time_and_makes_no_batch():
+    row, times = counted([(1.0, 0.0, 0.0), (3.0, 0.5, 0.5)])
+    times.fetch_begins()
+    times.ends()
+    assert list(row)[:4] == [0.0, 2.0, 0.5, 0.5]
+
+
+def test_a_collator_that_fails_makes_a_batch_of_its_own_time():
+    """It is counted: the time belongs to the collator, and the training ends with its error."""
+    row, times = counted([(1.0, 0.0, 0.0), (2.0, 0.0, 0.0), (5.0, 0.0, 0.0)])
+    times.fetch_begins()
+    times.collate_begins()
+    times.ends()
+    assert (row[COUNTS.index("fetch_seconds")], row[COUNTS.index("collate_seconds")]) == (1.0, 3.0)
+
+
+def test_counts_of_two_workers_add_up():
+    first, second = list(range(len(COUNTS))), [10.0] * len(COUNTS)
+    raw = bytes(array("d", [*first, *second]))
+    assert counts_in(bytes(array("d", first))) == first
+    assert counts_in(raw) == [10.0 + number for number in range(len(COUNTS))]

@@ -1,0 +1,175 @@
+"""Compilation as a phase: dynamo's own callbacks, on a clock that is set by hand, and once for real."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import torch
+import torch._dynamo.callback
+from hand_clock import Hand
+
+from hf_efficient.recording.earlier import Earlier
+from hf_efficient.recording.steps import StepRecorder
+
+
+class Facts:
+    """A timeline that keeps what it is told."""
+
+    latch = live = system = None
+    earlier = Earlier()
+
+    def __init__(self):
+        self.told = {}
+
+    def lived_seconds(self):
+        return 0.0
+
+    def state(self, topic, facts):
+        self.told[topic] = facts
+
+    def __getattr__(self, name):
+        return lambda *args: None
+
+
+@pytest.fixture
+def hand():
+    return Hand()
+
+
+@pytest.fixture
+def recorder(hand, tmp_path):
+    recorder = StepRecorder(hand, Facts())
+    recorder.open(tmp_path, 0)
+    recorder.next_step()
+    yield recorder
+    recorder.close()
+
+
+def phases(recorder, tmp_path):
+    recorder.step_done(1, None)
+    recorder.close()
+    return json.loads((tmp_path / "steps.jsonl").read_text())["phase_seconds"]
+
+
+def handler():
+    return torch._dynamo.callback.callback_handler
+
+
+def in_thread(do):
+    thread = threading.Thread(target=do)
+    thread.start()
+    thread.join()
+
+
+def compiles(hand, seconds):
+    handler().run_start_callbacks(None)
+    hand.wait(seconds)
+    handler().run_end_callbacks(None)
+
+
+def test_a_compilation_is_no_part_of_the_phase_that_it_holds_up(recorder, hand, tmp_path):
+    with recorder.phase("forward"):
+        hand.wait(1)
+        compiles(hand, 5)
+        hand.wait(0.5)
+        compiles(hand, 2)
+    with recorder.phase("backward"):  # in a thread of autograd, which this one waits for
+        in_thread(lambda: compiles(hand, 3))
+        hand.wait(0.25)
+    with recorder.phase("evaluation", opaque=True):
+        compiles(hand, 4)
+    in_thread(lambda: compiles(hand, 8))  # somebody else's business
+    assert phases(recorder, tmp_path) == {"forward": 1.5, "compilation": 10.0, "backward": 0.25, "evaluation": 4.0}
+
+
+def test_nested_compilations_are_one(recorder, hand, tmp_path):
+    """Before torch 2.7 each told its own start and end."""
+    with recorder.phase("forward"):
+        handler().run_start_callbacks(None)
+        hand.wait(1)
+        compiles(hand, 1)
+        hand.wait(1)
+        handler().run_end_callbacks(None)
+        handler().run_end_callbacks(None)  # one end too many
+        hand.wait(1)
+    assert phases(recorder, tmp_path) == {"forward": 1.0, "compilation": 3.0}
+
+
+def test_nothing_is_left_behind(hand, tmp_path):
+    before = (list(handler().start_callbacks), list(handler().end_callbacks))
+    recorder = StepRecorder(hand)
+    recorder.open(tmp_path, 0)
+    recorder.next_step()
+    assert len(handler().start_callbacks) == len(before[0]) + 1
+    recorder.end_loop()
+    assert (handler().start_callbacks, handler().end_callbacks) == before
+    recorder.next_step()
+    assert len(handler().start_callbacks) == len(before[0]) + 1
+    recorder.close()
+    assert (handler().start_callbacks, handler().end_callbacks) == before
+
+
+def test_callbacks_that_somebody_cleared(recorder, hand, tmp_path):
+    handler().clear()
+    with recorder.phase("forward"):
+        compiles(hand, 1)
+    assert phases(recorder, tmp_path) == {"forward": 1.0}
+
+
+def test_without_dynamo_nothing_is_imported(hand, tmp_path, monkeypatch):
+    monkeypatch.delitem(sys.modules, "torch._dynamo.callback", raising=False)
+    recorder = StepRecorder(hand)
+    recorder.open(tmp_path, 0)
+    recorder.next_step()
+    recorder.close()
+    assert "torch._dynamo.callback" not in sys.modules
+
+
+@pytest.mark.parametrize("version", ["2.6", "2.13"])
+def test_a_torch_that_does_not_tell_of_the_backward_is_named(hand, tmp_path, monkeypatch, version):
+    old = ModuleType("torch._dynamo.callback")
+    start, end = [], []
+    old.callback_handler = SimpleNamespace(
+        register_start_callback=start.append,
+        register_end_callback=end.append,
+        remove_start_callback=start.remove,
+        remove_end_callback=end.remove,
+    )
+    if version == "2.13":
+        old.CallbackTrigger = object
+    monkeypatch.setitem(sys.modules, "torch._dynamo.callback", old)
+    timeline = Facts()
+    recorder = StepRecorder(hand, timeline)
+    recorder.open(tmp_path, 0)
+    recorder.next_step()
+    start[0]()  # without arguments, as torch 2.6 calls it
+    end[0]()
+    recorder.close()
+    missing = {"what": "compilation of the backward", "why": "torch tells it since 2.8; it is in `backward`"}
+    assert timeline.told == ({"compilation": {"missing": [missing]}} if version == "2.6" else {})
+    assert (start, end) == ([], [])
+
+
+def test_dynamo_calls_back(tmp_path):
+    def slow(graph, inputs):
+        time.sleep(0.2)
+        return graph
+
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: (x * 2).sum(), backend=slow)
+    recorder = StepRecorder()
+    recorder.open(tmp_path, 0)
+    for number in (1, 2):
+        recorder.next_step()
+        with recorder.phase("forward"):
+            assert compiled(torch.ones(3)) == 6
+        recorder.step_done(number, None)
+    recorder.close()
+    first, second = (json.loads(line)["phase_seconds"] for line in (tmp_path / "steps.jsonl").read_text().splitlines())
+    assert first["compilation"] >= 0.2 > first["forward"]
+    assert set(second) == {"forward"}

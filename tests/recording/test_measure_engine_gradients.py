@@ -1,0 +1,90 @@
+"""Gradients that an engine takes from the parameters while they are made."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import torch
+from torch import nn
+
+from hf_efficient.recording import deepspeed as engine_gradients
+from hf_efficient.recording.deepspeed import EngineGradients, occupied_bytes
+
+
+def test_what_lies_on_top_of_one_another_counts_once():
+    whole, other = torch.zeros(10), torch.zeros(3, dtype=torch.float64)
+    assert occupied_bytes([whole[:5], whole[3:9]]) == {"cpu": 9 * 4}
+    assert occupied_bytes([whole[:2], whole[4:6], other, whole[:2]]) == {"cpu": 4 * 4 + 3 * 8}
+    assert occupied_bytes([whole[:9], whole[2:4], whole[5:]]) == {"cpu": 10 * 4}
+    assert occupied_bytes([torch.empty(0)]) == {}
+
+
+def taken_after(model, optimizer, engine):
+    """Run a backward under an engine that takes each gradient as soon as it is there."""
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(engine)
+    counted = EngineGradients.of(model, SimpleNamespace(optimizer=optimizer))
+    model(torch.ones(2, 8)).sum().backward()
+    counted.remove()
+    return counted
+
+
+def two_layers():
+    """Weights of 8 x 8 and 4 x 8: 256 and 128 bytes."""
+    return nn.Sequential(nn.Linear(8, 8, bias=False), nn.Linear(8, 4, bias=False))
+
+
+def test_an_engine_that_leaves_gradients_whole():
+    counted = taken_after(two_layers(), SimpleNamespace(averaged_gradients={}), lambda parameter: None)
+    assert counted.most_bytes == {"cpu": 256 + 128}
+
+
+def test_an_engine_that_keeps_half_of_each_and_one_gradient_on_its_way():
+    optimizer = SimpleNamespace(averaged_gradients={0: []})
+
+    def take_half(parameter):
+        optimizer.averaged_gradients[0].append(parameter.grad.flatten()[: parameter.numel() // 2].clone())
+        parameter.grad = None
+
+    counted = taken_after(two_layers(), optimizer, take_half)
+    assert counted.most_bytes == {"cpu": 128 // 2 + 256}  # the last layer's comes first
+
+
+def test_a_share_that_is_there_from_the_start():
+    optimizer = SimpleNamespace(averaged_gradients={}, grad_partitions_flat_buffer=torch.zeros(48))
+    counted = taken_after(two_layers(), optimizer, lambda parameter: setattr(parameter, "grad", None))
+    assert counted.most_bytes == {"cpu": 48 * 4 + 256}
+
+
+def test_of_many_gradients_some_are_looked_at_and_of_many_micro_batches_two(monkeypatch):
+    model = nn.Sequential(*(nn.Linear(4, 4, bias=False) for _ in range(6)))
+    looks = []
+    monkeypatch.setattr(engine_gradients, "_LOOKS", 3)
+    monkeypatch.setattr(engine_gradients, "occupied_bytes", lambda tensors: looks.append(len(list(tensors))) or {})
+    counted = EngineGradients.of(model, SimpleNamespace(optimizer=SimpleNamespace(averaged_gradients={})))
+    for _ in range(4):
+        model(torch.ones(2, 4)).sum().backward()
+    counted.remove()
+    assert counted.is_sampled
+    assert len(looks) == 2 * 3  # every second gradient of six, twice
+    assert looks[:3] == [1 + 1, 1 + 3, 1 + 5]  # the new one and those that are there
+
+
+def test_it_ends_and_other_optimizers_are_left_alone():
+    model = two_layers()
+    assert EngineGradients.of(model, torch.optim.SGD(model.parameters())) is None
+    counted = EngineGradients.of(model, SimpleNamespace(optimizer=SimpleNamespace(averaged_gradients={})))
+    counted.remove()
+    model(torch.ones(2, 8)).sum().backward()
+    assert counted.most_bytes == {}
+
+
+def test_a_fault_does_not_reach_the_backward(caplog):
+    model = two_layers()
+    counted = EngineGradients.of(model, SimpleNamespace(optimizer=SimpleNamespace(averaged_gradients={})))
+    counted._held = lambda: 1 / 0
+    model(torch.ones(2, 8)).sum().backward()
+    assert counted.broken
+    assert [record.getMessage() for record in caplog.records] == [
+        "The memory of the gradients is no longer counted, because of a fault."
+    ]

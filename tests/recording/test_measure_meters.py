@@ -1,0 +1,260 @@
+"""Meters: NVML by replayed recordings, RAPL from a made-up sysfs, estimates by hand."""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+from pathlib import Path
+
+import pytest
+from replayed_nvml import replay
+
+from hf_efficient.recording import meters as estimates
+from hf_efficient.recording import meters as find
+from hf_efficient.recording.meters import (
+    CudaDevice,
+    MeterError,
+    cpu_estimate,
+    cpu_seconds,
+    cuda_devices,
+    current_device,
+    gpu_estimate,
+    gpu_meters,
+    host_meters,
+    is_first_on_machine,
+    nvml_meter,
+    rapl_meters,
+)
+
+
+def test_nvml_counts_joules(monkeypatch):
+    nvml = replay(monkeypatch, "counter")
+    meter = nvml_meter(nvml.device())
+    assert (meter.name, meter.id, meter.source, meter.unit) == ("GPU 3", nvml.uuid, "nvml", "joules")
+    assert [meter.read() for _ in range(3)] == [81_234_000.0, 81_234_400.0, 81_235_000.0]
+    assert "nvmlDeviceGetPowerUsage" not in nvml.asked
+
+
+def test_nvml_tells_the_power_where_it_counts_nothing(monkeypatch):
+    meter = nvml_meter(replay(monkeypatch, "power_only").device())
+    assert (meter.unit, meter.note) == ("watts", "power samples, NVIDIA H100 80GB HBM3")
+    assert [meter.read() for _ in range(3)] == [100.0, 200.0, 200.0]
+
+
+def test_the_device_is_found_by_its_place_where_its_uuid_is_unknown(monkeypatch):
+    nvml = replay(monkeypatch, "counter")
+    assert nvml_meter(CudaDevice(0, "GPU", None, nvml.pci)).name == "GPU 3"
+    assert nvml_meter(CudaDevice(0, "GPU", "GPU-other", nvml.pci)).name == "GPU 3"
+    with pytest.raises(MeterError, match=r"^NVML: Not Found$"):
+        nvml_meter(CudaDevice(0, "GPU", "GPU-other", None))
+    with pytest.raises(MeterError, match=r"^torch tells neither its UUID nor its place on the bus$"):
+        nvml_meter(CudaDevice(0, "GPU", None, None))
+
+
+@pytest.mark.parametrize(
+    ("recording", "told"),
+    [
+        ("no_driver", "NVML: Driver Not Loaded"),
+        ("no_library", "NVML: NVML Shared Library Not Found"),
+        ("sliced", "it is a MIG slice, and NVML meters the whole GPU only"),
+        ("neither", "NVML has neither energy (Not Supported) nor power (Not Supported) of it"),
+    ],
+)
+def test_without_nvml_there_is_a_reason(monkeypatch, recording, told):
+    with pytest.raises(MeterError) as error:
+        nvml_meter(replay(monkeypatch, recording).device())
+    assert str(error.value) == told
+
+
+def test_without_its_package_there_is_a_remedy(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    with pytest.raises(MeterError, match=r"nvidia-ml-py is not installed \(pip install nvidia-ml-py\)"):
+        nvml_meter(CudaDevice(0, "GPU", "GPU-1", None))
+
+
+def test_a_gpu_that_nothing_measures_draws_its_tdp(monkeypatch):
+    """The H100 SXM's 700 W for 10 s."""
+    clock = iter([50.0, 50.0, 60.0])
+    monkeypatch.setattr(estimates.time, "perf_counter", lambda: next(clock))
+    found = gpu_meters([replay(monkeypatch, "no_driver").device(index=1)])
+    (meter,) = found.meters
+    assert found.faults == {"GPU 1": "NVML: Driver Not Loaded"}
+    assert (meter.name, meter.source, meter.unit) == ("GPU 1", "estimate", "joules")
+    assert (meter.read(), meter.read()) == (0.0, 7000.0)
+    assert meter.note == "its TDP of 700 W all the time, an upper bound (H100 SXM); NVML: Driver Not Loaded"
+
+
+def test_nor_is_there_an_estimate_of_a_gpu_that_no_table_knows(monkeypatch):
+    found = gpu_meters([replay(monkeypatch, "no_driver").device(name="GPU of tomorrow")])
+    assert found.meters == []
+    assert found.faults == {"GPU 0": "NVML: Driver Not Loaded; and no TDP is known for GPU of tomorrow"}
+
+
+def test_a_gpu_of_another_vendor_is_not_asked_of_nvml(monkeypatch):
+    nvml = replay(monkeypatch, "counter")
+    found = gpu_meters([CudaDevice(0, "AMD Instinct MI300X", None, None, cuda=False)])
+    assert nvml.asked == []
+    assert [meter.source for meter in found.meters] == ["estimate"]
+    assert found.faults == {"GPU 0": "it is driven by ROCm, whose meters are not read here"}
+
+
+def zone(root: Path, folder: str, name: str, energy_uj: int, range_uj: int = 262_143_328_850) -> Path:
+    path = root / folder
+    path.mkdir(parents=True)
+    (path / "name").write_text(f"{name}\n")
+    (path / "energy_uj").write_text(f"{energy_uj}\n")
+    (path / "max_energy_range_uj").write_text(f"{range_uj}\n")
+    return path
+
+
+@pytest.fixture
+def powercap(tmp_path: Path) -> Path:
+    """Two sockets, the first with memory metered apart; and what must not be added to them."""
+    root = tmp_path / "powercap"
+    zone(root, "intel-rapl:0", "package-0", 1_500_000)
+    zone(root, "intel-rapl:0:0", "core", 900_000)
+    zone(root, "intel-rapl:0:1", "dram", 250_000, 65_712_999_613)
+    zone(root, "intel-rapl:1", "package-1", 3_000_000)
+    zone(root, "intel-rapl:2", "psys", 9_000_000)
+    zone(root, "intel-rapl-mmio:0", "package-0", 1_500_000)
+    return root
+
+
+def test_rapl_counts_sockets_and_memory(powercap):
+    meters = rapl_meters(powercap)
+    assert [(meter.name, meter.read(), meter.range_joules) for meter in meters] == [
+        ("CPU package 0", 1.5, 262_143.32885),
+        ("memory of CPU package 0", 0.25, 65_712.999613),
+        ("CPU package 1", 3.0, 262_143.32885),
+    ]
+    assert len({meter.id for meter in meters}) == 3
+    (powercap / "intel-rapl:0/energy_uj").write_text("2000000\n")
+    assert meters[0].read() == 2.0
+    assert {meter.source for meter in meters} == {"rapl"}
+
+
+def test_rapl_that_belongs_to_root(powercap, monkeypatch):
+    counter = powercap / "intel-rapl:0/energy_uj"
+    counter.chmod(0)
+    if os.access(counter, os.R_OK):  # whoever runs this may read everything
+        read = Path.read_text
+
+        def denied(self: Path, *args, **kwargs) -> str:
+            if self == counter:
+                raise PermissionError(13, "Permission denied", str(self))
+            return read(self, *args, **kwargs)
+
+        monkeypatch.setattr(Path, "read_text", denied)
+    with pytest.raises(MeterError) as error:
+        rapl_meters(powercap)
+    assert str(error.value) == f"RAPL: {counter} may be read by root only"
+
+
+def test_no_rapl(tmp_path):
+    with pytest.raises(MeterError, match=f"^this machine shows no RAPL counters under {tmp_path}$"):
+        rapl_meters(tmp_path)
+
+
+def test_rapl_that_tells_nonsense(powercap):
+    (powercap / "intel-rapl:1/energy_uj").write_text("many\n")
+    with pytest.raises(MeterError, match=r"^RAPL: invalid literal"):
+        rapl_meters(powercap)
+
+
+def test_the_cpu_by_the_table(monkeypatch):
+    """Two CPUs for 10 s and 15 CPU seconds: 2 * 10 * 0.7433 + 15 * (3.84 - 0.7433) = 61.317 J."""
+    times, busy = iter([100.0, 110.0]), iter([7.0, 22.0])
+    monkeypatch.setattr(estimates.time, "perf_counter", lambda: next(times))
+    monkeypatch.setattr(estimates, "cpu_seconds", lambda: next(busy))
+    meter = cpu_estimate(2, "no RAPL")
+    assert meter.read() == pytest.approx(61.3167, abs=1e-4)
+    assert (meter.name, meter.source) == ("CPU", "estimate")
+    assert meter.note == (
+        "0.74 W for each of 2 CPUs and 3.10 W more for each that is busy, memory included "
+        "(Cloud Carbon Footprint, mean of aws, gcp, azure, read 2026-11-20); no RAPL"
+    )
+
+
+def test_cpu_seconds_are_the_kernels():
+    def burn(until: float) -> None:
+        while cpu_seconds() < until:
+            sum(range(1000))
+
+    before, ticks = cpu_seconds(), os.times()
+    burn(before + 0.2)
+    after, now = cpu_seconds(), os.times()
+    kernel = (now.user - ticks.user) + (now.system - ticks.system)
+    assert after - before == pytest.approx(kernel, abs=0.03)  # the kernel tells ticks of 10 ms
+
+
+def test_what_processes_share_is_metered_by_the_first(powercap, tmp_path, monkeypatch):
+    monkeypatch.setattr(find, "usable_cpus", lambda: 6.0)
+    for name in ("LOCAL_RANK", "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    assert is_first_on_machine()
+    assert len(host_meters(powercap).meters) == 3
+    assert "each of 6 CPUs" in host_meters(tmp_path).meters[0].note
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert not is_first_on_machine()
+    assert host_meters(powercap).meters == []
+    assert "each of 0 CPUs" in host_meters(tmp_path).meters[0].note
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    assert is_first_on_machine()
+
+
+class Properties:
+    name = "NVIDIA H100 80GB HBM3"
+    uuid = "5c0f7a2e-1111-2222-3333-444455556666"
+    pci_domain_id, pci_bus_id, pci_device_id = 0, 0x3B, 0
+
+
+@pytest.fixture
+def torch_with_four(monkeypatch):
+    """What torch tells of four GPUs, of which the process holds memory on the second and third."""
+    cuda = types.SimpleNamespace(
+        is_initialized=lambda: True,
+        current_device=lambda: 1,
+        device_count=lambda: 4,
+        memory_reserved=lambda index: 2**20 if index in (1, 2) else 0,
+        get_device_properties=lambda index: Properties,
+    )
+    torch = types.SimpleNamespace(cuda=cuda, version=types.SimpleNamespace(hip=None))
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    return torch
+
+
+def test_devices_are_those_that_the_process_computes_on(torch_with_four, monkeypatch):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    assert current_device() == 1
+    assert [device.index for device in cuda_devices(1)] == [1, 2]
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    (own,) = cuda_devices(3)
+    assert own == CudaDevice(3, Properties.name, f"GPU-{Properties.uuid}", "00000000:3B:00.0")
+
+
+def test_an_allocator_without_books_leaves_the_current_device(torch_with_four, monkeypatch):
+    def no_books(_index):
+        raise RuntimeError("no stats")
+
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    torch_with_four.cuda.memory_reserved = no_books
+    assert [device.index for device in cuda_devices(1)] == [1]
+
+
+def test_a_process_that_has_not_started_cuda_has_none(torch_with_four):
+    torch_with_four.cuda.is_initialized = lambda: False
+    assert (current_device(), cuda_devices(0)) == (None, [])
+
+
+def test_this_process_starts_nothing():
+    import torch
+
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        pytest.skip("CUDA runs already")
+    assert (current_device(), cuda_devices(None)) == (None, [])
+
+
+def test_estimates_need_a_known_tdp():
+    with pytest.raises(MeterError, match=r"^why; and no TDP is known for X$"):
+        gpu_estimate(CudaDevice(0, "X", None, None), "why")

@@ -1,0 +1,122 @@
+"""The operator table, on hand-made events whose sums can be worked out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from hf_efficient.profilers.torch_trace import OperatorSums
+
+
+@dataclass
+class Event:
+    """Has what the table reads of a ``_KinetoEvent``; times in nanoseconds."""
+
+    title: str
+    start: int
+    lasted: int
+    device: str = "CPU"
+    thread: int = 1
+    id: int = 0
+    launched_by: int = 0
+    work: int = 0
+    of: list[list[int]] = field(default_factory=list)
+    python: bool = False
+    annotation: bool = False
+
+    def __getattr__(self, name: str) -> Any:
+        told = {
+            "name": self.title,
+            "device_type": SimpleNamespace(name=self.device),
+            "start_ns": self.start,
+            "duration_ns": self.lasted,
+            "start_thread_id": self.thread,
+            "correlation_id": self.id,
+            "linked_correlation_id": self.launched_by,
+            "flops": self.work,
+            "shapes": self.of,
+            "is_python_function": self.python,
+            "is_user_annotation": self.annotation,
+        }
+        if name not in told:
+            raise AttributeError(name)
+        return lambda: told[name]
+
+
+def rows(table):
+    return {
+        (row.name, row.shapes): (row.calls, round(row.self_cpu_seconds * 1e9), row.self_device_seconds, row.flops)
+        for row in table.operators
+    }
+
+
+def test_self_times_on_the_host():
+    sums = OperatorSums()
+    sums.add(
+        [
+            Event("ProfilerStep#5", 0, 1000, annotation=True),
+            Event("model.py(12): forward", 0, 900, python=True),
+            Event("aten::linear", 100, 500, of=[[2, 3], [4, 3], []]),
+            Event("aten::addmm", 200, 300, of=[[4], [2, 3], [3, 4]], work=48),
+            Event("aten::copy_", 300, 50),
+            Event("aten::addmm", 700, 100, of=[[4], [2, 3], [3, 4]], work=48),
+            Event("aten::addmm", 720, 40, thread=2, of=[[8], [2, 3], [3, 8]], work=96),  # beside it, not inside
+            Event("[memory]", 750, 0),
+        ]
+    )
+    table = sums.table(0, 10)
+    assert rows(table) == {
+        ("aten::linear", "[2, 3] [4, 3]"): (1, 200, None, 0),
+        ("aten::addmm", "[4] [2, 3] [3, 4]"): (2, 350, None, 96),
+        ("aten::addmm", "[8] [2, 3] [3, 8]"): (1, 40, None, 96),
+        ("aten::copy_", ""): (1, 50, None, 0),
+    }
+    assert [row.self_cpu_seconds for row in table.operators] == pytest.approx([350e-9, 200e-9, 50e-9, 40e-9])
+    assert (table.steps, table.self_device_seconds) == (1, None)
+    assert (table.wall_seconds, table.self_cpu_seconds) == pytest.approx((1000e-9, 640e-9))
+
+
+def test_an_operator_that_dispatches_to_itself_is_one_call():
+    sums = OperatorSums()
+    inner = Event("aten::mul", 10, 60, work=6, of=[[2, 3]], id=2)
+    sums.add([Event("aten::mul", 0, 100, work=6, of=[[2, 3], []], id=1), inner, Event("aten::to", 20, 30)])
+    table = sums.table(0, 10)
+    assert rows(table) == {("aten::mul", "[2, 3]"): (1, 70, None, 6), ("aten::to", ""): (1, 30, None, 0)}
+
+
+def test_kernels_belong_to_the_operator_that_launched_them():
+    sums = OperatorSums()
+    sums.add(
+        [
+            Event("aten::mm", 0, 100, id=7),
+            Event("aten::add", 200, 300, id=8),
+            Event("gemm", 50, 4000, device="CUDA", launched_by=7),
+            Event("fill", 60, 500, device="CUDA", launched_by=7),
+            Event("axpy", 300, 1000, device="CUDA", launched_by=8),
+            Event("Memcpy HtoD", 300, 250, device="CUDA", launched_by=99),
+            Event("ProfilerStep#5", 0, 9000, device="CUDA", annotation=True),
+        ]
+    )
+    table = sums.table(3, 1)
+    assert [(row.name, row.self_device_seconds) for row in table.operators] == [("aten::mm", pytest.approx(4500e-9))]
+    assert table.self_device_seconds == pytest.approx(5750e-9)  # the copy has no operator, but was on the device
+    assert (table.rank, table.left_out) == (3, 1)
+
+
+def test_torch_itself_agrees():
+    layer = torch.nn.Linear(16, 16)
+    with torch.profiler.profile(record_shapes=True, with_flops=True) as profiler:
+        for _ in range(3):
+            layer(torch.ones(4, 16)).relu().sum().backward()
+    sums = OperatorSums()
+    sums.add(profiler.profiler.kineto_results.events())
+    mine = {row.name: row for row in sums.table(0, 1000).operators if row.name == "aten::addmm"}
+    theirs = {row.key: row for row in profiler.key_averages()}["aten::addmm"]
+    found = mine["aten::addmm"]
+    assert (found.calls, found.flops, found.shapes) == (3, 3 * 2 * 4 * 16 * 16, "[16] [4, 16] [16, 16]")
+    assert found.calls == theirs.count
+    assert found.self_cpu_seconds == pytest.approx(theirs.self_cpu_time_total * 1e-6)

@@ -1,0 +1,495 @@
+"""The time of a process by a clock that is set by hand."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from hand_clock import SECOND, Hand, timeline_of
+from waiting import wait_for_line
+
+from hf_efficient.recording.clocks import process_start, start_ticks
+from hf_efficient.recording.memory import device_peaks, peak_rss_bytes
+from hf_efficient.recording.steps import StepRecorder
+from hf_efficient.run_dir.stream import SpanStream
+
+
+@pytest.fixture
+def hand():
+    return Hand()
+
+
+@pytest.fixture
+def timeline(hand):
+    """Of a process that started three seconds before."""
+    made = timeline_of(hand, lived_seconds=3)
+    yield made
+    made.files.close()  # threads that go on would write into other tests
+
+
+def told(folder: Path, rank: int = 0):
+    """Spans as (start, phases) and the other kinds by name; signs of life and what the machine is are left out."""
+    path = folder / ("spans.jsonl" if rank == 0 else f"spans.rank{rank}.jsonl")
+    found = []
+    for line in path.read_text().splitlines():
+        data = json.loads(line)
+        if data["kind"] == "span":
+            assert sum(data["phase_seconds"].values()) == pytest.approx(data["wall_seconds"])
+            found.append((data["started_at_seconds"], data["phase_seconds"]))
+        elif data["kind"] != "alive" and "system" not in data.get("facts", {}):
+            found.append((data["kind"], data.get("at_seconds", data.get("began_at_seconds"))))
+    return found
+
+
+def test_a_recipes_run(timeline, hand, tmp_path):
+    timeline.begin("imports")
+    hand.wait(0.5)
+    with timeline.phase("model_load"):
+        hand.wait(1)
+        with timeline.phase("checkpointing"):
+            hand.wait(2)
+    timeline.open(tmp_path, 0, "recipe")
+    hand.wait(0.25)
+    timeline.open(tmp_path, 0, "trainer")  # the trainer inside, which only goes on
+    timeline.enter("trainer_setup")
+    timeline.train_begins(0, hand())
+    hand.wait(1)
+    timeline.loop_begins()
+    with timeline.phase("forward"):
+        hand.wait(5)
+    timeline.loop_ends()
+    timeline.enter("shutdown")
+    hand.wait(0.5)
+    timeline.train_ends()
+    timeline.leave_all()
+    timeline.end()
+    hand.wait(2)
+    timeline.exits()
+    assert timeline.way == "recipe"
+    assert told(tmp_path) == [
+        ("process", 0.0),
+        (0.0, {"imports": 3.0}),
+        (3.5, {"model_load": 1.0, "checkpointing": 2.0}),
+        ("train", 6.75),
+        (6.75, {"trainer_setup": 1.0}),
+        ("train_end", 13.25),
+        (12.75, {"shutdown": 0.5}),
+        ("end", 13.25),
+        (13.25, {"shutdown": 2.0}),
+        ("end", 15.25),
+    ]
+
+
+def test_a_script_that_knows_nothing_of_it(timeline, hand, tmp_path):
+    hand.wait(4)
+    timeline.trainer_begins()
+    with timeline.phase("trainer_setup"):
+        hand.wait(1)
+    hand.wait(2)
+    timeline.open(tmp_path, 3, "trainer")
+    hand.wait(1)  # nobody's: the trainer runs
+    timeline.end(ValueError("no\nreally"))
+    hand.wait(1)
+    with timeline.phase("evaluation"):
+        hand.wait(1)
+    hand.wait(8)
+    timeline.exits()
+    assert told(tmp_path, rank=3) == [
+        ("process", 0.0),
+        (0.0, {"before_trainer": 7.0}),
+        (7.0, {"trainer_setup": 1.0}),
+        (8.0, {"outside_trainer": 2.0}),
+        ("end", 11.0),
+        (11.0, {"outside_trainer": 1.0}),
+        (12.0, {"evaluation": 1.0}),
+        (13.0, {"outside_trainer": 8.0}),
+        ("end", 21.0),
+    ]
+    ends = [json.loads(line) for line in (tmp_path / "spans.rank3.jsonl").read_text().splitlines()]
+    assert [line["error"] for line in ends if line["kind"] == "end"] == ["ValueError: no"] * 2
+
+
+def test_a_second_run_begins_where_it_begins(timeline, hand, tmp_path):
+    timeline.open(tmp_path / "a", 0, "trainer")
+    hand.wait(1)
+    timeline.end()
+    with timeline.phase("evaluation"):
+        hand.wait(1)
+    hand.wait(50)
+    timeline.open(tmp_path / "b", 0, "trainer")
+    hand.wait(1)
+    timeline.end()
+    timeline.release()
+    hand.wait(50)
+    timeline.begin("imports")
+    timeline.open(tmp_path / "a", 0, "recipe")
+    hand.wait(1)
+    timeline.end()
+    assert told(tmp_path / "a") == [
+        ("process", 0.0),
+        (0.0, {"before_trainer": 3.0}),
+        ("end", 4.0),
+        (4.0, {"evaluation": 1.0}),
+        ("end", 5.0),
+        ("process", 106.0),
+        ("end", 107.0),
+    ]
+    assert told(tmp_path / "b") == [("process", 55.0), ("end", 56.0)]
+
+
+def test_an_exception_closes_its_phases(timeline, hand, tmp_path):
+    timeline.open(tmp_path, 0, "recipe")
+
+    def fail():
+        with timeline.phase("model_load"):
+            timeline.enter("data_preparation")
+            hand.wait(1)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    hand.wait(1)
+    timeline.end()
+    assert (3.0, {"data_preparation": 1.0, "model_load": 0.0}) in told(tmp_path)
+
+
+def test_a_fault_is_one_warning_and_the_end_of_it(timeline, tmp_path, caplog, monkeypatch):
+    timeline.open(tmp_path, 0, "recipe")
+    monkeypatch.setattr(timeline, "_clock", None)
+    with timeline.phase("model_load"):
+        pass
+    with timeline.phase("model_load"):
+        pass
+    timeline.end()
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+
+
+def test_a_sign_of_life_is_written_over(tmp_path):
+    path = tmp_path / "spans.jsonl"
+    signs = iter([{"kind": "alive", "text": "a long one"}, {"kind": "alive"}, {"kind": "alive", "at": 2}, {}])
+
+    def sign():
+        return 0, dict(current)
+
+    stream = SpanStream(path, sign, flush_seconds=1000)
+    current = next(signs)
+    stream.write({"kind": "process", "process": 0})
+    stream._write_batch(last=False)
+    first = path.read_bytes()
+    current = next(signs)
+    stream._write_batch(last=False)
+    assert len(path.read_bytes()) == len(first)
+    assert [json.loads(line) for line in path.read_text().splitlines()] == [{"kind": "process", "process": 0}, current]
+    current = next(signs)
+    stream.write({"kind": "span", "process": 0})
+    stream._write_batch(last=False)
+    assert [json.loads(line)["kind"] for line in path.read_text().splitlines()] == ["process", "span", "alive"]
+    stream.write({"kind": "end", "process": 0})
+    stream.close()
+    assert [json.loads(line)["kind"] for line in path.read_text().splitlines()] == ["process", "span", "end"]
+    following = SpanStream(path, sign, flush_seconds=1000)
+    assert following.process == 1
+    following.close()
+
+
+def test_a_record_that_came_in_between_is_not_in_the_sign_of_life(tmp_path):
+    path = tmp_path / "spans.jsonl"
+    tokens = itertools.chain([0], itertools.repeat(1))
+    stream = SpanStream(path, lambda: (token := next(tokens), {"token": token}), flush_seconds=1000)
+    stream._write_batch(last=False)
+    assert json.loads(path.read_text()) == {"token": 1}
+    stream.close()
+
+
+def test_the_start_of_this_process():
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import time; time.sleep(0.5)\n"
+            "from hf_efficient.recording.clocks import process_start\n"
+            "start = process_start(); print(start.source, (time.perf_counter_ns() - start.perf_ns) / 1e9)",
+        ],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    source, age = done.stdout.split()
+    assert source == ("kernel" if Path("/proc/self/stat").exists() else "psutil")
+    assert 0.5 <= float(age) < 30
+
+
+def test_without_the_kernels_word_psutil_tells_and_else_nobody(monkeypatch):
+    psutil = pytest.importorskip("psutil")
+    kernel = process_start()
+    monkeypatch.setattr("hf_efficient.recording.clocks._kernel_age", lambda: None)
+    other = process_start()
+    assert other.source == "psutil"
+    assert abs(other.perf_ns - kernel.perf_ns) < 3 * SECOND  # the wall clock's rounding and drift
+
+    def denied():
+        raise psutil.AccessDenied
+
+    monkeypatch.setattr(psutil, "Process", denied)
+    assert process_start().source == "import"
+
+
+def test_start_ticks_are_found_behind_any_name():
+    fields = ["S", *map(str, range(4, 60))]
+    assert start_ticks(f"12 (a) b (c)) {' '.join(fields)}\n") == 22
+    with pytest.raises(ValueError, match="fewer fields"):
+        start_ticks("12 (python) S 1 2")
+
+
+def test_peak_memory_is_the_kernels():
+    if not Path("/proc/self/status").exists():
+        pytest.skip("no /proc")
+    before = peak_rss_bytes()
+    block = bytearray(64 * 2**20)
+    block[:: 2**12] = b"x" * len(block[:: 2**12])
+    after = peak_rss_bytes()
+    assert before is not None
+    assert after is not None
+    assert after >= before
+    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    assert abs(int(line.split()[1]) * 1024 - after) < 4 * 2**20  # the kernel sums it up from counters per thread
+    del block
+    assert abs(peak_rss_bytes() - after) < 4 * 2**20
+
+
+def test_device_peaks_start_nothing():
+    import torch
+
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        pytest.skip("CUDA runs already")
+    assert device_peaks() == {}
+
+
+def samplers():
+    return sum(one.name == "write system.jsonl" for one in threading.enumerate())
+
+
+def sampled(folder: Path):
+    return [json.loads(line)["at_seconds"] for line in (folder / "system.jsonl").read_text().splitlines()]
+
+
+def test_the_sampler_lives_as_long_as_the_run(timeline, hand, tmp_path):
+    one, other = tmp_path / "a", tmp_path / "b"
+    timeline.open(one, 0, "trainer")
+    wait_for_line(one / "system.jsonl")
+    assert samplers() == 1
+    timeline.end()
+    assert samplers() == 0
+    with timeline.phase("evaluation"):
+        assert samplers() == 1
+        wait_for_line(one / "system.jsonl", 3)
+        hand.wait(1)
+    assert samplers() == 0
+    hand.wait(50)
+    timeline.enter("evaluation")  # and never left
+    wait_for_line(one / "system.jsonl", 5)
+    timeline.open(other, 0, "trainer")
+    assert samplers() == 1
+    timeline.end()
+    timeline.release()
+    assert samplers() == 0
+    assert sampled(one) == [3.0, 3.0, 3.0, 4.0, 54.0, 54.0]
+
+
+def test_a_run_that_sleeps_when_another_takes_over_is_not_sampled_again(timeline, hand, tmp_path):
+    timeline.open(tmp_path / "a", 0, "trainer")
+    hand.wait(1)
+    timeline.end()
+    timeline.note("evaluation", step=3)  # something to be written yet
+    hand.wait(50)
+    timeline.open(tmp_path / "b", 0, "trainer")
+    timeline.end()
+    timeline.release()
+    assert sampled(tmp_path / "a")[-1] == 4.0
+
+
+def test_the_meters_are_read_at_the_exit(timeline, hand, tmp_path):
+    timeline.open(tmp_path, 0, "trainer")
+    timeline.end()
+    hand.wait(5)
+    timeline.exits()
+    assert sampled(tmp_path)[-1] == 8.0
+
+
+def the_end(folder):
+    """The line that tells it; facts, which a thread gathers, may follow."""
+    written = [json.loads(line) for line in (folder / "spans.jsonl").read_text().splitlines()]
+    (line,) = [line for line in written if line["kind"] == "end"]
+    return line
+
+
+def left_in_the_middle(timeline, hand, folder):
+    """A training whose first step takes 3 s; the second has been forward for 2 s at the last event, 4 s ago."""
+    timeline.open(folder, 0, "callback")
+    recorder = StepRecorder(timeline=timeline)
+    recorder.open(folder, 0)
+    hand.wait(1)
+    recorder.next_step()
+    recorder.begin("forward_backward")
+    hand.wait(3)
+    recorder.step_done(1, None)
+    recorder.next_step()
+    recorder.begin("forward_backward")
+    hand.wait(2)
+    recorder.end("forward_backward")
+    recorder.begin("optimizer")
+    hand.wait(4)
+    return recorder
+
+
+def steps_of(folder: Path):
+    return [json.loads(line) for line in (folder / "steps.jsonl").read_text().splitlines()]
+
+
+NOT_ENDED = "the training did not end, and another run began in its process"
+
+
+def test_a_training_that_never_ended_ends_when_another_run_opens(timeline, hand, tmp_path):
+    before = set(threading.enumerate())
+    recorder = left_in_the_middle(timeline, hand, tmp_path / "a")
+    timeline.open(tmp_path / "b", 0, "trainer")
+    timeline.end()
+    assert set(threading.enumerate()) <= before
+    assert told(tmp_path / "a") == [
+        ("process", 0.0),
+        (0.0, {"before_trainer": 3.0}),
+        ("train", 3.0),
+        ("train_end", 9.0),
+        (7.0, {"forward_backward": 2.0, "optimizer": 0.0}),
+        ("end", 13.0),  # the 4 s since the last event are nobody's
+    ]
+    ends = the_end(tmp_path / "a")
+    assert (ends["ended"], ends["error"]) == ("error", NOT_ENDED)
+    assert [step["wall_seconds"] for step in steps_of(tmp_path / "a")] == [3.0]
+    assert told(tmp_path / "b") == [("process", 13.0), ("end", 13.0)]
+    assert not recorder.recording
+    assert timeline.live is None
+
+
+def test_the_last_step_of_a_training_that_never_ended_ends_with_its_last_event(timeline, hand, tmp_path):
+    timeline.open(tmp_path, 0, "callback")
+    recorder = StepRecorder(timeline=timeline)
+    recorder.open(tmp_path, 0)
+    recorder.next_step()
+    recorder.begin("forward_backward")
+    hand.wait(3)
+    recorder.step_done(1, None)
+    recorder.begin("evaluation")  # which raises, as nobody sees
+    hand.wait(60)
+    timeline.open(tmp_path, 0, "callback")
+    hand.wait(1)
+    timeline.end()
+    assert [(step["wall_seconds"], step["phase_seconds"]) for step in steps_of(tmp_path)] == [
+        (3.0, {"forward_backward": 3.0, "evaluation": 0.0})
+    ]
+    assert told(tmp_path)[2:] == [("train", 3.0), ("train_end", 6.0), ("end", 67.0)]
+
+
+def test_a_training_that_raised_before_its_first_step(timeline, hand, tmp_path):
+    timeline.open(tmp_path, 0, "callback")
+    timeline.enter("trainer_setup")
+    hand.wait(1)
+    timeline.leave_all()
+    timeline.enter("evaluation")
+    recorder = StepRecorder(timeline=timeline)
+    recorder.open(tmp_path, 0)
+    hand.wait(60)
+    timeline.release()
+    assert told(tmp_path) == [
+        ("process", 0.0),
+        (0.0, {"before_trainer": 3.0}),
+        (3.0, {"trainer_setup": 1.0}),
+        ("train", 4.0),
+        ("train_end", 4.0),
+        ("end", 64.0),
+    ]
+
+
+def test_a_process_that_exits_in_the_middle_of_a_training(timeline, hand, tmp_path):
+    left_in_the_middle(timeline, hand, tmp_path)
+    timeline.exits()
+    assert told(tmp_path)[3:] == [
+        ("train_end", 9.0),
+        (7.0, {"forward_backward": 2.0, "optimizer": 0.0}),
+        ("end", 13.0),
+    ]
+    ends = the_end(tmp_path)
+    assert (ends["ended"], ends["error"]) == ("error", "the process exited before its training ended")
+    assert [step["wall_seconds"] for step in steps_of(tmp_path)] == [3.0]
+
+
+def test_facts_that_take_a_while_are_gathered_by_the_thread_that_writes(timeline, tmp_path):
+    gathered_by = []
+
+    def gather():
+        gathered_by.append(threading.current_thread())
+        return {"python": "3.11.7"}
+
+    timeline.state_later("environment", gather)  # nobody's run
+    timeline.open(tmp_path, 0, "trainer")
+    timeline.state_later("environment", gather)
+    timeline.state_later("environment", gather)  # once is enough
+    timeline.end()
+    lines = [json.loads(line) for line in (tmp_path / "spans.jsonl").read_text().splitlines()]
+    facts = [line["facts"] for line in lines if line["kind"] == "facts" and "system" not in line["facts"]]
+    assert facts == [{"environment": {"python": "3.11.7"}}]
+    assert [thread.name for thread in gathered_by] == ["write spans.jsonl"]
+
+
+def test_a_start_that_is_ready_takes_its_records_along(timeline, hand, tmp_path):
+    timeline.begin("imports")
+    hand.wait(0.5)
+    timeline.open(tmp_path / "starting", 0, "recipe")
+    with timeline.phase("model_load"):
+        hand.wait(1)
+    timeline.move_to(tmp_path)
+    assert (timeline.directory, timeline.has_held(tmp_path)) == (tmp_path, True)
+    with timeline.phase("checkpointing"):
+        hand.wait(2)
+    timeline.end()
+    assert told(tmp_path) == [
+        ("process", 0.0),
+        (0.0, {"imports": 3.0}),
+        (3.5, {"model_load": 1.0}),
+        (4.5, {"checkpointing": 2.0}),
+        ("end", 6.5),
+    ]
+    assert (tmp_path / "system.jsonl").is_file()
+    assert list((tmp_path / "starting").iterdir()) == []
+
+
+def test_a_start_that_is_discarded_is_not_written_of_any_more(timeline, hand, tmp_path):
+    timeline.begin("imports")
+    timeline.open(tmp_path / "a", 0, "recipe")
+    system = timeline.system
+    timeline.discard()
+    assert (timeline.directory, system.is_awake) == (None, False)
+    timeline.end(RuntimeError("planted"))
+    timeline.release()
+    hand.wait(4)
+    timeline.open(tmp_path / "b", 0, "recipe")
+    timeline.end()
+    assert told(tmp_path / "a") == [("process", 0.0), (0.0, {"imports": 3.0})]
+    assert told(tmp_path / "b")[0] == ("process", 7.0)  # what the mistake took is in nobody's account
+
+
+@pytest.mark.parametrize(("rank", "error", "waits"), [(0, None, 1), (0, ValueError("no"), 0), (1, None, 0)])
+def test_rank_0_waits_for_the_others_before_it_writes_the_account(timeline, tmp_path, monkeypatch, rank, error, waits):
+    awaited = []
+    monkeypatch.setattr("hf_efficient.recording.run_files.await_other_ranks", awaited.append)
+    timeline.open(tmp_path, rank, "trainer")
+    timeline.end(error)
+    assert awaited == [tmp_path] * waits

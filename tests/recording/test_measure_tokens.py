@@ -1,0 +1,250 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from trl.trainer.dpo_trainer import DataCollatorForPreference
+from trl.trainer.kto_trainer import DataCollatorForUnpairedPreference
+from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
+
+from hf_efficient.estimate.step_work import Coefficients, WorkFormula
+from hf_efficient.recording.tokens import TokenTally
+from hf_efficient.records.steps import SequenceCounts, StepWork, TokenCounts
+
+IDS = torch.tensor([[5, 6, 7, 0], [5, 6, 0, 0]])
+MASK = torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0]])
+LABELS = torch.tensor([[-100, 6, 7, -100], [-100, 6, -100, -100]])
+
+
+def counted(*batches):
+    tally = TokenTally()
+    for batch in batches:
+        tally.add(batch)
+    assert tally.ready()
+    return tally.counts()
+
+
+@pytest.mark.parametrize(
+    ("batch", "expected"),
+    [
+        ({"input_ids": IDS, "attention_mask": MASK, "labels": LABELS}, TokenCounts(8, 5, 3)),
+        ({"input_ids": IDS, "attention_mask": MASK}, TokenCounts(8, 5, None)),
+        ({"input_ids": IDS, "attention_mask": MASK.bool(), "labels": LABELS}, TokenCounts(8, 5, 3)),
+        ({"input_ids": IDS, "labels": LABELS}, TokenCounts(8, None, 3)),
+        (
+            {"input_ids": IDS[:1], "position_ids": torch.arange(4)[None], "labels": LABELS[:1]},
+            TokenCounts(4, 4, 2),
+        ),
+        (
+            {"input_ids": IDS, "attention_mask": MASK, "completion_mask": LABELS.ne(-100)},
+            TokenCounts(8, 5, 3),
+        ),
+        ({"input_ids": IDS, "labels": LABELS, "shift_labels": LABELS.roll(1, 1)}, TokenCounts(8, None, 3)),
+        (
+            {"input_ids": IDS, "attention_mask": torch.ones(2, 1, 4, 4), "labels": LABELS},
+            TokenCounts(8, None, 3),
+        ),
+        ({"input_ids": IDS, "attention_mask": MASK, "labels": torch.tensor([0, 1])}, TokenCounts(8, 5, None)),
+        (
+            {"pixel_values": torch.ones(2, 3, 4, 4), "labels": torch.tensor([0, 1])},
+            TokenCounts(None, None, 2),
+        ),
+        ({"input_ids": [[1, 2]]}, TokenCounts()),
+        ([IDS, MASK], TokenCounts()),
+    ],
+)
+def test_one_batch(batch, expected):
+    assert counted(batch) == expected
+
+
+def test_sum_of_micro_batches():
+    whole = {"input_ids": IDS, "attention_mask": MASK, "labels": LABELS}
+    first = {name: tensor[:1, :3] for name, tensor in whole.items()}
+    assert counted(whole, first) == TokenCounts(8 + 3, 5 + 3, 3 + 2)
+
+
+def test_a_count_that_one_batch_does_not_tell_is_unknown():
+    whole = {"input_ids": IDS, "attention_mask": MASK, "labels": LABELS}
+    assert counted(whole, {"input_ids": IDS}) == TokenCounts(16, None, None)
+
+
+def test_nothing_fetched_is_not_zero():
+    assert counted() == TokenCounts()
+
+
+def test_a_padding_free_batch_of_trl():
+    batch = DataCollatorForLanguageModeling(pad_token_id=0, padding_free=True)(
+        [{"input_ids": [5, 6, 7]}, {"input_ids": [8, 9]}]
+    )
+    assert counted(batch) == TokenCounts(5, 5, 3)
+
+
+def tally_of(*batches, scored=False):
+    tally = TokenTally(scored)
+    for batch in batches:
+        tally.add(batch)
+    return tally
+
+
+WHOLE = {"input_ids": IDS, "attention_mask": MASK, "labels": LABELS}
+PACK = {
+    "input_ids": torch.arange(7)[None],
+    "position_ids": torch.tensor([[0, 1, 2, 0, 1, 2, 3]]),
+    "labels": torch.tensor([[-100, 1, 2, -100, 4, 5, 6]]),
+}
+FORMULA = WorkFormula(Coefficients(0, {None: 1}, 0), Coefficients(0, {None: 1}, 0), "square")
+"""Counts pairs of query and key: those needed, and those of the square."""
+
+
+def test_sequences_of_padded_and_packed_batches():
+    assert tally_of(WHOLE, PACK).sequences() == SequenceCounts(
+        rows=3, documents=4, shortest=2, longest=4, length_buckets={"2": 1, "3": 2, "4": 1}
+    )
+
+
+def test_padding_on_the_left_is_no_token():
+    left = {"input_ids": IDS, "attention_mask": MASK.flip(-1)}
+    assert tally_of(left).sequences() == tally_of(WHOLE).sequences()
+    assert tally_of(left).counts() == TokenCounts(8, 5, None)
+
+
+def test_pairs_by_hand():
+    """Rows of 3 and 2 of 4: 6 + 3 of 32; documents of 3 and 4 in a row of 7: 6 + 10 of 49."""
+    assert tally_of(WHOLE, PACK).work(FORMULA) == StepWork(6 + 3 + 6 + 10, 2 * 16 + 49)
+
+
+@pytest.mark.parametrize(
+    ("batch", "scored"),
+    [
+        (WHOLE, 3),
+        ({"input_ids": IDS, "attention_mask": MASK, "labels": IDS}, 6),  # the first of each row is not predicted
+        ({"input_ids": IDS, "attention_mask": MASK, "labels": IDS, "shift_labels": IDS}, 8),
+        ({"input_ids": IDS, "attention_mask": MASK, "completion_mask": torch.tensor([[1, 1, 0, 1], [0, 0, 1, 1]])}, 4),
+        (PACK, 5),
+    ],
+)
+def test_positions_whose_prediction_bears_a_loss(batch, scored):
+    head = Coefficients(0, {None: 0}, 1)
+    formula = WorkFormula(head, head, "square", "scored")
+    assert tally_of(batch, scored=True).work(formula) == StepWork(scored, scored)
+    assert tally_of(batch).work(formula) is None
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        {"input_ids": IDS, "labels": LABELS},
+        {"input_ids": IDS, "attention_mask": torch.ones(2, 1, 4, 4)},
+        {"input_ids": IDS, "position_ids": torch.arange(4)[None] + 3},
+        {"input_ids": [[1, 2]], "attention_mask": MASK},
+        {"pixel_values": torch.ones(2, 3, 4, 4)},
+        [IDS, MASK],
+        {**WHOLE, "decoder_input_ids": IDS},
+    ],
+)
+def test_a_batch_that_does_not_tell_leaves_the_step_unknown(batch):
+    tally = tally_of(WHOLE, batch)
+    assert tally.sequences() is None
+    assert tally.work(FORMULA) is None
+
+
+def test_preference_data_of_trl():
+    """Chosen and rejected are a row each, and a document each."""
+    examples = [
+        {"prompt_ids": [1, 2, 3], "chosen_ids": [4, 5], "rejected_ids": [6]},
+        {"prompt_ids": [7, 8], "chosen_ids": [9], "rejected_ids": [10, 11]},
+    ]
+    tally = tally_of(DataCollatorForPreference(pad_token_id=0)(examples))
+    assert tally.counts() == TokenCounts(20, 5 + 3 + 4 + 4, 2 + 1 + 1 + 2)
+    assert tally.sequences() == SequenceCounts(4, 4, 3, 5, {"3": 1, "4": 2, "5": 1})
+
+
+def test_unpaired_preferences_of_trl_compute_more_than_their_input_ids():
+    examples = [{"prompt_ids": [1, 2], "completion_ids": [3], "KL_completion_ids": [4, 5], "label": True}]
+    tally = tally_of(DataCollatorForUnpairedPreference(pad_token_id=0)(examples))
+    assert (tally.counts(), tally.sequences()) == (TokenCounts(), None)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_counts_on_a_device_are_read_when_their_event_says_so(monkeypatch, packed):
+    """A device in name: what is not on the CPU is copied in the background and not read before its event."""
+    arrived, waited, copies = [], [], []
+
+    class Event:
+        def record(self):
+            pass
+
+        def query(self):
+            return bool(arrived)
+
+        def synchronize(self):
+            waited.append(True)
+
+    class OnDevice(torch.Tensor):
+        @property
+        def device(self):
+            return SimpleNamespace(type="cuda")
+
+        def to(self, where, non_blocking):
+            copies.append((where, non_blocking))
+            return self.as_subclass(torch.Tensor)
+
+        def __int__(self):
+            raise AssertionError("a tensor on the device was read")
+
+        tolist = __int__
+
+    monkeypatch.setattr(torch, "get_device_module", lambda device: SimpleNamespace(Event=Event))
+    batch = {name: tensor.as_subclass(OnDevice) for name, tensor in (PACK if packed else WHOLE).items()}
+    tally = TokenTally(scored=True)
+    tally.add(batch)
+    assert copies == [("cpu", True)] * 3  # row sums or starts, loss-bearing and scored positions
+    assert not tally.ready()
+    arrived.append(True)
+    assert tally.ready()
+    expected = tally_of(PACK if packed else WHOLE)
+    assert (tally.counts(), tally.sequences(), tally.work(FORMULA)) == (
+        expected.counts(),
+        expected.sequences(),
+        expected.work(FORMULA),
+    )
+    assert waited == []
+    arrived.clear()
+    tally = TokenTally()
+    tally.add(batch)
+    assert tally.counts() == expected.counts()
+    assert waited == [True]
+
+
+def test_batches_that_are_kept_are_counted_as_those_counted_at_once():
+    later = TokenTally(scored=True, at_once=False)
+    now = TokenTally(scored=True)
+    for batch in (WHOLE, PACK):
+        batch = dict(batch)
+        later.add(batch)
+        now.add(batch)
+        batch.pop("labels")  # as a loss does
+    assert later.counts() == now.counts() == TokenCounts(8 + 7, 5 + 7, 3 + 5)
+    assert later.sequences() == now.sequences()
+    assert later.work(FORMULA) == now.work(FORMULA)
+
+
+def test_a_kept_batch_that_was_written_into_tells_nothing():
+    mine = {name: value.clone() for name, value in WHOLE.items()}
+    tally = TokenTally(at_once=False)
+    tally.add(mine)
+    mine["labels"][0, 0] = 3
+    assert tally.counts() == TokenCounts()
+    assert tally.sequences() is None
+
+
+def test_whether_a_batch_counted_at_once_was_written_into():
+    untouched, written, nothing = TokenTally(), TokenTally(), TokenTally()
+    mine = {name: value.clone() for name, value in WHOLE.items()}
+    untouched.add(WHOLE)
+    written.add(mine)
+    mine["labels"].fill_(-100)
+    nothing.add([IDS])
+    assert (untouched.unchanged(), written.unchanged(), nothing.unchanged()) == (True, False, None)
+    assert written.counts() == TokenCounts(8, 5, 3)  # as it was

@@ -1,0 +1,358 @@
+"""The page in a real browser: drawn, quiet, readable, and what it does when it is used."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+from browser import start_browser
+from hostile import hostile
+from sample_findings import diagnosed
+
+from hf_efficient.reporting.finish_run import write_page
+from hf_efficient.reporting.html.compare_page import compare_page
+from hf_efficient.reporting.html.run_page import run_page
+from hf_efficient.reporting.plots.figure import span_data
+
+PAGES = ("full", "bare", "crashed", "resumed", "long", "found", "compare")
+READABLE = 4.5
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    started = start_browser(tmp_path_factory.mktemp("profile"))
+    yield started
+    started.driver.quit()
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory, request):
+    """Path of each page; a page is made when it is first asked for."""
+    folder = tmp_path_factory.mktemp("pages")
+
+    def make(name):
+        path = folder / f"{name}.html"
+        if not path.exists():
+            runs = {key: request.getfixturevalue(f"{key}_run") for key in ("full", "bare", "crashed")}
+            if name == "compare":
+                text = compare_page(list(runs.values()))
+            elif name == "hostile":
+                text = run_page(hostile(runs["full"]))
+            elif name == "hostile-compare":
+                text = compare_page([hostile(runs["full"]), runs["full"]])
+            elif name == "found":
+                text = run_page(diagnosed(runs["full"]))
+            else:
+                text = run_page(request.getfixturevalue(f"{name}_run"))
+            write_page(path, text)
+        return path
+
+    return make
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_plot_is_drawn_without_a_word_and_without_a_request(browser, pages, name):
+    browser.open(pages(name))
+    plots = browser.js(
+        """return [...document.querySelectorAll('figure')].map((figure) => [figure.id,
+        figure.querySelector('.plot').data.length,
+        [...figure.querySelectorAll('.trace')].filter((trace) => trace.querySelector('path')).length,
+        figure.querySelector('.main-svg').getBoundingClientRect().height])"""
+    )
+    assert len(plots) >= 3
+    for figure, traces, shapes, height in plots:
+        assert traces >= 1, figure
+        assert shapes >= traces, figure
+        assert height >= 90, figure
+    assert browser.messages() == []
+    assert browser.requests() == []
+    assert browser.asked_files() == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_phone_scrolls_one_way(browser, pages, name):
+    browser.open(pages(name), width=360, height=800)
+    for width in (360, 390, 414):
+        browser.resize(width, 800)
+        plots = "[...document.querySelectorAll('.plot .main-svg')]"
+        assert browser.wait(f"{plots}.every((svg) => svg.getBoundingClientRect().right <= {width})")
+        assert browser.js("return [document.documentElement.scrollWidth, innerWidth]") == [width, width]
+    assert browser.js("return parseFloat(getComputedStyle(document.body).fontSize)") >= 15
+    columns = "(query) => getComputedStyle(document.querySelector(query)).gridTemplateColumns.split(' ').length"
+    if name == "full":
+        assert browser.js(f"return ['.tiles', '.pair'].map({columns})") == [2, 1]
+
+
+@pytest.mark.parametrize("name", ["full", "bare", "resumed"])
+def test_a_phone_shows_every_column_of_the_phases(browser, pages, name):
+    browser.open(pages(name), width=360, height=800)
+    rights = "[...document.querySelectorAll('.phases')].map((it) => it.getBoundingClientRect().right)"
+    tables = browser.js(f"return {rights}")
+    assert tables
+    assert max(tables) <= 360 - 16  # the page's margin
+
+
+@pytest.mark.parametrize("name", ["full", "crashed", "found", "compare"])
+def test_every_text_can_be_read(browser, pages, name):
+    browser.open(pages(name))
+    browser.js("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+    browser.js("document.querySelector('.legend button').click()")
+    if name != "compare":
+        browser.js("document.querySelector('#step-phases [data-tool=select]').click()")
+        assert browser.wait("!document.getElementById('span').hidden")
+    assert browser.hover("compare-step-times" if name == "compare" else "step-phases", 0.5)
+    for dark, ground in ((False, "rgb(255, 255, 255)"), (True, "rgb(16, 19, 24)")):
+        browser.scheme(dark)
+        assert browser.wait(f"getComputedStyle(document.body).backgroundColor === '{ground}'")
+        found = browser.contrasts()
+        assert len(found) > 60
+        assert found[0][0] >= READABLE, found[:5]
+        assert any(element in ("text", "tspan") for _, _, element in found), "no text of a plot was looked at"
+
+
+def test_the_button_changes_the_scheme_and_it_stays(browser, pages):
+    colour = "return [getComputedStyle(document.body).backgroundColor, document.getElementById('scheme').textContent]"
+    browser.open(pages("crashed"))
+    assert browser.js(colour) == ["rgb(255, 255, 255)", "Dark"]
+    browser.js("document.getElementById('scheme').click()")
+    assert browser.js(colour) == ["rgb(16, 19, 24)", "Light"]
+    browser.open(pages("crashed"))
+    assert browser.js(colour) == ["rgb(16, 19, 24)", "Light"]
+    browser.js("document.getElementById('scheme').click(); localStorage.clear()")
+    assert browser.js(colour) == ["rgb(255, 255, 255)", "Dark"]
+
+
+def test_a_pointer_is_told_the_values(browser, pages, full_run):
+    browser.open(pages("full"))
+    steps = full_run.series.steps
+    place = 63  # of 120 steps, in the middle of the axis
+    told = browser.hover("step-phases", (place + 0.5) / 120)
+    assert told.startswith("step 64")
+    assert f"forward : {1000 * steps.phase_seconds['forward'][place]:.3g}ms" in told
+    assert "logging : 200µs" in told
+    assert "evaluation" not in told  # none in this step
+    assert re.search(
+        r"step 65training loss : 1\.43.*learning rate : 0\.000187gradient norm",
+        browser.hover("training-curve", 64.5 / 120),
+    )
+    assert browser.hover("time-bar", 0.4, 0.3) == "backward1 min 08 s"
+    assert "GiB" in browser.hover("memory-time", 0.5)
+    assert browser.hover("sequence-lengths", 0.41, 0.9) == "≤ 256 tokens: 1,640 documents"
+    assert browser.hover("phase-shares", 0.5) == "backward$0.076, 32.7%"
+
+
+def test_zooming_one_plot_zooms_those_of_the_same_axis(browser, pages):
+    ranges = """return Object.fromEntries([...document.querySelectorAll('figure')].map((figure) =>
+        [figure.id, figure.querySelector('.plot').layout.xaxis.range.map((end) => Math.round(end * 10) / 10)]))"""
+    browser.open(pages("full"))
+    before = browser.js(ranges)
+    assert before["step-phases"] == [0.5, 120.5]
+    browser.drag("step-phases", 0.25, 0.5)
+    assert browser.wait("document.querySelector('#throughput .plot').layout.xaxis.range[0] > 30")
+    after = browser.js(ranges)
+    assert after["step-phases"] == pytest.approx([30.5, 60.5], abs=0.3)  # a pixel is an eighth of a step
+    for name in ("training-curve", "throughput", "step-tokens"):
+        assert after[name] == after["step-phases"]
+    for name in ("memory-time", "power", "time-bar", "step-times"):
+        assert after[name] == before[name]
+    browser.js("document.querySelector('#throughput [data-tool=whole]').click()")
+    assert browser.wait("document.querySelector('#step-phases .plot').layout.xaxis.range[0] < 1")
+    assert browser.js(ranges) == before
+    assert browser.messages() == []
+
+
+def told_of(browser):
+    """Title, figures and shares of the panel."""
+    return browser.js(
+        """const panel = document.getElementById('span');
+        const text = (query) => [...panel.querySelectorAll(query)].map((each) => each.textContent);
+        return [text('h2')[0], Object.fromEntries(text('dt').map((name, place) => [name, text('dd')[place]])),
+        text('li')];"""
+    )
+
+
+def expected(run, first, last):
+    """The figures of steps ``first`` to ``last`` of a run without buckets, as the panel tells them."""
+    held = span_data(run.series.steps)
+    places = range(first - 1, last)
+    total = {name: sum(held[name][place] for place in places) for name in ("training", "tokens", "processed", "wall")}
+    rate = f"{total['tokens'] / total['training']:,.0f}"
+    forward = sum(held["phases"][2]["seconds"][place] for place in places)
+    assert held["phases"][2]["label"] == "forward"
+    padding = f"{100 * (1 - total['tokens'] / total['processed']):.3g}%"
+    return rate, padding, f"forward {100 * forward / total['wall']:.3g}%", f"{total['wall']:.3g} s"
+
+
+def test_a_span_that_is_dragged_tells_its_figures(browser, pages, full_run):
+    browser.open(pages("full"))
+    browser.js("document.querySelector('#step-phases [data-tool=select]').click()")
+    assert browser.wait("!document.getElementById('span').hidden")
+    assert told_of(browser)[0] == "Steps 1 to 120"
+    browser.drag("step-phases", 30.0 / 120, 40.0 / 120)
+    assert browser.wait("document.querySelector('#span h2').textContent === 'Steps 31 to 40'")
+    _, figures, shares = told_of(browser)
+    rate, padding, forward, wall = expected(full_run, 31, 40)
+    assert figures["steps"] == "10"
+    assert (figures["tokens/s without padding"], figures["padding"]) == (rate, padding)
+    assert figures["wall time"] == wall
+    assert forward in shares
+    losses = [full_run.series.steps.loss[place] for place in (34, 39)]
+    assert figures["loss, first → last"] == f"{losses[0]:.4g} → {losses[1]:.4g}"
+    browser.js("[...document.querySelectorAll('#span button')].find((b) => b.textContent === 'Zoom to it').click()")
+    assert browser.wait("document.querySelector('#training-curve .plot').layout.xaxis.range[0] > 30")
+    browser.js("document.querySelector('#span .close').click()")
+    assert browser.js("return document.getElementById('span').hidden")
+    assert browser.js("return document.querySelector('#step-phases .plot').layout.selections.length") == 0
+    assert browser.messages() == []
+
+
+def test_a_span_can_be_typed_and_left_by_the_keyboard(browser, pages, full_run):
+    from selenium.webdriver.common.keys import Keys
+
+    browser.open(pages("full"))
+    button = browser.driver.find_element("css selector", "#throughput [data-tool=select]")
+    button.send_keys(Keys.ENTER)
+    assert browser.wait("!document.getElementById('span').hidden")
+    first, last = browser.driver.find_elements("css selector", "#span input")
+    for field, value in ((first, "51"), (last, "60")):
+        field.clear()
+        field.send_keys(value)
+    last.send_keys(Keys.ENTER)
+    assert browser.wait("document.querySelector('#span h2').textContent === 'Steps 51 to 60'")
+    rate, padding, forward, _ = expected(full_run, 51, 60)
+    _, figures, shares = told_of(browser)
+    assert (figures["tokens/s without padding"], figures["padding"]) == (rate, padding)
+    assert forward in shares
+    assert browser.js("return document.querySelector('#throughput .plot').layout.selections[0].x1") == 60.5
+    browser.driver.find_element("css selector", "body").send_keys(Keys.ESCAPE)
+    assert browser.js("return document.getElementById('span').hidden")
+
+
+def test_a_span_of_time(browser, pages):
+    browser.open(pages("resumed"))
+    browser.js("document.querySelector('#memory-time [data-tool=select]').click()")
+    assert browser.wait("!document.getElementById('span').hidden")
+    # Past the end of the second process's evaluation before its first step: its steps alone.
+    browser.drag("memory-time", 0.8, 1.0)
+    assert browser.wait("/^Steps 3\\d to 60$/.test(document.querySelector('#span h2').textContent)")
+    browser.drag("memory-time", 0.01, 0.05)
+    assert browser.wait("document.querySelector('#span h2').textContent === 'No whole step in this span'")
+    assert browser.messages() == []
+
+
+def test_a_name_of_the_legend_hides_and_shows(browser, pages):
+    browser.open(pages("full"))
+    button = """[...document.querySelectorAll('#step-phases .legend button')]
+        .find((each) => each.textContent === 'backward')"""
+    shown = "return document.querySelector('#step-phases .plot').data.find((t) => t.name === 'backward').visible"
+    browser.js(f"{button}.click()")
+    assert (browser.js(shown), browser.js(f"return {button}.ariaPressed")) == (False, "false")
+    browser.js(f"{button}.click()")
+    assert (browser.js(shown), browser.js(f"return {button}.ariaPressed")) == (True, "true")
+
+
+def test_everything_is_reached_by_the_keyboard(browser, pages):
+    """Links, buttons, tables that scroll and folded parts take the focus, and show it."""
+    browser.open(pages("full"))
+    reached = browser.js(
+        """const wanted = [...document.querySelectorAll('a, button, summary, .scroll')]
+          .filter((each) => each.checkVisibility());
+        return wanted.map((each) => {
+          each.focus({ focusVisible: true });
+          const outline = getComputedStyle(each).outlineStyle;
+          return [document.activeElement === each, outline, each.textContent.slice(0, 20)]; })"""
+    )
+    assert len(reached) > 40
+    assert [entry for entry in reached if not entry[0] or entry[1] == "none"] == []
+
+
+def test_the_curves_of_the_machine_stand_below_each_other_and_zoom_as_one(browser, pages):
+    browser.open(pages("full"))
+    edges = "[...document.querySelectorAll('.section-system .nsewdrag')].map((it) => it.getBoundingClientRect())"
+    lefts = browser.js(f"return {edges}.map((box) => [Math.round(box.left), Math.round(box.right)])")
+    assert len(lefts) >= 6
+    assert len(set(map(tuple, lefts))) == 1
+    browser.drag("phases-time", 0.5, 0.75)
+    ranges = "[...document.querySelectorAll('.section-system .plot')].map((it) => it.layout.xaxis.range.join())"
+    assert browser.wait(f"new Set({ranges}).size === 1 && !{ranges}[0].startsWith('0,')")
+    assert browser.messages() == []
+
+
+def test_the_lines_of_a_remedy_are_copied(browser, pages):
+    browser.open(pages("found"))
+    browser.run("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
+    button = browser.driver.find_element("css selector", "#finding-2 ~ .finding-body [data-copy]")
+    browser.js("arguments[0].scrollIntoView({block: 'center'})", button)
+    button.click()
+    assert browser.wait("document.querySelector('#finding-2 ~ .finding-body [data-copy]').textContent === 'Copied'")
+    read = "navigator.clipboard.readText().then(arguments[0], (error) => arguments[0](String(error)))"
+    assert browser.driver.execute_async_script(read) == "train.save_strategy=steps\ntrain.save_steps=120"
+    assert browser.wait("document.querySelector('#finding-2 ~ .finding-body [data-copy]').textContent === 'Copy'")
+    assert browser.messages() == []
+
+
+def test_lines_that_cannot_be_copied_are_selected(browser, pages):
+    browser.open(pages("found"))
+    refuse = "navigator.clipboard.writeText = () => Promise.reject(new Error('no')); document.execCommand = () => false"
+    browser.js(refuse)
+    browser.js("document.querySelector('#finding-2 ~ .finding-body [data-copy]').click()")
+    assert browser.wait("document.querySelector('#finding-2 ~ .finding-body [data-copy]').textContent === 'Selected'")
+    assert browser.js("return getSelection().toString()") == "train.save_strategy=steps\ntrain.save_steps=120"
+
+
+@pytest.mark.parametrize("name", ["full", "compare"])
+def test_paper(browser, pages, name):
+    from pypdf import PdfReader
+
+    browser.open(pages(name), dark=True)
+    paper = PdfReader(io.BytesIO(browser.pdf()))
+    said = "\n".join(page.extract_text() for page in paper.pages)
+    assert 2 <= len(paper.pages) <= 18
+    assert {tuple(round(float(side)) for side in page.mediabox[2:]) for page in paper.pages} == {(596, 842)}
+    axis = "optimizer step"  # a text of the plots, which are drawn as such, not as pictures
+    assert said.count(axis) >= (4 if name == "full" else 2)
+    assert not any(page.images for page in paper.pages)
+    for word in ("Zoom", "Select a span", "Skip to"):
+        assert word not in said
+    if name == "full":
+        assert "model.revision" in said  # what is folded on the screen is not on paper
+    browser.open(pages(name), dark=True)
+    browser.run("Emulation.setEmulatedMedia", media="print", features=[])
+    browser.js("window.dispatchEvent(new Event('beforeprint'))")
+    assert browser.js("return getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    widths = browser.js(
+        "return [...document.querySelectorAll('.main-svg')].map((s) => s.getBoundingClientRect().width)"
+    )
+    assert set(widths) == {680}  # of the 688 between the margins of A4
+    low = [entry for entry in browser.contrasts() if entry[0] < READABLE]
+    assert low == []
+    browser.js("window.dispatchEvent(new Event('afterprint'))")
+    assert browser.js("return document.querySelectorAll('details[open]').length") == 0
+
+
+@pytest.mark.parametrize("name", ["hostile", "hostile-compare"])
+def test_hostile_texts_do_nothing(browser, pages, name):
+    browser.open(pages(name))
+    browser.hover("time-bar" if name == "hostile" else "compare-phases", 0.99, 0.3)
+    if name == "hostile":
+        browser.hover("step-phases", 0.5)
+        browser.hover("power", 0.5)
+        browser.js("document.querySelector('#step-phases [data-tool=select]').click()")
+        assert browser.wait("!document.getElementById('span').hidden")
+        assert "<img src=x onerror" in browser.js("return document.getElementById('span').textContent")
+    assert browser.js("return window.taken ?? null") is None
+    assert browser.js("return document.querySelectorAll('img').length") == 0
+    assert browser.messages() == []
+    assert browser.requests() == []
+    assert "<img src=x onerror" in browser.js("return document.querySelector('main').textContent")
+
+
+def test_the_policy_stops_what_would_slip_through(browser, pages):
+    """What the page should never hold does not run if it does."""
+    path = pages("crashed").with_name("slipped.html")
+    slipped = "<body><script>window.taken = 1</script><img src=x onerror='window.taken = 2'>"
+    path.write_text(pages("crashed").read_text(encoding="utf-8").replace("<body>", slipped, 1), encoding="utf-8")
+    browser.open(path)
+    assert browser.js("return window.taken ?? null") is None
+    assert sum("Content Security Policy" in message for message in browser.messages()) >= 2

@@ -1,0 +1,107 @@
+"""One colour per phase, which people with colour blindness can tell apart; text that can be read."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from hf_efficient.records.steps import COARSE_PHASES, PHASES, STEP_PHASES
+from hf_efficient.reporting.html.render import DARK, LIGHT, theme_css
+from hf_efficient.reporting.labels import CATEGORY_COLORS, PHASE_COLORS, category_label, phase_color, phase_label
+
+# Linear RGB as a dichromat sees it: Machado, Oliveira, Fernandes 2009, "A Physiologically-based Model for Simulation
+# of Color Vision Deficiency", severity 1.0.
+SIGHTS = {
+    "all": np.eye(3),
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]],
+    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.3039]],
+}
+# Linear RGB to OKLab: Ottosson 2020.
+TO_LMS = [[0.4122214708, 0.5363325363, 0.0514459929], [0.2119034982, 0.6806995451, 0.1073969566]]
+TO_LMS += [[0.0883024619, 0.2817188376, 0.6299787005]]
+TO_LAB = [[0.210454255, 0.793617785, -0.0040720468], [1.9779984951, -2.428592205, 0.4505937099]]
+TO_LAB += [[0.0259040371, 0.7827717662, -0.808675766]]
+
+
+def linear(color: str) -> np.ndarray:
+    held = np.array([int(color[place : place + 2], 16) for place in (1, 3, 5)]) / 255
+    return np.where(held <= 0.04045, held / 12.92, ((held + 0.055) / 1.055) ** 2.4)
+
+
+def distance(one: str, other: str) -> float:
+    """The least that any sight leaves between two colours, in hundredths of OKLab's unit."""
+
+    def seen(color: str, sight: object) -> np.ndarray:
+        return np.array(TO_LAB) @ np.cbrt(np.array(TO_LMS) @ np.clip(np.array(sight) @ linear(color), 0, 1))
+
+    return 100 * min(float(np.linalg.norm(seen(one, sight) - seen(other, sight))) for sight in SIGHTS.values())
+
+
+def contrast(one: str, other: str) -> float:
+    """As WCAG 2 defines it."""
+    dark, light = sorted(float(linear(color) @ [0.2126, 0.7152, 0.0722]) for color in (one, other))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_the_measure_itself():
+    assert distance("#000000", "#ffffff") == pytest.approx(100, abs=0.1)
+    assert distance("#ff0000", "#808000") < 20 < distance("#ff0000", "#0000ff")
+    assert contrast("#ffffff", "#767676") == pytest.approx(4.54, abs=0.005)
+
+
+def test_every_phase_has_a_colour_of_its_own():
+    assert list(PHASE_COLORS) == [
+        *(name for name in PHASES if name in PHASE_COLORS),
+    ]
+    assert set(PHASE_COLORS) == set(PHASES)
+    assert len(set(PHASE_COLORS.values())) == len(PHASES)
+    assert phase_color("dreaming") not in PHASE_COLORS.values()
+    assert (phase_label("data_wait"), phase_label("new_phase")) == ("data wait", "new phase")
+
+
+def test_phases_of_a_step_can_be_told_apart():
+    names = [name for name in ("compilation", *STEP_PHASES, "unattributed") if name not in COARSE_PHASES]
+    near = min(
+        (distance(PHASE_COLORS[one], PHASE_COLORS[other]), one, other)
+        for one, other in itertools.combinations(names, 2)
+    )
+    assert near[0] >= 9, near
+
+
+def test_neighbours_in_a_stack_can_be_told_apart():
+    names = list(PHASE_COLORS)
+    near = min(
+        (distance(PHASE_COLORS[one], PHASE_COLORS[other]), one, other) for one, other in itertools.pairwise(names)
+    )
+    assert near[0] >= 8, near
+
+
+def test_no_phase_vanishes_into_the_page():
+    for name, color in PHASE_COLORS.items():
+        assert contrast(color, DARK["page"]) >= 2.3, name
+        assert contrast(color, LIGHT["page"]) >= 1.5, name
+
+
+def test_kinds_of_memory_can_be_told_apart():
+    near = min(
+        (distance(first, second), one, other)
+        for (one, first), (other, second) in itertools.combinations(CATEGORY_COLORS.items(), 2)
+    )
+    assert near[0] >= 8, near
+    assert category_label("optimizer_state") == "optimizer state"
+
+
+@pytest.mark.parametrize("scheme", [LIGHT, DARK], ids=["light", "dark"])
+def test_text_can_be_read(scheme):
+    for name in ("text", "muted", "link", "good", "warn", "bad"):
+        for ground in ("page", "panel"):
+            assert contrast(scheme[name], scheme[ground]) >= 4.5, (name, ground)
+
+
+def test_paper_is_light():
+    assert theme_css().count("@media screen") == 2
+    assert "@media print" not in theme_css()
+    assert set(LIGHT) == set(DARK)

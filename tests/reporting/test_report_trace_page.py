@@ -1,0 +1,129 @@
+"""The trace of a run on its page."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import json
+
+import pytest
+from page_reader import Page
+from sample_run import write_records
+from sample_trace import DEVICE, TRACE
+
+from hf_efficient.reporting.finish_run import write_report
+from hf_efficient.reporting.html.run_page import run_page
+from hf_efficient.reporting.plots.time import device_time_bar, family_bar
+from hf_efficient.reporting.run_data import RunTrace, read_run, read_run_trace
+
+NAME = "trace.rank0.cycle0.pt.trace.json.gz"
+STEP = {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#5", "pid": 1, "tid": 1, "ts": 0, "dur": 1000}
+MM = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 100, "dur": 600}
+
+
+def traced(run, breakdown=TRACE, **parts):
+    plain = {"name": f"profile/{NAME}", "path": f"out/my run/{NAME}", "why": "", "others": []}
+    return dataclasses.replace(run, trace=RunTrace(breakdown=breakdown, **{**plain, **parts}))
+
+
+def write_trace(directory, name=NAME, events=(STEP, MM)):
+    path = directory / "profile" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(gzip.compress(json.dumps({"schemaVersion": 1, "traceEvents": list(events)}).encode()))
+    return path
+
+
+def test_a_device_is_told_by_cause_family_kernel_copy_and_gap(full_run):
+    page = Page(run_page(traced(full_run)))
+    for told in (
+        f"profile/{NAME}: 12,345 events in 2.0 MiB, 12.0 s long, rank 1 of 2, steps 5 to 6",
+        "Mind: Mind this.",
+        "Device 0, NVIDIA Test GPU Device time The device ran something for 60% of 10.0 s",
+        "computing 4.00 s 40.0 % only communicating 1.50 s 15.0 %",
+        "in all 10.0 s 100.0 %",
+        "matmul 3.00 s 75.0 % 10 copy 1.00 s 25.0 % 4",
+        f"{'a' * 90} (aten::mm) 3.00 s 75.0 % 10 300 ms",
+        "HtoD, pageable 1.00 s 4 3 3.73 GiB 4.00GB/s",
+        "loader.py(7): fetch 80% 750 ms 1.25 s 5 host",
+        "200 of them were submitted by CUDA graphs",
+        "60 communication kernels run for 2.00 s : 25 % of that beside computation, 1.50 s exposed",
+        "train.py:12 (f), aten::item, cudaStreamSynchronize 20 1.50 s 500 ms",
+        "aten::mm 2.00 s 100.0 % 3 2.50 s",
+        f"hf-efficient diagnose 'out/my run/{NAME}'",
+    ):
+        assert told in page.said, told
+    assert [name for name in page.ids("figure") if name.startswith("trace")] == ["trace-device-0", "trace-families-0"]
+    assert "trace-families-host" not in page.data["figures"]
+
+
+def test_without_a_device_the_operators_of_the_host_are_told(full_run):
+    steps = tuple(dataclasses.replace(step, busy_seconds=None) for step in TRACE.steps)
+    page = Page(run_page(traced(full_run, dataclasses.replace(TRACE, devices=(), syncs=(), steps=steps))))
+    assert [name for name in page.ids("figure") if name.startswith("trace")] == ["trace-families-host"]
+    assert "operators by family time share calls share as a bar matmul 2.00 s 100.0 % 3" in page.said
+    assert "aten::mm 2.00 s 100.0 % 3 2.50 s" in page.said
+
+
+def test_bars_are_as_long_as_their_seconds():
+    figure = device_time_bar(DEVICE)
+    assert {trace["name"]: trace["x"] for trace in figure.traces} == {
+        "computing": [4.0],
+        "only communicating": [1.5],
+        "only copying or setting memory": [0.5],
+        "idle, host-bound": [2.5],
+        "idle, launch-bound": [1.0],
+        "idle, other": [0.5],
+    }
+    assert figure.layout["xaxis"]["range"] == [0, 10.0]
+    assert figure.summary == "The device ran something for 60% of 10.0 s; idle, host-bound for 2.50 s."
+    short = [dataclasses.replace(one, seconds=one.seconds / 10) for one in DEVICE.families]
+    families = family_bar(short, "a-bar", "Families")
+    assert [trace["x"] for trace in families.traces] == [[300.0], [100.0]]  # milliseconds
+    assert families.layout["xaxis"]["title"]["text"] == "ms"
+
+
+def test_a_trace_beside_the_records_is_read(tmp_path):
+    directory = write_records(tmp_path, steps=4)
+    write_trace(directory)
+    write_trace(directory, "trace.rank0.cycle1.pt.trace.json.gz")
+    write_trace(directory, "trace.rank10.cycle0.pt.trace.json.gz")
+    assert read_run(directory).trace is None  # nobody asked for it
+    run = read_run(directory, trace=True)
+    assert run.trace.name == f"profile/{NAME}"
+    assert [step.number for step in run.trace.breakdown.steps] == [5]
+    assert run.trace.others == [
+        "profile/trace.rank0.cycle1.pt.trace.json.gz",
+        "profile/trace.rank10.cycle0.pt.trace.json.gz",
+    ]
+    write_report(directory)
+    said = Page((directory / "report.html").read_text(encoding="utf-8")).said
+    assert "2 more traces lie beside it" in said
+    assert "aten::mm 600 µs 100.0 % 1 600 µs" in said
+
+
+def test_ranks_are_counted_as_numbers(tmp_path):
+    for rank in (10, 2):
+        write_trace(tmp_path, f"trace.rank{rank}.cycle0.pt.trace.json.gz")
+    assert read_run_trace(tmp_path).name == "profile/trace.rank2.cycle0.pt.trace.json.gz"
+
+
+@pytest.mark.parametrize("data", [b"", b"no trace at all", gzip.compress(b'{"a": 1}', mtime=0)[:-9]])
+def test_what_is_no_trace_is_said(tmp_path, data):
+    directory = write_records(tmp_path, steps=4)
+    write_trace(directory).write_bytes(data)
+    run = read_run(directory, trace=True)
+    assert run.trace.breakdown is None
+    assert f"profile/{NAME}: {directory}/profile/{NAME}" in Page(run_page(run)).said
+
+
+def test_a_large_trace_is_left_to_its_command(tmp_path, monkeypatch):
+    directory = write_records(tmp_path, steps=4)
+    size = write_trace(directory).stat().st_size
+    monkeypatch.setattr("hf_efficient.reporting.run_data._LARGEST_BYTES", size - 1)
+    page = Page(run_page(read_run(directory, trace=True)))
+    assert f"it holds {size} B, which is more than a page reads." in page.said
+    assert f"hf-efficient diagnose {directory}/profile/{NAME}" in page.said
+
+
+def test_a_run_without_a_trace_has_no_such_section(full_run):
+    assert "trace" not in Page(run_page(full_run)).ids("h2")
