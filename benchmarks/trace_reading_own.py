@@ -20,7 +20,7 @@ from hf_efficient.reporting.trace_tables import trace_renderables  # noqa: E402
 from hf_efficient.trace.breakdown import break_down  # noqa: E402
 from hf_efficient.trace.device import communication, device_busy, device_work, stream_breakdowns  # noqa: E402
 from hf_efficient.trace.host import step_marks  # noqa: E402
-from hf_efficient.trace.table import EventTable, Ints, Kind, read_trace  # noqa: E402
+from hf_efficient.trace.read import EventTable, Ints, Kind, read_trace  # noqa: E402
 
 
 def main(path: Path) -> None:

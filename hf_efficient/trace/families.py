@@ -1,10 +1,8 @@
-"""To which kind of work a kernel or an operator belongs, by its name.
+"""Names of kernels and operators: to which kind of work they belong, and how people read them.
 
 The names are those of torch's own kernels, cuBLAS, cuBLASLt, cuDNN, CUTLASS, FlashAttention, Triton (torch.compile
 names its kernels by what they fuse), NCCL and RCCL, rocBLAS and hipBLASLt (``Cijk_``), MIOpen, fbgemm and bitsandbytes.
 The first family of a table that knows a name has it; a name that none knows is ``other``.
-
-Names of kernels as people read them.
 """
 
 from __future__ import annotations
@@ -13,7 +11,12 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 
-from hf_efficient.records.trace import KernelFamily
+import numpy as np
+
+from hf_efficient.records.trace import KERNEL_FAMILIES, FamilyTime, KernelFamily
+from hf_efficient.trace.read import Floats, Ints
+
+OPTIMIZER = KERNEL_FAMILIES.index("optimizer")
 
 COMMUNICATION = re.compile(
     r"^(void )?(nccl|rccl)\w*(Kernel|DevFunc)|^(nccl|rccl):|^mscclKernel|cross_device_reduce|nvshmem|multimem_all"
@@ -85,11 +88,24 @@ def kernel_family(name: str) -> KernelFamily:
 @lru_cache(maxsize=65536)
 def operator_family(name: str) -> KernelFamily:
     """Of an operator on the host, such as ``aten::mm``; autograd's own work around a node is ``other``."""
-    return "other" if name.startswith("autograd::engine") else _first(_OPERATOR_PATTERNS, name)
+    return _first([] if name.startswith("autograd::engine") else _OPERATOR_PATTERNS, name)
 
 
 def _first(patterns: list[tuple[KernelFamily, re.Pattern[str]]], name: str) -> KernelFamily:
     return next((family for family, pattern in patterns if pattern.search(name)), "other")
+
+
+def family_times(lengths: Floats, families: Ints) -> tuple[FamilyTime, ...]:
+    """Times in microseconds added up, the longest family first; families without any are left out."""
+    seconds = np.bincount(families, lengths, minlength=len(KERNEL_FAMILIES)) / 1e6
+    counts = np.bincount(families, minlength=len(KERNEL_FAMILIES))
+    shares = seconds / (seconds.sum() or 1.0)
+    found = [
+        FamilyTime(family, seconds=float(seconds[one]), share=float(shares[one]), count=int(counts[one]))
+        for one, family in enumerate(KERNEL_FAMILIES)
+        if counts[one]
+    ]
+    return tuple(sorted(found, key=lambda one: -one.seconds))
 
 
 _MOST_CHARACTERS = 160

@@ -1,25 +1,32 @@
-"""What the host's threads did: operators, and what was around them.
-
-The calls of the runtime in which the host waited for a device.
-
-Where in the program a call was made, from the Python functions that the profiler recorded.
-
-The steps that torch's profiler marked.
-"""
+"""What the host did: operators, steps, and where it waited for a device."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from hf_efficient.records.trace import TraceStep
-from hf_efficient.trace.intervals import Nest, clipped_length, nest, union
-from hf_efficient.trace.table import DEVICE_KINDS, EventTable, Floats, Ints, Kind
+from hf_efficient.records.trace import KERNEL_FAMILIES, HostBreakdown, OperatorTime, SyncSite, TraceStep
+from hf_efficient.trace.families import OPTIMIZER, family_times, operator_family
+from hf_efficient.trace.read import DEVICE_KINDS, EventTable, Floats, Ints, Kind
+from hf_efficient.trace.timeline import Gaps, Nest, clipped_length, nest, union
 
-_OPTIMIZER = "Optimizer.step#"
+_MOST_OPERATORS = 15
+_STEP = re.compile(r"^ProfilerStep\s*#\s*(\d+)$")
+_OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#")
+# Calls that return when the device has done what was asked before. cudaFree waits for the whole device.
+_WAITS = re.compile(
+    r"^(cuda|hip)(Stream|Device|Event)Synchronize|^cu(Stream|Ctx|Event)Synchronize|^(cuda|hip)Free$|^(cuda|hip)Memcpy$"
+    r"|^hipMemcpyWithStream$|^urQueueFinish|^urEventWait"
+)
+_ASYNC_COPY = re.compile(r"^(cuda|hip|cu)Memcpy\w*Async")
+_TO_PAGEABLE = re.compile(r"DtoH.*Pageable|DeviceToHost.*Pageable")
+# ``train.py(12): compute_loss``; built-in functions and ``nn.Module: Linear_3`` have no file.
+_FUNCTION = re.compile(r"^(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)$")
+_INSTALLED = re.compile(r"(site|dist)-packages/|^torch/|/torch/|^<|lib/python3|^(threading|contextlib|runpy)\.py")
 
 
 @dataclass(frozen=True)
@@ -34,14 +41,9 @@ class HostWork:
         return nest(self.events, Kind.OPERATOR, Kind.ANNOTATION, Kind.CALL)
 
     @cached_property
-    def functions(self) -> Nest:
-        """Python functions."""
-        return nest(self.events, Kind.PYTHON)
-
-    @cached_property
     def everything(self) -> Nest:
-        """Both in one tree."""
-        if not len(self.functions):
+        """With Python functions."""
+        if not (self.events.kind == Kind.PYTHON).any():
             return self.work
         return nest(self.events, Kind.OPERATOR, Kind.ANNOTATION, Kind.CALL, Kind.PYTHON)
 
@@ -53,99 +55,62 @@ class HostWork:
 
     @cached_property
     def in_optimizer(self) -> Ints:
-        """Of each node of ``work`` whether it lies in an optimizer's step: the row of that, -1: it does not."""
-        names = [number for number, name in enumerate(self.events.names) if name.startswith(_OPTIMIZER)]
+        """Of each node of ``work`` the row of the optimizer's step that it lies in; -1: none."""
         rows = self.work.rows
-        return self.work.inherited(np.where(np.isin(self.events.name[rows], names), rows, -1))
+        steps = np.isin(self.events.name[rows], self.events.named(_OPTIMIZER_STEP))
+        return self.work.inherited(np.where(steps, rows, -1))
 
     def around(self, calls: Ints, values: Ints) -> Ints:
-        """A value of ``work`` for each of these rows of calls; -1 for a row of -1.
-
-        Args:
-            calls: rows of calls of the runtime.
-            values: of each node of ``work``.
-        """
+        """Of ``values`` (one for each node of ``work``) those of these rows of calls; -1 for a row of -1."""
         found = np.full(len(calls), -1)
-        known = calls >= 0
-        found[known] = values[self.work.nodes(calls[known])]
+        found[calls >= 0] = values[self.work.nodes(calls[calls >= 0])]
         return found
 
-
-# Calls that return when the device has done what was asked before. cudaFree waits for the whole device.
-_WAITS = re.compile(
-    r"^(cuda|hip)(Stream|Device|Event)Synchronize|^cu(Stream|Ctx|Event)Synchronize|^(cuda|hip)Free$|^(cuda|hip)Memcpy$"
-    r"|^hipMemcpyWithStream$|^urQueueFinish|^urEventWait"
-)
-_ASYNC_COPY = re.compile(r"^(cuda|hip|cu)Memcpy\w*Async")
-_TO_PAGEABLE = re.compile(r"DtoH.*Pageable|DeviceToHost.*Pageable")
-
-
-@dataclass(frozen=True)
-class Waits:
-    """Calls in which the host waited, in the order of their start; times in microseconds."""
-
-    rows: Ints
-    start: Floats
-    end: Floats
-
-    def __len__(self) -> int:
-        return len(self.rows)
+    def functions(self, row: int) -> list[str]:
+        """Names of the Python functions around an event, the innermost first; or its operator's call stack."""
+        events, tree = self.events, self.everything
+        chain = tree.chain(int(tree.nodes(np.array([row]))[0]))
+        rows = tree.rows[chain]
+        if tree is self.work:
+            stacks = [stack for stack in events.stack[rows].tolist() if stack >= 0]
+            return events.names[stacks[0]].split(";") if stacks else []
+        around = (events.kind[rows] == Kind.PYTHON) & (events.end[rows] > events.start[row])
+        return [events.names[name] for name in events.name[rows[around]].tolist()]
 
 
-def host_waits(events: EventTable) -> Waits:
-    """Every call that synchronises, and every asynchronous copy to pageable memory, which is not asynchronous."""
-    calls = events.rows(Kind.CALL)
-    waiting = [number for number, name in enumerate(events.names) if _WAITS.search(name)]
-    rows = np.union1d(calls[np.isin(events.name[calls], waiting)], _blocking_copies(events, calls))
-    return Waits(rows, events.start[rows], events.end[rows])
-
-
-def _blocking_copies(events: EventTable, calls: Ints) -> Ints:
-    """The calls of asynchronous copies from a device to pageable memory."""
-    to_pageable = [number for number, name in enumerate(events.names) if _TO_PAGEABLE.search(name)]
-    copies = events.rows(Kind.COPY)
-    correlations = events.correlation[copies[np.isin(events.name[copies], to_pageable)]]
-    copying = [number for number, name in enumerate(events.names) if _ASYNC_COPY.search(name)]
-    own: Ints = calls[np.isin(events.name[calls], copying) & np.isin(events.correlation[calls], correlations)]
-    return own
-
-
-# ``train.py(12): compute_loss``; built-in functions and ``nn.Module: Linear_3`` have no file.
-_FUNCTION = re.compile(r"^(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)$")
-_INSTALLED = re.compile(r"(site|dist)-packages/|^torch/|/torch/|^<|lib/python3|^(threading|contextlib|runpy)\.py")
-
-
-def call_site(events: EventTable, host: HostWork, row: int) -> str | None:
-    """``file:line (function)`` around an event of the host; None where nothing was recorded around it.
-
-    The innermost function of the user's own files; where there is none, the innermost function with a file. The line is
-    the one at which the function is defined: the profiler records no other.
-    """
-    return function_site(_stack(events, host, row))
-
-
-def function_site(functions: list[str]) -> str | None:
-    """The place among these functions, the innermost first, that a user would look at."""
-    placed = [told for function in functions if (told := _FUNCTION.match(function)) is not None]
-    own = [told for told in placed if not _INSTALLED.search(told["file"])]
-    if not placed:
+def host_breakdown(host: HostWork) -> HostBreakdown | None:
+    """The operators of all threads by their self time; None where the trace has none."""
+    events, tree = host.events, host.work
+    nodes = np.flatnonzero(events.kind[tree.rows] == Kind.OPERATOR)
+    if not len(nodes):
         return None
-    chosen = (own or placed)[0]
-    return f"{chosen['file']}:{chosen['line']} ({chosen['function']})"
-
-
-def _stack(events: EventTable, host: HostWork, row: int) -> list[str]:
-    """Names of the Python functions around an event, the innermost first; or the call stack that an operator has."""
-    if len(host.functions):
-        node = int(host.functions.innermost(events.thread[[row]].astype(np.int64), events.start[[row]])[0])
-        rows = host.functions.rows[host.functions.chain(node)]
-        return [events.names[name] for name in events.name[rows].tolist()]
-    rows = host.work.rows[host.work.chain(int(host.work.nodes(np.array([row]))[0]))]
-    stacks = [stack for stack in events.stack[rows].tolist() if stack >= 0]
-    return events.names[stacks[0]].split(";") if stacks else []
-
-
-_STEP = re.compile(r"^ProfilerStep\s*#\s*(\d+)$")
+    name_of = events.name[tree.rows]
+    names, place = np.unique(name_of[nodes], return_inverse=True)
+    alone = tree.self_times()[nodes]
+    # A call directly inside one of the same operator would be counted twice.
+    parent = tree.parent[nodes]
+    outermost = (parent < 0) | (name_of[np.maximum(parent, 0)] != name_of[nodes])
+    lengths = np.where(outermost, tree.end[nodes] - tree.start[nodes], 0.0)
+    by_name = np.array([KERNEL_FAMILIES.index(operator_family(events.names[name])) for name in names.tolist()])
+    self_seconds = np.bincount(place, alone) / 1e6
+    total_seconds = np.bincount(place, lengths) / 1e6
+    total = float(self_seconds.sum())
+    return HostBreakdown(
+        threads=len(np.unique(tree.thread[nodes])),
+        operator_seconds=total,
+        families=family_times(alone, np.where(host.in_optimizer[nodes] >= 0, OPTIMIZER, by_name[place])),
+        operators=tuple(
+            OperatorTime(
+                name=events.names[names[one]],
+                family=KERNEL_FAMILIES[by_name[one]],
+                self_seconds=float(self_seconds[one]),
+                share=float(self_seconds[one]) / total if total else 0.0,
+                total_seconds=float(total_seconds[one]),
+                count=int((place == one).sum()),
+            )
+            for one in np.argsort(-self_seconds, kind="stable")[:_MOST_OPERATORS].tolist()
+        ),
+    )
 
 
 @dataclass(frozen=True)
@@ -156,12 +121,9 @@ class StepMarks:
     start: Floats
     end: Floats
 
-    def __len__(self) -> int:
-        return len(self.number)
-
     def index(self, moment: Floats) -> Ints:
         """In which of them each moment lies; -1: in none."""
-        if not len(self):
+        if not len(self.number):
             return np.full(len(moment), -1)
         found = np.searchsorted(self.start, moment, side="right") - 1
         return np.where((found >= 0) & (moment < self.end[found]), found, -1)
@@ -169,23 +131,18 @@ class StepMarks:
 
 def step_marks(events: EventTable) -> StepMarks:
     """The steps of a trace; none where the profiler had no schedule."""
-    numbers = {
-        index: int(told[1]) for index, name in enumerate(events.names) if (told := _STEP.match(name)) is not None
-    }
     rows = events.rows(Kind.ANNOTATION, Kind.OPERATOR)
-    rows = rows[np.isin(events.name[rows], list(numbers))]
-    number = np.array([numbers[name] for name in events.name[rows].tolist()], dtype=np.int64)
-    return StepMarks(number, events.start[rows], events.end[rows])
+    rows = rows[np.isin(events.name[rows], events.named(_STEP))]
+    numbers = [int(events.names[name].split("#")[1]) for name in events.name[rows].tolist()]
+    return StepMarks(np.array(numbers, dtype=np.int64), events.start[rows], events.end[rows])
 
 
-def trace_steps(events: EventTable, marks: StepMarks, waits: Waits) -> tuple[TraceStep, ...]:
+def trace_steps(events: EventTable, marks: StepMarks, waits: Ints) -> tuple[TraceStep, ...]:
     """Each step: the host's time, the time in which at least one device worked, and the waits that began in it."""
-    if not len(marks):
-        return ()
     rows = events.rows(*DEVICE_KINDS)
     busy = clipped_length(union(events.start[rows], events.end[rows]), marks.start, marks.end) / 1e6
-    inside = marks.index(waits.start)
-    seconds = (waits.end - waits.start) / 1e6
+    inside = marks.index(events.start[waits])
+    seconds = (events.end[waits] - events.start[waits]) / 1e6
     return tuple(
         TraceStep(
             number=int(marks.number[one]),
@@ -195,5 +152,70 @@ def trace_steps(events: EventTable, marks: StepMarks, waits: Waits) -> tuple[Tra
             syncs=int((inside == one).sum()),
             sync_seconds=float(seconds[inside == one].sum()),
         )
-        for one in range(len(marks))
+        for one in range(len(marks.number))
     )
+
+
+def host_waits(events: EventTable) -> Ints:
+    """Rows of every call that synchronises, and of every "asynchronous" copy to pageable memory, which waits too."""
+    calls, copies = events.rows(Kind.CALL), events.rows(Kind.COPY)
+    waiting = np.isin(events.name[calls], events.named(_WAITS))
+    to_pageable = events.correlation[copies[np.isin(events.name[copies], events.named(_TO_PAGEABLE))]]
+    copying = np.isin(events.name[calls], events.named(_ASYNC_COPY)) & np.isin(events.correlation[calls], to_pageable)
+    found: Ints = calls[waiting | copying]
+    return found
+
+
+def sync_sites(host: HostWork, waits: Ints, gaps: Sequence[Gaps], steps: StepMarks) -> tuple[SyncSite, ...]:
+    """The waits by call, operator and place in the program, the costliest first; ``gaps`` of each device."""
+    events = host.events
+    start, seconds = events.start[waits], (events.end[waits] - events.start[waits]) / 1e6
+    idle = _idle_after(start, events.end[waits], gaps)
+    outside = steps.index(start) < 0 if len(steps.number) else np.zeros(len(waits), dtype=bool)
+    places: dict[tuple[str, str | None, str | None], list[int]] = {}
+    for number, row in enumerate(waits.tolist()):
+        place = (events.names[events.name[row]], _outermost_operator(host, row), function_site(host.functions(row)))
+        places.setdefault(place, []).append(number)
+    found = [
+        SyncSite(
+            call=call,
+            operator=operator,
+            site=site,
+            count=len(own),
+            seconds=float(seconds[own].sum()),
+            longest_seconds=float(seconds[own].max()),
+            idle_after_seconds=float(idle[own].sum()) / 1e6,
+            outside_steps=int(outside[own].sum()),
+        )
+        for (call, operator, site), own in places.items()
+    ]
+    return tuple(sorted(found, key=lambda one: (-one.idle_after_seconds, -one.seconds)))
+
+
+def _outermost_operator(host: HostWork, row: int) -> str | None:
+    events, tree = host.events, host.work
+    rows = tree.rows[tree.chain(int(tree.nodes(np.array([row]))[0]))]
+    names = [events.names[name] for name in events.name[rows[events.kind[rows] == Kind.OPERATOR]].tolist()]
+    plain = [name for name in names if not name.startswith("autograd::engine")]
+    return (plain or names or [None])[-1]
+
+
+def _idle_after(start: Floats, end: Floats, gaps: Sequence[Gaps]) -> Floats:
+    """The gaps of all devices that began while the host waited, in microseconds; each counts for one wait."""
+    idle = np.zeros(len(start))
+    for found in gaps if len(start) else ():
+        wait = np.searchsorted(start, found.start, side="right") - 1
+        inside = (wait >= 0) & (found.start <= end[wait])
+        np.add.at(idle, wait[inside], found.lengths[inside])
+    return idle
+
+
+def function_site(functions: list[str]) -> str | None:
+    """``file:line (function)`` of the function, the innermost first, that a user would look at.
+
+    That is the innermost of the user's own files, else the innermost with a file. The line is the one at which the
+    function is defined: the profiler records no other.
+    """
+    placed = [told for function in functions if (told := _FUNCTION.match(function)) is not None]
+    own = [told for told in placed if not _INSTALLED.search(told["file"])]
+    return "{file}:{line} ({function})".format(**(own or placed)[0].groupdict()) if placed else None

@@ -11,7 +11,7 @@ from made_trace import EVENTS, write_trace
 
 from hf_efficient.records.trace import TraceBreakdown
 from hf_efficient.trace.breakdown import trace_breakdown
-from hf_efficient.trace.table import EventTable, read_trace
+from hf_efficient.trace.read import EventTable, read_trace
 
 
 @pytest.fixture

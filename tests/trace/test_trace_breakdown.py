@@ -1,4 +1,4 @@
-"""Every figure of the hand-made trace; ``made_trace`` has the picture."""
+"""Every figure of the hand-made trace; ``made_trace`` has the picture. And a trace of the installed torch."""
 
 from __future__ import annotations
 
@@ -9,12 +9,20 @@ import pytest
 from made_trace import DEVICE, EVENTS, OPERATORS, STEPS, call, event, on_device
 
 from hf_efficient.records.trace import KERNEL_FAMILIES
+from hf_efficient.trace.breakdown import trace_breakdown
+from hf_efficient.trace.device import NOTHING_RECORDED, copy_of_name
+from hf_efficient.trace.host import function_site
 
-MICRO = 1e-6
+STACK = [
+    event("python_function", "train.py(3): main", 0, 2000),
+    event("python_function", "train.py(12): compute_loss", 400, 500),
+    event("python_function", "/venv/lib/python3.11/site-packages/torch/_tensor.py(5): item", 425, 485),
+    event("python_function", "<built-in method item of Tensor object>", 426, 484),
+]
 
 
 def seconds(microseconds):
-    return pytest.approx(microseconds * MICRO, abs=1e-12)
+    return pytest.approx(microseconds * 1e-6, abs=1e-12)
 
 
 @pytest.fixture
@@ -192,3 +200,162 @@ def test_a_breakdown_is_strict_json(broken_down):
     told = json.loads(json.dumps(dataclasses.asdict(broken_down()), allow_nan=False))
     assert told["schema_version"] == 1
     assert told["devices"][0]["families"][0]["family"] in KERNEL_FAMILIES
+
+
+def test_gaps_of_the_picture(broken_down):
+    first, second, third, fourth = broken_down().devices[0].gaps
+    assert (first.start_seconds, first.seconds) == (pytest.approx(358e-6), pytest.approx(100e-6))
+    assert (first.cause, first.step) == ("host_bound", 5)
+    assert (first.before, first.after) == ("ampere_bf16_s16816gemm_bf16_128x128", "Memcpy DtoH (Device -> Pageable)")
+    # In 358-458: nothing until aten::item at 430, _local_scalar_dense at 435, the copy's call at 440.
+    assert first.host == (
+        (NOTHING_RECORDED, pytest.approx(0.72)),
+        ("cudaMemcpyAsync", pytest.approx(0.18)),
+        ("aten::item", pytest.approx(0.05)),
+    )
+    assert (second.cause, second.after) == ("other", "Memset (Device)")
+    assert (third.cause, third.after, third.host) == ("other", "mystery", ())  # nobody knows who submitted it
+    assert (fourth.cause, fourth.seconds) == ("launch_bound", pytest.approx(5e-6))
+
+
+def test_recorded_functions_say_what_python_did(broken_down):
+    functions = [
+        event("python_function", "loader.py(7): fetch", 350, 428),
+        event("python_function", "loader.py(9): fetch", 360, 370, tid=2),
+    ]
+    first = broken_down([*EVENTS, *functions]).devices[0].gaps[0]
+    assert first.host[0] == ("loader.py(7): fetch", pytest.approx(0.70))
+
+
+def test_waits_of_the_picture(broken_down):
+    copy, closing, stream = broken_down().syncs
+    assert (copy.call, copy.operator, copy.site) == ("cudaMemcpyAsync", "aten::item", None)
+    assert (copy.count, copy.seconds, copy.longest_seconds) == (1, seconds(30), seconds(30))
+    assert copy.idle_after_seconds == seconds(100)  # the device runs dry at 468, within 440-470
+    assert (stream.call, stream.operator, stream.seconds) == ("cudaStreamSynchronize", "aten::item", seconds(5))
+    assert (stream.idle_after_seconds, stream.outside_steps) == (0.0, 0)
+    assert (closing.call, closing.operator, closing.outside_steps) == ("cudaDeviceSynchronize", None, 1)
+
+
+def test_steps_count_what_began_in_them(broken_down):
+    fifth, sixth = broken_down().steps
+    assert (fifth.number, fifth.start_seconds, fifth.seconds) == (5, 0.0, seconds(1000))
+    assert (fifth.busy_seconds, fifth.syncs, fifth.sync_seconds) == (seconds(355), 2, seconds(35))
+    assert (sixth.number, sixth.busy_seconds, sixth.syncs) == (6, 0.0, 0)
+
+
+def test_recorded_functions_tell_the_place(broken_down):
+    found = broken_down([*EVENTS, *STACK])
+    assert found.file.has_stacks
+    assert found.syncs[0].site == "train.py:12 (compute_loss)"
+    assert found.syncs[1].site is None  # cudaDeviceSynchronize: nothing is around it
+
+
+def test_call_stacks_of_operators_tell_it_too(broken_down):
+    stack = "<built-in>;torch/_tensor.py(5): item;train.py(12): compute_loss;train.py(3): main"
+    events = [{**one, "args": {"Call stack": stack}} if one["name"] == "aten::item" else one for one in EVENTS]
+    assert broken_down(events).syncs[0].site == "train.py:12 (compute_loss)"
+
+
+def test_several_waits_at_one_place_are_one(broken_down):
+    events = [
+        event("cpu_op", "aten::item", 0, 10),
+        call("cudaStreamSynchronize", 1, 9, 1),
+        event("cpu_op", "aten::item", 20, 30),
+        call("cudaStreamSynchronize", 22, 25, 2),
+        call("cudaEventQuery", 40, 41, 3),
+    ]
+    (site,) = broken_down(events).syncs
+    assert (site.count, site.seconds, site.longest_seconds) == (2, seconds(11), seconds(8))
+    assert site.outside_steps == 0
+
+
+@pytest.mark.parametrize(("memory", "waits"), [("Pageable", 1), ("Pinned", 0)])
+def test_only_copies_to_pageable_memory_wait(broken_down, memory, waits):
+    events = [
+        call("cudaMemcpyAsync", 0, 5, 1),
+        on_device("gpu_memcpy", f"Memcpy DtoH (Device -> {memory})", 1, 4, 1),
+        on_device("gpu_memcpy", "Memcpy HtoD (Pageable -> Device)", 8, 9, 2),
+        call("cudaMemcpyAsync", 6, 7, 2),
+    ]
+    assert len(broken_down(events).syncs) == waits
+
+
+def test_the_place_a_user_would_look_at():
+    assert function_site(["/a/site-packages/x.py(1): f", "mine.py(2): g", "mine.py(9): h"]) == "mine.py:2 (g)"
+    assert function_site(["nn.Module: Linear_0", "/a/site-packages/x.py(1): f"]) == "/a/site-packages/x.py:1 (f)"
+    assert function_site(["nn.Module: Linear_0", "<built-in method item>"]) is None
+    assert function_site([]) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("Memcpy HtoD (Pageable -> Device)", ("HtoD", "pageable")),
+        ("Memcpy DtoH (Device -> Pinned)", ("DtoH", "pinned")),
+        ("Memcpy DtoD (Device -> Device)", ("DtoD", None)),
+        ("Memcpy PtoP (Device -> Device)", ("PtoP", None)),
+        ("Memcpy HtoD (Host -> Device)", ("HtoD", None)),  # ROCm does not tell
+        ("CopyDeviceToHost", ("DtoH", None)),
+        ("Memcpy", ("unknown", None)),
+    ],
+)
+def test_names_tell_direction_and_memory(name, told):
+    assert copy_of_name(name) == told
+
+
+def test_copies_of_the_picture(broken_down):
+    to_host, to_device = sorted(broken_down().devices[0].copies, key=lambda one: one.direction)
+    assert (to_host.direction, to_host.host_memory, to_host.count) == ("DtoH", "pageable", 1)
+    assert (to_host.bytes, to_host.small_count) == (4096, 1)
+    assert to_host.call_seconds == pytest.approx(30e-6)
+    assert (to_device.direction, to_device.host_memory) == ("HtoD", "pinned")
+    assert to_device.bytes_per_second == pytest.approx(1e11)  # 1 MB in 10 microseconds
+    assert to_device.small_count == 0
+
+
+def test_bytes_that_only_the_call_tells_or_nobody(broken_down):
+    events = [
+        call("hipMemcpyWithStream", 0, 5, 1, size="2560", stream="0x0"),
+        on_device("gpu_memcpy", "Memcpy HtoD (Host -> Device)", 10, 20, 1),
+        on_device("gpu_memcpy", "Memcpy HtoD (Host -> Device)", 20, 50, 2),
+        on_device("gpu_memcpy", "Memcpy DtoD (Device -> Device)", 50, 60, 3),
+    ]
+    to_device, within = broken_down(events).devices[0].copies
+    assert (to_device.count, to_device.bytes, to_device.untold_bytes_count) == (2, 2560, 1)
+    assert to_device.bytes_per_second == pytest.approx(2560 / 10e-6)  # over the one whose bytes are told
+    assert (within.bytes, within.bytes_per_second, within.call_seconds) == (None, None, None)
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    import torch
+    from torch.profiler import ProfilerActivity, profile, schedule
+
+    path = tmp_path_factory.mktemp("traces") / "trace.json.gz"
+    weight = torch.ones(8, 8, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    options = {"record_shapes": True, "with_stack": True, "schedule": schedule(wait=1, warmup=1, active=2)}
+    with profile(
+        activities=[ProfilerActivity.CPU], on_trace_ready=lambda one: one.export_chrome_trace(str(path)), **options
+    ) as profiler:
+        for _ in range(4):
+            torch.mm(weight, weight).sum().backward()
+            optimizer.step()
+            profiler.step()
+    return trace_breakdown(path)
+
+
+def test_a_trace_that_the_installed_torch_writes_on_the_cpu(installed):
+    file = installed.file
+    assert (file.truncated, file.unreadable_events) == (False, 0)
+    assert (file.has_stacks, file.has_shapes) == (True, True)
+    assert installed.devices == ()
+    assert installed.remarks[0].startswith("There are no device events")
+    assert [step.number for step in installed.steps] == [2, 3]
+    assert all(0 < step.seconds < 60 for step in installed.steps)
+    told = {one.name: one for one in installed.host.operators}
+    assert told["aten::mm"].count == 2 * 3  # forward, and two products in the backward
+    assert told["aten::mm"].family == "matmul"
+    assert {one.family for one in installed.host.families} >= {"matmul", "optimizer", "reduction"}
+    assert installed.host.operator_seconds <= installed.window_seconds * installed.host.threads

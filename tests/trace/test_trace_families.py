@@ -1,11 +1,12 @@
-"""Names of real kernels and operators, and what they are."""
+"""Names of real kernels and operators: what they are, and how they are shortened."""
 
 from __future__ import annotations
 
 import pytest
 
-from hf_efficient.trace.families import kernel_family, operator_family
+from hf_efficient.trace.families import kernel_family, operator_family, short_name
 
+REDUCE = "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::MeanOps<float, 4> > >(int)"
 KERNELS = {
     "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)": "communication",
     "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclWorkElem)": "communication",
@@ -76,3 +77,36 @@ def test_kernels(name, family):
 @pytest.mark.parametrize(("name", "family"), OPERATORS.items())
 def test_operators(name, family):
     assert operator_family(name) == family
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        (
+            "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float> >(int, float)",
+            "at::native::vectorized_elementwise_kernel [CUDAFunctor_add]",
+        ),
+        (
+            "void at::native::(anonymous namespace)::CatArrayBatchedCopy<float, unsigned int, 2, 128, 1>(float*)",
+            "at::native::CatArrayBatchedCopy",
+        ),
+        (
+            "void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_64x64_16x6_nn_align4>(Params)",
+            "cutlass::Kernel [cutlass_80_tensorop_s1688gemm_64x64_16x6_nn_align4]",
+        ),
+        ("Memcpy HtoD (Pinned -> Device)", "Memcpy HtoD (Pinned -> Device)"),
+        ("ampere_sgemm_32x32_sliced1x4_tn", "ampere_sgemm_32x32_sliced1x4_tn"),
+        ("void unbalanced<int", "unbalanced"),
+        ("", ""),
+    ],
+)
+def test_short_names(name, short):
+    assert short_name(name) == short
+
+
+def test_a_generic_kernel_says_what_it_computes():
+    assert short_name(REDUCE).startswith("at::native::reduce_kernel [")
+
+
+def test_a_long_name_is_cut():
+    assert len(short_name("k" * 1000)) == 160

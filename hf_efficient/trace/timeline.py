@@ -1,7 +1,4 @@
-"""Arithmetic on intervals of time: arrays of starts and ends, ``start <= end``.
-
-What happened inside what, on the host's threads.
-"""
+"""Intervals in time, and intervals inside intervals: arithmetic on arrays of starts and ends, all in microseconds."""
 
 from __future__ import annotations
 
@@ -10,7 +7,9 @@ from functools import cached_property
 
 import numpy as np
 
-from hf_efficient.trace.table import EventTable, Floats, Ints, Kind
+from hf_efficient.trace.read import EventTable, Floats, Ints, Kind
+
+_ROUNDING = 1e-3  # microseconds: what ends a nanosecond after the next one begins has ended
 
 
 @dataclass(frozen=True)
@@ -19,9 +18,6 @@ class Spans:
 
     start: Floats
     end: Floats
-
-    def __len__(self) -> int:
-        return len(self.start)
 
     @property
     def length(self) -> float:
@@ -34,7 +30,6 @@ class Gaps:
     """The times between one span and the next.
 
     Attributes:
-        start, end: of each gap.
         before: index, among the given intervals, of one that ends where the gap begins.
         after: index of the first one that starts where the gap ends.
     """
@@ -44,23 +39,15 @@ class Gaps:
     before: Ints
     after: Ints
 
-    def __len__(self) -> int:
-        return len(self.start)
-
     @property
     def lengths(self) -> Floats:
-        """Of each."""
         return self.end - self.start
 
 
 def union(start: Floats, end: Floats) -> Spans:
-    """The time that at least one interval covers.
+    """The time that at least one interval covers; ``start`` ascends.
 
     Hand-worked: [0, 4), [2, 6), [6, 7), [9, 10) give [0, 7), [9, 10): 8 long.
-
-    Args:
-        start: ascending.
-        end: of the same intervals.
     """
     if not len(start):
         return Spans(start, end)
@@ -70,43 +57,25 @@ def union(start: Floats, end: Floats) -> Spans:
 
 
 def gaps(start: Floats, end: Floats) -> Gaps:
-    """Where no interval lies, between the first start and the last end.
-
-    Args:
-        start: ascending.
-        end: of the same intervals.
-    """
+    """Where no interval lies, between the first start and the last end; ``start`` ascends."""
     reach = np.maximum.accumulate(end)
     after = np.flatnonzero(start[1:] > reach[:-1]) + 1
     farthest = np.maximum.accumulate(np.where(end >= reach, np.arange(len(end)), 0))
     return Gaps(reach[after - 1], start[after], farthest[after - 1], after)
 
 
-def overlap(one: Spans, other: Spans) -> float:
-    """How long both cover.
-
-    Hand-worked: [0, 7), [9, 10) and [5, 9.5): 2 + 0.5 = 2.5.
-    """
-    return float(clipped_length(other, one.start, one.end).sum())
-
-
 def clipped_length(spans: Spans, start: Floats, end: Floats) -> Floats:
-    """How much of each window the spans cover; windows may overlap."""
-    if not len(spans):
+    """How much of each window the spans cover; windows may overlap.
+
+    The covered time before a moment is a line that rises by one inside the spans and is level between them.
+    """
+    if not len(spans.start):
         return np.zeros(len(start))
-    covered = np.concatenate(([0.0], np.cumsum(spans.end - spans.start)))
-    return _covered_until(spans, covered, end) - _covered_until(spans, covered, start)
-
-
-def _covered_until(spans: Spans, covered: Floats, moment: Floats) -> Floats:
-    """The covered time before each moment."""
-    index = np.searchsorted(spans.start, moment, side="right")
-    last = np.maximum(index - 1, 0)
-    into = np.clip(moment - spans.start[last], 0.0, spans.end[last] - spans.start[last])
-    return np.where(index > 0, covered[last] + into, 0.0)
-
-
-_ROUNDING = 1e-3  # microseconds: what ends a nanosecond after the next one begins has ended
+    lengths = spans.end - spans.start
+    covered = np.cumsum(lengths)
+    moments = np.stack((spans.start, spans.end), axis=1).ravel()
+    levels = np.stack((covered - lengths, covered), axis=1).ravel()
+    return np.interp(end, moments, levels) - np.interp(start, moments, levels)
 
 
 @dataclass(frozen=True)
@@ -116,8 +85,6 @@ class Nest:
     Attributes:
         rows: of the events in the table.
         parent: the node around each; -1: none.
-        start, end: microseconds.
-        thread: of each.
     """
 
     rows: Ints
@@ -125,9 +92,6 @@ class Nest:
     start: Floats
     end: Floats
     thread: Ints
-
-    def __len__(self) -> int:
-        return len(self.rows)
 
     def nodes(self, rows: Ints) -> Ints:
         """The nodes of these rows of the table; all of them must be in the nest."""
@@ -139,24 +103,8 @@ class Nest:
         found[self.rows] = np.arange(len(self.rows))
         return found
 
-    def innermost(self, thread: Ints, moment: Floats) -> Ints:
-        """The innermost node around each moment on each thread; -1 where there is none."""
-        found = np.full(len(moment), -1)
-        for one in np.unique(thread).tolist():
-            asked = thread == one
-            first, last = np.searchsorted(self.thread, one), np.searchsorted(self.thread, one, side="right")
-            node = np.searchsorted(self.start[first:last], moment[asked], side="right") - 1
-            found[asked] = np.where(node >= 0, node + first, -1)
-        while (over := (found >= 0) & (self.end[found] <= moment)).any():
-            found[over] = self.parent[found[over]]
-        return found
-
     def inherited(self, own: Ints) -> Ints:
-        """Of each node its own value, or that of the nearest node around it that has one.
-
-        Args:
-            own: a value of each node; -1: none.
-        """
+        """Of each node its own value, or that of the nearest node around it that has one; -1: none."""
         value, ancestor = own.copy(), self.parent.copy()
         open_nodes = np.flatnonzero((value < 0) & (ancestor >= 0))
         while len(open_nodes):
@@ -166,7 +114,7 @@ class Nest:
         return value
 
     def self_times(self) -> Floats:
-        """The time of each node without its children, in microseconds."""
+        """The time of each node without its children."""
         length = self.end - self.start
         inside = self.parent >= 0
         around = self.parent[inside]

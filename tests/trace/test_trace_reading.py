@@ -9,8 +9,8 @@ import pytest
 from made_trace import EVENTS, HEAD, OPERATORS, event, trace_text, write_trace
 
 from hf_efficient.errors import OutputError
-from hf_efficient.trace import stream as source
-from hf_efficient.trace.table import read_trace
+from hf_efficient.trace import read
+from hf_efficient.trace.read import read_trace
 
 KEPT = 27  # all of EVENTS but IGNORED
 COMPLETE = 29  # two of IGNORED are complete events
@@ -36,7 +36,7 @@ def test_a_trace_tells_about_itself(tmp_path):
 @pytest.mark.parametrize("pieces", [64, 1000])
 @pytest.mark.parametrize("indent", [None, 2])
 def test_pieces_of_any_size_give_the_same(tmp_path, monkeypatch, pieces, indent):
-    monkeypatch.setattr(source, "PIECE_BYTES", pieces)
+    monkeypatch.setattr(read, "_PIECE_BYTES", pieces)
     trace = read_text(tmp_path, trace_text(indent=indent))
     assert (len(trace.events), trace.file.truncated, trace.file.unreadable_events) == (KEPT, False, 0)
     assert trace.file.rank == 1
@@ -120,7 +120,7 @@ def test_a_broken_event_in_a_trace_that_tells_about_itself_at_its_end(tmp_path):
 
 
 def test_arguments_that_look_like_borders_of_events(tmp_path, monkeypatch):
-    monkeypatch.setattr(source, "PIECE_BYTES", 100)
+    monkeypatch.setattr(read, "_PIECE_BYTES", 100)
     odd = event("cpu_op", 'odd"}, {"ph": "X', 1, 2, nested=[{"ph": "X"}, {"ph": "X"}], text="}, {")
     trace = read_text(tmp_path, trace_text([odd, *OPERATORS, odd]))
     assert (len(trace.events), trace.file.unreadable_events) == (7, 0)

@@ -1,4 +1,4 @@
-"""Trees of the host's events, by hand."""
+"""Intervals, and trees of the host's events, by hand."""
 
 from __future__ import annotations
 
@@ -6,8 +6,41 @@ import numpy as np
 import pytest
 from made_trace import event
 
-from hf_efficient.trace.intervals import nest
-from hf_efficient.trace.table import Kind
+from hf_efficient.trace.read import Kind
+from hf_efficient.trace.timeline import clipped_length, gaps, nest, union
+
+
+def spans(*pairs):
+    start, end = (np.array(values, dtype=float) for values in zip(*pairs, strict=True))
+    return union(start, end)
+
+
+def test_union():
+    found = spans((0, 4), (2, 6), (6, 7), (9, 10))
+    assert (found.start.tolist(), found.end.tolist(), found.length) == ([0, 9], [7, 10], 8)
+
+
+def test_union_of_one_inside_another():
+    found = spans((0, 10), (1, 2), (3, 4), (10, 11), (12, 12))
+    assert (found.start.tolist(), found.end.tolist()) == ([0, 12], [11, 12])
+
+
+def test_union_of_nothing():
+    assert union(np.empty(0), np.empty(0)).length == 0.0
+
+
+def test_gaps_know_their_neighbours():
+    found = gaps(np.array([0.0, 1.0, 3.0, 9.0, 20.0]), np.array([5.0, 2.0, 4.0, 12.0, 21.0]))
+    assert (found.start.tolist(), found.end.tolist()) == ([5, 12], [9, 20])
+    assert (found.before.tolist(), found.after.tolist()) == ([0, 3], [3, 4])
+    assert found.lengths.tolist() == [4, 8]
+
+
+def test_clipped_length():
+    windows = np.array([0.0, 3.0, 8.0, 20.0]), np.array([8.0, 6.0, 9.5, 30.0])
+    # [0, 7) and [9, 10) in [0, 8), [3, 6), [8, 9.5), [20, 30)
+    assert clipped_length(spans((0, 7), (9, 10)), *windows).tolist() == [7, 3, 0.5, 0]
+
 
 # Thread 1: a 0-100 holds b 10-40 (which holds c 10-20) and d 40-60; e 100-110. Thread 2: f 15-25.
 EVENTS = [
@@ -41,14 +74,6 @@ def test_self_times(tree):
     assert tree[1].self_times().tolist() == [50, 20, 10, 20, 10, 10]
 
 
-def test_innermost(tree):
-    events, found = tree
-    asked = np.array([(1, 15), (1, 20), (1, 70), (1, 105), (1, 200), (2, 15), (2, 14), (9, 15)])
-    thread = np.array([events.threads.index((100, one)) if one < 9 else 9 for one in asked[:, 0]])
-    at = names(events, found, found.innermost(thread, asked[:, 1].astype(float)))
-    assert at == ["c", "b", "a", "e", "", "f", "", ""]
-
-
 def test_inherited(tree):
     _, found = tree
     assert found.inherited(np.array([7, -1, -1, 8, -1, -1])).tolist() == [7, 7, 7, 8, -1, -1]
@@ -66,4 +91,4 @@ def test_a_child_that_outlasts_its_parent_takes_no_more_than_was_left(table_of):
 
 def test_nothing(table_of):
     found = nest(table_of([]), Kind.OPERATOR)
-    assert (len(found), found.self_times().tolist()) == (0, [])
+    assert found.self_times().tolist() == []
