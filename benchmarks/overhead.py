@@ -33,7 +33,7 @@ from processes import traceml_is_installed
 from results import load_average, write_result
 from rich.console import Console
 
-from hf_efficient.facts.environment import quieten_libraries
+from hf_efficient.facts.libraries import quieten_libraries
 
 console = Console()
 

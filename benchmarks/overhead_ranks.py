@@ -31,7 +31,7 @@ from processes import free_port, run_to_end
 from results import load_average, write_result
 from rich.console import Console
 
-from hf_efficient.facts.environment import quieten_libraries
+from hf_efficient.facts.libraries import quieten_libraries
 
 _CASE = CASES["tiny"]
 _SECONDS = 3600

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from hf_efficient.facts.environment import quieten_libraries
+from hf_efficient.facts.libraries import quieten_libraries
 
 
 def main() -> None:

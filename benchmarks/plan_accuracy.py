@@ -23,7 +23,7 @@ from results import load_average, write_result
 from rich.console import Console
 from rich.table import Table
 
-from hf_efficient.facts.environment import quieten_libraries
+from hf_efficient.facts.libraries import quieten_libraries
 
 console = Console()
 

@@ -30,7 +30,7 @@ from results import load_average, write_result
 from rich.console import Console
 from rich.table import Table
 
-from hf_efficient.facts.environment import quieten_libraries
+from hf_efficient.facts.libraries import quieten_libraries
 
 console = Console(width=150)
 MEASURES = ("allocated_bytes", "reserved_bytes", "tokens_per_second")

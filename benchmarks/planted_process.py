@@ -17,7 +17,7 @@ def main() -> None:
     from planted_runs.all_cases import CASES
     from planted_runs.case import Setup
 
-    from hf_efficient.facts.environment import quieten_libraries
+    from hf_efficient.facts.libraries import quieten_libraries
 
     spec = json.loads(sys.argv[1])
     case = CASES[spec.pop("case")]

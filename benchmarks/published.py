@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 from torch.nn import functional
 
-from hf_efficient.facts.environment import quieten_libraries
+from hf_efficient.facts.libraries import quieten_libraries
 from hf_efficient.planning.plan import plan
 from hf_efficient.recipe.load import load_recipe
 from hf_efficient.recipe.schema import Recipe

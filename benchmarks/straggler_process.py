@@ -21,7 +21,7 @@ def main() -> None:
     from straggler_runs.case import StragglerCase
     from straggler_runs.training import train_rank
 
-    from hf_efficient.facts.environment import quieten_libraries
+    from hf_efficient.facts.libraries import quieten_libraries
 
     quieten_libraries(debug=False)
     warnings.filterwarnings("ignore")

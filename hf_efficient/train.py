@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 
 from hf_efficient.errors import HfEfficientError, first_line
-from hf_efficient.facts.environment import quieten_libraries
+from hf_efficient.facts.libraries import quieten_libraries
 from hf_efficient.launch.checkpoints import EFFICIENCY
 from hf_efficient.launch.exits import earlier_code, forget_code, is_lost_peer, is_told_to_end, state_code
 from hf_efficient.launch.machine import go_offline_without_hub

@@ -25,15 +25,13 @@ from hf_efficient.callbacks.progress import show_figures
 from hf_efficient.callbacks.run_facts import note_settings
 from hf_efficient.callbacks.silent_failures import SilentFailures
 from hf_efficient.callbacks.stop import BudgetCallback, budget_callback
-from hf_efficient.facts.prices import Rates
+from hf_efficient.facts.environment import environment_facts, machine_facts
+from hf_efficient.facts.prices import Rates, rate_facts
 from hf_efficient.model.work import work_of
 from hf_efficient.recording.activations import kept_modes, kept_random_state
 from hf_efficient.recording.deepspeed import tell_engine_steps
 from hf_efficient.recording.device import watch_device
-from hf_efficient.recording.environment import environment_facts
-from hf_efficient.recording.machine import machine_facts
 from hf_efficient.recording.ranks import RankMarks
-from hf_efficient.recording.rates import rate_facts, state_rates
 from hf_efficient.recording.steps import RunLog, StepRecorder
 from hf_efficient.recording.timeline import process_timeline
 from hf_efficient.records.steps import PhaseName
@@ -188,7 +186,8 @@ class EfficientTrainerMixin(_Base):
         args, directory = self.args, self._efficiency_path()
         open_run(timeline, directory, args.process_index, args.world_size, "trainer", resumed=resumed)
         if timeline.way != "recipe":  # which has stated its own
-            state_rates(timeline, self._rate_facts)
+            for topic, stated in self._rate_facts.items():
+                timeline.state(topic, stated)
             timeline.state_later("environment", environment_facts)
         timeline.state_later("system", machine_facts)
         timeline.enter("trainer_setup")

@@ -15,11 +15,9 @@ from hf_efficient.accounting.evaluations import metrics_to_note
 from hf_efficient.callbacks.memory import MemoryCount
 from hf_efficient.callbacks.run_facts import note_schedule, note_settings
 from hf_efficient.callbacks.silent_failures import SilentFailures
-from hf_efficient.facts.prices import Rates
+from hf_efficient.facts.environment import environment_facts, machine_facts
+from hf_efficient.facts.prices import Rates, rate_facts
 from hf_efficient.recording.device import watch_device
-from hf_efficient.recording.environment import environment_facts
-from hf_efficient.recording.machine import machine_facts
-from hf_efficient.recording.rates import rate_facts, state_rates
 from hf_efficient.recording.steps import RunLog, StepRecorder
 from hf_efficient.recording.timeline import process_timeline
 from hf_efficient.records.steps import CoarsePhase, StepPhase
@@ -86,7 +84,8 @@ class AccountCallback(TrainerCallback):
         open_run(self._timeline, directory, args.process_index, args.world_size, "callback", resumed=resumed)
         self._recorder.close()  # of a training that never ended, where the timeline is broken
         self._timeline.recorded_training = state
-        state_rates(self._timeline, facts)
+        for topic, stated in facts.items():
+            self._timeline.state(topic, stated)
         self._timeline.state_later("environment", environment_facts)
         self._timeline.state_later("system", machine_facts)
         self._timeline.enter("evaluation" if args.eval_on_start else "trainer_setup")

@@ -40,7 +40,7 @@ def merge(
 
     Example: hf-efficient merge runs/llama3.2-1b-qlora --output llama3.2-1b-merged
     """
-    from hf_efficient.facts.environment import quieten_libraries
+    from hf_efficient.facts.libraries import quieten_libraries
 
     quieten_libraries(debug=False)
     from hf_efficient.launch.merge import merge_run

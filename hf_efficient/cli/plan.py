@@ -282,7 +282,7 @@ def _wanted(advise: bool | None, fits: bool, fix: Path | None) -> bool:
 
 
 def _planned(recipe: Recipe, names: list[str] | None, *, read_data: bool) -> Plan:
-    from hf_efficient.facts.environment import quieten_libraries
+    from hf_efficient.facts.libraries import quieten_libraries
 
     quieten_libraries(debug=False)
     with lean_imports():

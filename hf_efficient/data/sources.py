@@ -32,7 +32,7 @@ import pyarrow.parquet as pq
 
 from hf_efficient.data.docstrings import SPLITS, docstring_split
 from hf_efficient.errors import DataError
-from hf_efficient.facts.environment import hub_reachable
+from hf_efficient.facts.libraries import hub_reachable
 from hf_efficient.recipe.schema import SourceSection
 
 

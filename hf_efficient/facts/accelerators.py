@@ -1,9 +1,4 @@
-"""What accelerators can do, as their vendors state it (``facts/accelerators.yaml``).
-
-What kernels reach of an accelerator's stated figures, as published (``facts/efficiencies.yaml``).
-
-How fast accelerators of one machine exchange data, with each other and with the host (``facts/links.yaml``).
-"""
+"""What accelerators can do as their vendors state it, what kernels reach of that, and how fast they exchange data."""
 
 from __future__ import annotations
 
@@ -14,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from hf_efficient.facts.own_facts import own_facts_folder, own_rows
-from hf_efficient.facts.tables import plain, rows, unknown
+from hf_efficient.facts.tables import own_facts_folder, own_rows, plain, rows, unknown
 
 Dtype = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "int8"]
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
@@ -26,6 +20,7 @@ USABLE_SHARE = 0.91
 _BFLOAT16 = (8, 0)
 """The first compute capability whose tensor cores know it."""
 _GIB = 2**30
+_SIXTEEN_BITS = ("bf16", "fp16")
 
 
 @dataclass(frozen=True)
@@ -33,23 +28,17 @@ class Accelerator:
     """One model of accelerator.
 
     Attributes:
-        name: the name it has here.
-        vendor: who makes it.
         device_names: what ``torch.cuda.get_device_name()`` returns for it.
         compute_capability: of an NVIDIA device, major and minor; None of another.
         memory_bytes: device memory, as the vendor states it.
         usable_memory_bytes: what torch reports as its total; where that is not known, ``USABLE_SHARE`` of the stated.
-        bandwidth_bytes_per_second: of the device memory; None where unknown.
-        tdp_watts: board power; None where unknown.
+        bandwidth_bytes_per_second: of the device memory.
+        tdp_watts: board power.
         peak_flops_per_second: dense FLOP/s by dtype (operations per second for int8), with accumulation in fp32; a
             dtype that is not stated or not supported is absent.
-        source: the vendor's document.
-        read_at: where its figures were read.
-        date: the day they were read.
-        aliases: other names that are understood.
+        source, read_at, date: the vendor's document, where its figures were read, and on which day.
         own: whether the user wrote it.
-        usable_source: where ``usable_memory_bytes`` was read; empty where it is an estimate.
-        usable_date: the day it was read.
+        usable_source, usable_date: of ``usable_memory_bytes``; empty where it is an estimate.
     """
 
     name: str
@@ -71,7 +60,6 @@ class Accelerator:
 
     @property
     def usable_is_estimated(self) -> bool:
-        """Whether nobody has told what torch reports of it."""
         return not self.usable_source
 
     @property
@@ -88,7 +76,7 @@ def accelerators() -> tuple[Accelerator, ...]:
     """All that are known: those of the file in its order, or the user's own in their place, then the user's others.
 
     Raises:
-        SetupError: the user's own facts are not as they must be.
+        SetupError: the user's own facts are wrong.
     """
     return _accelerators(own_facts_folder())
 
@@ -102,6 +90,8 @@ def _accelerators(own_folder: Path | None) -> tuple[Accelerator, ...]:
 
 
 def _of_row(row: Mapping[str, Any], *, own: bool = False) -> Accelerator:
+    told = "usable_gib" in row
+    bandwidth, tdp = row.get("bandwidth_gb_per_second"), row.get("tdp_watts")
     return Accelerator(
         name=row["name"],
         vendor=row["vendor"],
@@ -109,16 +99,16 @@ def _of_row(row: Mapping[str, Any], *, own: bool = False) -> Accelerator:
         compute_capability=tuple(row["compute_capability"]) if "compute_capability" in row else None,
         memory_bytes=round(row["memory_gib"] * _GIB),
         usable_memory_bytes=round(row.get("usable_gib", row["memory_gib"] * USABLE_SHARE) * _GIB),
-        bandwidth_bytes_per_second=_scaled(row.get("bandwidth_gb_per_second"), 1e9),
-        tdp_watts=_scaled(row.get("tdp_watts"), 1.0),
+        bandwidth_bytes_per_second=None if bandwidth is None else bandwidth * 1e9,
+        tdp_watts=None if tdp is None else float(tdp),
         peak_flops_per_second={dtype: round(value * 1e12) for dtype, value in row["peak_tflops"].items()},
         source=row["source"],
         read_at=row["read_at"],
         date=str(row["date"]),
         aliases=tuple(row.get("aliases", ())),
         own=own,
-        usable_source=row.get("usable_source", row["source"]) if "usable_gib" in row else "",
-        usable_date=str(row.get("usable_date", row["date"])) if "usable_gib" in row else "",
+        usable_source=row.get("usable_source", row["source"]) if told else "",
+        usable_date=str(row.get("usable_date", row["date"])) if told else "",
     )
 
 
@@ -144,19 +134,12 @@ def accelerator_of_device(device_name: str) -> Accelerator | None:
     return next((one for one in accelerators() if wanted in map(plain, one.device_names)), None)
 
 
-def _scaled(value: float | None, factor: float) -> float | None:
-    return None if value is None else value * factor
-
-
-_SIXTEEN_BITS = ("bf16", "fp16")
-
-
 @dataclass(frozen=True)
 class Reached:
-    """A figure and how far to trust it.
+    """A published figure and how far to trust it.
 
     Attributes:
-        value: a share of the stated figure, or seconds.
+        value: a share of the stated figure, seconds, or bytes per second.
         estimated: nobody measured it on this accelerator and in this dtype, or the source gives a range.
         source: who published it and when it was read, or what it was put together from.
     """
@@ -173,32 +156,34 @@ def matmul_efficiency(held: Accelerator, dtype: Dtype) -> Reached:
     all accelerators in 16 bits. The last two are estimates. What is measured is the best of many shapes, or large
     squares: other shapes reach less. GeForce cards may exceed 1, as they clock higher than is stated.
     """
-    own = [row for row in _rows("matmul") if held.name in row["of"] and held.peak(row["dtype"])]
-    wanted = sorted(own, key=lambda row: (row["dtype"] != dtype, row["dtype"] not in _SIXTEEN_BITS))
-    if wanted:
-        row = wanted[0]
+    known = _figures("matmul")
+    own = [row for row in known if held.name in row["of"] and held.peak(row["dtype"])]
+    if own:
+        row = min(own, key=lambda row: (row["dtype"] != dtype, row["dtype"] not in _SIXTEEN_BITS))
         other = row["dtype"] != dtype
-        told = f"{row['dtype']} in place of {dtype}: " if other else ""
-        return Reached(_matmul_share(row, held), other, told + _source(row))
-    sixteen = [row for row in _rows("matmul") if row["dtype"] in _SIXTEEN_BITS]
-    one_for_each = {row["of"][0]: row for row in reversed(sixteen)}  # the first of each card
-    return _median(one_for_each.values(), _matmul_share)
+        instead = f"{row['dtype']} in place of {dtype}: " if other else ""
+        share = row["measured_tflops"] * 1e12 / held.peak_flops_per_second[row["dtype"]]
+        return Reached(share, other, instead + _source(row))
+    sixteen = [row for row in known if row["dtype"] in _SIXTEEN_BITS]
+    one_of_each = {row["of"][0]: row for row in reversed(sixteen)}  # the first row of each card
+    peaks = {name: accelerator(name).peak(row["dtype"]) for name, row in one_of_each.items()}
+    return _median(row["measured_tflops"] * 1e12 / peak for name, row in one_of_each.items() if (peak := peaks[name]))
 
 
 def bandwidth_efficiency(held: Accelerator) -> Reached:
     """The share of the stated memory bandwidth that a copy on the device reaches; else the median of the others."""
-    own = [row for row in _rows("bandwidth") if held.name in row["of"] and held.bandwidth_bytes_per_second]
-    if own:
-        return Reached(_bandwidth_share(own[0], held), False, _source(own[0]))
-    return _median(_rows("bandwidth"), _bandwidth_share)
+    return _share(
+        "bandwidth",
+        held.name,
+        lambda name: (held if name == held.name else accelerator(name)).bandwidth_bytes_per_second,
+    )
 
 
 def attention_efficiency(held: Accelerator) -> Reached:
     """The share of the dense 16-bit peak that fused attention (FlashAttention-2) reaches; always an estimate."""
-    own = [row for row in _rows("attention") if held.name in row["of"]]
-    if own:
-        return Reached(own[0]["share"], True, _source(own[0]))
-    return _median(_rows("attention"), lambda row, _: float(row["share"]))
+    known = _figures("attention")
+    own = next((row for row in known if held.name in row["of"]), None)
+    return _median(row["share"] for row in known) if own is None else Reached(own["share"], True, _source(own))
 
 
 def launch_overhead(device_type: Literal["cuda", "cpu"]) -> Reached:
@@ -211,66 +196,33 @@ def matmul_startup() -> Reached:
     return _seconds("matmul_startup", "cuda")
 
 
-@functools.lru_cache(maxsize=8)
-def _rows(figure: str) -> tuple[dict[str, Any], ...]:
-    return tuple(row for row in rows("efficiencies") if row["figure"] == figure)
-
-
-def _seconds(figure: str, device_type: str) -> Reached:
-    row = next(row for row in _rows(figure) if device_type in row["of"])
-    return Reached(row["microseconds"] / 1e6, row["estimated"], _source(row))
-
-
-def _matmul_share(row: dict[str, Any], held: Accelerator) -> float:
-    return float(row["measured_tflops"] * 1e12 / held.peak_flops_per_second[row["dtype"]])
-
-
-def _bandwidth_share(row: dict[str, Any], held: Accelerator) -> float:
-    assert held.bandwidth_bytes_per_second is not None
-    return float(row["measured_gb_per_second"] * 1e9 / held.bandwidth_bytes_per_second)
-
-
-def _median(known: Iterable[dict[str, Any]], share: Callable[[dict[str, Any], Accelerator], float]) -> Reached:
-    """Of one share per row: the cards of a row are one measurement."""
-    shares = [share(row, accelerator(row["of"][0])) for row in known]
-    return Reached(statistics.median(shares), True, f"the median of {len(shares)} published figures of other cards")
-
-
-def _source(row: dict[str, Any]) -> str:
-    return f"{row['source']} ({row['date']})"
+def collective_overhead() -> Reached:
+    """Seconds of each collective beyond its bytes; an estimate."""
+    return _seconds("collective_overhead", "cuda")
 
 
 @dataclass(frozen=True)
 class Link:
-    """Of one accelerator.
+    """Of one accelerator, as stated.
 
     Attributes:
-        kind: nvlink, xgmi or pcie.
-        bytes_per_second: in one direction, with all others together, as stated.
-        host_bytes_per_second: in one direction, with the host, as stated.
+        bytes_per_second: in one direction, with all others together.
+        host_bytes_per_second: in one direction, with the host.
         neighbours: that each have a link of their own; None where all share one way.
-        source: who published it, and when it was read.
     """
 
-    kind: str
+    kind: Literal["nvlink", "xgmi", "pcie"]
     bytes_per_second: float
     host_bytes_per_second: float
     neighbours: int | None
-    source: str
 
 
 def link_of(name: str) -> Link | None:
     """The link of an accelerator by its name; None where none is known."""
-    row = next((row for row in _table("links") if name in row["of"]), None)
+    row = next((row for row in _links() if name in row["of"]), None)
     if row is None:
         return None
-    return Link(
-        kind=row["kind"],
-        bytes_per_second=row["gb_per_second"] * 1e9,
-        host_bytes_per_second=row["host_gb_per_second"] * 1e9,
-        neighbours=row.get("neighbours"),
-        source=f"{row['source']} ({row['date']})",
-    )
+    return Link(row["kind"], row["gb_per_second"] * 1e9, row["host_gb_per_second"] * 1e9, row.get("neighbours"))
 
 
 def collective_bandwidth(name: str, ranks: int) -> Reached | None:
@@ -286,7 +238,12 @@ def collective_bandwidth(name: str, ranks: int) -> Reached | None:
     if link is None:
         return None
     used = 1.0 if link.neighbours is None else min(1.0, (ranks - 1) / link.neighbours)
-    share = _share("collectives", name, lambda held: held.bytes_per_second, link.kind)
+
+    def stated(other: str) -> float | None:
+        found = link_of(other)
+        return found.bytes_per_second if found is not None and found.kind == link.kind else None
+
+    share = _share("collectives", name, stated)
     return Reached(link.bytes_per_second * used * share.value, share.estimated, share.source)
 
 
@@ -295,37 +252,50 @@ def host_bandwidth(name: str) -> Reached | None:
     link = link_of(name)
     if link is None:
         return None
-    share = _share("host_link", name, lambda held: held.host_bytes_per_second, None)
+
+    def stated(other: str) -> float | None:
+        found = link_of(other)
+        return None if found is None else found.host_bytes_per_second
+
+    share = _share("host_link", name, stated)
     return Reached(link.host_bytes_per_second * share.value, share.estimated, share.source)
 
 
-def collective_overhead() -> Reached:
-    """Seconds of each collective beyond its bytes; an estimate."""
-    row = next(row for row in _table("efficiencies") if row["figure"] == "collective_overhead")
-    return Reached(row["microseconds"] / 1e6, True, f"{row['source']} ({row['date']})")
+@functools.lru_cache(maxsize=16)
+def _figures(figure: str) -> tuple[dict[str, Any], ...]:
+    return tuple(row for row in _efficiencies() if row["figure"] == figure)
 
 
-def _share(figure: str, name: str, stated: Callable[[Link], float], kind: str | None) -> Reached:
-    """What is reached of what is stated: of this accelerator, or the median of those of the same kind."""
-    known = [row for row in _table("efficiencies") if row["figure"] == figure]
-    own = [row for row in known if name in row["of"]]
-    if own:
-        return Reached(_reached(own[0], stated), False, f"{own[0]['source']} ({own[0]['date']})")
-    alike = [row for row in known if kind is None or _link(row).kind == kind]
-    shares = [_reached(row, stated) for row in alike]
-    return Reached(statistics.median(shares), True, f"the median of {len(shares)} published figures of other cards")
+@functools.lru_cache(maxsize=1)
+def _efficiencies() -> list[dict[str, Any]]:
+    return rows("efficiencies")
 
 
-def _reached(row: dict[str, Any], stated: Callable[[Link], float]) -> float:
-    return float(row["measured_gb_per_second"] * 1e9 / stated(_link(row)))
+@functools.lru_cache(maxsize=1)
+def _links() -> list[dict[str, Any]]:
+    return rows("links")
 
 
-def _link(row: dict[str, Any]) -> Link:
-    link = link_of(row["of"][0])
-    assert link is not None
-    return link
+def _share(figure: str, name: str, stated: Callable[[str], float | None]) -> Reached:
+    """Measured over stated on this accelerator; else the median of those whose figure is stated, one for each row."""
+    known = _figures(figure)
+    own = next((row for row in known if name in row["of"]), None)
+    own_stated = stated(name)
+    if own is not None and own_stated:
+        return Reached(own["measured_gb_per_second"] * 1e9 / own_stated, False, _source(own))
+    pairs = [(row["measured_gb_per_second"] * 1e9, stated(row["of"][0])) for row in known]
+    return _median(measured / figure_stated for measured, figure_stated in pairs if figure_stated)
 
 
-@functools.lru_cache(maxsize=2)
-def _table(name: str) -> tuple[dict[str, Any], ...]:
-    return tuple(rows(name))
+def _median(shares: Iterable[float]) -> Reached:
+    held = list(shares)
+    return Reached(statistics.median(held), True, f"the median of {len(held)} published figures of other cards")
+
+
+def _seconds(figure: str, device_type: str) -> Reached:
+    row = next(row for row in _figures(figure) if device_type in row["of"])
+    return Reached(row["microseconds"] / 1e6, row["estimated"], _source(row))
+
+
+def _source(row: Mapping[str, Any]) -> str:
+    return f"{row['source']} ({row['date']})"

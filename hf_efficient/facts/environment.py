@@ -1,14 +1,6 @@
-"""Which Python packages are here, without importing them.
+"""What this machine is, how much of it this process may use, and which versions it runs; imports no torch by itself.
 
-Whether the model hub can be reached, asked before a library spends half a minute on retries.
-
-The libraries' chatter, off unless asked for: the terminal shows what the user can act on.
-
-What this machine can compute with.
-
-What this machine is and which versions it runs: facts for a bug report or a record of a run.
-
-What cannot be found out is None; nothing is guessed.
+What cannot be found out is None or absent; nothing is guessed.
 """
 
 from __future__ import annotations
@@ -16,95 +8,151 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib.metadata
-import importlib.util
 import logging
 import os
 import platform
 import shutil
-import socket
 import subprocess
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import psutil
 
 from hf_efficient.version import __version__
 
+logger = logging.getLogger(__name__)
 
-def is_installed(module: str) -> bool:
-    """Whether a top-level module can be imported; it is looked for, not run."""
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ValueError:  # it was put into sys.modules by hand, without a specification
-        return True
-
-
-_DEFAULT_ENDPOINT = "https://huggingface.co"
-
-
-@functools.lru_cache(maxsize=1)
-def hub_reachable() -> bool:
-    """Whether the hub's host name resolves, and offline mode is not asked for.
-
-    A name that resolves does not prove that downloads work; one that does not resolve proves that they cannot.
-    Honours ``HF_HUB_OFFLINE`` and ``HF_ENDPOINT``; behind a proxy the name need not resolve here, so a configured
-    proxy counts as reachable.
-    """
-    if os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}:
-        return False
-    if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
-        return True
-    host = urlsplit(os.environ.get("HF_ENDPOINT", _DEFAULT_ENDPOINT)).hostname
-    try:
-        socket.getaddrinfo(host, 443, type=socket.SOCK_STREAM)
-    except OSError:
-        return False
-    return True
-
-
-# bitsandbytes looks for an optional CPU kernel package and reports its absence; transformers reports special
-# tokens that it aligns; both are as intended here.
-_CHATTY = (
-    "bitsandbytes",
-    "transformers.trainer",
-    "transformers.integrations.bitsandbytes",
+PACKAGES = (
+    "torch",
+    "transformers",
+    "trl",
+    "peft",
     "accelerate",
-    "torch.utils.checkpoint",
+    "datasets",
+    "bitsandbytes",
+    "evaluate",
+    "tokenizers",
+    "numpy",
 )
+_COMMAND_SECONDS = 10
 
 
-def quieten_libraries(*, debug: bool) -> None:
-    """Set the log levels of the libraries that a run uses, and the warnings that nobody can act on.
+@dataclass(frozen=True)
+class GpuFacts:
+    """One GPU as torch sees it; ``capability`` is CUDA's, ``"9.0"``, None where the vendor has none."""
 
-    Called before they are imported. With ``debug`` everything is left as it is.
+    name: str
+    memory_bytes: int
+    capability: str | None
+
+
+@dataclass(frozen=True)
+class Environment:
+    """The machine and its packages.
+
+    Attributes:
+        physical_cores, logical_cores, usable_cores: without hyper-threads; with them; that this process may use.
+        gpus: that torch can use; None where torch cannot be imported or was not asked.
+        driver: version of the NVIDIA driver.
+        cuda: CUDA version that torch was built with.
+        versions: package to installed version.
+        git_commit, git_dirty: of the current directory, and whether tracked files there differ from it.
     """
-    if debug:
-        return
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    for name in _CHATTY:
-        logging.getLogger(name).setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore", category=FutureWarning)
-    warnings.filterwarnings(
-        "ignore", category=UserWarning, module=r"torch\..*|transformers\..*|peft\..*|bitsandbytes\..*"
+
+    python: str
+    platform: str
+    cpu: str | None
+    physical_cores: int | None
+    logical_cores: int | None
+    usable_cores: int | None
+    memory_bytes: int
+    gpus: tuple[GpuFacts, ...] | None
+    driver: str | None
+    cuda: str | None
+    versions: dict[str, str | None]
+    git_commit: str | None
+    git_dirty: bool | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, ready for JSON."""
+        return dataclasses.asdict(self)
+
+
+def describe_environment(*, ask_torch: bool = True) -> Environment:
+    """Gather the facts; with ``ask_torch`` torch is imported to see the GPUs, which takes a second or two."""
+    gpus, cuda = _gpus() if ask_torch else (None, None)
+    commit, dirty = _git(Path.cwd())
+    return Environment(
+        python=platform.python_version(),
+        platform=platform.platform(),
+        cpu=cpu_model(),
+        physical_cores=psutil.cpu_count(logical=False),
+        logical_cores=os.cpu_count(),
+        usable_cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+        memory_bytes=psutil.virtual_memory().total,
+        gpus=gpus,
+        driver=_driver(),
+        cuda=cuda,
+        versions={"hf_efficient": __version__, **{name: _version(name) for name in PACKAGES}},
+        git_commit=commit,
+        git_dirty=dirty,
     )
 
 
-@contextmanager
-def quiet_imports() -> Iterator[None]:
-    """Import libraries in the block without what they log meanwhile; the log levels are put back after it."""
-    before = {name: logging.getLogger(name).level for name in _CHATTY}
+@functools.cache
+def environment_facts() -> dict[str, Any]:
+    """``describe_environment`` for the records of a run, once per process; raises nothing.
+
+    It asks other programs, which may take a while: not for the thread that trains. CUDA is not started for it; a
+    process that has not done so uses no GPU, and is described without them.
+    """
     try:
-        for name in _CHATTY:
-            logging.getLogger(name).setLevel(logging.ERROR)
-        yield
-    finally:
-        for name, level in before.items():
-            logging.getLogger(name).setLevel(level)
+        import torch
+
+        asks_torch = torch.cuda.is_initialized() or not torch.cuda.is_available()
+        return describe_environment(ask_torch=asks_torch).to_dict()
+    except Exception as error:  # noqa: BLE001  whatever a machine may be like, the run goes on
+        return {"missing": [{"what": "versions and hardware", "why": f"{type(error).__name__}: {error}"}]}
+
+
+def machine_facts() -> dict[str, Any]:
+    """Facts of topic ``system``; raises nothing, and leaves out what the system does not tell.
+
+    ``hostname``, ``cpus`` (hardware threads of the machine), ``physical_cores``, ``allowed_cpus`` (that it may run on),
+    ``usable_cpus`` (those, or fewer where its container has a quota), ``torch_threads`` and ``torch_interop_threads``,
+    ``omp_num_threads`` (the variable), ``ranks_here`` (processes of this launch on the machine), ``load_1_minute`` (the
+    system's load average when this was asked), ``shared_memory_bytes`` (room for batches of loader workers).
+    """
+    torch = sys.modules.get("torch")
+    ranks = os.environ.get("LOCAL_WORLD_SIZE", "1")
+    facts: dict[str, Any] = {
+        "hostname": platform.node() or None,
+        "cpus": os.cpu_count(),
+        "physical_cores": psutil.cpu_count(logical=False),
+        "allowed_cpus": len(os.sched_getaffinity(os.getpid())) if hasattr(os, "sched_getaffinity") else None,
+        "usable_cpus": usable_cpus(),
+        "torch_threads": torch and torch.get_num_threads(),
+        "torch_interop_threads": torch and torch.get_num_interop_threads(),
+        "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),
+        "ranks_here": int(ranks) if ranks.isdigit() else None,
+        "load_1_minute": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+        "shared_memory_bytes": _shared_memory(),
+    }
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def cpu_model() -> str | None:
+    """The name that the processor gives itself."""
+    if platform.system() == "Darwin":
+        return _output(["sysctl", "-n", "machdep.cpu.brand_string"])
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return platform.processor() or None
+    named = (line.partition(":") for line in lines)
+    return next((value.strip() for key, _, value in named if key.strip() == "model name"), None)
 
 
 def accelerator_count() -> int:
@@ -143,8 +191,7 @@ def thread_count() -> int:
 def usable_cpus(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> float:
     """Hardware threads that this process may keep busy: those it may run on, and no more than its container's quota.
 
-    Args:
-        quota: of the control group, version 2: microseconds of CPU time, or ``max``, per period of microseconds.
+    ``quota`` is of the control group, version 2: microseconds of CPU time, or ``max``, per period of microseconds.
     """
     usable = float(_allowed_cpus())
     try:
@@ -158,104 +205,11 @@ def _allowed_cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
 
 
-logger = logging.getLogger(__name__)
-
-PACKAGES = (
-    "torch",
-    "transformers",
-    "trl",
-    "peft",
-    "accelerate",
-    "datasets",
-    "bitsandbytes",
-    "evaluate",
-    "tokenizers",
-    "numpy",
-)
-_COMMAND_SECONDS = 10
-
-
-@dataclass(frozen=True)
-class GpuFacts:
-    """One GPU as torch sees it.
-
-    Attributes:
-        name: the vendor's name.
-        memory_bytes: total device memory.
-        capability: CUDA compute capability, ``"9.0"``; None where the vendor has none.
-    """
-
-    name: str
-    memory_bytes: int
-    capability: str | None
-
-
-@dataclass(frozen=True)
-class Environment:
-    """The machine and its packages.
-
-    Attributes:
-        python: version of the interpreter.
-        platform: operating system and architecture.
-        cpu: model name.
-        physical_cores: cores without hyper-threads.
-        logical_cores: processors that the system shows.
-        usable_cores: processors that this process may use.
-        memory_bytes: memory of the machine.
-        gpus: GPUs that torch can use; empty where it can use none; None where torch cannot be imported or was
-            not asked.
-        driver: version of the NVIDIA driver.
-        cuda: CUDA version that torch was built with.
-        versions: package to installed version.
-        git_commit: commit of the current directory.
-        git_dirty: whether tracked files there differ from that commit.
-    """
-
-    python: str
-    platform: str
-    cpu: str | None
-    physical_cores: int | None
-    logical_cores: int | None
-    usable_cores: int | None
-    memory_bytes: int
-    gpus: tuple[GpuFacts, ...] | None
-    driver: str | None
-    cuda: str | None
-    versions: dict[str, str | None]
-    git_commit: str | None
-    git_dirty: bool | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data, ready for JSON."""
-        held = dataclasses.asdict(self)
-        if self.gpus is not None:
-            held["gpus"] = [dataclasses.asdict(gpu) for gpu in self.gpus]
-        return held
-
-
-def describe_environment(*, ask_torch: bool = True) -> Environment:
-    """Gather the facts.
-
-    Args:
-        ask_torch: import torch to see the GPUs, which takes a second or two.
-    """
-    gpus, cuda = _gpus() if ask_torch else (None, None)
-    commit, dirty = _git(Path.cwd())
-    return Environment(
-        python=platform.python_version(),
-        platform=platform.platform(),
-        cpu=cpu_model(),
-        physical_cores=psutil.cpu_count(logical=False),
-        logical_cores=os.cpu_count(),
-        usable_cores=_usable_cores(),
-        memory_bytes=psutil.virtual_memory().total,
-        gpus=gpus,
-        driver=_driver(),
-        cuda=cuda,
-        versions={"hf_efficient": __version__, **{name: _version(name) for name in PACKAGES}},
-        git_commit=commit,
-        git_dirty=dirty,
-    )
+def _shared_memory() -> int | None:
+    try:
+        return int(psutil.disk_usage("/dev/shm").total)
+    except OSError:
+        return None
 
 
 def _version(package: str) -> str | None:
@@ -263,22 +217,6 @@ def _version(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def cpu_model() -> str | None:
-    """The name that the processor gives itself; None where the system does not tell."""
-    if platform.system() == "Darwin":
-        return _output(["sysctl", "-n", "machdep.cpu.brand_string"])
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return platform.processor() or None
-    named = (line.partition(":") for line in lines)
-    return next((value.strip() for key, _, value in named if key.strip() == "model name"), None)
-
-
-def _usable_cores() -> int | None:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
 
 
 def _gpus() -> tuple[tuple[GpuFacts, ...] | None, str | None]:
@@ -299,8 +237,8 @@ def _gpus() -> tuple[tuple[GpuFacts, ...] | None, str | None]:
 
 
 def _driver() -> str | None:
-    told = _output(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"])
-    return told.splitlines()[0] if told else None
+    answer = _output(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"])
+    return answer.splitlines()[0] if answer else None
 
 
 def _git(folder: Path) -> tuple[str | None, bool | None]:

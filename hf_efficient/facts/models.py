@@ -29,12 +29,10 @@ class ModelFact:
         id: its name on the hub.
         aliases: hub names of the same shape, such as its instruction-tuned form. Their own ``config.json`` may differ
             where no weight depends on it: special tokens, the length of the context, the base of the rotary embedding.
-        source: where the configuration was read.
-        date: the day it was read, ISO 8601.
+        source, date: where the configuration was read, and on which day.
         gated: whether the hub asks for consent before it hands out the weights; None where unknown.
         published_parameters: values that its checkpoint holds, a tied head counted once; None where no exact count
             was found.
-        parameters_source: where that count was read.
         config_json: the configuration as JSON text.
     """
 
@@ -54,8 +52,7 @@ class ModelFact:
 
     @property
     def config(self) -> dict[str, Any]:
-        """What ``config.json`` holds, a fresh copy: ``AutoConfig.for_model(**fact.config)`` fills in its class's
-        defaults."""
+        """A fresh copy: ``AutoConfig.for_model(**fact.config)`` fills in its class's defaults."""
         held: dict[str, Any] = json.loads(self.config_json)
         return held
 
@@ -73,14 +70,18 @@ def find_model(name: str) -> ModelFact:
         ModelError: no shipped model has that name; names the nearest.
     """
     found = _by_name().get(plain(name))
-    if found is None:
-        raise ModelError(_unknown(name))
-    return found
+    if found is not None:
+        return found
+    close = nearest_models(name)
+    hint = f"Did you mean {', '.join(close)}?" if close else f"{len(known_models())} models ship, none is near."
+    raise ModelError(
+        f"{name!r} is no model whose shape ships here. {hint} Or give a folder that holds its config.json."
+    )
 
 
 def nearest_models(name: str) -> list[str]:
     """Names of shipped models that are near to one, the nearest first; five at most."""
-    return list(nearest(name, (one for fact in known_models() for one in fact.names)))[:5]
+    return nearest(name, (one for fact in known_models() for one in fact.names))[:5]
 
 
 @functools.lru_cache(maxsize=1)
@@ -89,21 +90,7 @@ def _by_name() -> dict[str, ModelFact]:
     return {plain(form): fact for name, fact in spelled for form in (name, name.rpartition("/")[2])}
 
 
-def _unknown(name: str) -> str:
-    close = nearest_models(name)
-    hint = f"Did you mean {', '.join(close)}?" if close else f"{len(known_models())} models ship, none is near."
-    return f"{name!r} is no model whose shape ships here. {hint} Or give a folder that holds its config.json."
-
-
 def _read(path: Path) -> ModelFact:
     held = json.loads(path.read_text(encoding="utf-8"))
-    return ModelFact(
-        id=held["id"],
-        aliases=tuple(held["aliases"]),
-        source=held["source"],
-        date=held["date"],
-        gated=held["gated"],
-        published_parameters=held["published_parameters"],
-        parameters_source=held["parameters_source"],
-        config_json=json.dumps(held["config"]),
-    )
+    config = json.dumps(held.pop("config"))
+    return ModelFact(**{**held, "aliases": tuple(held["aliases"])}, config_json=config)

@@ -1,13 +1,4 @@
-"""Greenhouse gases of electricity by country (``facts/grid.yaml``).
-
-What a CPU draws where nothing measures it (``facts/cpu_power.yaml``).
-
-What accelerators cost for an hour, as providers listed it on a day (``facts/prices.yaml``).
-
-What an hour of a run costs and how dirty its electricity is: what the user says, or what the tables say.
-
-What is taken for granted of machines that may be taken away at any time (``facts/spot.yaml``).
-"""
+"""What accelerators cost for an hour (``data/prices.yaml``), what a run therefore costs, and spot machines."""
 
 from __future__ import annotations
 
@@ -17,101 +8,17 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from hf_efficient.errors import SetupError
 from hf_efficient.facts.accelerators import accelerator, accelerator_of_device
-from hf_efficient.facts.own_facts import own_facts_folder, own_rows
-from hf_efficient.facts.tables import plain, rows, unknown
+from hf_efficient.facts.energy import grid_intensity
+from hf_efficient.facts.tables import own_facts_folder, own_rows, plain, rows, unknown
 
-
-@dataclass(frozen=True)
-class GridIntensity:
-    """The mean of a country's electricity over a year.
-
-    Attributes:
-        code: ISO 3166-1 alpha-2, ``world``, or ``user`` for a figure given by number.
-        name: the country.
-        grams_per_kwh: grams of CO2 equivalent per kilowatt-hour generated, over its life cycle.
-        year: the year it holds for; None for a figure given by number.
-        source: who states it.
-        read_at: where it was read.
-        date: the day it was read.
-        aliases: other names that are understood.
-    """
-
-    code: str
-    name: str
-    grams_per_kwh: float
-    year: int | None
-    source: str
-    read_at: str
-    date: str | None
-    aliases: tuple[str, ...] = ()
-
-
-@functools.lru_cache(maxsize=1)
-def grid_intensities() -> tuple[GridIntensity, ...]:
-    """All that are known, in the order of the file."""
-    return tuple(
-        GridIntensity(
-            **{
-                **row,
-                "grams_per_kwh": float(row["grams_per_kwh"]),
-                "date": str(row["date"]),
-                "aliases": tuple(row.get("aliases", ())),
-            }
-        )
-        for row in rows("grid")
-    )
-
-
-def grid_intensity(region: str | float) -> GridIntensity:
-    """The intensity of a region: ``FR``, ``France``, ``UK``, ``world``, or a number of gCO2e/kWh of the user's own.
-
-    Raises:
-        SetupError: no region has that name (names the nearest), or the number is negative or not finite.
-    """
-    if isinstance(region, (int, float)):
-        if not (math.isfinite(region) and region >= 0):
-            raise SetupError(f"A grid intensity of {region} gCO2e/kWh: write a number from 0, or a country.")
-        return GridIntensity("user", "set by the user", float(region), None, "the user", "the user", None)
-    for held in grid_intensities():
-        if plain(region) in map(plain, (held.code, held.name, *held.aliases)):
-            return held
-    raise unknown("region", region, (held.name for held in grid_intensities()), "Or give the number of gCO2e/kWh.")
-
-
-@dataclass(frozen=True)
-class CpuPower:
-    """Power of a server for each of its virtual CPUs (hardware threads).
-
-    Attributes:
-        min_watts: idle.
-        max_watts: at full load.
-        source: who states it, with the day it was read.
-    """
-
-    min_watts: float
-    max_watts: float
-    source: str
-
-
-@functools.lru_cache(maxsize=1)
-def cpu_power() -> CpuPower:
-    """The mean over the providers of the table, since a machine does not tell which of them it is like."""
-    held = rows("cpu_power")
-    providers = ", ".join(row["provider"] for row in held)
-    return CpuPower(
-        min_watts=statistics.fmean(row["min_watts"] for row in held),
-        max_watts=statistics.fmean(row["max_watts"] for row in held),
-        source=f"Cloud Carbon Footprint, mean of {providers}, read {max(str(row['date']) for row in held)}",
-    )
-
+if TYPE_CHECKING:
+    import torch
 
 Market = Literal["on_demand", "spot"]
-
-_REMEDY = "Set efficiency.price_usd_per_hour to what you pay."
 
 
 @dataclass(frozen=True)
@@ -119,15 +26,11 @@ class Price:
     """One offer.
 
     Attributes:
-        provider: who offers it.
         accelerator: the accelerator's name in ``accelerators()``.
         market: ``on_demand``, or ``spot``, which may be taken away.
         usd_per_gpu_hour: for one GPU and its share of the instance, before tax.
         gpus: GPUs of the instance.
-        product: what the provider calls it.
-        source: the provider's page.
-        read_at: where its figure was read.
-        date: the day it held.
+        source, read_at, date: the provider's page, where the figure was read, and the day it held.
         own: whether the user wrote it.
     """
 
@@ -153,7 +56,7 @@ def prices() -> tuple[Price, ...]:
     """All that are known: the user's own, then those of the file in its order.
 
     Raises:
-        SetupError: the user's own facts are not as they must be, or a price is of an accelerator that is not known.
+        SetupError: the user's own facts are wrong, or a price is of an accelerator that is not known.
     """
     return _prices(own_facts_folder())
 
@@ -173,13 +76,7 @@ def _own_price(row: Mapping[str, Any], folder: Path | None) -> Price:
 
 
 def offers(accelerator_name: str, market: Market, provider: str | None = None) -> list[Price]:
-    """What an accelerator costs; the user's own prices alone where there are some.
-
-    Args:
-        accelerator_name: its name in ``accelerators()``.
-        market: on demand or spot.
-        provider: whose; None: anybody's.
-    """
+    """What an accelerator costs, by its name in ``accelerators()``; the user's own prices alone where there are any."""
     found = [
         offer
         for offer in prices()
@@ -201,28 +98,20 @@ def price(provider: str, accelerator_name: str, *, market: Market = "on_demand",
     Where it offers instances of several sizes, the largest with at most ``gpus`` GPUs, or else the smallest that there
     is: eight of them may be cheaper each than one.
 
-    Args:
-        provider: one of ``providers()``.
-        accelerator_name: a name or device name.
-        market: on demand or spot.
-        gpus: how many are rented.
-
     Raises:
         SetupError: the provider, the accelerator, or this provider's offer of it is not known; names the nearest.
     """
+    remedy = "Set efficiency.price_usd_per_hour to what you pay."
     by_provider = [offer for offer in prices() if plain(offer.provider) == plain(provider)]
     if not by_provider:
-        raise unknown("provider", provider, providers(), _REMEDY)
+        raise unknown("provider", provider, providers(), remedy)
     name = accelerator(accelerator_name).name
     found = offers(name, market, provider)
     if not found:
         held = sorted({f"{offer.accelerator} ({offer.market})" for offer in by_provider})
-        raise SetupError(f"{provider} has no known {market} price for {name}; known: {', '.join(held)}. {_REMEDY}")
+        raise SetupError(f"{provider} has no known {market} price for {name}; known: {', '.join(held)}. {remedy}")
     fitting = [offer for offer in found if offer.gpus <= gpus]
     return max(fitting, key=lambda one: one.gpus) if fitting else min(found, key=lambda one: one.gpus)
-
-
-_RATES_REMEDY = "set efficiency.price_usd_per_hour in the recipe, or Rates(price_usd_per_hour=...)"
 
 
 @dataclass(frozen=True)
@@ -264,7 +153,7 @@ def price_facts(rates: Rates, device_name: str | None, gpus: int) -> dict[str, A
 
     Args:
         rates: what the user says.
-        device_name: of the GPU that the run computes on, as torch tells it; None on a CPU.
+        device_name: of the GPU that the run computes on, as torch spells it; None on a CPU.
         gpus: how many of them.
 
     Returns:
@@ -273,21 +162,40 @@ def price_facts(rates: Rates, device_name: str | None, gpus: int) -> dict[str, A
     Raises:
         SetupError: the provider that the user names has no known price of this GPU.
     """
+    remedy = "set efficiency.price_usd_per_hour in the recipe, or Rates(price_usd_per_hour=...)"
     if rates.price_usd_per_hour is not None:
         return _priced(rates.price_usd_per_hour, "set by the user", estimated=False)
     if device_name is None:
         listed = "" if rates.price_from is None else f", and {rates.price_from}'s prices are of GPUs"
-        return _unpriced(f"no price is known of a machine without a GPU{listed}; {_RATES_REMEDY}")
-    if rates.price_from is not None:
-        return _listed(rates.price_from, rates.market, device_name, gpus)
+        return _unpriced(f"no price is known of a machine without a GPU{listed}; {remedy}")
     known = accelerator_of_device(device_name)
+    if rates.price_from is not None:
+        if known is None:
+            raise SetupError(
+                f"price_from: no list price of {device_name} is known. Write price_usd_per_hour in its place."
+            )
+        return _listed(rates.price_from, rates.market, known.name, gpus)
     name = known.name if known is not None else device_name
     found = offers(name, rates.market)
     if not found:
         spot = "spot " if rates.market == "spot" else ""
-        return _unpriced(f"no {spot}list price of {name} is known; {_RATES_REMEDY}")
+        return _unpriced(f"no {spot}list price of {name} is known; {remedy}")
     usd = statistics.median(offer.usd_per_gpu_hour for offer in found)
-    return _priced(usd * gpus, _median_source(found, name, gpus), estimated=not found[0].own)
+    return _priced(usd * gpus, _median_source(found, gpus), estimated=not found[0].own)
+
+
+def rate_facts(rates: Rates, device: torch.device, gpus: int) -> dict[str, dict[str, Any]]:
+    """The facts ``price`` and ``grid`` of a run whose process computes on this device, of so many GPUs in all.
+
+    Raises:
+        SetupError: the provider that the user names has no known price of this GPU.
+    """
+    name = None
+    if device.type == "cuda":
+        import torch
+
+        name = torch.cuda.get_device_name(device)
+    return {"price": price_facts(rates, name, gpus), "grid": grid_facts(rates)}
 
 
 def grid_facts(rates: Rates) -> dict[str, Any]:
@@ -297,41 +205,39 @@ def grid_facts(rates: Rates) -> dict[str, Any]:
     return {"grams_per_kwh": held.grams_per_kwh, "source": source}
 
 
-def _listed(provider: str, market: Market, device_name: str, gpus: int) -> dict[str, Any]:
-    if accelerator_of_device(device_name) is None:
-        raise SetupError(f"price_from: no list price of {device_name} is known. Write price_usd_per_hour in its place.")
+def _listed(provider: str, market: Market, name: str, gpus: int) -> dict[str, Any]:
     try:
-        offer = price(provider, device_name, market=market, gpus=gpus)
+        offer = price(provider, name, market=market, gpus=gpus)
     except SetupError as error:
         raise SetupError(f"price_from: {error}") from error
     rented = math.ceil(gpus / offer.gpus) * offer.gpus  # an instance is rented whole
-    share = f"{gpus} of {rented} GPUs rented" if rented > gpus else f"{gpus} {'GPU' if gpus == 1 else 'GPUs'}"
-    source = (
-        f"{_whose(offer)} {market.replace('_', '-')} {'price' if offer.own else 'list price'}{_when(offer)}, "
-        f"${offer.usd_per_gpu_hour:g} per GPU-hour of {offer.accelerator}, {share}"
-    )
+    share = f"{gpus} of {rented} GPUs rented" if rented > gpus else _gpus(gpus)
+    whose = f"your own {offer.provider}" if offer.own else f"{offer.provider}'s"
+    when = f" of {offer.date}" if offer.date else ""
+    source = f"{whose} {_kind(offer)}{when}, ${offer.usd_per_gpu_hour:g} per GPU-hour of {offer.accelerator}, {share}"
     return _priced(offer.usd_per_gpu_hour * rented, source, estimated=False)
 
 
-def _whose(offer: Price) -> str:
-    return f"{offer.provider}'s" if not offer.own else f"your own {offer.provider}"
-
-
-def _when(offer: Price) -> str:
-    return f" of {offer.date}" if offer.date else ""
-
-
-def _median_source(found: list[Price], name: str, gpus: int) -> str:
+def _median_source(found: list[Price], gpus: int) -> str:
+    first, several = found[0], len(found) > 1
     dates = sorted({offer.date for offer in found if offer.date})
     when = "" if not dates else f" of {dates[0]}" if len(dates) == 1 else f" of {dates[0]} to {dates[-1]}"
     figures = [offer.usd_per_gpu_hour for offer in found]
-    kind = f"{found[0].market.replace('_', '-')} {'price' if found[0].own else 'list price'}"
-    if found[0].own:
-        count = f"median of your own {len(found)} {kind}s" if len(found) > 1 else f"your own {kind}"
+    if several:
+        count = f"median of {'your own ' if first.own else ''}{len(found)} {_kind(first)}s"
+        between = f" (${min(figures):g} to ${max(figures):g})"
     else:
-        count = f"median of {len(found)} {kind}s" if len(found) > 1 else f"the one known {kind}"
-    between = f" (${min(figures):g} to ${max(figures):g})" if len(found) > 1 else f" (${figures[0]:g})"
-    return f"{count} per GPU-hour of {name}{between}{when}, {gpus} {'GPU' if gpus == 1 else 'GPUs'}"
+        count = f"{'your own' if first.own else 'the one known'} {_kind(first)}"
+        between = f" (${figures[0]:g})"
+    return f"{count} per GPU-hour of {first.accelerator}{between}{when}, {_gpus(gpus)}"
+
+
+def _kind(offer: Price) -> str:
+    return f"{offer.market.replace('_', '-')} {'price' if offer.own else 'list price'}"
+
+
+def _gpus(count: int) -> str:
+    return f"{count} {'GPU' if count == 1 else 'GPUs'}"
 
 
 def _priced(usd: float, source: str, *, estimated: bool) -> dict[str, Any]:
@@ -366,15 +272,15 @@ def spot_terms(
     restart_seconds: float | None = None,
     write_mb_per_second: float | None = None,
 ) -> SpotTerms:
-    """What the user says, and for what is None the table's figure."""
+    """What the user says, and for what is None the figure of ``data/spot.yaml``."""
     facts = {row["figure"]: row for row in rows("spot")}
     assumed: list[str] = []
 
-    def chosen(said: float | None, figure: str, told: str) -> float:
+    def chosen(said: float | None, figure: str, words: str) -> float:
         if said is not None:
             return said
         row = facts[figure]
-        assumed.append(f"{told.format(row['value'])} ({row['of']})")
+        assumed.append(f"{words.format(row['value'])} ({row['of']})")
         return float(row["value"])
 
     return SpotTerms(

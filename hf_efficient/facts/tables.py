@@ -1,26 +1,34 @@
-"""Where this user's caches and own files lie.
+"""The fact files in ``data/`` and a user's own beside them, looked up by name; an absent name is never guessed.
 
-The fact files beside this module: read once, and asked for by name; a name that is not there is never guessed.
+A user's own ``accelerators.yaml`` and ``prices.yaml`` lie in the folder that ``$HF_EFFICIENT_FACTS`` names, else in
+``~/.config/hf_efficient/facts``. Their rows are as the shipped ones, of which only what is needed must be there. An
+accelerator takes the place of a shipped one of the same name; a price is preferred to all shipped ones of the same
+accelerator and market.
 """
 
 from __future__ import annotations
 
+import datetime
 import difflib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
 
-from hf_efficient.errors import SetupError
+from hf_efficient.errors import SetupError, first_line
+
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""The one that is built on libyaml, where PyYAML has it: a tenth of the time."""
+_FOLDER = Path(__file__).with_name("data")
+_VARIABLE = "HF_EFFICIENT_FACTS"
 
 
 def cache_dir() -> Path:
-    """The folder of everything that can be made again: ``$HF_EFFICIENT_CACHE``, else ``~/.cache/hf_efficient``.
-
-    It is not created here.
-    """
+    """The folder of everything that can be made again: ``$HF_EFFICIENT_CACHE``, else ``~/.cache/hf_efficient``."""
     named = os.environ.get("HF_EFFICIENT_CACHE")
     if named:
         return Path(named).expanduser()
@@ -28,20 +36,12 @@ def cache_dir() -> Path:
 
 
 def config_dir() -> Path:
-    """The folder of what this user wrote: ``~/.config/hf_efficient``, or where ``XDG_CONFIG_HOME`` says.
-
-    It is not created here.
-    """
+    """The folder of what this user wrote: ``~/.config/hf_efficient``, or where ``XDG_CONFIG_HOME`` says."""
     return Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "hf_efficient"
 
 
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""The one that is built on libyaml, where PyYAML has it: a tenth of the time."""
-_FOLDER = Path(__file__).with_name("data")
-
-
 def rows(table: str) -> list[dict[str, Any]]:
-    """The rows of ``facts/<table>.yaml``."""
+    """The rows of ``data/<table>.yaml``."""
     with (_FOLDER / f"{table}.yaml").open(encoding="utf-8") as file:
         held: list[dict[str, Any]] = yaml.load(file, Loader=_LOADER)
     return held
@@ -54,7 +54,7 @@ def plain(name: str) -> str:
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
     """Those of the known names that hold the wanted one, else the three most alike; empty where none is near."""
-    spelled: Mapping[str, str] = {plain(one): one for one in known}
+    spelled = {plain(one): one for one in known}
     wanted = plain(name)
     holding = [one for one in spelled if wanted and wanted in one]
     return [spelled[one] for one in holding or difflib.get_close_matches(wanted, spelled, n=3, cutoff=0.5)]
@@ -66,3 +66,119 @@ def unknown(what: str, name: str, known: Iterable[str], remedy: str = "") -> Set
     close = nearest(name, names)
     hint = f"Did you mean {', '.join(close)}?" if close else f"Known: {', '.join(names)}."
     return SetupError(" ".join(part for part in (f"{name!r} is no {what} with known figures.", hint, remedy) if part))
+
+
+_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_Name = Annotated[str, Field(min_length=1)]
+
+
+class _Row(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    source: str = "the user"
+    read_at: str = ""
+    date: datetime.date | str = ""
+
+
+class _AcceleratorRow(_Row):
+    name: _Name
+    memory_gib: _Positive
+    usable_gib: _Positive | None = None
+    usable_source: _Name | None = None
+    usable_date: datetime.date | str | None = None
+    vendor: str = ""
+    aliases: list[_Name] = []
+    device_names: list[_Name] = []
+    compute_capability: Annotated[list[int], Field(min_length=2, max_length=2)] | None = None
+    bandwidth_gb_per_second: _Positive | None = None
+    tdp_watts: _Positive | None = None
+    peak_tflops: dict[Literal["fp32", "tf32", "fp16", "bf16", "fp8", "int8"], _Positive] = {}
+
+
+class _PriceRow(_Row):
+    accelerator: _Name
+    usd_per_gpu_hour: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    provider: _Name = "own"
+    market: Literal["on_demand", "spot"] = "on_demand"
+    gpus: Annotated[int, Field(ge=1)] = 1
+    product: str = ""
+
+
+_OWN_TABLES: dict[str, type[_Row]] = {"accelerators": _AcceleratorRow, "prices": _PriceRow}
+
+
+def own_facts_folder() -> Path | None:
+    """Where this user's own facts are; None where there are none.
+
+    Raises:
+        SetupError: the folder that the variable names is not there, or holds none.
+    """
+    named = os.environ.get(_VARIABLE)
+    folder = Path(named).expanduser() if named else config_dir() / "facts"
+    if any((folder / f"{table}.yaml").is_file() for table in _OWN_TABLES):
+        return folder
+    if not named:
+        return None
+    what = "holds neither accelerators.yaml nor prices.yaml" if folder.is_dir() else "is no folder"
+    raise SetupError(f"{_VARIABLE}: {folder} {what}. Put one of them there, or unset the variable.")
+
+
+def own_rows(folder: Path | None, table: Literal["accelerators", "prices"]) -> list[dict[str, Any]]:
+    """The checked rows of a table in ``own_facts_folder()``, with the defaults of what they leave out.
+
+    Raises:
+        SetupError: the file cannot be read, or rows are wrong: all of them, with line, row and key.
+    """
+    path = None if folder is None else folder / f"{table}.yaml"
+    if path is None or not path.is_file():
+        return []
+    try:
+        text = path.read_text(encoding="utf-8")
+        node: Any = yaml.compose(text, Loader=yaml.SafeLoader)
+        held = yaml.safe_load(text)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, ValueError) as error:
+        raise SetupError(f"{path}: cannot be read: {_reason(error)}") from error
+    if held is None:
+        return []
+    if not isinstance(held, list):
+        raise SetupError(f"{path}: is no list of rows. Each row begins with `- `, as in the shipped {table}.yaml.")
+    found: list[dict[str, Any]] = []
+    problems: list[str] = []
+    for number, (row, part) in enumerate(zip(held, node.value, strict=True), start=1):
+        where = f"{path}:{part.start_mark.line + 1}: row {number}"
+        if not isinstance(row, dict):
+            problems.append(f"{where}: is {row!r}; write `- ` and keys with values, as in the shipped {table}.yaml.")
+            continue
+        try:
+            checked = _OWN_TABLES[table].model_validate({str(key): value for key, value in row.items()})
+            found.append(checked.model_dump(exclude_none=True))
+        except ValidationError as error:
+            problems += [f"{where}: {_problem(one, _OWN_TABLES[table])}" for one in error.errors()]
+    if problems:
+        raise SetupError("\n".join(problems))
+    return found
+
+
+def _reason(error: Exception) -> str:
+    mark = getattr(error, "problem_mark", None)
+    if mark is None:
+        return first_line(error)
+    return f"line {mark.line + 1}: {getattr(error, 'problem', None) or first_line(error)}"
+
+
+def _problem(error: ErrorDetails, model: type[_Row]) -> str:
+    key = ".".join(str(part) for part in error["loc"] if part != "[key]")
+    kind, context = error["type"], error.get("ctx", {})
+    if kind == "missing":
+        return f"{key}: is missing; every row needs it."
+    if kind == "extra_forbidden":
+        near = nearest(key, model.model_fields)
+        meant = f"Did you mean {near[0]}?" if near else f"Write {', '.join(model.model_fields)}."
+        return f"{key}: is no key of a row. {meant}"
+    said = f"{key}: is {error['input']!r}"
+    if kind in ("greater_than", "greater_than_equal"):
+        least = context.get("gt", context.get("ge"))
+        return f"{said}; write a number {'above' if kind == 'greater_than' else 'from'} {least:g}."
+    if kind == "literal_error":
+        return f"{said}; write {str(context['expected']).replace(chr(39), '')}."
+    return f"{said}; {error['msg'][0].lower()}{error['msg'][1:]}."

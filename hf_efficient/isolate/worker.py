@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_efficient.errors import HfEfficientError, first_line
-from hf_efficient.facts.environment import quieten_libraries
+from hf_efficient.facts.libraries import quieten_libraries
 from hf_efficient.isolate.variants import VARIANTS, Setup, in_folder, varied
 from hf_efficient.launch.exits import explained_faults
 from hf_efficient.launch.machine import go_offline_without_hub

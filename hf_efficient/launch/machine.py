@@ -22,7 +22,7 @@ from typing import Literal
 import psutil
 
 from hf_efficient.errors import HfEfficientError, SetupError
-from hf_efficient.facts.environment import hub_reachable, is_installed
+from hf_efficient.facts.libraries import hub_reachable, is_installed
 from hf_efficient.launch.checkpoints import EFFICIENCY
 from hf_efficient.launch.command import Engine, Layout, is_zero, strategy_of
 from hf_efficient.model.adapter import check_wrap_classes

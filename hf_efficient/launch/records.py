@@ -30,14 +30,13 @@ from hf_efficient.diagnosis.engine import DIAGNOSIS_JSON, read_diagnosis
 from hf_efficient.errors import HfEfficientError, OutputError, SetupError, first_line
 from hf_efficient.estimate.budget import Limits, Spent
 from hf_efficient.estimate.energy import JOULES_PER_KWH
-from hf_efficient.facts.prices import Rates, prices
+from hf_efficient.facts.prices import Rates, prices, rate_facts
 from hf_efficient.launch.checkpoints import EFFICIENCY, remove, remove_if_empty
 from hf_efficient.launch.listener import RunListener
 from hf_efficient.launch.output import OutputPlan
 from hf_efficient.planning.run_plan import plan_run
 from hf_efficient.recipe.schema import Recipe, told_where
 from hf_efficient.recording.earlier import read_earlier
-from hf_efficient.recording.rates import rate_facts, state_rates
 from hf_efficient.recording.timeline import process_timeline
 from hf_efficient.records.account import RunAccount
 from hf_efficient.records.findings import Diagnosis
@@ -112,7 +111,8 @@ def open_records(recipe: Recipe, directory: Path, rank: int, rates: dict[str, di
     """Record this run there from here on: what was measured so far is written."""
     if recipe.efficiency.record_steps:
         process_timeline().open(directory, rank, "recipe")
-        state_rates(process_timeline(), rates)
+        for topic, stated in rates.items():
+            process_timeline().state(topic, stated)
 
 
 def state_run(recipe: Recipe, trainer: Trainer) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from safetensors import SafetensorError
 
 from hf_efficient.errors import ModelError, SetupError, first_line
-from hf_efficient.facts.environment import hub_reachable
+from hf_efficient.facts.libraries import hub_reachable
 from hf_efficient.model.source import ModelSource, dense_folder, resolve_model_source, resolve_tokenizer_source
 from hf_efficient.model.structure import whole_shape
 from hf_efficient.recipe.schema import ModelSection, QuantizationSection, Recipe, compute_dtype

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hf_efficient.errors import ModelError, first_line
-from hf_efficient.facts.environment import hub_reachable
+from hf_efficient.facts.libraries import hub_reachable
 from hf_efficient.facts.models import find_model, nearest_models
 from hf_efficient.model.source import ModelSource, converted_folder, resolve_model_source
 from hf_efficient.recipe.schema import ModelSection

@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 
 from hf_efficient.estimate.parallelism import ZERO
-from hf_efficient.facts.prices import Market, SpotTerms, grid_intensity, spot_terms
+from hf_efficient.facts.energy import grid_intensity
+from hf_efficient.facts.prices import Market, SpotTerms, spot_terms
 from hf_efficient.planning.rehearsed import Rank
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records.plan import PlannedMemory

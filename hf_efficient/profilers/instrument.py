@@ -23,7 +23,7 @@ from typing import Any
 
 from hf_efficient.errors import SetupError, first_line
 from hf_efficient.estimate.instrument_cost import slowdown
-from hf_efficient.facts.environment import is_installed
+from hf_efficient.facts.libraries import is_installed
 from hf_efficient.recording.timeline import Timeline
 from hf_efficient.records.profile import InstrumentAccount
 from hf_efficient.run_dir.json_file import PROFILE

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_efficient.errors import SetupError
-from hf_efficient.facts.environment import quiet_imports
+from hf_efficient.facts.libraries import quiet_imports
 from hf_efficient.facts.tables import cache_dir
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.recipe.schema_check import Finding, meant_key, suggestion

@@ -25,8 +25,8 @@ from typing import Any, Literal
 
 from hf_efficient.estimate.energy import energy_from_cpu_seconds, energy_from_tdp
 from hf_efficient.facts.accelerators import accelerator_of_device
+from hf_efficient.facts.energy import cpu_power
 from hf_efficient.facts.environment import usable_cpus
-from hf_efficient.facts.prices import cpu_power
 
 
 class MeterError(Exception):

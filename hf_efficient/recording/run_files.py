@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from hf_efficient.recording.machine import machine_facts
+from hf_efficient.facts.environment import machine_facts
 from hf_efficient.recording.memory import device_peaks, peak_rss_bytes
 from hf_efficient.recording.meters import current_device
 from hf_efficient.recording.phases import Glimpse, Span

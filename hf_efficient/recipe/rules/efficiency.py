@@ -12,8 +12,9 @@ from __future__ import annotations
 import re
 
 from hf_efficient.errors import SetupError
-from hf_efficient.facts.environment import is_installed
-from hf_efficient.facts.prices import grid_intensities, grid_intensity, prices, providers
+from hf_efficient.facts.energy import grid_intensities, grid_intensity
+from hf_efficient.facts.libraries import is_installed
+from hf_efficient.facts.prices import prices, providers
 from hf_efficient.facts.tables import plain
 from hf_efficient.recipe.rules.settings import Contradiction, Settings, reads
 from hf_efficient.recipe.schema import ProfileSection

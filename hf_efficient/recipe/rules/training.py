@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 
-from hf_efficient.facts.environment import is_installed
+from hf_efficient.facts.libraries import is_installed
 from hf_efficient.recipe.rules.settings import Contradiction, Settings, reads
 
 

@@ -1,12 +1,93 @@
-"""The price of a run and its grid: what the user says, a provider's list price, the median of all."""
+"""Prices: the table, the price of a run by what the user says, and what is assumed of spot machines."""
 
 from __future__ import annotations
+
+import datetime
 
 import pytest
 
 from hf_efficient.errors import SetupError
 from hf_efficient.facts import prices as prices_module
-from hf_efficient.facts.prices import Price, Rates, grid_facts, price_facts
+from hf_efficient.facts.accelerators import accelerators
+from hf_efficient.facts.prices import (
+    Price,
+    Rates,
+    SpotTerms,
+    grid_facts,
+    price,
+    price_facts,
+    prices,
+    spot_terms,
+)
+from hf_efficient.facts.tables import rows
+
+
+@pytest.mark.parametrize(
+    ("gpus", "usd"), [(1, 4.29), (2, 4.19), (3, 4.19), (4, 4.09), (7, 4.09), (8, 3.99), (16, 3.99)]
+)
+def test_the_largest_instance_that_is_not_too_large(gpus, usd):
+    assert price("Lambda", "h100-sxm", gpus=gpus).usd_per_gpu_hour == usd
+
+
+def test_the_smallest_instance_where_all_are_larger():
+    assert price("aws", "H100 SXM").usd_per_gpu_hour == 6.88
+
+
+def test_a_spot_price():
+    assert price("gcp", "H200", market="spot", gpus=8).usd_per_gpu_hour == 6.2607
+    assert price("gcp", "H200", gpus=8).usd_per_gpu_hour == 10.4365
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (
+            lambda: price("lamda", "H100 SXM"),
+            "'lamda' is no provider with known figures. Did you mean lambda? "
+            "Set efficiency.price_usd_per_hour to what you pay.",
+        ),
+        (lambda: price("lambda", "H300"), "'H300' is no accelerator with known figures. Did you mean "),
+        (
+            lambda: price("aws", "T4"),
+            "aws has no known on_demand price for T4; known: A100 40GB SXM (on_demand), A100 80GB SXM (on_demand), "
+            "H100 SXM (on_demand). Set efficiency.price_usd_per_hour to what you pay.",
+        ),
+    ],
+)
+def test_what_is_unknown_is_refused(call, told):
+    with pytest.raises(SetupError) as error:
+        call()
+    assert str(error.value).startswith(told)
+
+
+def test_every_price_is_whole():
+    names = {one.name for one in accelerators()}
+    for offer in prices():
+        assert offer.accelerator in names
+        assert offer.market in ("on_demand", "spot")
+        assert 0.1 < offer.usd_per_gpu_hour < 20
+        assert offer.source.startswith("https://") or offer.provider in ("aws", "azure")
+        assert offer.read_at.startswith("https://")
+        assert datetime.date(2026, 8, 1) <= datetime.date.fromisoformat(offer.date) <= datetime.date(2026, 11, 20)
+
+
+def test_no_offer_is_listed_twice():
+    keys = [(offer.provider, offer.accelerator, offer.market, offer.gpus) for offer in prices()]
+    assert len(set(keys)) == len(keys)
+
+
+def test_spot_is_cheaper():
+    on_demand = {(offer.provider, offer.accelerator) for offer in prices() if offer.market == "on_demand"}
+    for offer in prices():
+        if offer.market == "spot" and (offer.provider, offer.accelerator) in on_demand:
+            assert offer.usd_per_gpu_hour < price(offer.provider, offer.accelerator, gpus=offer.gpus).usd_per_gpu_hour
+
+
+def test_every_accelerator_has_a_price():
+    """The one whose form no source named has none."""
+    priced = {offer.accelerator for offer in prices() if offer.market == "on_demand"}
+    assert {one.name for one in accelerators()} - priced == {"A100 40GB PCIe"}
+
 
 H100 = "NVIDIA H100 80GB HBM3"
 
@@ -36,7 +117,7 @@ def test_an_instance_is_rented_whole():
     assert price_facts(Rates(price_from="aws"), H100, 9)["price_usd_per_hour"] == pytest.approx(16 * 6.88)
 
 
-def test_spot():
+def test_a_run_on_spot():
     facts = price_facts(Rates(price_from="gcp", market="spot"), H100, 1)
     assert facts["price_usd_per_hour"] == 6.571
     assert facts["source"].startswith("gcp's spot list price of 2026-09-26")
@@ -122,3 +203,27 @@ def test_the_grid():
     assert grid_facts(Rates()) == {"grams_per_kwh": 481.0, "source": "World 2023, Ember, July 2024"}
     assert grid_facts(Rates(grid="NO"))["source"].startswith("Norway 2023, https://ourworldindata.org/")
     assert grid_facts(Rates(grid=120)) == {"grams_per_kwh": 120.0, "source": "set by the user"}
+
+
+def test_the_tables_figures_say_whose_they_are():
+    found = spot_terms()
+    assert (found.hours_between_preemptions, found.restart_seconds, found.write_mb_per_second) == (2.1, 300, 131)
+    assert found.assumed == (
+        "a machine is taken away every 2.1 h on average (AWS V100s in April 2023)",
+        "300 s until the next one trains (assumed, not measured)",
+        "checkpoints are written at 131 MB/s (an AWS gp3 volume)",
+    )
+
+
+def test_what_the_user_says_is_not_assumed():
+    assert spot_terms(6.0, 0.0, 1000.0) == SpotTerms(6.0, 0.0, 1000.0, ())
+    assert (spot_terms().write_of, spot_terms(write_mb_per_second=1.0).write_of) == ("an AWS gp3 volume", None)
+    assert spot_terms(hours_between_preemptions=6.0).assumed == spot_terms().assumed[1:]
+
+
+def test_every_spot_term_is_whole():
+    for row in rows("spot"):
+        assert row["value"] > 0
+        assert row["source"].startswith("https://") or row["figure"] == "restart"
+        assert row["note"]
+        assert isinstance(row["date"], datetime.date)

@@ -1,10 +1,27 @@
+"""Which packages are here, and their chatter."""
+
 from __future__ import annotations
 
 import logging
+import sys
+from types import ModuleType
 
 import pytest
 
-from hf_efficient.facts.environment import quiet_imports, quieten_libraries
+from hf_efficient.facts.libraries import is_installed, quiet_imports, quieten_libraries
+
+
+def test_a_module_is_found_without_being_run(tmp_path, monkeypatch):
+    (tmp_path / "explosive.py").write_text("raise SystemExit", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert is_installed("explosive")
+    assert "explosive" not in sys.modules
+    assert not is_installed("no_such_module_anywhere")
+
+
+def test_a_module_without_a_specification(monkeypatch):
+    monkeypatch.setitem(sys.modules, "by_hand", ModuleType("by_hand"))
+    assert is_installed("by_hand")
 
 
 @pytest.fixture

@@ -1,7 +1,10 @@
+"""This machine, its packages, and what a process may use of it."""
+
 from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -9,9 +12,10 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
+import torch
 
 from hf_efficient.facts import environment
-from hf_efficient.facts.environment import GpuFacts, describe_environment
+from hf_efficient.facts.environment import GpuFacts, describe_environment, environment_facts, machine_facts, usable_cpus
 from hf_efficient.version import __version__
 
 
@@ -68,11 +72,6 @@ def test_gpus_are_those_that_torch_sees(monkeypatch, torch, gpus):
     assert (found.gpus, found.cuda) == (gpus, "12.8")
 
 
-def test_without_torch_the_gpus_are_unknown(monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch", None)
-    assert describe_environment().gpus is None
-
-
 def git(folder, *args: str) -> str:
     identity = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
     done = subprocess.run(["git", "-C", str(folder), *identity, *args], capture_output=True, text=True, check=True)
@@ -100,3 +99,81 @@ def test_a_command_that_is_missing_fails_or_hangs_is_none(monkeypatch):
     assert environment._output([sys.executable, "-c", "raise SystemExit(1)"]) is None
     monkeypatch.setattr(environment, "_COMMAND_SECONDS", 0.01)
     assert environment._output([sys.executable, "-c", "import time; time.sleep(60)"]) is None
+
+
+@pytest.fixture
+def on_eight(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(8)), raising=False)
+
+
+@pytest.mark.parametrize(
+    ("quota", "usable"),
+    [("max 100000", 8.0), ("250000 100000", 2.5), ("1600000 100000", 8.0), ("garbage", 8.0), (None, 8.0)],
+)
+def test_cpus_that_may_be_used(tmp_path, on_eight, quota, usable):
+    file = tmp_path / "cpu.max"
+    if quota is not None:
+        file.write_text(f"{quota}\n")
+    assert usable_cpus(file) == usable
+
+
+@pytest.fixture(autouse=True)
+def _forgotten():
+    environment_facts.cache_clear()
+    yield
+    environment_facts.cache_clear()
+
+
+def test_it_is_what_hf_efficient_env_tells_gathered_once(monkeypatch):
+    asked = []
+
+    def describe(*, ask_torch):
+        asked.append(ask_torch)
+        return describe_environment(ask_torch=ask_torch)
+
+    monkeypatch.setattr(environment, "describe_environment", describe)
+    found = environment_facts()
+    assert found == environment_facts() == describe_environment(ask_torch=asked[0]).to_dict()
+    assert found["python"] == platform.python_version()
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("available", "started", "asks"), [(False, False, True), (True, False, False), (True, True, True)]
+)
+def test_it_starts_no_gpu(monkeypatch, available, started, asks):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: available)
+    monkeypatch.setattr("torch.cuda.is_initialized", lambda: started)
+    asked = []
+
+    def describe(*, ask_torch):
+        asked.append(ask_torch)
+        return describe_environment(ask_torch=False)
+
+    monkeypatch.setattr(environment, "describe_environment", describe)
+    environment_facts()
+    assert asked == [asks]
+
+
+def test_a_fault_is_told_as_a_gap(monkeypatch):
+    def describe(*, ask_torch):
+        raise OSError("no such command")
+
+    monkeypatch.setattr(environment, "describe_environment", describe)
+    assert environment_facts() == {"missing": [{"what": "versions and hardware", "why": "OSError: no such command"}]}
+
+
+def test_what_this_process_may_use(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    facts = machine_facts()
+    assert (facts["omp_num_threads"], facts["ranks_here"]) == ("3", 2)
+    assert facts["torch_threads"] == torch.get_num_threads()
+    assert facts["cpus"] == os.cpu_count()
+    assert 0 < facts["usable_cpus"] <= facts["allowed_cpus"] <= facts["cpus"]
+    assert json.loads(json.dumps(facts)) == facts
+
+
+def test_a_launcher_that_tells_nonsense(monkeypatch):
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "two")
+    assert "ranks_here" not in machine_facts()

@@ -1,11 +1,12 @@
-"""The table of grid intensities."""
+"""The tables of grid intensities and of CPU power."""
 
 from __future__ import annotations
 
 import pytest
 
 from hf_efficient.errors import SetupError
-from hf_efficient.facts.prices import grid_intensities, grid_intensity
+from hf_efficient.facts.energy import cpu_power, grid_intensities, grid_intensity
+from hf_efficient.facts.tables import rows
 
 
 @pytest.mark.parametrize(
@@ -52,3 +53,17 @@ def test_every_row_is_whole():
         assert one.year in (2022, 2023)
         assert one.read_at.startswith("https://")
         assert one.date == "2026-11-20"
+
+
+def test_the_mean_of_the_providers():
+    """(0.74 + 0.71 + 0.78) / 3 and (3.5 + 4.26 + 3.76) / 3."""
+    held = cpu_power()
+    assert (held.min_watts, held.max_watts) == (pytest.approx(0.743333, abs=1e-6), pytest.approx(3.84))
+    assert held.source == "Cloud Carbon Footprint, mean of aws, gcp, azure, read 2026-11-20"
+
+
+def test_every_row_says_where_it_is_from():
+    for row in rows("cpu_power"):
+        assert 0 < row["min_watts"] < row["max_watts"]
+        assert row["source"].startswith("https://www.cloudcarbonfootprint.org/docs/methodology")
+        assert row["read_at"].endswith("microsite/docs/Methodology.md")

@@ -1,0 +1,85 @@
+"""What electricity emits by country (``data/grid.yaml``), and what a CPU draws where nothing measures it."""
+
+from __future__ import annotations
+
+import functools
+import math
+import statistics
+from dataclasses import dataclass
+
+from hf_efficient.errors import SetupError
+from hf_efficient.facts.tables import plain, rows, unknown
+
+
+@dataclass(frozen=True)
+class GridIntensity:
+    """The mean of a country's electricity over a year.
+
+    Attributes:
+        code: ISO 3166-1 alpha-2, ``world``, or ``user`` for a figure given by number.
+        grams_per_kwh: grams of CO2 equivalent per kilowatt-hour generated, over its life cycle.
+        year: the year it holds for; None for a figure given by number.
+        source, read_at, date: who states it, where it was read, and on which day.
+    """
+
+    code: str
+    name: str
+    grams_per_kwh: float
+    year: int | None
+    source: str
+    read_at: str
+    date: str | None
+    aliases: tuple[str, ...] = ()
+
+
+@functools.lru_cache(maxsize=1)
+def grid_intensities() -> tuple[GridIntensity, ...]:
+    """All that are known, in the order of the file."""
+    return tuple(
+        GridIntensity(
+            **{
+                **row,
+                "grams_per_kwh": float(row["grams_per_kwh"]),
+                "date": str(row["date"]),
+                "aliases": tuple(row.get("aliases", ())),
+            }
+        )
+        for row in rows("grid")
+    )
+
+
+def grid_intensity(region: str | float) -> GridIntensity:
+    """The intensity of a region: ``FR``, ``France``, ``UK``, ``world``, or a number of gCO2e/kWh of the user's own.
+
+    Raises:
+        SetupError: no region has that name (names the nearest), or the number is negative or not finite.
+    """
+    if isinstance(region, (int, float)):
+        if not (math.isfinite(region) and region >= 0):
+            raise SetupError(f"A grid intensity of {region} gCO2e/kWh: write a number from 0, or a country.")
+        return GridIntensity("user", "set by the user", float(region), None, "the user", "the user", None)
+    for held in grid_intensities():
+        if plain(region) in map(plain, (held.code, held.name, *held.aliases)):
+            return held
+    raise unknown("region", region, (held.name for held in grid_intensities()), "Or give the number of gCO2e/kWh.")
+
+
+@dataclass(frozen=True)
+class CpuPower:
+    """Power of a server for each of its virtual CPUs (hardware threads): idle, and at full load."""
+
+    min_watts: float
+    max_watts: float
+    source: str
+
+
+@functools.lru_cache(maxsize=1)
+def cpu_power() -> CpuPower:
+    """The mean over the providers of ``data/cpu_power.yaml``: a machine does not say which of them it is like."""
+    held = rows("cpu_power")
+    providers = ", ".join(row["provider"] for row in held)
+    return CpuPower(
+        min_watts=statistics.fmean(row["min_watts"] for row in held),
+        max_watts=statistics.fmean(row["max_watts"] for row in held),
+        source=f"Cloud Carbon Footprint, mean of {providers}, read {max(str(row['date']) for row in held)}",
+    )

@@ -1,0 +1,80 @@
+"""Which packages are here and what they log, and whether the model hub can be reached."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import logging
+import os
+import socket
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+# bitsandbytes looks for an optional CPU kernel package and reports its absence; transformers reports special
+# tokens that it aligns; both are as intended here.
+_CHATTY = (
+    "bitsandbytes",
+    "transformers.trainer",
+    "transformers.integrations.bitsandbytes",
+    "accelerate",
+    "torch.utils.checkpoint",
+)
+
+
+def is_installed(module: str) -> bool:
+    """Whether a top-level module can be imported; it is looked for, not run."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ValueError:  # it was put into sys.modules by hand, without a specification
+        return True
+
+
+@functools.lru_cache(maxsize=1)
+def hub_reachable() -> bool:
+    """Whether the hub's host name resolves, and offline mode is not asked for.
+
+    A name that resolves does not prove that downloads work; one that does not resolve proves that they cannot, before a
+    library spends half a minute on retries. Honours ``HF_HUB_OFFLINE`` and ``HF_ENDPOINT``; behind a proxy the name
+    need not resolve here, so a configured proxy counts as reachable.
+    """
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}:
+        return False
+    if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
+        return True
+    host = urlsplit(os.environ.get("HF_ENDPOINT", "https://huggingface.co")).hostname
+    try:
+        socket.getaddrinfo(host, 443, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    return True
+
+
+def quieten_libraries(*, debug: bool) -> None:
+    """Set the log levels of the libraries that a run uses, and the warnings that nobody can act on.
+
+    Called before they are imported. With ``debug`` everything is left as it is.
+    """
+    if debug:
+        return
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    for name in _CHATTY:
+        logging.getLogger(name).setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", category=FutureWarning)
+    warnings.filterwarnings(
+        "ignore", category=UserWarning, module=r"torch\..*|transformers\..*|peft\..*|bitsandbytes\..*"
+    )
+
+
+@contextmanager
+def quiet_imports() -> Iterator[None]:
+    """Import libraries in the block without what they log meanwhile; the log levels are put back after it."""
+    before = {name: logging.getLogger(name).level for name in _CHATTY}
+    try:
+        for name in _CHATTY:
+            logging.getLogger(name).setLevel(logging.ERROR)
+        yield
+    finally:
+        for name, level in before.items():
+            logging.getLogger(name).setLevel(level)
