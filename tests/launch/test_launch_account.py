@@ -180,12 +180,12 @@ def test_nothing_is_recorded_where_it_is_switched_off(recipe, tmp_path):
 
 
 def test_a_provider_that_does_not_list_the_gpu_is_told_with_its_key(recipe, monkeypatch):
+    from hf_efficient.facts import prices
     from hf_efficient.facts.prices import price_facts
     from hf_efficient.launch.run import run_recipe
     from hf_efficient.recipe.load import load_recipe
-    from hf_efficient.recording import rates
 
-    monkeypatch.setattr(rates, "price_facts", lambda known, _name, gpus: price_facts(known, "NVIDIA H200", gpus))
+    monkeypatch.setattr(prices, "price_facts", lambda known, _name, gpus: price_facts(known, "NVIDIA H200", gpus))
     flag = "efficiency.price_from=lambda"
     with pytest.raises(SetupError) as error:
         run_recipe(load_recipe(recipe, [flag]))

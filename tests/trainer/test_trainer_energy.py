@@ -129,7 +129,7 @@ def test_without_rates_a_cpu_has_no_price_and_the_worlds_grid(tiny_dir, tmp_path
 
 
 def test_a_provider_without_this_gpu_stops_the_trainer_before_it_trains(tiny_dir, tmp_path, monkeypatch):
-    from hf_efficient.recording import rates as module
+    from hf_efficient.facts import prices as module
 
     def on_a_gpu(rates, _device_name, gpus):
         return module_price_facts(rates, "NVIDIA H200", gpus)
