@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Literal
 
-from hf_efficient.estimate.paired import CONFIDENCE, Spread, median_spread
+from hf_efficient.estimate.statistics import CONFIDENCE, Spread, median_spread
 
 __all__ = ["CONFIDENCE", "Spread", "Verdict", "alternating_orders", "differences", "judge", "median_spread", "ratios"]
 

@@ -56,9 +56,8 @@ def _options() -> argparse.Namespace:
 def _measured(case: Case) -> dict[str, Any]:
     from plan_accuracy_real import real_peak
 
-    from hf_efficient.planning.memory import planned_memory
     from hf_efficient.planning.model_config import model_config
-    from hf_efficient.planning.rehearsal import rehearse
+    from hf_efficient.planning.simulation import planned_memory, rehearse
 
     with tempfile.TemporaryDirectory() as folder:
         recipe = recipe_of(case, Path(folder))

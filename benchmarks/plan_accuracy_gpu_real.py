@@ -28,7 +28,7 @@ from hf_efficient.model.adapter import add_adapter
 from hf_efficient.model.load import load_base
 from hf_efficient.model.loss import apply_sft_fields, objective
 from hf_efficient.model.recipe_trainer import RecipeTrainer
-from hf_efficient.planning.rows import longest_rows
+from hf_efficient.planning.trainers import longest_rows
 from hf_efficient.recipe.schema import Recipe
 
 __all__ = ["measure"]

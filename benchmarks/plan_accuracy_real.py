@@ -13,9 +13,7 @@ from hf_efficient.data.prepare import is_packed
 from hf_efficient.model.adapter import add_adapter
 from hf_efficient.model.load import load_base
 from hf_efficient.planning.arguments import rehearsal_arguments
-from hf_efficient.planning.rehearsed_evaluation import is_evaluated
-from hf_efficient.planning.rows import longest_rows
-from hf_efficient.planning.supervised_trainer import rehearsal_trainer
+from hf_efficient.planning.trainers import is_evaluated, longest_rows, rehearsal_trainer
 from hf_efficient.recipe.schema import Recipe
 
 __all__ = ["real_peak"]
@@ -57,7 +55,7 @@ def real_peak(recipe: Recipe, config: PretrainedConfig, length: int) -> int:
 def _trainer(recipe: Recipe, model: Any, args: Any, length: int) -> Any:
     if recipe.method == "sft":
         return rehearsal_trainer(recipe, model, args, length)
-    from hf_efficient.planning.preference_trainer import preference_trainer
+    from hf_efficient.planning.trainers import preference_trainer
 
     reference = load_base(recipe) if recipe.adapter.method == "full" else None
     return preference_trainer(recipe, model, reference, args, length)

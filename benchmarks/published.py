@@ -29,8 +29,7 @@ from hf_efficient.planning.plan import plan
 from hf_efficient.recipe.load import load_recipe
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.simulate.blank import blank
-from hf_efficient.simulate.peak import find_peak
-from hf_efficient.simulate.tensor_log import TensorLog
+from hf_efficient.simulate.tensor_log import TensorLog, find_peak
 
 console = Console()
 

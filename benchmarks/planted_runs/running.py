@@ -19,7 +19,7 @@ from results import load_average
 from hf_efficient.accounting.account import records_folder
 from hf_efficient.diagnosis.case import read_case
 from hf_efficient.diagnosis.engine import diagnose_case
-from hf_efficient.estimate.gain_check import seconds_per_token
+from hf_efficient.estimate.comparison import seconds_per_token
 from hf_efficient.records.findings import Diagnosis
 from planted_runs.case import PlantedCase
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from hf_efficient.estimate.gain_check import is_as_predicted, saved_share
+from hf_efficient.estimate.comparison import is_as_predicted, saved_share
 
 __all__ = ["GainCheck", "Judged", "Score", "check_gain", "confusion", "judge_findings", "noise", "score"]
 

@@ -28,8 +28,7 @@ from hf_efficient.accounting.step_sums import TOKEN_KINDS, loader_account
 from hf_efficient.accounting.steps import RankSteps, SegmentSteps
 from hf_efficient.accounting.work import memory_account, sequence_account, sequence_gaps, work_account, work_gaps
 from hf_efficient.errors import OutputError
-from hf_efficient.estimate.percentiles import WARM_UP_RULE, percentile, warm_up_count
-from hf_efficient.estimate.sums import sum_if_known
+from hf_efficient.estimate.statistics import WARM_UP_RULE, percentile, sum_if_known, warm_up_count
 from hf_efficient.records.account import (
     ACCOUNT_SCHEMA_VERSION,
     NotMeasured,

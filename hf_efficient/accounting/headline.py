@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hf_efficient.estimate.scaling import scaling_efficiency
+from hf_efficient.estimate.throughput import scaling_efficiency
 from hf_efficient.records.account import RunAccount
 from hf_efficient.records.series import RunSeries
 from hf_efficient.records.steps import CLOSING_PHASES, COARSE_PHASES, STARTUP_PHASES, STEP_PHASES

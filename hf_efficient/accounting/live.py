@@ -20,7 +20,7 @@ from hf_efficient.accounting.run_records import RunReader, RunRecords
 from hf_efficient.accounting.series import build_series
 from hf_efficient.estimate.cost import cost_usd
 from hf_efficient.estimate.forecast import RECENT_STEPS, Forecast, Pace, Schedule, forecast, passed_of
-from hf_efficient.estimate.sums import sum_if_known
+from hf_efficient.estimate.statistics import sum_if_known
 from hf_efficient.records.account import RunAccount
 from hf_efficient.records.series import RunSeries, StepSeries
 from hf_efficient.records.steps import COARSE_PHASES, STEP_PHASES

@@ -16,7 +16,7 @@ from hf_efficient.accounting.processes import ProcessSpans
 from hf_efficient.accounting.run_records import RunRecords, read_records
 from hf_efficient.accounting.steps import RankSteps, StepBucket, step_series
 from hf_efficient.accounting.system import system_series
-from hf_efficient.estimate.percentiles import warm_up_count
+from hf_efficient.estimate.statistics import warm_up_count
 from hf_efficient.records.account import ProcessAccount, RunAccount
 from hf_efficient.records.series import Histogram, RunSeries, StepSeries
 

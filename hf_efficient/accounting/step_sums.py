@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from hf_efficient.accounting.processes import ProcessSpans
-from hf_efficient.estimate.sums import sum_if_known
+from hf_efficient.estimate.statistics import sum_if_known
 from hf_efficient.records.amounts import LoaderAccount
 from hf_efficient.records.steps import StepLoader
 from hf_efficient.run_dir.reading import Line, LineReader

@@ -24,7 +24,7 @@ import msgspec
 
 from hf_efficient.accounting.step_sums import by_name
 from hf_efficient.accounting.steps import Thinned
-from hf_efficient.estimate.metering import believable, stretches
+from hf_efficient.estimate.energy import believable, stretches
 from hf_efficient.records.series import Band, SystemSeries
 from hf_efficient.run_dir.reading import Line, LineReader, Tail
 

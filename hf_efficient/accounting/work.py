@@ -13,8 +13,8 @@ from typing import Any
 from hf_efficient.accounting.processes import ProcessSpans
 from hf_efficient.accounting.step_sums import SequenceSums, WorkSums
 from hf_efficient.accounting.steps import RankSteps, SegmentSteps
-from hf_efficient.estimate.sums import sum_if_known
-from hf_efficient.estimate.utilization import utilization
+from hf_efficient.estimate.statistics import sum_if_known
+from hf_efficient.estimate.throughput import utilization
 from hf_efficient.records.account import NotMeasured
 from hf_efficient.records.amounts import MemoryAccount, MemoryCategory, SequenceAccount, WorkAccount
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from hf_efficient.estimate.budget import LimitName, Limits
+from hf_efficient.estimate.forecast import LimitName, Limits
 from hf_efficient.text import seconds, usd
 
 

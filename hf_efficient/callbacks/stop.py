@@ -17,7 +17,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from hf_efficient.callbacks.account import AccountCallback
 from hf_efficient.callbacks.budget_words import BudgetWords
 from hf_efficient.errors import SetupError
-from hf_efficient.estimate.budget import LimitName, Limits
+from hf_efficient.estimate.forecast import LimitName, Limits
 from hf_efficient.facts.prices import Rates
 from hf_efficient.recording.budget import Agreement, BudgetWatch, Passing
 from hf_efficient.recording.live import LiveRun, RunningFigures

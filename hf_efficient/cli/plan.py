@@ -94,7 +94,7 @@ def write_fix(recipe: Recipe, planned: Plan, path: Path) -> bool:
     Raises:
         OutputError: the file cannot be written.
     """
-    from hf_efficient.planning.advised import cheapest_fix
+    from hf_efficient.planning.advice import cheapest_fix
     from hf_efficient.planning.fixed_recipe import fixed_recipe
     from hf_efficient.recipe.writing import write_new_file
 
@@ -292,7 +292,7 @@ def _planned(recipe: Recipe, names: list[str] | None, *, read_data: bool) -> Pla
 
 
 def _beyond(recipe: Recipe, planned: Plan, show: PlanOutput, *, advise: bool, largest: bool) -> Plan:
-    from hf_efficient.planning.advised import with_advice, with_largest
+    from hf_efficient.planning.advice import with_advice, with_largest
 
     if largest:
         planned = with_largest(recipe, planned)

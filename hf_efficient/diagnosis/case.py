@@ -30,7 +30,7 @@ from hf_efficient.accounting.run_records import RunReader, RunRecords
 from hf_efficient.accounting.series import build_series
 from hf_efficient.accounting.step_sums import StepLine
 from hf_efficient.errors import OutputError
-from hf_efficient.estimate.percentiles import warm_up_count
+from hf_efficient.estimate.statistics import warm_up_count
 from hf_efficient.recipe.writing import read_resolved
 from hf_efficient.records.account import RunAccount
 from hf_efficient.records.findings import Cost, Gain

@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from hf_efficient.diagnosis.case import Case, StepColumns
-from hf_efficient.estimate.gain_check import (
+from hf_efficient.estimate.comparison import (
     Outcome,
     judge_gain,
     rate_spread,

@@ -1,4 +1,6 @@
-"""FLOPs of a training step, counted product by product, LoRA-correct.
+"""What a step computes on: how many positions, and which of them attend to which.
+
+FLOPs of a training step, counted product by product, LoRA-correct.
 
 A product of ``tokens x inputs`` with ``inputs x outputs`` is ``2 * tokens * inputs * outputs`` FLOPs: a multiplication
 and an addition per term (torch's ``FlopCounterMode`` counts the same). Its backward has two products of that size:
@@ -12,17 +14,138 @@ for a gradient, and the products there cost their forward alone.
 
 Not counted, as everywhere in the field: norms, activations, softmax, rotary embeddings, the loss, dropout, the
 optimizer, and unpacking 4-bit weights. They are additions and multiplications of vectors, below a percent.
+
+FLOPs of a training step in a few multiplications.
+
+The FLOPs of a forward and backward (``pass_flops``) are linear in the positions, in the pairs of query and key of each
+kind of layer, and in the positions that the LM head projects. The factors follow from the model alone and are worked
+out once; a step costs a multiplication for each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from hf_efficient.estimate.model_shape import Linear, ModelShape, linears_of_layer
-from hf_efficient.estimate.trained import Trained, head_linear
-from hf_efficient.estimate.workload import Amounts, Workload
+from hf_efficient.estimate.model_shape import Linear, ModelShape, Trained, head_linear, linears_of_layer
+
+
+class Amounts(NamedTuple):
+    """What the FLOPs of a forward and backward are linear in.
+
+    Attributes:
+        tokens: positions that pass through the layers.
+        pairs: pairs of query and key in a layer, by its sliding window; None: a layer without one.
+        head_tokens: positions that the LM head projects.
+    """
+
+    tokens: int
+    pairs: Mapping[int | None, int]
+    head_tokens: int
+
+
+def causal_pairs(lengths: Mapping[int, int], window: int | None = None) -> int:
+    """Pairs of query and key that causal attention needs.
+
+    Token ``i`` (from 1) of a document attends to itself and all before it, ``i`` keys, or ``min(i, window)`` under
+    a sliding window (transformers counts the token itself as one of the window's). A document of ``n`` tokens thus
+    needs ``n (n + 1) / 2`` pairs, or with ``n > window``: ``window (window + 1) / 2 + (n - window) * window``.
+
+    Hand-worked: n = 4: 1 + 2 + 3 + 4 = 10; window 2: 1 + 2 + 2 + 2 = 7.
+
+    Args:
+        lengths: tokens of a document to how many documents are that long.
+        window: sliding window in tokens; None without.
+    """
+    total = 0
+    for length, count in lengths.items():
+        seen = length if window is None else min(length, window)
+        total += count * (seen * (seen + 1) // 2 + (length - seen) * seen)
+    return total
+
+
+def square_pairs(lengths: Mapping[int, int]) -> int:
+    """Pairs that a kernel computes which fills the whole matrix and masks it: ``n * n`` for a row of ``n`` tokens."""
+    return sum(count * length * length for length, count in lengths.items())
+
+
+class Workload(NamedTuple):
+    """The sequences of a step, or of a whole run: everything here adds up.
+
+    Attributes:
+        documents: tokens of a document to how many documents are that long; no padding. What the model's FLOPs count.
+        rows: positions of a row, padding included, to how many rows are that long. What the hardware computes; a
+            pack of documents is one row, a padding-free batch too.
+        masked_square: whether the attention kernel computes every pair of a row and masks (``eager``, and SDPA where
+            it is given a mask); otherwise it computes the causal pairs of the documents alone (FlashAttention).
+        head_tokens: positions that the LM head projects; None for all. ``SFTTrainer`` on a GPU projects only those
+            that bear a loss.
+        head_recomputed: whether the backward projects them once more (fused and chunked losses).
+        needed_head_tokens: those of ``head_tokens`` that the loss needs; None for all of them.
+        square_windows: whether, where it is not ``masked_square``, a layer whose window is no longer than the row is
+            (SDPA is given no mask for causal attention, but one for a window).
+    """
+
+    documents: Mapping[int, int]
+    rows: Mapping[int, int]
+    masked_square: bool = True
+    head_tokens: int | None = None
+    head_recomputed: bool = False
+    needed_head_tokens: int | None = None
+    square_windows: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        documents: Iterable[int],
+        rows: Iterable[int] | None = None,
+        *,
+        masked_square: bool = True,
+        head_tokens: int | None = None,
+        head_recomputed: bool = False,
+    ) -> Workload:
+        """Counts lengths. ``rows`` defaults to a row for each document, without padding."""
+        counted = Counter(documents)
+        counted_rows = counted if rows is None else Counter(rows)
+        return cls(counted, counted_rows, masked_square, head_tokens, head_recomputed)
+
+    @property
+    def document_tokens(self) -> int:
+        """Tokens that are not padding."""
+        return sum(length * count for length, count in self.documents.items())
+
+    @property
+    def row_tokens(self) -> int:
+        """Positions computed, padding included."""
+        return sum(length * count for length, count in self.rows.items())
+
+    def needed_pairs(self, window: int | None) -> int:
+        """Pairs that the mathematics needs in a layer with this window."""
+        return causal_pairs(self.documents, window)
+
+    def computed_pairs(self, window: int | None) -> int:
+        """Pairs that the kernel computes in a layer with this window."""
+        if self.masked_square:
+            return square_pairs(self.rows)
+        if window is not None and self.square_windows:
+            masked = {length: count for length, count in self.rows.items() if length >= window}
+            causal = {length: count for length, count in self.rows.items() if length < window}
+            return square_pairs(masked) + causal_pairs(causal)
+        return self.needed_pairs(window)
+
+    def needed(self, windows: Iterable[int | None]) -> Amounts:
+        """What the mathematics needs in a model whose layers have these windows."""
+        head = self.head_tokens if self.needed_head_tokens is None else self.needed_head_tokens
+        tokens = self.document_tokens
+        return Amounts(tokens, {one: self.needed_pairs(one) for one in windows}, tokens if head is None else head)
+
+    def computed(self, windows: Iterable[int | None]) -> Amounts:
+        """What is computed for it."""
+        head, tokens = self.head_tokens, self.row_tokens
+        return Amounts(tokens, {one: self.computed_pairs(one) for one in windows}, tokens if head is None else head)
+
 
 Checkpointing = Literal["none", "non_reentrant", "reentrant"]
 """Activation checkpointing of whole decoder layers: torch's two ways (transformers' default is non-reentrant)."""
@@ -239,3 +362,143 @@ def _recomputes_last(shape: ModelShape, layer: int) -> bool:
     needs the product's result; a plain residual addition needs nothing.
     """
     return shape.normed_outputs or shape.is_mixture(layer)
+
+
+Kernel = Literal["square", "sdpa", "documents"]
+"""Which pairs the attention kernel computes: all of a row (``eager``); all of a row where it is given a mask, else the
+causal ones (``sdpa``); those of the documents alone (FlashAttention, FlexAttention)."""
+
+Head = Literal["everywhere", "shifted", "scored"]
+"""Which positions the LM head projects: all; all but the last of each row, of which the loss needs those that bear it;
+those that bear a loss alone."""
+
+
+@dataclass(frozen=True)
+class Coefficients:
+    """FLOPs per unit.
+
+    Attributes:
+        per_token: for a position that passes through the layers.
+        per_pair: for a pair of query and key, in all layers of a sliding window together.
+        per_head_token: for a position that the LM head projects.
+    """
+
+    per_token: int
+    per_pair: Mapping[int | None, int]
+    per_head_token: int
+
+    def flops(self, amounts: Amounts) -> int:
+        """FLOPs of these amounts, which hold the pairs of every window."""
+        total = self.per_token * amounts.tokens + self.per_head_token * amounts.head_tokens
+        for window, each in self.per_pair.items():
+            total += each * amounts.pairs[window]
+        return total
+
+    def __add__(self, other: Coefficients) -> Coefficients:
+        windows = {**self.per_pair, **other.per_pair}
+        return Coefficients(
+            self.per_token + other.per_token,
+            {window: self.per_pair.get(window, 0) + other.per_pair.get(window, 0) for window in windows},
+            self.per_head_token + other.per_head_token,
+        )
+
+
+def coefficients(
+    shape: ModelShape,
+    trained: Trained,
+    *,
+    checkpointing: Checkpointing | None = None,
+    checkpointed_layers: Collection[int] | None = None,
+    head_recomputed: bool = False,
+    forward_alone: bool = False,
+) -> Coefficients:
+    """The factors of a model; the arguments are those of ``pass_flops``.
+
+    ``forward_alone``: without the backward, which leaves of ``trained`` the adapters' products.
+    """
+    windows = tuple(dict.fromkeys(shape.windows))
+
+    def of(amounts: Amounts) -> int:
+        flops = pass_flops(
+            shape,
+            trained,
+            amounts,
+            checkpointing=checkpointing,
+            checkpointed_layers=checkpointed_layers,
+            head_recomputed=head_recomputed,
+        )
+        return flops.forward if forward_alone else flops.total
+
+    nothing = dict.fromkeys(windows, 0)
+    return Coefficients(
+        per_token=of(Amounts(1, nothing, 0)),
+        per_pair={window: of(Amounts(0, {**nothing, window: 1}, 0)) for window in windows},
+        per_head_token=of(Amounts(0, nothing, 1)),
+    )
+
+
+class MicroBatch(NamedTuple):
+    """What FLOPs depend on in a batch.
+
+    Attributes:
+        rows: how many.
+        row_length: positions of each, padding included.
+        documents: tokens of each document, none of them 0.
+        scored: positions whose prediction bears a loss; None where it was not asked for, or is not known.
+    """
+
+    rows: int
+    row_length: int
+    documents: Sequence[int]
+    scored: int | None = None
+
+
+@dataclass(frozen=True)
+class WorkFormula:
+    """The FLOPs of a batch.
+
+    Attributes:
+        model: what the mathematics needs.
+        hardware: what is computed; None where that is not known.
+        kernel: of the attention.
+        head: of the language model.
+        always_masked: whether SDPA is given a mask for every batch (under ``torch.compile``).
+    """
+
+    model: Coefficients
+    hardware: Coefficients | None
+    kernel: Kernel
+    head: Head = "everywhere"
+    always_masked: bool = False
+
+    @property
+    def needs_scored(self) -> bool:
+        """Whether ``MicroBatch.scored`` must be known."""
+        return self.head != "everywhere"
+
+    def flops(self, batch: MicroBatch) -> tuple[int, int | None] | None:
+        """The model's and the hardware's; None where the batch does not tell."""
+        if self.needs_scored and batch.scored is None:
+            return None
+        work = self._workload(batch)
+        model = self.model.flops(work.needed(self.model.per_pair))
+        if self.hardware is None:
+            return model, None
+        return model, self.hardware.flops(work.computed(self.hardware.per_pair))
+
+    def _workload(self, batch: MicroBatch) -> Workload:
+        masked = self.kernel == "square"
+        if self.kernel == "sdpa":
+            padded = sum(batch.documents) < batch.rows * batch.row_length
+            masked = self.always_masked or padded or len(batch.documents) > batch.rows
+        head = batch.scored if self.head == "scored" else None
+        if self.head == "shifted":
+            head = batch.rows * (batch.row_length - 1)
+        return Workload(
+            documents=Counter(batch.documents),
+            rows={batch.row_length: batch.rows},
+            masked_square=masked,
+            head_tokens=head,
+            needed_head_tokens=batch.scored if self.needs_scored else None,
+            square_windows=self.kernel == "sdpa",
+        )

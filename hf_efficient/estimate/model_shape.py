@@ -1,10 +1,21 @@
-"""The dimensions of a decoder that its parameters and FLOPs follow from."""
+"""The dimensions of a decoder that its parameters and FLOPs follow from.
+
+Which parameters of a model a run trains: what decides which gradients its backward computes.
+
+Which transformers configurations are known, and what each adds to the shape of a Llama.
+
+A configuration of another architecture is refused: a guess that is 2% wrong looks like a measurement.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from hf_efficient.errors import ModelError
 
 
 @dataclass(frozen=True)
@@ -113,7 +124,6 @@ class ModelShape:
             ModelError: the architecture is not one whose parameters are known exactly here, or the configuration
                 lacks a dimension.
         """
-        from hf_efficient.estimate.architectures import shape_of
 
         return shape_of(config)
 
@@ -207,3 +217,320 @@ def _mixture(shape: ModelShape) -> list[Linear]:
             Linear("shared_expert_gate", shape.hidden, 1),
         ]
     return parts
+
+
+HEAD = "lm_head"
+EMBEDDING = "embed_tokens"
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Full training, or low-rank adapters on a frozen base.
+
+    Attributes:
+        everything: all parameters are trained.
+        ranks: for each layer, name of a projection to the rank of its adapter (``{"q_proj": 16}``); empty where no
+            layer has any.
+        head_rank: rank of the adapter on the LM head; 0 without.
+        embedding: whether the token embedding itself is trained (``modules_to_save``).
+        head: whether the LM head itself is trained; with tied embeddings it is if the embedding is.
+        input_gradient: whether the embedding's output asks for a gradient although nothing before it is trained
+            (``enable_input_require_grads``, which a frozen base under activation checkpointing is given).
+    """
+
+    everything: bool = False
+    ranks: tuple[Mapping[str, int], ...] = ()
+    head_rank: int = 0
+    embedding: bool = False
+    head: bool = False
+    input_gradient: bool = False
+
+    @classmethod
+    def full(cls) -> Trained:
+        """Every parameter is trained."""
+        return cls(everything=True, embedding=True, head=True)
+
+    @classmethod
+    def adapter(
+        cls,
+        shape: ModelShape,
+        targets: str | Iterable[str] = "all-linear",
+        rank: int = 16,
+        *,
+        layers: Iterable[int] | None = None,
+        modules_to_save: Iterable[str] = (),
+        input_gradient: bool = False,
+    ) -> Trained:
+        """LoRA or QLoRA of one rank, as a recipe describes it.
+
+        Args:
+            shape: the base model.
+            targets: ``all-linear`` (every linear module but the head), or names of modules (``q_proj``, ``lm_head``).
+            rank: rank of every adapter.
+            layers: the layers that have adapters; None for all.
+            modules_to_save: modules trained in full beside the adapters: ``embed_tokens``, ``lm_head``.
+            input_gradient: see the attribute.
+
+        Raises:
+            ModelError: a name is no module whose adapter's FLOPs are known, ``all-linear`` is asked of a mixture of
+                experts (PEFT then adapts the experts' bare parameters too, by another computation), or the rank is
+                not positive.
+        """
+        chosen = set(range(shape.layers)) if layers is None else set(layers)
+        if targets == "all-linear":
+            if shape.experts is not None:
+                raise ModelError(
+                    "all-linear on a mixture of experts: what PEFT's adapters on experts compute is not known here. "
+                    "Name the modules instead: q_proj, k_proj, v_proj, o_proj."
+                )
+            names = {name for name in _names(shape) if name != HEAD}
+        else:
+            names = {targets} if isinstance(targets, str) else set(targets)
+        for name in names:
+            _check(name, _names(shape), "adapter")
+        modules = {name: rank for name in names if name == HEAD}
+        for layer in sorted(chosen):
+            known = linears_of_layer(shape, layer)
+            modules |= {f"layers.{layer}.{name}": rank for name in names if name in known}
+        return cls.of_modules(shape, modules, modules_to_save=modules_to_save, input_gradient=input_gradient)
+
+    @classmethod
+    def of_modules(
+        cls,
+        shape: ModelShape,
+        ranks: Mapping[str, int],
+        *,
+        modules_to_save: Iterable[str] = (),
+        input_gradient: bool = False,
+    ) -> Trained:
+        """LoRA or QLoRA as it was built: every adapter by the dotted name of its module.
+
+        Args:
+            shape: the base model.
+            ranks: module name (``model.layers.3.self_attn.q_proj``) to the rank of its adapter.
+            modules_to_save: see ``adapter``.
+            input_gradient: see the attribute.
+
+        Raises:
+            ModelError: as for ``adapter``.
+        """
+        layers: list[dict[str, int]] = [{} for _ in range(shape.layers)]
+        for module, rank in ranks.items():
+            if rank < 1:
+                raise ModelError(f"{module}: an adapter of rank {rank}; a rank is at least 1.")
+            name = module.rsplit(".", 1)[-1]
+            found = re.search(r"(?:^|\.)layers\.(\d+)\.", module)
+            layer = int(found[1]) if found else None
+            if layer is None:
+                _check(module if name != HEAD else name, (HEAD,), "adapter outside the layers")
+            elif layer >= shape.layers:
+                raise ModelError(f"{module}: the model has {shape.layers} layers, counted from 0.")
+            else:
+                _check(name, [one.name for one in linears_of_layer(shape, layer).values() if one.is_module], "adapter")
+                layers[layer][name] = rank
+        saved = {name.rsplit(".", 1)[-1] for name in modules_to_save}
+        for name in saved:
+            _check(name, (EMBEDDING, HEAD), "module trained in full")
+        return cls(
+            ranks=_shared(layers),
+            head_rank=next((rank for name, rank in ranks.items() if name.rsplit(".", 1)[-1] == HEAD), 0),
+            embedding=EMBEDDING in saved,
+            head=HEAD in saved or (EMBEDDING in saved and shape.tied_embeddings),
+            input_gradient=input_gradient,
+        )
+
+    def ranks_of_layer(self, layer: int) -> Mapping[str, int]:
+        """Name of a projection to the rank of its adapter."""
+        return self.ranks[layer] if self.ranks else {}
+
+
+def adapter_parameters(shape: ModelShape, trained: Trained) -> int:
+    """Parameters of all adapters: ``rank * (inputs + outputs)`` for each module that has one.
+
+    Hand-worked: rank 8 on q_proj (64 -> 64) and v_proj (64 -> 32) of 2 layers: 2 * 8 * (128 + 96) = 3584.
+    """
+    total = trained.head_rank * (shape.hidden + shape.vocabulary)
+    for layer in range(shape.layers):
+        linears = linears_of_layer(shape, layer)
+        for name, rank in trained.ranks_of_layer(layer).items():
+            total += rank * (linears[name].inputs + linears[name].outputs)
+    return total
+
+
+def head_linear(shape: ModelShape) -> Linear:
+    """The LM head as a matrix product."""
+    return Linear(HEAD, shape.hidden, shape.vocabulary)
+
+
+def _shared(layers: list[dict[str, int]]) -> tuple[Mapping[str, int], ...]:
+    """Layers that are adapted alike hold the same object, so that they are recognised as equal at no cost."""
+    seen: dict[tuple[tuple[str, int], ...], dict[str, int]] = {}
+    return tuple(seen.setdefault(tuple(sorted(held.items())), held) for held in layers)
+
+
+def _names(shape: ModelShape) -> list[str]:
+    linears = (one for layer in range(shape.layers) for one in linears_of_layer(shape, layer).values())
+    return [*dict.fromkeys(one.name for one in linears if one.is_module), HEAD]
+
+
+def _check(name: str, known: Iterable[str], what: str) -> None:
+    if name in known:
+        return
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f" Did you mean {close[0]}?" if close else ""
+    raise ModelError(f"{name}: no {what} whose FLOPs are known in this model; known are {', '.join(known)}.{hint}")
+
+
+Extras = dict[str, Any]
+
+
+class _Config:
+    """Reads a mapping and an object alike; a missing name has a default or is an error."""
+
+    def __init__(self, config: Mapping[str, Any] | Any) -> None:
+        self._config = config
+
+    def get(self, name: str, default: Any = None) -> Any:
+        held = self._config.get(name) if isinstance(self._config, Mapping) else getattr(self._config, name, None)
+        return default if held is None else held
+
+    def need(self, name: str) -> int:
+        value = self.get(name)
+        if not isinstance(value, int) or value < 1:
+            raise ModelError(f"{name}: the model's configuration holds {value!r}, not a positive number. {_WHOLE}")
+        return value
+
+    def flag(self, name: str) -> bool:
+        value = self.get(name)
+        if not isinstance(value, bool):
+            raise ModelError(f"{name}: the model's configuration holds {value!r}, not true or false. {_WHOLE}")
+        return value
+
+    def head_dim(self) -> int:
+        return int(self.get("head_dim", self.need("hidden_size") // self.need("num_attention_heads")))
+
+
+_WHOLE = "A config.json leaves out its class's defaults: load it with AutoConfig and pass that, or its to_dict()."
+
+
+def shape_of(config: Mapping[str, Any] | Any) -> ModelShape:
+    """The shape that a configuration describes; see ``ModelShape.from_config``."""
+    read = _Config(config)
+    model_type = str(read.get("model_type", ""))
+    extras = ARCHITECTURES.get(model_type)
+    if extras is None:
+        raise ModelError(_unknown(model_type, read))
+    heads, layers = read.need("num_attention_heads"), read.need("num_hidden_layers")
+    shape: Extras = {
+        "model_type": model_type,
+        "layers": layers,
+        "hidden": read.need("hidden_size"),
+        "intermediate": read.need("intermediate_size"),
+        "heads": heads,
+        "kv_heads": read.get("num_key_value_heads", heads),
+        "head_dim": read.head_dim(),
+        "vocabulary": read.need("vocab_size"),
+        "tied_embeddings": read.flag("tie_word_embeddings"),
+        "windows": _windows(read, layers),
+    }
+    return ModelShape(**{**shape, **extras(read)})
+
+
+def _unknown(model_type: str, read: _Config) -> str:
+    known = ", ".join(sorted(ARCHITECTURES))
+    named = f"model_type {model_type!r}" if model_type else "a configuration without model_type"
+    hint = " Pass its text_config where that is one of them." if read.get("text_config") is not None else ""
+    return f"{named}: its parameters and FLOPs are not known here. Known are {known}.{hint}"
+
+
+def _windows(read: _Config, layers: int) -> tuple[int | None, ...]:
+    """The window per layer: ``layer_types`` where the configuration has them, else ``sliding_window`` everywhere."""
+    window = read.get("sliding_window") or None
+    kinds = read.get("layer_types")
+    if kinds is None:
+        return (window,) * layers
+    return tuple(window if kind == "sliding_attention" else None for kind in kinds)
+
+
+def _llama(read: _Config) -> Extras:
+    bias = bool(read.get("attention_bias", False))
+    return {"qkv_bias": bias, "output_bias": bias, "mlp_bias": bool(read.get("mlp_bias", False))}
+
+
+def _attention_bias(read: _Config) -> Extras:
+    bias = bool(read.get("attention_bias", False))
+    return {"qkv_bias": bias, "output_bias": bias}
+
+
+def _qwen2(_: _Config) -> Extras:
+    return {"qkv_bias": True}
+
+
+def _qwen3(read: _Config) -> Extras:
+    return {**_attention_bias(read), "qk_norm": (read.head_dim(), read.head_dim())}
+
+
+def _gemma2(read: _Config) -> Extras:
+    return {**_attention_bias(read), "norms_per_layer": 4, "normed_outputs": True}
+
+
+def _gemma3(read: _Config) -> Extras:
+    return {**_gemma2(read), "qk_norm": (read.head_dim(), read.head_dim())}
+
+
+def _mixtral(read: _Config) -> Extras:
+    return {
+        "experts": read.need("num_local_experts"),
+        "active_experts": read.need("num_experts_per_tok"),
+        "expert_intermediate": read.need("intermediate_size"),
+    }
+
+
+def _sparse(read: _Config) -> Extras:
+    """Experts as Qwen's mixtures have them: some layers may stay dense."""
+    listed, every = set(read.get("mlp_only_layers", ())), read.get("decoder_sparse_step", 1)
+    dense = {n for n in range(read.need("num_hidden_layers")) if n in listed or (n + 1) % every}
+    return {
+        "experts": read.need("num_experts"),
+        "active_experts": read.need("num_experts_per_tok"),
+        "expert_intermediate": read.need("moe_intermediate_size"),
+        "dense_layers": frozenset(dense),
+    }
+
+
+def _qwen2_moe(read: _Config) -> Extras:
+    bias = bool(read.get("qkv_bias", True))
+    return {"qkv_bias": bias, "shared_intermediate": read.need("shared_expert_intermediate_size"), **_sparse(read)}
+
+
+def _qwen3_moe(read: _Config) -> Extras:
+    return {**_qwen3(read), **_sparse(read)}
+
+
+def _phi3(_: _Config) -> Extras:
+    return {"fused": True}
+
+
+def _olmo2(read: _Config) -> Extras:
+    heads = read.need("num_attention_heads")
+    norms = (heads * read.head_dim(), read.get("num_key_value_heads", heads) * read.head_dim())
+    return {**_attention_bias(read), "qk_norm": norms, "normed_outputs": True}
+
+
+ARCHITECTURES: Mapping[str, Callable[[_Config], Extras]] = {
+    "gemma": _attention_bias,
+    "gemma2": _gemma2,
+    "gemma3_text": _gemma3,
+    "granite": _llama,
+    "llama": _llama,
+    "mistral": lambda _: {},
+    "mixtral": _mixtral,
+    "olmo2": _olmo2,
+    "phi3": _phi3,
+    "qwen2": _qwen2,
+    "qwen2_moe": _qwen2_moe,
+    "qwen3": _qwen3,
+    "qwen3_moe": _qwen3_moe,
+    "smollm3": _llama,
+}
+"""``model_type`` to what its shape has beside the dimensions that all share."""

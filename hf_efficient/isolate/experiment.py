@@ -22,8 +22,14 @@ from typing import Protocol
 from pydantic import TypeAdapter
 
 from hf_efficient.errors import SetupError
-from hf_efficient.estimate.attribution import CHAIN, ChainTimes, attribute, link_difference
-from hf_efficient.estimate.differences import MOST_ROUNDS, wants_another_round
+from hf_efficient.estimate.comparison import (
+    CHAIN,
+    MOST_ROUNDS,
+    ChainTimes,
+    attribute,
+    link_difference,
+    wants_another_round,
+)
 from hf_efficient.isolate.variants import Variant
 from hf_efficient.isolate.worker import MEASUREMENT
 from hf_efficient.launch.command import accelerate_command, layout_of

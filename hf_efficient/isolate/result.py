@@ -20,9 +20,8 @@ import numpy as np
 
 from hf_efficient.diagnosis.engine import diagnose_isolation
 from hf_efficient.errors import OutputError
-from hf_efficient.estimate.attribution import CHAIN, Link, StepAttribution, attribute
-from hf_efficient.estimate.batch_time import batch_time
-from hf_efficient.estimate.differences import Difference
+from hf_efficient.estimate.comparison import CHAIN, Difference, Link, StepAttribution, attribute
+from hf_efficient.estimate.throughput import batch_time
 from hf_efficient.facts.environment import accelerator_count, thread_count
 from hf_efficient.isolate.experiment import Launch, Progress, chain_times, check_whole_models, run_variant, run_variants
 from hf_efficient.isolate.variants import MOST_EXAMPLES, VARIANTS

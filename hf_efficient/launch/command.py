@@ -218,7 +218,7 @@ def largest_share(recipe: Recipe, processes: int) -> int:
     offload = recipe.distributed.offload
     if not offload.parameters or offload.nvme_path is None:
         return 0
-    from hf_efficient.planning.largest_parameter import largest_parameter
+    from hf_efficient.planning.model_config import largest_parameter
 
     return math.ceil(largest_parameter(recipe.model) / processes)
 

@@ -28,13 +28,13 @@ from hf_efficient.callbacks.stop import BudgetCallback
 from hf_efficient.data.build import PreferenceData, SftData
 from hf_efficient.diagnosis.engine import DIAGNOSIS_JSON, read_diagnosis
 from hf_efficient.errors import HfEfficientError, OutputError, SetupError, first_line
-from hf_efficient.estimate.budget import Limits, Spent
 from hf_efficient.estimate.energy import JOULES_PER_KWH
+from hf_efficient.estimate.forecast import Limits, Spent
 from hf_efficient.facts.prices import Rates, prices, rate_facts
 from hf_efficient.launch.checkpoints import EFFICIENCY, remove, remove_if_empty
 from hf_efficient.launch.listener import RunListener
 from hf_efficient.launch.output import OutputPlan
-from hf_efficient.planning.run_plan import plan_run
+from hf_efficient.planning.plan import plan_run
 from hf_efficient.recipe.schema import Recipe, told_where
 from hf_efficient.recording.earlier import read_earlier
 from hf_efficient.recording.timeline import process_timeline

@@ -16,8 +16,7 @@ import torch
 from torch import nn
 
 from hf_efficient.errors import ModelError
-from hf_efficient.estimate.model_shape import ModelShape, linears_of_layer
-from hf_efficient.estimate.trained import Trained, head_linear
+from hf_efficient.estimate.model_shape import ModelShape, Trained, head_linear, linears_of_layer
 
 
 def whole_shape(parameter: torch.Tensor) -> torch.Size:

@@ -1,25 +1,221 @@
-"""What to change in a recipe so that it fits an accelerator, or runs faster there, each change rehearsed."""
+"""One recipe after another rehearsed for one accelerator, and what each comes to there.
+
+The largest micro-batch and the longest rows that fit an accelerator.
+
+What to change in a recipe so that it fits an accelerator, or runs faster there, each change rehearsed.
+
+What goes beyond a plan for one accelerator: what to change, and the most that fits.
+"""
 
 from __future__ import annotations
 
+import copy
 import logging
-from collections.abc import Iterable, Mapping
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from hf_efficient.data.build import PreferenceData
+from hf_efficient.data.stats import document_lengths
 from hf_efficient.errors import HfEfficientError, first_line
-from hf_efficient.planning.changes import CHANGES
-from hf_efficient.planning.changes.change import Change, Proposer, Situation
-from hf_efficient.planning.trials import Trial, Trials
-from hf_efficient.planning.weights_dtype import weights_dtype
+from hf_efficient.facts.accelerators import Accelerator, accelerator
+from hf_efficient.planning.arguments import process_kept, run_arguments
+from hf_efficient.planning.changes import CHANGES, Change, Proposer, Situation
+from hf_efficient.planning.gpu import demand_of, planned_gpu
+from hf_efficient.planning.model_config import model_config, weights_dtype
+from hf_efficient.planning.plan import rehearse_shapes
+from hf_efficient.planning.ranks.rank import rehearse_rank
+from hf_efficient.planning.ranks.shares import sharding_of
+from hf_efficient.planning.run_data import (
+    RunRows,
+    RunShapes,
+    data_at_hand,
+    is_cut,
+    rows_as_prepared,
+    rows_of,
+    run_shapes,
+)
+from hf_efficient.planning.simulation import planned_memory
 from hf_efficient.recipe.load import change_recipe
+from hf_efficient.recipe.rules.distributed import unnamed_batch
 from hf_efficient.recipe.rules.settings import Settings
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.recipe.train_fields import train_fields
-from hf_efficient.records.plan import PlannedAdvice, PlannedChange
+from hf_efficient.records.plan import (
+    Plan,
+    PlannedAdvice,
+    PlannedChange,
+    PlannedGpu,
+    PlannedLargest,
+    PlannedMemory,
+    PlannedOutcome,
+)
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
+
+MOST_TRIALS = 14
+"""Rehearsals for one list of advice, so that it takes no more than some times as long as the plan itself."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A rehearsal in figures.
+
+    Attributes:
+        outcome: on the accelerator.
+        memory: on any.
+        padding_share: of the positions of a mean step; 0 where the data are not known.
+    """
+
+    outcome: PlannedOutcome
+    memory: PlannedMemory
+    padding_share: float = 0.0
+
+
+class Trials:
+    """Rehearses recipes of one model, and of one data set, for one accelerator.
+
+    Args:
+        config: of the model.
+        device: see below.
+        documents: tokens of each example; None where the data are not known.
+
+    Attributes:
+        device: the accelerator.
+        done: how many there were.
+    """
+
+    def __init__(self, config: PretrainedConfig, device: Accelerator, documents: RunRows | None = None) -> None:
+        self.device = device
+        self.done = 0
+        self._config = config
+        self._documents = documents
+
+    @property
+    def left(self) -> int:
+        """How many a list of advice may still make."""
+        return MOST_TRIALS - self.done
+
+    def run(self, recipe: Recipe, length: int | None = None) -> Trial:
+        """Rehearse a recipe.
+
+        Args:
+            recipe: the recipe.
+            length: tokens of every row; default: as the documents have it, or the most that the recipe allows.
+
+        Raises:
+            HfEfficientError: what the recipe's own run would refuse.
+        """
+        self.done += 1
+        config = copy.deepcopy(self._config)  # transformers writes attention and dtype into the one that it builds from
+        shapes = None if length is not None else self._shapes(recipe)
+        rehearsal = rehearse_rank(recipe, config, length) if shapes is None else rehearse_shapes(recipe, config, shapes)
+        gpu = planned_gpu(demand_of(recipe, rehearsal, shapes, sharding_of(recipe).ranks), self.device)
+        padding = 0.0 if shapes is None else shapes.train.padding_share
+        return Trial(outcome_of(gpu), planned_memory(rehearsal), padding)
+
+    def _shapes(self, recipe: Recipe) -> RunShapes | None:
+        if self._documents is None:
+            return None
+        with process_kept(), tempfile.TemporaryDirectory() as directory:
+            args = run_arguments(recipe, directory)
+            rows = rows_as_prepared(self._documents, args)
+            return run_shapes(args, rows, sharding_of(recipe).ranks, at_end=recipe.evaluate.at_end)
+
+
+def outcome_of(gpu: PlannedGpu) -> PlannedOutcome:
+    """The part of a plan for an accelerator that advice compares."""
+    return PlannedOutcome(gpu.needed_bytes, gpu.fits, gpu.step_seconds, gpu.tokens_per_second)
+
+
+ROW_TOKENS_STEP = 64
+_MOST_ROWS = 1024
+_MOST_TOKENS = 2**20
+"""Of a micro-batch: a rehearsal holds the token ids, and nothing else, of real size."""
+_PROBES_ON_THE_LINE = 6
+
+
+def largest_that_fit(
+    recipe: Recipe, config: PretrainedConfig, plan: Plan, trials: Trials, start: Trial
+) -> PlannedLargest:
+    """Search along both, the other being the recipe's.
+
+    Args:
+        recipe: the recipe.
+        config: of its model.
+        plan: of the recipe.
+        trials: on the accelerator.
+        start: the recipe as it is.
+    """
+    memory = trials.device.usable_memory_bytes
+    answers = 2 if recipe.method == "dpo" else 1
+    rows, length = plan.micro_batch_rows // answers, plan.row_tokens
+    most_rows = max(1, min(_MOST_ROWS, _MOST_TOKENS // (answers * length)))
+    found_rows = most_that_fits(
+        lambda count: trials.run(_with_rows(recipe, count), length).outcome,
+        memory,
+        {rows: start.outcome},
+        most_rows,
+    )
+    positions = int(getattr(config.get_text_config(), "max_position_embeddings", None) or _MOST_TOKENS)
+    most = max(1, min(positions, _MOST_TOKENS // (answers * rows)) // ROW_TOKENS_STEP)
+    known = {length // ROW_TOKENS_STEP: start.outcome} if length % ROW_TOKENS_STEP == 0 else {}
+    found_steps = most_that_fits(lambda count: trials.run(recipe, count * ROW_TOKENS_STEP).outcome, memory, known, most)
+    return PlannedLargest(
+        accelerator=trials.device.name,
+        micro_batch_rows=found_rows,
+        row_tokens=found_steps * ROW_TOKENS_STEP,
+        row_tokens_step=ROW_TOKENS_STEP,
+        rows_bounded=found_rows >= most_rows,
+        tokens_bounded=found_steps >= most,
+    )
+
+
+def _with_rows(recipe: Recipe, count: int) -> Recipe:
+    """As many rows as fit need not divide the global batch."""
+    return change_recipe(recipe, {**unnamed_batch(recipe), "train.per_device_train_batch_size": count})
+
+
+def most_that_fits(
+    probe: Callable[[int], PlannedOutcome], memory_bytes: int, known: dict[int, PlannedOutcome], most: int
+) -> int:
+    """The largest count that fits, from 1 to ``most``; 0 where none does.
+
+    Memory grows with the count, nearly on a line: the line through the two nearest probes tells where to look next,
+    and the probe after the last that fits confirms. What six probes have not found is found by bisection.
+
+    Args:
+        probe: tells what a count comes to.
+        memory_bytes: of the accelerator, that can be used.
+        known: outcomes that are there already, by count.
+        most: the largest count to look at.
+    """
+    seen = dict(known)
+    while True:
+        fits = max((count for count, outcome in seen.items() if outcome.fits and count <= most), default=0)
+        too_much = min((count for count, outcome in seen.items() if not outcome.fits), default=most + 1)
+        if too_much - fits <= 1:
+            return fits
+        middle = (fits + too_much) // 2
+        guess = _guess(seen, memory_bytes) if len(seen) < _PROBES_ON_THE_LINE else middle
+        guess = min(max(guess, fits + 1), too_much - 1)
+        seen[guess] = probe(guess)
+
+
+def _guess(seen: dict[int, PlannedOutcome], memory_bytes: int) -> int:
+    """Where the line through the two probes nearest to the limit meets it; twice as much where there is one probe."""
+    near = sorted(seen, key=lambda count: abs(seen[count].needed_bytes - memory_bytes))[:2]
+    if len(near) < 2:
+        only = near[0] if near else 0
+        return only // 2 if near and not seen[only].fits else max(1, 2 * only)
+    low, high = sorted(near)
+    slope = (seen[high].needed_bytes - seen[low].needed_bytes) / (high - low)
+    if slope <= 0:
+        return 2 * high
+    return int(low + (memory_bytes - seen[low].needed_bytes) / slope)
+
 
 logger = logging.getLogger(__name__)
 
@@ -182,3 +378,49 @@ def _times_needed(before: Trial, after: Trial, memory_bytes: int) -> int:
 def _rank(change: PlannedChange) -> tuple[bool, bool, float, int]:
     rate = change.after.tokens_per_second
     return not change.after.fits, not change.keeps_training, -(rate or 0.0), change.after.needed_bytes
+
+
+def with_advice(recipe: Recipe, plan: Plan) -> Plan:
+    """The plan, and the changes of the recipe, rehearsed and ranked, for its first accelerator.
+
+    Raises:
+        HfEfficientError: the model's configuration is no longer to be had.
+    """
+    config, trials, start = model_config(recipe.model), *_trials(recipe, plan)
+    return replace(plan, advice=advise(recipe, config, trials, start))
+
+
+def with_largest(recipe: Recipe, plan: Plan) -> Plan:
+    """The plan, and the largest micro-batch and the longest rows that fit its first accelerator.
+
+    Raises:
+        HfEfficientError: the model's configuration is no longer to be had.
+    """
+    config, trials, start = model_config(recipe.model), *_trials(recipe, plan)
+    return replace(plan, largest=largest_that_fit(recipe, config, plan, trials, start))
+
+
+def cheapest_fix(plan: Plan) -> Mapping[str, Any] | None:
+    """The first change of the plan's advice that makes the recipe fit; None where none does."""
+    assert plan.advice is not None
+    return next((change.overrides for change in plan.advice.changes if change.after.fits), None)
+
+
+def _trials(recipe: Recipe, plan: Plan) -> tuple[Trials, Trial]:
+    gpu = plan.gpus[0]
+    documents = None if plan.data is None else _documents(recipe)
+    trials = Trials(model_config(recipe.model), accelerator(gpu.name), documents)
+    return trials, Trial(outcome_of(gpu), plan.memory, 0.0 if plan.data is None else plan.data.padding_share)
+
+
+def _documents(recipe: Recipe) -> RunRows | None:
+    """Those that the plan has read, from the cache of tokenised data; None where packs have cut them."""
+    known = data_at_hand(recipe)
+    if isinstance(known, str):
+        return None
+    if isinstance(known.data, PreferenceData):
+        return rows_of(known.data, known.args)
+    if is_cut(known.args, known.data):
+        return None
+    evaluation = None if known.data.eval is None else document_lengths(known.data.eval)
+    return RunRows(document_lengths(known.data.train), evaluation)

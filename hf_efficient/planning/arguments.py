@@ -1,16 +1,188 @@
-"""The recipe's training arguments on a machine that is not the run's: nothing written, nothing logged."""
+"""What a trainer sets for the whole process, put back: the run that follows a rehearsal must not notice it.
+
+Python's search for cycles of garbage, put off.
+
+bitsandbytes' optimizers, which a machine without their kernels cannot run: the state that they keep, no update.
+
+An 8-bit one keeps, for a parameter of 4,096 values or more, each moment in one byte per value and a float32 constant
+per block of 256; for a smaller one in float32, and so for the weight of every embedding: transformers'
+``Trainer.create_optimizer`` asks for that. AdEMAMix keeps its two averages in one tensor. Source: Dettmers et al. 2021
+(8-bit optimizers via block-wise quantization), ``init_state`` of ``bitsandbytes.optim.optimizer.Optimizer2State`` and
+``bitsandbytes.optim.ademamix.AdEMAMix`` (0.50). Paged ones keep the moments of parameters of 100,000 values or more in
+memory that the driver moves between device and host, outside torch's allocator (``Optimizer8bit.get_state_buffer``).
+
+The recipe's training arguments on a machine that is not the run's: nothing written, nothing logged.
+"""
 
 from __future__ import annotations
 
+import gc
+import math
+import os
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
+
+import numpy
+import torch
+from torch import nn
 
 from hf_efficient.errors import Problem, RecipeError, SetupError
 from hf_efficient.model.loss import sft_arguments
-from hf_efficient.planning.optimizers import is_bitsandbytes
 from hf_efficient.recipe.schema import Recipe
 
 if TYPE_CHECKING:
     from trl import SFTConfig
+
+_LAUNCHED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GROUP_RANK")
+
+
+@contextmanager
+def process_kept() -> Iterator[None]:
+    """Keeps the states of the random generators, the environment variables, and what accelerate shares.
+
+    Inside, there is one process that nobody has launched: in one of several the rehearsal would wait for the others.
+    Nor is there a process group to be asked about, or a DeepSpeed: transformers would warn of the one, and share the
+    model that is built out as ZeRO-3 has it.
+
+    transformers seeds all generators when a trainer is built, writes variables for accelerate, and resets accelerate's
+    device (to the CPU here) and its precision with every new ``TrainingArguments``.
+    """
+    from accelerate.state import AcceleratorState, GradientState, PartialState
+    from transformers.integrations import deepspeed
+
+    shared = [one._shared_state for one in (PartialState, AcceleratorState, GradientState)]
+    held = [dict(one) for one in shared]
+    variables = dict(os.environ)
+    group, engine = torch.distributed.is_initialized, deepspeed._hf_deepspeed_config_weak_ref
+    python, arrays = random.getstate(), numpy.random.get_state()
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    try:
+        _as_if_alone()
+        deepspeed.unset_hf_deepspeed_config()
+        torch.distributed.is_initialized = lambda: False
+        for own in shared:
+            own.clear()
+        with torch.random.fork_rng(devices):
+            yield
+    finally:
+        torch.distributed.is_initialized, deepspeed._hf_deepspeed_config_weak_ref = group, engine
+        random.setstate(python)
+        numpy.random.set_state(arrays)
+        for added in set(os.environ) - set(variables):
+            del os.environ[added]
+        os.environ.update(variables)
+        for own, before in zip(shared, held, strict=True):
+            own.clear()
+            own.update(before)
+
+
+def _as_if_alone() -> None:
+    for name in list(os.environ):
+        if name in _LAUNCHED or name.startswith(("ACCELERATE_", "FSDP_", "TORCHELASTIC_")):
+            del os.environ[name]
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """No automatic search in the block; what it would have found is found afterwards.
+
+    A rehearsal makes a hundred thousand objects that stay, at which the search would look again and again: a third of
+    its time. When it comes in a run nobody knows; a training step leaves no tensors in cycles that it could free.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+_SMALL = 4096
+_BLOCK = 256
+_PAGED_FROM = 100_000
+_KINDS = {"adamw": (1, 1), "ademamix": (2, 1), "lion": (1,), "rmsprop": (1,)}
+"""Moments in each tensor of the state."""
+_NAMES = {
+    **dict.fromkeys(("adamw_bnb_8bit", "adamw_8bit", "paged_adamw_32bit", "paged_adamw_8bit"), "adamw"),
+    **dict.fromkeys(("ademamix", "ademamix_8bit", "paged_ademamix_32bit", "paged_ademamix_8bit"), "ademamix"),
+    **dict.fromkeys(("lion_32bit", "lion_8bit", "paged_lion_32bit", "paged_lion_8bit"), "lion"),
+    **dict.fromkeys(("rmsprop_bnb", "rmsprop_bnb_8bit", "rmsprop_bnb_32bit"), "rmsprop"),
+}
+"""What ``train.optim`` calls them (``transformers.trainer_optimizer``, 5.23). Others are of other packages."""
+
+
+def is_bitsandbytes(name: str) -> bool:
+    """Whether a name of ``train.optim`` is one of bitsandbytes' optimizers."""
+    return name in _NAMES
+
+
+def stand_in(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer | None:
+    """What takes the place of the recipe's optimizer; None where that itself runs."""
+    name = str(recipe.train.get("optim", ""))
+    if not is_bitsandbytes(name):
+        return None
+    return BitsAndBytesState(
+        [parameter for parameter in model.parameters() if parameter.requires_grad],
+        moments=_KINDS[_NAMES[name]],
+        eight_bit="8bit" in name,
+        paged="paged" in name,
+        in_float32=frozenset(id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)),
+    )
+
+
+class BitsAndBytesState(torch.optim.Optimizer):
+    """Allocates the state in the first step and does nothing else.
+
+    Attributes:
+        paged_bytes: of the state that lies outside torch's allocator.
+    """
+
+    def __init__(
+        self,
+        parameters: list[nn.Parameter],
+        *,
+        moments: tuple[int, ...],
+        eight_bit: bool,
+        paged: bool,
+        in_float32: frozenset[int] = frozenset(),
+    ) -> None:
+        """Args:
+        parameters: what is trained.
+        moments: in each tensor of the state.
+        eight_bit: whether moments are quantized.
+        paged: whether large ones lie outside torch's allocator.
+        in_float32: ``id`` of each parameter whose moments are not quantized.
+        """
+        super().__init__(parameters, {"lr": 0.0})
+        self._moments, self._eight_bit, self._paged, self._in_float32 = moments, eight_bit, paged, in_float32
+        self.paged_bytes = 0
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
+        """Allocate what is not there yet."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None and parameter not in self.state:
+                    self.state[parameter] = self._state_of(parameter)
+
+    def _state_of(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
+        values = parameter.numel()
+        eight_bit = self._eight_bit and values >= _SMALL and id(parameter) not in self._in_float32
+        dtype = torch.uint8 if eight_bit else torch.float32
+        state = {}
+        for place, moments in enumerate(self._moments, 1):
+            if self._paged and values >= _PAGED_FROM:
+                self.paged_bytes += moments * values * dtype.itemsize
+            else:
+                state[f"state{place}"] = parameter.new_zeros((moments, *parameter.shape), dtype=dtype)
+            if eight_bit:
+                blocks = math.ceil(values / _BLOCK)
+                state[f"absmax{place}"] = parameter.new_zeros((moments, blocks), dtype=torch.float32)
+        return state
+
 
 MOST_MICRO_BATCHES = 2
 """Of an optimizer step that are rehearsed: from the second on gradients are there, and nothing changes any more."""

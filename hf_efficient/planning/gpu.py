@@ -1,18 +1,31 @@
-"""A rehearsed training on one accelerator: does it fit, how long does it take?"""
+"""A rehearsed training on one accelerator: does it fit, how long does it take?
+
+A rehearsed training as what it asks of a device.
+
+Which accelerators are beaten by another one in time and money, and which are not.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from hf_efficient.estimate.caching_allocator import AllocatorPeaks, OutOfMemory, replay
-from hf_efficient.estimate.cuda_process import CONTEXT, cublas_workspace_bytes, nccl_bytes
-from hf_efficient.estimate.roofline import Roofs, step_time
-from hf_efficient.estimate.roofs import accelerator_roofs
+from hf_efficient.estimate.allocator import (
+    CONTEXT,
+    AllocatorPeaks,
+    OutOfMemory,
+    cublas_workspace_bytes,
+    nccl_bytes,
+    replay,
+)
+from hf_efficient.estimate.roofline import Roofs, accelerator_roofs, step_time
 from hf_efficient.facts.accelerators import Accelerator
-from hf_efficient.planning.ranks.exchange import Exchange, exchange_of
-from hf_efficient.planning.rehearsed import Rank
+from hf_efficient.planning.ranks.rank import Exchange, exchange_of, rank_operators
+from hf_efficient.planning.run_data import RunShapes, unread_pauses
+from hf_efficient.planning.simulation import Rank, Rehearsal
 from hf_efficient.profilers.calibration_files import load_calibration
+from hf_efficient.recipe.schema import Recipe, mixed_precision
 from hf_efficient.records.device import OperatorWork
 from hf_efficient.records.plan import PlannedGpu
 
@@ -163,3 +176,98 @@ def _no_time(device: Accelerator, unknown: Sequence[str]) -> str:
     if device.lacks_bfloat16 and "bf16" in " ".join(unknown):
         return "no time: it has no bfloat16, which is emulated at a rate that is not known"
     return f"no time: not known of this device: {', '.join(unknown)}"
+
+
+def demand_of(recipe: Recipe, rehearsal: Rehearsal, shapes: RunShapes | None = None, processes: int = 1) -> Demand:
+    """Its allocations and operators on one rank, the tokens of a step of all ranks, and the steps of the run.
+
+    A mean step and an evaluation take as long as their positions, in proportion to those that were rehearsed.
+
+    Args:
+        recipe: of the run.
+        rehearsal: of its largest micro-batch.
+        shapes: of the run; None where its data are not known: every row is as long as the rehearsed ones, and an
+            evaluation has as many as ``data.max_eval_examples`` allows.
+        processes: that share the positions of ``shapes``.
+    """
+    positions = rehearsal.rows * rehearsal.length * rehearsal.micro_batches
+    rank = rehearsal.rank
+    ranks = 1 if rank is None else rank.sharding.ranks
+    events, first, operators = rehearsal.log.events, rehearsal.first_step, _as_run(recipe, rehearsal.operators)
+    operators = rank_operators(operators, rank)
+    bf16 = mixed_precision(recipe) == "bf16"
+    if shapes is None:
+        found = Demand(events, first, operators, positions * ranks, steps_of(recipe), rank=rank, bf16=bf16)
+        return _with_pauses(found, recipe, rehearsal)
+    evaluation = rehearsal.evaluation
+    evaluated = 0 if evaluation is None else evaluation.positions * (2 if recipe.method == "dpo" else 1)
+    return Demand(
+        events=events,
+        first_step=first,
+        operators=operators,
+        tokens=round(shapes.train.step_content * ranks / processes),
+        steps=shapes.train.steps,
+        step_share=shapes.train.step_tokens / processes / positions,
+        evaluation=() if evaluation is None else _as_run(recipe, evaluation.operators),
+        evaluation_batches=0.0 if evaluation is None else shapes.evaluated_positions / processes / evaluated,
+        rank=rank,
+        bf16=bf16,
+        saves=shapes.saves,
+    )
+
+
+def _with_pauses(demand: Demand, recipe: Recipe, rehearsal: Rehearsal) -> Demand:
+    """Evaluations and saves as the recipe alone tells them."""
+    evaluation = rehearsal.evaluation
+    if demand.steps is None:
+        return dataclasses.replace(demand, evaluation_batches=0.0 if evaluation is None else None, saves=None)
+    pauses = unread_pauses(recipe, demand.steps, evaluation, demand.ranks)
+    return dataclasses.replace(
+        demand,
+        evaluation=() if evaluation is None else _as_run(recipe, evaluation.operators),
+        evaluation_batches=pauses.evaluation_batches,
+        saves=pauses.saves,
+    )
+
+
+def _as_run(recipe: Recipe, operators: Sequence[OperatorWork]) -> Sequence[OperatorWork]:
+    """What was rehearsed with bfloat16 in place of float16, in the run's own dtype."""
+    if not recipe.train.get("fp16"):
+        return operators
+    return [dataclasses.replace(one, dtype="fp16") if one.dtype == "bf16" else one for one in operators]
+
+
+def steps_of(recipe: Recipe) -> int | None:
+    """Optimizer steps of the run; None where they depend on the data."""
+    steps = int(recipe.train.get("max_steps") or -1)
+    return steps if steps > 0 else None
+
+
+_Point = tuple[float, float]
+
+
+def with_frontier(gpus: Sequence[PlannedGpu]) -> list[PlannedGpu]:
+    """The same, marked where none that fits is at least as fast and as cheap, and better in one of the two.
+
+    Hand-worked: (2 s, $1), (1 s, $3), (2 s, $3): the first two; the third is as slow as the first, and dearer.
+
+    Those that do not fit, or whose time or cost is not known, are in nobody's way and never marked.
+    """
+    points = [_point(gpu) for gpu in gpus]
+    known = [point for point in points if point is not None]
+    return [
+        dataclasses.replace(gpu, on_frontier=point is not None and not any(_beats(one, point) for one in known))
+        for gpu, point in zip(gpus, points, strict=True)
+    ]
+
+
+def _point(gpu: PlannedGpu) -> _Point | None:
+    """Time of a step and cost of its tokens, what spot machines lose included."""
+    if not gpu.fits or gpu.step_seconds is None or gpu.usd_per_million_tokens is None:
+        return None
+    lost = gpu.spot.overhead_share if gpu.market == "spot" and gpu.spot is not None else None
+    return gpu.step_seconds * (1 + (lost or 0.0)), gpu.usd_per_million_tokens
+
+
+def _beats(one: _Point, other: _Point) -> bool:
+    return one != other and one[0] <= other[0] and one[1] <= other[1]

@@ -1,13 +1,22 @@
-"""The architecture that a recipe's ``model`` section names, without its weights."""
+"""The architecture that a recipe's ``model`` section names, without its weights.
+
+The data type of a model's weights as a run loads them, found without loading them.
+
+How many elements the largest parameter of a model has.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_efficient.errors import ModelError, first_line
+import torch
+
+from hf_efficient.errors import HfEfficientError, ModelError, first_line
 from hf_efficient.facts.libraries import hub_reachable
 from hf_efficient.facts.models import find_model, nearest_models
 from hf_efficient.model.source import ModelSource, converted_folder, resolve_model_source
+from hf_efficient.planning.arguments import process_kept
 from hf_efficient.recipe.schema import ModelSection
 
 if TYPE_CHECKING:
@@ -72,3 +81,66 @@ def _unreachable(source: ModelSource, error: OSError) -> str:
         f"run `hf auth login` for a gated model, or `hf download {source.location} config.json` where there is a "
         f"network. {nearest}"
     ).strip()
+
+
+_FLOATS = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32}
+
+
+def weights_dtype(model: ModelSection, config: PretrainedConfig) -> torch.dtype:
+    """``model.dtype``; for ``auto`` the configuration's, else that of the first weight of a local checkpoint.
+
+    Without any of them float32, as transformers takes it.
+
+    Args:
+        model: the recipe's section.
+        config: of the model.
+    """
+    if model.dtype != "auto":
+        return getattr(torch, model.dtype)
+    stated = config.dtype
+    if isinstance(stated, torch.dtype):
+        return stated
+    return _of_checkpoint(model) or torch.float32
+
+
+def _of_checkpoint(model: ModelSection) -> torch.dtype | None:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        source = resolve_model_source(model)
+    except HfEfficientError:
+        return None  # said in full by whoever needs the model
+    if not source.is_local:
+        return None
+    for path in sorted(Path(source.location).glob("*.safetensors")):
+        try:
+            with safe_open(path, framework="pt") as weights:
+                kinds = [weights.get_slice(name).get_dtype() for name in weights.keys()]  # noqa: SIM118  no mapping
+        except (OSError, SafetensorError):
+            continue
+        found = next((_FLOATS[kind] for kind in kinds if kind in _FLOATS), None)
+        if found is not None:
+            return found
+    return None
+
+
+def largest_parameter(model: ModelSection) -> int:
+    """Of the embedding for most models, of all experts of a layer for some; the model is built without its weights.
+
+    Args:
+        model: of the recipe.
+
+    Raises:
+        ModelError: there is no configuration of it, or transformers cannot build it.
+    """
+    from transformers import AutoModelForCausalLM
+
+    config = model_config(model)
+    try:
+        with process_kept(), torch.device("meta"):
+            built = AutoModelForCausalLM.from_config(config, trust_remote_code=model.trust_remote_code)
+    except (ValueError, KeyError, RuntimeError) as error:
+        raise ModelError(
+            f"model: transformers cannot build a causal language model from its configuration: {first_line(error)}"
+        ) from error
+    return max(parameter.numel() for parameter in built.parameters())

@@ -1,16 +1,158 @@
-"""What a planned run costs on an accelerator, on demand and spot, in money and energy."""
+"""What a run's money depends on beside the accelerator.
+
+A planned run on machines that may be taken away: how often to save, and what it comes to.
+
+What a planned run costs on an accelerator, on demand and spot, in money and energy.
+
+What a plan takes for granted of the run's evaluations and saves.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import math
+from dataclasses import dataclass
 
-from hf_efficient.estimate.cost import cost_per_million_tokens, cost_usd
+from hf_efficient.estimate.cost import cost_per_million_tokens, cost_usd, daly_interval, spot_run
 from hf_efficient.estimate.energy import co2e_grams, energy_from_tdp, kilowatt_hours
+from hf_efficient.estimate.sharding import ZERO
 from hf_efficient.facts.accelerators import Accelerator
-from hf_efficient.facts.prices import Market, offers
-from hf_efficient.planning.spot import planned_spot
-from hf_efficient.planning.terms import Terms
-from hf_efficient.records.plan import PlannedGpu, PlannedSpot
+from hf_efficient.facts.energy import grid_intensity
+from hf_efficient.facts.prices import Market, SpotTerms, offers, spot_terms
+from hf_efficient.planning.gpu import Demand
+from hf_efficient.planning.simulation import Rank
+from hf_efficient.recipe.schema import Recipe
+from hf_efficient.records.plan import PlannedGpu, PlannedMemory, PlannedSpot
+from hf_efficient.text import size
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What the recipe says of money, and what its plan knows.
+
+    Attributes:
+        price_usd_per_hour: that the user pays in ``market``; None: the cheapest list price.
+        provider: whose list prices alone count; None: anybody's.
+        market: that decides the headline.
+        grid_grams_per_kwh: CO2e of the electricity.
+        tokens: of an optimizer step.
+        checkpoint_bytes: of one save.
+        spot: how machines that may be taken away behave.
+        devices: that train together.
+        saves: that the recipe asks for, in the whole run; None where not known.
+    """
+
+    price_usd_per_hour: float | None
+    provider: str | None
+    market: Market
+    grid_grams_per_kwh: float | None
+    tokens: int
+    checkpoint_bytes: int
+    spot: SpotTerms
+    devices: int = 1
+    saves: int | None = 0
+
+    @property
+    def save_seconds(self) -> float:
+        """One save, in which training stands still."""
+        return self.checkpoint_bytes / (self.spot.write_mb_per_second * 1e6)
+
+
+def terms_of(
+    recipe: Recipe, memory: PlannedMemory, tokens: int, rank: Rank | None = None, saves: int | None = 0
+) -> Terms:
+    """As the recipe says.
+
+    Args:
+        recipe: that was rehearsed.
+        memory: of its rehearsal.
+        tokens: of an optimizer step.
+        rank: whose memory that is; None of a process that trains alone.
+        saves: in the whole run; None where not known.
+    """
+    saved = checkpoint_bytes(memory, recipe.adapter.method) if rank is None else _saved_by_all(rank, memory)
+    section = recipe.efficiency
+    said = section.spot
+    return Terms(
+        price_usd_per_hour=section.price_usd_per_hour,
+        provider=section.price_from,
+        market=section.market,
+        grid_grams_per_kwh=grid_intensity(section.grid).grams_per_kwh,
+        tokens=tokens,
+        checkpoint_bytes=saved,
+        spot=spot_terms(said.hours_between_preemptions, said.restart_seconds, said.write_mb_per_second),
+        devices=1 if rank is None else rank.sharding.ranks,
+        saves=saves,
+    )
+
+
+def checkpoint_bytes(memory: PlannedMemory, method: str) -> int:
+    """What a save writes: the optimizer's state and what is trained; the whole model of a full fine-tune.
+
+    Some kilobytes are left out: scheduler, random states, the Trainer's own state.
+
+    Args:
+        memory: of the rehearsal.
+        method: ``adapter.method``.
+    """
+    held = memory.category_peak_bytes
+    weights = memory.model_bytes if method == "full" else held.get("adapter", 0)
+    return weights + held.get("optimizer_state", 0) + memory.paged_bytes
+
+
+def _saved_by_all(rank: Rank, memory: PlannedMemory) -> int:
+    """What is trained and the optimizer's state, of which each rank may hold a part; paged state is none of ``states``.
+
+    Every rank of DDP holds, and pages, the whole state.
+    """
+    states, sharding = rank.states, rank.sharding
+    shares = sharding.ranks if sharding.strategy in (*ZERO, "fsdp2") else 1
+    held = math.ceil(states.trained * (states.trained_bytes + states.optimizer_bytes + states.master_bytes))
+    return held + memory.paged_bytes * shares
+
+
+def planned_spot(
+    gpu: PlannedGpu, price_usd_per_hour: float | None, price_source: str | None, terms: Terms
+) -> PlannedSpot:
+    """The run of these terms on such machines, in expectation (``estimate.spot``).
+
+    Saves come after whole optimizer steps, nearest to Daly's interval. Where the number of steps is not known, the
+    overhead is that of one interval, as of a run without end.
+
+    Args:
+        gpu: its time where nothing is lost, without saves.
+        price_usd_per_hour: of a machine while it runs; None where not known.
+        price_source: whose price that is.
+        terms: of the run.
+    """
+    between = terms.spot.hours_between_preemptions * 3600
+    save = terms.save_seconds
+    found = PlannedSpot(
+        price_usd_per_hour=price_usd_per_hour,
+        price_source=price_source,
+        hours_between_preemptions=terms.spot.hours_between_preemptions,
+        checkpoint_bytes=terms.checkpoint_bytes,
+        checkpoint_seconds=save,
+    )
+    if gpu.step_seconds is None:
+        return dataclasses.replace(found, reason="the time of a step is not known")
+    every = max(1, round(daly_interval(save, between) / gpu.step_seconds))
+    interval = every * gpu.step_seconds
+    work = interval if gpu.run_seconds is None else gpu.run_seconds
+    run = spot_run(work, save, between, restart_seconds=terms.spot.restart_seconds, interval_seconds=interval)
+    if run.paid_seconds is None:
+        return dataclasses.replace(found, reason=run.reason)
+    usd = cost_usd(gpu.step_seconds * run.paid_seconds / work, price_usd_per_hour)
+    return dataclasses.replace(
+        found,
+        save_every_steps=every,
+        overhead_share=run.paid_seconds / work - 1,
+        usd_per_million_tokens=cost_per_million_tokens(usd, terms.tokens),
+        preemptions=None if gpu.run_seconds is None else run.preemptions,
+        run_seconds=None if gpu.run_seconds is None else run.paid_seconds,
+        run_usd=None if gpu.run_seconds is None else cost_usd(run.paid_seconds, price_usd_per_hour),
+    )
+
 
 _MILLION = 1_000_000
 
@@ -95,3 +237,46 @@ def _no_price(terms: Terms) -> str:
     kind = "spot price" if terms.market == "spot" else "price"
     whose = "" if terms.provider is None else f" from {terms.provider}"
     return f"no {kind} of it{whose} is known: set efficiency.price_usd_per_hour to what you pay"
+
+
+def pause_remarks(recipe: Recipe, demand: Demand, terms: Terms, *, read: bool) -> list[str]:
+    """Of a run whose steps are known; without them there are no hours to hold anything.
+
+    Args:
+        recipe: the recipe.
+        demand: of the run.
+        terms: of its money.
+        read: whether the plan has read the data.
+    """
+    if demand.steps is None:
+        return []
+    saves = [] if terms.market == "spot" else _of_saves(recipe, terms)
+    return [*_of_evaluations(recipe, demand, read=read), *saves]
+
+
+def _of_evaluations(recipe: Recipe, demand: Demand, *, read: bool) -> list[str]:
+    if demand.evaluation_batches is None:
+        return [
+            "hours and money hold no evaluations: how many there are, and of how many rows, is not known without the "
+            "data; train.eval_strategy=steps and data.max_eval_examples=N tell it"
+        ]
+    if read or not demand.evaluation_batches:
+        return []
+    return [f"every evaluation has data.max_eval_examples rows, {recipe.data.max_eval_examples:,}, of as many tokens"]
+
+
+def _of_saves(recipe: Recipe, terms: Terms) -> list[str]:
+    if terms.saves is None:
+        return [
+            "hours and money hold no saves of checkpoints: how many there are is not known without the data; "
+            "train.save_strategy=steps tells it"
+        ]
+    if terms.saves == 0:
+        return []
+    most = "up to " if recipe.train.get("save_strategy") == "best" else ""
+    many = f"{most}{terms.saves:,} save{'' if terms.saves == 1 else 's'} of {size(terms.checkpoint_bytes)}"
+    spot = terms.spot
+    if spot.write_of is None:
+        return [f"hours and money hold {many}, written at your {spot.write_mb_per_second:g} MB/s"]
+    speed = f"{spot.write_mb_per_second:g} MB/s ({spot.write_of})"
+    return [f"hours and money hold {many}, written at {speed}: efficiency.spot.write_mb_per_second changes that"]

@@ -1,33 +1,101 @@
-"""A recipe in, its plan out: no GPU, no weights, no network."""
+"""A rehearsal of the largest batches that a run's data give.
+
+A recipe in, its plan out: no GPU, no weights, no network.
+
+The plan of a run that begins: the batches that it will see, on the device that is here.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from hf_efficient.facts.accelerators import USABLE_SHARE, Accelerator, accelerator, accelerators
-from hf_efficient.planning.data_at_hand import data_at_hand
-from hf_efficient.planning.demand import demand_of
-from hf_efficient.planning.eight_bit import is_eight_bit
-from hf_efficient.planning.frontier import with_frontier
-from hf_efficient.planning.gpu import Demand, planned_gpu
-from hf_efficient.planning.memory import planned_memory, planned_timeline
+import torch
+
+from hf_efficient.data.build import PreferenceData, SftData
+from hf_efficient.estimate.cost import cost_usd
+from hf_efficient.estimate.energy import energy_from_tdp
+from hf_efficient.estimate.roofline import cpu_roofs, step_time
+from hf_efficient.facts.accelerators import USABLE_SHARE, Accelerator, accelerator, accelerator_of_device, accelerators
+from hf_efficient.facts.environment import cpu_model
+from hf_efficient.planning.blank_model import is_eight_bit
+from hf_efficient.planning.gpu import Demand, demand_of, planned_gpu, with_frontier
 from hf_efficient.planning.model_config import model_config
-from hf_efficient.planning.money import with_costs
-from hf_efficient.planning.pause_remarks import pause_remarks
-from hf_efficient.planning.ranks.rank import rehearse_rank
-from hf_efficient.planning.ranks.remarks import rank_remarks
-from hf_efficient.planning.ranks.sharding import sharding_of
-from hf_efficient.planning.ranks.told import planned_ranks
-from hf_efficient.planning.rehearsed import Rehearsal
-from hf_efficient.planning.run_data import planned_data
-from hf_efficient.planning.run_shapes import rows_of, run_shapes
-from hf_efficient.planning.shaped import rehearse_shapes, shape_remarks
-from hf_efficient.planning.terms import Terms, terms_of
+from hf_efficient.planning.money import Terms, pause_remarks, terms_of, with_costs
+from hf_efficient.planning.ranks.rank import planned_ranks, rank_remarks, rehearse_rank
+from hf_efficient.planning.ranks.shares import sharding_of
+from hf_efficient.planning.run_data import RunShapes, data_at_hand, planned_data, rows_of, run_shapes
+from hf_efficient.planning.simulation import Rehearsal, held_by_category, planned_memory, planned_timeline
+from hf_efficient.profilers.calibration_files import load_calibration
 from hf_efficient.recipe.load import change_recipe
 from hf_efficient.recipe.rules.distributed import as_planned
 from hf_efficient.recipe.schema import Recipe
-from hf_efficient.records.plan import Plan, PlannedData, PlannedGpu
+from hf_efficient.records.plan import Plan, PlannedData, PlannedGpu, PlannedRun, RunPlan
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+    from trl import SFTConfig
+
+_BATCH_SIZE = 8
+"""Of transformers' ``TrainingArguments``, where a recipe is silent."""
+
+
+def rehearse_shapes(
+    recipe: Recipe,
+    config: PretrainedConfig,
+    shapes: RunShapes,
+    *,
+    on_gpu: bool = True,
+    processes: int | None = None,
+) -> Rehearsal:
+    """Rehearse the largest micro-batch of a run, and the largest batch of its evaluations.
+
+    Args:
+        recipe: ``method: sft``.
+        config: of its model.
+        shapes: of the run.
+        on_gpu: whether it runs on a GPU.
+        processes: that train; default: the recipe's.
+
+    Raises:
+        HfEfficientError: what the recipe's own run would refuse.
+    """
+    evaluated = None if shapes.evaluation is None else shapes.evaluation.row_tokens
+    return rehearse_rank(
+        _no_more_rows_than_there_are(recipe, shapes),
+        config,
+        shapes.train.row_tokens,
+        padded=shapes.train.padded,
+        evaluation_length=evaluated,
+        on_gpu=on_gpu,
+        processes=processes,
+    )
+
+
+def _no_more_rows_than_there_are(recipe: Recipe, shapes: RunShapes) -> Recipe:
+    """The recipe with batches that its data can fill."""
+    train = dict(recipe.train)
+    for phase, rows in (("train", shapes.rows), ("eval", shapes.evaluation_rows)):
+        name = f"per_device_{phase}_batch_size"
+        wanted = int(train.get(name, _BATCH_SIZE))
+        if 0 < rows < wanted:
+            train[name] = rows
+    return recipe.model_copy(update={"train": train})
+
+
+def shape_remarks(shapes: RunShapes) -> list[str]:
+    """What a plan by the data takes for granted."""
+    told = [
+        f"rows have {shapes.train.row_tokens:,} tokens, those of the largest micro-batch that the data can give",
+        "a step or an evaluation takes as long as its positions, in proportion to those of the largest batch",
+    ]
+    if shapes.step_rows > shapes.rows:
+        told.append(
+            f"a step asks for {shapes.step_rows:,} rows, and the data have {shapes.rows:,}: these are an epoch of one "
+            "step"
+        )
+    return told
 
 
 def plan(
@@ -158,3 +226,90 @@ def _usable_memory(devices: Sequence[Accelerator]) -> list[str]:
 def _own_facts(devices: Sequence[Accelerator]) -> list[str]:
     own = [device.name for device in devices if device.own]
     return [f"{', '.join(own)}: memory, rates and power are those of your own facts"] if own else []
+
+
+def plan_run(
+    recipe: Recipe, args: SFTConfig, data: SftData | PreferenceData, price_usd_per_hour: float | None
+) -> RunPlan:
+    """Rehearse the run's largest micro-batch; nothing of the process is different afterwards.
+
+    Args:
+        recipe: the recipe.
+        args: of the run.
+        data: of the run.
+        price_usd_per_hour: of everything that the run occupies; None where it is not known.
+
+    Raises:
+        HfEfficientError: what the run itself would refuse.
+    """
+    shapes = run_shapes(args, rows_of(data, args), args.world_size, at_end=recipe.evaluate.at_end)
+    on_gpu = args.device.type != "cpu"
+    rehearsal = rehearse_shapes(recipe, model_config(recipe.model), shapes, on_gpu=on_gpu, processes=args.world_size)
+    known = _accelerator(args.device)
+    assumptions = shape_remarks(shapes)
+    if not on_gpu and args.world_size > 1:
+        assumptions.append("what processes on CPUs exchange takes no time in it: how fast that is, is not known")
+    demand = demand_of(recipe, rehearsal, shapes, args.world_size)
+    told = planned_data(args, data, shapes, args.world_size)
+    plan = plan_of(recipe, rehearsal, demand, [] if known is None else [known], assumptions, told)
+    return RunPlan(plan, _planned_run(plan, demand, rehearsal, shapes, args, known, price_usd_per_hour))
+
+
+def _accelerator(device: torch.device) -> Accelerator | None:
+    return accelerator_of_device(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
+
+
+def _planned_run(
+    plan: Plan,
+    demand: Demand,
+    rehearsal: Rehearsal,
+    shapes: RunShapes,
+    args: SFTConfig,
+    known: Accelerator | None,
+    price_usd_per_hour: float | None,
+) -> PlannedRun:
+    gpu, gpus = plan.gpus[0] if plan.gpus else None, args.world_size
+    on_gpu = args.device.type == "cuda"
+    reasons: dict[str, str] = {}
+    device = torch.cuda.get_device_name(args.device) if on_gpu else cpu_model() or "CPU"
+    step = _cpu_seconds(demand, device, reasons) if not on_gpu else None if gpu is None else gpu.step_seconds
+    if on_gpu and step is None:
+        reasons["time"] = "; ".join(gpu.notes) if gpu is not None else f"no rates of {device} are known"
+    training = None if step is None else step * shapes.train.steps
+    if price_usd_per_hour is None:
+        reasons["cost"] = "no price is known: set efficiency.price_usd_per_hour"
+    watts = None if known is None else known.tdp_watts
+    if watts is None:
+        reasons["energy"] = f"the power of {device} is not known"
+    return PlannedRun(
+        device=device,
+        steps=shapes.train.steps,
+        positions=rehearsal.rows * rehearsal.length,
+        step_tokens=shapes.train.step_tokens,
+        categories=held_by_category(rehearsal),
+        peak_allocated_bytes=plan.memory.peak_allocated_bytes if on_gpu else None,
+        peak_reserved_bytes=None if gpu is None else gpu.reserved_bytes,
+        fits=None if gpu is None else gpu.fits,
+        step_seconds=step,
+        tokens_per_second=None if step is None else shapes.train.step_tokens / step,
+        training_seconds=training,
+        training_cost_usd=None if training is None else cost_usd(training, price_usd_per_hour),
+        training_energy_joules=None
+        if training is None or watts is None
+        else energy_from_tdp(watts, training, devices=gpus),
+        reasons=reasons,
+    )
+
+
+def _cpu_seconds(demand: Demand, device: str, reasons: dict[str, str]) -> float | None:
+    calibration = load_calibration(device)
+    if calibration is None:
+        reasons["time"] = "this CPU was not calibrated: `hf-efficient env --calibrate` does it once"
+        return None
+    time = step_time(demand.operators, cpu_roofs(calibration).roofs)
+    if time.unknown:
+        reasons["time"] = f"the calibration of this CPU lacks {', '.join(time.unknown)}"
+        return None
+    # Processes of one machine share its cores: a launcher gives each of them fewer threads.
+    fewer = max(1.0, (calibration.threads or 1) / torch.get_num_threads())
+    return time.seconds * demand.step_share * fewer

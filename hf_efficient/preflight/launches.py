@@ -34,7 +34,7 @@ import psutil
 from pydantic import TypeAdapter, ValidationError
 
 from hf_efficient.errors import HfEfficientError, OutputError, PreflightError
-from hf_efficient.estimate.disk import checkpoints_at_once, disk_needed
+from hf_efficient.estimate.cost import checkpoints_at_once, disk_needed
 from hf_efficient.launch.checkpoints import remove
 from hf_efficient.launch.exits import ended
 from hf_efficient.launch.proven import preflight_path, write_preflight

@@ -47,7 +47,7 @@ from hf_efficient.launch.output import locked, plan_output
 from hf_efficient.launch.proven import fingerprint_of
 from hf_efficient.launch.run import gather_when_saved
 from hf_efficient.launch.started import launch_contradiction, started_recipe
-from hf_efficient.planning.run_shapes import rows_of, run_shapes
+from hf_efficient.planning.run_data import rows_of, run_shapes
 from hf_efficient.preflight.launches import (
     STAGES,
     STEPS,

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_efficient.errors import SetupError, first_line
-from hf_efficient.estimate.instrument_cost import slowdown
+from hf_efficient.estimate.throughput import slowdown
 from hf_efficient.facts.libraries import is_installed
 from hf_efficient.recording.timeline import Timeline
 from hf_efficient.records.profile import InstrumentAccount

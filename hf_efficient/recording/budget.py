@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from hf_efficient.estimate.budget import Clearance, LimitName, Limits, clearance
-from hf_efficient.estimate.forecast import Pace, forecast, most_steps_within
+from hf_efficient.estimate.forecast import Clearance, LimitName, Limits, Pace, clearance, forecast, most_steps_within
 from hf_efficient.recording.live import LiveRun
 
 

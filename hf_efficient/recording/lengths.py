@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from hf_efficient.estimate.step_work import MicroBatch
+from hf_efficient.estimate.flops import MicroBatch
 from hf_efficient.records.steps import SequenceCounts
 
 LENGTH_BOUNDS: tuple[int, ...] = tuple(dict.fromkeys(round(2 ** (quarter / 4)) for quarter in range(24 * 4 + 1)))

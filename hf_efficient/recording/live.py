@@ -13,12 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from hf_efficient.estimate.budget import Spent
 from hf_efficient.estimate.cost import cost_usd
 from hf_efficient.estimate.energy import JOULES_PER_KWH
-from hf_efficient.estimate.forecast import RECENT_STEPS, Pace, Schedule, forecast, recent_step_seconds
-from hf_efficient.estimate.percentiles import percentile, warm_up_count
-from hf_efficient.estimate.utilization import utilization
+from hf_efficient.estimate.forecast import RECENT_STEPS, Pace, Schedule, Spent, forecast, recent_step_seconds
+from hf_efficient.estimate.statistics import percentile, warm_up_count
+from hf_efficient.estimate.throughput import utilization
 from hf_efficient.recording.earlier import Earlier
 from hf_efficient.records.steps import StepRecord
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 import msgspec
 
-from hf_efficient.estimate.step_work import WorkFormula
+from hf_efficient.estimate.flops import WorkFormula
 from hf_efficient.recording.compilation import CompilationWatch
 from hf_efficient.recording.device_clock import DeviceTimes
 from hf_efficient.recording.live import WHOLE_PREFIX, LiveRun, RunningFigures, log_figures

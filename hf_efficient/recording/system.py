@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 
-from hf_efficient.estimate.metering import believable, stretches
+from hf_efficient.estimate.energy import believable, stretches
 from hf_efficient.recording.memory import device_memory
 from hf_efficient.recording.meters import EnergyMeter, Found, cuda_devices, gpu_meters, host_meters
 from hf_efficient.recording.probes import LoadSample

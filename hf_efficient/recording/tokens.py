@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from hf_efficient.estimate.step_work import MicroBatch, WorkFormula
-from hf_efficient.estimate.sums import sum_if_known
+from hf_efficient.estimate.flops import MicroBatch, WorkFormula
+from hf_efficient.estimate.statistics import sum_if_known
 from hf_efficient.recording.lengths import document_starts, documents_of_rows, documents_of_starts, sequence_counts
 from hf_efficient.records.steps import SequenceCounts, StepWork, TokenCounts
 

@@ -1,24 +1,107 @@
-"""Tensors that have shape, strides and dtype, and no values: they say that they lie on a CPU, and hold no memory.
+"""Shapes of an operator's results, remembered by those of its arguments.
+
+A model repeats its layers, so almost every call is like one before. torch works many results out in Python, a hundred
+microseconds each; to remember them takes five.
+
+Tensors that have shape, strides and dtype, and no values: they say that they lie on a CPU, and hold no memory.
 
 torch's own ``FakeTensor`` does the same for compilers, which must know much more of an operator than its results'
 shapes; that costs several times as much per operator, and a simulated step has a hundred thousand of them. A ``Blank``
 wraps a tensor on the meta device and runs every operator there. Since it says ``cpu``, autocast, the choice of kernels
 and code that asks for a device behave as on a CPU. Where a real tensor (token ids, masks) meets a blank one the result
 is blank; among themselves real tensors keep their values.
+
+A module on the meta device to one whose parameters are blank tensors: it runs as on a CPU, and holds no memory.
+
+What becomes a large real tensor, told before it is computed: a simulation has neither its memory nor its time.
+
+Real tensors (token ids, positions) become masks of rows and columns, and code makes whole matrices of ones or zeros;
+PEFT's DoRA makes a unit matrix as wide as each layer.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Any
 
 import torch
+from torch import nn
 
-from hf_efficient.simulate.result_shapes import ResultShapes
+_META = torch.device("meta")
+_ALIASES_UNSAID = frozenset({torch.ops.aten._unsafe_view.default, torch.ops.aten._reshape_alias.default})
+"""Operators whose schema does not say that their result shares the storage of an argument."""
+
+
+class ResultShapes:
+    """Runs operators on tensors of the meta device; those that only make new tensors run once per shape."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, Any] = {}
+        self._makes_new: dict[Any, bool] = {}
+
+    def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The operator's result."""
+        makes_new = self._makes_new.get(func)
+        if makes_new is None:
+            makes_new = self._makes_new[func] = _makes_new(func)
+        if not makes_new:
+            return func(*args, **kwargs)
+        key: tuple[Any, ...] = (func, tuple([_described(one) for one in args]))
+        if kwargs:
+            key = (*key, tuple([(name, _described(value)) for name, value in kwargs.items()]))
+        try:
+            found = self._known.get(key)
+        except TypeError:  # an argument that has no hash
+            return func(*args, **kwargs)
+        if found is not None:
+            return _made(found)
+        result = func(*args, **kwargs)
+        shapes = _shapes(result)
+        if shapes is not None:
+            self._known[key] = shapes
+        return result
+
+
+def _makes_new(func: Any) -> bool:
+    """Whether its results are new tensors, whatever the arguments."""
+    schema = func._schema
+    return not (
+        schema.is_mutable
+        or func in _ALIASES_UNSAID
+        or any(one.alias_info is not None for one in (*schema.returns, *schema.arguments))
+    )
+
+
+def _described(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return (value.size(), value.stride(), value.dtype)
+    if value is None:
+        return None
+    if isinstance(value, (list, tuple)):
+        return tuple([_described(one) for one in value])
+    return (type(value), value)
+
+
+def _shapes(result: Any) -> Any:
+    """Size, strides and dtype of a tensor, or of each in a tuple; None for a result of another kind."""
+    if isinstance(result, torch.Tensor):
+        return (result.size(), result.stride(), result.dtype)
+    if isinstance(result, tuple) and all(isinstance(one, torch.Tensor) for one in result):
+        return [_shapes(one) for one in result]
+    return None
+
+
+def _made(shapes: Any) -> Any:
+    if isinstance(shapes, list):
+        return tuple([_made(one) for one in shapes])
+    size, stride, dtype = shapes
+    return torch.empty_strided(size, stride, dtype=dtype, device=_META)
+
 
 _CPU = torch.device("cpu")
-_META = torch.device("meta")
-_shapes = ResultShapes()
+_BLANK_META = torch.device("meta")
+_blank_shapes = ResultShapes()
 _PLAIN = frozenset({bool, int, float, str, type(None), torch.dtype, torch.layout, torch.memory_format})
 """Types of arguments that are the same on every device."""
 _DISPATCH = frozenset({"__torch_dispatch__", "__call__", "_fn", "inner"})
@@ -75,7 +158,7 @@ def run_blank(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -
     owners: dict[int, Blank] = {}
     shells = tuple([_inside(arg, owners) for arg in args])
     named = {name: _inside(value, owners) for name, value in kwargs.items()} if kwargs else {}
-    return _outside(_shapes.run(func, shells, named), owners)
+    return _outside(_blank_shapes.run(func, shells, named), owners)
 
 
 def _summed_in_place(args: tuple[Any, ...]) -> bool:
@@ -105,12 +188,12 @@ def _called_by_engine() -> bool:
 
 def blank(*shape: int, dtype: torch.dtype) -> Blank:
     """A new one, contiguous."""
-    return Blank(torch.empty(shape, dtype=dtype, device=_META))
+    return Blank(torch.empty(shape, dtype=dtype, device=_BLANK_META))
 
 
 def emptied(tensor: torch.Tensor) -> Blank:
     """A real tensor without its values."""
-    return Blank(torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=_META))
+    return Blank(torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=_BLANK_META))
 
 
 def _inside(value: Any, owners: dict[int, Blank]) -> Any:
@@ -124,10 +207,10 @@ def _inside(value: Any, owners: dict[int, Blank]) -> Any:
     if isinstance(value, torch.Tensor):
         if value.is_meta:
             return value
-        return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=_META)
+        return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=_BLANK_META)
     if kind is list or isinstance(value, (list, tuple)):
         return [_inside(one, owners) for one in value]
-    return _META if kind is torch.device else value
+    return _BLANK_META if kind is torch.device else value
 
 
 def _outside(value: Any, owners: dict[int, Blank]) -> Any:
@@ -144,3 +227,71 @@ def _some_scalar(dtype: torch.dtype) -> bool | int | float:
     if dtype == torch.bool:
         return False
     return 1.0 if dtype.is_floating_point else 1
+
+
+def make_blank(module: nn.Module) -> None:
+    """Put blank tensors of the same shape and dtype in place of all parameters and buffers on the meta device.
+
+    Tied parameters stay tied; what is elsewhere stays as it is.
+    """
+    made: dict[int, nn.Parameter] = {}
+    for part in module.modules():
+        for name, parameter in list(part._parameters.items()):
+            if parameter is None or not parameter.is_meta:
+                continue
+            if id(parameter) not in made:
+                made[id(parameter)] = nn.Parameter(_blank(parameter), requires_grad=parameter.requires_grad)
+            part._parameters[name] = made[id(parameter)]
+        for name, buffer in list(part._buffers.items()):
+            if buffer is not None and buffer.is_meta:
+                part._buffers[name] = _blank(buffer)
+
+
+def compute_in(module: nn.Module, dtype: torch.dtype) -> None:
+    """Put parameters of another dtype in place of those in float32; tied ones stay tied.
+
+    Args:
+        module: with blank parameters.
+        dtype: of the new ones.
+    """
+    made: dict[int, nn.Parameter] = {}
+    for part in module.modules():
+        for name, parameter in part._parameters.items():
+            if parameter is not None and parameter.dtype == torch.float32:
+                if id(parameter) not in made:
+                    cast = nn.Parameter(blank(*parameter.shape, dtype=dtype), requires_grad=parameter.requires_grad)
+                    made[id(parameter)] = cast
+                part._parameters[name] = made[id(parameter)]
+
+
+def _blank(tensor: torch.Tensor) -> Blank:
+    return Blank(torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta"))
+
+
+MOST_REAL = 2**20
+"""Values of a real tensor; a larger one becomes blank."""
+_LARGE_RESULTS_META = torch.device("meta")
+
+
+def grows_large(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether an operator on real tensors, or on none, would make a tensor of more than ``MOST_REAL`` values.
+
+    Asked of operators that go value by value, and of those that make a tensor from numbers; False for others.
+
+    Args:
+        func: of ``torch.ops.aten``.
+        args, kwargs: its arguments.
+    """
+    shapes = [one.shape for one in args if isinstance(one, torch.Tensor)]
+    if not shapes:
+        return _makes_large(func, args, kwargs)
+    if len(shapes) == 1 or torch.Tag.pointwise not in func.tags:
+        return False
+    return math.prod(torch.broadcast_shapes(*shapes)) > MOST_REAL
+
+
+def _makes_large(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    if "device" not in kwargs:
+        return False
+    made = func(*args, **{**kwargs, "device": _LARGE_RESULTS_META})
+    return isinstance(made, torch.Tensor) and made.numel() > MOST_REAL

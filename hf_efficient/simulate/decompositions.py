@@ -1,14 +1,96 @@
-"""Operators whose inside is told: what their kernels allocate and free before they return."""
+"""Sums and products of tensors of two dtypes, as a CPU computes them: on copies in the common dtype.
+
+A GPU casts each value as it is read, and takes no memory for it. Source: ``TensorIteratorBase::compute_types`` of
+pytorch (``aten/src/ATen/TensorIterator.cpp``, 2.13), "Promotes inputs by creating temporaries of the correct dtype",
+where the common device is a CPU.
+
+The products of bitsandbytes' 8-bit layers in parts: what the kernels of a GPU allocate before they return.
+
+Operators whose inside is told: what their kernels allocate and free before they return.
+"""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
-from hf_efficient.simulate.cpu_casts import cpu_casts
-from hf_efficient.simulate.int8_products import int8_decompositions
+_KINDS = (torch.bool, torch.int32, torch.int64, torch.bfloat16, torch.float16, torch.float32, torch.float64)
+_COMMON = {(one, other): torch.promote_types(one, other) for one in _KINDS for other in _KINDS if one != other}
+"""Of two dtypes that differ."""
+
+
+def cpu_casts() -> Mapping[Any, Callable[..., Any]]:
+    """By operator, what it does; not implemented for tensors of one dtype, which need no copy."""
+    aten = torch.ops.aten
+    operators = (aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor)
+    return {func: functools.partial(_cast_first, func) for func in operators}
+
+
+def _cast_first(func: Any, first: Any, second: Any, **named: Any) -> Any:
+    both = isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor)
+    if not both or first.dim() == 0 or second.dim() == 0:
+        return NotImplemented
+    common = _COMMON.get((first.dtype, second.dtype))
+    if common is None:
+        return NotImplemented
+    return func(_cast(first, common), _cast(second, common), **named)
+
+
+def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return tensor if tensor.dtype == dtype else torch.ops.aten._to_copy.default(tensor, dtype=dtype)
+
+
+def int8_decompositions() -> Mapping[Any, Callable[..., Any]]:
+    """By operator, what it does in parts, as ``bitsandbytes.backends`` (0.50) has it.
+
+    Inputs of 6 or more in magnitude are multiplied in 16 bits, column by column. How many there will be nobody knows
+    before the run: none are taken for granted.
+    """
+    ops = torch.ops.bitsandbytes
+    return {
+        ops.int8_vectorwise_quant.default: _vectorwise_quant,
+        ops.int8_mixed_scaled_mm.default: _mixed_scaled_mm,
+        ops.int8_scaled_mm.default: _scaled_mm,
+    }
+
+
+def _vectorwise_quant(values: torch.Tensor, threshold: float = 0.0) -> tuple[torch.Tensor, ...]:
+    rounded = values.new_empty(values.shape, dtype=torch.int8)
+    constants = values.new_empty((values.numel() // values.shape[-1],), dtype=torch.float32)
+    if threshold > 0:
+        values.abs().ge(threshold)
+    return rounded, constants, values.new_empty((0,), dtype=torch.int64)
+
+
+def _mixed_scaled_mm(
+    values: torch.Tensor,
+    rounded: torch.Tensor,
+    weight: torch.Tensor,
+    constants: torch.Tensor,
+    weight_constants: torch.Tensor,
+    outlier_cols: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    product = _scaled_mm(rounded, weight, constants, weight_constants, bias, values.dtype)
+    return product, values.new_empty((0,))
+
+
+def _scaled_mm(
+    rounded: torch.Tensor,
+    weight: torch.Tensor,
+    constants: torch.Tensor,
+    weight_constants: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """Sums in int32, scaled to float16, and from there to the data type that is wanted."""
+    ops = torch.ops.bitsandbytes
+    sums = ops.int8_linear_matmul.default(rounded, weight)
+    scaled = ops.int8_mm_dequant.default(sums, constants, weight_constants, dtype=torch.float16, bias=bias)
+    return scaled.to(dtype or torch.float16)
 
 
 def decompositions(*, on_gpu: bool = True) -> Mapping[Any, Callable[..., Any]]:

@@ -1,23 +1,116 @@
-"""Every storage that a piece of torch code allocates and frees, in order.
+"""One storage, from its allocation to its end.
+
+Which module of a model runs, in the forward and in the backward.
+
+Every storage that a piece of torch code allocates and frees, in order.
 
 The code runs on blank tensors (``blank.py``), real ones, or both; nothing in it has to know. A ``TorchDispatchMode``
 sees each operator's results. A storage that it sees for the first time was allocated by that operator; a weak reference
 tells when it dies. What an operator allocates and frees inside itself it does not see.
+
+From the log of a simulation to its peak: when it is, and what it is made of.
+
+What is allocated over a simulation, thinned out without losing a peak.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hf_efficient.simulate.blank import Blank, emptied, run_blank
-from hf_efficient.simulate.large_results import MOST_REAL, grows_large
-from hf_efficient.simulate.storage_life import StorageLife
+from hf_efficient.simulate.blank import MOST_REAL, Blank, emptied, grows_large, run_blank
+
+
+@dataclass(slots=True)
+class StorageLife:
+    """What is known of a storage.
+
+    Attributes:
+        bytes: its size.
+        shape, dtype: of the tensor that it was first seen with.
+        operator: that allocated it.
+        phase: that it was allocated in.
+        module: that ran then, by its name in the model.
+        born_at: number of events before its allocation.
+        freed_at: number of events up to its end; None while it lives.
+        category: what it is used for; empty while nobody has said so.
+    """
+
+    bytes: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    operator: str
+    phase: str
+    module: str
+    born_at: int
+    freed_at: int | None = None
+    category: str = ""
+
+    def lives_at(self, event: int) -> bool:
+        """Whether it is allocated once so many events have happened."""
+        return self.born_at < event and (self.freed_at is None or self.freed_at > event)
+
+
+class ModuleNames:
+    """Follows a model by hooks on its modules; ``close`` takes them out.
+
+    In the backward the node of autograd that runs tells by its sequence number when it was made, and so in which
+    module's forward. A forward that runs again inside the backward (activation checkpointing) counts as itself.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._stack: list[str] = []
+        self._numbers: list[int] = []
+        self._names: list[str] = []
+        self._hooks: list[Callable[[], None]] = []
+        for name, module in model.named_modules():
+            before = module.register_forward_pre_hook(self._enter(name))
+            after = module.register_forward_hook(self._leave, always_call=True)
+            self._hooks += [before.remove, after.remove]
+
+    @property
+    def in_forward(self) -> bool:
+        """Whether a module's forward runs; inside a backward that is a recomputation."""
+        return bool(self._stack)
+
+    def current(self) -> str:
+        """The innermost module; empty outside the model."""
+        node = torch._C._current_autograd_node()
+        if self._stack or node is None:
+            return self._stack[-1] if self._stack else ""
+        place = bisect_right(self._numbers, node._sequence_nr()) - 1
+        return self._names[place] if place >= 0 else ""
+
+    def close(self) -> None:
+        """No longer follow the model."""
+        for remove in self._hooks:
+            remove()
+
+    def _enter(self, name: str) -> Callable[..., None]:
+        def enter(module: nn.Module, args: object) -> None:
+            self._stack.append(name)
+            self._note(name)
+
+        return enter
+
+    def _leave(self, module: nn.Module, args: object, result: object) -> None:
+        self._stack.pop()
+        self._note(self._stack[-1] if self._stack else "")
+
+    def _note(self, name: str) -> None:
+        number = torch.autograd._get_sequence_nr()
+        if self._numbers and number < self._numbers[-1]:  # the thread's counter, read inside a backward
+            return
+        self._numbers.append(number)
+        self._names.append(name)
 
 
 class TensorLog(TorchDispatchMode):
@@ -141,3 +234,129 @@ class TensorLog(TorchDispatchMode):
 
 def _storage(tensor: torch.Tensor) -> torch.UntypedStorage:
     return (tensor.shell if isinstance(tensor, Blank) else tensor).untyped_storage()
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The moment at which most is allocated.
+
+    Attributes:
+        bytes: allocated then.
+        event: number of allocations and frees up to it; the last of them is the allocation that made the peak.
+        life: the storage that was allocated last.
+    """
+
+    bytes: int
+    event: int
+    life: StorageLife
+
+
+def find_peak(log: TensorLog, start: int = 0, end: int | None = None) -> Peak | None:
+    """The peak within some events; None where nothing is allocated in them.
+
+    Args:
+        log: of the simulation.
+        start, end: events before the first, and up to the last; default: all.
+    """
+    live = sum(size for _, size in log.events[:start])
+    most, at = 0, 0
+    for place, (index, size) in enumerate(log.events[start:end], start + 1):
+        live += size
+        if size > 0 and live > most:
+            most, at, last = live, place, index
+    return Peak(most, at, log.lives[last]) if at else None
+
+
+def phase_peaks(log: TensorLog) -> dict[str, int]:
+    """Bytes allocated at most within each phase, by the phase of the allocation that reached it."""
+    found: dict[str, int] = {}
+    live = 0
+    for index, size in log.events:
+        live += size
+        if size > 0:
+            phase = log.lives[index].phase
+            found[phase] = max(found.get(phase, 0), live)
+    return found
+
+
+def category_peaks(log: TensorLog, category: Callable[[StorageLife], str]) -> dict[str, int]:
+    """Bytes of each category at most, each at its own moment: they may add up to more than the peak."""
+    of = [category(life) for life in log.lives]
+    live: dict[str, int] = {}
+    most: dict[str, int] = {}
+    for index, size in log.events:
+        name = of[index]
+        held = live[name] = live.get(name, 0) + size
+        if held > most.get(name, 0):
+            most[name] = held
+    return most
+
+
+def category_of(life: StorageLife, backward_starts: Sequence[int], vocabulary: int) -> str:
+    """What a storage is used for, in the words of ``MemoryCategory``.
+
+    A tensor as wide as the vocabulary is ``logits``, its gradient and its copies included. What a forward leaves for
+    the backward is ``activations``; whatever else is allocated and freed on the way is ``rest``.
+
+    Args:
+        life: the storage.
+        backward_starts: events before each backward, ascending.
+        vocabulary: tokens that the model knows.
+    """
+    if life.category:
+        return life.category
+    if len(life.shape) > 1 and life.shape[-1] == vocabulary:
+        return "logits"
+    if life.phase == "recompute":
+        return "activations"
+    if life.phase == "forward":
+        place = bisect_left(backward_starts, life.born_at)
+        kept = place < len(backward_starts) and (life.freed_at is None or life.freed_at > backward_starts[place])
+        return "activations" if kept else "rest"
+    return "rest"
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What is allocated at one moment.
+
+    Attributes:
+        event: number of allocations and frees up to it.
+        phase: of the last allocation.
+        categories: bytes by use; those of which there is nothing may be absent.
+    """
+
+    event: int
+    phase: str
+    categories: dict[str, int]
+
+
+def timeline(log: TensorLog, category: Callable[[StorageLife], str], start: int = 0, most: int = 400) -> list[Moment]:
+    """Moments of a simulation, at most so many: of each stretch of as many events, the one with the most allocated.
+
+    The peak of the whole is therefore among them, and all categories of a moment add up to what was allocated then.
+
+    Args:
+        log: of the simulation.
+        category: what a storage is used for.
+        start: events before the first moment.
+        most: how many moments.
+    """
+    of = [category(life) for life in log.lives]
+    live: dict[str, int] = {}
+    for index, size in log.events[:start]:
+        live[of[index]] = live.get(of[index], 0) + size
+    width = max(1, -(-(len(log.events) - start) // most))
+    moments: list[Moment] = []
+    total, phase = sum(live.values()), ""
+    for place, (index, size) in enumerate(log.events[start:]):
+        live[of[index]] = live.get(of[index], 0) + size
+        total += size
+        phase = log.lives[index].phase if size > 0 else phase
+        if place % width == 0:
+            highest = total
+            moments.append(Moment(start + place + 1, phase, dict(live)))
+        elif total > highest:
+            highest = total
+            moments[-1] = Moment(start + place + 1, phase, dict(live))
+    return moments

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hf_efficient.accounting.system import MeterCurve, once_each
-from hf_efficient.estimate.metering import stretches
+from hf_efficient.estimate.energy import stretches
 
 
 def curve(unit="joules", range_joules=None, process=0, **more):

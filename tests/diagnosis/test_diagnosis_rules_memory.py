@@ -13,7 +13,7 @@ from hf_efficient.diagnosis.rules.memory import (
     near_out_of_memory,
     optimizer_state,
 )
-from hf_efficient.estimate.cuda_process import CONTEXT
+from hf_efficient.estimate.allocator import CONTEXT
 from hf_efficient.facts.accelerators import accelerator
 from hf_efficient.facts.prices import offers
 from hf_efficient.records.findings import Abstention

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hf_efficient.estimate.attribution import ChainTimes, attribute
+from hf_efficient.estimate.comparison import ChainTimes, attribute
 
 ONE = frozenset({"one_process"})
 

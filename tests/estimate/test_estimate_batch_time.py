@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hf_efficient.estimate.batch_time import batch_time
+from hf_efficient.estimate.throughput import batch_time
 
 TOKENS = np.tile([90.0, 110.0], 13)
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.estimate.budget import Clearance, Limits, Spent, clearance
+from hf_efficient.estimate.forecast import Clearance, Limits, Spent, clearance
 
 
 def test_the_limit_that_comes_first():

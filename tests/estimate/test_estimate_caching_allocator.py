@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive_allocator import NaiveAllocator
 
-from hf_efficient.estimate.caching_allocator import AllocatorPeaks, CachingAllocator, OutOfMemory, replay
+from hf_efficient.estimate.allocator import AllocatorPeaks, CachingAllocator, OutOfMemory, replay
 
 MIB = 1 << 20
 

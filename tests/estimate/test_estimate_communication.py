@@ -11,8 +11,7 @@ from hf_efficient.estimate.communication import (
     sent_bytes,
     step_collectives,
 )
-from hf_efficient.estimate.parallelism import Sharding
-from hf_efficient.estimate.sharding import ModelStates
+from hf_efficient.estimate.sharding import ModelStates, Sharding
 
 # 400 of 1000 million elements are trained: gradients 800 MB, trained weights 800 MB, all weights 2000 MB.
 STATES = ModelStates(

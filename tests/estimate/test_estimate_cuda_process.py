@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.estimate.cuda_process import CONTEXT, cublas_workspace_bytes, nccl_bytes
+from hf_efficient.estimate.allocator import CONTEXT, cublas_workspace_bytes, nccl_bytes
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.estimate.differences import Difference, difference, wants_another_round
+from hf_efficient.estimate.comparison import Difference, difference, wants_another_round
 
 
 def test_pairs_are_of_the_same_step_of_the_same_round():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.estimate.disk import checkpoints_at_once, disk_needed
+from hf_efficient.estimate.cost import checkpoints_at_once, disk_needed
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,8 @@ import pytest
 from peft import LoraConfig, get_peft_model
 from tiny_models import counted, tiny_config, tiny_model, tiny_model_4bit
 
-from hf_efficient.estimate.flops import StepFlops, attention_flops, linear_flops, training_flops
-from hf_efficient.estimate.model_shape import Linear, ModelShape, parameter_counts
-from hf_efficient.estimate.trained import Trained, adapter_parameters
-from hf_efficient.estimate.workload import Workload
+from hf_efficient.estimate.flops import StepFlops, Workload, attention_flops, linear_flops, training_flops
+from hf_efficient.estimate.model_shape import Linear, ModelShape, Trained, adapter_parameters, parameter_counts
 
 ROWS, LENGTH = 2, 48
 BATCH = Workload.of([LENGTH] * ROWS)

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from hf_efficient.estimate.gain_check import (
+from hf_efficient.estimate.comparison import (
     is_as_predicted,
     judge_gain,
     rate_spread,

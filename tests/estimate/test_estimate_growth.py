@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hf_efficient.estimate.growth import steady_growth
+from hf_efficient.estimate.statistics import steady_growth
 
 STEPS = np.arange(30, dtype=float)
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.estimate.instrument_cost import slowdown
+from hf_efficient.estimate.throughput import slowdown
 
 
 def test_medians_times_the_steps():

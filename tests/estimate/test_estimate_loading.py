@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.estimate.loading import StepLoad, best_workers, loaded_step_seconds
+from hf_efficient.estimate.throughput import StepLoad, best_workers, loaded_step_seconds
 
 MIXED = StepLoad(compute_seconds=1.0, compute_cores=1.0, blocked_seconds=0.6, cpu_seconds=1.8)
 

@@ -6,8 +6,7 @@ import math
 
 import pytest
 
-from hf_efficient.estimate.energy import Stretch
-from hf_efficient.estimate.metering import believable, stretches
+from hf_efficient.estimate.energy import Stretch, believable, stretches
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,13 @@ import pytest
 from tiny_models import DIMENSIONS, tiny_config, tiny_model
 
 from hf_efficient.errors import ModelError
-from hf_efficient.estimate.architectures import ARCHITECTURES
-from hf_efficient.estimate.model_shape import ModelShape, ParameterCounts, linears_of_layer, parameter_counts
+from hf_efficient.estimate.model_shape import (
+    ARCHITECTURES,
+    ModelShape,
+    ParameterCounts,
+    linears_of_layer,
+    parameter_counts,
+)
 
 MIXTURE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
 CASES = [

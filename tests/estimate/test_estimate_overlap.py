@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.estimate.overlap import overlap_share, overlap_window_seconds
-from hf_efficient.estimate.parallelism import Sharding
+from hf_efficient.estimate.communication import overlap_share, overlap_window_seconds
+from hf_efficient.estimate.sharding import Sharding
 
 
 @pytest.mark.parametrize(

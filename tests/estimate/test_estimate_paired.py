@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.estimate.paired import Spread, median_spread
+from hf_efficient.estimate.statistics import Spread, median_spread
 
 
 def test_the_interval_of_ten_runs_from_the_second_to_the_ninth():

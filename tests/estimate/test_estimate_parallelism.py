@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.estimate.parallelism import Sharding, shard_elements
+from hf_efficient.estimate.sharding import Sharding, shard_elements
 
 
 @pytest.mark.parametrize(

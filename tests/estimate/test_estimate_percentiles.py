@@ -7,7 +7,7 @@ import random
 import numpy
 import pytest
 
-from hf_efficient.estimate.percentiles import percentile, warm_up_count
+from hf_efficient.estimate.statistics import percentile, warm_up_count
 
 
 @pytest.mark.parametrize(

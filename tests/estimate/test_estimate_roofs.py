@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from hf_efficient.estimate.roofs import accelerator_roofs, cpu_roofs, startup_seconds
+from hf_efficient.estimate.roofline import accelerator_roofs, cpu_roofs, startup_seconds
 from hf_efficient.facts.accelerators import accelerator
 from hf_efficient.records.device import Calibration, MatmulRate
 

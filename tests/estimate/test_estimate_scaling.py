@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.estimate.scaling import scaling_efficiency
+from hf_efficient.estimate.throughput import scaling_efficiency
 
 
 def test_the_speed_of_a_rank_against_that_of_one_alone():

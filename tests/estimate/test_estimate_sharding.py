@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from hf_efficient.estimate.parallelism import Sharding
-from hf_efficient.estimate.sharding import ModelStates, RankBytes, kept_elements, rank_bytes
+from hf_efficient.estimate.sharding import ModelStates, RankBytes, Sharding, kept_elements, rank_bytes
 
 GB = 10**9
 

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from hf_efficient.estimate.spot import SpotRun, daly_interval, spot_cost_usd, spot_run, young_interval
+from hf_efficient.estimate.cost import SpotRun, daly_interval, spot_cost_usd, spot_run, young_interval
 
 MINUTE, HOUR = 60.0, 3600.0
 

@@ -7,11 +7,16 @@ import random
 import pytest
 from tiny_models import tiny_config
 
-from hf_efficient.estimate.flops import training_flops
-from hf_efficient.estimate.model_shape import ModelShape
-from hf_efficient.estimate.step_work import Coefficients, MicroBatch, WorkFormula, coefficients
-from hf_efficient.estimate.trained import Trained
-from hf_efficient.estimate.workload import Amounts, Workload
+from hf_efficient.estimate.flops import (
+    Amounts,
+    Coefficients,
+    MicroBatch,
+    WorkFormula,
+    Workload,
+    coefficients,
+    training_flops,
+)
+from hf_efficient.estimate.model_shape import ModelShape, Trained
 
 FAMILIES = {
     "llama": {},

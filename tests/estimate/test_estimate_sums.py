@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.estimate.sums import sum_if_known
+from hf_efficient.estimate.statistics import sum_if_known
 
 
 @pytest.mark.parametrize(("parts", "total"), [([1, 2], 3), ([0], 0), ([1, None], None), ([None], None), ([], None)])

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hf_efficient.errors import ModelError
-from hf_efficient.estimate.model_shape import ModelShape
-from hf_efficient.estimate.trained import Trained, adapter_parameters
+from hf_efficient.estimate.model_shape import ModelShape, Trained, adapter_parameters
 
 SHAPE = ModelShape("llama", 2, 64, 160, 4, 2, 16, 96, tied_embeddings=True, windows=(None, None))
 EXPERTS = ModelShape(

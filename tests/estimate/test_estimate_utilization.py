@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.estimate.utilization import Utilization, utilization
+from hf_efficient.estimate.throughput import Utilization, utilization
 
 
 def test_by_hand():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.estimate.workload import Workload, causal_pairs, square_pairs
+from hf_efficient.estimate.flops import Workload, causal_pairs, square_pairs
 
 
 @pytest.mark.parametrize(("length", "window", "pairs"), [(4, None, 10), (4, 2, 7), (4, 4, 10), (4, 9, 10), (1, 1, 1)])

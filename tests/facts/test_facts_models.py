@@ -12,8 +12,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from hf_efficient.errors import ModelError
-from hf_efficient.estimate.architectures import ARCHITECTURES
-from hf_efficient.estimate.model_shape import ModelShape, parameter_counts
+from hf_efficient.estimate.model_shape import ARCHITECTURES, ModelShape, parameter_counts
 from hf_efficient.facts.models import find_model, known_models
 
 # Models without an exact count in a source that can be named.

@@ -20,7 +20,7 @@ from hf_efficient.launch import records as plans
 from hf_efficient.launch.listener import SilentListener
 from hf_efficient.launch.records import plan_before
 from hf_efficient.launch.run import run_recipe
-from hf_efficient.planning import run_plan
+from hf_efficient.planning import plan as run_plan
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records.account import RunAccount
 from hf_efficient.records.plan import PlannedRanks, RunPlan
@@ -230,7 +230,7 @@ def test_the_state_of_the_process_is_as_before(tiny_llama_dir, chats_jsonl, tmp_
     import numpy as np
     import torch
 
-    from hf_efficient.planning.isolation import process_kept
+    from hf_efficient.planning.arguments import process_kept
 
     monkeypatch.setenv("LOCAL_RANK", "3")
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")

@@ -7,7 +7,7 @@ from live_models import adapted, live
 from peft import IA3Config, LoraConfig, PromptTuningConfig, get_peft_model
 
 from hf_efficient.errors import ModelError
-from hf_efficient.estimate.trained import Trained, adapter_parameters
+from hf_efficient.estimate.model_shape import Trained, adapter_parameters
 from hf_efficient.model.structure import adapter_of, shape_of_model, trained_of
 
 

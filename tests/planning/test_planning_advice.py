@@ -10,12 +10,10 @@ from planned_recipes import device, memory, tiny_recipe
 
 from hf_efficient.errors import ModelError
 from hf_efficient.planning import advice as advice_module
-from hf_efficient.planning import trials as trials_module
-from hf_efficient.planning.advice import advise
-from hf_efficient.planning.advised import cheapest_fix, with_advice
+from hf_efficient.planning import advice as trials_module
+from hf_efficient.planning.advice import Trial, Trials, advise, cheapest_fix, with_advice
 from hf_efficient.planning.model_config import model_config
 from hf_efficient.planning.plan import plan
-from hf_efficient.planning.trials import Trial, Trials
 from hf_efficient.records.plan import PlannedAdvice, PlannedChange, PlannedOutcome
 
 MIB = 2**20

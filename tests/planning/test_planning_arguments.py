@@ -6,8 +6,7 @@ import pytest
 
 from hf_efficient.errors import RecipeError, SetupError
 from hf_efficient.planning import arguments
-from hf_efficient.planning.arguments import rehearsal_arguments
-from hf_efficient.planning.optimizers import is_bitsandbytes
+from hf_efficient.planning.arguments import is_bitsandbytes, rehearsal_arguments
 
 
 def test_the_recipes_own_fields_stay(recipe, tmp_path):

@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hf_efficient.planning.batchings import batchings
-from hf_efficient.planning.packs import packs
-from hf_efficient.planning.shapes import Batching
+from hf_efficient.planning.batches import Batching, batchings, packs
 
 
 def told(found):

@@ -8,8 +8,7 @@ import torch
 from hf_efficient.errors import ModelError, SetupError
 from hf_efficient.model.adapter import add_adapter
 from hf_efficient.model.load import load_base
-from hf_efficient.planning.blank_model import blank_model
-from hf_efficient.planning.four_bit import quantization_constants
+from hf_efficient.planning.blank_model import blank_model, quantization_constants
 from hf_efficient.planning.model_config import model_config
 from hf_efficient.simulate.blank import Blank
 

@@ -8,30 +8,32 @@ import pytest
 from planned_recipes import device, memory, tiny_recipe
 
 from hf_efficient.errors import RecipeError
-from hf_efficient.planning.changes import CHANGES
-from hf_efficient.planning.changes.change import Situation
-from hf_efficient.planning.changes.checkpointing import checkpoint_activations
-from hf_efficient.planning.changes.chunked_loss import chunked_loss
-from hf_efficient.planning.changes.eight_bit_optimizer import eight_bit_optimizer
-from hf_efficient.planning.changes.fsdp2 import shard_weights_by_fsdp
-from hf_efficient.planning.changes.group_by_length import group_by_length
-from hf_efficient.planning.changes.larger_micro_batch import larger_micro_batch
-from hf_efficient.planning.changes.lora import train_an_adapter
-from hf_efficient.planning.changes.mixed_float16 import mix_float16
-from hf_efficient.planning.changes.no_checkpointing import store_activations
-from hf_efficient.planning.changes.offload_optimizer import offload_the_optimizer
-from hf_efficient.planning.changes.offload_parameters import offload_the_weights
-from hf_efficient.planning.changes.packing import pack
-from hf_efficient.planning.changes.paged_optimizer import paged_optimizer
-from hf_efficient.planning.changes.qlora import quantize_the_base
-from hf_efficient.planning.changes.sdpa import fused_attention
-from hf_efficient.planning.changes.selective_checkpointing import checkpoint_every_second_layer
-from hf_efficient.planning.changes.shorter_rows import shorter_rows
-from hf_efficient.planning.changes.smaller_evaluation_batch import smaller_evaluation_batch
-from hf_efficient.planning.changes.smaller_micro_batch import smaller_micro_batch
-from hf_efficient.planning.changes.weights_in_bfloat16 import weights_in_bfloat16
-from hf_efficient.planning.changes.zero2 import shard_gradients
-from hf_efficient.planning.changes.zero3 import shard_weights_by_zero
+from hf_efficient.planning.changes import (
+    CHANGES,
+    Situation,
+    checkpoint_activations,
+    checkpoint_every_second_layer,
+    chunked_loss,
+    eight_bit_optimizer,
+    fused_attention,
+    group_by_length,
+    larger_micro_batch,
+    mix_float16,
+    offload_the_optimizer,
+    offload_the_weights,
+    pack,
+    paged_optimizer,
+    quantize_the_base,
+    shard_gradients,
+    shard_weights_by_fsdp,
+    shard_weights_by_zero,
+    shorter_rows,
+    smaller_evaluation_batch,
+    smaller_micro_batch,
+    store_activations,
+    train_an_adapter,
+    weights_in_bfloat16,
+)
 from hf_efficient.recipe.load import change_recipe
 from hf_efficient.recipe.rules.settings import Settings
 from hf_efficient.recipe.train_fields import train_fields

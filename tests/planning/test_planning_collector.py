@@ -7,9 +7,9 @@ import gc
 import pytest
 from planned_recipes import tiny_recipe
 
-from hf_efficient.planning.collector import collector_paused
+from hf_efficient.planning.arguments import collector_paused
 from hf_efficient.planning.model_config import model_config
-from hf_efficient.planning.rehearsal import rehearse
+from hf_efficient.planning.simulation import rehearse
 
 
 def test_the_collector_is_off_in_the_block_and_on_after_it():

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from hf_efficient.errors import DataError
-from hf_efficient.planning.advised import with_advice
-from hf_efficient.planning.data_at_hand import data_at_hand
+from hf_efficient.planning.advice import with_advice
 from hf_efficient.planning.plan import plan
+from hf_efficient.planning.run_data import data_at_hand
 from hf_efficient.recipe.load import load_recipe
 
 

@@ -9,12 +9,10 @@ import torch
 from plan_accuracy_real import real_peak
 
 from hf_efficient.model.load import load_base
-from hf_efficient.planning import rehearsal as rehearsal_module
-from hf_efficient.planning.blank_model import blank_model
-from hf_efficient.planning.eight_bit import is_eight_bit, row_constants
-from hf_efficient.planning.memory import planned_memory
+from hf_efficient.planning import simulation as rehearsal_module
+from hf_efficient.planning.blank_model import blank_model, is_eight_bit, row_constants
 from hf_efficient.planning.model_config import model_config
-from hf_efficient.planning.rehearsal import rehearse
+from hf_efficient.planning.simulation import planned_memory, rehearse
 
 STORED = {"gradient_checkpointing": False, "per_device_train_batch_size": 8}
 

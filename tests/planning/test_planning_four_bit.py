@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from hf_efficient.planning.four_bit import blank_four_bit, plain_weights, quantization_constants
+from hf_efficient.planning.blank_model import blank_four_bit, plain_weights, quantization_constants
 from hf_efficient.simulate.blank import Blank
 
 SHAPES = [(64, 64), (3, 65), (5, 13), (48, 32), (17, 1000), (256, 257), (512, 384)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from hf_efficient.planning.frontier import with_frontier
+from hf_efficient.planning.gpu import with_frontier
 from hf_efficient.records.plan import PlannedGpu, PlannedSpot
 
 

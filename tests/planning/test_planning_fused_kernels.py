@@ -6,10 +6,9 @@ import pytest
 from trl.kernels import chunked_logprob
 
 from hf_efficient.errors import SetupError
-from hf_efficient.planning.fused_kernels import fused_kernels_of_a_gpu
-from hf_efficient.planning.memory import planned_memory
 from hf_efficient.planning.model_config import model_config
-from hf_efficient.planning.rehearsal import rehearse
+from hf_efficient.planning.simulation import planned_memory, rehearse
+from hf_efficient.planning.trainers import fused_kernels_of_a_gpu
 
 ROWS, LENGTH, HIDDEN, VOCABULARY = 4, 64, 64, 96
 TILE = 32768

@@ -7,16 +7,14 @@ import dataclasses
 import pytest
 from planned_recipes import MIB, device
 
-from hf_efficient.estimate.cuda_process import CONTEXT, cublas_workspace_bytes
-from hf_efficient.estimate.parallelism import Sharding
-from hf_efficient.estimate.roofline import Roofs
-from hf_efficient.estimate.roofs import SourcedRoofs
-from hf_efficient.estimate.sharding import ModelStates
+from hf_efficient.estimate.allocator import CONTEXT, cublas_workspace_bytes
+from hf_efficient.estimate.roofline import Roofs, SourcedRoofs
+from hf_efficient.estimate.sharding import ModelStates, Sharding
 from hf_efficient.facts.accelerators import Reached
 from hf_efficient.planning import gpu as gpu_module
 from hf_efficient.planning.gpu import Demand, planned_gpu
-from hf_efficient.planning.ranks import exchange as exchange_module
-from hf_efficient.planning.rehearsed import Rank
+from hf_efficient.planning.ranks import rank as exchange_module
+from hf_efficient.planning.simulation import Rank
 from hf_efficient.records.device import OperatorWork
 
 GIB = 2**30

@@ -11,7 +11,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 
-from hf_efficient.planning.isolation import process_kept
+from hf_efficient.planning.arguments import process_kept
 
 
 def draw():

@@ -5,11 +5,9 @@ from __future__ import annotations
 import pytest
 from planned_recipes import MIB, device, tiny_recipe
 
-from hf_efficient.planning.advised import with_largest
-from hf_efficient.planning.largest import most_that_fits
+from hf_efficient.planning.advice import Trials, most_that_fits, with_largest
 from hf_efficient.planning.model_config import model_config
 from hf_efficient.planning.plan import plan
-from hf_efficient.planning.trials import Trials
 from hf_efficient.recipe.load import change_recipe
 from hf_efficient.records.plan import PlannedOutcome
 

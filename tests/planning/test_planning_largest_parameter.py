@@ -9,7 +9,7 @@ import torch
 from planned_recipes import write_model
 
 from hf_efficient.errors import ModelError
-from hf_efficient.planning.largest_parameter import largest_parameter
+from hf_efficient.planning.model_config import largest_parameter
 from hf_efficient.recipe.schema import ModelSection
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from hf_efficient.planning.memory import planned_memory
-from hf_efficient.planning.rehearsed import Rehearsal
-from hf_efficient.simulate.storage_life import StorageLife
-from hf_efficient.simulate.tensor_log import TensorLog
+from hf_efficient.planning.simulation import Rehearsal, planned_memory
+from hf_efficient.simulate.tensor_log import StorageLife, TensorLog
 
 # index, bytes, shape, phase, module, category
 STORAGES = [

@@ -9,8 +9,7 @@ from planned_recipes import device
 
 from hf_efficient.facts import prices as prices_module
 from hf_efficient.facts.prices import Price, SpotTerms
-from hf_efficient.planning.money import with_costs
-from hf_efficient.planning.terms import Terms
+from hf_efficient.planning.money import Terms, with_costs
 from hf_efficient.records.plan import PlannedGpu
 
 TIMED = PlannedGpu(

@@ -9,7 +9,7 @@ from torch import nn
 from transformers import Trainer, TrainingArguments
 from transformers.training_args import OptimizerNames
 
-from hf_efficient.planning.optimizers import BitsAndBytesState, is_bitsandbytes, stand_in
+from hf_efficient.planning.arguments import BitsAndBytesState, is_bitsandbytes, stand_in
 
 NAMES = [one.value for one in OptimizerNames if is_bitsandbytes(one.value)]
 

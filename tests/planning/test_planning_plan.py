@@ -11,14 +11,14 @@ from planned_recipes import CONFIG, MIB, device, tiny_recipe
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from hf_efficient.errors import ModelError, RecipeError
-from hf_efficient.estimate.step_work import MicroBatch
+from hf_efficient.estimate.flops import MicroBatch
 from hf_efficient.model.adapter import add_adapter
 from hf_efficient.model.load import quantization_config
 from hf_efficient.model.work import formula_of
 from hf_efficient.planning import plan as plan_module
 from hf_efficient.planning.arguments import rehearsal_arguments
 from hf_efficient.planning.plan import plan
-from hf_efficient.planning.supervised_trainer import rehearsal_trainer
+from hf_efficient.planning.trainers import rehearsal_trainer
 from hf_efficient.recipe.schema import QuantizationSection
 
 

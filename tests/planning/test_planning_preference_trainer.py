@@ -7,16 +7,13 @@ import json
 import pytest
 from plan_accuracy_real import real_peak
 
-from hf_efficient.planning import largest as largest_module
-from hf_efficient.planning.advised import with_advice, with_largest
-from hf_efficient.planning.data_at_hand import data_at_hand
-from hf_efficient.planning.demand import demand_of
-from hf_efficient.planning.memory import planned_memory
+from hf_efficient.planning import advice as largest_module
+from hf_efficient.planning.advice import with_advice, with_largest
+from hf_efficient.planning.gpu import demand_of
 from hf_efficient.planning.model_config import model_config
-from hf_efficient.planning.plan import plan
-from hf_efficient.planning.rehearsal import rehearse
-from hf_efficient.planning.run_shapes import rows_of, run_shapes
-from hf_efficient.planning.shaped import rehearse_shapes
+from hf_efficient.planning.plan import plan, rehearse_shapes
+from hf_efficient.planning.run_data import data_at_hand, rows_of, run_shapes
+from hf_efficient.planning.simulation import planned_memory, rehearse
 
 STORED = {"gradient_checkpointing": False, "per_device_train_batch_size": 4}
 

@@ -16,10 +16,9 @@ from plan_accuracy_real import real_peak
 from hf_efficient.model.adapter import add_adapter
 from hf_efficient.model.load import load_base
 from hf_efficient.planning.arguments import rehearsal_arguments
-from hf_efficient.planning.memory import planned_memory
 from hf_efficient.planning.model_config import model_config
-from hf_efficient.planning.rehearsal import rehearse
-from hf_efficient.planning.supervised_trainer import rehearsal_trainer
+from hf_efficient.planning.simulation import planned_memory, rehearse
+from hf_efficient.planning.trainers import rehearsal_trainer
 
 CASES = {
     "full": ("llama", "full", {}, {}),

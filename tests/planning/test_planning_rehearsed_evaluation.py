@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 from plan_accuracy_real import real_peak
 
-from hf_efficient.planning.memory import planned_memory
 from hf_efficient.planning.model_config import model_config
-from hf_efficient.planning.rehearsal import rehearse
-from hf_efficient.planning.rehearsed_evaluation import is_evaluated
+from hf_efficient.planning.simulation import planned_memory, rehearse
+from hf_efficient.planning.trainers import is_evaluated
 
 LARGE = {"per_device_train_batch_size": 1, "per_device_eval_batch_size": 16}
 

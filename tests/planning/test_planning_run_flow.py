@@ -6,8 +6,8 @@ import pytest
 from transformers import DefaultFlowCallback, TrainerControl, TrainerState
 from trl import SFTConfig
 
-from hf_efficient.planning.run_flow import evaluates_by_epoch, evaluations_of, saves_by_epoch, saves_of
-from hf_efficient.planning.shapes import BatchShapes
+from hf_efficient.planning.batches import BatchShapes
+from hf_efficient.planning.run_data import evaluates_by_epoch, evaluations_of, saves_by_epoch, saves_of
 
 TEN = BatchShapes(1, 1.0, steps=10, epoch_steps=4, step_content=1.0)
 """Ten steps, four an epoch: epochs end after the steps 4, 8 and 10."""

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from trl import SFTConfig
 
-from hf_efficient.planning.run_shapes import RunRows, RunShapes, batching_of, rows_as_prepared, rows_of, run_shapes
-from hf_efficient.planning.shapes import Batching, BatchShapes
+from hf_efficient.planning.batches import Batching, BatchShapes
+from hf_efficient.planning.run_data import RunRows, RunShapes, batching_of, rows_as_prepared, rows_of, run_shapes
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hf_efficient.planning.shapes import Batching, BatchShapes, batch_shapes
+from hf_efficient.planning.batches import Batching, BatchShapes, batch_shapes
 
 
 def test_the_worked_example():

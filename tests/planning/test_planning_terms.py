@@ -7,11 +7,10 @@ import dataclasses
 import pytest
 from planned_recipes import memory, tiny_recipe
 
-from hf_efficient.estimate.parallelism import Sharding
-from hf_efficient.estimate.sharding import ModelStates
+from hf_efficient.estimate.sharding import ModelStates, Sharding
+from hf_efficient.planning.money import checkpoint_bytes, terms_of
 from hf_efficient.planning.plan import plan
-from hf_efficient.planning.rehearsed import Rank
-from hf_efficient.planning.terms import checkpoint_bytes, terms_of
+from hf_efficient.planning.simulation import Rank
 
 HELD = dataclasses.replace(
     memory(weights=1000, adapter=20, optimizer_state=40, activations=500), model_bytes=1020, paged_bytes=3

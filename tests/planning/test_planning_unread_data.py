@@ -6,8 +6,8 @@ import pytest
 from planned_recipes import tiny_recipe
 
 from hf_efficient.planning.plan import plan
-from hf_efficient.planning.rehearsed_evaluation import RehearsedEvaluation
-from hf_efficient.planning.unread_data import UnreadPauses, unread_pauses
+from hf_efficient.planning.run_data import UnreadPauses, unread_pauses
+from hf_efficient.planning.trainers import RehearsedEvaluation
 
 EVAL = ("data.eval=[{path: more.jsonl}]",)
 BATCH = RehearsedEvaluation(0, rows=8, length=256, operators=())

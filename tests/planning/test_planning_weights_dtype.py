@@ -10,8 +10,7 @@ from planned_recipes import CONFIG
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from hf_efficient.model.load import load_dense_base
-from hf_efficient.planning.model_config import model_config
-from hf_efficient.planning.weights_dtype import weights_dtype
+from hf_efficient.planning.model_config import model_config, weights_dtype
 from hf_efficient.recipe.schema import ModelSection
 
 

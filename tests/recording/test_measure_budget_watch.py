@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 from hand_clock import Hand, timeline_of
 
-from hf_efficient.estimate.budget import Limits
-from hf_efficient.estimate.forecast import Schedule
+from hf_efficient.estimate.forecast import Limits, Schedule
 from hf_efficient.recording.budget import BudgetWatch, Look, Passing
 from hf_efficient.recording.live import LiveRun, RunningFigures
 from hf_efficient.records.steps import StepRecord

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hf_efficient.estimate.step_work import MicroBatch
+from hf_efficient.estimate.flops import MicroBatch
 from hf_efficient.recording.lengths import (
     LENGTH_BOUNDS,
     document_starts,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from hand_clock import Hand, timeline_of
 
-from hf_efficient.estimate.budget import Spent
-from hf_efficient.estimate.forecast import Pace, Schedule
+from hf_efficient.estimate.forecast import Pace, Schedule, Spent
 from hf_efficient.recording.earlier import Earlier
 from hf_efficient.recording.live import LiveRun, Outlook, RunningFigures, log_figures
 from hf_efficient.records.steps import StepMemory, StepRecord, StepWork, TokenCounts

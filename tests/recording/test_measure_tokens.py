@@ -8,7 +8,7 @@ from trl.trainer.dpo_trainer import DataCollatorForPreference
 from trl.trainer.kto_trainer import DataCollatorForUnpairedPreference
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
-from hf_efficient.estimate.step_work import Coefficients, WorkFormula
+from hf_efficient.estimate.flops import Coefficients, WorkFormula
 from hf_efficient.recording.tokens import TokenTally
 from hf_efficient.records.steps import SequenceCounts, StepWork, TokenCounts
 

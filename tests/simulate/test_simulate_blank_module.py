@@ -3,8 +3,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from hf_efficient.simulate.blank import Blank
-from hf_efficient.simulate.blank_module import make_blank
+from hf_efficient.simulate.blank import Blank, make_blank
 
 
 class Tied(nn.Module):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hf_efficient.simulate.blank import Blank, blank
-from hf_efficient.simulate.large_results import MOST_REAL, grows_large
+from hf_efficient.simulate.blank import MOST_REAL, Blank, blank, grows_large
 from hf_efficient.simulate.tensor_log import TensorLog
 
 aten = torch.ops.aten

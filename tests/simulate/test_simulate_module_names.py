@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
-from hf_efficient.simulate.module_names import ModuleNames
+from hf_efficient.simulate.tensor_log import ModuleNames
 
 
 class Block(nn.Module):

@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hf_efficient.simulate.peak import category_of, find_peak, phase_peaks
-from hf_efficient.simulate.storage_life import StorageLife
-from hf_efficient.simulate.tensor_log import TensorLog
+from hf_efficient.simulate.tensor_log import StorageLife, TensorLog, category_of, find_peak, phase_peaks
 
 
 def life(size, phase="forward", shape=(4, 8), born_at=0, freed_at=None, category=""):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hf_efficient.simulate.result_shapes import ResultShapes
+from hf_efficient.simulate.blank import ResultShapes
 
 aten = torch.ops.aten
 

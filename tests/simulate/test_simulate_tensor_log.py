@@ -10,10 +10,8 @@ import torch
 from real_allocations import most_at_once, real_allocations
 from torch import nn
 
-from hf_efficient.simulate.blank import Blank, blank
-from hf_efficient.simulate.blank_module import make_blank
-from hf_efficient.simulate.peak import find_peak
-from hf_efficient.simulate.tensor_log import TensorLog
+from hf_efficient.simulate.blank import Blank, blank, make_blank
+from hf_efficient.simulate.tensor_log import TensorLog, find_peak
 
 aten = torch.ops.aten
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from test_simulate_peak import EVENTS, log_of
 
-from hf_efficient.simulate.timeline import Moment, timeline
+from hf_efficient.simulate.tensor_log import Moment, timeline
 
 
 def by_index(life):

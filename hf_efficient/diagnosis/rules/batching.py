@@ -25,7 +25,7 @@ from hf_efficient.diagnosis.case import Case, Column
 from hf_efficient.diagnosis.rule import MATTERS, NO_STEPS, SOURCE, Verdict, abstains, cost, gain
 from hf_efficient.diagnosis.rules.machine import core_wait
 from hf_efficient.diagnosis.rules.memory import memory_room, position_bytes
-from hf_efficient.estimate.batch_time import batch_time
+from hf_efficient.estimate.throughput import batch_time
 from hf_efficient.records.findings import Abstention, Evidence, Finding, Remedy
 from hf_efficient.records.isolation import Isolation, MicroBatchLine
 from hf_efficient.text import share

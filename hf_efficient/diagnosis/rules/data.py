@@ -52,7 +52,7 @@ from hf_efficient.diagnosis.rule import (
     unknown,
 )
 from hf_efficient.diagnosis.rules.machine import compute_cores, cores_of_a_rank
-from hf_efficient.estimate.loading import StepLoad, best_workers, loaded_step_seconds
+from hf_efficient.estimate.throughput import StepLoad, best_workers, loaded_step_seconds
 from hf_efficient.records.findings import Abstention, Evidence, Finding, Remedy
 from hf_efficient.records.isolation import Isolation, LoaderAlone, StepPart
 from hf_efficient.text import share, short_seconds

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from hf_efficient.diagnosis.case import Case, mean_in_the_loop
 from hf_efficient.diagnosis.rule import NO_STEPS, Verdict, abstains
 from hf_efficient.diagnosis.rules.memory import MemoryRoom, memory_room
-from hf_efficient.estimate.cuda_process import CONTEXT
+from hf_efficient.estimate.allocator import CONTEXT
 from hf_efficient.facts.accelerators import Accelerator, accelerator_of_device, accelerators
 from hf_efficient.facts.prices import offers
 from hf_efficient.records.findings import Evidence, Finding, Gain, Remedy

@@ -34,8 +34,8 @@ import numpy.typing as npt
 
 from hf_efficient.diagnosis.case import Case, in_the_loop
 from hf_efficient.diagnosis.rule import NO_STEPS, Verdict, abstains
-from hf_efficient.estimate.cuda_process import CONTEXT, nccl_bytes
-from hf_efficient.estimate.growth import steady_growth
+from hf_efficient.estimate.allocator import CONTEXT, nccl_bytes
+from hf_efficient.estimate.statistics import steady_growth
 from hf_efficient.records.findings import Evidence, Finding, Gain, Remedy
 from hf_efficient.text import count, share, size
 

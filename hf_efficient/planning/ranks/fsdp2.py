@@ -9,12 +9,9 @@ the next unit's backward. In all but the last micro-batch of a step gradients st
 
 from __future__ import annotations
 
-from hf_efficient.planning.ranks.held import gradient_indices, held_weights
-from hf_efficient.planning.ranks.score import Score
-from hf_efficient.planning.ranks.sizes import Sizes
-from hf_efficient.planning.ranks.units import HeldWeight, Unit
-from hf_efficient.planning.ranks.walk import Walk
-from hf_efficient.planning.rehearsed import Rehearsal
+from hf_efficient.planning.ranks.log import Score, Walk
+from hf_efficient.planning.ranks.shares import Sizes, gradient_indices, held_weights
+from hf_efficient.planning.simulation import HeldWeight, Rehearsal, Unit
 
 _GATHERED, _SENT = "gathered_weights", "communication"
 

@@ -1,28 +1,84 @@
-"""The rehearsal of one rank of several."""
+"""What ``DistributedDataParallel`` holds: a second copy of all gradients, in buckets (torch 2.13, ``reducer.cpp``).
+
+The rehearsal of one rank of several.
+
+What a plan tells of its ranks.
+
+The operators of a rank's step.
+
+What a rank's step exchanges with other ranks and with the host, and how long it waits for that.
+
+What a plan for several ranks takes for granted.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 
-from hf_efficient.estimate.parallelism import ZERO, Sharding
-from hf_efficient.planning.ranks.ddp import add_buckets
+from hf_efficient.estimate.communication import (
+    communication_seconds,
+    exposed_seconds,
+    overlap_share,
+    overlap_window_seconds,
+    step_collectives,
+)
+from hf_efficient.estimate.sharding import (
+    WEIGHTS_SHARDED,
+    ZERO,
+    ModelStates,
+    Sharding,
+    kept_elements,
+    rank_bytes,
+    shard_elements,
+)
+from hf_efficient.facts.accelerators import collective_bandwidth, collective_overhead, host_bandwidth
+from hf_efficient.planning.arguments import is_bitsandbytes
 from hf_efficient.planning.ranks.fsdp2 import FullyShardWalk
-from hf_efficient.planning.ranks.held import shrink_held
-from hf_efficient.planning.ranks.score import Score
-from hf_efficient.planning.ranks.sharding import model_width, sharding_of
-from hf_efficient.planning.ranks.sizes import Sizes
-from hf_efficient.planning.ranks.states import states_of
-from hf_efficient.planning.ranks.zero import ZeroWalk
-from hf_efficient.planning.ranks.zero_gradients import spread_gradients
-from hf_efficient.planning.rehearsal import rehearse
-from hf_efficient.planning.rehearsed import Rank, Rehearsal
+from hf_efficient.planning.ranks.log import Score
+from hf_efficient.planning.ranks.shares import Sizes, model_width, sharding_of, shrink_held, states_of
+from hf_efficient.planning.ranks.zero import ZeroWalk, spread_gradients
+from hf_efficient.planning.simulation import Rank, Rehearsal, rehearse
 from hf_efficient.recipe.schema import Recipe, mixed_precision
+from hf_efficient.records.device import OperatorWork
+from hf_efficient.records.plan import PlannedRanks
+from hf_efficient.text import size
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
+
+_FIRST = 1 << 20
+_OTHERS = 25 << 20
+"""``kDefaultFirstBucketBytes``, and ``bucket_cap_mb``."""
+
+
+def bucket_bytes(gradients: Iterable[int]) -> list[int]:
+    """Gradients in the order in which they are made, put into buckets: each is closed once it holds its limit.
+
+    Hand-worked, MiB: 0.5, 0.75, 20, 10, 3 are in buckets of 1.25, 30 and 3.
+
+    Args:
+        gradients: bytes of each.
+    """
+    found: list[int] = []
+    held, limit = 0, _FIRST
+    for bytes_ in gradients:
+        held += bytes_
+        if held >= limit:
+            found.append(held)
+            held, limit = 0, _OTHERS
+    return [*found, held] if held else found
+
+
+def add_buckets(rehearsal: Rehearsal, score: Score) -> None:
+    """They are there from the first step on; accelerate leaves ``gradient_as_bucket_view`` off."""
+    trained = [weight for unit in rehearsal.units for weight in unit.weights if weight.trained]
+    itemsize = trained[0].itemsize
+    for held in bucket_bytes(weight.elements * weight.itemsize for weight in reversed(trained)):
+        score.add(rehearsal.first_step, held, "communication", "DDP bucket", "setup", itemsize)
 
 
 def rehearse_rank(
@@ -94,3 +150,171 @@ def spread(rehearsal: Rehearsal, sharding: Sharding, *, mixed: bool) -> Rehearsa
         rank=Rank(sharding, states_of(rehearsal, sizes), layers),
         paged_bytes=-(-rehearsal.paged_bytes // shares),
     )
+
+
+def planned_ranks(rank: Rank | None) -> PlannedRanks | None:
+    """How many, by which strategy, and what is offloaded to where; None of a process that trains alone."""
+    if rank is None:
+        return None
+    sharding = rank.sharding
+    offloaded = [name for name in ("optimizer", "parameters") if getattr(sharding, f"offload_{name}")]
+    away = rank_bytes(rank.states, sharding).host_bytes * sharding.ranks
+    host, disk = (0, away) if sharding.to_disk else (away, 0)
+    return PlannedRanks(sharding.ranks, sharding.strategy, offloaded, host_bytes=host, disk_bytes=disk)
+
+
+def rank_operators(operators: Sequence[OperatorWork], rank: Rank | None) -> Sequence[OperatorWork]:
+    """Those of the whole model, the optimizer's on the rank's share of the weights, or on the host.
+
+    Args:
+        operators: of a rehearsal.
+        rank: None of a process that trains alone.
+    """
+    if rank is None or rank.sharding.strategy not in (*ZERO, "fsdp2"):
+        return operators
+    sharding = rank.sharding
+    if sharding.offload_optimizer or (sharding.strategy == "fsdp2" and sharding.offload_parameters):
+        return [one for one in operators if one.family != "optimizer"]
+    return [_shared(one, sharding.ranks) if one.family == "optimizer" else one for one in operators]
+
+
+def _shared(one: OperatorWork, ranks: int) -> OperatorWork:
+    return replace(one, read_bytes=one.read_bytes // ranks, written_bytes=one.written_bytes // ranks)
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Of an optimizer step.
+
+    Attributes:
+        seconds: in which the links are busy; None where no link of the device is known.
+        exposed_seconds: of them, in which nothing is computed.
+        notes: what is missing, and what is an estimate.
+    """
+
+    seconds: float | None
+    exposed_seconds: float | None
+    notes: tuple[str, ...] = ()
+
+
+def exchange_of(rank: Rank, device: str, compute_seconds: float) -> Exchange:
+    """Collectives beside computation, and transfers to and from the host beside nothing.
+
+    Args:
+        rank: of the training.
+        device: name of the accelerator.
+        compute_seconds: of the optimizer step.
+    """
+    sharding, states = rank.sharding, rank.states
+    seconds = exposed = 0.0
+    collectives = step_collectives(states, sharding, rank.layers)
+    if collectives:
+        bandwidth = collective_bandwidth(device, sharding.ranks)
+        if bandwidth is None:
+            return Exchange(None, None, ("no time: how fast several of it communicate is not known",))
+        # The weights of ZeRO-1 and 2 are gathered by the optimizer's step, beside nothing.
+        beside = [one for one in collectives if one.of == "gradients" or sharding.strategy in WEIGHTS_SHARDED]
+        seconds, hidable = (
+            communication_seconds(part, sharding.ranks, bandwidth.value, collective_overhead().value)
+            for part in (collectives, beside)
+        )
+        messages = sum(one.messages * one.times for one in beside)
+        share = overlap_share(hidable, overlap_window_seconds(sharding, compute_seconds), messages)
+        exposed = seconds - hidable + exposed_seconds(hidable, share)
+    moved = host_bytes_moved(states, sharding)
+    if moved and sharding.to_disk:
+        return Exchange(None, None, ("no time: the speed of the disk at distributed.offload.nvme_path is not known",))
+    if moved:
+        link = host_bandwidth(device)
+        if link is None:
+            return Exchange(None, None, ("no time: how fast it exchanges data with the host is not known",))
+        seconds += moved / link.value
+        exposed += moved / link.value
+    return Exchange(seconds, exposed)
+
+
+def host_bytes_moved(states: ModelStates, sharding: Sharding) -> float:
+    """Bytes that a rank sends to its host, or on to its disk, and takes from there in an optimizer step.
+
+    With the optimizer offloaded, its share of the gradients goes there and that of the weights comes back. With the
+    weights offloaded, its share comes whenever they are gathered, and gradients go there.
+
+    Hand-worked: ZeRO-2 with offload, 100 elements of 2 bytes, 2 ranks: 100 bytes of gradients down, 100 of weights up.
+    """
+    shard = shard_elements(sharding.strategy, [(states.trained,)], sharding.ranks)
+    moved = 0.0
+    if sharding.offload_optimizer:
+        moved += shard * (states.gradient_bytes + states.trained_bytes)
+    if sharding.offload_parameters:
+        whole = replace(states, gathered_bytes=None)
+        kept = kept_elements(whole, sharding) / max(1, whole.trained + whole.frozen)
+        moved += whole.weight_bytes / sharding.ranks * (2 - kept) * sharding.micro_batches
+        if sharding.strategy not in ZERO:
+            moved += shard * states.gradient_bytes
+    return moved
+
+
+_MOST_IN_ONE_MACHINE = 8
+
+
+def rank_remarks(recipe: Recipe, rehearsal: Rehearsal) -> list[str]:
+    """One line each; for a process that trains alone, only what ``auto`` counts for."""
+    if rehearsal.rank is not None:
+        several = recipe.distributed.nodes > 1
+        return [*_remarks(rehearsal, rehearsal.rank, several), *_optimizer_remarks(recipe, rehearsal.rank)]
+    if recipe.distributed.processes == "auto":
+        return ["distributed.processes: auto is planned as one process; --num-gpus N plans N"]
+    return []
+
+
+def _optimizer_remarks(recipe: Recipe, rank: Rank) -> Iterator[str]:
+    if recipe.method == "dpo" and recipe.adapter.method == "full" and rank.sharding.strategy in WEIGHTS_SHARDED:
+        yield "the reference model is planned whole on each rank: an upper bound"
+    name = str(recipe.train.get("optim", ""))
+    if is_bitsandbytes(name) and rank.sharding.strategy == "fsdp2":
+        yield f"train.optim={name} crashes under FSDP2 (bitsandbytes issue 1633, open when read): adamw_torch runs"
+
+
+def _remarks(rehearsal: Rehearsal, rank: Rank, several_machines: bool) -> Iterator[str]:
+    sharding = rank.sharding
+    yield _MODELS[sharding.strategy]
+    if sharding.ranks > 1:
+        yield "communication is hidden behind computation as far as its order allows: what is left of it is the least"
+    weights = [weight for unit in rehearsal.units for weight in unit.weights]
+    if any(weight.packed for weight in weights) and sharding.strategy == "fsdp2":
+        yield (
+            "4-bit weights are sharded as bytes, their constants are whole on each rank: that takes "
+            "bnb_4bit_quant_storage in 16 bits; stored as uint8 accelerate leaves them whole as well"
+        )
+        whole = sum(weight.elements * weight.loaded_itemsize for weight in weights if not weight.trained)
+        yield (
+            f"loading: each process reads and quantizes the whole model in the host's memory, {size(whole)} for each "
+            f"of {sharding.ranks} processes; a GPU then gets its share layer by layer"
+        )
+    if any(weight.quantized for weight in weights) and sharding.strategy == "zero3":
+        yield "quantized weights are whole on each rank: DeepSpeed does not shard them (PEFT issue 2016)"
+    if any(weight.quantized and not weight.packed for weight in weights) and sharding.strategy == "fsdp2":
+        yield "8-bit weights are whole on each rank: fully_shard does not shard integers"
+    few = sum(1 for weight in weights if weight.shape and weight.shape[0] < sharding.ranks)
+    if few and sharding.strategy == "fsdp2":
+        yield f"{few:,} parameters have fewer rows than there are ranks: some ranks hold none of them"
+    if sharding.to_disk:
+        yield "DeepSpeed's pinned buffers for what goes to the NVMe disk lie in the host's memory, and are not planned"
+    elif sharding.offload_optimizer or sharding.offload_parameters:
+        yield "transfers to the host wait for PCIe in full; the optimizer's step on the host is not in the time"
+        yield "the host's memory holds what is offloaded; the processes themselves and the loading come on top"
+    if several_machines or sharding.ranks > _MOST_IN_ONE_MACHINE:
+        yield f"{sharding.ranks} GPUs exchange data as if all were in one machine: no network between machines"
+
+
+_DDP = "DDP: each rank holds the whole model and a second copy of the gradients, in buckets"
+_ZERO = "buckets of hidden_size^2 elements, as the launch sets them"
+_MODELS = {
+    "none": "one rank",
+    "ddp": _DDP,
+    "zero1": f"{_ZERO}; the model is cast to 16 bits, and each rank steps on its share in float32",
+    "zero2": f"{_ZERO}; the model is cast to 16 bits, and each rank steps on its share in float32",
+    "zero3": f"{_ZERO}, weights gathered layer by layer and kept where they come again within 1,000 million elements",
+    "fsdp2": "FSDP2 as accelerate sets it up: trained weights in float32 under mixed precision, gathered layer by "
+    "layer in 16 bits; its buffers lie in the pools of other streams, whose own cache is not in the reserved memory",
+}

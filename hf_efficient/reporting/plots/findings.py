@@ -32,7 +32,7 @@ from typing import Any, Final
 import numpy as np
 
 from hf_efficient.accounting.series import per_step
-from hf_efficient.estimate.batch_time import batch_time
+from hf_efficient.estimate.throughput import batch_time
 from hf_efficient.records.account import StepTimes
 from hf_efficient.records.findings import Finding
 from hf_efficient.records.series import StepSeries

@@ -21,7 +21,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from hf_efficient.model.adapter import add_adapter
 from hf_efficient.model.load import load_base
 from hf_efficient.planning.arguments import rehearsal_arguments
-from hf_efficient.planning.supervised_trainer import rehearsal_trainer
+from hf_efficient.planning.trainers import rehearsal_trainer
 from hf_efficient.recipe.schema import Recipe
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.planning.ranks.ddp import bucket_bytes
+from hf_efficient.planning.ranks.rank import bucket_bytes
 
 MIB = 2**20
 

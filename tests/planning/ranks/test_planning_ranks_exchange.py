@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.estimate.parallelism import Sharding
-from hf_efficient.estimate.sharding import ModelStates
+from hf_efficient.estimate.sharding import ModelStates, Sharding
 from hf_efficient.facts.accelerators import Reached
-from hf_efficient.planning.ranks import exchange as exchange_module
-from hf_efficient.planning.ranks.exchange import exchange_of, host_bytes_moved
-from hf_efficient.planning.rehearsed import Rank
+from hf_efficient.planning.ranks import rank as exchange_module
+from hf_efficient.planning.ranks.rank import exchange_of, host_bytes_moved
+from hf_efficient.planning.simulation import Rank
 
 # 400 of 1000 million elements are trained, all in 16 bits.
 STATES = ModelStates(400_000_000, 600_000_000, 2, 2, 2, 8, largest_layer=100_000_000, staying=200_000_000)

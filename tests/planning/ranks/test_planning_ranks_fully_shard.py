@@ -7,9 +7,9 @@ import torch
 from real_fully_shard import measured
 from transformers import AutoModelForCausalLM
 
-from hf_efficient.planning.memory import planned_memory
 from hf_efficient.planning.model_config import model_config
 from hf_efficient.planning.ranks.rank import rehearse_rank
+from hf_efficient.planning.simulation import planned_memory
 from hf_efficient.recipe.schema import Recipe
 
 TRAIN = {

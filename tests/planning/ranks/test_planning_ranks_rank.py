@@ -5,12 +5,10 @@ from __future__ import annotations
 import pytest
 
 from hf_efficient.estimate.communication import step_collectives
-from hf_efficient.estimate.parallelism import Sharding
-from hf_efficient.estimate.sharding import rank_bytes
-from hf_efficient.planning.memory import planned_memory
+from hf_efficient.estimate.sharding import Sharding, rank_bytes
 from hf_efficient.planning.model_config import model_config
 from hf_efficient.planning.ranks.rank import rehearse_rank, spread
-from hf_efficient.planning.rehearsal import rehearse
+from hf_efficient.planning.simulation import planned_memory, rehearse
 
 RANKS = 4
 # embedding and head 2 * 96 * 64; a layer: q, o 64 * 64, k, v 64 * 32, three of 64 * 160, two norms; a norm

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hf_efficient.planning.model_config import model_config
-from hf_efficient.planning.ranks.rank import rehearse_rank
-from hf_efficient.planning.ranks.remarks import rank_remarks
+from hf_efficient.planning.ranks.rank import rank_remarks, rehearse_rank
 
 
 @pytest.fixture

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from hf_efficient.planning.ranks.score import Score
-from hf_efficient.planning.rehearsed import Rehearsal
-from hf_efficient.planning.rehearsed_evaluation import RehearsedEvaluation
-from hf_efficient.simulate.storage_life import StorageLife
-from hf_efficient.simulate.tensor_log import TensorLog
+from hf_efficient.planning.ranks.log import Score
+from hf_efficient.planning.simulation import Rehearsal
+from hf_efficient.planning.trainers import RehearsedEvaluation
+from hf_efficient.simulate.tensor_log import StorageLife, TensorLog
 
 
 def rehearsal(*events):

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from hf_efficient.errors import RecipeError
-from hf_efficient.estimate.parallelism import Sharding
+from hf_efficient.estimate.sharding import Sharding
 from hf_efficient.launch.command import deepspeed_config
-from hf_efficient.planning.ranks.sharding import model_width, sharding_of
+from hf_efficient.planning.ranks.shares import model_width, sharding_of
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.estimate.parallelism import Sharding
-from hf_efficient.planning.ranks.sizes import Sizes
-from hf_efficient.planning.ranks.units import HeldWeight
+from hf_efficient.estimate.sharding import Sharding
+from hf_efficient.planning.ranks.shares import Sizes
+from hf_efficient.planning.simulation import HeldWeight
 
 # 16 x 10 in float32, computed with in 16 bits: over 3 ranks 6 rows each of FSDP2, 54 elements each of ZeRO-3
 TRAINED = HeldWeight("a", (16, 10), 160, 4, 2, trained=True)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from hf_efficient.planning.ranks.units import unit_names, units_of
+from hf_efficient.planning.simulation import unit_names, units_of
 
 
 @pytest.fixture

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.estimate.parallelism import Sharding
-from hf_efficient.estimate.sharding import ModelStates
-from hf_efficient.planning.ranks.work import rank_operators
-from hf_efficient.planning.rehearsed import Rank
+from hf_efficient.estimate.sharding import ModelStates, Sharding
+from hf_efficient.planning.ranks.rank import rank_operators
+from hf_efficient.planning.simulation import Rank
 from hf_efficient.records.device import OperatorWork
 
 STATES = ModelStates(100, 0, 2, 2, 2, 8)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hf_efficient.estimate.parallelism import Sharding
-from hf_efficient.planning.ranks.score import Score
-from hf_efficient.planning.ranks.sizes import Sizes
-from hf_efficient.planning.ranks.units import HeldWeight, Unit
-from hf_efficient.planning.ranks.zero_gradients import spread_gradients
-from hf_efficient.planning.rehearsed import Rehearsal
-from hf_efficient.simulate.storage_life import StorageLife
-from hf_efficient.simulate.tensor_log import TensorLog
+from hf_efficient.estimate.sharding import Sharding
+from hf_efficient.planning.ranks.log import Score
+from hf_efficient.planning.ranks.shares import Sizes
+from hf_efficient.planning.ranks.zero import spread_gradients
+from hf_efficient.planning.simulation import HeldWeight, Rehearsal, Unit
+from hf_efficient.simulate.tensor_log import StorageLife, TensorLog
 
 ELEMENTS = {"small": 10, "large": 20, "huge": 30}
 BYTES = {name: 4 * elements for name, elements in ELEMENTS.items()}

@@ -1,0 +1,546 @@
+"""Blocks of an allocator's address range, the free ones among them, and what an allocator asks of a pool of them.
+
+Neighbours of a range are linked. Sizes are multiples of 512 bytes. Addresses are counted from 0 in each pool: they
+order blocks of one size and mean nothing else.
+
+Source: pytorch ``c10/cuda/CUDACachingAllocator.cpp`` at commit 001074d (``Block``, ``BlockPool``,
+``try_merge_blocks``); constants as in torch 2.13's ``c10/core/AllocatorConfig.h``.
+
+A pool of fixed segments, each one ``cudaMalloc``: how PyTorch's CUDA caching allocator holds memory by default.
+
+A pool that is one growing segment: PyTorch's CUDA caching allocator under ``expandable_segments:True``.
+
+How much memory PyTorch's CUDA caching allocator reserves for a series of allocations and frees.
+
+What a program has allocated is less than what its process holds of the device: the allocator rounds, asks the device
+for whole segments, and keeps what is freed. The reserved bytes decide whether a run fits.
+
+The rules, of pytorch ``c10/cuda/CUDACachingAllocator.cpp`` at commit 001074d (``DeviceCachingAllocator::malloc`` and
+``free``; constants unchanged in torch 2.13's ``c10/core/AllocatorConfig.h``):
+
+1. A request is rounded up to 512 bytes. Up to 1 MiB is served by the small pool, more by the large one.
+2. The smallest free block of the pool that is large enough is taken; among equals the one at the lowest address.
+3. Without one, the pool asks the device for a segment or, under ``expandable_segments:True``, for pages.
+4. Where the device has no room, all segments (pages) that are free are given back, and 3 is tried again: a retry.
+5. A block that is much larger than the request is split. A freed block merges with its free neighbours, and is kept.
+
+What is left out: several streams (a block is only used again on the stream that it was allocated on), CUDA graphs, and
+``roundup_power2_divisions``, ``max_split_size_mb`` and ``garbage_collection_threshold``, which are off by default.
+
+What a process takes of a GPU's memory beside its tensors: the CUDA context, and the workspace of cuBLAS.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+ROUND_BYTES = 512
+"""``kMinBlockSize``: every request is rounded up to a multiple of it."""
+SMALL_BYTES = 1 << 20
+"""``kSmallSize``: the largest request that the small pool serves."""
+SMALL_PAGE_BYTES = 2 << 20
+"""``kSmallBuffer``: what the small pool asks of the device at a time."""
+LARGE_PAGE_BYTES = 20 << 20
+"""``large_segment_size``: what the large pool asks of the device at least."""
+
+
+class Block:
+    """A piece of a pool's address range; ``mapped`` is False where no physical memory lies behind it."""
+
+    __slots__ = ("address", "allocated", "following", "mapped", "previous", "size")
+
+    def __init__(self, address: int, size: int, previous: Block | None = None, following: Block | None = None) -> None:
+        self.address = address
+        self.size = size
+        self.previous = previous
+        self.following = following
+        self.allocated = False
+        self.mapped = True
+        if previous is not None:
+            previous.following = self
+        if following is not None:
+            following.previous = self
+
+    def absorb(self, other: Block) -> None:
+        """Takes over a neighbour's addresses; the neighbour is no block any more."""
+        if other is self.previous:
+            self.address, self.previous = other.address, other.previous
+            if other.previous is not None:
+                other.previous.following = self
+        else:
+            self.following = other.following
+            if other.following is not None:
+                other.following.previous = self
+        self.size += other.size
+
+
+class FreeBlocks:
+    """Mapped blocks that are not in use, in order of size, then address: best fit is the first that is large enough."""
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[int, int, Block]] = []
+
+    def fit(self, size: int) -> int:
+        """The index of the best fit; the number of blocks where none is large enough."""
+        return bisect.bisect_left(self.entries, (size,))
+
+    def remove(self, block: Block) -> None:
+        """Takes a block out."""
+        del self.entries[bisect.bisect_left(self.entries, (block.size, block.address))]
+
+    def add(self, block: Block) -> None:
+        """Takes a block in, merged with those of its neighbours that are free and mapped."""
+        for other in (block.previous, block.following):
+            if other is not None and not other.allocated and other.mapped:
+                self.remove(other)
+                block.absorb(other)
+        bisect.insort(self.entries, (block.size, block.address, block))
+
+
+class Pool(Protocol):
+    """What the allocator asks of a pool; a block that is handed out is no longer among the free ones.
+
+    Attributes:
+        reserved_bytes: what it holds of the device's memory.
+        least_remainder: a block is split where this much or more of it would remain.
+    """
+
+    reserved_bytes: int
+    least_remainder: int
+
+    def take(self, size: int) -> Block | None:
+        """The free block that fits best; None where none is large enough."""
+
+    def grow(self, size: int, room_bytes: float) -> Block | None:
+        """A block with new memory; None where that is more than the room that the device has."""
+
+    def put(self, block: Block) -> None:
+        """Takes in a block that is not in use."""
+
+    def release(self) -> None:
+        """Gives free memory back to the device."""
+
+
+_PACKED_BELOW = 10 << 20  # kMinLargeAlloc
+_ROUND_LARGE = 2 << 20  # kRoundLarge
+
+
+class SegmentPool:
+    """Segments of 2 MiB for small requests, of 20 MiB for those below 10 MiB, else of the next 2 MiB.
+
+    A block of the large pool is split where more than 1 MiB would remain, so a request may hold up to 1 MiB more than
+    it asked for. Only a segment that is free as a whole goes back to the device. Segments never merge.
+
+    Source: pytorch ``c10/cuda/CUDACachingAllocator.cpp`` at commit 001074d: ``get_allocation_size``, ``should_split``,
+    ``get_free_block``, ``release_blocks``.
+    """
+
+    def __init__(self, *, small: bool) -> None:
+        """Start empty; ``small``: for requests of up to 1 MiB."""
+        self._free = FreeBlocks()
+        self._small = small
+        self._end = 0
+        self.reserved_bytes = 0
+        self.least_remainder = ROUND_BYTES if small else SMALL_BYTES + ROUND_BYTES
+
+    def take(self, size: int) -> Block | None:
+        """See ``Pool``."""
+        entries, index = self._free.entries, self._free.fit(size)
+        return entries.pop(index)[2] if index < len(entries) else None
+
+    def grow(self, size: int, room_bytes: float) -> Block | None:
+        """See ``Pool``."""
+        segment = self._segment(size)
+        if segment > room_bytes:
+            return None
+        block = Block(self._end, segment)
+        self._end += segment
+        self.reserved_bytes += segment
+        return block
+
+    def put(self, block: Block) -> None:
+        """See ``Pool``."""
+        self._free.add(block)
+
+    def release(self) -> None:
+        """See ``Pool``."""
+        kept = [entry for entry in self._free.entries if entry[2].previous or entry[2].following]
+        freed = sum(entry[0] for entry in self._free.entries) - sum(entry[0] for entry in kept)
+        self._free.entries = kept
+        self.reserved_bytes -= freed
+
+    def _segment(self, size: int) -> int:
+        if self._small:
+            return SMALL_PAGE_BYTES
+        return LARGE_PAGE_BYTES if size < _PACKED_BELOW else -(-size // _ROUND_LARGE) * _ROUND_LARGE
+
+
+# More addresses than any device has bytes.
+_ENDLESS = 1 << 60
+
+
+class ExpandablePool:
+    """An address range to which pages are mapped: of 2 MiB for small requests, of 20 MiB for large ones.
+
+    New pages are mapped at the lowest address where the request fits together with what is free around it: at the end,
+    as a rule, or where pages had been given back. Blocks are split wherever 512 bytes remain. Every page without a
+    block in use can go back to the device.
+
+    The address range has no end here. PyTorch's is 1 1/8 of the device's memory, and a second one is opened after it.
+
+    Source: pytorch ``c10/cuda/CUDACachingAllocator.cpp`` at commit 001074d: "Note [Expandable Segments]",
+    ``get_free_block``, ``find_expandable_block``, ``try_allocate_expandable_block``, ``map_block``, ``unmap_block``.
+    """
+
+    def __init__(self, *, small: bool) -> None:
+        """Start without a page; ``small``: for requests of up to 1 MiB."""
+        self._free = FreeBlocks()
+        self._page = SMALL_PAGE_BYTES if small else LARGE_PAGE_BYTES
+        everything = Block(0, _ENDLESS)
+        everything.mapped = False
+        self._unmapped = [everything]
+        self.reserved_bytes = 0
+        self.least_remainder = ROUND_BYTES
+
+    def take(self, size: int) -> Block | None:
+        """See ``Pool``; a block that could grow counts with what it could grow to, so that it is taken last."""
+        entries, index = self._free.entries, self._free.fit(size)
+        if index == len(entries):
+            return None
+        while index + 1 < len(entries) and _with_growth(entries[index + 1][2]) < _with_growth(entries[index][2]):
+            index += 1
+        return entries.pop(index)[2]
+
+    def grow(self, size: int, room_bytes: float) -> Block | None:
+        """See ``Pool``; pages that were mapped before the room ran out stay mapped, and free."""
+        unlimited = room_bytes + self.reserved_bytes
+        block = self._lowest(size)
+        if not block.mapped and not self._map(block, min(block.size, size), unlimited):
+            return None
+        while block.size < size:
+            beyond = block.following
+            assert beyond is not None, "the address range has no end"
+            if not self._map(beyond, min(beyond.size, size - block.size), unlimited):
+                return None
+            block = beyond
+        self._free.remove(block)
+        return block
+
+    def put(self, block: Block) -> None:
+        """See ``Pool``."""
+        self._free.add(block)
+
+    def release(self) -> None:
+        """See ``Pool``."""
+        for _, _, block in list(self._free.entries):
+            self._unmap(block)
+
+    def _lowest(self, size: int) -> Block:
+        """The block at the lowest address from which free addresses, mapped or not, but not all mapped, suffice."""
+        for block in self._unmapped:
+            before = block.previous
+            start = before if before is not None and not before.allocated else block
+            room, reached = 0, start
+            while room < size and not reached.allocated:
+                room += reached.size
+                if reached.following is None:
+                    break
+                reached = reached.following
+            if room >= size:
+                return start
+        raise AssertionError("the address range has no end")
+
+    def _map(self, block: Block, size: int, limit: float) -> bool:
+        """Maps the pages that cover the first ``size`` bytes of an unmapped block, which shrinks to them."""
+        mapped = -(-size // self._page) * self._page
+        if self.reserved_bytes + mapped > limit:
+            return False
+        self.reserved_bytes += mapped
+        self._unmapped.remove(block)
+        block.mapped = True
+        if mapped < block.size:
+            rest = Block(block.address + mapped, block.size - mapped, block, block.following)
+            self._add_unmapped(rest)
+            block.size = mapped
+        self._free.add(block)
+        return True
+
+    def _unmap(self, block: Block) -> None:
+        """Gives back the whole pages of a free block; what lies before and after them stays free."""
+        start = -(-block.address // self._page) * self._page
+        end = (block.address + block.size) // self._page * self._page
+        if start >= end:
+            return
+        self._free.remove(block)
+        block.mapped = False
+        if block.address < start:
+            self._free.add(Block(block.address, start - block.address, block.previous, block))
+        if end < block.address + block.size:
+            self._free.add(Block(end, block.address + block.size - end, block, block.following))
+        block.address, block.size = start, end - start
+        self.reserved_bytes -= block.size
+        self._add_unmapped(block)
+
+    def _add_unmapped(self, block: Block) -> None:
+        """Takes an unmapped block in, merged with its unmapped neighbours."""
+        block.mapped = False
+        for other in (block.previous, block.following):
+            if other is not None and not other.mapped:
+                self._unmapped.remove(other)
+                block.absorb(other)
+        bisect.insort(self._unmapped, block, key=lambda one: one.address)
+
+
+def _with_growth(block: Block) -> int:
+    after = block.following
+    return block.size + (after.size if after is not None and not after.mapped else 0)
+
+
+class OutOfMemory(Exception):
+    """A request that does not fit, even after all that was cached has been given back.
+
+    Attributes:
+        requested_bytes: of the request, rounded.
+        allocated_bytes: of the blocks in use.
+        reserved_bytes: held of the device, after giving back.
+        limit_bytes: what could be held.
+    """
+
+    def __init__(self, requested_bytes: int, allocated_bytes: int, reserved_bytes: int, limit_bytes: float) -> None:
+        self.requested_bytes = requested_bytes
+        self.allocated_bytes = allocated_bytes
+        self.reserved_bytes = reserved_bytes
+        self.limit_bytes = limit_bytes
+        super().__init__(
+            f"{requested_bytes:,} bytes were asked for; of {limit_bytes:,} bytes {reserved_bytes:,} are reserved,"
+            f" {allocated_bytes:,} of them in use"
+        )
+
+
+@dataclass(frozen=True)
+class AllocatorPeaks:
+    """What a series of allocations and frees came to.
+
+    Attributes:
+        peak_allocated_bytes: most that blocks in use held, as ``torch.cuda.max_memory_allocated()`` counts it.
+        peak_reserved_bytes: most that was held of the device, as ``torch.cuda.max_memory_reserved()`` counts it.
+        retries: how often free memory was given back to make room, as ``num_alloc_retries`` counts it.
+    """
+
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    retries: int
+
+
+class CachingAllocator:
+    """The allocator of one device, with one stream.
+
+    Hand-worked, without expandable segments: 3,000,000 bytes are rounded to 3,000,320 and cut from a segment of
+    20,971,520; 100 bytes are rounded to 512 and cut from one of 2,097,152: 3,000,832 allocated, 23,068,672 reserved.
+    Both freed, 0 are allocated, and 23,068,672 stay reserved.
+    """
+
+    def __init__(self, limit_bytes: int | None = None, expandable_segments: bool = False) -> None:
+        """Start with nothing reserved.
+
+        Args:
+            limit_bytes: what can be reserved: the device's memory less what the process takes outside of the allocator
+                and what other processes hold. None: any amount.
+            expandable_segments: as in ``PYTORCH_ALLOC_CONF=expandable_segments:True``.
+
+        Raises:
+            ValueError: the limit is not positive.
+        """
+        if limit_bytes is not None and limit_bytes <= 0:
+            raise ValueError(f"a limit of {limit_bytes} bytes")
+        kind = ExpandablePool if expandable_segments else SegmentPool
+        self._small: Pool = kind(small=True)
+        self._large: Pool = kind(small=False)
+        self._limit = math.inf if limit_bytes is None else limit_bytes
+        self._live: dict[int, tuple[Pool, Block] | None] = {}
+        self._allocated = self._peak_allocated = self._peak_reserved = self._retries = 0
+
+    def allocate(self, key: int, size: int) -> None:
+        """Allocates; 0 bytes take nothing.
+
+        Args:
+            key: by which it is freed; may be used again after that.
+            size: bytes.
+
+        Raises:
+            OutOfMemory: the limit is passed. Nothing was allocated; what was free has been given back.
+            ValueError: the size is negative, or the key has not been freed.
+        """
+        if size < 0:
+            raise ValueError(f"{size} bytes for key {key}")
+        if key in self._live:
+            raise ValueError(f"{size} bytes for key {key}, which has not been freed")
+        if size == 0:
+            self._live[key] = None
+            return
+        size = (size + ROUND_BYTES - 1) // ROUND_BYTES * ROUND_BYTES
+        pool = self._small if size <= SMALL_BYTES else self._large
+        block = pool.take(size) or self._grow(pool, size)
+        block.allocated = True
+        if block.size - size >= pool.least_remainder:
+            rest = Block(block.address + size, block.size - size, block, block.following)
+            block.size = size
+            pool.put(rest)
+        self._live[key] = (pool, block)
+        self._allocated += block.size
+        if self._allocated > self._peak_allocated:
+            self._peak_allocated = self._allocated
+
+    def free(self, key: int) -> None:
+        """Frees what was allocated under a key.
+
+        Raises:
+            ValueError: nothing is allocated under it.
+        """
+        if key not in self._live:
+            raise ValueError(f"nothing is allocated under key {key}")
+        held = self._live.pop(key)
+        if held is not None:
+            pool, block = held
+            self._allocated -= block.size
+            block.allocated = False
+            pool.put(block)
+
+    def _grow(self, pool: Pool, size: int) -> Block:
+        for retry in (False, True):
+            if retry:
+                self._large.release()
+                self._small.release()
+                self._retries += 1
+            block = pool.grow(size, self._limit - self.reserved_bytes)
+            self._peak_reserved = max(self._peak_reserved, self.reserved_bytes)
+            if block is not None:
+                return block
+        raise OutOfMemory(size, self._allocated, self.reserved_bytes, self._limit)
+
+    @property
+    def allocated_bytes(self) -> int:
+        """What blocks in use hold, their rounding included."""
+        return self._allocated
+
+    @property
+    def reserved_bytes(self) -> int:
+        """What is held of the device."""
+        return self._small.reserved_bytes + self._large.reserved_bytes
+
+    @property
+    def peak_allocated_bytes(self) -> int:
+        """The most that blocks in use have held."""
+        return self._peak_allocated
+
+    @property
+    def peak_reserved_bytes(self) -> int:
+        """The most that has been held of the device."""
+        return self._peak_reserved
+
+    @property
+    def retries(self) -> int:
+        """How often free memory was given back to make room."""
+        return self._retries
+
+
+def replay(
+    events: Iterable[tuple[int, int]], limit_bytes: int | None = None, expandable_segments: bool = False
+) -> AllocatorPeaks:
+    """Runs allocations and frees through a fresh allocator.
+
+    Args:
+        events: key and bytes; negative bytes free what the key holds. Read once, one at a time. Events of 0 bytes, on
+            either side, mean nothing.
+        limit_bytes, expandable_segments: see ``CachingAllocator``.
+
+    Raises:
+        OutOfMemory, ValueError: as ``CachingAllocator.allocate`` and ``free``.
+    """
+    allocator = CachingAllocator(limit_bytes, expandable_segments)
+    allocate, free = allocator.allocate, allocator.free
+    for key, size in events:
+        if size > 0:
+            allocate(key, size)
+        elif size < 0:
+            free(key)
+    return AllocatorPeaks(allocator.peak_allocated_bytes, allocator.peak_reserved_bytes, allocator.retries)
+
+
+_MIB = 1 << 20
+_KIB = 1 << 10
+
+
+@dataclass(frozen=True)
+class ContextBytes:
+    """What the process holds outside of the allocator.
+
+    Attributes:
+        bytes: of device memory.
+        estimated: whether it is one figure for all devices rather than one of this device.
+        source: where it was read.
+        date: the day of the measurement.
+    """
+
+    bytes: int
+    estimated: bool
+    source: str
+    date: str
+
+
+CONTEXT = ContextBytes(
+    bytes=426 * _MIB,
+    estimated=True,
+    source="https://github.com/unslothai/unsloth-zoo/pull/1053 (PyTorch 2.10.0+cu130, RTX 6000 Ada, nvidia-smi: 426 MiB"
+    " after torch.cuda.mem_get_info(0), with nothing allocated)",
+    date="2026-08-12",
+)
+"""One measured context, taken for every NVIDIA device, and therefore an estimate.
+
+The context differs with device, driver and CUDA version, and grows as kernels are loaded, each at its first use ("Lazy
+Loading" in the CUDA Programming Guide; on by default since CUDA 12.2). Other figures of contexts with lazy loading:
+about 300 MB (https://github.com/pytorch/pytorch/issues/107667, 2023-08-28) and about 400 MB
+(https://github.com/pytorch/pytorch/issues/109888, 2023-09-23). NCCL's buffers come on top.
+
+On a machine with the device, and no other process on it, the figure is ``total - free`` of
+``torch.cuda.mem_get_info()`` less ``torch.cuda.memory_reserved()``.
+"""
+
+
+def cublas_workspace_bytes(compute_capability: tuple[int, int]) -> int:
+    """What PyTorch allocates for cuBLAS at the first matrix product, through the caching allocator, and never frees.
+
+    Compute capabilities 9, 10 and 12 (Hopper, Blackwell): ``:4096:8``, 4096 KiB * 8 = 32 MiB. Others:
+    ``:4096:2:16:8``, 4096 KiB * 2 + 16 KiB * 8 = 8,519,680 bytes. ``CUBLAS_WORKSPACE_CONFIG`` overrides both.
+
+    There is one per cuBLAS handle and stream, and a thread has a handle of its own (``DeviceThreadHandlePool``). The
+    backward pass runs in a thread of its own, so a training step has two; that is read from the source, not measured.
+
+    Source: pytorch ``aten/src/ATen/cuda/CublasHandlePool.cpp``, ``parseChosenWorkspaceSize``, ``getNewWorkspace``. Its
+    older releases give the 32 MiB to capability 9.0 alone. cuBLASLt shares this workspace
+    (``TORCH_CUBLASLT_UNIFIED_WORKSPACE``, the default; documented in torch 2.13's ``torch/backends/cuda/__init__.py``);
+    releases without that allocate another 1 MiB or more for it.
+
+    Args:
+        compute_capability: as ``torch.cuda.get_device_capability()`` tells it.
+    """
+    major, _ = compute_capability
+    return 4096 * _KIB * 8 if major in (9, 10, 12) else 4096 * _KIB * 2 + 16 * _KIB * 8
+
+
+def nccl_bytes(ranks: int) -> int:
+    """What NCCL's communicator takes of a device, outside of the allocator: 342 MiB with two ranks, 392 with more.
+
+    An estimate, whatever the device. Source: NVIDIA's aiconfigurator, ``nccl_mem`` of all its systems of NVIDIA GPUs
+    ("nonofficial correction based on observations"), at commit 095f58a, 2026-11-20; it has no figure between 2 and 4.
+
+    Args:
+        ranks: that communicate; one alone has no communicator.
+    """
+    if ranks < 2:
+        return 0
+    return (342 if ranks == 2 else 392) * _MIB

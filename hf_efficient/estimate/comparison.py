@@ -1,0 +1,292 @@
+"""The difference of two variants of a training, step by step and round by round.
+
+An optimizer step's time by the differences of its variants.
+
+Whether a predicted gain came: a run held against the one that it was predicted from.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from hf_efficient.estimate.statistics import median_spread
+
+MOST_ROUNDS = 3
+_SMALL = 0.15
+_NOTHING = 0.02
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What one variant takes more than another for the same step.
+
+    Attributes:
+        seconds: the median of all pairs.
+        low, high: where it lies: with 95% by the pairs, and wide enough for the median of every round.
+        rounds: how often the two were run.
+        tells: whether there are pairs enough for 95%.
+    """
+
+    seconds: float
+    low: float
+    high: float
+    rounds: int
+    tells: bool
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether it takes more beyond the spread; else the two do not differ as far as can be seen.
+
+        That doing more takes less is no finding either: the machine's speed changed between the two.
+        """
+        return self.tells and self.low > 0
+
+
+def difference(measured: Sequence[Sequence[float]], base: Sequence[Sequence[float]]) -> Difference | None:
+    """What ``measured`` takes more than ``base``; None without a round that both have.
+
+    A step of the one is paired with the same step of the other, which trains on the same batches. The pairs of one
+    round tell how steps scatter; that another process, a minute later, runs at another speed, only several rounds tell,
+    so the interval holds all of their medians.
+
+    Hand-worked: rounds [5, 6, 7] and [4, 5, 9] against [4, 4, 4] twice: the pairs are 1, 2, 3 and 0, 1, 5; their median
+    is 1.5; the medians of the rounds are 2 and 1. Six pairs lie between 0 and 5 with 96.9%: 0 is inside, so it is not
+    clear.
+
+    Args:
+        measured, base: seconds of each step, round by round.
+    """
+    rounds = [
+        [one - other for one, other in zip(left, right, strict=False)]
+        for left, right in zip(measured, base, strict=False)
+    ]
+    rounds = [pairs for pairs in rounds if pairs]
+    if not rounds:
+        return None
+    spread = median_spread([pair for pairs in rounds for pair in pairs])
+    middles = [statistics.median(pairs) for pairs in rounds]
+    return Difference(spread.median, min(spread.low, *middles), max(spread.high, *middles), len(rounds), spread.tells)
+
+
+def wants_another_round(found: Difference, whole_seconds: float) -> bool:
+    """Whether running both once more may change what is said of them.
+
+    A difference below 15% of the step is run twice in any case, for processes differ by as much; and a third time where
+    it is then neither clear nor certainly within 2%. A larger one is run again where it is not known to within 15%.
+
+    Args:
+        found: so far.
+        whole_seconds: of a step as it is.
+    """
+    if found.rounds >= MOST_ROUNDS:
+        return False
+    if abs(found.seconds) >= _SMALL * whole_seconds and found.is_clear:
+        return found.high - found.low > _SMALL * whole_seconds
+    is_nothing = max(abs(found.low), abs(found.high)) <= _NOTHING * whole_seconds
+    return found.rounds < 2 or not (found.is_clear or is_nothing)
+
+
+Rounds = Sequence[Sequence[float]]
+"""Seconds of each step, round by round."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """Two neighbours of the chain.
+
+    Attributes:
+        part: what the first has and the second has not.
+        more: names that the first may have: that of the first of them that applies to the recipe.
+        less: name of the second.
+    """
+
+    part: str
+    more: tuple[str, ...]
+    less: str
+
+
+CHAIN = (
+    Link("logging", ("logged",), "quiet"),
+    Link("instrumentation", ("as_is",), "quiet"),
+    Link("data", ("quiet",), "held_batches"),
+    Link("communication", ("held_batches",), "one_process"),
+    Link("backward_optimizer", ("one_process", "held_batches"), "forward"),
+)
+"""A recipe of one process has no ``one_process``, and its ``held_batches`` is that already."""
+
+
+@dataclass(frozen=True)
+class ChainTimes:
+    """What the variants of the chain took.
+
+    Attributes:
+        seconds: of each step, round by round, by name of the variant; without those that failed.
+        left_out: variants that do not apply to the recipe.
+        logged: of ``as_is``, whether a log fell into each step.
+    """
+
+    seconds: Mapping[str, Rounds]
+    left_out: frozenset[str]
+    logged: Sequence[Sequence[bool]]
+
+
+@dataclass(frozen=True)
+class StepAttribution:
+    """A typical step.
+
+    Attributes:
+        plain_seconds: as it is, without what falls between the steps: the median.
+        differences: by part; None where a variant of the two is missing, and no key where the part does not apply.
+        forward_seconds: the median of the forward alone; None where it is missing.
+    """
+
+    plain_seconds: float
+    differences: Mapping[str, Difference | None]
+    forward_seconds: float | None
+
+
+def attribute(times: ChainTimes) -> StepAttribution:
+    """The parts of a typical step.
+
+    Hand-worked, one round, seconds of every step: as_is 10, quiet 9.5, held_batches 8, forward 3; one process. Then
+    instrumentation 0.5, data 1.5, backward and optimizer 5, forward 3: together 10.
+
+    Args:
+        times: with at least one round of ``as_is``.
+    """
+    found = {link.part: link_difference(link, times) for link in CHAIN if _applies(link, times)}
+    plain = [one for seconds in _unlogged(times, found.get("logging")) for one in seconds]
+    forward = [one for seconds in times.seconds.get("forward", ()) for one in seconds]
+    return StepAttribution(statistics.median(plain), found, statistics.median(forward) if forward else None)
+
+
+def link_difference(link: Link, times: ChainTimes) -> Difference | None:
+    """Of the two; None where one of them was not measured."""
+    name = next((one for one in link.more if one not in times.left_out), None)
+    if name is None or name not in times.seconds or link.less not in times.seconds:
+        return None
+    more = times.seconds[name]
+    if name == "as_is":
+        more = _unlogged(times, link_difference(CHAIN[0], times) if _applies(CHAIN[0], times) else None)
+    return difference(more, times.seconds[link.less])
+
+
+def _applies(link: Link, times: ChainTimes) -> bool:
+    return link.less not in times.left_out and any(name not in times.left_out for name in link.more)
+
+
+def _unlogged(times: ChainTimes, log: Difference | None) -> list[list[float]]:
+    """``as_is`` less the logs that fell into its steps."""
+    each = log.seconds if log is not None and log.is_clear else 0.0
+    return [
+        [one - each * was_logged for one, was_logged in zip(seconds, logged, strict=True)]
+        for seconds, logged in zip(times.seconds["as_is"], times.logged, strict=True)
+    ]
+
+
+LEAST, MOST = 0.5, 2.0
+"""A gain that came is as predicted where it is between these times the prediction."""
+
+FEWEST_STEPS = 8
+"""That a spread is told of: as many as there are blocks of them."""
+
+_STUDENT_T = 2.365
+"""97.5% of Student's t with 7 degrees of freedom, of 8 blocks."""
+
+Outcome = Literal["as_predicted", "below_half", "above_twice", "no_difference", "worse", "hidden"]
+"""``no_difference``: it lies within the spread, and what was predicted does not; ``hidden``: both lie within it."""
+
+
+def seconds_per_token(loop_seconds: float, tokens: int) -> float:
+    """Of the training loop, evaluations and saves included.
+
+    Args:
+        loop_seconds: of rank 0.
+        tokens: of all ranks that are no padding; more than none.
+    """
+    return loop_seconds / tokens
+
+
+def saved_share(before: float, after: float) -> float:
+    """Of what it took before: 0.2 where 10 became 8; below 0: it takes more."""
+    return 1 - after / before
+
+
+def is_as_predicted(predicted: float, achieved: float) -> bool:
+    """Whether at least half and at most twice of what was predicted came."""
+    return LEAST * predicted <= achieved <= MOST * predicted
+
+
+def rate_spread(seconds: Sequence[float], tokens: Sequence[float], pauses: Sequence[Sequence[float]]) -> float | None:
+    """How far the time per token of a run may lie from that of many like it: half of the 95% interval, as a share.
+
+    The steps are put into 8 blocks, one behind the other, since neighbours are alike. With ``s`` and ``t`` the seconds
+    and tokens of a block, and ``r = S / T`` of their sums, the variance of ``r`` is about ``8 / 7 * sum((s - r t)**2) /
+    T**2`` (Cochran, Sampling Techniques, 3rd edition, section 2.11). Pauses come as they are planned, so that their
+    number does not vary, and only their length does: ``n`` of one kind with a variance of ``v`` add ``n v`` to that of
+    the sum. What several runs differ in beyond that, the state of the machine for instance, is not seen.
+
+    Hand-worked: 7 steps of 1 s and one of 3 s, 100 tokens each: S = 10, r = 0.0125, the residuals are 7 times -0.25 and
+    1.75, their squares sum up to 3.5, times 8 / 7 is 4, of which the root is 2: 2.365 * 2 / 10 = 0.473. Pauses of 2 and
+    4 s have a variance of 2, and add 4 to the 4, and 6 s to the 10: 2.365 * sqrt(8) / 16 = 0.418.
+
+    Args:
+        seconds: of each step, in their order, without its pauses.
+        tokens: of each step that are no padding.
+        pauses: by kind, the seconds of each.
+
+    Returns:
+        None of fewer than 8 steps, or where no time or token is in them.
+    """
+    count = len(seconds)
+    if count < FEWEST_STEPS or sum(seconds) <= 0 or sum(tokens) <= 0:
+        return None
+    bounds = [count * number // FEWEST_STEPS for number in range(FEWEST_STEPS + 1)]
+    blocks = [slice(*pair) for pair in itertools.pairwise(bounds)]
+    rate = sum(seconds) / sum(tokens)
+    squares = sum((sum(seconds[block]) - rate * sum(tokens[block])) ** 2 for block in blocks)
+    variance = FEWEST_STEPS / (FEWEST_STEPS - 1) * squares
+    variance += sum(len(kind) * statistics.variance(kind) for kind in pauses if len(kind) > 1)
+    return _STUDENT_T * math.sqrt(variance) / (sum(seconds) + sum(sum(kind) for kind in pauses))
+
+
+def saved_spread(achieved: float, before: float, after: float) -> float:
+    """Half of the interval in which a saved share lies.
+
+    What is left, ``q = 1 - achieved``, is a quotient: its relative variance is about the sum of those of its parts.
+
+    Hand-worked: 0.4 with spreads of 3% and 4%: 0.6 * 0.05 = 0.03.
+
+    Args:
+        achieved: the saved share.
+        before, after: ``rate_spread`` of the two runs.
+    """
+    return (1 - achieved) * math.hypot(before, after)
+
+
+def judge_gain(predicted: float, achieved: float, spread: float) -> Outcome:
+    """Hold what came against what was predicted.
+
+    A gain that lies within the spread is no difference, and retracts the prediction where that lies beyond: it would
+    have been seen.
+
+    Hand-worked, 0.3 predicted: 0.2 with a spread of 0.05 is as predicted, 0.14 below half, 0.61 above twice; 0.02 with
+    0.05 is no difference, since 0.07 is less than 0.3; 0.02 with 0.29 says nothing; -0.1 with 0.05 is worse.
+
+    Args:
+        predicted: above 0.
+        achieved: in the same unit.
+        spread: half of the interval in which the achieved gain lies; 0: it is exact.
+    """
+    if abs(achieved) <= spread:
+        return "no_difference" if achieved + spread < predicted else "hidden"
+    if achieved < 0:
+        return "worse"
+    if is_as_predicted(predicted, achieved):
+        return "as_predicted"
+    return "below_half" if achieved < predicted else "above_twice"

@@ -1,0 +1,176 @@
+"""Sums in which a part that is not known makes the whole unknown: missing is not zero.
+
+Percentiles of step times, with the warm-up set apart.
+
+Statistics of paired measurements: the median of the pairs, and the interval in which it lies.
+
+Whether a quantity grows steadily, and how fast: robust against jumps and against what goes up and down.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+_N = TypeVar("_N", int, float)
+
+
+def sum_if_known(parts: Sequence[_N | None]) -> _N | None:
+    """The sum; None where a part is None, or where there is none: [1, 2] is 3, [1, None] and [] are None."""
+    return None if not parts or None in parts else sum(parts)  # type: ignore[arg-type]
+
+
+WARM_UP_STEPS = 3
+WARM_UP_RULE = f"the first {WARM_UP_STEPS} steps of each train() call, or half its steps where it did fewer than 6"
+
+
+def percentile(ordered: Sequence[float], share: float) -> float | None:
+    """The value below which this share of the others lies, linear between neighbours; None of nothing.
+
+    With ``n`` values the position is ``h = (n - 1) * share``, and the result ``x[floor(h)] + (h - floor(h)) *
+    (x[floor(h) + 1] - x[floor(h)])``: definition 7 of Hyndman and Fan (1996), numpy's default.
+
+    Hand-worked: [1, 2, 4, 8], 0.95: h = 2.85, 4 + 0.85 * (8 - 4) = 7.4.
+
+    Args:
+        ordered: ascending.
+        share: 0 to 1.
+
+    Raises:
+        ValueError: the share is outside 0 to 1.
+    """
+    if not 0 <= share <= 1:
+        raise ValueError(f"share {share} is outside 0 to 1")
+    if not len(ordered):
+        return None
+    position = share * (len(ordered) - 1)
+    below = int(position)
+    above = min(below + 1, len(ordered) - 1)
+    return float(ordered[below] + (ordered[above] - ordered[below]) * (position - below))
+
+
+def warm_up_count(steps: int) -> int:
+    """How many of the first steps of a ``train()`` call count as warm-up (``WARM_UP_RULE``).
+
+    They hold compilation, the allocator's growth, cold caches and the first fetch of data. The rule looks at no times,
+    so that a slow start never hides itself, and a comparison of two runs of equal length sets equal steps apart.
+    """
+    return min(WARM_UP_STEPS, steps // 2)
+
+
+CONFIDENCE = 0.95
+"""What an interval must hold the median with before anything is said of it; six pairs are the fewest that do."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A median and the interval in which it lies.
+
+    Attributes:
+        median: of the pairs.
+        low: lower end of the interval.
+        high: upper end.
+        confidence: the probability that the interval holds the true median, 0 to 1.
+        pairs: how many there were.
+    """
+
+    median: float
+    low: float
+    high: float
+    confidence: float
+    pairs: int
+
+    def holds(self, value: float) -> bool:
+        """Whether the value lies in the interval; for the value of equality that is "no difference"."""
+        return self.low <= value <= self.high
+
+    @property
+    def tells(self) -> bool:
+        """Whether there are enough pairs to say anything."""
+        return self.confidence >= CONFIDENCE
+
+
+def median_spread(values: Sequence[float], confidence: float = CONFIDENCE) -> Spread:
+    """The median, and the narrowest symmetric pair of order statistics that holds it with at least this confidence.
+
+    Between the ``k``-th smallest and the ``k``-th largest of ``n`` independent values lies the true median, whatever
+    they are distributed like, with probability ``1 - 2 * sum(C(n, i) for i < k) / 2**n`` (David and Nagaraja, Order
+    Statistics, 3rd edition, section 7.1). With five values or fewer no interval reaches 95%; it is then from the
+    smallest to the largest, and ``confidence`` says what that is worth.
+
+    Hand-worked: for n = 10, k = 2 the probability is 1 - 2 * (1 + 10) / 1024 = 0.978516, for k = 3 it is 0.890625; so
+    the interval is from the 2nd smallest to the 2nd largest.
+
+    Args:
+        values: one per pair, at least one.
+        confidence: at least 0, below 1.
+
+    Raises:
+        ValueError: there is no value.
+    """
+    if not values:
+        raise ValueError("no pairs: a spread needs at least one")
+    ordered = sorted(values)
+    n = len(ordered)
+    k = 1
+    while k < (n + 1) // 2 and _coverage(n, k + 1) >= confidence:
+        k += 1
+    return Spread(statistics.median(ordered), ordered[k - 1], ordered[n - k], _coverage(n, k), n)
+
+
+def _coverage(n: int, k: int) -> float:
+    return max(0.0, 1 - 2 * sum(math.comb(n, i) for i in range(k)) / 2**n)
+
+
+_FEWEST = 6
+_PARTS = 3
+_CONCORDANT = 0.8
+_AS_FAST = 1 / 3
+_MOST = 400
+
+Column = npt.NDArray[np.float64]
+
+
+def steady_growth(places: Column, values: Column) -> float | None:
+    """The slope of values that grow from their beginning to their end.
+
+    Theil and Sen's median of the slopes of all pairs (Sen, 1968, doi 10.1080/01621459.1968.10480934). It is growth only
+    where four of five pairs increase, and each third of the places has at least a third of the slope: a jump, however
+    high, lies in one third and leaves the others flat.
+
+    Hand-worked: 0, 2, 4, 6, 8, 10 at 0 to 5: 2. With 100 in place of 4: of 15 pairs 2 slopes are changed upwards and 3
+    downwards; the median is 2 still.
+
+    Args:
+        places: ascending: steps, or seconds.
+        values: at them; what is not finite is left out.
+
+    Returns:
+        None where there are fewer than six, or they do not grow steadily.
+    """
+    known = np.isfinite(places) & np.isfinite(values)
+    places, values = places[known], values[known]
+    if len(places) > _MOST:  # pairs grow by the square
+        chosen = np.linspace(0, len(places) - 1, _MOST).astype(int)
+        places, values = places[chosen], values[chosen]
+    if len(places) < _FEWEST:
+        return None
+    slopes = _slopes(places, values)
+    slope = float(np.median(slopes))
+    if slope <= 0 or float((slopes > 0).mean()) < _CONCORDANT:
+        return None
+    parts = np.array_split(np.arange(len(places)), _PARTS)
+    least = min(float(np.median(_slopes(places[part], values[part]))) for part in parts)
+    return slope if least >= _AS_FAST * slope else None
+
+
+def _slopes(places: Column, values: Column) -> Column:
+    left, right = np.triu_indices(len(places), k=1)
+    apart = places[right] - places[left]
+    return (values[right] - values[left])[apart > 0] / apart[apart > 0]

@@ -1,0 +1,290 @@
+"""How much of an accelerator's peak a run used: MFU and HFU.
+
+How much of the speed of one process several of them keep, each.
+
+The time of a step whose batches are loaded beside it.
+
+A process that loads its own batches pays for them one after the other with its computing. ``n`` workers load beside it,
+and three things can bind: the computing itself, the loading of a batch by one worker of ``n``, and the cores, which
+have both to do:
+
+    step(0) = compute + load
+    step(n) = max(compute, load / n, (compute * compute_cores + load_cpu) / cores)
+
+Waiting for a disk or a network takes no core, so that blocked loads overlap wholly, and loads of CPU work overlap only
+where cores are idle. Threads that compute together all wait for the one whose core a worker took: where no whole core
+is free, the part of the loading's CPU work that finds none is done one after the other with the computing:
+
+    step(n) >= compute + load_cpu * (1 - free)    where free = cores - compute_cores < 1
+
+It leaves out what a worker itself costs: copying a batch to the process that trains, its memory.
+
+The time of a micro-batch as a straight line over its tokens: what it costs before it holds anything.
+
+    seconds = fixed + per_token * tokens
+
+The intercept is launching, Python and reading the weights; it is paid once per micro-batch, so that larger ones pay it
+less often (Hockney's ``t = (n + n_half) / r_inf``, see ``estimate/roofline.py``).
+
+What an instrument costs, from the durations of the steps with and without it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from hf_efficient.estimate.statistics import percentile
+
+
+@dataclass(frozen=True)
+class Utilization:
+    """A share of the peak, or why there is none.
+
+    Attributes:
+        share: FLOPs done over FLOPs that the accelerators could have done, 1.0 for the peak; None where unknown.
+        reason: why it is unknown; None where it is known.
+        estimated: whether the peak was measured or guessed here rather than stated by the vendor.
+    """
+
+    share: float | None
+    reason: str | None = None
+    estimated: bool = False
+
+
+def utilization(
+    flops: float | None,
+    seconds: float,
+    peak_flops_per_second: float | None,
+    accelerators: int = 1,
+    *,
+    peak_estimated: bool = False,
+) -> Utilization:
+    """``flops / (seconds * accelerators * peak)``.
+
+    With the model's FLOPs this is MFU, model FLOPs utilization (Chowdhery et al., PaLM, 2022, appendix B); with the
+    hardware's, recompute and padding included, HFU. The peak is the vendor's dense figure of the dtype in use.
+
+    Hand-worked: 1.2e15 FLOPs in 2 s on 4 accelerators of 312e12 FLOP/s: 1.2e15 / (2 * 4 * 312e12) = 0.48077.
+
+    Args:
+        flops: FLOPs on all accelerators together; None where they could not be counted.
+        seconds: wall time.
+        peak_flops_per_second: peak of one accelerator; None where unknown.
+        accelerators: how many there were.
+        peak_estimated: see ``Utilization.estimated``.
+    """
+    if flops is None:
+        return Utilization(None, "the FLOPs of this model are not known")
+    if peak_flops_per_second is None:
+        return Utilization(None, "the accelerator's peak in this dtype is not known")
+    if not (math.isfinite(seconds) and seconds > 0):
+        return Utilization(None, "no time was measured")
+    if peak_flops_per_second <= 0 or accelerators < 1:
+        return Utilization(None, "there is no accelerator")
+    return Utilization(flops / (seconds * accelerators * peak_flops_per_second), estimated=peak_estimated)
+
+
+def scaling_efficiency(
+    rate: float | None, ranks: int, reference_rate: float | None, reference_ranks: int = 1
+) -> float | None:
+    """``(rate / ranks) / (reference_rate / reference_ranks)``: 1 where every rank is as fast as in the reference.
+
+    With the same micro-batch per rank this is weak scaling: what communication, waits for late ranks, and cores, memory
+    and disks that the ranks share take. It is above 1 where the reference was held up by something of its own.
+
+    Hand-worked: 1500 tokens/s on 2 ranks against 1000 on one: 750 / 1000 = 0.75.
+
+    Args:
+        rate: tokens per second of all ranks together; None: not known.
+        ranks: how many.
+        reference_rate: of the run that it is held against; None: not known.
+        reference_ranks: of that run.
+
+    Returns:
+        None where a rate is not known, or the reference did nothing.
+
+    Raises:
+        ValueError: fewer than one rank.
+    """
+    if ranks < 1 or reference_ranks < 1:
+        raise ValueError(f"{ranks} and {reference_ranks} ranks; each must be at least 1")
+    if rate is None or not reference_rate:
+        return None
+    return (rate / ranks) / (reference_rate / reference_ranks)
+
+
+_NEAR_THE_BEST = 1.03
+_BLOCKED = 0.5
+
+
+@dataclass(frozen=True)
+class StepLoad:
+    """What a step computes and loads, by itself.
+
+    Attributes:
+        compute_seconds: of a step that waits for no data.
+        compute_cores: that it keeps busy meanwhile.
+        blocked_seconds: of loading its batches one after the other, what waits and takes no core.
+        cpu_seconds: of that, what computes.
+        helped_seconds: CPU time beside it of other threads of the process, such as a tokenizer's: a worker computes
+            with one thread, and takes so much longer.
+    """
+
+    compute_seconds: float
+    compute_cores: float
+    blocked_seconds: float
+    cpu_seconds: float
+    helped_seconds: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Loading the step's batches one after the other."""
+        return self.blocked_seconds + self.cpu_seconds
+
+
+def loaded_step_seconds(load: StepLoad, workers: int, cores: float) -> float:
+    """A step with so many workers.
+
+    Hand-worked: 1 s of computing on one core, loads of 0.6 s blocked and 1.8 s of CPU; 0 workers 3.4 s; 1 worker on 4
+    cores max(1, 2.4, 2.8 / 4) = 2.4 s; 3 workers max(1, 0.8, 0.7) = 1 s; on 2 cores max(1, 0.8, 1.4) = 1.4 s. Computing
+    on both of 2 cores: 1 + 1.8 = 2.8 s, whatever the workers. With 1.2 s of other threads' help 1 worker on 4 cores
+    takes 0.6 + 1.8 + 1.2 = 3.6 s, more than without.
+
+    Args:
+        load: what is to be done.
+        workers: processes that load; 0: the one that trains.
+        cores: for all of it.
+    """
+    if workers == 0:
+        return load.compute_seconds + load.seconds
+    cpu_seconds = load.cpu_seconds + load.helped_seconds
+    on_cores = (load.compute_seconds * load.compute_cores + cpu_seconds) / cores
+    free = max(0.0, cores - load.compute_cores)
+    if free < 1:
+        on_cores = max(on_cores, load.compute_seconds + cpu_seconds * (1 - free))
+    return max(load.compute_seconds, (load.blocked_seconds + cpu_seconds) / workers, on_cores)
+
+
+def best_workers(load: StepLoad, cores: float) -> int:
+    """The fewest workers that come within 3% of the best.
+
+    Not more than there are cores, or twice as many where loads are blocked in half of their time or more.
+
+    Args:
+        load: what is to be done.
+        cores: for all of it.
+    """
+    most = max(1, math.floor(cores))
+    if load.blocked_seconds >= _BLOCKED * load.seconds:
+        most *= 2
+    times = [loaded_step_seconds(load, workers, cores) for workers in range(1, most + 1)]
+    return next(count for count, time in enumerate(times, start=1) if time <= _NEAR_THE_BEST * min(times))
+
+
+_FEWEST = 8
+_SPREAD = 0.04
+_MOST_ERROR = 0.1
+
+
+@dataclass(frozen=True)
+class BatchTime:
+    """The line.
+
+    Attributes:
+        fixed_seconds: of a micro-batch without tokens.
+        token_seconds: of each token more.
+        fit: 1 - residual variance / variance, of the micro-batches that it was fitted to.
+    """
+
+    fixed_seconds: float
+    token_seconds: float
+    fit: float
+
+
+def batch_time(seconds: npt.NDArray[np.float64], tokens: npt.NDArray[np.float64]) -> BatchTime | None:
+    """Fit the line robustly: Theil and Sen's median of slopes, which a few late steps do not move.
+
+    None where there are fewer than eight micro-batches, their tokens hardly differ (a standard deviation below 4% of
+    the mean), the line is no line (a slope or an intercept below 0), or the intercept is too uncertain: its standard
+    error is above a tenth of the mean time.
+
+    With residuals of standard deviation ``s`` the slope's error is ``s / (deviation of the tokens * sqrt(n))``, and the
+    intercept's is that times the mean of the tokens. Hand-worked: 25 micro-batches of 100 tokens, deviation 10, ``s``
+    a fiftieth of the time: 0.02 / (10 * 5) * 100 = 0.04 of the time.
+
+    Args:
+        seconds: of each micro-batch.
+        tokens: processed in it.
+    """
+    known = np.isfinite(seconds) & np.isfinite(tokens)
+    seconds, tokens = seconds[known], tokens[known]
+    if len(seconds) < _FEWEST or tokens.std() < _SPREAD * tokens.mean():
+        return None
+    slope = _median_slope(seconds, tokens)
+    fixed = float(np.median(seconds - slope * tokens))
+    if slope <= 0 or fixed < 0:
+        return None
+    rest = seconds - fixed - slope * tokens
+    deviation = float(np.quantile(np.abs(rest), 0.683))  # of a normal distribution, whatever a few late steps took
+    error = deviation / (float(tokens.std()) * len(tokens) ** 0.5) * float(tokens.mean())
+    if error > _MOST_ERROR * float(seconds.mean()):
+        return None
+    middle = np.abs(seconds - np.median(seconds)).mean()
+    fit = 1.0 - float(np.abs(rest).mean() / middle) if middle > 0 else 0.0
+    return BatchTime(fixed, slope, fit)
+
+
+def _median_slope(seconds: npt.NDArray[np.float64], tokens: npt.NDArray[np.float64]) -> float:
+    if len(seconds) > 400:  # pairs grow by the square
+        chosen = np.linspace(0, len(seconds) - 1, 400).astype(int)
+        seconds, tokens = seconds[chosen], tokens[chosen]
+    left, right = np.triu_indices(len(seconds), k=1)
+    apart = tokens[right] - tokens[left]
+    differ = np.abs(apart) > 0.1 * tokens.mean()
+    if not differ.any():
+        return 0.0
+    return float(np.median((seconds[right] - seconds[left])[differ] / apart[differ]))
+
+
+_LEAST_OTHERS = 3
+
+
+@dataclass(frozen=True)
+class Slowdown:
+    """How much longer the steps under an instrument took.
+
+    Attributes:
+        seconds: over all of them, at least 0; None where it could not be told.
+        why: why not, or what it was compared with.
+    """
+
+    seconds: float | None
+    why: str
+
+
+def slowdown(under: Sequence[float], others: Sequence[float]) -> Slowdown:
+    """Medians compared, so that a log or a checkpoint in some step does not count as the instrument's.
+
+    ``n * (median(under) - median(others))``. A difference inside the spread of the other steps (from their first to
+    their third quartile) is no difference, and told as 0.
+
+    Args:
+        under: seconds of each step under the instrument.
+        others: seconds of each other step, without the first one of the training.
+    """
+    if not under:
+        return Slowdown(None, "no step was done under it")
+    if len(others) < _LEAST_OTHERS:
+        with_what = f"{len(others)} steps without it to compare with"
+        return Slowdown(None, f"what it slows its steps by is not known: {with_what}")
+    ordered = sorted(others)
+    low, middle, high = (percentile(ordered, share) or 0.0 for share in (0.25, 0.5, 0.75))
+    more = (percentile(sorted(under), 0.5) or 0.0) - middle
+    if more <= high - low:
+        return Slowdown(0.0, f"its steps were not slower than the {len(others)} others, within their spread")
+    return Slowdown(len(under) * more, f"its steps compared with {len(others)} others, by their medians")

@@ -1,0 +1,202 @@
+"""The packs that TRL makes of examples, by their lengths alone.
+
+The shapes of the batches that a run will train on, from its tokenised rows.
+
+The same examples as batches of several kinds: how much of each is padding, and how many steps an epoch takes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import datasets
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import torch
+from transformers.trainer_pt_utils import get_length_grouped_indices
+
+from hf_efficient.data.prepare import progress_bars
+from hf_efficient.records.plan import PlannedBatching
+
+Lengths: TypeAlias = npt.NDArray[np.int64]
+"""Tokens of each row, shape (rows,)."""
+
+
+def packs(documents: Lengths, max_length: int) -> Lengths:
+    """Tokens of each pack that TRL makes of examples, best fit decreasing, shape (packs,)."""
+    from trl import pack_dataset
+
+    ends = np.concatenate([[0], np.cumsum(documents)])
+    tokens = pa.LargeListArray.from_arrays(pa.array(ends), pa.array(np.zeros(ends[-1], dtype=np.int8)))
+    with progress_bars(len(documents)):
+        packed = pack_dataset(datasets.Dataset(pa.table({"input_ids": tokens})), max_length, "bfd")
+    return np.array([sum(row) for row in packed["seq_lengths"]], dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Batching:
+    """How rows become batches.
+
+    Attributes:
+        rows: of a micro-batch of one process.
+        micro_batches: of an optimizer step.
+        processes: that train side by side.
+        epochs: over the data.
+        max_steps: in place of ``epochs``; 0 or less: none.
+        padding_free: whether the rows of a micro-batch are laid one after the other, without padding.
+        by_length: whether rows of like length go together.
+        multiple_of: padded lengths are multiples of it.
+        drop_last: leave out a last micro-batch that is not full.
+        shuffled: whether rows that are not put by length come in a random order, or in their own.
+    """
+
+    rows: int
+    micro_batches: int = 1
+    processes: int = 1
+    epochs: float = 1.0
+    max_steps: int = -1
+    padding_free: bool = False
+    by_length: bool = False
+    multiple_of: int | None = None
+    drop_last: bool = False
+    shuffled: bool = True
+
+
+@dataclass(frozen=True)
+class BatchShapes:
+    """What a run computes.
+
+    Attributes:
+        row_tokens: of each row of the largest micro-batch; where rows are laid one after the other, their mean.
+        step_tokens: positions of an optimizer step of all processes, the mean.
+        steps: optimizer steps of the run.
+        epoch_steps: of an epoch.
+        step_content: of ``step_tokens`` those that are not padding.
+        padded: whether rows of a micro-batch differ in length.
+    """
+
+    row_tokens: int
+    step_tokens: float
+    steps: int
+    epoch_steps: int
+    step_content: float
+    padded: bool = False
+
+    @property
+    def padding_share(self) -> float:
+        """Of all positions."""
+        return 1 - self.step_content / self.step_tokens
+
+
+def batch_shapes(lengths: Sequence[int] | npt.NDArray[np.int64], how: Batching, seed: int = 0) -> BatchShapes:
+    """The largest micro-batch that can come, and the mean step.
+
+    Padded: a row is as long as the longest of its micro-batch, and the longest of all meets one of them. Laid one after
+    the other: the longest rows may meet. The mean is that of one epoch in some order: the run's own is not known before
+    its sampler is made.
+
+    Hand-worked: lengths 8, 2, 4, 2 in their own order, in micro-batches of 2 padded rows: 8 + 8 and 4 + 4 positions,
+    row_tokens 8; in steps of one micro-batch 12 positions, of which 8 are no padding, 2 steps an epoch. Laid one after
+    the other: row_tokens 6, 8 positions. Pairs (8, 2) and (4, 2) in one micro-batch: 4 answers of 8, half padding.
+
+    Args:
+        lengths: tokens of each row, shape (rows,), at least one; or of each answer of a pair, shape (rows, 2), all of
+            which are as long as the longest of their micro-batch.
+        how: of the run.
+        seed: of the order.
+    """
+    rows = np.asarray(lengths, dtype=np.int64).reshape(len(lengths), -1)
+    held, answers = rows.max(axis=1), rows.shape[1]
+    together = how.rows if how.padding_free else 1
+    longest = math.ceil(np.sort(held)[-together:].sum() / min(together, len(held)))
+    steps, epoch_steps, micro_batches = _counts(len(held), how)
+    if how.padding_free:
+        positions = float(held.sum())
+    else:
+        longest = _rounded_up(longest, how.multiple_of)
+        positions = answers * _padded(held, how, seed)
+    per_step = micro_batches * how.processes / math.ceil(len(held) / how.rows)
+    padded = not how.padding_free and how.rows * answers > 1 and positions > rows.sum()
+    content = float(rows.sum()) * per_step
+    return BatchShapes(longest, positions * per_step, steps, epoch_steps, content, bool(padded))
+
+
+def _padded(held: npt.NDArray[np.int64], how: Batching, seed: int) -> float:
+    """Positions of all micro-batches of an epoch."""
+    order = _order(held, how, seed)
+    starts = range(0, len(order), how.rows)
+    batches = (order[start : start + how.rows] for start in starts)
+    return float(sum(_rounded_up(int(batch.max()), how.multiple_of) * len(batch) for batch in batches))
+
+
+def _order(held: npt.NDArray[np.int64], how: Batching, seed: int) -> npt.NDArray[np.int64]:
+    """Rows as they come; those by length are sorted in stretches of at most fifty batches, by transformers' sampler."""
+    if how.by_length:
+        generator = torch.Generator().manual_seed(seed)
+        return held[get_length_grouped_indices(held.tolist(), how.rows, generator=generator)]
+    return np.random.default_rng(seed).permutation(held) if how.shuffled else held
+
+
+def _counts(rows: int, how: Batching) -> tuple[int, int, float]:
+    """Optimizer steps of the run and of an epoch, and micro-batches of one process in the mean step.
+
+    An epoch's last step may have fewer of them.
+
+    As ``Trainer.set_initial_training_values`` (transformers 5) counts.
+    """
+    whole = how.rows * how.processes
+    batches = max(1, rows // whole if how.drop_last else math.ceil(rows / whole))
+    per_epoch = max(1, math.ceil(batches / how.micro_batches))
+    steps = how.max_steps if how.max_steps > 0 else math.ceil(how.epochs * per_epoch)
+    return steps, per_epoch, how.micro_batches if steps < per_epoch else batches / per_epoch
+
+
+def _rounded_up(length: int, multiple_of: int | None) -> int:
+    return length if not multiple_of else math.ceil(length / multiple_of) * multiple_of
+
+
+_NOT_PACKED: dict[str, Any] = {"train.packing": False}
+
+
+def batchings(
+    documents: Lengths, how: Batching, *, packed: bool, max_length: int | None, seed: int
+) -> list[PlannedBatching]:
+    """In batches as they come, grouped by length, and packed, the recipe's own kind marked.
+
+    Args:
+        documents: tokens of each example, shape (examples,); at least one.
+        how: the recipe's rows become batches.
+        packed: whether the recipe packs.
+        max_length: of a pack; None: they cannot be packed.
+        seed: of the order of batches as they come.
+    """
+    kinds: list[tuple[str, dict[str, Any], Batching, Lengths]] = []
+    apart = replace(how, padding_free=False)
+    for by_length in (False, True):
+        strategy = "group_by_length" if by_length else "random"
+        overrides = {**_NOT_PACKED, "train.train_sampling_strategy": strategy}
+        name = "grouped by length" if by_length else "as they come"
+        kinds.append((name, overrides, replace(apart, by_length=by_length), documents))
+    if max_length is not None:
+        together = replace(how, padding_free=True, by_length=False)
+        kinds.append(("packed", {"train.packing": True}, together, packs(documents, max_length)))
+    chosen = "packed" if packed else "grouped by length" if how.by_length else "as they come"
+    return [_told(name, overrides, one, rows, seed, name == chosen) for name, overrides, one, rows in kinds]
+
+
+def _told(
+    name: str, overrides: dict[str, Any], how: Batching, rows: Lengths, seed: int, chosen: bool
+) -> PlannedBatching:
+    shapes = batch_shapes(rows, replace(how, epochs=1.0, max_steps=-1), seed)
+    return PlannedBatching(
+        name=name,
+        overrides=overrides,
+        chosen=chosen,
+        epoch_positions=round(shapes.step_tokens * shapes.epoch_steps),
+        padding_share=shapes.padding_share,
+        epoch_steps=shapes.epoch_steps,
+    )

@@ -1,0 +1,228 @@
+"""A log of allocations with some of them resized, cut short or added.
+
+The order in which the units of a model run, read from a rehearsal's log.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from copy import copy
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from hf_efficient.planning.simulation import Rehearsal, Unit, unit_names
+from hf_efficient.simulate.tensor_log import StorageLife, TensorLog
+
+_DTYPES = {2: torch.bfloat16, 4: torch.float32}
+
+
+class Score:
+    """Takes changes of a rehearsal's log, and writes it anew.
+
+    Events are counted as in the old log. Changes at the same event happen in the order in which they were asked for,
+    before the event itself.
+    """
+
+    def __init__(self, rehearsal: Rehearsal) -> None:
+        self._rehearsal = rehearsal
+        self._sizes: dict[int, int] = {}
+        self._before: dict[int, list[tuple[int, bool]]] = defaultdict(list)
+        self._added: list[StorageLife] = []
+
+    def resize(self, index: int, size: int) -> None:
+        """An old storage takes so many bytes; none at all with 0."""
+        self._sizes[index] = size
+
+    def cut(self, index: int, event: int) -> None:
+        """An old storage ends before an event, if it lives so long."""
+        self._before[event].append((index, False))
+
+    def add(self, event: int, size: int, category: str, name: str, phase: str, itemsize: int = 1) -> int:
+        """A new flat storage before an event; returns what names it in ``end``. 0 bytes are not there.
+
+        Args:
+            event: that it comes before.
+            size: bytes.
+            category: what it is used for.
+            name: whose it is.
+            phase: that allocates it.
+            itemsize: bytes of an element.
+        """
+        shape, dtype = (size // max(1, itemsize),), _DTYPES.get(itemsize, torch.uint8)
+        life = StorageLife(size, shape, dtype, category, phase, name, 0, category=category)
+        self._added.append(life)
+        number = -len(self._added)
+        if size:
+            self._before[event].append((number, True))
+        return number
+
+    def end(self, number: int, event: int) -> None:
+        """A new storage ends before an event."""
+        self._before[event].append((number, False))
+
+    def written(self) -> Rehearsal:
+        """The rehearsal with the new log, its boundaries moved along."""
+        old, new = self._rehearsal.log, _NewLog()
+        counts: list[int] = []
+        for event, (index, size) in enumerate(old.events):
+            counts.append(len(new.log.events))
+            self._changes(new, event)
+            if size > 0:
+                new.start(index, old.lives[index], self._sizes.get(index, size))
+            else:
+                new.end(index)
+        counts.append(len(new.log.events))
+        self._changes(new, len(old.events))
+        return _moved(self._rehearsal, new.log, counts)
+
+    def _changes(self, new: _NewLog, event: int) -> None:
+        for number, starts in self._before.get(event, ()):
+            if starts:
+                life = self._added[-number - 1]
+                new.start(number, life, life.bytes)
+            else:
+                new.end(number)
+
+
+class _NewLog:
+    """Writes a log; what has no bytes is not in it."""
+
+    def __init__(self) -> None:
+        self.log = TensorLog()
+        self._there: dict[int, int] = {}
+
+    def start(self, key: int, life: StorageLife, size: int) -> None:
+        if size == 0:
+            return
+        self._there[key] = len(self.log.lives)
+        begun = copy(life)
+        begun.bytes, begun.born_at, begun.freed_at = size, len(self.log.events), None
+        self.log.lives.append(begun)
+        self._note(self._there[key], size)
+
+    def end(self, key: int) -> None:
+        index = self._there.pop(key, None)
+        if index is None:
+            return
+        life = self.log.lives[index]
+        self._note(index, -life.bytes)
+        life.freed_at = len(self.log.events)
+
+    def _note(self, index: int, size: int) -> None:
+        self.log.events.append((index, size))
+        self.log.live_bytes += size
+
+
+def _moved(rehearsal: Rehearsal, log: TensorLog, counts: list[int]) -> Rehearsal:
+    moved: dict[str, Any] = {
+        "backward_starts": tuple(counts[one] for one in rehearsal.backward_starts),
+        "forward_ends": tuple(counts[one] for one in rehearsal.forward_ends),
+        "first_step": counts[rehearsal.first_step],
+        "second_step": counts[rehearsal.second_step],
+    }
+    if rehearsal.evaluation is not None:
+        moved["evaluation"] = replace(rehearsal.evaluation, start=counts[rehearsal.evaluation.start])
+    return replace(rehearsal, log=log, **moved)
+
+
+_DOING = {"forward": "forward", "backward": "backward", "recompute": "backward", "evaluation": "forward"}
+
+
+class Walk(ABC):
+    """Goes through a log and tells where forwards, backwards and their units begin and end; each told with its event.
+
+    A unit runs from the first allocation in one of its modules to the first in another unit's. In the forward, what the
+    root allocates ends it as well; in the backward it does not, where a gradient's own node belongs to no module.
+    """
+
+    def __init__(self, rehearsal: Rehearsal) -> None:
+        self._log = rehearsal.log
+        self._units = unit_names(rehearsal.units, (life.module for life in rehearsal.log.lives))
+        self._micro_batches = max(1, len(rehearsal.backward_starts) // 2)
+        self._doing = ""
+        self._evaluating = False
+        self._unit: Unit | None = None
+        self._done: set[str] = set()
+        self._backwards = 0
+
+    @property
+    def is_last_micro_batch(self) -> bool:
+        """Of its optimizer step: the backward that runs, or the next one."""
+        return (self._backwards - (self._doing == "backward")) % self._micro_batches == self._micro_batches - 1
+
+    def go(self) -> None:
+        """From the first event to the last."""
+        for event, (index, size) in enumerate(self._log.events):
+            if size < 0:
+                continue
+            life = self._log.lives[index]
+            doing = _DOING.get(life.phase, "")
+            self._evaluating = life.phase == "evaluation"
+            if doing != self._doing:
+                self._turn(doing, event)
+            if doing:
+                self._enter(self._units[life.module], event)
+        self._turn("", len(self._log.events))
+
+    def _turn(self, doing: str, event: int) -> None:
+        self._leave(event)
+        if self._doing == "forward":
+            self.forward_ends(event)
+        elif self._doing == "backward":
+            self.backward_ends(event)
+        self._doing = doing
+        self._done = set()
+        if doing == "forward":
+            self.forward_begins(event)
+        elif doing == "backward":
+            self._backwards += 1
+            self.backward_begins(event)
+
+    def _enter(self, unit: Unit | None, event: int) -> None:
+        if unit is self._unit or (self._doing == "backward" and (unit is None or unit.name in self._done)):
+            return
+        self._leave(event)
+        self._unit = unit
+        if unit is not None:
+            (self.before_forward if self._doing == "forward" else self.before_backward)(unit, event)
+
+    def _leave(self, event: int) -> None:
+        if self._unit is not None and not (self._doing == "backward" and self._unit.ends_last):
+            (self.after_forward if self._doing == "forward" else self.after_backward)(self._unit, event)
+            self._done.add(self._unit.name)
+        self._unit = None
+
+    @abstractmethod
+    def forward_begins(self, event: int) -> None:
+        """Of a micro-batch."""
+
+    @abstractmethod
+    def before_forward(self, unit: Unit, event: int) -> None:
+        """A unit begins to run."""
+
+    @abstractmethod
+    def after_forward(self, unit: Unit, event: int) -> None:
+        """A unit has run."""
+
+    @abstractmethod
+    def forward_ends(self, event: int) -> None:
+        """Of a micro-batch."""
+
+    @abstractmethod
+    def backward_begins(self, event: int) -> None:
+        """Of a micro-batch."""
+
+    @abstractmethod
+    def before_backward(self, unit: Unit, event: int) -> None:
+        """A unit's backward begins, with its recomputation where its activations were not kept."""
+
+    @abstractmethod
+    def after_backward(self, unit: Unit, event: int) -> None:
+        """A unit's backward has run."""
+
+    @abstractmethod
+    def backward_ends(self, event: int) -> None:
+        """Of a micro-batch."""

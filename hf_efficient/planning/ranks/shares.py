@@ -1,0 +1,306 @@
+"""What a recipe says of ``distributed``, as the arithmetic's own settings.
+
+Bytes of a parameter's weight, gradient and optimizer state on one rank.
+
+A rehearsed model in the terms of the arithmetic of sharding.
+
+What a rank holds all the time: weights and optimizer state cut to its share, or moved to the host.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from hf_efficient.errors import Problem, RecipeError
+from hf_efficient.estimate.sharding import WEIGHTS_SHARDED, ZERO, ModelStates, Sharding, Strategy, shard_elements
+from hf_efficient.planning.ranks.log import Score
+from hf_efficient.planning.simulation import HeldWeight, Rehearsal, Unit
+from hf_efficient.recipe.rules.distributed import planned_processes
+from hf_efficient.recipe.schema import Recipe
+from hf_efficient.simulate.tensor_log import StorageLife
+
+
+def model_width(config: Any) -> int | None:
+    """The width by which transformers sets what DeepSpeed's configuration leaves ``auto``; None: it would refuse.
+
+    Source: ``HfTrainerDeepSpeedConfig.trainer_config_finalize`` (transformers 5.23, ``integrations/deepspeed.py``).
+
+    Args:
+        config: of the model.
+    """
+    places: tuple[Any, ...] = (config, getattr(config, "text_config", None))
+    for one in places:
+        if hasattr(one, "hidden_size"):
+            return int(one.hidden_size)
+        if hasattr(one, "hidden_sizes"):
+            return int(max(one.hidden_sizes))
+    return None
+
+
+def sharding_of(recipe: Recipe, processes: int | None = None, width: int | None = None) -> Sharding:
+    """How the recipe's run is spread; ``processes: auto`` counts for one on each machine.
+
+    Args:
+        recipe: the recipe.
+        processes: that train; default: the recipe's.
+        width: of the model, by which a launch sets DeepSpeed's buckets; default: DeepSpeed's own sizes.
+
+    Raises:
+        RecipeError: the strategy cannot have as many processes, or cannot offload what is to be offloaded. A recipe
+            that was loaded has been checked.
+    """
+    distributed = recipe.distributed
+    ranks = processes or planned_processes(recipe)
+    strategy: Strategy = "none" if ranks == 1 else "ddp"
+    if distributed.strategy not in ("auto", strategy):
+        strategy = "none" if distributed.strategy == "ddp" and ranks == 1 else distributed.strategy  # type: ignore[assignment]
+    try:
+        return Sharding(
+            strategy,
+            ranks,
+            offload_optimizer=distributed.offload.optimizer,
+            offload_parameters=distributed.offload.parameters,
+            to_disk=distributed.offload.nvme_path is not None,
+            micro_batches=int(recipe.train.get("gradient_accumulation_steps", 1)),
+            **_as_launched(strategy, width),
+        )
+    except ValueError as error:
+        raise RecipeError([Problem(str(recipe.path or recipe.name), "distributed", f"{error}.")]) from error
+
+
+def _as_launched(strategy: Strategy, width: int | None) -> dict[str, Any]:
+    """What ``launch.engines.deepspeed_config`` tells DeepSpeed, its ``auto`` filled in; a test holds them together."""
+    if strategy not in ZERO:
+        return {}
+    told: dict[str, Any] = {"overlap_comm": True}
+    if width is not None:
+        told["bucket_elements"] = width * width
+        if strategy == "zero3":
+            told |= {"prefetch_elements": int(0.9 * width * width), "persistent_elements": 10 * width}
+    return told
+
+
+_FLOAT32 = 4
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """By parameter or unit.
+
+    accelerate (1.15, ``fsdp2_prepare_model``) stores trained weights in float32 under mixed precision, and gathers all
+    in 16 bits; it leaves a model with 4-bit weights as it is loaded. DeepSpeed casts the model to 16 bits and steps on
+    a float32 copy; without mixed precision ZeRO-1 and 2 copy as well (``stage_1_and_2.py``), ZeRO-3 does not.
+
+    Attributes:
+        sharding: of the run.
+        mixed: whether it trains in mixed precision.
+        packed: whether there are 4-bit weights.
+    """
+
+    sharding: Sharding
+    mixed: bool
+    packed: bool
+
+    @property
+    def strategy(self) -> str:
+        """Of the sharding."""
+        return self.sharding.strategy
+
+    @property
+    def shards_optimizer(self) -> bool:
+        """Whether a rank steps on a share of the weights."""
+        return self.strategy in ZERO or self.strategy == "fsdp2"
+
+    def is_sharded(self, weight: HeldWeight) -> bool:
+        """Whether a rank holds a share of a weight alone; DeepSpeed leaves quantized ones whole (PEFT issue 2016).
+
+        FSDP2 shards 4-bit ones that are stored as 16-bit elements (``bnb_4bit_quant_storage``), and no 8-bit ones.
+        """
+        if weight.quantized and not (weight.packed and self.strategy == "fsdp2"):
+            return False
+        return self.strategy in WEIGHTS_SHARDED
+
+    def shard(self, shape: tuple[int, ...]) -> int:
+        """Elements of a tensor of a parameter's shape on the rank that holds most."""
+        kind: Literal["fsdp2", "zero3"] = "fsdp2" if self.strategy == "fsdp2" else "zero3"
+        return shard_elements(kind, [shape], self.sharding.ranks)
+
+    def stored_itemsize(self, weight: HeldWeight) -> int:
+        """Bytes of an element at rest."""
+        if self.strategy == "fsdp2" and self.mixed and weight.trained and not self.packed:
+            return _FLOAT32
+        return weight.itemsize if self.strategy in ZERO else weight.loaded_itemsize
+
+    def weight(self, weight: HeldWeight) -> int:
+        """Of a weight at rest."""
+        elements = self.shard(weight.shape) if self.is_sharded(weight) else weight.elements
+        return elements * self.stored_itemsize(weight)
+
+    def gathered(self, weight: HeldWeight) -> int:
+        """Of a weight that is gathered, its padding included; 0 of one that is never sharded."""
+        if not self.is_sharded(weight):
+            return 0
+        return self.shard(weight.shape) * self.sharding.ranks * weight.itemsize
+
+    def gradient_shard(self, weight: HeldWeight) -> int:
+        """Of a rank's share of a gradient."""
+        if self.strategy == "fsdp2":
+            return self.shard(weight.shape) * self.stored_itemsize(weight)
+        return self.shard(weight.shape) * weight.itemsize
+
+    def whole_gradient(self, weight: HeldWeight) -> int:
+        """Of a gradient on its way to be reduced, its padding included."""
+        return self.shard(weight.shape) * self.sharding.ranks * weight.itemsize
+
+    def master(self, weight: HeldWeight) -> int:
+        """Of DeepSpeed's own copy of a trained weight, on one rank."""
+        copies = self.strategy in ZERO and (self.mixed or self.strategy != "zero3")
+        return self.shard(weight.shape) * _FLOAT32 if copies and weight.trained else 0
+
+    def state_itemsize(self, itemsize: int, floating: bool) -> int:
+        """Bytes of an element of what the optimizer computes with, in the place of so many."""
+        in_float32 = self.mixed and (self.strategy in ZERO or (self.strategy == "fsdp2" and not self.packed))
+        return _FLOAT32 if floating and in_float32 and itemsize > 1 else itemsize
+
+    def unit_gathered(self, unit: Unit) -> int:
+        """Of all weights of a unit, gathered."""
+        return sum(self.gathered(weight) for weight in unit.weights)
+
+
+def layer_uses(rehearsal: Rehearsal) -> int:
+    """Times that a micro-batch uses the weights of a layer; see ``ModelStates``."""
+    return 3 if any(life.phase == "recompute" for life in rehearsal.log.lives) else 2
+
+
+def states_of(rehearsal: Rehearsal, sizes: Sizes) -> ModelStates:
+    """Elements and bytes; weights that the strategy leaves whole are none of it.
+
+    Args:
+        rehearsal: of the whole model.
+        sizes: of the sharding.
+    """
+    shared = [
+        weight
+        for unit in rehearsal.units
+        for weight in unit.weights
+        if not weight.quantized or sizes.is_sharded(weight) or sizes.strategy not in WEIGHTS_SHARDED
+    ]
+    trained = [weight for weight in shared if weight.trained]
+    frozen = [weight for weight in shared if not weight.trained]
+    layers = [sum(one.values for one in unit.weights if one in shared) for unit in rehearsal.units if unit.is_layer]
+    staying = sum(one.values for unit in rehearsal.units if unit.stays for one in unit.weights if one in shared)
+    elements = sum(one.values for one in shared)
+    gathered = sum(one.elements * one.itemsize for one in shared)
+    return ModelStates(
+        trained=sum(one.values for one in trained),
+        frozen=sum(one.values for one in frozen),
+        trained_bytes=_mean(trained, sizes),
+        frozen_bytes=_mean(frozen, sizes),
+        gradient_bytes=max((one.itemsize for one in trained), default=0),
+        optimizer_bytes=_optimizer_bytes(rehearsal, sizes, trained),
+        master_bytes=4.0 if any(sizes.master(one) for one in trained) else 0.0,
+        largest_layer=max(layers, default=0),
+        staying=staying,
+        gathered_bytes=gathered / elements if elements else None,
+        layer_uses=layer_uses(rehearsal),
+    )
+
+
+def _mean(weights: list[HeldWeight], sizes: Sizes) -> float:
+    """Bytes of a value at rest."""
+    values = sum(one.values for one in weights)
+    return sum(one.elements * sizes.stored_itemsize(one) for one in weights) / values if values else 0.0
+
+
+def _optimizer_bytes(rehearsal: Rehearsal, sizes: Sizes, trained: list[HeldWeight]) -> float:
+    values = sum(one.values for one in trained)
+    held = sum(
+        life.bytes // life.dtype.itemsize * sizes.state_itemsize(life.dtype.itemsize, life.dtype.is_floating_point)
+        for life in rehearsal.log.lives
+        if life.category == "optimizer_state"
+    )
+    return held / values if values else 0.0
+
+
+_SCALAR = 8
+"""Bytes of a count of steps, at most."""
+
+
+def held_weights(rehearsal: Rehearsal) -> dict[str, HeldWeight]:
+    """All parameters by name."""
+    return {weight.name: weight for unit in rehearsal.units for weight in unit.weights}
+
+
+def gradient_indices(rehearsal: Rehearsal) -> dict[str, list[int]]:
+    """Places in the log of each trained parameter's gradients, one per optimizer step."""
+    found: dict[str, list[int]] = {}
+    for index, life in enumerate(rehearsal.log.lives):
+        if life.category == "gradients":
+            found.setdefault(life.module, []).append(index)
+    return found
+
+
+def shrink_held(rehearsal: Rehearsal, score: Score, sizes: Sizes) -> None:
+    """Resize weights, optimizer state, and what the optimizer allocates to step, to the rank's share on its device.
+
+    Args:
+        rehearsal: of the whole model.
+        score: takes the changes.
+        sizes: of the sharding.
+    """
+    weights, seen = held_weights(rehearsal), set[str]()
+    whole = {weight.shape for weight in weights.values() if weight.trained}
+    counts = _flat_counts(rehearsal, weights) if sizes.strategy in ZERO else {}
+    for index, life in enumerate(rehearsal.log.lives):
+        weight = weights.get(life.module)
+        if life.category in ("weights", "adapter") and weight is not None and life.operator == life.module:
+            if life.module in seen:  # a reference model's, which each rank holds whole
+                continue
+            seen.add(life.module)
+            moved = sizes.sharding.offload_parameters and sizes.is_sharded(weight)
+            score.resize(index, 0 if moved else sizes.weight(weight))
+        elif life.category == "optimizer_state" and weight is not None and sizes.shards_optimizer:
+            score.resize(index, 0 if _on_host(sizes) else counts.get(index, _share(life, weight, sizes)))
+        elif life.phase == "optimizer" and life.shape in whole and not life.category and sizes.shards_optimizer:
+            score.resize(index, 0 if _on_host(sizes) else _state(life, life.shape, sizes))
+    for unit in rehearsal.units:
+        if not _on_host(sizes):
+            master = sum(sizes.master(weight) for weight in unit.weights)
+            score.add(rehearsal.first_step, master, "optimizer_state", f"{unit.name} (master copy)", "setup", 4)
+
+
+def _flat_counts(rehearsal: Rehearsal, weights: Mapping[str, HeldWeight]) -> dict[int, int]:
+    """Bytes of the optimizer's scalars, by their place in the log: DeepSpeed steps on one flat tensor for what decays
+    (matrices, by transformers' rule) and one for what does not, so that all but the first of each are not there.
+    """
+    counts, seen = {}, set[bool]()
+    for index, life in enumerate(rehearsal.log.lives):
+        weight = weights.get(life.module)
+        if life.category != "optimizer_state" or weight is None or life.bytes > _SCALAR:
+            continue
+        decays = len(weight.shape) > 1
+        counts[index] = 0 if decays in seen else life.bytes
+        seen.add(decays)
+    return counts
+
+
+def _on_host(sizes: Sizes) -> bool:
+    sharding = sizes.sharding
+    return sharding.offload_optimizer or (sharding.strategy == "fsdp2" and sharding.offload_parameters)
+
+
+def _share(life: StorageLife, weight: HeldWeight, sizes: Sizes) -> int:
+    """Of a tensor of the state: an element per value, several, or a constant for a block of them; a scalar is whole."""
+    if life.shape[-len(weight.shape) :] == weight.shape and weight.shape:
+        return _state(life, weight.shape, sizes)
+    elements = weight.elements
+    return life.bytes if life.bytes <= _SCALAR else -(-life.bytes * sizes.shard(weight.shape) // elements)
+
+
+def _state(life: StorageLife, shape: tuple[int, ...], sizes: Sizes) -> int:
+    itemsize, elements = life.dtype.itemsize, math.prod(shape)
+    tensors = life.bytes // max(1, elements * itemsize)
+    return tensors * sizes.shard(shape) * sizes.state_itemsize(itemsize, life.dtype.is_floating_point)

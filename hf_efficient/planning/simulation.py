@@ -1,0 +1,476 @@
+"""The parameters of a model, in the units that are gathered at once.
+
+What a rehearsal has told: every storage, the moments between them, and the operators of a step.
+
+The recipe's own training loop, run on a model without values: what it allocates, and when.
+
+From a rehearsal to the memory that the plan tells.
+
+Bytes of each kind of tensor in a rehearsal, when there is most of it: what a run can count by itself.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from hf_efficient.estimate.sharding import ZERO
+from hf_efficient.model.adapter import check_wrap_classes
+from hf_efficient.planning.arguments import collector_paused, process_kept, rehearsal_arguments
+from hf_efficient.planning.blank_model import (
+    blank_model,
+    is_eight_bit,
+    kernels_of_a_gpu,
+    quantization_constants,
+    row_constants,
+    values_of,
+)
+from hf_efficient.planning.trainers import (
+    RehearsedEvaluation,
+    Rehearsing,
+    is_evaluated,
+    rehearsal_trainer,
+    rehearse_evaluation,
+)
+from hf_efficient.recipe.schema import Recipe
+from hf_efficient.records.device import OperatorWork
+from hf_efficient.records.plan import PlannedMemory, PlannedTensor, PlannedTimeline
+from hf_efficient.simulate.blank import compute_in
+from hf_efficient.simulate.decompositions import decompositions
+from hf_efficient.simulate.operator_count import OperatorCount
+from hf_efficient.simulate.tensor_log import (
+    ModuleNames,
+    StorageLife,
+    TensorLog,
+    category_of,
+    category_peaks,
+    find_peak,
+    phase_peaks,
+    timeline,
+)
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+    from trl import SFTConfig
+
+    from hf_efficient.estimate.sharding import ModelStates, Sharding
+
+
+@dataclass(frozen=True)
+class HeldWeight:
+    """One parameter.
+
+    Attributes:
+        name: in the model.
+        shape: of the tensor; of a packed one, that of its bytes.
+        values: that it stands for.
+        loaded_itemsize: bytes of an element as the run loads it.
+        itemsize: bytes of an element as the step computes with it.
+        trained: whether it gets a gradient.
+        packed: whether it holds several values in an element (bitsandbytes' 4-bit weights).
+        quantized: packed, or of one byte per value (LLM.int8()).
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    values: int
+    loaded_itemsize: int
+    itemsize: int
+    trained: bool
+    packed: bool = False
+    quantized: bool = False
+
+    @property
+    def elements(self) -> int:
+        """Of the tensor."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Parameters that are gathered together.
+
+    Attributes:
+        name: of its module; ``tail`` and ``root`` for those that have none of their own.
+        weights: its own.
+        modules: names of its modules; what runs in them needs it. None of the root's.
+        stays: whether FSDP2 keeps it gathered from the forward to the backward.
+        ends_last: whether its backward ends with the whole: what comes into it, token ids, gets no gradient.
+        is_layer: whether it is a block of the model, and not an embedding, the head, or what is left over.
+    """
+
+    name: str
+    weights: tuple[HeldWeight, ...]
+    modules: tuple[str, ...]
+    stays: bool = False
+    ends_last: bool = False
+    is_layer: bool = False
+
+
+def units_of(model: Any, loaded: dict[str, int], classes: Sequence[str] | None = None) -> tuple[Unit, ...]:
+    """As accelerate's ``fsdp2_prepare_model`` (1.15) cuts a model: the blocks that its class says not to split, the
+    embedding, and the final norm with the head, which take the embedding along where they share its weight. The root,
+    last, holds the rest.
+
+    Args:
+        model: with its adapter.
+        loaded: bytes of an element of each parameter as the run loads it, by name; for the others as it is.
+        classes: of the blocks; default: those that the model's class says not to split.
+    """
+    found: list[Unit] = []
+    taken: set[int] = set()
+    weights = {id(one): _held(name, one, loaded) for name, one in model.named_parameters()}
+    names = {id(module): name for name, module in model.named_modules()}
+    embedding = model.get_input_embeddings()
+    for parts, name in _cut(model, names, classes):
+        own = {id(one): None for part in parts for one in part.parameters() if id(one) not in taken}
+        taken.update(own)
+        modules = tuple(names[id(part)] for part in parts)
+        kind = {"stays": name == "tail", "ends_last": embedding in parts, "is_layer": name != "tail"}
+        kind["is_layer"] &= embedding not in parts
+        found.append(Unit(name, tuple(weights[one] for one in own), modules, **kind))
+    rest = tuple(one for key, one in weights.items() if key not in taken)
+    return (*found, Unit("root", rest, (), stays=True))
+
+
+def unit_names(units: Iterable[Unit], modules: Iterable[str]) -> dict[str, Unit | None]:
+    """The unit of each module by its name; None for one of the root's."""
+    by_prefix = {prefix: unit for unit in units for prefix in unit.modules}
+
+    def of(module: str) -> Unit | None:
+        while module:
+            if module in by_prefix:
+                return by_prefix[module]
+            module = module.rpartition(".")[0]
+        return None
+
+    return {module: of(module) for module in set(modules)}
+
+
+def _cut(model: Any, names: dict[int, str], classes: Sequence[str] | None) -> Iterator[tuple[list[nn.Module], str]]:
+    """The modules of each unit but the root in the order in which they run, and what it is called."""
+    own = _blocks(model, _block_classes(model))
+    blocks = own if classes is None else _blocks(model, set(classes))
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    tied = head is not None and getattr(embedding, "weight", None) is getattr(head, "weight", None)
+    if not tied and embedding is not None:
+        yield [embedding], names[id(embedding)]
+    for block in blocks:
+        yield [block], names[id(block)]
+    tail = [_final_norm(model, own), embedding if tied else None, head]
+    yield [part for part in tail if part is not None], "tail"
+
+
+def _blocks(model: Any, classes: set[str]) -> list[nn.Module]:
+    """The modules of these classes; of one inside another the outer, which is an upper bound."""
+    found = [module for module in model.modules() if type(module).__name__ in classes]
+    inside = {id(part) for block in found for part in block.modules() if part is not block}
+    return [block for block in found if id(block) not in inside]
+
+
+def _block_classes(model: Any) -> set[str]:
+    return {name for module in model.modules() for name in getattr(module, "_no_split_modules", None) or ()}
+
+
+def _final_norm(model: Any, blocks: list[nn.Module]) -> nn.Module | None:
+    """The norm beside the list of blocks."""
+    if not blocks:
+        return None
+    for parent in model.modules():
+        children = list(parent.children())
+        if any(isinstance(child, nn.ModuleList) and blocks[0] in child for child in children):
+            return next((child for child in reversed(children) if "Norm" in type(child).__name__), None)
+    return None
+
+
+def _held(name: str, parameter: Any, loaded: dict[str, int]) -> HeldWeight:
+    values = values_of(parameter)
+    itemsize = parameter.dtype.itemsize
+    return HeldWeight(
+        name=name,
+        shape=tuple(parameter.shape),
+        values=values,
+        loaded_itemsize=loaded.get(name, itemsize),
+        itemsize=itemsize,
+        trained=parameter.requires_grad,
+        packed=values != parameter.numel(),
+        quantized=not parameter.dtype.is_floating_point,
+    )
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One of several ranks.
+
+    Attributes:
+        sharding: how the model is spread over them.
+        states: the whole of what is spread.
+        layers: that are gathered one by one.
+    """
+
+    sharding: Sharding
+    states: ModelStates
+    layers: int
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """What two optimizer steps did, and an evaluation after them.
+
+    Attributes:
+        log: every storage.
+        backward_starts: events before each backward.
+        second_step: events before the second optimizer step.
+        vocabulary: tokens that the model knows; the last dimension of its logits.
+        first_step: events before the first optimizer step.
+        rows, length: of a micro-batch; a pair of ``method: dpo`` is two rows.
+        micro_batches: of an optimizer step of the run; more than were rehearsed, perhaps.
+        operators: of such a step.
+        parameters, trained_parameters: of the model, a 4-bit weight counted as the values that it stands for.
+        paged_bytes: optimizer state outside of torch's allocator.
+        forward_ends: events up to the end of each of the training's forwards, when the model's output is still there.
+        evaluation: a batch of it, after the two steps; None where the run evaluates nothing.
+        units: parameters of the whole model, in the units that several ranks would gather.
+        rank: that this is the rehearsal of; None of a process that trains alone.
+    """
+
+    log: TensorLog
+    backward_starts: tuple[int, ...]
+    second_step: int
+    vocabulary: int
+    first_step: int
+    rows: int
+    length: int
+    micro_batches: int
+    operators: Sequence[OperatorWork]
+    parameters: int
+    trained_parameters: int
+    paged_bytes: int
+    forward_ends: tuple[int, ...] = ()
+    evaluation: RehearsedEvaluation | None = None
+    units: tuple[Unit, ...] = ()
+    rank: Rank | None = None
+
+
+def rehearse(
+    recipe: Recipe,
+    config: PretrainedConfig,
+    length: int | None = None,
+    *,
+    padded: bool = False,
+    evaluation_length: int | None = None,
+    on_gpu: bool = True,
+    computes_in: torch.dtype | None = None,
+) -> Rehearsal:
+    """Build model and trainer of a recipe, train two steps, and evaluate where the run would.
+
+    Args:
+        recipe: the recipe.
+        config: of its model.
+        length: tokens of every row; default: the most that the recipe allows.
+        padded: whether a row of each micro-batch is shorter, so that the attention needs a mask.
+        evaluation_length: tokens of every row that is evaluated on; default: ``length``.
+        on_gpu: whether the run is on a GPU, whose fused LM head (``loss_type: chunked_nll``) takes less memory, and
+            whose sums of two dtypes take none.
+        computes_in: what float32 weights are cast to before the step, by whoever spreads the model over ranks.
+
+    Raises:
+        HfEfficientError: what the recipe's own run would refuse.
+    """
+    with process_kept(), collector_paused(), tempfile.TemporaryDirectory() as directory:
+        args = rehearsal_arguments(recipe, directory)
+        model = blank_model(recipe, config, seed=args.seed, checkpointing=args.gradient_checkpointing)
+        check_wrap_classes(model, recipe.distributed.wrap_classes)
+        loaded = {name: one.dtype.itemsize for name, one in model.named_parameters()}
+        if computes_in is not None:
+            compute_in(model, computes_in)
+        length = _longest(args, config) if length is None else length
+        trainer = _trainer(recipe, config, model, args, length, padded=padded)
+        names = ModuleNames(model)
+        trainer.follow(names)
+        trainer.tensors = log = TensorLog(trainer.where, decompositions=decompositions(on_gpu=on_gpu))
+        _note_model(log, model)
+        reference = getattr(trainer, "ref_model", None)
+        if reference is not None:
+            _note_model(log, reference)
+        trainer.operators = OperatorCount()
+        trainer.on_gpu = on_gpu
+        wanted = int(recipe.train.get("gradient_accumulation_steps", 1))
+        trainer.micro_batch_factor = wanted / args.gradient_accumulation_steps
+        forward_ends: list[int] = []
+        hook = model.register_forward_hook(lambda *_: _note_end(forward_ends, log))
+        try:
+            with log, kernels_of_a_gpu() if is_eight_bit(recipe) else nullcontext():
+                trainer.train()
+                evaluation = None
+                if is_evaluated(recipe):
+                    evaluation = rehearse_evaluation(trainer, evaluation_length or length)
+        finally:
+            hook.remove()
+            names.close()
+    return Rehearsal(
+        log=log,
+        backward_starts=tuple(trainer.backward_starts),
+        second_step=trainer.step_starts[1],
+        vocabulary=config.get_text_config().vocab_size,
+        first_step=trainer.step_starts[0],
+        rows=args.per_device_train_batch_size * (2 if recipe.method == "dpo" else 1),
+        length=length,
+        micro_batches=wanted,
+        operators=trainer.operators.works(),
+        parameters=sum(values_of(one) for one in model.parameters()),
+        trained_parameters=sum(one.numel() for one in model.parameters() if one.requires_grad),
+        paged_bytes=getattr(trainer.stand_in, "paged_bytes", 0),
+        forward_ends=tuple(forward_ends),
+        evaluation=evaluation,
+        units=units_of(model, loaded, recipe.distributed.wrap_classes),
+    )
+
+
+def _note_end(ends: list[int], log: TensorLog) -> None:
+    """Of a forward that trains; a reference model's, and an evaluation's, do not."""
+    if torch.is_grad_enabled():
+        ends.append(len(log.events))
+
+
+def _trainer(
+    recipe: Recipe, config: PretrainedConfig, model: Any, args: Any, length: int, *, padded: bool
+) -> Rehearsing:
+    if recipe.method == "sft":
+        return rehearsal_trainer(recipe, model, args, length, padded=padded)
+    from hf_efficient.planning.trainers import preference_trainer
+
+    reference = None
+    if recipe.adapter.method == "full":
+        reference = blank_model(recipe, copy.deepcopy(config), seed=args.seed, checkpointing=False)
+    return preference_trainer(recipe, model, reference, args, length)
+
+
+def _longest(args: SFTConfig, config: PretrainedConfig) -> int:
+    """``train.max_length``; without one, the positions that the model was made for."""
+    if args.max_length is not None:
+        return args.max_length
+    return int(config.get_text_config().max_position_embeddings)
+
+
+def _note_model(log: TensorLog, model: torch.nn.Module) -> None:
+    """Weights and adapter are there from the start."""
+    for name, parameter in model.named_parameters():
+        log.add(parameter, name, "adapter" if parameter.requires_grad and _is_adapter(name) else "weights")
+    for name, module in model.named_modules():
+        for constant in (*quantization_constants(module), *row_constants(module)):
+            log.add(constant, f"{name}.weight", "weights")
+        for buffer in module.buffers(recurse=False):
+            log.add(buffer, name, "weights")
+
+
+def _is_adapter(name: str) -> bool:
+    return "lora_" in name or "modules_to_save" in name
+
+
+_LARGEST = 10
+
+
+def planned_memory(rehearsal: Rehearsal) -> PlannedMemory:
+    """The peak of the two steps, and what it is made of."""
+    log = rehearsal.log
+    peak = find_peak(log)
+    assert peak is not None  # weights are always there
+    there = [(life, _category(rehearsal, life)) for life in log.lives if life.lives_at(peak.event)]
+    categories: Counter[str] = Counter()
+    for life, category in there:
+        categories[category] += life.bytes
+    there.sort(key=lambda held: held[0].bytes, reverse=True)
+    return PlannedMemory(
+        peak_allocated_bytes=peak.bytes,
+        peak_phase=peak.life.phase,
+        peak_module=peak.life.module,
+        peak_step=2 if peak.event > rehearsal.second_step else 1,
+        categories=dict(categories),
+        category_peak_bytes=category_peaks(log, lambda life: _category(rehearsal, life)),
+        largest=[_told(life, category) for life, category in there[:_LARGEST]],
+        phase_peak_allocated_bytes={
+            phase: most for phase, most in phase_peaks(log).items() if phase not in ("setup", "data")
+        },
+        paged_bytes=rehearsal.paged_bytes,
+        model_bytes=sum(life.bytes for life in log.lives if life.category in ("weights", "adapter")),
+    )
+
+
+def planned_timeline(rehearsal: Rehearsal) -> PlannedTimeline:
+    """What is allocated from the first step on; two rehearsals may differ by when garbage is collected."""
+    first = rehearsal.first_step
+    moments = timeline(rehearsal.log, lambda life: _category(rehearsal, life), first)
+    names = dict.fromkeys(name for moment in moments for name in moment.categories)
+    return PlannedTimeline(
+        events=[moment.event - first for moment in moments],
+        phases=[moment.phase for moment in moments],
+        categories={name: [moment.categories.get(name, 0) for moment in moments] for name in names},
+        second_step=rehearsal.second_step - first,
+    )
+
+
+def _category(rehearsal: Rehearsal, life: StorageLife) -> str:
+    return category_of(life, rehearsal.backward_starts, rehearsal.vocabulary)
+
+
+def _told(life: StorageLife, category: str) -> PlannedTensor:
+    return PlannedTensor(
+        life.bytes, category, life.module, life.operator, life.shape, str(life.dtype).removeprefix("torch.")
+    )
+
+
+def held_by_category(rehearsal: Rehearsal) -> dict[str, int]:
+    """Weights and adapter at most; gradients when the optimizer steps, and its state after that; activations where a
+    backward begins. Of DeepSpeed, which steps inside the backward, gradients at most while they are made.
+
+    Logits likewise, with the model's output, which is gone by then. The peak of the whole lies where the sum is
+    largest, at which none of them need be. Of several ranks whole gradients may be on the way before the step: FSDP2
+    keeps them from one micro-batch to the next, and shares them out in the last one.
+    """
+    log = rehearsal.log
+    marked: dict[str, list[int]] = {}
+    for index, size in log.events:
+        category = log.lives[index].category
+        if category and (category, log.lives[index].phase) != ("gradients", "optimizer"):  # ZeRO's casts of its share
+            marked.setdefault(category, []).append(size)
+    found = {category: max(accumulate(sizes)) for category, sizes in marked.items()}
+    steps = [] if rehearsal.rank is not None and rehearsal.rank.sharding.strategy in ZERO else _steps(rehearsal)
+    if steps and "gradients" in found:
+        found["gradients"] = max(_bytes(rehearsal, "gradients", {step}) for step in steps)
+    if "optimizer_state" in found:
+        found["optimizer_state"] = _bytes(rehearsal, "optimizer_state", {rehearsal.second_step})
+    found["activations"] = found["logits"] = 0
+    ends = rehearsal.forward_ends or rehearsal.backward_starts
+    for end, start in zip(ends, rehearsal.backward_starts, strict=True):
+        found["activations"] = max(found["activations"], _bytes(rehearsal, "activations", {start}))
+        found["logits"] = max(found["logits"], _bytes(rehearsal, "logits", {end, start}))
+    return found
+
+
+def _steps(rehearsal: Rehearsal) -> list[int]:
+    """Events before the first allocation of each optimizer step; none of one that allocates nothing."""
+    lives = rehearsal.log.lives
+    born = [life.born_at for life in lives if life.phase == "optimizer"]
+    halves = ([one for one in born if (one < rehearsal.second_step) == first] for first in (True, False))
+    return [min(half) for half in halves if half]
+
+
+def _bytes(rehearsal: Rehearsal, category: str, events: set[int]) -> int:
+    """Of the storages of a kind that are there at one of these events."""
+    return sum(
+        life.bytes
+        for life in rehearsal.log.lives
+        if any(life.lives_at(event) for event in events)
+        and category_of(life, rehearsal.backward_starts, rehearsal.vocabulary) == category
+    )

@@ -1,0 +1,466 @@
+"""What a trainer tells while it rehearses: the phase of every moment, and what its tensors are used for.
+
+One batch of an evaluation, as the Trainer's evaluation loop runs it, on a model without values.
+
+Rows for a rehearsal, all of one length, and their batches with the padding of rows that differ.
+
+The Triton kernels of TRL's fused LM head, for a rehearsal of a GPU: what they read, write and allocate.
+
+On a GPU the head scores each tile of logits with two kernels that work inside the tile, and adds up its gradients with
+a product that rounds nothing. On a CPU it does the same with torch's operators, whose copies of a tile in float32 take
+more memory than all the rest of the head: a rehearsal, whose tensors say ``cpu``, would take those for the GPU's.
+
+The trainer of ``method: sft`` for a rehearsal: the recipe's own, on rows of one length.
+
+The trainer of ``method: dpo`` for a rehearsal: TRL's own, on pairs of one length.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from datasets import Dataset
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from trl.kernels import chunked_logprob
+from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
+
+from hf_efficient.data.prepare import is_packed, is_padding_free
+from hf_efficient.data.sources import replaced
+from hf_efficient.errors import SetupError
+from hf_efficient.metrics.for_trainer import make_compute_metrics
+from hf_efficient.model.dpo_trainer import RecipeDPOTrainer, train_in_float32
+from hf_efficient.model.loss import apply_sft_fields, objective
+from hf_efficient.model.recipe_trainer import RecipeTrainer
+from hf_efficient.planning.arguments import stand_in
+from hf_efficient.recipe.schema import Recipe
+from hf_efficient.records.device import OperatorWork
+from hf_efficient.simulate.operator_count import OperatorCount
+from hf_efficient.simulate.tensor_log import ModuleNames, TensorLog
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+    from trl import DPOConfig, SFTConfig
+
+
+class Rehearsing(Trainer):
+    """Leftmost of a trainer's bases: tells what goes on.
+
+    Attributes:
+        tensors: is told what a tensor is used for; None: nobody is.
+        operators: counts the second step's.
+        stand_in: the optimizer that takes the place of the recipe's; None where that itself runs.
+        on_gpu: whether the run is on a GPU.
+        micro_batch_factor: micro-batches of the run for each one that is rehearsed.
+        phase: what runs now.
+        backward_starts: events before each backward.
+        step_starts: events before each step.
+    """
+
+    tensors: TensorLog | None = None
+    operators: OperatorCount | None = None
+    stand_in: torch.optim.Optimizer | None = None
+    micro_batch_factor = 1.0
+    on_gpu = False
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.backward_starts: list[int] = []
+        self.step_starts: list[int] = []
+        self.phase = "setup"
+        self._names: ModuleNames | None = None
+        super().__init__(*args, **kwargs)
+        self.add_callback(_Marks(self))
+        self.remove_callback(PrinterCallback)
+        self.data_collator = self._collated_as_it_is(self.data_collator)
+
+    def evaluation_rows(self, length: int, count: int) -> list[dict[str, Any]]:
+        """Rows to evaluate on, for the trainer's collator.
+
+        Args:
+            length: tokens of each.
+            count: how many.
+        """
+        raise NotImplementedError
+
+    def _collated_as_it_is(self, collator: Callable[[Any], dict[str, Any]]) -> Callable[[Any], dict[str, Any]]:
+        """A collator looks at token ids, which have values whatever their number; its batch is there afterwards."""
+
+        def collate(rows: Any) -> dict[str, Any]:
+            if self.tensors is None:
+                return collator(rows)
+            with self.tensors.paused():
+                batch = collator(rows)
+            for name, tensor in batch.items():
+                if isinstance(tensor, torch.Tensor):
+                    self.tensors.add(tensor, name, "")
+            return batch
+
+        return collate
+
+    def follow(self, names: ModuleNames) -> None:
+        """The modules that run."""
+        self._names = names
+
+    def where(self) -> tuple[str, str]:
+        """Phase and module; a forward inside the backward is ``recompute``."""
+        assert self._names is not None
+        phase = "recompute" if self.phase == "backward" and self._names.in_forward else self.phase
+        return phase, self._names.current()
+
+    def mark(self, tensor: torch.Tensor, category: str, name: str | None) -> None:
+        """What a tensor is used for."""
+        if self.tensors is not None:
+            self.tensors.mark(tensor, category, name)
+
+    def mark_logits(self, tensor: torch.Tensor) -> None:
+        """A tensor holds logits, whatever its shape."""
+        self.mark(tensor, "logits", "lm_head")
+
+    def _events(self) -> int:
+        return 0 if self.tensors is None else len(self.tensors.events)
+
+    def create_accelerator_and_postprocess(self) -> None:
+        super().create_accelerator_and_postprocess()
+        backward = self.accelerator.backward
+
+        @functools.wraps(backward)
+        def noted_backward(*args: Any, **kwargs: Any) -> None:
+            self.phase = "backward"
+            self.backward_starts.append(self._events())
+            backward(*args, **kwargs)
+
+        self.accelerator.backward = noted_backward
+
+    def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
+        self.phase = "data"
+        self.step_starts.append(self._events())
+        if self.tensors is not None and self.operators is not None and len(self.step_starts) == 2:
+            self.operators.factor = self.micro_batch_factor
+            self.tensors.on_operator = self.operators
+        return super().get_batch_samples(*args, **kwargs)
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        self.phase = "forward"
+        return super().training_step(*args, **kwargs)
+
+    def floating_point_ops(self, *args: Any, **kwargs: Any) -> int:
+        return 0  # walks through all parameters
+
+    def _clip_grad_norm(self, *args: Any, **kwargs: Any) -> Any:
+        self.phase = "optimizer"
+        return super()._clip_grad_norm(*args, **kwargs)
+
+
+class _Marks(TrainerCallback):
+    """Says which tensors are gradients and optimizer state."""
+
+    def __init__(self, trainer: Rehearsing) -> None:
+        self._trainer = trainer
+
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Gradients are whole."""
+        self._trainer.phase = "optimizer"
+        if self._trainer.operators is not None:
+            self._trainer.operators.factor = 1.0
+        for name, parameter in kwargs["model"].named_parameters():
+            if parameter.grad is not None:
+                self._trainer.mark(parameter.grad, "gradients", name)
+
+    def on_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """The state is there."""
+        optimizer = getattr(kwargs["optimizer"], "optimizer", kwargs["optimizer"])
+        names = {id(parameter): name for name, parameter in kwargs["model"].named_parameters()}
+        for parameter, held in optimizer.state.items():
+            for value in held.values():
+                if isinstance(value, torch.Tensor):
+                    self._trainer.mark(value, "optimizer_state", names.get(id(parameter)))
+
+
+@dataclass(frozen=True)
+class RehearsedEvaluation:
+    """What one batch did.
+
+    Attributes:
+        start: events before it.
+        rows, length: of the batch.
+        operators: of it.
+    """
+
+    start: int
+    rows: int
+    length: int
+    operators: Sequence[OperatorWork]
+
+    @property
+    def positions(self) -> int:
+        """Of the batch, padding included."""
+        return self.rows * self.length
+
+
+def is_evaluated(recipe: Recipe) -> bool:
+    """Whether a run of the recipe evaluates at all."""
+    has_data = bool(recipe.data.eval) or recipe.data.eval_fraction is not None
+    in_training = str(recipe.train.get("eval_strategy", "no")) != "no" or bool(recipe.train.get("eval_on_start"))
+    return has_data and (in_training or recipe.evaluate.at_end)
+
+
+def rehearse_evaluation(trainer: Rehearsing, length: int) -> RehearsedEvaluation:
+    """Evaluate one batch of ``train.per_device_eval_batch_size`` rows with a trainer that has trained.
+
+    The loop itself would bring the results to NumPy, which tensors without values cannot; its prediction step and the
+    reduction of the logits to what the recipe's metrics need are those of the run.
+
+    Args:
+        trainer: inside of its ``TensorLog``.
+        length: tokens of every row.
+    """
+    log = trainer.tensors
+    assert log is not None
+    log.on_operator = None  # what training does is counted
+    rows = trainer.args.per_device_eval_batch_size
+    batch = trainer.data_collator(trainer.evaluation_rows(length, rows))
+    trainer.phase = "evaluation"
+    start = len(log.events)
+    log.on_operator = count = OperatorCount()
+    model = trainer.model_wrapped
+    was_training = model.training
+    model.eval()
+    try:
+        _predict(trainer, model, batch)
+    finally:
+        model.train(was_training)
+        log.on_operator = None
+    return RehearsedEvaluation(start, rows, length, count.works())
+
+
+def _predict(trainer: Rehearsing, model: Any, batch: Any) -> None:
+    reduce: Any = trainer.preprocess_logits_for_metrics
+    _, logits, labels = trainer.prediction_step(model, batch, prediction_loss_only=reduce is None)
+    if reduce is not None:
+        reduce(logits, labels)
+
+
+def longest_rows(args: SFTConfig, length: int, count: int, *, packed: bool) -> list[dict[str, Any]]:
+    """Rows of ``length`` tokens, all of which bear a loss.
+
+    A pack holds two documents: with one alone the attention would need no mask, which in a real pack it does.
+
+    Args:
+        args: how rows are packed.
+        length: tokens of a row.
+        count: how many.
+        packed: whether these are.
+    """
+    row: dict[str, Any] = {"input_ids": [1] * length, "labels": [1] * length}
+    if packed and args.packing_strategy != "wrapped" and length > 1:
+        row["seq_lengths"] = [length // 2, length - length // 2]
+    return [row] * count
+
+
+class PaddedBatches:
+    """A collator whose batches say that the last token of their first row is padding: their shapes stay the same."""
+
+    def __init__(self, collator: Callable[[list[dict[str, Any]]], dict[str, Any]]) -> None:
+        self._collator = collator
+
+    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        """A batch of shape (rows, tokens)."""
+        batch = self._collator(rows)
+        batch["attention_mask"][0, -1] = 0
+        batch["labels"][0, -1] = -100
+        return batch
+
+
+@contextmanager
+def fused_kernels_of_a_gpu(on_logits: Callable[[torch.Tensor], None]) -> Iterator[None]:
+    """TRL's fused head computes as on a GPU.
+
+    Args:
+        on_logits: is shown each tile of logits.
+
+    Raises:
+        SetupError: the installed TRL has no such kernels.
+    """
+    stood_in: dict[str, Any] = {
+        "_use_triton": lambda device: True,
+        "_forward_kernel": _Launched(lambda tile: tile.amax(-1), on_logits),
+        "_backward_kernel": _Launched(lambda tile: tile.neg_(), on_logits),
+        "_addmm_fp32": _addmm_fp32,
+    }
+    missing = [name for name in stood_in if not hasattr(chunked_logprob, name)]
+    if missing:
+        raise SetupError(
+            "train.loss_type: chunked_nll cannot be planned with this version of TRL, whose kernels are others "
+            f"({missing[0]} is gone). Plan `train.loss_type=nll` as an upper bound."
+        )
+    with ExitStack() as stack:
+        stack.enter_context(_triton())
+        for name, value in stood_in.items():
+            stack.enter_context(replaced(chunked_logprob, name, value))
+        yield
+
+
+@contextmanager
+def _triton() -> Iterator[None]:
+    """Where Triton is not installed, what TRL calls of it beside the kernels."""
+    if hasattr(chunked_logprob, "triton"):
+        yield
+        return
+    vars(chunked_logprob)["triton"] = SimpleNamespace(cdiv=lambda total, size: -(-total // size))
+    try:
+        yield
+    finally:
+        del vars(chunked_logprob)["triton"]
+
+
+class _Launched:
+    """A kernel on a grid of programs, its first argument the tile."""
+
+    def __init__(self, touch: Callable[[torch.Tensor], Any], on_logits: Callable[[torch.Tensor], None]) -> None:
+        """A kernel.
+
+        Args:
+            touch: an operator that reads the tile, or reads and writes it, as the kernel does.
+            on_logits: is shown the tile.
+        """
+        self._touch, self._on_logits = touch, on_logits
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        return self._run
+
+    def _run(self, tile: torch.Tensor, *args: Any, **settings: Any) -> None:
+        self._on_logits(tile)
+        self._touch(tile)
+
+
+def _addmm_fp32(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
+    """``total += left @ right`` in float32, without a copy of either: the product that torch has for GPUs since 2.8."""
+    if left.dtype in (torch.float16, torch.bfloat16):
+        torch.addmm(total, left, right, out_dtype=torch.float32, out=total)
+    else:
+        total.addmm_(left, right)
+
+
+class RehearsalTrainer(Rehearsing, RecipeTrainer):
+    """The trainer of ``method: sft``, without its instruments."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, record_steps=False, check_gradients=False, log_metrics=False, **kwargs)
+
+    def evaluation_rows(self, length: int, count: int) -> list[dict[str, Any]]:
+        """Rows to evaluate on, packed where the run packs them."""
+        args = cast("SFTConfig", self.args)
+        return longest_rows(args, length, count, packed=is_packed(args, "eval"))
+
+    def _fused_kernels(self) -> AbstractContextManager[None]:
+        if self.on_gpu and self.chunked_loss:
+            return fused_kernels_of_a_gpu(self.mark_logits)
+        return super()._fused_kernels()
+
+
+def rehearsal_trainer(
+    recipe: Recipe, model: Any, args: SFTConfig, length: int, *, padded: bool = False
+) -> RehearsalTrainer:
+    """The recipe's trainer for two optimizer steps on rows of one length; for a real model as well.
+
+    Args:
+        recipe: the recipe.
+        model: what it trains.
+        args: from ``rehearsal_arguments``.
+        length: tokens of a row.
+        padded: whether one row of a micro-batch is a token shorter.
+    """
+    apply_sft_fields(model, args)
+    args.remove_unused_columns = False
+    collator = DataCollatorForLanguageModeling(
+        pad_token_id=0,
+        padding_free=is_padding_free(args),
+        pad_to_multiple_of=args.pad_to_multiple_of,  # type: ignore[arg-type]
+    )
+    rows = 2 * args.gradient_accumulation_steps * args.per_device_train_batch_size
+    optimizer = stand_in(recipe, model)
+    compute_metrics, reduce = make_compute_metrics(recipe.evaluate.metrics if is_evaluated(recipe) else ())
+    trainer = RehearsalTrainer(
+        model=model,
+        args=args,
+        data_collator=PaddedBatches(collator) if padded else collator,
+        train_dataset=longest_rows(args, length, rows, packed=args.packing),
+        compute_loss_func=objective(args),
+        compute_metrics=compute_metrics,
+        preprocess_logits_for_metrics=reduce,
+        optimizers=(optimizer, None),
+    )
+    trainer.stand_in = optimizer
+    return trainer
+
+
+class PreferenceRehearsalTrainer(Rehearsing, RecipeDPOTrainer):
+    """The trainer of ``method: dpo``, without its instruments."""
+
+    def evaluation_rows(self, length: int, count: int) -> list[dict[str, Any]]:
+        """Pairs to evaluate on."""
+        return _pairs(length, count)
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        with self._fused_kernels():
+            return super().training_step(*args, **kwargs)
+
+    def prediction_step(self, *args: Any, **kwargs: Any) -> Any:
+        with self._fused_kernels():
+            return super().prediction_step(*args, **kwargs)
+
+    def _fused_kernels(self) -> AbstractContextManager[None]:
+        return fused_kernels_of_a_gpu(self.mark_logits) if self.on_gpu else nullcontext()
+
+
+def preference_trainer(
+    recipe: Recipe, model: Any, reference: Any, args: DPOConfig, length: int
+) -> PreferenceRehearsalTrainer:
+    """The recipe's trainer for two optimizer steps on pairs of one length; for a real model as well.
+
+    Args:
+        recipe: ``method: dpo``.
+        model: what it trains.
+        reference: the model that it is compared with; None for an adapter, which is switched off for that.
+        args: from ``rehearsal_arguments``.
+        length: tokens of prompt and answer, of both answers.
+    """
+    rows = 2 * args.gradient_accumulation_steps * args.per_device_train_batch_size
+    optimizer = stand_in(recipe, model)
+    trainer = PreferenceRehearsalTrainer(
+        model=model,
+        ref_model=reference,
+        args=args,
+        train_dataset=Dataset.from_list(_pairs(length, rows)),
+        processing_class=_any_tokenizer(),
+        optimizers=(optimizer, None),
+    )
+    trainer.stand_in = optimizer
+    if recipe.adapter.method == "qlora":
+        train_in_float32(model)
+    return trainer
+
+
+def _pairs(length: int, count: int) -> list[dict[str, Any]]:
+    """A token of prompt, which bears no loss, before answers that do."""
+    answer = [1] * (length - 1)
+    return [{"prompt_ids": [1], "chosen_ids": answer, "rejected_ids": answer}] * count
+
+
+def _any_tokenizer() -> PreTrainedTokenizerBase:
+    """TRL wants one for its padding token; the rows are tokenised already."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from transformers import PreTrainedTokenizerFast
+
+    words = Tokenizer(WordLevel({"<pad>": 0, "a": 1}, unk_token="a"))
+    return PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>")
