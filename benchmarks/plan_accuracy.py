@@ -2,7 +2,7 @@
 
     python benchmarks/plan_accuracy.py [--case WORDS] [--json FILE]
 
-Of each case the plan's rehearsal predicts the peak of allocated bytes over two optimizer steps; then the same trainer
+Of each case the plan's simulation predicts the peak of allocated bytes over two optimizer steps; then the same trainer
 trains a real model of that shape, with random weights, and the profiler's allocation events tell the real peak. The two
 share the recipe and nothing of the measurement.
 """
@@ -57,13 +57,13 @@ def _measured(case: Case) -> dict[str, Any]:
     from plan_accuracy_real import real_peak
 
     from hf_efficient.planning.model_config import model_config
-    from hf_efficient.planning.simulation import planned_memory, rehearse
+    from hf_efficient.planning.simulation import planned_memory, simulate
 
     with tempfile.TemporaryDirectory() as folder:
         recipe = recipe_of(case, Path(folder))
         config = model_config(recipe.model)
         began = time.perf_counter()
-        memory = planned_memory(rehearse(recipe, config, case.length, on_gpu=False))
+        memory = planned_memory(simulate(recipe, config, case.length, on_gpu=False))
         seconds = time.perf_counter() - began
         real = real_peak(recipe, config, case.length)
     return {

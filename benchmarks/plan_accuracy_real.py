@@ -12,8 +12,8 @@ from transformers import AutoModelForCausalLM, PretrainedConfig
 from hf_efficient.data.prepare import is_packed
 from hf_efficient.model.adapter import add_adapter
 from hf_efficient.model.load import load_base
-from hf_efficient.planning.arguments import rehearsal_arguments
-from hf_efficient.planning.trainers import is_evaluated, longest_rows, rehearsal_trainer
+from hf_efficient.planning.arguments import simulation_arguments
+from hf_efficient.planning.trainers import is_evaluated, longest_rows, simulation_trainer
 from hf_efficient.recipe.schema import Recipe
 
 __all__ = ["real_peak"]
@@ -34,7 +34,7 @@ def real_peak(recipe: Recipe, config: PretrainedConfig, length: int) -> int:
         torch.manual_seed(0)
         AutoModelForCausalLM.from_config(config, dtype=dtype).save_pretrained(folder)
         located = recipe.model_copy(update={"model": recipe.model.model_copy(update={"id": folder})})
-        args = rehearsal_arguments(recipe, folder)
+        args = simulation_arguments(recipe, folder)
         base = load_base(located)
         model = add_adapter(base, recipe.adapter, seed=args.seed, checkpointing=args.gradient_checkpointing)
         trainer = _trainer(located, model, args, length)
@@ -54,7 +54,7 @@ def real_peak(recipe: Recipe, config: PretrainedConfig, length: int) -> int:
 
 def _trainer(recipe: Recipe, model: Any, args: Any, length: int) -> Any:
     if recipe.method == "sft":
-        return rehearsal_trainer(recipe, model, args, length)
+        return simulation_trainer(recipe, model, args, length)
     from hf_efficient.planning.trainers import preference_trainer
 
     reference = load_base(recipe) if recipe.adapter.method == "full" else None

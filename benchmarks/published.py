@@ -41,7 +41,7 @@ def main() -> None:
     options = parser.parse_args()
     quieten_libraries(debug=False)
     started = datetime.datetime.now(datetime.timezone.utc)
-    found = [*map(planned, RECIPES), *map(rehearsed_head, HEADS)]
+    found = [*map(planned, RECIPES), *map(simulated_head, HEADS)]
     console.print(_table(found))
     for what, why in NOT_COMPARED.items():
         console.print(f"not compared: {what}: {why}", highlight=False)
@@ -69,7 +69,7 @@ def recipe_of(case: RecipeCase, folder: Path) -> Recipe:
     return load_recipe(case.recipe, [*case.overrides, *own])
 
 
-def rehearsed_head(case: HeadCase) -> dict[str, Any]:
+def simulated_head(case: HeadCase) -> dict[str, Any]:
     """The peak of a head and its loss: forward and backward, for a second time, so that gradients are there."""
     log = TensorLog()
     heads = [blank(case.vocabulary, case.hidden, dtype=torch.bfloat16).requires_grad_() for _ in range(2)]

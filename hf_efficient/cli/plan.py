@@ -191,7 +191,7 @@ def plan(
         bool | None,
         typer.Option(
             "--advise/--no-advise",
-            help="Rehearse changes of the recipe and rank them, for one --gpu; default: where it does not fit that.",
+            help="Simulate changes of the recipe and rank them, for one --gpu; default: where it does not fit that.",
         ),
     ] = None,
     fix: Annotated[

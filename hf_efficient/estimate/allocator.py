@@ -140,7 +140,6 @@ class SegmentPool:
     """
 
     def __init__(self, *, small: bool) -> None:
-        """Start empty; ``small``: for requests of up to 1 MiB."""
         self._free = FreeBlocks()
         self._small = small
         self._end = 0
@@ -197,7 +196,6 @@ class ExpandablePool:
     """
 
     def __init__(self, *, small: bool) -> None:
-        """Start without a page; ``small``: for requests of up to 1 MiB."""
         self._free = FreeBlocks()
         self._page = SMALL_PAGE_BYTES if small else LARGE_PAGE_BYTES
         everything = Block(0, _ENDLESS)
@@ -304,10 +302,8 @@ class OutOfMemory(Exception):
     """A request that does not fit, even after all that was cached has been given back.
 
     Attributes:
-        requested_bytes: of the request, rounded.
         allocated_bytes: of the blocks in use.
         reserved_bytes: held of the device, after giving back.
-        limit_bytes: what could be held.
     """
 
     def __init__(self, requested_bytes: int, allocated_bytes: int, reserved_bytes: int, limit_bytes: float) -> None:
@@ -345,16 +341,6 @@ class CachingAllocator:
     """
 
     def __init__(self, limit_bytes: int | None = None, expandable_segments: bool = False) -> None:
-        """Start with nothing reserved.
-
-        Args:
-            limit_bytes: what can be reserved: the device's memory less what the process takes outside of the allocator
-                and what other processes hold. None: any amount.
-            expandable_segments: as in ``PYTORCH_ALLOC_CONF=expandable_segments:True``.
-
-        Raises:
-            ValueError: the limit is not positive.
-        """
         if limit_bytes is not None and limit_bytes <= 0:
             raise ValueError(f"a limit of {limit_bytes} bytes")
         kind = ExpandablePool if expandable_segments else SegmentPool
@@ -369,11 +355,6 @@ class CachingAllocator:
 
         Args:
             key: by which it is freed; may be used again after that.
-            size: bytes.
-
-        Raises:
-            OutOfMemory: the limit is passed. Nothing was allocated; what was free has been given back.
-            ValueError: the size is negative, or the key has not been freed.
         """
         if size < 0:
             raise ValueError(f"{size} bytes for key {key}")
@@ -396,11 +377,7 @@ class CachingAllocator:
             self._peak_allocated = self._allocated
 
     def free(self, key: int) -> None:
-        """Frees what was allocated under a key.
-
-        Raises:
-            ValueError: nothing is allocated under it.
-        """
+        """Frees what was allocated under a key."""
         if key not in self._live:
             raise ValueError(f"nothing is allocated under key {key}")
         held = self._live.pop(key)
@@ -456,10 +433,6 @@ def replay(
     Args:
         events: key and bytes; negative bytes free what the key holds. Read once, one at a time. Events of 0 bytes, on
             either side, mean nothing.
-        limit_bytes, expandable_segments: see ``CachingAllocator``.
-
-    Raises:
-        OutOfMemory, ValueError: as ``CachingAllocator.allocate`` and ``free``.
     """
     allocator = CachingAllocator(limit_bytes, expandable_segments)
     allocate, free = allocator.allocate, allocator.free
@@ -480,9 +453,7 @@ class ContextBytes:
     """What the process holds outside of the allocator.
 
     Attributes:
-        bytes: of device memory.
         estimated: whether it is one figure for all devices rather than one of this device.
-        source: where it was read.
         date: the day of the measurement.
     """
 
@@ -524,9 +495,6 @@ def cublas_workspace_bytes(compute_capability: tuple[int, int]) -> int:
     older releases give the 32 MiB to capability 9.0 alone. cuBLASLt shares this workspace
     (``TORCH_CUBLASLT_UNIFIED_WORKSPACE``, the default; documented in torch 2.13's ``torch/backends/cuda/__init__.py``);
     releases without that allocate another 1 MiB or more for it.
-
-    Args:
-        compute_capability: as ``torch.cuda.get_device_capability()`` tells it.
     """
     major, _ = compute_capability
     return 4096 * _KIB * 8 if major in (9, 10, 12) else 4096 * _KIB * 2 + 16 * _KIB * 8
@@ -537,9 +505,6 @@ def nccl_bytes(ranks: int) -> int:
 
     An estimate, whatever the device. Source: NVIDIA's aiconfigurator, ``nccl_mem`` of all its systems of NVIDIA GPUs
     ("nonofficial correction based on observations"), at commit 095f58a, 2026-11-20; it has no figure between 2 and 4.
-
-    Args:
-        ranks: that communicate; one alone has no communicator.
     """
     if ranks < 2:
         return 0

@@ -57,11 +57,8 @@ class Collective:
     """What ranks do together, several times in a step.
 
     Attributes:
-        kind: the operation.
-        of: what is sent.
         payload_bytes: S, the whole array, each time.
         messages: into how many operations it is cut, each time.
-        times: per optimizer step.
     """
 
     kind: Literal["all_reduce", "all_gather", "reduce_scatter"]
@@ -86,11 +83,6 @@ def step_collectives(states: ModelStates, sharding: Sharding, layers: int = 1) -
     Messages are buckets of 25 MiB under DDP, of ``bucket_elements`` under ZeRO, and layers where weights are gathered,
     with one more for what is in none. ZeRO-1 and 2 gather the weights of a parameter group at once, whatever its size
     (``all_gather_into_tensor_dp_groups``).
-
-    Args:
-        states: of the model.
-        sharding: how they are spread.
-        layers: that are gathered one by one.
     """
     if sharding.ranks == 1 or sharding.strategy == "none":
         return ()
@@ -128,15 +120,6 @@ def communication_seconds(
 
     Hand-worked: an all-reduce of 800 MB in 32 messages on 8 ranks at 100 GB/s and 20 us: 1400 / 100,000 + 32 * 2e-5 =
     0.014 + 0.00064 s.
-
-    Args:
-        collectives: of the step.
-        ranks: how many.
-        bandwidth_bytes_per_second: bus bandwidth, as NCCL tests report it (``busbw``).
-        latency_seconds: overhead of one operation.
-
-    Raises:
-        ValueError: there is no rank, no bandwidth, or the latency is negative.
     """
     if ranks < 1:
         raise ValueError(f"{ranks} ranks")
@@ -156,11 +139,7 @@ def exposed_seconds(seconds: float, overlap: float) -> float:
     Hand-worked: 0.2 s, of which three quarters run beside compute: 0.05 s.
 
     Args:
-        seconds: of communication.
         overlap: share of it during which the device computes, 0 to 1.
-
-    Raises:
-        ValueError: the share is outside 0 to 1.
     """
     if not 0 <= overlap <= 1:
         raise ValueError(f"an overlap of {overlap}; it is a share, 0 to 1")
@@ -175,10 +154,6 @@ def overlap_window_seconds(sharding: Sharding, compute_seconds: float) -> float:
     """Seconds of a step's computation beside which communication may run; of ZeRO-1 and 2, that of gradients alone.
 
     Hand-worked: DDP, 4 micro-batches in 6 s: 2/3 of 1.5 s. ZeRO-2: 2/3 of 6 s.
-
-    Args:
-        sharding: how the model is spread.
-        compute_seconds: of the step.
     """
     if sharding.strategy in ("zero1", "zero2") and not sharding.overlap_comm:
         return 0.0
@@ -191,14 +166,6 @@ def overlap_share(seconds: float, window_seconds: float, messages: int) -> float
     """The share of communication that is hidden, for ``communication.exposed_seconds``.
 
     Hand-worked: 2 s in 10 messages beside 1.2 s: 0.6; beside 5 s: 0.9, as the last fifth of a second stays.
-
-    Args:
-        seconds: of communication.
-        window_seconds: of computation beside which it may run.
-        messages: that it is cut into, in the whole step.
-
-    Raises:
-        ValueError: there is communication and no message.
     """
     if seconds <= 0:
         return 0.0

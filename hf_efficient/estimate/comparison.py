@@ -57,9 +57,6 @@ def difference(measured: Sequence[Sequence[float]], base: Sequence[Sequence[floa
     Hand-worked: rounds [5, 6, 7] and [4, 5, 9] against [4, 4, 4] twice: the pairs are 1, 2, 3 and 0, 1, 5; their median
     is 1.5; the medians of the rounds are 2 and 1. Six pairs lie between 0 and 5 with 96.9%: 0 is inside, so it is not
     clear.
-
-    Args:
-        measured, base: seconds of each step, round by round.
     """
     rounds = [
         [one - other for one, other in zip(left, right, strict=False)]
@@ -78,10 +75,6 @@ def wants_another_round(found: Difference, whole_seconds: float) -> bool:
 
     A difference below 15% of the step is run twice in any case, for processes differ by as much; and a third time where
     it is then neither clear nor certainly within 2%. A larger one is run again where it is not known to within 15%.
-
-    Args:
-        found: so far.
-        whole_seconds: of a step as it is.
     """
     if found.rounds >= MOST_ROUNDS:
         return False
@@ -102,7 +95,6 @@ class Link:
     Attributes:
         part: what the first has and the second has not.
         more: names that the first may have: that of the first of them that applies to the recipe.
-        less: name of the second.
     """
 
     part: str
@@ -155,9 +147,6 @@ def attribute(times: ChainTimes) -> StepAttribution:
 
     Hand-worked, one round, seconds of every step: as_is 10, quiet 9.5, held_batches 8, forward 3; one process. Then
     instrumentation 0.5, data 1.5, backward and optimizer 5, forward 3: together 10.
-
-    Args:
-        times: with at least one round of ``as_is``.
     """
     found = {link.part: link_difference(link, times) for link in CHAIN if _applies(link, times)}
     plain = [one for seconds in _unlogged(times, found.get("logging")) for one in seconds]
@@ -203,12 +192,7 @@ Outcome = Literal["as_predicted", "below_half", "above_twice", "no_difference", 
 
 
 def seconds_per_token(loop_seconds: float, tokens: int) -> float:
-    """Of the training loop, evaluations and saves included.
-
-    Args:
-        loop_seconds: of rank 0.
-        tokens: of all ranks that are no padding; more than none.
-    """
+    """Of the training loop, evaluations and saves included."""
     return loop_seconds / tokens
 
 
@@ -235,13 +219,7 @@ def rate_spread(seconds: Sequence[float], tokens: Sequence[float], pauses: Seque
     1.75, their squares sum up to 3.5, times 8 / 7 is 4, of which the root is 2: 2.365 * 2 / 10 = 0.473. Pauses of 2 and
     4 s have a variance of 2, and add 4 to the 4, and 6 s to the 10: 2.365 * sqrt(8) / 16 = 0.418.
 
-    Args:
-        seconds: of each step, in their order, without its pauses.
-        tokens: of each step that are no padding.
-        pauses: by kind, the seconds of each.
-
-    Returns:
-        None of fewer than 8 steps, or where no time or token is in them.
+    None of fewer than 8 steps, or where no time or token is in them.
     """
     count = len(seconds)
     if count < FEWEST_STEPS or sum(seconds) <= 0 or sum(tokens) <= 0:
@@ -261,10 +239,6 @@ def saved_spread(achieved: float, before: float, after: float) -> float:
     What is left, ``q = 1 - achieved``, is a quotient: its relative variance is about the sum of those of its parts.
 
     Hand-worked: 0.4 with spreads of 3% and 4%: 0.6 * 0.05 = 0.03.
-
-    Args:
-        achieved: the saved share.
-        before, after: ``rate_spread`` of the two runs.
     """
     return (1 - achieved) * math.hypot(before, after)
 
@@ -279,8 +253,6 @@ def judge_gain(predicted: float, achieved: float, spread: float) -> Outcome:
     0.05 is no difference, since 0.07 is less than 0.3; 0.02 with 0.29 says nothing; -0.1 with 0.05 is worse.
 
     Args:
-        predicted: above 0.
-        achieved: in the same unit.
         spread: half of the interval in which the achieved gain lies; 0: it is exact.
     """
     if abs(achieved) <= spread:

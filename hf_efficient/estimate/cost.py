@@ -43,12 +43,7 @@ def cost_usd(seconds: float, price_usd_per_hour: float | None, units: float = 1)
     Hand-worked: 5400 s at 2.40 USD per GPU-hour on 8 GPUs: 1.5 * 2.4 * 8 = 28.80 USD.
 
     Args:
-        seconds: wall time.
-        price_usd_per_hour: price of one unit for an hour; None where unknown.
         units: how many are paid for (GPUs where the price is per GPU-hour, 1 where it is for the whole machine).
-
-    Raises:
-        ValueError: a figure is negative or not finite.
     """
     for name, value in (("time", seconds), ("price", price_usd_per_hour), ("number of units", units)):
         if value is not None and not (math.isfinite(value) and value >= 0):
@@ -62,13 +57,6 @@ def cost_per_million_tokens(cost: float | None, tokens: int | None) -> float | N
     """``cost / tokens * 1,000,000``; None where either is unknown or no token was seen.
 
     Hand-worked: 28.80 USD for 96 million tokens: 0.30 USD.
-
-    Args:
-        cost: USD.
-        tokens: non-padding tokens trained on.
-
-    Raises:
-        ValueError: a figure is negative.
     """
     if (cost is not None and cost < 0) or (tokens is not None and tokens < 0):
         raise ValueError(f"a cost of {cost} USD for {tokens} tokens")
@@ -86,9 +74,6 @@ def phase_costs(
     cost when the phases add up to its time.
 
     Hand-worked: forward 1800 s and evaluation 900 s at 4 USD: 2 USD and 1 USD.
-
-    Raises:
-        ValueError: as for ``cost_usd``.
     """
     if price_usd_per_hour is None:
         return None
@@ -105,7 +90,6 @@ class SpotRun:
     """A run on spot machines, in expectation; figures are None where it would hardly ever end.
 
     Attributes:
-        interval_seconds: work between two saves.
         checkpoints: saves that it keeps, the last one at the end.
         preemptions: how often it is taken away.
         paid_seconds: running time: work, saves, restarts, and what is done again.
@@ -128,9 +112,6 @@ def young_interval(checkpoint_seconds: float, mean_seconds_between_preemptions: 
     least where both are equal.
 
     Hand-worked: 60 s and 2 h: sqrt(2 * 60 * 7200) = 929.5 s.
-
-    Raises:
-        ValueError: a figure is not positive.
     """
     _check(checkpoint_seconds, mean_seconds_between_preemptions)
     return math.sqrt(2 * checkpoint_seconds * mean_seconds_between_preemptions)
@@ -143,9 +124,6 @@ def daly_interval(checkpoint_seconds: float, mean_seconds_between_preemptions: f
     solution of e^(-(tau + delta) / M) = 1 - tau / M, where the derivative of the complete cost function is 0.
 
     Hand-worked: 5 min and 24 h: x = 5 / 2880, 120 * (1 + 0.041667 / 3 + 0.001736 / 9) - 5 = 116.7 min.
-
-    Raises:
-        ValueError: a figure is not positive.
     """
     young = young_interval(checkpoint_seconds, mean_seconds_between_preemptions)
     x = checkpoint_seconds / (2 * mean_seconds_between_preemptions)
@@ -169,16 +147,9 @@ def spot_run(
     10 e^0.02 * 2 (e^0.11 - 1) = 2.3725 h, 0.23725 preemptions.
 
     Args:
-        work_seconds: of the run on a machine that stays.
-        checkpoint_seconds: one save, during which training stands still.
         mean_seconds_between_preemptions: of the run: of k machines that are taken one by one, a k-th of one's. Infinite
             for machines that stay.
         restart_seconds: from the machine's start to the next step of training, paid.
-        wait_seconds: from the preemption to the machine's start, not paid.
-        interval_seconds: work between two saves; None for Daly's.
-
-    Raises:
-        ValueError: a figure is negative or not finite, or the save, the interval or the time between preemptions is 0.
     """
     mean = mean_seconds_between_preemptions
     for name, value in (("work", work_seconds), ("a restart", restart_seconds), ("a wait", wait_seconds)):
@@ -205,9 +176,6 @@ def spot_cost_usd(run: SpotRun, price_usd_per_hour: float | None, units: float =
     """What is paid for a run; None where there are no figures, or the price is unknown. See ``cost_usd``.
 
     Hand-worked: 2.3725 h at 1.20 USD per GPU-hour on 8 GPUs: 22.78 USD.
-
-    Raises:
-        ValueError: as for ``cost_usd``.
     """
     return None if run.paid_seconds is None else cost_usd(run.paid_seconds, price_usd_per_hour, units)
 
@@ -245,9 +213,6 @@ def checkpoints_at_once(saves: int, limit: int | None, *, keeps_best: bool, ther
     saves, 4 of them there already: 8; with a limit of 2, 2 there already: 1.
 
     Args:
-        saves: of the whole run.
-        limit: ``train.save_total_limit``; None or less than one: none.
-        keeps_best: ``train.load_best_model_at_end``.
         there: checkpoints that lie there already, of the run that goes on.
     """
     most = saves if limit is None or limit < 1 else min(saves, limit + 1 + keeps_best)

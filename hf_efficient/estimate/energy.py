@@ -39,13 +39,6 @@ def power_stretches(samples: Iterable[tuple[float, float]], *, max_gap_seconds: 
     further apart than ``max_gap_seconds`` (a sampler that died, a suspended machine) nothing is claimed.
 
     Hand-worked: (0 s, 100 W), (2 s, 200 W), (3 s, 200 W): 2 * 150 J, then 1 * 200 J.
-
-    Args:
-        samples: seconds of a monotonic clock and watts, in ascending time.
-        max_gap_seconds: the longest distance that is bridged.
-
-    Raises:
-        ValueError: times run backwards, or a power is negative or not finite.
     """
     for (start, before), (end, after) in itertools.pairwise(_checked(samples, "power samples", "W")):
         known = end - start <= max_gap_seconds
@@ -75,9 +68,6 @@ def counter_stretches(
             have done so twice.
         max_watts: more than the device can draw. Neighbours that stand for more are no readings of one counter (it was
             reset in between, or told nonsense), and nothing is claimed.
-
-    Raises:
-        ValueError: times run backwards, or a reading is negative, not finite, or above the range.
     """
     for (start, before), (end, after) in itertools.pairwise(_checked(readings, "counter readings", "J")):
         if range_joules is not None and max(before, after) > range_joules:
@@ -110,13 +100,7 @@ def energy_from_tdp(tdp_watts: float, seconds: float, *, devices: int = 1, utili
     Hand-worked: 400 W, 3600 s, 2 devices, 0.75: 2,160,000 J = 0.6 kWh.
 
     Args:
-        tdp_watts: thermal design power of one device.
-        seconds: wall time.
-        devices: how many.
         utilization: share of the time that they worked, 0 to 1; None for all of it.
-
-    Raises:
-        ValueError: a figure is negative, or the utilization is outside 0 to 1.
     """
     share = 1.0 if utilization is None else utilization
     if tdp_watts < 0 or seconds < 0 or devices < 0:
@@ -139,13 +123,7 @@ def energy_from_cpu_seconds(
 
     Args:
         cpu_seconds: time that processes ran on a CPU, in user and in kernel mode.
-        seconds: wall time.
         cpus: hardware threads that stand ready; 0 for the second term alone.
-        min_watts: of an idle one.
-        max_watts: of one under full load.
-
-    Raises:
-        ValueError: a figure is negative, or the maximum is below the minimum.
     """
     if min(cpu_seconds, seconds, cpus, min_watts, max_watts - min_watts) < 0:
         raise ValueError(
@@ -165,9 +143,6 @@ def co2e_grams(joules: float | None, grams_per_kwh: float | None) -> float | Non
     The devices' energy alone: no cooling, no power supply losses, no making of the hardware.
 
     Hand-worked: 9,000,000 J at 400 g/kWh: 2.5 * 400 = 1000 g.
-
-    Raises:
-        ValueError: the intensity is negative or not finite.
     """
     if joules is None or grams_per_kwh is None:
         return None
@@ -184,11 +159,7 @@ _WRAPS_AT_WATTS = 1000.0
 
 
 def believable(value: float, unit: Literal["joules", "watts"], range_joules: float | None = None) -> float:
-    """The reading, if a meter can read so.
-
-    Raises:
-        ValueError: it is negative, not finite, above the counter's range, or more power than there is.
-    """
+    """The reading, if a meter can read so."""
     most = MOST_WATTS if unit == "watts" else math.inf if range_joules is None else range_joules
     if not (math.isfinite(value) and 0 <= value <= most):
         raise ValueError(f"it reads {value:g} {unit}")
@@ -204,12 +175,7 @@ def stretches(
     that no device draws is a reset. Power samples are bridged over 10 s.
 
     Args:
-        readings: seconds of a monotonic clock with joules or watts, ascending.
-        unit: which.
         range_joules: where the counter starts again from 0; None where it does not.
-
-    Raises:
-        ValueError: as for ``believable``, or times run backwards.
     """
     if unit == "watts":
         return power_stretches(readings)

@@ -57,7 +57,6 @@ def causal_pairs(lengths: Mapping[int, int], window: int | None = None) -> int:
 
     Args:
         lengths: tokens of a document to how many documents are that long.
-        window: sliding window in tokens; None without.
     """
     total = 0
     for length, count in lengths.items():
@@ -158,7 +157,6 @@ class StepFlops:
     Attributes:
         forward: matrix products of the forward, attention included.
         input_gradient: gradients of activations, attention's included.
-        weight_gradient: gradients of weights.
         recompute: products done a second time in the backward.
     """
 
@@ -193,13 +191,6 @@ def linear_flops(
 
     Hand-worked: 10 tokens, 3 -> 5, rank 2, frozen, input asks for no gradient: f = 300, a = 120, b = 200;
     forward 620, weight gradients 320, input gradients 200. Asked for: input gradients 300 + 120 + 200 = 620.
-
-    Args:
-        linear: the projection.
-        tokens: positions that pass through it.
-        input_gradient: whether its input asks for a gradient.
-        weight_gradient: whether its own weight is trained.
-        rank: rank of its adapter; 0 without.
     """
     base = 2 * tokens * linear.active * linear.inputs * linear.outputs
     down, up = 2 * tokens * linear.inputs * rank, 2 * tokens * rank * linear.outputs
@@ -218,12 +209,6 @@ def attention_flops(features: int, pairs: int, scores_gradient: tuple[bool, bool
     key's, or both; that of the weighing computes the value's and, where the scores ask, the weights'.
 
     Hand-worked: 8 features, 10 pairs: one product is 160; forward 320; all gradients 640.
-
-    Args:
-        features: ``heads * head_dim``.
-        pairs: pairs of query and key computed.
-        scores_gradient: whether queries, and whether keys, ask for a gradient.
-        values_gradient: whether values do.
     """
     product = 2 * features * pairs
     products = sum(scores_gradient) + any(scores_gradient) + values_gradient
@@ -235,9 +220,8 @@ def training_flops(
 ) -> tuple[StepFlops, StepFlops]:
     """Forward and backward of the sequences in ``work``.
 
-    Returns:
-        The model's FLOPs (what the mathematics needs: no padding, causal pairs within documents alone, nothing twice;
-        divide by time and peak for MFU) and the hardware's (what is computed: padding, masked pairs, recompute; HFU).
+    The model's FLOPs (what the mathematics needs: no padding, causal pairs within documents alone, nothing twice;
+    divide by time and peak for MFU) and the hardware's (what is computed: padding, masked pairs, recompute; HFU).
     """
     windows = frozenset(shape.windows)
     computed, again = work.computed(windows), work.head_recomputed
@@ -259,13 +243,9 @@ def pass_flops(
     """One forward and backward.
 
     Args:
-        shape: the model.
         trained: what is trained of it; nothing at all costs the forward alone.
-        amounts: the positions and pairs.
         checkpointing: of the activations; None asks for the model's FLOPs, without a gradient that is only asked for
             so that checkpointing works.
-        checkpointed_layers: the layers that it is on for; None for all.
-        head_recomputed: see ``Workload``.
     """
     total = StepFlops()
     # A gradient that is only asked for so that checkpointing works is computed, but not needed.
@@ -441,7 +421,6 @@ class MicroBatch(NamedTuple):
     """What FLOPs depend on in a batch.
 
     Attributes:
-        rows: how many.
         row_length: positions of each, padding included.
         documents: tokens of each document, none of them 0.
         scored: positions whose prediction bears a loss; None where it was not asked for, or is not known.
@@ -458,10 +437,7 @@ class WorkFormula:
     """The FLOPs of a batch.
 
     Attributes:
-        model: what the mathematics needs.
         hardware: what is computed; None where that is not known.
-        kernel: of the attention.
-        head: of the language model.
         always_masked: whether SDPA is given a mask for every batch (under ``torch.compile``).
     """
 

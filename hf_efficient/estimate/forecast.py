@@ -57,8 +57,6 @@ class Pace:
 
     Attributes:
         step_seconds: an optimizer step, without evaluation and saving.
-        evaluation_seconds: an evaluation.
-        save_seconds: a checkpoint.
     """
 
     step_seconds: float | None = None
@@ -88,12 +86,9 @@ def forecast(schedule: Schedule, step: int, pace: Pace) -> Forecast | None:
     s, a save 5 s: 80 * 2 + 3 * 30 (at 50, 100 and 120) + 2 * 5 (at 60 and 120) = 260 s.
 
     Args:
-        schedule: of the run.
         step: optimizer steps done; an evaluation and a save that belong to this step are not counted as left.
-        pace: as measured so far.
 
-    Returns:
-        None where the time of a step is not known.
+    None where the time of a step is not known.
     """
     if pace.step_seconds is None:
         return None
@@ -118,7 +113,6 @@ def passed_of(pace: Pace, passed: Pace) -> float:
     record: 14; after 40 s: 32.
 
     Args:
-        pace: that the forecast was made with.
         passed: how long each has gone on; None: nothing of the kind is under way.
     """
     pairs = (
@@ -137,8 +131,7 @@ def most_steps_within(seconds: float, schedule: Schedule, step: int, pace: Pace)
     Hand-worked: the run of ``forecast``, with 100 s left: 60 steps would need 20 * 2 + 2 * 30 (50 and 60) + 5 (60) =
     105 s, 57 steps 17 * 2 + 2 * 30 (50 and 57) + 5 (57) = 99 s, 58 steps 101 s: 57.
 
-    Returns:
-        At least ``step``; None where the time of a step is not known.
+    At least ``step``; None where the time of a step is not known.
     """
     if pace.step_seconds is None:
         return None
@@ -158,9 +151,6 @@ def recent_step_seconds(seconds: Sequence[float]) -> float | None:
     does not.
 
     Hand-worked: 1, 1, 1, 1, 96: median 1, (4 * 1 + 10) / 5 = 2.8.
-
-    Returns:
-        None of nothing.
     """
     if not seconds:
         return None
@@ -184,9 +174,7 @@ class Spent:
     """What the processes of a run have spent, each from its start; None where it is not known.
 
     Attributes:
-        wall_seconds: time.
         usd: that time at the price of what the run occupies.
-        kwh: energy.
     """
 
     wall_seconds: float
@@ -203,9 +191,7 @@ class Limits:
     """What a run may spend; None: no limit.
 
     Attributes:
-        usd: money.
         hours: wall time of its processes.
-        kwh: energy.
     """
 
     usd: float | None = None
@@ -213,11 +199,6 @@ class Limits:
     kwh: float | None = None
 
     def __post_init__(self) -> None:
-        """Check.
-
-        Raises:
-            ValueError: there is no limit, or one is not a positive number.
-        """
         if not self.given():
             raise ValueError("a budget without a limit; give usd, hours or kwh")
         for name, value in self.given().items():
@@ -241,7 +222,6 @@ class Clearance:
     """The limit that comes first.
 
     Attributes:
-        limit: which.
         seconds: until it is reached; negative where it has been passed.
     """
 
@@ -259,14 +239,7 @@ def clearance(
     Hand-worked: 2 USD and 1 h, 0.50 USD and 1800 s spent at 1 USD an hour: 1.50 USD last 5400 s, the hour 1800 s: the
     hours, in 1800 s. At 4 USD an hour the money lasts 1350 s, and comes first.
 
-    Args:
-        limits: of the run.
-        spent: so far.
-        price_usd_per_hour: of what the run occupies.
-        watts: its power.
-
-    Returns:
-        None where no limit can be told: what it counts, or how fast, is not known.
+    None where no limit can be told: what it counts, or how fast, is not known.
     """
     per_second = {
         "usd": (price_usd_per_hour or 0.0) / _SECONDS_PER_HOUR,

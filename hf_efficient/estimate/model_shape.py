@@ -24,8 +24,6 @@ class Linear:
 
     Attributes:
         name: the module's own name (``q_proj``).
-        inputs: features in.
-        outputs: features out.
         bias: whether a bias of ``outputs`` values is added.
         copies: how many weights of this shape the layer holds (the experts of a mixture).
         active: how many of them a token passes through.
@@ -52,14 +50,9 @@ class ModelShape:
     """A causal language model of the Llama kind and its relatives.
 
     Attributes:
-        model_type: the configuration's ``model_type``.
-        layers: decoder layers.
         hidden: width of the residual stream.
         intermediate: width of a dense MLP.
-        heads: query heads.
-        kv_heads: key and value heads.
         head_dim: features per head; ``heads * head_dim`` need not be ``hidden``.
-        vocabulary: rows of the embedding.
         tied_embeddings: whether the LM head is the embedding itself.
         windows: the sliding window of each layer in tokens; None where a layer sees everything before it.
         qkv_bias: bias on the query, key and value projections.
@@ -71,7 +64,6 @@ class ModelShape:
         fused: whether query, key and value, and gate and up, are one module each.
         experts: experts of a mixture layer; None for a dense model.
         active_experts: experts that a token passes through.
-        expert_intermediate: width of an expert.
         shared_intermediate: width of the expert that every token passes through; None without.
         dense_layers: indices of the layers of a mixture model that have a dense MLP.
     """
@@ -117,9 +109,6 @@ class ModelShape:
     def from_config(cls, config: Mapping[str, Any] | Any) -> ModelShape:
         """The shape that a transformers configuration describes.
 
-        Args:
-            config: the configuration object, or its mapping (``config.to_dict()``).
-
         Raises:
             ModelError: the architecture is not one whose parameters are known exactly here, or the configuration
                 lacks a dimension.
@@ -133,7 +122,6 @@ class ParameterCounts:
     """Parameters by part; ``total`` counts a tied head once.
 
     Attributes:
-        embedding: the token embedding.
         attention: projections and their biases, without the norms on queries and keys.
         mlp: dense MLPs, experts and routers.
         norms: all norms, those on queries and keys included.
@@ -228,7 +216,6 @@ class Trained:
     """Full training, or low-rank adapters on a frozen base.
 
     Attributes:
-        everything: all parameters are trained.
         ranks: for each layer, name of a projection to the rank of its adapter (``{"q_proj": 16}``); empty where no
             layer has any.
         head_rank: rank of the adapter on the LM head; 0 without.
@@ -264,12 +251,7 @@ class Trained:
         """LoRA or QLoRA of one rank, as a recipe describes it.
 
         Args:
-            shape: the base model.
             targets: ``all-linear`` (every linear module but the head), or names of modules (``q_proj``, ``lm_head``).
-            rank: rank of every adapter.
-            layers: the layers that have adapters; None for all.
-            modules_to_save: modules trained in full beside the adapters: ``embed_tokens``, ``lm_head``.
-            input_gradient: see the attribute.
 
         Raises:
             ModelError: a name is no module whose adapter's FLOPs are known, ``all-linear`` is asked of a mixture of
@@ -303,17 +285,7 @@ class Trained:
         modules_to_save: Iterable[str] = (),
         input_gradient: bool = False,
     ) -> Trained:
-        """LoRA or QLoRA as it was built: every adapter by the dotted name of its module.
-
-        Args:
-            shape: the base model.
-            ranks: module name (``model.layers.3.self_attn.q_proj``) to the rank of its adapter.
-            modules_to_save: see ``adapter``.
-            input_gradient: see the attribute.
-
-        Raises:
-            ModelError: as for ``adapter``.
-        """
+        """LoRA or QLoRA as it was built: every adapter by the dotted name of its module."""
         layers: list[dict[str, int]] = [{} for _ in range(shape.layers)]
         for module, rank in ranks.items():
             if rank < 1:

@@ -75,7 +75,6 @@ class OperatorTime:
     """Of all calls of an operator.
 
     Attributes:
-        work: what it does.
         math_seconds: of the device for its arithmetic; 0 where it is not held against a rate.
         memory_seconds: of the device for its bytes.
         host_seconds: that the host needs to launch it.
@@ -110,7 +109,6 @@ class StepTime:
 
     Attributes:
         seconds: no less than the device's nor the host's; their sum on a CPU.
-        device_seconds: all kernels' own time.
         host_seconds: that the host needs to launch them.
         seconds_by_bound: ``math`` and ``bandwidth``: the device's seconds by what bounds the kernel; ``launch``: the
             rest, which no kernel covers. They add up to ``seconds``.
@@ -187,7 +185,6 @@ class SourcedRoofs:
     """Roofs, and where each comes from.
 
     Attributes:
-        roofs: the rates.
         sources: by roof (``matmul bf16``, ``attention bf16``, ``memory``, ``startup``, ``launch``): where it is from.
         estimated: the roofs that nobody measured on such a device, in the order of ``sources``.
     """
@@ -201,10 +198,6 @@ def accelerator_roofs(held: Accelerator, calibration: Calibration | None = None)
     """Of an accelerator: a calibration's rates, and for what it lacks the stated figure times the share reached.
 
     A dtype without a stated peak has no roof unless it was measured; nor has memory without a stated bandwidth.
-
-    Args:
-        held: the accelerator.
-        calibration: of the same device; None where it was not measured.
     """
     told = _Told()
     measured = _fastest(calibration.matmul) if calibration is not None else {}
@@ -248,9 +241,6 @@ def startup_seconds(rates: Iterable[MatmulRate]) -> float:
 
     Hand-worked: 512 (268,435,456 FLOPs) at 26.84 TFLOP/s takes 10 us, of which 2.68 us at the fastest, 100 TFLOP/s: 7.3
     us of start-up.
-
-    Args:
-        rates: of all sizes and dtypes.
     """
     known = tuple(rates)
     fastest = _fastest(known)

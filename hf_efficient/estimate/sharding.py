@@ -52,19 +52,15 @@ class Sharding:
 
     Attributes:
         strategy: see ``sharding``; ``none`` is one process.
-        ranks: processes, one per device.
         offload_optimizer: DeepSpeed's ``offload_optimizer``: optimizer state and the step on the host.
         offload_parameters: DeepSpeed's ``offload_param``, ZeRO-3 alone; FSDP2's ``CPUOffloadPolicy``, which takes
             gradients and optimizer state along.
         to_disk: what is offloaded lies on an NVMe disk (ZeRO-Infinity), and not in the host's memory.
-        gradient_as_bucket_view: of DDP.
         bucket_elements: DeepSpeed's ``reduce_bucket_size``; transformers puts hidden_size squared for ``auto``.
         overlap_comm: of DeepSpeed; counts a second bucket under ZeRO-1 and 2.
         micro_batches: per optimizer step and rank.
         sync_each_batch: accelerate's. Without it FSDP2 reduces the gradients of the last micro-batch alone, and keeps
             them whole until then (``Accelerator.no_sync``, which transformers' Trainer uses).
-        reuse_elements: DeepSpeed's ``stage3_max_reuse_distance``.
-        prefetch_elements: DeepSpeed's ``stage3_prefetch_bucket_size``.
         persistent_elements: DeepSpeed's ``stage3_param_persistence_threshold``: ZeRO-3 keeps a weight of no more.
     """
 
@@ -90,12 +86,6 @@ class Sharding:
         return self.strategy not in ("zero2", "zero3")
 
     def __post_init__(self) -> None:
-        """Check.
-
-        Raises:
-            ValueError: the strategy is unknown, cannot have this many ranks, or cannot offload this; or there is no
-                micro-batch.
-        """
         if self.strategy not in STRATEGIES:
             raise ValueError(f"strategy {self.strategy!r}; write one of {', '.join(STRATEGIES)}")
         if self.ranks < 1 or (self.strategy == "none" and self.ranks > 1):
@@ -133,9 +123,6 @@ class ModelStates:
     """What there is to spread; bytes are per element, so that packed 4-bit weights hold half a byte and their scales.
 
     Attributes:
-        trained, frozen: elements.
-        trained_bytes, frozen_bytes: of a weight.
-        gradient_bytes: of a gradient.
         optimizer_bytes: of optimizer state, 8 for AdamW in fp32.
         master_bytes: of the optimizer's own copy of a trained weight; 0 where it updates the weight itself.
         largest_layer: elements of the largest layer that is gathered at once, frozen ones included.
@@ -160,11 +147,6 @@ class ModelStates:
     layer_uses: int = 2
 
     def __post_init__(self) -> None:
-        """Check.
-
-        Raises:
-            ValueError: a figure is negative or not finite, or a part is larger than the whole.
-        """
         for one in fields(self):
             value = getattr(self, one.name)
             if value is not None and not (math.isfinite(value) and value >= 0):
@@ -192,7 +174,6 @@ class RankBytes:
 
     Attributes:
         parameter_bytes, gradient_bytes, optimizer_bytes: as in the table; 0 where they are on the host.
-        bucket_bytes: buffers for communication.
         gathered_bytes: weights that are gathered at once, at most, during forward and backward.
         step_bytes: gradients in the master copy's dtype, during the optimizer step.
         host_bytes: what is offloaded, in the host's memory or on its disk.

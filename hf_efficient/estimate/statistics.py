@@ -37,13 +37,6 @@ def percentile(ordered: Sequence[float], share: float) -> float | None:
     (x[floor(h) + 1] - x[floor(h)])``: definition 7 of Hyndman and Fan (1996), numpy's default.
 
     Hand-worked: [1, 2, 4, 8], 0.95: h = 2.85, 4 + 0.85 * (8 - 4) = 7.4.
-
-    Args:
-        ordered: ascending.
-        share: 0 to 1.
-
-    Raises:
-        ValueError: the share is outside 0 to 1.
     """
     if not 0 <= share <= 1:
         raise ValueError(f"share {share} is outside 0 to 1")
@@ -73,11 +66,8 @@ class Spread:
     """A median and the interval in which it lies.
 
     Attributes:
-        median: of the pairs.
         low: lower end of the interval.
-        high: upper end.
         confidence: the probability that the interval holds the true median, 0 to 1.
-        pairs: how many there were.
     """
 
     median: float
@@ -106,13 +96,6 @@ def median_spread(values: Sequence[float], confidence: float = CONFIDENCE) -> Sp
 
     Hand-worked: for n = 10, k = 2 the probability is 1 - 2 * (1 + 10) / 1024 = 0.978516, for k = 3 it is 0.890625; so
     the interval is from the 2nd smallest to the 2nd largest.
-
-    Args:
-        values: one per pair, at least one.
-        confidence: at least 0, below 1.
-
-    Raises:
-        ValueError: there is no value.
     """
     if not values:
         raise ValueError("no pairs: a spread needs at least one")
@@ -147,12 +130,7 @@ def steady_growth(places: Column, values: Column) -> float | None:
     Hand-worked: 0, 2, 4, 6, 8, 10 at 0 to 5: 2. With 100 in place of 4: of 15 pairs 2 slopes are changed upwards and 3
     downwards; the median is 2 still.
 
-    Args:
-        places: ascending: steps, or seconds.
-        values: at them; what is not finite is left out.
-
-    Returns:
-        None where there are fewer than six, or they do not grow steadily.
+    None where there are fewer than six, or they do not grow steadily.
     """
     known = np.isfinite(places) & np.isfinite(values)
     places, values = places[known], values[known]

@@ -73,10 +73,6 @@ def utilization(
 
     Args:
         flops: FLOPs on all accelerators together; None where they could not be counted.
-        seconds: wall time.
-        peak_flops_per_second: peak of one accelerator; None where unknown.
-        accelerators: how many there were.
-        peak_estimated: see ``Utilization.estimated``.
     """
     if flops is None:
         return Utilization(None, "the FLOPs of this model are not known")
@@ -100,16 +96,9 @@ def scaling_efficiency(
     Hand-worked: 1500 tokens/s on 2 ranks against 1000 on one: 750 / 1000 = 0.75.
 
     Args:
-        rate: tokens per second of all ranks together; None: not known.
-        ranks: how many.
         reference_rate: of the run that it is held against; None: not known.
-        reference_ranks: of that run.
 
-    Returns:
-        None where a rate is not known, or the reference did nothing.
-
-    Raises:
-        ValueError: fewer than one rank.
+    None where a rate is not known, or the reference did nothing.
     """
     if ranks < 1 or reference_ranks < 1:
         raise ValueError(f"{ranks} and {reference_ranks} ranks; each must be at least 1")
@@ -130,7 +119,6 @@ class StepLoad:
         compute_seconds: of a step that waits for no data.
         compute_cores: that it keeps busy meanwhile.
         blocked_seconds: of loading its batches one after the other, what waits and takes no core.
-        cpu_seconds: of that, what computes.
         helped_seconds: CPU time beside it of other threads of the process, such as a tokenizer's: a worker computes
             with one thread, and takes so much longer.
     """
@@ -154,11 +142,6 @@ def loaded_step_seconds(load: StepLoad, workers: int, cores: float) -> float:
     cores max(1, 2.4, 2.8 / 4) = 2.4 s; 3 workers max(1, 0.8, 0.7) = 1 s; on 2 cores max(1, 0.8, 1.4) = 1.4 s. Computing
     on both of 2 cores: 1 + 1.8 = 2.8 s, whatever the workers. With 1.2 s of other threads' help 1 worker on 4 cores
     takes 0.6 + 1.8 + 1.2 = 3.6 s, more than without.
-
-    Args:
-        load: what is to be done.
-        workers: processes that load; 0: the one that trains.
-        cores: for all of it.
     """
     if workers == 0:
         return load.compute_seconds + load.seconds
@@ -174,10 +157,6 @@ def best_workers(load: StepLoad, cores: float) -> int:
     """The fewest workers that come within 3% of the best.
 
     Not more than there are cores, or twice as many where loads are blocked in half of their time or more.
-
-    Args:
-        load: what is to be done.
-        cores: for all of it.
     """
     most = max(1, math.floor(cores))
     if load.blocked_seconds >= _BLOCKED * load.seconds:
@@ -197,7 +176,6 @@ class BatchTime:
 
     Attributes:
         fixed_seconds: of a micro-batch without tokens.
-        token_seconds: of each token more.
         fit: 1 - residual variance / variance, of the micro-batches that it was fitted to.
     """
 
@@ -216,10 +194,6 @@ def batch_time(seconds: npt.NDArray[np.float64], tokens: npt.NDArray[np.float64]
     With residuals of standard deviation ``s`` the slope's error is ``s / (deviation of the tokens * sqrt(n))``, and the
     intercept's is that times the mean of the tokens. Hand-worked: 25 micro-batches of 100 tokens, deviation 10, ``s``
     a fiftieth of the time: 0.02 / (10 * 5) * 100 = 0.04 of the time.
-
-    Args:
-        seconds: of each micro-batch.
-        tokens: processed in it.
     """
     known = np.isfinite(seconds) & np.isfinite(tokens)
     seconds, tokens = seconds[known], tokens[known]
@@ -274,7 +248,6 @@ def slowdown(under: Sequence[float], others: Sequence[float]) -> Slowdown:
     their third quartile) is no difference, and told as 0.
 
     Args:
-        under: seconds of each step under the instrument.
         others: seconds of each other step, without the first one of the training.
     """
     if not under:

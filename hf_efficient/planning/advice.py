@@ -1,8 +1,8 @@
-"""One recipe after another rehearsed for one accelerator, and what each comes to there.
+"""One recipe after another simulated for one accelerator, and what each comes to there.
 
 The largest micro-batch and the longest rows that fit an accelerator.
 
-What to change in a recipe so that it fits an accelerator, or runs faster there, each change rehearsed.
+What to change in a recipe so that it fits an accelerator, or runs faster there, each change simulated.
 
 What goes beyond a plan for one accelerator: what to change, and the most that fits.
 """
@@ -24,8 +24,8 @@ from hf_efficient.planning.arguments import process_kept, run_arguments
 from hf_efficient.planning.changes import CHANGES, Change, Proposer, Situation
 from hf_efficient.planning.gpu import demand_of, planned_gpu
 from hf_efficient.planning.model_config import model_config, weights_dtype
-from hf_efficient.planning.plan import rehearse_shapes
-from hf_efficient.planning.ranks.rank import rehearse_rank
+from hf_efficient.planning.plan import simulate_shapes
+from hf_efficient.planning.ranks.rank import simulate_rank
 from hf_efficient.planning.ranks.shares import sharding_of
 from hf_efficient.planning.run_data import (
     RunRows,
@@ -56,16 +56,14 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 MOST_TRIALS = 14
-"""Rehearsals for one list of advice, so that it takes no more than some times as long as the plan itself."""
+"""Simulations for one list of advice, so that it takes no more than some times as long as the plan itself."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A rehearsal in figures.
+    """A simulation in figures.
 
     Attributes:
-        outcome: on the accelerator.
-        memory: on any.
         padding_share: of the positions of a mean step; 0 where the data are not known.
     """
 
@@ -75,16 +73,10 @@ class Trial:
 
 
 class Trials:
-    """Rehearses recipes of one model, and of one data set, for one accelerator.
+    """Simulates recipes of one model, and of one data set, for one accelerator.
 
     Args:
-        config: of the model.
-        device: see below.
         documents: tokens of each example; None where the data are not known.
-
-    Attributes:
-        device: the accelerator.
-        done: how many there were.
     """
 
     def __init__(self, config: PretrainedConfig, device: Accelerator, documents: RunRows | None = None) -> None:
@@ -99,22 +91,20 @@ class Trials:
         return MOST_TRIALS - self.done
 
     def run(self, recipe: Recipe, length: int | None = None) -> Trial:
-        """Rehearse a recipe.
+        """Simulate a recipe.
 
         Args:
-            recipe: the recipe.
             length: tokens of every row; default: as the documents have it, or the most that the recipe allows.
-
-        Raises:
-            HfEfficientError: what the recipe's own run would refuse.
         """
         self.done += 1
         config = copy.deepcopy(self._config)  # transformers writes attention and dtype into the one that it builds from
         shapes = None if length is not None else self._shapes(recipe)
-        rehearsal = rehearse_rank(recipe, config, length) if shapes is None else rehearse_shapes(recipe, config, shapes)
-        gpu = planned_gpu(demand_of(recipe, rehearsal, shapes, sharding_of(recipe).ranks), self.device)
+        simulation = (
+            simulate_rank(recipe, config, length) if shapes is None else simulate_shapes(recipe, config, shapes)
+        )
+        gpu = planned_gpu(demand_of(recipe, simulation, shapes, sharding_of(recipe).ranks), self.device)
         padding = 0.0 if shapes is None else shapes.train.padding_share
-        return Trial(outcome_of(gpu), planned_memory(rehearsal), padding)
+        return Trial(outcome_of(gpu), planned_memory(simulation), padding)
 
     def _shapes(self, recipe: Recipe) -> RunShapes | None:
         if self._documents is None:
@@ -133,22 +123,14 @@ def outcome_of(gpu: PlannedGpu) -> PlannedOutcome:
 ROW_TOKENS_STEP = 64
 _MOST_ROWS = 1024
 _MOST_TOKENS = 2**20
-"""Of a micro-batch: a rehearsal holds the token ids, and nothing else, of real size."""
+"""Of a micro-batch: a simulation holds the token ids, and nothing else, of real size."""
 _PROBES_ON_THE_LINE = 6
 
 
 def largest_that_fit(
     recipe: Recipe, config: PretrainedConfig, plan: Plan, trials: Trials, start: Trial
 ) -> PlannedLargest:
-    """Search along both, the other being the recipe's.
-
-    Args:
-        recipe: the recipe.
-        config: of its model.
-        plan: of the recipe.
-        trials: on the accelerator.
-        start: the recipe as it is.
-    """
+    """Search along both, the other being the recipe's."""
     memory = trials.device.usable_memory_bytes
     answers = 2 if recipe.method == "dpo" else 1
     rows, length = plan.micro_batch_rows // answers, plan.row_tokens
@@ -185,12 +167,6 @@ def most_that_fits(
 
     Memory grows with the count, nearly on a line: the line through the two nearest probes tells where to look next,
     and the probe after the last that fits confirms. What six probes have not found is found by bisection.
-
-    Args:
-        probe: tells what a count comes to.
-        memory_bytes: of the accelerator, that can be used.
-        known: outcomes that are there already, by count.
-        most: the largest count to look at.
     """
     seen = dict(known)
     while True:
@@ -237,12 +213,6 @@ def advise(recipe: Recipe, config: PretrainedConfig, trials: Trials, start: Tria
     """Try every change alone; where none of them makes the recipe fit, those that save the most together.
 
     Where no single change fits that leaves the training what it is, such changes are put together as well.
-
-    Args:
-        recipe: the recipe.
-        config: of its model.
-        trials: on the accelerator.
-        start: the recipe as it is.
     """
     return _Advice(recipe, config, trials, start).made()
 
@@ -272,15 +242,15 @@ class _Advice:
         )
 
     def _tried(self, base: _Tried, propose: Proposer) -> _Tried | None:
-        """A proposal rehearsed; one that can be repeated as often as it is likely to need."""
-        once = self._rehearsed(base, propose, 1)
+        """A proposal simulated; one that can be repeated as often as it is likely to need."""
+        once = self._simulated(base, propose, 1)
         if once is None or once.trial.outcome.fits or not once.change.repeats:
             return once
         times = _times_needed(base.trial, once.trial, self._trials.device.usable_memory_bytes)
-        often = self._rehearsed(base, propose, times) if times > 1 else None
+        often = self._simulated(base, propose, times) if times > 1 else None
         return often if often is not None and often.trial.outcome.fits else once
 
-    def _rehearsed(self, base: _Tried, propose: Proposer, times: int) -> _Tried | None:
+    def _simulated(self, base: _Tried, propose: Proposer, times: int) -> _Tried | None:
         recipe, change = base.recipe, None
         try:
             for _ in range(times):
@@ -300,8 +270,8 @@ class _Advice:
             self._leave_out((change or proposed or Change({}, "", "")).overrides, first_line(error))
             return None
         except Exception as error:
-            logger.warning("A change of the recipe could not be rehearsed.", exc_info=True)
-            why = f"its rehearsal failed, a defect of hf_efficient: {type(error).__name__}: {first_line(error)}"
+            logger.warning("A change of the recipe could not be simulated.", exc_info=True)
+            why = f"its simulation failed, a defect of hf_efficient: {type(error).__name__}: {first_line(error)}"
             self._leave_out((change or proposed or Change({}, "", "")).overrides, why)
             return None
 
@@ -381,21 +351,13 @@ def _rank(change: PlannedChange) -> tuple[bool, bool, float, int]:
 
 
 def with_advice(recipe: Recipe, plan: Plan) -> Plan:
-    """The plan, and the changes of the recipe, rehearsed and ranked, for its first accelerator.
-
-    Raises:
-        HfEfficientError: the model's configuration is no longer to be had.
-    """
+    """The plan, and the changes of the recipe, simulated and ranked, for its first accelerator."""
     config, trials, start = model_config(recipe.model), *_trials(recipe, plan)
     return replace(plan, advice=advise(recipe, config, trials, start))
 
 
 def with_largest(recipe: Recipe, plan: Plan) -> Plan:
-    """The plan, and the largest micro-batch and the longest rows that fit its first accelerator.
-
-    Raises:
-        HfEfficientError: the model's configuration is no longer to be had.
-    """
+    """The plan, and the largest micro-batch and the longest rows that fit its first accelerator."""
     config, trials, start = model_config(recipe.model), *_trials(recipe, plan)
     return replace(plan, largest=largest_that_fit(recipe, config, plan, trials, start))
 

@@ -1,4 +1,4 @@
-"""What a trainer sets for the whole process, put back: the run that follows a rehearsal must not notice it.
+"""What a trainer sets for the whole process, put back: the run that follows a simulation must not notice it.
 
 Python's search for cycles of garbage, put off.
 
@@ -42,7 +42,7 @@ _LAUNCHED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADD
 def process_kept() -> Iterator[None]:
     """Keeps the states of the random generators, the environment variables, and what accelerate shares.
 
-    Inside, there is one process that nobody has launched: in one of several the rehearsal would wait for the others.
+    Inside, there is one process that nobody has launched: in one of several the simulation would wait for the others.
     Nor is there a process group to be asked about, or a DeepSpeed: transformers would warn of the one, and share the
     model that is built out as ZeRO-3 has it.
 
@@ -88,7 +88,7 @@ def _as_if_alone() -> None:
 def collector_paused() -> Iterator[None]:
     """No automatic search in the block; what it would have found is found afterwards.
 
-    A rehearsal makes a hundred thousand objects that stay, at which the search would look again and again: a third of
+    A simulation makes a hundred thousand objects that stay, at which the search would look again and again: a third of
     its time. When it comes in a run nobody knows; a training step leaves no tensors in cycles that it could free.
     """
     enabled = gc.isenabled()
@@ -149,13 +149,6 @@ class BitsAndBytesState(torch.optim.Optimizer):
         paged: bool,
         in_float32: frozenset[int] = frozenset(),
     ) -> None:
-        """Args:
-        parameters: what is trained.
-        moments: in each tensor of the state.
-        eight_bit: whether moments are quantized.
-        paged: whether large ones lie outside torch's allocator.
-        in_float32: ``id`` of each parameter whose moments are not quantized.
-        """
         super().__init__(parameters, {"lr": 0.0})
         self._moments, self._eight_bit, self._paged, self._in_float32 = moments, eight_bit, paged, in_float32
         self.paged_bytes = 0
@@ -185,7 +178,7 @@ class BitsAndBytesState(torch.optim.Optimizer):
 
 
 MOST_MICRO_BATCHES = 2
-"""Of an optimizer step that are rehearsed: from the second on gradients are there, and nothing changes any more."""
+"""Of an optimizer step that are simulated: from the second on gradients are there, and nothing changes any more."""
 
 _SHORT: dict[str, Any] = {
     "max_steps": 2,
@@ -214,15 +207,10 @@ _ELSEWHERE: dict[str, Any] = {
 _LEFT_OUT = ("deepspeed", "fsdp", "fsdp_config", "neftune_noise_alpha", "resume_from_checkpoint", "hub_model_id")
 
 
-def rehearsal_arguments(recipe: Recipe, directory: str) -> SFTConfig:
+def simulation_arguments(recipe: Recipe, directory: str) -> SFTConfig:
     """``SFTConfig`` (``DPOConfig`` for ``method: dpo``) of the recipe's fields, for two steps.
 
-    Args:
-        recipe: the recipe.
-        directory: stands for the output directory; nothing is written there.
-
     Raises:
-        RecipeError: TRL or transformers refuse the values.
         SetupError: a package that a value needs is not installed.
     """
     steps = min(int(recipe.train.get("gradient_accumulation_steps", 1)), MOST_MICRO_BATCHES)
@@ -232,12 +220,7 @@ def rehearsal_arguments(recipe: Recipe, directory: str) -> SFTConfig:
 def run_arguments(recipe: Recipe, directory: str) -> SFTConfig:
     """``SFTConfig`` of the recipe's fields, for reading how its run trains and evaluates; it trains nothing.
 
-    Args:
-        recipe: ``method: sft``.
-        directory: stands for the output directory; nothing is written there.
-
     Raises:
-        RecipeError: TRL or transformers refuse the values.
         SetupError: a package that a value needs is not installed.
     """
     return _arguments(recipe, directory, {})
@@ -251,7 +234,7 @@ def _arguments(recipe: Recipe, directory: str, other: dict[str, Any]) -> SFTConf
         fields["bf16"] = True  # a CPU has no float16 training; the tensors are as large
     options = {**fields, **_ELSEWHERE, **other, "output_dir": directory}
     if is_bitsandbytes(str(options.get("optim", ""))):
-        options["optim"] = "adamw_torch"  # never built: the rehearsal's own stands for it
+        options["optim"] = "adamw_torch"  # never built: the simulation's own stands for it
     try:
         if recipe.method == "dpo":
             return cast("SFTConfig", DPOConfig(**{**options, "precompute_ref_log_probs": False}))

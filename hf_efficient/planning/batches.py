@@ -43,9 +43,7 @@ class Batching:
 
     Attributes:
         rows: of a micro-batch of one process.
-        micro_batches: of an optimizer step.
         processes: that train side by side.
-        epochs: over the data.
         max_steps: in place of ``epochs``; 0 or less: none.
         padding_free: whether the rows of a micro-batch are laid one after the other, without padding.
         by_length: whether rows of like length go together.
@@ -74,7 +72,6 @@ class BatchShapes:
         row_tokens: of each row of the largest micro-batch; where rows are laid one after the other, their mean.
         step_tokens: positions of an optimizer step of all processes, the mean.
         steps: optimizer steps of the run.
-        epoch_steps: of an epoch.
         step_content: of ``step_tokens`` those that are not padding.
         padded: whether rows of a micro-batch differ in length.
     """
@@ -106,8 +103,6 @@ def batch_shapes(lengths: Sequence[int] | npt.NDArray[np.int64], how: Batching, 
     Args:
         lengths: tokens of each row, shape (rows,), at least one; or of each answer of a pair, shape (rows, 2), all of
             which are as long as the longest of their micro-batch.
-        how: of the run.
-        seed: of the order.
     """
     rows = np.asarray(lengths, dtype=np.int64).reshape(len(lengths), -1)
     held, answers = rows.max(axis=1), rows.shape[1]
@@ -165,15 +160,7 @@ _NOT_PACKED: dict[str, Any] = {"train.packing": False}
 def batchings(
     documents: Lengths, how: Batching, *, packed: bool, max_length: int | None, seed: int
 ) -> list[PlannedBatching]:
-    """In batches as they come, grouped by length, and packed, the recipe's own kind marked.
-
-    Args:
-        documents: tokens of each example, shape (examples,); at least one.
-        how: the recipe's rows become batches.
-        packed: whether the recipe packs.
-        max_length: of a pack; None: they cannot be packed.
-        seed: of the order of batches as they come.
-    """
+    """In batches as they come, grouped by length, and packed, the recipe's own kind marked."""
     kinds: list[tuple[str, dict[str, Any], Batching, Lengths]] = []
     apart = replace(how, padding_free=False)
     for by_length in (False, True):

@@ -53,10 +53,6 @@ def plain_weights(model: nn.Module, dtype: torch.dtype) -> None:
 
     PEFT's DoRA copies the weight, which bitsandbytes' own class cannot be there; the bias is made in float32, and in a
     run then loaded in the model's dtype.
-
-    Args:
-        model: without an adapter.
-        dtype: of the weights before they are quantized.
     """
     import bitsandbytes as bnb
 
@@ -71,12 +67,7 @@ def plain_weights(model: nn.Module, dtype: torch.dtype) -> None:
 
 
 def blank_four_bit(model: nn.Module, dtype: torch.dtype) -> None:
-    """Give every ``Linear4bit`` of a model on the meta device its packed weight; other layers stay as they are.
-
-    Args:
-        model: with or without an adapter.
-        dtype: of the weights before they were quantized.
-    """
+    """Give every ``Linear4bit`` of a model on the meta device its packed weight; other layers stay as they are."""
     import bitsandbytes as bnb
 
     for layer in model.modules():
@@ -140,12 +131,7 @@ def is_eight_bit(recipe: Recipe) -> bool:
 
 
 def blank_eight_bit(model: nn.Module, dtype: torch.dtype) -> None:
-    """Give every ``Linear8bitLt`` of a model on the meta device its rounded weight; other layers stay as they are.
-
-    Args:
-        model: with or without an adapter.
-        dtype: of what is not quantized, the layers' own bias included.
-    """
+    """Give every ``Linear8bitLt`` of a model on the meta device its rounded weight; other layers stay as they are."""
     import bitsandbytes as bnb
 
     for layer in model.modules():

@@ -73,14 +73,11 @@ _MUCH_PADDING = 0.05
 
 @dataclass(frozen=True)
 class Situation:
-    """A recipe that was rehearsed, on an accelerator.
+    """A recipe that was simulated, on an accelerator.
 
     Attributes:
         settings: the recipe with the defaults of ``SFTConfig``.
-        memory: of the rehearsal.
         weights: data type of the base's weights: ``float32``, ``bfloat16``, ``float16``.
-        device: the accelerator.
-        fits: whether it fits there.
         padding_share: of the positions of a mean step; 0 where the data are not known.
     """
 
@@ -119,9 +116,7 @@ class Change:
     """Other values for a recipe.
 
     Attributes:
-        overrides: by dotted key.
         gives: what they are good for.
-        costs: what they cost.
         keeps_training: whether the same weights learn from the same tokens; rounding may differ.
         repeats: whether it can be proposed again for the changed recipe, for about half of what it saved.
     """

@@ -17,9 +17,7 @@ def fixed_recipe(recipe: Recipe, overrides: Mapping[str, Any], path: Path, remar
 
     Args:
         recipe: the original, loaded from a file; what the command line changed in it is written too.
-        overrides: the change, by dotted key.
         path: where the text is to lie, from which the original is named.
-        remark: a line for its readers.
     """
     assert recipe.path is not None
     values: dict[str, Any] = {"extends": _name_of(recipe.path, path.parent)}

@@ -1,6 +1,6 @@
-"""A rehearsed training on one accelerator: does it fit, how long does it take?
+"""A simulated training on one accelerator: does it fit, how long does it take?
 
-A rehearsed training as what it asks of a device.
+A simulated training as what it asks of a device.
 
 Which accelerators are beaten by another one in time and money, and which are not.
 """
@@ -23,7 +23,7 @@ from hf_efficient.estimate.roofline import Roofs, accelerator_roofs, step_time
 from hf_efficient.facts.accelerators import Accelerator
 from hf_efficient.planning.ranks.rank import Exchange, exchange_of, rank_operators
 from hf_efficient.planning.run_data import RunShapes, unread_pauses
-from hf_efficient.planning.simulation import Rank, Rehearsal
+from hf_efficient.planning.simulation import Rank, Simulation
 from hf_efficient.profilers.calibration_files import load_calibration
 from hf_efficient.recipe.schema import Recipe, mixed_precision
 from hf_efficient.records.device import OperatorWork
@@ -44,10 +44,10 @@ class Demand:
     Attributes:
         events: allocations and frees, as (key, bytes), negative where freed.
         first_step: events before the first optimizer step.
-        operators: of the step that was rehearsed.
+        operators: of the step that was simulated.
         tokens: of the mean step of all ranks, without padding where the data are known.
         steps: of the run; None where not known.
-        step_share: of the rehearsed step's time that the mean one takes.
+        step_share: of the simulated step's time that the mean one takes.
         evaluation: operators of an evaluation's batch.
         evaluation_batches: of that size, in all evaluations of the run; None where not known.
         without_limit: of the allocator on a device with any amount of memory, by the bytes of a cuBLAS workspace there;
@@ -77,12 +77,7 @@ class Demand:
 
 
 def planned_gpu(demand: Demand, device: Accelerator) -> PlannedGpu:
-    """The training on as many such devices as there are ranks, memory and time; its money is of ``money.with_costs``.
-
-    Args:
-        demand: of the training.
-        device: the accelerator.
-    """
+    """Memory and time of the training on as many such devices as there are ranks."""
     notes: list[str] = []
     peaks, needed = _memory(demand, device)
     if demand.bf16 and device.lacks_bfloat16:
@@ -178,28 +173,25 @@ def _no_time(device: Accelerator, unknown: Sequence[str]) -> str:
     return f"no time: not known of this device: {', '.join(unknown)}"
 
 
-def demand_of(recipe: Recipe, rehearsal: Rehearsal, shapes: RunShapes | None = None, processes: int = 1) -> Demand:
+def demand_of(recipe: Recipe, simulation: Simulation, shapes: RunShapes | None = None, processes: int = 1) -> Demand:
     """Its allocations and operators on one rank, the tokens of a step of all ranks, and the steps of the run.
 
-    A mean step and an evaluation take as long as their positions, in proportion to those that were rehearsed.
+    A mean step and an evaluation take as long as their positions, in proportion to those that were simulated.
 
     Args:
-        recipe: of the run.
-        rehearsal: of its largest micro-batch.
-        shapes: of the run; None where its data are not known: every row is as long as the rehearsed ones, and an
+        shapes: of the run; None where its data are not known: every row is as long as the simulated ones, and an
             evaluation has as many as ``data.max_eval_examples`` allows.
-        processes: that share the positions of ``shapes``.
     """
-    positions = rehearsal.rows * rehearsal.length * rehearsal.micro_batches
-    rank = rehearsal.rank
+    positions = simulation.rows * simulation.length * simulation.micro_batches
+    rank = simulation.rank
     ranks = 1 if rank is None else rank.sharding.ranks
-    events, first, operators = rehearsal.log.events, rehearsal.first_step, _as_run(recipe, rehearsal.operators)
+    events, first, operators = simulation.log.events, simulation.first_step, _as_run(recipe, simulation.operators)
     operators = rank_operators(operators, rank)
     bf16 = mixed_precision(recipe) == "bf16"
     if shapes is None:
         found = Demand(events, first, operators, positions * ranks, steps_of(recipe), rank=rank, bf16=bf16)
-        return _with_pauses(found, recipe, rehearsal)
-    evaluation = rehearsal.evaluation
+        return _with_pauses(found, recipe, simulation)
+    evaluation = simulation.evaluation
     evaluated = 0 if evaluation is None else evaluation.positions * (2 if recipe.method == "dpo" else 1)
     return Demand(
         events=events,
@@ -216,9 +208,9 @@ def demand_of(recipe: Recipe, rehearsal: Rehearsal, shapes: RunShapes | None = N
     )
 
 
-def _with_pauses(demand: Demand, recipe: Recipe, rehearsal: Rehearsal) -> Demand:
+def _with_pauses(demand: Demand, recipe: Recipe, simulation: Simulation) -> Demand:
     """Evaluations and saves as the recipe alone tells them."""
-    evaluation = rehearsal.evaluation
+    evaluation = simulation.evaluation
     if demand.steps is None:
         return dataclasses.replace(demand, evaluation_batches=0.0 if evaluation is None else None, saves=None)
     pauses = unread_pauses(recipe, demand.steps, evaluation, demand.ranks)
@@ -231,7 +223,7 @@ def _with_pauses(demand: Demand, recipe: Recipe, rehearsal: Rehearsal) -> Demand
 
 
 def _as_run(recipe: Recipe, operators: Sequence[OperatorWork]) -> Sequence[OperatorWork]:
-    """What was rehearsed with bfloat16 in place of float16, in the run's own dtype."""
+    """What was simulated with bfloat16 in place of float16, in the run's own dtype."""
     if not recipe.train.get("fp16"):
         return operators
     return [dataclasses.replace(one, dtype="fp16") if one.dtype == "bf16" else one for one in operators]

@@ -90,10 +90,6 @@ def weights_dtype(model: ModelSection, config: PretrainedConfig) -> torch.dtype:
     """``model.dtype``; for ``auto`` the configuration's, else that of the first weight of a local checkpoint.
 
     Without any of them float32, as transformers takes it.
-
-    Args:
-        model: the recipe's section.
-        config: of the model.
     """
     if model.dtype != "auto":
         return getattr(torch, model.dtype)
@@ -126,9 +122,6 @@ def _of_checkpoint(model: ModelSection) -> torch.dtype | None:
 
 def largest_parameter(model: ModelSection) -> int:
     """Of the embedding for most models, of all experts of a layer for some; the model is built without its weights.
-
-    Args:
-        model: of the recipe.
 
     Raises:
         ModelError: there is no configuration of it, or transformers cannot build it.

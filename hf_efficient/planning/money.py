@@ -33,12 +33,7 @@ class Terms:
     Attributes:
         price_usd_per_hour: that the user pays in ``market``; None: the cheapest list price.
         provider: whose list prices alone count; None: anybody's.
-        market: that decides the headline.
-        grid_grams_per_kwh: CO2e of the electricity.
-        tokens: of an optimizer step.
-        checkpoint_bytes: of one save.
         spot: how machines that may be taken away behave.
-        devices: that train together.
         saves: that the recipe asks for, in the whole run; None where not known.
     """
 
@@ -64,11 +59,7 @@ def terms_of(
     """As the recipe says.
 
     Args:
-        recipe: that was rehearsed.
-        memory: of its rehearsal.
-        tokens: of an optimizer step.
         rank: whose memory that is; None of a process that trains alone.
-        saves: in the whole run; None where not known.
     """
     saved = checkpoint_bytes(memory, recipe.adapter.method) if rank is None else _saved_by_all(rank, memory)
     section = recipe.efficiency
@@ -90,10 +81,6 @@ def checkpoint_bytes(memory: PlannedMemory, method: str) -> int:
     """What a save writes: the optimizer's state and what is trained; the whole model of a full fine-tune.
 
     Some kilobytes are left out: scheduler, random states, the Trainer's own state.
-
-    Args:
-        memory: of the rehearsal.
-        method: ``adapter.method``.
     """
     held = memory.category_peak_bytes
     weights = memory.model_bytes if method == "full" else held.get("adapter", 0)
@@ -118,12 +105,6 @@ def planned_spot(
 
     Saves come after whole optimizer steps, nearest to Daly's interval. Where the number of steps is not known, the
     overhead is that of one interval, as of a run without end.
-
-    Args:
-        gpu: its time where nothing is lost, without saves.
-        price_usd_per_hour: of a machine while it runs; None where not known.
-        price_source: whose price that is.
-        terms: of the run.
     """
     between = terms.spot.hours_between_preemptions * 3600
     save = terms.save_seconds
@@ -158,13 +139,7 @@ _MILLION = 1_000_000
 
 
 def with_costs(gpu: PlannedGpu, device: Accelerator, terms: Terms) -> PlannedGpu:
-    """The plan of an accelerator with its money and energy.
-
-    Args:
-        gpu: its memory and time, without saves.
-        device: the accelerator.
-        terms: of the run.
-    """
+    """The plan of an accelerator with its money and energy."""
     usd, source = _price(device, terms, terms.market)
     notes = list(gpu.notes)
     if usd is None:
@@ -240,14 +215,7 @@ def _no_price(terms: Terms) -> str:
 
 
 def pause_remarks(recipe: Recipe, demand: Demand, terms: Terms, *, read: bool) -> list[str]:
-    """Of a run whose steps are known; without them there are no hours to hold anything.
-
-    Args:
-        recipe: the recipe.
-        demand: of the run.
-        terms: of its money.
-        read: whether the plan has read the data.
-    """
+    """Of a run whose steps are known; without them there are no hours to hold anything."""
     if demand.steps is None:
         return []
     saves = [] if terms.market == "spot" else _of_saves(recipe, terms)

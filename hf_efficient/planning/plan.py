@@ -1,4 +1,4 @@
-"""A rehearsal of the largest batches that a run's data give.
+"""A simulation of the largest batches that a run's data give.
 
 A recipe in, its plan out: no GPU, no weights, no network.
 
@@ -23,10 +23,10 @@ from hf_efficient.planning.blank_model import is_eight_bit
 from hf_efficient.planning.gpu import Demand, demand_of, planned_gpu, with_frontier
 from hf_efficient.planning.model_config import model_config
 from hf_efficient.planning.money import Terms, pause_remarks, terms_of, with_costs
-from hf_efficient.planning.ranks.rank import planned_ranks, rank_remarks, rehearse_rank
+from hf_efficient.planning.ranks.rank import planned_ranks, rank_remarks, simulate_rank
 from hf_efficient.planning.ranks.shares import sharding_of
 from hf_efficient.planning.run_data import RunShapes, data_at_hand, planned_data, rows_of, run_shapes
-from hf_efficient.planning.simulation import Rehearsal, held_by_category, planned_memory, planned_timeline
+from hf_efficient.planning.simulation import Simulation, held_by_category, planned_memory, planned_timeline
 from hf_efficient.profilers.calibration_files import load_calibration
 from hf_efficient.recipe.load import change_recipe
 from hf_efficient.recipe.rules.distributed import as_planned
@@ -41,28 +41,17 @@ _BATCH_SIZE = 8
 """Of transformers' ``TrainingArguments``, where a recipe is silent."""
 
 
-def rehearse_shapes(
+def simulate_shapes(
     recipe: Recipe,
     config: PretrainedConfig,
     shapes: RunShapes,
     *,
     on_gpu: bool = True,
     processes: int | None = None,
-) -> Rehearsal:
-    """Rehearse the largest micro-batch of a run, and the largest batch of its evaluations.
-
-    Args:
-        recipe: ``method: sft``.
-        config: of its model.
-        shapes: of the run.
-        on_gpu: whether it runs on a GPU.
-        processes: that train; default: the recipe's.
-
-    Raises:
-        HfEfficientError: what the recipe's own run would refuse.
-    """
+) -> Simulation:
+    """Simulate the largest micro-batch of a run, and the largest batch of its evaluations."""
     evaluated = None if shapes.evaluation is None else shapes.evaluation.row_tokens
-    return rehearse_rank(
+    return simulate_rank(
         _no_more_rows_than_there_are(recipe, shapes),
         config,
         shapes.train.row_tokens,
@@ -101,18 +90,11 @@ def shape_remarks(shapes: RunShapes) -> list[str]:
 def plan(
     recipe: Recipe, gpus: Sequence[str] | None = None, *, num_gpus: int | None = None, read_data: bool = True
 ) -> Plan:
-    """Rehearse the recipe's own training on tensors without values, and tell its memory, time and cost.
+    """Simulate the recipe's own training on tensors without values, and tell its memory, time and cost.
 
     Args:
-        recipe: from ``load_recipe``.
-        gpus: names of accelerators; None: all that are known.
-        num_gpus: that train, in the place of ``distributed.processes``.
         read_data: take the lengths of the recipe's examples where data and tokenizer lie on this machine; else, and
             where they do not, every row is as long as the recipe allows.
-
-    Raises:
-        HfEfficientError: one of its kinds: an accelerator that is not known, a model that cannot be built, data that
-            cannot be read, values that the run itself would refuse.
     """
     devices: Sequence[Accelerator] = accelerators() if gpus is None else [accelerator(name) for name in gpus]
     if num_gpus is not None:
@@ -121,55 +103,46 @@ def plan(
     config = model_config(recipe.model)
     known = data_at_hand(recipe) if read_data else ""
     if isinstance(known, str):
-        rehearsal = rehearse_rank(recipe, config)
-        longest = f"every row has {rehearsal.length:,} tokens, the most that the recipe allows: shorter ones need less"
+        simulation = simulate_rank(recipe, config)
+        longest = f"every row has {simulation.length:,} tokens, the most that the recipe allows: shorter ones need less"
         why = f" ({known})" if known else ""
-        return plan_of(recipe, rehearsal, demand_of(recipe, rehearsal), devices, [f"{longest}{why}"])
+        return plan_of(recipe, simulation, demand_of(recipe, simulation), devices, [f"{longest}{why}"])
     ranks = sharding_of(recipe).ranks
     shapes = run_shapes(known.args, rows_of(known.data, known.args), ranks, at_end=recipe.evaluate.at_end)
-    rehearsal = rehearse_shapes(recipe, config, shapes)
+    simulation = simulate_shapes(recipe, config, shapes)
     told = planned_data(known.args, known.data, shapes, processes=ranks)
-    demand = demand_of(recipe, rehearsal, shapes, ranks)
-    return plan_of(recipe, rehearsal, demand, devices, shape_remarks(shapes), told)
+    demand = demand_of(recipe, simulation, shapes, ranks)
+    return plan_of(recipe, simulation, demand, devices, shape_remarks(shapes), told)
 
 
 def plan_of(
     recipe: Recipe,
-    rehearsal: Rehearsal,
+    simulation: Simulation,
     demand: Demand,
     devices: Sequence[Accelerator],
     assumptions: Sequence[str],
     data: PlannedData | None = None,
 ) -> Plan:
-    """The plan of a rehearsal.
-
-    Args:
-        recipe: that was rehearsed.
-        rehearsal: of it.
-        demand: of it.
-        devices: that it might run on.
-        assumptions: what the rehearsal's shapes take for granted; others are added.
-        data: of the run; None where they were not read.
-    """
-    memory = dataclasses.replace(planned_memory(rehearsal), timeline=planned_timeline(rehearsal))
-    terms = terms_of(recipe, memory, demand.tokens, rehearsal.rank, demand.saves)
+    """The plan of a simulation."""
+    memory = dataclasses.replace(planned_memory(simulation), timeline=planned_timeline(simulation))
+    terms = terms_of(recipe, memory, demand.tokens, simulation.rank, demand.saves)
     planned = [with_costs(planned_gpu(demand, device), device, terms) for device in devices]
     return Plan(
         recipe=recipe.name,
         model=recipe.model.id,
         adapter=recipe.adapter.method,
-        parameters=rehearsal.parameters,
-        trained_parameters=rehearsal.trained_parameters,
-        micro_batch_rows=rehearsal.rows,
-        row_tokens=rehearsal.length,
-        micro_batches=rehearsal.micro_batches,
+        parameters=simulation.parameters,
+        trained_parameters=simulation.trained_parameters,
+        micro_batch_rows=simulation.rows,
+        row_tokens=simulation.length,
+        micro_batches=simulation.micro_batches,
         steps=demand.steps,
-        flops_per_step=sum(one.flops for one in rehearsal.operators) * demand.ranks,
+        flops_per_step=sum(one.flops for one in simulation.operators) * demand.ranks,
         memory=memory,
         gpus=with_frontier(sorted(planned, key=_rank)),
         assumptions=[
             *assumptions,
-            *rank_remarks(recipe, rehearsal),
+            *rank_remarks(recipe, simulation),
             *_assumptions(recipe, demand.steps),
             *pause_remarks(recipe, demand, terms, read=data is not None),
             *_spot_assumptions(planned, terms),
@@ -177,7 +150,7 @@ def plan_of(
             *_own_facts(devices),
         ],
         data=data,
-        ranks=planned_ranks(rehearsal.rank),
+        ranks=planned_ranks(simulation.rank),
     )
 
 
@@ -200,7 +173,7 @@ def _assumptions(recipe: Recipe, steps: int | None) -> list[str]:
         told.append("inputs that LLM.int8() multiplies in 16 bits are not known before the run: none are planned")
     if recipe.train.get("precompute_ref_log_probs"):
         told.append(
-            "train.precompute_ref_log_probs is not rehearsed: the reference model is taken to run in every step"
+            "train.precompute_ref_log_probs is not simulated: the reference model is taken to run in every step"
         )
     if recipe.train.get("fp16"):
         told.append("train.fp16 is simulated in bfloat16, whose tensors are as large")
@@ -231,28 +204,22 @@ def _own_facts(devices: Sequence[Accelerator]) -> list[str]:
 def plan_run(
     recipe: Recipe, args: SFTConfig, data: SftData | PreferenceData, price_usd_per_hour: float | None
 ) -> RunPlan:
-    """Rehearse the run's largest micro-batch; nothing of the process is different afterwards.
+    """Simulate the run's largest micro-batch; nothing of the process is different afterwards.
 
     Args:
-        recipe: the recipe.
-        args: of the run.
-        data: of the run.
         price_usd_per_hour: of everything that the run occupies; None where it is not known.
-
-    Raises:
-        HfEfficientError: what the run itself would refuse.
     """
     shapes = run_shapes(args, rows_of(data, args), args.world_size, at_end=recipe.evaluate.at_end)
     on_gpu = args.device.type != "cpu"
-    rehearsal = rehearse_shapes(recipe, model_config(recipe.model), shapes, on_gpu=on_gpu, processes=args.world_size)
+    simulation = simulate_shapes(recipe, model_config(recipe.model), shapes, on_gpu=on_gpu, processes=args.world_size)
     known = _accelerator(args.device)
     assumptions = shape_remarks(shapes)
     if not on_gpu and args.world_size > 1:
         assumptions.append("what processes on CPUs exchange takes no time in it: how fast that is, is not known")
-    demand = demand_of(recipe, rehearsal, shapes, args.world_size)
+    demand = demand_of(recipe, simulation, shapes, args.world_size)
     told = planned_data(args, data, shapes, args.world_size)
-    plan = plan_of(recipe, rehearsal, demand, [] if known is None else [known], assumptions, told)
-    return RunPlan(plan, _planned_run(plan, demand, rehearsal, shapes, args, known, price_usd_per_hour))
+    plan = plan_of(recipe, simulation, demand, [] if known is None else [known], assumptions, told)
+    return RunPlan(plan, _planned_run(plan, demand, simulation, shapes, args, known, price_usd_per_hour))
 
 
 def _accelerator(device: torch.device) -> Accelerator | None:
@@ -262,7 +229,7 @@ def _accelerator(device: torch.device) -> Accelerator | None:
 def _planned_run(
     plan: Plan,
     demand: Demand,
-    rehearsal: Rehearsal,
+    simulation: Simulation,
     shapes: RunShapes,
     args: SFTConfig,
     known: Accelerator | None,
@@ -284,9 +251,9 @@ def _planned_run(
     return PlannedRun(
         device=device,
         steps=shapes.train.steps,
-        positions=rehearsal.rows * rehearsal.length,
+        positions=simulation.rows * simulation.length,
         step_tokens=shapes.train.step_tokens,
-        categories=held_by_category(rehearsal),
+        categories=held_by_category(simulation),
         peak_allocated_bytes=plan.memory.peak_allocated_bytes if on_gpu else None,
         peak_reserved_bytes=None if gpu is None else gpu.reserved_bytes,
         fits=None if gpu is None else gpu.fits,

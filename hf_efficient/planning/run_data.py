@@ -27,7 +27,7 @@ from hf_efficient.errors import ModelError, SetupError
 from hf_efficient.model.load import load_tokenizer
 from hf_efficient.planning.arguments import process_kept, run_arguments
 from hf_efficient.planning.batches import Batching, BatchShapes, Lengths, batch_shapes, batchings, packs
-from hf_efficient.planning.trainers import RehearsedEvaluation
+from hf_efficient.planning.trainers import SimulatedEvaluation
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records.plan import PlannedData
 
@@ -36,13 +36,7 @@ if TYPE_CHECKING:
 
 
 def evaluations_of(args: SFTConfig, train: BatchShapes, *, at_end: bool) -> int:
-    """How many evaluations a run makes; one at the end is not repeated.
-
-    Args:
-        args: of the run.
-        train: its steps.
-        at_end: whether the run evaluates once more after the last step.
-    """
+    """How many evaluations a run makes; one at the end is not repeated."""
     reached = _evaluated_after(args, train)
     last = at_end and (train.steps not in reached or args.load_best_model_at_end)
     return len(reached) + bool(args.eval_on_start) + bool(last)
@@ -52,10 +46,6 @@ def saves_of(args: SFTConfig, train: BatchShapes) -> int:
     """How many checkpoints a run writes; of ``save_strategy: best`` as many as it can be: every evaluation the best.
 
     Hand-worked, 10 steps: ``save_steps`` 4 saves after 4, 8 and the last step; 0.25 every ceil(2.5) = 3, and the last.
-
-    Args:
-        args: of the run.
-        train: its steps.
     """
     strategy = _named(args.save_strategy)
     if strategy == "steps":
@@ -66,20 +56,12 @@ def saves_of(args: SFTConfig, train: BatchShapes) -> int:
 
 
 def evaluates_by_epoch(args: SFTConfig) -> bool:
-    """Whether how often the run evaluates depends on the length of an epoch.
-
-    Args:
-        args: of the run.
-    """
+    """Whether how often the run evaluates depends on the length of an epoch."""
     return _named(args.eval_strategy) == "epoch"
 
 
 def saves_by_epoch(args: SFTConfig) -> bool:
-    """Whether how often the run saves depends on the length of an epoch.
-
-    Args:
-        args: of the run.
-    """
+    """Whether how often the run saves depends on the length of an epoch."""
     strategy = _named(args.save_strategy)
     return strategy == "epoch" or (strategy == "best" and evaluates_by_epoch(args))
 
@@ -116,12 +98,8 @@ class RunShapes:
     """What a run computes.
 
     Attributes:
-        train: of its steps.
         evaluation: of one evaluation, whose ``steps`` are its batches; None where the run evaluates nothing.
-        evaluations: how many there are.
-        rows: to train on.
         step_rows: that a step asks for.
-        evaluation_rows: to evaluate on.
         saves: checkpoints that the run writes.
     """
 
@@ -153,12 +131,7 @@ class RunRows:
 
 
 def rows_of(data: SftData | PreferenceData, args: SFTConfig) -> RunRows:
-    """Of prepared data.
-
-    Args:
-        data: of the run.
-        args: of the run.
-    """
+    """Of prepared data."""
     if isinstance(data, PreferenceData):
         pairs = (pair_lengths(held, args.max_length) for held in (data.train, data.eval) if held is not None)
         return RunRows(*pairs)
@@ -166,12 +139,7 @@ def rows_of(data: SftData | PreferenceData, args: SFTConfig) -> RunRows:
 
 
 def rows_as_prepared(documents: RunRows, args: SFTConfig) -> RunRows:
-    """What a run with these arguments makes of documents: cut to ``max_length``, packed where it packs.
-
-    Args:
-        documents: tokens of each example.
-        args: of the run.
-    """
+    """What a run with these arguments makes of documents: cut to ``max_length``, packed where it packs."""
 
     def prepared(held: Lengths, packed: bool) -> Lengths:
         if args.max_length is None:
@@ -190,14 +158,7 @@ def rows_as_prepared(documents: RunRows, args: SFTConfig) -> RunRows:
 
 
 def run_shapes(args: SFTConfig, rows: RunRows, processes: int, *, at_end: bool) -> RunShapes:
-    """The shapes of a run.
-
-    Args:
-        args: of the run.
-        rows: of the run.
-        processes: that train side by side.
-        at_end: whether the run evaluates once more after the last step.
-    """
+    """The shapes of a run."""
     how = batching_of(args, processes)
     train = batch_shapes(rows.train, how, args.seed)
     held, wanted = len(rows.train), how.rows * how.micro_batches * how.processes
@@ -244,14 +205,11 @@ class UnreadPauses:
     saves: int | None
 
 
-def unread_pauses(recipe: Recipe, steps: int, evaluation: RehearsedEvaluation | None, ranks: int) -> UnreadPauses:
+def unread_pauses(recipe: Recipe, steps: int, evaluation: SimulatedEvaluation | None, ranks: int) -> UnreadPauses:
     """Of a run whose steps are known.
 
     Args:
-        recipe: the recipe.
-        steps: of the run.
-        evaluation: the batch that was rehearsed; None where the run evaluates nothing.
-        ranks: that share an evaluation's rows.
+        evaluation: the batch that was simulated; None where the run evaluates nothing.
     """
     with process_kept(), tempfile.TemporaryDirectory() as directory:
         args = run_arguments(recipe, directory)
@@ -261,9 +219,9 @@ def unread_pauses(recipe: Recipe, steps: int, evaluation: RehearsedEvaluation | 
 
 
 def _batches(
-    recipe: Recipe, args: SFTConfig, run: BatchShapes, evaluation: RehearsedEvaluation, ranks: int
+    recipe: Recipe, args: SFTConfig, run: BatchShapes, evaluation: SimulatedEvaluation, ranks: int
 ) -> float | None:
-    """Of as many rows as ``data.max_eval_examples`` allows, all as long as the rehearsed ones."""
+    """Of as many rows as ``data.max_eval_examples`` allows, all as long as the simulated ones."""
     if evaluates_by_epoch(args):
         return None
     times = evaluations_of(args, run, at_end=recipe.evaluate.at_end)
@@ -284,12 +242,8 @@ class DataAtHand:
 def data_at_hand(recipe: Recipe) -> DataAtHand | str:
     """The tokenised data of a run, by its own preparation and cache; or why they are not at hand, in words.
 
-    Args:
-        recipe: the recipe.
-
     Raises:
         DataError: they are there and cannot be read, or are not what the recipe says.
-        RecipeError: TRL or transformers refuse values of ``train:``.
     """
     for key, sources in (("train", recipe.data.train), ("eval", recipe.data.eval)):
         for number, source in enumerate(sources):
@@ -315,14 +269,7 @@ def _lies_here(path: str) -> bool:
 
 
 def planned_data(args: SFTConfig, data: SftData | PreferenceData, shapes: RunShapes, processes: int) -> PlannedData:
-    """The examples, their padding, and the batches that they could make instead.
-
-    Args:
-        args: of the run.
-        data: of the run.
-        shapes: of the run.
-        processes: that train side by side.
-    """
+    """The examples, their padding, and the batches that they could make instead."""
     if isinstance(data, PreferenceData):
         return _of_pairs(args, data, shapes)
     documents = document_lengths(data.train)

@@ -1,12 +1,12 @@
 """The parameters of a model, in the units that are gathered at once.
 
-What a rehearsal has told: every storage, the moments between them, and the operators of a step.
+What a simulation has told: every storage, the moments between them, and the operators of a step.
 
 The recipe's own training loop, run on a model without values: what it allocates, and when.
 
-From a rehearsal to the memory that the plan tells.
+From a simulation to the memory that the plan tells.
 
-Bytes of each kind of tensor in a rehearsal, when there is most of it: what a run can count by itself.
+Bytes of each kind of tensor in a simulation, when there is most of it: what a run can count by itself.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torch import nn
 
 from hf_efficient.estimate.sharding import ZERO
 from hf_efficient.model.adapter import check_wrap_classes
-from hf_efficient.planning.arguments import collector_paused, process_kept, rehearsal_arguments
+from hf_efficient.planning.arguments import collector_paused, process_kept, simulation_arguments
 from hf_efficient.planning.blank_model import (
     blank_model,
     is_eight_bit,
@@ -36,11 +36,11 @@ from hf_efficient.planning.blank_model import (
     values_of,
 )
 from hf_efficient.planning.trainers import (
-    RehearsedEvaluation,
-    Rehearsing,
+    SimulatedEvaluation,
+    SimulatedTrainer,
     is_evaluated,
-    rehearsal_trainer,
-    rehearse_evaluation,
+    simulate_evaluation,
+    simulation_trainer,
 )
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records.device import OperatorWork
@@ -71,9 +71,7 @@ class HeldWeight:
     """One parameter.
 
     Attributes:
-        name: in the model.
         shape: of the tensor; of a packed one, that of its bytes.
-        values: that it stands for.
         loaded_itemsize: bytes of an element as the run loads it.
         itemsize: bytes of an element as the step computes with it.
         trained: whether it gets a gradient.
@@ -102,7 +100,6 @@ class Unit:
 
     Attributes:
         name: of its module; ``tail`` and ``root`` for those that have none of their own.
-        weights: its own.
         modules: names of its modules; what runs in them needs it. None of the root's.
         stays: whether FSDP2 keeps it gathered from the forward to the backward.
         ends_last: whether its backward ends with the whole: what comes into it, token ids, gets no gradient.
@@ -123,7 +120,6 @@ def units_of(model: Any, loaded: dict[str, int], classes: Sequence[str] | None =
     last, holds the rest.
 
     Args:
-        model: with its adapter.
         loaded: bytes of an element of each parameter as the run loads it, by name; for the others as it is.
         classes: of the blocks; default: those that the model's class says not to split.
     """
@@ -224,24 +220,21 @@ class Rank:
 
 
 @dataclass(frozen=True)
-class Rehearsal:
+class Simulation:
     """What two optimizer steps did, and an evaluation after them.
 
     Attributes:
-        log: every storage.
-        backward_starts: events before each backward.
         second_step: events before the second optimizer step.
         vocabulary: tokens that the model knows; the last dimension of its logits.
         first_step: events before the first optimizer step.
         rows, length: of a micro-batch; a pair of ``method: dpo`` is two rows.
-        micro_batches: of an optimizer step of the run; more than were rehearsed, perhaps.
-        operators: of such a step.
+        micro_batches: of an optimizer step of the run; more than were simulated, perhaps.
         parameters, trained_parameters: of the model, a 4-bit weight counted as the values that it stands for.
         paged_bytes: optimizer state outside of torch's allocator.
         forward_ends: events up to the end of each of the training's forwards, when the model's output is still there.
         evaluation: a batch of it, after the two steps; None where the run evaluates nothing.
         units: parameters of the whole model, in the units that several ranks would gather.
-        rank: that this is the rehearsal of; None of a process that trains alone.
+        rank: that this is the simulation of; None of a process that trains alone.
     """
 
     log: TensorLog
@@ -257,12 +250,12 @@ class Rehearsal:
     trained_parameters: int
     paged_bytes: int
     forward_ends: tuple[int, ...] = ()
-    evaluation: RehearsedEvaluation | None = None
+    evaluation: SimulatedEvaluation | None = None
     units: tuple[Unit, ...] = ()
     rank: Rank | None = None
 
 
-def rehearse(
+def simulate(
     recipe: Recipe,
     config: PretrainedConfig,
     length: int | None = None,
@@ -271,24 +264,18 @@ def rehearse(
     evaluation_length: int | None = None,
     on_gpu: bool = True,
     computes_in: torch.dtype | None = None,
-) -> Rehearsal:
+) -> Simulation:
     """Build model and trainer of a recipe, train two steps, and evaluate where the run would.
 
     Args:
-        recipe: the recipe.
-        config: of its model.
         length: tokens of every row; default: the most that the recipe allows.
         padded: whether a row of each micro-batch is shorter, so that the attention needs a mask.
-        evaluation_length: tokens of every row that is evaluated on; default: ``length``.
         on_gpu: whether the run is on a GPU, whose fused LM head (``loss_type: chunked_nll``) takes less memory, and
             whose sums of two dtypes take none.
         computes_in: what float32 weights are cast to before the step, by whoever spreads the model over ranks.
-
-    Raises:
-        HfEfficientError: what the recipe's own run would refuse.
     """
     with process_kept(), collector_paused(), tempfile.TemporaryDirectory() as directory:
-        args = rehearsal_arguments(recipe, directory)
+        args = simulation_arguments(recipe, directory)
         model = blank_model(recipe, config, seed=args.seed, checkpointing=args.gradient_checkpointing)
         check_wrap_classes(model, recipe.distributed.wrap_classes)
         loaded = {name: one.dtype.itemsize for name, one in model.named_parameters()}
@@ -314,11 +301,11 @@ def rehearse(
                 trainer.train()
                 evaluation = None
                 if is_evaluated(recipe):
-                    evaluation = rehearse_evaluation(trainer, evaluation_length or length)
+                    evaluation = simulate_evaluation(trainer, evaluation_length or length)
         finally:
             hook.remove()
             names.close()
-    return Rehearsal(
+    return Simulation(
         log=log,
         backward_starts=tuple(trainer.backward_starts),
         second_step=trainer.step_starts[1],
@@ -345,9 +332,9 @@ def _note_end(ends: list[int], log: TensorLog) -> None:
 
 def _trainer(
     recipe: Recipe, config: PretrainedConfig, model: Any, args: Any, length: int, *, padded: bool
-) -> Rehearsing:
+) -> SimulatedTrainer:
     if recipe.method == "sft":
-        return rehearsal_trainer(recipe, model, args, length, padded=padded)
+        return simulation_trainer(recipe, model, args, length, padded=padded)
     from hf_efficient.planning.trainers import preference_trainer
 
     reference = None
@@ -381,12 +368,12 @@ def _is_adapter(name: str) -> bool:
 _LARGEST = 10
 
 
-def planned_memory(rehearsal: Rehearsal) -> PlannedMemory:
+def planned_memory(simulation: Simulation) -> PlannedMemory:
     """The peak of the two steps, and what it is made of."""
-    log = rehearsal.log
+    log = simulation.log
     peak = find_peak(log)
     assert peak is not None  # weights are always there
-    there = [(life, _category(rehearsal, life)) for life in log.lives if life.lives_at(peak.event)]
+    there = [(life, _category(simulation, life)) for life in log.lives if life.lives_at(peak.event)]
     categories: Counter[str] = Counter()
     for life, category in there:
         categories[category] += life.bytes
@@ -395,33 +382,33 @@ def planned_memory(rehearsal: Rehearsal) -> PlannedMemory:
         peak_allocated_bytes=peak.bytes,
         peak_phase=peak.life.phase,
         peak_module=peak.life.module,
-        peak_step=2 if peak.event > rehearsal.second_step else 1,
+        peak_step=2 if peak.event > simulation.second_step else 1,
         categories=dict(categories),
-        category_peak_bytes=category_peaks(log, lambda life: _category(rehearsal, life)),
+        category_peak_bytes=category_peaks(log, lambda life: _category(simulation, life)),
         largest=[_told(life, category) for life, category in there[:_LARGEST]],
         phase_peak_allocated_bytes={
             phase: most for phase, most in phase_peaks(log).items() if phase not in ("setup", "data")
         },
-        paged_bytes=rehearsal.paged_bytes,
+        paged_bytes=simulation.paged_bytes,
         model_bytes=sum(life.bytes for life in log.lives if life.category in ("weights", "adapter")),
     )
 
 
-def planned_timeline(rehearsal: Rehearsal) -> PlannedTimeline:
-    """What is allocated from the first step on; two rehearsals may differ by when garbage is collected."""
-    first = rehearsal.first_step
-    moments = timeline(rehearsal.log, lambda life: _category(rehearsal, life), first)
+def planned_timeline(simulation: Simulation) -> PlannedTimeline:
+    """What is allocated from the first step on; two simulations may differ by when garbage is collected."""
+    first = simulation.first_step
+    moments = timeline(simulation.log, lambda life: _category(simulation, life), first)
     names = dict.fromkeys(name for moment in moments for name in moment.categories)
     return PlannedTimeline(
         events=[moment.event - first for moment in moments],
         phases=[moment.phase for moment in moments],
         categories={name: [moment.categories.get(name, 0) for moment in moments] for name in names},
-        second_step=rehearsal.second_step - first,
+        second_step=simulation.second_step - first,
     )
 
 
-def _category(rehearsal: Rehearsal, life: StorageLife) -> str:
-    return category_of(life, rehearsal.backward_starts, rehearsal.vocabulary)
+def _category(simulation: Simulation, life: StorageLife) -> str:
+    return category_of(life, simulation.backward_starts, simulation.vocabulary)
 
 
 def _told(life: StorageLife, category: str) -> PlannedTensor:
@@ -430,7 +417,7 @@ def _told(life: StorageLife, category: str) -> PlannedTensor:
     )
 
 
-def held_by_category(rehearsal: Rehearsal) -> dict[str, int]:
+def held_by_category(simulation: Simulation) -> dict[str, int]:
     """Weights and adapter at most; gradients when the optimizer steps, and its state after that; activations where a
     backward begins. Of DeepSpeed, which steps inside the backward, gradients at most while they are made.
 
@@ -438,39 +425,39 @@ def held_by_category(rehearsal: Rehearsal) -> dict[str, int]:
     largest, at which none of them need be. Of several ranks whole gradients may be on the way before the step: FSDP2
     keeps them from one micro-batch to the next, and shares them out in the last one.
     """
-    log = rehearsal.log
+    log = simulation.log
     marked: dict[str, list[int]] = {}
     for index, size in log.events:
         category = log.lives[index].category
         if category and (category, log.lives[index].phase) != ("gradients", "optimizer"):  # ZeRO's casts of its share
             marked.setdefault(category, []).append(size)
     found = {category: max(accumulate(sizes)) for category, sizes in marked.items()}
-    steps = [] if rehearsal.rank is not None and rehearsal.rank.sharding.strategy in ZERO else _steps(rehearsal)
+    steps = [] if simulation.rank is not None and simulation.rank.sharding.strategy in ZERO else _steps(simulation)
     if steps and "gradients" in found:
-        found["gradients"] = max(_bytes(rehearsal, "gradients", {step}) for step in steps)
+        found["gradients"] = max(_bytes(simulation, "gradients", {step}) for step in steps)
     if "optimizer_state" in found:
-        found["optimizer_state"] = _bytes(rehearsal, "optimizer_state", {rehearsal.second_step})
+        found["optimizer_state"] = _bytes(simulation, "optimizer_state", {simulation.second_step})
     found["activations"] = found["logits"] = 0
-    ends = rehearsal.forward_ends or rehearsal.backward_starts
-    for end, start in zip(ends, rehearsal.backward_starts, strict=True):
-        found["activations"] = max(found["activations"], _bytes(rehearsal, "activations", {start}))
-        found["logits"] = max(found["logits"], _bytes(rehearsal, "logits", {end, start}))
+    ends = simulation.forward_ends or simulation.backward_starts
+    for end, start in zip(ends, simulation.backward_starts, strict=True):
+        found["activations"] = max(found["activations"], _bytes(simulation, "activations", {start}))
+        found["logits"] = max(found["logits"], _bytes(simulation, "logits", {end, start}))
     return found
 
 
-def _steps(rehearsal: Rehearsal) -> list[int]:
+def _steps(simulation: Simulation) -> list[int]:
     """Events before the first allocation of each optimizer step; none of one that allocates nothing."""
-    lives = rehearsal.log.lives
+    lives = simulation.log.lives
     born = [life.born_at for life in lives if life.phase == "optimizer"]
-    halves = ([one for one in born if (one < rehearsal.second_step) == first] for first in (True, False))
+    halves = ([one for one in born if (one < simulation.second_step) == first] for first in (True, False))
     return [min(half) for half in halves if half]
 
 
-def _bytes(rehearsal: Rehearsal, category: str, events: set[int]) -> int:
+def _bytes(simulation: Simulation, category: str, events: set[int]) -> int:
     """Of the storages of a kind that are there at one of these events."""
     return sum(
         life.bytes
-        for life in rehearsal.log.lives
+        for life in simulation.log.lives
         if any(life.lives_at(event) for event in events)
-        and category_of(life, rehearsal.backward_starts, rehearsal.vocabulary) == category
+        and category_of(life, simulation.backward_starts, simulation.vocabulary) == category
     )

@@ -1,18 +1,18 @@
-"""What a trainer tells while it rehearses: the phase of every moment, and what its tensors are used for.
+"""What a trainer tells while it simulates: the phase of every moment, and what its tensors are used for.
 
 One batch of an evaluation, as the Trainer's evaluation loop runs it, on a model without values.
 
-Rows for a rehearsal, all of one length, and their batches with the padding of rows that differ.
+Rows for a simulation, all of one length, and their batches with the padding of rows that differ.
 
-The Triton kernels of TRL's fused LM head, for a rehearsal of a GPU: what they read, write and allocate.
+The Triton kernels of TRL's fused LM head, for a simulation of a GPU: what they read, write and allocate.
 
 On a GPU the head scores each tile of logits with two kernels that work inside the tile, and adds up its gradients with
 a product that rounds nothing. On a CPU it does the same with torch's operators, whose copies of a tile in float32 take
-more memory than all the rest of the head: a rehearsal, whose tensors say ``cpu``, would take those for the GPU's.
+more memory than all the rest of the head: a simulation, whose tensors say ``cpu``, would take those for the GPU's.
 
-The trainer of ``method: sft`` for a rehearsal: the recipe's own, on rows of one length.
+The trainer of ``method: sft`` for a simulation: the recipe's own, on rows of one length.
 
-The trainer of ``method: dpo`` for a rehearsal: TRL's own, on pairs of one length.
+The trainer of ``method: dpo`` for a simulation: TRL's own, on pairs of one length.
 """
 
 from __future__ import annotations
@@ -48,18 +48,14 @@ if TYPE_CHECKING:
     from trl import DPOConfig, SFTConfig
 
 
-class Rehearsing(Trainer):
+class SimulatedTrainer(Trainer):
     """Leftmost of a trainer's bases: tells what goes on.
 
     Attributes:
         tensors: is told what a tensor is used for; None: nobody is.
-        operators: counts the second step's.
         stand_in: the optimizer that takes the place of the recipe's; None where that itself runs.
         on_gpu: whether the run is on a GPU.
-        micro_batch_factor: micro-batches of the run for each one that is rehearsed.
-        phase: what runs now.
-        backward_starts: events before each backward.
-        step_starts: events before each step.
+        micro_batch_factor: micro-batches of the run for each one that is simulated.
     """
 
     tensors: TensorLog | None = None
@@ -79,12 +75,7 @@ class Rehearsing(Trainer):
         self.data_collator = self._collated_as_it_is(self.data_collator)
 
     def evaluation_rows(self, length: int, count: int) -> list[dict[str, Any]]:
-        """Rows to evaluate on, for the trainer's collator.
-
-        Args:
-            length: tokens of each.
-            count: how many.
-        """
+        """Rows to evaluate on, for the trainer's collator."""
         raise NotImplementedError
 
     def _collated_as_it_is(self, collator: Callable[[Any], dict[str, Any]]) -> Callable[[Any], dict[str, Any]]:
@@ -159,7 +150,7 @@ class Rehearsing(Trainer):
 class _Marks(TrainerCallback):
     """Says which tensors are gradients and optimizer state."""
 
-    def __init__(self, trainer: Rehearsing) -> None:
+    def __init__(self, trainer: SimulatedTrainer) -> None:
         self._trainer = trainer
 
     def on_pre_optimizer_step(
@@ -186,14 +177,8 @@ class _Marks(TrainerCallback):
 
 
 @dataclass(frozen=True)
-class RehearsedEvaluation:
-    """What one batch did.
-
-    Attributes:
-        start: events before it.
-        rows, length: of the batch.
-        operators: of it.
-    """
+class SimulatedEvaluation:
+    """What one batch did."""
 
     start: int
     rows: int
@@ -213,15 +198,11 @@ def is_evaluated(recipe: Recipe) -> bool:
     return has_data and (in_training or recipe.evaluate.at_end)
 
 
-def rehearse_evaluation(trainer: Rehearsing, length: int) -> RehearsedEvaluation:
+def simulate_evaluation(trainer: SimulatedTrainer, length: int) -> SimulatedEvaluation:
     """Evaluate one batch of ``train.per_device_eval_batch_size`` rows with a trainer that has trained.
 
     The loop itself would bring the results to NumPy, which tensors without values cannot; its prediction step and the
     reduction of the logits to what the recipe's metrics need are those of the run.
-
-    Args:
-        trainer: inside of its ``TensorLog``.
-        length: tokens of every row.
     """
     log = trainer.tensors
     assert log is not None
@@ -239,10 +220,10 @@ def rehearse_evaluation(trainer: Rehearsing, length: int) -> RehearsedEvaluation
     finally:
         model.train(was_training)
         log.on_operator = None
-    return RehearsedEvaluation(start, rows, length, count.works())
+    return SimulatedEvaluation(start, rows, length, count.works())
 
 
-def _predict(trainer: Rehearsing, model: Any, batch: Any) -> None:
+def _predict(trainer: SimulatedTrainer, model: Any, batch: Any) -> None:
     reduce: Any = trainer.preprocess_logits_for_metrics
     _, logits, labels = trainer.prediction_step(model, batch, prediction_loss_only=reduce is None)
     if reduce is not None:
@@ -253,12 +234,6 @@ def longest_rows(args: SFTConfig, length: int, count: int, *, packed: bool) -> l
     """Rows of ``length`` tokens, all of which bear a loss.
 
     A pack holds two documents: with one alone the attention would need no mask, which in a real pack it does.
-
-    Args:
-        args: how rows are packed.
-        length: tokens of a row.
-        count: how many.
-        packed: whether these are.
     """
     row: dict[str, Any] = {"input_ids": [1] * length, "labels": [1] * length}
     if packed and args.packing_strategy != "wrapped" and length > 1:
@@ -282,14 +257,7 @@ class PaddedBatches:
 
 @contextmanager
 def fused_kernels_of_a_gpu(on_logits: Callable[[torch.Tensor], None]) -> Iterator[None]:
-    """TRL's fused head computes as on a GPU.
-
-    Args:
-        on_logits: is shown each tile of logits.
-
-    Raises:
-        SetupError: the installed TRL has no such kernels.
-    """
+    """TRL's fused head computes as on a GPU."""
     stood_in: dict[str, Any] = {
         "_use_triton": lambda device: True,
         "_forward_kernel": _Launched(lambda tile: tile.amax(-1), on_logits),
@@ -326,12 +294,6 @@ class _Launched:
     """A kernel on a grid of programs, its first argument the tile."""
 
     def __init__(self, touch: Callable[[torch.Tensor], Any], on_logits: Callable[[torch.Tensor], None]) -> None:
-        """A kernel.
-
-        Args:
-            touch: an operator that reads the tile, or reads and writes it, as the kernel does.
-            on_logits: is shown the tile.
-        """
         self._touch, self._on_logits = touch, on_logits
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
@@ -350,7 +312,7 @@ def _addmm_fp32(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) ->
         total.addmm_(left, right)
 
 
-class RehearsalTrainer(Rehearsing, RecipeTrainer):
+class SimulationTrainer(SimulatedTrainer, RecipeTrainer):
     """The trainer of ``method: sft``, without its instruments."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -367,18 +329,10 @@ class RehearsalTrainer(Rehearsing, RecipeTrainer):
         return super()._fused_kernels()
 
 
-def rehearsal_trainer(
+def simulation_trainer(
     recipe: Recipe, model: Any, args: SFTConfig, length: int, *, padded: bool = False
-) -> RehearsalTrainer:
-    """The recipe's trainer for two optimizer steps on rows of one length; for a real model as well.
-
-    Args:
-        recipe: the recipe.
-        model: what it trains.
-        args: from ``rehearsal_arguments``.
-        length: tokens of a row.
-        padded: whether one row of a micro-batch is a token shorter.
-    """
+) -> SimulationTrainer:
+    """The recipe's trainer for two optimizer steps on rows of one length; for a real model as well."""
     apply_sft_fields(model, args)
     args.remove_unused_columns = False
     collator = DataCollatorForLanguageModeling(
@@ -389,7 +343,7 @@ def rehearsal_trainer(
     rows = 2 * args.gradient_accumulation_steps * args.per_device_train_batch_size
     optimizer = stand_in(recipe, model)
     compute_metrics, reduce = make_compute_metrics(recipe.evaluate.metrics if is_evaluated(recipe) else ())
-    trainer = RehearsalTrainer(
+    trainer = SimulationTrainer(
         model=model,
         args=args,
         data_collator=PaddedBatches(collator) if padded else collator,
@@ -403,7 +357,7 @@ def rehearsal_trainer(
     return trainer
 
 
-class PreferenceRehearsalTrainer(Rehearsing, RecipeDPOTrainer):
+class PreferenceSimulationTrainer(SimulatedTrainer, RecipeDPOTrainer):
     """The trainer of ``method: dpo``, without its instruments."""
 
     def evaluation_rows(self, length: int, count: int) -> list[dict[str, Any]]:
@@ -424,19 +378,15 @@ class PreferenceRehearsalTrainer(Rehearsing, RecipeDPOTrainer):
 
 def preference_trainer(
     recipe: Recipe, model: Any, reference: Any, args: DPOConfig, length: int
-) -> PreferenceRehearsalTrainer:
+) -> PreferenceSimulationTrainer:
     """The recipe's trainer for two optimizer steps on pairs of one length; for a real model as well.
 
     Args:
-        recipe: ``method: dpo``.
-        model: what it trains.
         reference: the model that it is compared with; None for an adapter, which is switched off for that.
-        args: from ``rehearsal_arguments``.
-        length: tokens of prompt and answer, of both answers.
     """
     rows = 2 * args.gradient_accumulation_steps * args.per_device_train_batch_size
     optimizer = stand_in(recipe, model)
-    trainer = PreferenceRehearsalTrainer(
+    trainer = PreferenceSimulationTrainer(
         model=model,
         ref_model=reference,
         args=args,

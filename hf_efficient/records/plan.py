@@ -1,4 +1,4 @@
-"""Memory over the steps that a plan rehearses.
+"""Memory over the steps that a plan simulates.
 
 Memory that a plan foresees, on one device.
 
@@ -239,7 +239,7 @@ class PlannedChange:
         costs: what it costs, in words.
         keeps_training: whether the same weights learn from the same tokens; rounding may differ.
         before: the recipe as it is.
-        after: with the change; rehearsed, as the recipe itself.
+        after: with the change; simulated, as the recipe itself.
     """
 
     overrides: dict[str, Any]

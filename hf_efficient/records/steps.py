@@ -3,7 +3,7 @@
 They are exclusive: a second belongs to the innermost phase that was open, and what no phase claims is ``unattributed``.
 
     startup     imports, before_trainer (a script's own work before its trainer), model_load, data_preparation,
-                planning (the run rehearsed before it begins), trainer_setup, compilation (inside the steps that
+                planning (the run simulated before it begins), trainer_setup, compilation (inside the steps that
                 torch.compile holds up)
     step        data_wait, host_to_device, forward, backward, device_wait (the host reads a micro-batch's loss back, and
                 waits for the GPU), optimizer, communication (the host waits for other ranks), bookkeeping (what the

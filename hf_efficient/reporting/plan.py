@@ -153,7 +153,7 @@ def advice_title(advice: PlannedAdvice) -> str:
     head = f"{what} {advice.accelerator} ({advice.usable_memory_bytes / _GIB:.1f} GiB)"
     if not advice.changes:
         return f"{head}: no change of the recipe is known that would help."
-    return f"{head}, each change rehearsed, the best first"
+    return f"{head}, each change simulated, the best first"
 
 
 def largest_renderables(largest: PlannedLargest, rows: int, tokens: int) -> list[RenderableType]:

@@ -145,12 +145,7 @@ class Blank(torch.Tensor):
 
 
 def run_blank(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
-    """An operator on arguments of which one at least is blank.
-
-    Args:
-        func: of ``torch.ops``.
-        args, kwargs: its arguments.
-    """
+    """An operator on arguments of which one at least is blank."""
     if func is _READ_SCALAR:
         return _some_scalar(args[0].dtype)
     if func is _ADD and _summed_in_place(args):
@@ -248,12 +243,7 @@ def make_blank(module: nn.Module) -> None:
 
 
 def compute_in(module: nn.Module, dtype: torch.dtype) -> None:
-    """Put parameters of another dtype in place of those in float32; tied ones stay tied.
-
-    Args:
-        module: with blank parameters.
-        dtype: of the new ones.
-    """
+    """Put parameters of another dtype in place of those in float32; tied ones stay tied."""
     made: dict[int, nn.Parameter] = {}
     for part in module.modules():
         for name, parameter in part._parameters.items():
@@ -277,10 +267,6 @@ def grows_large(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> boo
     """Whether an operator on real tensors, or on none, would make a tensor of more than ``MOST_REAL`` values.
 
     Asked of operators that go value by value, and of those that make a tensor from numbers; False for others.
-
-    Args:
-        func: of ``torch.ops.aten``.
-        args, kwargs: its arguments.
     """
     shapes = [one.shape for one in args if isinstance(one, torch.Tensor)]
     if not shapes:

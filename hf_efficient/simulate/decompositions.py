@@ -94,11 +94,7 @@ def _scaled_mm(
 
 
 def decompositions(*, on_gpu: bool = True) -> Mapping[Any, Callable[..., Any]]:
-    """By operator, what it does in operators whose results are seen; those of bitsandbytes where it is installed.
-
-    Args:
-        on_gpu: whether the run is on a GPU.
-    """
+    """By operator, what it does in operators whose results are seen; those of bitsandbytes where it is installed."""
     of_the_device = {} if on_gpu else cpu_casts()
     try:
         import bitsandbytes  # noqa: F401  registers its operators

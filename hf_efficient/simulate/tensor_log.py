@@ -34,9 +34,7 @@ class StorageLife:
     """What is known of a storage.
 
     Attributes:
-        bytes: its size.
         shape, dtype: of the tensor that it was first seen with.
-        operator: that allocated it.
         phase: that it was allocated in.
         module: that ran then, by its name in the model.
         born_at: number of events before its allocation.
@@ -119,7 +117,6 @@ class TensorLog(TorchDispatchMode):
     Attributes:
         lives: every storage seen, in the order of allocation.
         events: allocations and frees in order, as (index in ``lives``, bytes; negative where freed).
-        live_bytes: allocated and not freed.
         where: tells the phase and the module that run; is asked once per allocation.
         decompositions: by operator, what stands for it: what it allocates inside itself is then seen. One that returns
             NotImplemented leaves these arguments to the operator itself.
@@ -241,7 +238,6 @@ class Peak:
     """The moment at which most is allocated.
 
     Attributes:
-        bytes: allocated then.
         event: number of allocations and frees up to it; the last of them is the allocation that made the peak.
         life: the storage that was allocated last.
     """
@@ -255,7 +251,6 @@ def find_peak(log: TensorLog, start: int = 0, end: int | None = None) -> Peak | 
     """The peak within some events; None where nothing is allocated in them.
 
     Args:
-        log: of the simulation.
         start, end: events before the first, and up to the last; default: all.
     """
     live = sum(size for _, size in log.events[:start])
@@ -297,11 +292,6 @@ def category_of(life: StorageLife, backward_starts: Sequence[int], vocabulary: i
 
     A tensor as wide as the vocabulary is ``logits``, its gradient and its copies included. What a forward leaves for
     the backward is ``activations``; whatever else is allocated and freed on the way is ``rest``.
-
-    Args:
-        life: the storage.
-        backward_starts: events before each backward, ascending.
-        vocabulary: tokens that the model knows.
     """
     if life.category:
         return life.category
@@ -322,7 +312,6 @@ class Moment:
 
     Attributes:
         event: number of allocations and frees up to it.
-        phase: of the last allocation.
         categories: bytes by use; those of which there is nothing may be absent.
     """
 
@@ -335,12 +324,6 @@ def timeline(log: TensorLog, category: Callable[[StorageLife], str], start: int 
     """Moments of a simulation, at most so many: of each stretch of as many events, the one with the most allocated.
 
     The peak of the whole is therefore among them, and all categories of a moment add up to what was allocated then.
-
-    Args:
-        log: of the simulation.
-        category: what a storage is used for.
-        start: events before the first moment.
-        most: how many moments.
     """
     of = [category(life) for life in log.lives]
     live: dict[str, int] = {}

@@ -57,7 +57,7 @@ def test_a_plan_is_held_against_the_figure(tmp_path):
 def test_a_head_by_hand():
     """Two heads and one's gradient, the values and theirs; log-softmax and two gradients of it; labels of 8 bytes."""
     tokens, hidden, vocabulary = 512, 64, 1024
-    found = published.rehearsed_head(HeadCase(tokens, 1e6, "here", hidden, vocabulary))
+    found = published.simulated_head(HeadCase(tokens, 1e6, "here", hidden, vocabulary))
     by_hand = 2 * (3 * vocabulary * hidden + 2 * tokens * hidden + 3 * tokens * vocabulary) + 8 * tokens
     assert 0 <= found["predicted_bytes"] - by_hand < 16  # a loss, a gradient of it and a count
     assert found["ratio"] == found["predicted_bytes"] / 1e6
@@ -65,6 +65,6 @@ def test_a_head_by_hand():
 
 def test_a_gpus_figures_of_a_head_are_met():
     """What is missing is the same for all lengths: two workspaces of cuBLAS, 8.125 MiB each."""
-    found = [published.rehearsed_head(case) for case in HEADS]
+    found = [published.simulated_head(case) for case in HEADS]
     missing = [one["published_bytes"] - one["predicted_bytes"] for one in found]
     assert missing == pytest.approx([2 * 8.125 * 2**20] * 4, abs=2**12)

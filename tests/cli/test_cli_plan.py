@@ -85,7 +85,7 @@ def test_it_does_not_fit_and_what_to_change_is_told(run, tiny, shrunk):
     shrunk(500)
     ended = run("plan", "r.yaml", "--gpu", "L4")
     assert ended.code == 1
-    assert "To fit L4 (0.5 GiB), each change rehearsed, the best first" in ended.out
+    assert "To fit L4 (0.5 GiB), each change simulated, the best first" in ended.out
     assert "train.gradient_checkpointing=true" in ended.out
     assert "each layer's forward is computed twice" in " ".join(ended.out.split())
 

@@ -44,7 +44,7 @@ from hf_efficient.trainer import EfficientTrainer
 forward = EfficientTrainer.compute_loss
 slept, around = [], []
 def slow(self, *args, **kwargs):
-    if self._recorder.timeline is None:  # the rehearsal of the plan
+    if self._recorder.timeline is None:  # the simulation of the plan
         return forward(self, *args, **kwargs)
     if self.state.global_step == {raising}:
         raise RuntimeError("planted")

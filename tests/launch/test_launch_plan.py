@@ -130,7 +130,7 @@ def test_a_fault_in_the_planning_stops_nothing(tiny_llama_dir, chats_jsonl, tmp_
     def broken(*_args, **_kwargs):
         raise ZeroDivisionError("planted")
 
-    monkeypatch.setattr(run_plan, "rehearse_shapes", broken)
+    monkeypatch.setattr(run_plan, "simulate_shapes", broken)
     assert run_recipe(recipe(tiny_llama_dir, chats_jsonl, tmp_path)).steps == 3
     assert [record.message for record in caplog.records if "planned" in record.message] == [
         "The run is not planned, because of a fault; it goes on."

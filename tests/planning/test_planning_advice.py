@@ -21,7 +21,7 @@ ALL = {"weights": 30, "activations": 30, "logits": 20, "optimizer_state": 20}
 
 
 class HandWorked(Trials):
-    """In place of a rehearsal, memory and speed by a formula, in MiB and tokens per second; logits are left out.
+    """In place of a simulation, memory and speed by a formula, in MiB and tokens per second; logits are left out.
 
     Rows of 10 with activations, of 1 with activation checkpointing, which takes a quarter of the speed; all weights
     100 and as much for their optimizer, which 8 bits make 25; LoRA 100, QLoRA 40 at 0.9 of the speed.
@@ -44,7 +44,7 @@ class HandWorked(Trials):
 
 @pytest.fixture
 def advised(tmp_path, monkeypatch):
-    """The advice for the tiny recipe on an accelerator of so many MiB, and how many rehearsals it took."""
+    """The advice for the tiny recipe on an accelerator of so many MiB, and how many simulations it took."""
     monkeypatch.chdir(tmp_path)
 
     def build(limit, *overrides):
@@ -126,7 +126,7 @@ def test_where_it_fits_faster_ways_come_first(advised):
     assert found.changes[0].after.tokens_per_second == 1000
 
 
-def test_no_more_rehearsals_than_there_is_time_for(advised, monkeypatch):
+def test_no_more_simulations_than_there_is_time_for(advised, monkeypatch):
     monkeypatch.setattr(trials_module, "MOST_TRIALS", 2)
     found, trials = advised(180, *STORED)
     assert trials.done == 2
@@ -160,8 +160,8 @@ def test_a_change_that_contradicts_the_recipe_is_left_out_with_its_reason(advise
 
 
 @pytest.fixture
-def rehearsed(tmp_path, monkeypatch):
-    """A plan of the tiny recipe with advice, really rehearsed, on a device of so many MiB."""
+def simulated(tmp_path, monkeypatch):
+    """A plan of the tiny recipe with advice, really simulated, on a device of so many MiB."""
     monkeypatch.chdir(tmp_path)
 
     def build(mebibytes, *overrides):
@@ -174,8 +174,8 @@ def rehearsed(tmp_path, monkeypatch):
     return build
 
 
-def test_the_cheapest_fix_really_fits(rehearsed):
-    recipe, planned = rehearsed(475, "train.per_device_train_batch_size=8", "train.gradient_checkpointing=false")
+def test_the_cheapest_fix_really_fits(simulated):
+    recipe, planned = simulated(475, "train.per_device_train_batch_size=8", "train.gradient_checkpointing=false")
     assert not planned.gpus[0].fits
     overrides = cheapest_fix(planned)
     again = plan(advice_module.change_recipe(recipe, overrides), ["Toy"])
@@ -185,12 +185,12 @@ def test_the_cheapest_fix_really_fits(rehearsed):
     assert planned.advice.before.needed_bytes == planned.gpus[0].needed_bytes
 
 
-def test_no_fix(rehearsed):
-    _, planned = rehearsed(430)
+def test_no_fix(simulated):
+    _, planned = simulated(430)
     assert cheapest_fix(planned) is None
 
 
-def test_one_rehearsal_does_not_change_the_next(tmp_path, monkeypatch):
+def test_one_simulation_does_not_change_the_next(tmp_path, monkeypatch):
     """transformers writes the attention and the dtype that a model is built with into its configuration."""
     monkeypatch.chdir(tmp_path)
     recipe = tiny_recipe(tmp_path)
@@ -213,7 +213,7 @@ def test_the_fix_is_the_first_change_that_fits():
     assert cheapest_fix(SimpleNamespace(advice=replace(advice, changes=changes[:1]))) is None
 
 
-def test_a_fault_of_one_rehearsal_leaves_the_others(advised, monkeypatch, caplog):
+def test_a_fault_of_one_simulation_leaves_the_others(advised, monkeypatch, caplog):
     run = HandWorked.run
 
     def broken(self, recipe, length=None):
@@ -224,7 +224,7 @@ def test_a_fault_of_one_rehearsal_leaves_the_others(advised, monkeypatch, caplog
     monkeypatch.setattr(HandWorked, "run", broken)
     found, _ = advised(240, *STORED)
     assert any("adapter.method" not in one.overrides for one in found.changes)
-    assert "adapter.method=lora: its rehearsal failed, a defect of hf_efficient: ZeroDivisionError: planted" in (
+    assert "adapter.method=lora: its simulation failed, a defect of hf_efficient: ZeroDivisionError: planted" in (
         found.left_out
     )
-    assert "could not be rehearsed" in caplog.text
+    assert "could not be simulated" in caplog.text

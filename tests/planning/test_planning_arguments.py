@@ -1,4 +1,4 @@
-"""What a rehearsal takes from the recipe's ``train``, and what it puts in place of it."""
+"""What a simulation takes from the recipe's ``train``, and what it puts in place of it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from hf_efficient.errors import RecipeError, SetupError
 from hf_efficient.planning import arguments
-from hf_efficient.planning.arguments import is_bitsandbytes, rehearsal_arguments
+from hf_efficient.planning.arguments import is_bitsandbytes, simulation_arguments
 
 
 def test_the_recipes_own_fields_stay(recipe, tmp_path):
@@ -23,7 +23,7 @@ def test_the_recipes_own_fields_stay(recipe, tmp_path):
         "seed": 11,
         "weight_decay": 0.01,
     }
-    found = rehearsal_arguments(recipe(train=own), str(tmp_path))
+    found = simulation_arguments(recipe(train=own), str(tmp_path))
     assert {name: getattr(found, name) for name in own} == own
 
 
@@ -55,43 +55,43 @@ def test_the_recipes_own_fields_stay(recipe, tmp_path):
         ("hub_model_id", "me/model", None),
     ],
 )
-def test_what_a_rehearsal_sets_itself(field, value, found, recipe, tmp_path):
-    assert getattr(rehearsal_arguments(recipe(train={field: value}), str(tmp_path)), field) == found
+def test_what_a_simulation_sets_itself(field, value, found, recipe, tmp_path):
+    assert getattr(simulation_arguments(recipe(train={field: value}), str(tmp_path)), field) == found
 
 
 def test_workers_with_a_prefetch_factor_are_left_out_together(recipe, tmp_path):
     train = {"dataloader_num_workers": 4, "dataloader_prefetch_factor": 8}
-    assert rehearsal_arguments(recipe(train=train), str(tmp_path)).dataloader_prefetch_factor is None
+    assert simulation_arguments(recipe(train=train), str(tmp_path)).dataloader_prefetch_factor is None
 
 
 @pytest.mark.parametrize("train", [{"deepspeed": "zero3.json"}, {"fsdp": "full_shard", "fsdp_config": "fsdp.json"}])
-def test_sharding_is_no_part_of_a_rehearsal(train, recipe, tmp_path):
-    found = rehearsal_arguments(recipe(train=train), str(tmp_path))
+def test_sharding_is_no_part_of_a_simulation(train, recipe, tmp_path):
+    found = simulation_arguments(recipe(train=train), str(tmp_path))
     assert found.deepspeed is None
     assert not found.fsdp
 
 
 def test_nothing_is_put_into_the_recipes_directory(recipe, tmp_path):
-    found = rehearsal_arguments(recipe(train={"output_dir": "elsewhere"}), str(tmp_path / "mine"))
+    found = simulation_arguments(recipe(train={"output_dir": "elsewhere"}), str(tmp_path / "mine"))
     assert found.output_dir == str(tmp_path / "mine")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_float16_becomes_bfloat16(recipe, tmp_path):
-    found = rehearsal_arguments(recipe(train={"fp16": True, "bf16": False}), str(tmp_path))
+    found = simulation_arguments(recipe(train={"fp16": True, "bf16": False}), str(tmp_path))
     assert (found.fp16, found.bf16) == (False, True)
 
 
 @pytest.mark.parametrize(("wanted", "found"), [(1, 1), (2, 2), (64, 2)])
 def test_two_micro_batches_are_enough(wanted, found, recipe, tmp_path):
-    made = rehearsal_arguments(recipe(train={"gradient_accumulation_steps": wanted}), str(tmp_path))
+    made = simulation_arguments(recipe(train={"gradient_accumulation_steps": wanted}), str(tmp_path))
     assert made.gradient_accumulation_steps == found
 
 
 @pytest.mark.parametrize("name", ["adamw_8bit", "paged_adamw_32bit", "lion_32bit", "rmsprop_bnb", "ademamix"])
 def test_an_optimizer_that_has_a_stand_in_is_not_built(name, recipe, tmp_path):
     assert is_bitsandbytes(name)
-    assert rehearsal_arguments(recipe(train={"optim": name}), str(tmp_path)).optim == "adamw_torch"
+    assert simulation_arguments(recipe(train={"optim": name}), str(tmp_path)).optim == "adamw_torch"
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_an_optimizer_that_has_a_stand_in_is_not_built(name, recipe, tmp_path):
 )
 def test_values_that_are_refused_are_an_error_of_the_recipe(train, words, recipe, tmp_path):
     with pytest.raises(RecipeError, match=words) as raised:
-        rehearsal_arguments(recipe(train=train), str(tmp_path))
+        simulation_arguments(recipe(train=train), str(tmp_path))
     assert [problem.key for problem in raised.value.problems] == ["train"]
     assert raised.value.problems[0].where == "tiny"  # its name, where it has no file
 
@@ -115,4 +115,4 @@ def test_a_missing_package_is_an_error_of_the_setup(recipe, tmp_path, monkeypatc
 
     monkeypatch.setattr("hf_efficient.model.loss.SFTConfig", missing)
     with pytest.raises(SetupError, match="train: no module named apollo"):
-        arguments.rehearsal_arguments(recipe(), str(tmp_path))
+        arguments.simulation_arguments(recipe(), str(tmp_path))

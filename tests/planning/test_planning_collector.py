@@ -9,7 +9,7 @@ from planned_recipes import tiny_recipe
 
 from hf_efficient.planning.arguments import collector_paused
 from hf_efficient.planning.model_config import model_config
-from hf_efficient.planning.simulation import rehearse
+from hf_efficient.planning.simulation import simulate
 
 
 def test_the_collector_is_off_in_the_block_and_on_after_it():
@@ -36,7 +36,7 @@ def test_one_that_was_off_stays_off():
         gc.enable()
 
 
-def test_a_rehearsal_is_not_interrupted(tmp_path, monkeypatch):
+def test_a_simulation_is_not_interrupted(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     recipe, searched = tiny_recipe(tmp_path), []
     config = model_config(recipe.model)
@@ -47,7 +47,7 @@ def test_a_rehearsal_is_not_interrupted(tmp_path, monkeypatch):
 
     gc.callbacks.append(note)
     try:
-        rehearse(recipe, config)
+        simulate(recipe, config)
     finally:
         gc.callbacks.remove(note)
     assert len(searched) < 10  # the trainer's own, which it asks for; without the block some 60

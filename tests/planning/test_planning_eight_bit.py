@@ -1,4 +1,4 @@
-"""LLM.int8() in a rehearsal: the weights of the real layers, the peak of a CPU's kernels, and what a GPU's add."""
+"""LLM.int8() in a simulation: the weights of the real layers, the peak of a CPU's kernels, and what a GPU's add."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import torch
 from plan_accuracy_real import real_peak
 
 from hf_efficient.model.load import load_base
-from hf_efficient.planning import simulation as rehearsal_module
+from hf_efficient.planning import simulation as simulation_module
 from hf_efficient.planning.blank_model import blank_model, is_eight_bit, row_constants
 from hf_efficient.planning.model_config import model_config
-from hf_efficient.planning.simulation import planned_memory, rehearse
+from hf_efficient.planning.simulation import planned_memory, simulate
 
 STORED = {"gradient_checkpointing": False, "per_device_train_batch_size": 8}
 
@@ -50,16 +50,16 @@ def test_every_weight_is_that_of_the_real_model(eight_bit, family):
 
 @pytest.mark.parametrize("train", [STORED, {**STORED, "gradient_checkpointing": True}, {**STORED, "bf16": True}])
 def test_the_peak_of_a_cpus_kernels_is_the_real_one(eight_bit, monkeypatch, train):
-    monkeypatch.setattr(rehearsal_module, "kernels_of_a_gpu", nullcontext)
+    monkeypatch.setattr(simulation_module, "kernels_of_a_gpu", nullcontext)
     wanted = eight_bit(train=train)
     config = model_config(wanted.model)
-    planned = planned_memory(rehearse(wanted, config, 64)).peak_allocated_bytes
+    planned = planned_memory(simulate(wanted, config, 64)).peak_allocated_bytes
     assert planned == pytest.approx(real_peak(wanted, config, 64), rel=0.02)
 
 
 def test_a_gpus_kernels_sum_in_int32(eight_bit):
     wanted = eight_bit()
-    found = rehearse(wanted, model_config(wanted.model), 64)
+    found = simulate(wanted, model_config(wanted.model), 64)
     rows = 8 * 64
     sums = {life.shape for life in found.log.lives if "int8_linear_matmul" in life.operator}
     assert sums == {(rows, 64), (rows, 32), (rows, 160)}

@@ -1,4 +1,4 @@
-"""The fused head of a rehearsal takes what TRL's kernels take on a GPU."""
+"""The fused head of a simulation takes what TRL's kernels take on a GPU."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from trl.kernels import chunked_logprob
 
 from hf_efficient.errors import SetupError
 from hf_efficient.planning.model_config import model_config
-from hf_efficient.planning.simulation import planned_memory, rehearse
+from hf_efficient.planning.simulation import planned_memory, simulate
 from hf_efficient.planning.trainers import fused_kernels_of_a_gpu
 
 ROWS, LENGTH, HIDDEN, VOCABULARY = 4, 64, 64, 96
@@ -15,31 +15,31 @@ TILE = 32768
 
 
 @pytest.fixture
-def rehearsed(recipe, saved):
+def simulated(recipe, saved):
     def build(loss_type, method="lora", train=None, **settings):
         fields = {"per_device_train_batch_size": ROWS, "loss_type": loss_type, **(train or {})}
         wanted = recipe(saved("llama"), method, fields)
-        return rehearse(wanted, model_config(wanted.model), LENGTH, **settings)
+        return simulate(wanted, model_config(wanted.model), LENGTH, **settings)
 
     return build
 
 
-def flops(rehearsal):
-    return sum(one.flops for one in rehearsal.operators)
+def flops(simulation):
+    return sum(one.flops for one in simulation.operators)
 
 
-def test_one_tile_in_two_bytes_is_all_that_is_held_of_the_logits(rehearsed):
-    memory = planned_memory(rehearsed("chunked_nll"))
+def test_one_tile_in_two_bytes_is_all_that_is_held_of_the_logits(simulated):
+    memory = planned_memory(simulated("chunked_nll"))
     assert memory.category_peak_bytes["logits"] == ROWS * (LENGTH - 1) * TILE * 2
-    assert planned_memory(rehearsed("nll")).category_peak_bytes["logits"] > 2 * ROWS * LENGTH * VOCABULARY * 4
+    assert planned_memory(simulated("nll")).category_peak_bytes["logits"] > 2 * ROWS * LENGTH * VOCABULARY * 4
 
 
-def test_on_a_cpu_a_smaller_tile_is_copied_several_times(rehearsed):
+def test_on_a_cpu_a_smaller_tile_is_copied_several_times(simulated):
     """Of its columns there are as many as the vocabulary has entries."""
     positions = ROWS * (LENGTH - 1)
 
     def shapes(**settings):
-        lives = rehearsed("chunked_nll", **settings).log.lives
+        lives = simulated("chunked_nll", **settings).log.lives
         return [(life.shape, str(life.dtype)) for life in lives]
 
     on_cpu, on_gpu = shapes(on_gpu=False), shapes()
@@ -52,25 +52,25 @@ def test_on_a_cpu_a_smaller_tile_is_copied_several_times(rehearsed):
 
 @pytest.mark.parametrize("on_gpu", [True, False])
 @pytest.mark.parametrize(("method", "passes"), [("lora", 2), ("full", 3)])
-def test_the_head_is_computed_once_more(rehearsed, method, passes, on_gpu):
+def test_the_head_is_computed_once_more(simulated, method, passes, on_gpu):
     """Beside forward and gradient of the inputs, and of the weight where that is trained."""
     head = 2 * HIDDEN * VOCABULARY
-    whole, chunked = flops(rehearsed("nll", method)), flops(rehearsed("chunked_nll", method, on_gpu=on_gpu))
+    whole, chunked = flops(simulated("nll", method)), flops(simulated("chunked_nll", method, on_gpu=on_gpu))
     # the last position of each row predicts nothing, and is left out
     assert chunked - whole == head * (ROWS * (LENGTH - 1) * (passes + 1) - ROWS * LENGTH * passes)
 
 
-def test_products_into_float32_are_those_of_the_factors_type(rehearsed):
-    found = [one for one in rehearsed("chunked_nll", "full").operators if one.name == "aten::addmm"]
+def test_products_into_float32_are_those_of_the_factors_type(simulated):
+    found = [one for one in simulated("chunked_nll", "full").operators if one.name == "aten::addmm"]
     assert found
     assert {one.dtype for one in found} == {"bf16"}
     assert {one.family for one in found} == {"matmul"}
 
 
-def test_nothing_of_trl_is_changed_afterwards(rehearsed):
+def test_nothing_of_trl_is_changed_afterwards(simulated):
     before = dict(vars(chunked_logprob))
     for on_gpu in (True, False):
-        rehearsed("chunked_nll", on_gpu=on_gpu)
+        simulated("chunked_nll", on_gpu=on_gpu)
     assert {name for name, value in vars(chunked_logprob).items() if before.get(name) is not value} == set()
 
 

@@ -138,7 +138,7 @@ def test_a_device_without_bfloat16_is_told_what_to_do(monkeypatch):
 
 
 def test_the_mean_step_and_the_evaluations():
-    """A rehearsed step of 2 s, of which the mean one takes 0.75; 1 s for a batch of an evaluation, 2.5 of them."""
+    """A simulated step of 2 s, of which the mean one takes 0.75; 1 s for a batch of an evaluation, 2.5 of them."""
     asked = dataclasses.replace(
         demand(GIB, steps=10), step_share=0.75, evaluation=[work(1e14, 0)], evaluation_batches=2.5
     )

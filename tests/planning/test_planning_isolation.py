@@ -1,4 +1,4 @@
-"""What the process has is there again, however the rehearsal ended."""
+"""What the process has is there again, however the simulation ended."""
 
 from __future__ import annotations
 
@@ -95,9 +95,9 @@ def test_after_an_error_too(monkeypatch):
     def failing():
         os.environ["ADDED"] = "3"
         torch.manual_seed(9)
-        raise ValueError("of a rehearsal")
+        raise ValueError("of a simulation")
 
-    with pytest.raises(ValueError, match="of a rehearsal"):
+    with pytest.raises(ValueError, match="of a simulation"):
         failing()
     assert draw() == expected
     assert "ADDED" not in os.environ

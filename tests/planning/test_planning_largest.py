@@ -1,4 +1,4 @@
-"""The most that fits: how it is searched, and what a rehearsal of it says."""
+"""The most that fits: how it is searched, and what a simulation of it says."""
 
 from __future__ import annotations
 

@@ -16,9 +16,9 @@ from hf_efficient.model.adapter import add_adapter
 from hf_efficient.model.load import quantization_config
 from hf_efficient.model.work import formula_of
 from hf_efficient.planning import plan as plan_module
-from hf_efficient.planning.arguments import rehearsal_arguments
+from hf_efficient.planning.arguments import simulation_arguments
 from hf_efficient.planning.plan import plan
-from hf_efficient.planning.trainers import rehearsal_trainer
+from hf_efficient.planning.trainers import simulation_trainer
 from hf_efficient.recipe.schema import QuantizationSection
 
 
@@ -103,7 +103,7 @@ def test_all_accelerators_by_default(recipe):
     assert len(plan(recipe()).gpus) == len(plan_module.accelerators())
 
 
-def test_float16_is_rehearsed_in_bfloat16_and_timed_as_float16(recipe):
+def test_float16_is_simulated_in_bfloat16_and_timed_as_float16(recipe):
     (bf16,) = plan(recipe("train.bf16=true"), ["T4"]).gpus
     assert bf16.step_seconds is None
     assert (len(bf16.notes), bf16.fits) == (1, False)
@@ -148,8 +148,8 @@ def test_the_flops_are_those_that_torch_counts_and_the_account_tells(recipe, tmp
         f"train.gradient_checkpointing={str(checkpointing).lower()}",
     )
     planned = plan(made, ["L4"]).flops_per_step
-    args = rehearsal_arguments(made, str(tmp_path / "out"))
-    trainer = rehearsal_trainer(made, real_model(made, tmp_path, checkpointing), args, 64)
+    args = simulation_arguments(made, str(tmp_path / "out"))
+    trainer = simulation_trainer(made, real_model(made, tmp_path, checkpointing), args, 64)
     with counting() as counted:
         trainer.train()
     formula, _ = formula_of(trainer)

@@ -1,4 +1,4 @@
-"""DPO rehearsed: its peak against the real training, the reference model, and what a plan tells."""
+"""DPO simulated: its peak against the real training, the reference model, and what a plan tells."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from hf_efficient.planning import advice as largest_module
 from hf_efficient.planning.advice import with_advice, with_largest
 from hf_efficient.planning.gpu import demand_of
 from hf_efficient.planning.model_config import model_config
-from hf_efficient.planning.plan import plan, rehearse_shapes
+from hf_efficient.planning.plan import plan, simulate_shapes
 from hf_efficient.planning.run_data import data_at_hand, rows_of, run_shapes
-from hf_efficient.planning.simulation import planned_memory, rehearse
+from hf_efficient.planning.simulation import planned_memory, simulate
 
 STORED = {"gradient_checkpointing": False, "per_device_train_batch_size": 4}
 
@@ -38,21 +38,21 @@ def preference(recipe, saved):
 def test_the_peak_is_the_real_ones(preference, family, method, train, more):
     wanted = preference(family, method, train, **more)
     config = model_config(wanted.model)
-    planned = planned_memory(rehearse(wanted, config, 64, on_gpu=False)).peak_allocated_bytes
+    planned = planned_memory(simulate(wanted, config, 64, on_gpu=False)).peak_allocated_bytes
     assert planned == pytest.approx(real_peak(wanted, config, 64), rel=0.02)
 
 
 def test_a_pair_is_two_rows(preference):
-    found = rehearse(preference("llama", "lora"), model_config(preference("llama", "lora").model), 64)
+    found = simulate(preference("llama", "lora"), model_config(preference("llama", "lora").model), 64)
     assert (found.rows, found.length) == (8, 64)
     assert len(found.forward_ends) == len(found.backward_starts) == 2
 
 
 def test_a_full_fine_tune_holds_its_reference_model_too(preference):
     wanted = preference("llama", "full", STORED)
-    found = rehearse(wanted, model_config(wanted.model), 64)
+    found = simulate(wanted, model_config(wanted.model), 64)
     assert planned_memory(found).category_peak_bytes["weights"] >= 2 * 2 * found.parameters
-    adapted = rehearse(preference("llama", "lora"), model_config(wanted.model), 64)
+    adapted = simulate(preference("llama", "lora"), model_config(wanted.model), 64)
     assert planned_memory(adapted).category_peak_bytes["weights"] < 2 * 2 * found.parameters
 
 
@@ -60,7 +60,7 @@ def test_a_plan(preference):
     found = plan(preference("llama", "lora", {**STORED, "max_length": 32, "precompute_ref_log_probs": True}), ["L4"])
     assert (found.micro_batch_rows, found.row_tokens) == (8, 32)
     assert found.assumptions[0].endswith("(data.train.0.path: chats.jsonl is not on this machine)")
-    assert any("train.precompute_ref_log_probs is not rehearsed" in one for one in found.assumptions)
+    assert any("train.precompute_ref_log_probs is not simulated" in one for one in found.assumptions)
     assert found.gpus[0].tokens_per_second == pytest.approx(8 * 32 / found.gpus[0].step_seconds)
 
 
@@ -92,8 +92,8 @@ def test_an_evaluation_of_all_pairs_is_as_many_batches(preference, tiny_llama_di
     wanted = held.model_copy(update={"data": data, "model": held.model.model_copy(update={"id": str(tiny_llama_dir)})})
     known = data_at_hand(wanted)
     shapes = run_shapes(known.args, rows_of(known.data, known.args), 1, at_end=True)
-    rehearsal = rehearse_shapes(wanted, model_config(wanted.model), shapes)
-    assert demand_of(wanted, rehearsal, shapes).evaluation_batches == 3.0
+    simulation = simulate_shapes(wanted, model_config(wanted.model), shapes)
+    assert demand_of(wanted, simulation, shapes).evaluation_batches == 3.0
 
 
 def test_the_largest_micro_batch_is_told_in_pairs(preference, monkeypatch):

@@ -7,10 +7,10 @@ from planned_recipes import tiny_recipe
 
 from hf_efficient.planning.plan import plan
 from hf_efficient.planning.run_data import UnreadPauses, unread_pauses
-from hf_efficient.planning.trainers import RehearsedEvaluation
+from hf_efficient.planning.trainers import SimulatedEvaluation
 
 EVAL = ("data.eval=[{path: more.jsonl}]",)
-BATCH = RehearsedEvaluation(0, rows=8, length=256, operators=())
+BATCH = SimulatedEvaluation(0, rows=8, length=256, operators=())
 
 
 @pytest.fixture

@@ -89,7 +89,7 @@ def test_what_is_left_out_where_the_terminal_is_narrow():
 def test_advice():
     assert printed(advice_renderables(ADVICE)) == [
         "",
-        "To fit L4 (22.0 GiB), each change rehearsed, the best first",
+        "To fit L4 (22.0 GiB), each change simulated, the best first",
         " GiB          step  tokens/s  change",
         "30.0    no  4.00 s     8,192  as it is",
         "20.0  fits  5.25 s     6,242  train.gradient_checkpointing=true",
@@ -120,7 +120,7 @@ def test_advice_without_a_change():
 def test_advice_where_it_fits():
     fits = dataclasses.replace(ADVICE, before=dataclasses.replace(BEFORE, fits=True))
     assert (
-        printed(advice_renderables(fits))[1] == "To run faster on L4 (22.0 GiB), each change rehearsed, the best first"
+        printed(advice_renderables(fits))[1] == "To run faster on L4 (22.0 GiB), each change simulated, the best first"
     )
 
 

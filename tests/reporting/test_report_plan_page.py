@@ -153,7 +153,7 @@ def test_accelerators_advice_and_assumptions_are_told():
     for told in (
         "L4 best 21.5 22.0 2.00 s 16,384 1.5 $1.20 $0.64 0.10 0.048 $0.80 somebody, 2026-11-20",
         "T4 does not fit 21.5 14.5 n/a n/a 1.5 $1.20 n/a 0.10 0.048 $0.80",
-        "To fit L4 (22.0 GiB), each change rehearsed, the best first",
+        "To fit L4 (22.0 GiB), each change simulated, the best first",
         "train.gradient_checkpointing=true + of each layer only the input is kept for the backward",
         "adapter.method=qlora train.max_length=1024 changes what is learned",
         "Left out: train.optim=sgd: why not.",

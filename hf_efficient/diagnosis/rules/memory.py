@@ -240,7 +240,7 @@ _TOLD = re.compile(r"out of memory|OutOfMemoryError|can't allocate memory|Defaul
 
 
 def out_of_memory(case: Case) -> Verdict:
-    """The exception that ended it says so; the remedy is the plan's, which rehearses every change that could fit."""
+    """The exception that ended it says so; the remedy is the plan's, which simulates every change that could fit."""
     account = case.account
     if account.ended != "error" or not _TOLD.search(account.error or ""):
         return None
@@ -254,7 +254,7 @@ def out_of_memory(case: Case) -> Verdict:
         evidence.append(Evidence("peak of the tensors", memory.device_peak_allocated_bytes, "bytes", source))
     if total:
         evidence.append(Evidence("memory of the device", int(total), "bytes", "spans.jsonl: settings.device"))
-    remedies = [Remedy("let the plan rehearse what would fit: hf-efficient plan RECIPE --advise")]
+    remedies = [Remedy("let the plan simulate what would fit: hf-efficient plan RECIPE --advise")]
     fewer = smaller_micro_batch(case)
     if fewer is not None:
         remedies.append(Remedy("take fewer rows into a micro-batch", fewer, "smaller kernels"))
@@ -312,7 +312,7 @@ def _remedies(case: Case) -> list[Remedy]:
     if case.settings("model").get("activation_checkpointing") is False:
         on = checkpointing_override(case, True)
         found.append(Remedy("checkpoint the activations", on, "the forward is computed twice"))
-    found.append(Remedy("let the plan rehearse what gives room: hf-efficient plan RECIPE --advise"))
+    found.append(Remedy("let the plan simulate what gives room: hf-efficient plan RECIPE --advise"))
     return found
 
 

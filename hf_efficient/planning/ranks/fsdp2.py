@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from hf_efficient.planning.ranks.log import Score, Walk
 from hf_efficient.planning.ranks.shares import Sizes, gradient_indices, held_weights
-from hf_efficient.planning.simulation import HeldWeight, Rehearsal, Unit
+from hf_efficient.planning.simulation import HeldWeight, Simulation, Unit
 
 _GATHERED, _SENT = "gathered_weights", "communication"
 
@@ -19,12 +19,12 @@ _GATHERED, _SENT = "gathered_weights", "communication"
 class FullyShardWalk(Walk):
     """Adds to a score what the units gather and reduce."""
 
-    def __init__(self, rehearsal: Rehearsal, score: Score, sizes: Sizes) -> None:
-        super().__init__(rehearsal)
+    def __init__(self, simulation: Simulation, score: Score, sizes: Sizes) -> None:
+        super().__init__(simulation)
         self._score, self._sizes = score, sizes
-        self._root = rehearsal.units[-1]
-        self._lives, self._gradients = rehearsal.log.lives, gradient_indices(rehearsal)
-        self._weights = held_weights(rehearsal)
+        self._root = simulation.units[-1]
+        self._lives, self._gradients = simulation.log.lives, gradient_indices(simulation)
+        self._weights = held_weights(simulation)
         self._order: list[Unit] = []
         self._buffers: dict[str, int] = {}
         self._copies: dict[str, list[int]] = {}

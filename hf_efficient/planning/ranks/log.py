@@ -1,6 +1,6 @@
 """A log of allocations with some of them resized, cut short or added.
 
-The order in which the units of a model run, read from a rehearsal's log.
+The order in which the units of a model run, read from a simulation's log.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from typing import Any
 
 import torch
 
-from hf_efficient.planning.simulation import Rehearsal, Unit, unit_names
+from hf_efficient.planning.simulation import Simulation, Unit, unit_names
 from hf_efficient.simulate.tensor_log import StorageLife, TensorLog
 
 _DTYPES = {2: torch.bfloat16, 4: torch.float32}
 
 
 class Score:
-    """Takes changes of a rehearsal's log, and writes it anew.
+    """Takes changes of a simulation's log, and writes it anew.
 
     Events are counted as in the old log. Changes at the same event happen in the order in which they were asked for,
     before the event itself.
     """
 
-    def __init__(self, rehearsal: Rehearsal) -> None:
-        self._rehearsal = rehearsal
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
         self._sizes: dict[int, int] = {}
         self._before: dict[int, list[tuple[int, bool]]] = defaultdict(list)
         self._added: list[StorageLife] = []
@@ -41,16 +41,7 @@ class Score:
         self._before[event].append((index, False))
 
     def add(self, event: int, size: int, category: str, name: str, phase: str, itemsize: int = 1) -> int:
-        """A new flat storage before an event; returns what names it in ``end``. 0 bytes are not there.
-
-        Args:
-            event: that it comes before.
-            size: bytes.
-            category: what it is used for.
-            name: whose it is.
-            phase: that allocates it.
-            itemsize: bytes of an element.
-        """
+        """A new flat storage before an event; returns what names it in ``end``. 0 bytes are not there."""
         shape, dtype = (size // max(1, itemsize),), _DTYPES.get(itemsize, torch.uint8)
         life = StorageLife(size, shape, dtype, category, phase, name, 0, category=category)
         self._added.append(life)
@@ -63,9 +54,9 @@ class Score:
         """A new storage ends before an event."""
         self._before[event].append((number, False))
 
-    def written(self) -> Rehearsal:
-        """The rehearsal with the new log, its boundaries moved along."""
-        old, new = self._rehearsal.log, _NewLog()
+    def written(self) -> Simulation:
+        """The simulation with the new log, its boundaries moved along."""
+        old, new = self._simulation.log, _NewLog()
         counts: list[int] = []
         for event, (index, size) in enumerate(old.events):
             counts.append(len(new.log.events))
@@ -76,7 +67,7 @@ class Score:
                 new.end(index)
         counts.append(len(new.log.events))
         self._changes(new, len(old.events))
-        return _moved(self._rehearsal, new.log, counts)
+        return _moved(self._simulation, new.log, counts)
 
     def _changes(self, new: _NewLog, event: int) -> None:
         for number, starts in self._before.get(event, ()):
@@ -116,16 +107,16 @@ class _NewLog:
         self.log.live_bytes += size
 
 
-def _moved(rehearsal: Rehearsal, log: TensorLog, counts: list[int]) -> Rehearsal:
+def _moved(simulation: Simulation, log: TensorLog, counts: list[int]) -> Simulation:
     moved: dict[str, Any] = {
-        "backward_starts": tuple(counts[one] for one in rehearsal.backward_starts),
-        "forward_ends": tuple(counts[one] for one in rehearsal.forward_ends),
-        "first_step": counts[rehearsal.first_step],
-        "second_step": counts[rehearsal.second_step],
+        "backward_starts": tuple(counts[one] for one in simulation.backward_starts),
+        "forward_ends": tuple(counts[one] for one in simulation.forward_ends),
+        "first_step": counts[simulation.first_step],
+        "second_step": counts[simulation.second_step],
     }
-    if rehearsal.evaluation is not None:
-        moved["evaluation"] = replace(rehearsal.evaluation, start=counts[rehearsal.evaluation.start])
-    return replace(rehearsal, log=log, **moved)
+    if simulation.evaluation is not None:
+        moved["evaluation"] = replace(simulation.evaluation, start=counts[simulation.evaluation.start])
+    return replace(simulation, log=log, **moved)
 
 
 _DOING = {"forward": "forward", "backward": "backward", "recompute": "backward", "evaluation": "forward"}
@@ -138,10 +129,10 @@ class Walk(ABC):
     root allocates ends it as well; in the backward it does not, where a gradient's own node belongs to no module.
     """
 
-    def __init__(self, rehearsal: Rehearsal) -> None:
-        self._log = rehearsal.log
-        self._units = unit_names(rehearsal.units, (life.module for life in rehearsal.log.lives))
-        self._micro_batches = max(1, len(rehearsal.backward_starts) // 2)
+    def __init__(self, simulation: Simulation) -> None:
+        self._log = simulation.log
+        self._units = unit_names(simulation.units, (life.module for life in simulation.log.lives))
+        self._micro_batches = max(1, len(simulation.backward_starts) // 2)
         self._doing = ""
         self._evaluating = False
         self._unit: Unit | None = None

@@ -1,6 +1,6 @@
 """What ``DistributedDataParallel`` holds: a second copy of all gradients, in buckets (torch 2.13, ``reducer.cpp``).
 
-The rehearsal of one rank of several.
+The simulation of one rank of several.
 
 What a plan tells of its ranks.
 
@@ -41,7 +41,7 @@ from hf_efficient.planning.ranks.fsdp2 import FullyShardWalk
 from hf_efficient.planning.ranks.log import Score
 from hf_efficient.planning.ranks.shares import Sizes, model_width, sharding_of, shrink_held, states_of
 from hf_efficient.planning.ranks.zero import ZeroWalk, spread_gradients
-from hf_efficient.planning.simulation import Rank, Rehearsal, rehearse
+from hf_efficient.planning.simulation import Rank, Simulation, simulate
 from hf_efficient.recipe.schema import Recipe, mixed_precision
 from hf_efficient.records.device import OperatorWork
 from hf_efficient.records.plan import PlannedRanks
@@ -59,9 +59,6 @@ def bucket_bytes(gradients: Iterable[int]) -> list[int]:
     """Gradients in the order in which they are made, put into buckets: each is closed once it holds its limit.
 
     Hand-worked, MiB: 0.5, 0.75, 20, 10, 3 are in buckets of 1.25, 30 and 3.
-
-    Args:
-        gradients: bytes of each.
     """
     found: list[int] = []
     held, limit = 0, _FIRST
@@ -73,15 +70,15 @@ def bucket_bytes(gradients: Iterable[int]) -> list[int]:
     return [*found, held] if held else found
 
 
-def add_buckets(rehearsal: Rehearsal, score: Score) -> None:
+def add_buckets(simulation: Simulation, score: Score) -> None:
     """They are there from the first step on; accelerate leaves ``gradient_as_bucket_view`` off."""
-    trained = [weight for unit in rehearsal.units for weight in unit.weights if weight.trained]
+    trained = [weight for unit in simulation.units for weight in unit.weights if weight.trained]
     itemsize = trained[0].itemsize
     for held in bucket_bytes(weight.elements * weight.itemsize for weight in reversed(trained)):
-        score.add(rehearsal.first_step, held, "communication", "DDP bucket", "setup", itemsize)
+        score.add(simulation.first_step, held, "communication", "DDP bucket", "setup", itemsize)
 
 
-def rehearse_rank(
+def simulate_rank(
     recipe: Recipe,
     config: PretrainedConfig,
     length: int | None = None,
@@ -90,27 +87,19 @@ def rehearse_rank(
     evaluation_length: int | None = None,
     on_gpu: bool = True,
     processes: int | None = None,
-) -> Rehearsal:
-    """Rehearse the recipe on one rank of those that its ``distributed`` section starts.
+) -> Simulation:
+    """Simulate the recipe on one rank of those that its ``distributed`` section starts.
 
     Args:
-        recipe: the recipe.
-        config: of its model.
         length: tokens of every row; default: the most that the recipe allows.
         padded: whether a row of each micro-batch is shorter, so that the attention needs a mask.
-        evaluation_length: tokens of every row that is evaluated on; default: ``length``.
-        on_gpu: whether the run is on a GPU.
-        processes: that train; default: the recipe's.
-
-    Raises:
-        HfEfficientError: what the recipe's own run would refuse.
     """
     sharding, mixed = sharding_of(recipe, processes, model_width(config)), mixed_precision(recipe) != "no"
     if not on_gpu:  # what is offloaded goes where all the rest is
         sharding = replace(sharding, offload_optimizer=False, offload_parameters=False)
     # DeepSpeed casts the model, FSDP2 gathers it in 16 bits: the step computes with such weights.
     computes_in = torch.bfloat16 if mixed and sharding.strategy in (*ZERO, "fsdp2") else None
-    rehearsal = rehearse(
+    simulation = simulate(
         recipe,
         config,
         length,
@@ -119,36 +108,34 @@ def rehearse_rank(
         on_gpu=on_gpu,
         computes_in=computes_in,
     )
-    return spread(rehearsal, sharding, mixed=mixed)
+    return spread(simulation, sharding, mixed=mixed)
 
 
-def spread(rehearsal: Rehearsal, sharding: Sharding, *, mixed: bool) -> Rehearsal:
-    """A rehearsal of the whole model as that of the rank that holds most.
+def spread(simulation: Simulation, sharding: Sharding, *, mixed: bool) -> Simulation:
+    """A simulation of the whole model as that of the rank that holds most.
 
     Args:
-        rehearsal: of the whole model; in 16 bits where the strategy computes so.
-        sharding: how it is spread.
-        mixed: whether the run trains in mixed precision.
+        simulation: of the whole model; in 16 bits where the strategy computes so.
     """
     if sharding.strategy == "none":
-        return rehearsal
-    packed = any(weight.packed for unit in rehearsal.units for weight in unit.weights)
-    sizes, score = Sizes(sharding, mixed, packed), Score(rehearsal)
+        return simulation
+    packed = any(weight.packed for unit in simulation.units for weight in unit.weights)
+    sizes, score = Sizes(sharding, mixed, packed), Score(simulation)
     if sharding.strategy == "ddp":
-        add_buckets(rehearsal, score)
+        add_buckets(simulation, score)
     else:
-        shrink_held(rehearsal, score, sizes)
+        shrink_held(simulation, score, sizes)
     if sharding.strategy == "fsdp2":
-        FullyShardWalk(rehearsal, score, sizes).go()
+        FullyShardWalk(simulation, score, sizes).go()
     elif sharding.strategy in ZERO:
-        spread_gradients(rehearsal, score, sizes)
-        ZeroWalk(rehearsal, score, sizes).go()
-    layers = sum(1 for unit in rehearsal.units if unit.is_layer)
+        spread_gradients(simulation, score, sizes)
+        ZeroWalk(simulation, score, sizes).go()
+    layers = sum(1 for unit in simulation.units if unit.is_layer)
     shares = sharding.ranks if sizes.shards_optimizer else 1
     return replace(
         score.written(),
-        rank=Rank(sharding, states_of(rehearsal, sizes), layers),
-        paged_bytes=-(-rehearsal.paged_bytes // shares),
+        rank=Rank(sharding, states_of(simulation, sizes), layers),
+        paged_bytes=-(-simulation.paged_bytes // shares),
     )
 
 
@@ -164,12 +151,7 @@ def planned_ranks(rank: Rank | None) -> PlannedRanks | None:
 
 
 def rank_operators(operators: Sequence[OperatorWork], rank: Rank | None) -> Sequence[OperatorWork]:
-    """Those of the whole model, the optimizer's on the rank's share of the weights, or on the host.
-
-    Args:
-        operators: of a rehearsal.
-        rank: None of a process that trains alone.
-    """
+    """Those of the whole model, the optimizer's on the rank's share of the weights, or on the host."""
     if rank is None or rank.sharding.strategy not in (*ZERO, "fsdp2"):
         return operators
     sharding = rank.sharding
@@ -198,13 +180,7 @@ class Exchange:
 
 
 def exchange_of(rank: Rank, device: str, compute_seconds: float) -> Exchange:
-    """Collectives beside computation, and transfers to and from the host beside nothing.
-
-    Args:
-        rank: of the training.
-        device: name of the accelerator.
-        compute_seconds: of the optimizer step.
-    """
+    """Collectives beside computation, and transfers to and from the host beside nothing."""
     sharding, states = rank.sharding, rank.states
     seconds = exposed = 0.0
     collectives = step_collectives(states, sharding, rank.layers)
@@ -257,11 +233,11 @@ def host_bytes_moved(states: ModelStates, sharding: Sharding) -> float:
 _MOST_IN_ONE_MACHINE = 8
 
 
-def rank_remarks(recipe: Recipe, rehearsal: Rehearsal) -> list[str]:
+def rank_remarks(recipe: Recipe, simulation: Simulation) -> list[str]:
     """One line each; for a process that trains alone, only what ``auto`` counts for."""
-    if rehearsal.rank is not None:
+    if simulation.rank is not None:
         several = recipe.distributed.nodes > 1
-        return [*_remarks(rehearsal, rehearsal.rank, several), *_optimizer_remarks(recipe, rehearsal.rank)]
+        return [*_remarks(simulation, simulation.rank, several), *_optimizer_remarks(recipe, simulation.rank)]
     if recipe.distributed.processes == "auto":
         return ["distributed.processes: auto is planned as one process; --num-gpus N plans N"]
     return []
@@ -275,12 +251,12 @@ def _optimizer_remarks(recipe: Recipe, rank: Rank) -> Iterator[str]:
         yield f"train.optim={name} crashes under FSDP2 (bitsandbytes issue 1633, open when read): adamw_torch runs"
 
 
-def _remarks(rehearsal: Rehearsal, rank: Rank, several_machines: bool) -> Iterator[str]:
+def _remarks(simulation: Simulation, rank: Rank, several_machines: bool) -> Iterator[str]:
     sharding = rank.sharding
     yield _MODELS[sharding.strategy]
     if sharding.ranks > 1:
         yield "communication is hidden behind computation as far as its order allows: what is left of it is the least"
-    weights = [weight for unit in rehearsal.units for weight in unit.weights]
+    weights = [weight for unit in simulation.units for weight in unit.weights]
     if any(weight.packed for weight in weights) and sharding.strategy == "fsdp2":
         yield (
             "4-bit weights are sharded as bytes, their constants are whole on each rank: that takes "

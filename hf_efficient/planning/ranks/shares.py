@@ -2,7 +2,7 @@
 
 Bytes of a parameter's weight, gradient and optimizer state on one rank.
 
-A rehearsed model in the terms of the arithmetic of sharding.
+A simulated model in the terms of the arithmetic of sharding.
 
 What a rank holds all the time: weights and optimizer state cut to its share, or moved to the host.
 """
@@ -17,7 +17,7 @@ from typing import Any, Literal
 from hf_efficient.errors import Problem, RecipeError
 from hf_efficient.estimate.sharding import WEIGHTS_SHARDED, ZERO, ModelStates, Sharding, Strategy, shard_elements
 from hf_efficient.planning.ranks.log import Score
-from hf_efficient.planning.simulation import HeldWeight, Rehearsal, Unit
+from hf_efficient.planning.simulation import HeldWeight, Simulation, Unit
 from hf_efficient.recipe.rules.distributed import planned_processes
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.simulate.tensor_log import StorageLife
@@ -27,9 +27,6 @@ def model_width(config: Any) -> int | None:
     """The width by which transformers sets what DeepSpeed's configuration leaves ``auto``; None: it would refuse.
 
     Source: ``HfTrainerDeepSpeedConfig.trainer_config_finalize`` (transformers 5.23, ``integrations/deepspeed.py``).
-
-    Args:
-        config: of the model.
     """
     places: tuple[Any, ...] = (config, getattr(config, "text_config", None))
     for one in places:
@@ -44,8 +41,6 @@ def sharding_of(recipe: Recipe, processes: int | None = None, width: int | None 
     """How the recipe's run is spread; ``processes: auto`` counts for one on each machine.
 
     Args:
-        recipe: the recipe.
-        processes: that train; default: the recipe's.
         width: of the model, by which a launch sets DeepSpeed's buckets; default: DeepSpeed's own sizes.
 
     Raises:
@@ -95,7 +90,6 @@ class Sizes:
     a float32 copy; without mixed precision ZeRO-1 and 2 copy as well (``stage_1_and_2.py``), ZeRO-3 does not.
 
     Attributes:
-        sharding: of the run.
         mixed: whether it trains in mixed precision.
         packed: whether there are 4-bit weights.
     """
@@ -170,28 +164,23 @@ class Sizes:
         return sum(self.gathered(weight) for weight in unit.weights)
 
 
-def layer_uses(rehearsal: Rehearsal) -> int:
+def layer_uses(simulation: Simulation) -> int:
     """Times that a micro-batch uses the weights of a layer; see ``ModelStates``."""
-    return 3 if any(life.phase == "recompute" for life in rehearsal.log.lives) else 2
+    return 3 if any(life.phase == "recompute" for life in simulation.log.lives) else 2
 
 
-def states_of(rehearsal: Rehearsal, sizes: Sizes) -> ModelStates:
-    """Elements and bytes; weights that the strategy leaves whole are none of it.
-
-    Args:
-        rehearsal: of the whole model.
-        sizes: of the sharding.
-    """
+def states_of(simulation: Simulation, sizes: Sizes) -> ModelStates:
+    """Elements and bytes; weights that the strategy leaves whole are none of it."""
     shared = [
         weight
-        for unit in rehearsal.units
+        for unit in simulation.units
         for weight in unit.weights
         if not weight.quantized or sizes.is_sharded(weight) or sizes.strategy not in WEIGHTS_SHARDED
     ]
     trained = [weight for weight in shared if weight.trained]
     frozen = [weight for weight in shared if not weight.trained]
-    layers = [sum(one.values for one in unit.weights if one in shared) for unit in rehearsal.units if unit.is_layer]
-    staying = sum(one.values for unit in rehearsal.units if unit.stays for one in unit.weights if one in shared)
+    layers = [sum(one.values for one in unit.weights if one in shared) for unit in simulation.units if unit.is_layer]
+    staying = sum(one.values for unit in simulation.units if unit.stays for one in unit.weights if one in shared)
     elements = sum(one.values for one in shared)
     gathered = sum(one.elements * one.itemsize for one in shared)
     return ModelStates(
@@ -200,12 +189,12 @@ def states_of(rehearsal: Rehearsal, sizes: Sizes) -> ModelStates:
         trained_bytes=_mean(trained, sizes),
         frozen_bytes=_mean(frozen, sizes),
         gradient_bytes=max((one.itemsize for one in trained), default=0),
-        optimizer_bytes=_optimizer_bytes(rehearsal, sizes, trained),
+        optimizer_bytes=_optimizer_bytes(simulation, sizes, trained),
         master_bytes=4.0 if any(sizes.master(one) for one in trained) else 0.0,
         largest_layer=max(layers, default=0),
         staying=staying,
         gathered_bytes=gathered / elements if elements else None,
-        layer_uses=layer_uses(rehearsal),
+        layer_uses=layer_uses(simulation),
     )
 
 
@@ -215,11 +204,11 @@ def _mean(weights: list[HeldWeight], sizes: Sizes) -> float:
     return sum(one.elements * sizes.stored_itemsize(one) for one in weights) / values if values else 0.0
 
 
-def _optimizer_bytes(rehearsal: Rehearsal, sizes: Sizes, trained: list[HeldWeight]) -> float:
+def _optimizer_bytes(simulation: Simulation, sizes: Sizes, trained: list[HeldWeight]) -> float:
     values = sum(one.values for one in trained)
     held = sum(
         life.bytes // life.dtype.itemsize * sizes.state_itemsize(life.dtype.itemsize, life.dtype.is_floating_point)
-        for life in rehearsal.log.lives
+        for life in simulation.log.lives
         if life.category == "optimizer_state"
     )
     return held / values if values else 0.0
@@ -229,32 +218,26 @@ _SCALAR = 8
 """Bytes of a count of steps, at most."""
 
 
-def held_weights(rehearsal: Rehearsal) -> dict[str, HeldWeight]:
+def held_weights(simulation: Simulation) -> dict[str, HeldWeight]:
     """All parameters by name."""
-    return {weight.name: weight for unit in rehearsal.units for weight in unit.weights}
+    return {weight.name: weight for unit in simulation.units for weight in unit.weights}
 
 
-def gradient_indices(rehearsal: Rehearsal) -> dict[str, list[int]]:
+def gradient_indices(simulation: Simulation) -> dict[str, list[int]]:
     """Places in the log of each trained parameter's gradients, one per optimizer step."""
     found: dict[str, list[int]] = {}
-    for index, life in enumerate(rehearsal.log.lives):
+    for index, life in enumerate(simulation.log.lives):
         if life.category == "gradients":
             found.setdefault(life.module, []).append(index)
     return found
 
 
-def shrink_held(rehearsal: Rehearsal, score: Score, sizes: Sizes) -> None:
-    """Resize weights, optimizer state, and what the optimizer allocates to step, to the rank's share on its device.
-
-    Args:
-        rehearsal: of the whole model.
-        score: takes the changes.
-        sizes: of the sharding.
-    """
-    weights, seen = held_weights(rehearsal), set[str]()
+def shrink_held(simulation: Simulation, score: Score, sizes: Sizes) -> None:
+    """Resize weights, optimizer state, and what the optimizer allocates to step, to the rank's share on its device."""
+    weights, seen = held_weights(simulation), set[str]()
     whole = {weight.shape for weight in weights.values() if weight.trained}
-    counts = _flat_counts(rehearsal, weights) if sizes.strategy in ZERO else {}
-    for index, life in enumerate(rehearsal.log.lives):
+    counts = _flat_counts(simulation, weights) if sizes.strategy in ZERO else {}
+    for index, life in enumerate(simulation.log.lives):
         weight = weights.get(life.module)
         if life.category in ("weights", "adapter") and weight is not None and life.operator == life.module:
             if life.module in seen:  # a reference model's, which each rank holds whole
@@ -266,18 +249,18 @@ def shrink_held(rehearsal: Rehearsal, score: Score, sizes: Sizes) -> None:
             score.resize(index, 0 if _on_host(sizes) else counts.get(index, _share(life, weight, sizes)))
         elif life.phase == "optimizer" and life.shape in whole and not life.category and sizes.shards_optimizer:
             score.resize(index, 0 if _on_host(sizes) else _state(life, life.shape, sizes))
-    for unit in rehearsal.units:
+    for unit in simulation.units:
         if not _on_host(sizes):
             master = sum(sizes.master(weight) for weight in unit.weights)
-            score.add(rehearsal.first_step, master, "optimizer_state", f"{unit.name} (master copy)", "setup", 4)
+            score.add(simulation.first_step, master, "optimizer_state", f"{unit.name} (master copy)", "setup", 4)
 
 
-def _flat_counts(rehearsal: Rehearsal, weights: Mapping[str, HeldWeight]) -> dict[int, int]:
+def _flat_counts(simulation: Simulation, weights: Mapping[str, HeldWeight]) -> dict[int, int]:
     """Bytes of the optimizer's scalars, by their place in the log: DeepSpeed steps on one flat tensor for what decays
     (matrices, by transformers' rule) and one for what does not, so that all but the first of each are not there.
     """
     counts, seen = {}, set[bool]()
-    for index, life in enumerate(rehearsal.log.lives):
+    for index, life in enumerate(simulation.log.lives):
         weight = weights.get(life.module)
         if life.category != "optimizer_state" or weight is None or life.bytes > _SCALAR:
             continue

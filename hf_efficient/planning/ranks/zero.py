@@ -17,32 +17,32 @@ from __future__ import annotations
 
 from hf_efficient.planning.ranks.log import Score, Walk
 from hf_efficient.planning.ranks.shares import Sizes, gradient_indices, layer_uses
-from hf_efficient.planning.simulation import HeldWeight, Rehearsal, Unit
+from hf_efficient.planning.simulation import HeldWeight, Simulation, Unit
 
 _BACKWARD = ("backward", "recompute")
 
 
-def spread_gradients(rehearsal: Rehearsal, score: Score, sizes: Sizes) -> None:
+def spread_gradients(simulation: Simulation, score: Score, sizes: Sizes) -> None:
     """Under ZeRO-2 and 3 whole gradients last for a moment, and the rank's share takes their place."""
     if sizes.sharding.whole_gradients:
         return
-    weights = {weight.name: weight for unit in rehearsal.units for weight in unit.weights}
+    weights = {weight.name: weight for unit in simulation.units for weight in unit.weights}
     steps: dict[int, list[tuple[int, int | None]]] = {}
     made: dict[int, list[tuple[int, int, int]]] = {}
-    for name, places in gradient_indices(rehearsal).items():
+    for name, places in gradient_indices(simulation).items():
         for step, index in enumerate(places):
-            life = rehearsal.log.lives[index]
+            life = simulation.log.lives[index]
             made.setdefault(step, []).append((life.born_at, index, weights[name].elements if name in weights else 0))
             if name in weights:
                 steps.setdefault(step, []).append((life.born_at, life.freed_at))
     for of_a_step in made.values():
-        _cut_whole(rehearsal, score, sorted(of_a_step), sizes.sharding.bucket_elements)
+        _cut_whole(simulation, score, sorted(of_a_step), sizes.sharding.bucket_elements)
     trained = [weight for weight in weights.values() if weight.trained]
     share, itemsize = sum(map(sizes.gradient_shard, trained)), trained[0].itemsize
     if sizes.sharding.offload_optimizer:
         return
     if sizes.strategy == "zero3":
-        score.add(rehearsal.first_step, share, "gradients", "share of all", "setup", itemsize)
+        score.add(simulation.first_step, share, "gradients", "share of all", "setup", itemsize)
         return
     for lives in steps.values():
         held = score.add(min(born for born, _ in lives), share, "gradients", "share of all", "backward", itemsize)
@@ -51,9 +51,9 @@ def spread_gradients(rehearsal: Rehearsal, score: Score, sizes: Sizes) -> None:
             score.end(held, max(ends) - 1)
 
 
-def _cut_whole(rehearsal: Rehearsal, score: Score, made: list[tuple[int, int, int]], bucket_elements: int) -> None:
+def _cut_whole(simulation: Simulation, score: Score, made: list[tuple[int, int, int]], bucket_elements: int) -> None:
     """End whole gradients: into the bucket at once, or, where that is too small, when the next one is there."""
-    lives, events = rehearsal.log.lives, rehearsal.log.events
+    lives, events = simulation.log.lives, simulation.log.events
     for place, (born, index, elements) in enumerate(made):
         end = born + 1
         if elements > bucket_elements and place + 1 < len(made):
@@ -72,10 +72,10 @@ _STEP_GROUP = 1_000_000_000
 class ZeroWalk(Walk):
     """Adds to a score buckets, gathered weights, and gradients in float32 during the step."""
 
-    def __init__(self, rehearsal: Rehearsal, score: Score, sizes: Sizes) -> None:
-        super().__init__(rehearsal)
-        self._score, self._sizes, self._units_all = score, sizes, rehearsal.units
-        trained = [weight for unit in rehearsal.units for weight in unit.weights if weight.trained]
+    def __init__(self, simulation: Simulation, score: Score, sizes: Sizes) -> None:
+        super().__init__(simulation)
+        self._score, self._sizes, self._units_all = score, sizes, simulation.units
+        trained = [weight for unit in simulation.units for weight in unit.weights if weight.trained]
         itemsize = max((weight.itemsize for weight in trained), default=0)
         doubled = 2 if sizes.sharding.overlap_comm and sizes.strategy != "zero3" else 1
         self._itemsize = itemsize
@@ -84,11 +84,11 @@ class ZeroWalk(Walk):
         self._copy_bytes = filled * itemsize
         self._buckets: list[int] = []
         self._gathered: dict[str, list[int]] = {}
-        self._layer_uses = layer_uses(rehearsal)
+        self._layer_uses = layer_uses(simulation)
         self._ahead: int | None = None
         if sizes.strategy == "zero3":
-            self._from_the_start(rehearsal.first_step)
-        self._step_gradients(rehearsal, trained)
+            self._from_the_start(simulation.first_step)
+        self._step_gradients(simulation, trained)
 
     def forward_begins(self, event: int) -> None:
         """What the root holds is needed at once."""
@@ -140,7 +140,7 @@ class ZeroWalk(Walk):
             small = sum(self._sizes.gathered(weight) for weight in unit.weights if self._persists(weight))
             self._score.add(event, small, "gathered_weights", f"{unit.name} (small ones)", "setup")
 
-    def _step_gradients(self, rehearsal: Rehearsal, trained: list[HeldWeight]) -> None:
+    def _step_gradients(self, simulation: Simulation, trained: list[HeldWeight]) -> None:
         """In the dtype of the master copy, while the optimizer steps."""
         if not self._sizes.mixed or self._sizes.sharding.offload_optimizer:
             return
@@ -148,8 +148,8 @@ class ZeroWalk(Walk):
         if self._sizes.strategy == "zero3":
             share = min(share, _STEP_GROUP * 4)
         number: int | None = None
-        for event, (index, size) in enumerate(rehearsal.log.events):
-            stepping = rehearsal.log.lives[index].phase == "optimizer"
+        for event, (index, size) in enumerate(simulation.log.events):
+            stepping = simulation.log.lives[index].phase == "optimizer"
             if size > 0 and stepping and number is None:
                 number = self._score.add(event, share, "gradients", "share in float32", "optimizer", 4)
             elif size > 0 and not stepping and number is not None:

@@ -1,6 +1,6 @@
 """The headline figures of a plan.
 
-Memory of a plan: over the two rehearsed steps, by kind at the peak, and the largest tensors.
+Memory of a plan: over the two simulated steps, by kind at the peak, and the largest tensors.
 
 The data of a plan: how long the examples are, and what each kind of batch makes of them.
 

@@ -1,6 +1,6 @@
 """Memory over the time of a run, and what it was used for.
 
-What is allocated over the two steps that a plan rehearses.
+What is allocated over the two steps that a plan simulates.
 
 Accelerators by time and money.
 """

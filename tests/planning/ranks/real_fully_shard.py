@@ -20,8 +20,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from hf_efficient.model.adapter import add_adapter
 from hf_efficient.model.load import load_base
-from hf_efficient.planning.arguments import rehearsal_arguments
-from hf_efficient.planning.trainers import rehearsal_trainer
+from hf_efficient.planning.arguments import simulation_arguments
+from hf_efficient.planning.trainers import simulation_trainer
 from hf_efficient.recipe.schema import Recipe
 
 
@@ -32,11 +32,11 @@ def measured(recipe: Recipe, length: int) -> dict[str, int]:
         recipe: ``strategy: fsdp2``.
         length: of every row.
     """
-    args = rehearsal_arguments(recipe, recipe.output_dir)
+    args = simulation_arguments(recipe, recipe.output_dir)
     model = add_adapter(load_base(recipe), recipe.adapter, seed=0, checkpointing=args.gradient_checkpointing)
     with _one_of(int(recipe.distributed.processes)):
         _cut(model, mixed=args.bf16)
-        trainer = rehearsal_trainer(recipe, model, args, length)
+        trainer = simulation_trainer(recipe, model, args, length)
         _reduce_last(trainer, model)
         before = _local(model.parameters()) + sum(one.nbytes for one in model.buffers())
         gc.collect()

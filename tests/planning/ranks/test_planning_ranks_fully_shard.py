@@ -1,4 +1,4 @@
-"""A rank's rehearsal under FSDP2 against a real training, the model cut by torch's own ``fully_shard``."""
+"""A rank's simulation under FSDP2 against a real training, the model cut by torch's own ``fully_shard``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from real_fully_shard import measured
 from transformers import AutoModelForCausalLM
 
 from hf_efficient.planning.model_config import model_config
-from hf_efficient.planning.ranks.rank import rehearse_rank
+from hf_efficient.planning.ranks.rank import simulate_rank
 from hf_efficient.planning.simulation import planned_memory
 from hf_efficient.recipe.schema import Recipe
 
@@ -63,7 +63,7 @@ def test_the_peak_of_a_rank_is_the_real_one(case, ranks, recipe_of):
     recipe = recipe_of(case, ranks)
     with torch.backends.mkldnn.flags(enabled=False):  # its products take room for themselves
         real = measured(recipe, 32)
-    memory = planned_memory(rehearse_rank(recipe, model_config(recipe.model), 32))
+    memory = planned_memory(simulate_rank(recipe, model_config(recipe.model), 32))
     assert memory.model_bytes == real["weights"]
     assert memory.category_peak_bytes["optimizer_state"] == real["optimizer_state"]
     assert memory.peak_allocated_bytes == pytest.approx(real["peak"], rel=0.0005)

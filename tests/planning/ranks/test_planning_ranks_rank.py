@@ -7,8 +7,8 @@ import pytest
 from hf_efficient.estimate.communication import step_collectives
 from hf_efficient.estimate.sharding import Sharding, rank_bytes
 from hf_efficient.planning.model_config import model_config
-from hf_efficient.planning.ranks.rank import rehearse_rank, spread
-from hf_efficient.planning.simulation import planned_memory, rehearse
+from hf_efficient.planning.ranks.rank import simulate_rank, spread
+from hf_efficient.planning.simulation import planned_memory, simulate
 
 RANKS = 4
 # embedding and head 2 * 96 * 64; a layer: q, o 64 * 64, k, v 64 * 32, three of 64 * 160, two norms; a norm
@@ -32,7 +32,7 @@ def ranked(recipe, saved):
         distributed = {"processes": processes, "strategy": strategy, "offload": dict.fromkeys(offload, True)}
         train = {"optim": "adamw_torch", **train}
         wanted = recipe(saved("llama"), method, train, dtype="bfloat16", distributed=distributed)
-        return rehearse_rank(wanted, model_config(wanted.model), 64)
+        return simulate_rank(wanted, model_config(wanted.model), 64)
 
     return build
 
@@ -186,7 +186,7 @@ def test_what_zero3_gathers_ahead_reaches_over_its_bucket_by_a_weight(ranked):
 )
 def test_what_zero3_keeps_from_forward_to_backward(recipe, saved, reuse, again, kept):
     wanted = recipe(saved("llama"), "full", {"optim": "adamw_torch", "gradient_checkpointing": again})
-    whole = rehearse(wanted, model_config(wanted.model), 64)
+    whole = simulate(wanted, model_config(wanted.model), 64)
     found = spread(whole, Sharding("zero3", RANKS, reuse_elements=reuse, persistent_elements=64), mixed=False)
     start = found.backward_starts[0]
     there = [life.module for life in found.log.lives if life.category == "gathered_weights" and life.lives_at(start)]
@@ -201,17 +201,17 @@ def test_an_evaluation_gathers_as_well(recipe, saved):
         saved("llama"), "full", {"eval_strategy": "steps"}, distributed={"processes": 4, "strategy": "fsdp2"}
     )
     with_data = wanted.model_copy(update={"data": wanted.data.model_copy(update={"eval_fraction": 0.1})})
-    found = rehearse_rank(with_data, model_config(wanted.model), 64)
+    found = simulate_rank(with_data, model_config(wanted.model), 64)
     assert found.evaluation is not None
     gathered = [life for life in found.log.lives if life.category == "gathered_weights"]
     assert any(life.born_at >= found.evaluation.start for life in gathered)
 
 
-def test_what_is_rehearsed_stays_the_same(recipe, saved):
+def test_what_is_simulated_stays_the_same(recipe, saved):
     """The step's own tensors: the other strategies add to the same activations."""
     wanted = recipe(saved("llama"), "full", dtype="bfloat16", distributed={"processes": 4})
-    alone = rehearse_rank(wanted, model_config(wanted.model), 64, processes=1)
-    ddp = rehearse_rank(wanted, model_config(wanted.model), 64)
+    alone = simulate_rank(wanted, model_config(wanted.model), 64, processes=1)
+    ddp = simulate_rank(wanted, model_config(wanted.model), 64)
     assert (
         planned_memory(ddp).category_peak_bytes["activations"]
         == (planned_memory(alone).category_peak_bytes["activations"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hf_efficient.planning.model_config import model_config
-from hf_efficient.planning.ranks.rank import rank_remarks, rehearse_rank
+from hf_efficient.planning.ranks.rank import rank_remarks, simulate_rank
 
 
 @pytest.fixture
@@ -13,7 +13,7 @@ def told(recipe, saved):
     def build(method="lora", processes=2, train=None, **distributed):
         distributed = {"processes": processes, **distributed}
         wanted = recipe(saved("llama"), method, train or {}, distributed=distributed)
-        return " | ".join(rank_remarks(wanted, rehearse_rank(wanted, model_config(wanted.model), 32)))
+        return " | ".join(rank_remarks(wanted, simulate_rank(wanted, model_config(wanted.model), 32)))
 
     return build
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 
 from hf_efficient.planning.ranks.log import Score
-from hf_efficient.planning.simulation import Rehearsal
-from hf_efficient.planning.trainers import RehearsedEvaluation
+from hf_efficient.planning.simulation import Simulation
+from hf_efficient.planning.trainers import SimulatedEvaluation
 from hf_efficient.simulate.tensor_log import StorageLife, TensorLog
 
 
-def rehearsal(*events):
+def simulation(*events):
     """Each event: the index of a storage of 100 bytes that begins, or its complement, which ends."""
     log = TensorLog()
     for place, what in enumerate(events):
@@ -20,7 +20,7 @@ def rehearsal(*events):
         else:
             log.lives[index].freed_at = place + 1
         log.events.append((index, 100 if what >= 0 else -100))
-    return Rehearsal(
+    return Simulation(
         log=log,
         backward_starts=(3,),
         second_step=5,
@@ -33,7 +33,7 @@ def rehearsal(*events):
         parameters=260,
         trained_parameters=10,
         paged_bytes=0,
-        evaluation=RehearsedEvaluation(5, 1, 5, []),
+        evaluation=SimulatedEvaluation(5, 1, 5, []),
     )
 
 
@@ -45,7 +45,7 @@ def sizes(written):
 
 
 def test_nothing_changes_by_itself():
-    written = Score(rehearsal(*OLD)).written()
+    written = Score(simulation(*OLD)).written()
     assert sizes(written) == [100, 100, -100, 100, -100, -100]
     assert [life.module for life in written.log.lives] == ["m0", "m1", "m2"]
     assert [(life.born_at, life.freed_at) for life in written.log.lives] == [(0, 5), (1, 3), (3, 6)]
@@ -53,7 +53,7 @@ def test_nothing_changes_by_itself():
 
 
 def test_a_storage_of_another_size_and_one_that_is_not_there():
-    score = Score(rehearsal(*OLD))
+    score = Score(simulation(*OLD))
     score.resize(0, 40)
     score.resize(1, 0)
     written = score.written()
@@ -64,19 +64,19 @@ def test_a_storage_of_another_size_and_one_that_is_not_there():
 
 
 def test_a_boundary_after_what_is_not_there():
-    score = Score(rehearsal(*OLD))
+    score = Score(simulation(*OLD))
     score.resize(0, 0)
     assert score.written().first_step == 0
 
 
 def test_a_storage_that_ends_early_ends_once():
-    score = Score(rehearsal(*OLD))
+    score = Score(simulation(*OLD))
     score.cut(0, 3)
     assert sizes(score.written()) == [100, 100, -100, -100, 100, -100]
 
 
 def test_new_ones_come_before_their_event_in_the_order_asked_for():
-    score = Score(rehearsal(*OLD))
+    score = Score(simulation(*OLD))
     first = score.add(3, 7, "communication", "bucket", "backward")
     second = score.add(3, 8, "communication", "bucket", "backward", 4)
     score.end(first, 3)

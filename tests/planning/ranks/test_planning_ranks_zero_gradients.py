@@ -9,14 +9,14 @@ from hf_efficient.estimate.sharding import Sharding
 from hf_efficient.planning.ranks.log import Score
 from hf_efficient.planning.ranks.shares import Sizes
 from hf_efficient.planning.ranks.zero import spread_gradients
-from hf_efficient.planning.simulation import HeldWeight, Rehearsal, Unit
+from hf_efficient.planning.simulation import HeldWeight, Simulation, Unit
 from hf_efficient.simulate.tensor_log import StorageLife, TensorLog
 
 ELEMENTS = {"small": 10, "large": 20, "huge": 30}
 BYTES = {name: 4 * elements for name, elements in ELEMENTS.items()}
 
 
-def rehearsal(*made: str) -> Rehearsal:
+def simulation(*made: str) -> Simulation:
     """A backward that allocates these, ``-`` an activation of 1 byte that stays, and a step that allocates 7 bytes."""
     log = TensorLog()
     for name in (*made, "step"):
@@ -27,7 +27,7 @@ def rehearsal(*made: str) -> Rehearsal:
         log.lives.append(StorageLife(size, (size,), torch.uint8, "op", phase, name, place, category=category))
         log.events.append((len(log.lives) - 1, size))
     weights = tuple(HeldWeight(name, (count,), count, 4, 4, trained=True) for name, count in ELEMENTS.items())
-    return Rehearsal(
+    return Simulation(
         log=log,
         backward_starts=(0, 0),
         second_step=0,
@@ -58,7 +58,7 @@ def rehearsal(*made: str) -> Rehearsal:
 @pytest.mark.parametrize("strategy", ["zero2", "zero3"])
 def test_a_gradient_larger_than_a_bucket_waits_for_the_next(strategy, made, bucket, expected):
     """With the optimizer on the host, so that no share of a gradient is added."""
-    found = rehearsal(*made)
+    found = simulation(*made)
     score = Score(found)
     sharding = Sharding(strategy, 2, bucket_elements=bucket, offload_optimizer=True)
     spread_gradients(found, score, Sizes(sharding, mixed=False, packed=False))
@@ -66,7 +66,7 @@ def test_a_gradient_larger_than_a_bucket_waits_for_the_next(strategy, made, buck
 
 
 def test_zero_1_keeps_them_all():
-    found = rehearsal("huge", "small")
+    found = simulation("huge", "small")
     score = Score(found)
     spread_gradients(found, score, Sizes(Sharding("zero1", 2, bucket_elements=5), mixed=False, packed=False))
     assert [size for _, size in score.written().log.events] == [120, 40, 7]

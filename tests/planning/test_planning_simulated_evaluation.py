@@ -1,4 +1,4 @@
-"""An evaluation rehearsed, against transformers' own evaluation loop on a real model."""
+"""An evaluation simulated, against transformers' own evaluation loop on a real model."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from plan_accuracy_real import real_peak
 
 from hf_efficient.planning.model_config import model_config
-from hf_efficient.planning.simulation import planned_memory, rehearse
+from hf_efficient.planning.simulation import planned_memory, simulate
 from hf_efficient.planning.trainers import is_evaluated
 
 LARGE = {"per_device_train_batch_size": 1, "per_device_eval_batch_size": 16}
@@ -34,7 +34,7 @@ def evaluated(recipe):
 def test_its_peak_is_the_real_ones(evaluated, saved, method, metrics):
     wanted = evaluated(saved("llama"), method, LARGE, metrics=metrics)
     config = model_config(wanted.model)
-    memory = planned_memory(rehearse(wanted, config, 64))
+    memory = planned_memory(simulate(wanted, config, 64))
     assert memory.peak_phase == "evaluation"
     assert memory.peak_allocated_bytes == pytest.approx(real_peak(wanted, config, 64), rel=0.02)
 
@@ -42,7 +42,7 @@ def test_its_peak_is_the_real_ones(evaluated, saved, method, metrics):
 def test_what_was_evaluated(evaluated, saved):
     wanted = evaluated(saved("llama"), "lora", LARGE)
     config = model_config(wanted.model)
-    found = rehearse(wanted, config, 64, evaluation_length=32)
+    found = simulate(wanted, config, 64, evaluation_length=32)
     assert (found.evaluation.rows, found.evaluation.length, found.evaluation.positions) == (16, 32, 512)
     assert found.second_step < found.evaluation.start
     assert len(found.forward_ends) == len(found.backward_starts)
@@ -53,12 +53,12 @@ def test_what_was_evaluated(evaluated, saved):
     adapters = 2 * 16 * (2 * (64 + 64) + 2 * (64 + 32) + 3 * (64 + 160))
     attention = 2 * 2 * 2 * 16 * 32 * 32 * 64 // 2
     assert flops == 2 * 512 * (matrices + adapters) + attention
-    assert rehearse(wanted, config, 64).evaluation.length == 64
+    assert simulate(wanted, config, 64).evaluation.length == 64
 
 
 def test_training_is_what_it_is_without_one(evaluated, recipe, saved):
-    with_one = rehearse(evaluated(saved("llama"), "lora", LARGE), model_config(recipe(saved("llama")).model), 64)
-    without = rehearse(recipe(saved("llama"), "lora", LARGE), model_config(recipe(saved("llama")).model), 64)
+    with_one = simulate(evaluated(saved("llama"), "lora", LARGE), model_config(recipe(saved("llama")).model), 64)
+    without = simulate(recipe(saved("llama"), "lora", LARGE), model_config(recipe(saved("llama")).model), 64)
     assert without.evaluation is None
     assert with_one.operators == without.operators
     training = dict(planned_memory(with_one).phase_peak_allocated_bytes)

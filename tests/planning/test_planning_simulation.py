@@ -1,4 +1,4 @@
-"""A rehearsal against the real training: the peak by the profiler, and nothing left behind."""
+"""A simulation against the real training: the peak by the profiler, and nothing left behind."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from plan_accuracy_real import real_peak
 
 from hf_efficient.model.adapter import add_adapter
 from hf_efficient.model.load import load_base
-from hf_efficient.planning.arguments import rehearsal_arguments
+from hf_efficient.planning.arguments import simulation_arguments
 from hf_efficient.planning.model_config import model_config
-from hf_efficient.planning.simulation import planned_memory, rehearse
-from hf_efficient.planning.trainers import rehearsal_trainer
+from hf_efficient.planning.simulation import planned_memory, simulate
+from hf_efficient.planning.trainers import simulation_trainer
 
 CASES = {
     "full": ("llama", "full", {}, {}),
@@ -45,13 +45,13 @@ def test_the_peak_is_within_two_per_cent_of_the_real_one(case, recipe, saved):
     family, method, train, more = CASES[case]
     wanted = recipe(saved(family), method, {"per_device_train_batch_size": 8, **train}, **more)
     config = model_config(wanted.model)
-    planned = planned_memory(rehearse(wanted, config, 64, on_gpu=False)).peak_allocated_bytes
+    planned = planned_memory(simulate(wanted, config, 64, on_gpu=False)).peak_allocated_bytes
     assert planned == pytest.approx(real_peak(wanted, config, 64), rel=0.02)
 
 
-def test_a_rehearsal_says_what_it_rehearsed(recipe, saved):
+def test_a_simulation_says_what_it_simulated(recipe, saved):
     wanted = recipe(saved("llama"), "full", {"gradient_accumulation_steps": 5, "per_device_train_batch_size": 3})
-    found = rehearse(wanted, model_config(wanted.model))
+    found = simulate(wanted, model_config(wanted.model))
     assert (found.rows, found.length, found.vocabulary, found.micro_batches) == (3, 64, 96, 5)
     assert len(found.backward_starts) == 4  # two steps of two micro-batches: a third would add nothing
     assert 0 < found.first_step < found.backward_starts[0] < found.second_step < found.backward_starts[2]
@@ -62,7 +62,7 @@ def test_a_rehearsal_says_what_it_rehearsed(recipe, saved):
 
 def test_categories_by_hand(recipe, saved):
     wanted = recipe(saved("llama"), "full", {"optim": "adamw_torch"}, dtype="float32")
-    memory = planned_memory(rehearse(wanted, model_config(wanted.model), 64))
+    memory = planned_memory(simulate(wanted, model_config(wanted.model), 64))
     parameters = 2 * 96 * 64 + 2 * (2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 160 + 2 * 64) + 64
     tables = 2 * 4 * 8  # inverse frequencies of the rotary embedding, and the same as first computed
     assert memory.model_bytes == 4 * parameters + tables
@@ -76,7 +76,7 @@ def test_categories_by_hand(recipe, saved):
 
 def test_an_adapter_is_apart_from_the_weights(recipe, saved):
     wanted = recipe(saved("llama"), "qlora", r=4)
-    found = rehearse(wanted, model_config(wanted.model), 64)
+    found = simulate(wanted, model_config(wanted.model), 64)
     adapter = 4 * 2 * ((64 + 64) + (64 + 32) + (64 + 32) + (64 + 64) + 3 * (64 + 160))
     assert found.trained_parameters == adapter
     categories = planned_memory(found).categories
@@ -92,7 +92,7 @@ def test_an_adapter_is_apart_from_the_weights(recipe, saved):
 def test_without_a_length_the_recipes_most_counts(recipe, saved):
     for length, found in ((48, 48), (None, 512)):
         wanted = recipe(saved("llama"), "lora", {"max_length": length, "per_device_train_batch_size": 1})
-        assert rehearse(wanted, model_config(wanted.model)).length == found
+        assert simulate(wanted, model_config(wanted.model)).length == found
 
 
 def process_state():
@@ -116,14 +116,14 @@ def process_state():
 def test_nothing_of_the_process_is_changed_and_nothing_is_written(recipe, saved, tmp_path):
     """A run's own arguments and accelerator may be there already when its plan is made."""
     folder = saved("llama")
-    own = rehearsal_arguments(recipe(train={"bf16": False, "gradient_accumulation_steps": 3}), str(tmp_path))
+    own = simulation_arguments(recipe(train={"bf16": False, "gradient_accumulation_steps": 3}), str(tmp_path))
     Accelerator(cpu=True, gradient_accumulation_steps=3)
     random.seed(1)
     numpy.random.seed(2)
     torch.manual_seed(3)
     before = process_state()
     wanted = recipe(folder, "qlora", {"bf16": True, "seed": 7})
-    rehearse(wanted, model_config(wanted.model), 32)
+    simulate(wanted, model_config(wanted.model), 32)
     after = process_state()
     assert {name: (before[name], after[name]) for name in before if before[name] != after[name]} == {}
     assert own.device == torch.device("cpu")
@@ -131,21 +131,21 @@ def test_nothing_of_the_process_is_changed_and_nothing_is_written(recipe, saved,
 
 
 @pytest.mark.parametrize("method", ["full", "qlora"])
-def test_a_training_after_a_rehearsal_is_the_training_before_it(method, recipe, saved, tmp_path):
+def test_a_training_after_a_simulation_is_the_training_before_it(method, recipe, saved, tmp_path):
     wanted = recipe(saved("llama"), method, {"bf16": method == "full"}, dropout=0.1, dtype="float32")
     config = model_config(wanted.model)
     other = recipe(saved("llama"), "lora", {"bf16": method != "full", "gradient_accumulation_steps": 3})
 
     def trained():
         torch.manual_seed(3)
-        args = rehearsal_arguments(wanted, str(tmp_path))
+        args = simulation_arguments(wanted, str(tmp_path))
         model = add_adapter(load_base(wanted), wanted.adapter, seed=1, checkpointing=args.gradient_checkpointing)
-        rehearsal_trainer(wanted, model, args, 32).train()
+        simulation_trainer(wanted, model, args, 32).train()
         return {name: value.clone() for name, value in model.named_parameters() if value.requires_grad}
 
     before = trained()
-    rehearse(wanted, config, 32)
-    rehearse(other, config, 16)
+    simulate(wanted, config, 32)
+    simulate(other, config, 16)
     after = trained()
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
@@ -155,9 +155,9 @@ def test_a_batch_of_more_tokens_than_are_computed_with(recipe, saved):
     """The collator looks at each of a million token ids, of which none is lost to a tensor without values."""
     train = {"packing": True, "per_device_train_batch_size": 16_400, "gradient_checkpointing": True}
     wanted = recipe(saved("llama"), "lora", train)
-    found = rehearse(wanted, model_config(wanted.model))
+    found = simulate(wanted, model_config(wanted.model))
     assert found.rows * found.length == 16_400 * 64 > 2**20
-    small = rehearse(recipe(saved("llama"), "lora", {**train, "per_device_train_batch_size": 164}), config_of(wanted))
+    small = simulate(recipe(saved("llama"), "lora", {**train, "per_device_train_batch_size": 164}), config_of(wanted))
     logits = [planned_memory(one).category_peak_bytes["logits"] for one in (found, small)]
     assert logits[0] == 100 * logits[1]
 
