@@ -1,14 +1,8 @@
-"""Where the shipped recipes lie, and by which names they and their bases are meant.
+"""Recipe files: the shipped ones by name, and a file, everything that it extends and the command line as one tree.
 
-``a.b=value`` on the command line: one more layer over the recipe's files.
-
-A recipe file, everything that it extends, and the command line, laid over one another.
-
-The order, lowest first: the files of ``extends`` (in the order written, each after its own ``extends``; a path from
+The layers, lowest first: the files of ``extends`` (in the order written, each after its own ``extends``; a path from
 the file's folder, or the name of a shipped recipe or base), the file itself, the command line. Mappings are merged,
 lists and scalars are replaced.
-
-The recipes that come with the package, by name: ``llama3.1-8b/qlora``.
 """
 
 from __future__ import annotations
@@ -25,11 +19,23 @@ from hf_efficient.recipe.schema import Origin
 from hf_efficient.recipe.tree import NESTING_LIMIT, Node, any_of, found, merge, nearest, parse_yaml
 
 SUFFIXES = (".yaml", ".yml")
-# Layers to extend: nothing that can be run by itself.
-_BASES = "bases"
-# Configurations of accelerate are no recipes at all.
-_OTHER = "accelerate"
+_BASES = "bases"  # layers to extend: nothing that can be run by itself
+_OTHER = "accelerate"  # configurations of accelerate are no recipes at all
 _MOST_NEAR = 5
+_LARGEST_FILE_BYTES = 256 * 1024
+_MOST_FILES = 64
+
+_KEY = re.compile(r"[^\s.=]+(\.[^\s.=]+)*\Z")
+_FORM = "Write key=value, for instance train.learning_rate=1e-4 or data.train.0.path=chats.jsonl."
+
+
+@dataclass(frozen=True)
+class ShippedRecipe:
+    """One recipe of the list; the description of one that does not resolve says why."""
+
+    name: str
+    path: Path
+    description: str
 
 
 def shipped_root() -> Path:
@@ -40,18 +46,42 @@ def shipped_root() -> Path:
 
 
 def shipped_files(root: Path, *, bases: bool = False) -> dict[str, Path]:
-    """Name (``llama3.1-8b/qlora``) to file, in the order of the names.
+    """Name (``llama3.1-8b/qlora``) to file, in the order of the names; with ``bases`` those that are only extended."""
+    files = {path.relative_to(root).with_suffix("").as_posix(): path for path in sorted(root.rglob("*.yaml"))}
+    hidden = {_OTHER} if bases else {_OTHER, _BASES}
+    return {name: path for name, path in files.items() if hidden.isdisjoint(name.split("/")[:-1])}
 
-    Args:
-        root: the folder; there are none where it is missing.
-        bases: also those that can only be extended (``bases/qlora``).
+
+def list_recipes(root: Path | None = None) -> list[ShippedRecipe]:
+    """All shipped recipes in the order of their names; none where the folder is missing."""
+    files = shipped_files(shipped_root() if root is None else root)
+    return [ShippedRecipe(name, path, _description(path)) for name, path in files.items()]
+
+
+def _description(path: Path) -> str:
+    try:
+        described = compose(path)[0].child("description")
+    except RecipeError as error:
+        return f"does not resolve: {error.problems[0]}"
+    return str(described.value) if described is not None else ""
+
+
+def find_recipe(name: str | Path, root: Path | None = None) -> Path:
+    """The file that ``RECIPE`` stands for: an existing path, or the name of a shipped recipe.
+
+    Raises:
+        RecipeError: neither; names the shipped recipes that were probably meant.
     """
-    found = {}
-    for path in sorted(root.rglob("*.yaml")):
-        below = path.relative_to(root)
-        if _OTHER not in below.parts[:-1] and (bases or _BASES not in below.parts[:-1]):
-            found[below.with_suffix("").as_posix()] = path
-    return found
+    path, text = Path(name), str(name)
+    if isinstance(name, Path) or path.suffix in SUFFIXES or _is_file(path):
+        return path
+    shipped = shipped_files(shipped_root() if root is None else root)
+    if text in shipped:
+        return shipped[text]
+    close = near_names(text, shipped)
+    remedy = f"Did you mean {any_of(close)}?" if close else "`hf-efficient recipes` lists those that are shipped."
+    message = "is neither a file nor the name of a shipped recipe."
+    raise RecipeError([Problem(text, "", message, remedy)])
 
 
 def near_names(text: str, names: Iterable[str]) -> list[str]:
@@ -62,44 +92,164 @@ def near_names(text: str, names: Iterable[str]) -> list[str]:
         close = nearest(text, valid)
         return [close] if close is not None else []
     # The quickstart first: it runs anywhere.
-    found = sorted((name for name in valid if part in name.split("/")), key=lambda name: "quickstart" not in name)
-    return found[:_MOST_NEAR]
+    near = sorted((name for name in valid if part in name.split("/")), key=lambda name: "quickstart" not in name)
+    return near[:_MOST_NEAR]
 
 
-def is_file(path: Path) -> bool:
-    """``path.is_file()``, and False for what can be no path."""
+def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
-    except (OSError, ValueError):
+    except (OSError, ValueError):  # what can be no path
         return False
 
 
-_KEY = re.compile(r"[^\s.=]+(\.[^\s.=]+)*\Z")
-_FORM = "Write key=value, for instance train.learning_rate=1e-4 or data.train.0.path=chats.jsonl."
+def compose(path: Path, overrides: Sequence[str] = ()) -> tuple[Node, list[Problem]]:
+    """The tree of a recipe file with all layers merged, not yet checked against the schema.
+
+    Returns:
+        The tree, and the overrides that could not be laid over it (the tree is without them).
+
+    Raises:
+        RecipeError: a file that cannot be read, bad YAML, an ``extends`` that is missing or goes in a circle.
+            The problems of all files and overrides are reported together.
+    """
+    reader = _Reader()
+    tree = reader.read(path, ())
+    if tree is None:
+        _, problems = apply_overrides(None, overrides)
+        raise RecipeError([*reader.problems, *problems])
+    return apply_overrides(tree, overrides)
 
 
-def apply_overrides(tree: Node, overrides: Sequence[str], *, known: bool = True) -> tuple[Node, list[Problem]]:
-    """Lay overrides over a tree, in order.
+class _Reader:
+    """Reads files and follows ``extends``; keeps the problems of all files."""
 
-    Args:
-        tree: the recipe below; it is not changed.
-        overrides: flags as typed. The value is YAML; a mapping is merged, anything else replaces it.
-            A number in the key is an index where the tree has a list; the index after the last appends.
-        known: False where the tree could not be read: only the form of the flags is checked then.
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+        self._files = 0
+
+    def read(self, path: Path, chain: tuple[Path, ...], said_at: Origin | None = None) -> Node | None:
+        """The tree of one file with its bases merged in; None where a problem was found."""
+        chain = (*chain, path)
+        self._files += 1
+        if self._files == _MOST_FILES + 1:
+            message = f"leads to more than {_MOST_FILES} files."
+            self._complain(said_at or Origin(str(path)), message, "Extend fewer files.")
+        if self._files > _MOST_FILES:
+            return None
+        try:
+            tree = _file_tree(path)
+        except RecipeError as error:
+            problems = error.problems if said_at is None else _missing_base(error, path, chain, said_at)
+            self.problems.extend(problems)
+            return None
+        said = tree.value.pop("extends", None)
+        entries = [] if said is None or said.value is None else said.value if isinstance(said.value, list) else [said]
+        bases = [self._base(entry, path, chain) for entry in entries]
+        layers = [base for base in bases if base is not None]
+        return functools.reduce(merge, [*layers, tree]) if len(layers) == len(bases) else None
+
+    def _base(self, entry: Node, path: Path, chain: tuple[Path, ...]) -> Node | None:
+        if not isinstance(entry.value, str) or not entry.value:
+            self._complain(entry.origin, "must be a recipe file, the name of a shipped one, or a list of these.", "")
+            return None
+        base = self._named(entry, path)
+        if base is None:
+            return None
+        if os.path.realpath(base) in map(os.path.realpath, chain):
+            told = " -> ".join(str(link) for link in (*chain, base))
+            self._complain(entry.origin, f"goes in a circle: {told}.", "Remove one of these links.")
+            return None
+        return self.read(base, chain, entry.origin)
+
+    def _named(self, entry: Node, path: Path) -> Path | None:
+        """The file that an entry stands for: a path from the file's folder, else the name of a shipped one."""
+        base = Path(os.path.normpath(path.parent / entry.value))
+        if Path(entry.value).suffix in SUFFIXES or _is_file(base):
+            return base
+        shipped = shipped_files(shipped_root(), bases=True)
+        if entry.value in shipped:
+            return shipped[entry.value]
+        if os.path.lexists(base):  # a folder, for instance: the reader tells
+            return base
+        near = near_names(entry.value, shipped)
+        message = f"{entry.value} is neither a file ({base}) nor the name of a shipped recipe or base."
+        self._complain(entry.origin, message, f"Did you mean {any_of(near)}?" if near else "Check the path.")
+        return None
+
+    def _complain(self, origin: Origin, message: str, remedy: str) -> None:
+        self.problems.append(Problem(str(origin), "extends", message, remedy))
+
+
+def _missing_base(error: RecipeError, path: Path, chain: tuple[Path, ...], said_at: Origin) -> list[Problem]:
+    """Problems of a base; where the file itself cannot be read, told at the line that names it."""
+    told = " -> ".join(str(link) for link in chain)
+    return [
+        Problem(str(said_at), "extends", f"{path}: {problem.message} The chain: {told}.", problem.remedy)
+        if problem.where == str(path)
+        else problem
+        for problem in error.problems
+    ]
+
+
+def _file_tree(path: Path) -> Node:
+    tree = parse_yaml(read_recipe_text(path), Origin(str(path)))
+    if isinstance(tree.value, dict):
+        return Node(tree.value, Origin(str(path)))
+    held = "is empty" if tree.value is None else f"holds {found(tree.value)}"
+    message = f"{held}; a recipe is a mapping of keys to values."
+    raise RecipeError([Problem(str(path), "", message, "Start with, for instance, `name: my-run`.")])
+
+
+def read_recipe_text(path: Path) -> str:
+    """The text of a recipe file.
+
+    Raises:
+        RecipeError: no such file, a folder, unreadable, larger than 256 KiB, or not UTF-8.
+    """
+
+    def unreadable(message: str, remedy: str, line: str = "") -> RecipeError:
+        return RecipeError([Problem(f"{path}{line}", "", message, remedy)])
+
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(_LARGEST_FILE_BYTES + 1)
+    except FileNotFoundError as error:
+        raise unreadable("there is no such file.", "Check the path.") from error
+    except IsADirectoryError as error:
+        raise unreadable("is a folder.", "Name a recipe file in it.") from error
+    except (OSError, ValueError) as error:
+        told = getattr(error, "strerror", None) or str(error)
+        raise unreadable(f"cannot be read: {told}.", "Check the path and its permissions.") from error
+    if len(data) > _LARGEST_FILE_BYTES:
+        raise unreadable("is larger than 256 KiB, so it is no recipe.", "Name a recipe file.")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise unreadable("is not UTF-8 text.", "Save it as UTF-8.", f":{line}") from error
+
+
+def apply_overrides(tree: Node | None, overrides: Sequence[str]) -> tuple[Node, list[Problem]]:
+    """Lay ``a.b=value`` flags of the command line over a tree, in order; ``tree`` itself is not changed.
+
+    The value is YAML; a mapping is merged, anything else replaces what lies below. A number in the key is an index
+    where the tree has a list; the index after the last appends. Where the tree could not be read (None), only the form
+    of the flags is checked.
 
     Returns:
         The new tree, and what is wrong with the flags.
     """
+    result = tree or Node({}, Origin("command line"))
     problems: list[Problem] = []
     for flag in overrides:
-        origin = Origin("command line", None, flag)
         try:
-            key, value = _split(flag, origin)
-            if known:
-                tree = _set(tree, key.split("."), value, 0)
+            key, value = _split(flag, Origin("command line", None, flag))
+            if tree is not None:
+                result = _set(result, key.split("."), value, 0)
         except RecipeError as error:
             problems.extend(error.problems)
-    return tree, problems
+    return result, problems
 
 
 def _split(flag: str, origin: Origin) -> tuple[str, Node]:
@@ -119,232 +269,29 @@ def _set(node: Node | None, parts: list[str], value: Node, depth: int) -> Node:
     if depth == len(parts):
         return value if node is None else merge(node, value)
     part = parts[depth]
-    is_list = node is not None and isinstance(node.value, list)
-    missing = node is None or node.value is None
-    if is_list or (missing and part == "0"):
-        return _set_in_list(node, parts, value, depth)
-    if not missing and not isinstance(node.value, dict):  # type: ignore[union-attr]
-        held = ".".join(parts[:depth])
-        raise _refused(value.origin, held, "holds a single value, so nothing can be set below it.", _FORM)
-    entries = {} if missing else dict(node.value)  # type: ignore[union-attr]
+    held = None if node is None else node.value
+    origin = value.origin if node is None or held is None else node.origin
+    if isinstance(held, list) or (held is None and part == "0"):
+        return Node(_set_in_list(held or [], parts, value, depth), origin if held else value.origin)
+    if held is not None and not isinstance(held, dict):
+        message = "holds a single value, so nothing can be set below it."
+        raise _refused(value.origin, ".".join(parts[:depth]), message, _FORM)
+    entries = dict(held or {})
     entries[part] = _set(entries.get(part), parts, value, depth + 1)
-    return Node(entries, value.origin if node is None or missing else node.origin)
+    return Node(entries, origin)
 
 
-def _set_in_list(node: Node | None, parts: list[str], value: Node, depth: int) -> Node:
-    items = list(node.value) if node is not None and node.value is not None else []
-    part = parts[depth]
+def _set_in_list(held: list[Node], parts: list[str], value: Node, depth: int) -> list[Node]:
+    items, part = list(held), parts[depth]
     # isdecimal alone accepts digits of every script, and int() refuses very long ones.
     index = int(part) if re.fullmatch(r"[0-9]{1,6}", part) else -1
     if not 0 <= index <= len(items):
-        held = ".".join(parts[:depth])
         remedy = f"Write an index from 0 to {len(items)} ({len(items)} appends)."
-        raise _refused(value.origin, held, f"is a list of {len(items)}, which has no entry {part}.", remedy)
-    below = _set(items[index] if index < len(items) else None, parts, value, depth + 1)
-    items[index : index + 1] = [below]
-    return Node(items, node.origin if node is not None and items else value.origin)
+        message = f"is a list of {len(items)}, which has no entry {part}."
+        raise _refused(value.origin, ".".join(parts[:depth]), message, remedy)
+    items[index : index + 1] = [_set(items[index] if index < len(items) else None, parts, value, depth + 1)]
+    return items
 
 
 def _refused(origin: Origin, key: str, message: str, remedy: str) -> RecipeError:
     return RecipeError([Problem(str(origin), key, message, remedy)])
-
-
-LARGEST_FILE_BYTES = 256 * 1024
-MOST_FILES = 64
-
-
-def compose(path: Path, overrides: Sequence[str] = ()) -> tuple[Node, list[Problem]]:
-    """The tree of a recipe file with all layers merged, not yet checked against the schema.
-
-    Returns:
-        The tree, and the overrides that could not be laid over it (the tree is without them).
-
-    Raises:
-        RecipeError: a file that cannot be read, bad YAML, an ``extends`` that is missing or goes in a circle.
-            The problems of all files and overrides are reported together.
-    """
-    reader = _Reader()
-    tree = reader.read(path, ())
-    if tree is None:
-        _, problems = apply_overrides(Node({}, Origin(str(path))), overrides, known=False)
-        raise RecipeError([*reader.problems, *problems])
-    return apply_overrides(tree, overrides)
-
-
-class _Reader:
-    """Reads files and follows ``extends``; keeps the problems of all files."""
-
-    def __init__(self) -> None:
-        self.problems: list[Problem] = []
-        self._files = 0
-
-    def read(self, path: Path, chain: tuple[Path, ...], said_at: Origin | None = None) -> Node | None:
-        """The tree of one file with its bases merged in; None where a problem was found."""
-        chain = (*chain, path)
-        self._files += 1
-        if self._files == MOST_FILES + 1:
-            message = f"leads to more than {MOST_FILES} files."
-            self._complain(said_at or Origin(str(path)), message, "Extend fewer files.")
-        if self._files > MOST_FILES:
-            return None
-        try:
-            tree = _file_tree(path)
-        except RecipeError as error:
-            problems = error.problems if said_at is None else _missing_base(error, path, chain, said_at)
-            self.problems.extend(problems)
-            return None
-        bases = self._bases(tree, path, chain)
-        layers = [base for base in bases if base is not None]
-        return functools.reduce(merge, [*layers, tree]) if len(layers) == len(bases) else None
-
-    def _bases(self, tree: Node, path: Path, chain: tuple[Path, ...]) -> list[Node | None]:
-        said = tree.value.pop("extends", None)
-        if said is None or said.value is None:
-            return []
-        entries = said.value if isinstance(said.value, list) else [said]
-        return [self._base(entry, path, chain) for entry in entries]
-
-    def _base(self, entry: Node, path: Path, chain: tuple[Path, ...]) -> Node | None:
-        if not isinstance(entry.value, str) or not entry.value:
-            self._complain(entry.origin, "must be a recipe file, the name of a shipped one, or a list of these.", "")
-            return None
-        base = self._named(entry, path)
-        if base is None:
-            return None
-        if any(_same_file(base, link) for link in chain):
-            told = " -> ".join(str(link) for link in (*chain, base))
-            self._complain(entry.origin, f"goes in a circle: {told}.", "Remove one of these links.")
-            return None
-        return self.read(base, chain, entry.origin)
-
-    def _named(self, entry: Node, path: Path) -> Path | None:
-        """The file that an entry stands for: a path from the file's folder, else the name of a shipped one."""
-        base = Path(os.path.normpath(path.parent / entry.value))
-        if Path(entry.value).suffix in SUFFIXES or is_file(base):
-            return base
-        shipped = shipped_files(shipped_root(), bases=True)
-        if entry.value in shipped:
-            return shipped[entry.value]
-        if _is_there(base):
-            return base
-        near = near_names(entry.value, shipped)
-        message = f"{entry.value} is neither a file ({base}) nor the name of a shipped recipe or base."
-        self._complain(entry.origin, message, f"Did you mean {any_of(near)}?" if near else "Check the path.")
-        return None
-
-    def _complain(self, origin: Origin, message: str, remedy: str) -> None:
-        self.problems.append(Problem(str(origin), "extends", message, remedy))
-
-
-def read_recipe_text(path: Path) -> str:
-    """The text of a recipe file.
-
-    Raises:
-        RecipeError: no such file, a folder, unreadable, larger than 256 KiB, or not UTF-8.
-    """
-    try:
-        with path.open("rb") as stream:
-            data = stream.read(LARGEST_FILE_BYTES + 1)
-    except FileNotFoundError as error:
-        raise _unreadable(path, "there is no such file.", "Check the path.") from error
-    except IsADirectoryError as error:
-        raise _unreadable(path, "is a folder.", "Name a recipe file in it.") from error
-    except (OSError, ValueError) as error:
-        told = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise _unreadable(path, f"cannot be read: {told}.", "Check the path and its permissions.") from error
-    if len(data) > LARGEST_FILE_BYTES:
-        raise _unreadable(path, "is larger than 256 KiB, so it is no recipe.", "Name a recipe file.")
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        problem = Problem(f"{path}:{line}", "", "is not UTF-8 text.", "Save it as UTF-8.")
-        raise RecipeError([problem]) from error
-
-
-def _file_tree(path: Path) -> Node:
-    tree = parse_yaml(read_recipe_text(path), Origin(str(path)))
-    if isinstance(tree.value, dict):
-        return Node(tree.value, Origin(str(path)))
-    held = "is empty" if tree.value is None else f"holds {found(tree.value)}"
-    message = f"{held}; a recipe is a mapping of keys to values."
-    raise RecipeError([Problem(str(path), "", message, "Start with, for instance, `name: my-run`.")])
-
-
-def _unreadable(path: Path, message: str, remedy: str) -> RecipeError:
-    return RecipeError([Problem(str(path), "", message, remedy)])
-
-
-def _missing_base(error: RecipeError, path: Path, chain: tuple[Path, ...], said_at: Origin) -> list[Problem]:
-    """Problems of a base; where the file itself cannot be read, told at the line that names it."""
-    told = " -> ".join(str(link) for link in chain)
-    return [
-        Problem(str(said_at), "extends", f"{path}: {problem.message} The chain: {told}.", problem.remedy)
-        if problem.where == str(path)
-        else problem
-        for problem in error.problems
-    ]
-
-
-def _is_there(path: Path) -> bool:
-    """Whether there is anything, a folder for instance, that a problem can be told of."""
-    try:
-        path.stat()
-    except (FileNotFoundError, NotADirectoryError, ValueError):
-        return False
-    except OSError:
-        return True
-    return True
-
-
-def _same_file(one: Path, other: Path) -> bool:
-    return os.path.realpath(one) == os.path.realpath(other)
-
-
-@dataclass(frozen=True)
-class ShippedRecipe:
-    """One recipe of the list.
-
-    Attributes:
-        name: path below the root without suffix, with forward slashes.
-        path: the file.
-        description: the recipe's own line; what is wrong with it where it does not resolve.
-    """
-
-    name: str
-    path: Path
-    description: str
-
-
-def list_recipes(root: Path | None = None) -> list[ShippedRecipe]:
-    """All shipped recipes in the order of their names; empty where the folder is missing."""
-    root = shipped_root() if root is None else root
-    return [ShippedRecipe(name, path, _description(path)) for name, path in shipped_files(root).items()]
-
-
-def find_recipe(name: str | Path, root: Path | None = None) -> Path:
-    """The file that ``RECIPE`` stands for: an existing path, or the name of a shipped recipe.
-
-    Raises:
-        RecipeError: neither; names the shipped recipes that were probably meant.
-    """
-    path = Path(name)
-    text = str(name)
-    if isinstance(name, Path) or path.suffix in SUFFIXES or is_file(path):
-        return path
-    shipped = shipped_files(shipped_root() if root is None else root)
-    if text in shipped:
-        return shipped[text]
-    close = near_names(text, shipped)
-    remedy = f"Did you mean {any_of(close)}?" if close else "`hf-efficient recipes` lists those that are shipped."
-    message = "is neither a file nor the name of a shipped recipe."
-    raise RecipeError([Problem(text, "", message, remedy)])
-
-
-def _description(path: Path) -> str:
-    try:
-        tree, _ = compose(path)
-    except RecipeError as error:
-        return f"does not resolve: {error.problems[0]}"
-    described = tree.child("description")
-    return str(described.value) if described is not None else ""

@@ -1,17 +1,6 @@
-"""What every section of a recipe is.
+"""The recipe as typed, frozen sections: one class per section, the field names are the keys of the YAML file.
 
-``efficiency.confirms:``, the prediction that a run tests: ``hf-efficient diagnose RUN_DIR --apply`` writes it.
-
-``efficiency.profile:``, the deeper instruments of a run; all of them are off by default.
-
-The recipe as typed, frozen sections.
-
-One class per section; the field names are the keys of the YAML file. What a section cannot know by itself
-(contradictions between sections, the fields of ``train:``) is checked in ``rules.py`` and ``train_fields.py``.
-
-Whether a value of a recipe was set, and where.
-
-The precision that a recipe trains in, as its training arguments will say themselves.
+Contradictions between sections are found in ``rules/``, the fields of ``train:`` are checked in ``train_fields.py``.
 """
 
 from __future__ import annotations
@@ -19,9 +8,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, PrivateAttr
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    PrivateAttr,
+)
 
 
 class Section(BaseModel):
@@ -45,7 +43,7 @@ class ConfirmsSection(Section):
     seconds_per_token: PositiveFloat | None = Field(
         None, description="Of the training loop without the change, per token that is no padding."
     )
-    spread: Annotated[float, Field(ge=0)] | None = Field(
+    spread: NonNegativeFloat | None = Field(
         None, description="Half of the interval in which seconds_per_token lies, as a share of it."
     )
     peak_bytes: PositiveInt | None = Field(
@@ -56,9 +54,6 @@ class ConfirmsSection(Section):
         description="What this run must have in common with the one without the change: model, data, processes, "
         "device, and the fields of train that bear on the time, by their dotted keys. With others nothing can be told.",
     )
-
-
-NonNegativeInt = Annotated[int, Field(ge=0)]
 
 
 class TraceSection(Section):
@@ -141,8 +136,9 @@ class ProfileSection(Section):
     )
 
 
-DATA_FORMATS = ("messages", "prompt_completion", "alpaca", "sharegpt", "text", "preference")
-METRICS = ("perplexity", "token_accuracy", "exact_match")
+DataFormat = Literal["messages", "prompt_completion", "alpaca", "sharegpt", "text", "preference"]
+Metric = Literal["perplexity", "token_accuracy", "exact_match"]
+METRICS: tuple[Metric, ...] = get_args(Metric)
 DERIVED = "derived"
 """Source of a value that follows from another one."""
 
@@ -153,7 +149,6 @@ class Origin:
 
     Attributes:
         source: path of the recipe file, ``"command line"``, ``"default"``, or ``"derived"``.
-        line: 1-based line in the file; None for the others.
         text: the flag as typed, for the command line; what it follows from, for a derived value.
     """
 
@@ -240,7 +235,7 @@ class SourceSection(Section):
     )
     name: str | None = Field(None, description="Configuration name of a hub data set.")
     split: str = Field("train", description="Split of a hub data set, a `datasets` directory or a builtin.")
-    format: Literal["auto", "messages", "prompt_completion", "alpaca", "sharegpt", "text", "preference"] = Field(
+    format: Literal["auto", DataFormat] = Field(
         "auto", description="Layout of a row; `auto` recognises it from the columns."
     )
     columns: dict[str, str] = Field(
@@ -276,20 +271,20 @@ class GenerationSection(Section):
 
     examples: PositiveInt = Field(8, description="How many evaluation examples are answered.")
     max_new_tokens: PositiveInt = Field(64, description="Longest answer, in tokens.")
-    show: Annotated[int, Field(ge=0)] = Field(0, description="How many of the answers are printed.")
+    show: NonNegativeInt = Field(0, description="How many of the answers are printed.")
 
 
 class EarlyStoppingSection(Section):
     """Stop when the best metric no longer improves (transformers' EarlyStoppingCallback)."""
 
     patience: PositiveInt = Field(3, description="Evaluations without improvement before stopping.")
-    threshold: Annotated[float, Field(ge=0)] = Field(0.0, description="Least change that counts as improvement.")
+    threshold: NonNegativeFloat = Field(0.0, description="Least change that counts as improvement.")
 
 
 class EvaluateSection(Section):
     """What an evaluation computes beyond the loss. When it happens: train.eval_strategy and its relatives."""
 
-    metrics: list[Literal["perplexity", "token_accuracy", "exact_match"]] = Field(
+    metrics: list[Metric] = Field(
         default_factory=list,
         description="perplexity, token_accuracy (on the completion), exact_match (of generated answers).",
     )
@@ -324,7 +319,7 @@ class DistributedSection(Section):
         description="Sequences of an optimizer step, over all processes and machines; "
         "train.gradient_accumulation_steps follows from it, so that the training is the same on any number of them.",
     )
-    max_restarts: Annotated[int, Field(ge=0)] = Field(
+    max_restarts: NonNegativeInt = Field(
         0, description="How often the launcher starts all processes again, from the last checkpoint, after one failed."
     )
     strategy: Literal["auto", "none", "ddp", "zero1", "zero2", "zero3", "fsdp2"] = Field(
@@ -355,7 +350,7 @@ class SpotSection(Section):
     hours_between_preemptions: PositiveFloat | None = Field(
         None, description="Between two preemptions of the run, on average."
     )
-    restart_seconds: Annotated[float, Field(ge=0)] | None = Field(
+    restart_seconds: NonNegativeFloat | None = Field(
         None, description="From the start of a machine to the next step of training."
     )
     write_mb_per_second: PositiveFloat | None = Field(
@@ -396,7 +391,7 @@ class EfficiencySection(Section):
     confirms: ConfirmsSection | None = Field(
         None, description="The prediction that this run tests; `hf-efficient diagnose RUN_DIR --apply` writes it."
     )
-    price_usd_per_hour: Annotated[float, Field(ge=0)] | None = Field(
+    price_usd_per_hour: NonNegativeFloat | None = Field(
         None,
         description="What an hour of everything that the run occupies costs, all machines and GPUs together; 0 for a "
         "machine that costs nothing more. Default: an estimate from list prices of the GPU.",
@@ -414,7 +409,7 @@ class EfficiencySection(Section):
         "costs in time.",
     )
     spot: SpotSection = Field(default_factory=SpotSection)
-    grid: Annotated[float, Field(ge=0)] | Annotated[str, Field(min_length=1)] = Field(
+    grid: NonNegativeFloat | Annotated[str, Field(min_length=1)] = Field(
         "world",
         description="Where the electricity comes from: a country's English name or ISO code, `world`, or grams of CO2e "
         "per kWh.",
@@ -463,12 +458,7 @@ class Recipe(Section):
 
 
 def is_set(recipe: Recipe, key: str) -> bool:
-    """Whether somebody set the value; one that has its default in a changed recipe is given there, and not set.
-
-    Args:
-        recipe: from ``load_recipe``, or built in Python.
-        key: dotted, of a section's own field.
-    """
+    """Whether somebody set the value; one that has its default in a changed recipe is given there, and not set."""
     origin = recipe.provenance.get(key)
     if origin is not None:
         return origin.is_set
@@ -477,12 +467,7 @@ def is_set(recipe: Recipe, key: str) -> bool:
 
 
 def told_where(recipe: Recipe, key: str) -> str:
-    """``FILE:LINE: ``, or the flag; empty where nobody set the value.
-
-    Args:
-        recipe: the recipe.
-        key: dotted.
-    """
+    """``FILE:LINE: ``, or the flag; empty where nobody set the value."""
     origin = recipe.provenance.get(key)
     return f"{origin}: " if origin is not None and origin.is_set else ""
 

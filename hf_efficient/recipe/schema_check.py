@@ -1,8 +1,6 @@
-"""What the checks find: a place in the tree and what is wrong there, before it is told with file and line.
+"""A tree against the sections of ``schema.py``: pydantic decides, its verdicts are told in plain words.
 
-The valid keys of a recipe, or of another file of sections, and which of them an unknown key was meant to be.
-
-The tree against the sections of ``schema.py``: pydantic decides, its verdicts are told in plain words.
+An unknown key is told with the one that was probably meant.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ import types
 import typing
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -21,39 +19,24 @@ from hf_efficient.errors import Problem
 from hf_efficient.recipe.schema import Recipe, Section
 from hf_efficient.recipe.tree import KeyPath, Node, any_of, dotted, found, nearest, read_scalar
 
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing wrong with the tree of a recipe.
-
-    Attributes:
-        path: the key.
-        message: what is wrong.
-        remedy: what to write instead.
-        meant: the key that was probably meant, for an unknown one.
-    """
-
-    path: KeyPath
-    message: str
-    remedy: str = ""
-    meant: KeyPath | None = None
-
-
-def to_problems(tree: Node, findings: list[Finding]) -> list[Problem]:
-    """Findings with file and line, in the order of files and lines; the command line last.
-
-    A key that is not there is told at the closest key around it that is.
-    """
-
-    def place(finding: Finding) -> tuple[bool, str, int]:
-        origin = tree.nearest(finding.path).origin
-        return bool(origin.text), origin.source, origin.line or 0
-
-    return [
-        Problem(str(tree.nearest(one.path).origin), dotted(one.path), one.message, one.remedy)
-        for one in sorted(findings, key=place)
-    ]
-
+_KINDS = {
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "string_type": "text",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
+    "finite_number": "a finite number",
+}
+_BOUNDS = {
+    "greater_than": ("greater than", "gt"),
+    "greater_than_equal": ("at least", "ge"),
+    "less_than": ("less than", "lt"),
+    "less_than_equal": ("at most", "le"),
+}
+TRUTHS = frozenset({"yes", "no", "on", "off", "y", "n", "true", "false"})
 
 # What other tools call a setting, and where it is here. Exact names only.
 _OTHER_NAMES: dict[str, KeyPath] = {
@@ -86,92 +69,30 @@ _OTHER_NAMES: dict[str, KeyPath] = {
 }
 
 
-def section_of(annotation: Any) -> type[Section] | None:
-    """The section that an annotation holds, also as ``Section | None`` or ``list[Section]``; else None."""
-    if isinstance(annotation, type) and issubclass(annotation, Section):
-        return annotation
-    if typing.get_origin(annotation) in (list, typing.Union, types.UnionType):
-        found = [section_of(part) for part in typing.get_args(annotation)]
-        return next((section for section in found if section is not None), None)
-    return None
+@dataclass(frozen=True)
+class Finding:
+    """One thing wrong with the tree of a recipe; ``meant`` is the key that was probably meant by an unknown one."""
+
+    path: KeyPath
+    message: str
+    remedy: str = ""
+    meant: KeyPath | None = None
 
 
-def section_at(path: KeyPath, root: type[Section] = Recipe) -> type[Section] | None:
-    """The section at a path of the file; None where the path ends in a value or in nothing known."""
-    section: type[Section] | None = root
-    for part in path:
-        if isinstance(part, int) or section is None:
-            continue
-        field = section.model_fields.get(part)
-        section = section_of(field.annotation) if field is not None else None
-    return section
+def to_problems(tree: Node, findings: list[Finding]) -> list[Problem]:
+    """Findings with file and line, in the order of files and lines; the command line last.
 
+    A key that is not there is told at the closest key around it that is.
+    """
 
-def meant_key(path: KeyPath, train_names: Iterable[str], root: type[Section] = Recipe) -> KeyPath | None:
-    """The valid path that an unknown one was meant to be: the same name elsewhere, or a close one."""
-    key = str(path[-1])
-    names = list(train_names)
-    here = names if path[:-1] == ("train",) else list(_names_at(path[:-1], root))
-    elsewhere = [*_homes(root).get(key, ()), *([("train", key)] if key in names else [])]
-    others = [home for home in elsewhere if home[:-1] != path[:-1]]
-    if len(others) == 1:
-        return others[0]
-    if key in _OTHER_NAMES and root is Recipe:
-        return _OTHER_NAMES[key]
-    close = nearest(key, here)
-    return (*path[:-1], close) if close is not None else None
+    def place(finding: Finding) -> tuple[bool, str, int]:
+        origin = tree.nearest(finding.path).origin
+        return bool(origin.text), origin.source, origin.line or 0
 
-
-def suggestion(path: KeyPath, meant: KeyPath | None, root: type[Section] = Recipe) -> str:
-    """The remedy for an unknown key: the key that was meant, else those that are valid here."""
-    if meant is not None:
-        return f"Did you mean `{meant[-1] if meant[:-1] == path[:-1] else dotted(meant)}`?"
-    names = _names_at(path[:-1], root)
-    return f"Valid here: {any_of(names)}." if names else ""
-
-
-def _names_at(path: KeyPath, root: type[Section]) -> list[str]:
-    section = section_at(path, root)
-    names = list(section.model_fields) if section is not None else []
-    return ["extends", *names] if not path and root is Recipe else names
-
-
-@functools.cache
-def _homes(root: type[Section]) -> dict[str, list[KeyPath]]:
-    """Every key's name to the paths where it is valid."""
-    homes: dict[str, list[KeyPath]] = {}
-    _collect(root, (), homes)
-    return homes
-
-
-def _collect(section: type[Section], path: KeyPath, homes: dict[str, list[KeyPath]]) -> None:
-    for name, field in section.model_fields.items():
-        homes.setdefault(name, []).append((*path, name))
-        below = section_of(field.annotation)
-        # data.eval repeats data.train, which stands for both.
-        if below is not None and name != "eval":
-            is_list = typing.get_origin(field.annotation) is list
-            _collect(below, (*path, name, 0) if is_list else (*path, name), homes)
-
-
-_KINDS = {
-    "int_type": "a whole number",
-    "float_type": "a number",
-    "string_type": "text",
-    "bool_type": "true or false",
-    "list_type": "a list",
-    "dict_type": "a mapping",
-    "model_type": "a mapping",
-    "model_attributes_type": "a mapping",
-    "finite_number": "a finite number",
-}
-_BOUNDS = {
-    "greater_than": ("greater than", "gt"),
-    "greater_than_equal": ("at least", "ge"),
-    "less_than": ("less than", "lt"),
-    "less_than_equal": ("at most", "le"),
-}
-_TRUTHS = frozenset({"yes", "no", "on", "off", "y", "n", "true", "false"})
+    return [
+        Problem(str(tree.nearest(one.path).origin), dotted(one.path), one.message, one.remedy)
+        for one in sorted(findings, key=place)
+    ]
 
 
 def check_schema(
@@ -181,7 +102,7 @@ def check_schema(
 
     Args:
         tree: the merged recipe, or another file of sections.
-        train_names: names of the fields of ``train:``, to recognise one that is written elsewhere.
+        train_names: of the fields of ``train:``, to recognise one that is written elsewhere.
         root: what the whole file is.
         kind: what the file is called.
     """
@@ -191,17 +112,18 @@ def check_schema(
         root.model_validate(tree.plain(), strict=True)
     except ValidationError as error:
         for path, errors in _by_path(tree, error.errors()).items():
-            if path not in told:
-                findings.append(_finding(path, errors, tree, _File(root, kind, list(train_names))))
+            if path in told:
+                continue
+            if errors[0]["type"] == "extra_forbidden":
+                meant = meant_key(path, train_names, root)
+                findings.append(Finding(path, f"is no key of {kind}.", suggestion(path, meant, root), meant))
+            elif errors[0]["type"] == "missing":
+                section = _section_at(path[:-1], root)
+                help_text = section.model_fields[str(path[-1])].description if section is not None else None
+                findings.append(Finding(path, "is missing.", f"Add it: {help_text or 'it is required.'}"))
+            else:
+                findings.append(_wrong_value(path, errors, tree))
     return findings
-
-
-class _File(NamedTuple):
-    """What is checked: the section that the whole is, its name, and the fields of ``train:``."""
-
-    root: type[Section]
-    kind: str
-    train_names: list[str]
 
 
 def _by_path(tree: Node, errors: list[Any]) -> dict[KeyPath, list[Any]]:
@@ -233,18 +155,10 @@ def _key_path(tree: Node, error: Any) -> KeyPath:
     return tuple(path)
 
 
-def _finding(path: KeyPath, errors: list[Any], tree: Node, file: _File) -> Finding:
-    kind = errors[0]["type"]
-    if kind == "extra_forbidden":
-        meant = meant_key(path, file.train_names, file.root)
-        return Finding(path, f"is no key of {file.kind}.", suggestion(path, meant, file.root), meant)
-    if kind == "missing":
-        section = section_at(path[:-1], file.root)
-        help_text = section.model_fields[str(path[-1])].description if section is not None else None
-        return Finding(path, "is missing.", f"Add it: {help_text or 'it is required.'}")
+def _wrong_value(path: KeyPath, errors: list[Any], tree: Node) -> Finding:
     node = tree.get(path)
     value = node.plain() if node is not None else None
-    expected = list(dict.fromkeys(_expected(error) for error in errors))
+    expected = dict.fromkeys(_expected(error) for error in errors)
     return Finding(path, f"is {found(value)}, but must be {any_of(expected)}.", _remedy(value, errors))
 
 
@@ -272,25 +186,23 @@ def _remedy(value: Any, errors: list[Any]) -> str:
         return f"Write {int(value)}." if value.is_integer() else ""
     if not isinstance(value, str):
         return ""
-    if "bool_type" in kinds and value.lower() in _TRUTHS:
+    if "bool_type" in kinds and value.lower() in TRUTHS:
         return "Write true or false, without quotes."
-    if kinds & {"int_type", "float_type"} and _reads_as_number(value):
+    if kinds & {"int_type", "float_type"} and reads_as_number(value) is not None:
         return f"Write {value} without quotes."
-    choices = [choice for error in errors if error["type"] == "literal_error" for choice in _choices(error)]
+    literals = (str(error["ctx"]["expected"]) for error in errors if error["type"] == "literal_error")
+    choices = [choice for one in literals for choice in one.replace("'", "").replace(" or ", ", ").split(", ")]
     meant = nearest(value, choices)
     return f"Did you mean {meant}?" if meant is not None else ""
 
 
-def _choices(error: Any) -> list[str]:
-    return str(error["ctx"]["expected"]).replace("'", "").replace(" or ", ", ").split(", ")
-
-
-def _reads_as_number(text: str) -> bool:
+def reads_as_number(text: str) -> int | float | None:
+    """The number that a text would be without its quotes; None where it is none."""
     try:
         value = read_scalar(text)
     except ValueError:
-        return False
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+        return None
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
 def _not_finite(tree: Node) -> list[Finding]:
@@ -302,3 +214,71 @@ def _not_finite(tree: Node) -> list[Finding]:
         if isinstance(value, float) and not math.isfinite(value) and not never_clips:
             findings.append(Finding(path, f"is {found(value)}, but must be a finite number."))
     return findings
+
+
+def _section_of(annotation: Any) -> type[Section] | None:
+    """The section that an annotation holds, also as ``Section | None`` or ``list[Section]``; else None."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return annotation
+    if typing.get_origin(annotation) in (list, typing.Union, types.UnionType):
+        found = [_section_of(part) for part in typing.get_args(annotation)]
+        return next((section for section in found if section is not None), None)
+    return None
+
+
+def _section_at(path: KeyPath, root: type[Section] = Recipe) -> type[Section] | None:
+    """The section at a path of the file; None where the path ends in a value or in nothing known."""
+    section: type[Section] | None = root
+    for part in path:
+        if isinstance(part, int) or section is None:
+            continue
+        field = section.model_fields.get(part)
+        section = _section_of(field.annotation) if field is not None else None
+    return section
+
+
+def meant_key(path: KeyPath, train_names: Iterable[str], root: type[Section] = Recipe) -> KeyPath | None:
+    """The valid path that an unknown one was meant to be: the same name elsewhere, or a close one."""
+    key = str(path[-1])
+    names = list(train_names)
+    here = names if path[:-1] == ("train",) else list(_names_at(path[:-1], root))
+    elsewhere = [*_homes(root).get(key, ()), *([("train", key)] if key in names else [])]
+    others = [home for home in elsewhere if home[:-1] != path[:-1]]
+    if len(others) == 1:
+        return others[0]
+    if key in _OTHER_NAMES and root is Recipe:
+        return _OTHER_NAMES[key]
+    close = nearest(key, here)
+    return (*path[:-1], close) if close is not None else None
+
+
+def suggestion(path: KeyPath, meant: KeyPath | None, root: type[Section] = Recipe) -> str:
+    """The remedy for an unknown key: the key that was meant, else those that are valid here."""
+    if meant is not None:
+        return f"Did you mean `{meant[-1] if meant[:-1] == path[:-1] else dotted(meant)}`?"
+    names = _names_at(path[:-1], root)
+    return f"Valid here: {any_of(names)}." if names else ""
+
+
+def _names_at(path: KeyPath, root: type[Section]) -> list[str]:
+    section = _section_at(path, root)
+    names = list(section.model_fields) if section is not None else []
+    return ["extends", *names] if not path and root is Recipe else names
+
+
+@functools.cache
+def _homes(root: type[Section]) -> dict[str, list[KeyPath]]:
+    """Every key's name to the paths where it is valid."""
+    homes: dict[str, list[KeyPath]] = {}
+    _collect(root, (), homes)
+    return homes
+
+
+def _collect(section: type[Section], path: KeyPath, homes: dict[str, list[KeyPath]]) -> None:
+    for name, field in section.model_fields.items():
+        homes.setdefault(name, []).append((*path, name))
+        below = _section_of(field.annotation)
+        # data.eval repeats data.train, which stands for both.
+        if below is not None and name != "eval":
+            is_list = typing.get_origin(field.annotation) is list
+            _collect(below, (*path, name, 0) if is_list else (*path, name), homes)

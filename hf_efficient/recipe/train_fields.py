@@ -1,11 +1,7 @@
-"""The fields that ``train:`` may hold: those of the installed ``trl.SFTConfig`` or ``trl.DPOConfig``.
+"""``train:``: the fields of the installed ``trl.SFTConfig`` or ``trl.DPOConfig``, and the check of a recipe's values.
 
-Reading them means importing trl, and with it torch and transformers: seconds. They are remembered by version,
+Reading the fields means importing trl, and with it torch and transformers: seconds. They are remembered by version,
 so that from the second time on a recipe is checked without any of the three.
-
-``train:`` against the fields of the installed configuration class.
-
-What a recipe leaves to the configuration class.
 """
 
 from __future__ import annotations
@@ -20,17 +16,18 @@ import os
 import tempfile
 import types
 import typing
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from hf_efficient.errors import SetupError
 from hf_efficient.facts.libraries import quiet_imports
 from hf_efficient.facts.tables import cache_dir
 from hf_efficient.recipe.schema import Recipe
-from hf_efficient.recipe.schema_check import Finding, meant_key, suggestion
-from hf_efficient.recipe.tree import KeyPath, Node, any_of, found, nearest, read_scalar
+from hf_efficient.recipe.schema_check import TRUTHS, Finding, meant_key, reads_as_number, suggestion
+from hf_efficient.recipe.tree import KeyPath, Node, any_of, found, nearest
 
 logger = logging.getLogger(__name__)
 
@@ -46,15 +43,58 @@ _KINDS: dict[Any, str] = {
     type(None): "null",
     dict: "mapping",
 }
-_FORMAT = 2
+_FORMAT = 3
+
+ELSEWHERE = {
+    "output_dir": "Write `output_dir` at the top of the recipe.",
+    "model_init_kwargs": "Write the settings under `model`: dtype, attn_implementation, revision.",
+    "trust_remote_code": "Write `model.trust_remote_code`.",
+    "dataset_kwargs": "Write the settings under `data`.",
+    "hub_token": "Run `hf auth login` or set HF_TOKEN: a recipe is copied into the run directory and the model card.",
+}
+
+# Values below these are refused by the libraries only after the model was loaded, or train nothing at all.
+LEAST: dict[str, int] = {
+    "per_device_train_batch_size": 1,
+    "per_device_eval_batch_size": 1,
+    "gradient_accumulation_steps": 1,
+    "max_length": 1,
+    "learning_rate": 0,
+    "weight_decay": 0,
+    "warmup_steps": 0,
+    "max_grad_norm": 0,
+    "eval_steps": 0,
+    "save_steps": 0,
+    "dataloader_num_workers": 0,
+    "seed": 0,
+    "data_seed": 0,
+}
+# NumPy takes no larger seed.
+MOST: dict[str, int] = {"seed": 2**32 - 1, "data_seed": 2**32 - 1}
+# Fields of which 0 trains nothing, and what to write instead.
+TRAINS_NOTHING = {
+    "max_steps": "Write a number of steps, or -1 for as many as `num_train_epochs` takes.",
+    "num_train_epochs": "Write more than 0.",
+}
+
+# Longer lists of choices (there are dozens of optimizers) are shown only where no close one can be named.
+_MOST_SHOWN = 12
+
+_WORDS = {
+    "bool": "true or false",
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text",
+    "list": "a list",
+    "mapping": "a mapping",
+    "null": "null",
+}
 
 
-@dataclass(frozen=True)
-class TrainField:
+class TrainField(msgspec.Struct, frozen=True):
     """One field of the configuration class.
 
     Attributes:
-        name: the field's name, as in ``train:``.
         kinds: accepted kinds, out of bool, int, float, str, null, list, mapping; ``any`` where all are.
         item_kinds: kinds of a list's items; empty where they are not known.
         choices: the accepted texts (of the value, or of a list's items); empty where any text is.
@@ -102,42 +142,30 @@ def train_fields(method: str) -> Mapping[str, TrainField]:
 
 def _cache_path(method: str) -> Path:
     versions = "-".join(f"{name}-{version}" for name, version in train_versions().items())
-    return cache_dir() / "train_fields" / f"{method}-{versions}.json"
+    return cache_dir() / "train_fields" / f"{method}-{versions}-{_FORMAT}.json"
 
 
 def _recall(path: Path) -> dict[str, TrainField] | None:
     try:
-        held = json.loads(path.read_text(encoding="utf-8"))
-        if held["format"] != _FORMAT or not held["fields"]:
-            return None
-        return {entry["name"]: _from_json(entry) for entry in held["fields"]}
+        fields = msgspec.json.decode(path.read_bytes(), type=list[TrainField])
     except OSError:
         return None
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         logger.debug("rebuilding the field list %s: %s", path, error)
         return None
-
-
-def _from_json(entry: dict[str, Any]) -> TrainField:
-    for name in ("kinds", "item_kinds", "choices"):
-        if not isinstance(entry[name], list):
-            raise TypeError(f"{name} is no list")
-        entry[name] = tuple(entry[name])
-    return TrainField(**entry)
+    return {field.name: field for field in fields} or None
 
 
 def _remember(path: Path, fields: Mapping[str, TrainField]) -> None:
-    held = {"format": _FORMAT, "fields": [dataclasses.asdict(field) for field in fields.values()]}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
+        os.close(handle)
         try:
-            with os.fdopen(handle, "w", encoding="utf-8") as stream:
-                json.dump(held, stream)
+            Path(name).write_bytes(msgspec.json.encode(list(fields.values())))
             Path(name).replace(path)
-        except OSError:
+        finally:
             Path(name).unlink(missing_ok=True)
-            raise
     except OSError as error:
         logger.debug("the field list is not remembered: %s", error)
 
@@ -224,50 +252,17 @@ def _plain_default(field: dataclasses.Field[Any]) -> Any:
         return None
 
 
-ELSEWHERE = {
-    "output_dir": "Write `output_dir` at the top of the recipe.",
-    "model_init_kwargs": "Write the settings under `model`: dtype, attn_implementation, revision.",
-    "trust_remote_code": "Write `model.trust_remote_code`.",
-    "dataset_kwargs": "Write the settings under `data`.",
-    "hub_token": "Run `hf auth login` or set HF_TOKEN: a recipe is copied into the run directory and the model card.",
-}
+def train_defaults(recipe: Recipe) -> dict[str, Any]:
+    """The defaults of the fields that ``train:`` does not set, by name in alphabetical order.
 
-# Values below these are refused by the libraries only after the model was loaded, or train nothing at all.
-LEAST: dict[str, int] = {
-    "per_device_train_batch_size": 1,
-    "per_device_eval_batch_size": 1,
-    "gradient_accumulation_steps": 1,
-    "max_length": 1,
-    "learning_rate": 0,
-    "weight_decay": 0,
-    "warmup_steps": 0,
-    "max_grad_norm": 0,
-    "eval_steps": 0,
-    "save_steps": 0,
-    "dataloader_num_workers": 0,
-    "seed": 0,
-    "data_seed": 0,
-}
-# NumPy takes no larger seed.
-MOST: dict[str, int] = {"seed": 2**32 - 1, "data_seed": 2**32 - 1}
-# Fields of which 0 trains nothing, and what to write instead.
-TRAINS_NOTHING = {
-    "max_steps": "Write a number of steps, or -1 for as many as `num_train_epochs` takes.",
-    "num_train_epochs": "Write more than 0.",
-}
-
-# Longer lists of choices (there are dozens of optimizers) are shown only where no close one can be named.
-_MOST_SHOWN = 12
-
-_WORDS = {
-    "bool": "true or false",
-    "int": "a whole number",
-    "float": "a number",
-    "str": "text",
-    "list": "a list",
-    "mapping": "a mapping",
-    "null": "null",
-}
+    Fields that are set elsewhere in a recipe, and those that YAML cannot write, are left out.
+    """
+    fields = train_fields(recipe.method)
+    return {
+        name: fields[name].default
+        for name in sorted(fields)
+        if name not in recipe.train and name not in ELSEWHERE and fields[name].kinds != ("null",)
+    }
 
 
 def check_train(tree: Node, method: str, fields: Mapping[str, TrainField]) -> list[Finding]:
@@ -275,65 +270,60 @@ def check_train(tree: Node, method: str, fields: Mapping[str, TrainField]) -> li
     section = tree.child("train")
     if section is None or not isinstance(section.value, dict):
         return []
-    findings: list[Finding] = []
-    for name, node in section.value.items():
-        path: KeyPath = ("train", name)
-        if name in ELSEWHERE:
-            findings.append(Finding(path, "is set elsewhere in a recipe.", ELSEWHERE[name]))
-        elif name not in fields:
-            findings.append(_unknown(path, method, fields))
-        else:
-            findings.extend(_check_value(path, node.plain(), fields[name]))
-    return findings
+    return [one for name, node in section.value.items() for one in _check_field(name, node.plain(), method, fields)]
 
 
-def _unknown(path: KeyPath, method: str, fields: Mapping[str, TrainField]) -> Finding:
-    meant = meant_key(path, [name for name in fields if name not in ELSEWHERE])
-    message = f"is no field of trl.{CONFIG_CLASSES[method]} (trl {train_versions()['trl']})."
-    return Finding(path, message, suggestion(path, meant), meant)
+def _check_field(name: str, value: Any, method: str, fields: Mapping[str, TrainField]) -> Iterator[Finding]:
+    path: KeyPath = ("train", name)
+    if name in ELSEWHERE:
+        yield Finding(path, "is set elsewhere in a recipe.", ELSEWHERE[name])
+    elif name not in fields:
+        meant = meant_key(path, [one for one in fields if one not in ELSEWHERE])
+        message = f"is no field of trl.{CONFIG_CLASSES[method]} (trl {train_versions()['trl']})."
+        yield Finding(path, message, suggestion(path, meant), meant)
+    else:
+        yield from _check_value(path, value, fields[name])
 
 
-def _check_value(path: KeyPath, value: Any, field: TrainField) -> list[Finding]:
+def _check_value(path: KeyPath, value: Any, field: TrainField) -> Iterator[Finding]:
     if not _fits(value, field.kinds):
-        return [Finding(path, f"is {found(value)}, but must be {_expected(field)}.", _remedy(value, field))]
-    if isinstance(value, list):
-        return [finding for index, item in enumerate(value) for finding in _check_item((*path, index), item, field)]
-    if isinstance(value, str):
+        yield Finding(path, f"is {found(value)}, but must be {_expected(field)}.", _remedy(value, field))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _check_item((*path, index), item, field)
+    elif isinstance(value, str):
         # Of this field alone, text is the items of a list with spaces between.
-        words = value.split() if field.name == "debug" else [value]
-        return _check_choice(path, value, words, field)
-    return _check_range(path, value, field.name) if isinstance(value, (int, float)) else []
+        yield from _check_choice(path, value, value.split() if field.name == "debug" else [value], field)
+    elif isinstance(value, (int, float)) and math.isfinite(value):  # the check of the whole recipe tells the others
+        yield from _check_range(path, value, field.name)
 
 
-def _check_range(path: KeyPath, value: int | float, name: str) -> list[Finding]:
-    if not math.isfinite(value):  # the check of the whole recipe tells it
-        return []
+def _check_range(path: KeyPath, value: int | float, name: str) -> Iterator[Finding]:
     if name in LEAST and value < LEAST[name]:
-        return [Finding(path, f"is {found(value)}, but must be at least {LEAST[name]}.")]
-    if name in MOST and value > MOST[name]:
-        return [Finding(path, f"is {found(value)}, but must be at most {MOST[name]}.")]
+        yield Finding(path, f"is {found(value)}, but must be at least {LEAST[name]}.")
+    elif name in MOST and value > MOST[name]:
+        yield Finding(path, f"is {found(value)}, but must be at most {MOST[name]}.")
     # A negative number of steps stands for "not given"; of epochs it stands for nothing.
-    if name in TRAINS_NOTHING and (value == 0 or (value < 0 and name == "num_train_epochs")):
-        return [Finding(path, f"is {found(value)}, which trains nothing.", TRAINS_NOTHING[name])]
-    return []
+    elif name in TRAINS_NOTHING and (value == 0 or (value < 0 and name == "num_train_epochs")):
+        yield Finding(path, f"is {found(value)}, which trains nothing.", TRAINS_NOTHING[name])
 
 
-def _check_item(path: KeyPath, item: Any, field: TrainField) -> list[Finding]:
+def _check_item(path: KeyPath, item: Any, field: TrainField) -> Iterator[Finding]:
     if field.item_kinds and not _fits(item, field.item_kinds):
         expected = any_of(_WORDS[kind] for kind in field.item_kinds if kind in _WORDS)
-        return [Finding(path, f"is {found(item)}, but must be {expected}.")]
-    return _check_choice(path, item, [item], field) if isinstance(item, str) else []
+        yield Finding(path, f"is {found(item)}, but must be {expected}.")
+    elif isinstance(item, str):
+        yield from _check_choice(path, item, [item], field)
 
 
-def _check_choice(path: KeyPath, value: str, words: list[str], field: TrainField) -> list[Finding]:
+def _check_choice(path: KeyPath, value: str, words: list[str], field: TrainField) -> Iterator[Finding]:
     if not field.choices or all(word in field.choices for word in words):
-        return []
+        return
     meant = nearest(value, field.choices)
+    remedy = f"Choices: {any_of(field.choices)}." if len(field.choices) > _MOST_SHOWN else ""
     if meant is not None:
         remedy = f"Did you mean {meant}?"
-    else:
-        remedy = f"Choices: {any_of(field.choices)}." if len(field.choices) > _MOST_SHOWN else ""
-    return [Finding(path, f"is {found(value)}, but must be {_choice(field)}.", remedy)]
+    yield Finding(path, f"is {found(value)}, but must be {_choice(field)}.", remedy)
 
 
 def _fits(value: Any, kinds: tuple[str, ...]) -> bool:
@@ -364,30 +354,9 @@ def _remedy(value: Any, field: TrainField) -> str:
         return "Leave the key out to get its default."
     if isinstance(value, float) and "int" in field.kinds and value.is_integer():
         return f"Write {int(value)}."
-    if isinstance(value, str):
-        return _remedy_for_text(value, field)
-    return ""
-
-
-def _remedy_for_text(value: str, field: TrainField) -> str:
-    if "bool" in field.kinds and value.lower() in ("yes", "no", "on", "off", "true", "false"):
-        return "Write true or false, without quotes."
-    try:
-        meant = read_scalar(value)
-    except ValueError:
+    if not isinstance(value, str):
         return ""
-    fits = isinstance(meant, (int, float)) and _fits(meant, field.kinds)
-    return f"Write {value} without quotes." if fits else ""
-
-
-def train_defaults(recipe: Recipe) -> dict[str, Any]:
-    """The defaults of the fields that ``train:`` does not set, by name in alphabetical order.
-
-    Fields that are set elsewhere in a recipe, and those that YAML cannot write, are left out.
-    """
-    fields = train_fields(recipe.method)
-    return {
-        name: fields[name].default
-        for name in sorted(fields)
-        if name not in recipe.train and name not in ELSEWHERE and fields[name].kinds != ("null",)
-    }
+    if "bool" in field.kinds and value.lower() in TRUTHS:
+        return "Write true or false, without quotes."
+    meant = reads_as_number(value)
+    return f"Write {value} without quotes." if meant is not None and _fits(meant, field.kinds) else ""

@@ -1,19 +1,10 @@
-"""How a problem is put: what was found, in plain words, and which valid name was probably meant.
+"""YAML text to a tree of values that know where each was written; nothing is constructed but plain data.
 
-Plain YAML scalars read as YAML 1.2's core schema reads them.
-
-PyYAML speaks YAML 1.1, in which ``no`` is false, ``010`` is eight, ``12:30`` is a number of minutes and
-``2e-4`` is text. None of this is what somebody who writes a recipe means.
-
-The values of a recipe file, each with where it was written.
-
-Files, ``extends`` and command-line overrides are all layers of the same tree, so composing them is one
-recursive merge, and provenance survives it for free.
-
-YAML text to a tree of values that know their lines; nothing is constructed but plain data.
-
-Only PyYAML's reader, scanner, parser and composer are used. There is no constructor, so no tag can build an
-object; explicit tags are refused nevertheless, because whoever writes one expects what will not happen.
+Files, ``extends`` and command-line overrides are layers of the same tree, so composing them is one recursive merge, and
+provenance survives it for free. Only PyYAML's reader, scanner, parser and composer are used. There is no constructor,
+so no tag can build an object; explicit tags are refused nevertheless, because whoever writes one expects what will not
+happen. Scalars are read as YAML 1.2's core schema reads them: PyYAML speaks YAML 1.1, in which ``no`` is false, ``010``
+is eight, ``12:30`` is a number of minutes and ``2e-4`` is text.
 """
 
 from __future__ import annotations
@@ -25,14 +16,45 @@ from dataclasses import dataclass
 from typing import Any
 
 import yaml
-from yaml.composer import Composer, ComposerError
-from yaml.parser import Parser
-from yaml.reader import Reader, ReaderError
-from yaml.resolver import BaseResolver
-from yaml.scanner import Scanner
+from yaml.reader import ReaderError
 
 from hf_efficient.errors import Problem, RecipeError
 from hf_efficient.recipe.schema import Origin
+
+KeyPath = tuple[str | int, ...]
+
+_MOST_NODES = 20_000
+NESTING_LIMIT = 32
+# No setting needs more digits, and Python itself refuses to convert very long ones.
+_MOST_DIGITS = 100
+
+_CONSTANTS = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
+_INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_NO_NUMBER = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+
+
+def read_scalar(text: str) -> str | int | float | bool | None:
+    """The value that an unquoted scalar stands for; what is no null, bool or number is text.
+
+    Raises:
+        ValueError: a number with more than 100 characters.
+    """
+    if text in _CONSTANTS:
+        return _CONSTANTS[text]
+    if _NO_NUMBER.fullmatch(text):
+        return float(text.replace(".", ""))
+    is_int = _INT.fullmatch(text)
+    if not is_int and not _FLOAT.fullmatch(text):
+        return text
+    if len(text) > _MOST_DIGITS:
+        raise ValueError("is a number of more than 100 characters.")
+    base = {"0o": 8, "0x": 16}.get(text[:2], 10)
+    return int(text, base) if is_int else float(text)
 
 
 def found(value: Any) -> str:
@@ -40,14 +62,17 @@ def found(value: Any) -> str:
     if value is None:
         return "nothing (null)"
     if isinstance(value, bool):
-        return "true" if value else "false"
+        return str(value).lower()
     if isinstance(value, str):
         return f"the text {_shortened(value)!r}" if value else "empty text"
     if isinstance(value, (int, float)):
         return f"the number {_shortened(str(value))}"
-    if isinstance(value, (list, tuple)):
-        return "a list" if value else "an empty list"
-    return "a mapping" if value else "an empty mapping"
+    kind = "list" if isinstance(value, (list, tuple)) else "mapping"
+    return f"a {kind}" if value else f"an empty {kind}"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def nearest(name: str, valid: Iterable[str]) -> str | None:
@@ -60,72 +85,16 @@ def nearest(name: str, valid: Iterable[str]) -> str | None:
 
 def any_of(choices: Iterable[Any]) -> str:
     """``a, b or c``."""
-    shown = [str(choice) for choice in choices]
-    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} or {shown[-1]}"
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-_NULL = frozenset({"", "~", "null", "Null", "NULL"})
-_BOOL = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
-_INT = re.compile(r"[-+]?[0-9]+\Z")
-_OCTAL = re.compile(r"0o[0-7]+\Z")
-_HEX = re.compile(r"0x[0-9a-fA-F]+\Z")
-_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?\Z")
-_INF = re.compile(r"[-+]?\.(inf|Inf|INF)\Z")
-_NAN = frozenset({".nan", ".NaN", ".NAN"})
-# No setting needs more digits, and Python itself refuses to convert very long ones.
-_MOST_DIGITS = 100
-
-
-def read_scalar(text: str) -> str | int | float | bool | None:
-    """The value that an unquoted scalar stands for; what is no null, bool or number is text.
-
-    Raises:
-        ValueError: a number with more than 100 characters.
-    """
-    if text in _NULL:
-        return None
-    if text in _BOOL:
-        return _BOOL[text]
-    if text in _NAN or _INF.match(text):
-        return float(text.replace(".", ""))
-    for pattern, convert in ((_INT, int), (_OCTAL, _octal), (_HEX, _hexadecimal), (_FLOAT, float)):
-        if pattern.match(text):
-            if len(text) > _MOST_DIGITS:
-                raise ValueError("is a number of more than 100 characters.")
-            return convert(text)
-    return text
-
-
-def _octal(text: str) -> int:
-    return int(text[2:], 8)
-
-
-def _hexadecimal(text: str) -> int:
-    return int(text[2:], 16)
-
-
-KeyPath = tuple[str | int, ...]
+    *rest, last = [str(choice) for choice in choices]
+    return f"{', '.join(rest)} or {last}" if rest else last
 
 
 @dataclass
 class Node:
-    """A value and its origin; mappings and lists hold nodes again.
-
-    Attributes:
-        value: ``dict[str, Node]``, ``list[Node]``, or a scalar (str, int, float, bool, None).
-        origin: where it was written.
-    """
+    """A value and where it was written; ``value`` is ``dict[str, Node]``, ``list[Node]``, or a scalar."""
 
     value: Any
     origin: Origin
-
-    @property
-    def is_container(self) -> bool:
-        return isinstance(self.value, (dict, list))
 
     def child(self, part: str | int) -> Node | None:
         """The node below under a key (mapping) or index (list); None where there is none."""
@@ -137,13 +106,8 @@ class Node:
 
     def nearest(self, path: KeyPath) -> Node:
         """The node at ``path``, or the deepest one on the way there that exists."""
-        node = self
-        for part in path:
-            below = node.child(part)
-            if below is None:
-                break
-            node = below
-        return node
+        below = self.child(path[0]) if path else None
+        return self if below is None else below.nearest(path[1:])
 
     def get(self, path: KeyPath) -> Node | None:
         """The node at ``path``; None where there is none."""
@@ -155,9 +119,8 @@ class Node:
     def remove(self, path: KeyPath) -> None:
         """Take the node at ``path`` out of the tree; nothing happens where there is none."""
         parent = self.get(path[:-1])
-        if parent is None or parent.child(path[-1]) is None:
-            return
-        del parent.value[path[-1]]
+        if parent is not None and parent.child(path[-1]) is not None:
+            del parent.value[path[-1]]
 
     def plain(self) -> Any:
         """The value without origins: dicts, lists and scalars."""
@@ -167,19 +130,10 @@ class Node:
             return [child.plain() for child in self.value]
         return self.value
 
-    def copy(self) -> Node:
-        """A tree of its own, so that changing one does not change the other."""
-        if isinstance(self.value, dict):
-            return Node({key: child.copy() for key, child in self.value.items()}, self.origin)
-        if isinstance(self.value, list):
-            return Node([child.copy() for child in self.value], self.origin)
-        return Node(self.value, self.origin)
-
     def leaves(self, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Node]]:
         """Every scalar and every empty container, with its path, in the order of the file."""
-        if self.is_container and self.value:
-            items = self.value.items() if isinstance(self.value, dict) else enumerate(self.value)
-            for part, child in items:
+        if isinstance(self.value, (dict, list)) and self.value:
+            for part, child in self.value.items() if isinstance(self.value, dict) else enumerate(self.value):
                 yield from child.leaves((*path, part))
         else:
             yield path, self
@@ -209,24 +163,15 @@ def dotted(path: KeyPath) -> str:
     return ".".join(str(part) for part in path)
 
 
-MOST_NODES = 20_000
-NESTING_LIMIT = 32
-
-
 def parse_yaml(text: str, origin: Origin) -> Node:
-    """The tree of one YAML document.
-
-    Args:
-        text: the document.
-        origin: where it comes from. With ``text`` (a flag of the command line) all values share this origin,
-            else each gets its own line.
+    """The tree of one YAML document; with an ``origin.text`` (a flag) all values share the origin.
 
     Raises:
         RecipeError: bad syntax, duplicate or non-text keys, tags, merge keys, recursive or exploding aliases,
             nesting deeper than 32, control characters. All but those of syntax are reported together.
     """
     try:
-        root = _Composer(text).get_single_node()
+        root = yaml.compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         raise RecipeError([_syntax_problem(error, origin)]) from error
     except ReaderError as error:
@@ -244,39 +189,24 @@ def parse_yaml(text: str, origin: Origin) -> Node:
     return node
 
 
-class _Composer(Reader, Scanner, Parser, Composer, BaseResolver):
-    """PyYAML's composer with a limit on nesting; explicit tags stay on the nodes, implicit ones are None."""
+class _Loader(yaml.BaseLoader):
+    """Composes with a limit on nesting; explicit tags stay on the nodes, quoted scalars get ``text``, others None."""
 
-    def __init__(self, text: str) -> None:
-        Reader.__init__(self, text)
-        Scanner.__init__(self)
-        Parser.__init__(self)
-        Composer.__init__(self)
-        BaseResolver.__init__(self)
-        self._depth = 0
+    _depth = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         event: Any = self.peek_event()
-        if not isinstance(event, yaml.CollectionStartEvent):
-            return super().compose_node(parent, index)
-        self._depth += 1
+        nests = isinstance(event, yaml.CollectionStartEvent)
+        self._depth += nests
         if self._depth > NESTING_LIMIT:
-            told = f"nested more than {NESTING_LIMIT} levels deep"
-            mark: Any = event.start_mark  # the C and the Python parser have a mark of their own each
-            raise ComposerError(None, None, told, mark)
+            problem = f"nested more than {NESTING_LIMIT} levels deep"
+            raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
         node = super().compose_node(parent, index)
-        self._depth -= 1
+        self._depth -= nests
         return node
 
     def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
-        """Mark quoted scalars as text; everything else goes without a tag."""
         return "text" if kind is yaml.ScalarNode and not implicit[0] else None
-
-    def descend_resolver(self, current_node: Any, current_index: Any) -> None:
-        """No path resolvers here."""
-
-    def ascend_resolver(self) -> None:
-        """No path resolvers here."""
 
 
 class _Builder:
@@ -288,14 +218,14 @@ class _Builder:
         self._count = 0
         self._open: set[int] = set()
 
-    def build(self, node: yaml.Node, path: KeyPath, line: int | None = None) -> Node:
+    def build(self, node: Any, path: KeyPath, line: int | None = None) -> Node:
         """Build one value; ``line`` (0-based) is the line of its key where it has one."""
         origin = self._at(node.start_mark.line if line is None else line)
         self._count += 1
-        if self._count == MOST_NODES + 1:
-            message = f"holds more than {MOST_NODES} values once its aliases are written out."
-            self.problems.append(Problem(str(origin), "", message, "Write the values out, or fewer of them."))
-        if self._count > MOST_NODES:
+        if self._count == _MOST_NODES + 1:
+            message = f"holds more than {_MOST_NODES} values once its aliases are written out."
+            self._complain(origin, (), message, "Write the values out, or fewer of them.")
+        if self._count > _MOST_NODES:
             return Node(None, origin)
         if id(node) in self._open:
             self._complain(origin, path, "is an alias that contains itself.", "Write the value out.")
@@ -305,18 +235,14 @@ class _Builder:
             self._complain(origin, path, message, "Remove the tag.")
             return Node(None, origin)
         self._open.add(id(node))
-        value = self._value(node, path, origin)
+        if isinstance(node, yaml.MappingNode):
+            value: Any = self._mapping(node, path)
+        elif isinstance(node, yaml.SequenceNode):
+            value = [self.build(item, (*path, index)) for index, item in enumerate(node.value)]
+        else:
+            value = self._scalar(node, path, origin)
         self._open.discard(id(node))
         return Node(value, origin)
-
-    def _value(self, node: yaml.Node, path: KeyPath, origin: Origin) -> Any:
-        if isinstance(node, yaml.MappingNode):
-            return self._mapping(node, path)
-        if isinstance(node, yaml.SequenceNode):
-            return [self.build(item, (*path, index)) for index, item in enumerate(node.value)]
-        if isinstance(node, yaml.ScalarNode):
-            return self._scalar(node, path, origin)
-        raise TypeError(f"a node that is no mapping, sequence or scalar: {node!r}")
 
     def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Node]:
         values: dict[str, Node] = {}
@@ -333,7 +259,7 @@ class _Builder:
             values[key] = self.build(value_node, (*path, key), key_node.start_mark.line)
         return values
 
-    def _key(self, node: yaml.Node, path: KeyPath, origin: Origin) -> str | None:
+    def _key(self, node: Any, path: KeyPath, origin: Origin) -> str | None:
         if not isinstance(node, yaml.ScalarNode):
             self._complain(origin, path, "has a key that is a mapping or a list.", "Keys are text.")
         elif node.tag not in (None, "text"):
@@ -346,8 +272,7 @@ class _Builder:
             key = self._scalar(node, path, origin)
             if isinstance(key, str):
                 return key
-            message = f"has the key {found(key)}, which is not text."
-            self._complain(origin, path, message, "Keys are text.")
+            self._complain(origin, path, f"has the key {found(key)}, which is not text.", "Keys are text.")
         return None
 
     def _scalar(self, node: yaml.ScalarNode, path: KeyPath, origin: Origin) -> Any:
@@ -356,10 +281,8 @@ class _Builder:
             message = "holds a NUL or half of a surrogate pair, which is not text."
             self._complain(origin, path, message, "Write the character itself.")
             return ""
-        if node.tag == "text":
-            return text
         try:
-            return read_scalar(text)
+            return text if node.tag == "text" else read_scalar(text)
         except ValueError as error:
             self._complain(origin, path, str(error), "Write it shorter, for instance as 1e9.")
             return None
@@ -372,7 +295,7 @@ class _Builder:
 
 
 def _shown_tag(tag: str) -> str:
-    return tag.replace("tag:yaml.org,2002:", "!!", 1) if tag.startswith("tag:yaml.org,2002:") else tag
+    return tag.replace("tag:yaml.org,2002:", "!!", 1)
 
 
 def _syntax_problem(error: yaml.MarkedYAMLError, origin: Origin) -> Problem:
@@ -380,23 +303,17 @@ def _syntax_problem(error: yaml.MarkedYAMLError, origin: Origin) -> Problem:
     where = origin if origin.text or mark is None else Origin(origin.source, mark.line + 1)
     told = ", ".join(part for part in (error.context, error.problem) if part)
     column = f" (column {mark.column + 1})" if mark is not None else ""
-    return Problem(str(where), "", f"is not valid YAML: {told}{column}.", _syntax_remedy(error))
-
-
-def _syntax_remedy(error: yaml.MarkedYAMLError) -> str:
-    told = f"{error.context} {error.problem}"
-    if r"'\t'" in told:
-        return "Indent with spaces, not with tabs."
-    if "mapping values are not allowed" in told:
-        return "Quote the text that contains a colon, or check the indentation."
-    if "but found another document" in told:
-        return "Keep one document: remove the line with ---."
-    return ""
+    remedies = {
+        r"'\t'": "Indent with spaces, not with tabs.",
+        "mapping values are not allowed": "Quote the text that contains a colon, or check the indentation.",
+        "but found another document": "Keep one document: remove the line with ---.",
+    }
+    remedy = next((remedy for part, remedy in remedies.items() if part in told), "")
+    return Problem(str(where), "", f"is not valid YAML: {told}{column}.", remedy)
 
 
 def _character_problem(error: ReaderError, text: str, origin: Origin) -> Problem:
-    line = text.count("\n", 0, error.position) + 1
-    where = origin if origin.text else Origin(origin.source, line)
+    where = origin if origin.text else Origin(origin.source, text.count("\n", 0, error.position) + 1)
     code = error.character if isinstance(error.character, int) else ord(error.character[0])
     message = f"holds the control character U+{code:04X}."
     return Problem(str(where), "", message, "Remove it; in quoted text, write an escape.")

@@ -1,11 +1,4 @@
-"""Plain data to YAML that this package, and YAML 1.1 readers such as PyYAML, read back as the same data.
-
-A new recipe file, written by a command.
-
-The recipe as a run has written it down: every value, who set it, and what it ran on.
-
-The keys in which the recipes of several runs differ.
-"""
+"""Recipes written and read back: YAML, new files, and the resolved recipe in a run directory."""
 
 from __future__ import annotations
 
@@ -25,12 +18,24 @@ from hf_efficient.recipe.tree import dotted, read_scalar, wrap
 class _Dumper(yaml.SafeDumper):
     """Writes text in quotes wherever either version of YAML would misread it, and no aliases."""
 
+    blocks = False
+
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
+    def represent_text(self, text: str) -> yaml.Node:
+        style = _style(text)
+        if self.blocks and "\n" in text and not style:
+            style = "|"
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
-def _represent_text(dumper: _Dumper, text: str) -> yaml.Node:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=_style(text))
+
+class _BlockDumper(_Dumper):
+    blocks = True
+
+
+_Dumper.add_representer(str, _Dumper.represent_text)
+_BlockDumper.add_representer(str, _BlockDumper.represent_text)
 
 
 def _style(text: str) -> str | None:
@@ -44,36 +49,17 @@ def _style(text: str) -> str | None:
         return "'"
 
 
-class _BlockDumper(_Dumper):
-    """Text of several lines as it is, where YAML can."""
-
-
-def _represent_lines(dumper: _Dumper, text: str) -> yaml.Node:
-    style = _style(text)
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text and not style else style)
-
-
-_Dumper.add_representer(str, _represent_text)
-_BlockDumper.add_representer(str, _represent_lines)
-
-
 def dump_yaml(data: Any, *, blocks: bool = False) -> str:
-    """Dicts, lists, text, numbers, booleans and None as a YAML document, keys in their order.
+    """Plain data as YAML that this package, and YAML 1.1 readers such as PyYAML, read back as the same data.
 
-    Args:
-        data: what to write.
-        blocks: text of several lines is written line by line (``|``), for people to read.
+    With ``blocks``, text of several lines is written line by line (``|``), for people to read.
     """
     dumper = _BlockDumper if blocks else _Dumper
     return yaml.dump(data, Dumper=dumper, sort_keys=False, allow_unicode=True, width=100)
 
 
 def check_new_file(path: Path, flag: str) -> None:
-    """Refuse what could not be written, before anything is computed for it.
-
-    Args:
-        path: of the new file.
-        flag: that named it: ``--fix``.
+    """Refuse a new recipe file that could not be written, before anything is computed for it; ``flag`` named it.
 
     Raises:
         OutputError: the file exists, its folder does not, or its name is not that of a recipe.
@@ -87,12 +73,7 @@ def check_new_file(path: Path, flag: str) -> None:
 
 
 def write_new_file(path: Path, text: str, flag: str) -> None:
-    """Write a file that is not there yet.
-
-    Args:
-        path: of the new file.
-        text: that it is to hold.
-        flag: that named it: ``--fix``.
+    """Write a file that is not there yet; ``flag`` named it.
 
     Raises:
         OutputError: it is there, or cannot be written.
@@ -108,13 +89,7 @@ def write_new_file(path: Path, text: str, flag: str) -> None:
 
 @dataclass(frozen=True)
 class ResolvedValue:
-    """One leaf.
-
-    Attributes:
-        key: dotted.
-        value: as YAML on one line.
-        set_by: file and line, or flag; None for a default.
-    """
+    """One leaf: its dotted key, its value as YAML on one line, and the file and line, or flag, that set it."""
 
     key: str
     value: str
@@ -123,14 +98,7 @@ class ResolvedValue:
 
 @dataclass(frozen=True)
 class ResolvedRecipe:
-    """What ``recipe.resolved.yaml`` holds.
-
-    Attributes:
-        name: of the recipe.
-        description: of the recipe.
-        values: every leaf, in the order of the sections.
-        environment: versions and hardware, as ``hardware.environment`` told them.
-    """
+    """What ``recipe.resolved.yaml`` holds: every leaf, and the versions and hardware that the run had."""
 
     name: str
     description: str
@@ -139,7 +107,7 @@ class ResolvedRecipe:
 
 
 def read_resolved(path: Path) -> ResolvedRecipe:
-    """Read the file again.
+    """The recipe as a run has written it down: every value, who set it, and what it ran on.
 
     Raises:
         OutputError: it cannot be read, or is no resolved recipe.
@@ -148,34 +116,27 @@ def read_resolved(path: Path) -> ResolvedRecipe:
         data = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise OutputError(f"{path}: cannot be read: {error}") from error
-    recipe = data.get("recipe") if isinstance(data, dict) else None
-    if not isinstance(recipe, dict):
+    held = data if isinstance(data, dict) else {}
+    recipe, origins, environment = (
+        part if isinstance(part, dict) else {} for part in map(held.get, ("recipe", "provenance", "environment"))
+    )
+    if not recipe:
         raise OutputError(f"{path}: holds no recipe; a run writes it when its training starts")
-    told, environment = data.get("provenance"), data.get("environment")
-    origins = told if isinstance(told, dict) else {}
-    leaves = wrap(recipe, Origin("default")).leaves()
+    leaves = ((dotted(keys), node.value) for keys, node in wrap(recipe, Origin("default")).leaves())
     return ResolvedRecipe(
         name=str(recipe.get("name") or ""),
         description=str(recipe.get("description") or ""),
-        values=[_value(dotted(keys), node.value, origins) for keys, node in leaves],
-        environment=environment if isinstance(environment, dict) else {},
+        values=[
+            ResolvedValue(key, dump_yaml([value])[2:-1], str(origins[key]) if origins.get(key) is not None else None)
+            for key, value in leaves
+        ],
+        environment=environment,
     )
-
-
-def _value(key: str, value: Any, origins: Mapping[str, Any]) -> ResolvedValue:
-    origin = origins.get(key)
-    text = dump_yaml([value]).removeprefix("- ").removesuffix("\n")
-    return ResolvedValue(key, text, None if origin is None else str(origin))
 
 
 @dataclass(frozen=True)
 class DifferingKey:
-    """One key.
-
-    Attributes:
-        key: dotted.
-        values: recipe by recipe, as YAML on one line; None where a recipe has no such key.
-    """
+    """A key in which recipes differ: its values recipe by recipe, None where one has no such key."""
 
     key: str
     values: list[str | None]
@@ -184,9 +145,8 @@ class DifferingKey:
 def differing_keys(recipes: Sequence[ResolvedRecipe]) -> list[DifferingKey]:
     """Keys whose values are not all alike, in the order of the first recipe that has them."""
     held = [{value.key: value.value for value in recipe.values} for recipe in recipes]
-    found = []
-    for key in dict.fromkeys(key for each in held for key in each):
-        values = [each.get(key) for each in held]
-        if any(value != values[0] for value in values):
-            found.append(DifferingKey(key, values))
-    return found
+    rows = (
+        DifferingKey(key, [each.get(key) for each in held])
+        for key in dict.fromkeys(key for each in held for key in each)
+    )
+    return [row for row in rows if any(value != row.values[0] for value in row.values)]

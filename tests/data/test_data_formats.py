@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
 from hf_efficient.data.formats import FORMATS, check_columns, convert, recognise, rename
 from hf_efficient.data.sources import Row
 from hf_efficient.errors import DataError
-from hf_efficient.recipe.schema import DATA_FORMATS
+from hf_efficient.recipe.schema import DataFormat
 
 USER = {"role": "user", "content": "q"}
 ANSWER = {"role": "assistant", "content": "a"}
@@ -22,7 +24,7 @@ def message(name: str, **value: object) -> str:
 
 
 def test_the_recipe_knows_the_same_formats():
-    assert set(DATA_FORMATS) == set(FORMATS)
+    assert set(get_args(DataFormat)) == set(FORMATS)
 
 
 @pytest.mark.parametrize(

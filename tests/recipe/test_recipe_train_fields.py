@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 from importlib.metadata import PackageNotFoundError
+from pathlib import Path
 
 import pytest
 
@@ -63,11 +63,9 @@ def test_they_are_remembered_without_trl(own_cache, monkeypatch):
     monkeypatch.setitem(sys.modules, "trl", None)
     assert train_fields("dpo") == fields
     assert set(train_fields("sft")) != set(fields)
-    versions = module.train_versions()
+    start = f"-trl-{module.train_versions()['trl']}-"
     names = sorted(path.name for path in (own_cache / "train_fields").iterdir())
-    assert names == [
-        f"{method}-trl-{versions['trl']}-transformers-{versions['transformers']}.json" for method in ("dpo", "sft")
-    ]
+    assert [name[: name.index(start)] for name in names] == ["dpo", "sft"]
 
 
 def test_another_version_is_read_anew(own_cache, monkeypatch):
@@ -113,7 +111,7 @@ def test_a_full_disk_leaves_no_half_a_file(own_cache, monkeypatch):
     def full(*_args: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(json, "dump", full)
+    monkeypatch.setattr(Path, "replace", full)
     assert train_fields("sft")["learning_rate"].default == 2e-5
     assert list((own_cache / "train_fields").iterdir()) == []
 

@@ -1,70 +1,18 @@
-"""Ways to spread a model over several devices.
-
-What the engines that shard a model cannot shard.
-
-The global batch against what it is made of.
-
-How often gradients are accumulated, from ``distributed.global_batch_size``.
-"""
+"""How the model is spread over processes, and how often they accumulate gradients to fill the global batch."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from hf_efficient.errors import Problem, RecipeError
-from hf_efficient.recipe.rules.settings import Contradiction, Settings, reads
+from hf_efficient.recipe.rules.settings import Contradiction, Settings, rule
 from hf_efficient.recipe.schema import DERIVED, Origin, Recipe, told_where
 from hf_efficient.recipe.train_fields import train_fields
 
-
-@reads("train.fsdp", "train.fsdp_config", "train.deepspeed")
-def models_are_not_sharded(settings: Settings) -> list[Contradiction]:
-    """The engine is named in one place, from which the launch, its checks and the plan are derived."""
-    message = (
-        "is set, but `distributed.strategy` says how a recipe's model is spread, and the launch is derived from it."
-    )
-    remedies = {
-        "fsdp": "fsdp2",
-        "fsdp_config": "fsdp2",
-        "deepspeed": "zero2` (zero1, zero3), with `distributed.offload",
-    }
-    return [
-        (f"train.{name}", message, f"Remove it, and write `distributed.strategy: {instead}`.")
-        for name, instead in remedies.items()
-        if settings.train(name)
-    ]
-
-
-@reads("distributed")
-def one_process_is_not_spread(settings: Settings) -> list[Contradiction]:
-    """``none`` is one process."""
-    distributed = settings.recipe.distributed
-    if distributed.strategy != "none" or distributed.processes == 1:
-        return []
-    message = f"is none, which is one process, but `distributed.processes` is {distributed.processes}."
-    return [("distributed.strategy", message, "Write ddp, or one of zero1, zero2, zero3 and fsdp2; or processes: 1.")]
-
-
-@reads("distributed", "train.optim")
-def offload_fits_the_strategy(settings: Settings) -> list[Contradiction]:
-    """DeepSpeed offloads the optimizer by itself, and takes its own AdamW for that; torch with the weights alone."""
-    distributed, optimizer = settings.recipe.distributed, str(settings.train("optim"))
-    strategy, offload = distributed.strategy, distributed.offload
-    found: list[Contradiction] = []
-    if offload.optimizer and strategy == "fsdp2":
-        message = "is set, but `distributed.strategy: fsdp2` offloads the optimizer's state with the weights alone."
-        found.append(("distributed.offload.optimizer", message, "Write `parameters: true` in its place."))
-    elif offload.optimizer and strategy not in ("zero1", "zero2", "zero3"):
-        message = f"is set, but `distributed.strategy: {strategy}` cannot offload it."
-        found.append(("distributed.offload.optimizer", message, "Write `strategy: zero2` (or zero1, zero3)."))
-    elif offload.optimizer and optimizer not in ("adamw_torch", "adamw_torch_fused"):
-        message = f"is set, but DeepSpeed steps on the host with its own AdamW, and `train.optim` is {optimizer}."
-        found.append(("distributed.offload.optimizer", message, "Write `train.optim: adamw_torch`, or remove it."))
-    if offload.parameters and strategy not in ("zero3", "fsdp2"):
-        message = f"is set, but under `distributed.strategy: {strategy}` each process needs the whole weights."
-        found.append(("distributed.offload.parameters", message, "Write `strategy: zero3` or `strategy: fsdp2`."))
-    return found
-
+GLOBAL_BATCH = "distributed.global_batch_size"
+ACCUMULATION = "train.gradient_accumulation_steps"
+_ROWS = "train.per_device_train_batch_size"
 
 _ZERO = ("zero1", "zero2", "zero3")
 _TORCH = ("adamw_torch", "adamw_torch_fused", "sgd", "adagrad", "rmsprop")
@@ -74,85 +22,158 @@ _BITSANDBYTES = ("adamw_bnb_8bit", "adamw_8bit", "paged_adamw", "lion", "paged_l
 FSDP2's DTensors are unknown to them. All others look at whole matrices (adafactor, galore, apollo, muon, lomo)."""
 
 
-@reads("distributed.strategy", "train.optim")
-def optimizer_can_be_sharded(settings: Settings) -> list[Contradiction]:
+@rule("train.fsdp", "train.fsdp_config", "train.deepspeed")
+def models_are_not_sharded(settings: Settings) -> Iterator[Contradiction]:
+    """The engine is named in one place, from which the launch, its checks and the plan are derived."""
+    for name in ("fsdp", "fsdp_config", "deepspeed"):
+        if settings.train(name):
+            message = "is set, but `distributed.strategy` says how a recipe's model is spread, and the launch is "
+            instead = "zero2` (zero1, zero3), with `distributed.offload" if name == "deepspeed" else "fsdp2"
+            remedy = f"Remove it, and write `distributed.strategy: {instead}`."
+            yield f"train.{name}", f"{message}derived from it.", remedy
+
+
+@rule("distributed")
+def one_process_is_not_spread(settings: Settings) -> Iterator[Contradiction]:
+    """``none`` is one process."""
+    distributed = settings.recipe.distributed
+    if distributed.strategy != "none":
+        return
+    one_process, ways = "is none, which is one process, but", "Write ddp, or one of zero1, zero2, zero3 and fsdp2"
+    if distributed.processes != 1:
+        message = f"{one_process} `distributed.processes` is {distributed.processes}."
+        yield "distributed.strategy", message, f"{ways}; or processes: 1."
+    if distributed.nodes > 1:
+        yield "distributed.strategy", f"{one_process} `distributed.nodes` is {distributed.nodes}.", f"{ways}."
+
+
+@rule("distributed", "train.optim")
+def offload_fits_the_strategy(settings: Settings) -> Iterator[Contradiction]:
+    """DeepSpeed offloads the optimizer by itself, and takes its own AdamW for that; torch with the weights alone."""
+    distributed, optimizer = settings.recipe.distributed, str(settings.train("optim"))
+    strategy, offload = distributed.strategy, distributed.offload
+    key = "distributed.offload.optimizer"
+    if offload.optimizer and strategy == "fsdp2":
+        message = "is set, but `distributed.strategy: fsdp2` offloads the optimizer's state with the weights alone."
+        yield key, message, "Write `parameters: true` in its place."
+    elif offload.optimizer and strategy not in _ZERO:
+        message = f"is set, but `distributed.strategy: {strategy}` cannot offload it."
+        yield key, message, "Write `strategy: zero2` (or zero1, zero3)."
+    elif offload.optimizer and optimizer not in ("adamw_torch", "adamw_torch_fused"):
+        message = f"is set, but DeepSpeed steps on the host with its own AdamW, and `train.optim` is {optimizer}."
+        yield key, message, "Write `train.optim: adamw_torch`, or remove it."
+    if offload.parameters and strategy not in ("zero3", "fsdp2"):
+        message = f"is set, but under `distributed.strategy: {strategy}` each process needs the whole weights."
+        yield "distributed.offload.parameters", message, "Write `strategy: zero3` or `strategy: fsdp2`."
+
+
+@rule("distributed")
+def disks_take_what_is_offloaded(settings: Settings) -> Iterator[Contradiction]:
+    """Where offloaded data lie says nothing while nothing is offloaded; DeepSpeed's ZeRO-3 alone takes a disk."""
+    distributed, key = settings.recipe.distributed, "distributed.offload.nvme_path"
+    if distributed.offload.nvme_path is None:
+        return
+    if not (distributed.offload.optimizer or distributed.offload.parameters):
+        remedy = "Write `offload.optimizer: true` or `offload.parameters: true` as well, or remove it."
+        yield key, "is set, but nothing is offloaded.", remedy
+    if distributed.strategy != "zero3":
+        message = f"is set, but `distributed.strategy: {distributed.strategy}` offloads to the host's memory alone."
+        yield key, message, "Write `strategy: zero3`, or remove it."
+
+
+@rule("distributed.strategy", "train.optim")
+def optimizer_can_be_sharded(settings: Settings) -> Iterator[Contradiction]:
     """torch's own can, wherever the cut is; bitsandbytes' under ZeRO."""
     strategy, optimizer = settings.recipe.distributed.strategy, settings.train("optim")
     if strategy not in (*_ZERO, "fsdp2") or optimizer is None or str(optimizer) in _TORCH:
-        return []
-    if strategy in _ZERO and str(optimizer).startswith(_BITSANDBYTES):
-        return []
-    message = f"is {optimizer}, whose state `distributed.strategy: {strategy}` cannot share out over processes."
-    return [("train.optim", message, "Write `train.optim: adamw_torch_fused`, or `distributed.strategy: ddp`.")]
+        return
+    if strategy == "fsdp2" or not str(optimizer).startswith(_BITSANDBYTES):
+        message = f"is {optimizer}, whose state `distributed.strategy: {strategy}` cannot share out over processes."
+        yield "train.optim", message, "Write `train.optim: adamw_torch_fused`, or `distributed.strategy: ddp`."
 
 
-@reads("distributed.strategy", "adapter")
-def quantized_weights_can_be_sharded(settings: Settings) -> list[Contradiction]:
+@rule("distributed.strategy", "adapter")
+def quantized_weights_can_be_sharded(settings: Settings) -> Iterator[Contradiction]:
     """DeepSpeed's ZeRO-3 cuts weights that are numbers; bitsandbytes' are packed, with constants beside them."""
     strategy, adapter = settings.recipe.distributed.strategy, settings.recipe.adapter
     if adapter.method != "qlora":
-        return []
+        return
     bits = 4 if adapter.quantization is None else adapter.quantization.bits
     if strategy == "zero3":
         message = f"is zero3, which cannot share out the {bits}-bit weights of `adapter.method: qlora`."
         remedy = "Write fsdp2, which shares out 4-bit ones, or zero2, where each process holds all of them."
-        return [("distributed.strategy", message, remedy)]
+        yield "distributed.strategy", message, remedy
     if strategy == "fsdp2" and bits == 8:
         message = "is fsdp2, which cannot share out 8-bit weights."
-        return [("distributed.strategy", message, "Write `adapter.quantization.bits: 4`, or `strategy: ddp`.")]
-    return []
+        yield "distributed.strategy", message, "Write `adapter.quantization.bits: 4`, or `strategy: ddp`."
 
 
-@reads("distributed")
-def engine_is_named_for_several_machines(settings: Settings) -> list[Contradiction]:
-    """One process is on one machine; where offloaded data lie says nothing while nothing is offloaded."""
-    distributed = settings.recipe.distributed
-    found: list[Contradiction] = []
-    if distributed.nodes > 1 and distributed.strategy == "none":
-        message = f"is none, which is one process, but `distributed.nodes` is {distributed.nodes}."
-        found.append(("distributed.strategy", message, "Write ddp, or one of zero1, zero2, zero3 and fsdp2."))
-    offload = distributed.offload
-    if offload.nvme_path is not None and not (offload.optimizer or offload.parameters):
-        message = "is set, but nothing is offloaded."
-        remedy = "Write `offload.optimizer: true` or `offload.parameters: true` as well, or remove it."
-        found.append(("distributed.offload.nvme_path", message, remedy))
-    if offload.nvme_path is not None and distributed.strategy not in ("zero3",):
-        message = f"is set, but `distributed.strategy: {distributed.strategy}` offloads to the host's memory alone."
-        found.append(("distributed.offload.nvme_path", message, "Write `strategy: zero3`, or remove it."))
-    return found
-
-
-@reads("distributed.strategy", "distributed.wrap_classes")
-def wrap_classes_are_of_fsdp2(settings: Settings) -> list[Contradiction]:
+@rule("distributed.strategy", "distributed.wrap_classes")
+def wrap_classes_are_of_fsdp2(settings: Settings) -> Iterator[Contradiction]:
     """DDP wraps the model as a whole, DeepSpeed every module by itself."""
     distributed = settings.recipe.distributed
-    if distributed.wrap_classes is None or distributed.strategy == "fsdp2":
-        return []
-    message = f"is set, but `distributed.strategy: {distributed.strategy}` does not shard by classes of layers."
-    return [("distributed.wrap_classes", message, "Write `strategy: fsdp2`, or remove it.")]
+    if distributed.wrap_classes is not None and distributed.strategy != "fsdp2":
+        message = f"is set, but `distributed.strategy: {distributed.strategy}` does not shard by classes of layers."
+        yield "distributed.wrap_classes", message, "Write `strategy: fsdp2`, or remove it."
 
 
-GLOBAL_BATCH = "distributed.global_batch_size"
-ACCUMULATION = "train.gradient_accumulation_steps"
-_ROWS = "train.per_device_train_batch_size"
+@rule(GLOBAL_BATCH, "train.auto_find_batch_size")
+def global_batch_stays(settings: Settings) -> Iterator[Contradiction]:
+    """The Trainer halves the rows of a process where memory runs out, and accumulates as often as before."""
+    if settings.recipe.distributed.global_batch_size is not None and settings.train("auto_find_batch_size"):
+        message = f"is true, which makes the batch smaller where memory runs out, but `{GLOBAL_BATCH}` is set."
+        yield "train.auto_find_batch_size", message, "Remove one of them."
 
 
-@reads(GLOBAL_BATCH, "distributed.processes", "distributed.nodes", _ROWS, ACCUMULATION)
-def global_batch_is_divided(settings: Settings) -> list[Contradiction]:
+@rule(GLOBAL_BATCH, "distributed.processes", "distributed.nodes", _ROWS, ACCUMULATION)
+def global_batch_is_divided(settings: Settings) -> Iterator[Contradiction]:
     """The processes divide it; where only a launch tells their number, the rows of one on each machine do."""
     recipe = settings.recipe
     is_open = recipe.distributed.processes == "auto" or not settings.was_set("distributed.processes")
-    fault = batch_fault(settings, None if is_open else planned_processes(recipe))
-    return [] if fault is None else [fault]
+    yield from _batch_faults(settings, None if is_open else planned_processes(recipe))
 
 
-@reads(GLOBAL_BATCH, "train.auto_find_batch_size")
-def global_batch_stays(settings: Settings) -> list[Contradiction]:
-    """The Trainer halves the rows of a process where memory runs out, and accumulates as often as before."""
-    if settings.recipe.distributed.global_batch_size is None or not settings.train("auto_find_batch_size"):
-        return []
-    message = f"is true, which makes the batch smaller where memory runs out, but `{GLOBAL_BATCH}` is set."
-    return [("train.auto_find_batch_size", message, "Remove one of them.")]
+def with_accumulation(recipe: Recipe, processes: int, remark: str = "") -> Recipe:
+    """The recipe with the accumulation that its global batch takes; as it is where it names none, or both.
+
+    Args:
+        processes: that train, on all machines.
+        remark: on their number, for whoever asks where the value comes from.
+
+    Raises:
+        RecipeError: they do not divide the global batch, or the accumulation that the recipe names is another.
+    """
+    if recipe.distributed.global_batch_size is None:
+        return recipe
+    settings = Settings(recipe, train_fields(recipe.method))
+    for key, message, remedy in _batch_faults(settings, processes):
+        where = told_where(recipe, key).removesuffix(": ") or str(recipe.path or recipe.name)
+        raise RecipeError([Problem(where, key, message, remedy)])
+    if names_accumulation(recipe):
+        return recipe
+    rows = int(settings.train("per_device_train_batch_size"))
+    accumulated = recipe.distributed.global_batch_size // (rows * processes)
+    derived = recipe.model_copy(update={"train": {**recipe.train, "gradient_accumulation_steps": accumulated}})
+    text = f"{GLOBAL_BATCH} / ({_product(rows, processes, 'process')}{remark})"
+    derived._provenance = {**recipe.provenance, ACCUMULATION: Origin(DERIVED, text=text)}
+    return derived
+
+
+def as_planned(recipe: Recipe) -> Recipe:
+    """The same by the processes that the recipe itself names; one on each machine where they are counted at the start.
+
+    Raises:
+        RecipeError: as above.
+    """
+    counted = "; `auto` counts at the start" if recipe.distributed.processes == "auto" else ""
+    return with_accumulation(recipe, planned_processes(recipe), counted)
+
+
+def unnamed_batch(recipe: Recipe) -> dict[str, Any]:
+    """Values that keep how often a recipe accumulates, whatever else becomes of it; none where no batch is named."""
+    if recipe.distributed.global_batch_size is None:
+        return {}
+    return {GLOBAL_BATCH: None, ACCUMULATION: int(recipe.train.get("gradient_accumulation_steps", 1))}
 
 
 def planned_processes(recipe: Recipe) -> int:
@@ -167,41 +188,30 @@ def names_accumulation(recipe: Recipe) -> bool:
     return "gradient_accumulation_steps" in recipe.train and (origin is None or origin.source != DERIVED)
 
 
-def batch_fault(settings: Settings, processes: int | None) -> Contradiction | None:
-    """What is wrong with a global batch that is named; None where nothing is, and where none is.
-
-    Args:
-        settings: the recipe.
-        processes: that train, on all machines; None where only their launch will tell: then there may be any number.
-    """
+def _batch_faults(settings: Settings, processes: int | None) -> Iterator[Contradiction]:
+    """What is wrong with a global batch; with ``processes`` None, for whatever number their launch will start."""
     recipe = settings.recipe
     named = recipe.distributed.global_batch_size
     if named is None:
-        return None
+        return
     rows = int(settings.train("per_device_train_batch_size"))
-    known = recipe.distributed.nodes if processes is None else processes
-    of = "process" if processes is not None else "machine"
-    product = batch_product(rows, known, of)
-    if named % (rows * known):
-        message = f"is {named}, which {rows * known} sequences at a time ({product}) do not divide."
-        return GLOBAL_BATCH, message, _nearest(named, rows, known, of)
+    known, of = (recipe.distributed.nodes, "machine") if processes is None else (processes, "process")
+    at_once = rows * known
+    product = _product(rows, known, of)
+    if named % at_once:
+        message = f"is {named}, which {at_once} sequences at a time ({product}) do not divide."
+        yield GLOBAL_BATCH, message, _nearest(named, rows, known, of)
+        return
     said = recipe.train["gradient_accumulation_steps"] if names_accumulation(recipe) else None
-    accumulated = named // (rows * known)
+    accumulated = named // at_once
     if said is None or said == accumulated or (processes is None and accumulated % said == 0):
-        return None
-    other = said * rows * known
+        return
+    other = said * at_once
     message = f"is {said}, a global batch of {other} ({product}), but `{GLOBAL_BATCH}` is {named}."
-    return ACCUMULATION, message, f"Write null, which makes it {accumulated}, or {GLOBAL_BATCH}={other}."
+    yield ACCUMULATION, message, f"Write null, which makes it {accumulated}, or {GLOBAL_BATCH}={other}."
 
 
-def batch_product(rows: int, number: int, of: str) -> str:
-    """What a micro-batch of all is made of, in words.
-
-    Args:
-        rows: of one process.
-        number: of processes, or of machines.
-        of: ``process`` or ``machine``.
-    """
+def _product(rows: int, number: int, of: str) -> str:
     return f"{_ROWS} {rows} x {_many(number, of)}"
 
 
@@ -222,49 +232,3 @@ def _nearest(named: int, rows: int, number: int, of: str) -> str:
     if other is not None:
         ways.append(_many(other, of))
     return f"Take {', or '.join(ways)}."
-
-
-def with_accumulation(recipe: Recipe, processes: int, remark: str = "") -> Recipe:
-    """The recipe with the accumulation that its global batch takes; as it is where it names none, or both.
-
-    Args:
-        recipe: the recipe.
-        processes: that train, on all machines.
-        remark: on their number, for whoever asks where the value comes from.
-
-    Raises:
-        RecipeError: they do not divide the global batch, or the accumulation that the recipe names is another.
-    """
-    if recipe.distributed.global_batch_size is None:
-        return recipe
-    settings = Settings(recipe, train_fields(recipe.method))
-    fault = batch_fault(settings, processes)
-    if fault is not None:
-        key, message, remedy = fault
-        where = told_where(recipe, key).removesuffix(": ") or str(recipe.path or recipe.name)
-        raise RecipeError([Problem(where, key, message, remedy)])
-    if names_accumulation(recipe):
-        return recipe
-    rows = int(settings.train("per_device_train_batch_size"))
-    accumulated = recipe.distributed.global_batch_size // (rows * processes)
-    derived = recipe.model_copy(update={"train": {**recipe.train, "gradient_accumulation_steps": accumulated}})
-    text = f"{GLOBAL_BATCH} / ({batch_product(rows, processes, 'process')}{remark})"
-    derived._provenance = {**recipe.provenance, ACCUMULATION: Origin(DERIVED, text=text)}
-    return derived
-
-
-def as_planned(recipe: Recipe) -> Recipe:
-    """The same by the processes that the recipe itself tells; one on each machine where they are counted at the start.
-
-    Raises:
-        RecipeError: as above.
-    """
-    counted = "; `auto` counts at the start" if recipe.distributed.processes == "auto" else ""
-    return with_accumulation(recipe, planned_processes(recipe), counted)
-
-
-def unnamed_batch(recipe: Recipe) -> dict[str, Any]:
-    """Values that keep how often a recipe accumulates, whatever else becomes of it; none where no batch is named."""
-    if recipe.distributed.global_batch_size is None:
-        return {}
-    return {GLOBAL_BATCH: None, ACCUMULATION: int(recipe.train.get("gradient_accumulation_steps", 1))}

@@ -1,10 +1,10 @@
-"""What a rule sees, and how it says what it reads."""
+"""What a rule sees, and the list of all rules."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple
 
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.recipe.train_fields import TrainField
@@ -15,12 +15,7 @@ Contradiction = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class Settings:
-    """A recipe with the defaults of its configuration class.
-
-    Attributes:
-        recipe: valid by itself, section for section.
-        fields: the fields of ``train:`` for the recipe's method.
-    """
+    """A recipe whose sections are each valid, with the defaults of its configuration class."""
 
     recipe: Recipe
     fields: Mapping[str, TrainField]
@@ -40,7 +35,6 @@ class Settings:
 
     @property
     def has_evaluation_data(self) -> bool:
-        """Whether there are examples to evaluate on."""
         return bool(self.recipe.data.eval) or self.recipe.data.eval_fraction is not None
 
     @property
@@ -49,21 +43,24 @@ class Settings:
         return self.train("eval_strategy") != "no"
 
 
-class Rule(Protocol):
-    """A check between sections."""
+Check = Callable[[Settings], Iterator[Contradiction]]
 
-    __name__: str
+
+class Rule(NamedTuple):
+    """A check between sections; it is left out where one of the keys that it reads is itself wrong."""
+
     reads: tuple[str, ...]
+    check: Check
 
-    def __call__(self, settings: Settings) -> list[Contradiction]: ...
+
+RULES: list[Rule] = []
 
 
-def reads(*keys: str) -> Callable[[Callable[[Settings], list[Contradiction]]], Rule]:
-    """Note the dotted keys that a rule reads; a section stands for all keys in it."""
+def rule(*reads: str) -> Callable[[Check], Check]:
+    """Register a rule with the dotted keys that it reads; a section stands for all keys in it."""
 
-    def note(check: Callable[[Settings], list[Contradiction]]) -> Rule:
-        rule = cast(Rule, check)
-        rule.reads = keys
-        return rule
+    def register(check: Check) -> Check:
+        RULES.append(Rule(reads, check))
+        return check
 
-    return note
+    return register
