@@ -1,13 +1,4 @@
-"""What the rules see of a run: its account, its settings, and its steps as columns.
-
-The step records of one rank as columns.
-
-What the sampler saw of the machine while the training loop ran.
-
-A run's folder to the case that the rules see.
-
-The breakdown of the trace that a run's profiler left.
-"""
+"""What the rules see of a run: its account, its settings and facts, its steps as columns."""
 
 from __future__ import annotations
 
@@ -29,19 +20,25 @@ from hf_efficient.accounting.processes import ProcessSpans
 from hf_efficient.accounting.run_records import RunReader, RunRecords
 from hf_efficient.accounting.series import build_series
 from hf_efficient.accounting.step_sums import StepLine
+from hf_efficient.diagnosis.rule import Subject
 from hf_efficient.errors import OutputError
 from hf_efficient.estimate.statistics import warm_up_count
 from hf_efficient.recipe.writing import read_resolved
 from hf_efficient.records.account import RunAccount
-from hf_efficient.records.findings import Cost, Gain
 from hf_efficient.records.series import Band, RunSeries
-from hf_efficient.records.trace import DeviceBreakdown, TraceBreakdown
+from hf_efficient.records.trace import DeviceBreakdown
 from hf_efficient.run_dir.reading import Block, LineReader, rank_files
 from hf_efficient.trace.breakdown import trace_breakdown
 
+logger = logging.getLogger(__name__)
 Column = npt.NDArray[np.float64]
 
-FEWEST_STEPS = 8
+RESOLVED = "recipe.resolved.yaml"
+_FEWEST_STEPS = 8
+_MOST_STEP_BYTES = 16 << 20
+"""About 20,000 steps: of a longer run the last ones of each rank, so that a diagnosis takes seconds."""
+_MOST_TRACE_BYTES = 64 << 20
+"""Of the file as it lies there; a larger one takes longer than a diagnosis at the end of a run may."""
 
 
 @dataclass(frozen=True)
@@ -50,16 +47,12 @@ class StepColumns:
 
     Attributes:
         segment: number of the ``train()`` call.
-        step: the Trainer's number.
         wall_seconds: with evaluation and checkpointing.
         phase_seconds: by phase; 0 where it did not occur.
         device_seconds: by phase on the device; empty without device events.
-        micro_batches, rows, processed, non_padding, loss_bearing: sums over the step's micro-batches.
         loader: by name, what is known of the data loader (see ``StepLoader``); empty where nothing is.
         cpu_seconds: CPU time of the process; NaN in a run of one process.
         waited_seconds: by opaque phase, the time in it in which the rank waited for others; empty where it never did.
-        loss, learning_rate, grad_norm: as logged.
-        peak_allocated_bytes, peak_reserved_bytes, allocation_retries: of the device.
     """
 
     segment: Column
@@ -86,11 +79,10 @@ class StepColumns:
         return len(self.step)
 
     def phase(self, name: str) -> Column:
-        """Seconds of a phase, step by step."""
         return self.phase_seconds.get(name, np.zeros(len(self)))
 
     def own(self, name: str) -> Column:
-        """Seconds of a phase, step by step, without those in which it is known that the rank waited for others."""
+        """Seconds of a phase without those in which it is known that the rank waited for others."""
         waited = self.waited_seconds.get(name)
         return self.phase(name) if waited is None else self.phase(name) - np.nan_to_num(waited)
 
@@ -117,24 +109,18 @@ class StepColumns:
 
 @dataclass(frozen=True)
 class Pause:
-    """An evaluation or a save.
-
-    Attributes:
-        step: optimizer steps done before it.
-        seconds: wall.
-    """
+    """An evaluation or a save, after so many optimizer steps."""
 
     step: int
     seconds: float
 
 
 @dataclass(frozen=True)
-class Case:
-    """A run to be diagnosed.
+class Case(Subject):
+    """A run to be diagnosed; its time is that of the training loop of rank 0, evaluations and saves included.
 
     Attributes:
-        directory: the folder of its records, for messages.
-        account: where everything went.
+        directory: the folder of its records.
         steps: by rank; at most the last that 16 MiB of records hold.
         facts: what the run said of itself, by topic; later processes over earlier ones.
         evaluations, saves: inside and outside the training loop.
@@ -151,47 +137,87 @@ class Case:
     series: RunSeries | None = None
     recipe: Mapping[str, Any] | None = None
 
+    @cached_property
+    def first(self) -> StepColumns:
+        """The steps of rank 0; no rows where none is recorded."""
+        return self.steps.get(0) or _columns([])
+
     @property
-    def first(self) -> StepColumns | None:
-        """The steps of rank 0; None without any."""
-        found = self.steps.get(0)
-        return found if found is not None and len(found) else None
+    def has_steps(self) -> bool:
+        return len(self.first) > 0
 
     @property
     def is_short(self) -> bool:
         """Whether so few steps are recorded that a share of their time says little."""
-        return self.account.steps.count < FEWEST_STEPS
+        return self.account.steps.count < _FEWEST_STEPS
+
+    @property
+    def ranks(self) -> int:
+        return max(1, len(self.account.ranks))
 
     @cached_property
     def loop_seconds(self) -> float:
-        """Of the training loop of rank 0, evaluations and saves included."""
-        first = self.first
-        if first is None:
-            return 0.0
-        held = float(first.wall_seconds.sum())
-        recorded = self.account.steps.count
-        return held * recorded / len(first) if recorded > len(first) else held
+        return float(self.first.wall_seconds.sum()) * self.unseen
+
+    @property
+    def unseen(self) -> float:
+        """Steps of the run over those whose records were read, at least 1."""
+        return max(1.0, self.account.steps.count / len(self.first)) if self.has_steps else 1.0
+
+    @property
+    def price_usd_per_hour(self) -> float | None:
+        return self.account.money.price_usd_per_hour
+
+    def over_the_run(self, column: Column) -> float:
+        """Sum of a column of rank 0 over all steps of the run; what is NaN counts as 0."""
+        return float(np.nansum(column)) * self.unseen
 
     def phase_seconds(self, name: str) -> float:
         """Of a phase within the training loop, on rank 0."""
-        first = self.first
-        if first is None:
-            return 0.0
-        return float(first.phase(name).sum()) * max(1.0, self.account.steps.count / len(first))
+        return self.over_the_run(self.first.phase(name))
+
+    @property
+    def compute_seconds(self) -> float:
+        """Of forward and backward within the training loop, on rank 0."""
+        return self.over_the_run(self.first.compute_seconds)
 
     def argument(self, name: str, default: Any = None) -> Any:
         """A field of the run's ``TrainingArguments``; the default where it is not known."""
         return self.settings("arguments").get(name, default)
 
+    @property
+    def rows(self) -> int:
+        """Rows of a micro-batch, as asked for."""
+        return int(self.argument("per_device_train_batch_size") or 1)
+
+    @property
+    def accumulated(self) -> int:
+        """Micro-batches of an optimizer step, as asked for."""
+        return int(self.argument("gradient_accumulation_steps") or 1)
+
     def settings(self, part: str) -> Mapping[str, Any]:
-        """A part of the topic ``settings``, as ``callbacks/settings.py`` states it; empty where it is not known."""
+        """A part of the topic ``settings``; empty where it is not known."""
         found = self.facts.get("settings", {}).get(part)
         return found if isinstance(found, Mapping) else {}
 
     @property
+    def device_type(self) -> str | None:
+        return self.settings("device").get("type")
+
+    @property
     def on_cuda(self) -> bool:
-        """Whether it trained on a CUDA device."""
-        return self.settings("device").get("type") == "cuda"
+        return self.device_type == "cuda"
+
+    @property
+    def is_mostly_frozen(self) -> bool:
+        """An adapter is trained: the backward then has about as many FLOPs as the forward, else twice as many."""
+        model = self.settings("model")
+        trained, parameters = model.get("trainable_parameters"), model.get("parameters")
+        return bool(trained and parameters and trained < 0.5 * parameters)
+
+    @property
+    def is_qlora(self) -> bool:
+        return (self.recipe or {}).get("adapter.method") == "qlora"
 
     @property
     def is_of_preferences(self) -> bool:
@@ -205,156 +231,58 @@ class Case:
         A stream has no sampler that could; and transformers' finds no length in a pair of answers.
         """
         is_stream = bool(self.facts.get("loader", {}).get("iterable"))
-        return (
-            not is_stream
-            and not self.is_of_preferences
-            and self.argument("train_sampling_strategy") != "group_by_length"
-        )
+        grouped = self.argument("train_sampling_strategy") == "group_by_length"
+        return not is_stream and not self.is_of_preferences and not grouped
 
-    def share(self, seconds: float) -> float:
-        """Of the training loop's time."""
-        return seconds / self.loop_seconds if self.loop_seconds > 0 else 0.0
+    @property
+    def can_be_packed(self) -> bool:
+        """Whether its trainer could pack examples into rows, and does not."""
+        return self.argument("packing") is False and self.argument("max_length") is not None
 
-    def usd(self, seconds: float | None) -> float | None:
-        """What so much of the run's time costs; None where its price is not known."""
-        price = self.account.money.price_usd_per_hour
-        return None if price is None or seconds is None else seconds * price / 3600
+    @cached_property
+    def system_in_the_loop(self) -> list[int]:
+        """Which buckets of ``series.system`` were read from the first step to the last; empty without a sampler."""
+        series = self.series
+        if series is None or not len(series.steps):
+            return []
+        began = series.steps.started_at_seconds[0]
+        ended = series.steps.started_at_seconds[-1] + series.steps.wall_seconds[-1]
+        bounds = zip(series.system.started_at_seconds, series.system.ended_at_seconds, strict=True)
+        return [place for place, (start, end) in enumerate(bounds) if start >= began and end <= ended]
 
-    def cost(self, seconds: float | None = None, held_bytes: int | None = None) -> Cost:
-        """A cost over the run."""
-        return Cost(seconds, held_bytes, self.usd(seconds))
+    def host_mean(self, name: str) -> float | None:
+        """Mean over the training loop of a figure that the sampler read of the host, such as ``other_cores``."""
+        if self.series is None:
+            return None
+        mean = self.series.system.host.get(name, Band()).mean
+        known = [mean[place] for place in self.system_in_the_loop if place < len(mean)]
+        values = [value for value in known if value is not None]
+        return sum(values) / len(values) if values else None
 
-    def gain(self, seconds: float, basis: str, held_bytes: int | None = None) -> Gain:
-        """What is gained over the run where so much of the loop's time is saved for the same tokens.
-
-        Args:
-            seconds: not more than the loop took.
-            basis: how it was predicted.
-            held_bytes: of memory, where that is gained too.
-        """
-        saved = max(0.0, min(seconds, self.loop_seconds))
-        return Gain(self.share(saved), saved, held_bytes, self.usd(saved), basis)
-
-
-_MOST_BYTES = 16 << 20
-"""About 20,000 steps: of a longer run the last ones of each rank, so that a diagnosis takes seconds."""
-
-
-class ColumnLine(StepLine, gc=False, kw_only=True):
-    """What the columns need of a step record."""
-
-    micro_batches: int = 1
-    cpu_seconds: float | None = None
+    @property
+    def traced_device(self) -> DeviceBreakdown | None:
+        """The busiest device in the trace that rank 0's profiler left last; None without a readable one."""
+        files = Path(self.directory, "profile").glob("trace.rank0.*.json*")
+        last = max(files, key=lambda path: path.stat().st_mtime, default=None)
+        if last is None or last.stat().st_size > _MOST_TRACE_BYTES:
+            return None
+        return _busiest_device(last, last.stat().st_mtime_ns)
 
 
-def read_columns(path: Path) -> StepColumns:
-    """The last steps of a file; half-written and broken lines are left out and logged.
-
-    Raises:
-        OutputError: the file cannot be read, or was written by a newer version.
-    """
+@functools.lru_cache(maxsize=2)
+def _busiest_device(path: Path, _changed_ns: int) -> DeviceBreakdown | None:
     try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - _MOST_BYTES))
-            text = file.read()
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be read: {error.strerror or error}") from error
-    if size > _MOST_BYTES:
-        text = text[text.find(b"\n") + 1 :]
-    whole, _, _half = text.rpartition(b"\n")
-    if not whole:
-        return columns_of([])
-    block = Block(path, 1, whole.count(b"\n") + 1, whole + b"\n")
-    return columns_of(_reader().read(block)[0])
-
-
-@functools.cache
-def _reader() -> LineReader[ColumnLine]:
-    return LineReader(ColumnLine, "step record")
-
-
-def columns_of(lines: Sequence[ColumnLine]) -> StepColumns:
-    """A row per line."""
-    sequences = [line.sequences for line in lines]
-    memory = [line.memory for line in lines]
-    loading = [line.loader for line in lines]
-    return StepColumns(
-        segment=_column(line.segment for line in lines),
-        step=_column(line.step for line in lines),
-        wall_seconds=_column(line.wall_seconds for line in lines),
-        phase_seconds=_table([line.phase_seconds for line in lines], 0.0),
-        device_seconds=_table([line.device_seconds for line in lines], 0.0),
-        micro_batches=_column(line.micro_batches for line in lines),
-        rows=_column(None if part is None else part.rows for part in sequences),
-        processed=_column(line.tokens.processed for line in lines),
-        non_padding=_column(line.tokens.non_padding for line in lines),
-        loss_bearing=_column(line.tokens.loss_bearing for line in lines),
-        loader=_table([None if part is None else msgspec.structs.asdict(part) for part in loading], float("nan")),
-        cpu_seconds=_column(line.cpu_seconds for line in lines),
-        loss=_column(line.loss for line in lines),
-        learning_rate=_column(line.learning_rate for line in lines),
-        grad_norm=_column(line.grad_norm for line in lines),
-        peak_allocated_bytes=_column(None if part is None else part.peak_allocated_bytes for part in memory),
-        peak_reserved_bytes=_column(None if part is None else part.peak_reserved_bytes for part in memory),
-        allocation_retries=_column(None if part is None else part.allocation_retries for part in memory),
-        waited_seconds=_table([line.waited_seconds for line in lines], 0.0),
-    )
-
-
-def _column(values: Iterable[float | int | str | None]) -> Column:
-    return np.array([float("nan") if value is None else float(value) for value in values], dtype=np.float64)
-
-
-def _table(parts: Sequence[Mapping[str, Any] | None], absent: float) -> dict[str, Column]:
-    """A column for every name under which any part holds a number; a row without the part is NaN."""
-    held = [part for part in parts if part is not None]
-    names = dict.fromkeys(name for part in held for name, value in part.items() if isinstance(value, (int, float)))
-
-    def of(name: str) -> Column:
-        return _column(None if part is None else part.get(name, absent) for part in parts)
-
-    return {name: of(name) for name in names}
-
-
-def in_the_loop(case: Case) -> list[int]:
-    """Which buckets of ``series.system`` were read from the first step to the last; empty without a sampler."""
-    series = case.series
-    if series is None or not len(series.steps):
-        return []
-    began = series.steps.started_at_seconds[0]
-    ended = series.steps.started_at_seconds[-1] + series.steps.wall_seconds[-1]
-    system = series.system
-    bounds = zip(system.started_at_seconds, system.ended_at_seconds, strict=True)
-    return [place for place, (start, end) in enumerate(bounds) if start >= began and end <= ended]
-
-
-def mean_in_the_loop(case: Case, name: str) -> float | None:
-    """Mean of a figure of the host (see ``measure/probes/``) over the training loop.
-
-    Args:
-        case: the run.
-        name: of the figure: ``other_cores``.
-
-    Returns:
-        None where it was not read.
-    """
-    if case.series is None:
+        devices = trace_breakdown(path).devices
+    except OutputError as error:
+        logger.debug("A trace is left out of the diagnosis: %s", error)
         return None
-    band = case.series.system.host.get(name, Band())
-    read = [band.mean[place] for place in in_the_loop(case) if place < len(band.mean)]
-    known = [value for value in read if value is not None]
-    return sum(known) / len(known) if known else None
-
-
-RESOLVED = "recipe.resolved.yaml"
+    return max(devices, key=lambda device: device.busy.busy_seconds, default=None)
 
 
 def read_case(directory: Path, reader: RunReader | None = None) -> Case:
-    """Read what a run left, whether it goes on, ended or died.
+    """Read what a run left in its ``efficiency`` folder, whether it goes on, ended or died.
 
     Args:
-        directory: the ``efficiency`` folder of the run.
         reader: one that has read the records before, so that only what is new is read.
 
     Raises:
@@ -368,15 +296,7 @@ def read_case(directory: Path, reader: RunReader | None = None) -> Case:
 
 
 def case_of(directory: Path, records: RunRecords, account: RunAccount, series: RunSeries) -> Case:
-    """The case of records that were read.
-
-    Args:
-        directory: where they lie.
-        records, account, series: of the same.
-
-    Raises:
-        OutputError: the steps cannot be read again.
-    """
+    """The case of records that were read; only the steps are read again."""
     return Case(
         directory=str(directory),
         account=account,
@@ -413,32 +333,72 @@ def _recipe(path: Path) -> Mapping[str, Any] | None:
     return {value.key: yaml.safe_load(value.value) for value in values}
 
 
-logger = logging.getLogger(__name__)
+class ColumnLine(StepLine, gc=False, kw_only=True):
+    """What the columns need of a step record."""
 
-_TRACED_MOST_BYTES = 64 << 20
-"""Of the file as it lies there; a larger one takes longer than a diagnosis at the end of a run may."""
-
-
-def traced(case: Case) -> TraceBreakdown | None:
-    """Of rank 0, the last cycle; None without a trace, or with one that cannot be read or is very large."""
-    found = sorted(Path(case.directory, "profile").glob("trace.rank0.*.json*"), key=lambda path: path.stat().st_mtime)
-    if not found or found[-1].stat().st_size > _TRACED_MOST_BYTES:
-        return None
-    return _read(found[-1], found[-1].stat().st_mtime_ns)
+    micro_batches: int = 1
+    cpu_seconds: float | None = None
 
 
-def traced_device(case: Case) -> DeviceBreakdown | None:
-    """The busiest device of it; None where it has no events of any."""
-    found = traced(case)
-    if found is None or not found.devices:
-        return None
-    return max(found.devices, key=lambda device: device.busy.busy_seconds)
+def read_columns(path: Path) -> StepColumns:
+    """The last steps of a file; half-written and broken lines are left out and logged.
 
-
-@functools.lru_cache(maxsize=2)
-def _read(path: Path, _changed_ns: int) -> TraceBreakdown | None:
+    Raises:
+        OutputError: the file cannot be read, or was written by a newer version.
+    """
     try:
-        return trace_breakdown(path)
-    except OutputError as error:
-        logger.debug("A trace is left out of the diagnosis: %s", error)
-        return None
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - _MOST_STEP_BYTES))
+            text = file.read()
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be read: {error.strerror or error}") from error
+    if size > _MOST_STEP_BYTES:
+        text = text[text.find(b"\n") + 1 :]
+    whole, _, _half = text.rpartition(b"\n")
+    if not whole:
+        return _columns([])
+    return _columns(_line_reader().read(Block(path, 1, whole.count(b"\n") + 1, whole + b"\n"))[0])
+
+
+@functools.cache
+def _line_reader() -> LineReader[ColumnLine]:
+    return LineReader(ColumnLine, "step record")
+
+
+def _columns(lines: Sequence[ColumnLine]) -> StepColumns:
+    tokens, sequences, memory = ([getattr(line, part) for line in lines] for part in ("tokens", "sequences", "memory"))
+    loading = [None if line.loader is None else msgspec.structs.asdict(line.loader) for line in lines]
+    own = ("segment", "step", "wall_seconds", "micro_batches", "cpu_seconds", "loss", "learning_rate", "grad_norm")
+    return StepColumns(
+        **{name: _column(lines, name) for name in own},
+        **{name: _column(tokens, name) for name in ("processed", "non_padding", "loss_bearing")},
+        **{
+            name: _column(memory, name)
+            for name in ("peak_allocated_bytes", "peak_reserved_bytes", "allocation_retries")
+        },
+        rows=_column(sequences, "rows"),
+        phase_seconds=_table([line.phase_seconds for line in lines], 0.0),
+        device_seconds=_table([line.device_seconds for line in lines], 0.0),
+        waited_seconds=_table([line.waited_seconds for line in lines], 0.0),
+        loader=_table(loading, float("nan")),
+    )
+
+
+def _column(parts: Sequence[Any], name: str) -> Column:
+    values = [getattr(part, name, None) for part in parts]
+    return np.array([float("nan") if value is None else float(value) for value in values], dtype=np.float64)
+
+
+def _table(parts: Sequence[Mapping[str, Any] | None], absent: float) -> dict[str, Column]:
+    """A column for every name under which any part holds a number; a row without the part is NaN."""
+    held = [part for part in parts if part is not None]
+    names = dict.fromkeys(name for part in held for name, value in part.items() if isinstance(value, (int, float)))
+    missing = float("nan")
+    return {
+        name: np.array(
+            [missing if part is None or part.get(name, absent) is None else part.get(name, absent) for part in parts],
+            dtype=np.float64,
+        )
+        for name in names
+    }

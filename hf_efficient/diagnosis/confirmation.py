@@ -1,9 +1,4 @@
-"""What a run took, and what it was made of: the figures that two runs are compared by.
-
-What a remedy predicts, as the recipe with it holds it for the run that tests it.
-
-What became of the prediction that a run's recipe says it tests.
-"""
+"""What a remedy predicts for the next run, and what became of it there: the figures by which two runs are compared."""
 
 from __future__ import annotations
 
@@ -26,7 +21,7 @@ from hf_efficient.estimate.comparison import (
 from hf_efficient.recipe.schema import ConfirmsSection
 from hf_efficient.records.findings import Abstention, Confirmation, Finding, Remedy, Verdict
 
-SETUP_KEYS: Mapping[str, tuple[str, ...]] = {
+_SETUP_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "method": ("method",),
     "model": ("model.id", "model.revision", "model.gguf_file"),
     "adapter": ("adapter.method",),
@@ -34,14 +29,22 @@ SETUP_KEYS: Mapping[str, tuple[str, ...]] = {
     "processes": ("distributed.processes", "distributed.nodes"),
     "device": (),
 }
-"""Parts of a setup, and the keys of the recipe that say them."""
-
+"""Parts of a setup, and the keys of the recipe that name them."""
 _NO_TIME = (
     "max_steps", "num_train_epochs", "seed", "data_seed", "learning_rate", "lr_scheduler_", "warmup_", "weight_decay",
     "adam_", "max_grad_norm", "run_name", "project", "hub_", "push_to_hub", "resume_from_checkpoint", "disable_tqdm",
     "save_total_limit", "load_best_model_at_end", "metric_for_best_model", "greater_is_better", "logging_dir",
 )  # fmt: skip
 """Fields of ``train:`` that say nothing of the time for a token; with ``_`` at their end all that begin so."""
+_SECTION: Final = "efficiency.confirms."
+_MEANS: Final[Mapping[Outcome, tuple[Verdict, str]]] = {
+    "as_predicted": ("confirmed", ""),
+    "below_half": ("smaller", "less than half of it"),
+    "above_twice": ("larger", "more than twice as much"),
+    "no_difference": ("retracted", "no difference beyond the spread"),
+    "worse": ("retracted", "it takes more than before"),
+    "hidden": ("unknown", "the spread of the steps hides a gain of that size, which more steps would tell"),
+}
 
 
 @dataclass(frozen=True)
@@ -63,12 +66,10 @@ class MeasuredRun:
 
 
 def measured_run(case: Case) -> MeasuredRun:
-    """The figures of a run."""
-    tokens, first = case.account.tokens.non_padding, case.first
-    memory = case.account.memory
+    tokens, memory = case.account.tokens.non_padding, case.account.memory
     return MeasuredRun(
         seconds_per_token(case.loop_seconds, tokens) if tokens and case.loop_seconds > 0 else None,
-        None if first is None else _spread(first),
+        _spread(case.first) if case.has_steps else None,
         (memory.device_peak_allocated_bytes if case.on_cuda else memory.peak_rss_bytes) or None,
         _setup(case),
     )
@@ -77,15 +78,13 @@ def measured_run(case: Case) -> MeasuredRun:
 def _spread(steps: StepColumns) -> float | None:
     """Of the steps past the warm-up; an epoch that starts or ends is a pause like an evaluation or a save."""
     steady = steps.steady
-    turns = {name: steps.loader.get(name, np.zeros(len(steps))) for name in ("start_seconds", "first_wait_seconds")}
-    kinds = [
-        steps.phase("evaluation"),
-        steps.phase("checkpointing"),
-        np.nan_to_num(turns["start_seconds"]) + np.nan_to_num(turns["first_wait_seconds"]),
-        np.nan_to_num(steps.loader.get("end_seconds", np.zeros(len(steps)))),
-    ]
     if not np.isfinite(steps.non_padding[steady]).all():
         return None
+    nothing = np.zeros(len(steps))
+    starts, waits, ends = (
+        np.nan_to_num(steps.loader.get(f"{name}_seconds", nothing)) for name in ("start", "first_wait", "end")
+    )
+    kinds = [steps.phase("evaluation"), steps.phase("checkpointing"), starts + waits, ends]
     own = steps.wall_seconds - np.sum(kinds, axis=0)
     pauses = [kind[steady & (kind > 0)].tolist() for kind in kinds]
     return rate_spread(own[steady].tolist(), steps.non_padding[steady].tolist(), pauses)
@@ -93,20 +92,19 @@ def _spread(steps: StepColumns) -> float | None:
 
 def _setup(case: Case) -> dict[str, str]:
     recipe = case.recipe or {}
-    model = [str(recipe[key]) for key in SETUP_KEYS["model"] if recipe.get(key)]
     held = {
         "method": recipe.get("method"),
-        "model": " ".join(model),
+        "model": " ".join(str(recipe[key]) for key in _SETUP_KEYS["model"] if recipe.get(key)),
         "adapter": recipe.get("adapter.method"),
         "data": ", ".join(_sources(recipe)),
         "processes": len(case.account.ranks),
         "device": _device(case),
     }
-    train = {key: value for key, value in recipe.items() if bears_on_time(key)}
-    return {name: str(value) for name, value in held.items() if value} | {key: str(train[key]) for key in train}
+    train = {key: str(value) for key, value in recipe.items() if _bears_on_time(key)}
+    return {name: str(value) for name, value in held.items() if value} | train
 
 
-def bears_on_time(key: str) -> bool:
+def _bears_on_time(key: str) -> bool:
     """Whether a dotted key of the recipe is a field of ``train:`` that the time for a token may depend on."""
     section, _, name = key.partition(".")
     free = any(name == one or (one.endswith("_") and name.startswith(one)) for one in _NO_TIME)
@@ -114,40 +112,35 @@ def bears_on_time(key: str) -> bool:
 
 
 def _sources(recipe: Mapping[str, object]) -> list[str]:
-    told: list[str] = []
-    while f"data.train.{len(told)}.path" in recipe:
-        one = [recipe.get(f"data.train.{len(told)}.{part}") for part in ("path", "name", "split")]
-        told.append(" ".join(str(part) for part in one if part))
-    return told
+    found: list[str] = []
+    while f"data.train.{len(found)}.path" in recipe:
+        one = [recipe.get(f"data.train.{len(found)}.{part}") for part in ("path", "name", "split")]
+        found.append(" ".join(str(part) for part in one if part))
+    return found
 
 
 def _device(case: Case) -> str:
-    device = case.settings("device")
-    if device.get("type") != "cpu":
-        return str(device.get("name") or device.get("type") or "")
+    if case.device_type != "cpu":
+        return str(case.settings("device").get("name") or case.device_type or "")
     cores = case.settings("host").get("cores")
     return f"cpu, {cores} cores" if cores else "cpu"
 
 
 def prediction(case: Case, finding: Finding, remedy: Remedy) -> dict[str, Any] | None:
-    """The section ``efficiency.confirms`` of the next run; None where nothing could be told of it.
+    """The section ``efficiency.confirms`` of the run with a remedy; None where nothing of it could be confirmed.
 
     What the remedy itself changes of the setup, the runs need not have in common; its fields of ``train:`` the next
-    run must have.
-
-    Args:
-        case: the run that was diagnosed.
-        finding: whose remedy it is.
-        remedy: with a change of the recipe.
+    run must have. Figures are given to six digits, which is more than was measured.
     """
     gain, run = remedy.gain, measured_run(case)
     saving = gain.share if gain is not None and gain.share else None
     held = gain.bytes if gain is not None and gain.bytes and gain.bytes > 0 else None
     if saving is None and held is None and finding.severity == "info":
         return None
-    changed = tuple(remedy.overrides)
-    setup = {name: told for name, told in run.setup.items() if not _touches(changed, SETUP_KEYS.get(name, ()))}
-    setup |= {key: str(value) for key, value in _leaves(remedy.overrides) if bears_on_time(key)}
+    setup = {
+        name: value for name, value in run.setup.items() if not _touches(remedy.overrides, _SETUP_KEYS.get(name, ()))
+    }
+    setup |= {key: str(value) for key, value in _leaves(remedy.overrides) if _bears_on_time(key)}
     values = {
         "rule": finding.rule,
         "run": (case.recipe or {}).get("output_dir"),
@@ -158,7 +151,8 @@ def prediction(case: Case, finding: Finding, remedy: Remedy) -> dict[str, Any] |
         "peak_bytes": run.peak_bytes if held is not None else None,
         "setup": setup,
     }
-    return {name: _short(value) for name, value in values.items() if value is not None}
+    known = {name: value for name, value in values.items() if value is not None}
+    return {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in known.items()}
 
 
 def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -169,44 +163,19 @@ def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield f"{prefix}{key}", value
 
 
-def _short(value: Any) -> Any:
-    """A share or a time to six digits, which is more than was measured."""
-    return float(f"{value:.6g}") if isinstance(value, float) else value
-
-
-def _touches(changed: tuple[str, ...], keys: tuple[str, ...]) -> bool:
+def _touches(changed: Mapping[str, Any], keys: tuple[str, ...]) -> bool:
     """Whether one of the changes lies at or below one of the keys, or above it."""
     return any(one == key or one.startswith(f"{key}.") or key.startswith(f"{one}.") for one in changed for key in keys)
 
 
-_SECTION: Final = "efficiency.confirms."
-_TOLD: Final[Mapping[Outcome, tuple[Verdict, str]]] = {
-    "as_predicted": ("confirmed", ""),
-    "below_half": ("smaller", "less than half of it"),
-    "above_twice": ("larger", "more than twice as much"),
-    "no_difference": ("retracted", "no difference beyond the spread"),
-    "worse": ("retracted", "it takes more than before"),
-    "hidden": ("unknown", "the spread of the steps hides a gain of that size, which more steps would tell"),
-}
-
-
 def confirmations(case: Case, findings: Sequence[Finding], abstentions: Sequence[Abstention]) -> list[Confirmation]:
-    """Of a run that has been judged; none where its recipe tests no prediction.
-
-    Args:
-        case: the run.
-        findings, abstentions: what its rules said.
-    """
+    """Of a run that has been judged; none where its recipe tests no prediction."""
     asked = asked_of(case.recipe or {})
     return [] if asked is None else confirm(asked, measured_run(case), findings, abstentions, is_short=case.is_short)
 
 
 def asked_of(recipe: Mapping[str, Any]) -> ConfirmsSection | None:
-    """The prediction that a recipe tests; None without one, or where the file of the run holds none that is valid.
-
-    Args:
-        recipe: its values by dotted key.
-    """
+    """The prediction that a recipe, given by dotted key, tests; None without one, or where it is not valid."""
     values: dict[str, Any] = {}
     for key, value in recipe.items():
         name, _, part = key.removeprefix(_SECTION).partition(".")
@@ -259,7 +228,7 @@ def _time(asked: ConfirmsSection, run: MeasuredRun, predicted: float, other: str
     if missing or asked.spread is None or run.spread is None:
         return Confirmation(asked.rule, asked.run, "time", predicted, achieved, None, "unknown", missing)
     spread = saved_spread(achieved, asked.spread, run.spread)
-    verdict, why = _TOLD[judge_gain(predicted, achieved, spread)]
+    verdict, why = _MEANS[judge_gain(predicted, achieved, spread)]
     return Confirmation(asked.rule, asked.run, "time", predicted, achieved, spread, verdict, why)
 
 
@@ -269,7 +238,7 @@ def _memory(asked: ConfirmsSection, run: MeasuredRun, predicted: int, other: str
     if missing or before is None or after is None:
         return Confirmation(asked.rule, asked.run, "memory", predicted, None, None, "unknown", missing)
     outcome = judge_gain(predicted, before - after, 0.0)
-    verdict, why = _TOLD[outcome] if outcome != "no_difference" else ("retracted", "no difference")
+    verdict, why = _MEANS[outcome] if outcome != "no_difference" else ("retracted", "no difference")
     return Confirmation(asked.rule, asked.run, "memory", predicted, before - after, None, verdict, why)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hf_efficient.diagnosis.case import Case, traced_device
+from hf_efficient.diagnosis.case import Case
 from hf_efficient.records.findings import Evidence, Limit
 from hf_efficient.records.trace import DeviceBreakdown
 from hf_efficient.text import share
@@ -22,7 +22,7 @@ _TABLE = "profile/operators.rank0.json"
 
 @dataclass(frozen=True)
 class _Parts:
-    """Of the time, by what it is bound by: shares.
+    """Shares of the time, by what it is bound by.
 
     Attributes:
         products: matrix products and fused attention.
@@ -47,7 +47,7 @@ def limit_of(case: Case) -> Limit:
     """
     if case.is_short:
         return Limit("unknown", f"none is told of {case.account.steps.count} steps: they are too few")
-    used, device = case.account.work.hfu, traced_device(case)
+    used, device = case.account.work.hfu, case.traced_device
     evidence: list[Evidence] = []
     if used is not None:
         evidence.append(Evidence("hardware FLOP/s over the peak", used, "share", "run.json: work.hfu"))
@@ -104,16 +104,13 @@ def _of_operators(case: Case) -> _Parts | None:
     table = case.account.profile.operators if case.account.profile is not None else None
     if table is None or case.on_cuda or table.wall_seconds <= 0:
         return None
-    seconds = {"products": 0.0, "moving": 0.0}
+    wall, seconds = table.wall_seconds, {_PRODUCTS: 0.0, _MOVING: 0.0}
     for one in table.operators:
-        family = operator_family(one.name)
-        if family in _PRODUCTS:
-            seconds["products"] += one.self_cpu_seconds
-        elif family in _MOVING:
-            seconds["moving"] += one.self_cpu_seconds
-    wall = table.wall_seconds
+        for families in seconds:
+            if operator_family(one.name) in families:
+                seconds[families] += one.self_cpu_seconds
     outside = max(0.0, 1 - table.self_cpu_seconds / wall)
-    return _Parts(seconds["products"] / wall, seconds["moving"] / wall, outside, _TABLE)
+    return _Parts(seconds[_PRODUCTS] / wall, seconds[_MOVING] / wall, outside, _TABLE)
 
 
 def _of_parts(parts: _Parts, used: float | None, evidence: list[Evidence]) -> Limit:

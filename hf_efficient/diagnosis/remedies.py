@@ -1,7 +1,4 @@
-"""Remedies for a run whose recipe names its global batch.
-
-A remedy as a recipe.
-"""
+"""A remedy as a recipe; the global batch that remedies keep or change."""
 
 from __future__ import annotations
 
@@ -12,25 +9,20 @@ from typing import Any
 
 import yaml
 
-from hf_efficient.diagnosis.case import Case
+from hf_efficient.diagnosis.case import RESOLVED, Case
 from hf_efficient.errors import OutputError
 from hf_efficient.recipe.schema import DERIVED
 from hf_efficient.recipe.writing import dump_yaml
 from hf_efficient.records.findings import Diagnosis, Finding, Remedy
 from hf_efficient.version import __version__
 
-_ROWS, _ACCUMULATION = "per_device_train_batch_size", "gradient_accumulation_steps"
 _GLOBAL_BATCH = "distributed.global_batch_size"
 
 
 def with_global_batch(finding: Finding, case: Case) -> Finding:
-    """The finding with remedies that say the global batch as well, where they make it another one.
+    """The finding with remedies that name the global batch as well, where the recipe does and they change it.
 
     Hand-worked: 64 sequences of 2 rows, accumulated 4 times on 8 processes; a remedy of 8 times makes it 128.
-
-    Args:
-        finding: of a rule, which knows rows and accumulation.
-        case: the run.
     """
     named = (case.recipe or {}).get(_GLOBAL_BATCH)
     if not isinstance(named, int):
@@ -39,17 +31,12 @@ def with_global_batch(finding: Finding, case: Case) -> Finding:
 
 
 def _with_batch(remedy: Remedy, case: Case, named: int) -> Remedy:
-    before = after = 1
-    for field in (_ROWS, _ACCUMULATION):
-        held = int(case.argument(field) or 1)
-        before, after = before * held, after * int(remedy.overrides.get(f"train.{field}", held))
+    rows = int(remedy.overrides.get("train.per_device_train_batch_size", case.rows))
+    after = rows * int(remedy.overrides.get("train.gradient_accumulation_steps", case.accumulated))
+    before = case.rows * case.accumulated
     if after == before:
         return remedy
-    overrides: dict[str, Any] = {**remedy.overrides, _GLOBAL_BATCH: named * after // before}
-    return dataclasses.replace(remedy, overrides=overrides)
-
-
-RESOLVED = "recipe.resolved.yaml"
+    return dataclasses.replace(remedy, overrides={**remedy.overrides, _GLOBAL_BATCH: named * after // before})
 
 
 def remedy_of(diagnosis: Diagnosis, number: int | None) -> tuple[Finding, Remedy]:
@@ -85,25 +72,12 @@ def applied_recipe(directory: Path, finding: Finding, remedy: Remedy, confirms: 
         directory: the ``efficiency`` folder of the run.
         finding: whose remedy it is.
         remedy: with a change of the recipe.
-        confirms: what the next run is to confirm, as ``prediction`` tells it; None: nothing.
+        confirms: what the next run is to confirm (see ``confirmation.prediction``); None: nothing.
 
     Raises:
         OutputError: the run left no recipe, or it cannot be read.
     """
-    path = directory / RESOLVED
-    try:
-        held = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        changes = ", ".join(f"{key.removeprefix('train.')}={value}" for key, value in remedy.overrides.items())
-        raise OutputError(
-            f"--apply: the run left no {RESOLVED}, so it was not a recipe's. Set in its TrainingArguments: {changes}."
-        ) from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise OutputError(f"{path}: cannot be read: {error}") from error
-    recipe = held.get("recipe") if isinstance(held, dict) else None
-    provenance = held.get("provenance") if isinstance(held, dict) else None
-    if not isinstance(recipe, dict) or not isinstance(provenance, dict):
-        raise OutputError(f"{path}: holds no recipe; a run writes it when its training starts")
+    recipe, provenance = _resolved(directory / RESOLVED, remedy)
     values: dict[str, Any] = {}
     derived = {key for key, origin in provenance.items() if str(origin).startswith(f"{DERIVED}: ")}
     for key in provenance:
@@ -117,6 +91,23 @@ def applied_recipe(directory: Path, finding: Finding, remedy: Remedy, confirms: 
     _confirm(values, confirms)
     remark = f"# {finding.title}: {remedy.what}. By hf-efficient diagnose {__version__}."
     return f"{remark}\n{dump_yaml(values)}"
+
+
+def _resolved(path: Path, remedy: Remedy) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The recipe of a run, and where its values came from."""
+    try:
+        held = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        changes = ", ".join(f"{key.removeprefix('train.')}={value}" for key, value in remedy.overrides.items())
+        raise OutputError(
+            f"--apply: the run left no {RESOLVED}, so it was not a recipe's. Set in its TrainingArguments: {changes}."
+        ) from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise OutputError(f"{path}: cannot be read: {error}") from error
+    parts = [held.get(name) if isinstance(held, dict) else None for name in ("recipe", "provenance")]
+    if not isinstance(parts[0], dict) or not isinstance(parts[1], dict):
+        raise OutputError(f"{path}: holds no recipe; a run writes it when its training starts")
+    return parts[0], parts[1]
 
 
 def _confirm(values: dict[str, Any], confirms: Mapping[str, Any] | None) -> None:

@@ -1,116 +1,136 @@
-"""What a rule is.
-
-What a rule over variants is, and the costs and gains that all of them count in.
-
-What a rule of traces is, and what they have in common.
-"""
+"""What a rule is, and what rules judge: a run (``Case``), the variants of a recipe, one device of a trace."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, TypeVar
 
-from hf_efficient.diagnosis.case import Case
 from hf_efficient.records.findings import Abstention, Cost, Evidence, Finding, Gain
 from hf_efficient.records.isolation import Isolation, StepPart
 from hf_efficient.records.trace import DeviceBreakdown, TraceBreakdown
 
-Verdict = Finding | Abstention | None
-"""None: looked, and found nothing."""
-
-Rule = Callable[[Case], Verdict]
-"""A function named as its rule."""
-
 MATTERS: Final = 0.05
-"""Below this share of the loop's time a cost is no warning."""
-
-NO_STEPS: Final = "no optimizer step is recorded"
+"""Below this share of the time a cost is no warning."""
 
 
-def abstains(rule: str, why: str, instrument: str = "") -> Abstention:
-    """A rule that cannot judge; ``instrument`` names what would give the evidence."""
-    return Abstention(rule, why, instrument)
+class Subject:
+    """What rules judge. Costs and gains are of ``loop_seconds``, a gain for the same work."""
+
+    @property
+    def loop_seconds(self) -> float:
+        raise NotImplementedError
+
+    @property
+    def price_usd_per_hour(self) -> float | None:
+        return None
+
+    @property
+    def has_steps(self) -> bool:
+        return True
+
+    def share(self, seconds: float) -> float:
+        return seconds / self.loop_seconds if self.loop_seconds > 0 else 0.0
+
+    def cost(self, seconds: float | None = None, held_bytes: int | None = None) -> Cost:
+        return Cost(seconds, held_bytes, self._usd(seconds))
+
+    def gain(self, seconds: float, basis: str, held_bytes: int | None = None) -> Gain:
+        """``basis`` says how it was predicted; no more than all of the time is gained."""
+        saved = max(0.0, min(seconds, self.loop_seconds))
+        return Gain(self.share(saved), saved, held_bytes, self._usd(saved), basis)
+
+    def _usd(self, seconds: float | None) -> float | None:
+        price = self.price_usd_per_hour
+        return None if price is None or seconds is None else seconds * price / 3600
 
 
-IsolatedRule = Callable[[Isolation], Finding | Abstention | None]
-"""A function named as its rule."""
-
-SOURCE: Final = "--isolate"
-
-
-def share_of(found: Isolation, seconds: float) -> float:
-    """Of an optimizer step."""
-    return seconds / found.step_seconds
+S = TypeVar("S", bound=Subject)
+Verdict = Finding | Abstention | None
+"""None: the rule looked, and found nothing."""
+Rule = Callable[[S], Verdict]
+"""A function that bears the rule's name."""
 
 
-def cost(found: Isolation, step_seconds: float) -> Cost:
-    """Over the whole run, of what a step takes.
+def rule(*, name: str = "", needs_steps: bool = True) -> Callable[[Rule[S]], Rule[S]]:
+    """A rule of this name, else of the function's; without a recorded step it abstains, unless it needs none."""
 
-    Args:
-        found: the recipe.
-        step_seconds: of each optimizer step.
-    """
-    whole = step_seconds * found.schedule.steps
-    return Cost(seconds=whole, usd=_usd(found, whole))
+    def named(judge: Rule[S]) -> Rule[S]:
+        @functools.wraps(judge)
+        def judged(subject: S) -> Verdict:
+            if needs_steps and not subject.has_steps:
+                return Abstention(name or judge.__name__, "no optimizer step is recorded")
+            return judge(subject)
 
+        judged.__name__ = name or judge.__name__
+        return judged
 
-def gain(found: Isolation, step_seconds: float, basis: str) -> Gain:
-    """Over the whole run, where so much of each step is saved for the same tokens.
-
-    Args:
-        found: the recipe.
-        step_seconds: not more than a step takes.
-        basis: how it was predicted.
-    """
-    saved = max(0.0, min(step_seconds, found.step_seconds))
-    whole = saved * found.schedule.steps
-    return Gain(share_of(found, saved), whole, None, _usd(found, whole), basis)
+    return named
 
 
-def clear(found: Isolation, name: str) -> StepPart | None:
-    """A part that takes time beyond its spread; None of any other."""
-    part = found.part(name)
-    return part if part is not None and part.seconds is not None and part.seconds > 0 else None
+@dataclass(frozen=True)
+class IsolatedRecipe(Subject):
+    """A recipe by its variants. Its time is that of the whole run, an estimate from the measured step."""
+
+    found: Isolation
+
+    @property
+    def loop_seconds(self) -> float:
+        return self.found.loop_seconds
+
+    @property
+    def price_usd_per_hour(self) -> float | None:
+        return self.found.price_usd_per_hour
+
+    def of_steps(self, step_seconds: float) -> float:
+        """Over the run, of what each optimizer step takes."""
+        return step_seconds * self.found.schedule.steps
+
+    def of_a_step(self, seconds: float) -> float:
+        """Share of an optimizer step."""
+        return seconds / self.found.step_seconds
+
+    def taken(self, name: str) -> float:
+        """Seconds of a part of each step, 0 where it is not known or lies within its spread."""
+        part = self.found.part(name)
+        return 0.0 if part is None else max(0.0, part.seconds or 0.0)
+
+    def unknown(self, rule: str, name: str) -> Abstention | None:
+        """Where a part applies and was not measured."""
+        part = self.found.part(name)
+        return Abstention(rule, f"{name}: {part.note}") if part is not None and part.seconds is None else None
+
+    def evidence(self, name: str, what: str) -> list[Evidence]:
+        """Seconds of a part that is known, its spread and its share."""
+        part = self.found.part(name)
+        assert part is not None
+        return [
+            Evidence(what, self.taken(name), "seconds", f"--isolate: {part.how}"),
+            *_spread(part),
+            Evidence("its share of a step", self.of_a_step(self.taken(name)), "share", "--isolate"),
+        ]
 
 
-def unknown(found: Isolation, rule: str, name: str) -> Abstention | None:
-    """Where a part applies and was not measured."""
-    part = found.part(name)
-    return Abstention(rule, f"{name}: {part.note}") if part is not None and part.seconds is None else None
+def _spread(part: StepPart) -> list[Evidence]:
+    if part.low is None or part.high is None:
+        return []
+    bounds = {"at least": part.low, "at most": part.high}
+    return [Evidence(what, seconds, "seconds", "--isolate: its spread") for what, seconds in bounds.items()]
 
 
-def part_evidence(found: Isolation, part: StepPart, what: str) -> list[Evidence]:
-    """Seconds of a part, its spread and its share."""
-    assert part.seconds is not None
-    evidence = [Evidence(what, part.seconds, "seconds", f"{SOURCE}: {part.how}")]
-    if part.low is not None and part.high is not None:
-        evidence.append(Evidence("at least", part.low, "seconds", f"{SOURCE}: its spread"))
-        evidence.append(Evidence("at most", part.high, "seconds", f"{SOURCE}: its spread"))
-    return [*evidence, Evidence("its share of a step", share_of(found, part.seconds), "share", SOURCE)]
+@dataclass(frozen=True)
+class TracedDevice(Subject):
+    """A trace and its busiest device. Its time is from the device's first event to its last."""
 
+    trace: TraceBreakdown
+    device: DeviceBreakdown
 
-def _usd(found: Isolation, seconds: float) -> float | None:
-    return None if found.price_usd_per_hour is None else seconds * found.price_usd_per_hour / 3600
+    @property
+    def loop_seconds(self) -> float:
+        return self.device.busy.window_seconds
 
-
-TraceRule = Callable[[TraceBreakdown, DeviceBreakdown], Finding | None]
-"""Of a trace and its busiest device."""
-
-RULE_SOURCE = "the trace"
-
-
-def cost_of(seconds: float) -> Cost:
-    """Of the traced time."""
-    return Cost(seconds=seconds)
-
-
-def gain_of(device: DeviceBreakdown, seconds: float, basis: str) -> Gain:
-    """Of the device's traced time, saved for the same work."""
-    window = device.busy.window_seconds
-    saved = max(0.0, min(seconds, window))
-    return Gain(saved / window if window else 0.0, saved, None, None, basis)
-
-
-def on_device(device: DeviceBreakdown) -> str:
-    """``device 0``."""
-    return f"device {device.device}"
+    @property
+    def name(self) -> str:
+        """``device 0``."""
+        return f"device {self.device.device}"

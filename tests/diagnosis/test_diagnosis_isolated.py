@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.diagnosis.engine import ISOLATED_RULES, diagnose_isolation
-from hf_efficient.diagnosis.rules.batching import small_micro_batch_small_micro_batch as small_micro_batch
-from hf_efficient.diagnosis.rules.data import few_workers_few_workers as few_workers
-from hf_efficient.diagnosis.rules.pauses import evaluations_cost_evaluations_cost as evaluations_cost
-from hf_efficient.diagnosis.rules.pauses import logging_cost_logging_cost as logging_cost
-from hf_efficient.diagnosis.rules.pauses import saves_cost_saves_cost as saves_cost
+from hf_efficient.diagnosis.engine import diagnose_isolation
+from hf_efficient.diagnosis.rule import IsolatedRecipe
+from hf_efficient.diagnosis.rules import ISOLATED_RULES
+from hf_efficient.diagnosis.rules.batching import isolated_small_micro_batch as small_micro_batch
+from hf_efficient.diagnosis.rules.data import isolated_few_workers as few_workers
+from hf_efficient.diagnosis.rules.pauses import isolated_evaluations_cost as evaluations_cost
+from hf_efficient.diagnosis.rules.pauses import isolated_logging_cost as logging_cost
+from hf_efficient.diagnosis.rules.pauses import isolated_saves_cost as saves_cost
 from hf_efficient.records.findings import Abstention
 from hf_efficient.records.isolation import LoaderAlone, MicroBatchLine, PauseTimes
 from tests.diagnosis.isolations import isolation, part
+
+
+def recipe(*parts, **changes):
+    return IsolatedRecipe(isolation(*parts, **changes))
 
 
 def test_a_recipe_whose_parts_are_the_model_has_no_finding_and_is_told_its_limit():
@@ -29,13 +35,13 @@ def test_a_finding_is_named_as_its_rule(rule):
     every = {"log_every": 1, "evaluate_every": 40, "save_every": 40}
     line = MicroBatchLine(0.15, 0.0005, 0.2, 100.0, 30, ["as_is"])
     slow = part(name.get(rule.__name__, "logging"), 0.5)
-    found = rule(isolation(slow, schedule=every, pauses=pauses, micro_batch=line))
+    found = rule(recipe(slow, schedule=every, pauses=pauses, micro_batch=line))
     assert found.rule == rule.__name__
 
 
 def test_workers_hide_a_loader_that_waits():
     # loads of 0.45 s blocked and 0.05 s of CPU beside 0.5 s of computing on one core of four: one worker is enough
-    found = few_workers(isolation(part("data", 0.5)))
+    found = few_workers(recipe(part("data", 0.5)))
     assert found.title == "50% of a step is waiting for the data loader, which loads in the process that trains"
     (remedy,) = found.remedies
     assert remedy.overrides == {"train.dataloader_num_workers": 1}
@@ -48,9 +54,9 @@ def test_workers_hide_a_loader_that_waits():
 def test_workers_that_would_take_the_cores_of_the_training_are_not_promised():
     busy = {"device": "cpu", "threads": 2, "cores": 2.0}
     loader = LoaderAlone(0.5, None, 0.5, 0.5)  # all of it computes
-    assert few_workers(isolation(part("data", 0.5), schedule=busy, loader=loader)).remedies == []
+    assert few_workers(recipe(part("data", 0.5), schedule=busy, loader=loader)).remedies == []
     no_core = {"device": "cpu", "threads": 1, "cores": 1.0}
-    assert few_workers(isolation(part("data", 0.5), schedule=no_core, loader=loader)).remedies == []
+    assert few_workers(recipe(part("data", 0.5), schedule=no_core, loader=loader)).remedies == []
 
 
 @pytest.mark.parametrize(
@@ -63,16 +69,16 @@ def test_workers_that_would_take_the_cores_of_the_training_are_not_promised():
     ],
 )
 def test_parts_that_are_small_or_absent_are_no_finding_and_unknown_ones_an_abstention(rule, name):
-    assert rule(isolation()) is None
-    assert rule(isolation(part(name, 0.02), pauses=PauseTimes(0.1, 0.1, 0.1))) is None
-    said = rule(isolation(part(name, None, "pauses failed: no room")))
+    assert rule(recipe()) is None
+    assert rule(recipe(part(name, 0.02), pauses=PauseTimes(0.1, 0.1, 0.1))) is None
+    said = rule(recipe(part(name, None, "pauses failed: no room")))
     assert said == Abstention(rule.__name__, f"{name}: pauses failed: no room")
 
 
 def test_rarer_evaluations():
     # 10 s every 20 steps: half of the step; of 0.5 s of training 5%: 10 * 0.95 / (0.05 * 0.5) = 380 steps
     every = {"evaluate_every": 20, "best_at_end": True}
-    found = evaluations_cost(isolation(part("evaluation", 0.5), schedule=every, pauses=PauseTimes(None, 10.0, None)))
+    found = evaluations_cost(recipe(part("evaluation", 0.5), schedule=every, pauses=PauseTimes(None, 10.0, None)))
     (remedy,) = found.remedies
     assert remedy.overrides == {
         "train.eval_strategy": "steps",
@@ -85,16 +91,15 @@ def test_rarer_evaluations():
 
 def test_rarer_saves():
     # 4 s every 20 steps: 0.2 of the step; of 0.8 s of training 3%: 4 * 0.97 / (0.03 * 0.8) = 161.7 steps
-    found = saves_cost(
-        isolation(part("checkpointing", 0.2), schedule={"save_every": 20}, pauses=PauseTimes(None, None, 4.0))
-    )
+    pauses = PauseTimes(None, None, 4.0)
+    found = saves_cost(recipe(part("checkpointing", 0.2), schedule={"save_every": 20}, pauses=pauses))
     assert found.remedies[0].overrides == {"train.save_strategy": "steps", "train.save_steps": 170}
     assert found.remedies[0].gain.share == pytest.approx(0.2 - 4 / 170)
 
 
 def test_rarer_logs():
     # 0.2 s every step, of 0.8 s of training 1%: 0.2 * 0.99 / (0.01 * 0.8) = 24.75 steps
-    found = logging_cost(isolation(part("logging", 0.2), schedule={"log_every": 1}, pauses=PauseTimes(0.2, None, None)))
+    found = logging_cost(recipe(part("logging", 0.2), schedule={"log_every": 1}, pauses=PauseTimes(0.2, None, None)))
     assert found.remedies[0].overrides == {"train.logging_strategy": "steps", "train.logging_steps": 25}
     assert found.remedies[0].gain.share == pytest.approx(0.2 - 0.2 / 25)
 
@@ -102,7 +107,7 @@ def test_rarer_logs():
 def test_larger_micro_batches_out_of_the_accumulation():
     # 0.1 of 0.2 s is fixed: 16 times the rows make it 6% of their time; 4 of these come out of the accumulation
     line = MicroBatchLine(0.1, 0.001, 0.2, 100.0, 30, ["as_is", "micro_batch_doubled"])
-    found = small_micro_batch(isolation(part("data", 0.1), micro_batch=line))
+    found = small_micro_batch(recipe(part("data", 0.1), micro_batch=line))
     (remedy,) = found.remedies
     assert remedy.overrides == {"train.per_device_train_batch_size": 32, "train.gradient_accumulation_steps": 1}
     # fixed 4 * 0.1 s once for 16, and what is neither compute nor data, 1 - 0.8 - 0.1, a quarter as often
@@ -113,15 +118,15 @@ def test_larger_micro_batches_out_of_the_accumulation():
 
 def test_a_gain_that_padding_would_eat_is_not_promised():
     line = MicroBatchLine(0.1, 0.001, 0.2, 100.0, 30, ["as_is", "micro_batch_doubled"], doubled_positions=1.2)
-    (remedy,) = small_micro_batch(isolation(micro_batch=line)).remedies
+    (remedy,) = small_micro_batch(recipe(micro_batch=line)).remedies
     assert remedy.gain is None
     assert "1.20 times the positions" in remedy.costs
 
 
 def test_micro_batches_without_a_line_are_not_judged():
-    said = small_micro_batch(isolation(micro_batch=None))
+    said = small_micro_batch(recipe(micro_batch=None))
     assert isinstance(said, Abstention)
-    assert small_micro_batch(isolation(micro_batch=MicroBatchLine(0.02, 0.0018, 0.2, 100.0, 30, []))) is None
+    assert small_micro_batch(recipe(micro_batch=MicroBatchLine(0.02, 0.0018, 0.2, 100.0, 30, []))) is None
 
 
 def test_the_dearest_finding_comes_first():

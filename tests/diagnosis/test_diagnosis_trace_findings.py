@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.diagnosis.engine import TRACE_RULES, findings_of_trace
+from hf_efficient.diagnosis.engine import findings_of_trace
 from tests.diagnosis.traces import ALL_REDUCE, MATMUL, broken_down, kernels
 from tests.trace.made_trace import ADD, call, event, on_device
 
 
 def found(tmp_path, events, name="NVIDIA Test GPU"):
     return {one.rule: one for one in findings_of_trace(broken_down(tmp_path, events, name))}
-
-
-def test_every_rule_is_in_a_file_of_its_name():
-    assert [rule.__module__.rpartition(".")[2] for rule in TRACE_RULES] == [rule.__name__ for rule in TRACE_RULES]
 
 
 def test_a_busy_device_gets_no_finding_and_a_trace_without_device_neither(tmp_path):

@@ -1,27 +1,30 @@
-"""How a run's model is spread over its ranks.
-
-Communication between ranks that no computation covers.
-
-A model spread over ranks that would fit each of them, or held whole by each though it hardly fits.
-"""
+"""Communication between ranks that no computation covers, and the wrong way to spread a model over them."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal
 
-from hf_efficient.diagnosis.case import Case, traced_device
-from hf_efficient.diagnosis.rule import NO_STEPS, Verdict, abstains
+from hf_efficient.diagnosis.case import Case
+from hf_efficient.diagnosis.rule import MATTERS, Verdict, rule
 from hf_efficient.diagnosis.rules.memory import PERSISTENT, MemoryRoom, category_bytes, memory_room
-from hf_efficient.records.findings import Evidence, Finding, Gain, Remedy
+from hf_efficient.records.findings import Abstention, Evidence, Finding, Gain, Remedy
 from hf_efficient.text import share, size
+
+_TOO_MUCH = 0.1
+_TRACE = "profile/trace.rank0: communication"
+_FITS = 0.85
+_FULL = 0.9
+_WORTH = 0.2
+_MEMORY = "run.json: memory.categories"
 
 Strategy = Literal["none", "ddp", "zero1", "zero2", "zero3", "fsdp2", "deepspeed"]
 """Those of recipes, and DeepSpeed by a configuration of its own, whose stage is not known here."""
 
 
-def strategy_of(case: Case) -> Strategy:
-    """As the recipe says, else as the arguments tell; ``ddp`` is what several ranks do by themselves."""
-    if len(case.account.ranks) < 2:
+def _strategy_of(case: Case) -> Strategy:
+    """As the recipe says, else by the arguments; ``ddp`` is what several ranks do by themselves."""
+    if case.ranks < 2:
         return "none"
     named = case.recipe.get("distributed.strategy") if case.recipe is not None else None
     if named in ("ddp", "zero1", "zero2", "zero3", "fsdp2"):
@@ -31,22 +34,17 @@ def strategy_of(case: Case) -> Strategy:
     return "fsdp2" if case.argument("fsdp") else "ddp"
 
 
-_TOO_MUCH = 0.1
-_TRACE = "profile/trace.rank0: communication"
-
-
+@rule()
 def exposed_communication(case: Case) -> Verdict:
     """In a tenth of the traced time or more the device only communicates; the wait for a slow rank is part of it."""
-    if case.first is None:
-        return abstains("exposed_communication", NO_STEPS)
-    if len(case.account.ranks) < 2:
+    if case.ranks < 2:
         return None
-    device = traced_device(case)
+    device = case.traced_device
     if device is None:
         if not case.on_cuda:
             return None  # gloo's threads leave no events
         why = "what of the communication the computation covers is not known"
-        return abstains("exposed_communication", why, "efficiency.profile.trace")
+        return Abstention("exposed_communication", why, "efficiency.profile.trace")
     found = device.communication
     if found is None or found.exposed_share < _TOO_MUCH:
         return None
@@ -61,20 +59,19 @@ def exposed_communication(case: Case) -> Verdict:
             Evidence("of the traced time", found.exposed_share, "share", _TRACE),
             Evidence("communication, of which is covered", found.overlap_share, "share", _TRACE),
             Evidence("kernels that communicate", found.kernels, "count", _TRACE),
-            Evidence("ranks", len(case.account.ranks), "count", "run.json: ranks"),
+            Evidence("ranks", case.ranks, "count", "run.json: ranks"),
         ],
         cost=case.cost(lost),
-        remedies=_remedies(case, lost),
+        remedies=_communicate_less(case, lost),
     )
 
 
-def _remedies(case: Case, lost: float) -> list[Remedy]:
+def _communicate_less(case: Case, lost: float) -> list[Remedy]:
     """Gradients are averaged once in a step where each rank holds them whole: then half as often."""
-    strategy = strategy_of(case)
+    strategy = _strategy_of(case)
     found = []
     if strategy in ("ddp", "zero1"):
-        accumulated = int(case.argument("gradient_accumulation_steps") or 1)
-        overrides: dict[str, Any] = {"train.gradient_accumulation_steps": 2 * accumulated}
+        overrides: dict[str, Any] = {"train.gradient_accumulation_steps": 2 * case.accumulated}
         costs = "a step holds twice the examples: half as many steps, and the learning rate may want to grow"
         basis = "gradients are averaged half as often; each time as long as now"
         found.append(Remedy("accumulate twice as many micro-batches", overrides, costs, case.gain(lost / 2, basis)))
@@ -88,60 +85,50 @@ def _remedies(case: Case, lost: float) -> list[Remedy]:
     return found
 
 
-_FITS = 0.85
-_FULL = 0.9
-_WORTH = 0.2
-_NOTICED = 0.05
-_MEMORY = "run.json: memory.categories"
-
-
+@rule(needs_steps=False)
 def sharding(case: Case) -> Verdict:
     """Weights are spread, and whole ones would fit; or all is held whole, and the memory is nine tenths full."""
-    strategy, ranks = strategy_of(case), len(case.account.ranks)
-    if ranks < 2 or not case.on_cuda or strategy in ("deepspeed", "zero1", "zero2"):
+    strategy = _strategy_of(case)
+    if case.ranks < 2 or not case.on_cuda or strategy in ("deepspeed", "zero1", "zero2"):
         return None
     room, persistent = memory_room(case), category_bytes(case, *PERSISTENT)
     peak = case.account.memory.device_peak_allocated_bytes
     if room is None or persistent is None or peak is None:
-        return abstains("sharding", "what the memory is used for is not known", "EfficientTrainerMixin")
+        return Abstention("sharding", "what the memory is used for is not known", "EfficientTrainerMixin")
     if strategy == "ddp":
-        return _hardly_fits(case, room, ranks)
-    whole = peak + (ranks - 1) * persistent
-    if whole > _FITS * room.device_bytes:
-        return None
-    return _would_fit(case, strategy, room, persistent, whole)
+        return _hardly_fits(case, room)
+    whole = peak + (case.ranks - 1) * persistent
+    return None if whole > _FITS * room.device_bytes else _would_fit(case, strategy, room, persistent, whole)
 
 
 def _would_fit(case: Case, strategy: str, room: MemoryRoom, persistent: int, whole: int) -> Finding:
-    device = traced_device(case)
+    device = case.traced_device
     exposed = None if device is None or device.communication is None else device.communication.exposed_share
     evidence = [
         Evidence("weights, gradients and optimizer state of a rank", persistent, "bytes", _MEMORY),
         Evidence("peak with all of them whole (estimate)", whole, "bytes", f"{_MEMORY}, times the ranks"),
         Evidence("that tensors may take of a device (estimate)", room.device_bytes, "bytes", "settings.device"),
     ]
-    remedy = Remedy(f"let each rank hold the whole model: ddp in place of {strategy}", _to_ddp(case), "more memory")
+    overrides = {"distributed.strategy": "ddp"} if case.recipe is not None else {}
+    remedy = Remedy(f"let each rank hold the whole model: ddp in place of {strategy}", overrides, "more memory")
     lost = None
     if exposed is not None:
         evidence.append(Evidence("time in which only communication runs", exposed, "share", "profile/trace.rank0"))
         lost = exposed * case.account.time.training_seconds * _spared(case)
-        basis = "exposed communication, in proportion to the bytes that are sent"
-        remedy = Remedy(remedy.what, remedy.overrides, remedy.costs, case.gain(lost, basis))
+        remedy = replace(
+            remedy, gain=case.gain(lost, "exposed communication, in proportion to the bytes that are sent")
+        )
     return Finding(
         rule="sharding",
-        title=f"the model is spread over {len(case.account.ranks)} ranks ({strategy}), and would fit whole: "
+        title=f"the model is spread over {case.ranks} ranks ({strategy}), and would fit whole: "
         f"{size(whole)} of {size(room.device_bytes)}",
-        severity="warning" if lost is not None and case.share(lost) >= _NOTICED else "info",
+        severity="warning" if lost is not None and case.share(lost) >= MATTERS else "info",
         confidence="likely",
         evidence=evidence,
         cost=case.cost(lost),
         remedies=[remedy],
         explains=["exposed_communication"],
     )
-
-
-def _to_ddp(case: Case) -> dict[str, Any]:
-    return {"distributed.strategy": "ddp"} if case.recipe is not None else {}
 
 
 def _spared(case: Case) -> float:
@@ -157,10 +144,11 @@ def _spared(case: Case) -> float:
     return float(1 - 2 * trained / (2 * parameters + trained))
 
 
-def _hardly_fits(case: Case, room: MemoryRoom, ranks: int) -> Finding | None:
+def _hardly_fits(case: Case, room: MemoryRoom) -> Finding | None:
     """ZeRO-2 spreads gradients and optimizer state, FSDP2 the weights as well (arXiv 1910.02054)."""
     if room.share < _FULL:
         return None
+    ranks = case.ranks
     spread = {
         "zero2": category_bytes(case, "gradients", "optimizer_state") or 0,
         "fsdp2": category_bytes(case, *PERSISTENT) or 0,
@@ -170,6 +158,8 @@ def _hardly_fits(case: Case, room: MemoryRoom, ranks: int) -> Finding | None:
     if best is None:
         return None
     gain = Gain(None, None, freed[best], None, f"{ranks - 1} of {ranks} parts of what is spread")
+    plan = f"hf-efficient plan RECIPE distributed.strategy={best}"
+    what = f"spread them over the ranks: {best} ({plan} tells what that takes)"
     return Finding(
         rule="sharding",
         title=f"each of {ranks} ranks holds all of the model, and its memory is {share(room.share)} full",
@@ -181,12 +171,5 @@ def _hardly_fits(case: Case, room: MemoryRoom, ranks: int) -> Finding | None:
             Evidence("these and the weights", spread["fsdp2"], "bytes", _MEMORY),
         ],
         cost=case.cost(held_bytes=freed[best]),
-        remedies=[
-            Remedy(
-                f"spread them over the ranks: {best} (hf-efficient plan RECIPE distributed.strategy={best} tells what "
-                "that takes)",
-                costs="more communication",
-                gain=gain,
-            )
-        ],
+        remedies=[Remedy(what, costs="more communication", gain=gain)],
     )

@@ -1,47 +1,93 @@
-"""The time of the attention, out of the records alone.
-
-Attention computed operator by operator, where a fused kernel is at hand.
-
-An optimizer that updates the weights operator by operator, where one fused kernel does.
-
-torch.compile that compiles again and again.
-"""
+"""Attention and optimizer that are computed operator by operator, and graphs that are compiled again and again."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hf_efficient.diagnosis.case import Case, StepColumns
-from hf_efficient.diagnosis.rule import MATTERS, NO_STEPS, Verdict, abstains
-from hf_efficient.records.findings import Evidence, Finding, Remedy
+from hf_efficient.diagnosis.rule import MATTERS, Verdict, rule
+from hf_efficient.records.findings import Abstention, Evidence, Finding, Remedy
 from hf_efficient.text import share
 
+_SHORTEST_ON_CPU = 768
+_PADDED = 0.02
+_SAVED = {(True, False): 0.8, (True, True): 0.7, (False, False): 0.7, (False, True): 0.5}
+"""Of eager attention's time, by (CUDA, padded rows).
+
+CPU: measured on one core in float32, four heads of 64, forward and backward, torch 2.13, 2026-11-20: 1 x 2048 tokens
+359 ms eager, 100 ms causal, 172 ms with a mask; 2 x 1024: 181, 62, 85; 4 x 512: 48, 43, 44: shorter rows gain nothing.
+CUDA: an estimate, FlashAttention-2's figures (arXiv 2307.08691, figure 4) are 3 to 10 times those of eager attention.
+"""
 _FEWEST = 8
 _SPREAD = 0.15
 _EXPLAINED = 0.7
+_FEWER_PASSES = 2 / 3
+"""Of the optimizer's time: AdamW's operators one after another read or write 21 tensors (decay 2, first moment 3,
+second moment 5, its root, division and epsilon 6, update 4, and the gradient), one kernel 7. Clipping the gradients,
+which is in the same phase, stays."""
+_AGAIN = 3
 
 
-@dataclass(frozen=True)
-class AttentionTime:
-    """Of forward and backward on rank 0.
-
-    Attributes:
-        share: of their time.
-        basis: how it was told.
-        source: the records.
-    """
+class _AttentionTime(NamedTuple):
+    """Share of forward and backward on rank 0, how it was found, and the records it is from."""
 
     share: float
     basis: str
     source: str
 
 
-def attention_time(case: Case) -> AttentionTime | None:
-    """What grows with the square of a row's length; None where neither times nor FLOPs tell it.
+@rule()
+def attention_kernel(case: Case) -> Verdict:
+    """The model's attention is ``eager``, whose scores are written to memory whole."""
+    first = case.first
+    if case.settings("model").get("attention") != "eager":
+        return None
+    rows, positions = float(first.rows.sum()), float(first.processed.sum())
+    if not rows > 0 or not positions > 0:
+        return Abstention("attention_kernel", "the length of the rows is not known", "EfficientTrainerMixin")
+    length = float((first.processed**2 / first.rows).sum() / positions)
+    if not case.on_cuda and length < _SHORTEST_ON_CPU:
+        return None
+    found = _attention_time(case)
+    if found is None:
+        why = "attention is eager; its part of the time cannot be told"
+        return Abstention("attention_kernel", why, "efficiency.profile.trace")
+    return _eager(case, found, length)
+
+
+def _eager(case: Case, found: _AttentionTime, length: float) -> Finding | None:
+    padded = (case.account.tokens.padding_share or 0.0) >= _PADDED
+    taken = found.share * case.compute_seconds
+    part = _SAVED[case.on_cuda, padded]
+    if case.share(part * taken) < MATTERS:
+        return None
+    basis = f"fused attention takes {share(1 - part)} of eager attention's time on rows such as these; its time: "
+    remedy = Remedy(
+        "take torch's fused attention",
+        {"model.attn_implementation": "sdpa"},
+        "none: the same attention, in another order of sums",
+        case.gain(part * taken, basis + found.basis),
+    )
+    return Finding(
+        rule="attention_kernel",
+        title=f"attention is eager and takes {share(case.share(taken))} of the loop on rows of {length:,.0f} tokens",
+        severity="warning",
+        confidence="likely",
+        evidence=[
+            Evidence("attention implementation", "eager", "", "spans.jsonl: settings.model.attention"),
+            Evidence("attention, as part of forward and backward", found.share, "share", found.source),
+            Evidence("length of a row, weighted by its tokens", length, "tokens", "steps.jsonl: tokens, sequences"),
+        ],
+        cost=case.cost(taken),
+        remedies=[remedy],
+    )
+
+
+def _attention_time(case: Case) -> _AttentionTime | None:
+    """What grows with the square of a row's length; None where neither times nor FLOPs show it.
 
     By time: forward and backward of the steps over their tokens, and over their tokens times the length of a row: the
     least squares, neither below 0. By FLOPs, without checkpointing: eager attention computes all pairs of a padded row,
@@ -52,19 +98,15 @@ def attention_time(case: Case) -> AttentionTime | None:
 
     Hand-worked: h = 100, m = 45, p = 0.25: 2 * (100 - 60) / 1.25 = 64. Check: l = 36, 36 * 0.75 + 64 * 0.5625 / 2 = 45.
     """
-    first = case.first
-    if first is None:
-        return None
-    share = _fitted_share(first)
-    if share is not None:
-        return AttentionTime(share, "the part of the steps' time that grows with the square", "steps.jsonl")
+    fitted = _fitted_share(case.first)
+    if fitted is not None:
+        return _AttentionTime(fitted, "the part of the steps' time that grows with the square", "steps.jsonl")
     work, padded = case.account.work, case.account.tokens.padding_share
     checkpointed = case.settings("model").get("activation_checkpointing")
     if not work.hardware_flops or not work.model_flops or padded is None or padded >= 1 or checkpointed:
         return None
     beyond = 1 - work.model_flops / (1 - padded) / work.hardware_flops
-    share = min(1.0, max(0.0, 2 * beyond / (1 + padded)))
-    return AttentionTime(share, "its share of the FLOPs", "run.json: work")
+    return _AttentionTime(min(1.0, max(0.0, 2 * beyond / (1 + padded))), "its share of the FLOPs", "run.json: work")
 
 
 def _fitted_share(first: StepColumns) -> float | None:
@@ -95,114 +137,35 @@ def _least_squares(terms: np.ndarray, seconds: np.ndarray) -> tuple[float, float
     return (alone[0], 0.0) if errors[0] <= errors[1] else (0.0, alone[1])
 
 
-_SHORTEST_ON_CPU = 768
-_PADDED = 0.02
-_SAVED = {(True, False): 0.8, (True, True): 0.7, (False, False): 0.7, (False, True): 0.5}
-"""Of eager attention's time, by (CUDA, padded rows).
-
-CPU: measured on one core in float32, four heads of 64, forward and backward, torch 2.13, 2026-11-20: 1 x 2048 tokens
-359 ms eager, 100 ms causal, 172 ms with a mask; 2 x 1024: 181, 62, 85; 4 x 512: 48, 43, 44: shorter rows gain nothing.
-CUDA: an estimate, FlashAttention-2's figures (arXiv 2307.08691, figure 4) are 3 to 10 times those of eager attention.
-"""
-
-
-def attention_kernel(case: Case) -> Verdict:
-    """The model's attention is ``eager``, whose scores are written to memory whole."""
-    first = case.first
-    if first is None:
-        return abstains("attention_kernel", NO_STEPS)
-    if case.settings("model").get("attention") != "eager":
-        return None
-    rows, positions = float(first.rows.sum()), float(first.processed.sum())
-    if not rows > 0 or not positions > 0:
-        return abstains("attention_kernel", "the length of the rows is not known", "EfficientTrainerMixin")
-    length = float((first.processed**2 / first.rows).sum() / positions)
-    if not case.on_cuda and length < _SHORTEST_ON_CPU:
-        return None
-    found = attention_time(case)
-    if found is None:
-        why = "attention is eager; its part of the time cannot be told"
-        return abstains("attention_kernel", why, "efficiency.profile.trace")
-    return _finding(case, found, length)
-
-
-def _finding(case: Case, found: AttentionTime, length: float) -> Finding | None:
-    first = case.first
-    assert first is not None
-    padded = (case.account.tokens.padding_share or 0.0) >= _PADDED
-    taken = found.share * float(first.compute_seconds.sum()) / float(first.wall_seconds.sum()) * case.loop_seconds
-    part = _SAVED[case.on_cuda, padded]
-    saved = part * taken
-    if case.share(saved) < MATTERS:
-        return None
-    basis = f"fused attention takes {share(1 - part)} of eager attention's time on rows such as these; its time: "
-    remedy = Remedy(
-        "take torch's fused attention",
-        {"model.attn_implementation": "sdpa"},
-        "none: the same attention, in another order of sums",
-        case.gain(saved, basis + found.basis),
-    )
-    return Finding(
-        rule="attention_kernel",
-        title=f"attention is eager and takes {share(case.share(taken))} of the loop on rows of {length:,.0f} tokens",
-        severity="warning",
-        confidence="likely",
-        evidence=[
-            Evidence("attention implementation", "eager", "", "spans.jsonl: settings.model.attention"),
-            Evidence("attention, as part of forward and backward", found.share, "share", found.source),
-            Evidence("length of a row, weighted by its tokens", length, "tokens", "steps.jsonl: tokens, sequences"),
-        ],
-        cost=case.cost(taken),
-        remedies=[remedy],
-    )
-
-
-_NOT_FUSED = ("Adam", "AdamW")
-_FEWER_PASSES = 2 / 3
-"""Of the optimizer's time: AdamW's operators one after another read or write 21 tensors (decay 2, first moment 3,
-second moment 5, its root, division and epsilon 6, update 4, and the gradient), one kernel 7. Clipping the gradients,
-which is in the same phase, stays."""
-
-
+@rule()
 def optimizer_kernel(case: Case) -> Verdict:
     """torch's AdamW without ``fused``, in a twentieth of the loop or more."""
-    held, first = case.settings("optimizer"), case.first
-    if first is None:
-        return abstains("optimizer_kernel", NO_STEPS)
-    if held.get("class") not in _NOT_FUSED or held.get("fused"):
+    held = case.settings("optimizer")
+    if held.get("class") not in ("Adam", "AdamW") or held.get("fused") or case.device_type not in ("cpu", "cuda"):
         return None
-    if case.settings("device").get("type") not in ("cpu", "cuda"):
-        return None
-    spent = case.phase_seconds("optimizer")
-    device = first.device_seconds.get("optimizer")
-    source = "steps.jsonl: phase_seconds.optimizer"
-    if device is not None:
-        spent = float(device[device == device].sum()) * case.loop_seconds / float(first.wall_seconds.sum())
-        source = "steps.jsonl: device_seconds.optimizer"
-    saved = _FEWER_PASSES * spent
-    if case.share(saved) < MATTERS:
+    device = case.first.device_seconds.get("optimizer")
+    kind = "phase_seconds" if device is None else "device_seconds"
+    spent = case.phase_seconds("optimizer") if device is None else case.over_the_run(device)
+    if case.share(_FEWER_PASSES * spent) < MATTERS:
         return None
     basis = "a fused step reads and writes 7 tensors for each weight where the operators one by one do 21"
+    gain = case.gain(_FEWER_PASSES * spent, basis)
     return Finding(
         rule="optimizer_kernel",
         title=f"the optimizer takes {share(case.share(spent))} of the loop, operator by operator: it is not fused",
         severity="warning",
         confidence="likely",
         evidence=[
-            Evidence("time in the optimizer", spent, "seconds", source),
+            Evidence("time in the optimizer", spent, "seconds", f"steps.jsonl: {kind}.optimizer"),
             Evidence("optimizer", str(held["class"]), "", "spans.jsonl: settings.optimizer"),
             Evidence("train.optim", str(case.argument("optim", "not known")), "", "spans.jsonl: settings.arguments"),
         ],
         cost=case.cost(spent),
-        remedies=[
-            Remedy("take the fused AdamW", {"train.optim": "adamw_torch_fused"}, "", case.gain(saved, basis)),
-        ],
+        remedies=[Remedy("take the fused AdamW", {"train.optim": "adamw_torch_fused"}, "", gain)],
     )
 
 
-_AGAIN = 3
-
-
+@rule(needs_steps=False)
 def recompilation(case: Case) -> Verdict:
     """Compilation in three steps or more after the warm-up, or a twentieth of the loop after it.
 
@@ -210,29 +173,29 @@ def recompilation(case: Case) -> Verdict:
     one after the other.
     """
     first = case.first
-    if first is None or "compilation" not in first.phase_seconds:
+    if "compilation" not in first.phase_seconds:
         return None
     late = np.where(first.steady, first.phase("compilation"), 0.0)
     spent, steps = float(late.sum()), int((late > 0).sum())
     if steps < _AGAIN and case.share(spent) < MATTERS:
         return None
-    evidence = [
-        Evidence("compilation after warm-up", spent, "seconds", "steps.jsonl: phase_seconds.compilation"),
-        Evidence("steps with a compilation", steps, "count", "steps.jsonl: phase_seconds.compilation"),
-    ]
-    evidence += _counted(case.facts.get("compilation", {}))
     gain = case.gain(spent, "no compilation after the warm-up")
     remedies = [Remedy("pad every batch to one length (pad_to_multiple_of), or pack", {}, "some padding", gain)]
-    if case.argument("packing") is False and case.argument("max_length") is not None:
+    if case.can_be_packed:
         what = "pack examples into rows of one length"
         remedies.insert(0, Remedy(what, {"train.packing": True}, "an epoch has fewer steps", gain))
     remedies.append(Remedy("look at the reasons: TORCH_LOGS=recompiles,graph_breaks"))
+    source = "steps.jsonl: phase_seconds.compilation"
     return Finding(
         rule="recompilation",
         title=f"torch.compile compiles again in {steps} steps after warm-up: {share(case.share(spent))} of the loop",
         severity="warning" if case.share(spent) >= MATTERS else "info",
         confidence="measured",
-        evidence=evidence,
+        evidence=[
+            Evidence("compilation after warm-up", spent, "seconds", source),
+            Evidence("steps with a compilation", steps, "count", source),
+            *_counted(case.facts.get("compilation", {})),
+        ],
         cost=case.cost(spent),
         remedies=remedies,
     )

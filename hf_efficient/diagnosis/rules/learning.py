@@ -1,89 +1,47 @@
-"""What the Trainer logged of rank 0: losses and learning rates, in the order logged.
-
-A learning rate that changes nothing.
-
-A learning rate at which the loss grows.
-
-Losses that are no number.
-
-Updates that the gradient scaler of float16 leaves out.
-
-Parameters that are to be trained and get no gradient.
-
-Labels that are mostly masked.
-
-Updates that learn from a handful of tokens.
-
-Examples that were cut at the longest length.
-"""
+"""Training that goes wrong without an error: learning rates, losses, gradients, labels and examples."""
 
 from __future__ import annotations
 
 import math
 
 import numpy as np
-import numpy.typing as npt
 
-from hf_efficient.diagnosis.case import Case
-from hf_efficient.diagnosis.rule import NO_STEPS, Verdict, abstains
-from hf_efficient.records.findings import Confidence, Evidence, Finding, Remedy, Severity
+from hf_efficient.diagnosis.case import Case, Column
+from hf_efficient.diagnosis.rule import Verdict, rule
+from hf_efficient.records.findings import Abstention, Confidence, Evidence, Finding, Remedy, Severity
 from hf_efficient.text import share
 
-_WINDOWS = 10
-Column = npt.NDArray[np.float64]
-
-
-def logged(case: Case, name: str) -> Column:
-    """The finite values of a column in the last stretch of training, shape (logs,); empty where nothing was logged.
-
-    A ``train()`` call that begins at the first step is another training, with data or a learning rate of its own; one
-    that goes on where the last one ended is not.
-
-    Args:
-        case: the run.
-        name: ``loss``, ``learning_rate`` or ``grad_norm``.
-    """
-    first = case.first
-    if first is None:
-        return np.empty(0)
-    anew = np.flatnonzero((np.diff(first.segment) != 0) & (first.step[1:] == 1))
-    column: Column = getattr(first, name)[int(anew[-1]) + 1 if len(anew) else 0 :]
-    return column[np.isfinite(column)]
-
-
-def window_medians(values: Column) -> Column:
-    """Medians of ten consecutive windows, or of as many as there are values."""
-    return np.array([np.median(part) for part in np.array_split(values, min(_WINDOWS, len(values)))])
-
-
-def noise_of(values: Column) -> float:
-    """Median distance between neighbours: what a log differs by without a trend; at least 2 values."""
-    return float(np.median(np.abs(np.diff(values))))
-
-
-def is_flat(values: Column, share: float) -> bool:
-    """Whether the last third differs from the first by less than a share of it.
-
-    Args:
-        values: at least three.
-        share: of the first third's median.
-    """
-    third = max(1, len(values) // 3)
-    before, after = float(np.median(values[:third])), float(np.median(values[-third:]))
-    return abs(after - before) < share * abs(before)
-
-
-_FEWEST_STEPS = 20
-_FEWEST_LOGS = 3
 _FLAT = 0.02
 _STANDS_STILL = 2e-5
 _NOTHING = 1e-6
 _STILL_RISING = 0.5
 _WARM_UP = 0.05
-_PER_ADAPTER, _PER_WEIGHT = 2e-4, 2e-5
 _SIGN_LIKE = ("adam", "lion", "adagrad", "adafactor")
+_WINDOWS = 10
+_GREW = 1.3
+_TIMES_THE_NOISE = 3.0
+_NOT_OVERCOME = 0.75
+_OFTEN = 0.05
+_HALF = 0.5
+_FINDING_ITS_SCALE = 5
+_SILENT = "spans.jsonl: silent_failures"
+_LOSS_TOKENS = "steps.jsonl: tokens.loss_bearing"
+_NOT_COUNTED = ("tokens that bear loss are not counted", "EfficientTrainerMixin")
 
 
+def _logged(case: Case, name: str) -> Column:
+    """The finite ``loss``, ``learning_rate`` or ``grad_norm`` that rank 0 logged in the last stretch of training.
+
+    A ``train()`` call that begins at the first step is another training, with data or a learning rate of its own; one
+    that goes on where the last one ended is not.
+    """
+    first = case.first
+    anew = np.flatnonzero((np.diff(first.segment) != 0) & (first.step[1:] == 1))
+    column: Column = getattr(first, name)[int(anew[-1]) + 1 if len(anew) else 0 :]
+    return column[np.isfinite(column)]
+
+
+@rule()
 def learning_rate_idle(case: Case) -> Verdict:
     """The loss stays where it is, and no weight can have moved; or the run ends within its warm-up.
 
@@ -91,15 +49,13 @@ def learning_rate_idle(case: Case) -> Verdict:
     up bound how far any weight can have come; weights of language models are some hundredths. Preferences are learnt at
     rates at which nothing else is, and say nothing here unless the rate is 0.
     """
-    if case.first is None:
-        return abstains("learning_rate_idle", NO_STEPS)
-    rates, losses, steps = logged(case, "learning_rate"), logged(case, "loss"), case.account.steps.count
-    if len(rates) < _FEWEST_LOGS or len(losses) < _FEWEST_LOGS or steps < _FEWEST_STEPS:
+    rates, losses, steps = _logged(case, "learning_rate"), _logged(case, "loss"), case.account.steps.count
+    if len(rates) < 3 or len(losses) < 3 or steps < 20:
         why = "fewer than three losses, or than twenty steps, were logged"
-        return abstains("learning_rate_idle", why, "train.logging_steps, or a longer run")
-    moved = float(rates.mean()) * steps
+        return Abstention("learning_rate_idle", why, "train.logging_steps, or a longer run")
+    highest, moved = float(rates.max()), float(rates.mean()) * steps
     evidence = [
-        Evidence("learning rate, highest", float(rates.max()), "", "steps.jsonl: learning_rate"),
+        Evidence("learning rate, highest", highest, "", "steps.jsonl: learning_rate"),
         Evidence("learning rates added up", moved, "", "steps.jsonl: learning_rate, mean times steps"),
         Evidence("first loss", float(losses[0]), "", "steps.jsonl: loss"),
         Evidence("last loss", float(losses[-1]), "", "steps.jsonl: loss"),
@@ -109,71 +65,66 @@ def learning_rate_idle(case: Case) -> Verdict:
     ended = planned is not None and steps >= planned
     if rising and not ended and asked and rates[-1] < asked:
         why = f"the run is within its warm-up, at {rates[-1]:.2g} of {asked:.2g}"
-        return abstains("learning_rate_idle", why, "a longer run")
-    still = _is_sign_like(case) and moved < _STANDS_STILL and not case.is_of_preferences
-    if is_flat(losses, _FLAT) and (rates.max() == 0 or still):
-        title = f"the learning rate does nothing: {rates.max():.2g} at most, and the loss stays at {losses[-1]:.3g}"
+        return Abstention("learning_rate_idle", why, "a longer run")
+    optimizer = str(case.settings("optimizer").get("class", "")).lower()
+    is_sign_like = any(kind in optimizer for kind in _SIGN_LIKE)
+    still = is_sign_like and moved < _STANDS_STILL and not case.is_of_preferences
+    if _is_flat(losses) and (highest == 0 or still):
+        title = f"the learning rate does nothing: {highest:.2g} at most, and the loss stays at {losses[-1]:.3g}"
         severity: Severity = "critical" if moved < _NOTHING else "warning"
-        return _finding(severity, title, evidence, _higher(case, float(rates.max())))
+        remedy = _higher_rate(case, highest)
+        return Finding("learning_rate_idle", title, severity, "measured", evidence, remedies=[remedy])
     if asked and ended and rising and rates[-1] < _STILL_RISING * asked:
         title = f"the run ends within its warm-up, at {rates[-1] / asked:.0%} of the learning rate that was asked for"
         warm_up = max(1, round(_WARM_UP * steps))
         remedy = Remedy(f"warm up for {warm_up} steps", {"train.warmup_steps": warm_up})
-        return _finding("warning", title, evidence, [remedy])
+        return Finding("learning_rate_idle", title, "warning", "measured", evidence, remedies=[remedy])
     return None
 
 
-def _is_sign_like(case: Case) -> bool:
-    name = str(case.settings("optimizer").get("class", "")).lower()
-    return any(kind in name for kind in _SIGN_LIKE)
+def _is_flat(losses: Column) -> bool:
+    """Whether the last third of them differs from the first by less than a fiftieth of it."""
+    third = max(1, len(losses) // 3)
+    before, after = float(np.median(losses[:third])), float(np.median(losses[-third:]))
+    return abs(after - before) < _FLAT * abs(before)
 
 
-def _finding(severity: Severity, title: str, evidence: list[Evidence], remedies: list[Remedy]) -> Finding:
-    return Finding("learning_rate_idle", title, severity, "measured", evidence, remedies=remedies)
-
-
-def _higher(case: Case, highest: float) -> list[Remedy]:
-    asked = case.argument("learning_rate") or 0.0
-    model = case.settings("model")
+def _higher_rate(case: Case, highest: float) -> Remedy:
+    asked, model = case.argument("learning_rate") or 0.0, case.settings("model")
     adapter = (model.get("trainable_parameters") or 0) < 0.5 * (model.get("parameters") or 0)
-    usual = _PER_ADAPTER if adapter else _PER_WEIGHT
+    usual = 2e-4 if adapter else 2e-5
     if asked < usual:
         what = f"a learning rate of {usual:g}, usual for {'adapters' if adapter else 'all weights'}"
-        return [Remedy(what, {"train.learning_rate": usual})]
-    return [Remedy(f"a schedule that reaches the learning rate asked for ({asked:g}); it reached {highest:.2g}")]
+        return Remedy(what, {"train.learning_rate": usual})
+    return Remedy(f"a schedule that reaches the learning rate asked for ({asked:g}); it reached {highest:.2g}")
 
 
-_LEARNING_RATE_DIVERGES_FEWEST_LOGS = 4
-_GREW = 1.3
-_TIMES_THE_NOISE = 3.0
-_NOT_OVERCOME = 0.75
-
-
+@rule()
 def learning_rate_diverges(case: Case) -> Verdict:
     """The loss, in medians of ten windows, rises by 30% and by three times its noise: from its start, or its best.
 
     A rise at the start that is overcome, so that the loss ends a quarter below where it began, is none.
     """
-    if case.first is None:
-        return abstains("learning_rate_diverges", NO_STEPS)
-    losses = logged(case, "loss")
-    if len(losses) < _LEARNING_RATE_DIVERGES_FEWEST_LOGS:
-        return abstains("learning_rate_diverges", "fewer than four losses were logged", "train.logging_steps")
-    medians, noise = window_medians(losses), noise_of(losses)
-    if medians.min() <= 0:
+    losses = _logged(case, "loss")
+    if len(losses) < 4:
+        return Abstention("learning_rate_diverges", "fewer than four losses were logged", "train.logging_steps")
+    windows = np.array_split(losses, min(_WINDOWS, len(losses)))
+    medians = [float(np.median(window)) for window in windows]
+    noise = float(np.median(np.abs(np.diff(losses))))  # what a log differs by without a trend
+    start, best, peak, end = medians[0], min(medians), max(medians), medians[-1]
+    if best <= 0:
         return None  # of a loss that may be negative a ratio says nothing
 
     def grew(before: float, after: float) -> bool:
         return after >= _GREW * before and after - before > _TIMES_THE_NOISE * noise
 
-    start, best, peak, end = (float(one) for one in (medians[0], medians.min(), medians.max(), medians[-1]))
     stays_up = grew(start, peak) and end >= _NOT_OVERCOME * start
     if not stays_up and not grew(best, end):
         return None
     low, high = best, end
     if grew(start, peak):
         low, high = float(losses[: int(losses.argmax()) + 1].min()), float(losses.max())
-    rates, asked = logged(case, "learning_rate"), case.argument("learning_rate")
+    rates, asked = _logged(case, "learning_rate"), case.argument("learning_rate")
     highest = float(rates.max()) if len(rates) else asked
     evidence = [
         Evidence("loss before it grew", low, "", "steps.jsonl: loss"),
@@ -190,64 +141,55 @@ def learning_rate_diverges(case: Case) -> Verdict:
         severity="critical",
         confidence="likely",
         evidence=evidence,
-        remedies=_remedies(asked),
+        remedies=[_lower_rate(asked)],
         explains=["not_finite_steps", "scaler_skips"],
     )
 
 
-def _remedies(asked: float | None) -> list[Remedy]:
+def _lower_rate(asked: float | None) -> Remedy:
     if not asked:
-        return [Remedy("a lower learning rate")]
+        return Remedy("a lower learning rate")
     digit = 10.0 ** math.floor(math.log10(asked / 10))
     lower = round(asked / 10 / digit, 1) * digit
-    return [
-        Remedy(
-            f"a tenth of the learning rate: {lower:g}", {"train.learning_rate": float(f"{lower:.2g}")}, "it may be slow"
-        )
-    ]
+    what = f"a tenth of the learning rate: {lower:g}"
+    return Remedy(what, {"train.learning_rate": float(f"{lower:.2g}")}, "it may be slow")
 
 
-_UNLABELLED = 0.5
-
-
+@rule()
 def not_finite_steps(case: Case) -> Verdict:
     """Micro-batches whose loss is nan or infinite; the Trainer's log leaves them out (``logging_nan_inf_filter``)."""
-    if case.first is None:
-        return abstains("not_finite_steps", NO_STEPS)
     counted = case.facts.get("silent_failures", {})
     logs = 0 if case.series is None else sum(case.series.steps.not_finite)
     if "losses_not_finite" not in counted and not logs:
-        return abstains("not_finite_steps", "losses of micro-batches are not counted", "EfficientTrainerMixin")
+        return Abstention("not_finite_steps", "losses of micro-batches are not counted", "EfficientTrainerMixin")
     bad, seen = int(counted.get("losses_not_finite") or 0), int(counted.get("losses") or 0)
     if not bad and not logs:
         return None
     unlabelled = int((case.first.loss_bearing == 0).sum())
-    evidence = [
-        Evidence("losses that are no finite number", bad, "count", "spans.jsonl: silent_failures.losses_not_finite"),
-        Evidence("losses of micro-batches", seen, "count", "spans.jsonl: silent_failures.losses"),
-        Evidence("logged values that are no finite number", logs, "count", "steps.jsonl: loss, grad_norm"),
-        Evidence("steps without a label", unlabelled, "count", "steps.jsonl: tokens.loss_bearing"),
-    ]
     what = f"{share(bad / seen)} of the micro-batches have" if bad and seen else "the Trainer logged"
-    nameless = unlabelled >= _UNLABELLED * max(bad, 1)
+    nameless = unlabelled >= _HALF * max(bad, 1)
     why = f": {unlabelled} steps hold no label to learn from" if nameless else ""
     return Finding(
         rule="not_finite_steps",
         title=f"{what} a loss that is no number{why}",
         severity="critical",
         confidence="measured",
-        evidence=evidence,
-        remedies=_not_finite_steps_remedies(case, nameless, bool(np.nanmax(case.first.micro_batches) > 1)),
+        evidence=[
+            Evidence("losses that are no finite number", bad, "count", f"{_SILENT}.losses_not_finite"),
+            Evidence("losses of micro-batches", seen, "count", f"{_SILENT}.losses"),
+            Evidence("logged values that are no finite number", logs, "count", "steps.jsonl: loss, grad_norm"),
+            Evidence("steps without a label", unlabelled, "count", _LOSS_TOKENS),
+        ],
+        remedies=_finite_losses(case, nameless),
         explains=["masked_labels", "few_loss_tokens"] if nameless else [],
     )
 
 
-def _not_finite_steps_remedies(case: Case, nameless: bool, accumulates: bool) -> list[Remedy]:
+def _finite_losses(case: Case, nameless: bool) -> list[Remedy]:
     if nameless:
         found = [Remedy("leave out examples whose labels are all -100: their mean loss is 0 / 0")]
-        if not accumulates:
-            rows = int(case.argument("per_device_train_batch_size") or 1)
-            overrides = {"train.per_device_train_batch_size": 4 * rows}
+        if np.nanmax(case.first.micro_batches) <= 1:
+            overrides = {"train.per_device_train_batch_size": 4 * case.rows}
             found.append(Remedy("more examples in a batch, so that some have labels", overrides, "more memory"))
         return found
     found = [Remedy("find the first such batch: torch.autograd.set_detect_anomaly(True), and look at its rows")]
@@ -257,23 +199,19 @@ def _not_finite_steps_remedies(case: Case, nameless: bool, accumulates: bool) ->
     return found
 
 
-_TOO_MANY = 0.05
-_FINDING_ITS_SCALE = 5
-_MOST = 0.5
-
-
+@rule()
 def scaler_skips(case: Case) -> Verdict:
-    """A twentieth of the updates or more, beside the few with which it finds its scale, had infinite gradients."""
-    if case.first is None:
-        return abstains("scaler_skips", NO_STEPS)
+    """A twentieth of the updates or more, beside the few with which float16's scaler finds its scale, were skipped."""
     if not case.argument("fp16"):
         return None
     counted = case.facts.get("silent_failures", {})
     if not counted.get("updates") or "skipped_updates" not in counted:
-        return abstains("scaler_skips", "skipped updates are not counted", "EfficientTrainerMixin, or AccountCallback")
+        return Abstention(
+            "scaler_skips", "skipped updates are not counted", "EfficientTrainerMixin, or AccountCallback"
+        )
     skipped, updates = int(counted["skipped_updates"]), int(counted["updates"])
     taken = skipped / updates
-    if skipped <= _FINDING_ITS_SCALE or taken < _TOO_MANY:
+    if skipped <= _FINDING_ITS_SCALE or taken < _OFTEN:
         return None
     remedies = [Remedy("a lower learning rate, or a smaller max_grad_norm, if the loss grows before it skips")]
     if case.settings("device").get("supports_bf16"):
@@ -281,86 +219,71 @@ def scaler_skips(case: Case) -> Verdict:
         gain = case.gain(case.loop_seconds * taken, "every update counts")
         costs = "bfloat16 keeps 8 bits where float16 keeps 11"
         remedies.insert(0, Remedy("train in bfloat16, which needs no scaler", overrides, costs, gain))
-    source = "spans.jsonl: silent_failures"
     return Finding(
         rule="scaler_skips",
         title=f"{share(taken)} of the updates are skipped: gradients overflow in float16",
-        severity="critical" if taken >= _MOST else "warning",
+        severity="critical" if taken >= _HALF else "warning",
         confidence="measured",
         evidence=[
-            Evidence("skipped updates", skipped, "count", f"{source}.skipped_updates"),
-            Evidence("updates", updates, "count", f"{source}.updates"),
+            Evidence("skipped updates", skipped, "count", f"{_SILENT}.skipped_updates"),
+            Evidence("updates", updates, "count", f"{_SILENT}.updates"),
         ],
         cost=case.cost(case.loop_seconds * taken),
         remedies=remedies,
     )
 
 
-_NAMED = 3
-
-
+@rule(needs_steps=False)
 def no_gradient(case: Case) -> Verdict:
     """At the first update, tensors with ``requires_grad`` had none: the forward does not reach them."""
     counted = case.facts.get("silent_failures", {})
     if "without_gradient" not in counted:
-        if case.first is None:
-            return abstains("no_gradient", NO_STEPS)
         why = "gradients were not looked at: they are not on the parameters under DeepSpeed and FSDP"
-        return abstains("no_gradient", why, "EfficientTrainerMixin, or AccountCallback")
+        return Abstention("no_gradient", why, "EfficientTrainerMixin, or AccountCallback")
     without, trainable = int(counted["without_gradient"]), int(counted["trainable_parameters"])
     if not without:
         return None
     names = [str(name) for name in counted.get("names_without_gradient", ())]
-    named = ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
-    experts = names and all("expert" in name for name in names)
-    source = "spans.jsonl: silent_failures"
+    named = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+    experts = bool(names) and all("expert" in name for name in names)
+    what = (
+        "freeze them (requires_grad_(False)) if the forward does not need them; else find what cuts the graph before "
+        "them: a detach, a no_grad, an operator on .data, or checkpointing without enable_input_require_grads()"
+    )
+    if experts:
+        what = "nothing, if these experts are chosen by later batches; else look at the router's balance"
     return Finding(
         rule="no_gradient",
         title=f"{without} of {trainable} trainable tensors get no gradient: {named}",
         severity="warning" if experts else "critical",
         confidence="possible" if experts else "measured",
         evidence=[
-            Evidence("trainable tensors without gradient", without, "count", f"{source}.without_gradient"),
-            Evidence("trainable tensors", trainable, "count", f"{source}.trainable_parameters"),
-            Evidence("their names", ", ".join(names) or "not known", "", f"{source}.names_without_gradient"),
+            Evidence("trainable tensors without gradient", without, "count", f"{_SILENT}.without_gradient"),
+            Evidence("trainable tensors", trainable, "count", f"{_SILENT}.trainable_parameters"),
+            Evidence("their names", ", ".join(names) or "not known", "", f"{_SILENT}.names_without_gradient"),
         ],
-        remedies=[_remedy(bool(experts))],
+        remedies=[Remedy(what)],
     )
 
 
-def _remedy(experts: bool) -> Remedy:
-    if experts:
-        return Remedy("nothing, if these experts are chosen by later batches; else look at the router's balance")
-    return Remedy(
-        "freeze them (requires_grad_(False)) if the forward does not need them; else find what cuts the graph before "
-        "them: a detach, a no_grad, an operator on .data, or checkpointing without enable_input_require_grads()"
-    )
-
-
-_MOSTLY = 0.05
-_OFTEN = 0.05
-
-
+@rule()
 def masked_labels(case: Case) -> Verdict:
     """Of the tokens that are computed a twentieth or less is learnt from, or a twentieth of the steps has none."""
-    if case.first is None:
-        return abstains("masked_labels", NO_STEPS)
     tokens, counts = case.account.tokens, case.first.loss_bearing
     if tokens.loss_bearing is None or not tokens.non_padding:
-        return abstains("masked_labels", "tokens that bear loss are not counted", "EfficientTrainerMixin")
+        return Abstention("masked_labels", *_NOT_COUNTED)
     learnt = tokens.loss_bearing / tokens.non_padding
     empty = float((counts[np.isfinite(counts)] == 0).mean())
-    if learnt >= _MOSTLY and empty < _OFTEN:
+    if learnt >= _OFTEN and empty < _OFTEN:
         return None
     evidence = [
         Evidence("tokens with a label", learnt, "share", "run.json: tokens.loss_bearing over non_padding"),
-        Evidence("steps without a label", empty, "share", "steps.jsonl: tokens.loss_bearing"),
+        Evidence("steps without a label", empty, "share", _LOSS_TOKENS),
     ]
     prepared = case.facts.get("data", {})
     if prepared.get("examples"):
-        wholly = int(prepared.get("masked") or 0)
+        wholly, cut = int(prepared.get("masked") or 0), int(prepared.get("truncated") or 0)
         evidence.append(Evidence("examples without a label", wholly, "count", "spans.jsonl: data.masked"))
-        cut = int(prepared.get("truncated") or 0)
         evidence.append(Evidence("examples that were cut", cut, "count", "spans.jsonl: data.truncated"))
     title = f"only {share(learnt)} of the tokens bear loss: the labels are mostly masked"
     if empty >= _OFTEN:
@@ -380,27 +303,19 @@ def masked_labels(case: Case) -> Verdict:
     )
 
 
-_A_HANDFUL = 32
-_ENOUGH = 512
-_MOST_TIMES = 16
-
-
+@rule()
 def few_loss_tokens(case: Case) -> Verdict:
     """Half of the updates or more learn from fewer than 32 tokens, over all ranks: their gradients are mostly noise."""
-    if case.first is None:
-        return abstains("few_loss_tokens", NO_STEPS)
     known = case.first.loss_bearing[np.isfinite(case.first.loss_bearing)]
     if not len(known):
-        return abstains("few_loss_tokens", "tokens that bear loss are not counted", "EfficientTrainerMixin")
-    ranks = max(1, len(case.account.ranks))
-    tokens = float(np.median(known)) * ranks
-    if tokens >= _A_HANDFUL:
+        return Abstention("few_loss_tokens", *_NOT_COUNTED)
+    tokens = float(np.median(known)) * case.ranks
+    if tokens >= 32:
         return None
-    times = min(_MOST_TIMES, 2 ** max(1, math.ceil(math.log2(_ENOUGH / max(tokens, 1)))))
-    accumulated = int(case.argument("gradient_accumulation_steps") or 1)
+    times = min(16, 2 ** max(1, math.ceil(math.log2(512 / max(tokens, 1)))))  # 512 are enough
     remedy = Remedy(
         f"accumulate {times} times as many micro-batches for an update",
-        {"train.gradient_accumulation_steps": accumulated * times},
+        {"train.gradient_accumulation_steps": case.accumulated * times},
         "an epoch has fewer updates; the learning rate may want to grow",
     )
     return Finding(
@@ -409,76 +324,63 @@ def few_loss_tokens(case: Case) -> Verdict:
         severity="warning",
         confidence="likely",
         evidence=[
-            Evidence(
-                "tokens that bear loss in an update", tokens, "tokens", "steps.jsonl: tokens.loss_bearing, median"
-            ),
-            Evidence("gradient accumulation", accumulated, "count", "spans.jsonl: settings.arguments"),
+            Evidence("tokens that bear loss in an update", tokens, "tokens", f"{_LOSS_TOKENS}, median"),
+            Evidence("gradient accumulation", case.accumulated, "count", "spans.jsonl: settings.arguments"),
         ],
         remedies=[remedy],
     )
 
 
-_SOME = 0.1
-_MANY = 0.3
-_PILED_UP = 2.0
-_BLOCKS = 0.95
-
-
+@rule(needs_steps=False)
 def truncated_examples(case: Case) -> Verdict:
     """A tenth of the examples or more was cut: counted where a recipe prepared them, else seen in their lengths."""
-    longest, prepared = case.argument("max_length"), case.facts.get("data", {})
+    longest, prepared = int(case.argument("max_length") or 0), case.facts.get("data", {})
     if prepared.get("examples") and "truncated" in prepared:
         cut = prepared["truncated"] / (prepared["examples"] + prepared.get("dropped_masked", 0))  # dropped once cut
-        counted = [
-            Evidence("examples that were cut", int(prepared["truncated"]), "count", "spans.jsonl: data.truncated")
-        ]
-        return (
-            _truncated_examples_finding(cut, int(longest or 0), counted, prepared.get("longest"), "measured")
-            if cut >= _SOME
-            else None
-        )
-    if case.first is None:
-        return abstains("truncated_examples", NO_STEPS)
-    buckets = {int(bound): count for bound, count in case.account.sequences.length_buckets.items()}
-    if not buckets or not longest:
+        count = Evidence("examples that were cut", int(prepared["truncated"]), "count", "spans.jsonl: data.truncated")
+        return _cut_at(longest, cut, count, prepared.get("longest"), "measured")
+    sequences = case.account.sequences
+    if not sequences.length_buckets or not longest:
         why = "neither the lengths of the examples nor the longest that is allowed are known"
-        return abstains("truncated_examples", why, "a recipe, or SFTTrainer with EfficientTrainerMixin")
+        return Abstention("truncated_examples", why, "a recipe, or SFTTrainer with EfficientTrainerMixin")
     if case.argument("packing"):
-        return abstains("truncated_examples", "packing leaves no lengths that would show it", "a recipe")
-    cut = _piled_up(buckets, int(longest), case.account.sequences.longest_tokens)
-    if cut < _SOME:
+        return Abstention("truncated_examples", "packing leaves no lengths that would show it", "a recipe")
+    cut = _piled_up({int(bound): count for bound, count in sequences.length_buckets.items()})
+    if sequences.longest_tokens != longest:
         return None
-    seen = [Evidence("examples as long as is allowed", cut, "share", "run.json: sequences.length_buckets")]
-    return _truncated_examples_finding(cut, int(longest), seen, None, "likely")
+    seen = Evidence("examples as long as is allowed", cut, "share", "run.json: sequences.length_buckets")
+    return _cut_at(longest, cut, seen, None, "likely")
 
 
-def _piled_up(buckets: dict[int, int], longest: int, seen: int | None) -> float:
-    """Share of the documents in the last bucket, where the longest lies at the limit and the bucket before has less.
+def _piled_up(buckets: dict[int, int]) -> float:
+    """Share of the documents in the last bucket, where the bucket before has less than half as many.
 
     Where nearly all are of that length the data come in blocks, and nothing was cut.
     """
-    if seen != longest or max(buckets.values()) > _BLOCKS * sum(buckets.values()):
+    if max(buckets.values()) > 0.95 * sum(buckets.values()):
         return 0.0
     *before, last = sorted(buckets)
     neighbour = buckets[before[-1]] if before else 0
-    return buckets[last] / sum(buckets.values()) if buckets[last] > _PILED_UP * neighbour else 0.0
+    return buckets[last] / sum(buckets.values()) if buckets[last] > 2 * neighbour else 0.0
 
 
-def _truncated_examples_finding(
-    cut: float, longest: int, evidence: list[Evidence], whole: int | None, sure: Confidence
-) -> Finding:
+def _cut_at(longest: int, cut: float, evidence: Evidence, whole: int | None, sure: Confidence) -> Finding | None:
+    """``whole``: the longest example before it was cut; None: not known."""
+    if cut < 0.1:
+        return None
     wanted = 2 * longest if whole is None else min(-(-int(whole) // 64) * 64, 4 * longest)
-    evidence.append(
-        Evidence("longest that is allowed", longest, "tokens", "spans.jsonl: settings.arguments.max_length")
-    )
+    figures = [
+        evidence,
+        Evidence("longest that is allowed", longest, "tokens", "spans.jsonl: settings.arguments.max_length"),
+    ]
     if whole is not None:
-        evidence.append(Evidence("longest example before", int(whole), "tokens", "spans.jsonl: data.longest"))
+        figures.append(Evidence("longest example before", int(whole), "tokens", "spans.jsonl: data.longest"))
     return Finding(
         rule="truncated_examples",
         title=f"{share(cut)} of the examples are cut at {longest} tokens, and their ends are not learnt",
-        severity="warning" if cut >= _MANY else "info",
+        severity="warning" if cut >= 0.3 else "info",
         confidence=sure,
-        evidence=evidence,
+        evidence=figures,
         remedies=[
             Remedy(f"allow {wanted} tokens", {"train.max_length": wanted}, "more memory and time per example"),
             Remedy("split long examples before the training, where their parts make sense by themselves"),

@@ -1,63 +1,54 @@
-"""The cores of a run's machine: who may use them, who wants them, and what waiting for them takes.
-
-Cores that somebody else keeps busy.
-
-More threads and workers of the run itself than it has cores.
-
-A GPU that its temperature or its power limit holds back.
-
-A device of which most memory stays empty, where a cheaper one would do.
-"""
+"""Cores that somebody else has or that the run asks for too many of, a GPU that is held back, one that is too large."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hf_efficient.diagnosis.case import Case, mean_in_the_loop
-from hf_efficient.diagnosis.rule import NO_STEPS, Verdict, abstains
+from hf_efficient.diagnosis.case import Case
+from hf_efficient.diagnosis.rule import Verdict, rule
 from hf_efficient.diagnosis.rules.memory import MemoryRoom, memory_room
 from hf_efficient.estimate.allocator import CONTEXT
 from hf_efficient.facts.accelerators import Accelerator, accelerator_of_device, accelerators
 from hf_efficient.facts.prices import offers
-from hf_efficient.records.findings import Evidence, Finding, Gain, Remedy
+from hf_efficient.records.findings import Abstention, Evidence, Finding, Gain, Remedy
 from hf_efficient.records.series import SystemSeries
 from hf_efficient.text import share
 
+_MUCH_WAIT = 0.10
+_SOMEBODY = 0.2
+_EXCESS = 0.5
+_OFTEN_THROTTLED = 0.1
+_UNUSED = 0.5
+_MARGIN = 1.1
+_WORTH = 0.1
+_SAMPLED_BY = "a run of some seconds on Linux, with EfficientTrainerMixin"
 
-def usable_cores(case: Case) -> float | None:
-    """Cores that the processes of the run may use: by affinity, and by the quota of their container.
 
-    Args:
-        case: the run.
-
-    Returns:
-        None where they are not known.
-    """
+def _usable_cores(case: Case) -> float | None:
+    """Cores that the processes of the run may use: by affinity, and by the quota of their container."""
     cores = case.facts.get("system", {}).get("usable_cpus") or case.settings("host").get("cores")
     return float(cores) if cores else None
 
 
-def ranks_here(case: Case) -> int:
-    """Ranks that share them; all, where it was not told."""
-    return int(case.facts.get("system", {}).get("ranks_here") or max(1, len(case.account.ranks)))
+def _ranks_here(case: Case) -> int:
+    """Ranks that share them; all, where the run did not say."""
+    return int(case.facts.get("system", {}).get("ranks_here") or case.ranks)
 
 
 def cores_of_a_rank(case: Case) -> float | None:
     """Cores that a rank may reckon with; None where they are not known."""
-    cores = usable_cores(case)
-    return None if cores is None else cores / ranks_here(case)
+    cores = _usable_cores(case)
+    return None if cores is None else cores / _ranks_here(case)
 
 
-def threads_of_a_rank(case: Case) -> int:
+def _threads_of_a_rank(case: Case) -> int:
     """Threads that compute in it: torch's on a CPU, the one that launches on a GPU."""
-    if case.settings("device").get("type") != "cpu":
-        return 1
-    return int(case.settings("host").get("torch_threads") or 1)
+    return int(case.settings("host").get("torch_threads") or 1) if case.device_type == "cpu" else 1
 
 
 def compute_cores(case: Case) -> float:
     """Cores that training keeps busy in a rank, as far as it has them."""
-    threads = float(threads_of_a_rank(case))
+    threads = float(_threads_of_a_rank(case))
     return min(threads, cores_of_a_rank(case) or threads)
 
 
@@ -80,11 +71,6 @@ class CoreWait:
     stolen: float
 
     @property
-    def too_many(self) -> float:
-        """Cores that are wanted and not there."""
-        return max(0.0, self.others + self.stolen + self.own - self.cores)
-
-    @property
     def others_share(self) -> float:
         """Of what is wanted beyond the cores, the part of somebody else; the rest is the run's own excess."""
         excess = max(0.0, self.own - self.cores)
@@ -93,39 +79,26 @@ class CoreWait:
 
 
 def core_wait(case: Case) -> CoreWait | None:
-    """See ``CoreWait``; None where the sampler did not tell, or the cores are not known.
-
-    Args:
-        case: the run.
-    """
-    cores, share = usable_cores(case), mean_in_the_loop(case, "main_thread_core_wait")
-    others = mean_in_the_loop(case, "other_cores")
+    """None where the sampler did not read it, or the cores are not known."""
+    cores, share = _usable_cores(case), case.host_mean("main_thread_core_wait")
+    others = case.host_mean("other_cores")
     if cores is None or share is None or others is None:
         return None
-    own = threads_of_a_rank(case) * ranks_here(case) + (mean_in_the_loop(case, "children_cores") or 0.0)
-    return CoreWait(share, others, own, cores, mean_in_the_loop(case, "stolen_cores") or 0.0)
+    own = _threads_of_a_rank(case) * _ranks_here(case) + (case.host_mean("children_cores") or 0.0)
+    return CoreWait(share, others, own, cores, case.host_mean("stolen_cores") or 0.0)
 
 
-_TOO_MUCH = 0.10
-_SOMEBODY = 0.2
-
-
+@rule()
 def cpu_contention(case: Case) -> Verdict:
     """A tenth of the loop or more its main thread is ready to run and waits for a core that others have."""
-    if case.first is None:
-        return abstains("cpu_contention", NO_STEPS)
     wait = core_wait(case)
     if wait is None:
         why = "who kept the cores busy while the loop ran was not sampled"
-        return abstains("cpu_contention", why, "a run of some seconds on Linux, with EfficientTrainerMixin")
+        return Abstention("cpu_contention", why, _SAMPLED_BY)
     lost = wait.share * wait.others_share
-    if lost < _TOO_MUCH or wait.others + wait.stolen < _SOMEBODY:
+    if lost < _MUCH_WAIT or wait.others + wait.stolen < _SOMEBODY:
         return None
     who = "other processes" if wait.others >= wait.stolen else "other virtual machines"
-    title = (
-        f"the training waits for a core in {share(lost)} of its time: {who} keep "
-        f"{wait.others + wait.stolen:.1f} cores busy of {wait.cores:g}"
-    )
     saved = lost * case.loop_seconds
     alone = Remedy(
         "give the run cores of its own: end what else runs, or hold both apart (taskset, a container's cpuset)",
@@ -138,16 +111,17 @@ def cpu_contention(case: Case) -> Verdict:
     )
     return Finding(
         rule="cpu_contention",
-        title=title,
+        title=f"the training waits for a core in {share(lost)} of its time: {who} keep "
+        f"{wait.others + wait.stolen:.1f} cores busy of {wait.cores:g}",
         severity="warning",
         confidence="measured",
-        evidence=_evidence(case, wait),
+        evidence=_contention_evidence(case, wait),
         cost=case.cost(saved),
         remedies=[alone, passive],
     )
 
 
-def _evidence(case: Case, wait: CoreWait) -> list[Evidence]:
+def _contention_evidence(case: Case, wait: CoreWait) -> list[Evidence]:
     host = "system.jsonl: host"
     found = [
         Evidence("main thread ready to run, without a core", wait.share, "share", f"{host}.main_thread_core_wait"),
@@ -155,94 +129,71 @@ def _evidence(case: Case, wait: CoreWait) -> list[Evidence]:
         Evidence("cores taken by the machine's host", wait.stolen, "count", f"{host}.stolen_cores"),
         Evidence("cores that the run may use", wait.cores, "count", "spans.jsonl: system.usable_cpus"),
     ]
-    own = mean_in_the_loop(case, "process_cores")
+    own = case.host_mean("process_cores")
     if own is not None:
         found.append(Evidence("cores busy with this process", own, "count", f"{host}.process_cores"))
-    loaded = case.first.loader.get("core_wait_seconds") if case.first is not None else None
+    loaded = case.first.loader.get("core_wait_seconds")
     if loaded is not None:
         source = "steps.jsonl: loader.core_wait_seconds"
         found.append(Evidence("loading that waited for a core", float(loaded[loaded > 0].sum()), "seconds", source))
     return found
 
 
-_EXCESS = 0.5
-
-
+@rule()
 def cpu_oversubscription(case: Case) -> Verdict:
     """Its own threads, ranks and loader workers want more cores than there are, and its main thread waits for one."""
-    if case.first is None:
-        return abstains("cpu_oversubscription", NO_STEPS)
     wait = core_wait(case)
     if wait is None:
-        why = "the threads' wait for cores was not sampled"
-        return abstains("cpu_oversubscription", why, "a run of some seconds on Linux, with EfficientTrainerMixin")
+        return Abstention("cpu_oversubscription", "the threads' wait for cores was not sampled", _SAMPLED_BY)
     own = wait.share * (1 - wait.others_share)
-    if wait.own < wait.cores + _EXCESS or own < _TOO_MUCH:
+    if wait.own < wait.cores + _EXCESS or own < _MUCH_WAIT:
         return None
-    threads, ranks = threads_of_a_rank(case), ranks_here(case)
+    threads, ranks = _threads_of_a_rank(case), _ranks_here(case)
     processes = f" in each of {ranks} ranks" if ranks > 1 else ""
-    title = f"torch computes with {threads} threads{processes}, beside loader workers, on {wait.cores:g} cores"
+    beside = ", beside loader workers," if wait.own > threads * ranks + _EXCESS else ""
     # Other threads get on meanwhile, but all wait for the last; 16 threads on two cores lost a little more than this.
     saved = own * case.loop_seconds
     each = max(1, int(wait.cores // ranks))
-    basis = f"the {share(own)} of its time that the main thread waits for a core"
     fewer = Remedy(
         f"let torch compute with {each} thread{'s' if each > 1 else ''} per rank: OMP_NUM_THREADS={each}"
         if threads * ranks > wait.cores
         else "load with fewer workers, or let torch compute with fewer threads (OMP_NUM_THREADS)",
-        gain=case.gain(saved, basis),
+        gain=case.gain(saved, f"the {share(own)} of its time that the main thread waits for a core"),
     )
+    host = "system.jsonl: host"
     return Finding(
         rule="cpu_oversubscription",
-        title=title if wait.own > threads * ranks + _EXCESS else title.replace(", beside loader workers,", ""),
+        title=f"torch computes with {threads} threads{processes}{beside} on {wait.cores:g} cores",
         severity="warning",
         confidence="likely",
-        evidence=_cpu_oversubscription_evidence(wait, threads, ranks),
+        evidence=[
+            Evidence("threads of torch", threads, "count", "spans.jsonl: settings.host.torch_threads"),
+            Evidence("ranks on the machine", ranks, "count", "spans.jsonl: system.ranks_here"),
+            Evidence("cores busy with loader workers", wait.own - threads * ranks, "count", f"{host}.children_cores"),
+            Evidence("cores that the run may use", wait.cores, "count", "spans.jsonl: system.usable_cpus"),
+            Evidence("main thread ready to run, without a core", wait.share, "share", f"{host}.main_thread_core_wait"),
+            Evidence("cores busy with other processes", wait.others, "count", f"{host}.other_cores"),
+        ],
         cost=case.cost(saved),
         remedies=[fewer],
     )
 
 
-def _cpu_oversubscription_evidence(wait: CoreWait, threads: int, ranks: int) -> list[Evidence]:
-    host = "system.jsonl: host"
-    return [
-        Evidence("threads of torch", threads, "count", "spans.jsonl: settings.host.torch_threads"),
-        Evidence("ranks on the machine", ranks, "count", "spans.jsonl: system.ranks_here"),
-        Evidence("cores busy with loader workers", wait.own - threads * ranks, "count", f"{host}.children_cores"),
-        Evidence("cores that the run may use", wait.cores, "count", "spans.jsonl: system.usable_cpus"),
-        Evidence("main thread ready to run, without a core", wait.share, "share", f"{host}.main_thread_core_wait"),
-        Evidence("cores busy with other processes", wait.others, "count", f"{host}.other_cores"),
-    ]
-
-
-_OFTEN = 0.1
-
-
+@rule(needs_steps=False)
 def throttling(case: Case) -> Verdict:
     """NVML names such a reason in a tenth of the readings or more, of any GPU.
 
-    A power cap is how dense training on many cards runs all the time; it is told, and is no warning. What heat, or
-    a brake of the board, takes is.
+    A power cap is how dense training on many cards runs all the time: it is no warning. What heat, or a brake of the
+    board, takes is.
     """
     if not case.on_cuda:
         return None
     system = case.series.system if case.series is not None else None
     if system is None or not system.gpus:
-        return abstains("throttling", "NVML told nothing of the GPUs")
-    found = [(number, reason, held) for number, reason, held in _shares(system) if held >= _OFTEN]
+        return Abstention("throttling", "NVML told nothing of the GPUs")
+    found = [(number, reason, held) for number, reason, held in _throttled(system) if held >= _OFTEN_THROTTLED]
     if not found:
         return None
-    evidence = [
-        Evidence(f"GPU {number}: {reason.replace('_', ' ')}", held, "share", "system.jsonl: throttled")
-        for number, reason, held in found
-    ]
-    for number in dict.fromkeys(number for number, _, _ in found):
-        for name, unit in (("temperature_celsius", "°C"), ("sm_clock_mhz", "MHz")):
-            band = system.gpus.get(number, {}).get(name)
-            highest = [value for value in band.high if value is not None] if band is not None else []
-            if highest:
-                what = f"GPU {number}: highest {name.rpartition('_')[0].replace('_', ' ')}"
-                evidence.append(Evidence(what, max(highest), unit, f"system.jsonl: gpus.{name}"))
     heat = [one for one in found if "power" not in one[1] or "brake" in one[1]]
     worst = max(heat or found, key=lambda one: one[2])
     return Finding(
@@ -250,12 +201,18 @@ def throttling(case: Case) -> Verdict:
         title=f"GPU {worst[0]} is held back in {share(worst[2])} of the readings: {worst[1].replace('_', ' ')}",
         severity="warning" if heat else "info",
         confidence="measured",
-        evidence=evidence,
+        evidence=[
+            *(
+                Evidence(f"GPU {number}: {reason.replace('_', ' ')}", held, "share", "system.jsonl: throttled")
+                for number, reason, held in found
+            ),
+            *_highest(system, dict.fromkeys(number for number, _, _ in found)),
+        ],
         remedies=[Remedy("look after the cooling, or ask for another machine" if heat else "raise the power limit")],
     )
 
 
-def _shares(system: SystemSeries) -> list[tuple[str, str, float]]:
+def _throttled(system: SystemSeries) -> list[tuple[str, str, float]]:
     """GPU, reason, and in which share of all readings it was named."""
     return [
         (number, reason, sum(held) / len(held))
@@ -265,9 +222,16 @@ def _shares(system: SystemSeries) -> list[tuple[str, str, float]]:
     ]
 
 
-_UNUSED = 0.5
-_MARGIN = 1.1
-_WORTH = 0.1
+def _highest(system: SystemSeries, numbers: dict[str, None]) -> list[Evidence]:
+    evidence = []
+    for number in numbers:
+        for name, unit in (("temperature_celsius", "°C"), ("sm_clock_mhz", "MHz")):
+            band = system.gpus.get(number, {}).get(name)
+            highest = [value for value in band.high if value is not None] if band is not None else []
+            if highest:
+                what = f"GPU {number}: highest {name.rpartition('_')[0].replace('_', ' ')}"
+                evidence.append(Evidence(what, max(highest), unit, f"system.jsonl: gpus.{name}"))
+    return evidence
 
 
 @dataclass(frozen=True)
@@ -280,6 +244,7 @@ class _Other:
         return self.slower * self.usd_per_gpu_hour
 
 
+@rule(needs_steps=False)
 def unused_memory(case: Case) -> Verdict:
     """Less than half of a CUDA device's memory was taken, and another one that holds it would cost a tenth less.
 
@@ -287,34 +252,31 @@ def unused_memory(case: Case) -> Verdict:
     """
     room = memory_room(case)
     here = accelerator_of_device(str(case.settings("device").get("name", ""))) if case.on_cuda else None
-    if room is None or here is None or room.share >= _UNUSED:
+    price, cost = case.price_usd_per_hour, case.account.money.cost_usd
+    if room is None or here is None or room.share >= _UNUSED or price is None or cost is None:
         return None
-    ranks = max(1, case.account.work.accelerators, len(case.account.ranks))
-    price = case.account.money.price_usd_per_hour
-    if price is None or case.account.money.cost_usd is None:
-        return None
-    paid = price / ranks
+    paid = price / max(1, case.account.work.accelerators, case.ranks)
     found = [other for other in _others(case, here, room) if other.relative_cost() < (1 - _WORTH) * paid]
     if not found:
         return None
     best = min(found, key=_Other.relative_cost)
-    saved = case.account.money.cost_usd * (1 - best.relative_cost() / paid)
+    name, saved = best.device.name, cost * (1 - best.relative_cost() / paid)
     return Finding(
         rule="unused_memory",
-        title=f"{share(1 - room.share)} of the {here.name}'s memory stay empty: {best.device.name} would do",
+        title=f"{share(1 - room.share)} of the {here.name}'s memory stay empty: {name} would do",
         severity="info",
         confidence="possible",
         evidence=[
             Evidence("memory taken at the peak", room.held_bytes, "bytes", room.source),
             Evidence("memory of the device", room.device_bytes, "bytes", "spans.jsonl: settings.device.memory_bytes"),
             Evidence("an hour of a GPU now", paid, "usd", "run.json: money.price_usd_per_hour"),
-            Evidence(f"an hour of {best.device.name}", best.usd_per_gpu_hour, "usd", "list prices, the lowest"),
+            Evidence(f"an hour of {name}", best.usd_per_gpu_hour, "usd", "list prices, the lowest"),
             Evidence("time there, an estimate", best.slower, "times", "stated peaks and bandwidths"),
         ],
         remedies=[
             Remedy(
-                f"rent {best.device.name} ({best.usd_per_gpu_hour:.2f} USD an hour), after a look at "
-                f'hf-efficient plan RECIPE --gpu "{best.device.name}"',
+                f"rent {name} ({best.usd_per_gpu_hour:.2f} USD an hour), after a look at "
+                f'hf-efficient plan RECIPE --gpu "{name}"',
                 costs=f"the run takes about {best.slower:.1f} times as long",
                 gain=Gain(None, None, None, saved, "the run's cost, by the price and the time there"),
             )

@@ -1,13 +1,4 @@
-"""What matrix products in fewer bits would save.
-
-Which products ran in float32, by the names of their kernels.
-
-Matrix products in float32 where the device is faster in fewer bits.
-
-Matrix products in bfloat16 on a CPU that has to emulate it.
-
-Float32 products in a run that asked for 16 bits.
-"""
+"""Matrix products in a dtype that is slower than it need be."""
 
 from __future__ import annotations
 
@@ -15,14 +6,19 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from hf_efficient.diagnosis.case import Case, traced_device
-from hf_efficient.diagnosis.rule import MATTERS, NO_STEPS, Verdict, abstains
+from hf_efficient.diagnosis.case import Case
+from hf_efficient.diagnosis.rule import MATTERS, Verdict, rule
 from hf_efficient.facts.accelerators import Dtype, accelerator_of_device
-from hf_efficient.records.findings import Evidence, Finding, Remedy
+from hf_efficient.records.findings import Abstention, Evidence, Finding, Remedy
 from hf_efficient.records.trace import DeviceBreakdown, KernelTime
 from hf_efficient.text import flops, share
 
+_MUCH_FASTER = 1.5
+_MUCH = 0.1
 _NAMES: dict[Dtype, str] = {"fp32": "float32", "bf16": "bfloat16", "tf32": "TF32"}
+_FLOAT32 = re.compile(r"sgemm|f32f32_f32f32|s1688gemm|s1684gemm|_ffma|simt_s", re.IGNORECASE)
+"""Products of float32: SIMT kernels of cuBLAS and CUTLASS, and TF32's of both."""
+_SIXTEEN = re.compile(r"bf16|fp?16|h16816|s16816|hgemm", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -32,8 +28,7 @@ class FasterProducts:
     Attributes:
         times: how many times its peak is that of the run's.
         seconds: saved over the run.
-        basis: how that was told.
-        evidence: what it rests on.
+        basis: how that was predicted.
     """
 
     times: float
@@ -42,8 +37,8 @@ class FasterProducts:
     evidence: list[Evidence]
 
 
-def peak_of(case: Case, dtype: Dtype) -> tuple[float, str] | None:
-    """FLOP/s and where it is told: what was measured on this CPU, or what the accelerator's vendor states."""
+def _peak_of(case: Case, dtype: Dtype) -> tuple[float, str] | None:
+    """FLOP/s and their source: what was measured on this CPU, or what the accelerator's vendor states."""
     measured = case.settings("peaks").get(dtype)
     if measured:
         return float(measured), "spans.jsonl: settings.peaks"
@@ -63,12 +58,12 @@ def faster_products(case: Case, dtype: Dtype, now: Dtype = "fp32") -> FasterProd
     Hand-worked, on CUDA: 8 s of forward and backward, 2 s of them products at the peak, four times as fast in bfloat16:
     1.5 s of the products, a quarter of the other 6 s.
     """
-    first, slow, fast = case.first, peak_of(case, now), peak_of(case, dtype)
-    if first is None or slow is None or fast is None:
+    slow, fast = _peak_of(case, now), _peak_of(case, dtype)
+    if slow is None or fast is None:
         return None
-    computed = float(first.compute_seconds.sum()) * case.loop_seconds / float(first.wall_seconds.sum())
-    flop = case.account.work.hardware_flops or case.account.work.model_flops
-    products = min(computed, flop / max(1, len(case.account.ranks)) / slow[0]) if flop else None
+    computed, work = case.compute_seconds, case.account.work
+    flop = work.hardware_flops or work.model_flops
+    products = min(computed, flop / case.ranks / slow[0]) if flop else None
     evidence = [
         Evidence("dtype of the matrix products", _NAMES[now], "", "spans.jsonl: settings.model.matmul_dtype"),
         Evidence(f"peak in {_NAMES[now]}", slow[0], "FLOP/s", slow[1]),
@@ -76,9 +71,8 @@ def faster_products(case: Case, dtype: Dtype, now: Dtype = "fp32") -> FasterProd
         Evidence("time in forward and backward", computed, "seconds", "steps.jsonl: phase_seconds"),
     ]
     if products is not None:
-        evidence.append(
-            Evidence(f"time of the products at the {_NAMES[now]} peak", products, "seconds", "run.json: work")
-        )
+        what = f"time of the products at the {_NAMES[now]} peak"
+        evidence.append(Evidence(what, products, "seconds", "run.json: work"))
     saved = (products or computed) * (1 - slow[0] / fast[0])
     basis = f"products {fast[0] / slow[0]:.1f} times as fast ({flops(fast[0])}FLOP/s, not {flops(slow[0])}FLOP/s)"
     if dtype != "tf32" and case.on_cuda:
@@ -87,54 +81,28 @@ def faster_products(case: Case, dtype: Dtype, now: Dtype = "fp32") -> FasterProd
     return FasterProducts(fast[0] / slow[0], saved, basis, evidence)
 
 
-_FLOAT32 = re.compile(r"sgemm|f32f32_f32f32|s1688gemm|s1684gemm|_ffma|simt_s", re.IGNORECASE)
-"""Products of float32: SIMT kernels of cuBLAS and CUTLASS, and TF32's of both."""
-_SIXTEEN = re.compile(r"bf16|fp?16|h16816|s16816|hgemm", re.IGNORECASE)
-
-
-def float32_products_of(device: DeviceBreakdown) -> list[KernelTime]:
-    """Among the kernels that take longest, the longest first; other names are taken to be of 16 bits.
-
-    One that reads 16 bits and adds up in float32 (``ampere_fp16_sgemm``) is none.
-    """
-    products = [one for one in device.kernels if one.family == "matmul"]
-    return [one for one in products if _FLOAT32.search(one.full_name) and not _SIXTEEN.search(one.full_name)]
-
-
-_MUCH_FASTER = 1.5
-_MUCH = 0.1
-
-
+@rule()
 def float32_products(case: Case) -> Verdict:
     """The layers multiply in float32, and the device's bfloat16 has at least half as much again: a tenth of the loop.
 
-    Where mixed precision was asked for, ``silent_upcasts`` tells why they do.
+    Where mixed precision was asked for, ``silent_upcasts`` says why they do.
     """
-    if case.first is None:
-        return abstains("float32_products", NO_STEPS)
     dtype = case.settings("model").get("matmul_dtype") or case.account.work.dtype
     if dtype is None:
-        return abstains("float32_products", "the dtype of the matrix products is not known", "EfficientTrainerMixin")
+        return Abstention("float32_products", "the dtype of the matrix products is not known", "EfficientTrainerMixin")
     asked = case.argument("bf16") or case.argument("fp16")
     if dtype != "fp32" or asked or not case.settings("device").get("supports_bf16"):
         return None
     faster = faster_products(case, "bf16")
     if faster is None:
-        return abstains("float32_products", "the device's peaks are not known")
-    if faster.times < _MUCH_FASTER:
-        return None
-    if case.share(faster.seconds) < MATTERS:
+        return Abstention("float32_products", "the device's peaks are not known")
+    if faster.times < _MUCH_FASTER or case.share(faster.seconds) < MATTERS:
         return None
     costs = "bfloat16 keeps 8 of float32's 24 bits; the weights stay in float32"
     gain = case.gain(faster.seconds, faster.basis)
-    return Finding(
-        rule="float32_products",
-        title="the layers multiply in float32, and bfloat16 is faster here",
-        severity="warning" if case.share(faster.seconds) >= _MUCH else "info",
-        confidence="likely",
-        evidence=faster.evidence,
-        cost=case.cost(faster.seconds),
-        remedies=[Remedy("train in mixed precision", {"train.bf16": True}, costs, gain), *_in_tf32(case)],
+    remedies = [Remedy("train in mixed precision", {"train.bf16": True}, costs, gain), *_in_tf32(case)]
+    return _finding(
+        case, "float32_products", "the layers multiply in float32, and bfloat16 is faster here", faster, remedies
     )
 
 
@@ -148,109 +116,95 @@ def _in_tf32(case: Case) -> list[Remedy]:
     return [Remedy("or let float32 products run in TF32", {"train.tf32": True}, costs, gain)]
 
 
+@rule()
 def emulated_bfloat16(case: Case) -> Verdict:
     """The layers multiply in bfloat16, and this CPU's float32 has at least half as much again: a tenth of the loop."""
-    if case.first is None:
-        return abstains("emulated_bfloat16", NO_STEPS)
-    device = case.settings("device")
-    if device.get("type") != "cpu" or device.get("supports_bf16") is not False:
-        return None
-    if case.settings("model").get("matmul_dtype") != "bf16":
+    emulates = case.device_type == "cpu" and case.settings("device").get("supports_bf16") is False
+    if not emulates or case.settings("model").get("matmul_dtype") != "bf16":
         return None
     faster = faster_products(case, "fp32", now="bf16")
     if faster is None:
-        return abstains("emulated_bfloat16", "the CPU's peaks are not known")
+        return Abstention("emulated_bfloat16", "the CPU's peaks are not known")
     if faster.times < _MUCH_FASTER or case.share(faster.seconds) < MATTERS:
         return None
+    overrides: dict[str, Any] = {"train.bf16": False} if case.argument("bf16") else {}
+    if case.settings("model").get("weights_dtype") == "bfloat16":
+        overrides["model.dtype"] = "float32"
+    if case.is_qlora:
+        overrides |= {"model.dtype": "float32", "adapter.quantization.compute_dtype": "float32"}
+    costs = "weights and activations in float32 are twice as large"
+    remedy = Remedy("multiply in float32", overrides, costs, case.gain(faster.seconds, faster.basis))
+    title = "the layers multiply in bfloat16, which this CPU emulates: float32 is faster here"
+    return _finding(case, "emulated_bfloat16", title, faster, [remedy])
+
+
+def _finding(case: Case, rule: str, title: str, faster: FasterProducts, remedies: list[Remedy]) -> Finding:
     return Finding(
-        rule="emulated_bfloat16",
-        title="the layers multiply in bfloat16, which this CPU emulates: float32 is faster here",
+        rule=rule,
+        title=title,
         severity="warning" if case.share(faster.seconds) >= _MUCH else "info",
         confidence="likely",
         evidence=faster.evidence,
         cost=case.cost(faster.seconds),
-        remedies=[
-            Remedy(
-                "multiply in float32",
-                _overrides(case),
-                "weights and activations in float32 are twice as large",
-                case.gain(faster.seconds, faster.basis),
-            )
-        ],
+        remedies=remedies,
     )
 
 
-def _overrides(case: Case) -> dict[str, Any]:
-    """What of the run is in bfloat16: the mixed precision, the weights, the products on 4-bit weights."""
-    found: dict[str, Any] = {"train.bf16": False} if case.argument("bf16") else {}
-    if case.settings("model").get("weights_dtype") == "bfloat16":
-        found["model.dtype"] = "float32"
-    if case.recipe is not None and case.recipe.get("adapter.method") == "qlora":
-        found |= {"model.dtype": "float32", "adapter.quantization.compute_dtype": "float32"}
-    return found
-
-
-_TRACE = "profile/trace.rank0"
-
-
+@rule()
 def silent_upcasts(case: Case) -> Verdict:
-    """The layers' own dtype tells it (4-bit layers multiply in their compute dtype); else the kernels of a trace."""
-    if case.first is None:
-        return abstains("silent_upcasts", NO_STEPS)
+    """Float32 products in a run that asked for 16 bits.
+
+    The layers' own dtype shows it (4-bit layers multiply in their compute dtype); else the kernels of a trace.
+    """
     if not case.argument("bf16") and not case.argument("fp16"):
         return None
-    if case.settings("device").get("type") == "cpu" and not case.settings("device").get("supports_bf16"):
+    if case.device_type == "cpu" and not case.settings("device").get("supports_bf16"):
         return None  # float32 is what is fast there
     if case.settings("model").get("matmul_dtype") == "fp32":
-        return _of_layers(case)
+        return _layers_upcast(case)
     if not case.on_cuda:
         return None
-    device = traced_device(case)
+    device = case.traced_device
     if device is None:
-        why = "the dtype of the kernels is not known"
-        return abstains("silent_upcasts", why, "efficiency.profile.trace")
-    return _of_kernels(case, device)
+        return Abstention("silent_upcasts", "the dtype of the kernels is not known", "efficiency.profile.trace")
+    return _kernels_upcast(case, device)
 
 
-def _of_layers(case: Case) -> Verdict:
+def _layers_upcast(case: Case) -> Finding:
     asked = "bf16" if case.argument("bf16") else "fp16"
     faster = faster_products(case, "bf16")
-    seconds = 0.0 if faster is None else faster.seconds
     overrides: dict[str, Any] = {}
     what = "load the 4-bit layers with bnb_4bit_compute_dtype=torch.bfloat16"
-    if case.recipe is not None and case.recipe.get("adapter.method") == "qlora":
+    if case.is_qlora:
         overrides = {"adapter.quantization.compute_dtype": "bfloat16"}
         what = "let the 4-bit layers multiply in bfloat16"
-    gain = None if faster is None else case.gain(seconds, faster.basis)
+    known = [Evidence("dtype of the matrix products", "float32", "", "spans.jsonl: settings.model.matmul_dtype")]
+    gain = None if faster is None else case.gain(faster.seconds, faster.basis)
     return Finding(
         rule="silent_upcasts",
         title=f"train.{asked} is on, and yet the layers multiply in float32",
         severity="warning",
         confidence="measured",
-        evidence=[Evidence(f"train.{asked}", "true", "", "spans.jsonl: settings.arguments"), *_known(faster)],
-        cost=case.cost(None if faster is None else seconds),
+        evidence=[
+            Evidence(f"train.{asked}", "true", "", "spans.jsonl: settings.arguments"),
+            *(known if faster is None else faster.evidence),
+        ],
+        cost=case.cost(None if faster is None else faster.seconds),
         remedies=[Remedy(what, overrides, "", gain)],
         explains=["float32_products"],
     )
 
 
-def _known(faster: Any) -> list[Evidence]:
-    if faster is None:
-        return [Evidence("dtype of the matrix products", "float32", "", "spans.jsonl: settings.model.matmul_dtype")]
-    return list(faster.evidence)
-
-
-def _of_kernels(case: Case, device: DeviceBreakdown) -> Finding | None:
+def _kernels_upcast(case: Case, device: DeviceBreakdown) -> Finding | None:
     upcast = float32_products_of(device)
     taken = sum(one.seconds for one in upcast) / device.busy.window_seconds if device.busy.window_seconds else 0.0
     if taken < MATTERS:
         return None
-    slow, fast = peak_of(case, "fp32"), peak_of(case, "bf16")
+    slow, fast = _peak_of(case, "fp32"), _peak_of(case, "bf16")
     saved = taken * (1 - slow[0] / fast[0] if slow is not None and fast is not None else 0.5)
+    source = "profile/trace.rank0"
     evidence = [
-        Evidence(
-            f"{one.name}, by {one.operator or 'an unknown operator'}", one.seconds, "seconds", "profile/trace.rank0"
-        )
+        Evidence(f"{one.name}, by {one.operator or 'an unknown operator'}", one.seconds, "seconds", source)
         for one in upcast[:3]
     ]
     basis = "their part of the traced time, in 16 bits at the ratio of the peaks"
@@ -260,7 +214,16 @@ def _of_kernels(case: Case, device: DeviceBreakdown) -> Finding | None:
         title=f"{share(taken)} of the device's time are float32 products, though 16 bits were asked for",
         severity="warning",
         confidence="likely",
-        evidence=[Evidence("float32 products, of the traced time", taken, "share", _TRACE), *evidence],
+        evidence=[Evidence("float32 products, of the traced time", taken, "share", source), *evidence],
         cost=case.cost(taken * case.loop_seconds),
         remedies=[Remedy(what, gain=case.gain(saved * case.loop_seconds, basis))],
     )
+
+
+def float32_products_of(device: DeviceBreakdown) -> list[KernelTime]:
+    """Among the kernels that take longest, the longest first; other names are taken to be of 16 bits.
+
+    One that reads 16 bits and adds up in float32 (``ampere_fp16_sgemm``) is none.
+    """
+    products = [one for one in device.kernels if one.family == "matmul"]
+    return [one for one in products if _FLOAT32.search(one.full_name) and not _SIXTEEN.search(one.full_name)]

@@ -1,32 +1,52 @@
-"""Ranks that train together held against each other: who the others wait for.
-
-Evaluations and saves of ranks that train together: who the others wait for.
-
-One rank that all others wait for.
-"""
+"""One rank that all others wait for: ranks that train together, held against each other."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from hf_efficient.diagnosis.case import Case, Column, StepColumns
-from hf_efficient.diagnosis.rule import MATTERS, Verdict, abstains
-from hf_efficient.records.findings import Evidence, Finding, Remedy, Severity
+from hf_efficient.diagnosis.rule import MATTERS, Verdict, rule
+from hf_efficient.records.account import RankAccount
+from hf_efficient.records.findings import Abstention, Evidence, Finding, Remedy, Severity
 from hf_efficient.text import share, short_seconds
 
-PAUSES = ("evaluation", "checkpointing")
-"""Phases that not every step has."""
-
+_PAUSES = {"evaluation": "evaluation", "checkpointing": "save"}
+"""Phases that not every step has, and what each of them is called."""
 _OWN = ("data_wait", "host_to_device", "forward", "forward_backward", "bookkeeping", "logging")
 """Phases in which a rank waits for no other. Where gradients are averaged, in the backward, all wait for the last."""
 _WAITS_APART = (*_OWN, "backward", "device_wait", "optimizer")
 """The same where every wait for others is a phase of its own, ``communication``."""
-_FEWEST = 5
+_FEWEST_STEPS = 5
+_FEWEST_PAUSES = 2
 _STANDS_OUT = 0.15
+_ALONE = 0.5
 _MOSTLY_SEEN = 0.5
+_MOSTLY = 0.8
+_ALMOST_ALWAYS = 0.9
+_WORTH_TELLING = 0.01
+_UNEVEN = 1.1
+_ON_ITS_CORES = "what else computes on its cores, their clocks, and what this rank does that the others do not"
+_ON_ITS_GPU = "its GPU's clocks, temperature and power limit, and other processes on it"
+_WHERE = {
+    "data_wait": "its storage, its data loader's workers, and what else runs on its cores",
+    "host_to_device": "its copies to the device: pinned memory, the PCIe link, other processes",
+    "forward": _ON_ITS_CORES,
+    "backward": _ON_ITS_CORES,
+    "forward_backward": _ON_ITS_CORES,
+    "computation": "what it computes that the others do not, and whether it is given more tokens",
+    "device_wait": _ON_ITS_GPU,
+    "optimizer": "what else computes on its cores",
+    "bookkeeping": "callbacks that work on this rank alone",
+    "logging": "what is logged on this rank alone, and how often (train.logging_steps)",
+    "checkpointing": "the disk that it saves to, what else writes there, and what this rank alone saves",
+    "evaluation": "what else computes on its cores, and what this rank alone evaluates",
+}
+
+Held = Mapping[int, StepColumns]
+Rows = Mapping[int, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -34,9 +54,8 @@ class SlowRank:
     """The rank with the most time of its own, over the steps after warm-up that all ranks recorded.
 
     Attributes:
-        rank: its number.
         own_seconds: by rank, the median of a step's phases in which it waits for nobody.
-        phase: in which it differs most from the others; ``computation`` where CPU time told it, not the phases.
+        phase: in which it differs most from the others; ``computation`` where CPU time shows it, not the phases.
         phase_seconds: by rank, the median of that phase, or of the CPU time.
         extra_seconds: that a step, or a pause, takes longer for it: its own time less the median of the others'. Where
             the forward is slow and the backward's waits are not told apart, also what its backward is slower (an
@@ -54,39 +73,163 @@ class SlowRank:
     phase_seconds: Mapping[int, float]
     extra_seconds: float
     slowest_share: float
-    tokens: Mapping[int, float]
-    on_device: bool
+    tokens: Mapping[int, float] = field(default_factory=dict)
+    on_device: bool = False
     backward_is_estimated: bool = False
     pauses: int | None = None
 
+    @property
+    def unit(self) -> str:
+        return _PAUSES.get(self.phase, "step")
 
-def slow_rank(case: Case) -> SlowRank | None:
-    """None with fewer than two ranks, or fewer than five steps that all of them recorded after warm-up."""
+    @property
+    def phase_name(self) -> str:
+        if self.phase == "computation":
+            return "CPU time"
+        if self.pauses is not None:
+            return f"{self.unit}s"
+        return f"{self.phase.replace('_', ' ')} on the {'device' if self.on_device else 'host'}"
+
+    @property
+    def others_tokens(self) -> float | None:
+        """The other ranks' mean positions of a step."""
+        rest = [value for rank, value in self.tokens.items() if rank != self.rank]
+        return sum(rest) / len(rest) if rest else None
+
+
+@rule(needs_steps=False)
+def straggler(case: Case) -> Verdict:
+    """The same rank is the last in most steps, evaluations or saves; the others wait a twentieth of the loop for it.
+
+    A rank that is the last in nearly all evaluations or saves is told of from a hundredth of the loop on, but for rank
+    0, which writes what the others do not.
+    All ranks' steps are equally long, since they wait for each other in the backward; so those phases are held against
+    each other in which a rank waits for nobody.
+    """
+    ranks = case.ranks
+    if ranks < 2 or not case.has_steps:
+        return None
     held = {rank: columns for rank, columns in sorted(case.steps.items()) if len(columns)}
+    in_steps = _slow_in_steps(case, held)
+    if in_steps is None:
+        return Abstention("straggler", f"fewer than five steps after warm-up are recorded of all {ranks} ranks")
+    pauses = [slow for phase in _PAUSES if (slow := _slow_in_pause(held, phase)) is not None]
+    costs = [(_waited(case, one), one) for one in (in_steps, *pauses) if one.slowest_share >= _MOSTLY]
+    waited, found = max(costs, key=lambda cost: cost[0], default=(0.0, in_steps))
+    severity: Severity = "warning"
+    if case.share(waited) < MATTERS:
+        severity = "info"
+        told = [(_waited(case, one), one) for one in pauses if one.rank and one.slowest_share >= _ALMOST_ALWAYS]
+        waited, found = max(told, key=lambda cost: cost[0], default=(0.0, in_steps))
+        if case.share(waited) < _WORTH_TELLING:
+            return None
+    waited_for = "computation" if found.phase == "computation" else found.phase_name
+    return Finding(
+        rule="straggler",
+        title=f"rank {found.rank}{_place(case, found.rank)} is the slowest of {ranks}: the others wait for its "
+        f"{waited_for}, {share(case.share(waited))} of the loop",
+        severity=severity,
+        confidence="likely" if found.backward_is_estimated else "measured",
+        evidence=_evidence(case, found),
+        cost=case.cost(waited),
+        remedies=[_remedy(case, found, waited)],
+        explains=["exposed_communication"],
+    )
+
+
+def _waited(case: Case, found: SlowRank) -> float:
+    """Seconds of the run's loop that the others waited for it."""
+    if found.pauses is not None:
+        return found.extra_seconds * found.pauses * case.unseen
+    step_seconds = float(case.first.step_seconds[case.first.steady].mean())
+    return found.extra_seconds / step_seconds * case.account.time.training_seconds
+
+
+def _account_of(case: Case, rank: int) -> RankAccount | None:
+    return next((one for one in case.account.ranks if one.rank == rank), None)
+
+
+def _place(case: Case, rank: int) -> str:
+    """Its host and device, where they tell the ranks apart."""
+    account = _account_of(case, rank)
+    if account is None:
+        return ""
+    several = len({one.host for one in case.account.ranks}) > 1
+    parts = [account.host if several else None, account.device if account.device != "cpu" else None]
+    named = ", ".join(part for part in parts if part is not None)
+    return f" ({named})" if named else ""
+
+
+def _evidence(case: Case, found: SlowRank) -> list[Evidence]:
+    source, name = "steps.jsonl, steps.rankN.jsonl", found.phase_name
+    of_steps = found.pauses is None
+    evidence = [
+        Evidence(
+            f"{name} of a step, rank {rank}" if of_steps else f"{name}, rank {rank}, each", value, "seconds", source
+        )
+        for rank, value in found.phase_seconds.items()
+    ]
+    if of_steps and found.phase != "computation":
+        evidence += [
+            Evidence(f"time of its own of a step, rank {rank}", value, "seconds", source)
+            for rank, value in found.own_seconds.items()
+        ]
+    many = "steps" if of_steps else f"of {found.pauses} {name}, those"
+    unit = "a step" if of_steps else "one of them"
+    evidence += [
+        Evidence(f"{many} in which it was the slowest", found.slowest_share, "share", source),
+        Evidence(f"that {unit} takes longer for it", found.extra_seconds, "seconds", source),
+        Evidence("the rank", found.rank, "count", source),
+        Evidence("the phase", found.phase, "", source),
+    ]
+    account, spans = _account_of(case, found.rank), f"spans.rank{found.rank}.jsonl" if found.rank else "spans.jsonl"
+    if account is not None:
+        places = {"its host": account.host, "its device": account.device}
+        evidence += [Evidence(what, name, "", spans) for what, name in places.items() if name is not None]
+    if found.others_tokens is not None:
+        evidence.append(Evidence(f"tokens of a step, rank {found.rank}", found.tokens[found.rank], "tokens", source))
+        evidence.append(Evidence("tokens of a step, the others' mean", found.others_tokens, "tokens", source))
+    return evidence
+
+
+def _remedy(case: Case, found: SlowRank, waited: float) -> Remedy:
+    basis = f"rank {found.rank} as fast as the others: {short_seconds(found.extra_seconds)} less in each {found.unit}"
+    if found.backward_is_estimated:
+        basis += "; its backward is taken to be as slow as it is longer than usual"
+    gain = case.gain(waited, basis)
+    if found.others_tokens is not None and found.tokens[found.rank] > _UNEVEN * found.others_tokens:
+        return Remedy("deal the tokens out evenly: this rank is given more of them", gain=gain)
+    return Remedy(f"look at rank {found.rank}: {_ON_ITS_GPU if found.on_device else _WHERE[found.phase]}", gain=gain)
+
+
+def _slow_in_steps(case: Case, held: Held) -> SlowRank | None:
+    """None with fewer than two ranks, or fewer than five steps that all of them recorded after warm-up."""
     if len(held) < 2:
         return None
-    rows = common_rows({rank: columns.steady for rank, columns in held.items()}, held)
-    if len(next(iter(rows.values()))) < _FEWEST:
+    rows = _common_rows({rank: columns.steady for rank, columns in held.items()}, held)
+    if len(next(iter(rows.values()))) < _FEWEST_STEPS:
         return None
     found = _by_phases(case, held, rows)
     busier = None if case.on_cuda else _busier(case, held, rows)
-    if busier is not None and busier.extra_seconds > found.extra_seconds and not _tells_more(found, busier):
+    if busier is not None and busier.extra_seconds > found.extra_seconds and not _shows_more(found, busier):
         found = busier
     tokens = {rank: float(columns.processed[rows[rank]].mean()) for rank, columns in held.items()}
     return found if any(value != value for value in tokens.values()) else replace(found, tokens=tokens)
 
 
-def _tells_more(found: SlowRank, busier: SlowRank) -> bool:
+def _shows_more(found: SlowRank, busier: SlowRank) -> bool:
     """Whether the phases show the same rank, and most of what CPU time shows: they name the phase as well."""
     return found.rank == busier.rank and found.extra_seconds >= _MOSTLY_SEEN * busier.extra_seconds
 
 
-def _by_phases(case: Case, held: Mapping[int, StepColumns], rows: Mapping[int, np.ndarray]) -> SlowRank:
+def _by_phases(case: Case, held: Held, rows: Rows) -> SlowRank:
     """By the phases in which a rank waits for no other."""
-    apart = _waits_are_apart(case, held)
+    # Every rank recorded its waits in forward and backward apart: on a GPU its device has, else its host.
+    timed = [columns.device_seconds if case.on_cuda else columns.phase_seconds for columns in held.values()]
+    apart = all("communication" in of and "backward" in of for of in timed)
     phases = {rank: _own_phases(columns, rows[rank], case.on_cuda, apart) for rank, columns in held.items()}
     own = {rank: np.sum(list(of.values()), axis=0) for rank, of in phases.items()}
-    medians = {rank: float(np.median(of)) for rank, of in own.items()}
+    medians = _medians(own)
     of_phase = {rank: {name: float(np.median(of)) for name, of in phases[rank].items()} for rank in own}
     slow = max(medians, key=lambda rank: medians[rank])
     others = [rank for rank in own if rank != slow]
@@ -103,75 +246,10 @@ def _by_phases(case: Case, held: Mapping[int, StepColumns], rows: Mapping[int, n
         phase=phase,
         phase_seconds={rank: of[phase] for rank, of in of_phase.items()},
         extra_seconds=extra,
-        slowest_share=slowest_share(own, slow),
-        tokens={},
+        slowest_share=_slowest_share(own, slow),
         on_device=case.on_cuda and phase in held[slow].device_seconds,
         backward_is_estimated=estimates,
     )
-
-
-def _waits_are_apart(case: Case, held: Mapping[int, StepColumns]) -> bool:
-    """Whether every rank told its waits in forward and backward apart: on a GPU its device has, else its host."""
-    told = [columns.device_seconds if case.on_cuda else columns.phase_seconds for columns in held.values()]
-    return all("communication" in of and "backward" in of for of in told)
-
-
-def slowest_share(seconds: Mapping[int, Column], rank: int) -> float:
-    """Of the steps, those in which a rank had the most."""
-    stacked = np.stack([seconds[one] for one in seconds])
-    return float((stacked.argmax(axis=0) == list(seconds).index(rank)).mean())
-
-
-def _busier(case: Case, held: Mapping[int, StepColumns], rows: Mapping[int, np.ndarray]) -> SlowRank | None:
-    """By CPU time: on a CPU a rank that waits for another one computes nothing, in whatever phase it waits.
-
-    DDP hands out the first rank's buffers at the start of every forward, so that the phases of all ranks look alike.
-    None where CPU time is not recorded, or that of none stands out by a seventh. Steps that a save or an evaluation
-    belongs to are left out: what those compute is not of the step.
-    """
-    rows = _without_pauses(held, rows)
-    cpu = {rank: columns.cpu_seconds[rows[rank]] for rank, columns in held.items()}
-    if not all(np.isfinite(of).all() for of in cpu.values()):
-        return None
-    medians = {rank: float(np.median(of)) for rank, of in cpu.items()}
-    excess = {rank: float(np.median(of - usual_of_others(cpu, rank))) for rank, of in cpu.items()}
-    slow = max(excess, key=lambda rank: excess[rank])
-    if excess[slow] < _STANDS_OUT * float(np.median(usual_of_others(cpu, slow))):
-        return None
-    threads = max(1, int(case.settings("host").get("torch_threads") or 1))
-    extra = excess[slow] / threads
-    share = slowest_share(cpu, slow)
-    return SlowRank(slow, medians, "computation", medians, extra, share, {}, on_device=False)
-
-
-def _without_pauses(held: Mapping[int, StepColumns], rows: Mapping[int, np.ndarray]) -> Mapping[int, np.ndarray]:
-    """The steps in which no rank evaluates or saves; all of them, where too few are left."""
-    paused = np.any(
-        [columns.phase(name)[rows[rank]] > 0 for rank, columns in held.items() for name in PAUSES if len(rows[rank])],
-        axis=0,
-    )
-    return rows if (~paused).sum() < _FEWEST else {rank: of[~paused] for rank, of in rows.items()}
-
-
-def usual_of_others(seconds: Mapping[int, Column], rank: int) -> Column:
-    """One by one, the median of the other ranks: all are slow where the machine or the disk is."""
-    usual: Column = np.median([of for one, of in seconds.items() if one != rank], axis=0)
-    return usual
-
-
-def common_rows(chosen: Mapping[int, np.ndarray], held: Mapping[int, StepColumns]) -> dict[int, np.ndarray]:
-    """By rank, the rows of the steps that were chosen of every rank, in the same order.
-
-    Args:
-        chosen: by rank, whether a row is.
-        held: the steps.
-    """
-    keys = {}
-    for rank, columns in held.items():
-        places = np.flatnonzero(chosen[rank])
-        keys[rank] = {(columns.segment[place], columns.step[place]): place for place in places}
-    common = sorted(set.intersection(*(set(of) for of in keys.values())))
-    return {rank: np.array([of[key] for key in common], dtype=int) for rank, of in keys.items()}
 
 
 def _own_phases(columns: StepColumns, rows: np.ndarray, on_cuda: bool, apart: bool) -> dict[str, Column]:
@@ -193,200 +271,93 @@ def _own_phases(columns: StepColumns, rows: np.ndarray, on_cuda: bool, apart: bo
 
 
 def _backward_extra(case: Case, backward: float, forward: float, usual: float) -> float:
-    """How much longer the slow rank's backward is than another's, which the others' cannot tell: they wait in it.
+    """How much longer the slow rank's backward is than another's, which the others' cannot show: they wait in it.
 
     A backward takes twice the forward, under an adapter once, with checkpointing once more. What the slow one takes
     beyond that of the usual forward is slow, but no more than in proportion to its own forward.
-
     Hand-worked: forward 0.2 s, usual 0.1; backward 0.4: beyond 2 * 0.1 are 0.2 s, in proportion 0.4 / 2 = 0.2 s.
     """
-    model = case.settings("model")
-    trained, parameters = model.get("trainable_parameters"), model.get("parameters")
-    times = 1.0 if trained and parameters and trained < 0.5 * parameters else 2.0
-    times += 1.0 if model.get("activation_checkpointing") else 0.0
+    times = 1.0 if case.is_mostly_frozen else 2.0
+    times += 1.0 if case.settings("model").get("activation_checkpointing") else 0.0
     if forward <= usual:
         return 0.0
     return max(0.0, min(backward - times * usual, backward * (1 - usual / forward)))
 
 
-_RANK_PAUSES_FEWEST = 2
-_ALONE = 0.5
+def _busier(case: Case, held: Held, rows: Rows) -> SlowRank | None:
+    """By CPU time: on a CPU a rank that waits for another one computes nothing, in whatever phase it waits.
+
+    DDP hands out the first rank's buffers at the start of every forward, so that the phases of all ranks look alike.
+    None where CPU time is not recorded, or that of none stands out by a seventh. Steps that a save or an evaluation
+    belongs to are left out: what those compute is not of the step.
+    """
+    rows = _without_pauses(held, rows)
+    cpu = {rank: columns.cpu_seconds[rows[rank]] for rank, columns in held.items()}
+    if not all(np.isfinite(of).all() for of in cpu.values()):
+        return None
+    slow, extra, usual = _most_excess(cpu)
+    if extra < _STANDS_OUT * usual:
+        return None
+    threads = max(1, int(case.settings("host").get("torch_threads") or 1))
+    medians = _medians(cpu)
+    return SlowRank(slow, medians, "computation", medians, extra / threads, _slowest_share(cpu, slow))
 
 
-def slow_in_pause(case: Case, phase: str) -> SlowRank | None:
+def _without_pauses(held: Held, rows: Rows) -> Rows:
+    """The steps in which no rank evaluates or saves; all of them, where too few are left."""
+    paused = np.any(
+        [columns.phase(name)[rows[rank]] > 0 for rank, columns in held.items() for name in _PAUSES if len(rows[rank])],
+        axis=0,
+    )
+    return rows if (~paused).sum() < _FEWEST_STEPS else {rank: of[~paused] for rank, of in rows.items()}
+
+
+def _slow_in_pause(held: Held, phase: str) -> SlowRank | None:
     """The rank with the most time of its own in evaluations, or in saves.
 
     None where fewer than two are recorded of all ranks, or none takes a seventh longer than the others. That rank 0
-    alone saves is no slowness, where the others hardly save at all: what its saves take is told by their own rule.
-
-    Args:
-        case: the run.
-        phase: of ``PAUSES``.
+    alone saves is no slowness, where the others hardly save at all: what its saves take, their own rule says.
     """
-    held = {rank: columns for rank, columns in sorted(case.steps.items()) if len(columns)}
-    if len(held) < 2:
-        return None
-    rows = common_rows({rank: columns.phase(phase) > 0 for rank, columns in held.items()}, held)
+    rows = _common_rows({rank: columns.phase(phase) > 0 for rank, columns in held.items()}, held)
     own = {rank: columns.own(phase)[rows[rank]] for rank, columns in held.items()}
     count = len(next(iter(own.values())))
-    if count < _RANK_PAUSES_FEWEST:
+    if count < _FEWEST_PAUSES:
         return None
-    excess = {rank: own[rank] - usual_of_others(own, rank) for rank in own}
-    medians = {rank: float(np.median(of)) for rank, of in own.items()}
-    slow = max(excess, key=lambda rank: float(np.median(excess[rank])))
-    extra, usual = float(np.median(excess[slow])), float(np.median(usual_of_others(own, slow)))
-    if extra < _STANDS_OUT * usual:
+    slow, extra, usual = _most_excess(own)
+    medians = _medians(own)
+    if extra < _STANDS_OUT * usual or (phase == "checkpointing" and slow == 0 and usual < _ALONE * medians[slow]):
         return None
-    if phase == "checkpointing" and slow == 0 and usual < _ALONE * medians[slow]:
-        return None
-    share = slowest_share(own, slow)
-    return SlowRank(slow, medians, phase, medians, extra, share, {}, on_device=False, pauses=count)
+    return SlowRank(slow, medians, phase, medians, extra, _slowest_share(own, slow), pauses=count)
 
 
-_MOSTLY = 0.8
-_ALMOST_ALWAYS = 0.9
-_WORTH_TELLING = 0.01
-_UNEVEN = 1.1
-_WHERE = {
-    "data_wait": "its storage, its data loader's workers, and what else runs on its cores",
-    "host_to_device": "its copies to the device: pinned memory, the PCIe link, other processes",
-    "forward": "what else computes on its cores, their clocks, and what this rank does that the others do not",
-    "backward": "what else computes on its cores, their clocks, and what this rank does that the others do not",
-    "forward_backward": "what else computes on its cores, their clocks, and what this rank does that others do not",
-    "computation": "what it computes that the others do not, and whether it is given more tokens",
-    "device_wait": "its GPU's clocks, temperature and power limit, and other processes on it",
-    "optimizer": "what else computes on its cores",
-    "bookkeeping": "callbacks that work on this rank alone",
-    "logging": "what is logged on this rank alone, and how often (train.logging_steps)",
-    "checkpointing": "the disk that it saves to, what else writes there, and what this rank alone saves",
-    "evaluation": "what else computes on its cores, and what this rank alone evaluates",
-}
+def _most_excess(seconds: Mapping[int, Column]) -> tuple[int, float, float]:
+    """The rank with the most beyond the others, the median of that, and the median of what is usual for the others."""
+    excess = {rank: float(np.median(of - _usual_of_others(seconds, rank))) for rank, of in seconds.items()}
+    slow = max(excess, key=lambda rank: excess[rank])
+    return slow, excess[slow], float(np.median(_usual_of_others(seconds, slow)))
 
 
-def straggler(case: Case) -> Verdict:
-    """The same rank is the last in most steps, evaluations or saves; the others wait a twentieth of the loop for it.
-
-    A rank that is the last in nearly all evaluations or saves is told of from a hundredth of the loop on, but for rank
-    0, which writes what the others do not.
-
-    All ranks' steps are equally long, since they wait for each other in the backward; so those phases are held against
-    each other in which a rank waits for nobody.
-    """
-    ranks = len(case.account.ranks)
-    if ranks < 2 or case.first is None:
-        return None
-    in_steps = slow_rank(case)
-    if in_steps is None:
-        return abstains("straggler", f"fewer than five steps after warm-up are recorded of all {ranks} ranks")
-    pauses = [slow for name in PAUSES if (slow := slow_in_pause(case, name)) is not None]
-    costs = [(_waited(case, one), one) for one in (in_steps, *pauses) if one.slowest_share >= _MOSTLY]
-    waited, found = max(costs, key=lambda cost: cost[0], default=(0.0, in_steps))
-    severity: Severity = "warning"
-    if case.share(waited) < MATTERS:
-        severity = "info"
-        told = [(_waited(case, one), one) for one in pauses if one.rank and one.slowest_share >= _ALMOST_ALWAYS]
-        waited, found = max(told, key=lambda cost: cost[0], default=(0.0, in_steps))
-        if case.share(waited) < _WORTH_TELLING:
-            return None
-    return Finding(
-        rule="straggler",
-        title=f"rank {found.rank}{_place(case, found.rank)} is the slowest of {ranks}: the others wait for its "
-        f"{_waited_for(found)}, {share(case.share(waited))} of the loop",
-        severity=severity,
-        confidence="likely" if found.backward_is_estimated else "measured",
-        evidence=_evidence(case, found),
-        cost=case.cost(waited),
-        remedies=[_remedy(case, found, waited)],
-        explains=["exposed_communication"],
-    )
+def _usual_of_others(seconds: Mapping[int, Column], rank: int) -> Column:
+    """One by one, the median of the other ranks: all are slow where the machine or the disk is."""
+    usual: Column = np.median([of for one, of in seconds.items() if one != rank], axis=0)
+    return usual
 
 
-def _waited(case: Case, found: SlowRank) -> float:
-    """Seconds of the run's loop that the others waited for it."""
-    assert case.first is not None
-    if found.pauses is not None:
-        return found.extra_seconds * found.pauses * max(1.0, case.account.steps.count / len(case.first))
-    step_seconds = float(case.first.step_seconds[case.first.steady].mean())
-    return found.extra_seconds / step_seconds * case.account.time.training_seconds
+def _medians(seconds: Mapping[int, Column]) -> dict[int, float]:
+    return {rank: float(np.median(of)) for rank, of in seconds.items()}
 
 
-def _place(case: Case, rank: int) -> str:
-    """Its host and device, where they tell the ranks apart."""
-    told = next((one for one in case.account.ranks if one.rank == rank), None)
-    hosts = {one.host for one in case.account.ranks}
-    parts = []
-    if told is not None and told.host is not None and len(hosts) > 1:
-        parts.append(told.host)
-    if told is not None and told.device is not None and told.device != "cpu":
-        parts.append(told.device)
-    return f" ({', '.join(parts)})" if parts else ""
+def _slowest_share(seconds: Mapping[int, Column], rank: int) -> float:
+    """Of the steps, those in which a rank had the most."""
+    stacked = np.stack([seconds[one] for one in seconds])
+    return float((stacked.argmax(axis=0) == list(seconds).index(rank)).mean())
 
 
-def _waited_for(found: SlowRank) -> str:
-    return "computation" if found.phase == "computation" else _phase(found)
-
-
-def _phase(found: SlowRank) -> str:
-    if found.phase == "computation":
-        return "CPU time"
-    if found.pauses is not None:
-        return "evaluations" if found.phase == "evaluation" else "saves"
-    where = " on the device" if found.on_device else " on the host"
-    return found.phase.replace("_", " ") + where
-
-
-def _evidence(case: Case, found: SlowRank) -> list[Evidence]:
-    source = "steps.jsonl, steps.rankN.jsonl"
-    name = _phase(found)
-    unit = "a step" if found.pauses is None else "one of them"
-    evidence = [
-        Evidence(
-            f"{name} of a step, rank {rank}" if found.pauses is None else f"{name}, rank {rank}, each",
-            value,
-            "seconds",
-            source,
-        )
-        for rank, value in found.phase_seconds.items()
-    ]
-    if found.phase != "computation" and found.pauses is None:
-        evidence += _own(found, source)
-    many = "steps" if found.pauses is None else f"of {found.pauses} {name}, those"
-    evidence.append(Evidence(f"{many} in which it was the slowest", found.slowest_share, "share", source))
-    evidence.append(Evidence(f"that {unit} takes longer for it", found.extra_seconds, "seconds", source))
-    evidence.append(Evidence("the rank", found.rank, "count", source))
-    evidence.append(Evidence("the phase", found.phase, "", source))
-    evidence += _where_it_runs(case, found.rank)
-    if found.tokens:
-        evidence.append(Evidence(f"tokens of a step, rank {found.rank}", found.tokens[found.rank], "tokens", source))
-        rest = [value for rank, value in found.tokens.items() if rank != found.rank]
-        evidence.append(Evidence("tokens of a step, the others' mean", sum(rest) / len(rest), "tokens", source))
-    return evidence
-
-
-def _where_it_runs(case: Case, rank: int) -> list[Evidence]:
-    told = next((one for one in case.account.ranks if one.rank == rank), None)
-    places = [] if told is None else [("its host", told.host), ("its device", told.device)]
-    source = f"spans.rank{rank}.jsonl" if rank else "spans.jsonl"
-    return [Evidence(what, name, "", source) for what, name in places if name is not None]
-
-
-def _own(found: SlowRank, source: str) -> list[Evidence]:
-    return [
-        Evidence(f"time of its own of a step, rank {rank}", value, "seconds", source)
-        for rank, value in found.own_seconds.items()
-    ]
-
-
-def _remedy(case: Case, found: SlowRank, waited: float) -> Remedy:
-    unit = {"evaluation": "evaluation", "checkpointing": "save"}.get(found.phase, "step")
-    basis = f"rank {found.rank} as fast as the others: {short_seconds(found.extra_seconds)} less in each {unit}"
-    if found.backward_is_estimated:
-        basis += "; its backward is taken to be as slow as it is longer than usual"
-    gain = case.gain(waited, basis)
-    rest = [value for rank, value in found.tokens.items() if rank != found.rank]
-    if rest and found.tokens[found.rank] > _UNEVEN * sum(rest) / len(rest):
-        return Remedy("deal the tokens out evenly: this rank is given more of them", gain=gain)
-    where = _WHERE[found.phase]
-    if found.on_device:
-        where = "its GPU's clocks, temperature and power limit, and other processes on it"
-    return Remedy(f"look at rank {found.rank}: {where}", gain=gain)
+def _common_rows(chosen: Rows, held: Held) -> dict[int, np.ndarray]:
+    """By rank, the rows of the steps that were chosen of every rank, in the same order."""
+    keys = {}
+    for rank, columns in held.items():
+        places = np.flatnonzero(chosen[rank])
+        keys[rank] = {(columns.segment[place], columns.step[place]): place for place in places}
+    common = sorted(set.intersection(*(set(of) for of in keys.values())))
+    return {rank: np.array([of[key] for key in common], dtype=int) for rank, of in keys.items()}
