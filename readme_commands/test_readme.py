@@ -1,4 +1,4 @@
-"""What the README shows, run as it stands there: the quickstart, the commands, the Python blocks.
+"""What README and docs show, run as it stands there: the quickstart, the commands, the Python blocks.
 
 Run after the other tests (``make test``), since the quickstart takes minutes on two cores.
 """
@@ -18,9 +18,10 @@ from hf_efficient.data.docstrings import docstring_split
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+DOCS = README + "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md")))
 COMMANDS = re.search(r"<!-- commands: run by the tests -->\n```bash\n(.*?)```", README, re.DOTALL)
 RECIPE = re.search(r"```yaml\n(# my-qlora.yaml\n.*?)```", README, re.DOTALL)
-PYTHON_BLOCKS = re.findall(r"<!-- python: run by the tests -->\n```python\n(.*?)```", README, re.DOTALL)
+PYTHON_BLOCKS = re.findall(r"<!-- python: run by the tests -->\n```python\n(.*?)```", DOCS, re.DOTALL)
 
 # The line of a block that says which model it uses; the tests put a tiny one in its place.
 MODEL_LINE = re.compile(r'^MODEL = "meta-llama/.*$', re.MULTILINE)
@@ -132,3 +133,25 @@ def test_the_recipe_is_valid_in_any_folder(tmp_path: Path):
     (tmp_path / "my-qlora.yaml").write_text(RECIPE.group(1), encoding="utf-8")
     done = run(["hf-efficient", "validate", "my-qlora.yaml"], tmp_path)
     assert (done.returncode, done.stdout) == (0, "ok: my-qlora (sft, qlora)\n"), done.stderr
+
+
+LINKS = re.compile(r"\]\((?!https?://)([^)#]*)(#[^)]*)?\)")
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as code-hosting pages make them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {"#" + re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path):
+    for name, anchor in LINKS.findall(page.read_text(encoding="utf-8")):
+        target = (page.parent / name).resolve() if name else page
+        assert target.exists(), f"{page.name}: {name}"
+        assert not anchor or anchor in anchors(target), f"{page.name}: {name}{anchor}"
+
+
+def test_the_readme_stays_short():
+    assert len(README.splitlines()) <= 200
