@@ -68,8 +68,7 @@ def _calibrated_device() -> str:
     """Its name, once its rates are measured and stored for the plans."""
     import torch
 
-    from hf_efficient.profilers.calibration import calibrate, cuda_bench
-    from hf_efficient.profilers.calibration_files import save_calibration
+    from hf_efficient.profilers.calibration import calibrate, cuda_bench, save_calibration
 
     if not torch.cuda.is_available():
         sys.exit("plan_accuracy_gpu.py: there is no CUDA device here; benchmarks/plan_accuracy.py measures on a CPU.")

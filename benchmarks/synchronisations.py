@@ -8,7 +8,7 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from hf_efficient.profilers.sync_warnings import counted_synchronisations
+from hf_efficient.profilers.synchronisations import counted_synchronisations
 
 __all__ = ["SynchronisationCount"]
 

@@ -1,19 +1,4 @@
-"""The steps that Nsight captures, in any Trainer.
-
-The host's memory by lines of named functions in any Trainer.
-
-Named functions line by line in any Trainer.
-
-The CUDA allocator's history in any Trainer.
-
-NVTX ranges in any Trainer.
-
-Python's functions in any Trainer.
-
-The census of hidden synchronisations in any Trainer.
-
-The torch profiler in any Trainer.
-"""
+"""The deeper instruments in any Trainer: each a callback, whose files go to ``OUTPUT_DIR/efficiency/profile``."""
 
 from __future__ import annotations
 
@@ -31,64 +16,22 @@ from hf_efficient.profilers.torch_trace import TorchTrace, TraceSchedule
 from hf_efficient.recording.timeline import process_timeline
 
 
-class CaptureCallback(InstrumentCallback):
-    """``Trainer(callbacks=[CaptureCallback(after_step=5, steps=3)])``, for ``nsys --capture-range=cudaProfilerApi``."""
+class TorchTraceCallback(InstrumentCallback):
+    """``Trainer(callbacks=[TorchTraceCallback(wait=5, active=3)])`` traces three steps.
 
-    def __init__(self, after_step: int = 5, steps: int = 3) -> None:
-        """Nothing is captured before training begins.
+    Each rank leaves a trace per cycle, which https://ui.perfetto.dev and TensorBoard show and ``hf-efficient diagnose``
+    reads, and ``operators.rank0.json``, the dearest operators. The schedule is that of ``TraceSchedule``: wait, warmup,
+    active, repeat, shapes, stacks, memory, flops.
+    """
 
-        Raises:
-            ValueError: a count is too small.
-        """
-        super().__init__(Capture(after_step, steps))
-
-
-class HostMemoryCallback(InstrumentCallback):
-    """``Trainer(callbacks=[HostMemoryCallback(["my_project.data:load"])])``; needs memray."""
-
-    def __init__(
-        self, functions: Sequence[str], directory: str | Path | None = None, *, after_step: int = AFTER_STEPS
-    ) -> None:
-        """Nothing is watched before training begins.
-
-        Args:
-            functions: as ``package.module:function`` or ``package.module:Class.method``.
-            directory: where the files go; default: ``OUTPUT_DIR/efficiency/profile``.
-            after_step: optimizer steps that go by before; the cost is told by comparison with them.
-
-        Raises:
-            SetupError: memray is not installed, or there is no such function.
-            ValueError: a negative step.
-        """
-        require("memray")
-        super().__init__(HostMemory(named_functions("host_memory", functions), after_step), directory)
-
-
-class LineTimesCallback(InstrumentCallback):
-    """``Trainer(callbacks=[LineTimesCallback(["my_project.collator:Collator.__call__"])])``; needs line_profiler."""
-
-    def __init__(
-        self, functions: Sequence[str], directory: str | Path | None = None, *, after_step: int = AFTER_STEPS
-    ) -> None:
-        """Nothing is timed before training begins.
-
-        Args:
-            functions: as ``package.module:function`` or ``package.module:Class.method``.
-            directory: where the files go; default: ``OUTPUT_DIR/efficiency/profile``.
-            after_step: optimizer steps that go by before; the cost is told by comparison with them.
-
-        Raises:
-            SetupError: line_profiler is not installed, or there is no such function.
-            ValueError: a negative step.
-        """
-        require("line_profiler")
-        super().__init__(LineTimes(named_functions("lines", functions), after_step), directory)
+    def __init__(self, directory: str | Path | None = None, **schedule: Any) -> None:
+        super().__init__(TorchTrace(TraceSchedule(**schedule)), directory)
 
 
 class MemoryHistoryCallback(InstrumentCallback):
-    """``Trainer(callbacks=[MemoryHistoryCallback(at_steps=[10])])``; alone, it writes when memory runs out.
+    """``Trainer(callbacks=[MemoryHistoryCallback(at_steps=[10])])``: the CUDA allocator's history (``MemoryHistory``).
 
-    On a machine without CUDA it says so, and does nothing.
+    With no argument, it writes when memory runs out. On a machine without CUDA it says so, and does nothing.
     """
 
     def __init__(
@@ -101,32 +44,15 @@ class MemoryHistoryCallback(InstrumentCallback):
         max_entries: int = 100_000,
         modules: bool = True,
     ) -> None:
-        """Nothing is remembered before training begins.
-
-        Args:
-            directory: where the files go; default: ``OUTPUT_DIR/efficiency/profile``.
-            at_steps: optimizer steps after which a snapshot is written.
-            at_end: write one after the last step.
-            on_out_of_memory: write one when an allocation fails.
-            max_entries: allocations and releases that are remembered, the latest.
-            modules: name the module that each allocation is for.
-        """
         super().__init__(MemoryHistory(at_steps, at_end, on_out_of_memory, max_entries, modules), directory)
 
 
-class NvtxCallback(InstrumentCallback):
-    """``Trainer(callbacks=[NvtxCallback()])`` names each optimizer step for Nsight.
-
-    Beside ``AccountCallback``, or in an ``EfficientTrainer``, the phases of each step are named as well.
-    """
-
-    def __init__(self) -> None:
-        """Nothing is marked before training begins."""
-        super().__init__(NvtxRanges())
-
-
 class PythonProfileCallback(InstrumentCallback):
-    """``Trainer(callbacks=[PythonProfileCallback("pyinstrument")])``: the dearest functions, of loader workers too."""
+    """``Trainer(callbacks=[PythonProfileCallback("pyinstrument")])``: the dearest functions, of loader workers too.
+
+    ``cprofile`` needs nothing else, ``pyinstrument`` the extra ``profile``. ``after_step`` optimizer steps go by
+    before; the cost is found by comparison with them.
+    """
 
     def __init__(
         self,
@@ -136,66 +62,59 @@ class PythonProfileCallback(InstrumentCallback):
         after_step: int = AFTER_STEPS,
         workers: bool = True,
     ) -> None:
-        """Nothing is profiled before training begins.
-
-        Args:
-            tool: ``cprofile``, or ``pyinstrument`` of the extra ``profile``.
-            directory: where the files go; default: ``OUTPUT_DIR/efficiency/profile``.
-            after_step: optimizer steps that go by before; the cost is told by comparison with them.
-            workers: profile those of the data loader too, from their start.
-
-        Raises:
-            SetupError: pyinstrument is not installed.
-            ValueError: there is no such tool, or a negative step.
-        """
         if tool == "pyinstrument":
             require("pyinstrument")
         super().__init__(PythonProfile(tool, after_step, workers), directory)
+
+
+class LineTimesCallback(InstrumentCallback):
+    """``Trainer(callbacks=[LineTimesCallback(["my_project.collator:Collator.__call__"])])``; needs line_profiler."""
+
+    def __init__(
+        self, functions: Sequence[str], directory: str | Path | None = None, *, after_step: int = AFTER_STEPS
+    ) -> None:
+        require("line_profiler")
+        super().__init__(LineTimes(named_functions("lines", functions), after_step), directory)
+
+
+class HostMemoryCallback(InstrumentCallback):
+    """``Trainer(callbacks=[HostMemoryCallback(["my_project.data:load"])])``; needs memray."""
+
+    def __init__(
+        self, functions: Sequence[str], directory: str | Path | None = None, *, after_step: int = AFTER_STEPS
+    ) -> None:
+        require("memray")
+        super().__init__(HostMemory(named_functions("host_memory", functions), after_step), directory)
+
+
+class NvtxCallback(InstrumentCallback):
+    """``Trainer(callbacks=[NvtxCallback()])`` names each optimizer step for Nsight.
+
+    Beside ``AccountCallback``, or in an ``EfficientTrainer``, the phases of each step are named as well.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(NvtxRanges())
+
+
+class CaptureCallback(InstrumentCallback):
+    """``Trainer(callbacks=[CaptureCallback(after_step=5, steps=3)])``, for ``nsys --capture-range=cudaProfilerApi``."""
+
+    def __init__(self, after_step: int = 5, steps: int = 3) -> None:
+        super().__init__(Capture(after_step, steps))
 
 
 class SynchronisationsCallback(InstrumentCallback):
     """``Trainer(callbacks=[SynchronisationsCallback()])`` counts, line by line, where the host reads tensors.
 
     Its facts are in the run's records, where ``AccountCallback``, ``EfficientTrainer`` or a recipe keeps them, and in
-    ``facts``.
-
-    Attributes:
-        facts: what was found (see ``Synchronisations``); empty until the counted steps are done.
+    ``facts`` (see ``Synchronisations``), which is empty until the counted steps are done.
     """
 
     def __init__(self, after_step: int = 3, steps: int = 2) -> None:
-        """Nothing is counted before training begins.
-
-        Args:
-            after_step: optimizer steps that go by before.
-            steps: that are counted.
-
-        Raises:
-            ValueError: a count is too small.
-        """
         self.facts: dict[str, Any] = {}
         super().__init__(Synchronisations(after_step, steps, self._state))
 
     def _state(self, facts: Mapping[str, Any]) -> None:
         self.facts = dict(facts)
         process_timeline().state("synchronisations", facts)
-
-
-class TorchTraceCallback(InstrumentCallback):
-    """``Trainer(callbacks=[TorchTraceCallback(wait=5, active=3)])`` traces three steps.
-
-    Each rank leaves a trace per cycle, which https://ui.perfetto.dev and TensorBoard show and ``hf-efficient diagnose``
-    reads, and ``operators.rank0.json``, the dearest operators.
-    """
-
-    def __init__(self, directory: str | Path | None = None, **schedule: Any) -> None:
-        """Nothing is traced before training begins.
-
-        Args:
-            directory: where the files go; default: ``OUTPUT_DIR/efficiency/profile``.
-            schedule: see ``TraceSchedule``: wait, warmup, active, repeat, shapes, stacks, memory, flops.
-
-        Raises:
-            ValueError: a count is too small.
-        """
-        super().__init__(TorchTrace(TraceSchedule(**schedule)), directory)

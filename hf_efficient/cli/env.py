@@ -82,8 +82,7 @@ def env(
 
 def _calibrate(as_json: bool) -> None:
     """Measure every device, keep what was found, and print it device by device."""
-    from hf_efficient.profilers.calibration import benches, calibrate
-    from hf_efficient.profilers.calibration_files import save_calibration
+    from hf_efficient.profilers.calibration import benches, calibrate, save_calibration
 
     told = []
     for bench in benches():

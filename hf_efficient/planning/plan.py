@@ -27,7 +27,7 @@ from hf_efficient.planning.ranks.rank import planned_ranks, rank_remarks, simula
 from hf_efficient.planning.ranks.shares import sharding_of
 from hf_efficient.planning.run_data import RunShapes, data_at_hand, planned_data, rows_of, run_shapes
 from hf_efficient.planning.simulation import Simulation, held_by_category, planned_memory, planned_timeline
-from hf_efficient.profilers.calibration_files import load_calibration
+from hf_efficient.profilers.calibration import load_calibration
 from hf_efficient.recipe.load import change_recipe
 from hf_efficient.recipe.rules.distributed import as_planned
 from hf_efficient.recipe.schema import Recipe

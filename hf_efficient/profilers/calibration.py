@@ -1,46 +1,115 @@
-"""The rate of matrix products on this CPU: the peak that a training on it is held against.
-
-What a device does of matrix products, memory traffic and launches: the roofs that plans for it take.
+"""What a device does of matrix products, memory traffic and launches: peaks for its account, roofs for plans of it.
 
 Matrices are made without a random number, but hold no constant: products of zeros draw less power and run faster.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import logging
 import os
+import re
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, Protocol
 
 import psutil
 import torch
 
+from hf_efficient.errors import SetupError, first_line
 from hf_efficient.facts.environment import cpu_model
 from hf_efficient.facts.tables import cache_dir
-from hf_efficient.profilers.stopwatch import EventStopwatch, HostStopwatch, Stopwatch, steady_seconds
 from hf_efficient.records.device import Calibration, MatmulRate
+from hf_efficient.run_dir.json_file import write_whole
 
 logger = logging.getLogger(__name__)
 
-_SIZES = (128, 256, 512, 1024, 2048, 4096)
+_CPU_SIZES = (128, 256, 512, 1024, 2048, 4096)
+_SIZES = (256, 512, 1024, 2048, 4096, 8192)
 _PRODUCT_SECONDS = 0.1
 """A size whose product would take longer is left out."""
 _SIZE_SECONDS = 0.12
 _FEWEST = 3
 _BUSY_BELOW = 0.8
 """Products that had the machine to themselves got 0.98 and more of the CPU that they asked for, on two cores."""
+_COPY_BYTES = 2**30
+_CHAIN = 200
+"""Operators of the chain: forward and backward stay under what a CUDA stream queues before the host has to wait."""
+_CHAIN_ROUNDS = 20
+_BUSY_PERCENT = 5
+_ROUNDS = 5
+_ROUND_SECONDS = 0.03
+_MOST_REPETITIONS = 1000
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+
+
+class Stopwatch(Protocol):
+    """Times work on one device."""
+
+    def seconds(self, work: Callable[[], object], times: int) -> float:
+        """Of the device for one call of ``work``: the mean over ``times`` of them, one after the other."""
+        ...
+
+    def settle(self) -> None:
+        """Return when the device has done all that was queued."""
+        ...
+
+
+class HostStopwatch:
+    """For a CPU, which has done the work when the call returns."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+
+    def seconds(self, work: Callable[[], object], times: int) -> float:
+        before = self._clock()
+        for _ in range(times):
+            work()
+        return (self._clock() - before) / times
+
+    def settle(self) -> None:
+        """There is nothing under way."""
+
+
+class EventStopwatch:
+    """For a CUDA device: two events on its stream, so that launching is not part of the time while it is kept busy."""
+
+    def __init__(self, event: Callable[[], Any], synchronize: Callable[[], object]) -> None:
+        """``event`` makes one, as ``torch.cuda.Event(enable_timing=True)``; ``synchronize`` waits for the device."""
+        self._event, self._synchronize = event, synchronize
+
+    def seconds(self, work: Callable[[], object], times: int) -> float:
+        start, end = self._event(), self._event()
+        start.record()
+        for _ in range(times):
+            work()
+        end.record()
+        self._synchronize()
+        return float(start.elapsed_time(end)) / 1e3 / times  # events count milliseconds
+
+    def settle(self) -> None:
+        self._synchronize()
+
+
+def steady_seconds(watch: Stopwatch, work: Callable[[], object]) -> float:
+    """Seconds of one call: the median of five rounds, each long enough that the timer and a hiccup do not matter.
+
+    The first call is not counted: it may build or choose the kernel.
+    """
+    work()
+    watch.settle()
+    once = watch.seconds(work, 1)
+    times = min(_MOST_REPETITIONS, max(1, round(_ROUND_SECONDS / once))) if once > 0 else _MOST_REPETITIONS
+    return statistics.median(watch.seconds(work, times) for _ in range(_ROUNDS))
 
 
 @dataclass(frozen=True)
 class MatmulPeak:
-    """What was measured.
+    """The rate of matrix products on this CPU: the peak that a training on it is held against.
 
     Attributes:
         flops_per_second: the fastest product of all sizes.
@@ -69,23 +138,39 @@ def cpu_matmul_peak(dtype: torch.dtype) -> MatmulPeak:
     It is measured in a second at most, once for each CPU model, number of threads, version of torch, dtype and setting
     of float32's precision. What cannot be kept is measured again next time, and so is what a busy machine gave.
     """
+    # What oneDNN may compute products of float32 in; None before torch 2.9.
+    fp32_precision = getattr(getattr(torch.backends.mkldnn, "matmul", None), "fp32_precision", None)
     key: dict[str, object] = {
         "cpu": cpu_model(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "dtype": str(dtype),
-        "fp32_precision": _fp32_precision(),
+        "fp32_precision": fp32_precision,
     }
     name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
     path = cache_dir() / "matmul_peaks" / f"{name}.json"
-    known = _read(path, key)
+    known = _read_peak(path, key)
     if known is not None:
         return known
     peak = measure_matmul(dtype)
     if not peak.is_of_a_busy_machine:
-        _write(path, {"key": key, "peak": asdict(peak)})
+        try:
+            _keep(path, {"key": key, "peak": asdict(peak)})
+        except OSError as error:
+            logger.debug("%s cannot be kept: %s", path, error)
     return peak
+
+
+def _read_peak(path: Path, key: dict[str, object]) -> MatmulPeak | None:
+    try:
+        held = json.loads(path.read_bytes())
+        peak = MatmulPeak(**held["peak"])
+        # Versions that did not see a busy machine wrote no share.
+        is_whole = held["key"] == key and peak.flops_per_second > 0 and "cpu_share" in held["peak"]
+        return peak if is_whole else None
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
 
 
 @torch.no_grad()
@@ -95,8 +180,8 @@ def measure_matmul(dtype: torch.dtype) -> MatmulPeak:
     The matrices are the same every time; no random number is drawn. The larger sizes are tried only where they are
     fast, so a second is enough on a slow machine as well.
     """
-    fastest, best_size, least_share = 0.0, _SIZES[0], 1.0
-    for size in _SIZES:
+    fastest, best_size, least_share = 0.0, _CPU_SIZES[0], 1.0
+    for size in _CPU_SIZES:
         flops = 2 * size**3
         if fastest and flops / fastest > _PRODUCT_SECONDS:
             break
@@ -115,8 +200,7 @@ def _share(cpu_seconds: float, seconds: float) -> float:
 
 def _fastest_product(size: int, dtype: torch.dtype) -> tuple[float, float]:
     """Its wall time, and the CPU time of the process meanwhile, in seconds."""
-    left = torch.linspace(-1, 1, size * size, device="cpu", dtype=torch.float32).reshape(size, size).to(dtype)
-    right = left.t().contiguous()
+    left, right = _factors(size, dtype, torch.device("cpu"))
     result = torch.mm(left, right)  # the first one builds the kernel
     fastest, until, done = (float("inf"), 0.0), time.perf_counter() + _SIZE_SECONDS, 0
     while done < _FEWEST or time.perf_counter() < until:
@@ -127,44 +211,10 @@ def _fastest_product(size: int, dtype: torch.dtype) -> tuple[float, float]:
     return fastest
 
 
-def _fp32_precision() -> str | None:
-    """What oneDNN may compute products of float32 in; None before torch 2.9."""
-    matmul = getattr(torch.backends.mkldnn, "matmul", None)
-    return getattr(matmul, "fp32_precision", None)
-
-
-def _read(path: Path, key: dict[str, object]) -> MatmulPeak | None:
-    try:
-        held = json.loads(path.read_bytes())
-        if held["key"] != key or not held["peak"]["flops_per_second"] > 0:
-            return None
-        if "cpu_share" not in held["peak"]:  # of a version that did not see a busy machine
-            return None
-        return MatmulPeak(**held["peak"])
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
-
-
-def _write(path: Path, held: dict[str, object]) -> None:
-    temporary = path.with_suffix(f".{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps(held, indent=2) + "\n", encoding="utf-8")
-        temporary.replace(path)
-    except OSError as error:
-        logger.debug("%s cannot be kept: %s", path, error)
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-
-
-_CALIBRATION_SIZES = (256, 512, 1024, 2048, 4096, 8192)
-"""A size whose product would take longer is left out."""
-_COPY_BYTES = 2**30
-_CHAIN = 200
-"""Operators of the chain: forward and backward stay under what a CUDA stream queues before the host has to wait."""
-_CHAIN_ROUNDS = 20
-_BUSY_PERCENT = 5
-_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+def _factors(size: int, dtype: torch.dtype, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    spread = torch.linspace(-1, 1, size * size, device=device, dtype=torch.float32).reshape(size, size)
+    left = spread.to(dtype)
+    return left, left.t().contiguous()
 
 
 @dataclass(frozen=True)
@@ -172,11 +222,7 @@ class Bench:
     """A device, and how it is measured.
 
     Attributes:
-        device: where tensors are made.
-        name: of the device.
-        device_type: ``cuda`` or ``cpu``.
-        watch: of its time.
-        products: measures products, and tells whether others held them up; None where that cannot be told.
+        products: measures products, and whether others held them up; None where that is not known.
         copy_bytes: of the tensor that is copied.
         threads: that torch computes with, on a CPU.
     """
@@ -204,9 +250,7 @@ def benches() -> Iterator[Bench]:
 def cuda_bench(index: int) -> Bench:
     """A CUDA device: events on its stream, products of several sizes in each dtype that it computes in itself."""
     device = torch.device("cuda", index)
-    watch = EventStopwatch(
-        lambda: torch.cuda.Event(enable_timing=True), lambda: torch.cuda.synchronize(device)
-    )  # fmt: skip
+    watch = EventStopwatch(lambda: torch.cuda.Event(enable_timing=True), lambda: torch.cuda.synchronize(device))
     sixteen = ("bf16", "fp16") if torch.cuda.is_bf16_supported(including_emulation=False) else ("fp16",)
 
     def products() -> tuple[tuple[MatmulRate, ...], bool | None]:
@@ -255,7 +299,7 @@ def calibrate(bench: Bench) -> Calibration:
 
 @torch.no_grad()
 def product_rates(
-    dtype: str, device: torch.device, watch: Stopwatch, sizes: Iterable[int] = _CALIBRATION_SIZES
+    dtype: str, device: torch.device, watch: Stopwatch, sizes: Iterable[int] = _SIZES
 ) -> Iterator[MatmulRate]:
     """Products of square matrices of growing size, as far as one takes a tenth of a second at most."""
     fastest = 0.0
@@ -263,11 +307,14 @@ def product_rates(
         flops = 2 * size**3
         if fastest and flops / fastest > _PRODUCT_SECONDS:
             return
-        spread = torch.linspace(-1, 1, size * size, device=device).reshape(size, size)
-        left = spread.to(_DTYPES[dtype])
-        seconds = steady_seconds(watch, _product(left, left.t().contiguous()))
+        seconds = steady_seconds(watch, _product(*_factors(size, _DTYPES[dtype], device)))
         fastest = max(fastest, flops / seconds)
         yield MatmulRate(dtype, size, flops / seconds)
+
+
+def _product(left: torch.Tensor, right: torch.Tensor) -> Callable[[], object]:
+    result = torch.empty_like(left)
+    return lambda: torch.mm(left, right, out=result)
 
 
 @torch.no_grad()
@@ -302,11 +349,6 @@ def launch_seconds(bench: Bench, clock: Callable[[], float] = time.perf_counter)
     return statistics.median(found)
 
 
-def _product(left: torch.Tensor, right: torch.Tensor) -> Callable[[], object]:
-    result = torch.empty_like(left)
-    return lambda: torch.mm(left, right, out=result)
-
-
 def _gpu_is_busy(index: int) -> bool | None:
     """Whether somebody's kernels ran there over the last moments; None where the driver does not tell."""
     try:
@@ -315,3 +357,42 @@ def _gpu_is_busy(index: int) -> bool | None:
         # The management libraries, NVIDIA's and AMD's, each have errors of their own.
         logger.debug("the load of GPU %d cannot be told", index, exc_info=True)
         return None
+
+
+def load_calibration(device_name: str) -> Calibration | None:
+    """What this user measured last on a device of this name; None where there is nothing, or it cannot be read."""
+    path = _calibration_path(device_name)
+    try:
+        found = Calibration.from_json(json.loads(path.read_bytes()))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, AttributeError) as error:
+        logger.warning("%s is not read: %s. Measure again: hf-efficient env --calibrate", path, first_line(error))
+        return None
+    return found if found.device_name == device_name else None
+
+
+def save_calibration(calibration: Calibration) -> Path:
+    """Keep it in the user's cache in place of an earlier one of the same device; returns the file.
+
+    Raises:
+        SetupError: the cache cannot be written.
+    """
+    path = _calibration_path(calibration.device_name)
+    try:
+        _keep(path, calibration.to_json())
+    except OSError as error:
+        raise SetupError(
+            f"{path} cannot be written: {error.strerror or error}. Set HF_EFFICIENT_CACHE to a folder that can be."
+        ) from error
+    return path
+
+
+def _calibration_path(device_name: str) -> Path:
+    plain = re.sub(r"[^a-z0-9]+", "-", device_name.lower()).strip("-")
+    return cache_dir() / "calibrations" / f"{plain or 'device'}.json"
+
+
+def _keep(path: Path, held: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, json.dumps(held, indent=2) + "\n")

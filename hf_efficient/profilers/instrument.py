@@ -1,13 +1,4 @@
-"""Packages that only some instruments need.
-
-Functions by name.
-
-What a deeper instrument is.
-
-An instrument that lets the first steps go by, so that its cost can be told by comparison with them.
-
-Drives one instrument through a training: its faults end it and nothing else, and its cost is measured.
-"""
+"""What a deeper instrument is, and how one is driven through a training: its cost measured, its faults caught."""
 
 from __future__ import annotations
 
@@ -19,67 +10,27 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hf_efficient.errors import SetupError, first_line
 from hf_efficient.estimate.throughput import slowdown
 from hf_efficient.facts.libraries import is_installed
-from hf_efficient.recording.timeline import Timeline
 from hf_efficient.records.profile import InstrumentAccount
-from hf_efficient.run_dir.json_file import PROFILE
+from hf_efficient.run_dir.json_file import PROFILE, table_path, write_table
 
+if TYPE_CHECKING:
+    from hf_efficient.recording.timeline import Timeline
 
-def require(module: str) -> None:
-    """It can be imported.
+logger = logging.getLogger(__name__)
 
-    Raises:
-        SetupError: it cannot.
-    """
-    if not is_installed(module):
-        raise SetupError(
-            f"the package {module} is not installed; install the extra: pip install 'hf-efficient[profile]'"
-        )
-
-
-def named_functions(key: str, names: Sequence[str]) -> list[Callable[..., Any]]:
-    """Python functions by ``package.module:function`` or ``package.module:Class.method``.
-
-    Args:
-        key: of the recipe, or the argument, for messages.
-        names: of the functions.
-
-    Raises:
-        SetupError: a module cannot be imported, there is no such name in it, or it is no function of Python.
-    """
-    return [_function(key, name) for name in names]
-
-
-def _function(key: str, name: str) -> Callable[..., Any]:
-    module, _, path = name.partition(":")
-    try:
-        found: Any = importlib.import_module(module)
-    except ImportError as error:
-        raise SetupError(f"{key}: {name}: {module} cannot be imported: {first_line(error)}") from error
-    for part in path.split("."):
-        if not part or not hasattr(found, part):
-            raise SetupError(f"{key}: {name}: there is no {part or 'name'} in it; write package.module:function")
-        found = getattr(found, part)
-    found = inspect.unwrap(getattr(found, "__func__", found))
-    if not inspect.isfunction(found):
-        raise SetupError(f"{key}: {name} is no function written in Python, whose lines could be told; name one that is")
-    return found
+AFTER_STEPS = 4
+"""The first step of a training warms up; three are enough to compare with."""
+NO_CUDA = "needs a CUDA device, and there is none"
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where an instrument works.
-
-    Attributes:
-        directory: its files go here; it is there.
-        rank: of this process.
-        loader: of the training, for who looks into its workers; None where it is not known.
-        model: that is trained, for who looks into its modules; None where it is not known.
-    """
+    """Where an instrument works: the folder of its files, its rank, the loader and the model where they are known."""
 
     directory: Path
     rank: int
@@ -100,7 +51,6 @@ class Instrument:
     name = ""
 
     def __init__(self) -> None:
-        """Nothing is touched before ``start``."""
         self.active = False
         self.files: list[Path] = []
         self.notes: list[str] = []
@@ -117,47 +67,48 @@ class Instrument:
     def stop(self) -> None:
         """Training is over, or this instrument failed: write what there is and undo everything."""
 
+    def write(self, place: Place, name: str, table: Any, part: str = "") -> None:
+        """Write a table as JSON, in the place of one of the same name."""
+        path = table_path(place.directory, name, place.rank, part)
+        write_table(path, table)
+        if path not in self.files:
+            self.files.append(path)
 
-AFTER_STEPS = 4
-"""The first step of a training warms up; three are enough to compare with."""
 
+class WindowedInstrument(Instrument):
+    """Runs from the end of step ``after_step`` of this training for so many steps, or to its end where that is None.
 
-class AfterSteps(Instrument):
-    """Runs from the end of some step to the end of the training."""
+    The steps before let its cost be told by comparison with them.
+    """
 
-    def __init__(self, after_step: int = AFTER_STEPS) -> None:
-        """Nothing runs before ``start``.
-
-        Args:
-            after_step: optimizer steps that go by before, counted in this training.
-
-        Raises:
-            ValueError: it is negative.
-        """
+    def __init__(self, after_step: int = AFTER_STEPS, steps: int | None = None) -> None:
         super().__init__()
-        if after_step < 0:
+        if steps is None and after_step < 0:
             raise ValueError(f"after_step is {after_step}; write at least 0")
-        self._after, self._done = after_step, 0
+        if steps is not None and (after_step < 0 or steps < 1):
+            raise ValueError(f"after_step is {after_step}, steps is {steps}; write at least 0 and 1")
+        self._first, self._steps = after_step, steps
+        self._done = self._measured = 0
         self._place: Place | None = None
 
     def start(self, place: Place) -> None:
-        """Begin at once, where no step is to go by."""
-        self._place, self._done = place, 0
+        self._place, self._done, self._measured = place, 0, 0
         self._switch()
 
     def step_ends(self, step: int) -> None:
-        """Begin, where it is time."""
         self._done += 1
+        self._measured += self.active
         self._switch()
 
     def stop(self) -> None:
-        """Write what was found."""
         place, self._place = self._place, None
-        if self.active and place is not None:
+        if place is None:
+            return
+        if self.active:
             self.active = False
             self.finish(place)
-        elif place is not None:
-            self.notes.append(f"training ended after {self._done} steps, and it begins after {self._after}")
+        elif self._done < self._first:
+            self.notes.append(f"training ended after {self._done} steps, and it begins after {self._first}")
 
     def begin(self, place: Place) -> None:
         """Measure from here on."""
@@ -166,16 +117,18 @@ class AfterSteps(Instrument):
         """Measure no more, and write."""
 
     def _switch(self) -> None:
-        if not self.active and self._place is not None and self._done == self._after:
+        if self._place is None:
+            return
+        within = self._done >= self._first and (self._steps is None or self._done < self._first + self._steps)
+        if within and not self.active:
             self.begin(self._place)
             self.active = True
-
-
-logger = logging.getLogger(__name__)
+        elif self.active and not within:
+            self.stop()
 
 
 class InstrumentRun:
-    """Calls an instrument, and tells a timeline what it did (facts ``profile``); no method raises.
+    """Calls an instrument, and states in a timeline what it did (facts ``profile``); no method raises.
 
     A step lasts from the end of the one before to its own, without the instrument's own code. The first of a training
     is compared with none: it warms up.
@@ -184,13 +137,6 @@ class InstrumentRun:
     def __init__(
         self, instrument: Instrument, timeline: Timeline, now: Callable[[], float] = time.perf_counter
     ) -> None:
-        """Nothing runs before ``begin``.
-
-        Args:
-            instrument: is driven.
-            timeline: is told.
-            now: a monotonic clock in seconds.
-        """
         self._instrument, self._timeline, self._now = instrument, timeline, now
         self._running = False
         self._own_seconds = 0.0
@@ -199,22 +145,15 @@ class InstrumentRun:
         self._steps = 0
         self._since = 0.0
         self._was_active = False
-        self._told_files = 0
+        self._stated_files = 0
 
     def begin(self, directory: Path, rank: int, loader: Any = None, model: Any = None) -> None:
-        """Training begins.
-
-        Args:
-            directory: the ``profile`` folder of the run; is made.
-            rank: of this process.
-            loader: of the training.
-            model: that is trained.
-        """
+        """Training begins; ``directory`` is the ``profile`` folder of the run, which is made."""
         self.end()
-        self._running, self._own_seconds, self._steps, self._told_files = True, 0.0, 0, 0
+        self._running, self._own_seconds, self._steps, self._stated_files = True, 0.0, 0, 0
         self._under, self._others = [], []
         self._instrument.files, self._instrument.notes = [], []
-        atexit.register(self.end)  # callbacks are not told of an exception
+        atexit.register(self.end)  # an exception ends a training without an event
 
         def start() -> None:
             directory.mkdir(parents=True, exist_ok=True)
@@ -228,7 +167,6 @@ class InstrumentRun:
             self._call(lambda: self._instrument.step_begins(step), between=False)
 
     def step_ends(self, step: int) -> None:
-        """A step is done."""
         if not self._running:
             return
         lasted = self._now() - self._since
@@ -238,31 +176,27 @@ class InstrumentRun:
         elif self._steps > 1:
             self._others.append(lasted)
         self._call(lambda: self._instrument.step_ends(step))
-        if len(self._instrument.files) != self._told_files:
-            self._tell()
+        if len(self._instrument.files) != self._stated_files:
+            self._state()
 
     def end(self) -> None:
         """Training is over; does nothing where none goes on."""
-        if not self._running:
-            return
-        self._call(self._instrument.stop)
-        self._leave()
+        if self._running:
+            self._call(self._instrument.stop)
+            self._leave()
 
     @property
     def account(self) -> InstrumentAccount:
         """What it did so far."""
         slower = slowdown(self._under, self._others)
         ran = self._steps > 0 or self._own_seconds > 0
-        notes = [*self._instrument.notes]
-        if self._under:
-            notes.append(slower.why)
         return InstrumentAccount(
             name=self._instrument.name,
             cost_seconds=self._own_seconds + (slower.seconds or 0.0) if ran else None,
             own_seconds=self._own_seconds,
             steps=len(self._under),
             files=[f"{PROFILE}/{path.name}" for path in self._instrument.files],
-            note="; ".join(notes),
+            note="; ".join([*self._instrument.notes, *([slower.why] if self._under else [])]),
         )
 
     def _call(self, method: Callable[[], None], *, between: bool = True) -> None:
@@ -292,9 +226,42 @@ class InstrumentRun:
     def _leave(self) -> None:
         self._running = False
         atexit.unregister(self.end)
-        self._tell()
+        self._state()
 
-    def _tell(self) -> None:
-        told = vars(self.account).copy()
-        self._told_files = len(self._instrument.files)
-        self._timeline.state("profile", {told.pop("name"): told})
+    def _state(self) -> None:
+        stated = vars(self.account).copy()
+        self._stated_files = len(self._instrument.files)
+        self._timeline.state("profile", {stated.pop("name"): stated})
+
+
+def require(module: str) -> None:
+    """Raise SetupError, with the extra that brings it, where a module is not installed."""
+    if not is_installed(module):
+        raise SetupError(
+            f"the package {module} is not installed; install the extra: pip install 'hf-efficient[profile]'"
+        )
+
+
+def named_functions(key: str, names: Sequence[str]) -> list[Callable[..., Any]]:
+    """Python functions by ``package.module:function`` or ``package.module:Class.method``; ``key`` is for messages.
+
+    Raises:
+        SetupError: a module cannot be imported, there is no such name in it, or it is no function of Python.
+    """
+    return [_function(key, name) for name in names]
+
+
+def _function(key: str, name: str) -> Callable[..., Any]:
+    module, _, path = name.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+    except ImportError as error:
+        raise SetupError(f"{key}: {name}: {module} cannot be imported: {first_line(error)}") from error
+    for part in path.split("."):
+        if not part or not hasattr(found, part):
+            raise SetupError(f"{key}: {name}: there is no {part or 'name'} in it; write package.module:function")
+        found = getattr(found, part)
+    found = inspect.unwrap(getattr(found, "__func__", found))
+    if not inspect.isfunction(found):
+        raise SetupError(f"{key}: {name} is no function written in Python, whose lines could be told; name one that is")
+    return found

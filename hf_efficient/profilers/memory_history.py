@@ -1,14 +1,11 @@
-"""Tells an allocator which module of a model runs, in the forward and in the backward.
-
-The CUDA allocator's history: snapshots after chosen steps, at the end, and when memory runs out.
-"""
+"""The CUDA allocator's history: snapshots after chosen steps, at the end, and when memory runs out; by module."""
 
 from __future__ import annotations
 
 import pickle
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -16,24 +13,161 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from hf_efficient.accounting.memory_history import snapshot_record
-from hf_efficient.profilers.instrument import Instrument, Place
-from hf_efficient.profilers.nsight import NO_CUDA
-from hf_efficient.run_dir.json_file import table_path, write_table
+from hf_efficient.profilers.instrument import NO_CUDA, Instrument, Place
+from hf_efficient.recording.activations import tensors_in
 from hf_efficient.text import short_seconds
 
-BACKWARD = " (backward)"
-OPTIMIZER = "optimizer step"
-
+_BACKWARD = " (backward)"
 _PEFT = "base_model.model."
 _MARK = "hf_efficient.labelled"
 
 
-class _OfThread(threading.local):
-    """A backward on a GPU has a thread of its own, and so has what torch's allocator is told."""
+class Allocator(Protocol):
+    """What the instrument needs of an allocator: ``CudaAllocator``, or another in its place."""
 
-    def __init__(self) -> None:
-        self.stack: list[str] = []
-        self.below = ""
+    def is_here(self) -> bool: ...
+
+    def record(self, max_entries: int) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def snapshot(self) -> dict[str, Any]: ...
+
+    def when_out_of_memory(self, call: Callable[[], None]) -> None: ...
+
+    def retries(self) -> int | None: ...
+
+    def device(self) -> int: ...
+
+    def labeller(self) -> Callable[[str], None] | None: ...
+
+
+class CudaAllocator:
+    """torch's, on the current CUDA device."""
+
+    def is_here(self) -> bool:
+        return torch.cuda.is_available()
+
+    def record(self, max_entries: int) -> None:
+        """Remember the latest allocations and releases, with Python's frames."""
+        torch.cuda.memory._record_memory_history(max_entries=max_entries, stacks="python")
+
+    def stop(self) -> None:
+        torch.cuda.memory._record_memory_history(enabled=None)
+
+    def snapshot(self) -> dict[str, Any]:
+        """What is held now, and the history."""
+        return torch.cuda.memory._snapshot()
+
+    def when_out_of_memory(self, call: Callable[[], None]) -> None:
+        """Call this before the exception is raised; torch has no way to take it back."""
+        getattr(torch._C, "_cuda_attach_out_of_memory_observer")(lambda *_: call())  # noqa: B009  in CUDA builds alone
+
+    def retries(self) -> int | None:
+        """Times that the cache was freed to allocate."""
+        return int(torch.cuda.memory_stats().get("num_alloc_retries", 0))
+
+    def device(self) -> int:
+        return torch.cuda.current_device()
+
+    def labeller(self) -> Callable[[str], None] | None:
+        """Sets what allocations of this thread are labelled with; None where torch cannot (before 2.10)."""
+        return getattr(torch._C, "_cuda_setMemoryMetadata", None)
+
+
+class MemoryHistory(Instrument):
+    """Writes ``memory.rank0.step10.pickle``, for https://pytorch.org/memory_viz, and its findings as JSON beside it.
+
+    Args:
+        at_steps: optimizer steps after which a snapshot is written.
+        at_end: write one after the last step.
+        on_out_of_memory: write one when an allocation fails for good.
+        max_entries: allocations and releases that are remembered, the latest.
+        modules: name the module that each allocation is for, where torch can label it.
+        allocator: default: that of CUDA.
+    """
+
+    name = "memory"
+
+    def __init__(
+        self,
+        at_steps: Sequence[int] = (),
+        at_end: bool = False,
+        on_out_of_memory: bool = True,
+        max_entries: int = 100_000,
+        modules: bool = True,
+        allocator: Allocator | None = None,
+    ) -> None:
+        super().__init__()
+        self._at_steps, self._at_end = frozenset(at_steps), at_end
+        self._on_out_of_memory, self._max_entries, self._modules = on_out_of_memory, max_entries, modules
+        self._allocator = allocator or CudaAllocator()
+        self._place: Place | None = None
+        self._labels: ModuleLabels | None = None
+        self._observes = False
+
+    def start(self, place: Place) -> None:
+        if not self._allocator.is_here():
+            self.notes.append(NO_CUDA)
+            return
+        self._allocator.record(self._max_entries)
+        self._place, self.active = place, True
+        if self._modules:
+            self._name_modules(place.model)
+        if self._on_out_of_memory and not self._observes:
+            self._observes = True
+            self._allocator.when_out_of_memory(self._ran_out)
+
+    def step_ends(self, step: int) -> None:
+        if step in self._at_steps:
+            self._write_snapshot(f"step{step}", f"after step {step}")
+
+    def stop(self) -> None:
+        """Write the last one, and remember no more."""
+        if self._place is None:
+            return
+        try:
+            if self._at_end:
+                self._write_snapshot("end", "at the end")
+        finally:
+            self._place, self.active = None, False
+            self._leave_modules()
+            self._allocator.stop()
+
+    def _name_modules(self, model: nn.Module | None) -> None:
+        label = self._allocator.labeller()
+        if label is None:
+            self.notes.append("modules are told by the stacks alone: this torch cannot label allocations, 2.10 can")
+        elif model is None or is_compiled(model):
+            self.notes.append("modules are told by the stacks alone: the model is compiled, or not known")
+        else:
+            self._labels = ModuleLabels(model, label)
+
+    def _leave_modules(self) -> None:
+        if self._labels is not None:
+            self._labels.close()
+            took = f"{short_seconds(self._labels.seconds)} of the host's time in {self._labels.calls:,} calls"
+            self.notes.append(f"naming the modules took {took}, which its cost leaves out")
+            self._labels = None
+
+    def _ran_out(self) -> None:
+        """Inside the allocator's failure: what goes wrong here must not hide it."""
+        try:
+            self._write_snapshot("out_of_memory", "out of memory")
+        except Exception as error:  # noqa: BLE001  it is in the note
+            self.notes.append(f"no snapshot at out-of-memory: {type(error).__name__}: {error}")
+
+    def _write_snapshot(self, name: str, moment: str) -> None:
+        if self._place is None:
+            return
+        snapshot = self._allocator.snapshot()
+        path = self._place.directory / f"memory.rank{self._place.rank}.{name}.pickle"
+        with path.open("wb") as file:
+            pickle.dump(snapshot, file)
+        if path not in self.files:
+            self.files.append(path)
+        found = snapshot_record(snapshot, moment, self._allocator.device(), self._allocator.retries())
+        self.write(self._place, "memory", found, name)
 
 
 def is_compiled(model: nn.Module) -> bool:
@@ -44,13 +178,22 @@ def is_compiled(model: nn.Module) -> bool:
     )
 
 
+class _OfThread(threading.local):
+    """A backward on a GPU has a thread of its own, and so has the label of torch's allocator."""
+
+    def __init__(self) -> None:
+        self.stack: list[str] = []
+        self.below = ""
+
+
 class ModuleLabels:
-    """Follows a model by hooks on its modules, and an optimizer by hooks on its step; ``close`` takes them out.
+    """Labels what an allocator does by the module that runs: hooks on a model's modules and on the optimizer's step.
 
     Forward: the innermost module whose forward runs. Backward: a node of autograd that made a module's result sets the
     name of that module, one that made a module's input that of the module around it, with `` (backward)``; it stands
     until the next of them. No result is wrapped, no tensor changed. A forward that runs again inside the backward
-    (activation checkpointing) counts as itself.
+    (activation checkpointing) counts as itself. (torch's own ``ModuleTracker`` knows which modules are entered, but
+    calls nobody when that changes.)
 
     Attributes:
         calls: of the hooks, all threads together.
@@ -58,17 +201,12 @@ class ModuleLabels:
     """
 
     def __init__(self, model: nn.Module, label: Callable[[str], None]) -> None:
-        """Follow from here on.
-
-        Args:
-            model: is not compiled.
-            label: is told the name, in the thread that runs; empty outside the model.
-        """
+        """Follow a model that is not compiled; ``label`` gets the name in the thread that runs, empty outside."""
         self.calls, self.seconds = 0, 0.0
         self._label = label
         self._of_thread = _OfThread()
         self._hooks: list[Any] = [
-            register_optimizer_step_pre_hook(lambda *_: self._outside(OPTIMIZER)),
+            register_optimizer_step_pre_hook(lambda *_: self._outside("optimizer step")),
             register_optimizer_step_post_hook(lambda *_: self._outside("")),
         ]
         for path, module in model.named_modules():
@@ -109,11 +247,11 @@ class ModuleLabels:
 
     def _mark(self, held: Any, name: str) -> None:
         """Let the nodes that made these tensors set a name; the innermost module is the first to do so."""
-        for tensor in _tensors(held):
+        for tensor in tensors_in(held):
             node: Any = tensor.grad_fn
             if node is not None and _MARK not in node.metadata:
                 node.metadata[_MARK] = name
-                node.register_prehook(self._backward(name + BACKWARD))
+                node.register_prehook(self._backward(name + _BACKWARD))
 
     def _backward(self, name: str) -> Callable[..., None]:
         def backward(gradients: Any) -> None:
@@ -133,174 +271,3 @@ class ModuleLabels:
     def _count(self, began: float) -> None:
         self.calls += 1
         self.seconds += time.perf_counter() - began
-
-
-def _tensors(held: Any) -> Iterator[torch.Tensor]:
-    """Of the arguments or the result of a forward, as deep as these go."""
-    if isinstance(held, torch.Tensor):
-        yield held
-    elif isinstance(held, dict):
-        for value in held.values():
-            yield from _tensors(value)
-    elif isinstance(held, (tuple, list)):
-        for value in held:
-            yield from _tensors(value)
-
-
-_ATTACH = "_cuda_attach_out_of_memory_observer"
-_LABEL = "_cuda_setMemoryMetadata"
-"""Of ``torch._C``, which has them in a build with CUDA alone; the second from torch 2.10 on."""
-
-
-class Allocator(Protocol):
-    """What the instrument needs of an allocator."""
-
-    def is_here(self) -> bool: ...
-
-    def record(self, max_entries: int) -> None: ...
-
-    def stop(self) -> None: ...
-
-    def snapshot(self) -> dict[str, Any]: ...
-
-    def when_out_of_memory(self, call: Callable[[], None]) -> None: ...
-
-    def retries(self) -> int | None: ...
-
-    def device(self) -> int: ...
-
-    def labeller(self) -> Callable[[str], None] | None: ...
-
-
-class CudaAllocator:
-    """torch's, on the current CUDA device."""
-
-    def is_here(self) -> bool:
-        """Whether there is a device."""
-        return torch.cuda.is_available()
-
-    def record(self, max_entries: int) -> None:
-        """Remember the latest allocations and releases, with Python's frames."""
-        torch.cuda.memory._record_memory_history(max_entries=max_entries, stacks="python")
-
-    def stop(self) -> None:
-        """Remember no more."""
-        torch.cuda.memory._record_memory_history(enabled=None)
-
-    def snapshot(self) -> dict[str, Any]:
-        """What is held now, and the history."""
-        return torch.cuda.memory._snapshot()
-
-    def when_out_of_memory(self, call: Callable[[], None]) -> None:
-        """Call this before the exception is raised; torch has no way to take it back."""
-        getattr(torch._C, _ATTACH)(lambda *_: call())
-
-    def retries(self) -> int | None:
-        """Times that the cache was freed to allocate."""
-        return int(torch.cuda.memory_stats().get("num_alloc_retries", 0))
-
-    def device(self) -> int:
-        """Index of the current device."""
-        return torch.cuda.current_device()
-
-    def labeller(self) -> Callable[[str], None] | None:
-        """Sets what allocations of this thread are labelled with from here on; None where torch cannot."""
-        return getattr(torch._C, _LABEL, None)
-
-
-class MemoryHistory(Instrument):
-    """Writes ``memory.rank0.step10.pickle``, for https://pytorch.org/memory_viz, and what it says as JSON beside it."""
-
-    name = "memory"
-
-    def __init__(
-        self,
-        at_steps: Sequence[int] = (),
-        at_end: bool = False,
-        on_out_of_memory: bool = True,
-        max_entries: int = 100_000,
-        modules: bool = True,
-        allocator: Allocator | None = None,
-    ) -> None:
-        """Nothing is remembered before ``start``.
-
-        Args:
-            at_steps: optimizer steps after which a snapshot is written.
-            at_end: write one after the last step.
-            on_out_of_memory: write one when an allocation fails for good.
-            max_entries: allocations and releases that are remembered, the latest.
-            modules: name the module that each allocation is for, where torch can label it.
-            allocator: default: that of CUDA.
-        """
-        super().__init__()
-        self._at_steps, self._at_end = frozenset(at_steps), at_end
-        self._on_out_of_memory, self._max_entries, self._modules = on_out_of_memory, max_entries, modules
-        self._allocator = allocator or CudaAllocator()
-        self._place: Place | None = None
-        self._labels: ModuleLabels | None = None
-        self._observes = False
-
-    def start(self, place: Place) -> None:
-        """Remember from here on."""
-        if not self._allocator.is_here():
-            self.notes.append(NO_CUDA)
-            return
-        self._allocator.record(self._max_entries)
-        self._place, self.active = place, True
-        if self._modules:
-            self._name_modules(place)
-        if self._on_out_of_memory and not self._observes:
-            self._observes = True
-            self._allocator.when_out_of_memory(self._ran_out)
-
-    def step_ends(self, step: int) -> None:
-        """Write, where it is time."""
-        if step in self._at_steps:
-            self._write(f"step{step}", f"after step {step}")
-
-    def stop(self) -> None:
-        """Write the last one, and remember no more."""
-        if self._place is None:
-            return
-        try:
-            if self._at_end:
-                self._write("end", "at the end")
-        finally:
-            self._place, self.active = None, False
-            self._leave_modules()
-            self._allocator.stop()
-
-    def _name_modules(self, place: Place) -> None:
-        label = self._allocator.labeller()
-        if label is None:
-            self.notes.append("modules are told by the stacks alone: this torch cannot label allocations, 2.10 can")
-        elif place.model is None or is_compiled(place.model):
-            self.notes.append("modules are told by the stacks alone: the model is compiled, or not known")
-        else:
-            self._labels = ModuleLabels(place.model, label)
-
-    def _leave_modules(self) -> None:
-        if self._labels is not None:
-            self._labels.close()
-            took = f"{short_seconds(self._labels.seconds)} of the host's time in {self._labels.calls:,} calls"
-            self.notes.append(f"naming the modules took {took}, which its cost leaves out")
-            self._labels = None
-
-    def _ran_out(self) -> None:
-        """Inside the allocator's failure: what goes wrong here must not hide it."""
-        try:
-            self._write("out_of_memory", "out of memory")
-        except Exception as error:  # noqa: BLE001  it is told in the note
-            self.notes.append(f"no snapshot at out-of-memory: {type(error).__name__}: {error}")
-
-    def _write(self, name: str, moment: str) -> None:
-        if self._place is None:
-            return
-        snapshot = self._allocator.snapshot()
-        path = self._place.directory / f"memory.rank{self._place.rank}.{name}.pickle"
-        with path.open("wb") as file:
-            pickle.dump(snapshot, file)
-        found = snapshot_record(snapshot, moment, self._allocator.device(), self._allocator.retries())
-        table = table_path(self._place.directory, "memory", self._place.rank, name)
-        write_table(table, found)
-        self.files += [written for written in (path, table) if written not in self.files]

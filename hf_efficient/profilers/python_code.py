@@ -1,16 +1,4 @@
-"""cProfile and pyinstrument behind one face.
-
-Profiles the workers of a data loader, each from its start to its end.
-
-Where Python's own time goes, in the thread that trains and in the data loader's workers.
-
-Named functions timed line by line, by line_profiler.
-
-The host's memory at its peak, by the lines of named functions, by memray.
-
-memray sees every allocation of the process, of torch's tensors too, which are no objects of Python that ``tracemalloc``
-would count; and it keeps sums, so that its file stays small however long the run.
-"""
+"""Where Python's own time and memory go: functions of the training thread and of loader workers, lines, host memory."""
 
 from __future__ import annotations
 
@@ -23,10 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import util
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from hf_efficient.accounting.memory_history import code_place
-from hf_efficient.profilers.instrument import AFTER_STEPS, AfterSteps, Place
+from hf_efficient.profilers.instrument import AFTER_STEPS, Place, WindowedInstrument
 from hf_efficient.recording.loader import torch_loader
 from hf_efficient.records.profile import (
     CodeLine,
@@ -39,148 +27,30 @@ from hf_efficient.records.profile import (
 )
 from hf_efficient.run_dir.json_file import table_path, write_table
 
+logger = logging.getLogger(__name__)
+
 _MOST_FUNCTIONS = 50
 _INTERVAL_SECONDS = 0.001
 
 
-class FunctionProfiler(Protocol):
-    """Profiles the thread that starts it."""
+class PythonProfile(WindowedInstrument):
+    """Writes ``python.rank0.pstats`` or ``.html``, and the dearest functions as JSON; the same for each worker.
 
-    def start(self) -> None:
-        """From here on."""
-
-    def stop(self, stem: Path, process: str) -> tuple[FunctionTable, list[Path]]:
-        """No more; the table of the process, and the files that were written as ``stem`` with endings of their own."""
-
-
-def function_profiler(tool: str) -> FunctionProfiler:
-    """``cprofile`` or ``pyinstrument``."""
-    profilers: dict[str, Callable[[], FunctionProfiler]] = {"cprofile": _CProfile, "pyinstrument": _Pyinstrument}
-    return profilers[tool]()
-
-
-class _CProfile:
-    def __init__(self) -> None:
-        self._profile = cProfile.Profile()
-
-    def start(self) -> None:
-        self._profile.enable()
-
-    def stop(self, stem: Path, process: str) -> tuple[FunctionTable, list[Path]]:
-        self._profile.disable()
-        path = stem.with_name(f"{stem.name}.pstats")
-        stats = pstats.Stats(self._profile)
-        if path.exists():  # a worker of the epoch before
-            stats.add(str(path))
-        stats.dump_stats(path)
-        held: dict[tuple[str, int, str], tuple[int, int, float, float, Any]] = stats.stats  # type: ignore[attr-defined]
-        functions = [
-            FunctionTime(code_place(*place), self_seconds, total_seconds, calls)
-            for place, (_, calls, self_seconds, total_seconds, _) in held.items()
-        ]
-        return _table(process, "cprofile", functions), [path]
-
-
-class _Pyinstrument:
-    def __init__(self) -> None:
-        from pyinstrument import Profiler
-
-        self._profiler = Profiler(interval=_INTERVAL_SECONDS, async_mode="disabled")
-
-    def start(self) -> None:
-        self._profiler.start()
-
-    def stop(self, stem: Path, process: str) -> tuple[FunctionTable, list[Path]]:
-        session = self._profiler.stop()
-        path = stem.with_name(f"{stem.name}.html")
-        self._profiler.write_html(path)
-        own: dict[str, float] = {}
-        total: dict[str, float] = {}
-        for stack, seconds in session.frame_records:
-            places = [_pyinstrument_place(frame) for frame in stack if "<thread>" not in frame]
-            if places:
-                own[places[-1]] = own.get(places[-1], 0.0) + seconds
-            for place in set(places):
-                total[place] = total.get(place, 0.0) + seconds
-        functions = [FunctionTime(place, own.get(place, 0.0), seconds) for place, seconds in total.items()]
-        return _table(process, "pyinstrument", functions), [path]
-
-
-def _pyinstrument_place(frame: str) -> str:
-    """A frame is ``name NUL file NUL line``, with attributes behind it."""
-    name, file, line = frame.split("\x01")[0].split("\x00")[:3]
-    return code_place(file, int(line or 0), name)
-
-
-def _table(process: str, tool: str, functions: list[FunctionTime]) -> FunctionTable:
-    ordered = sorted(functions, key=lambda function: (-function.self_seconds, function.place))
-    seconds = sum(function.self_seconds for function in functions)
-    left_out = max(0, len(ordered) - _MOST_FUNCTIONS)
-    return FunctionTable(process, tool, seconds, ordered[:_MOST_FUNCTIONS], left_out)
-
-
-logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class WorkerProfile:
-    """A ``worker_init_fn`` around another one; it can be sent to processes that are spawned.
-
-    Attributes:
+    Args:
         tool: ``cprofile`` or ``pyinstrument``.
-        directory: each worker writes ``python.rank0.worker0...`` there when it ends.
-        rank: of the training process.
-        inner: the loader's own ``worker_init_fn``.
+        after_step: optimizer steps that go by before, in this training.
+        workers: profile those of the loader too, from their start.
     """
-
-    tool: str
-    directory: Path
-    rank: int
-    inner: Callable[[int], Any] | None = None
-
-    def __call__(self, worker: int) -> None:
-        """In the worker, before its first batch."""
-        if self.inner is not None:
-            self.inner(worker)
-        try:
-            profiler = function_profiler(self.tool)
-            profiler.start()
-            # Workers end without atexit; multiprocessing calls this.
-            util.Finalize(None, self._write, args=(profiler, worker), exitpriority=1)
-        except Exception:
-            logger.warning("Worker %d is not profiled, because of a fault; it works on.", worker, exc_info=True)
-
-    def _write(self, profiler: FunctionProfiler, worker: int) -> None:
-        try:
-            table = table_path(self.directory, "python", self.rank, f"worker{worker}")
-            found, _ = profiler.stop(table.with_suffix(""), f"worker {worker}")
-            write_table(table, found)
-        except Exception:
-            logger.warning("The profile of worker %d could not be written.", worker, exc_info=True)
-
-
-class PythonProfile(AfterSteps):
-    """Writes ``python.rank0.pstats`` or ``.html``, and the dearest functions as JSON; the same for each worker."""
 
     name = "python"
 
     def __init__(self, tool: str = "cprofile", after_step: int = AFTER_STEPS, workers: bool = True) -> None:
-        """Nothing is profiled before ``start``.
-
-        Args:
-            tool: ``cprofile`` or ``pyinstrument``.
-            after_step: optimizer steps that go by before, in this training.
-            workers: profile those of the loader too, from their start.
-
-        Raises:
-            ValueError: there is no such tool, or a negative step.
-        """
         super().__init__(after_step)
-        if tool not in ("cprofile", "pyinstrument"):
+        if tool not in _TOOLS:
             raise ValueError(f"tool is {tool!r}; write cprofile or pyinstrument")
         self._tool, self._workers = tool, workers
-        self._profiler: FunctionProfiler | None = None
-        self._wrapped: WorkerProfile | None = None
+        self._profiler: Any = None
+        self._wrapped: _WorkerProfile | None = None
         self._loader: Any = None
 
     def start(self, place: Place) -> None:
@@ -189,24 +59,20 @@ class PythonProfile(AfterSteps):
             old.unlink()  # else a worker would add to what one of an earlier training wrote
         self._loader = torch_loader(place.loader)
         if self._workers and getattr(self._loader, "num_workers", 0) > 0:
-            self._wrapped = WorkerProfile(self._tool, place.directory, place.rank, self._loader.worker_init_fn)
+            self._wrapped = _WorkerProfile(self._tool, place.directory, place.rank, self._loader.worker_init_fn)
             self._loader.worker_init_fn = self._wrapped
         super().start(place)
 
     def begin(self, place: Place) -> None:
-        """From here on."""
-        self._profiler = function_profiler(self._tool)
+        self._profiler = _TOOLS[self._tool]()
         self._profiler.start()
 
     def finish(self, place: Place) -> None:
-        """Write the thread's own functions."""
-        if self._profiler is None:
-            return
         table = table_path(place.directory, "python", place.rank)
-        found, files = self._profiler.stop(table.with_suffix(""), "main")
+        found, path = self._profiler.stop(table.with_suffix(""), "main")
         self._profiler = None
-        write_table(table, found)
-        self.files += [*files, table]
+        self.files.append(path)
+        self.write(place, "python", found)
 
     def stop(self) -> None:
         """Write; list what the workers have written by now, and leave the loader as it was."""
@@ -219,44 +85,134 @@ class PythonProfile(AfterSteps):
         self.files += sorted(place.directory.glob(f"python.rank{place.rank}.worker*"))
 
 
-class LineTimes(AfterSteps):
-    """Writes ``lines.rank0.json``; sees the thread that trains."""
+@dataclass(frozen=True)
+class _WorkerProfile:
+    """A ``worker_init_fn`` around the loader's own; it can be sent to processes that are spawned.
+
+    Each worker writes ``python.rank0.worker0...`` when it ends.
+    """
+
+    tool: str
+    directory: Path
+    rank: int
+    inner: Callable[[int], Any] | None = None
+
+    def __call__(self, worker: int) -> None:
+        """In the worker, before its first batch."""
+        if self.inner is not None:
+            self.inner(worker)
+        try:
+            profiler = _TOOLS[self.tool]()
+            profiler.start()
+            # Workers end without atexit; multiprocessing calls this.
+            util.Finalize(None, self._write, args=(profiler, worker), exitpriority=1)
+        except Exception:
+            logger.warning("Worker %d is not profiled, because of a fault; it works on.", worker, exc_info=True)
+
+    def _write(self, profiler: Any, worker: int) -> None:
+        try:
+            table = table_path(self.directory, "python", self.rank, f"worker{worker}")
+            found, _ = profiler.stop(table.with_suffix(""), f"worker {worker}")
+            write_table(table, found)
+        except Exception:
+            logger.warning("The profile of worker %d could not be written.", worker, exc_info=True)
+
+
+class _CProfile:
+    """Profiles the thread that starts it; ``stop`` gives the table of the process, and the file written."""
+
+    def __init__(self) -> None:
+        self._profile = cProfile.Profile()
+
+    def start(self) -> None:
+        self._profile.enable()
+
+    def stop(self, stem: Path, process: str) -> tuple[FunctionTable, Path]:
+        self._profile.disable()
+        path = stem.with_name(f"{stem.name}.pstats")
+        stats = pstats.Stats(self._profile)
+        if path.exists():  # a worker of the epoch before
+            stats.add(str(path))
+        stats.dump_stats(path)
+        held: dict[tuple[str, int, str], tuple[int, int, float, float, Any]] = stats.stats  # type: ignore[attr-defined]
+        functions = [
+            FunctionTime(code_place(*place), self_seconds, total_seconds, calls)
+            for place, (_, calls, self_seconds, total_seconds, _) in held.items()
+        ]
+        return _function_table(process, "cprofile", functions), path
+
+
+class _Pyinstrument:
+    """The same by samples."""
+
+    def __init__(self) -> None:
+        from pyinstrument import Profiler
+
+        self._profiler = Profiler(interval=_INTERVAL_SECONDS, async_mode="disabled")
+
+    def start(self) -> None:
+        self._profiler.start()
+
+    def stop(self, stem: Path, process: str) -> tuple[FunctionTable, Path]:
+        session = self._profiler.stop()
+        path = stem.with_name(f"{stem.name}.html")
+        self._profiler.write_html(path)
+        own: dict[str, float] = {}
+        total: dict[str, float] = {}
+        for stack, seconds in session.frame_records:
+            places = [_pyinstrument_place(frame) for frame in stack if "<thread>" not in frame]
+            if places:
+                own[places[-1]] = own.get(places[-1], 0.0) + seconds
+            for place in set(places):
+                total[place] = total.get(place, 0.0) + seconds
+        functions = [FunctionTime(place, own.get(place, 0.0), seconds) for place, seconds in total.items()]
+        return _function_table(process, "pyinstrument", functions), path
+
+
+_TOOLS: dict[str, Callable[[], _CProfile | _Pyinstrument]] = {"cprofile": _CProfile, "pyinstrument": _Pyinstrument}
+
+
+def _pyinstrument_place(frame: str) -> str:
+    """A frame is ``name NUL file NUL line``, with attributes behind it."""
+    name, file, line = frame.split("\x01")[0].split("\x00")[:3]
+    return code_place(file, int(line or 0), name)
+
+
+def _function_table(process: str, tool: str, functions: list[FunctionTime]) -> FunctionTable:
+    ordered = sorted(functions, key=lambda function: (-function.self_seconds, function.place))
+    seconds = sum(function.self_seconds for function in functions)
+    left_out = max(0, len(ordered) - _MOST_FUNCTIONS)
+    return FunctionTable(process, tool, seconds, ordered[:_MOST_FUNCTIONS], left_out)
+
+
+class LineTimes(WindowedInstrument):
+    """Functions timed line by line, by line_profiler: ``lines.rank0.json``; sees the thread that trains."""
 
     name = "lines"
 
     def __init__(self, functions: Sequence[Callable[..., Any]], after_step: int = AFTER_STEPS) -> None:
-        """Nothing is timed before ``start``.
-
-        Args:
-            functions: written in Python.
-            after_step: optimizer steps that go by before, in this training.
-        """
         super().__init__(after_step)
         self._functions = list(functions)
         self._profiler: Any = None
 
     def begin(self, place: Place) -> None:
-        """From here on."""
         from line_profiler import LineProfiler
 
         self._profiler = LineProfiler(*self._functions)
         self._profiler.enable()
 
     def finish(self, place: Place) -> None:
-        """Write the lines that ran."""
         self._profiler.disable()
         stats = self._profiler.get_stats()
         self._profiler = None
-        functions = [_function(place_of, timings, stats.unit) for place_of, timings in stats.timings.items() if timings]
-        path = table_path(place.directory, "lines", place.rank)
-        write_table(path, LineTable(sorted(functions, key=lambda function: -function.seconds)))
-        self.files.append(path)
-        silent = sorted(place_of[2] for place_of, timings in stats.timings.items() if not timings)
+        functions = [_lines(of, timings, stats.unit) for of, timings in stats.timings.items() if timings]
+        self.write(place, "lines", LineTable(sorted(functions, key=lambda function: -function.seconds)))
+        silent = sorted(of[2] for of, timings in stats.timings.items() if not timings)
         if silent:
             self.notes.append(f"never called on the thread that trains: {', '.join(silent)}")
 
 
-def _function(place: tuple[str, int, str], timings: Sequence[tuple[int, int, int]], unit: float) -> FunctionLines:
+def _lines(place: tuple[str, int, str], timings: Sequence[tuple[int, int, int]], unit: float) -> FunctionLines:
     file, first, name = place
     lines = [
         CodeLine(line, linecache.getline(file, line).rstrip(), hits, ticks * unit) for line, hits, ticks in timings
@@ -264,27 +220,24 @@ def _function(place: tuple[str, int, str], timings: Sequence[tuple[int, int, int
     return FunctionLines(code_place(file, first, name), sum(line.seconds for line in lines), lines)
 
 
-class HostMemory(AfterSteps):
-    """Writes ``host_memory.rank0.bin``, which ``memray flamegraph`` shows, and ``host_memory.rank0.json``."""
+class HostMemory(WindowedInstrument):
+    """The host's memory at its peak by the lines of functions, by memray: ``host_memory.rank0.bin`` and ``.json``.
+
+    memray sees every allocation of the process, of torch's tensors too, which ``tracemalloc`` would not; and it keeps
+    sums, so that its file, which ``memray flamegraph`` shows, stays small however long the run.
+    """
 
     name = "host_memory"
 
     def __init__(self, functions: Sequence[Callable[..., Any]], after_step: int = AFTER_STEPS) -> None:
-        """Nothing is watched before ``start``.
-
-        Args:
-            functions: written in Python.
-            after_step: optimizer steps that go by before, in this training.
-        """
         super().__init__(after_step)
         self._codes = {(function.__code__.co_filename, function.__code__.co_name) for function in functions}
         self._tracker: Any = None
 
     def begin(self, place: Place) -> None:
-        """From here on."""
         from memray import FileDestination, FileFormat, Tracker
 
-        path = _file(place)
+        path = _memray_file(place)
         destination = FileDestination(str(path), overwrite=True)
         tracker = Tracker(destination=destination, file_format=FileFormat.AGGREGATED_ALLOCATIONS)
         # memray 1.20 loses a frame of this thread's stack for each that returns after its tracker was entered in it;
@@ -300,11 +253,9 @@ class HostMemory(AfterSteps):
 
         self._tracker.__exit__(None, None, None)
         self._tracker = None
-        reader = FileReader(str(_file(place)))
+        reader = FileReader(str(_memray_file(place)))
         table = self._table(reader.get_high_watermark_allocation_records(merge_threads=True))
-        path = table_path(place.directory, "host_memory", place.rank)
-        write_table(path, table)
-        self.files.append(path)
+        self.write(place, "host_memory", table)
         if not table.lines:
             self.notes.append("the named functions held nothing at the peak")
 
@@ -319,13 +270,12 @@ class HostMemory(AfterSteps):
                 held = sums.setdefault((frame[1], frame[2], frame[0]), [0, 0])
                 held[0] += record.size
                 held[1] += record.n_allocations
-        ordered = sorted(sums.items(), key=lambda line: -line[1][0])
         lines = [
-            HostMemoryLine(code_place(*place), linecache.getline(place[0], place[1]).strip(), held[0], held[1])
-            for place, held in ordered
+            HostMemoryLine(code_place(*place), linecache.getline(place[0], place[1]).strip(), *held)
+            for place, held in sorted(sums.items(), key=lambda line: -line[1][0])
         ]
         return HostMemoryTable(peak, lines)
 
 
-def _file(place: Place) -> Path:
+def _memray_file(place: Place) -> Path:
     return place.directory / f"host_memory.rank{place.rank}.bin"

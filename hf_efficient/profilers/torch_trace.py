@@ -1,15 +1,10 @@
-"""Sums over the events of the torch profiler: operators, kernels, steps.
-
-``torch.profiler.profile.events()`` would build an object of some forty attributes for each of them, about 0.1 ms each
-on the training thread; these are read as the profiler's library holds them, and nested here.
-
-The torch profiler on a schedule: a trace per rank and cycle, and the table of the dearest operators.
-"""
+"""The torch profiler on a schedule: a trace per rank and cycle, and the table of the dearest operators."""
 
 from __future__ import annotations
 
 import dataclasses
 import gzip
+import itertools
 import shutil
 import warnings
 from collections.abc import Iterable, Sequence
@@ -21,112 +16,11 @@ import torch
 
 from hf_efficient.profilers.instrument import Instrument, Place
 from hf_efficient.records.profile import OperatorTable, OperatorTime
-from hf_efficient.run_dir.json_file import table_path, write_table
-
-_STEP = "ProfilerStep"
-_MEMORY = "[memory]"
-_NANO = 1e-9
-
-
-@dataclass
-class _Row:
-    calls: int = 0
-    cpu_ns: int = 0
-    device_ns: int = 0
-    flops: int = 0
-
-
-class OperatorSums:
-    """Adds up cycles of traced steps."""
-
-    def __init__(self) -> None:
-        """Of nothing."""
-        self._rows: dict[tuple[str, str], _Row] = {}
-        self._device_ns = self._wall_ns = self._steps = 0
-        self._has_device = False
-
-    def add(self, events: Iterable[Any]) -> None:
-        """One cycle.
-
-        Args:
-            events: ``torch._C._autograd._KinetoEvent``: ``profiler.profiler.kineto_results.events()``.
-        """
-        operators: dict[int, list[Any]] = {}
-        kernels: dict[int, int] = {}
-        for event in events:
-            name = event.name()
-            if event.device_type().name != "CPU":
-                self._add_kernel(event, kernels)
-            elif name.startswith(_STEP):
-                self._steps += 1
-                self._wall_ns += event.duration_ns()
-            elif name != _MEMORY and not event.is_user_annotation() and not event.is_python_function():
-                operators.setdefault(event.start_thread_id(), []).append(event)
-        for of_thread in operators.values():
-            self._add_thread(of_thread, kernels)
-
-    def table(self, rank: int, most: int) -> OperatorTable:
-        """The dearest operators.
-
-        Args:
-            rank: of this process.
-            most: rows that are kept.
-        """
-        ordered = sorted(self._rows.items(), key=lambda row: (-row[1].device_ns, -row[1].cpu_ns))
-        return OperatorTable(
-            rank=rank,
-            steps=self._steps,
-            wall_seconds=self._wall_ns * _NANO,
-            self_cpu_seconds=sum(row.cpu_ns for row in self._rows.values()) * _NANO,
-            self_device_seconds=self._device_ns * _NANO if self._has_device else None,
-            operators=[self._operator(name, shapes, row) for (name, shapes), row in ordered[:most]],
-            left_out=max(0, len(ordered) - most),
-        )
-
-    def _add_kernel(self, event: Any, kernels: dict[int, int]) -> None:
-        if event.is_user_annotation():  # a range of the host's, drawn on the device
-            return
-        lasted, launched_by = event.duration_ns(), event.linked_correlation_id()
-        self._has_device = True
-        self._device_ns += lasted
-        kernels[launched_by] = kernels.get(launched_by, 0) + lasted
-
-    def _add_thread(self, events: Sequence[Any], kernels: dict[int, int]) -> None:
-        """Operators of one thread lie inside one another: what an inner one took is not the outer one's own.
-
-        One that only dispatches to itself, as ``aten::mul`` with a number does, is one call, as in torch's own table.
-        """
-        held = sorted((event.start_ns(), -event.duration_ns(), place) for place, event in enumerate(events))
-        around: list[tuple[int, str, _Row]] = []  # until when, name, sums
-        for start, minus_lasted, place in held:
-            event, lasted = events[place], -minus_lasted
-            name, launched_ns = event.name(), kernels.get(event.correlation_id(), 0)
-            while around and around[-1][0] <= start:
-                around.pop()
-            if around and around[-1][1] == name:
-                around[-1][2].device_ns += launched_ns
-                continue
-            if around:
-                around[-1][2].cpu_ns -= lasted
-            row = self._rows.setdefault((name, _shapes(event)), _Row())
-            row.calls += 1
-            row.cpu_ns += lasted
-            row.flops += event.flops()
-            row.device_ns += launched_ns
-            around.append((start + lasted, name, row))
-
-    def _operator(self, name: str, shapes: str, row: _Row) -> OperatorTime:
-        device = row.device_ns * _NANO if self._has_device else None
-        return OperatorTime(name, row.calls, row.cpu_ns * _NANO, device, row.flops, shapes)
-
-
-def _shapes(event: Any) -> str:
-    return " ".join(str(list(shape)) for shape in event.shapes() if shape)
-
 
 _MOST_OPERATORS = 100
 _PACKING = 3  # of 9, which takes nine times as long for a file a quarter smaller (a trace of 38 MB)
 _PIECE_BYTES = 1 << 20
+_NANO = 1e-9
 
 
 @dataclass(frozen=True)
@@ -142,9 +36,6 @@ class TraceSchedule:
         stacks: Python's calls, with file and line.
         memory: every allocation.
         flops: of matrix products and convolutions; needs shapes.
-
-    Raises:
-        ValueError: a count is too small.
     """
 
     wait: int = 5
@@ -177,7 +68,6 @@ class TorchTrace(Instrument):
     name = "trace"
 
     def __init__(self, schedule: TraceSchedule | None = None) -> None:
-        """Nothing is traced before ``start``."""
         super().__init__()
         self.schedule = schedule or TraceSchedule()
         self._profiler: Any = None
@@ -186,28 +76,28 @@ class TorchTrace(Instrument):
         self._done = 0
 
     def start(self, place: Place) -> None:
-        """The profiler begins with its wait."""
         self._place, self._sums, self._done = place, OperatorSums(), 0
-        told = self.schedule
-        options = {"wait": told.wait, "warmup": told.warmup, "active": told.active, "repeat": told.repeat}
+        wanted = self.schedule
         self._profiler = torch.profiler.profile(
-            schedule=torch.profiler.schedule(**options),
-            on_trace_ready=self._write,
-            record_shapes=told.shapes,
-            with_stack=told.stacks,
-            profile_memory=told.memory,
-            with_flops=told.flops,
+            schedule=torch.profiler.schedule(
+                wait=wanted.wait, warmup=wanted.warmup, active=wanted.active, repeat=wanted.repeat
+            ),
+            on_trace_ready=self._write_cycle,
+            record_shapes=wanted.shapes,
+            with_stack=wanted.stacks,
+            profile_memory=wanted.memory,
+            with_flops=wanted.flops,
         )
-        self._quietly(self._profiler.start)
-        self.active = self._is_under(0)
+        _quietly(self._profiler.start)
+        self.active = self._is_under()
 
     def step_ends(self, step: int) -> None:
         """On to the next step of the schedule; at the end of a cycle its trace is written."""
         if self._profiler is None:
             return
         self._done += 1
-        self._quietly(self._profiler.step)
-        self.active = self._is_under(self._done)
+        _quietly(self._profiler.step)
+        self.active = self._is_under()
         if self._done == self.schedule.cycle * self.schedule.repeat:
             self.stop()
 
@@ -222,33 +112,30 @@ class TorchTrace(Instrument):
         elif not self.files:
             first = self.schedule.wait + self.schedule.warmup + 1
             self.notes.append(f"training ended after {self._done} steps, before the first that is kept, step {first}")
-        self._quietly(profiler.stop)
+        _quietly(profiler.stop)
 
-    def _is_under(self, done: int) -> bool:
-        cycle, place = divmod(done, self.schedule.cycle)
+    def _is_under(self) -> bool:
+        cycle, place = divmod(self._done, self.schedule.cycle)
         return cycle < self.schedule.repeat and place >= self.schedule.wait
 
-    def _write(self, profiler: Any) -> None:
+    def _write_cycle(self, profiler: Any) -> None:
         if self._place is None:
             return
-        path = _free_path(self._place.directory, self._place.rank)
+        path = _free_path(self._place)
         _export(profiler, path)
         self.files.append(path)
         self._sums.add(profiler.profiler.kineto_results.events())
-        table = table_path(self._place.directory, "operators", self._place.rank)
-        found = self._sums.table(self._place.rank, _MOST_OPERATORS)
+        table = self._sums.table(self._place.rank, _MOST_OPERATORS)
         if not self.schedule.flops:
-            found = dataclasses.replace(found, operators=[dataclasses.replace(o, flops=None) for o in found.operators])
-        write_table(table, found)
-        if table not in self.files:
-            self.files.append(table)
+            table = dataclasses.replace(table, operators=[dataclasses.replace(o, flops=None) for o in table.operators])
+        self.write(self._place, "operators", table)
 
-    @staticmethod
-    def _quietly(method: Any) -> None:
-        with warnings.catch_warnings():
-            # Each cycle's events are read before the next one clears them.
-            warnings.filterwarnings("ignore", message=".*Profiler clears events.*")
-            method()
+
+def _quietly(method: Any) -> None:
+    with warnings.catch_warnings():
+        # Each cycle's events are read before the next one clears them.
+        warnings.filterwarnings("ignore", message=".*Profiler clears events.*")
+        method()
 
 
 def _export(profiler: Any, path: Path) -> None:
@@ -262,12 +149,99 @@ def _export(profiler: Any, path: Path) -> None:
         plain.unlink(missing_ok=True)
 
 
-def _free_path(directory: Path, rank: int) -> Path:
-    """The first cycle that has no trace yet: a run that goes on keeps the traces that it has."""
-    cycle = 0
-    while True:
-        # The ending by which TensorBoard's profiler plugin knows a trace.
-        path = directory / f"trace.rank{rank}.cycle{cycle}.pt.trace.json.gz"
-        if not path.exists():
-            return path
-        cycle += 1
+def _free_path(place: Place) -> Path:
+    """Of the first cycle that has no trace yet: a run that goes on keeps the traces that it has.
+
+    TensorBoard's profiler plugin knows a trace by this ending.
+    """
+    names = (f"trace.rank{place.rank}.cycle{cycle}.pt.trace.json.gz" for cycle in itertools.count())
+    return next(path for path in (place.directory / name for name in names) if not path.exists())
+
+
+@dataclass
+class _Row:
+    calls: int = 0
+    cpu_ns: int = 0
+    device_ns: int = 0
+    flops: int = 0
+
+
+class OperatorSums:
+    """Sums over the events of traced steps, cycle after cycle: operators, kernels, steps.
+
+    ``torch.profiler.profile.events()`` would build an object of some forty attributes for each event, about 0.1 ms each
+    on the training thread; these are read as the profiler's library holds them, and nested here.
+    """
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[str, str], _Row] = {}
+        self._device_ns = self._wall_ns = self._steps = 0
+        self._has_device = False
+
+    def add(self, events: Iterable[Any]) -> None:
+        """One cycle: ``profiler.profiler.kineto_results.events()``, of type ``torch._C._autograd._KinetoEvent``."""
+        operators: dict[int, list[Any]] = {}
+        kernels: dict[int, int] = {}
+        for event in events:
+            name = event.name()
+            if event.device_type().name != "CPU":
+                self._add_kernel(event, kernels)
+            elif name.startswith("ProfilerStep"):
+                self._steps += 1
+                self._wall_ns += event.duration_ns()
+            elif name != "[memory]" and not event.is_user_annotation() and not event.is_python_function():
+                operators.setdefault(event.start_thread_id(), []).append(event)
+        for of_thread in operators.values():
+            self._add_thread(of_thread, kernels)
+
+    def table(self, rank: int, most: int) -> OperatorTable:
+        """The dearest operators, at most so many."""
+        ordered = sorted(self._rows.items(), key=lambda row: (-row[1].device_ns, -row[1].cpu_ns))
+        return OperatorTable(
+            rank=rank,
+            steps=self._steps,
+            wall_seconds=self._wall_ns * _NANO,
+            self_cpu_seconds=sum(row.cpu_ns for row in self._rows.values()) * _NANO,
+            self_device_seconds=self._on_device(self._device_ns),
+            operators=[
+                OperatorTime(name, row.calls, row.cpu_ns * _NANO, self._on_device(row.device_ns), row.flops, shapes)
+                for (name, shapes), row in ordered[:most]
+            ],
+            left_out=max(0, len(ordered) - most),
+        )
+
+    def _on_device(self, nanoseconds: int) -> float | None:
+        return nanoseconds * _NANO if self._has_device else None
+
+    def _add_kernel(self, event: Any, kernels: dict[int, int]) -> None:
+        if event.is_user_annotation():  # a range of the host's, drawn on the device
+            return
+        lasted, launched_by = event.duration_ns(), event.linked_correlation_id()
+        self._has_device = True
+        self._device_ns += lasted
+        kernels[launched_by] = kernels.get(launched_by, 0) + lasted
+
+    def _add_thread(self, events: Sequence[Any], kernels: dict[int, int]) -> None:
+        """Operators of one thread lie inside one another: what an inner one took is not the outer one's own.
+
+        One that only dispatches to itself, as ``aten::mul`` with a number does, is one call, as in torch's own table.
+        """
+        held = sorted((event.start_ns(), -event.duration_ns(), place) for place, event in enumerate(events))
+        around: list[tuple[int, str, _Row]] = []  # until when, name, sums
+        for start, minus_lasted, place in held:
+            event, lasted = events[place], -minus_lasted
+            name, launched_ns = event.name(), kernels.get(event.correlation_id(), 0)
+            while around and around[-1][0] <= start:
+                around.pop()
+            if around and around[-1][1] == name:
+                around[-1][2].device_ns += launched_ns
+                continue
+            if around:
+                around[-1][2].cpu_ns -= lasted
+            shapes = " ".join(str(list(shape)) for shape in event.shapes() if shape)
+            row = self._rows.setdefault((name, shapes), _Row())
+            row.calls += 1
+            row.cpu_ns += lasted
+            row.flops += event.flops()
+            row.device_ns += launched_ns
+            around.append((start + lasted, name, row))

@@ -7,7 +7,7 @@ import pytest
 import torch
 from synchronisations import SynchronisationCount
 
-from hf_efficient.profilers.sync_warnings import counted_synchronisations
+from hf_efficient.profilers.synchronisations import counted_synchronisations
 
 TOLD = "called a synchronizing CUDA operation (Triggered internally at CUDAFunctions.cpp:201.)"
 

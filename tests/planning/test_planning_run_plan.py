@@ -10,7 +10,7 @@ import torch
 
 from hf_efficient.planning import plan as run_plan
 from hf_efficient.planning.plan import plan_run
-from hf_efficient.profilers.calibration_files import save_calibration
+from hf_efficient.profilers.calibration import save_calibration
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records.device import Calibration, MatmulRate
 

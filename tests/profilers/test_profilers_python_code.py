@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hf_efficient.errors import SetupError
-from hf_efficient.profilers.instrument import AfterSteps, Place, named_functions, require
+from hf_efficient.profilers.instrument import Place, WindowedInstrument, named_functions, require
 from hf_efficient.profilers.python_code import HostMemory, LineTimes, PythonProfile
 from hf_efficient.records.profile import FunctionTable, HostMemoryTable, LineTable
 from hf_efficient.run_dir.json_file import read_table, table_path
@@ -50,7 +50,7 @@ def train(instrument, folder, work, steps=3):
 def test_it_waits_for_its_step(tmp_path):
     calls = []
 
-    class Told(AfterSteps):
+    class Told(WindowedInstrument):
         def begin(self, place):
             calls.append(("begin", self._done))
 
@@ -73,7 +73,6 @@ def test_cprofile_counts_calls(tmp_path):
     table = read_table(table_path(tmp_path, "python", 0), FunctionTable)
     (found,) = [function for function in table.functions if function.place.endswith(" busy")]
     assert found.calls == 2  # of three steps one goes by
-    assert found.place.startswith("tests/measure/test_measure_python_instruments.py:") or "measure" in found.place
     assert (table.process, table.tool) == ("main", "cprofile")
     assert found.self_seconds <= found.total_seconds <= table.seconds
     assert pstats.Stats(str(tmp_path / "python.rank0.pstats")).total_calls > 0

@@ -1,0 +1,396 @@
+"""Rates of a device: arithmetic from given times, a CUDA device replayed, and what is kept in the cache."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+
+import pytest
+import torch
+from fake_device import Device
+
+from hf_efficient.errors import SetupError
+from hf_efficient.model.peak import peak_of
+from hf_efficient.profilers import calibration
+from hf_efficient.profilers.calibration import (
+    Bench,
+    EventStopwatch,
+    HostStopwatch,
+    MatmulPeak,
+    benches,
+    calibrate,
+    copy_rate,
+    cpu_bench,
+    cpu_matmul_peak,
+    cuda_bench,
+    launch_seconds,
+    load_calibration,
+    measure_matmul,
+    product_rates,
+    save_calibration,
+    steady_seconds,
+)
+from hf_efficient.records.device import Calibration, MatmulRate
+
+CPU = torch.device("cpu")
+
+
+class Replay:
+    """A CUDA device whose kernels take 2 ms each, launched by a host that needs 0.01 ms."""
+
+    def __init__(self, kernel=2e-3, launch=1e-5):
+        self.device, self.kernel, self.launch, self.calls = Device(), kernel, launch, 0
+        self.watch = EventStopwatch(self.device.event, self.synchronize)
+
+    def synchronize(self):
+        self.device.host = max(self.device.host, self.device.done_at)
+
+    def work(self):
+        self.calls += 1
+        self.device.host += self.launch
+        self.device.queue(self.kernel)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "expected"),
+    [
+        (2e-3, (100 * 2e-3 + 1e-5) / 100),  # of the host's time the first launch alone counts
+        (1e-6, (100 * 1e-5 + 1e-6) / 100),  # kernels shorter than their launch take as long as it
+    ],
+)
+def test_events_time_the_device(kernel, expected):
+    replay = Replay(kernel)
+    assert replay.watch.seconds(replay.work, 100) == pytest.approx(expected)
+
+
+def test_settling_waits_for_the_device():
+    replay = Replay()
+    replay.work()
+    replay.watch.settle()
+    assert replay.device.host == pytest.approx(2e-3 + 1e-5)
+
+
+def test_rounds_are_long_enough():
+    """30 ms of 2 ms kernels: 15 a round, five rounds, after a first call and one that finds how long it is."""
+    replay = Replay(launch=0.0)
+    assert steady_seconds(replay.watch, replay.work) == pytest.approx(2e-3)
+    assert replay.calls == 1 + 1 + 5 * 15
+
+
+class Given:
+    """A watch with given answers."""
+
+    def __init__(self, *seconds):
+        self.answers, self.asked = list(seconds), []
+
+    def seconds(self, work, times):
+        self.asked.append(times)
+        return self.answers.pop(0)
+
+    def settle(self):
+        self.asked.append("settle")
+
+
+def test_one_slow_round_does_not_matter():
+    watch = Given(0.01, 0.010, 0.011, 0.500, 0.012, 0.009)
+    assert steady_seconds(watch, lambda: None) == 0.011
+    assert watch.asked == ["settle", 1, 3, 3, 3, 3, 3]
+
+
+@pytest.mark.parametrize(("once", "times"), [(0.0, 1000), (1e-9, 1000), (2.0, 1)])
+def test_rounds_are_neither_empty_nor_endless(once, times):
+    watch = Given(once, *[1.0] * 5)
+    steady_seconds(watch, lambda: None)
+    assert watch.asked[2:] == [times] * 5
+
+
+def test_the_host_times_by_its_clock():
+    now = iter([5.0, 7.0])
+    assert HostStopwatch(lambda: next(now)).seconds(lambda: None, 8) == 0.25
+
+
+def steady(monkeypatch, *seconds):
+    """Each thing that is measured takes as long as given, and is done once."""
+    answers = list(seconds)
+
+    def one(watch, work):
+        work()
+        return answers.pop(0)
+
+    monkeypatch.setattr(calibration, "steady_seconds", one)
+    return answers
+
+
+def bench(**changes):
+    values = {
+        "device": CPU,
+        "name": "A Device",
+        "device_type": "cuda",
+        "watch": Given(),
+        "products": lambda: ((MatmulRate("bf16", 64, 5e11),), False),
+        "copy_bytes": 4096,
+    }
+    return Bench(**{**values, **changes})
+
+
+def test_products(monkeypatch):
+    """2 * 4 ** 3 = 128 FLOPs in 1 us, 2 * 8 ** 3 = 1024 in 2 us."""
+    steady(monkeypatch, 1e-6, 2e-6)
+    found = list(product_rates("bf16", CPU, Given(), sizes=(4, 8)))
+    assert found == [MatmulRate("bf16", 4, pytest.approx(128e6)), MatmulRate("bf16", 8, pytest.approx(512e6))]
+
+
+def test_a_slow_device_is_not_asked_for_more(monkeypatch):
+    """At 128 FLOPs in 10 ms, 1024 take 80 ms; then, at 12.8 kFLOP/s, 8192 would take 0.64 s."""
+    left = steady(monkeypatch, 10e-3, 80e-3, 1.0)
+    assert [rate.size for rate in product_rates("fp32", CPU, Given(), sizes=(4, 8, 16))] == [4, 8]
+    assert left == [1.0]
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("bf16", torch.bfloat16), ("fp16", torch.float16)])
+def test_products_are_of_their_dtype_and_not_of_zeros(monkeypatch, name, dtype):
+    multiplied = []
+    steady(monkeypatch, 1e-6)
+    monkeypatch.setattr(torch, "mm", lambda left, right, out: multiplied.append((left, right, out)))
+    list(product_rates(name, CPU, Given(), sizes=(4,)))
+    ((left, right, out),) = multiplied
+    assert {left.dtype, right.dtype, out.dtype} == {dtype}
+    assert left.shape == right.shape == out.shape == (4, 4)
+    assert int((left != 0).sum()) == 16
+    assert torch.equal(right, left.t())
+
+
+def test_a_copy_reads_and_writes(monkeypatch):
+    """4096 bytes read and 4096 written in 2 us."""
+    steady(monkeypatch, 2e-6)
+    assert copy_rate(bench()) == pytest.approx(4.096e9)
+
+
+def test_a_launch_is_the_mean_of_a_chain_and_the_median_of_rounds():
+    """The clock is read before and after each of 20 rounds of 400 kernels: 12 at 4 ms, 8 at 40 ms."""
+    rounds = [4e-3] * 12 + [40e-3] * 8
+    readings = iter([reading for seconds in rounds for reading in (0.0, seconds)])
+    held = bench()
+    with torch.no_grad():  # also where gradients are off
+        assert launch_seconds(held, lambda: next(readings)) == pytest.approx(10e-6)
+    assert held.watch.asked == ["settle"] * 20
+
+
+def test_a_cuda_device_replayed(monkeypatch):
+    """Kernels of 1 ms on the device's own clock, whatever they do: the host's time is not part of it."""
+    replay = Replay(kernel=1e-3, launch=0.0)
+
+    class Watch(EventStopwatch):
+        def seconds(self, work, times):
+            return super().seconds(lambda: (work(), replay.work()), times)
+
+    watch = Watch(replay.device.event, replay.synchronize)
+    monkeypatch.setattr(calibration, "launch_seconds", lambda held: 6e-6)
+    rates = lambda: (tuple(product_rates("bf16", CPU, watch, sizes=(4, 8))), None)  # noqa: E731
+    found = calibrate(bench(watch=watch, products=rates))
+    assert [rate.flops_per_second for rate in found.matmul] == [pytest.approx(128e3), pytest.approx(1024e3)]
+    assert found.bandwidth_bytes_per_second == pytest.approx(8192e3)
+    assert (found.launch_seconds, found.busy, found.threads) == (6e-6, None, None)
+    assert (found.device_name, found.device_type) == ("A Device", "cuda")
+    assert (found.torch_version, found.measured_on) == (torch.__version__, time.strftime("%Y-%m-%d"))
+
+
+@pytest.fixture
+def gpus(monkeypatch):
+    """Two models of GPU, one of them twice, in place of ``torch.cuda``; returns what can be changed."""
+    held = {"load": lambda index: 0, "bf16": True, "free": 80 * 2**30, "asked": []}
+    names = ["NVIDIA H200", "NVIDIA H200", "Tesla T4"]
+
+    def rates(dtype, device, watch):
+        held["asked"].append((dtype, str(device)))
+        yield MatmulRate(dtype, 64, 1e12)
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(names))
+    monkeypatch.setattr(torch.cuda, "get_device_name", names.__getitem__)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: (held["free"], 2 * held["free"]))
+    monkeypatch.setattr(
+        torch.cuda, "is_bf16_supported", lambda including_emulation: held["bf16"] or including_emulation
+    )
+    monkeypatch.setattr(torch.cuda, "utilization", lambda index: held["load"](index))
+    monkeypatch.setattr(calibration, "product_rates", rates)
+    return held
+
+
+def test_each_model_of_gpu_once_and_the_cpu(gpus, monkeypatch):
+    monkeypatch.setattr(calibration, "cpu_model", lambda: None)
+    found = list(benches())
+    assert [(one.name, str(one.device)) for one in found] == [
+        ("NVIDIA H200", "cuda:0"), ("Tesla T4", "cuda:2"), ("CPU", "cpu"),
+    ]  # fmt: skip
+    assert (found[-1].device_type, found[-1].threads) == ("cpu", torch.get_num_threads())
+
+
+def test_a_gpu_is_asked_for_the_dtypes_that_it_computes_in(gpus):
+    rates, busy = cuda_bench(0).products()
+    assert [rate.dtype for rate in rates] == ["bf16", "fp16", "fp32"]
+    assert gpus["asked"] == [("bf16", "cuda:0"), ("fp16", "cuda:0"), ("fp32", "cuda:0")]
+    assert busy is False
+    gpus["bf16"] = False
+    assert [rate.dtype for rate in cuda_bench(0).products()[0]] == ["fp16", "fp32"]
+
+
+def test_a_gpu_that_others_use(gpus):
+    assert cuda_bench(0).copy_bytes == 2**30
+    gpus["free"] = 2**30
+    assert cuda_bench(0).copy_bytes == 2**28
+    gpus["load"] = lambda index: 37
+    assert cuda_bench(0).products()[1] is True
+
+    def unknown(index):
+        raise ModuleNotFoundError("pynvml")
+
+    gpus["load"] = unknown
+    assert cuda_bench(0).products()[1] is None
+
+
+@pytest.mark.parametrize(("share", "busy"), [(0.99, False), (0.5, True)])
+def test_the_cpu_takes_its_products_from_the_peak(monkeypatch, share, busy):
+    peaks = {
+        torch.bfloat16: MatmulPeak(5e11, 1024, 2, "2026-01-02", 0.99),
+        torch.float32: MatmulPeak(1e11, 512, 2, "2026-01-02", share),
+    }
+    monkeypatch.setattr(calibration, "measure_matmul", peaks.__getitem__)
+    assert cpu_bench().products() == ((MatmulRate("bf16", 1024, 5e11), MatmulRate("fp32", 512, 1e11)), busy)
+
+
+def test_random_generators_and_gradients_are_left_alone(monkeypatch):
+    before, threads = torch.get_rng_state(), torch.get_num_threads()
+    assert measure_matmul(torch.bfloat16).size in calibration._CPU_SIZES
+    steady(monkeypatch, 1e-6, 1e-6)
+    copy_rate(bench())
+    list(product_rates("fp32", CPU, Given(), sizes=(4,)))
+    launch_seconds(bench(), iter(range(100)).__next__)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert (torch.get_num_threads(), torch.is_grad_enabled()) == (threads, True)
+
+
+HELD = Calibration(
+    "NVIDIA GeForce RTX 4090", "cuda", "2.13.0", "2026-01-02", (MatmulRate("bf16", 4096, 1.6e14),), 9.2e11, 6e-6, False
+)
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_EFFICIENT_CACHE", str(tmp_path))
+    return tmp_path
+
+
+def test_what_is_kept_is_found(cache, caplog):
+    assert load_calibration(HELD.device_name) is None
+    assert caplog.messages == []
+    assert save_calibration(HELD) == cache / "calibrations/nvidia-geforce-rtx-4090.json"
+    assert load_calibration(HELD.device_name) == HELD
+    assert load_calibration("nvidia geforce rtx 4090") is None  # another device of the same file name
+    later = dataclasses.replace(HELD, measured_on="2026-02-03", busy=None, threads=4)
+    save_calibration(later)
+    assert load_calibration(HELD.device_name) == later
+    assert len(list((cache / "calibrations").iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    "change", [None, {"schema_version": 2}, {"surprise": 1}, {"matmul": []}, {"launch_seconds": 0}]
+)
+def test_a_damaged_file_is_reported_and_not_used(cache, caplog, change):
+    path = save_calibration(HELD)
+    path.write_text("\xff" if change is None else json.dumps({**HELD.to_json(), **change}), encoding="latin-1")
+    assert load_calibration(HELD.device_name) is None
+    (message,) = caplog.messages
+    assert message.startswith(f"{path} is not read: ")
+    assert message.endswith("Measure again: hf-efficient env --calibrate")
+
+
+def test_a_cache_that_cannot_be_written(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("HF_EFFICIENT_CACHE", str(tmp_path / "file"))
+    with pytest.raises(SetupError, match=r"cannot be written: .*\. Set HF_EFFICIENT_CACHE to a folder that can be\."):
+        save_calibration(HELD)
+    monkeypatch.setattr(calibration, "measure_matmul", lambda dtype: MatmulPeak(5e9, 256, 1, "2026-01-02"))
+    assert cpu_matmul_peak(torch.float32).flops_per_second == 5e9  # of a peak it is no fault
+
+
+def products_take(monkeypatch, seconds, cpu_seconds=None):
+    """Each size takes as long as given, and as much CPU, by default all of it; returns the sizes that were tried."""
+    tried = []
+
+    def fastest(size, dtype):
+        tried.append(size)
+        return seconds[size], (cpu_seconds or {}).get(size, seconds[size] * torch.get_num_threads())
+
+    monkeypatch.setattr(calibration, "_fastest_product", fastest)
+    return tried
+
+
+def test_the_fastest_product_is_the_peak(monkeypatch):
+    """256: 2 * 256 ** 3 = 33,554,432 FLOPs in 1 ms; at that rate 2048 would take half a second."""
+    tried = products_take(monkeypatch, {128: 1e-3, 256: 1e-3, 512: 20e-3, 1024: 80e-3})
+    found = measure_matmul(torch.float32)
+    assert (found.flops_per_second, found.size) == (33_554_432 / 1e-3, 256)
+    assert found.threads == torch.get_num_threads()
+    assert tried == [128, 256, 512, 1024]
+
+
+@pytest.mark.parametrize(
+    ("cpu", "share", "busy"),
+    [
+        ({}, 1.0, False),
+        ({256: 1.9e-3}, 0.95, False),
+        ({256: 1.0e-3}, 0.5, True),
+        ({128: 0.1e-3}, 1.0, False),  # smaller than the fastest
+        ({512: 10e-3}, 0.25, True),  # larger: it might have been the fastest
+        ({256: 9.0}, 1.0, False),  # other threads of this process
+        ({256: 0.0}, 1.0, False),  # the clock did not tick
+    ],
+)
+def test_a_product_that_did_not_get_the_cpu_it_asked_for(monkeypatch, cpu, share, busy):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    products_take(monkeypatch, {128: 1e-3, 256: 1e-3, 512: 20e-3, 1024: 80e-3}, cpu)
+    found = measure_matmul(torch.float32)
+    assert (found.size, found.cpu_share, found.is_of_a_busy_machine) == (256, share, busy)
+
+
+def test_a_peak_is_measured_once_for_each_dtype_and_number_of_threads(cache, monkeypatch):
+    measured = []
+
+    def measure(dtype):
+        measured.append(dtype)
+        return MatmulPeak(1e9 * len(measured), 256, 1, "2026-01-02")
+
+    monkeypatch.setattr(calibration, "measure_matmul", measure)
+    assert cpu_matmul_peak(torch.float32) == cpu_matmul_peak(torch.float32) == MatmulPeak(1e9, 256, 1, "2026-01-02")
+    assert cpu_matmul_peak(torch.bfloat16).flops_per_second == 2e9
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
+    assert cpu_matmul_peak(torch.float32).flops_per_second == 3e9
+    assert len(list((cache / "matmul_peaks").iterdir())) == 3
+
+
+def test_what_a_busy_machine_gave_is_not_kept(cache, monkeypatch):
+    shares = iter([0.6, 0.95])
+    monkeypatch.setattr(
+        calibration, "measure_matmul", lambda dtype: MatmulPeak(5e9, 256, 2, "2026-01-02", next(shares))
+    )
+    busy, kept, again = (peak_of(CPU, "fp32").source for _ in range(3))
+    assert busy == "a matmul measured here on a busy machine: 256 x 256, 2 threads, 2026-01-02"
+    assert kept == again == "a matmul measured here: 256 x 256, 2 threads, 2026-01-02"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"key": 1}', '{"key": null, "peak": {"flops_per_second": 0}}', "no share"]
+)
+def test_a_damaged_peak_is_measured_anew(cache, monkeypatch, text):
+    monkeypatch.setattr(calibration, "measure_matmul", lambda dtype: MatmulPeak(5e9, 256, 1, "2026-01-02"))
+    cpu_matmul_peak(torch.float32)
+    (path,) = (cache / "matmul_peaks").iterdir()
+    if text == "no share":  # of a version that did not see a busy machine
+        held = json.loads(path.read_text())
+        del held["peak"]["cpu_share"]
+        text = json.dumps(held).replace("5000000000.0", "1.0")
+    path.write_text(text)
+    assert cpu_matmul_peak(torch.float32).flops_per_second == 5e9
+    assert json.loads(path.read_text())["peak"]["flops_per_second"] == 5e9
