@@ -16,36 +16,23 @@ from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 from hf_efficient.data.cache import Entry, cache_folder, cache_key, load_entry, save_entry
 from hf_efficient.data.examples import RawData, build_raw, open_sources
 from hf_efficient.data.formats import kind_of, question_and_answer
-from hf_efficient.data.prepare import Prepared, build_collator, completion_only, prepare
+from hf_efficient.data.prepare import build_collator, completion_only, prepare
 from hf_efficient.data.sources import Source
-from hf_efficient.data.stats import DataStats
 from hf_efficient.recipe.schema import Recipe
 
 _Result = TypeVar("_Result")
-_Sources = tuple[list[Source], list[Source]]
 
 
 @dataclass(frozen=True)
-class SftData:
-    """Everything that a supervised fine-tuning run reads.
+class SftData(Entry):
+    """Everything that a supervised fine-tuning run reads: the prepared data, and
 
     Attributes:
-        train: rows with ``input_ids`` and ``labels`` (and ``seq_lengths`` where packed), lists of int.
-        eval: likewise; None where the recipe has no evaluation data.
         collator: TRL's; batches of shape (examples, tokens), or (1, tokens) where padding-free.
-        stats: of ``train``.
-        eval_stats: of ``eval``; None where there is none.
-        eval_examples: at most ``evaluate.generate.examples`` of ``{"prompt": messages or string, "answer":
-            string}``, drawn from the evaluation examples with the seed; empty for plain text.
         cached: whether the tokenised data were read from the cache.
     """
 
-    train: datasets.Dataset
-    eval: datasets.Dataset | None
     collator: DataCollatorForLanguageModeling
-    stats: DataStats
-    eval_stats: DataStats | None
-    eval_examples: list[dict[str, Any]]
     cached: bool
 
 
@@ -72,14 +59,10 @@ class PreferenceData:
 
 
 def build_sft_data(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, args: SFTConfig) -> SftData:
-    """Read, check, tokenise and pack the recipe's data, or take all that from the cache.
+    """Read, check, tokenise and pack the data of a recipe of ``method: sft``, or take all that from the cache.
 
-    In a run of several processes the first one of each machine builds; the others then read what it cached.
-
-    Args:
-        recipe: ``method: sft``.
-        tokenizer: with chat template and special tokens as they are to be; a missing padding token is set.
-        args: the run's arguments.
+    In a run of several processes the first one of each machine builds; the others then read what it cached. The
+    tokenizer has its chat template and special tokens as they are to be; a missing padding token is set.
 
     Raises:
         DataError: any fault of the data or of the tokenizer for them; names the source and the row.
@@ -92,15 +75,10 @@ def build_sft_data(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, args: SFT
 def build_preference_data(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, args: DPOConfig) -> PreferenceData:
     """Read, check, split, weigh and tokenise the preference pairs of a recipe of ``method: dpo``.
 
-    Args:
-        recipe: ``method: dpo``.
-        tokenizer: with chat template and special tokens as they are to be; a missing padding token is set.
-        args: the run's arguments.
-
     Raises:
-        DataError: any fault of the data or of the tokenizer for them; names the source and the row.
+        DataError: as above.
     """
-    from hf_efficient.data.preference import prepare_pairs
+    from hf_efficient.data.preference import prepare_pairs  # loads DPOTrainer, which other runs do not need
 
     raw = build_raw(recipe.data, open_sources(recipe.data), args.seed, method="dpo")
     train = prepare_pairs(raw.train, raw.kind, tokenizer, args, "train")
@@ -127,25 +105,22 @@ def _load_or_build(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, args: SFT
     return entry, False
 
 
-def _build(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, args: SFTConfig, sources: _Sources) -> Entry:
-    raw = build_raw(
-        recipe.data,
-        sources,
-        args.seed,
-        completion_only=args.completion_only_loss is True,
-        text_column=args.dataset_text_field,
-    )
+def _build(
+    recipe: Recipe, tokenizer: PreTrainedTokenizerBase, args: SFTConfig, sources: tuple[list[Source], list[Source]]
+) -> Entry:
+    only = args.completion_only_loss is True
+    raw = build_raw(recipe.data, sources, args.seed, completion_only=only, text_column=args.dataset_text_field)
     masked = completion_only(args, raw.kind)
-    train = prepare(raw.train, raw.kind, tokenizer, args, recipe.data.overlong, masked, "train")
-    evaluation: Prepared | None = None
+    train, stats = prepare(raw.train, raw.kind, tokenizer, args, recipe.data.overlong, masked, "train")
+    evaluation, eval_stats = None, None
     if raw.eval is not None:
         kind = kind_of(raw.eval[0])
-        evaluation = prepare(raw.eval, kind, tokenizer, args, recipe.data.overlong, masked, "eval")
+        evaluation, eval_stats = prepare(raw.eval, kind, tokenizer, args, recipe.data.overlong, masked, "eval")
     return Entry(
-        train=train.dataset,
-        eval=None if evaluation is None else evaluation.dataset,
-        stats=replace(train.stats, small_sources=raw.small_sources),
-        eval_stats=None if evaluation is None else evaluation.stats,
+        train=train,
+        eval=evaluation,
+        stats=replace(stats, small_sources=raw.small_sources),
+        eval_stats=eval_stats,
         eval_examples=_for_generation(raw, recipe.evaluate.generate.examples, args.seed),
     )
 

@@ -37,32 +37,22 @@ FORMAT_VERSION = 2
 _LOGGER = logging.getLogger(__name__)
 _MANIFEST = "entry.json"
 _ARGS = (
-    "assistant_only_loss",
-    "completion_only_loss",
-    "dataset_num_proc",
-    "dataset_text_field",
-    "eval_packing",
-    "max_length",
-    "packing",
-    "packing_strategy",
-    "seed",
-    "shuffle_dataset",
-    "truncation_mode",
-)
+    "assistant_only_loss", "completion_only_loss", "dataset_num_proc", "dataset_text_field", "eval_packing",
+    "max_length", "packing", "packing_strategy", "seed", "shuffle_dataset", "truncation_mode",
+)  # fmt: skip
 _LIBRARIES = ("datasets", "tokenizers", "transformers", "trl")
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, pa.ArrowException)
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What the cache holds under one key.
+    """The prepared data of a run: what the cache holds under one key.
 
     Attributes:
-        train: prepared training data.
-        eval: prepared evaluation data; None where the recipe has none.
-        stats: of ``train``.
-        eval_stats: of ``eval``; None where there is none.
-        eval_examples: ``{"prompt", "answer"}`` for generation.
+        train: rows with ``input_ids`` and ``labels`` (and ``seq_lengths`` where packed), lists of int.
+        eval: likewise; None, as ``eval_stats``, where the recipe has no evaluation data.
+        eval_examples: at most ``evaluate.generate.examples`` of ``{"prompt": messages or string, "answer":
+            string}``, drawn from the evaluation examples with the seed; empty for plain text.
     """
 
     train: datasets.Dataset
@@ -90,38 +80,34 @@ def cache_key(
     Raises:
         DataError: a file cannot be read.
     """
-    data = recipe.data.model_dump(mode="json", exclude={"cache_dir", "train", "eval"})
     facts = {
         "format": FORMAT_VERSION,
         "versions": {"hf_efficient": __version__, **{name: version(name) for name in _LIBRARIES}},
-        "train": [source_identity(source) for source in sources[0]],
-        "eval": [source_identity(source) for source in sources[1]],
-        "data": data,
+        "train": [_source_identity(source) for source in sources[0]],
+        "eval": [_source_identity(source) for source in sources[1]],
+        "data": recipe.data.model_dump(mode="json", exclude={"cache_dir", "train", "eval"}),
         "generated": recipe.evaluate.generate.examples,
         "args": {name: getattr(args, name) for name in _ARGS},
         "tokenizer": tokenizer_identity(tokenizer),
     }
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+    return _hash(facts)
 
 
-def source_identity(source: Source) -> dict[str, Any]:
+def _hash(facts: Any) -> str:
+    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _source_identity(source: Source) -> dict[str, Any]:
     """What a source is, independent of where it lies."""
     section = source.section
     settings = section.model_dump(mode="json", exclude={"path", "name"})
     if source.files:
         root = Path(section.path).expanduser()
         names = [str(path.relative_to(root)) if path != root else path.suffix.lower() for path in source.files]
-        return {
-            **settings,
-            "files": [[name, _digest(path)] for name, path in zip(names, source.files, strict=True)],
-        }
+        digests = [[name, _digest(path)] for name, path in zip(names, source.files, strict=True)]
+        return {**settings, "files": digests}
     if source.dataset is not None:
-        return {
-            **settings,
-            "hub": section.path,
-            "name": section.name,
-            "fingerprint": source.dataset._fingerprint,
-        }
+        return {**settings, "hub": section.path, "name": section.name, "fingerprint": source.dataset._fingerprint}
     return {**settings, "builtin": section.path, "made_by": docstrings.identity()}
 
 
@@ -135,11 +121,9 @@ def tokenizer_identity(tokenizer: PreTrainedTokenizerBase) -> str:
         for state in ("truncation", "padding"):  # left behind by the last call, not part of what it is
             rules.pop(state, None)
     special = {name: str(token) for name, token in tokenizer.special_tokens_map.items() if name != "pad_token"}
-    flags = {
-        name: getattr(tokenizer, name, None) for name in ("add_bos_token", "add_eos_token", "split_special_tokens")
-    }
-    facts = [rules, special, flags, tokenizer.chat_template]
-    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
+    names = ("add_bos_token", "add_eos_token", "split_special_tokens")
+    flags = {name: getattr(tokenizer, name, None) for name in names}
+    return _hash([rules, special, flags, tokenizer.chat_template])
 
 
 def load_entry(folder: Path, key: str) -> Entry | None:
@@ -165,20 +149,18 @@ def load_entry(folder: Path, key: str) -> Entry | None:
 
 def save_entry(folder: Path, key: str, entry: Entry) -> bool:
     """Write the entry under a temporary name and rename it; True where it is there afterwards."""
+    draft = None
     try:
         folder.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=f".{key[:16]}-", dir=folder))
-    except OSError as error:
-        _warn_once(f"The tokenised data cannot be cached in {folder}: {error}.")
-        return False
-    try:
         _write(draft, entry)
         _publish(draft, folder / key)
     except OSError as error:
         _warn_once(f"The tokenised data cannot be cached in {folder}: {error}.")
         return False
     finally:
-        shutil.rmtree(draft, ignore_errors=True)
+        if draft is not None:
+            shutil.rmtree(draft, ignore_errors=True)
     return True
 
 
@@ -218,9 +200,9 @@ def _load(place: Path, rows: int) -> datasets.Dataset:
 
 
 def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
     try:
         with path.open("rb") as file:
+            digest = hashlib.sha256()
             while block := file.read(1 << 20):
                 digest.update(block)
     except OSError as error:

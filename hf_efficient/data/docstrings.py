@@ -1,8 +1,7 @@
 """The embedded data set ``builtin:python-docstrings``: this Python's own documentation as chats.
 
-The standard library's sources are parsed, never imported. A request with the module, the class and the
-signature is the user's message; the docstring is the answer. The same Python gives the same examples in the
-same order.
+The standard library's sources are parsed, never imported. A request with the module, the class and the signature is the
+user's message; the docstring is the answer. The same Python gives the same examples in the same order.
 """
 
 from __future__ import annotations
@@ -15,10 +14,9 @@ import sys
 import sysconfig
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 ALGORITHM_VERSION = 2
 """Raised whenever the same sources would give other examples; part of the key of the tokenised cache."""
@@ -27,17 +25,7 @@ SPLITS = ("train", "eval")
 EVAL_PERCENT = 5
 
 _SKIPPED_FOLDERS = frozenset(
-    [
-        "__pycache__",
-        "ensurepip",
-        "idlelib",
-        "lib2to3",
-        "site-packages",
-        "dist-packages",
-        "test",
-        "tests",
-        "turtledemo",
-    ]
+    ["__pycache__", "ensurepip", "idlelib", "lib2to3", "site-packages", "dist-packages", "test", "tests", "turtledemo"]
 )
 _SHORTEST, _LONGEST, _PARAGRAPHS = 20, 600, 3
 _BOILERPLATE = frozenset(["internal", "not implemented", "see base class", "deprecated", "todo", "docstring"])
@@ -45,8 +33,7 @@ _BOILERPLATE = frozenset(["internal", "not implemented", "see base class", "depr
 _Documented = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
-@dataclass(frozen=True)
-class _Found:
+class _Found(NamedTuple):
     """A documented definition: where it is, what its head looks like, and what is said of it."""
 
     module: str
@@ -68,15 +55,13 @@ def build_docstring_chats(root: Path | None = None) -> list[dict[str, Any]]:
         ``split``. No two have the same docstring, compared without case, punctuation and white space.
     """
     root = Path(sysconfig.get_paths()["stdlib"]) if root is None else root
-    seen: set[str] = set()
-    chats = []
+    chats: dict[str, dict[str, Any]] = {}
     for path in _sources(root):
         for found in _documented(path, root):
             fingerprint = re.sub(r"[\W_]+", "", found.docstring).lower()
-            if fingerprint not in seen:
-                seen.add(fingerprint)
-                chats.append(_chat(found))
-    return chats
+            if fingerprint not in chats:
+                chats[fingerprint] = _chat(found)
+    return list(chats.values())
 
 
 def docstring_split(split: str) -> list[dict[str, Any]]:
@@ -127,10 +112,9 @@ def _documented(path: Path, root: Path) -> Iterator[_Found]:
 
 def _visit(node: ast.AST, module: str, owners: tuple[str, ...]) -> Iterator[_Found]:
     for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        if isinstance(child, _Documented):
             raw = ast.get_docstring(child, clean=False) if _is_public(child.name) else None
-            docstring = _clean(raw) if raw else ""
-            if docstring:
+            if docstring := _clean(raw or ""):
                 kind = "class" if isinstance(child, ast.ClassDef) else "method" if owners else "function"
                 qualname = ".".join((*owners, child.name))
                 yield _Found(module, qualname, ".".join(owners), _head(child), kind, docstring)
@@ -150,16 +134,13 @@ def _head(node: _Documented) -> str:
     if isinstance(node, ast.ClassDef):
         bases = ", ".join(ast.unparse(base) for base in [*node.bases, *node.keywords])
         lines.append(f"class {node.name}({bases}):" if bases else f"class {node.name}:")
-        lines.extend(f"    def __init__({ast.unparse(init.args)})" for init in _constructors(node))
+        init = next((one for one in node.body if isinstance(one, ast.FunctionDef) and one.name == "__init__"), None)
+        lines += [f"    def __init__({ast.unparse(init.args)})"] if init else []
     else:
         keyword = "async def" if isinstance(node, ast.AsyncFunctionDef) else "def"
         returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
         lines.append(f"{keyword} {node.name}({ast.unparse(node.args)}){returns}:")
     return "\n".join(line for line in lines if len(line) <= 400)
-
-
-def _constructors(node: ast.ClassDef) -> list[ast.FunctionDef]:
-    return [item for item in node.body if isinstance(item, ast.FunctionDef) and item.name == "__init__"][:1]
 
 
 def _clean(raw: str) -> str:

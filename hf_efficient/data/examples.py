@@ -1,9 +1,4 @@
-"""Which examples, how often: weights, caps and the held-out share.
-
-Indices in, indices out, the same for a seed.
-
-From the sources of a recipe to two canonical data sets: training and evaluation.
-"""
+"""From the sources of a recipe to two canonical data sets: which examples, how often, for training and evaluation."""
 
 from __future__ import annotations
 
@@ -11,8 +6,8 @@ import random
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
-from typing import Any, Literal
+from itertools import accumulate, chain, islice
+from typing import Any
 
 import datasets
 import pyarrow as pa
@@ -21,6 +16,7 @@ from hf_efficient.data.formats import (
     CHAT_KINDS,
     FORMATS,
     Kind,
+    Method,
     add_system,
     check_columns,
     common_kind,
@@ -38,68 +34,7 @@ from hf_efficient.recipe.schema import DataSection, SourceSection
 MOST_EXAMPLES = 100_000_000
 """Of one source in an epoch, copies included: their indices alone take a gigabyte."""
 
-
-def check_weight(count: int, weight: float, key: str) -> None:
-    """That so many examples with this weight fit into memory.
-
-    Args:
-        count: examples of the source.
-        weight: how often an epoch sees each.
-        key: of the source in the recipe, for the message.
-
-    Raises:
-        DataError: they come to more than ``MOST_EXAMPLES``.
-    """
-    if weight > 1 and count * weight > MOST_EXAMPLES:
-        raise DataError(
-            f"{key}.weight: {weight:g} times {count:,} examples are {count * weight:,.0f} per epoch, more than "
-            f"{MOST_EXAMPLES:,}. Lower it; for more passes over all data raise train.num_train_epochs."
-        )
-
-
-def weighted(indices: Sequence[int], weight: float, seed: int | str) -> list[int]:
-    """The indices as often as an epoch sees them.
-
-    ``floor(weight)`` whole copies, then a random ``weight - floor(weight)`` of them, rounded to whole
-    examples; at least one example in all.
-    """
-    copies = int(weight)
-    rest = round((weight - copies) * len(indices))
-    if copies == 0:
-        rest = max(rest, 1)
-    return list(indices) * copies + _drawn(indices, rest, seed)
-
-
-def capped(indices: Sequence[int], most: int | None, seed: int | str) -> list[int]:
-    """At most ``most`` of the indices, drawn at random, in their old order; all of them for None."""
-    return list(indices) if most is None or most >= len(indices) else _drawn(indices, most, seed)
-
-
-def held_out(count: int, fraction: float, seed: int | str) -> tuple[list[int], list[int]]:
-    """A random split of ``range(count)`` into training and evaluation indices, each in order.
-
-    The evaluation side gets ``fraction`` of them, rounded, and both sides at least one.
-
-    Raises:
-        DataError: there are fewer than two examples.
-    """
-    if count < 2:
-        raise DataError(
-            f"data.eval_fraction: {fraction} of {count} example cannot be held out: both sides need at "
-            "least one. "
-            "Name a data.eval source, or give more data."
-        )
-    evaluation = _drawn(range(count), min(max(round(fraction * count), 1), count - 1), seed)
-    chosen = set(evaluation)
-    return [index for index in range(count) if index not in chosen], evaluation
-
-
-def _drawn(indices: Sequence[int], count: int, seed: int | str) -> list[int]:
-    positions = random.Random(f"hf_efficient:{seed}").sample(range(len(indices)), count)
-    return [indices[position] for position in sorted(positions)]
-
-
-FEW = 10
+_FEW = 10
 """Fewer examples than that of one source are hardly meant."""
 
 _CHUNK = 5000
@@ -113,7 +48,7 @@ class RawData:
         train: weighted, capped training examples.
         eval: evaluation examples; None where the recipe has none.
         kind: of the training examples.
-        small_sources: training sources of which fewer than ``FEW`` examples are in ``train``, by their keys
+        small_sources: training sources of which fewer than 10 examples are in ``train``, by their keys
             (``data.train.0``), with the number; None where there is none.
     """
 
@@ -132,6 +67,10 @@ class _Opened:
     kind: Kind
     rows: Iterator[Row]
 
+    @property
+    def name(self) -> str:
+        return f"{self.source.key} ({self.source.section.path})"
+
 
 def open_sources(data: DataSection) -> tuple[list[Source], list[Source]]:
     """All sources of training and of evaluation, found but not read.
@@ -139,14 +78,15 @@ def open_sources(data: DataSection) -> tuple[list[Source], list[Source]]:
     Raises:
         DataError: see :func:`hf_efficient.data.sources.open_source`.
     """
-    return _open(data.train, "data.train"), _open(data.eval, "data.eval")
+    train = [open_source(section, f"data.train.{index}") for index, section in enumerate(data.train)]
+    return train, [open_source(section, f"data.eval.{index}") for index, section in enumerate(data.eval)]
 
 
 def build_raw(
     data: DataSection,
     sources: tuple[Sequence[Source], Sequence[Source]],
     seed: int,
-    method: Literal["sft", "dpo"] = "sft",
+    method: Method = "sft",
     completion_only: bool = False,
     text_column: str = "text",
 ) -> RawData:
@@ -174,82 +114,63 @@ def build_raw(
     held: list[list[int]] = [[] for _ in parts]
     kept = [list(range(len(part))) for part in parts]
     if data.eval_fraction is not None and not evaluation:
-        kept, held = _hold_out([len(part) for part in parts], data.eval_fraction, seed)
-    kept = [
-        _weighted(opened, rows, f"{seed}:train:{i}") for i, (opened, rows) in enumerate(zip(train, kept, strict=True))
-    ]
-    kept = _capped(kept, data.max_train_examples, f"{seed}:max_train")
+        sizes = [len(part) for part in parts]
+        kept, held = (
+            _divided(side, sizes) for side in held_out(sum(sizes), data.eval_fraction, f"{seed}:eval_fraction")
+        )
+    kept = _capped(_weighted(train, kept, f"{seed}:train"), data.max_train_examples, f"{seed}:max_train")
     trained = _joined(parts, kept)
     if evaluation:
         parts = [_dataset(opened, _eval_kind(evaluation, kind), data.system) for opened in evaluation]
-        held = [
-            _weighted(opened, range(len(part)), f"{seed}:eval:{index}")
-            for index, (opened, part) in enumerate(zip(evaluation, parts, strict=True))
-        ]
+        held = _weighted(evaluation, [range(len(part)) for part in parts], f"{seed}:eval")
     held = _capped(held, data.max_eval_examples, f"{seed}:max_eval")
-    evaluated = _joined(parts, held) if any(held) else None
-    return RawData(trained, evaluated, kind, _small(train, kept))
+    few = {one.source.key: len(rows) for one, rows in zip(train, kept, strict=True) if len(rows) < _FEW}
+    return RawData(trained, _joined(parts, held) if any(held) else None, kind, few or None)
 
 
-def _open(sections: Sequence[SourceSection], key: str) -> list[Source]:
-    return [open_source(section, f"{key}.{index}") for index, section in enumerate(sections)]
-
-
-def _peek(source: Source, method: Literal["sft", "dpo"], text_column: str) -> _Opened:
+def _peek(source: Source, method: Method, text_column: str) -> _Opened:
     section = source.section
     check_columns(section.columns, section.format, source.key)
     _check_method(section, method, source.key)
     rows = source.rows()
     first = next(rows)
     columns = dict(section.columns)
-    if text_column != "text" and "text" not in columns and section.format in ("text", "auto"):
-        columns |= {"text": text_column} if text_column in first.value else {}
+    if "text" not in columns and section.format in ("text", "auto") and text_column in first.value:
+        columns |= {"text": text_column} if text_column != "text" else {}
     renamed = rename(first, columns)
-    name = (
-        recognise(renamed.value, method, f"{source.key} ({first.where})")
-        if section.format == "auto"
-        else section.format
-    )
-    return _Opened(
-        source, name, kind_of(convert(renamed, name)), (rename(row, columns) for row in chain([first], rows))
-    )
+    name = section.format
+    if name == "auto":
+        name = recognise(renamed.value, method, f"{source.key} ({first.where})")
+    all_rows = (rename(row, columns) for row in chain([first], rows))
+    return _Opened(source, name, kind_of(convert(renamed, name)), all_rows)
 
 
-def _check_method(section: SourceSection, method: str, key: str) -> None:
+def _check_method(section: SourceSection, method: Method, key: str) -> None:
     if section.format != "auto" and FORMATS[section.format].method != method:
         fitting = ", ".join(name for name, one in FORMATS.items() if one.method == method)
         raise DataError(f"{key}.format: {section.format} does not go with `method: {method}`, which reads {fitting}.")
 
 
 def _target(train: Sequence[_Opened], completion_only: bool) -> Kind:
-    kind = common_kind({_name(opened): opened.kind for opened in train})
-    if not completion_only:
-        return kind
-    if kind == "text":
+    kind = common_kind({opened.name: opened.kind for opened in train})
+    if completion_only and kind == "text":
         raise DataError(
-            f"train.completion_only_loss: {_name(train[0])} is plain text, which has no completion. Leave "
-            "it out, or "
+            f"train.completion_only_loss: {train[0].name} is plain text, which has no completion. Leave it out, or "
             "use a layout with prompt and completion."
         )
-    return "chat_pair" if kind == "messages" else kind
+    return "chat_pair" if completion_only and kind == "messages" else kind
 
 
 def _eval_kind(evaluation: Sequence[_Opened], train_kind: Kind) -> Kind:
     """The training kind where the evaluation data can take it, so that both losses mean the same."""
-    kind = common_kind({_name(opened): opened.kind for opened in evaluation})
+    kind = common_kind({opened.name: opened.kind for opened in evaluation})
     return train_kind if {kind, train_kind} == {"messages", "chat_pair"} else kind
 
 
 def _check_system(data: DataSection, opened: Sequence[_Opened]) -> None:
     for one in opened:
         if data.system is not None and one.kind not in CHAT_KINDS:
-            raise DataError(
-                f"data.system: {_name(one)} has strings, not chats, so a system message cannot be put first."
-            )
-
-
-def _name(opened: _Opened) -> str:
-    return f"{opened.source.key} ({opened.source.section.path})"
+            raise DataError(f"data.system: {one.name} has strings, not chats, so a system message cannot be put first.")
 
 
 def _dataset(opened: _Opened, kind: Kind, system: str | None) -> datasets.Dataset:
@@ -269,43 +190,80 @@ def _canonical(row: Row, opened: _Opened, kind: Kind, system: str | None) -> dic
     return {**canonical, "where": row.where}
 
 
-def _hold_out(sizes: Sequence[int], fraction: float, seed: int) -> tuple[list[list[int]], list[list[int]]]:
-    """``held_out`` over all sources together, given back per source."""
-    sides = held_out(sum(sizes), fraction, f"{seed}:eval_fraction")
+def _weighted(opened: Sequence[_Opened], rows: Sequence[Sequence[int]], seed: str) -> list[list[int]]:
     result = []
-    for side in sides:
-        parts, start = [], 0
-        for size in sizes:
-            parts.append([index - start for index in side if start <= index < start + size])
-            start += size
-        result.append(parts)
-    return result[0], result[1]
-
-
-def _weighted(opened: _Opened, rows: Sequence[int], seed: str) -> list[int]:
-    weight = opened.source.section.weight
-    check_weight(len(rows), weight, opened.source.key)
-    return weighted(rows, weight, seed) if rows else []
-
-
-def _capped(indices: list[list[int]], most: int | None, seed: str) -> list[list[int]]:
-    """At most ``most`` of all sources together, given back per source."""
-    if most is None:
-        return indices
-    drawn = capped(range(sum(map(len, indices))), most, seed)
-    result: list[list[int]] = []
-    start = 0
-    for rows in indices:
-        first, end = bisect_left(drawn, start), bisect_left(drawn, start + len(rows))
-        result.append([rows[index - start] for index in drawn[first:end]])
-        start += len(rows)
+    for index, (one, own) in enumerate(zip(opened, rows, strict=True)):
+        weight = one.source.section.weight
+        check_weight(len(own), weight, one.source.key)
+        result.append(weighted(own, weight, f"{seed}:{index}") if own else [])
     return result
 
 
-def _small(train: Sequence[_Opened], kept: Sequence[Sequence[int]]) -> dict[str, int] | None:
-    pairs = zip(train, kept, strict=True)
-    return {opened.source.key: len(rows) for opened, rows in pairs if len(rows) < FEW} or None
+def _capped(rows: list[list[int]], most: int | None, seed: str) -> list[list[int]]:
+    """At most ``most`` of all sources together, given back per source."""
+    total = sum(map(len, rows))
+    if most is None or most >= total:
+        return rows
+    chosen = _divided(_drawn(range(total), most, seed), list(map(len, rows)))
+    return [[own[index] for index in part] for own, part in zip(rows, chosen, strict=True)]
+
+
+def _divided(indices: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:
+    """Ascending indices into all sources together, as indices into each."""
+    starts = list(accumulate(sizes, initial=0))
+    places = [bisect_left(indices, start) for start in starts]
+    return [
+        [index - start for index in indices[first:last]]
+        for start, first, last in zip(starts, places, places[1:], strict=False)
+    ]
 
 
 def _joined(parts: Sequence[datasets.Dataset], indices: Sequence[Sequence[int]]) -> datasets.Dataset:
     return datasets.concatenate_datasets([part.select(rows) for part, rows in zip(parts, indices, strict=True) if rows])
+
+
+def check_weight(count: int, weight: float, key: str) -> None:
+    """That so many examples of the source ``key`` with this weight fit into memory.
+
+    Raises:
+        DataError: they come to more than ``MOST_EXAMPLES``.
+    """
+    if weight > 1 and count * weight > MOST_EXAMPLES:
+        raise DataError(
+            f"{key}.weight: {weight:g} times {count:,} examples are {count * weight:,.0f} per epoch, more than "
+            f"{MOST_EXAMPLES:,}. Lower it; for more passes over all data raise train.num_train_epochs."
+        )
+
+
+def weighted(indices: Sequence[int], weight: float, seed: str) -> list[int]:
+    """The indices as often as an epoch sees them.
+
+    ``floor(weight)`` whole copies, then a random ``weight - floor(weight)`` of them, rounded to whole examples; at
+    least one example in all.
+    """
+    copies = int(weight)
+    rest = round((weight - copies) * len(indices))
+    return list(indices) * copies + _drawn(indices, rest if copies else max(rest, 1), seed)
+
+
+def held_out(count: int, fraction: float, seed: str) -> tuple[list[int], list[int]]:
+    """A random split of ``range(count)`` into training and evaluation indices, each in order.
+
+    The evaluation side gets ``fraction`` of them, rounded, and both sides at least one.
+
+    Raises:
+        DataError: there are fewer than two examples.
+    """
+    if count < 2:
+        raise DataError(
+            f"data.eval_fraction: {fraction} of {count} example cannot be held out: both sides need at least one. "
+            "Name a data.eval source, or give more data."
+        )
+    evaluation = _drawn(range(count), min(max(round(fraction * count), 1), count - 1), seed)
+    chosen = set(evaluation)
+    return [index for index in range(count) if index not in chosen], evaluation
+
+
+def _drawn(indices: Sequence[int], count: int, seed: str) -> list[int]:
+    positions = random.Random(f"hf_efficient:{seed}").sample(range(len(indices)), count)
+    return [indices[position] for position in sorted(positions)]

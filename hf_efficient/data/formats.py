@@ -1,20 +1,12 @@
-"""Each layout's way to the canonical columns. Canonical rows are what TRL reads:
+"""The layouts of a row, their way to the canonical columns that TRL reads, and how several become one data set.
 
     messages             {"messages": [{"role", "content"}, ...]}
     prompt, completion   strings, or lists of messages
     text                 {"text": string}
     preference           {"prompt", "chosen", "rejected"}: strings, or lists of messages
 
-Everything here is a pure function of one row that has the layout's columns, and raises DataError with the row and
-the field.
-
-The layouts of a row and how they are recognised; :mod:`hf_efficient.data.conversion` has their ways onwards.
-
-What canonical rows are, so that sources of several layouts can be one data set.
-
-All rows of a data set are of one kind. Chats (``messages``) can be cut into a conversational prompt and
-completion, and such a pair can be joined into a chat; strings cannot be turned into chats, nor chats into
-strings.
+All rows of a data set are of one kind. Chats (``messages``) can be cut into a conversational prompt and completion, and
+such a pair can be joined into a chat; strings cannot be turned into chats, nor chats into strings.
 """
 
 from __future__ import annotations
@@ -26,16 +18,17 @@ from typing import Any, Literal
 
 import datasets
 
-from hf_efficient.data.sources import Row
+from hf_efficient.data.sources import Row, kind_of_value
 from hf_efficient.errors import DataError
 
 Canonical = dict[str, Any]
+Method = Literal["sft", "dpo"]
 
-PREFERENCE_SHAPE = (
+_PREFERENCE_SHAPE = (
     "prompt, chosen and rejected, all strings or all lists of messages; without prompt, chosen and rejected are "
     "chats that begin alike"
 )
-ROLES = ("system", "user", "assistant", "tool")
+_ROLES = ("system", "user", "assistant", "tool")
 _SHAREGPT_ROLES = {
     "human": "user",
     "gpt": "assistant",
@@ -44,165 +37,19 @@ _SHAREGPT_ROLES = {
     "model": "assistant",
 }
 
-
-def messages(row: Row) -> Canonical:
-    """Chats as they are."""
-    return {"messages": _answered_chat(row, "messages")}
-
-
-def sharegpt(row: Row) -> Canonical:
-    """Chats of ``from`` and ``value``."""
-    return {"messages": _answered_chat(row, "conversations")}
-
-
-def prompt_completion(row: Row) -> Canonical:
-    """Prompt and completion, both strings or both chats."""
-    return _pair(row, ("prompt", "completion"))
+Kind = Literal["messages", "chat_pair", "string_pair", "text", "chat_preference", "string_preference"]
+CHAT_KINDS = ("messages", "chat_pair", "chat_preference")
+_NAMES: dict[Kind, str] = {
+    "messages": "chats",
+    "chat_pair": "prompt and completion as messages",
+    "string_pair": "prompt and completion as strings",
+    "text": "plain text",
+    "chat_preference": "preference pairs of messages",
+    "string_preference": "preference pairs of strings",
+}
 
 
-def alpaca(row: Row) -> Canonical:
-    """An instruction, perhaps with an input and a system message, and its output, as a chat of two."""
-    request = _text(row.value["instruction"], row.where, "instruction")
-    given = row.value.get("input")
-    if given is not None and _text(given, row.where, "input").strip():
-        request = f"{request}\n\n{given}"
-    system = row.value.get("system")
-    prompt = [{"role": "user", "content": request}]
-    if system is not None and _text(system, row.where, "system").strip():
-        prompt.insert(0, {"role": "system", "content": system})
-    answer = _text(row.value["output"], row.where, "output")
-    return {"prompt": prompt, "completion": [{"role": "assistant", "content": answer}]}
-
-
-def plain_text(row: Row) -> Canonical:
-    """Text as it is."""
-    return {"text": _text(row.value["text"], row.where, "text")}
-
-
-def preference(row: Row) -> Canonical:
-    """A prompt and two answers; or two whole chats, whose common beginning is the prompt."""
-    chosen, rejected, prompt = row.value["chosen"], row.value["rejected"], row.value.get("prompt")
-    if isinstance(chosen, list) and isinstance(rejected, list) and not isinstance(prompt, list):
-        return _implicit_prompt(row)  # a string beside two whole chats repeats their first message
-    if prompt is None:
-        raise DataError(f"{row.where}: 'prompt' is missing: the format preference expects {PREFERENCE_SHAPE}.")
-    return _pair(row, ("prompt", "chosen", "rejected"))
-
-
-def _implicit_prompt(row: Row) -> Canonical:
-    """Two chats that begin alike: the common messages are the prompt."""
-    chosen = _chat(row.value["chosen"], row.where, "chosen")
-    rejected = _chat(row.value["rejected"], row.where, "rejected")
-    common = 0
-    while common < min(len(chosen), len(rejected)) - 1 and chosen[common] == rejected[common]:
-        common += 1
-    if common == 0:
-        raise DataError(
-            f"{row.where}: 'chosen' and 'rejected' have no first message in common, and there is no list "
-            "of messages "
-            "in 'prompt'."
-        )
-    return {"prompt": chosen[:common], "chosen": chosen[common:], "rejected": rejected[common:]}
-
-
-def _pair(row: Row, columns: tuple[str, ...]) -> Canonical:
-    """Columns that are all strings, or all lists of messages, answered in all but the first column."""
-    kinds = {isinstance(row.value[column], list) for column in columns}
-    if len(kinds) > 1:
-        raise DataError(
-            f"{row.where}: {', '.join(map(repr, columns))} are partly strings and partly lists of messages; use one."
-        )
-    if kinds == {False}:
-        return {column: _text(row.value[column], row.where, column) for column in columns}
-    canonical = {column: _chat(row.value[column], row.where, column) for column in columns}
-    for column in columns[1:]:
-        _check_answered(canonical[column], row.where, column)
-    return canonical
-
-
-def _text(value: Any, where: str, field: str) -> str:
-    if not isinstance(value, str):
-        raise DataError(f"{where}: {field!r} must be a string, found {_found(value)}.")
-    if not value.isascii():
-        try:
-            value.encode()
-        except UnicodeEncodeError as error:
-            raise DataError(
-                f"{where}: {field!r} holds half a surrogate pair (at character {error.start}), which is no text."
-            ) from error
-    return value
-
-
-def _answered_chat(row: Row, field: str) -> list[dict[str, str]]:
-    chat = _chat(row.value[field], row.where, field)
-    _check_answered(chat, row.where, field)
-    return chat
-
-
-def _chat(value: Any, where: str, field: str) -> list[dict[str, str]]:
-    """Messages with ``role`` and ``content``, from those or from ShareGPT's ``from`` and ``value``."""
-    if not isinstance(value, list):
-        raise DataError(f"{where}: {field!r} must be a list of messages, found {_found(value)}.")
-    if not value:
-        raise DataError(f"{where}: {field!r} is an empty conversation.")
-    return [_message(message, where, f"{field}[{index}]") for index, message in enumerate(value)]
-
-
-def _message(message: Any, where: str, field: str) -> dict[str, str]:
-    if not isinstance(message, Mapping):
-        raise DataError(f"{where}: {field!r} must be an object with role and content, found {_found(message)}.")
-    who, what = ("from", "value") if "from" in message and "role" not in message else ("role", "content")
-    if message.get("tool_calls"):
-        raise DataError(f"{where}: {field!r} has tool_calls, which are not supported; write them into the content.")
-    for name in (who, what):
-        if message.get(name) is None:
-            problem = "is null" if name in message else "is missing"
-            raise DataError(f"{where}: '{field}.{name}' {problem}; a message has role and content (or from and value).")
-    role = _text(message[who], where, f"{field}.{who}")
-    role = _SHAREGPT_ROLES.get(role, role) if who == "from" else role
-    if role not in ROLES:
-        known = ", ".join([*ROLES, *_SHAREGPT_ROLES] if who == "from" else ROLES)
-        raise DataError(f"{where}: '{field}.{who}' is {role!r}, an unknown role; known: {known}.")
-    return {"role": role, "content": _text(message[what], where, f"{field}.{what}")}
-
-
-def _check_answered(chat: list[dict[str, str]], where: str, field: str) -> None:
-    if all(message["role"] != "assistant" for message in chat):
-        raise DataError(f"{where}: {field!r} has no assistant turn, so there is nothing to learn from it.")
-
-
-def _found(value: Any) -> str:
-    names = {
-        dict: "an object",
-        list: "a list",
-        str: "a string",
-        bool: "a boolean",
-        int: "a number",
-        float: "a number",
-    }
-    return "null" if value is None else names.get(type(value), type(value).__name__)
-
-
-@dataclass(frozen=True)
-class Format:
-    """One layout.
-
-    Attributes:
-        required: columns that every row has.
-        optional: columns that are used where a row has them.
-        method: which training reads it.
-        shape: what the columns hold, for messages.
-        convert: one row in this layout to the canonical columns.
-    """
-
-    required: tuple[str, ...]
-    optional: tuple[str, ...]
-    method: Literal["sft", "dpo"]
-    shape: str
-    convert: Callable[[Row], Canonical]
-
-
-def recognise(columns: Collection[str], method: Literal["sft", "dpo"], where: str) -> str:
+def recognise(columns: Collection[str], method: Method, where: str) -> str:
     """Name of the first format of ``FORMATS`` whose required columns are all there.
 
     Raises:
@@ -216,8 +63,7 @@ def recognise(columns: Collection[str], method: Literal["sft", "dpo"], where: st
     if method == "sft" and {"chosen", "rejected"} <= set(columns):
         hint = " These look like preference pairs: they are for `method: dpo`."
     raise DataError(
-        f"{where}: the layout of the rows is not recognised. Columns found: "
-        f"{', '.join(sorted(columns)) or 'none'}. "
+        f"{where}: the layout of the rows is not recognised. Columns found: {', '.join(sorted(columns)) or 'none'}. "
         f"Known formats: {known}. Rename with `columns`, e.g. columns: {{prompt: question}}.{hint}"
     )
 
@@ -270,62 +116,163 @@ def convert(row: Row, format_name: str) -> Canonical:
             problem = "is null" if column in row.value else "is missing"
             found = ", ".join(row.value) or "none"
             raise DataError(
-                f"{row.where}: {column!r} {problem} (columns found: {found}); the format {format_name} "
-                "expects "
+                f"{row.where}: {column!r} {problem} (columns found: {found}); the format {format_name} expects "
                 f"{layout.shape}."
             )
     return layout.convert(row)
 
 
+def _messages(row: Row) -> Canonical:
+    return {"messages": _answered_chat(row, "messages")}
+
+
+def _sharegpt(row: Row) -> Canonical:
+    return {"messages": _answered_chat(row, "conversations")}
+
+
+def _prompt_completion(row: Row) -> Canonical:
+    return _pair(row, ("prompt", "completion"))
+
+
+def _alpaca(row: Row) -> Canonical:
+    """An instruction, perhaps with an input and a system message, and its output, as a chat of two."""
+    request = _text(row.value["instruction"], row.where, "instruction")
+    given = row.value.get("input")
+    if given is not None and _text(given, row.where, "input").strip():
+        request = f"{request}\n\n{given}"
+    system = row.value.get("system")
+    prompt = [{"role": "user", "content": request}]
+    if system is not None and _text(system, row.where, "system").strip():
+        prompt.insert(0, {"role": "system", "content": system})
+    answer = _text(row.value["output"], row.where, "output")
+    return {"prompt": prompt, "completion": [{"role": "assistant", "content": answer}]}
+
+
+def _plain_text(row: Row) -> Canonical:
+    return {"text": _text(row.value["text"], row.where, "text")}
+
+
+def _preference(row: Row) -> Canonical:
+    """A prompt and two answers; or two whole chats, whose common beginning is the prompt."""
+    chosen, rejected, prompt = row.value["chosen"], row.value["rejected"], row.value.get("prompt")
+    if isinstance(chosen, list) and isinstance(rejected, list) and not isinstance(prompt, list):
+        return _implicit_prompt(row)  # a string beside two whole chats repeats their first message
+    if prompt is None:
+        raise DataError(f"{row.where}: 'prompt' is missing: the format preference expects {_PREFERENCE_SHAPE}.")
+    return _pair(row, ("prompt", "chosen", "rejected"))
+
+
+def _implicit_prompt(row: Row) -> Canonical:
+    chosen = _chat(row.value["chosen"], row.where, "chosen")
+    rejected = _chat(row.value["rejected"], row.where, "rejected")
+    common = 0
+    while common < min(len(chosen), len(rejected)) - 1 and chosen[common] == rejected[common]:
+        common += 1
+    if common == 0:
+        raise DataError(
+            f"{row.where}: 'chosen' and 'rejected' have no first message in common, and there is no list of messages "
+            "in 'prompt'."
+        )
+    return {"prompt": chosen[:common], "chosen": chosen[common:], "rejected": rejected[common:]}
+
+
+def _pair(row: Row, columns: tuple[str, ...]) -> Canonical:
+    """Columns that are all strings, or all lists of messages, answered in all but the first column."""
+    kinds = {isinstance(row.value[column], list) for column in columns}
+    if len(kinds) > 1:
+        raise DataError(
+            f"{row.where}: {', '.join(map(repr, columns))} are partly strings and partly lists of messages; use one."
+        )
+    if kinds == {False}:
+        return {column: _text(row.value[column], row.where, column) for column in columns}
+    prompt = _chat(row.value[columns[0]], row.where, columns[0])
+    return {columns[0]: prompt, **{column: _answered_chat(row, column) for column in columns[1:]}}
+
+
+def _text(value: Any, where: str, field: str) -> str:
+    if not isinstance(value, str):
+        raise DataError(f"{where}: {field!r} must be a string, found {kind_of_value(value)}.")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        message = f"holds half a surrogate pair (at character {error.start}), which is no text."
+        raise DataError(f"{where}: {field!r} {message}") from error
+    return value
+
+
+def _answered_chat(row: Row, field: str) -> list[dict[str, str]]:
+    chat = _chat(row.value[field], row.where, field)
+    if all(message["role"] != "assistant" for message in chat):
+        raise DataError(f"{row.where}: {field!r} has no assistant turn, so there is nothing to learn from it.")
+    return chat
+
+
+def _chat(value: Any, where: str, field: str) -> list[dict[str, str]]:
+    """Messages with ``role`` and ``content``, from those or from ShareGPT's ``from`` and ``value``."""
+    if not isinstance(value, list):
+        raise DataError(f"{where}: {field!r} must be a list of messages, found {kind_of_value(value)}.")
+    if not value:
+        raise DataError(f"{where}: {field!r} is an empty conversation.")
+    return [_message(message, where, f"{field}[{index}]") for index, message in enumerate(value)]
+
+
+def _message(message: Any, where: str, field: str) -> dict[str, str]:
+    if not isinstance(message, Mapping):
+        found = kind_of_value(message)
+        raise DataError(f"{where}: {field!r} must be an object with role and content, found {found}.")
+    who, what = ("from", "value") if "from" in message and "role" not in message else ("role", "content")
+    if message.get("tool_calls"):
+        raise DataError(f"{where}: {field!r} has tool_calls, which are not supported; write them into the content.")
+    for name in (who, what):
+        if message.get(name) is None:
+            problem = "is null" if name in message else "is missing"
+            raise DataError(f"{where}: '{field}.{name}' {problem}; a message has role and content (or from and value).")
+    role = _text(message[who], where, f"{field}.{who}")
+    role = _SHAREGPT_ROLES.get(role, role) if who == "from" else role
+    if role not in _ROLES:
+        known = ", ".join([*_ROLES, *_SHAREGPT_ROLES] if who == "from" else _ROLES)
+        raise DataError(f"{where}: '{field}.{who}' is {role!r}, an unknown role; known: {known}.")
+    return {"role": role, "content": _text(message[what], where, f"{field}.{what}")}
+
+
+@dataclass(frozen=True)
+class Format:
+    """One layout: the columns that every row has, those used where a row has them, and what they hold, in words."""
+
+    required: tuple[str, ...]
+    method: Method
+    shape: str
+    convert: Callable[[Row], Canonical]
+    optional: tuple[str, ...] = ()
+
+
 FORMATS: dict[str, Format] = {
     "messages": Format(
         ("messages",),
-        (),
         "sft",
         "messages: a list of {role, content}, at least one of them the assistant's",
-        messages,
+        _messages,
     ),
     "sharegpt": Format(
-        ("conversations",), (), "sft", "conversations: a list of {from: human|gpt|system, value}", sharegpt
+        ("conversations",), "sft", "conversations: a list of {from: human|gpt|system, value}", _sharegpt
     ),
     "prompt_completion": Format(
         ("prompt", "completion"),
-        (),
         "sft",
         "prompt and completion, both strings or both lists of messages",
-        prompt_completion,
+        _prompt_completion,
     ),
     "alpaca": Format(
         ("instruction", "output"),
-        ("input", "system"),
         "sft",
         "instruction and output (and perhaps input and system), all strings",
-        alpaca,
+        _alpaca,
+        optional=("input", "system"),
     ),
-    "text": Format(("text",), (), "sft", "text: a string", plain_text),
-    "preference": Format(
-        ("chosen", "rejected"),
-        ("prompt",),
-        "dpo",
-        PREFERENCE_SHAPE,
-        preference,
-    ),
+    "text": Format(("text",), "sft", "text: a string", _plain_text),
+    "preference": Format(("chosen", "rejected"), "dpo", _PREFERENCE_SHAPE, _preference, optional=("prompt",)),
 }
 """In the order in which ``auto`` tries them."""
-
-
-Kind = Literal["messages", "chat_pair", "string_pair", "text", "chat_preference", "string_preference"]
-
-CHAT_KINDS = ("messages", "chat_pair", "chat_preference")
-
-_NAMES: dict[Kind, str] = {
-    "messages": "chats",
-    "chat_pair": "prompt and completion as messages",
-    "string_pair": "prompt and completion as strings",
-    "text": "plain text",
-    "chat_preference": "preference pairs of messages",
-    "string_preference": "preference pairs of strings",
-}
 
 
 def kind_of(row: Mapping[str, Any]) -> Kind:
@@ -341,12 +288,7 @@ def kind_of(row: Mapping[str, Any]) -> Kind:
 
 
 def common_kind(kinds: Mapping[str, Kind]) -> Kind:
-    """The one kind that all sources can take.
-
-    Chats beside conversational pairs become pairs. Everything else must be the same.
-
-    Args:
-        kinds: name of each source to its kind; not empty.
+    """The one kind that all sources (by name) can take: chats beside conversational pairs become pairs.
 
     Raises:
         DataError: two sources cannot be mixed; names both.
@@ -357,22 +299,19 @@ def common_kind(kinds: Mapping[str, Kind]) -> Kind:
             common = "chat_pair"
         elif kind != common:
             raise DataError(
-                f"{first} and {name} cannot be mixed: the first has {_NAMES[common]}, the second "
-                f"{_NAMES[kind]}. Bring "
+                f"{first} and {name} cannot be mixed: the first has {_NAMES[common]}, the second {_NAMES[kind]}. Bring "
                 "them into one layout."
             )
     return common
 
 
-def recast(row: dict[str, Any], kind: Kind, where: str) -> dict[str, Any]:
+def recast(row: Canonical, kind: Kind, where: str) -> Canonical:
     """The row as another kind, where that is possible; itself where it is of that kind.
 
-    A chat becomes a pair at its last assistant turn: everything before it is the prompt, what follows it is
-        left out.
+    A chat becomes a pair at its last assistant turn: everything before it is the prompt, what follows it is left out.
 
     Raises:
-        DataError: the row is of a kind that cannot be turned into the other, or has nothing before its last
-            answer.
+        DataError: the row cannot be turned into the kind, or has nothing before its last answer.
     """
     own = kind_of(row)
     if own == kind:
@@ -387,7 +326,7 @@ def recast(row: dict[str, Any], kind: Kind, where: str) -> dict[str, Any]:
     raise DataError(f"{where}: this row has {_NAMES[own]}, the rows before it have {_NAMES[kind]}; use one layout.")
 
 
-def add_system(row: dict[str, Any], system: str) -> dict[str, Any]:
+def add_system(row: Canonical, system: str) -> Canonical:
     """A chat (or pair, or preference) with the system message put first, unless it has one."""
     column = "messages" if "messages" in row else "prompt"
     if row[column][0]["role"] == "system":
@@ -398,24 +337,21 @@ def add_system(row: dict[str, Any], system: str) -> dict[str, Any]:
 def question_and_answer(row: Mapping[str, Any]) -> dict[str, Any] | None:
     """``{"prompt": messages or string, "answer": string}``: what to generate from, and what is expected.
 
-    The answer is the last assistant turn. None for plain text, and for a chat that begins with its only
-    answer.
+    The answer is the last assistant turn. None for plain text, and for a chat that begins with its only answer.
     """
     kind = kind_of(row)
     if kind == "string_pair":
         return {"prompt": row["prompt"], "answer": row["completion"]}
     if kind not in ("messages", "chat_pair"):
         return None
-    messages = row["messages"] if kind == "messages" else row["prompt"] + row["completion"]
-    last = _last_answer(messages)
-    return {"prompt": messages[:last], "answer": messages[last]["content"]} if last else None
+    chat = row["messages"] if kind == "messages" else row["prompt"] + row["completion"]
+    last = _last_answer(chat)
+    return {"prompt": chat[:last], "answer": chat[last]["content"]} if last else None
 
 
 def is_empty(row: Mapping[str, Any]) -> bool:
     """Whether what is to be learnt from an example is blank: its text, its completion or its last answer."""
-    if "text" in row:
-        return not row["text"].strip()
-    learnt = row["messages"] if "messages" in row else row["completion"]
+    learnt = next(row[column] for column in ("text", "messages", "completion") if column in row)
     return not (learnt if isinstance(learnt, str) else learnt[_last_answer(learnt)]["content"]).strip()
 
 
@@ -423,14 +359,11 @@ def features_of(kind: Kind) -> datasets.Features:
     """The columns of a data set of this kind, and ``where``: the place of each row."""
     string = datasets.Value("string")
     chat = datasets.List({"role": string, "content": string})
-    columns = {
-        "messages": ("messages",),
-        "chat_pair": ("prompt", "completion"),
-        "string_pair": ("prompt", "completion"),
-        "text": ("text",),
-        "chat_preference": ("prompt", "chosen", "rejected"),
-        "string_preference": ("prompt", "chosen", "rejected"),
-    }[kind]
+    columns: tuple[str, ...] = ("prompt", "completion")
+    if kind in ("messages", "text"):
+        columns = (kind,)
+    elif kind.endswith("preference"):
+        columns = ("prompt", "chosen", "rejected")
     return datasets.Features({**dict.fromkeys(columns, chat if kind in CHAT_KINDS else string), "where": string})
 
 

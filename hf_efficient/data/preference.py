@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import copy
 from contextlib import nullcontext
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import datasets
 import jinja2
@@ -25,15 +24,8 @@ from hf_efficient.data.stats import largest_token_id, lengths
 from hf_efficient.errors import DataError
 
 
-@dataclass(frozen=True)
-class PreparedPairs:
-    """Rows as DPOTrainer holds them, see :class:`hf_efficient.data.build.PreferenceData`.
-
-    Attributes:
-        dataset: the rows.
-        dropped: pairs left out because the prompt alone fills ``max_length``.
-        largest_token_id: in the prompts and answers.
-    """
+class PreparedPairs(NamedTuple):
+    """Rows as DPOTrainer holds them; ``dropped`` counts pairs left out because the prompt alone fills max_length."""
 
     dataset: datasets.Dataset
     dropped: int
@@ -59,14 +51,7 @@ def prepare_pairs(
     args: DPOConfig,
     name: Literal["train", "eval"],
 ) -> PreparedPairs:
-    """Check the tokenizer, tokenise, and leave out what DPOTrainer would.
-
-    Args:
-        pairs: canonical rows with ``where``.
-        kind: of the rows.
-        tokenizer: with its chat template and special tokens as they are to be; a missing padding token is set.
-        args: the training arguments; ``max_length`` and ``truncation_mode`` are read.
-        name: which of the two data sets this is.
+    """Check the tokenizer, tokenise canonical rows with ``where``, and leave out what DPOTrainer would.
 
     Raises:
         DataError: the tokenizer lacks what the data need, its template refuses a chat, or no pair is left.

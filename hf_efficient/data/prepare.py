@@ -1,13 +1,9 @@
-"""`datasets` draws a progress bar for every pass over the rows: too many for data that take seconds.
+"""Canonical examples to token ids and labels, by TRL's own preparation; and what that needs of a tokenizer.
 
-What a tokenizer must have for the data and the settings, and what TRL derives from it.
-
-Canonical examples to token ids and labels, by TRL's own preparation.
-
-SFTTrainer prepares its data in a method that needs no model. Here it is called twice: first to tokenise, with
-packing and truncation off, so that we can see every example at full length and apply our policy for overlong
-ones; then on the tokenised examples, with the recipe's settings, to truncate, drop, shuffle and pack. The
-rows are those that SFTTrainer would hold.
+SFTTrainer prepares its data in a method that needs no model. Here it is called twice: first to tokenise, with packing
+and truncation off, so that we can see every example at full length and apply our policy for overlong ones; then on the
+tokenised examples, with the recipe's settings, to truncate, drop, shuffle and pack. The rows are those that SFTTrainer
+would hold.
 """
 
 from __future__ import annotations
@@ -15,13 +11,11 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 import datasets
 import jinja2
 import numpy as np
-from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 from trl import DPOConfig, SFTConfig, SFTTrainer
 from trl.chat_template_utils import get_training_chat_template, has_generation_markers
@@ -34,7 +28,9 @@ from hf_efficient.data.stats import DataStats, largest_token_id, lengths, loss_b
 from hf_efficient.errors import DataError
 
 QUIET_UP_TO = 20_000
-"""Rows; with more than that the bars are shown."""
+"""Rows; with more than that the progress bars of `datasets` are shown."""
+
+_QUESTION, _ANSWER = "asked-by-the-user", "answered-by-the-assistant"
 
 
 @contextmanager
@@ -48,135 +44,6 @@ def progress_bars(rows: int) -> Iterator[None]:
     finally:
         if silenced:
             datasets.enable_progress_bars()
-
-
-_QUESTION, _ANSWER = "asked-by-the-user", "answered-by-the-assistant"
-
-
-def check_tokenizer(tokenizer: PreTrainedTokenizerBase, kind: Kind, args: SFTConfig | DPOConfig) -> None:
-    """That data of this kind can be tokenised.
-
-    Raises:
-        DataError: chats without a chat template, or with one that does not print the answers; strings without an
-            end-of-sequence token.
-    """
-    name = tokenizer.name_or_path or "(unnamed)"
-    if kind in CHAT_KINDS:
-        has = (
-            "has no chat template, but the data are chats"
-            if not tokenizer.chat_template
-            else _template_fault(tokenizer)
-        )
-        if has:
-            remedy = (
-                "Set train.chat_template_path to a .jinja file or to a model whose template to take, or use plain text."
-                if hasattr(args, "chat_template_path")
-                else "Name a tokenizer that has one in model.tokenizer, or use plain text."
-            )
-            raise DataError(f"The tokenizer {name} {has}. {remedy}")
-    elif tokenizer.eos_token is None:
-        remedy = (
-            "Set train.eos_token to a token of its vocabulary."
-            if hasattr(args, "eos_token")
-            else "Name a tokenizer that has one in model.tokenizer."
-        )
-        raise DataError(f"The tokenizer {name} has no end-of-sequence token, which ends every text. {remedy}")
-
-
-def _template_fault(tokenizer: PreTrainedTokenizerBase) -> str:
-    chat = [{"role": "user", "content": _QUESTION}, {"role": "assistant", "content": _ANSWER}]
-    try:
-        text = tokenizer.apply_chat_template(chat, tokenize=False)
-    except TemplateError:
-        return ""  # it may take no such chat; the first of the data that it refuses is named
-    if _ANSWER in str(text):
-        return ""
-    return (
-        "has a chat template that does not print the content of the assistant's messages, so there is nothing to "
-        "learn from"
-    )
-
-
-def refused_chat(
-    examples: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, template: str | None, error: TemplateError
-) -> DataError:
-    """The error to raise where a template raised ``error`` on one of the examples; names the first that it refuses.
-
-    Args:
-        examples: canonical rows with ``where``.
-        tokenizer: with its template.
-        template: in place of the tokenizer's own.
-        error: what the template raised.
-    """
-    where = next((row["where"] for row in examples if _is_refused(row, tokenizer, template)), "a prompt")
-    return DataError(f"{where}: the chat template refuses this chat: {error}.")
-
-
-def _is_refused(row: dict[str, Any], tokenizer: PreTrainedTokenizerBase, template: str | None) -> bool:
-    answers = [row[column] for column in ("completion", "chosen", "rejected") if column in row]
-    for chat in [row["prompt"] + answer for answer in answers] or [row["messages"]]:
-        try:
-            tokenizer.apply_chat_template(chat, tokenize=False, chat_template=template)
-        except TemplateError:
-            return True
-    return False
-
-
-def set_pad_token(tokenizer: PreTrainedTokenizerBase, args: SFTConfig | DPOConfig) -> int:
-    """Give the tokenizer the padding token that TRL's trainers would, and return its id.
-
-    That is ``args.pad_token``, else the tokenizer's own, else its end-of-sequence token.
-
-    Raises:
-        DataError: there is none, or it is not in the vocabulary.
-    """
-    token = args.pad_token or tokenizer.pad_token or tokenizer.eos_token
-    if token is None:
-        raise DataError(
-            f"The tokenizer {tokenizer.name_or_path or '(unnamed)'} has neither a padding nor an "
-            "end-of-sequence "
-            "token. Set train.pad_token to a token of its vocabulary."
-        )
-    if token not in tokenizer.get_vocab():
-        raise DataError(f"train.pad_token: {token!r} is not in the tokenizer's vocabulary.")
-    if tokenizer.pad_token != token:
-        tokenizer.pad_token = token
-    return int(tokenizer.pad_token_id)
-
-
-def training_template(tokenizer: PreTrainedTokenizerBase, args: SFTConfig, kind: Kind) -> str | None:
-    """The template that SFTTrainer would use in place of the tokenizer's; None for the tokenizer's own.
-
-    Only ``assistant_only_loss`` needs another one: with ``{% generation %}`` markers.
-
-    Raises:
-        DataError: ``assistant_only_loss`` on data that are no chats, or with a template without markers for
-            which TRL knows no replacement.
-    """
-    if not args.assistant_only_loss:
-        return None
-    if kind not in CHAT_KINDS:
-        raise DataError("train.assistant_only_loss: the data are strings, not chats. Use train.completion_only_loss.")
-    if has_generation_markers(tokenizer.chat_template):
-        return None
-    try:
-        return get_training_chat_template(tokenizer)
-    except ValueError as error:
-        raise DataError(
-            "train.assistant_only_loss: the chat template has no {% generation %} markers around the "
-            "assistant's "
-            "turns, and TRL knows no version of it that has. Use train.completion_only_loss: true (loss "
-            "on the last "
-            "answer), or name a template with markers in train.chat_template_path."
-        ) from error
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """Rows with ``input_ids`` and ``labels``, and ``seq_lengths`` where packs keep their examples apart."""
-
-    dataset: datasets.Dataset
-    stats: DataStats
 
 
 class _Preparation(SFTTrainer):
@@ -215,7 +82,7 @@ def build_collator(tokenizer: PreTrainedTokenizerBase, args: SFTConfig) -> DataC
     """TRL's collator with SFTTrainer's settings; gives the tokenizer a padding token where it has none.
 
     Raises:
-        DataError: see :func:`hf_efficient.data.prepare.set_pad_token`.
+        DataError: see :func:`set_pad_token`.
     """
     return DataCollatorForLanguageModeling(
         pad_token_id=set_pad_token(tokenizer, args),
@@ -232,7 +99,7 @@ def prepare(
     overlong: Literal["truncate", "drop", "error"],
     completion_only_loss: bool,
     name: Literal["train", "eval"],
-) -> Prepared:
+) -> tuple[datasets.Dataset, DataStats]:
     """Tokenise, apply the overlong policy, truncate, shuffle and pack.
 
     Args:
@@ -244,22 +111,25 @@ def prepare(
         completion_only_loss: from :func:`completion_only`.
         name: which of the two data sets this is.
 
+    Returns:
+        Rows with ``input_ids`` and ``labels``, and ``seq_lengths`` where packs keep their examples apart; their counts.
+
     Raises:
-        DataError: the tokenizer lacks what the data need, an example is too long and ``overlong`` is
-            ``error``, all examples are empty, or no example with a token that bears loss is left.
+        DataError: the tokenizer lacks what the data need, an example is too long and ``overlong`` is ``error``, all
+            examples are empty, or no example with a target token is left.
     """
     check_tokenizer(tokenizer, kind, args)
     packing = is_packed(args, name)
     _check_lengths(args, packing)
     empty = _count_empty(examples, name)
-    preparation = _Preparation(tokenizer, completion_only_loss, training_template(tokenizer, args, kind))
+    preparation = _Preparation(tokenizer, completion_only_loss, _training_template(tokenizer, args, kind))
     with progress_bars(len(examples)):
         whole = _tokenise(preparation, examples, args, name)
         fitting, dropped = _apply_overlong(whole, args.max_length, overlong, name)
         final = _finish(preparation, fitting, args, packing, name)
-    stats = replace(_statistics(whole, fitting, final, args, packing, dropped), empty=empty)
+    stats = _statistics(whole, fitting, final, args, packing, dropped, empty)
     _check_something_to_learn(stats, args, name)
-    return Prepared(final, stats)
+    return final, stats
 
 
 def _check_lengths(args: SFTConfig, packing: bool) -> None:
@@ -295,8 +165,7 @@ def _tokenise(preparation: _Preparation, examples: datasets.Dataset, args: SFTCo
         if "assistant_only_loss" not in str(error):
             raise
         raise DataError(
-            f"train.assistant_only_loss: at least one of the {name} examples has no assistant token under "
-            "the chat "
+            f"train.assistant_only_loss: at least one of the {name} examples has no assistant token under the chat "
             "template's {% generation %} markers. Mend the template, or use train.completion_only_loss: true."
         ) from error
     return tokenised.select_columns(["input_ids", "labels", "where"])
@@ -314,14 +183,12 @@ def _apply_overlong(
         first = int(too_long[0])
         raise DataError(
             f"{whole[first]['where']}: {sizes[first]} tokens, more than train.max_length ({max_length}); "
-            f"{len(too_long)} of {len(whole)} {name} examples are. Raise train.max_length, or set "
-            "data.overlong to "
+            f"{len(too_long)} of {len(whole)} {name} examples are. Raise train.max_length, or set data.overlong to "
             "truncate or drop."
         )
     if len(too_long) == len(whole):
         raise DataError(
-            f"data.overlong: drop leaves no {name} example: all {len(whole)} are longer than "
-            "train.max_length "
+            f"data.overlong: drop leaves no {name} example: all {len(whole)} are longer than train.max_length "
             f"({max_length}), the shortest has {sizes.min()} tokens."
         )
     return whole.select(np.flatnonzero(sizes <= max_length)), len(too_long)
@@ -345,11 +212,10 @@ def _statistics(
     args: SFTConfig,
     packing: bool,
     dropped: int,
+    empty: int,
 ) -> DataStats:
-    sizes = lengths(fitting)
-    limit = args.max_length
+    sizes, limit, tokens = lengths(fitting), args.max_length, lengths(final)
     cuts = limit is not None and not (packing and args.packing_strategy != "bfd")
-    tokens = lengths(final)
     # What is not padding-free runs on from document to document: the model sees each pack as one.
     apart = is_padding_free(args) or "seq_lengths" not in final.column_names
     bearing = loss_bearing(final if apart else final.remove_columns("seq_lengths"))
@@ -366,6 +232,7 @@ def _statistics(
         longest=int(lengths(whole).max()),
         packs=len(final) if packing else None,
         fill_rate=float(tokens.sum() / (len(final) * limit)) if packing and limit else None,
+        empty=empty,
         largest_token_id=largest_token_id(final),
     )
 
@@ -376,8 +243,7 @@ def _check_something_to_learn(stats: DataStats, args: SFTConfig, name: str) -> N
     count = stats.examples + stats.dropped_masked
     if args.max_length is not None and stats.truncated:
         raise DataError(
-            f"train.max_length: {args.max_length} is too small: no token that bears loss is left in any "
-            f"of the {count} "
+            f"train.max_length: {args.max_length} is too small: no target token is left in any of the {count} "
             f"{name} examples (the longest has {stats.longest} tokens)."
         )
     raise DataError(
@@ -391,3 +257,108 @@ def _changed(args: SFTConfig, **changes: Any) -> SFTConfig:
     for key, value in changes.items():
         setattr(changed, key, value)
     return changed
+
+
+def check_tokenizer(tokenizer: PreTrainedTokenizerBase, kind: Kind, args: SFTConfig | DPOConfig) -> None:
+    """That data of this kind can be tokenised.
+
+    Raises:
+        DataError: chats without a chat template, or with one that does not print the answers; strings without an
+            end-of-sequence token.
+    """
+    if kind in CHAT_KINDS and (fault := _template_fault(tokenizer)):
+        remedy = "Name a tokenizer that has one in model.tokenizer, or use plain text."
+        if hasattr(args, "chat_template_path"):
+            remedy = (
+                "Set train.chat_template_path to a .jinja file or to a model whose template to take, or use plain text."
+            )
+        raise DataError(f"The tokenizer {_name(tokenizer)} {fault}. {remedy}")
+    if kind not in CHAT_KINDS and tokenizer.eos_token is None:
+        remedy = "Name a tokenizer that has one in model.tokenizer."
+        if hasattr(args, "eos_token"):
+            remedy = "Set train.eos_token to a token of its vocabulary."
+        fault = "has no end-of-sequence token, which ends every text"
+        raise DataError(f"The tokenizer {_name(tokenizer)} {fault}. {remedy}")
+
+
+def _name(tokenizer: PreTrainedTokenizerBase) -> str:
+    return tokenizer.name_or_path or "(unnamed)"
+
+
+def _template_fault(tokenizer: PreTrainedTokenizerBase) -> str:
+    if not tokenizer.chat_template:
+        return "has no chat template, but the data are chats"
+    chat = [{"role": "user", "content": _QUESTION}, {"role": "assistant", "content": _ANSWER}]
+    try:
+        text = tokenizer.apply_chat_template(chat, tokenize=False)
+    except jinja2.TemplateError:
+        return ""  # it may take no such chat; the first of the data that it refuses is named
+    if _ANSWER in str(text):
+        return ""
+    return (
+        "has a chat template that does not print the content of the assistant's messages, so there is nothing to "
+        "learn from"
+    )
+
+
+def refused_chat(
+    examples: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, template: str | None, error: jinja2.TemplateError
+) -> DataError:
+    """The error to raise where a template raised ``error`` on one of the examples; names the first that it refuses.
+
+    ``template`` stands in for the tokenizer's own; the examples are canonical rows with ``where``.
+    """
+    where = next((row["where"] for row in examples if _is_refused(row, tokenizer, template)), "a prompt")
+    return DataError(f"{where}: the chat template refuses this chat: {error}.")
+
+
+def _is_refused(row: dict[str, Any], tokenizer: PreTrainedTokenizerBase, template: str | None) -> bool:
+    answers = [row[column] for column in ("completion", "chosen", "rejected") if column in row]
+    for chat in [row["prompt"] + answer for answer in answers] or [row["messages"]]:
+        try:
+            tokenizer.apply_chat_template(chat, tokenize=False, chat_template=template)
+        except jinja2.TemplateError:
+            return True
+    return False
+
+
+def set_pad_token(tokenizer: PreTrainedTokenizerBase, args: SFTConfig | DPOConfig) -> int:
+    """Give the tokenizer the padding token that TRL's trainers would, and return its id.
+
+    That is ``args.pad_token``, else the tokenizer's own, else its end-of-sequence token.
+
+    Raises:
+        DataError: there is none, or it is not in the vocabulary.
+    """
+    token = args.pad_token or tokenizer.pad_token or tokenizer.eos_token
+    if token is None:
+        raise DataError(
+            f"The tokenizer {_name(tokenizer)} has neither a padding nor an end-of-sequence token. Set train.pad_token "
+            "to a token of its vocabulary."
+        )
+    if token not in tokenizer.get_vocab():
+        raise DataError(f"train.pad_token: {token!r} is not in the tokenizer's vocabulary.")
+    if tokenizer.pad_token != token:
+        tokenizer.pad_token = token
+    return int(tokenizer.pad_token_id)
+
+
+def _training_template(tokenizer: PreTrainedTokenizerBase, args: SFTConfig, kind: Kind) -> str | None:
+    """The template that SFTTrainer would use in place of the tokenizer's; None for the tokenizer's own.
+
+    Only ``assistant_only_loss`` needs another one: with ``{% generation %}`` markers.
+    """
+    if not args.assistant_only_loss:
+        return None
+    if kind not in CHAT_KINDS:
+        raise DataError("train.assistant_only_loss: the data are strings, not chats. Use train.completion_only_loss.")
+    if has_generation_markers(tokenizer.chat_template):
+        return None
+    try:
+        return get_training_chat_template(tokenizer)
+    except ValueError as error:
+        raise DataError(
+            "train.assistant_only_loss: the chat template has no {% generation %} markers around the assistant's "
+            "turns, and TRL knows no version of it that has. Use train.completion_only_loss: true (loss on the last "
+            "answer), or name a template with markers in train.chat_template_path."
+        ) from error

@@ -1,12 +1,6 @@
-"""A library's module variable, other for a while.
+"""From a source of the recipe (builtin, local file, local folder, or hub name) to its rows, each with its place.
 
-What Python's JSON reader cannot take although it may be JSON, in plain words and with the line.
-
-One generator per kind of file: rows in, each with the place it stands at.
-
-A row is a dict as it is in the file. What cannot be read is a DataError with the file and the line or row.
-
-From a source of the recipe to its rows: builtin, local file, local folder, or hub name.
+What cannot be read is a ``DataError`` with the file and the line or row.
 """
 
 from __future__ import annotations
@@ -24,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import datasets
 import pyarrow as pa
@@ -35,81 +29,20 @@ from hf_efficient.errors import DataError
 from hf_efficient.facts.libraries import hub_reachable
 from hf_efficient.recipe.schema import SourceSection
 
-
-@contextmanager
-def replaced(module: ModuleType, name: str, value: Any) -> Iterator[None]:
-    """Within, ``module.name`` is ``value``; afterwards as it was.
-
-    Raises:
-        AttributeError: the module has no such variable.
-    """
-    before = getattr(module, name)
-    setattr(module, name, value)
-    try:
-        yield
-    finally:
-        setattr(module, name, before)
-
-
 _STRING = r'"(?:[^"\\]|\\.)*"'
 _NUMBERS = re.compile(_STRING + r"|(\d+)", re.DOTALL)
 _BRACKETS = re.compile(_STRING + r"|([\[{])|([\]}])", re.DOTALL)
 
 
-def json_fault(text: str, error: ValueError | RecursionError) -> tuple[int, str]:
-    """The 1-based line of the text that the reader stumbled over, and what is wrong there.
-
-    Args:
-        text: what was read.
-        error: what ``json.loads`` raised for it, other than a ``JSONDecodeError``.
-    """
-    if isinstance(error, RecursionError):
-        depth, position = _deepest(text)
-        return _line(text, position), f"lists and objects lie {depth} deep in one another, too deep to be read"
-    limit = getattr(sys, "get_int_max_str_digits", lambda: 0)()  # Python 3.10 before its seventh patch has no limit
-    for match in _NUMBERS.finditer(text):
-        digits = len(match[1] or "")
-        if 0 < limit < digits:
-            words = f"holds a whole number of {digits} digits, too long to be read. Write it as a string"
-            return _line(text, match.start()), words
-    return 1, f"not readable as JSON: {error}"
-
-
-def _deepest(text: str) -> tuple[int, int]:
-    depth = most = position = 0
-    for match in _BRACKETS.finditer(text):
-        depth += bool(match[1]) - bool(match[2])
-        if depth > most:
-            most, position = depth, match.start()
-    return most, position
-
-
-def _line(text: str, position: int) -> int:
-    return text.count("\n", 0, position) + 1
-
-
-_GZIP = b"\x1f\x8b"
-
-
-@dataclass(frozen=True)
-class Row:
-    """One row of a source.
-
-    Attributes:
-        where: file and line (``chats.jsonl:12``), or source and 1-based row (``chats.parquet, row 12``).
-        value: column name to value.
-    """
+class Row(NamedTuple):
+    """One row of a source; ``where`` is ``chats.jsonl:12`` (a line) or ``chats.parquet, row 12``."""
 
     where: str
     value: Mapping[str, Any]
 
 
-def read_jsonl(path: Path) -> Iterator[Row]:
-    """One JSON object per line; blank lines are skipped.
-
-    Raises:
-        DataError: a line that is not UTF-8, not JSON, or not an object.
-    """
+def _read_jsonl(path: Path) -> Iterator[Row]:
+    """One JSON object per line; blank lines are skipped."""
     with _open_bytes(path) as file:
         for number, raw in enumerate(file, start=1):
             where = f"{path}:{number}"
@@ -118,12 +51,8 @@ def read_jsonl(path: Path) -> Iterator[Row]:
                 yield Row(where, _object(_parse_line(text, where, number), where))
 
 
-def read_json(path: Path) -> Iterator[Row]:
-    """A list of objects, or an object with such a list under ``data``.
-
-    Raises:
-        DataError: not UTF-8, not JSON, another layout, or an element that is not an object.
-    """
+def _read_json(path: Path) -> Iterator[Row]:
+    """A list of objects, or an object with such a list under ``data``."""
     with _open_bytes(path) as file:
         text = _decode(file.read(), str(path))
     if not text.strip():
@@ -134,26 +63,21 @@ def read_json(path: Path) -> Iterator[Row]:
         hint = " If it holds one object per line, name it .jsonl." if error.msg == "Extra data" else ""
         raise DataError(f"{path}:{error.lineno}: not valid JSON (column {error.colno}: {error.msg}).{hint}") from error
     except (ValueError, RecursionError) as error:
-        line, words = json_fault(text, error)
+        line, words = _json_fault(text, error)
         raise DataError(f"{path}:{line}: {words}.") from error
     rows = value.get("data") if isinstance(value, dict) else value
     if not isinstance(rows, list):
-        raise DataError(f'{path}: expected a list of objects, or {{"data": [...]}}; found {_kind(value)}.')
+        raise DataError(f'{path}: expected a list of objects, or {{"data": [...]}}; found {kind_of_value(value)}.')
     for number, row in enumerate(rows, start=1):
         where = f"{path}, row {number}"
         yield Row(where, _object(row, where))
 
 
-def read_csv(path: Path) -> Iterator[Row]:
-    """Comma-separated values with a header line; every value is a string.
-
-    Raises:
-        DataError: no header, a column named twice, a record with more or fewer fields than the header, not
-            UTF-8.
-    """
+def _read_csv(path: Path) -> Iterator[Row]:
+    """Comma-separated values with a header line; every value is a string."""
     limit = csv.field_size_limit(sys.maxsize)
     try:
-        with _open_text(path) as file:
+        with io.TextIOWrapper(_open_bytes(path), encoding="utf-8-sig", newline="") as file:
             records = csv.reader(file, strict=True)
             header = next(records, None)
             if header is None:
@@ -172,29 +96,23 @@ def read_csv(path: Path) -> Iterator[Row]:
         csv.field_size_limit(limit)
 
 
-def read_parquet(path: Path) -> Iterator[Row]:
-    """The rows of a Parquet file, in batches, so that the file need not fit into memory as Python objects.
-
-    Raises:
-        DataError: not a Parquet file, or a damaged one.
-    """
+def _read_parquet(path: Path) -> Iterator[Row]:
+    """In batches, so that the file need not fit into memory as Python objects."""
     _open_bytes(path).close()
     try:
-        number = 0
-        for batch in pq.ParquetFile(path).iter_batches(batch_size=1000):
-            for value in batch.to_pylist():
-                number += 1
-                yield Row(f"{path}, row {number}", value)
+        batches = pq.ParquetFile(path).iter_batches(batch_size=1000)
+        for number, value in enumerate((value for batch in batches for value in batch.to_pylist()), start=1):
+            yield Row(f"{path}, row {number}", value)
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path}: not readable as Parquet: {error}") from error
 
 
 READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
-    ".jsonl": read_jsonl,
-    ".ndjson": read_jsonl,
-    ".json": read_json,
-    ".csv": read_csv,
-    ".parquet": read_parquet,
+    ".jsonl": _read_jsonl,
+    ".ndjson": _read_jsonl,
+    ".json": _read_json,
+    ".csv": _read_csv,
+    ".parquet": _read_parquet,
 }
 """Suffix of a file to its reader."""
 
@@ -204,14 +122,10 @@ def _open_bytes(path: Path) -> io.BufferedReader:
         file = path.open("rb")
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}.") from error
-    if file.peek(2)[:2] == _GZIP:
+    if file.peek(2)[:2] == b"\x1f\x8b":
         file.close()
         raise DataError(f"{path}: is gzip-compressed. Unpack it (gunzip) and name the unpacked file.")
     return file
-
-
-def _open_text(path: Path) -> io.TextIOWrapper:
-    return io.TextIOWrapper(_open_bytes(path), encoding="utf-8-sig", newline="")
 
 
 def _decode(raw: bytes, where: str) -> str:
@@ -223,8 +137,7 @@ def _decode(raw: bytes, where: str) -> str:
 
 def _not_utf8(where: str, error: UnicodeDecodeError) -> str:
     byte = error.object[error.start]
-    looks_utf16 = error.object[:2] in (b"\xff\xfe", b"\xfe\xff")
-    guess = " It looks like UTF-16." if looks_utf16 else ""
+    guess = " It looks like UTF-16." if error.object[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
     return f"{where}: not UTF-8 (byte 0x{byte:02x} at offset {error.start}).{guess} Save the file as UTF-8."
 
 
@@ -234,29 +147,54 @@ def _parse_line(text: str, where: str, number: int) -> Any:
     except json.JSONDecodeError as error:
         is_json = number == 1 and text.lstrip().startswith("[")
         hint = " It looks like one JSON list over several lines: name the file .json." if is_json else ""
-        excerpt = _excerpt(text, error.pos)
+        excerpt = _excerpt(text.rstrip(), error.pos)
         raise DataError(f"{where}: not valid JSON (column {error.colno}: {error.msg}): {excerpt}.{hint}") from error
     except (ValueError, RecursionError) as error:
-        _, words = json_fault(text, error)
-        raise DataError(f"{where}: {words}.") from error
+        raise DataError(f"{where}: {_json_fault(text, error)[1]}.") from error
 
 
 def _excerpt(text: str, position: int) -> str:
     """Up to 60 characters around the fault, quoted."""
-    start = max(0, min(position, len(text.rstrip())) - 40)
-    piece = text[start : start + 60].rstrip()
-    return f"`{'…' if start else ''}{piece}{'…' if len(text.rstrip()) > start + 60 else ''}`"
+    start = max(0, min(position, len(text)) - 40)
+    return f"`{'…' if start else ''}{text[start : start + 60].rstrip()}{'…' if len(text) > start + 60 else ''}`"
+
+
+def _json_fault(text: str, error: ValueError | RecursionError) -> tuple[int, str]:
+    """The 1-based line and the words for what Python's JSON reader cannot take although it may be JSON."""
+    if isinstance(error, RecursionError):
+        depth, position = _deepest(text)
+        line = text.count("\n", 0, position) + 1
+        return line, f"lists and objects lie {depth} deep in one another, too deep to be read"
+    limit = getattr(sys, "get_int_max_str_digits", lambda: 0)()  # Python 3.10 before its seventh patch has no limit
+    for match in _NUMBERS.finditer(text):
+        digits = len(match[1] or "")
+        if 0 < limit < digits:
+            words = f"holds a whole number of {digits} digits, too long to be read. Write it as a string"
+            return text.count("\n", 0, match.start()) + 1, words
+    return 1, f"not readable as JSON: {error}"
+
+
+def _deepest(text: str) -> tuple[int, int]:
+    depth = most = position = 0
+    for match in _BRACKETS.finditer(text):
+        depth += bool(match[1]) - bool(match[2])
+        if depth > most:
+            most, position = depth, match.start()
+    return most, position
 
 
 def _object(value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise DataError(f"{where}: expected an object ({{...}}), found {_kind(value)}.")
+        raise DataError(f"{where}: expected an object ({{...}}), found {kind_of_value(value)}.")
     return value
 
 
-def _kind(value: Any) -> str:
-    names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
-    return names.get(type(value), "a number")
+def kind_of_value(value: Any) -> str:
+    """What a JSON value is, in words."""
+    names = {
+        dict: "an object", list: "a list", str: "a string", bool: "a boolean", int: "a number", float: "a number"
+    }  # fmt: skip
+    return "null" if value is None else names.get(type(value), type(value).__name__)
 
 
 def _check_header(path: Path, header: list[str]) -> None:
@@ -285,7 +223,7 @@ def _plural(number: int, noun: str) -> str:
 BUILTINS: dict[str, Callable[[str], list[dict[str, Any]]]] = {"builtin:python-docstrings": docstring_split}
 """Name of an embedded data set to the function that makes one of its splits."""
 
-LOCAL_WAYS = (
+_LOCAL_WAYS = (
     f"Local ways: a path to a {'/'.join(READERS)} file, a folder of such files, a folder written by "
     "Dataset.save_to_disk, builtin:python-docstrings, or a hub data set that this machine has cached "
     "(HF_HUB_OFFLINE=1)."
@@ -299,7 +237,6 @@ class Source:
 
     Attributes:
         key: where the recipe names it (``data.train.0``).
-        section: as the recipe has it.
         files: what lies on this disk and makes its content; empty for builtins and hub data sets.
         dataset: the loaded data set, for hub data sets and folders of ``save_to_disk``.
     """
@@ -323,20 +260,14 @@ class Source:
 
     def _rows(self) -> Iterator[Row]:
         name = self.section.path
-        if self.dataset is not None:
-            return (Row(f"{name}, row {number}", row) for number, row in enumerate(self.dataset, start=1))
-        if name in BUILTINS:
-            made = BUILTINS[name](self.section.split)
-            return (Row(f"{name}, row {number}", row) for number, row in enumerate(made, start=1))
-        return itertools.chain.from_iterable(READERS[path.suffix.lower()](path) for path in self.files)
+        if self.dataset is None and name not in BUILTINS:
+            return itertools.chain.from_iterable(READERS[path.suffix.lower()](path) for path in self.files)
+        values = BUILTINS[name](self.section.split) if self.dataset is None else self.dataset
+        return (Row(f"{name}, row {number}", value) for number, value in enumerate(values, start=1))
 
 
 def open_source(section: SourceSection, key: str) -> Source:
-    """Find what ``section.path`` names; reads no rows of local files.
-
-    Args:
-        section: the source; relative paths are relative to the working directory.
-        key: dotted path of the section in the recipe, for messages.
+    """Find what ``section.path`` names; reads no rows of local files. ``key`` is the section's place in the recipe.
 
     Raises:
         DataError: nothing is there, or it may not be read; the kind of file is unknown, the split does not exist,
@@ -389,8 +320,7 @@ def _folder(section: SourceSection, key: str, path: Path) -> Source:
     files = tuple(sorted(entry for entry in path.iterdir() if entry.suffix.lower() in READERS))
     if not files:
         raise DataError(
-            f"{key}.path: the folder {path} holds neither a data set of Dataset.save_to_disk nor a file "
-            "that ends "
+            f"{key}.path: the folder {path} holds neither a data set of Dataset.save_to_disk nor a file that ends "
             f"in {', '.join(READERS)}."
         )
     _check_no_split(section, key, "a folder of files")
@@ -414,8 +344,7 @@ def _saved_dataset(section: SourceSection, key: str, path: Path) -> datasets.Dat
 def _check_no_split(section: SourceSection, key: str, what: str) -> None:
     if section.split != "train":
         raise DataError(
-            f"{key}.split: {section.path} is {what} and has no splits; leave `split: {section.split}` "
-            "out, or name "
+            f"{key}.split: {section.path} is {what} and has no splits; leave `split: {section.split}` out, or name "
             "the file of that split."
         )
 
@@ -445,23 +374,24 @@ def _from_hub(section: SourceSection, key: str) -> datasets.Dataset:
     name = section.path
     # Without a network every request is tried for seconds, again and again, before the local cache is looked into.
     offline = datasets.config.HF_HUB_OFFLINE or not hub_reachable()
+    where = f"{key}.path: {name}: no such local path, and"
     try:
         with replaced(datasets.config, "HF_HUB_OFFLINE", offline):
             return datasets.load_dataset(name, name=section.name, split=section.split)
     except datasets.exceptions.DatasetNotFoundError as error:
-        raise DataError(
-            f"{key}.path: {name}: no such local path, and no such hub data set ({error}). {LOCAL_WAYS}"
-        ) from error
+        raise DataError(f"{where} no such hub data set ({error}). {_LOCAL_WAYS}") from error
     except (ConnectionError, TimeoutError) as error:
-        raise DataError(
-            f"{key}.path: {name}: no such local path, and the hub cannot be reached ({error}). {LOCAL_WAYS}"
-        ) from error
-    except (
-        OSError,
-        ValueError,
-        RuntimeError,
-        TypeError,
-        KeyError,
-        datasets.exceptions.DatasetsError,
-    ) as error:
+        raise DataError(f"{where} the hub cannot be reached ({error}). {_LOCAL_WAYS}") from error
+    except (OSError, ValueError, RuntimeError, TypeError, KeyError, datasets.exceptions.DatasetsError) as error:
         raise DataError(f"{key}: {name} cannot be loaded from the hub: {error}") from error
+
+
+@contextmanager
+def replaced(module: ModuleType, name: str, value: Any) -> Iterator[None]:
+    """Within, the library's ``module.name`` is ``value``; afterwards as it was. It must exist."""
+    before = getattr(module, name)
+    setattr(module, name, value)
+    try:
+        yield
+    finally:
+        setattr(module, name, before)

@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 _BATCH = 10_000
-_NOTHING = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -20,20 +19,18 @@ class DataStats:
     """Counts of a prepared data set.
 
     Attributes:
-        examples: examples in it, before packing.
+        examples: before packing.
         dropped_overlong: examples left out because they are longer than max_length (``overlong: drop``).
         truncated: examples cut to max_length.
         dropped_masked: examples left out because all their labels are -100 (after truncation).
-        masked: examples kept although no token of theirs bears loss; they cost time and teach nothing.
-        tokens_total: tokens in it.
+        masked: examples kept although they have no target token; they cost time and teach nothing.
         tokens_loss_bearing: tokens that are predicted and whose label is not -100, see :func:`loss_bearing`.
         longest: tokens of the longest example, before any truncation.
         packs: rows after packing; None where it is not packed.
-        fill_rate: share of the packs' places (packs times max_length) that hold a token; None where it is not
-            packed.
+        fill_rate: share of the packs' places (packs times max_length) that hold a token.
         empty: examples whose text, completion or last answer is blank, before any is left out.
-        small_sources: of the training data: sources of which fewer than ten examples are in it, by their keys in
-            the recipe (``data.train.0``), with the number; None where there is none.
+        small_sources: sources of which fewer than ten examples are in the training data, by their keys in the recipe
+            (``data.train.0``), with the number; None where there is none.
         largest_token_id: which the model's embedding must have a row for; -1 where there is no token.
     """
 
@@ -54,16 +51,14 @@ class DataStats:
 
 def lengths(dataset: datasets.Dataset, column: str = "input_ids") -> npt.NDArray[np.int64]:
     """Tokens per row, shape (rows,)."""
-    parts = [_sizes(table[column]) for table in _tables(dataset, [column])]
-    return np.concatenate([_NOTHING, *parts])
+    return _joined([_sizes(table[column]) for table in _tables(dataset, [column])])
 
 
 def document_lengths(dataset: datasets.Dataset) -> npt.NDArray[np.int64]:
-    """Tokens per document, shape (documents,): a row's where ``seq_lengths`` does not tell a pack's documents apart."""
+    """Tokens per document, shape (documents,); a row is one where no ``seq_lengths`` divides it."""
     if "seq_lengths" not in dataset.column_names:
         return lengths(dataset)
-    parts = [_numbers(table["seq_lengths"]) for table in _tables(dataset, ["seq_lengths"])]
-    return np.concatenate([_NOTHING, *parts])
+    return _joined([_numbers(table["seq_lengths"]) for table in _tables(dataset, ["seq_lengths"])])
 
 
 def pair_lengths(dataset: datasets.Dataset, max_length: int | None) -> npt.NDArray[np.int64]:
@@ -74,14 +69,13 @@ def pair_lengths(dataset: datasets.Dataset, max_length: int | None) -> npt.NDArr
 
 
 def loss_bearing(dataset: datasets.Dataset, by_document: bool = False) -> npt.NDArray[np.int64]:
-    """Labels that bear loss per row, shape (rows,), or per document of the packs, shape (documents,).
+    """Target tokens per row, shape (rows,), or per document of the packs, shape (documents,).
 
     Those are the labels other than -100 but for the first of each row, or of each document where ``seq_lengths``
-    tells where a pack's documents begin: nothing before it predicts it.
+    divides a pack: nothing before it predicts it.
     """
     columns = [name for name in ("labels", "seq_lengths") if name in dataset.column_names]
-    parts = [_bearing(table, by_document) for table in _tables(dataset, columns)]
-    return np.concatenate([_NOTHING, *parts])
+    return _joined([_bearing(table, by_document) for table in _tables(dataset, columns)])
 
 
 def largest_token_id(dataset: datasets.Dataset, columns: Sequence[str] = ("input_ids",)) -> int:
@@ -92,20 +86,20 @@ def largest_token_id(dataset: datasets.Dataset, columns: Sequence[str] = ("input
 
 def _bearing(table: pa.Table, by_document: bool) -> npt.NDArray[np.int64]:
     rows = _sizes(table["labels"])
-    documents = rows
-    if "seq_lengths" in table.column_names:
-        documents = _numbers(table["seq_lengths"])
+    documents = _numbers(table["seq_lengths"]) if "seq_lengths" in table.column_names else rows
     bearing = _flat(table["labels"]).to_numpy(zero_copy_only=False) != -100
-    firsts = (np.cumsum(documents) - documents)[documents > 0]
-    bearing[firsts] = False
+    bearing[(np.cumsum(documents) - documents)[documents > 0]] = False
     sizes = documents if by_document else rows
-    sums = np.concatenate([[0], np.cumsum(bearing)])
-    ends = np.cumsum(sizes)
+    sums, ends = np.concatenate([[0], np.cumsum(bearing)]), np.cumsum(sizes)
     return sums[ends] - sums[ends - sizes]
 
 
 def _tables(dataset: datasets.Dataset, columns: Sequence[str]) -> Iterator[pa.Table]:
     yield from dataset.select_columns(list(columns)).with_format("arrow").iter(_BATCH)
+
+
+def _joined(parts: list[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
+    return np.concatenate([np.zeros(0, dtype=np.int64), *parts])
 
 
 def _sizes(lists: pa.ChunkedArray) -> npt.NDArray[np.int64]:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.data.examples import capped, check_weight, held_out, weighted
+from hf_efficient.data.examples import check_weight, held_out, weighted
 from hf_efficient.errors import DataError
 
 
@@ -26,16 +26,8 @@ def test_a_small_weight_leaves_at_least_one():
 
 
 def test_draws_follow_the_seed_alone():
-    assert capped(range(1000), 5, 0) == capped(range(1000), 5, 0)
-    assert capped(range(1000), 5, 0) != capped(range(1000), 5, 1)
-    assert capped(range(1000), 5, 0) == sorted(capped(range(1000), 5, 0))
+    assert weighted(range(1000), 0.1, "0") == weighted(range(1000), 0.1, "0")
     assert weighted(range(1000), 0.1, "0:a") != weighted(range(1000), 0.1, "0:b")
-
-
-def test_a_cap_above_the_number_of_examples_takes_all():
-    assert capped([1, 2], None, 0) == [1, 2]
-    assert capped([1, 2], 2, 0) == [1, 2]
-    assert capped([1, 2], 9, 0) == [1, 2]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, NamedTuple
 
 import datasets
 import pytest
@@ -9,7 +9,7 @@ from trl import SFTConfig, SFTTrainer
 from trl.trainer import sft_trainer
 
 from hf_efficient.data.formats import features_of, kind_of
-from hf_efficient.data.prepare import Prepared, build_collator, completion_only, prepare
+from hf_efficient.data.prepare import build_collator, completion_only, prepare
 from hf_efficient.data.stats import DataStats
 from hf_efficient.errors import DataError
 
@@ -70,6 +70,11 @@ def model(tiny_llama_dir):
     return AutoModelForCausalLM.from_pretrained(tiny_llama_dir)
 
 
+class Prepared(NamedTuple):
+    dataset: datasets.Dataset
+    stats: DataStats
+
+
 def ours(
     rows: list[dict[str, Any]],
     tokenizer: Any,
@@ -78,7 +83,7 @@ def ours(
     name: str = "train",
 ) -> Prepared:
     kind = kind_of(rows[0])
-    return prepare(as_dataset(rows), kind, tokenizer, args, overlong, completion_only(args, kind), name)
+    return Prepared(*prepare(as_dataset(rows), kind, tokenizer, args, overlong, completion_only(args, kind), name))
 
 
 def message(*args: Any, **settings: Any) -> str:
@@ -311,7 +316,7 @@ def test_max_length_too_small(arguments, tokenizer):
     )
     for packing in (False, True):
         assert message(rows, tokenizer, arguments(max_length=6, packing=packing)) == (
-            "train.max_length: 6 is too small: no token that bears loss is left in any of the 1 train "
+            "train.max_length: 6 is too small: no target token is left in any of the 1 train "
             "examples (the longest "
             "has 8 tokens)."
         )
