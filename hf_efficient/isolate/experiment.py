@@ -1,14 +1,8 @@
-"""What cannot be taken apart by leaving parts of a step out.
-
-One run of a variant in processes of its own, which do not outlive it.
-
-Which variants run, in which order, how often: all once, then again those whose differences are small.
-"""
+"""Which variants run, in which order, how often; and one run of a variant, in processes that do not outlive it."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import subprocess
 import sys
@@ -19,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from pydantic import TypeAdapter
+import msgspec
 
 from hf_efficient.errors import SetupError
 from hf_efficient.estimate.comparison import (
@@ -37,23 +31,9 @@ from hf_efficient.launch.exits import ended
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records.isolation import VariantMeasurement, VariantOutcome
 
-
-def check_whole_models(recipe: Recipe) -> None:
-    """Refuse a model that is spread over processes: one of them alone, a variant, is not the same computation.
-
-    Raises:
-        SetupError: the recipe shards.
-    """
-    strategy = recipe.distributed.strategy
-    if strategy not in ("auto", "none", "ddp"):
-        raise SetupError(
-            f"--isolate: distributed.strategy is {strategy}, and one process alone does not hold the model. Write "
-            "distributed.strategy=ddp with a model that fits one process, or diagnose a run of this recipe."
-        )
-
-
 _WORKER = "hf_efficient.isolate.worker"
 _SAID = 400
+_BASE = "as_is"
 
 
 class VariantFailed(Exception):
@@ -66,10 +46,8 @@ class Launch:
 
     Attributes:
         recipe: resolved.
-        argument: the recipe as the user wrote it.
-        overrides: ``a.b=value`` as the user wrote them.
-        steps: to be measured.
-        warm_up: steps before them.
+        argument, overrides: the recipe as the user wrote it.
+        steps, warm_up: to be measured, and before them.
         parent: folder in which each run makes one of its own.
         device_count: accelerators of this machine, for ``distributed.processes: auto``.
         cores: processor cores that all processes share.
@@ -86,7 +64,6 @@ class Launch:
 
     @property
     def processes(self) -> int:
-        """Of the recipe, here."""
         said = self.recipe.distributed.processes
         return max(1, self.device_count) if said == "auto" else said
 
@@ -108,13 +85,8 @@ class Launch:
         ]
         if self.processes == 1 or variant.one_process:
             return [sys.executable, "-m", _WORKER, self.argument, *self.overrides, *options]
-        return accelerate_command(
-            self.recipe,
-            self.argument,
-            [*self.overrides, *options],
-            layout_of(self.recipe, device_count=self.device_count, cores=self.cores),
-            module=_WORKER,
-        )
+        layout = layout_of(self.recipe, device_count=self.device_count, cores=self.cores)
+        return accelerate_command(self.recipe, self.argument, [*self.overrides, *options], layout, module=_WORKER)
 
 
 def run_variant(variant: Variant, launch: Launch) -> VariantMeasurement:
@@ -129,12 +101,12 @@ def run_variant(variant: Variant, launch: Launch) -> VariantMeasurement:
         with said.open("wb") as output:
             code = _finished(launch.command(variant, folder), launch.threads, output.fileno())
         try:
-            held = json.loads((folder / MEASUREMENT).read_text(encoding="utf-8"))
+            held = msgspec.json.decode((folder / MEASUREMENT).read_bytes())
         except (OSError, ValueError):
             raise VariantFailed(_unsaid(code, said)) from None
         if "failure" in held:
             raise VariantFailed(str(held["failure"]))
-        return TypeAdapter(VariantMeasurement).validate_python(held)
+        return msgspec.convert(held, VariantMeasurement)
 
 
 def _finished(command: list[str], threads: int, output: int) -> int:
@@ -148,7 +120,7 @@ def _finished(command: list[str], threads: int, output: int) -> int:
 
 
 def _unsaid(code: int, said: Path) -> str:
-    """Why a process that left no reason ended, as far as it can be told."""
+    """Why a process that left no reason ended, as far as it can be found out."""
     if code in (-9, 137):
         return "it was killed, for want of memory perhaps"
     lines = said.read_text(encoding="utf-8", errors="replace").strip().splitlines()
@@ -157,20 +129,18 @@ def _unsaid(code: int, said: Path) -> str:
     return f"exit code {code}{': ' + lines[-1].strip()[:_SAID] if lines else ', and it said nothing'}"
 
 
-RunVariant = Callable[[Variant], VariantMeasurement]
-"""Runs a variant once; raises VariantFailed."""
-
-_BASE = "as_is"
-
-
 class Progress(Protocol):
-    """Is told how the variants go."""
+    """Hears how the variants go."""
 
     def begins(self, variant: Variant, number: int, of: int, round_number: int) -> None:
         """A variant runs, the ``number``-th of ``of`` in this round, from 1."""
 
     def ends(self, variant: Variant, seconds: float, failure: str) -> None:
         """It ran so long, or failed: ``failure`` says why."""
+
+
+RunVariant = Callable[[Variant], VariantMeasurement]
+"""Runs a variant once; raises VariantFailed."""
 
 
 def run_variants(
@@ -182,7 +152,7 @@ def run_variants(
         variants: the first is the recipe as it is.
         recipe: the user's.
         run: a variant, once.
-        progress: is told.
+        progress: hears of it.
 
     Raises:
         SetupError: the recipe as it is does not train: nothing could be compared with it.
@@ -226,7 +196,6 @@ def _round(
 def _again(outcomes: Iterable[VariantOutcome]) -> set[str]:
     """Names of those of which another round may change what is said."""
     held = list(outcomes)
-    failed = {one.name for one in held if one.failure}
     times = chain_times(held)
     whole = attribute(times).plain_seconds
     again: set[str] = set()
@@ -235,11 +204,10 @@ def _again(outcomes: Iterable[VariantOutcome]) -> set[str]:
         if found is not None and wants_another_round(found, whole):
             first = next(name for name in link.more if name not in times.left_out)
             again |= {first, link.less}
-    return again - failed
+    return again - {one.name for one in held if one.failure}
 
 
 def chain_times(outcomes: Iterable[VariantOutcome]) -> ChainTimes:
-    """What the chain is made of."""
     held = {one.name: one for one in outcomes}
     return ChainTimes(
         seconds={

@@ -1,11 +1,4 @@
-"""Differences of variants as the parts of an optimizer step.
-
-What the figures of an isolation leave out, or rest on.
-
-What the variants took, made into the parts of an optimizer step.
-
-The room's door: a recipe in, its variants run, the time of its step out.
-"""
+"""The room's door: a recipe in, its variants run, the time of its step by their differences out."""
 
 from __future__ import annotations
 
@@ -13,8 +6,9 @@ import dataclasses
 import os
 import statistics
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
@@ -23,8 +17,8 @@ from hf_efficient.errors import OutputError
 from hf_efficient.estimate.comparison import CHAIN, Difference, Link, StepAttribution, attribute
 from hf_efficient.estimate.throughput import batch_time
 from hf_efficient.facts.environment import accelerator_count, thread_count
-from hf_efficient.isolate.experiment import Launch, Progress, chain_times, check_whole_models, run_variant, run_variants
-from hf_efficient.isolate.variants import MOST_EXAMPLES, VARIANTS
+from hf_efficient.isolate.experiment import Launch, Progress, chain_times, run_variant, run_variants
+from hf_efficient.isolate.variants import MOST_EXAMPLES, VARIANTS, check_whole_models
 from hf_efficient.recipe.load import load_recipe
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records.isolation import (
@@ -42,270 +36,15 @@ from hf_efficient.records.isolation import (
 from hf_efficient.text import short_seconds
 from hf_efficient.version import __version__
 
-NO_DIFFERENCE = "no difference"
-
-
-def step_parts(
-    found: StepAttribution,
-    held: Mapping[str, VariantOutcome],
-    schedule: IsolationSchedule,
-    loader: LoaderAlone | None,
-) -> Iterator[StepPart]:
-    """The forward, and every link of the chain that applies to the recipe.
-
-    Args:
-        found: of a typical step.
-        held: the variants by name.
-        schedule: tells how many steps a log is for.
-        loader: alone; None where it was not measured.
-    """
-    runs = len(held["forward"].runs) if "forward" in held else 0
-    note = "" if found.forward_seconds is not None else _missing(held, "forward")
-    yield StepPart("forward", found.forward_seconds, None, None, runs, "forward", note)
-    for link in reversed(CHAIN):
-        if link.part in found.differences:
-            per_step = schedule.log_every if link.part == "logging" else 1
-            if per_step:
-                part = _part(link, found.differences[link.part], held, per_step)
-                yield _no_more_than(part, loader) if link.part == "data" and not schedule.workers else part
-
-
-def _part(link: Link, found: Difference | None, held: Mapping[str, VariantOutcome], steps: int) -> StepPart:
-    first = next((name for name in link.more if not held[name].left_out), link.more[0])
-    how = f"{first} less {link.less}" + (f", over {steps} steps" if steps > 1 else "")
-    if found is None:
-        return StepPart(link.part, None, None, None, 0, how, _missing(held, first, link.less))
-    seconds = found.seconds / steps if found.is_clear else 0.0
-    note = "" if found.is_clear else NO_DIFFERENCE
-    return StepPart(link.part, seconds, found.low / steps, found.high / steps, found.rounds, how, note)
-
-
-def _no_more_than(part: StepPart, loader: LoaderAlone | None) -> StepPart:
-    """Waiting for a loader that has no workers takes what it takes alone; a larger difference has another cause.
-
-    Two processes that ran at different speeds, for instance: the rest stays unexplained.
-    """
-    if loader is None or part.seconds is None or part.seconds <= loader.step_seconds:
-        return part
-    note = f"{short_seconds(part.seconds)} by difference, but the loader alone takes no more"
-    return dataclasses.replace(part, seconds=loader.step_seconds, low=None, high=None, note=note)
-
-
-def pause_parts(outcome: VariantOutcome | None, pauses: PauseTimes, schedule: IsolationSchedule) -> Iterator[StepPart]:
-    """Evaluations and saves, each step with its share of them.
-
-    Args:
-        outcome: of the variant that times them.
-        pauses: what one of each takes.
-        schedule: tells how many steps one is for.
-    """
-    each = (
-        ("evaluation", pauses.evaluation_seconds, schedule.evaluate_every),
-        ("checkpointing", pauses.save_seconds, schedule.save_every),
-    )
-    for name, seconds, every in each:
-        if not every or outcome is None:
-            continue
-        how = f"pauses, over {every} steps"
-        if seconds is None:
-            yield StepPart(name, None, None, None, 0, how, outcome.failure or "it was not timed")
-            continue
-        timed = [
-            one / every
-            for run in outcome.runs
-            for one in (run.evaluation_seconds if name == "evaluation" else run.save_seconds)
-        ]
-        yield StepPart(name, seconds / every, min(timed), max(timed), len(timed), how)
-
-
-def _missing(held: Mapping[str, VariantOutcome], *names: str) -> str:
-    for name in names:
-        one = held.get(name)
-        if one is None or not one.runs:
-            return f"{name} {'was not run' if one is None else f'failed: {one.failure}'}"
-    return "the two have no step in common"
-
-
-_MUCH = 1.15
-_SAME_BATCHES = ("quiet", "logged", "held_batches", "one_process", "forward", "forward_no_grad", "loader")
-
-
-def remarks(recipe: Recipe, held: Mapping[str, VariantOutcome], schedule: IsolationSchedule) -> list[str]:
-    """In sentences.
-
-    Args:
-        recipe: the user's.
-        held: the variants by name.
-        schedule: of the recipe.
-    """
-    found = []
-    reports = recipe.train.get("report_to")
-    if reports not in (None, "none", [], ["none"]):
-        found.append(
-            f"train.report_to was off, so that nobody is told of these runs: what {reports} takes is not in it"
-        )
-    if recipe.efficiency.plan:
-        found.append("a run also plans once, before its first step")
-    if schedule.processes > 1 and schedule.device == "cpu":
-        found.append("processes on one CPU share its memory and caches: communication holds what that costs")
-    tokenised = held.get("tokenisation")
-    if tokenised is not None and any((run.examples or 0) >= MOST_EXAMPLES for run in tokenised.runs):
-        found.append(f"tokenisation is of {MOST_EXAMPLES:,} examples, drawn from all")
-    if (ratio := _drift(held["as_is"])) > _MUCH:
-        found.append(
-            f"the recipe as it is took {ratio:.2f} times as long in one round as in another: something else uses this "
-            "machine, and spreads are wide; run it alone, or with more --steps"
-        )
-    other = [name for name in _SAME_BATCHES if name in held and _differs(held["as_is"], held[name])]
-    if other:
-        found.append(f"the batches of {', '.join(other)} were not those of the recipe as it is")
-    return found
-
-
-def _drift(base: VariantOutcome) -> float:
-    """The slowest round over the fastest."""
-    middles = [statistics.median(run.step_seconds) for run in base.runs if run.step_seconds]
-    return max(middles) / min(middles) if middles else 1.0
-
-
-def _differs(base: VariantOutcome, other: VariantOutcome) -> bool:
-    """Whether another trained on other numbers of tokens."""
-    if not base.runs or not other.runs:
-        return False
-    first, second = base.runs[0].step_tokens, other.runs[0].step_tokens
-    return bool(first) and bool(second) and sum(first) != sum(second)
-
-
+STEPS: Final = 12
+WARM_UP: Final = 3
+FEWEST_STEPS: Final = 6
+"""With fewer pairs no interval of 95% is known (``estimate/comparison.py``)."""
 _SIZES = ("as_is", "micro_batch_halved", "micro_batch_doubled")
+_SAME_BATCHES = ("quiet", "logged", "held_batches", "one_process", "forward", "forward_no_grad", "loader")
+_MUCH_DRIFT = 1.15
 
-
-def isolation_of(recipe: Recipe, outcomes: Sequence[VariantOutcome], steps: int, warm_up: int) -> Isolation:
-    """The attribution, what was measured by itself, and the findings.
-
-    Args:
-        recipe: the user's.
-        outcomes: of all variants; that of the recipe as it is has a run with its schedule.
-        steps: measured of each run.
-        warm_up: steps before them.
-    """
-    held = {one.name: one for one in outcomes}
-    schedule = next(run.schedule for run in held["as_is"].runs if run.schedule is not None)
-    attribution = attribute(chain_times(outcomes))
-    pauses = _pauses(held, attribution)
-    loader = _loader(held)
-    parts = [
-        *step_parts(attribution, held, schedule, loader),
-        *pause_parts(held.get("pauses"), pauses, schedule),
-    ]
-    whole = attribution.plain_seconds + _between(parts)
-    found = Isolation(
-        schema_version=ISOLATION_SCHEMA_VERSION,
-        hf_efficient_version=__version__,
-        recipe=recipe.name,
-        steps=steps,
-        warm_up=warm_up,
-        schedule=schedule,
-        variants=list(outcomes),
-        step_seconds=whole,
-        parts=parts,
-        unexplained_seconds=whole - sum(part.seconds or 0.0 for part in parts),
-        tokens_per_second=_rate(held["as_is"].runs, whole, schedule),
-        pauses=pauses,
-        loader=loader,
-        tokenisation=_tokenisation(held),
-        micro_batch=_line(held),
-        forward_without_graph_seconds=_median(_seconds(held, "forward_no_grad")),
-        price_usd_per_hour=recipe.efficiency.price_usd_per_hour,
-        notes=remarks(recipe, held, schedule),
-    )
-    return dataclasses.replace(found, diagnosis=diagnose_isolation(found))
-
-
-def _between(parts: Iterable[StepPart]) -> float:
-    """What falls between the steps, of each step."""
-    return sum(part.seconds or 0.0 for part in parts if part.name in ("logging", "evaluation", "checkpointing"))
-
-
-def _pauses(held: Mapping[str, VariantOutcome], attribution: StepAttribution) -> PauseTimes:
-    log = attribution.differences.get("logging")
-    runs = held["pauses"].runs if "pauses" in held else []
-    return PauseTimes(
-        log_seconds=max(0.0, log.seconds) if log is not None and log.is_clear else None,
-        evaluation_seconds=_median([one for run in runs for one in run.evaluation_seconds]),
-        save_seconds=_median([one for run in runs for one in run.save_seconds]),
-    )
-
-
-def _rate(runs: Sequence[VariantMeasurement], whole: float, schedule: IsolationSchedule) -> float | None:
-    """Positions of all processes."""
-    tokens = [one for run in runs for one in run.step_tokens]
-    middle = statistics.mean(tokens) if tokens else 0.0
-    return middle * schedule.processes / whole if middle else None
-
-
-def _loader(held: Mapping[str, VariantOutcome]) -> LoaderAlone | None:
-    runs = held["loader"].runs if "loader" in held else []
-    seconds = [one for run in runs for one in run.step_seconds]
-    if not seconds:
-        return None
-    tokens = sum(sum(run.step_tokens) for run in runs)
-    cpu = [run.cpu_seconds for run in runs if run.cpu_seconds is not None]
-    return LoaderAlone(
-        step_seconds=statistics.median(seconds),
-        tokens_per_second=tokens / sum(seconds) if tokens else None,
-        model_step_seconds=_median(_seconds(held, "held_batches")),
-        cpu_seconds=sum(cpu) / len(seconds) if len(cpu) == len(runs) else None,
-    )
-
-
-def _tokenisation(held: Mapping[str, VariantOutcome]) -> TokenisationAlone | None:
-    run = next(iter(held["tokenisation"].runs), None) if "tokenisation" in held else None
-    if run is None or run.examples is None or run.tokens is None or not run.prepare_seconds:
-        return None
-    return TokenisationAlone(
-        examples=run.examples,
-        tokens=run.tokens,
-        seconds=run.prepare_seconds,
-        read_seconds=run.read_seconds or 0.0,
-        examples_per_second=run.examples / run.prepare_seconds,
-        tokens_per_second=run.tokens / run.prepare_seconds,
-    )
-
-
-def _line(held: Mapping[str, VariantOutcome]) -> MicroBatchLine | None:
-    names = [name for name in _SIZES if name in held and any(run.micro_batch_seconds for run in held[name].runs)]
-    runs = [run for name in names for run in held[name].runs]
-    seconds = np.array([one for run in runs for one in run.micro_batch_seconds])
-    tokens = np.array([one for run in runs for one in run.micro_batch_tokens])
-    line = batch_time(seconds, tokens) if len(names) > 1 else None
-    if line is None or "as_is" not in names:
-        return None
-    own = held["as_is"].runs
-    mean = {name: statistics.mean(one for run in held[name].runs for one in run.micro_batch_tokens) for name in names}
-    doubled = mean.get("micro_batch_doubled")
-    return MicroBatchLine(
-        fixed_seconds=line.fixed_seconds,
-        token_seconds=line.token_seconds,
-        seconds=statistics.median(one for run in own for one in run.micro_batch_seconds),
-        tokens=statistics.median(one for run in own for one in run.micro_batch_tokens),
-        points=len(seconds),
-        variants=names,
-        doubled_positions=None if doubled is None else doubled / (2 * mean["as_is"]),
-    )
-
-
-def _seconds(held: Mapping[str, VariantOutcome], name: str) -> list[float]:
-    return [one for run in held[name].runs for one in run.step_seconds] if name in held else []
-
-
-def _median(values: Sequence[float]) -> float | None:
-    return statistics.median(values) if values else None
-
-
-STEPS = 12
-WARM_UP = 3
-FEWEST_STEPS = 6
-"""With fewer pairs no interval of 95% is known (``estimate/paired.py``)."""
+Outcomes = Mapping[str, VariantOutcome]
 
 
 def isolate(argument: str, overrides: Sequence[str], steps: int, progress: Progress) -> Isolation:
@@ -318,7 +57,7 @@ def isolate(argument: str, overrides: Sequence[str], steps: int, progress: Progr
         argument: a recipe file, or the name of a shipped one.
         overrides: ``a.b=value`` each.
         steps: to be measured of each, at least ``FEWEST_STEPS``.
-        progress: is told.
+        progress: hears of it.
 
     Raises:
         HfEfficientError: the recipe is wrong, cannot be launched, or does not train as it is.
@@ -342,11 +81,7 @@ def isolate(argument: str, overrides: Sequence[str], steps: int, progress: Progr
 
 
 def _place(output_dir: str) -> Path:
-    """The folder that holds the output directory, or would: the nearest that is there.
-
-    Raises:
-        OutputError: nothing can be written there.
-    """
+    """The folder that holds the output directory, or would: the nearest that is there."""
     folder = Path(output_dir).expanduser().absolute().parent
     while not folder.is_dir() and folder != folder.parent:
         folder = folder.parent
@@ -356,3 +91,217 @@ def _place(output_dir: str) -> Path:
             "Write another output_dir=..."
         )
     return folder
+
+
+def isolation_of(recipe: Recipe, outcomes: Sequence[VariantOutcome], steps: int, warm_up: int) -> Isolation:
+    """The attribution, what was measured by itself, and the findings.
+
+    Args:
+        recipe: the user's.
+        outcomes: of all variants; that of the recipe as it is has a run with its schedule.
+        steps, warm_up: measured of each run, and before them.
+    """
+    held = {one.name: one for one in outcomes}
+    schedule = next(run.schedule for run in _runs(held, "as_is") if run.schedule is not None)
+    attribution = attribute(chain_times(outcomes))
+    pauses = _pauses(held, attribution)
+    loader = _loader(held)
+    parts = [
+        *_step_parts(attribution, held, schedule, loader),
+        *_pause_parts(held.get("pauses"), pauses, schedule),
+    ]
+    between = [part.seconds or 0.0 for part in parts if part.name in ("logging", "evaluation", "checkpointing")]
+    whole = attribution.plain_seconds + sum(between)
+    tokens = [one for run in _runs(held, "as_is") for one in run.step_tokens]
+    found = Isolation(
+        schema_version=ISOLATION_SCHEMA_VERSION,
+        hf_efficient_version=__version__,
+        recipe=recipe.name,
+        steps=steps,
+        warm_up=warm_up,
+        schedule=schedule,
+        variants=list(outcomes),
+        step_seconds=whole,
+        parts=parts,
+        unexplained_seconds=whole - sum(part.seconds or 0.0 for part in parts),
+        tokens_per_second=statistics.mean(tokens) * schedule.processes / whole if any(tokens) else None,
+        pauses=pauses,
+        loader=loader,
+        tokenisation=_tokenisation(held),
+        micro_batch=_micro_batch_line(held),
+        forward_without_graph_seconds=_median(_seconds(held, "forward_no_grad")),
+        price_usd_per_hour=recipe.efficiency.price_usd_per_hour,
+        notes=_remarks(recipe, held, schedule),
+    )
+    return dataclasses.replace(found, diagnosis=diagnose_isolation(found))
+
+
+def _runs(held: Outcomes, name: str) -> Sequence[VariantMeasurement]:
+    return held[name].runs if name in held else []
+
+
+def _seconds(held: Outcomes, name: str) -> list[float]:
+    return [one for run in _runs(held, name) for one in run.step_seconds]
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return statistics.median(values) if values else None
+
+
+def _step_parts(
+    found: StepAttribution, held: Outcomes, schedule: IsolationSchedule, loader: LoaderAlone | None
+) -> Iterator[StepPart]:
+    """The forward, and every link of the chain that applies to the recipe."""
+    note = "" if found.forward_seconds is not None else _missing(held, "forward")
+    yield StepPart("forward", found.forward_seconds, None, None, len(_runs(held, "forward")), "forward", note)
+    for link in reversed(CHAIN):
+        if link.part in found.differences:
+            per_step = schedule.log_every if link.part == "logging" else 1
+            if per_step:
+                part = _part(link, found.differences[link.part], held, per_step)
+                yield _no_more_than(part, loader) if link.part == "data" and not schedule.workers else part
+
+
+def _part(link: Link, found: Difference | None, held: Outcomes, steps: int) -> StepPart:
+    first = next((name for name in link.more if not held[name].left_out), link.more[0])
+    how = f"{first} less {link.less}" + (f", over {steps} steps" if steps > 1 else "")
+    if found is None:
+        return StepPart(link.part, None, None, None, 0, how, _missing(held, first, link.less))
+    seconds = found.seconds / steps if found.is_clear else 0.0
+    note = "" if found.is_clear else "no difference"
+    return StepPart(link.part, seconds, found.low / steps, found.high / steps, found.rounds, how, note)
+
+
+def _no_more_than(part: StepPart, loader: LoaderAlone | None) -> StepPart:
+    """Waiting for a loader that has no workers takes what it takes alone; a larger difference has another cause.
+
+    Two processes that ran at different speeds, for instance: the rest stays unexplained.
+    """
+    if loader is None or part.seconds is None or part.seconds <= loader.step_seconds:
+        return part
+    note = f"{short_seconds(part.seconds)} by difference, but the loader alone takes no more"
+    return dataclasses.replace(part, seconds=loader.step_seconds, low=None, high=None, note=note)
+
+
+def _missing(held: Outcomes, *names: str) -> str:
+    for name in names:
+        one = held.get(name)
+        if one is None or not one.runs:
+            return f"{name} {'was not run' if one is None else f'failed: {one.failure}'}"
+    return "the two have no step in common"
+
+
+def _pauses(held: Outcomes, attribution: StepAttribution) -> PauseTimes:
+    log, runs = attribution.differences.get("logging"), _runs(held, "pauses")
+    return PauseTimes(
+        log_seconds=max(0.0, log.seconds) if log is not None and log.is_clear else None,
+        evaluation_seconds=_median([one for run in runs for one in run.evaluation_seconds]),
+        save_seconds=_median([one for run in runs for one in run.save_seconds]),
+    )
+
+
+def _pause_parts(outcome: VariantOutcome | None, pauses: PauseTimes, schedule: IsolationSchedule) -> Iterator[StepPart]:
+    """Evaluations and saves, each step with its share of them."""
+    each = (
+        ("evaluation", "evaluation_seconds", schedule.evaluate_every),
+        ("checkpointing", "save_seconds", schedule.save_every),
+    )
+    for name, field, every in each:
+        if not every or outcome is None:
+            continue
+        how, seconds = f"pauses, over {every} steps", getattr(pauses, field)
+        if seconds is None:
+            yield StepPart(name, None, None, None, 0, how, outcome.failure or "it was not timed")
+            continue
+        timed = [one / every for run in outcome.runs for one in getattr(run, field)]
+        yield StepPart(name, seconds / every, min(timed), max(timed), len(timed), how)
+
+
+def _loader(held: Outcomes) -> LoaderAlone | None:
+    runs, seconds = _runs(held, "loader"), _seconds(held, "loader")
+    if not seconds:
+        return None
+    tokens = sum(sum(run.step_tokens) for run in runs)
+    cpu = [run.cpu_seconds for run in runs if run.cpu_seconds is not None]
+    return LoaderAlone(
+        step_seconds=statistics.median(seconds),
+        tokens_per_second=tokens / sum(seconds) if tokens else None,
+        model_step_seconds=_median(_seconds(held, "held_batches")),
+        cpu_seconds=sum(cpu) / len(seconds) if len(cpu) == len(runs) else None,
+    )
+
+
+def _tokenisation(held: Outcomes) -> TokenisationAlone | None:
+    run = next(iter(_runs(held, "tokenisation")), None)
+    if run is None or run.examples is None or run.tokens is None or not run.prepare_seconds:
+        return None
+    return TokenisationAlone(
+        examples=run.examples,
+        tokens=run.tokens,
+        seconds=run.prepare_seconds,
+        read_seconds=run.read_seconds or 0.0,
+        examples_per_second=run.examples / run.prepare_seconds,
+        tokens_per_second=run.tokens / run.prepare_seconds,
+    )
+
+
+def _micro_batch_line(held: Outcomes) -> MicroBatchLine | None:
+    """Over the micro-batches of all sizes; None where fewer than two sizes were recorded, or give no line."""
+    seconds = {name: [one for run in _runs(held, name) for one in run.micro_batch_seconds] for name in _SIZES}
+    tokens = {name: [one for run in _runs(held, name) for one in run.micro_batch_tokens] for name in _SIZES}
+    names = [name for name in _SIZES if seconds[name]]
+    if len(names) < 2 or "as_is" not in names:
+        return None
+    points = [one for name in names for one in seconds[name]]
+    line = batch_time(np.array(points), np.array([one for name in names for one in tokens[name]]))
+    if line is None:
+        return None
+    doubled = tokens["micro_batch_doubled"]
+    return MicroBatchLine(
+        fixed_seconds=line.fixed_seconds,
+        token_seconds=line.token_seconds,
+        seconds=statistics.median(seconds["as_is"]),
+        tokens=statistics.median(tokens["as_is"]),
+        points=len(points),
+        variants=names,
+        doubled_positions=statistics.mean(doubled) / (2 * statistics.mean(tokens["as_is"])) if doubled else None,
+    )
+
+
+def _remarks(recipe: Recipe, held: Outcomes, schedule: IsolationSchedule) -> list[str]:
+    """What the figures leave out, or rest on, in sentences."""
+    found = []
+    reports = recipe.train.get("report_to")
+    if reports not in (None, "none", [], ["none"]):
+        found.append(
+            f"train.report_to was off, so that nobody is told of these runs: what {reports} takes is not in it"
+        )
+    if recipe.efficiency.plan:
+        found.append("a run also plans once, before its first step")
+    if schedule.processes > 1 and schedule.device == "cpu":
+        found.append("processes on one CPU share its memory and caches: communication holds what that costs")
+    if any((run.examples or 0) >= MOST_EXAMPLES for run in _runs(held, "tokenisation")):
+        found.append(f"tokenisation is of {MOST_EXAMPLES:,} examples, drawn from all")
+    if (ratio := _drift(held["as_is"])) > _MUCH_DRIFT:
+        found.append(
+            f"the recipe as it is took {ratio:.2f} times as long in one round as in another: something else uses this "
+            "machine, and spreads are wide; run it alone, or with more --steps"
+        )
+    other = [name for name in _SAME_BATCHES if name in held and _differs(held["as_is"], held[name])]
+    if other:
+        found.append(f"the batches of {', '.join(other)} were not those of the recipe as it is")
+    return found
+
+
+def _drift(base: VariantOutcome) -> float:
+    """The slowest round over the fastest."""
+    middles = [statistics.median(run.step_seconds) for run in base.runs if run.step_seconds]
+    return max(middles) / min(middles) if middles else 1.0
+
+
+def _differs(base: VariantOutcome, other: VariantOutcome) -> bool:
+    """Whether another trained on other numbers of tokens."""
+    if not base.runs or not other.runs:
+        return False
+    first, second = base.runs[0].step_tokens, other.runs[0].step_tokens
+    return bool(first) and bool(second) and sum(first) != sum(second)

@@ -62,11 +62,13 @@ def _measured(options: argparse.Namespace, folder: Path) -> VariantMeasurement:
     variant = next(one for one in VARIANTS if one.name == options.variant)
     processes = max(options.share, started_processes(os.environ))
     original = in_folder(with_accumulation(load_recipe(options.recipe, options.overrides), processes), folder)
-    recipe = varied(original, options.warm_up + options.steps, variant.changes(original))
+    recipe = varied(original, variant, options.warm_up + options.steps)
     quieten_libraries(debug=options.debug)
     go_offline_without_hub(recipe)
     with explained_faults(str(folder)):
-        return variant.measure(Setup(recipe, original, options.steps, options.warm_up, options.share))
+        from hf_efficient.isolate.measuring import MEASURES
+
+        return MEASURES[variant.name](Setup(recipe, original, options.steps, options.warm_up, options.share))
 
 
 def _leave(folder: Path, content: dict[str, Any], code: int) -> int:

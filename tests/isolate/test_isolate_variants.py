@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.isolate.variants import ALONE, VARIANTS, in_folder, varied
+from hf_efficient.isolate.variants import VARIANTS, in_folder, varied
 from hf_efficient.recipe.files import shipped_files, shipped_root
 from hf_efficient.recipe.load import load_recipe
 
-SHIPPED = sorted(
-    name
-    for name in shipped_files(shipped_root())
-    if load_recipe(name).distributed.strategy in ("auto", "none", "ddp")  # others are refused
-)
+NAMED = {one.name: one for one in VARIANTS}
+KINDS = ("/full", "/lora-ddp", "quickstart/qlora", "8x7b/qlora")
+SHIPPED = [name for name in sorted(shipped_files(shipped_root())) if name.endswith(KINDS)]
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -20,7 +18,7 @@ def test_every_variant_of_every_shipped_recipe_is_a_recipe(name, tmp_path):
     original = in_folder(load_recipe(name), tmp_path)
     for variant in VARIANTS:
         if not variant.left_out(original):
-            recipe = varied(original, 15, variant.changes(original))
+            recipe = varied(original, variant, 15)
             assert recipe.output_dir == str(tmp_path)
             assert recipe.train["max_steps"] == (2 if variant.name == "pauses" else 15)
 
@@ -37,7 +35,7 @@ def test_what_follows_evaluations_gives_way_and_what_tells_others_is_off(recipe_
     assert original.efficiency.budget is None
     for variant in VARIANTS:
         if not variant.left_out(original):
-            recipe = varied(original, 9, variant.changes(original))
+            recipe = varied(original, variant, 9)
             train = recipe.train
             assert (train["report_to"], train["push_to_hub"], train["lr_scheduler_type"]) == ("none", False, "constant")
             assert (train["load_best_model_at_end"], recipe.evaluate.early_stopping) == (False, None)
@@ -48,5 +46,5 @@ def test_a_variant_of_one_process_accumulates_as_often_as_one_of_several(recipe_
     batch = ["distributed.global_batch_size=32", "train.gradient_accumulation_steps=null"]
     several = load_recipe(recipe_file, ["distributed.processes=2", *batch])
     assert several.train["gradient_accumulation_steps"] == 8  # of 2 rows on each
-    alone = varied(in_folder(several, tmp_path), 9, ALONE)
+    alone = varied(in_folder(several, tmp_path), NAMED["forward"], 9)
     assert (alone.distributed.processes, alone.train["gradient_accumulation_steps"]) == (1, 8)
