@@ -1,8 +1,6 @@
-"""Run something in the middle of a training so that the training does not notice.
+"""Bytes of live tensors by their storages, and what a forward keeps for its backward, counted while it runs.
 
-Bytes of live tensors, by the storages behind them: what is shared is counted once; reads no values.
-
-What a forward keeps for its backward: bytes of activations and logits, counted while the forward runs.
+Nothing here reads a value, and what runs in the middle of a training leaves it as it was.
 """
 
 from __future__ import annotations
@@ -20,12 +18,14 @@ from torch import nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils.hooks import RemovableHandle
 
+HOOKS_REFUSED = "saved tensor hooks"
+"""In the message of the RuntimeError that ``torch.func.grad`` raises inside a forward that is watched."""
+
 
 def random_state(device: torch.device | str = "cpu") -> Callable[[], None]:
-    """Remember the generators of python, numpy, torch and its current device of this type; reads nothing back from it.
+    """Remember the generators of python, numpy, torch and its current device of this type; the result puts them back.
 
-    Returns:
-        What puts them back as they are now.
+    It reads nothing back from the device.
     """
     device_type = torch.device(device).type
     accelerator = None if device_type in ("cpu", "meta") else torch.get_device_module(device_type)
@@ -44,7 +44,7 @@ def random_state(device: torch.device | str = "cpu") -> Callable[[], None]:
 
 @contextmanager
 def kept_random_state(device: torch.device | str = "cpu") -> Iterator[None]:
-    """Afterwards the generators of python, numpy, torch and its current device of this type are as before.
+    """Afterwards the generators of ``random_state`` are as before.
 
     A data loader alone draws from torch's generator, so even an evaluation without dropout would shift all
     later dropout masks.
@@ -68,7 +68,10 @@ def kept_modes(model: nn.Module) -> Iterator[None]:
 
 
 class Storages:
-    """A set of storages. Keep the tensors alive for as long as more are added: a storage is known by its address."""
+    """A set of storages: what tensors share is counted once.
+
+    Keep the tensors alive for as long as more are added: a storage is known by its address.
+    """
 
     def __init__(self) -> None:
         self._bytes: dict[int, tuple[str, int]] = {}
@@ -77,7 +80,7 @@ class Storages:
         """Take in the storages of these tensors, except those that are in ``apart``."""
         known = {} if apart is None else apart._bytes
         for tensor in tensors:
-            for part in _plain(tensor):
+            for part in _parts(tensor):
                 storage = part.untyped_storage()
                 if storage._cdata not in known and part.device.type != "meta":
                     self._bytes[storage._cdata] = (str(part.device), storage.nbytes())
@@ -89,6 +92,20 @@ class Storages:
             if size:
                 found[device] = found.get(device, 0) + size
         return found
+
+
+def _parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The tensors with storages of their own: the shard of a DTensor, the parts of a sparse or quantized one."""
+    if is_traceable_wrapper_subclass(tensor):
+        names, _ = tensor.__tensor_flatten__()
+        for name in names:
+            part = getattr(tensor, name)
+            if isinstance(part, torch.Tensor):  # a DTensor names its mesh as well
+                yield from _parts(part)
+    elif tensor.layout is torch.sparse_coo:
+        yield from (tensor._indices(), tensor._values())
+    else:
+        yield tensor
 
 
 def model_tensors(model: nn.Module) -> Iterator[tuple[torch.Tensor, bool]]:
@@ -112,18 +129,6 @@ def model_tensors(model: nn.Module) -> Iterator[tuple[torch.Tensor, bool]]:
             yield buffer, False
 
 
-def tensors_in(values: Any) -> Iterator[torch.Tensor]:
-    """The tensors of nested mappings, lists and tuples."""
-    if isinstance(values, torch.Tensor):
-        yield values
-    elif isinstance(values, Mapping):
-        for value in values.values():
-            yield from tensors_in(value)
-    elif isinstance(values, (list, tuple)):
-        for value in values:
-            yield from tensors_in(value)
-
-
 def _of_bitsandbytes(value: Any) -> bool:
     return type(value).__module__.startswith("bitsandbytes.")
 
@@ -137,23 +142,16 @@ def _kept_by(value: Any) -> Iterator[torch.Tensor]:
             yield from _kept_by(kept)
 
 
-def _plain(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """The tensors with storages of their own that a tensor is made of: the shard of a DTensor, the parts of a sparse
-    or quantized one."""
-    if is_traceable_wrapper_subclass(tensor):
-        names, _ = tensor.__tensor_flatten__()
-        for name in names:
-            part = getattr(tensor, name)
-            if isinstance(part, torch.Tensor):  # a DTensor tells its mesh as well
-                yield from _plain(part)
-    elif tensor.layout is torch.sparse_coo:
-        yield from (tensor._indices(), tensor._values())
-    else:
-        yield tensor
-
-
-HOOKS_REFUSED = "saved tensor hooks"
-"""In the message of the RuntimeError that ``torch.func.grad`` raises inside a forward that is watched."""
+def tensors_in(values: Any) -> Iterator[torch.Tensor]:
+    """The tensors of nested mappings, lists and tuples."""
+    if isinstance(values, torch.Tensor):
+        yield values
+    elif isinstance(values, Mapping):
+        for value in values.values():
+            yield from tensors_in(value)
+    elif isinstance(values, (list, tuple)):
+        for value in values:
+            yield from tensors_in(value)
 
 
 @dataclass(frozen=True)
@@ -202,29 +200,23 @@ class ForwardWatch:
         finally:
             watch.stop()
         kept = watch.kept()   # before the backward
+
+    Args:
+        model: the ``logits`` of its output are counted.
+        checkpointed: layers under activation checkpointing.
+        vocabulary: size of the last dimension of logits; None: nothing counts as logits.
     """
 
     def __init__(self, model: nn.Module, checkpointed: Iterable[nn.Module], vocabulary: int | None) -> None:
-        """Nothing is watched yet.
-
-        Args:
-            model: the ``logits`` of its output are counted.
-            checkpointed: layers under activation checkpointing.
-            vocabulary: size of the last dimension of logits; None: nothing is told apart as logits.
-        """
         self.checkpointed, self.vocabulary = list(checkpointed), vocabulary
         self._model = model
         self._saved: list[weakref.ref[_Saved]] = []
         self._held: list[torch.Tensor] = []
         self._handles: list[RemovableHandle] = []
-        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, _unpack)
+        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda saved: saved.tensor)
 
     def start(self) -> None:
-        """Watch from here on.
-
-        Raises:
-            RuntimeError: torch has been told to refuse hooks.
-        """
+        """Watch from here on; raises RuntimeError where torch was told to refuse hooks."""
         self._hooks.__enter__()
         for layer in self.checkpointed:
             self._handles.append(layer.register_forward_pre_hook(self._keep_inputs, with_kwargs=True))
@@ -274,7 +266,3 @@ class ForwardWatch:
             and tensor.shape[-1] == self.vocabulary
             and tensor.stride(-1) == 1
         )
-
-
-def _unpack(saved: _Saved) -> torch.Tensor:
-    return saved.tensor

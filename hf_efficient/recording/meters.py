@@ -1,15 +1,4 @@
-"""What a meter of energy is.
-
-Which CUDA devices this process computes on, as torch knows them.
-
-The CPU's own meters: RAPL, as Linux shows it under ``/sys/class/powercap``.
-
-A GPU's own meter, through NVIDIA's management library.
-
-Where nothing meters: what such a CPU or GPU draws by a table, over the time that goes by.
-
-The best meter for each part of this machine, for one of the processes on it.
-"""
+"""Energy meters of this machine: NVML for GPUs, RAPL for CPUs, and estimates by a table where nothing measures."""
 
 from __future__ import annotations
 
@@ -28,6 +17,10 @@ from hf_efficient.facts.accelerators import accelerator_of_device
 from hf_efficient.facts.energy import cpu_power
 from hf_efficient.facts.environment import usable_cpus
 
+_POWERCAP = Path("/sys/class/powercap")
+# Where launchers say it; the same names as accelerate's.
+_LOCAL_RANKS = ("LOCAL_RANK", "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK")
+
 
 class MeterError(Exception):
     """A meter that is not there or may not be read; the message is the reason, for the account."""
@@ -35,16 +28,14 @@ class MeterError(Exception):
 
 @dataclass(frozen=True)
 class EnergyMeter:
-    """Something that tells the energy or the power of a part of this machine.
+    """Reads the energy or the power of a part of this machine.
 
     Attributes:
         name: what it meters: ``GPU 0``, ``CPU package 0``.
         id: what it is: the same from every process that reads it, and no other's.
-        source: ``nvml``, ``rapl`` or ``estimate``.
         unit: ``joules``: ``read`` gives a counter; ``watts``: the power at the moment.
         read: one reading; may raise anything.
         range_joules: where the counter starts again from 0; None where it does not.
-        note: what to know of it.
     """
 
     name: str
@@ -57,25 +48,62 @@ class EnergyMeter:
 
     def described(self) -> dict[str, Any]:
         """What a record needs to know of it to make sense of its readings."""
-        told: dict[str, Any] = {
+        facts: dict[str, Any] = {
             "id": self.id,
             "machine": platform.node(),
             "source": self.source,
             "unit": self.unit,
             "note": self.note,
         }
-        return told if self.range_joules is None else {**told, "range_joules": self.range_joules}
+        return facts if self.range_joules is None else {**facts, "range_joules": self.range_joules}
+
+
+@dataclass
+class Found:
+    """Meters, each of another part of the machine; and by the name of a part what is wrong with its meter."""
+
+    meters: list[EnergyMeter] = field(default_factory=list)
+    faults: dict[str, str] = field(default_factory=dict)
+
+
+def host_meters(root: Path = _POWERCAP) -> Found:
+    """RAPL once per machine; where it cannot be read, an estimate to which every process adds its part."""
+    try:
+        meters = rapl_meters(root)
+    except MeterError as error:
+        return Found([cpu_estimate(usable_cpus() if is_first_on_machine() else 0.0, str(error))])
+    return Found(meters if is_first_on_machine() else [])
+
+
+def gpu_meters(devices: list[CudaDevice]) -> Found:
+    """NVML for each; else an estimate. That nothing measures a GPU is a fault, as CUDA cannot be there without NVML."""
+    found = Found()
+    for device in devices:
+        try:
+            found.meters.append(nvml_meter(device))
+        except Exception as error:  # noqa: BLE001  NVML may answer anything
+            why = str(error) if isinstance(error, MeterError) else f"{type(error).__name__}: {error}"
+            found.faults[f"GPU {device.index}"] = why
+            try:
+                found.meters.append(gpu_estimate(device, why))
+            except MeterError as also:
+                found.faults[f"GPU {device.index}"] = str(also)
+    return found
+
+
+def is_first_on_machine() -> bool:
+    """Whether this process is the one that reads what all processes of the machine share."""
+    return next((os.environ[name] for name in _LOCAL_RANKS if os.environ.get(name)), "0") == "0"
 
 
 @dataclass(frozen=True)
 class CudaDevice:
-    """A device by every name that it has.
+    """A device by every name that it has; None where torch does not know it.
 
     Attributes:
         index: torch's, which counts what ``CUDA_VISIBLE_DEVICES`` leaves.
-        name: the vendor's.
-        uuid: as NVML spells it, ``GPU-...``; None where torch does not tell.
-        pci: ``00000000:3B:00.0``; None where torch does not tell.
+        uuid: as NVML spells it, ``GPU-...``.
+        pci: ``00000000:3B:00.0``.
         cuda: False for a GPU that torch drives by ROCm.
     """
 
@@ -96,10 +124,8 @@ def cuda_devices(current: int | None) -> list[CudaDevice]:
     """Those that this process computes on; starts nothing, and waits for no device.
 
     One of several processes that train together has its own. A process by itself may spread a model, or its batches,
-    over all that it sees: those on which torch holds memory.
-
-    Args:
-        current: that of the training thread; each thread has its own, so this one cannot ask.
+    over all that it sees: those on which torch holds memory. ``current`` is that of the training thread; each thread
+    has its own, so this one cannot ask.
     """
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
@@ -128,77 +154,22 @@ def _described(torch: Any, index: int) -> CudaDevice:
     return CudaDevice(index, facts.name, uuid, pci, cuda=torch.version.hip is None)
 
 
-POWERCAP = Path("/sys/class/powercap")
-_NOTE = "the whole socket, whoever uses it"
-
-
-def rapl_meters(root: Path = POWERCAP) -> list[EnergyMeter]:
-    """A counter for each socket, and one for its memory where that is metered apart.
-
-    Zones are folders ``intel-rapl:0`` (also on AMD) and ``intel-rapl:0:1`` inside a socket; each has a ``name``, a
-    counter ``energy_uj`` in microjoules and ``max_energy_range_uj``, from where it starts again. ``core`` and
-    ``uncore`` are parts of ``package``; ``psys`` holds it and more; neither is added to it. (Linux, Documentation/
-    power/powercap/powercap.rst.) Since Linux 5.10 the counters belong to root.
-
-    Raises:
-        MeterError: there are none, or they may not be read.
-    """
-    zones = sorted(root.glob("intel-rapl:*"))
-    found = []
-    try:
-        for zone in zones:
-            name = _text(zone / "name")
-            if name.startswith("package-"):
-                found.append(_meter(zone, f"CPU package {name.removeprefix('package-')}"))
-            elif name == "dram":
-                socket = _text(root / zone.name.rpartition(":")[0] / "name").removeprefix("package-")
-                found.append(_meter(zone, f"memory of CPU package {socket}"))
-    except PermissionError as error:
-        raise MeterError(f"RAPL: {error.filename} may be read by root only") from error
-    except (OSError, ValueError) as error:
-        raise MeterError(f"RAPL: {error}") from error
-    if not found:
-        raise MeterError(f"this machine shows no RAPL counters under {root}")
-    return found
-
-
-def _meter(zone: Path, name: str) -> EnergyMeter:
-    counter = zone / "energy_uj"
-    _joules(counter)
-    return EnergyMeter(
-        name,
-        f"{platform.node()} {zone.name}",
-        "rapl",
-        "joules",
-        functools.partial(_joules, counter),
-        range_joules=_joules(zone / "max_energy_range_uj"),
-        note=_NOTE,
-    )
-
-
-def _joules(file: Path) -> float:
-    return int(_text(file)) / 1e6
-
-
-def _text(file: Path) -> str:
-    return file.read_text(encoding="ascii").strip()
-
-
 def nvml_meter(device: CudaDevice) -> EnergyMeter:
     """The energy counter of this very device (Volta and later), or its power where it has no counter.
 
-    The device is found by its UUID or its place on the bus, since NVML counts all devices of the machine and torch
-    those that ``CUDA_VISIBLE_DEVICES`` leaves. The counter runs in millijoules from the loading of the driver; the
-    power is the board's, in milliwatts, over the last second on recent devices. (NVML API reference,
-    ``nvmlDeviceGetTotalEnergyConsumption`` and ``nvmlDeviceGetPowerUsage``.)
+    The counter runs in millijoules from the loading of the driver; the power is the board's, in milliwatts, over the
+    last second on recent devices. (NVML API reference, ``nvmlDeviceGetTotalEnergyConsumption`` and
+    ``nvmlDeviceGetPowerUsage``.)
 
     Raises:
         MeterError: there is no NVML here, or it does not know the device.
     """
+    if not device.cuda:
+        raise MeterError("it is driven by ROCm, whose meters are not read here")
     pynvml, handle, index = nvml_handle(device)
-    name = f"GPU {index}"
     if _is_sliced(pynvml, handle):
         raise MeterError("it is a MIG slice, and NVML meters the whole GPU only")
+    name = f"GPU {index}"
     identity = device.uuid or device.pci or name
 
     def joules() -> float:
@@ -220,6 +191,9 @@ def nvml_meter(device: CudaDevice) -> EnergyMeter:
 
 def nvml_handle(device: CudaDevice) -> tuple[Any, Any, int]:
     """NVML itself, its handle of this device, and its number there.
+
+    The device is found by its UUID or its place on the bus, since NVML counts all devices of the machine and torch
+    those that ``CUDA_VISIBLE_DEVICES`` leaves.
 
     Raises:
         MeterError: there is no NVML here, or it does not know the device.
@@ -255,6 +229,51 @@ def _is_sliced(pynvml: Any, handle: Any) -> bool:
         return False
 
 
+def rapl_meters(root: Path = _POWERCAP) -> list[EnergyMeter]:
+    """A counter for each socket, and one for its memory where that is metered apart.
+
+    Zones are folders ``intel-rapl:0`` (also on AMD) and ``intel-rapl:0:1`` inside a socket; each has a ``name``, a
+    counter ``energy_uj`` in microjoules and ``max_energy_range_uj``, from where it starts again. ``core`` and
+    ``uncore`` are parts of ``package``; ``psys`` holds it and more; neither is added to it. (Linux, Documentation/
+    power/powercap/powercap.rst.) Since Linux 5.10 the counters belong to root.
+
+    Raises:
+        MeterError: there are none, or they may not be read.
+    """
+    found = []
+    try:
+        for zone in sorted(root.glob("intel-rapl:*")):
+            name = _text(zone / "name")
+            if name.startswith("package-"):
+                found.append(_rapl_meter(zone, f"CPU package {name.removeprefix('package-')}"))
+            elif name == "dram":
+                socket = _text(root / zone.name.rpartition(":")[0] / "name").removeprefix("package-")
+                found.append(_rapl_meter(zone, f"memory of CPU package {socket}"))
+    except PermissionError as error:
+        raise MeterError(f"RAPL: {error.filename} may be read by root only") from error
+    except (OSError, ValueError) as error:
+        raise MeterError(f"RAPL: {error}") from error
+    if not found:
+        raise MeterError(f"this machine shows no RAPL counters under {root}")
+    return found
+
+
+def _rapl_meter(zone: Path, name: str) -> EnergyMeter:
+    read = functools.partial(_joules, zone / "energy_uj")
+    read()
+    range_joules = _joules(zone / "max_energy_range_uj")
+    identity = f"{platform.node()} {zone.name}"
+    return EnergyMeter(name, identity, "rapl", "joules", read, range_joules, "the whole socket, whoever uses it")
+
+
+def _joules(file: Path) -> float:
+    return int(_text(file)) / 1e6
+
+
+def _text(file: Path) -> str:
+    return file.read_text(encoding="ascii").strip()
+
+
 def cpu_seconds() -> float:
     """Time on a CPU, user and kernel, of this process and of the children that it has seen end."""
     children = os.times()
@@ -264,9 +283,7 @@ def cpu_seconds() -> float:
 def cpu_estimate(cpus: float, why: str) -> EnergyMeter:
     """The server's share of this process: its CPU seconds, and ``cpus`` that stand ready for it (see ``estimate``).
 
-    Args:
-        cpus: those of the machine in one of its processes, 0 in the others, so that they are counted once.
-        why: why nothing measures it.
+    ``cpus`` are those of the machine in one of its processes, 0 in the others, so that they are counted once.
     """
     power = cpu_power()
     began, began_cpu = time.perf_counter(), cpu_seconds()
@@ -288,10 +305,6 @@ def cpu_estimate(cpus: float, why: str) -> EnergyMeter:
 def gpu_estimate(device: CudaDevice, why: str) -> EnergyMeter:
     """The vendor's TDP all the time: an upper bound.
 
-    Args:
-        device: which.
-        why: why nothing measures it.
-
     Raises:
         MeterError: the TDP is not known either; with both reasons.
     """
@@ -306,56 +319,3 @@ def gpu_estimate(device: CudaDevice, why: str) -> EnergyMeter:
     note = f"its TDP of {tdp:g} W all the time, an upper bound ({known.name}); {why}"
     identity = device.uuid or device.pci or f"{platform.node()} GPU {device.index}"
     return EnergyMeter(f"GPU {device.index}", identity, "estimate", "joules", joules, note=note)
-
-
-# Where launchers tell it; the same names as accelerate's.
-_LOCAL_RANKS = ("LOCAL_RANK", "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK")
-
-
-@dataclass
-class Found:
-    """What there is to read.
-
-    Attributes:
-        meters: each another part of the machine.
-        faults: name of a part to what is wrong with its meter.
-    """
-
-    meters: list[EnergyMeter] = field(default_factory=list)
-    faults: dict[str, str] = field(default_factory=dict)
-
-
-def is_first_on_machine() -> bool:
-    """Whether this process is the one that reads what all processes of the machine share."""
-    return next((os.environ[name] for name in _LOCAL_RANKS if os.environ.get(name)), "0") == "0"
-
-
-def host_meters(root: Path = POWERCAP) -> Found:
-    """RAPL once per machine; where it cannot be read, an estimate to which every process adds its part."""
-    try:
-        meters = rapl_meters(root)
-    except MeterError as error:
-        return Found([cpu_estimate(usable_cpus() if is_first_on_machine() else 0.0, str(error))])
-    return Found(meters if is_first_on_machine() else [])
-
-
-def gpu_meters(devices: list[CudaDevice]) -> Found:
-    """NVML for each; else an estimate. That nothing measures a GPU is a fault, as CUDA cannot be there without NVML."""
-    found = Found()
-    for device in devices:
-        try:
-            found.meters.append(_of(device))
-        except Exception as error:  # noqa: BLE001  NVML may answer anything
-            why = str(error) if isinstance(error, MeterError) else f"{type(error).__name__}: {error}"
-            found.faults[f"GPU {device.index}"] = why
-            try:
-                found.meters.append(gpu_estimate(device, why))
-            except MeterError as also:
-                found.faults[f"GPU {device.index}"] = str(also)
-    return found
-
-
-def _of(device: CudaDevice) -> EnergyMeter:
-    if not device.cuda:
-        raise MeterError("it is driven by ROCm, whose meters are not read here")
-    return nvml_meter(device)

@@ -1,17 +1,4 @@
-"""What a probe is, and counters that are read as rates.
-
-The processes that belong to this one: its children, which load data, and the other ranks of its launcher.
-
-Who keeps the cores of this machine busy.
-
-What the disks of this machine do, and what this process has them do.
-
-What goes through the network interfaces of this machine.
-
-What a GPU does and what holds it back, through NVIDIA's management library.
-
-The load of the machine and its GPUs, put into a sample of the system.
-"""
+"""What the sampler asks of this machine once per second: its cores, disks, network and GPUs."""
 
 from __future__ import annotations
 
@@ -26,6 +13,14 @@ import psutil
 from hf_efficient.recording.clocks import core_wait_of
 from hf_efficient.recording.meters import CudaDevice, MeterError, nvml_handle
 
+_LEAST_SECONDS = 0.2
+_MOST_CORES = 64
+"""Each by itself; of a larger machine only their sum and the busiest one are recorded."""
+_IDLE = ("idle", "iowait", "guest", "guest_nice", "steal")  # guests are in user; what a host steals nobody here has
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+_UTIME = 11  # place among the fields behind the name, proc_pid_stat(5): utime, stime, cutime, cstime
+_PROC = Path("/proc")
+
 
 class Probe(Protocol):
     """One part of the machine; read by one thread, about once per second."""
@@ -35,33 +30,69 @@ class Probe(Protocol):
     def read(self, at: float) -> dict[str, float]:
         """Figures by name, with their units; those that need an earlier reading are absent in the first.
 
-        Args:
-            at: seconds on a monotonic clock.
-
-        Raises:
-            Exception: it does not answer; it may do so later.
+        ``at`` is in seconds on a monotonic clock. May raise anything, and answer later.
         """
 
 
-_LEAST_SECONDS = 0.2
+class LoadSample:
+    """The load of the machine and its GPUs, put into a sample of the system; belongs to the thread that samples.
+
+    ``guarded`` calls a probe under its name, and records the fault of one that fails.
+    """
+
+    def __init__(self, guarded: Callable[[str, Callable[[], None]], None]) -> None:
+        self._guarded = guarded
+        self._cores = CoresProbe()
+        self._host: tuple[Probe, ...] = (self._cores, DisksProbe(), NetworkProbe())
+        self._gpus: dict[str, GpuProbe] = {}
+        self._described: set[str] = set()
+
+    def add_gpus(self, devices: Iterable[CudaDevice]) -> None:
+        """GPUs that turned up; one that NVML does not know has no load, and its energy meter says so."""
+        for device in devices:
+            if not device.cuda:
+                continue
+            try:
+                probe = GpuProbe(device)
+            except MeterError:
+                continue
+            self._gpus[str(probe.index)] = probe
+
+    def sample(self, at: float, sample: dict[str, Any]) -> None:
+        """Add what is known now."""
+        host: dict[str, float] = {}
+        for probe in self._host:
+            self._guarded(probe.name, functools.partial(_read_into, host, probe, at))
+        sample["host"] = host
+        if 0 < len(self._cores.core_loads) <= _MOST_CORES:
+            sample["core_loads"] = self._cores.core_loads
+        for number, gpu in self._gpus.items():
+            self._guarded(gpu.name, functools.partial(self._gpu, number, gpu, at, sample))
+
+    def _gpu(self, number: str, gpu: GpuProbe, at: float, sample: dict[str, Any]) -> None:
+        sample.setdefault("gpus", {})[number] = gpu.read(at)
+        if gpu.throttled:
+            sample.setdefault("throttled", {})[number] = gpu.throttled
+        if number not in self._described:
+            self._described.add(number)
+            sample.setdefault("gpu_limits", {})[number] = gpu.limits
+
+
+def _read_into(found: dict[str, float], probe: Probe, at: float) -> None:
+    found.update(probe.read(at))
 
 
 class Rates:
     """How fast counters rise between two readings, a fifth of a second apart or more.
 
-    One that fell (it was started anew) tells nothing.
+    One that fell (it was started anew) gives nothing.
     """
 
     def __init__(self) -> None:
         self._last: tuple[float, Mapping[str, float]] | None = None
 
     def of(self, at: float, counters: Mapping[str, float]) -> dict[str, float]:
-        """Rises per second since the reading before, of those that were there too.
-
-        Args:
-            at: seconds on a monotonic clock.
-            counters: by name.
-        """
+        """Rises per second since the reading before, of those that were there too."""
         before = self._last
         if before is not None and 0 <= at - before[0] < _LEAST_SECONDS:
             return {}  # the next reading counts from the one before: counters move in steps
@@ -73,115 +104,22 @@ class Rates:
         return {name: rise / seconds for name, rise in rises.items() if rise >= 0}
 
 
-_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
-_UTIME = 11  # place among the fields behind the name, proc_pid_stat(5): utime, stime, cutime, cstime
-
-
-def children_of(pid: int, proc: Path = Path("/proc")) -> list[int]:
-    """The processes that the main thread of this one has started and that live.
-
-    Linux tells them in ten microseconds; elsewhere all processes are looked through, which takes a millisecond.
-
-    Args:
-        pid: of the process.
-        proc: where Linux tells.
-    """
-    try:
-        return [int(one) for one in (proc / f"{pid}/task/{pid}/children").read_text(encoding="ascii").split()]
-    except (OSError, ValueError):
-        try:
-            return [child.pid for child in psutil.Process(pid).children()]
-        except psutil.Error:
-            return []
-
-
-def siblings(environment: Mapping[str, str] = os.environ) -> list[int]:
-    """The other ranks on this machine, where a launcher has started several; they are its children as this one is.
-
-    Args:
-        environment: of this process.
-    """
-    if not environment.get("LOCAL_WORLD_SIZE", "1").isdigit() or int(environment.get("LOCAL_WORLD_SIZE", "1")) < 2:
-        return []
-    return [pid for pid in children_of(os.getppid()) if pid != os.getpid()]
-
-
-def cpu_seconds_of(pids: Iterable[int], proc: Path = Path("/proc")) -> tuple[float, float]:
-    """CPU time of these processes themselves, and of those of their children that they have waited for.
-
-    One that has ended tells nothing: its parent has its time by then.
-
-    Args:
-        pids: of the processes.
-        proc: where Linux tells; elsewhere psutil does.
-    """
-    own = waited = 0.0
-    for pid in pids:
-        try:
-            fields = (proc / f"{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-            user, system, of_children, in_children = (int(one) for one in fields[_UTIME : _UTIME + 4])
-        except (OSError, ValueError):
-            if proc.exists():
-                continue
-            with_psutil = _by_psutil(pid)
-            own, waited = own + with_psutil[0], waited + with_psutil[1]
-            continue
-        own += (user + system) / _TICKS_PER_SECOND
-        waited += (of_children + in_children) / _TICKS_PER_SECOND
-    return own, waited
-
-
-def io_bytes_of(pids: Iterable[int], proc: Path = Path("/proc")) -> tuple[int, int] | None:
-    """Bytes that these processes, and the children that they have waited for, had disks read and write.
-
-    None where the system does not tell. (proc_pid_io(5): ``read_bytes``, ``write_bytes``)
-
-    Args:
-        pids: of the processes.
-        proc: where Linux tells.
-    """
-    read = written = told = 0
-    for pid in pids:
-        try:
-            lines = (proc / f"{pid}/io").read_text(encoding="ascii").splitlines()
-            counters = {name: int(value) for name, _, value in (line.partition(":") for line in lines)}
-            read, written = read + counters["read_bytes"], written + counters["write_bytes"]
-        except (OSError, ValueError, KeyError):
-            continue
-        told += 1
-    return (read, written) if told else None
-
-
-def _by_psutil(pid: int) -> tuple[float, float]:
-    try:
-        times = psutil.Process(pid).cpu_times()
-    except psutil.Error:
-        return 0.0, 0.0
-    return times.user + times.system, times.children_user + times.children_system
-
-
-_IDLE = ("idle", "iowait", "guest", "guest_nice", "steal")  # guests are in user; what a host steals nobody here has
-
-
 class CoresProbe:
-    """Figures in cores: 1.5 are one and a half of them, busy all the time.
+    """Who keeps the cores of this machine busy. Figures in cores: 1.5 are one and a half of them, busy all the time.
 
         process_cores         this process, without its children
         children_cores        its children: loader workers, tokenizers
         ranks_cores           the other ranks of the same launch on this machine, with their children
         other_cores           everybody else on the machine, this container or not
         busy_cores            all of them
-        busiest_core          the busiest one; ``core_loads`` has each
+        busiest_core          the busiest one; ``core_loads`` has each, in percent
         stolen_cores          what the host of a virtual machine took
         io_wait_cores         idle while a disk was waited for
         load_1_minute         the system's load average
         main_thread_core_wait share of its time that the main thread was ready to run and waited for a core
         threads, children     how many this process has
 
-    CPU times are told in hundredths of a second, so over a second a figure is good to about 0.01.
-
-    Attributes:
-        core_loads: of the last reading, each core's share, in percent.
+    CPU times come in hundredths of a second, so over a second a figure is good to about 0.01.
     """
 
     name = "load of the processor"
@@ -192,13 +130,9 @@ class CoresProbe:
         self._core_wait = core_wait_of(os.getpid())  # Linux: the id of the main thread
 
     def read(self, at: float) -> dict[str, float]:
-        """See above."""
         children, ranks = children_of(os.getpid()), siblings()
         own, waited = cpu_seconds_of([os.getpid()])
-        counters = {
-            "process_cores": own,
-            "children_cores": waited + sum(cpu_seconds_of(children)),
-        }
+        counters = {"process_cores": own, "children_cores": waited + sum(cpu_seconds_of(children))}
         if ranks:
             workers = [pid for rank in ranks for pid in children_of(rank)]
             counters["ranks_cores"] = sum(cpu_seconds_of(ranks)) + sum(cpu_seconds_of(workers))
@@ -238,7 +172,7 @@ class DisksProbe:
         disk_read_bytes_per_second, disk_write_bytes_per_second
         disk_reads_per_second, disk_writes_per_second
         disk_latency_milliseconds       mean time that a request took, waiting included; absent without requests
-        read_bytes_per_second, write_bytes_per_second    of this process and its children; Linux tells them
+        read_bytes_per_second, write_bytes_per_second    of this process and its children, on Linux
 
     What lies in the page cache is read from no disk, and a network file system is no disk of this machine.
     """
@@ -249,20 +183,17 @@ class DisksProbe:
         self._disks, self._own = Rates(), Rates()
 
     def read(self, at: float) -> dict[str, float]:
-        """See above."""
         found: dict[str, float] = {}
         disks = psutil.disk_io_counters(nowrap=False)
         if disks is not None:  # a container may show none
-            rates = self._disks.of(
-                at,
-                {
-                    "disk_read_bytes_per_second": disks.read_bytes,
-                    "disk_write_bytes_per_second": disks.write_bytes,
-                    "disk_reads_per_second": disks.read_count,
-                    "disk_writes_per_second": disks.write_count,
-                    "milliseconds": disks.read_time + disks.write_time,
-                },
-            )
+            counters = {
+                "disk_read_bytes_per_second": disks.read_bytes,
+                "disk_write_bytes_per_second": disks.write_bytes,
+                "disk_reads_per_second": disks.read_count,
+                "disk_writes_per_second": disks.write_count,
+                "milliseconds": disks.read_time + disks.write_time,
+            }
+            rates = self._disks.of(at, counters)
             busy = rates.pop("milliseconds", 0.0)
             requests = rates.get("disk_reads_per_second", 0.0) + rates.get("disk_writes_per_second", 0.0)
             found |= {name: round(rate, 1) for name, rate in rates.items()}
@@ -289,17 +220,13 @@ class NetworkProbe:
         self._rates = Rates()
 
     def read(self, at: float) -> dict[str, float]:
-        """See above."""
         interfaces = psutil.net_io_counters(pernic=True, nowrap=False)
         outside = [counters for name, counters in interfaces.items() if not name.startswith("lo")]
-        rates = self._rates.of(
-            at,
-            {
-                "network_received_bytes_per_second": sum(one.bytes_recv for one in outside),
-                "network_sent_bytes_per_second": sum(one.bytes_sent for one in outside),
-            },
-        )
-        return {name: round(rate, 1) for name, rate in rates.items()}
+        counters = {
+            "network_received_bytes_per_second": sum(one.bytes_recv for one in outside),
+            "network_sent_bytes_per_second": sum(one.bytes_sent for one in outside),
+        }
+        return {name: round(rate, 1) for name, rate in self._rates.of(at, counters).items()}
 
 
 THROTTLES = {
@@ -316,7 +243,7 @@ Not among them: that it is idle, that somebody has set its clocks, that it waits
 
 
 class GpuProbe:
-    """Figures of one GPU; those that it does not know are absent.
+    """Figures of one GPU, through NVIDIA's management library; those that it does not know are absent.
 
         utilization_percent          share of the last sixth of a second to second in which a kernel ran
         memory_utilization_percent   the same of its memory being read or written
@@ -324,22 +251,20 @@ class GpuProbe:
         temperature_celsius, sm_clock_mhz, memory_clock_mhz
 
     Attributes:
-        name: ``GPU 0``, by NVML's count.
+        index: by NVML's count.
         throttled: why it was held back at the last reading (see ``THROTTLES``).
-        limits: ``memory_total_bytes``, ``sm_clock_max_mhz``, ``power_limit_watts``, where it tells them.
+        limits: ``memory_total_bytes``, ``sm_clock_max_mhz``, ``power_limit_watts``, where they are known.
+
+    Raises:
+        MeterError: there is no NVML here, or it does not know the device.
     """
 
     def __init__(self, device: CudaDevice) -> None:
-        """Look for it.
-
-        Raises:
-            MeterError: there is no NVML here, or it does not know the device.
-        """
-        self._nvml, self._handle, index = nvml_handle(device)
-        self.name = f"load of GPU {index}"
-        self.index = index
+        nvml, handle, self.index = nvml_handle(device)
+        self._nvml = nvml
+        self.name = f"load of GPU {self.index}"
         self.throttled: list[str] = []
-        nvml, handle = self._nvml, self._handle
+        self._reasons = functools.partial(self._ask, lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
         self._questions: dict[str, Callable[[], float]] = {
             "utilization_percent": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu,
             "memory_utilization_percent": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).memory,
@@ -348,23 +273,23 @@ class GpuProbe:
             "sm_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, 1),  # NVML_CLOCK_SM
             "memory_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, 2),  # NVML_CLOCK_MEM
         }
-        self.limits = self._limits()
+        self.limits = self._answers(
+            {
+                "memory_total_bytes": lambda: nvml.nvmlDeviceGetMemoryInfo(handle).total,
+                "sm_clock_max_mhz": lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, 1),
+                "power_limit_watts": lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1e3,
+            }
+        )
 
     def read(self, at: float) -> dict[str, float]:
-        """See above."""
-        found = {name: self._ask(question) for name, question in self._questions.items()}
-        reasons = self._ask(lambda: self._nvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle))
-        self.throttled = [name for bit, name in THROTTLES.items() if int(reasons or 0) & bit]
-        return {name: value for name, value in found.items() if value is not None}
+        found = self._answers(self._questions)
+        reasons = int(self._reasons() or 0)
+        self.throttled = [name for bit, name in THROTTLES.items() if reasons & bit]
+        return found
 
-    def _limits(self) -> dict[str, float]:
-        nvml, handle = self._nvml, self._handle
-        found = {
-            "memory_total_bytes": self._ask(lambda: nvml.nvmlDeviceGetMemoryInfo(handle).total),
-            "sm_clock_max_mhz": self._ask(lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, 1)),
-            "power_limit_watts": self._ask(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1e3),
-        }
-        return {name: value for name, value in found.items() if value is not None}
+    def _answers(self, questions: Mapping[str, Callable[[], float]]) -> dict[str, float]:
+        answers = {name: self._ask(question) for name, question in questions.items()}
+        return {name: value for name, value in answers.items() if value is not None}
 
     def _ask(self, question: Callable[[], Any]) -> float | None:
         try:
@@ -373,55 +298,69 @@ class GpuProbe:
             return None
 
 
-_MOST_CORES = 64
-"""Each by itself; of a larger machine their sum and the busiest one are told."""
+def children_of(pid: int, proc: Path = _PROC) -> list[int]:
+    """The processes that the main thread of this one has started and that live.
+
+    Linux answers in ten microseconds; elsewhere all processes are looked through, which takes a millisecond.
+    """
+    try:
+        return [int(one) for one in (proc / f"{pid}/task/{pid}/children").read_text(encoding="ascii").split()]
+    except (OSError, ValueError):
+        try:
+            return [child.pid for child in psutil.Process(pid).children()]
+        except psutil.Error:
+            return []
 
 
-class LoadSample:
-    """Belongs to the thread that samples."""
+def siblings(environment: Mapping[str, str] = os.environ) -> list[int]:
+    """The other ranks on this machine, where a launcher has started several; they are its children as this one is."""
+    ranks = environment.get("LOCAL_WORLD_SIZE", "1")
+    if not ranks.isdigit() or int(ranks) < 2:
+        return []
+    return [pid for pid in children_of(os.getppid()) if pid != os.getpid()]
 
-    def __init__(self, guarded: Callable[[str, Callable[[], None]], None]) -> None:
-        """Nothing is read yet.
 
-        Args:
-            guarded: calls a probe under its name, and tells of one that fails.
-        """
-        self._guarded = guarded
-        self._cores = CoresProbe()
-        self._host: tuple[Probe, ...] = (self._cores, DisksProbe(), NetworkProbe())
-        self._gpus: dict[str, GpuProbe] = {}
-        self._told: set[str] = set()
+def cpu_seconds_of(pids: Iterable[int], proc: Path = _PROC) -> tuple[float, float]:
+    """CPU time of these processes themselves, and of those of their children that they have waited for.
 
-    def add_gpus(self, devices: Iterable[CudaDevice]) -> None:
-        """GPUs that turned up; one that NVML does not know has no load, and its energy meter says so."""
-        for device in devices:
-            if not device.cuda:
+    One that has ended counts nothing: its parent has its time by then.
+    """
+    own = waited = 0.0
+    for pid in pids:
+        try:
+            fields = (proc / f"{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+            user, system, of_children, in_children = (int(one) for one in fields[_UTIME : _UTIME + 4])
+        except (OSError, ValueError):
+            if proc.exists():
                 continue
-            try:
-                probe = GpuProbe(device)
-            except MeterError:
-                continue
-            self._gpus[str(probe.index)] = probe
-
-    def sample(self, at: float, sample: dict[str, Any]) -> None:
-        """Add what is known now."""
-        host: dict[str, float] = {}
-        for probe in self._host:
-            self._guarded(probe.name, functools.partial(_read_into, host, probe, at))
-        sample["host"] = host
-        if 0 < len(self._cores.core_loads) <= _MOST_CORES:
-            sample["core_loads"] = self._cores.core_loads
-        for number, gpu in self._gpus.items():
-            self._guarded(gpu.name, functools.partial(self._gpu, number, gpu, at, sample))
-
-    def _gpu(self, number: str, gpu: GpuProbe, at: float, sample: dict[str, Any]) -> None:
-        sample.setdefault("gpus", {})[number] = gpu.read(at)
-        if gpu.throttled:
-            sample.setdefault("throttled", {})[number] = gpu.throttled
-        if number not in self._told:
-            self._told.add(number)
-            sample.setdefault("gpu_limits", {})[number] = gpu.limits
+            with_psutil = _by_psutil(pid)
+            own, waited = own + with_psutil[0], waited + with_psutil[1]
+            continue
+        own += (user + system) / _TICKS_PER_SECOND
+        waited += (of_children + in_children) / _TICKS_PER_SECOND
+    return own, waited
 
 
-def _read_into(found: dict[str, float], probe: Probe, at: float) -> None:
-    found.update(probe.read(at))
+def io_bytes_of(pids: Iterable[int], proc: Path = _PROC) -> tuple[int, int] | None:
+    """Bytes that these processes, and the children that they have waited for, had disks read and write.
+
+    None where the system does not know. (proc_pid_io(5): ``read_bytes``, ``write_bytes``)
+    """
+    read = written = answers = 0
+    for pid in pids:
+        try:
+            lines = (proc / f"{pid}/io").read_text(encoding="ascii").splitlines()
+            counters = {name: int(value) for name, _, value in (line.partition(":") for line in lines)}
+            read, written = read + counters["read_bytes"], written + counters["write_bytes"]
+        except (OSError, ValueError, KeyError):
+            continue
+        answers += 1
+    return (read, written) if answers else None
+
+
+def _by_psutil(pid: int) -> tuple[float, float]:
+    try:
+        times = psutil.Process(pid).cpu_times()
+    except psutil.Error:
+        return 0.0, 0.0
+    return times.user + times.system, times.children_user + times.children_system

@@ -98,7 +98,7 @@ def test_a_fault_does_not_stop_the_training(tiny_dir, tmp_path, monkeypatch):
     def full(self, profiler):
         raise OSError("disk full")
 
-    monkeypatch.setattr(TorchTrace, "_write", full)
+    monkeypatch.setattr(TorchTrace, "_write_cycle", full)
     callback = TorchTraceCallback(wait=0, active=1, stacks=False)
     trainer = causal_trainer(EfficientTrainer, tiny_dir, tmp_path, max_steps=4, callbacks=[callback])
     trainer.train()

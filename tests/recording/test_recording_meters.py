@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from replayed_nvml import replay
 
-from hf_efficient.recording import meters as estimates
-from hf_efficient.recording import meters as find
+from hf_efficient.recording import meters
 from hf_efficient.recording.meters import (
     CudaDevice,
     MeterError,
@@ -76,7 +75,7 @@ def test_without_its_package_there_is_a_remedy(monkeypatch):
 def test_a_gpu_that_nothing_measures_draws_its_tdp(monkeypatch):
     """The H100 SXM's 700 W for 10 s."""
     clock = iter([50.0, 50.0, 60.0])
-    monkeypatch.setattr(estimates.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(meters.time, "perf_counter", lambda: next(clock))
     found = gpu_meters([replay(monkeypatch, "no_driver").device(index=1)])
     (meter,) = found.meters
     assert found.faults == {"GPU 1": "NVML: Driver Not Loaded"}
@@ -165,8 +164,8 @@ def test_rapl_that_tells_nonsense(powercap):
 def test_the_cpu_by_the_table(monkeypatch):
     """Two CPUs for 10 s and 15 CPU seconds: 2 * 10 * 0.7433 + 15 * (3.84 - 0.7433) = 61.317 J."""
     times, busy = iter([100.0, 110.0]), iter([7.0, 22.0])
-    monkeypatch.setattr(estimates.time, "perf_counter", lambda: next(times))
-    monkeypatch.setattr(estimates, "cpu_seconds", lambda: next(busy))
+    monkeypatch.setattr(meters.time, "perf_counter", lambda: next(times))
+    monkeypatch.setattr(meters, "cpu_seconds", lambda: next(busy))
     meter = cpu_estimate(2, "no RAPL")
     assert meter.read() == pytest.approx(61.3167, abs=1e-4)
     assert (meter.name, meter.source) == ("CPU", "estimate")
@@ -189,7 +188,7 @@ def test_cpu_seconds_are_the_kernels():
 
 
 def test_what_processes_share_is_metered_by_the_first(powercap, tmp_path, monkeypatch):
-    monkeypatch.setattr(find, "usable_cpus", lambda: 6.0)
+    monkeypatch.setattr(meters, "usable_cpus", lambda: 6.0)
     for name in ("LOCAL_RANK", "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK"):
         monkeypatch.delenv(name, raising=False)
     assert is_first_on_machine()

@@ -1,0 +1,307 @@
+"""Bytes of tensors by their storages, what forwards keep for their backwards, and what leaves no trace."""
+
+from __future__ import annotations
+
+import functools
+import random
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from hf_efficient.recording.activations import (
+    HOOKS_REFUSED,
+    ForwardWatch,
+    Kept,
+    Storages,
+    foreign_hooks,
+    kept_modes,
+    kept_random_state,
+    model_tensors,
+    tensors_in,
+)
+
+
+def bytes_of(tensors):
+    found = Storages()
+    found.add(tensors)
+    return found.bytes_by_device()
+
+
+def test_what_is_shared_is_counted_once_and_in_full():
+    block = torch.zeros(10, 3)
+    assert bytes_of([block, block.T, block[2:4], block.view(-1)[:1]]) == {"cpu": 120}
+    assert bytes_of([block[2:4]]) == {"cpu": 120}  # the whole storage lives as long as a view of it
+    assert bytes_of([block, block.clone(), torch.zeros(2, dtype=torch.int64)]) == {"cpu": 120 + 120 + 16}
+    assert bytes_of([torch.empty(0), torch.zeros(3, device="meta")]) == {}
+
+
+def test_what_is_apart_is_left_out():
+    known, other = torch.zeros(4), torch.zeros(5)
+    apart, found = Storages(), Storages()
+    apart.add([known])
+    found.add([known[1:], other], apart=apart)
+    assert found.bytes_by_device() == {"cpu": 20}
+
+
+def test_a_sparse_gradient_is_its_indices_and_values():
+    table = nn.Embedding(100, 4, sparse=True)
+    table(torch.tensor([1, 7, 7])).sum().backward()
+    assert bytes_of([table.weight.grad]) == {"cpu": 3 * 8 + 3 * 4 * 4}
+
+
+def test_a_wrapped_tensor_is_what_it_wraps():
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    assert bytes_of([TwoTensor(torch.zeros(4), torch.zeros(4))]) == {"cpu": 32}
+
+
+def test_tied_weights_and_buffers_of_a_model():
+    model = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Linear(5, 3, bias=False))
+    model[2].weight = nn.Parameter(model[0].weight.T)  # another parameter on the same memory
+    model[0].requires_grad_(False)
+    # weight 15, bias 5, norm 5 + 5, running mean and variance 5 + 5, and a count in int64
+    assert bytes_of(tensor for tensor, _ in model_tensors(model)) == {"cpu": 4 * (15 + 5 + 10 + 10) + 8}
+    assert [trained for _, trained in model_tensors(model)] == [False, False, True, True, False, False, False, True]
+
+
+def test_the_partition_of_a_parameter_under_zero_3():
+    model = nn.Linear(4, 4, bias=False)
+    model.weight.ds_tensor = torch.zeros(8)
+    model.weight.data = torch.empty(0)
+    assert bytes_of(tensor for tensor, _ in model_tensors(model)) == {"cpu": 32}
+
+
+def nf4(rows, columns, double):
+    import bitsandbytes
+
+    layer = bitsandbytes.nn.Linear4bit(
+        columns, rows, bias=False, quant_type="nf4", compress_statistics=double, compute_dtype=torch.float32
+    )
+    layer.weight = bitsandbytes.nn.Params4bit(
+        torch.randn(rows, columns), requires_grad=False, quant_type="nf4", compress_statistics=double, module=layer
+    )
+    return layer.to("cpu")
+
+
+@pytest.mark.parametrize("double", [False, True])
+def test_bytes_of_an_nf4_layer(double):
+    rows, columns = 128, 256
+    weights = rows * columns
+    blocks = weights // 64
+    packed, code = weights // 2, 16 * 4
+    # Double quantization: a byte per block, for every 256 of them a float, one offset, and a code book of 256 floats.
+    scales = blocks + blocks // 256 * 4 + 4 + 256 * 4 if double else blocks * 4
+    assert bytes_of(tensor for tensor, _ in model_tensors(nf4(rows, columns, double))) == {
+        "cpu": packed + code + scales
+    }
+
+
+def test_bytes_of_an_8_bit_layer_before_and_after_its_first_forward():
+    import bitsandbytes
+
+    layer = bitsandbytes.nn.Linear8bitLt(64, 32, bias=False, has_fp16_weights=False)
+    layer.weight = bitsandbytes.nn.Int8Params(torch.randn(32, 64), requires_grad=False, has_fp16_weights=False)
+    layer.to("cpu")
+    for _ in range(2):
+        assert bytes_of(tensor for tensor, _ in model_tensors(layer)) == {"cpu": 32 * 64 + 32 * 4}
+        layer(torch.randn(2, 64))
+
+
+def test_tensors_of_nested_values():
+    a, b, c = torch.ones(1), torch.ones(2), torch.ones(3)
+    assert [len(one) for one in tensors_in({"a": [a, (b, None)], "b": {"c": c}, "d": 3})] == [1, 2, 3]
+    assert list(tensors_in(None)) == []
+
+
+def test_constants_that_the_module_alone_keeps():
+    """``fully_shard`` puts a DTensor in the place of the weight, which then knows of no constants."""
+    layer = nf4(128, 256, double=False)
+    layer.weight = nn.Parameter(torch.zeros(8), requires_grad=False)
+    # a float for each of 512 blocks, and a code book of 16
+    assert bytes_of(tensor for tensor, _ in model_tensors(layer)) == {"cpu": 8 * 4 + 512 * 4 + 16 * 4}
+
+
+ROWS, WIDTH, HIDDEN, VOCABULARY = 4, 3, 5, 7
+
+
+class Perceptron(nn.Module):
+    """Two layers; its output has logits, as a language model's."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(WIDTH, HIDDEN), nn.Linear(HIDDEN, VOCABULARY)
+
+    def forward(self, inputs):
+        return SimpleNamespace(logits=self.second(torch.relu(self.first(inputs))))
+
+
+class Block(nn.Module):
+    """``tanh(linear(x)) * mask``, its activations computed again in the backward where it is asked to."""
+
+    def __init__(self, reentrant=None):
+        super().__init__()
+        self.linear, self.reentrant = nn.Linear(HIDDEN, HIDDEN), reentrant
+
+    def inner(self, hidden, mask):
+        return torch.tanh(self.linear(hidden)) * mask
+
+    def forward(self, hidden, mask=None):
+        if self.reentrant is None:
+            return self.inner(hidden, mask)
+        return checkpoint(functools.partial(self.inner, mask=mask), hidden, use_reentrant=self.reentrant)
+
+
+class Blocks(nn.Module):
+    def __init__(self, reentrant=None):
+        super().__init__()
+        self.blocks = nn.ModuleList(Block(reentrant) for _ in range(2))
+
+    def forward(self, hidden, mask):
+        for block in self.blocks:
+            hidden = block(hidden, mask=mask)
+        return hidden.sum()
+
+
+def kept(model, forward, checkpointed=(), vocabulary=None):
+    """What the forward keeps, and its loss."""
+    watch = ForwardWatch(model, checkpointed, vocabulary)
+    watch.start()
+    try:
+        loss = forward()
+    finally:
+        watch.stop()
+    return watch.kept(), loss
+
+
+@pytest.mark.parametrize("vocabulary", [VOCABULARY, None])
+def test_a_perceptron_by_hand(vocabulary):
+    model, inputs, targets = Perceptron(), torch.randn(ROWS, WIDTH), torch.randint(VOCABULARY, (ROWS,))
+    found, loss = kept(model, lambda: nn.functional.cross_entropy(model(inputs).logits, targets), (), vocabulary)
+    # The first layer keeps its input, relu its output, which is the input of the second; the loss keeps its targets in
+    # int64 and the sum of their weights. The weights themselves are none of it.
+    activations = 4 * ROWS * WIDTH + 4 * ROWS * HIDDEN + 8 * ROWS + 4
+    log_softmax = output = 4 * ROWS * VOCABULARY
+    if vocabulary is None:
+        assert found == Kept({"cpu": activations + log_softmax}, {})
+    else:
+        assert found == Kept({"cpu": activations}, {"cpu": log_softmax + output})
+    loss.backward()
+    assert model.first.weight.grad is not None
+
+
+HIDDEN_STATE = 4 * ROWS * HIDDEN
+
+
+MASK = 4 * ROWS
+
+
+@pytest.mark.parametrize(
+    ("reentrant", "expected"),
+    [
+        # Per block the input of its linear layer (the output of the block before), the output of tanh, and the mask.
+        (None, 2 * 2 * HIDDEN_STATE + MASK),
+        # Per block its input; the mask, which the recomputation needs again, once.
+        (False, 2 * HIDDEN_STATE + MASK),
+        (True, 2 * HIDDEN_STATE + MASK),
+    ],
+)
+def test_checkpointed_layers_keep_their_inputs(reentrant, expected):
+    model = Blocks(reentrant)
+    inputs, mask = torch.randn(ROWS, HIDDEN, requires_grad=True), torch.ones(ROWS, 1)
+    found, loss = kept(model, lambda: model(inputs, mask), [] if reentrant is None else model.blocks)
+    assert found == Kept({"cpu": expected}, {})
+    loss.backward()
+    gradient, inputs.grad = inputs.grad, None
+    model(inputs, mask).backward()
+    assert torch.equal(gradient, inputs.grad)
+
+
+def test_what_the_graph_no_longer_holds_is_not_counted():
+    model, inputs = Perceptron(), torch.randn(ROWS, WIDTH)
+
+    def forward():
+        for _ in range(3):
+            lost = torch.exp(model.first(inputs) * 2)  # its output, saved by exp, goes with it
+            del lost
+        return model.first(inputs).sum()
+
+    assert kept(model, forward)[0] == Kept({"cpu": 4 * ROWS * WIDTH}, {})
+
+
+def test_a_transposed_copy_of_the_heads_weight_is_no_logits():
+    model, inputs = Perceptron(), torch.randn(ROWS, HIDDEN, requires_grad=True)
+
+    def forward():
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return model.second(inputs).float().sum()
+
+    found, _ = kept(model, forward, (), VOCABULARY)
+    # In bfloat16: the input, and a copy of the weight, which is saved transposed, (hidden, vocabulary).
+    assert found == Kept({"cpu": 2 * ROWS * HIDDEN + 2 * VOCABULARY * HIDDEN}, {})
+
+
+def test_without_gradients_nothing_is_kept():
+    model, inputs, mask = Blocks(False), torch.randn(ROWS, HIDDEN), torch.ones(ROWS, 1)
+    with torch.no_grad():
+        assert kept(model, lambda: model(inputs, mask), model.blocks)[0] == Kept({}, {})
+
+
+def test_no_hook_stays_after_an_exception():
+    model = Perceptron()
+    watch = ForwardWatch(model, [model.first], VOCABULARY)
+    watch.start()
+    assert foreign_hooks()
+    try:
+        with pytest.raises(RuntimeError):
+            model(torch.randn(ROWS, WIDTH + 1))
+    finally:
+        watch.stop()
+    assert not foreign_hooks()
+    assert not model._forward_hooks
+    assert not model.first._forward_pre_hooks
+
+
+def test_what_torch_says_where_it_refuses():
+    model = Perceptron()
+    with pytest.raises(RuntimeError, match=HOOKS_REFUSED):
+        kept(model, lambda: torch.func.grad(lambda x: x.sum())(torch.ones(2)))
+
+
+def draw():
+    return random.random(), float(np.random.rand()), float(torch.rand(()))
+
+
+@kept_random_state()
+def drawing_and_failing():
+    draw()
+    return 1 / 0
+
+
+def switching_and_failing(model):
+    with kept_modes(model):
+        model.train()
+        model[0].eval()
+        return 1 / 0
+
+
+def test_generators_are_as_before_even_after_an_error():
+    with kept_random_state():
+        expected = draw()
+    with kept_random_state("cpu"):
+        assert draw() == expected
+    with pytest.raises(ZeroDivisionError):
+        drawing_and_failing()
+    with kept_random_state():
+        assert draw() == expected
+
+
+def test_modes_are_as_before_module_by_module():
+    model = nn.Sequential(nn.Linear(1, 1), nn.Dropout(), nn.Linear(1, 1))
+    model[1].eval()
+    with pytest.raises(ZeroDivisionError):
+        switching_and_failing(model)
+    assert [module.training for module in model.modules()] == [True, True, False, True]

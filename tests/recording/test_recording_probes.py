@@ -1,0 +1,172 @@
+"""What the cores, disks and network do, by counters set by hand, and the processes that belong to this one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+
+from hf_efficient.recording import probes
+from hf_efficient.recording.probes import (
+    CoresProbe,
+    DisksProbe,
+    NetworkProbe,
+    Rates,
+    children_of,
+    cpu_seconds_of,
+    io_bytes_of,
+    siblings,
+)
+
+
+@pytest.fixture
+def proc(tmp_path, monkeypatch):
+    """Process 7 with the children 8 and 9, of which 9 has ended; a hundred ticks a second."""
+    monkeypatch.setattr(probes, "_TICKS_PER_SECOND", 100)
+    (tmp_path / "7/task/7").mkdir(parents=True)
+    (tmp_path / "7/task/7/children").write_text("8 9 ")
+    (tmp_path / "8").mkdir()
+    (tmp_path / "7/stat").write_text("7 (a (strange) name) S 1 7 7 0 -1 4 0 0 0 0 150 50 30 20 20 0 3 0")
+    (tmp_path / "8/stat").write_text("8 (pt_data_worker) R 7 7 7 0 -1 4 0 0 0 0 400 100 0 0 20 0 1 0")
+    for pid, read in ((7, 1000), (8, 24)):
+        (tmp_path / f"{pid}/io").write_text(f"rchar: 1\nwchar: 2\nread_bytes: {read}\nwrite_bytes: 10\n")
+    return tmp_path
+
+
+def test_a_hand_made_family(proc):
+    assert children_of(7, proc) == [8, 9]
+    assert cpu_seconds_of([7], proc) == (2.0, 0.5)
+    assert cpu_seconds_of([8, 9], proc) == (5.0, 0.0)
+    assert io_bytes_of([7, 8, 9], proc) == (1024, 20)
+
+
+def test_where_the_system_does_not_tell_what_was_read(tmp_path):
+    assert io_bytes_of([os.getpid()], tmp_path) is None
+
+
+def test_a_real_child_is_found_with_and_without_proc():
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        assert child.pid in children_of(os.getpid())
+        assert child.pid in children_of(os.getpid(), Path("/nowhere"))
+        child.communicate(b"\n")
+
+
+def test_a_process_by_itself_has_no_other_ranks():
+    assert siblings({}) == siblings({"LOCAL_WORLD_SIZE": "1"}) == siblings({"LOCAL_WORLD_SIZE": "many"}) == []
+
+
+def test_the_other_ranks_are_the_launchers_other_children(monkeypatch):
+    monkeypatch.setattr(probes, "children_of", lambda pid: [os.getpid(), 4242] if pid == os.getppid() else [])
+    assert siblings({"LOCAL_WORLD_SIZE": "2"}) == [4242]
+
+
+Times = namedtuple("Times", ["user", "system", "idle", "iowait", "steal"])
+
+
+Disk = namedtuple("Disk", ["read_count", "write_count", "read_bytes", "write_bytes", "read_time", "write_time"])
+
+
+Card = namedtuple("Card", ["bytes_recv", "bytes_sent"])
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Two cores, a process with two children and one other rank; set their CPU seconds in the dictionary."""
+    spent = {"own": (0.0, 0.0), "children": (0.0, 0.0), "ranks": (0.0, 0.0), "cores": [Times(0, 0, 0, 0, 0)] * 2}
+    names = {1: "own", 2: "children", 3: "children", 4: "ranks"}
+    monkeypatch.setattr(probes.os, "getpid", lambda: 1)
+    monkeypatch.setattr(probes, "children_of", lambda pid: [2, 3] if pid == 1 else [])
+    monkeypatch.setattr(probes, "siblings", lambda: [4])
+    monkeypatch.setattr(probes, "cpu_seconds_of", lambda pids: spent[names[pids[0]]] if pids else (0.0, 0.0))
+    monkeypatch.setattr(probes.psutil, "cpu_times", lambda percpu: spent["cores"])
+    monkeypatch.setattr(probes, "core_wait_of", lambda thread: lambda: spent.get("wait", 0.0))
+    return spent
+
+
+def test_who_keeps_the_cores_busy(machine):
+    probe = CoresProbe()
+    assert "busy_cores" not in probe.read(100.0)
+    assert probe.core_loads == []
+    machine |= {"own": (1.0, 0.25), "children": (0.5, 0.0), "ranks": (0.25, 0.125), "wait": 0.5}
+    machine["cores"] = [Times(1.5, 0.25, 0.25, 0, 0), Times(1.0, 0.0, 0.5, 0.25, 0.25)]
+    found = probe.read(102.0)
+    assert {name: found[name] for name in found if name.endswith(("cores", "core", "wait"))} == {
+        "process_cores": 0.5,
+        "children_cores": 0.375,  # half a second of their own, and a quarter of one that has ended
+        "ranks_cores": 0.188,
+        "busy_cores": 1.375,
+        "busiest_core": 0.875,
+        "other_cores": 0.312,
+        "stolen_cores": 0.125,
+        "io_wait_cores": 0.125,
+        "main_thread_core_wait": 0.25,
+    }
+    assert found["children"] == 2
+    assert probe.core_loads == [88, 50]
+
+
+def test_clocks_that_run_apart_make_nobody_negative(machine):
+    """Ticks of a process may be told a little before those of the machine."""
+    probe = CoresProbe()
+    probe.read(0.0)
+    machine |= {"own": (1.5, 0.0), "cores": [Times(1.0, 0.0, 0.0, 0, 0)] * 2}
+    assert probe.read(1.0)["other_cores"] == 0.5
+    machine |= {"own": (4.0, 0.0), "cores": [Times(2.0, 0.0, 0.0, 0, 0)] * 2}
+    assert probe.read(2.0)["other_cores"] == 0.0
+
+
+def test_disks(monkeypatch):
+    told = [Disk(10, 0, 0, 0, 5, 0), Disk(30, 20, 4096, 8192, 45, 40)]
+    monkeypatch.setattr(probes.psutil, "disk_io_counters", lambda nowrap: told.pop(0))
+    own = [(0, 0), (1000, 500)]
+    monkeypatch.setattr(probes, "io_bytes_of", lambda pids: own.pop(0))
+    probe = DisksProbe()
+    assert probe.read(0.0) == {}
+    assert probe.read(2.0) == {
+        "disk_read_bytes_per_second": 2048.0,
+        "disk_write_bytes_per_second": 4096.0,
+        "disk_reads_per_second": 10.0,
+        "disk_writes_per_second": 10.0,
+        "disk_latency_milliseconds": 2.0,  # 80 ms for 40 requests
+        "read_bytes_per_second": 500.0,
+        "write_bytes_per_second": 250.0,
+    }
+
+
+def test_a_container_without_disks_tells_none(monkeypatch):
+    monkeypatch.setattr(probes.psutil, "disk_io_counters", lambda nowrap: None)
+    monkeypatch.setattr(probes, "io_bytes_of", lambda pids: None)
+    probe = DisksProbe()
+    assert (probe.read(0.0), probe.read(1.0)) == ({}, {})
+
+
+def test_the_network_without_what_leads_back_here(monkeypatch):
+    told = [{"lo": Card(0, 0), "eth0": Card(0, 0), "eth1": Card(0, 0)}]
+    told.append({"lo": Card(999, 999), "eth0": Card(10, 20), "eth1": Card(30, 40)})
+    monkeypatch.setattr(probes.psutil, "net_io_counters", lambda pernic, nowrap: told.pop(0))
+    probe = NetworkProbe()
+    assert probe.read(0.0) == {}
+    assert probe.read(4.0) == {"network_received_bytes_per_second": 10.0, "network_sent_bytes_per_second": 15.0}
+
+
+def test_rises_per_second():
+    rates = Rates()
+    assert rates.of(10.0, {"a": 100, "b": 5}) == {}
+    assert rates.of(14.0, {"a": 300, "b": 5}) == {"a": 50.0, "b": 0.0}
+
+
+def test_a_counter_that_fell_or_is_new_tells_nothing():
+    rates = Rates()
+    rates.of(0.0, {"a": 100})
+    assert rates.of(1.0, {"a": 50, "b": 7}) == {}
+    assert rates.of(2.0, {"a": 60, "b": 9}) == {"a": 10, "b": 2}
+
+
+def test_two_readings_of_one_moment_tell_nothing():
+    rates = Rates()
+    rates.of(1.0, {"a": 1})
+    assert rates.of(1.0, {"a": 2}) == {}
