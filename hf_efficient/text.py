@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 
 def count(number: int) -> str:
@@ -99,3 +100,16 @@ def short_count(number: float) -> str:
             digits = number / scale
             return f"{digits:.{2 if digits < 9.995 else 1 if digits < 99.95 else 0}f}{unit}"
     return f"{number:.0f}"
+
+
+def instrument_cost(
+    cost_seconds: float | None, own_seconds: float, steps: int, files: Sequence[str] = (), note: str = ""
+) -> str:
+    """What a profiler cost its run: ``cost 1.2 s over 4 steps (0.3 s of it in its own code): NOTE; wrote FILES``."""
+    if cost_seconds is None:
+        told = "did not run"
+    else:
+        over = f" over {steps} steps" if steps else ""
+        told = f"cost {short_seconds(cost_seconds)}{over} ({short_seconds(own_seconds)} of it in its own code)"
+    told += f": {note}" if note else ""
+    return f"{told}; wrote {', '.join(files)}" if files else told

@@ -11,8 +11,8 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from hf_efficient.profilers.instrument import Instrument, InstrumentRun
 from hf_efficient.recording.timeline import process_timeline
-from hf_efficient.reporting.profile_tables import cost_line
 from hf_efficient.run_dir.json_file import PROFILE
+from hf_efficient.text import instrument_cost
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +66,9 @@ class InstrumentCallback(TrainerCallback):
         """The instrument stops, and its cost is told."""
         self.close()
         if self._timeline.way != "recipe" and args.process_index == 0:
-            self._tell(cost_line(self._run.account))
+            cost = self._run.account
+            told = instrument_cost(cost.cost_seconds, cost.own_seconds, cost.steps, cost.files, cost.note)
+            self._tell(f"profile.{cost.name} {told}")
 
     def close(self) -> None:
         """End it where no event does: training was ended by an exception."""

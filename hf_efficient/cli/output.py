@@ -37,11 +37,11 @@ def write_page_file(named: Path | None, default: Path, make: Callable[[], str], 
     Raises:
         OutputError: ``named`` cannot be written.
     """
-    from hf_efficient.reporting.finish_run import write_page
+    from hf_efficient.run_dir.json_file import write_whole
 
     path = named.expanduser() if named is not None else default
     try:
-        write_page(path, make())
+        write_whole(path, make())
     except OSError as error:
         told = f"{path} cannot be written: {error.strerror or error}"
         if named is not None:

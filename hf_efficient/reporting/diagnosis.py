@@ -1,9 +1,4 @@
-"""The words of a diagnosis, the same on a terminal and on the page.
-
-What became of a prediction, in words, the same on a terminal and on the page.
-
-A diagnosis on a terminal: what was found, how it is known, what it costs, and what to change.
-"""
+"""A diagnosis in words, the same on a terminal and on the page; and on a terminal."""
 
 from __future__ import annotations
 
@@ -18,15 +13,30 @@ from rich.text import Text
 
 from hf_efficient.records.findings import Confirmation, Cost, Diagnosis, Evidence, Finding, Gain, Remedy
 from hf_efficient.reporting.labels import evidence_value
+from hf_efficient.reporting.terminal import dim_lines
 from hf_efficient.text import seconds, share, short_seconds, size, usd
 
 NOTHING_TO_FIX = "Nothing to fix."
 GAINS_OVERLAP = "Gains are predictions, each of its remedy alone: of several findings they do not add up."
 OF_THE_LOOP = "the loop's time"
 OF_THE_TRACE = "the traced time"
+VERDICTS = {
+    "confirmed": "Confirmed",
+    "smaller": "Smaller than predicted",
+    "larger": "Larger than predicted",
+    "retracted": "Retracted",
+    "unknown": "Cannot be told",
+}
+_NOT_JUDGED = "Nothing was found: no optimizer step is recorded that could be judged."
 _LITTLE_SECONDS = 0.1
 _MOST_NAMED = 4
-_NOT_JUDGED = "Nothing was found: no optimizer step is recorded that could be judged."
+_STYLES = {"critical": "bold red", "warning": "bold yellow", "info": "bold"}
+_VERDICT_STYLES = {
+    "confirmed": "bold green",
+    "larger": "bold green",
+    "smaller": "bold yellow",
+    "retracted": "bold red",
+}
 
 
 def several_gains(diagnosis: Diagnosis) -> bool:
@@ -52,27 +62,18 @@ def told_abstentions(diagnosis: Diagnosis) -> list[tuple[str, str]]:
 
 
 def told_cost(cost: Cost, loop_seconds: float = 0.0) -> str:
-    """In words; empty where nothing is known.
-
-    Args:
-        cost: of a finding.
-        loop_seconds: that its seconds are told a share of; 0: they are not.
-    """
-    told = [] if cost.seconds is None else [_duration(cost.seconds)]
-    if cost.seconds is not None and loop_seconds > 0:
-        told = [f"{told[0]} ({share(cost.seconds / loop_seconds)} of the loop)"]
+    """Empty where nothing is known; with the share of the loop, where that has a length."""
+    told = []
+    if cost.seconds is not None:
+        of = f" ({share(cost.seconds / loop_seconds)} of the loop)" if loop_seconds > 0 else ""
+        told.append(f"{_duration(cost.seconds)}{of}")
     told += [] if not cost.usd else [usd(cost.usd)]
     told += [] if cost.bytes is None else [size(cost.bytes)]
     return ", ".join(told)
 
 
 def told_gain(gain: Gain, of: str = OF_THE_LOOP) -> str:
-    """In words: a prediction.
-
-    Args:
-        gain: of a remedy.
-        of: what its share is of.
-    """
+    """A prediction; ``of`` is what its share is of."""
     told = []
     if gain.share is not None and gain.seconds is not None:
         told.append(f"about {share(gain.share)} of {of}, {_duration(gain.seconds)}")
@@ -106,17 +107,7 @@ def told_instrument(instrument: str) -> str:
 
 
 def told_fault(fault: str) -> str:
-    """A rule that failed."""
     return f"A rule failed, a defect of hf_efficient: {fault}"
-
-
-VERDICTS = {
-    "confirmed": "Confirmed",
-    "smaller": "Smaller than predicted",
-    "larger": "Larger than predicted",
-    "retracted": "Retracted",
-    "unknown": "Cannot be told",
-}
 
 
 def told_confirmation(held: Confirmation) -> str:
@@ -124,10 +115,9 @@ def told_confirmation(held: Confirmation) -> str:
     parts = [] if held.predicted is None else [f"{_amount(held, held.predicted)} predicted"]
     if held.achieved is not None:
         parts.append(_came(held, held.achieved))
-    if held.of == "finding" and held.verdict == "confirmed":
-        parts.append("the finding is gone" if not held.why else "")
-    told = [held.rule, ", ".join(part for part in parts if part), held.why]
-    return ": ".join(part for part in told if part)
+    if held.of == "finding" and held.verdict == "confirmed" and not held.why:
+        parts.append("the finding is gone")
+    return ": ".join(filter(None, [held.rule, ", ".join(parts), held.why]))
 
 
 def _amount(held: Confirmation, value: float) -> str:
@@ -140,10 +130,6 @@ def _came(held: Confirmation, value: float) -> str:
     amount = share(abs(value)) if held.of == "time" else size(round(abs(value)))
     spread = f" ±{share(held.spread)}" if held.spread is not None else ""
     return f"{amount}{spread} {'came' if value >= 0 else 'more came'}"
-
-
-_STYLES = {"critical": "bold red", "warning": "bold yellow", "info": "bold"}
-_VERDICTS = {"confirmed": "bold green", "larger": "bold green", "smaller": "bold yellow", "retracted": "bold red"}
 
 
 def diagnosis_renderables(diagnosis: Diagnosis, *, evidence: bool = True) -> list[RenderableType]:
@@ -160,7 +146,7 @@ def diagnosis_renderables(diagnosis: Diagnosis, *, evidence: bool = True) -> lis
         *_headline(diagnosis, evidence),
         *finding_renderables(diagnosis.findings, evidence=evidence),
         *([Text(GAINS_OVERLAP, "dim")] if evidence and several_gains(diagnosis) else []),
-        *(_abstentions(diagnosis) if evidence else []),
+        *(dim_lines("Not judged:", _abstentions(diagnosis)) if evidence else []),
         *(Text(told_fault(fault), "red") for fault in diagnosis.faults),
     ]
 
@@ -168,23 +154,12 @@ def diagnosis_renderables(diagnosis: Diagnosis, *, evidence: bool = True) -> lis
 def finding_renderables(
     findings: Sequence[Finding], *, evidence: bool = True, of: str = OF_THE_LOOP
 ) -> list[RenderableType]:
-    """Findings as they are ranked, numbered from 1.
-
-    Args:
-        findings: of a run, or of a trace.
-        evidence: False for a short form.
-        of: what the shares of gains are of.
-    """
+    """Findings as they are ranked, numbered from 1; ``of`` is what the shares of gains are of."""
     return [part for number, one in enumerate(findings, 1) for part in _finding(number, one, evidence, of)]
 
 
 def diagnosis_hint(diagnosis: Diagnosis | None, directory: str) -> list[RenderableType]:
-    """The short form, to stand below an account, and the command for the whole; nothing without a diagnosis.
-
-    Args:
-        diagnosis: of the run.
-        directory: its output directory.
-    """
+    """The short form, to stand below an account, and the command for the whole; nothing without a diagnosis."""
     if diagnosis is None:
         return []
     more = Text(f"Evidence, other remedies, what was not judged: hf-efficient diagnose {shlex.quote(directory)}", "dim")
@@ -202,7 +177,7 @@ def _end(diagnosis: Diagnosis) -> Iterator[RenderableType]:
 
 
 def _confirmation(held: Confirmation) -> Text:
-    told = Text(f"{VERDICTS[held.verdict]}: ", _VERDICTS.get(held.verdict, "bold"))
+    told = Text(f"{VERDICTS[held.verdict]}: ", _VERDICT_STYLES.get(held.verdict, "bold"))
     return told.append(f"{told_confirmation(held)}.", "not bold default")
 
 
@@ -210,7 +185,8 @@ def _headline(diagnosis: Diagnosis, full: bool) -> Iterator[RenderableType]:
     if diagnosis.limit is not None:
         yield Text(NOTHING_TO_FIX, "bold green")
         yield Text(told_limit(diagnosis))
-        yield from (_evidence(diagnosis.limit.evidence) if full and diagnosis.limit.evidence else ())
+        if full and diagnosis.limit.evidence:
+            yield _evidence(diagnosis.limit.evidence)
     elif not diagnosis.findings:
         yield Text(told_limit(diagnosis), "bold")
 
@@ -221,43 +197,39 @@ def _finding(number: int, finding: Finding, full: bool, of: str) -> Iterator[Ren
     yield title
     told = told_cost(finding.cost)
     if told:
-        yield Padding(Text(f"costs {told}"), (0, 0, 0, 3))
+        yield _indented(Text(f"costs {told}"), 3)
     if full:
-        yield from _evidence(finding.evidence)
+        yield _evidence(finding.evidence)
     for remedy in finding.remedies if full else finding.remedies[:1]:
         yield from _remedy(remedy, full, of)
 
 
-def _evidence(evidence: list[Evidence]) -> Iterator[RenderableType]:
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column()
-    grid.add_column(justify="right")
-    grid.add_column(style="dim")
+def _indented(part: RenderableType, by: int) -> RenderableType:
+    return Padding(part, (0, 0, 0, by))
+
+
+def _evidence(evidence: list[Evidence]) -> RenderableType:
+    made = Table.grid(padding=(0, 2, 0, 0))
+    made.add_column()
+    made.add_column(justify="right")
+    made.add_column(style="dim")
     for one in evidence:
-        grid.add_row(Text(one.what), Text(evidence_value(one.value, one.unit)), Text(one.source))
-    yield Padding(grid, (0, 0, 0, 5))
+        made.add_row(Text(one.what), Text(evidence_value(one.value, one.unit)), Text(one.source))
+    return _indented(made, 5)
 
 
 def _remedy(remedy: Remedy, full: bool, of: str) -> Iterator[RenderableType]:
     text = Text(f"-> {remedy.what}")
     if remedy.gain is not None:
         text.append(f": {told_gain(remedy.gain, of)}", "green")
-    yield Padding(text, (0, 0, 0, 3))
+    yield _indented(text, 3)
     for key, value in remedy.overrides.items():
-        yield Padding(Text(told_change(key, value), "cyan"), (0, 0, 0, 6))
-    if full:
-        if remedy.gain is not None:
-            yield Padding(Text(f"predicted from: {remedy.gain.basis}", "dim"), (0, 0, 0, 6))
-        if remedy.costs:
-            yield Padding(Text(f"but: {remedy.costs}", "dim"), (0, 0, 0, 6))
+        yield _indented(Text(told_change(key, value), "cyan"), 6)
+    if full and remedy.gain is not None:
+        yield _indented(Text(f"predicted from: {remedy.gain.basis}", "dim"), 6)
+    if full and remedy.costs:
+        yield _indented(Text(f"but: {remedy.costs}", "dim"), 6)
 
 
-def _abstentions(diagnosis: Diagnosis) -> Iterator[RenderableType]:
-    if not diagnosis.abstentions:
-        return
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(style="dim")
-    grid.add_row("Not judged:")
-    for told, rules in told_abstentions(diagnosis):
-        grid.add_row(Text(f"  {rules}: {told}"))
-    yield grid
+def _abstentions(diagnosis: Diagnosis) -> list[str]:
+    return [f"{rules}: {told}" for told, rules in told_abstentions(diagnosis)]

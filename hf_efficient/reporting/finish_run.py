@@ -1,147 +1,123 @@
-"""Writing a page: whole or not at all.
-
-The diagnosis of a run, written when the run ends.
-
-The page of a run, written when the run ends.
-
-What a run leaves beside its records when it ends: its account, its diagnosis, and its page.
-"""
+"""The end of a run, once: its account, its diagnosis and its page, made from one reading of its records."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
-from hf_efficient.accounting.account import RUN_JSON, write_account
-from hf_efficient.accounting.run_records import RunReader
+from hf_efficient.accounting.account import RUN_JSON, build_account, to_json
+from hf_efficient.accounting.run_records import RunReader, RunRecords
+from hf_efficient.diagnosis.engine import DIAGNOSIS_JSON
+from hf_efficient.diagnosis.engine import to_json as diagnosis_to_json
 from hf_efficient.errors import OutputError
+from hf_efficient.records.account import RunAccount
+from hf_efficient.records.findings import Diagnosis
 from hf_efficient.reporting.html.run_page import run_page
-from hf_efficient.reporting.run_data import read_run
+from hf_efficient.reporting.run_data import RunData, read_run_trace, run_data
 from hf_efficient.run_dir.json_file import write_whole
 from hf_efficient.run_dir.stream import FaultLatch
 
 REPORT_HTML = "report.html"
 
-
-def write_report(directory: Path, path: Path | None = None, *, reader: RunReader | None = None) -> Path:
-    """Write the report of a run from its records.
-
-    Args:
-        directory: the ``efficiency`` folder of the run.
-        path: where to; default: ``report.html`` in that folder.
-        reader: one that has read them before, so that only what is new is read.
-
-    Returns:
-        Where it was written.
-
-    Raises:
-        OutputError: there are no records, or they cannot be read.
-        OSError: the file cannot be written; one that was there stays as it is.
-    """
-    page = run_page(read_run(directory, reader, trace=True), datetime.now().astimezone())
-    return write_page(path or directory / REPORT_HTML, page)
-
-
-def write_page(path: Path, page: str) -> Path:
-    """Write a page.
-
-    Raises:
-        OSError: it cannot be written; a file that was there stays as it is.
-    """
-    write_whole(path, page)
-    return path
-
-
 logger = logging.getLogger(__name__)
 
 
-class RunDiagnosis:
-    """Writes ``diagnosis.json`` beside the records; never raises, and tells of its first finding once per run."""
+@dataclass(frozen=True)
+class FinishedRun:
+    """What a run came to, written as ``run.json``, ``diagnosis.json`` and ``report.html`` beside its records.
 
-    def __init__(self) -> None:
-        self._told: Path | None = None
+    Attributes:
+        diagnosis: None where it was not asked for, or failed.
+        reader: has seen all records; of a run that goes on it reads only what comes after them.
+        said: what was warned of, which is not said twice of one run.
+    """
 
-    def write(self, directory: Path, reader: RunReader | None = None, *, tell: bool) -> None:
-        """Write it, or write it again.
-
-        Args:
-            directory: the run's folder of records.
-            reader: one that has read them before, so that only what is new is read.
-            tell: log its first finding above ``info``; a recipe's run shows them itself.
-        """
-        try:
-            from hf_efficient.diagnosis.engine import write_diagnosis
-
-            found = write_diagnosis(directory, reader)
-        except Exception:
-            logger.warning("The run could not be diagnosed, because of a fault; it is not affected.", exc_info=True)
-            return
-        if not tell or found.is_healthy or directory == self._told:
-            return
-        self._told = directory
-        first = found.findings[0].title
-        logger.warning(
-            "%s%s. `hf-efficient diagnose %s` tells what to change.", first[:1].upper(), first[1:], directory
-        )
+    account: RunAccount
+    diagnosis: Diagnosis | None
+    reader: RunReader
+    said: set[str] = field(default_factory=set)
 
 
-class RunPage:
-    """Writes ``report.html`` beside the records; never raises, and warns once per run."""
+def finish_run(
+    directory: Path, earlier: FinishedRun | None = None, *, page: bool = True, tell: bool = False
+) -> FinishedRun:
+    """Write what a run came to; once more where it has gone on.
 
-    def __init__(self) -> None:
-        self._given_up: Path | None = None
+    A fault of the diagnosis or of the page is logged, and leaves out only that.
 
-    def write(self, directory: Path, reader: RunReader | None = None) -> None:
-        """Write it, or write it again.
+    Args:
+        directory: the run's folder of records.
+        earlier: what an earlier call returned for the same run.
+        page: False for the account alone, which takes less time.
+        tell: whether to log the first finding as a warning; a recipe's run shows all of them itself.
 
-        Args:
-            directory: the run's folder of records.
-            reader: one that has read them before, so that only what is new is read.
-        """
-        if directory == self._given_up:
-            return
-        try:
-            write_report(directory, reader=reader)
-        except (OSError, OutputError) as error:
-            self._given_up = directory
-            logger.warning(
-                "%s cannot be written (%s). The run is not affected; `hf-efficient report %s --html FILE` makes it.",
-                directory / "report.html",
-                error,
-                directory,
-            )
-        except Exception:
-            self._given_up = directory
-            logger.warning("report.html could not be made, because of a fault; the run is not affected.", exc_info=True)
+    Raises:
+        OutputError: there are no records, or they cannot be read.
+        OSError: ``run.json`` cannot be written; one that was there stays as it is.
+    """
+    reader = earlier.reader if earlier is not None else RunReader(directory)
+    said = earlier.said if earlier is not None else set()
+    records = reader.look()
+    account = build_account(records)
+    write_whole(directory / RUN_JSON, to_json(account))
+    diagnosis = _diagnosis_and_page(directory, records, account, said) if page else None
+    if tell and diagnosis is not None and not diagnosis.is_healthy and "finding" not in said:
+        said.add("finding")
+        title = diagnosis.findings[0].title
+        told = f"{title[:1].upper()}{title[1:]}"
+        logger.warning("%s. `hf-efficient diagnose %s` tells what to change.", told, directory)
+    return FinishedRun(account, diagnosis, reader, said)
+
+
+def _diagnosis_and_page(directory: Path, records: RunRecords, account: RunAccount, said: set[str]) -> Diagnosis | None:
+    run = None
+    with _logged("The run could not be diagnosed, because of a fault; it is not affected."):
+        run = run_data(directory, records, account)
+        if run.diagnosis is not None:
+            write_whole(directory / DIAGNOSIS_JSON, diagnosis_to_json(run.diagnosis))
+    if run is None:
+        return None
+    if "page" not in said:
+        said.add("page")  # until it is there
+        with _logged("report.html could not be made, because of a fault; the run is not affected."):
+            _write_page(directory, replace(run, trace=read_run_trace(directory)), said)
+    return run.diagnosis
+
+
+def _write_page(directory: Path, run: RunData, said: set[str]) -> None:
+    path = directory / REPORT_HTML
+    try:
+        write_whole(path, run_page(run, datetime.now().astimezone()))
+    except (OSError, OutputError) as error:
+        told = "%s cannot be written (%s). The run is not affected; `hf-efficient report %s --html FILE` makes it."
+        logger.warning(told, path, error, directory)
+    else:
+        said.discard("page")
+
+
+@contextmanager
+def _logged(told: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception:
+        logger.warning(told, exc_info=True)
 
 
 class RunResults:
-    """Writes ``run.json``, ``diagnosis.json`` and ``report.html``, again where a run goes on."""
+    """``finish_run`` as the recording side asks for it."""
 
     def __init__(self) -> None:
-        self._page = RunPage()
-        self._diagnosis = RunDiagnosis()
-        self._reader: RunReader | None = None
+        self._finished: FinishedRun | None = None
 
     def write(self, directory: Path, latch: FaultLatch, *, page: bool, tell: bool) -> None:
-        """Write them from the records as they are.
-
-        Args:
-            directory: of the run.
-            latch: told where the account cannot be written; then there is no page either.
-            page: whether to write the diagnosis and the page too, which take longer.
-            tell: log the first finding.
-        """
         try:
-            self._reader = write_account(directory, self._reader)
+            self._finished = finish_run(directory, self._finished, page=page, tell=tell)
         except (OSError, OutputError) as fault:
             latch.tell(directory / RUN_JSON, fault)
-        else:
-            if page:
-                self._diagnosis.write(directory, self._reader, tell=tell)
-                self._page.write(directory, self._reader)
 
     def forget(self) -> None:
-        """Another run follows."""
-        self._reader = None
+        self._finished = None

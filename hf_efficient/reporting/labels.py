@@ -1,22 +1,21 @@
-"""What the phases and the kinds of memory are called, and the one colour of each in every plot.
-
-The colours were searched for by the distance in OKLab that is left under the three dichromacies (Machado, Oliveira and
-Fernandes 2009, severity 1): at least 9 between any two phases of a step, and at least 8 between neighbours in a stack.
-None is lost on a light or a dark page. The kinds of memory are paler, for the lines that run over them, and at least 8
-from each other. Tests hold all that.
-
-Rates, and columns of figures that stand under each other, in words.
-"""
+"""What phases and kinds of memory are called, the one colour of each in every plot, and figures in columns."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
+from hf_efficient.records.account import TimeAccount
+from hf_efficient.records.steps import PHASES
 from hf_efficient.text import count, flops, share, short_seconds, size, usd
 
-_OTHER_COLOR = "#7a828c"
+OTHER_COLOR = "#7a828c"
+"""Of what a newer version has recorded."""
 
+# The colours were searched for by the distance in OKLab that is left under the three dichromacies (Machado, Oliveira
+# and Fernandes 2009, severity 1): at least 9 between any two phases of a step, and at least 8 between neighbours in a
+# stack. None is lost on a light or a dark page. The kinds of memory are paler, for the lines that run over them, and at
+# least 8 from each other. Tests hold all that.
 PHASE_COLORS = {
     "imports": "#606f88",
     "before_trainer": "#acc8d1",
@@ -43,23 +42,6 @@ PHASE_COLORS = {
     "shutdown": "#5b4c6c",
     "unattributed": "#8b979f",
 }
-
-_PHASE_LABELS = {
-    "imports": "start of Python, imports",
-    "before_trainer": "before the trainer",
-    "model_load": "model load",
-    "data_preparation": "data preparation",
-    "trainer_setup": "trainer set-up",
-    "data_wait": "data wait",
-    "host_to_device": "host to device",
-    "device_wait": "host waits for the GPU",
-    "bookkeeping": "Trainer's bookkeeping",
-    "forward_backward": "forward and backward",
-    "between_steps": "data wait and logging",
-    "outside_trainer": "outside the trainer",
-    "exposed_wait": "waiting between steps",
-}
-
 CATEGORY_COLORS = {
     "weights": "#6f88a8",
     "adapter": "#92dcfe",
@@ -69,27 +51,57 @@ CATEGORY_COLORS = {
     "logits": "#a7726a",
     "rest": "#bdbebe",
 }
-CATEGORY_LABELS = {"optimizer_state": "optimizer state", "rest": "everything else"}
+_PHASE_LABELS = {
+    "imports": "start of Python, imports",
+    "before_trainer": "before the trainer",
+    "trainer_setup": "trainer set-up",
+    "host_to_device": "host to device",
+    "device_wait": "host waits for the GPU",
+    "bookkeeping": "Trainer's bookkeeping",
+    "forward_backward": "forward and backward",
+    "between_steps": "data wait and logging",
+    "outside_trainer": "outside the trainer",
+    "exposed_wait": "waiting between steps",
+}
 
 
 def phase_label(name: str) -> str:
-    """A phase in words."""
     return _PHASE_LABELS.get(name, name.replace("_", " "))
 
 
 def phase_color(name: str) -> str:
-    """Its colour, as ``#rrggbb``; a phase of a newer version is grey."""
-    return PHASE_COLORS.get(name, _OTHER_COLOR)
+    return PHASE_COLORS.get(name, OTHER_COLOR)
 
 
 def category_label(name: str) -> str:
-    """A kind of memory in words."""
-    return CATEGORY_LABELS.get(name, name.replace("_", " "))
+    return "everything else" if name == "rest" else name.replace("_", " ")
 
 
 def category_color(name: str) -> str:
-    """Its colour, as ``#rrggbb``."""
-    return CATEGORY_COLORS.get(name, _OTHER_COLOR)
+    return CATEGORY_COLORS.get(name, OTHER_COLOR)
+
+
+def phases_in_order(names: Iterable[str]) -> list[str]:
+    """As a run goes through them; those of a newer version last."""
+    return sorted(names, key=lambda name: PHASES.index(name) if name in PHASES else len(PHASES))
+
+
+def all_phases(time: TimeAccount) -> dict[str, float]:
+    """Seconds by phase, with the unattributed rest."""
+    return {**time.phase_seconds, "unattributed": time.unattributed_seconds}
+
+
+def or_nothing(value: float | None, form: Callable[[float], str]) -> str:
+    return "n/a" if value is None else form(value)
+
+
+def signed_percent(relative: float | None) -> str:
+    """``+3.1%``; empty where it is not known."""
+    return "" if relative is None else f"{100 * relative + 0.0:+.1f}%".replace("-0.0%", "+0.0%")
+
+
+def in_gib(size_bytes: float) -> str:
+    return f"{size_bytes / 2**30:.1f}"
 
 
 def tokens_per_second(value: float) -> str:
@@ -107,15 +119,15 @@ def short_number(value: float) -> str:
 def energies(joules: Mapping[str, float]) -> dict[str, str]:
     """Figures of one column, in one unit and to the same place, of which the largest has three digits."""
     largest = max(joules.values(), default=0.0)
-    unit, length = ("kWh", 3.6e6) if largest >= 3599.5 else ("Wh", 3600.0)  # as units.kilowatt_hours does
+    unit, length = ("kWh", 3.6e6) if largest >= 3599.5 else ("Wh", 3600.0)  # as text.kilowatt_hours does
     places = _places(largest / length)
     return {name: f"{value / length:,.{places}f} {unit}" for name, value in joules.items()}
 
 
-def prices(usd: Mapping[str, float]) -> dict[str, str]:
+def prices(paid: Mapping[str, float]) -> dict[str, str]:
     """Figures of one column, to the same place: cents, or what gives the largest three digits."""
-    places = max(2, _places(max(usd.values(), default=0.0)))
-    return {name: f"${value:,.{places}f}" for name, value in usd.items()}
+    places = max(2, _places(max(paid.values(), default=0.0)))
+    return {name: f"${value:,.{places}f}" for name, value in paid.items()}
 
 
 _UNITS: dict[str, Callable[[float], str]] = {

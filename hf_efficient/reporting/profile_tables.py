@@ -1,13 +1,4 @@
-"""What the deeper instruments of a run found, as lines and cells.
-
-What profilers of Python found, as lines and cells.
-
-A snapshot of the CUDA allocator, as lines and cells.
-
-The tables of a profile: one shape for terminal and page.
-
-What the deeper instruments of a run found, on a terminal.
-"""
+"""What the deeper instruments of a run found, as tables of one shape for terminal and page; and on a terminal."""
 
 from __future__ import annotations
 
@@ -15,169 +6,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from hf_efficient.records.profile import (
-    AllocationSite,
-    CodeLine,
     FunctionLines,
     FunctionTable,
-    FunctionTime,
-    HostMemoryLine,
     HostMemoryTable,
     InstrumentAccount,
     MemorySnapshot,
-    ModuleAllocations,
     OperatorTable,
     OperatorTime,
     ProfileAccount,
 )
-from hf_efficient.text import flops, share, short_seconds, size
+from hf_efficient.reporting.terminal import cut, grid, table
+from hf_efficient.text import flops, instrument_cost, share, short_seconds, size
 
 _LONGEST_SHAPES = 60
-
-
-def cost_line(instrument: InstrumentAccount) -> str:
-    """One instrument in a sentence: ``profile.trace cost 1.2 s over 4 steps: ...; wrote profile/...``."""
-    return f"profile.{instrument.name} {_cost(instrument)}"
-
-
-def shared_remark(instruments: Sequence[InstrumentAccount]) -> str:
-    """What to know of the costs where several instruments slowed the steps; empty where none shares any."""
-    slower = [one.name for one in instruments if one.cost_seconds is not None and one.cost_seconds > one.own_seconds]
-    if len(slower) < 2:
-        return ""
-    return f"{' and '.join(slower)} ran at the same time: what their steps took longer is in the cost of each."
-
-
-def instrument_rows(instruments: Sequence[InstrumentAccount]) -> list[tuple[str, str]]:
-    """The same with the name apart."""
-    return [(instrument.name, _cost(instrument)) for instrument in instruments]
-
-
-def _cost(instrument: InstrumentAccount) -> str:
-    if instrument.cost_seconds is None:
-        told = "did not run"
-    else:
-        over = f" over {instrument.steps} steps" if instrument.steps else ""
-        told = f"cost {short_seconds(instrument.cost_seconds)}{over}"
-        told += f" ({short_seconds(instrument.own_seconds)} of it in its own code)"
-    if instrument.note:
-        told += f": {instrument.note}"
-    return f"{told}; wrote {', '.join(instrument.files)}" if instrument.files else told
-
-
-def operator_summary(table: OperatorTable) -> str:
-    """What part of the traced steps the operators are."""
-    told = f"{table.steps} steps were traced, {short_seconds(table.wall_seconds)} under the profiler"
-    if table.self_device_seconds is not None:
-        part = table.self_device_seconds / table.wall_seconds if table.wall_seconds else 0.0
-        told += f"; kernels took {short_seconds(table.self_device_seconds)} on the device, {share(part)} of that"
-    return f"{told}; operators took {short_seconds(table.self_cpu_seconds)} on the host"
-
-
-def operator_headings(table: OperatorTable) -> list[str]:
-    """Of the columns of ``operator_cells``."""
-    device = ["device", "share"] if table.self_device_seconds is not None else []
-    return ["operator", "calls", *device, "host", *([] if device else ["share"]), "FLOPs", "shapes"]
-
-
-def operator_cells(table: OperatorTable, operator: OperatorTime) -> list[str]:
-    """One operator: its self times, and their share of those of all operators."""
-    total = table.self_cpu_seconds if table.self_device_seconds is None else table.self_device_seconds
-    mine = operator.self_cpu_seconds if operator.self_device_seconds is None else operator.self_device_seconds
-    part = share(mine / total) if total > 0 else ""
-    device = [] if operator.self_device_seconds is None else [short_seconds(operator.self_device_seconds), part]
-    host = [short_seconds(operator.self_cpu_seconds), *([] if device else [part])]
-    return [operator.name, f"{operator.calls:,}", *device, *host, _flops(operator.flops), _shapes(operator.shapes)]
-
-
-def _flops(number: int | None) -> str:
-    return f"{flops(number)}" if number else ""
-
-
-def _shapes(shapes: str) -> str:
-    return shapes if len(shapes) <= _LONGEST_SHAPES else f"{shapes[:_LONGEST_SHAPES]} ..."
-
-
-FUNCTION_HEADINGS = ("function", "own time", "share", "with calls", "calls")
-LINE_HEADINGS = ("line", "time", "share", "hits", "text")
-HOST_MEMORY_HEADINGS = ("line", "held", "share", "allocations", "text")
-
-
-def function_summary(table: FunctionTable) -> str:
-    """Which process, how, and how long."""
-    process = "the thread that trains" if table.process == "main" else f"data loader {table.process}"
-    return f"{process}: {short_seconds(table.seconds)} seen by {table.tool}"
-
-
-def function_cells(table: FunctionTable, function: FunctionTime) -> list[str]:
-    """One function."""
-    calls = "sampled" if function.calls is None else f"{function.calls:,}"
-    own, total = short_seconds(function.self_seconds), short_seconds(function.total_seconds)
-    return [function.place, own, _part(function.self_seconds, table.seconds), total, calls]
-
-
-def line_summary(function: FunctionLines) -> str:
-    """Which function, and how long."""
-    return f"{function.place}: {short_seconds(function.seconds)}, line by line, on the thread that trains"
-
-
-def line_cells(function: FunctionLines, line: CodeLine) -> list[str]:
-    """One of its lines."""
-    part = _part(line.seconds, function.seconds)
-    return [str(line.line), short_seconds(line.seconds), part, f"{line.hits:,}", line.text]
-
-
-def host_memory_summary(table: HostMemoryTable) -> str:
-    """The peak, and what part of it the named functions hold."""
-    held = sum(line.bytes for line in table.lines)
-    return f"{size(table.peak_bytes)} at the peak since the instrument began; {size(held)} under the named functions"
-
-
-def host_memory_cells(table: HostMemoryTable, line: HostMemoryLine) -> list[str]:
-    """One line of a named function."""
-    return [line.place, size(line.bytes), _part(line.bytes, table.peak_bytes), f"{line.allocations:,}", line.text]
-
-
-def _part(value: float, whole: float) -> str:
-    return share(value / whole) if whole > 0 else ""
-
-
-MODULE_HEADINGS = ("module", "size", "share", "blocks", "modules", "most of it asked for by")
-SITE_HEADINGS = ("asked for by", "size", "share", "blocks", "called from")
-
-
-def snapshot_summary(snapshot: MemorySnapshot) -> str:
-    """Its figures in a sentence, without a full stop."""
-    told = [
-        f"{size(snapshot.allocated_bytes)} in use of {size(snapshot.reserved_bytes)} reserved",
-        f"{size(snapshot.inactive_split_bytes)} free in {snapshot.inactive_split_blocks:,} pieces beside others in use",
-        f"the largest free piece is {size(snapshot.largest_free_bytes)}",
-        f"at most {size(snapshot.peak_bytes)} at once in the last {snapshot.history_events:,} events",
-    ]
-    if snapshot.allocation_retries is not None:
-        told.append(f"{snapshot.allocation_retries:,} allocation retries")
-    if snapshot.failed_bytes is not None:
-        free = (
-            "" if snapshot.device_free_bytes is None else f" with {size(snapshot.device_free_bytes)} left on the device"
-        )
-        told.append(f"{size(snapshot.failed_bytes)} could not be allocated{free}")
-    return f"{snapshot.moment}: {'; '.join(told)}"
-
-
-def site_cells(snapshot: MemorySnapshot, site: AllocationSite) -> list[str]:
-    """One line of code, and its part of the peak."""
-    part = share(site.bytes / snapshot.peak_bytes) if snapshot.peak_bytes else ""
-    return [site.place, size(site.bytes), part, f"{site.blocks:,}", ", ".join(site.called_from)]
-
-
-def module_cells(snapshot: MemorySnapshot, held: ModuleAllocations) -> list[str]:
-    """One module, or those that differ in their numbers alone, and their part of the peak."""
-    part = share(held.bytes / snapshot.peak_bytes) if snapshot.peak_bytes else ""
-    many = f"{held.modules:,}" if held.modules else ""
-    return [held.module, size(held.bytes), part, f"{held.blocks:,}", many, held.place]
+_MOST_ROWS = 10
 
 
 @dataclass(frozen=True)
@@ -185,12 +30,9 @@ class FoundTable:
     """What one instrument found.
 
     Attributes:
-        title: its heading.
         summary: a sentence without a full stop.
-        headings: of the columns; the first and the last hold texts where ``text_last``.
-        rows: cells.
+        headings: of the columns; the first and, where ``text_last``, the last hold words.
         left_out: what is not shown, in words.
-        text_last: whether the last column holds text.
     """
 
     title: str
@@ -202,82 +44,162 @@ class FoundTable:
 
 
 def found_tables(profile: ProfileAccount, most: int) -> Iterator[FoundTable]:
-    """All of them, in order.
-
-    Args:
-        profile: of a run.
-        most: rows of each; of a function's lines, all.
-    """
+    """All of them, in order, with so many rows each; of a function's lines, all."""
     if profile.operators is not None and profile.operators.operators:
         yield _operators(profile.operators, most)
     for snapshot in profile.memory:
         yield _snapshot(snapshot, most)
         if snapshot.modules:
             yield _modules(snapshot, most)
-    for table in profile.functions:
-        rows = [function_cells(table, function) for function in table.functions[:most]]
-        left_out = _rows_left(len(table.functions) - len(rows) + table.left_out)
-        yield FoundTable("Python functions", function_summary(table), FUNCTION_HEADINGS, rows, left_out, False)
-    for function in profile.lines.functions if profile.lines is not None else ():
-        rows = [line_cells(function, line) for line in function.lines]
-        yield FoundTable("Python lines", line_summary(function), LINE_HEADINGS, rows)
+    yield from (_functions(found, most) for found in profile.functions)
+    yield from (_lines(function) for function in (profile.lines.functions if profile.lines is not None else ()))
     if profile.host_memory is not None and profile.host_memory.lines:
-        held = profile.host_memory
-        rows = [host_memory_cells(held, line) for line in held.lines[:most]]
-        yield FoundTable("Host memory", host_memory_summary(held), HOST_MEMORY_HEADINGS, rows)
+        yield _host_memory(profile.host_memory, most)
 
 
-def _operators(table: OperatorTable, most: int) -> FoundTable:
-    rows = [operator_cells(table, operator) for operator in table.operators[:most]]
-    left_out = _rows_left(len(table.operators) - len(rows) + table.left_out)
-    return FoundTable("Operators", operator_summary(table), operator_headings(table), rows, left_out)
+def instrument_rows(instruments: Sequence[InstrumentAccount]) -> list[tuple[str, str]]:
+    """Each instrument's name, and what it cost and wrote."""
+    return [
+        (one.name, instrument_cost(one.cost_seconds, one.own_seconds, one.steps, one.files, one.note))
+        for one in instruments
+    ]
 
 
-def _snapshot(snapshot: MemorySnapshot, most: int) -> FoundTable:
-    rows = [site_cells(snapshot, site) for site in snapshot.sites[:most]]
-    more = snapshot.other_sites_bytes + sum(site.bytes for site in snapshot.sites[most:])
-    left_out = f"{size(more)} of other lines are left out here." if more else ""
-    return FoundTable("CUDA memory", snapshot_summary(snapshot), SITE_HEADINGS, rows, left_out)
-
-
-def _modules(snapshot: MemorySnapshot, most: int) -> FoundTable:
-    rows = [module_cells(snapshot, held) for held in snapshot.modules[:most]]
-    more = snapshot.other_modules_bytes + sum(held.bytes for held in snapshot.modules[most:])
-    left_out = f"{size(more)} of other modules are left out here." if more else ""
-    summary = f"{snapshot.moment}: the {size(snapshot.peak_bytes)} at the peak by the modules that they are for"
-    return FoundTable("CUDA memory by module", summary, MODULE_HEADINGS, rows, left_out)
-
-
-def _rows_left(count: int) -> str:
-    return f"{count:,} rows with less time are left out here." if count > 0 else ""
-
-
-_MOST_ROWS = 10
+def shared_remark(instruments: Sequence[InstrumentAccount]) -> str:
+    """What to know of the costs where several instruments slowed the steps; empty where none shares any."""
+    slower = [one.name for one in instruments if one.cost_seconds is not None and one.cost_seconds > one.own_seconds]
+    if len(slower) < 2:
+        return ""
+    return f"{' and '.join(slower)} ran at the same time: what their steps took longer is in the cost of each."
 
 
 def profile_renderables(profile: ProfileAccount) -> Iterator[RenderableType]:
     """What each instrument found, then a line per instrument: what it cost and wrote."""
     for found in found_tables(profile, _MOST_ROWS):
         yield Text(f"{found.title}: {found.summary}.", "bold")
-        yield _table(found)
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(no_wrap=True)
-    grid.add_column()
-    for name, told in instrument_rows(profile.instruments):
-        grid.add_row(Text(f"  {name}"), Text(told))
+        words = {0, len(found.headings) - 1} if found.text_last else {0}
+        made = table(*found.headings, words=words)
+        for row in found.rows:
+            made.add_row(*map(cut, row))  # on a narrow terminal words are cut, not the numbers
+        yield made
     yield Text("Instruments:", "bold")
-    yield grid
+    yield grid([(f"  {name}", told) for name, told in instrument_rows(profile.instruments)], style="")
     if remark := shared_remark(profile.instruments):
         yield Text(f"  {remark}", "dim")
 
 
-def _table(found: FoundTable) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    last = len(found.headings) - 1
-    for place, heading in enumerate(found.headings):
-        is_text = place == 0 or (place == last and found.text_last)
-        table.add_column(heading, justify="left" if is_text else "right", no_wrap=not is_text)
-    for row in found.rows:
-        # On a narrow terminal texts are cut, not the numbers.
-        table.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in row))
-    return table
+def _operators(found: OperatorTable, most: int) -> FoundTable:
+    """Self times, and their share of those of all operators."""
+    summary = f"{found.steps} steps were traced, {short_seconds(found.wall_seconds)} under the profiler"
+    if found.self_device_seconds is not None:
+        part = found.self_device_seconds / found.wall_seconds if found.wall_seconds else 0.0
+        summary += f"; kernels took {short_seconds(found.self_device_seconds)} on the device, {share(part)} of that"
+    summary += f"; operators took {short_seconds(found.self_cpu_seconds)} on the host"
+    times = ["host", "share"] if found.self_device_seconds is None else ["device", "share", "host"]
+    rows = [_operator_cells(found, one) for one in found.operators[:most]]
+    left_out = _rows_left(len(found.operators) - len(rows) + found.left_out)
+    return FoundTable("Operators", summary, ["operator", "calls", *times, "FLOPs", "shapes"], rows, left_out)
+
+
+def _operator_cells(found: OperatorTable, one: OperatorTime) -> list[str]:
+    total = found.self_cpu_seconds if found.self_device_seconds is None else found.self_device_seconds
+    mine = one.self_cpu_seconds if one.self_device_seconds is None else one.self_device_seconds
+    times = [short_seconds(mine), _part(mine, total)]
+    if one.self_device_seconds is not None:
+        times.append(short_seconds(one.self_cpu_seconds))
+    shapes = one.shapes if len(one.shapes) <= _LONGEST_SHAPES else f"{one.shapes[:_LONGEST_SHAPES]} ..."
+    return [one.name, f"{one.calls:,}", *times, flops(one.flops) if one.flops else "", shapes]
+
+
+def _snapshot(found: MemorySnapshot, most: int) -> FoundTable:
+    rows = [
+        [one.place, size(one.bytes), _part(one.bytes, found.peak_bytes), f"{one.blocks:,}", ", ".join(one.called_from)]
+        for one in found.sites[:most]
+    ]
+    more = found.other_sites_bytes + sum(site.bytes for site in found.sites[most:])
+    headings = ("asked for by", "size", "share", "blocks", "called from")
+    return FoundTable("CUDA memory", _snapshot_summary(found), headings, rows, _bytes_left(more, "lines"))
+
+
+def _snapshot_summary(found: MemorySnapshot) -> str:
+    told = [
+        f"{size(found.allocated_bytes)} in use of {size(found.reserved_bytes)} reserved",
+        f"{size(found.inactive_split_bytes)} free in {found.inactive_split_blocks:,} pieces beside others in use",
+        f"the largest free piece is {size(found.largest_free_bytes)}",
+        f"at most {size(found.peak_bytes)} at once in the last {found.history_events:,} events",
+    ]
+    if found.allocation_retries is not None:
+        told.append(f"{found.allocation_retries:,} allocation retries")
+    if found.failed_bytes is not None:
+        free = found.device_free_bytes
+        beside = "" if free is None else f" with {size(free)} left on the device"
+        told.append(f"{size(found.failed_bytes)} could not be allocated{beside}")
+    return f"{found.moment}: {'; '.join(told)}"
+
+
+def _modules(found: MemorySnapshot, most: int) -> FoundTable:
+    """Modules, or those that differ in their numbers alone, and their part of the peak."""
+    rows = [
+        [
+            one.module,
+            size(one.bytes),
+            _part(one.bytes, found.peak_bytes),
+            f"{one.blocks:,}",
+            f"{one.modules:,}" if one.modules else "",
+            one.place,
+        ]
+        for one in found.modules[:most]
+    ]
+    more = found.other_modules_bytes + sum(held.bytes for held in found.modules[most:])
+    summary = f"{found.moment}: the {size(found.peak_bytes)} at the peak by the modules that they are for"
+    headings = ("module", "size", "share", "blocks", "modules", "most of it asked for by")
+    return FoundTable("CUDA memory by module", summary, headings, rows, _bytes_left(more, "modules"))
+
+
+def _functions(found: FunctionTable, most: int) -> FoundTable:
+    process = "the thread that trains" if found.process == "main" else f"data loader {found.process}"
+    rows = [
+        [
+            one.place,
+            short_seconds(one.self_seconds),
+            _part(one.self_seconds, found.seconds),
+            short_seconds(one.total_seconds),
+            "sampled" if one.calls is None else f"{one.calls:,}",
+        ]
+        for one in found.functions[:most]
+    ]
+    left_out = _rows_left(len(found.functions) - len(rows) + found.left_out)
+    summary = f"{process}: {short_seconds(found.seconds)} seen by {found.tool}"
+    headings = ("function", "own time", "share", "with calls", "calls")
+    return FoundTable("Python functions", summary, headings, rows, left_out, text_last=False)
+
+
+def _lines(found: FunctionLines) -> FoundTable:
+    rows = [
+        [str(one.line), short_seconds(one.seconds), _part(one.seconds, found.seconds), f"{one.hits:,}", one.text]
+        for one in found.lines
+    ]
+    summary = f"{found.place}: {short_seconds(found.seconds)}, line by line, on the thread that trains"
+    return FoundTable("Python lines", summary, ("line", "time", "share", "hits", "text"), rows)
+
+
+def _host_memory(found: HostMemoryTable, most: int) -> FoundTable:
+    rows = [
+        [one.place, size(one.bytes), _part(one.bytes, found.peak_bytes), f"{one.allocations:,}", one.text]
+        for one in found.lines[:most]
+    ]
+    held = size(sum(line.bytes for line in found.lines))
+    summary = f"{size(found.peak_bytes)} at the peak since the instrument began; {held} under the named functions"
+    return FoundTable("Host memory", summary, ("line", "held", "share", "allocations", "text"), rows)
+
+
+def _part(value: float, whole: float) -> str:
+    return share(value / whole) if whole > 0 else ""
+
+
+def _rows_left(count: int) -> str:
+    return f"{count:,} rows with less time are left out here." if count > 0 else ""
+
+
+def _bytes_left(count: int, of: str) -> str:
+    return f"{size(count)} of other {of} are left out here." if count else ""

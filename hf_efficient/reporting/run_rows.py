@@ -1,19 +1,4 @@
-"""Of how many parts a run is made: its starts, and its calls of ``train()``.
-
-The price of an hour of a run, of which each process may have had its own.
-
-Rows of an account about memory and the device: a name, and what is told of it.
-
-The lines of sequences and work on a terminal.
-
-What it took to go on, in words.
-
-What was proven before a run, in lines.
-
-What was planned of a run and what it came to, in words, figure by figure.
-
-The ranks of a run in words: each by itself, and what came of their training together.
-"""
+"""Rows about a run, made once for terminal and page: how much, where, what it was planned to be, rank by rank."""
 
 from __future__ import annotations
 
@@ -30,9 +15,21 @@ from hf_efficient.records.account import (
     RestartAccount,
     RunAccount,
 )
-from hf_efficient.records.amounts import MemoryAccount, MoneyAccount, SequenceAccount, WorkAccount
-from hf_efficient.reporting.labels import category_label, phase_label, tokens_per_second
-from hf_efficient.text import count, flops, kilowatt_hours, seconds, share, short_seconds, size, usd
+from hf_efficient.records.amounts import (
+    EnergyAccount,
+    MemoryAccount,
+    MoneyAccount,
+    SequenceAccount,
+    TokenAccount,
+    WorkAccount,
+)
+from hf_efficient.reporting.labels import category_label, or_nothing, phase_label, signed_percent, tokens_per_second
+from hf_efficient.text import count, flops, grams, kilowatt_hours, seconds, share, short_seconds, size, usd
+
+_MOST_METERS = 4
+_WORTH_A_WORD = 0.01
+RANK_PHASES = ("data_wait", "forward", "backward", "optimizer", "evaluation", "checkpointing")
+"""Shown of each rank, where any rank has them."""
 
 
 def has_several_trainings(account: RunAccount) -> bool:
@@ -41,7 +38,7 @@ def has_several_trainings(account: RunAccount) -> bool:
 
 
 def told_parts(account: RunAccount) -> str:
-    """In words, to be put behind others; nothing for a run of one start and one call."""
+    """Its starts and its calls of ``train()``, to be put behind others; nothing for a run of one start and one call."""
     starts = len(account.time.processes)
     told = f", {starts} starts" if starts > 1 else ""
     if has_several_trainings(account):
@@ -50,7 +47,7 @@ def told_parts(account: RunAccount) -> str:
 
 
 def hourly_price(money: MoneyAccount) -> str:
-    """Of a run whose price is known: ``$2.49/h``, ``$2.49 to $3.10/h``."""
+    """Of a run whose price is known: ``$2.49/h``, ``$2.49 to $3.10/h``; each process may have had its own."""
     low, high = money.lowest_price_usd_per_hour, money.highest_price_usd_per_hour
     if low is None or high is None:
         return f"{usd(money.price_usd_per_hour or 0.0)}/h"
@@ -58,57 +55,51 @@ def hourly_price(money: MoneyAccount) -> str:
 
 
 def price_source(money: MoneyAccount) -> str:
-    """Where it comes from; of several prices that of the last start."""
     if money.lowest_price_usd_per_hour is None:
         return money.price_source or ""
     last = f"{usd(money.price_usd_per_hour or 0.0)}/h"
     return f"each start at its own; the last at {last}, {money.price_source}"
 
 
-def memory_rows(memory: MemoryAccount) -> Iterator[tuple[str, str]]:
-    """The peaks; then, where they are known, the categories and the phases, the largest first."""
-    yield ("memory", _peaks(memory))
-    if memory.categories:
-        yield ("", _categories(memory))
-    if memory.phase_peak_allocated_bytes:
-        phases = sorted(memory.phase_peak_allocated_bytes.items(), key=lambda one: -one[1])
-        yield ("", "at most in " + ", ".join(f"{phase_label(name)} {size(peak)}" for name, peak in phases))
-
-
-def device_rows(account: RunAccount) -> Iterator[tuple[str, str]]:
-    """The time on the device, where its events told it."""
+def run_rows(account: RunAccount) -> list[tuple[str, str]]:
+    """Name and text of everything beside the times."""
+    rows = [
+        ("steps", _steps(account)),
+        ("tokens", _tokens(account.tokens)),
+        ("sequences", _sequences(account.sequences)),
+        ("work", _work(account.work)),
+        *memory_rows(account.memory),
+    ]
     if account.time.device_seconds:
         told = [f"{phase_label(name)} {value:.2f} s" for name, value in account.time.device_seconds.items()]
-        yield ("device", ", ".join(told))
+        rows.append(("device", ", ".join(told)))
+    rows += [("energy", _energy(account.energy)), ("money", _money(account.money))]
+    if account.restarts:
+        rows.append(("restarts", "; ".join(restart_words(account.restarts))))
+    if account.preflight is not None:
+        rows.append(("preflight", "; ".join(preflight_words(account.preflight))))
+    return rows
 
 
-def _peaks(memory: MemoryAccount) -> str:
-    told = []
-    if memory.peak_rss_bytes is not None:
-        told.append(f"{size(memory.peak_rss_bytes)} at most in the host's memory")
-    if memory.device_peak_allocated_bytes is not None:
-        told.append(f"{size(memory.device_peak_allocated_bytes)} allocated on the device")
-    if memory.device_peak_reserved_bytes is not None:
-        told.append(f"{size(memory.device_peak_reserved_bytes)} reserved")
-    if memory.device_allocation_retries:
-        told.append(f"{memory.device_allocation_retries} allocation retries")
-    return ", ".join(told) or "not known"
+def _steps(account: RunAccount) -> str:
+    steps = account.steps
+    percentiles = (("p50", steps.p50_seconds), ("p95", steps.p95_seconds), ("p99", steps.p99_seconds))
+    times = [f"{name} {short_seconds(value)}" for name, value in percentiles if value is not None]
+    if len(times) < len(percentiles):
+        return f"{steps.count}"
+    first = account.time.time_to_first_step_seconds
+    until = f"; the first was done {seconds(first)} after the start" if first is not None else ""
+    return f"{steps.count:,}: {', '.join(times)}, without {steps.warm_up_count} of warm-up{until}"
 
 
-def _categories(memory: MemoryAccount) -> str:
-    """What is left of the peak is one of them; what is more than the peak comes last."""
-    told = [
-        f"{category_label(category.name)} {size(category.bytes)}"
-        for category in sorted(memory.categories, key=lambda one: -one.bytes)
-        if category.bytes > 0
-    ]
-    more = -sum(category.bytes for category in memory.categories if category.bytes < 0)
-    return ", ".join(told) + (f"; {size(more)} of that are not there at the moment of the peak" if more else "")
-
-
-def work_rows(account: RunAccount) -> list[tuple[str, str]]:
-    """Name and text of each line."""
-    return [("sequences", _sequences(account.sequences)), ("work", _work(account.work))]
+def _tokens(tokens: TokenAccount) -> str:
+    named = {"processed": tokens.processed, "without padding": tokens.non_padding, "bear loss": tokens.loss_bearing}
+    told = [f"{count(value)} {name}" for name, value in named.items() if value is not None]
+    if tokens.padding_share is not None:
+        told.append(f"{share(tokens.padding_share)} padding")
+    if tokens.non_padding_tokens_per_second is not None:
+        told.append(f"{tokens.non_padding_tokens_per_second:,.0f} per second without padding in the training loop")
+    return ", ".join(told) or "not counted"
 
 
 def _sequences(held: SequenceAccount) -> str:
@@ -117,16 +108,13 @@ def _sequences(held: SequenceAccount) -> str:
         rows = f" in {count(held.rows)} rows" if held.rows is not None and held.rows != held.samples else ""
         told.append(f"{count(held.samples)}{rows}")
     if held.samples_per_second is not None:
-        told.append(f"{_rate(held.samples_per_second)} per second in the training loop")
+        rate = held.samples_per_second
+        told.append(f"{f'{rate:,.0f}' if rate >= 99.5 else f'{rate:.3g}'} per second in the training loop")
     if held.mean_tokens is not None:
         told.append(f"{held.mean_tokens:,.0f} tokens each ({held.shortest_tokens:,} to {held.longest_tokens:,})")
     if held.fill_rate is not None:
         told.append(f"packs {share(held.fill_rate)} full")
     return ", ".join(told) or "not counted"
-
-
-def _rate(value: float) -> str:
-    return f"{value:,.0f}" if value >= 99.5 else f"{value:.3g}"
 
 
 def _work(work: WorkAccount) -> str:
@@ -138,19 +126,76 @@ def _work(work: WorkAccount) -> str:
         told += f" ({flops(work.hardware_flops)}FLOPs computed)"
     if work.mfu is None or work.peak_flops_per_second is None:
         return f"{told}, MFU n/a: {work.reason or 'not known'}"
-    hfu = "n/a" if work.hfu is None else share(work.hfu)
     of = f"{work.accelerators} x " if work.accelerators > 1 else ""
     source = (work.peak_source or "").split(":")[0]
     of += f"{flops(work.peak_flops_per_second)}FLOP/s ({work.dtype}, {source})"
-    return f"{told}, MFU {share(work.mfu)} (HFU {hfu}) of {of}"
+    return f"{told}, MFU {share(work.mfu)} (HFU {or_nothing(work.hfu, share)}) of {of}"
+
+
+def memory_rows(memory: MemoryAccount) -> Iterator[tuple[str, str]]:
+    """The peaks; then, where they are known, the categories and the phases, the largest first."""
+    peaks = (
+        (memory.peak_rss_bytes, "at most in the host's memory"),
+        (memory.device_peak_allocated_bytes, "allocated on the device"),
+        (memory.device_peak_reserved_bytes, "reserved"),
+    )
+    told = [f"{size(value)} {words}" for value, words in peaks if value is not None]
+    if memory.device_allocation_retries:
+        told.append(f"{memory.device_allocation_retries} allocation retries")
+    yield ("memory", ", ".join(told) or "not known")
+    if memory.categories:
+        yield ("", _categories(memory))
+    if memory.phase_peak_allocated_bytes:
+        phases = sorted(memory.phase_peak_allocated_bytes.items(), key=lambda one: -one[1])
+        yield ("", "at most in " + ", ".join(f"{phase_label(name)} {size(peak)}" for name, peak in phases))
+
+
+def _categories(memory: MemoryAccount) -> str:
+    """What is left of the peak is one of them; what is more than the peak comes last."""
+    held = sorted(memory.categories, key=lambda one: -one.bytes)
+    told = [f"{category_label(kind.name)} {size(kind.bytes)}" for kind in held if kind.bytes > 0]
+    more = more_than_the_peak(memory)
+    return ", ".join(told) + (f"; {size(more)} of that are not there at the moment of the peak" if more else "")
+
+
+def more_than_the_peak(memory: MemoryAccount) -> int:
+    """What the kinds of memory come to beyond the peak, which does not hold all of them at once."""
+    return -sum(kind.bytes for kind in memory.categories if kind.bytes < 0)
+
+
+def _energy(energy: EnergyAccount) -> str:
+    if energy.joules is None:
+        return "not known"
+    told = kilowatt_hours(energy.joules)
+    if energy.estimated:
+        told += " (estimated)" if all(part.estimated for part in energy.parts) else " (in part estimated)"
+    if 1 < len(energy.parts) <= _MOST_METERS:
+        told += f": {', '.join(f'{part.name} {kilowatt_hours(part.joules)}' for part in energy.parts)}"
+    if energy.co2e_grams is None or energy.grid_grams_per_kwh is None:
+        return told
+    grid = f"{energy.grid_grams_per_kwh:g} g/kWh ({energy.grid_source})"
+    return f"{told}; {grams(energy.co2e_grams)} CO2e at {grid}"
+
+
+def _money(money: MoneyAccount) -> str:
+    if money.cost_usd is None or money.price_usd_per_hour is None:
+        return "not known"
+    estimated = "estimated: " if money.estimated else ""
+    parts = [f"{usd(money.cost_usd)} at {hourly_price(money)} ({estimated}{price_source(money)})"]
+    if money.usd_per_million_non_padding_tokens is not None:
+        parts.append(f"{usd(money.usd_per_million_non_padding_tokens)} per million tokens without padding")
+    phases = money.phase_usd or {}
+    pauses = (("evaluation", "evaluations"), ("checkpointing", "checkpoints"))
+    apart = [f"{label} {usd(phases[name])}" for name, label in pauses if phases.get(name)]
+    return "; ".join([*parts, *([", ".join(apart)] if apart else [])])
 
 
 def restart_words(restarts: Sequence[RestartAccount]) -> list[str]:
-    """A line each, in their order."""
-    return [_words(one) for one in restarts]
+    """What it took to go on: a line for each restart."""
+    return [_restart(one) for one in restarts]
 
 
-def _words(one: RestartAccount) -> str:
+def _restart(one: RestartAccount) -> str:
     cost = f", {usd(one.cost_usd)}" if one.cost_usd is not None else ""
     if one.resumed_after_step is None:
         return f"start {one.process + 1} never came to train: {seconds(one.start_seconds)}{cost}"
@@ -162,18 +207,13 @@ def _words(one: RestartAccount) -> str:
 
 
 def preflight_words(found: Preflight) -> list[str]:
-    """As far as it came: memory; save and load; disk; and how it went.
-
-    Args:
-        found: of the run.
-    """
-    lines = [_memory(found), _saved(found), _disk(found)]
+    """What was checked before the run, as far as it came: memory; save and load; disk; and how it went."""
     took = f"in {seconds(found.wall_seconds)}"
     how = f"passed {took}" if found.failure is None else f"failed {took}, in {found.failure.stage}"
-    return [*(line for line in lines if line), how]
+    return [*filter(None, (_longest_batch(found), _saved(found), _disk(found))), how]
 
 
-def _memory(found: Preflight) -> str:
+def _longest_batch(found: Preflight) -> str:
     if found.batch_rows is None or found.training_peak_bytes is None:
         return ""
     told = f"longest batch {found.batch_rows} x {count(found.batch_tokens or 0)} tokens"
@@ -215,7 +255,8 @@ def _disk(found: Preflight) -> str:
     return f"{to_come} and the model need {size(found.needed_bytes)}, {size(found.free_bytes)} are free"
 
 
-_FIGURES: dict[str, tuple[str, Callable[[float], str]]] = {
+_Form = tuple[str, Callable[[float], str]]
+_PLANNED: dict[str, _Form] = {
     "tokens_per_second": ("speed with padding", tokens_per_second),
     "step_seconds": ("mean step", short_seconds),
     "training_seconds": ("training loop", seconds),
@@ -224,18 +265,11 @@ _FIGURES: dict[str, tuple[str, Callable[[float], str]]] = {
     "peak_allocated_bytes": ("peak allocated on the device", lambda value: size(round(value))),
     "peak_reserved_bytes": ("peak reserved on the device", lambda value: size(round(value))),
 }
-_BYTES = "_bytes"
 
 
 @dataclass(frozen=True)
 class PlanRow:
-    """One figure.
-
-    Attributes:
-        label: what it is.
-        predicted, observed: in words; ``n/a`` where not known.
-        error: of the prediction, ``+3.1%``, ``exact``; empty where it cannot be told.
-    """
+    """One figure of a plan, ``n/a`` where not known; its error ``+3.1%``, ``exact``, or empty."""
 
     label: str
     predicted: str
@@ -245,46 +279,33 @@ class PlanRow:
 
 def plan_rows(plan: PlanAccount) -> list[PlanRow]:
     """The figures of which at least one side is known."""
-    return [_row(figure) for figure in _known(plan)]
+    return [_plan_row(figure) for figure in _planned(plan)]
 
 
 def plan_notes(plan: PlanAccount) -> list[str]:
     """Why one is not known, or what they are of: each remark once, behind what it is about."""
     about: dict[str, list[str]] = {}
-    for figure in _known(plan):
+    for figure in _planned(plan):
         if figure.note:
-            about.setdefault(figure.note, []).append(_told_as(figure.name)[0])
+            about.setdefault(figure.note, []).append(_form(figure.name)[0])
     return [f"{', '.join(labels)}: {note}" for note, labels in about.items()]
 
 
-def _known(plan: PlanAccount) -> list[PlanFigure]:
+def _planned(plan: PlanAccount) -> list[PlanFigure]:
     return [one for one in plan.figures if one.predicted is not None or one.observed is not None]
 
 
-def _row(figure: PlanFigure) -> PlanRow:
-    label, tell = _told_as(figure.name)
-    predicted, observed = ("n/a" if value is None else tell(value) for value in (figure.predicted, figure.observed))
-    return PlanRow(label, predicted, observed, _error(figure))
+def _plan_row(figure: PlanFigure) -> PlanRow:
+    label, tell = _form(figure.name)
+    is_exact = figure.relative_error is not None and figure.predicted == figure.observed
+    error = "exact" if is_exact else signed_percent(figure.relative_error)
+    return PlanRow(label, or_nothing(figure.predicted, tell), or_nothing(figure.observed, tell), error)
 
 
-def _told_as(name: str) -> tuple[str, Callable[[float], str]]:
-    if name not in _FIGURES and name.endswith(_BYTES):
-        return category_label(name.removesuffix(_BYTES)), lambda value: size(round(value))
-    return _FIGURES.get(name, (name.replace("_", " "), "{:,.4g}".format))
-
-
-def _error(figure: PlanFigure) -> str:
-    if figure.relative_error is None:
-        return ""
-    if figure.predicted == figure.observed:
-        return "exact"
-    return f"{100 * figure.relative_error + 0.0:+.1f}%".replace("-0.0%", "+0.0%")
-
-
-RANK_PHASES = ("data_wait", "forward", "backward", "optimizer", "evaluation", "checkpointing")
-"""Shown of each rank, where any rank has them."""
-
-_WORTH_A_WORD = 0.01
+def _form(name: str) -> _Form:
+    if name not in _PLANNED and name.endswith("_bytes"):
+        return category_label(name.removesuffix("_bytes")), lambda value: size(round(value))
+    return _PLANNED.get(name, (name.replace("_", " "), "{:,.4g}".format))
 
 
 @dataclass(frozen=True)
@@ -292,9 +313,7 @@ class RankRow:
     """One rank.
 
     Attributes:
-        rank: its number.
         where: host and device, as far as they are known.
-        steps: optimizer steps.
         training: time of its steps.
         phases: label of a phase to its seconds, those of the device where its events told them.
         waited: for other ranks; empty where that was not told apart.
@@ -312,35 +331,49 @@ class RankRow:
 
 def rank_rows(account: RunAccount) -> list[RankRow]:
     """A row per rank, all with the same phases."""
-    shown = [name for name in RANK_PHASES if any(_seconds(one, name) for one in account.ranks)]
+    shown = [name for name in RANK_PHASES if any(_rank_seconds(one, name) for one in account.ranks)]
     return [
         RankRow(
             rank=str(one.rank),
             where=", ".join(part for part in (one.host, one.device) if part),
             steps=f"{one.steps:,}",
             training=seconds(one.training_seconds),
-            phases={phase_label(name): seconds(_seconds(one, name)) for name in shown},
+            phases={phase_label(name): seconds(_rank_seconds(one, name)) for name in shown},
             waited=_waited(one),
-            memory=_rank_rows_memory(one),
+            memory=_rank_memory(one),
         )
         for one in account.ranks
     ]
 
 
+def _rank_seconds(rank: RankAccount, name: str) -> float:
+    return (rank.device_seconds or {}).get(name) or (rank.phase_seconds or {}).get(name, 0.0)
+
+
+def _waited(rank: RankAccount) -> str:
+    on_device = (rank.device_seconds or {}).get("communication")
+    waited = rank.waited_seconds if on_device is None else on_device
+    return "" if waited is None else seconds(waited)
+
+
+def _rank_memory(rank: RankAccount) -> str:
+    peak = rank.peak_rss_bytes if rank.device_peak_allocated_bytes is None else rank.device_peak_allocated_bytes
+    return "" if peak is None else size(peak)
+
+
 def across_lines(account: RunAccount) -> Iterator[str]:
     """Communication, waits for late ranks, and in which phase which rank takes longer than the others."""
-    across = account.across
-    if across is None:
+    across, training = account.across, account.time.training_seconds
+    if across is None or training <= 0:
         return
-    training = account.time.training_seconds
     yield from _communication(across, training)
     for skew in across.skew:
-        if training > 0 and skew.extra_seconds >= _WORTH_A_WORD * training:
+        if skew.extra_seconds >= _WORTH_A_WORD * training:
             yield _skew(skew, across)
 
 
 def _communication(across: AcrossRanks, training: float) -> Iterator[str]:
-    if across.exposed_seconds is None or across.late_seconds is None or training <= 0:
+    if across.exposed_seconds is None or across.late_seconds is None:
         return
     told = "by its device's events" if across.exposed_by == "device" else "by the host's waits"
     covered = across.covered_seconds
@@ -364,19 +397,3 @@ def _skew(skew: PhaseSkew, across: AcrossRanks) -> str:
 
 def _comma(money: float | None) -> str:
     return "" if money is None else f", {usd(money)}"
-
-
-def _seconds(rank: RankAccount, name: str) -> float:
-    return (rank.device_seconds or {}).get(name) or (rank.phase_seconds or {}).get(name, 0.0)
-
-
-def _waited(rank: RankAccount) -> str:
-    on_device = (rank.device_seconds or {}).get("communication")
-    waited = rank.waited_seconds if on_device is None else on_device
-    return "" if waited is None else seconds(waited)
-
-
-def _rank_rows_memory(rank: RankAccount) -> str:
-    if rank.device_peak_allocated_bytes is not None:
-        return size(rank.device_peak_allocated_bytes)
-    return "" if rank.peak_rss_bytes is None else size(rank.peak_rss_bytes)

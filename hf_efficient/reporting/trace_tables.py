@@ -1,9 +1,4 @@
-"""Lines about a trace that are no table.
-
-Tables about a trace: one shape for terminal and page.
-
-The breakdown of a trace on a terminal.
-"""
+"""The breakdown of a trace: tables of one shape for terminal and page, lines beside them; and on a terminal."""
 
 from __future__ import annotations
 
@@ -29,16 +24,31 @@ from hf_efficient.records.trace import (
     TraceBreakdown,
     TraceStep,
 )
+from hf_efficient.reporting.terminal import cut, share_bar
 from hf_efficient.text import count, share, short_count, short_seconds, size
+
+_MOST_ROWS = 8
+_CAUSES = {"host_bound": "host", "launch_bound": "launch", "other": "other"}
+
+
+@dataclass(frozen=True)
+class TraceTable:
+    """Names, and figures in words.
+
+    Attributes:
+        headings: of the columns; the first names what the rows are.
+        shares: of 1, for a bar behind each row; None where there are none.
+        total: a last row; None without.
+    """
+
+    headings: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    shares: Sequence[float] | None = None
+    total: tuple[str, ...] | None = None
 
 
 def trace_title(trace: TraceBreakdown, name: str = "") -> str:
-    """What was read.
-
-    Args:
-        trace: the breakdown.
-        name: of its file; default: the path under which it was read.
-    """
+    """What was read, under the name of its file; default: the path under which it was read."""
     file = trace.file
     told = [f"{count(file.events)} events in {size(file.read_bytes)}", f"{short_seconds(trace.window_seconds)} long"]
     if file.rank is not None and (file.world_size or 1) > 1:
@@ -49,27 +59,15 @@ def trace_title(trace: TraceBreakdown, name: str = "") -> str:
 
 
 def device_title(device: DeviceBreakdown) -> str:
-    """Its number, and its name where that is known."""
     return f"device {device.device}" + (f", {device.name}" if device.name else "")
 
 
-def device_time_rows(device: DeviceBreakdown) -> list[tuple[str, float]]:
-    """What a device's window is made of, each second in one row."""
-    busy = device.busy
-    exposed = device.communication.exposed_seconds if device.communication else 0.0
-    alone = busy.busy_seconds - busy.compute_seconds - exposed
-    rows = [
-        ("computing", busy.compute_seconds),
-        ("only communicating", exposed),
-        ("only copying or setting memory", alone),
-        ("idle, host-bound", busy.idle.host_bound_seconds),
-        ("idle, launch-bound", busy.idle.launch_bound_seconds),
-        ("idle, other", busy.idle.other_seconds),
-    ]
-    return [(name, max(seconds, 0.0)) for name, seconds in rows if seconds > 0 or name == "computing"]
+def device_lines(device: DeviceBreakdown) -> list[str]:
+    """About kernels and communication."""
+    return [*_launch_lines(device.launches), *_communication_line(device.communication)]
 
 
-def launch_lines(launches: LaunchBreakdown | None) -> Iterator[str]:
+def _launch_lines(launches: LaunchBreakdown | None) -> Iterator[str]:
     """How long kernels are, and how they are submitted."""
     if launches is None:
         return
@@ -88,7 +86,7 @@ def launch_lines(launches: LaunchBreakdown | None) -> Iterator[str]:
         yield f"from call to start of the kernel: {_percentiles(launches.delay)}"
 
 
-def communication_line(communication: Communication | None) -> Iterator[str]:
+def _communication_line(communication: Communication | None) -> Iterator[str]:
     """What of the communication the computation hides."""
     if communication is not None:
         yield (
@@ -104,36 +102,28 @@ def _percentiles(values: Percentiles) -> str:
     return ", ".join(f"{name} {short_seconds(value)}" for name, value in told)
 
 
-_CAUSES = {"host_bound": "host", "launch_bound": "launch", "other": "other"}
-
-
-@dataclass(frozen=True)
-class TraceTable:
-    """Names, and figures in words.
-
-    Attributes:
-        headings: of the columns; the first names what the rows are.
-        rows: a name and its figures.
-        shares: of 1, for a bar behind each row; None where there are none.
-        total: a last row; None without.
-    """
-
-    headings: tuple[str, ...]
-    rows: Sequence[tuple[str, ...]]
-    shares: Sequence[float] | None = None
-    total: tuple[str, ...] | None = None
+def device_time_rows(device: DeviceBreakdown) -> list[tuple[str, float]]:
+    """What a device's window is made of, each second in one row."""
+    busy = device.busy
+    exposed = device.communication.exposed_seconds if device.communication else 0.0
+    rows = [
+        ("computing", busy.compute_seconds),
+        ("only communicating", exposed),
+        ("only copying or setting memory", busy.busy_seconds - busy.compute_seconds - exposed),
+        ("idle, host-bound", busy.idle.host_bound_seconds),
+        ("idle, launch-bound", busy.idle.launch_bound_seconds),
+        ("idle, other", busy.idle.other_seconds),
+    ]
+    return [(name, max(seconds, 0.0)) for name, seconds in rows if seconds > 0 or name == "computing"]
 
 
 def device_time_table(device: DeviceBreakdown, name: str) -> TraceTable:
     """Where the time of a device went, from its first event to its last; each second in one row."""
     window = device.busy.window_seconds
-    held = device_time_rows(device)
-    shares = [seconds / window if window else 0.0 for _, seconds in held]
-    rows = [
-        (label, short_seconds(seconds), _percent(part)) for (label, seconds), part in zip(held, shares, strict=True)
-    ]
+    held = [(label, seconds, seconds / window if window else 0.0) for label, seconds in device_time_rows(device)]
+    rows = [(label, short_seconds(seconds), _percent(part)) for label, seconds, part in held]
     total = ("in all", short_seconds(window), "100.0%" if window else "")
-    return TraceTable((name, "time", "share"), rows, shares, total)
+    return TraceTable((name, "time", "share"), rows, [part for _, _, part in held], total)
 
 
 def family_table(families: Sequence[FamilyTime], title: str, counted: str) -> TraceTable:
@@ -142,8 +132,27 @@ def family_table(families: Sequence[FamilyTime], title: str, counted: str) -> Tr
     return TraceTable((title, "time", "share", counted), rows, [one.share for one in families])
 
 
-def kernel_table(kernels: Sequence[KernelTime], most: int) -> TraceTable:
-    """The kernels that take longest."""
+def work_table(device: DeviceBreakdown) -> TraceTable:
+    return family_table(device.families, "kernels, copies and memsets by family", "count")
+
+
+def device_tables(device: DeviceBreakdown, most: int) -> Iterator[TraceTable]:
+    """The kernels that take longest, copies by direction, the longest gaps."""
+    yield _kernel_table(device.kernels, most)
+    if device.copies:
+        yield _copy_table(device.copies)
+    if device.gaps:
+        yield _gap_table(device.gaps, most)
+
+
+def host_families(trace: TraceBreakdown) -> TraceTable | None:
+    """Where no device tells of the work, the host's operators do."""
+    if trace.host is None or trace.devices:
+        return None
+    return family_table(trace.host.families, "operators by family", "calls")
+
+
+def _kernel_table(kernels: Sequence[KernelTime], most: int) -> TraceTable:
     rows = [
         (
             one.name.removeprefix("at::native::") + (f" ({one.operator})" if one.operator else ""),
@@ -172,8 +181,7 @@ def operator_table(host: HostBreakdown, most: int) -> TraceTable:
     return TraceTable(("operator on the host", "self time", "share", "calls", "in all"), rows)
 
 
-def copy_table(copies: Sequence[CopyKind]) -> TraceTable:
-    """Copies by direction."""
+def _copy_table(copies: Sequence[CopyKind]) -> TraceTable:
     rows = [
         (
             one.direction + (f", {one.host_memory}" if one.host_memory else ""),
@@ -188,8 +196,7 @@ def copy_table(copies: Sequence[CopyKind]) -> TraceTable:
     return TraceTable(("copies", "time", "count", "small", "bytes", "rate"), rows)
 
 
-def gap_table(gaps: Sequence[DeviceGap], most: int) -> TraceTable:
-    """The longest gaps."""
+def _gap_table(gaps: Sequence[DeviceGap], most: int) -> TraceTable:
     rows = [
         (
             ", ".join(f"{name} {100 * part:.0f}%" for name, part in one.host) or "not told",
@@ -240,10 +247,6 @@ def _percent(part: float) -> str:
     return f"{100 * part:.1f}%"
 
 
-_BAR = 24
-_MOST_ROWS = 8
-
-
 def trace_renderables(trace: TraceBreakdown) -> list[RenderableType]:
     """What to print, in order: what was read, each device, where the host waited, the steps, the host's operators."""
     parts: list[RenderableType] = [Text(trace_title(trace), "bold"), *(Text(one, "yellow") for one in trace.remarks)]
@@ -257,44 +260,36 @@ def _host_tables(trace: TraceBreakdown) -> Iterator[TraceTable]:
         yield sync_table(trace.syncs, _MOST_ROWS)
     if trace.steps:
         yield step_table(trace.steps, _MOST_ROWS)
-    if trace.host is not None and not trace.devices:
-        yield family_table(trace.host.families, "operators by family", "calls")
+    if (families := host_families(trace)) is not None:
+        yield families
     if trace.host is not None:
         yield operator_table(trace.host, _MOST_ROWS)
 
 
 def _device(device: DeviceBreakdown) -> Iterator[RenderableType]:
     yield _table(device_time_table(device, device_title(device)))
-    yield _table(family_table(device.families, "kernels, copies and memsets by family", "count"))
-    yield _table(kernel_table(device.kernels, _MOST_ROWS))
-    lines = [*launch_lines(device.launches), *communication_line(device.communication)]
-    if lines:
+    yield _table(work_table(device))
+    kernels, *others = device_tables(device, _MOST_ROWS)
+    yield _table(kernels)
+    if lines := device_lines(device):
         yield Text("\n".join(lines))
-    if device.copies:
-        yield _table(copy_table(device.copies))
-    if device.gaps:
-        yield _table(gap_table(device.gaps, _MOST_ROWS))
+    yield from map(_table, others)
 
 
 def _table(held: TraceTable) -> Table:
-    """A column of names that gives way (``_name``), and columns of figures that do not: 80 columns are enough."""
+    """A column of names that gives way, and columns of figures that do not: 80 columns are enough."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(_name(held.headings[0]))
+    table.add_column(cut(held.headings[0]))
     for heading in held.headings[1:]:
         table.add_column(heading, justify="right", no_wrap=True)
     if held.shares is not None:
         table.add_column("", no_wrap=True)
     for place, (name, *figures) in enumerate(held.rows):
-        bar = [] if held.shares is None else [Text("█" * round(_BAR * held.shares[place]), "cyan")]
-        table.add_row(_name(name), *figures, *bar)
+        bar = [] if held.shares is None else [share_bar(held.shares[place])]
+        table.add_row(cut(name), *figures, *bar)
     if held.total is not None:
         table.add_row(Text(held.total[0], "bold"), *held.total[1:])
     return table
-
-
-def _name(text: str) -> Text:
-    """On one line, cut off where the column is too narrow: a column that may wrap is the one that gives way."""
-    return Text(text, no_wrap=True, overflow="ellipsis")
 
 
 def _spaced(part: RenderableType) -> RenderableType:

@@ -1,13 +1,4 @@
-"""The colours of the page, light and dark; text on them has a contrast of at least 4.5 : 1.
-
-What is inlined into the page: the plotting library, our scripts, the style.
-
-Putting data, scripts and styles into a page so that nothing of them can be taken for something else.
-
-What a section of the page is.
-
-What every page has in common: its frame, its scripts and the data of its figures.
-"""
+"""What every page has in common: its frame, its colours and scripts, and the data of its figures, safely embedded."""
 
 from __future__ import annotations
 
@@ -30,6 +21,7 @@ from hf_efficient.reporting.plots.figure import Figure, Missing
 from hf_efficient.text import seconds, short_seconds, size
 from hf_efficient.version import __version__
 
+# Text on these has a contrast of at least 4.5 : 1.
 LIGHT = {
     "page": "#ffffff",
     "panel": "#f6f7f9",
@@ -54,6 +46,106 @@ DARK = {
     "warn": "#eab45c",
     "bad": "#ff9086",
 }
+_ICON = (
+    "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'%3E"
+    "%3Crect x='1' y='8' width='4' height='7' fill='%2365b5f4'/%3E%3Crect x='6' y='4' width='4' height='11' "
+    "fill='%232e548d'/%3E%3Crect x='11' y='1' width='4' height='14' fill='%23de9b24'/%3E%3C/svg%3E"
+)
+_HTML = Path(__file__).parent
+_ASSETS = _HTML.parent / "assets"
+# Inside <script> HTML knows no entities; JSON knows these escapes anywhere in a text.
+_ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+_UNIT = re.compile(
+    r"(?<=\d)\s?(%|(?:[KMGT]i)?B|ms|µs|s|min|h|k?Wh|J|W|k?g(?:/kWh)?|[kMGTPE]?FLOPs?(?:/s)?|tokens/s)(?![\w/])"
+)
+_OF_FIGURES = ("traces", "layout", "height", "x", "x_per_second", "zoomable")
+
+
+@dataclass(frozen=True)
+class Section:
+    """One part of the page.
+
+    Attributes:
+        id: of its heading, and of the macro that writes it unless ``macro`` names another.
+        title: the heading.
+        figures: its plots, in order.
+        context: what else its macro is given.
+        short: the title in the table of contents.
+    """
+
+    id: str
+    title: str
+    figures: list[Figure | Missing] = field(default_factory=list)
+    context: dict[str, Any] = field(default_factory=dict)
+    short: str = ""
+    macro: str = ""
+
+
+def render(
+    template: str,
+    sections: Sequence[Section | None],
+    *,
+    span: dict[str, Any] | None,
+    written: datetime | None,
+    **context: Any,
+) -> str:
+    """A whole page.
+
+    Args:
+        template: of the sections: ``run``, ``compare`` or ``plan``.
+        sections: in order; None where there is nothing to show.
+        span: the columns behind the figures of a selected span; None where there are none.
+        written: when; told in the footer.
+        context: what else the template is given.
+    """
+    shown = [section for section in sections if section is not None]
+    figures = {fig.id: _for_page(fig) for section in shown for fig in section.figures if isinstance(fig, Figure)}
+    first, second = page_scripts()
+    scripts = [first, library_script(), second]
+    return (
+        _templates()
+        .get_template("page.html.jinja")
+        .render(
+            parts_file=f"{template}.html.jinja",
+            sections=shown,
+            figures_json=json_for_script({"figures": figures, "span": span}),
+            scripts=[script_text(script) for script in scripts],
+            style=Markup(style_sheet()),
+            policy=policy(scripts),
+            icon=_ICON,
+            library=library_name(),
+            version=__version__,
+            written=f"{written:%Y-%m-%d %H:%M} {written.tzname() or ''}".strip() if written else "",
+            **context,
+        )
+    )
+
+
+def _for_page(figure: Figure) -> dict[str, Any]:
+    return {name: getattr(figure, name) for name in _OF_FIGURES}
+
+
+@cache
+def _templates() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(_HTML / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"units": _units, "bytes": size, "duration": seconds, "short_duration": short_seconds}
+    environment.filters["sentence"] = lambda text: f"{text[:1].upper()}{text[1:]}"
+    return environment
+
+
+def _units(text: str) -> Markup:
+    """A figure with its units set smaller; the text is escaped."""
+    return Markup(_UNIT.sub(_small, str(escape(text))))
+
+
+def _small(unit: re.Match[str]) -> str:
+    return f'<span class="u">{"" if unit[1] == "%" else " "}{unit[1]}</span>'
 
 
 def theme_css() -> str:
@@ -67,49 +159,36 @@ def theme_css() -> str:
     )
 
 
-ICON = (
-    "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'%3E"
-    "%3Crect x='1' y='8' width='4' height='7' fill='%2365b5f4'/%3E%3Crect x='6' y='4' width='4' height='11' "
-    "fill='%232e548d'/%3E%3Crect x='11' y='1' width='4' height='14' fill='%23de9b24'/%3E%3C/svg%3E"
-)
-_REPORT = Path(__file__).parents[1]
-_SCRIPTS = ("scheme.js", "plots.js", "span.js", "copy.js", "print.js")
-_STYLES = ("report.css", "findings.css")
+@cache
+def style_sheet() -> str:
+    return theme_css() + _read(_HTML / "static" / "report.css")
 
 
 @cache
-def vendored() -> dict[str, str]:
-    """``assets/vendored.json``: package, version, licence, file and sha256 of the plotting library."""
-    return dict(json.loads((_REPORT / "assets" / "vendored.json").read_text(encoding="utf-8")))
+def page_scripts() -> tuple[str, str]:
+    """Our own: the first runs before the library, the second behind it."""
+    return _read(_HTML / "static" / "scheme.js"), _read(_HTML / "static" / "page.js")
+
+
+@cache
+def _vendored() -> dict[str, str]:
+    """Package, version, licence, file and sha256 of the plotting library."""
+    return dict(json.loads(_read(_ASSETS / "vendored.json")))
 
 
 def library_name() -> str:
-    """Name, version and licence of the plotting library."""
-    held = vendored()
+    held = _vendored()
     return f"{held['name']} {held['version']} ({held['licence']})"
 
 
 @cache
 def library_script() -> str:
     """The plotting library, which defines ``Plotly``."""
-    return (_REPORT / "assets" / vendored()["file"]).read_text(encoding="utf-8")
+    return _read(_ASSETS / _vendored()["file"])
 
 
-@cache
-def page_scripts() -> list[str]:
-    """Our own scripts, in the order in which they run; the first runs before the library."""
-    return [(_REPORT / "html" / "static" / name).read_text(encoding="utf-8") for name in _SCRIPTS]
-
-
-@cache
-def style_sheet() -> str:
-    """The style of the page."""
-    held = [(_REPORT / "html" / "static" / name).read_text(encoding="utf-8") for name in _STYLES]
-    return theme_css() + "".join(held)
-
-
-# Inside <script> HTML knows no entities; JSON knows these escapes anywhere in a text.
-_ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
 
 
 def json_for_script(data: Any) -> Markup:
@@ -150,100 +229,3 @@ def policy(scripts: Iterable[str]) -> str:
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
-
-
-@dataclass(frozen=True)
-class Section:
-    """One part of the page.
-
-    Attributes:
-        id: of its heading, and of its template ``sections/ID.html.jinja`` unless ``template`` names another.
-        title: the heading.
-        figures: its plots, in order.
-        context: what else its template is given.
-        short: the title in the table of contents.
-        template: name of the template; empty: the id's.
-    """
-
-    id: str
-    title: str
-    figures: list[Figure | Missing] = field(default_factory=list)
-    context: dict[str, Any] = field(default_factory=dict)
-    short: str = ""
-    template: str = ""
-
-
-_UNIT = re.compile(
-    r"(?<=\d)\s?(%|(?:[KMGT]i)?B|ms|µs|s|min|h|k?Wh|J|W|k?g(?:/kWh)?|[kMGTPE]?FLOPs?(?:/s)?|tokens/s)(?![\w/])"
-)
-
-
-def render(
-    template: str,
-    sections: Sequence[Section],
-    *,
-    span: dict[str, Any] | None,
-    written: datetime | None,
-    **context: Any,
-) -> str:
-    """A whole page.
-
-    Args:
-        template: its name.
-        sections: in order.
-        span: the columns behind the figures of a selected span; None where there are none.
-        written: when; told in the footer.
-        context: what else the template is given.
-    """
-    figures = {fig.id: _for_page(fig) for section in sections for fig in section.figures if isinstance(fig, Figure)}
-    first, *others = page_scripts()
-    scripts = [first, library_script(), *others]
-    return (
-        _templates()
-        .get_template(template)
-        .render(
-            sections=sections,
-            figures_json=json_for_script({"figures": figures, "span": span}),
-            scripts=[script_text(script) for script in scripts],
-            style=Markup(style_sheet()),
-            policy=policy(scripts),
-            icon=ICON,
-            library=library_name(),
-            version=__version__,
-            written=f"{written:%Y-%m-%d %H:%M} {written.tzname() or ''}".strip() if written else "",
-            **context,
-        )
-    )
-
-
-def _for_page(figure: Figure) -> dict[str, Any]:
-    return {
-        "traces": figure.traces,
-        "layout": figure.layout,
-        "height": figure.height,
-        "x": figure.x,
-        "x_per_second": figure.x_per_second,
-        "zoomable": figure.zoomable,
-    }
-
-
-@cache
-def _templates() -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent / "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"units": _units, "bytes": size, "duration": seconds, "short_duration": short_seconds}
-    return environment
-
-
-def _units(text: str) -> Markup:
-    """A figure with its units set smaller; the text is escaped."""
-    return Markup(_UNIT.sub(_small, str(escape(text))))
-
-
-def _small(unit: re.Match[str]) -> str:
-    return f'<span class="u">{"" if unit[1] == "%" else " "}{unit[1]}</span>'

@@ -1,13 +1,10 @@
-"""What is wrong with a run, how that is known, and what to change.
-
-What the trace of a run's profiler tells.
-"""
+"""Sections of a run's page about causes: the findings with their remedies, the trace of its profiler, its profiles."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from typing import Any
 
 from hf_efficient.records.findings import Diagnosis, Evidence, Finding, Remedy
 from hf_efficient.records.trace import DeviceBreakdown, TraceBreakdown
@@ -30,70 +27,26 @@ from hf_efficient.reporting.labels import evidence_value
 from hf_efficient.reporting.plots.figure import Figure
 from hf_efficient.reporting.plots.findings import finding_figure
 from hf_efficient.reporting.plots.time import device_color, device_time_bar, family_bar, family_color
+from hf_efficient.reporting.profile_tables import found_tables, instrument_rows, shared_remark
 from hf_efficient.reporting.run_data import RunData
 from hf_efficient.reporting.trace_tables import (
     TraceTable,
-    communication_line,
-    copy_table,
+    device_lines,
+    device_tables,
     device_time_table,
     device_title,
-    family_table,
-    gap_table,
-    kernel_table,
-    launch_lines,
+    host_families,
     operator_table,
     step_table,
     sync_table,
     trace_title,
+    work_table,
 )
 
-_VERDICTS = {"confirmed": "good", "larger": "good", "smaller": "warn", "retracted": "bad"}
-_CHIPS = {"critical": "bad", "warning": "warn", "info": "plain-chip"}
-
-
-@dataclass(frozen=True)
-class ShownRemedy:
-    """A remedy in words.
-
-    Attributes:
-        what: in a sentence.
-        lines: of the recipe, or of a script's ``TrainingArguments``; empty where it is no change of these.
-        gain: predicted; empty where it is not.
-        basis: how it was predicted.
-        costs: in other respects.
-    """
-
-    what: str
-    lines: str
-    gain: str
-    basis: str
-    costs: str
-
-
-@dataclass(frozen=True)
-class ShownFinding:
-    """A finding in words.
-
-    Attributes:
-        number: its rank, from 1.
-        rule, title, severity, confidence: as found.
-        chip: how its severity is coloured.
-        cost: empty where it is not known.
-        evidence: what, figure and source.
-        remedies: the best first.
-        figure: its evidence, plotted; None where there is nothing to draw.
-    """
-
-    number: int
-    rule: str
-    title: str
-    severity: str
-    confidence: str
-    chip: str
-    cost: str
-    evidence: list[tuple[str, str, str]]
-    remedies: list[ShownRemedy]
-    figure: Figure | None
+_MOST_TRACE_ROWS = 12
+_MOST_PROFILE_ROWS = 25
+_VERDICT_CHIPS = {"confirmed": "good", "larger": "good", "smaller": "warn", "retracted": "bad"}
+_SEVERITY_CHIPS = {"critical": "bad", "warning": "warn", "info": "plain-chip"}
 
 
 def findings_section(run: RunData) -> Section | None:
@@ -104,7 +57,7 @@ def findings_section(run: RunData) -> Section | None:
     shown = [_finding(number, one, run, diagnosis) for number, one in enumerate(diagnosis.findings, 1)]
     context = {
         "confirmations": [
-            (_VERDICTS.get(one.verdict, "plain-chip"), VERDICTS[one.verdict], told_confirmation(one), one.run)
+            (_VERDICT_CHIPS.get(one.verdict, "plain-chip"), VERDICTS[one.verdict], told_confirmation(one), one.run)
             for one in diagnosis.confirmations
         ],
         "findings": shown,
@@ -118,37 +71,35 @@ def findings_section(run: RunData) -> Section | None:
         "judged": len(diagnosis.rules) - len(diagnosis.abstentions),
         "faults": [told_fault(fault) for fault in diagnosis.faults],
     }
-    return Section("findings", "Findings", [one.figure for one in shown if one.figure is not None], context)
+    return Section("findings", "Findings", [one["figure"] for one in shown if one["figure"] is not None], context)
 
 
-def _finding(number: int, finding: Finding, run: RunData, diagnosis: Diagnosis) -> ShownFinding:
-    return ShownFinding(
-        number=number,
-        rule=finding.rule,
-        title=f"{finding.title[:1].upper()}{finding.title[1:]}",
-        severity=finding.severity,
-        confidence=finding.confidence,
-        chip=_CHIPS[finding.severity],
-        cost=told_cost(finding.cost, diagnosis.loop_seconds),
-        evidence=_evidence(finding.evidence),
-        remedies=[_remedy(remedy, is_recipe=run.recipe is not None) for remedy in finding.remedies],
-        figure=finding_figure(number, finding, run),
-    )
+def _finding(number: int, finding: Finding, run: RunData, diagnosis: Diagnosis) -> dict[str, Any]:
+    return {
+        "number": number,
+        "found": finding,
+        "chip": _SEVERITY_CHIPS[finding.severity],
+        "cost": told_cost(finding.cost, diagnosis.loop_seconds),
+        "evidence": _evidence(finding.evidence),
+        "remedies": [_remedy(remedy, is_recipe=run.recipe is not None) for remedy in finding.remedies],
+        "figure": finding_figure(number, finding, run),
+    }
 
 
 def _evidence(evidence: Sequence[Evidence]) -> list[tuple[str, str, str]]:
     return [(one.what, evidence_value(one.value, one.unit), one.source) for one in evidence]
 
 
-def _remedy(remedy: Remedy, *, is_recipe: bool) -> ShownRemedy:
+def _remedy(remedy: Remedy, *, is_recipe: bool) -> dict[str, str]:
+    """Its lines are those of a recipe, or of a script's ``TrainingArguments``."""
     told = told_change if is_recipe else told_argument
-    return ShownRemedy(
-        what=f"{remedy.what[:1].upper()}{remedy.what[1:]}",
-        lines="\n".join(told(key, value) for key, value in remedy.overrides.items()),
-        gain=told_gain(remedy.gain) if remedy.gain is not None else "",
-        basis=remedy.gain.basis if remedy.gain is not None else "",
-        costs=remedy.costs,
-    )
+    return {
+        "what": remedy.what,
+        "lines": "\n".join(told(key, value) for key, value in remedy.overrides.items()),
+        "gain": told_gain(remedy.gain) if remedy.gain is not None else "",
+        "basis": remedy.gain.basis if remedy.gain is not None else "",
+        "costs": remedy.costs,
+    }
 
 
 def _command(run: RunData, diagnosis: Diagnosis) -> str:
@@ -159,37 +110,17 @@ def _command(run: RunData, diagnosis: Diagnosis) -> str:
     return f"hf-efficient diagnose {shlex.quote(run.directory)} --apply next.yaml --finding {changed[0]}"
 
 
-_MOST_ROWS = 12
-
-
-@dataclass(frozen=True)
-class ShownTable:
-    """A table, with the colours of its rows where a figure stands above it.
-
-    Attributes:
-        table: its cells.
-        colors: by row; empty without a figure.
-        figure: above it.
-    """
-
-    table: TraceTable
-    colors: list[str] = field(default_factory=list)
-    figure: Figure | None = None
-
-
-@dataclass(frozen=True)
-class TracePart:
-    """A device, or the host.
-
-    Attributes:
-        title: its heading.
-        tables: in order.
-        lines: about kernels and communication.
-    """
-
-    title: str
-    tables: list[ShownTable]
-    lines: list[str] = field(default_factory=list)
+def profile_section(run: RunData) -> Section | None:
+    """A table per instrument that found something, and what they cost; None of a run without instruments."""
+    profile = run.account.profile
+    if profile is None:
+        return None
+    context = {
+        "tables": list(found_tables(profile, _MOST_PROFILE_ROWS)),
+        "instruments": instrument_rows(profile.instruments),
+        "remark": shared_remark(profile.instruments),
+    }
+    return Section("profile", "Profile", context=context)
 
 
 def trace_section(run: RunData) -> Section | None:
@@ -197,54 +128,49 @@ def trace_section(run: RunData) -> Section | None:
     held = run.trace
     if held is None:
         return None
-    command = f"hf-efficient diagnose {shlex.quote(held.path)}"
-    context: dict[str, object] = {"why": held.why, "command": command, "others": held.others, "parts": []}
+    context: dict[str, Any] = {
+        "why": held.why,
+        "title": held.name,
+        "command": f"hf-efficient diagnose {shlex.quote(held.path)}",
+        "others": held.others,
+    }
     if held.breakdown is None:
-        return Section("trace", "Trace", context={**context, "title": held.name, "remarks": []})
+        return Section("trace", "Trace", context=context)
     trace = held.breakdown
     parts = [*map(_device, trace.devices), *_host(trace)]
-    figures = [shown.figure for part in parts for shown in part.tables if shown.figure is not None]
+    figures = [shown["figure"] for part in parts for shown in part["tables"] if shown["figure"] is not None]
     context |= {"title": trace_title(trace, held.name), "remarks": list(trace.remarks), "parts": parts}
-    return Section("trace", "Trace", list(figures), context)
+    return Section("trace", "Trace", figures, context)
 
 
-def _device(device: DeviceBreakdown) -> TracePart:
+def _device(device: DeviceBreakdown) -> dict[str, Any]:
+    time = device_time_table(device, "device time")
     name = f"trace-families-{device.device}"
+    families = family_bar(device.families, name, "Work by family") if device.families else None
+    work = work_table(device)
     tables = [
-        _colored(device_time_table(device, "device time"), device_color, device_time_bar(device)),
-        _colored(
-            family_table(device.families, "kernels, copies and memsets by family", "count"),
-            family_color,
-            family_bar(device.families, name, "Work by family") if device.families else None,
-        ),
-        ShownTable(kernel_table(device.kernels, _MOST_ROWS)),
+        _shown(time, [device_color(row[0]) for row in time.rows], device_time_bar(device)),
+        _shown(work, [family_color(row[0]) for row in work.rows], families),
+        *map(_shown, device_tables(device, _MOST_TRACE_ROWS)),
     ]
-    if device.copies:
-        tables.append(ShownTable(copy_table(device.copies)))
-    if device.gaps:
-        tables.append(ShownTable(gap_table(device.gaps, _MOST_ROWS)))
-    lines = [*launch_lines(device.launches), *communication_line(device.communication)]
-    return TracePart(_capital(device_title(device)), tables, lines)
+    return {"title": device_title(device), "tables": tables, "lines": device_lines(device)}
 
 
-def _host(trace: TraceBreakdown) -> list[TracePart]:
+def _host(trace: TraceBreakdown) -> list[dict[str, Any]]:
     tables = []
-    if trace.host is not None and not trace.devices and trace.host.families:
-        families = trace.host.families
-        figure = family_bar(families, "trace-families-host", "Operators by family")
-        tables.append(_colored(family_table(families, "operators by family", "calls"), family_color, figure))
+    families = host_families(trace)
+    if trace.host is not None and families is not None and families.rows:
+        figure = family_bar(trace.host.families, "trace-families-host", "Operators by family")
+        tables.append(_shown(families, [family_color(row[0]) for row in families.rows], figure))
     if trace.host is not None:
-        tables.append(ShownTable(operator_table(trace.host, _MOST_ROWS)))
+        tables.append(_shown(operator_table(trace.host, _MOST_TRACE_ROWS)))
     if trace.syncs:
-        tables.append(ShownTable(sync_table(trace.syncs, _MOST_ROWS)))
+        tables.append(_shown(sync_table(trace.syncs, _MOST_TRACE_ROWS)))
     if trace.steps:
-        tables.append(ShownTable(step_table(trace.steps, _MOST_ROWS)))
-    return [TracePart("Host", tables)] if tables else []
+        tables.append(_shown(step_table(trace.steps, _MOST_TRACE_ROWS)))
+    return [{"title": "host", "tables": tables, "lines": []}] if tables else []
 
 
-def _colored(table: TraceTable, color_of: Callable[[str], str], figure: Figure | None) -> ShownTable:
-    return ShownTable(table, [color_of(row[0]) for row in table.rows], figure)
-
-
-def _capital(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}"
+def _shown(table: TraceTable, colors: Sequence[str] = (), figure: Figure | None = None) -> dict[str, Any]:
+    """A table, with the colours of its rows where a figure stands above it."""
+    return {"table": table, "colors": colors, "figure": figure}

@@ -1,37 +1,21 @@
-"""Evaluations and sample answers.
-
-The resolved recipe with its provenance, versions and hardware.
-
-The parts of a run: its starts and resumptions, its calls of ``train()``, and its ranks.
-
-What was planned, beside what came.
-
-What was proven before the run.
-
-What the deeper instruments found, and what each of them cost.
-
-What was not measured.
-
-The page of a run.
-"""
+"""The page of a run: its sections in their order, and those of what it was, how it ended, and of its parts."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from hf_efficient.recipe.writing import ResolvedValue
 from hf_efficient.records.account import ProcessAccount, RunAccount, TrainingAccount
 from hf_efficient.reporting.html.render import Section, render
-from hf_efficient.reporting.html.run_findings import findings_section, trace_section
+from hf_efficient.reporting.html.run_findings import findings_section, profile_section, trace_section
 from hf_efficient.reporting.html.run_sections import (
     cost_section,
-    learning,
+    learning_section,
     memory_section,
-    speed,
+    speed_section,
     summary,
     system_section,
     time_section,
@@ -39,7 +23,6 @@ from hf_efficient.reporting.html.run_sections import (
 )
 from hf_efficient.reporting.labels import phase_label
 from hf_efficient.reporting.plots.figure import span_data
-from hf_efficient.reporting.profile_tables import found_tables, instrument_rows, shared_remark
 from hf_efficient.reporting.run_data import RunData
 from hf_efficient.reporting.run_rows import (
     across_lines,
@@ -52,138 +35,208 @@ from hf_efficient.reporting.run_rows import (
 )
 from hf_efficient.text import seconds, share, size
 
+_WAYS = {
+    "recipe": "a recipe's run",
+    "trainer": "EfficientTrainer in a script",
+    "callback": "AccountCallback in a plain Trainer",
+    "unknown": "records of an older version",
+}
+_MOST_EVALUATIONS = 40
 # What the Trainer reports of the evaluation itself; its time has a column of its own.
-_MOST_ROWS = 40
 _OF_THE_EVALUATION = ("runtime", "samples_per_second", "steps_per_second", "model_preparation_time", "epoch")
 
 
-def evaluations_section(run: RunData) -> Section:
+def run_page(run: RunData, written: datetime | None = None) -> str:
+    """The report of one run; ``written`` is told in the footer."""
+    sections = [
+        summary(run),
+        findings_section(run),
+        _plan_section(run),
+        preflight_section(run),
+        time_section(run),
+        system_section(run),
+        memory_section(run),
+        learning_section(run),
+        speed_section(run),
+        tokens_section(run),
+        cost_section(run),
+        trace_section(run),
+        profile_section(run),
+        _evaluations_section(run),
+        _recipe_section(run),
+        _segments_section(run),
+        Section("gaps", "What was not measured", context={"gaps": run.account.not_measured}, short="Not measured"),
+    ]
+    kind, word, told = _ended(run.account)
+    return render(
+        "run",
+        sections,
+        span=span_data(run.series.steps) if run.series is not None else None,
+        title=f"{run.name} · hf_efficient",
+        kind="run report",
+        command=f"hf-efficient report {shlex.quote(run.directory)}",
+        written=written,
+        run=run,
+        ended={"kind": kind, "word": word, "told": told},
+        facts=_facts(run),
+    )
+
+
+def _ended(account: RunAccount) -> tuple[str, str, str]:
+    """How the chip is coloured, what it says, and what stands behind it."""
+    if account.ended == "done":
+        budget = account.money.budget
+        if budget and budget.reached:
+            return "warn", "stopped", f"Its budget ended it: {budget.reached}"
+        return "good", "finished", ""
+    if account.ended == "stopped":
+        return "warn", "stopped", f"It was asked to: {account.error}. --resume goes on."
+    if account.ended == "error":
+        return "bad", "failed", account.error or ""
+    told = told_end(account.time.processes[-1])
+    return "warn", "did not end", f"It was killed, or is still running: {told}."
+
+
+def _facts(run: RunData) -> list[str]:
+    """The line below the title: what was trained, on what."""
+    facts = []
+    if run.recipe is not None:
+        values = {value.key: value.value for value in run.recipe.values}
+        facts += [values[key] for key in ("model.id", "adapter.method", "method") if key in values]
+    machine = _machine_facts(run.environment)
+    facts += [told for name, told in machine if name in ("GPU", "CPU") and told != "none"][:1]
+    ranks = len(run.account.ranks)
+    if ranks > 1:
+        facts.append(f"{ranks} ranks")
+    return [*facts, _WAYS.get(run.account.recorded_by, run.account.recorded_by)]
+
+
+def _plan_section(run: RunData) -> Section | None:
+    """What was planned, beside what came; None of a run that was not planned."""
+    plan = run.account.plan
+    if plan is None:
+        return None
+    context = {"rows": plan_rows(plan), "notes": plan_notes(plan), "device": plan.device, "steps": plan.steps}
+    return Section("plan", "Planned and observed", context=context, short="Plan")
+
+
+def preflight_section(run: RunData) -> Section | None:
+    """What was checked before the run; None of a run that was not."""
+    found = run.account.preflight
+    if found is None:
+        return None
+    return Section("preflight", "Proven before the run", context={"lines": preflight_words(found)}, short="Preflight")
+
+
+def _evaluations_section(run: RunData) -> Section:
     """A table of the metrics, and what the model answered before and after."""
     held = run.account.evaluations
-    names = [name for each in held for name in each.metrics if name not in _OF_THE_EVALUATION]
-    columns = list(dict.fromkeys(names))
+    names = dict.fromkeys(name for each in held for name in each.metrics if name not in _OF_THE_EVALUATION)
     rows = [
         {
             "when": "before training" if each.step == 0 else f"step {each.step:,}",
-            "values": [_figure(each.metrics, name) for name in columns],
+            "values": [_metric(each.metrics, name) for name in names],
             "seconds": seconds(each.seconds) if each.seconds is not None else "",
         }
         for each in held
     ]
-    left_out = max(0, len(rows) - _MOST_ROWS)
+    left_out = max(0, len(rows) - _MOST_EVALUATIONS)
     if left_out:
-        rows = rows[: _MOST_ROWS // 2] + rows[-_MOST_ROWS // 2 :]
-    answers = []
-    for sample in run.answers:
-        told = [
-            ("before training" if step == 0 else f"after step {step:,}", text)
-            for step, text in sample.generated.items()
-        ]
-        answers.append({"question": sample.question, "expected": sample.expected, "told": _ends(told)})
-    columns = [name.replace("_", " ") for name in columns]
-    return Section(
-        "evaluations",
-        "Evaluations and sample answers",
-        context={
-            "columns": columns,
-            "rows": rows,
-            "left_out": left_out,
-            "has_recipe": run.recipe is not None,
-            "answers": answers,
-        },
-        short="Evaluations",
-    )
+        rows = rows[: _MOST_EVALUATIONS // 2] + rows[-_MOST_EVALUATIONS // 2 :]
+    context = {
+        "columns": [name.replace("_", " ") for name in names],
+        "rows": rows,
+        "left_out": left_out,
+        "has_recipe": run.recipe is not None,
+        "answers": [{"asked": sample, "told": _first_and_last(sample.generated)} for sample in run.answers],
+    }
+    return Section("evaluations", "Evaluations and sample answers", context=context, short="Evaluations")
 
 
-def _figure(metrics: Mapping[str, float | None], name: str) -> str:
+def _metric(metrics: Mapping[str, float | None], name: str) -> str:
     value = metrics.get(name)
     return f"{value:.4g}" if value is not None else "not finite" if name in metrics else ""
 
 
-def _ends(told: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """The first and the last."""
+def _first_and_last(generated: Mapping[int, str]) -> list[tuple[str, str]]:
+    told = [("before training" if step == 0 else f"after step {step:,}", text) for step, text in generated.items()]
     return told if len(told) < 2 else [told[0], told[-1]]
 
 
-def recipe_section(run: RunData) -> Section:
+def _recipe_section(run: RunData) -> Section:
     """What somebody set first, the defaults folded away below, and the machine."""
     recipe = run.recipe
     values = recipe.values if recipe else []
+    versions = run.environment.get("versions")
+    held = versions.items() if isinstance(versions, dict) else []
     context = {
-        "set": [_row(value) for value in values if value.set_by is not None],
-        "defaults": [_row(value) for value in values if value.set_by is None],
+        "set": [_recipe_row(value) for value in values if value.set_by is not None],
+        "defaults": [_recipe_row(value) for value in values if value.set_by is None],
         "no_recipe": run.no_recipe,
-        "machine": list(machine_facts(run.environment)),
-        "versions": [(name, told or "not installed") for name, told in _versions(run.environment)],
+        "machine": list(_machine_facts(run.environment)),
+        "versions": [(str(name), str(told) if told else "not installed") for name, told in held],
     }
     return Section("recipe", "Recipe, versions and hardware", context=context, short="Recipe")
 
 
-def _row(value: ResolvedValue) -> dict[str, str]:
+def _recipe_row(value: ResolvedValue) -> dict[str, str]:
+    """A long path is told by its end."""
     origin = value.set_by or ""
     parts = origin.replace("\\", "/").split("/")
     short = "/".join(["…", *parts[-2:]]) if len(parts) > 3 and origin[:1] in "/." else origin
     return {"key": value.key, "value": value.value, "origin": origin, "short": short}
 
 
-def machine_facts(environment: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _machine_facts(environment: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Name and figure of what is known of the machine."""
-    for gpu in _list(environment.get("gpus")):
+    gpus = environment.get("gpus")
+    for gpu in gpus if isinstance(gpus, list) else []:
         if isinstance(gpu, dict):
             memory = gpu.get("memory_bytes")
             yield "GPU", f"{gpu.get('name')}" + (f", {size(memory)}" if isinstance(memory, int) else "")
-    if environment.get("gpus") == []:
+    if gpus == []:
         yield "GPU", "none"
-    for key, label in (("cpu", "CPU"), ("usable_cores", "usable cores")):
-        if environment.get(key) is not None:
-            yield label, str(environment[key])
+    yield from _known(environment, cpu="CPU", usable_cores="usable cores")
     if isinstance(environment.get("memory_bytes"), int):
         yield "memory", size(environment["memory_bytes"])
-    for key, label in (("platform", "system"), ("python", "Python"), ("cuda", "CUDA"), ("driver", "NVIDIA driver")):
-        if environment.get(key) is not None:
-            yield label, str(environment[key])
+    yield from _known(environment, platform="system", python="Python", cuda="CUDA", driver="NVIDIA driver")
     if environment.get("git_commit") is not None:
         changed = " with changes" if environment.get("git_dirty") else ""
         yield "git commit", f"{environment['git_commit']}{changed}"
 
 
-def _versions(environment: Mapping[str, Any]) -> list[tuple[str, str | None]]:
-    held = environment.get("versions")
-    return [(str(name), told and str(told)) for name, told in held.items()] if isinstance(held, dict) else []
+def _known(environment: Mapping[str, Any], **labels: str) -> Iterator[tuple[str, str]]:
+    for key, label in labels.items():
+        if environment.get(key) is not None:
+            yield label, str(environment[key])
 
 
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def segments(run: RunData) -> Section | None:
-    """A row per process, per call and per rank; None for a run of one process, one call and one rank."""
+def _segments_section(run: RunData) -> Section | None:
+    """A row per process, per call of ``train()`` and per rank; None for a run of one of each."""
     account = run.account
     if len(account.time.processes) < 2 and len(account.ranks) < 2 and not has_several_trainings(account):
         return None
     rows = [
         {
             "number": number,
-            **_figures(one),
+            **_part(one),
             "unattributed": share(one.unattributed_seconds / one.wall_seconds) if one.wall_seconds > 0 else "",
             "ended": told_end(one),
         }
         for number, one in enumerate(account.time.processes, start=1)
     ]
-    ranks = rank_rows(account) if len(account.ranks) > 1 else []
     calls = _calls(account) if has_several_trainings(account) else []
     context = {
         "rows": rows if len(rows) > 1 else [],
         "calls": calls,
-        "ranks": ranks,
+        "ranks": rank_rows(account) if len(account.ranks) > 1 else [],
         "across": list(across_lines(account)),
         "restarts": restart_words(account.restarts),
     }
-    title = "Segments" if len(rows) > 1 or calls else "Ranks"
-    return Section("segments", title, context=context)
+    return Section("segments", "Segments" if len(rows) > 1 or calls else "Ranks", context=context)
 
 
-def _figures(one: ProcessAccount | TrainingAccount) -> dict[str, str]:
+def _part(one: ProcessAccount | TrainingAccount) -> dict[str, str]:
     return {
         "steps": f"{one.first_step:,} to {one.last_step:,}" if one.first_step is not None else "none",
         "wall": seconds(one.wall_seconds),
@@ -196,7 +249,7 @@ def _calls(account: RunAccount) -> list[dict[str, str]]:
     return [
         {
             "number": f"{start}.{number}" if several else f"{number}",
-            **_figures(one),
+            **_part(one),
             "called": seconds(one.called_at_seconds - process.began_at_seconds),
             "ended": _told_call_end(one),
         }
@@ -214,7 +267,7 @@ def _told_call_end(call: TrainingAccount) -> str:
 
 
 def told_end(process: ProcessAccount) -> str:
-    """How a process ended, in words."""
+    """How a process ended."""
     if process.ended == "done":
         return "finished"
     if process.ended == "stopped":
@@ -223,125 +276,3 @@ def told_end(process: ProcessAccount) -> str:
         return f"failed: {process.error}" if process.error else "failed"
     doing = f", in {phase_label(process.open_phase)}" if process.open_phase else ""
     return f"no end was recorded; last sign after {seconds(process.last_sign_at_seconds)}{doing}"
-
-
-def plan_section(run: RunData) -> Section | None:
-    """A table and its remarks; None of a run that was not planned."""
-    plan = run.account.plan
-    if plan is None:
-        return None
-    context = {"rows": plan_rows(plan), "notes": plan_notes(plan), "device": plan.device, "steps": plan.steps}
-    return Section("plan", "Planned and observed", context=context, short="Plan")
-
-
-def preflight_section(run: RunData) -> Section | None:
-    """A line each for memory, save and load, disk; None of a run that was not proven."""
-    found = run.account.preflight
-    if found is None:
-        return None
-    return Section("preflight", "Proven before the run", context={"lines": preflight_words(found)}, short="Preflight")
-
-
-_PROFILE_MOST_ROWS = 25
-
-
-def profile_section(run: RunData) -> Section | None:
-    """A table per instrument that found something, and what they cost; None of a run without instruments."""
-    profile = run.account.profile
-    if profile is None:
-        return None
-    context = {
-        "tables": list(found_tables(profile, _PROFILE_MOST_ROWS)),
-        "instruments": instrument_rows(profile.instruments),
-        "remark": shared_remark(profile.instruments),
-    }
-    return Section("profile", "Profile", context=context)
-
-
-def gaps(run: RunData) -> Section:
-    """Each with its reason."""
-    return Section("gaps", "What was not measured", context={"gaps": run.account.not_measured}, short="Not measured")
-
-
-_WAYS = {
-    "recipe": "a recipe's run",
-    "trainer": "EfficientTrainer in a script",
-    "callback": "AccountCallback in a plain Trainer",
-    "unknown": "records of an older version",
-}
-
-
-@dataclass(frozen=True)
-class _Ended:
-    kind: str
-    word: str
-    told: str
-
-
-def run_page(run: RunData, written: datetime | None = None) -> str:
-    """The report of one run.
-
-    Args:
-        run: what was recorded.
-        written: when; told in the footer.
-    """
-    made = [
-        summary(run),
-        findings_section(run),
-        plan_section(run),
-        preflight_section(run),
-        time_section(run),
-        system_section(run),
-        memory_section(run),
-        learning(run),
-        speed(run),
-        tokens_section(run),
-        cost_section(run),
-        trace_section(run),
-        profile_section(run),
-        evaluations_section(run),
-        recipe_section(run),
-        segments(run),
-        gaps(run),
-    ]
-    sections = [section for section in made if section is not None]
-    return render(
-        "run.html.jinja",
-        sections,
-        span=span_data(run.series.steps) if run.series is not None else None,
-        title=f"{run.name} · hf_efficient",
-        kind="run report",
-        command=f"hf-efficient report {shlex.quote(run.directory)}",
-        written=written,
-        run=run,
-        ended=_ended(run),
-        facts=_facts(run),
-    )
-
-
-def _ended(run: RunData) -> _Ended:
-    account = run.account
-    told = told_end(account.time.processes[-1])
-    if account.ended == "done":
-        budget = account.money.budget
-        stopped = f"Its budget ended it: {budget.reached}" if budget and budget.reached else ""
-        return _Ended("warn" if stopped else "good", "stopped" if stopped else "finished", stopped)
-    if account.ended == "stopped":
-        return _Ended("warn", "stopped", f"It was asked to: {account.error}. --resume goes on.")
-    if account.ended == "error":
-        return _Ended("bad", "failed", account.error or "")
-    return _Ended("warn", "did not end", f"It was killed, or is still running: {told}.")
-
-
-def _facts(run: RunData) -> list[str]:
-    """The line below the title: what was trained, on what."""
-    facts = []
-    if run.recipe is not None:
-        values = {value.key: value.value for value in run.recipe.values}
-        facts += [values[key] for key in ("model.id", "adapter.method", "method") if key in values]
-    machine = machine_facts(run.environment)
-    facts += [told for name, told in machine if name in ("GPU", "CPU") and told != "none"][:1]
-    ranks = len(run.account.ranks)
-    if ranks > 1:
-        facts.append(f"{ranks} ranks")
-    return [*facts, _WAYS.get(run.account.recorded_by, run.account.recorded_by)]

@@ -1,13 +1,4 @@
-"""What a plot is: traces and a layout of plotly.js, and the words that go with them.
-
-The two horizontal axes of a run: its optimizer steps, and its time.
-
-Buckets of a run in layers: bars, or areas where bars would be thinner than a pixel or two.
-
-What the page needs to tell the figures of a span that is selected: sums by bucket.
-
-Lines of what the sampler saw, over the time of a run.
-"""
+"""What a plot is: traces and a layout of plotly.js, and the words that go with them; the axes and lines of a run."""
 
 from __future__ import annotations
 
@@ -20,10 +11,14 @@ from hf_efficient.records.amounts import Evaluation
 from hf_efficient.records.series import StepSeries, SystemSeries
 from hf_efficient.reporting.labels import phase_color, phase_label
 
-_DIGITS = 6
-
 BLUE, ORANGE, GREEN, PURPLE, RED, GREY = "#2383d2", "#de9b24", "#4c8b5d", "#a45fb5", "#de4605", "#7a828c"
 """Colours of lines that are no phase."""
+
+GIB = 2**30
+Trace = dict[str, Any]
+_DIGITS = 6
+_EACH_TICKED = 12
+_MOST_BARS = 250
 
 
 @dataclass(frozen=True)
@@ -31,12 +26,9 @@ class LegendEntry:
     """A name of the legend, which shows and hides its traces.
 
     Attributes:
-        name: in words.
-        color: as ``#rrggbb``.
         traces: their places among the figure's.
         shown: whether they are drawn at first.
         line: drawn as a line rather than as an area.
-        dashed: drawn with gaps.
     """
 
     name: str
@@ -53,7 +45,6 @@ class Figure:
 
     Attributes:
         id: unique on the page.
-        title: above it.
         summary: the plot in a sentence or two, for who does not see it, and below it for everybody.
         traces, layout: of plotly.js, without fonts and colours of the page, which its style gives.
         height: in pixels.
@@ -67,7 +58,7 @@ class Figure:
     id: str
     title: str
     summary: str
-    traces: list[dict[str, Any]]
+    traces: list[Trace]
     layout: dict[str, Any]
     height: int = 280
     x: Literal["step", "time"] | None = None
@@ -79,12 +70,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Missing:
-    """A plot that cannot be drawn.
-
-    Attributes:
-        title: what it would have been.
-        why: what is missing.
-    """
+    """A plot that cannot be drawn, and why."""
 
     title: str
     why: str
@@ -96,40 +82,62 @@ def rounded(values: Iterable[float | None]) -> list[float | None]:
 
 
 def axis(title: str, **more: Any) -> dict[str, Any]:
-    """An axis with its title; a vertical one starts at 0 unless told otherwise."""
     return {"title": {"text": title, "standoff": 8}, "automargin": True, **more}
 
 
-def legend_of(traces: Sequence[dict[str, Any]]) -> list[LegendEntry]:
+def bar(label: str, color: str, x: Sequence[Any], rows: Sequence[str], told: Sequence[str]) -> Trace:
+    """Horizontal, a part of each row, with what a pointer is told."""
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "name": label,
+        "y": list(rows),
+        "x": list(x),
+        "customdata": list(told),
+        "marker": {"color": color},
+        "hovertemplate": "%{customdata}",
+    }
+
+
+def line(label: str, x: Sequence[Any], y: Iterable[float | None], color: str, **more: Any) -> Trace:
+    """``width`` and ``dash`` are the line's own, everything else the trace's."""
+    style = {"color": color, "width": more.pop("width", 2)}
+    if "dash" in more:
+        style["dash"] = more.pop("dash")
+    return {"type": "scatter", "mode": "lines", "name": label, "x": list(x), "y": rounded(y), "line": style, **more}
+
+
+def area(label: str, x: Sequence[Any], y: Iterable[float | None], color: str, **more: Any) -> Trace:
+    """``shape`` is the edge's, everything else the trace's."""
+    edge = {"width": 0, **({"shape": more.pop("shape")} if "shape" in more else {}), "color": color}
+    return {**line(label, x, y, color), "line": edge, "fillcolor": color, **more}
+
+
+def legend_of(traces: Sequence[Trace]) -> list[LegendEntry]:
     """An entry per ``legendgroup`` (or name) in the order of the traces; those without a name have none."""
     entries: dict[str, LegendEntry] = {}
     for place, trace in enumerate(traces):
         key = trace.get("legendgroup") or trace.get("name")
         if not key:
             continue
-        held = entries.get(key)
-        places = (*held.traces, place) if held else (place,)
-        first = held or LegendEntry(
+        held = entries.get(key) or LegendEntry(
             name=trace.get("name", key),
             color=_color(trace),
-            traces=places,
+            traces=(),
             shown=trace.get("visible", True) is True,
             line=trace["type"] == "scatter" and not trace.get("fill") and not trace.get("stackgroup"),
             dashed=trace.get("line", {}).get("dash", "solid") != "solid",
         )
-        entries[key] = replace(first, traces=places)
+        entries[key] = replace(held, traces=(*held.traces, place))
     return list(entries.values())
 
 
-def _color(trace: dict[str, Any]) -> str:
+def _color(trace: Trace) -> str:
     for part in ("marker", "line"):
         color = trace.get(part, {}).get("color")
         if isinstance(color, str):
             return color
     return str(trace.get("fillcolor", GREY))
-
-
-_EACH_TICKED = 12
 
 
 @dataclass(frozen=True)
@@ -139,7 +147,6 @@ class StepAxis:
     Attributes:
         starts, ends: of each bucket; a single step N reaches from N - 0.5 to N + 0.5.
         hover: the heading of what a pointer is told.
-        title: of the axis.
         resumed_at: where each later ``train()`` call begins.
     """
 
@@ -151,56 +158,37 @@ class StepAxis:
 
     @property
     def centers(self) -> list[float]:
-        """The middle of each bucket."""
         return [(start + end) / 2 for start, end in zip(self.starts, self.ends, strict=True)]
 
     @property
     def widths(self) -> list[float]:
-        """How much of the axis each bucket takes."""
         return [end - start for start, end in zip(self.starts, self.ends, strict=True)]
 
     def layout(self, **more: Any) -> dict[str, Any]:
-        """The axis for plotly.js."""
         ends = [self.starts[0], self.ends[-1]] if self.starts else [0, 1]
         if ends[1] - ends[0] <= _EACH_TICKED:
             more = {"tick0": 1, "dtick": 1} | more
-        told = {"text": self.hover}
-        return axis(
-            self.title,
-            **{"range": ends, "tickformat": ",.1~f", "unifiedhovertitle": told, "showgrid": False, "zeroline": False}
-            | more,
-        )
+        own = {"range": ends, "tickformat": ",.1~f", "unifiedhovertitle": {"text": self.hover}}
+        return axis(self.title, **own | {"showgrid": False, "zeroline": False} | more)
 
     def resumptions(self) -> list[dict[str, Any]]:
-        """A dashed line where each later ``train()`` call begins."""
         return [upright(at, dash="dash") for at in self.resumed_at]
 
 
 @dataclass(frozen=True)
 class TimeAxis:
-    """Run time in the unit that fits it.
-
-    Attributes:
-        unit: ``s``, ``min`` or ``h``.
-        per_second: of the unit.
-        end: of the run.
-    """
+    """Run time in the unit that fits it: ``s``, ``min`` or ``h``, of which ``per_second`` are in a second."""
 
     unit: str
     per_second: float
     end: float
 
     def places(self, seconds: Sequence[float]) -> list[float]:
-        """Run times on the axis."""
         return [float(f"{value * self.per_second:.7g}") for value in seconds]
 
     def layout(self, **more: Any) -> dict[str, Any]:
-        """The axis for plotly.js."""
-        told = {"text": f"%{{x:,.4~g}} {self.unit} after the start"}
-        return axis(
-            f"time since the start, {self.unit}",
-            **{"range": [0, self.end], "unifiedhovertitle": told, "showgrid": False, "zeroline": False} | more,
-        )
+        own = {"range": [0, self.end], "unifiedhovertitle": {"text": f"%{{x:,.4~g}} {self.unit} after the start"}}
+        return axis(f"time since the start, {self.unit}", **own | {"showgrid": False, "zeroline": False} | more)
 
 
 def step_axis(steps: StepSeries) -> StepAxis:
@@ -254,47 +242,30 @@ def _bucket_of(step: int, steps: StepSeries, begin: int) -> int | None:
 
 def upright(at: float, *, dash: str = "dot") -> dict[str, Any]:
     """A thin line from bottom to top."""
-    line = {"width": 1, "dash": dash, "color": GREY}
-    return {
-        "type": "line",
-        "xref": "x",
-        "yref": "paper",
-        "x0": at,
-        "x1": at,
-        "y0": 0,
-        "y1": 1,
-        "layer": "above",
-        "line": line,
-    }
-
-
-_MOST_BARS = 250
+    ends = {"x0": at, "x1": at, "y0": 0, "y1": 1}
+    style = {"width": 1, "dash": dash, "color": GREY}
+    return {"type": "line", "xref": "x", "yref": "paper", **ends, "layer": "above", "line": style}
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer.
-
-    Attributes:
-        label: in words.
-        color: as ``#rrggbb``.
-        values: by bucket.
-    """
+    """One layer of a stack: its values by bucket."""
 
     label: str
     color: str
     values: Sequence[float | None]
 
 
-def step_layer(label: str, color: str, sums: Sequence[float], steps: StepSeries) -> Layer:
-    """Seconds per step, from their sums by bucket."""
-    return Layer(label, color, per_step(sums, steps))
+def phase_layers(steps: StepSeries, by_phase: dict[str, list[float]] | None = None) -> list[Layer]:
+    """Seconds per step, by phase, from sums by bucket."""
+    sums = steps.phase_seconds if by_phase is None else by_phase
+    return [Layer(phase_label(name), phase_color(name), per_step(held, steps)) for name, held in sums.items()]
 
 
 def stack_traces(
     layers: Sequence[Layer], centers: Sequence[float], widths: Sequence[float] | None, told: str = "%{y:.3~s}s"
-) -> list[dict[str, Any]]:
-    """The layers that hold something, the lowest first.
+) -> list[Trace]:
+    """The layers that hold something, the lowest first: bars, or areas where bars would be thinner than a pixel or two.
 
     Args:
         layers: over the same buckets.
@@ -303,9 +274,24 @@ def stack_traces(
         told: a value, as plotly.js formats it for a pointer.
     """
     held = [layer for layer in layers if any(layer.values)]
+    x = rounded(centers)
     if len(centers) > _MOST_BARS:
-        return [_area(layer, centers, told) for layer in held]
-    return [_bars(layer, centers, widths, told) for layer in held]
+        return [
+            area(one.label, x, one.values, one.color, shape="hvh", stackgroup="layers", hovertemplate=told)
+            for one in held
+        ]
+    return [
+        {
+            "type": "bar",
+            "name": one.label,
+            "x": x,
+            "y": [value or None for value in rounded(one.values)],
+            "width": None if widths is None else rounded(widths),
+            "marker": {"color": one.color},
+            "hovertemplate": told,
+        }
+        for one in held
+    ]
 
 
 def step_layout(steps: StepSeries, where: StepAxis) -> dict[str, Any]:
@@ -320,34 +306,38 @@ def step_layout(steps: StepSeries, where: StepAxis) -> dict[str, Any]:
     }
 
 
-def _bars(layer: Layer, centers: Sequence[float], widths: Sequence[float] | None, told: str) -> dict[str, Any]:
-    return {
-        "type": "bar",
-        "name": layer.label,
-        "x": rounded(centers),
-        "y": [value or None for value in rounded(layer.values)],
-        "width": None if widths is None else rounded(widths),
-        "marker": {"color": layer.color},
-        "hovertemplate": told,
-    }
+def middles(system: SystemSeries, where: TimeAxis) -> list[float]:
+    """Of the sampler's buckets, on the axis."""
+    ends = zip(system.started_at_seconds, system.ended_at_seconds, strict=True)
+    return where.places([(start + end) / 2 for start, end in ends])
 
 
-def _area(layer: Layer, centers: Sequence[float], told: str) -> dict[str, Any]:
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "stackgroup": "layers",
-        "name": layer.label,
-        "x": rounded(centers),
-        "y": rounded(layer.values),
-        "line": {"width": 0, "shape": "hvh", "color": layer.color},
-        "fillcolor": layer.color,
-        "hovertemplate": told,
-    }
+def time_line(
+    label: str,
+    values: Sequence[float | None],
+    system: SystemSeries,
+    where: TimeAxis,
+    color: str,
+    told: str,
+    scale: float = 1.0,
+    **more: Any,
+) -> list[Trace]:
+    """What the sampler saw, as a line that does not join two processes; none where nothing was read."""
+    if not any(value is not None for value in values):
+        return []
+    x: list[float] = []
+    y: list[float | None] = []
+    for place, (at, value) in enumerate(zip(middles(system, where), values, strict=True)):
+        if place and system.process[place] != system.process[place - 1]:
+            x.append(x[-1])
+            y.append(None)
+        x.append(at)
+        y.append(None if value is None else scale * value)
+    return [line(label, x, y, color, hovertemplate=told, **more)]
 
 
 def span_data(steps: StepSeries) -> dict[str, Any] | None:
-    """Columns by bucket, with their places on both axes of a run; None without steps."""
+    """What the page needs to tell the figures of a selected span: columns by bucket, and their places on both axes."""
     if not len(steps):
         return None
     where = step_axis(steps)
@@ -369,52 +359,3 @@ def span_data(steps: StepSeries) -> dict[str, Any] | None:
             if any(sums)
         ],
     }
-
-
-def middles(system: SystemSeries, where: TimeAxis) -> list[float]:
-    """Of its buckets, on the axis."""
-    ends = zip(system.started_at_seconds, system.ended_at_seconds, strict=True)
-    return where.places([(start + end) / 2 for start, end in ends])
-
-
-def time_line(
-    label: str,
-    values: Sequence[float | None],
-    system: SystemSeries,
-    where: TimeAxis,
-    line: dict[str, Any],
-    told: str,
-    scale: float = 1.0,
-) -> list[dict[str, Any]]:
-    """A line that does not join two processes; none where nothing was read.
-
-    Args:
-        label: in words.
-        values: by bucket.
-        system: whose buckets they are.
-        where: the axis.
-        line: of plotly.js: ``color``, and ``dash`` where it is not solid.
-        told: a value, as plotly.js formats it for a pointer.
-        scale: what values are multiplied by.
-    """
-    if not any(value is not None for value in values):
-        return []
-    x: list[float] = []
-    y: list[float | None] = []
-    for place, (at, value) in enumerate(zip(middles(system, where), values, strict=True)):
-        if place and system.process[place] != system.process[place - 1]:
-            x.append(x[-1])
-            y.append(None)
-        x.append(at)
-        y.append(None if value is None else scale * value)
-    return [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "name": label,
-            "x": x,
-            "y": rounded(y),
-            "line": {"width": 2, **line},
-            "hovertemplate": told,
-        }
-    ]

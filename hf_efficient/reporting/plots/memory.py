@@ -1,17 +1,11 @@
-"""Memory over the time of a run, and what it was used for.
-
-What is allocated over the two steps that a plan simulates.
-
-Accelerators by time and money.
-"""
+"""Memory over the time of a run and over the steps of a plan; accelerators by time and money."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from hf_efficient.records.account import RunAccount
 from hf_efficient.records.amounts import MemoryAccount
@@ -20,12 +14,16 @@ from hf_efficient.records.series import RunSeries
 from hf_efficient.reporting.labels import CATEGORY_COLORS, category_color, category_label, phase_color, phase_label
 from hf_efficient.reporting.plots.figure import (
     BLUE,
+    GIB,
     GREEN,
     GREY,
     Figure,
     Missing,
     TimeAxis,
+    Trace,
+    area,
     axis,
+    bar,
     legend_of,
     rounded,
     time_axis,
@@ -34,30 +32,28 @@ from hf_efficient.reporting.plots.figure import (
 )
 from hf_efficient.text import seconds, size, usd
 
-GIB = 2**30
 _TOLD = "%{y:.3~f} GiB"
 _LINES = (
     ("device_reserved_bytes", "reserved on the device", "#c2410c", "dot"),
     ("device_allocated_bytes", "allocated on the device", "#c2410c", "solid"),
     ("rss_bytes", "host memory of the process", "#2b62b5", "solid"),
 )
+_STRIP = 0.055
+"""Share of the height that tells the phases."""
+_WIDE = 10.0
+"""An axis whose largest value is so many times its smallest is logarithmic."""
+_PLACES = ("top center", "bottom center")
+"""Of the names, by turns, so that neighbours have room."""
 
 
 def memory_over_time(account: RunAccount, series: RunSeries, *, kinds: bool = True) -> Figure | Missing:
-    """Lines of what was seen about once per second; behind them, while the run trained, the kinds of memory stacked.
-
-    Args:
-        account, series: of the run.
-        kinds: whether to draw those.
-    """
+    """Lines of what was seen about once per second; behind them, while the run trained, the kinds of memory stacked."""
     system = series.system
     where = time_axis(account.time.wall_seconds)
     lines = [
         trace
         for name, label, color, dash in _LINES
-        for trace in time_line(
-            label, getattr(system, name).high, system, where, {"color": color, "dash": dash}, _TOLD, 1 / GIB
-        )
+        for trace in time_line(label, getattr(system, name).high, system, where, color, _TOLD, 1 / GIB, dash=dash)
     ]
     if not lines:
         return Missing("Over time", "no readings were taken while the run went on; the peaks are in the table")
@@ -75,27 +71,22 @@ def memory_over_time(account: RunAccount, series: RunSeries, *, kinds: bool = Tr
     return Figure("memory-time", "Over time", summary, traces, layout, 300, "time", where.per_second, legend_of(traces))
 
 
-def _levels(memory: MemoryAccount, series: RunSeries, where: TimeAxis) -> list[dict[str, Any]]:
+def _levels(memory: MemoryAccount, series: RunSeries, where: TimeAxis) -> list[Trace]:
     if not memory.categories or not len(series.steps):
         return []
     stretches = _trained(series, where)
-    x = [end for stretch in stretches for end in (stretch[0], *stretch, stretch[1])]
+    x = [end for start, end in stretches for end in (start, start, end, end)]
     shape = [0.0, 1.0, 1.0, 0.0] * len(stretches)
     return [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "stackgroup": "kinds",
-            "name": category_label(kind.name),
-            "x": x,
-            "y": rounded(kind.bytes / GIB * on for on in shape),
-            "line": {"width": 0, "color": category_color(kind.name)},
-            "fillcolor": category_color(kind.name),
-            "hoverinfo": "skip",
-        }
+        _kind_area(kind.name, x, [kind.bytes * on for on in shape], hoverinfo="skip")
         for kind in memory.categories
         if kind.bytes > 0
     ]
+
+
+def _kind_area(name: str, x: Sequence[float], sizes: Sequence[float], **more: Any) -> Trace:
+    gib = [held / GIB for held in sizes]
+    return area(category_label(name), x, gib, category_color(name), stackgroup="kinds", **more)
 
 
 def _trained(series: RunSeries, where: TimeAxis) -> list[tuple[float, float]]:
@@ -123,17 +114,15 @@ def _peaks(memory: MemoryAccount) -> str:
     return f"At most: {', '.join(told)}." if told else ""
 
 
-_GIB = 2**30
-_STRIP = 0.055
-"""Share of the height that tells the phases."""
-
-
 def planned_memory_over_steps(memory: PlannedMemory) -> Figure | Missing:
-    """The kinds of memory stacked over allocations and frees, and below them a strip of the phases."""
+    """The kinds of memory stacked over allocations and frees of two steps, and below them a strip of the phases."""
     held = memory.timeline
     if held is None or not held.events:
         return Missing("Over two steps", "this plan was made without it")
-    traces = [*_areas(held), *_strip(held)]
+    known = [name for name in CATEGORY_COLORS if any(held.categories.get(name, ()))]
+    names = [*known, *(name for name in held.categories if name not in CATEGORY_COLORS)]
+    areas = [_kind_area(name, held.events, held.categories[name], hovertemplate=_TOLD) for name in names]
+    traces = [*areas, *_strip(held)]
     layout: dict[str, Any] = {
         "hovermode": "x unified",
         "barmode": "stack",
@@ -143,9 +132,8 @@ def planned_memory_over_steps(memory: PlannedMemory) -> Figure | Missing:
         "yaxis2": {"visible": False, "fixedrange": True, "domain": [0, _STRIP]},
         "shapes": [upright(held.second_step, dash="dash")],
     }
-    return Figure(
-        "planned-memory", "Over two steps", _summary(memory, held), traces, layout, 340, legend=legend_of(traces)
-    )
+    summary = _summary(memory, held)
+    return Figure("planned-memory", "Over two steps", summary, traces, layout, 340, legend=legend_of(traces))
 
 
 def _summary(memory: PlannedMemory, held: PlannedTimeline) -> str:
@@ -159,57 +147,20 @@ def _summary(memory: PlannedMemory, held: PlannedTimeline) -> str:
     )
 
 
-def _areas(held: PlannedTimeline) -> list[dict[str, Any]]:
-    known = [name for name in CATEGORY_COLORS if any(held.categories.get(name, ()))]
-    others = [name for name in held.categories if name not in CATEGORY_COLORS]
-    return [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "stackgroup": "kinds",
-            "name": category_label(name),
-            "x": held.events,
-            "y": rounded(value / _GIB for value in held.categories[name]),
-            "line": {"width": 0, "color": category_color(name)},
-            "fillcolor": category_color(name),
-            "hovertemplate": "%{y:.3~f} GiB",
-        }
-        for name in (*known, *others)
-    ]
-
-
-def _strip(held: PlannedTimeline) -> list[dict[str, Any]]:
+def _strip(held: PlannedTimeline) -> list[Trace]:
     """A bar per stretch of one phase; what is computed again belongs to the backward that asks for it."""
-    found: list[dict[str, Any]] = []
+    found: list[Trace] = []
     end = 0
     phases = ["backward" if phase == "recompute" else phase for phase in held.phases]
     for phase, group in itertools.groupby(zip(phases, held.events, strict=True), key=lambda pair: pair[0]):
         start, end = end, [event for _, event in group][-1]
-        found.append(
-            {
-                "type": "bar",
-                "orientation": "h",
-                "name": phase_label(phase),
-                "legendgroup": phase_label(phase),
-                "x": [end - start],
-                "y": [""],
-                "yaxis": "y2",
-                "marker": {"color": phase_color(phase)},
-                "hoverinfo": "skip",
-            }
-        )
+        label = phase_label(phase)
+        drawn = bar(label, phase_color(phase), [end - start], [""], [""])
+        found.append({**drawn, "legendgroup": label, "yaxis": "y2", "hoverinfo": "skip", "hovertemplate": None})
     return found
 
 
-_WIDE = 10.0
-"""An axis whose largest value is so many times its smallest is logarithmic."""
-
-_PLACES = ("top center", "bottom center")
-"""Of the names, by turns, so that neighbours have room."""
-
-
-@dataclass(frozen=True)
-class _Point:
+class _Point(NamedTuple):
     name: str
     hours: float
     usd: float
@@ -225,10 +176,11 @@ def time_against_money(plan: Plan) -> Figure | Missing:
     others = [point for gpu, point in known if not gpu.on_frontier]
     spot = [point for gpu in plan.gpus if (point := _spot_point(gpu, plan)) is not None]
     market = "spot" if plan.gpus[0].market == "spot" else "on demand"
+    joined = {"mode": "lines+markers+text", "line": {"color": BLUE, "width": 1.5}}
     traces = [
-        _trace(best, "the best choices", BLUE, mode="lines+markers+text", line={"color": BLUE, "width": 1.5}),
-        *([_trace(others, f"others, {market}", GREY)] if others else []),
-        *([_trace(spot, "on spot machines", GREEN, symbol="diamond-open")] if spot else []),
+        {**_points(best, "the best choices", BLUE), **joined},
+        *([_points(others, f"others, {market}", GREY)] if others else []),
+        *([_points(spot, "on spot machines", GREEN, "diamond-open")] if spot else []),
     ]
     points = [*best, *others, *spot]
     per = "of the run" if plan.steps is not None else "per million tokens"
@@ -269,7 +221,7 @@ def _hours_per_million(tokens_per_second: float, lost: float | None) -> float:
     return 1e6 / tokens_per_second / 3600 * (1 + (lost or 0.0))
 
 
-def _trace(points: Sequence[_Point], name: str, color: str, symbol: str = "circle", **more: Any) -> dict[str, Any]:
+def _points(points: Sequence[_Point], name: str, color: str, symbol: str = "circle") -> Trace:
     return {
         "type": "scatter",
         "mode": "markers",
@@ -282,7 +234,6 @@ def _trace(points: Sequence[_Point], name: str, color: str, symbol: str = "circl
         "customdata": [f"{point.name}: {seconds(point.hours * 3600)}, {usd(point.usd)}" for point in points],
         "hovertemplate": "%{customdata}",
         "marker": {"color": color, "size": 9, "symbol": symbol},
-        **more,
     }
 
 

@@ -1,15 +1,4 @@
-"""Several curves of the sampler in one plot.
-
-Who kept the cores of the machine busy.
-
-What went through disks and network, and the memory that the machine had left.
-
-What a GPU did over the time of a run, and what held it back.
-
-Which phase the run was in, over its time: what the curves of the machine stand below.
-
-Power over the time of a run.
-"""
+"""What the sampler saw of the machine over the time of a run; all over the same axis, which zooms as one."""
 
 from __future__ import annotations
 
@@ -19,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from hf_efficient.records.account import RunAccount
-from hf_efficient.records.series import Band, RunSeries, StepSeries, SystemSeries
+from hf_efficient.records.series import Band, RunSeries, SystemSeries
 from hf_efficient.reporting.labels import phase_color, phase_label, short_number
 from hf_efficient.reporting.plots.figure import (
     BLUE,
+    GIB,
     GREEN,
     GREY,
     ORANGE,
@@ -32,8 +22,10 @@ from hf_efficient.reporting.plots.figure import (
     Layer,
     Missing,
     TimeAxis,
+    Trace,
     axis,
     legend_of,
+    line,
     middles,
     rounded,
     stack_traces,
@@ -43,154 +35,17 @@ from hf_efficient.reporting.plots.figure import (
 )
 from hf_efficient.text import share, size
 
+_MB = 1e6
 _MARGIN = {"l": 60, "r": 14, "t": 10, "b": 8}
 """In pixels, wide enough for the figures and the title of a vertical axis."""
-
-
-@dataclass(frozen=True)
-class Curve:
-    """One quantity.
-
-    Attributes:
-        label: in words.
-        values: by bucket.
-        color: as ``#rrggbb``.
-        told: a value, as plotly.js formats it for a pointer.
-        scale: what values are multiplied by.
-        more: of the trace: a ``stackgroup`` makes it an area on those before.
-        dash: of the line.
-    """
-
-    label: str
-    values: Sequence[float | None]
-    color: str
-    told: str
-    scale: float = 1.0
-    more: dict[str, Any] | None = None
-    dash: str = "solid"
-
-
-def drawn_curves(curves: Sequence[Curve], system: SystemSeries, where: TimeAxis) -> list[dict[str, Any]]:
-    """Those that were read, and were not 0 all the time."""
-    return [
-        {**trace, **(one.more or {})}
-        for one in curves
-        if any(one.values)
-        for trace in time_line(
-            one.label, one.values, system, where, {"color": one.color, "dash": one.dash}, one.told, one.scale
-        )
-    ]
-
-
-def curves_figure(
-    name: str,
-    title: str,
-    summary: str,
-    traces: list[dict[str, Any]],
-    where: TimeAxis,
-    vertical: str,
-    starts: Sequence[float] = (),
-) -> Figure | None:
-    """A plot of them; None where there are none.
-
-    Args:
-        name: id of the figure.
-        title: above it.
-        summary: below it.
-        traces: see ``drawn_curves``.
-        where: the axis.
-        vertical: title of the other one.
-        starts: of each process, in run time; later ones are marked.
-    """
-    if not traces:
-        return None
-    layout = {
-        **aligned(where),
-        "yaxis": {**axis(vertical, rangemode="tozero"), "automargin": False},
-        "shapes": [upright(at, dash="dash") for at in where.places(list(starts)[1:])],
-    }
-    legend = legend_of(traces)
-    return Figure(name, title, summary, traces, layout, 210, "time", where.per_second, legend, selectable=False)
-
-
-def aligned(where: TimeAxis, **more: Any) -> dict[str, Any]:
-    """Of a layout whose horizontal axis begins and ends where those of the other plots do.
-
-    Its vertical axes must not make room for themselves: ``automargin`` is to be false.
-
-    Args:
-        where: the axis.
-        more: of the horizontal axis.
-    """
-    return {"hovermode": "x unified", "margin": _MARGIN, "xaxis": where.layout(**more)}
-
-
-def known(values: Iterable[float | None]) -> list[float]:
-    """Those that were read."""
-    return [value for value in values if value is not None]
-
-
-_STACKED = (
+_BROWN, _NAVY, _TEAL = "#823f35", "#2e548d", "#67a3a0"
+_METERS = (RED, BLUE, GREEN, PURPLE, ORANGE, _BROWN, _NAVY, GREY)
+_CORES = (
     ("process_cores", "this process", BLUE),
     ("children_cores", "its workers", GREEN),
     ("ranks_cores", "other ranks", PURPLE),
     ("other_cores", "others on the machine", ORANGE),
 )
-
-
-def cores_figure(account: RunAccount, series: RunSeries, cpus: int | None, name: str = "system-cores") -> Figure | None:
-    """Areas of cores in use, the load average over them, and a line at all that there are.
-
-    Args:
-        account, series: of the run.
-        cpus: of the machine; None: not known.
-        name: id of the figure.
-
-    Returns:
-        None where nothing was read.
-    """
-    system, where = series.system, time_axis(account.time.wall_seconds)
-    stacked = [
-        Curve(label, band.mean, color, "%{y:.3~g} cores", more={"stackgroup": "cores", "fillcolor": color})
-        for key, label, color in _STACKED
-        if (band := system.host.get(key)) is not None
-    ]
-    load = system.host.get("load_1_minute", Band())
-    lines = [Curve("load average, 1 minute", load.mean, GREY, "%{y:.3~g}", dash="dot")]
-    traces = [*drawn_curves(stacked, system, where), *drawn_curves(lines if load.mean else [], system, where)]
-    for trace in traces:
-        if "stackgroup" in trace:
-            trace["line"] = {**trace["line"], "width": 0}
-    if traces and cpus:
-        traces.append(_all(cpus, where))
-    told = f"Cores in use, and by whom.{_most(system.host)}{f' The machine has {cpus:,}.' if cpus else ''}"
-    return curves_figure(name, "Processor", told, traces, where, "cores", series.process_starts_seconds)
-
-
-def _most(host: dict[str, Band]) -> str:
-    held = [(label, known(host.get(key, Band()).high)) for key, label, _ in _STACKED]
-    most = [(label, highs) for label, highs in held if any(highs)]
-    told = f" At most: {', '.join(f'{label} {short_number(max(highs))}' for label, highs in most)}." if most else ""
-    waits = known(host.get("main_thread_core_wait", Band()).mean)
-    if waits and max(waits) > 0:
-        told += f" The main thread waited for a core in up to {share(max(waits))} of its time."
-    return told
-
-
-def _all(cpus: int, where: TimeAxis) -> dict[str, object]:
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "name": "all cores",
-        "x": [0, where.end],
-        "y": rounded([cpus, cpus]),
-        "line": {"color": RED, "width": 1.5, "dash": "dash"},
-        "hoverinfo": "skip",
-    }
-
-
-_GIB, _MB = 2**30, 1e6
-_READ = "Between readings about a second apart; the mean where several are put together."
 _DISKS = (
     ("disk_read_bytes_per_second", "read, all of the machine", BLUE, "solid"),
     ("disk_write_bytes_per_second", "written, all of the machine", ORANGE, "solid"),
@@ -201,11 +56,140 @@ _NETWORK = (
     ("network_received_bytes_per_second", "received", BLUE, "solid"),
     ("network_sent_bytes_per_second", "sent", ORANGE, "solid"),
 )
+_READ = "Between readings about a second apart; the mean where several are put together."
+_GAP = 0.06
+_GPU_CURVES = {
+    "%": (("utilization", "utilization_percent", BLUE), ("memory traffic", "memory_utilization_percent", ORANGE)),
+    "GiB": (("memory in use, by all", "memory_used_bytes", GREEN),),
+    "W": (("power", "", PURPLE),),
+    "°C": (("temperature", "temperature_celsius", _BROWN),),
+    "MHz": (
+        ("clock of its processors", "sm_clock_mhz", _NAVY),
+        ("clock of its memory", "memory_clock_mhz", _TEAL),
+    ),
+}
+_REASONS = {
+    "power_cap": "its power limit",
+    "hardware_slowdown": "a slowdown by hardware",
+    "thermal": "its temperature",
+    "hardware_thermal": "its temperature, by hardware",
+    "power_brake": "a power brake from outside",
+}
+
+
+@dataclass(frozen=True)
+class _Curve:
+    """One quantity by bucket.
+
+    Attributes:
+        told: a value, as plotly.js formats it for a pointer.
+        scale: what values are multiplied by.
+        stacked: an area on those before.
+    """
+
+    label: str
+    values: Sequence[float | None]
+    color: str
+    told: str
+    scale: float = 1.0
+    dash: str = "solid"
+    stacked: bool = False
+
+    def drawn(self, system: SystemSeries, where: TimeAxis) -> list[Trace]:
+        """Nothing where it was not read, or was 0 all the time."""
+        if not any(self.values):
+            return []
+        more = {"stackgroup": "cores", "fillcolor": self.color, "width": 0} if self.stacked else {}
+        return time_line(
+            self.label, self.values, system, where, self.color, self.told, self.scale, dash=self.dash, **more
+        )
+
+
+def _known(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+def _aligned(where: TimeAxis, series: RunSeries, **more: Any) -> dict[str, Any]:
+    """A layout whose horizontal axis begins and ends where those of the other plots do; later starts are marked.
+
+    Its vertical axes must not make room for themselves: ``automargin`` is to be false.
+    """
+    shapes = [upright(at, dash="dash") for at in where.places(series.process_starts_seconds[1:])]
+    return {"hovermode": "x unified", "margin": _MARGIN, "xaxis": where.layout(**more), "shapes": shapes}
+
+
+def _figure(
+    name: str, title: str, summary: str, traces: list[Trace], where: TimeAxis, series: RunSeries, vertical: str
+) -> Figure | None:
+    if not traces:
+        return None
+    upwards = {**axis(vertical, rangemode="tozero"), "automargin": False}
+    layout = {**_aligned(where, series), "yaxis": upwards}
+    legend = legend_of(traces)
+    return Figure(name, title, summary, traces, layout, 210, "time", where.per_second, legend, selectable=False)
+
+
+def phases_over_time(account: RunAccount, series: RunSeries) -> Figure | Missing:
+    """Shares of each bucket of steps by phase, as wide as its time; outside the steps there is nothing."""
+    steps = series.steps
+    if not len(steps):
+        return Missing("Phases", "no step was recorded")
+    where = time_axis(account.time.wall_seconds)
+    layers = [
+        Layer(phase_label(name), phase_color(name), _percents(sums, steps.wall_seconds))
+        for name, sums in steps.phase_seconds.items()
+        if any(sums)
+    ]
+    pairs = zip(steps.started_at_seconds, steps.wall_seconds, strict=True)
+    centers = where.places([start + wall / 2 for start, wall in pairs])
+    traces = stack_traces(layers, centers, where.places(steps.wall_seconds), "%{y:.3~g}%")
+    layout = {
+        "barmode": "stack",
+        "bargap": 0,
+        **_aligned(where, series),
+        "shapes": [],
+        "yaxis": {**axis("% of the time", range=[0, 100]), "automargin": False},
+    }
+    told = "What each optimizer step was spent on. Before the first and after the last one the run starts and ends."
+    legend = legend_of(traces)
+    return Figure("phases-time", "Phases", told, traces, layout, 190, "time", where.per_second, legend)
+
+
+def _percents(sums: Sequence[float], walls: Sequence[float]) -> list[float | None]:
+    return [100 * held / wall if wall > 0 else None for held, wall in zip(sums, walls, strict=True)]
+
+
+def cores_figure(account: RunAccount, series: RunSeries, cpus: int | None, name: str = "system-cores") -> Figure | None:
+    """Areas of cores in use, the load average over them, and a line at all that there are; None: nothing was read."""
+    system, where = series.system, time_axis(account.time.wall_seconds)
+    curves = [
+        _Curve(label, system.host[key].mean, color, "%{y:.3~g} cores", stacked=True)
+        for key, label, color in _CORES
+        if key in system.host
+    ]
+    load = system.host.get("load_1_minute", Band())
+    curves.append(_Curve("load average, 1 minute", load.mean, GREY, "%{y:.3~g}", dash="dot"))
+    traces = [trace for curve in curves for trace in curve.drawn(system, where)]
+    told = f"Cores in use, and by whom.{_most_cores(system.host)}"
+    if traces and cpus:
+        traces.append(line("all cores", [0, where.end], [cpus, cpus], RED, width=1.5, dash="dash", hoverinfo="skip"))
+    told += f" The machine has {cpus:,}." if cpus else ""
+    return _figure(name, "Processor", told, traces, where, series, "cores")
+
+
+def _most_cores(host: dict[str, Band]) -> str:
+    held = [(label, _known(host.get(key, Band()).high)) for key, label, _ in _CORES]
+    most = [f"{label} {short_number(max(highs))}" for label, highs in held if any(highs)]
+    told = f" At most: {', '.join(most)}." if most else ""
+    waits = _known(host.get("main_thread_core_wait", Band()).mean)
+    if waits and max(waits) > 0:
+        told += f" The main thread waited for a core in up to {share(max(waits))} of its time."
+    return told
 
 
 def disk_figure(account: RunAccount, series: RunSeries) -> Figure | None:
     """MB per second from and to disks; None where nothing went through them, or nobody looked."""
-    waits = known(series.system.host.get("disk_latency_milliseconds", Band()).high)
+    waits = _known(series.system.host.get("disk_latency_milliseconds", Band()).high)
     slow = f" A request took {max(waits):,.3g} ms at most, on average over a reading." if waits else ""
     return _flows(account, series, _DISKS, "system-disks", "Disks", slow)
 
@@ -224,97 +208,61 @@ def _flows(
     more: str,
 ) -> Figure | None:
     system, where = series.system, time_axis(account.time.wall_seconds)
-    held = {key: system.host[key] for key, *_ in kinds if key in system.host}
-    curves = [
-        Curve(label, held[key].mean, color, "%{y:,.3~g} MB/s", 1 / _MB, dash=dash)
-        for key, label, color, dash in kinds
-        if key in held
-    ]
-    highs = {label: known(held[key].high) for key, label, *_ in kinds if key in held}
-    most = [f"{label} {short_number(max(values) / _MB)} MB/s" for label, values in highs.items() if any(values)]
+    traces, most = [], []
+    for key, label, color, dash in kinds:
+        band = system.host.get(key, Band())
+        traces += _Curve(label, band.mean, color, "%{y:,.3~g} MB/s", 1 / _MB, dash).drawn(system, where)
+        highs = _known(band.high)
+        most += [f"{label} {short_number(max(highs) / _MB)} MB/s"] if any(highs) else []
     told = _READ + (f" At most: {', '.join(most)}." if most else "") + more
-    traces = drawn_curves(curves, system, where)
-    return curves_figure(name, title, told, traces, where, "MB/s", series.process_starts_seconds)
+    return _figure(name, title, told, traces, where, series, "MB/s")
 
 
 def host_memory_figure(account: RunAccount, series: RunSeries) -> Figure | None:
     """What the process held of the machine's memory, and what there was left; None where nothing was read of it."""
     system, where = series.system, time_axis(account.time.wall_seconds)
     curves = [
-        Curve("held by this process", system.rss_bytes.high, BLUE, "%{y:.3~f} GiB", 1 / _GIB),
-        Curve("available to all", system.host_available_bytes.low, GREEN, "%{y:.3~f} GiB", 1 / _GIB, dash="dot"),
+        _Curve("held by this process", system.rss_bytes.high, BLUE, "%{y:.3~f} GiB", 1 / GIB),
+        _Curve("available to all", system.host_available_bytes.low, GREEN, "%{y:.3~f} GiB", 1 / GIB, "dot"),
     ]
-    least = known(system.host_available_bytes.low)
+    least = _known(system.host_available_bytes.low)
     told = "Memory of the machine." + (f" At least {size(round(min(least)))} were available." if least else "")
-    traces = drawn_curves(curves, system, where)
-    return curves_figure("system-memory", "Host memory", told, traces, where, "GiB", series.process_starts_seconds)
-
-
-_GPU_GIB = 2**30
-_BROWN, _NAVY, _TEAL = "#823f35", "#2e548d", "#67a3a0"
-_CLOCK = "clock of its processors"
-_GAP = 0.06
-_REASONS = {
-    "power_cap": "its power limit",
-    "hardware_slowdown": "a slowdown by hardware",
-    "thermal": "its temperature",
-    "hardware_thermal": "its temperature, by hardware",
-    "power_brake": "a power brake from outside",
-}
-
-_Panel = tuple[str, list[dict[str, Any]]]
+    traces = [trace for curve in curves for trace in curve.drawn(system, where)]
+    return _figure("system-memory", "Host memory", told, traces, where, series, "GiB")
 
 
 def gpu_figure(account: RunAccount, series: RunSeries, gpu: str, name: str) -> Figure | None:
-    """Panels below each other: utilization, memory, power, temperature, clock; points where it was held back.
-
-    Args:
-        account, series: of the run.
-        gpu: its number.
-        name: id of the figure.
-
-    Returns:
-        None where nothing was read of it.
-    """
+    """Panels below each other: utilization, memory, power, temperature, clock; points where it was held back."""
     system, where = series.system, time_axis(account.time.wall_seconds)
     bands = system.gpus.get(gpu, {})
     panels = [(title, traces) for title, traces in _panels(bands, system, gpu, where) if traces]
     if not panels:
         return None
-    layout = {**aligned(where, anchor="free", position=0), "hoversubplots": "axis", "grid": {}}
-    drawn: list[dict[str, Any]] = []
+    layout = {**_aligned(where, series, anchor="free", position=0), "hoversubplots": "axis", "grid": {}}
+    drawn: list[Trace] = []
     for place, (title, traces) in enumerate(panels, start=1):
         suffix = "" if place == 1 else str(place)
         drawn += [{**trace, "yaxis": f"y{suffix}"} for trace in traces]
         vertical = axis(title, domain=_domain(place, len(panels)), nticks=4, rangemode="tozero")
         layout[f"yaxis{suffix}"] = {**vertical, "automargin": False}
-    layout["shapes"] = [upright(at, dash="dash") for at in where.places(series.process_starts_seconds[1:])]
-    told = f"Read about once per second.{_gpu_most(bands)}{_held_back(system, gpu)}"
+    told = f"Read about once per second.{_most_gpu(bands)}{_held_back(system, gpu)}"
     height = 90 + 92 * len(panels)
-    legend = legend_of(drawn)
-    unit = where.per_second
+    unit, legend = where.per_second, legend_of(drawn)
     return Figure(name, f"GPU {gpu}", told, drawn, layout, height, "time", unit, legend, selectable=False)
 
 
-def _panels(bands: dict[str, Band], system: SystemSeries, gpu: str, where: TimeAxis) -> list[_Panel]:
+def _panels(bands: dict[str, Band], system: SystemSeries, gpu: str, where: TimeAxis) -> list[tuple[str, list[Trace]]]:
     watts = system.watts.get(f"GPU {gpu}", Band())
-    rows = [
-        ("%", [("utilization", "utilization_percent", BLUE), ("memory traffic", "memory_utilization_percent", ORANGE)]),
-        ("GiB", [("memory in use, by all", "memory_used_bytes", GREEN)]),
-        ("W", [("power", "", PURPLE)]),
-        ("°C", [("temperature", "temperature_celsius", _BROWN)]),
-        ("MHz", [(_CLOCK, "sm_clock_mhz", _NAVY), ("clock of its memory", "memory_clock_mhz", _TEAL)]),
-    ]
-    found = []
-    for unit, curves in rows:
-        scale = 1 / _GPU_GIB if unit == "GiB" else 1.0
-        held = [(label, bands.get(key, Band()) if key else watts, color) for label, key, color in curves]
-        drawn = [
-            Curve(label, band.mean, color, f"%{{y:,.4~g}} {unit}", scale) for label, band, color in held if band.mean
-        ]
-        found.append((unit, drawn_curves(drawn, system, where)))
-    if found[-1][1]:
-        found[-1][1].extend(_marks(bands.get("sm_clock_mhz", Band()), system, gpu, where))
+    found: list[tuple[str, list[Trace]]] = []
+    for unit, curves in _GPU_CURVES.items():
+        traces: list[Trace] = []
+        for label, key, color in curves:
+            band = bands.get(key, Band()) if key else watts
+            scale = 1 / GIB if unit == "GiB" else 1.0
+            traces += _Curve(label, band.mean, color, f"%{{y:,.4~g}} {unit}", scale).drawn(system, where)
+        if unit == "MHz" and traces:
+            traces += _marks(bands.get("sm_clock_mhz", Band()), system, gpu, where)
+        found.append((unit, traces))
     return found
 
 
@@ -325,7 +273,7 @@ def _domain(place: int, count: int) -> list[float]:
     return [max(0.0, round(low, 4)), round(low + height, 4)]
 
 
-def _marks(clock: Band, system: SystemSeries, gpu: str, where: TimeAxis) -> list[dict[str, Any]]:
+def _marks(clock: Band, system: SystemSeries, gpu: str, where: TimeAxis) -> list[Trace]:
     """Points on the clock, each with why it was held back."""
     reasons = system.throttled.get(gpu, {})
     told = [
@@ -350,12 +298,12 @@ def _marks(clock: Band, system: SystemSeries, gpu: str, where: TimeAxis) -> list
     ]
 
 
-def _gpu_most(bands: dict[str, Band]) -> str:
+def _most_gpu(bands: dict[str, Band]) -> str:
     told = []
-    busy = known(bands.get("utilization_percent", Band()).mean)
+    busy = _known(bands.get("utilization_percent", Band()).mean)
     if busy:
         told.append(f"{sum(busy) / len(busy):.0f}% utilization on average")
-    warm = known(bands.get("temperature_celsius", Band()).high)
+    warm = _known(bands.get("temperature_celsius", Band()).high)
     if warm:
         told.append(f"{max(warm):.0f} °C at most")
     return f" {', '.join(told)}." if told else ""
@@ -363,51 +311,12 @@ def _gpu_most(bands: dict[str, Band]) -> str:
 
 def _held_back(system: SystemSeries, gpu: str) -> str:
     """By reason, in which share of the buckets."""
-    reasons = system.throttled.get(gpu, {})
     told = [
         f"{_REASONS.get(why, why)} in {share(sum(shares) / len(shares))}"
-        for why, shares in reasons.items()
+        for why, shares in system.throttled.get(gpu, {}).items()
         if sum(shares)
     ]
     return f" It was held back by {', '.join(told)} of the readings." if told else ""
-
-
-def phases_over_time(account: RunAccount, series: RunSeries) -> Figure | Missing:
-    """Shares of each bucket of steps by phase, as wide as its time; outside the steps there is nothing.
-
-    Args:
-        account: of the run, for its length.
-        series: of the same.
-    """
-    steps = series.steps
-    if not len(steps):
-        return Missing("Phases", "no step was recorded")
-    where = time_axis(account.time.wall_seconds)
-    pairs = list(zip(steps.started_at_seconds, steps.wall_seconds, strict=True))
-    layers = [
-        Layer(phase_label(name), phase_color(name), _percents(sums, steps))
-        for name, sums in steps.phase_seconds.items()
-        if any(sums)
-    ]
-    centers = where.places([start + wall / 2 for start, wall in pairs])
-    traces = stack_traces(layers, centers, where.places([wall for _, wall in pairs]), "%{y:.3~g}%")
-    layout = {
-        "barmode": "stack",
-        "bargap": 0,
-        **aligned(where),
-        "yaxis": {**axis("% of the time", range=[0, 100]), "automargin": False},
-    }
-    told = "What each optimizer step was spent on. Before the first and after the last one the run starts and ends."
-    legend = legend_of(traces)
-    return Figure("phases-time", "Phases", told, traces, layout, 190, "time", where.per_second, legend)
-
-
-def _percents(sums: list[float], steps: StepSeries) -> list[float | None]:
-    walls = zip(sums, steps.wall_seconds, strict=True)
-    return [100 * seconds / wall if wall > 0 else None for seconds, wall in walls]
-
-
-_COLORS = (RED, BLUE, GREEN, PURPLE, ORANGE, "#823f35", "#2e548d", GREY)
 
 
 def power(account: RunAccount, series: RunSeries) -> Figure | Missing:
@@ -418,17 +327,9 @@ def power(account: RunAccount, series: RunSeries) -> Figure | Missing:
     where = time_axis(account.time.wall_seconds)
     traces = [
         trace
-        for (name, band), color in zip(system.watts.items(), itertools.cycle(_COLORS), strict=False)
-        for trace in time_line(name, band.mean, system, where, {"color": color}, "%{y:.4~g} W")
+        for (name, band), color in zip(system.watts.items(), itertools.cycle(_METERS), strict=False)
+        for trace in time_line(name, band.mean, system, where, color, "%{y:.4~g} W")
     ]
-    return Figure(
-        "power",
-        "Power",
-        f"Watts as read about once per second: {', '.join(system.watts)}.",
-        traces,
-        {"hovermode": "x unified", "xaxis": where.layout(), "yaxis": axis("W", rangemode="tozero")},
-        240,
-        "time",
-        where.per_second,
-        legend_of(traces),
-    )
+    layout = {"hovermode": "x unified", "xaxis": where.layout(), "yaxis": axis("W", rangemode="tozero")}
+    told = f"Watts as read about once per second: {', '.join(system.watts)}."
+    return Figure("power", "Power", told, traces, layout, 240, "time", where.per_second, legend_of(traces))

@@ -1,0 +1,57 @@
+"""Tables on a terminal: columns of words that give way, and columns of figures that do not."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+LONGEST_BAR = 24
+
+
+def show(parts: Iterable[RenderableType]) -> None:
+    """Print them on standard output."""
+    console = Console(highlight=False)
+    for part in parts:
+        console.print(part)
+
+
+def table(*headings: str, words: Collection[int] = (0,), gap: int = 2) -> Table:
+    """A table without lines; ``words`` are the places of the columns that hold words."""
+    made = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0))
+    for place, heading in enumerate(headings):
+        is_words = place in words
+        made.add_column(heading, justify="left" if is_words else "right", no_wrap=not is_words)
+    return made
+
+
+def grid(rows: Iterable[tuple[str, str]], style: str = "bold") -> Table:
+    """A name and a sentence in each row."""
+    made = Table.grid(padding=(0, 2, 0, 0))
+    made.add_column(no_wrap=True, style=style)
+    made.add_column()
+    for name, told in rows:
+        made.add_row(Text(name), Text(told))
+    return made
+
+
+def dim_lines(title: str, lines: Iterable[str]) -> Iterator[RenderableType]:
+    """A title and indented lines below it; nothing where there are no lines."""
+    told = [f"  {line}" for line in lines]
+    made = Table.grid(padding=(0, 2, 0, 0))
+    made.add_column(style="dim")
+    for text in [title, *told] if told else []:
+        made.add_row(Text(text))
+    if told:
+        yield made
+
+
+def share_bar(part: float, longest: int = LONGEST_BAR) -> Text:
+    return Text("█" * round(longest * min(max(part, 0.0), 1.0)), "cyan")
+
+
+def cut(text: str) -> Text:
+    """On one line, cut off where the column is too narrow: the figures beside it stay whole."""
+    return Text(text, no_wrap=True, overflow="ellipsis")
