@@ -27,29 +27,29 @@ def other(output):
 
 
 def test_the_page_is_written_beside_the_records(run, output):
-    done = run("reporting", str(output))
+    done = run("report", str(output))
     assert (done.code, done.err) == (0, "")
     assert done.out.splitlines()[-1] == "The page is out/efficiency/report.html"
     assert (output / "efficiency/report.html").read_text().startswith("<!doctype html>")
 
 
 def test_a_file_of_ones_own(run, output):
-    assert run("reporting", str(output), "--html", "page.html").out.endswith("The page is page.html\n")
+    assert run("report", str(output), "--html", "page.html").out.endswith("The page is page.html\n")
     assert Path("page.html").is_file()
     assert not (output / "efficiency/report.html").exists()
 
 
 def test_print_only(run, output):
-    done = run("reporting", str(output), "--no-html")
+    done = run("report", str(output), "--no-html")
     assert "The page" not in done.out
     assert done.out.startswith("The run took")
-    run("reporting", str(output), "--json")
+    run("report", str(output), "--json")
     assert not (output / "efficiency/report.html").exists()
 
 
 def test_a_folder_that_cannot_be_written_is_said_and_the_account_printed(run, output):
     (output / "efficiency/report.html").mkdir()
-    done = run("reporting", str(output))
+    done = run("report", str(output))
     assert done.code == 0
     assert done.out.startswith("The run took")
     assert done.err == (
@@ -68,13 +68,13 @@ def test_a_folder_that_cannot_be_written_is_said_and_the_account_printed(run, ou
     ],
 )
 def test_flags_that_cannot_be(run, output, flags, told):
-    done = run("reporting", str(output), *flags)
+    done = run("report", str(output), *flags)
     assert done.code == 2
     assert done.err.startswith(f"error: {told}")
 
 
 def test_two_runs_side_by_side(run, output, other):
-    done = run("reporting", "out", "other")
+    done = run("report", "out", "other")
     assert (done.code, done.err) == (0, "")
     lines = [line.rstrip() for line in done.out.splitlines()]
     assert lines[:2] == ["A  llama3.1-8b-lora  out", "B  other             other"]
@@ -83,25 +83,25 @@ def test_two_runs_side_by_side(run, output, other):
     assert wall.split() == ["wall", "time", "51.7", "s", "48.2", "s", "-6.8%"]
     assert lines[-1] == "The page is comparison.html"
     assert Path("comparison.html").read_text().startswith("<!doctype html>")
-    run("reporting", "out", "other", "--html", "two.html")
+    run("report", "out", "other", "--html", "two.html")
     assert Path("two.html").is_file()
 
 
 def test_several_runs_as_json_are_a_list(run, output, other):
-    found = json.loads(run("reporting", "out", "other", "--json").out)
+    found = json.loads(run("report", "out", "other", "--json").out)
     assert [one["steps"]["count"] for one in found] == [8, 8]
-    one = json.loads(run("reporting", "out", "--json").out)
+    one = json.loads(run("report", "out", "--json").out)
     assert one == found[0]
 
 
 @pytest.mark.parametrize("dirs", [["out"], ["out", "other"]])
 def test_json_beside_a_page_that_is_named(run, output, other, dirs):
-    done = run("reporting", *dirs, "--json", "--html", "page.html")
-    assert done.out == run("reporting", *dirs, "--json").out
+    done = run("report", *dirs, "--json", "--html", "page.html")
+    assert done.out == run("report", *dirs, "--json").out
     assert done.err == "The page is page.html\n"
     assert Path("page.html").read_text().startswith("<!doctype html>")
 
 
 def test_a_run_that_is_none_among_several(run, output):
-    done = run("reporting", "out", "gone")
+    done = run("report", "out", "gone")
     assert (done.code, done.err) == (2, "error: gone: no such folder; name the OUTPUT_DIR of a run\n")

@@ -8,7 +8,7 @@ import logging
 import pytest
 from hand_clock import Hand, timeline_of
 
-from hf_efficient.reporting.finish_run import RunPage
+from hf_efficient.reporting import finish_run
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_the_time_that_the_last_page_takes_is_counted(timeline, hand, tmp_path, 
     timeline.begin("imports")
     timeline.open(tmp_path, 0, "recipe")
     timeline.end()
-    monkeypatch.setattr(RunPage, "write", lambda self, directory, reader=None: hand.wait(4))
+    monkeypatch.setattr(finish_run, "_write_page", lambda *args: hand.wait(4))
     timeline.exits()
     account = json.loads((tmp_path / "run.json").read_text())
     assert account["time"]["wall_seconds"] == 7.0
@@ -87,12 +87,10 @@ def test_a_page_that_cannot_be_written_is_one_warning(timeline, tmp_path, caplog
 
 
 def test_a_fault_in_the_page_is_one_warning(timeline, tmp_path, caplog, monkeypatch):
-    from hf_efficient.reporting import finish_run as write
-
     def fail(*args):
         raise ZeroDivisionError("planted")
 
-    monkeypatch.setattr(write, "run_page", fail)
+    monkeypatch.setattr(finish_run, "run_page", fail)
     timeline.begin("imports")
     timeline.open(tmp_path, 0, "recipe")
     with caplog.at_level(logging.WARNING):

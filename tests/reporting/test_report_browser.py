@@ -10,10 +10,10 @@ from browser import start_browser
 from hostile import hostile
 from sample_findings import diagnosed
 
-from hf_efficient.reporting.finish_run import write_page
 from hf_efficient.reporting.html.compare_page import compare_page
 from hf_efficient.reporting.html.run_page import run_page
 from hf_efficient.reporting.plots.figure import span_data
+from hf_efficient.run_dir.json_file import write_whole
 
 PAGES = ("full", "bare", "crashed", "resumed", "long", "found", "compare")
 READABLE = 4.5
@@ -45,7 +45,7 @@ def pages(tmp_path_factory, request):
                 text = run_page(diagnosed(runs["full"]))
             else:
                 text = run_page(request.getfixturevalue(f"{name}_run"))
-            write_page(path, text)
+            write_whole(path, text)
         return path
 
     return make

@@ -9,8 +9,8 @@ from browser import start_browser
 from hostile import IMAGE, SCRIPT
 from sample_plan import ADVICE, FITS, PLAN
 
-from hf_efficient.reporting.finish_run import write_page
 from hf_efficient.reporting.html.plan_page import plan_page
+from hf_efficient.run_dir.json_file import write_whole
 
 READABLE = 4.5
 NAMES = [("A100 80GB PCIe", 0.5, 4.0), ("RTX PRO 6000 Blackwell", 0.7, 3.0), ("RTX 4090", 6.5, 0.2), ("H100", 9.0, 9.0)]
@@ -30,7 +30,8 @@ def browser(tmp_path_factory):
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
     path = tmp_path_factory.mktemp("pages") / "plan.html"
-    return write_page(path, plan_page(dataclasses.replace(PLAN, advice=ADVICE, gpus=GPUS), "hf-efficient plan it"))
+    write_whole(path, plan_page(dataclasses.replace(PLAN, advice=ADVICE, gpus=GPUS), "hf-efficient plan it"))
+    return path
 
 
 def test_every_plot_is_drawn_without_a_word_and_without_a_request(browser, page):
@@ -78,7 +79,8 @@ def test_every_text_can_be_read(browser, page, dark, ground):
 def test_texts_from_outside_are_not_run(browser, tmp_path):
     gpu = dataclasses.replace(FITS, name=SCRIPT + IMAGE)
     plan = dataclasses.replace(PLAN, recipe=SCRIPT, model=IMAGE, gpus=[gpu], assumptions=[IMAGE])
-    browser.open(write_page(tmp_path / "plan.html", plan_page(plan, SCRIPT)))
+    write_whole(tmp_path / "plan.html", plan_page(plan, SCRIPT))
+    browser.open(tmp_path / "plan.html")
     browser.hover("time-money", 0.5)
     assert browser.js("return window.taken ?? null") is None
     assert browser.messages() == []

@@ -11,7 +11,7 @@ from page_reader import Page
 from sample_run import write_records
 from sample_trace import DEVICE, TRACE
 
-from hf_efficient.reporting.finish_run import write_report
+from hf_efficient.reporting.finish_run import finish_run
 from hf_efficient.reporting.html.run_page import run_page
 from hf_efficient.reporting.plots.time import device_time_bar, family_bar
 from hf_efficient.reporting.run_data import RunTrace, read_run, read_run_trace
@@ -95,7 +95,7 @@ def test_a_trace_beside_the_records_is_read(tmp_path):
         "profile/trace.rank0.cycle1.pt.trace.json.gz",
         "profile/trace.rank10.cycle0.pt.trace.json.gz",
     ]
-    write_report(directory)
+    finish_run(directory)
     said = Page((directory / "report.html").read_text(encoding="utf-8")).said
     assert "2 more traces lie beside it" in said
     assert "aten::mm 600 µs 100.0 % 1 600 µs" in said
