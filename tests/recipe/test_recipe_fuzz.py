@@ -37,77 +37,14 @@ distributed: {processes: auto}
 output_dir: out
 """
 
+# fmt: off
 TOKENS = [
-    *(
-        "a",
-        "train",
-        "adapter",
-        "extends",
-        "name",
-        "data",
-        "path",
-        "model",
-        "r",
-        "0",
-        "1",
-        "-1",
-        "2e-4",
-        ".nan",
-        ".inf",
-    ),
-    *(
-        "true",
-        "no",
-        "null",
-        "~",
-        "'",
-        '"',
-        "|",
-        ">",
-        ">-2",
-        "&x",
-        "*x",
-        "<<",
-        "!!python/object/apply:os.system",
-        "!t",
-    ),
-    *(
-        "%YAML 1.1",
-        "---",
-        "...",
-        "#",
-        "@",
-        "`",
-        ":",
-        ": ",
-        "- ",
-        "? ",
-        ", ",
-        "{",
-        "}",
-        "[",
-        "]",
-        "\n",
-        "\n  ",
-        "\t",
-    ),
-    *(
-        "=",
-        ".",
-        "..",
-        "\\",
-        '"\\x00"',
-        '"\\ud800"',
-        "\x00",
-        "\x85",
-        "\u2028",
-        "\ufeff",
-        "٣",
-        "²",
-        "9" * 30,
-        "r.yaml",
-    ),
+    "a", "train", "adapter", "extends", "name", "data", "path", "model", "r", "0", "1", "-1", "2e-4", ".nan", ".inf",
+    "true", "no", "null", "~", "'", '"', "|", ">", ">-2", "&x", "*x", "<<", "!!python/object/apply:os.system", "!t",
+    "%YAML 1.1", "---", "...", "#", "@", "`", ":", ": ", "- ", "? ", ", ", "{", "}", "[", "]", "\n", "\n  ", "\t",
+    "=", ".", "..", "\\", '"\\x00"', '"\\ud800"', "\x00", "\x85", "\u2028", "\ufeff", "٣", "²", "9" * 30, "r.yaml",
 ]
+# fmt: on
 WORDS = st.lists(st.sampled_from(TOKENS), max_size=25).map("".join)
 VALUES = st.sampled_from(
     ["", "1", "-1", "1.5", "true", "null", "x", "[]", "{}", "[1]", "{a: 1}", "'3'", ".inf", "sft", "dpo"]
@@ -140,13 +77,13 @@ def resolves_or_says_why(content: bytes, overrides: list[str]) -> None:
 
 
 @given(st.binary(max_size=60), OVERRIDES)
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 def test_bytes(content, overrides):
     resolves_or_says_why(content, overrides)
 
 
 @given(st.text(max_size=60) | WORDS, OVERRIDES)
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 def test_text(content, overrides):
     resolves_or_says_why(content.encode("utf-8", "surrogatepass"), overrides)
 
@@ -159,7 +96,7 @@ def test_text(content, overrides):
     ),
     OVERRIDES,
 )
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 def test_a_valid_recipe_with_pieces_replaced(edits, overrides):
     text = BASE
     for start, length, token in edits:
@@ -179,7 +116,7 @@ ANYTHING = st.recursive(
     st.dictionaries(st.sampled_from([*Recipe.model_fields, "extends", "x"]), ANYTHING, max_size=6),
     st.booleans(),
 )
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 def test_any_data_in_any_section(sections, complete):
     data = {**(yaml.safe_load(BASE) if complete else {}), **sections}
     resolves_or_says_why(yaml.safe_dump(data).encode(), [])

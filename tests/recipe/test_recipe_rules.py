@@ -1,413 +1,330 @@
+"""Contradictions between the sections of a recipe, one case after the other."""
+
 from __future__ import annotations
 
 import pytest
 
 from hf_efficient.recipe.load import load_recipe
-from hf_efficient.recipe.rules import RULES
-from hf_efficient.recipe.rules import training as packages
+from hf_efficient.recipe.rules import RULES, efficiency, training
 from hf_efficient.recipe.train_fields import train_fields
 
 HEAD = "name: t\nmodel: {id: m}\ndata: {train: [{path: a}]}\noutput_dir: o\n"
-EVAL = "data.eval_fraction=0.1"
-ADD_DATA = "Add `data.eval`, or `data.eval_fraction: 0.05`."
-ADD_STRATEGY = "Write `train.eval_strategy: steps` or epoch."
-STEPS = "train.eval_strategy=steps"
-BEST = "train.load_best_model_at_end=true"
-SAVES = "train.save_steps=10"
-PROVIDERS = (
-    "runpod-community, runpod-secure, lambda, hyperstack, nebius, aws, azure, gcp, verda, hf-jobs, jarvislabs, crusoe, "
-    "akash or mithril"
-)
-CHECKPOINTING_OFF = "is set, but activation checkpointing is off"
+SHORT = {
+    "EVAL": "data.eval_fraction=0.1",
+    "STEPS": "train.eval_strategy=steps",
+    "BEST": "train.load_best_model_at_end=true",
+    "CHUNKED": "train.loss_type=chunked_nll",
+    "CONFIRMS": "efficiency.confirms={rule: a, predicted_saving: 0.4, seconds_per_token: 0.01, setup: {model: m}}",
+}
+
+# Flags; below them, indented, how each problem begins.
+REFUSED = """\
+adapter.method=full | adapter.quantization={bits: 4}
+    adapter.quantization: is 4-bit, but `adapter.method: full` trains all weights; 4-bit weights cannot train.
+adapter.method=lora | adapter.quantization={bits: 8}
+    adapter.quantization: is 8-bit, but `adapter.method: lora` trains on a base that is not quantized. Write
+adapter.method=full | adapter.dora=true | adapter.rslora=true | adapter.bias=all | adapter.merge=true | adapter.modules_to_save=[lm_head]
+    adapter.dora: is set, but `adapter.method: full` trains all weights and has no adapter. Remove it, or write
+    adapter.rslora: is set, but `adapter.method: full` trains all weights and has no adapter. Remove it, or write
+    adapter.modules_to_save: is set, but `adapter.method: full` trains all weights and has no adapter. Remove it,
+    adapter.bias: is set, but `adapter.method: full` trains all weights and has no adapter. Remove it, or write
+    adapter.merge: is set, but `adapter.method: full` trains all weights and has no adapter. Remove it, or write
+adapter.method=qlora | adapter.quantization={bits: 8, type: fp4, double_quant: true} | adapter.quantization.compute_dtype=float16
+    adapter.quantization.type: is a setting of 4-bit quantization, but `adapter.quantization.bits` is 8. Remove it,
+    adapter.quantization.double_quant: is a setting of 4-bit quantization, but `adapter.quantization.bits` is 8.
+    adapter.quantization.compute_dtype: is a setting of 4-bit quantization, but `adapter.quantization.bits` is 8.
+train.bf16=true | train.fp16=true
+    train.fp16: is true, and so is `train.bf16`. Keep one: bf16 where the device has it, else fp16.
+train.bf16_full_eval=true | train.fp16_full_eval=true
+    train.fp16_full_eval: is true, and so is `train.bf16_full_eval`. Keep one: bf16 where the device has it, else
+train.gradient_checkpointing=false | train.gradient_checkpointing_kwargs={use_reentrant: false}
+    train.gradient_checkpointing_kwargs: is set, but activation checkpointing is off
+train.activation_checkpointing=false | train.activation_checkpointing_kwargs={every_n_layers: 2}
+    train.activation_checkpointing_kwargs: is set, but activation checkpointing is off
+train.dataloader_prefetch_factor=2 | train.dataloader_persistent_workers=true
+    train.dataloader_prefetch_factor: is set, but `train.dataloader_num_workers` is 0. Write at least 1 worker, or
+    train.dataloader_persistent_workers: is set, but `train.dataloader_num_workers` is 0. Write at least 1 worker,
+train.packing=true | model.attn_implementation=paged_attention
+    model.attn_implementation: is paged_attention, which is not known to keep packed examples apart. Write one of
+train.packing=true | train.max_length=null
+    train.max_length: is null, but packing fills rows of this length. Write a length in tokens, for instance 2048.
+train.padding_free=true | train.max_length=512
+    train.padding_free: is true without packing, so `train.max_length: 512` would not be enforced. Write
+data.eval=[{path: e}] | EVAL
+    data.eval_fraction: is set, and so is `data.eval`. Keep one of the two; null takes an inherited fraction back.
+STEPS
+    train.eval_strategy: is steps, but there is no evaluation data. Add `data.eval`, or `data.eval_fraction: 0.05`.
+train.eval_on_start=true
+    train.eval_on_start: is true, but there is no evaluation data. Add `data.eval`, or `data.eval_fraction: 0.05`.
+evaluate.metrics=[perplexity]
+    evaluate.metrics: is set, but there is no evaluation data. Add `data.eval`, or `data.eval_fraction: 0.05`.
+train.lr_scheduler_type=reduce_lr_on_plateau
+    train.lr_scheduler_type: is reduce_lr_on_plateau, which needs evaluations during training, but
+BEST
+    train.load_best_model_at_end: is true, but there is no evaluation data. Add `data.eval`, or
+BEST | EVAL
+    train.load_best_model_at_end: is true, but `train.eval_strategy` is no. Write `train.eval_strategy: steps` or
+BEST | EVAL | train.eval_strategy=epoch
+    train.save_strategy: is steps and `train.eval_strategy` is epoch, so the best model may not be saved. Write
+BEST | EVAL | STEPS | train.eval_steps=20 | train.save_steps=50
+    train.save_steps: is 50, no multiple of the 20 steps between evaluations, so the best model may not be saved.
+evaluate.early_stopping={}
+    evaluate.early_stopping: is set, but there is no evaluation data. Add `data.eval`, or `data.eval_fraction:
+    evaluate.early_stopping: is set, but no metric is watched. Write `train.load_best_model_at_end: true`, or
+evaluate.early_stopping={} | EVAL | train.metric_for_best_model=eval_loss
+    evaluate.early_stopping: is set, but `train.eval_strategy` is no. Write `train.eval_strategy: steps` or epoch.
+train.metric_for_best_model=eval_perplexity
+    train.metric_for_best_model: is eval_perplexity, which no evaluation computes. Add perplexity to
+train.metric_for_best_model=bleu | evaluate.metrics=[exact_match] | EVAL
+    train.metric_for_best_model: is bleu, which no evaluation computes. Write one of loss, exact_match.
+train.metric_for_best_model=bleu
+    train.metric_for_best_model: is bleu, which no evaluation computes. Write loss.
+train.report_to=wandb
+    train.report_to: is wandb, but the package wandb is not installed. Install it (pip install wandb), or write
+train.report_to=[trackio, all]
+    train.report_to.0: is trackio, but the package trackio is not installed. Install it (pip install trackio), or
+    train.report_to.1: is all, which stands alone. Name integrations, or write it alone.
+train.report_to=null
+    train.report_to: is null, which transformers takes for a name. Write none.
+train.optim=galore_adamw_8bit
+    train.optim: is galore_adamw_8bit, but the package galore_torch is not installed. Install it (pip install
+train.optim=adamw_torch_4bit
+    train.optim: is adamw_torch_4bit, but the package torchao is not installed. Install it (pip install torchao),
+train.fsdp=true | train.fsdp_config={version: 2}
+    train.fsdp: is set, but `distributed.strategy` says how a recipe's model is spread, and the launch is derived
+    train.fsdp_config: is set, but `distributed.strategy` says how a recipe's model is spread, and the launch is
+train.deepspeed=ds.json
+    train.deepspeed: is set, but `distributed.strategy` says how a recipe's model is spread, and the launch is
+adapter.target_modules='q_proj|(v_proj'
+    adapter.target_modules: is neither all-linear nor a valid regular expression: missing ), unterminated
+adapter.target_modules='a{99999999999}'
+    adapter.target_modules: is neither all-linear nor a valid regular expression: the repetition number is too
+method=dpo | data.train.0.format=messages
+    data.train.0.format: is messages, but `method: dpo` trains on preference pairs. Write `format: preference`, or
+data.eval=[{path: e}, {path: f, format: preference}]
+    data.eval.1.format: is preference, but `method: sft` does not train on pairs. Write `method: dpo`, or the
+method=dpo | evaluate.metrics=[perplexity] | EVAL
+    evaluate.metrics: is set, but an evaluation of `method: dpo` reports the loss and TRL's rewards only. Remove it.
+efficiency.price_usd_per_hour=2 | efficiency.price_from=aws
+    efficiency.price_from: is set, and so is `efficiency.price_usd_per_hour`. Keep one of the two; null takes an
+efficiency.price_from=lamda
+    efficiency.price_from: is lamda, which is no provider with known prices. Did you mean lambda?
+efficiency.price_from=zz
+    efficiency.price_from: is zz, which is no provider with known prices. Write runpod-community, runpod-secure,
+efficiency.price_from=aws | efficiency.market=spot
+    efficiency.market: is spot, but no such price of aws is known. Write on_demand, or
+efficiency.grid=Frnace
+    efficiency.grid: is Frnace, which is no country with a known grid. Did you mean France?
+efficiency.grid=xyz
+    efficiency.grid: is xyz, which is no country with a known grid. Write a country's English name or its ISO code,
+EVAL | CHUNKED | train.label_smoothing_factor=0.1
+    train.label_smoothing_factor: is set, but `train.loss_type: chunked_nll` never has the whole logits that it
+EVAL | CHUNKED | train.use_liger_kernel=true
+    train.use_liger_kernel: is true, but Liger's fused loss takes the place of `train.loss_type: chunked_nll`.
+EVAL | CHUNKED | adapter.target_modules=[q_proj, lm_head]
+    adapter.target_modules: names lm_head, whose adapter `train.loss_type: chunked_nll` would leave out. Write it
+EVAL | train.prediction_loss_only=true | evaluate.metrics=[perplexity]
+    train.prediction_loss_only: is true, but `evaluate.metrics` are computed from predictions. Remove it, or the
+EVAL | train.remove_unused_columns=true
+    train.remove_unused_columns: has no effect: prepared rows hold what is needed. Remove it.
+EVAL | train.do_eval=true
+    train.do_eval: has no effect: it is read by example scripts only. Remove it.
+EVAL | train.metric_for_best_model=eval_perplexity | train.greater_is_better=true | evaluate.metrics=[perplexity]
+    train.greater_is_better: is true, but the best perplexity is the lowest. Remove it.
+EVAL | adapter.method=full | model.dtype=float16
+    model.dtype: is float16, whose range is too small for weights that are trained. Write bfloat16, or float32 with
+EVAL | method=dpo | data.overlong=drop
+    data.overlong: is drop, but TRL's DPOTrainer truncates to `train.max_length`. Write truncate, or shorten the
+EVAL | method=dpo | evaluate.generate.show=2
+    evaluate.generate.show: is set, but an evaluation of `method: dpo` generates no answers. Write 0.
+efficiency.budget={}
+    efficiency.budget: has no limit. Write usd, hours or kwh, or remove it.
+efficiency.budget={usd: 2} | efficiency.record_steps=false
+    efficiency.budget: is set, but `efficiency.record_steps: false` records nothing that could be counted. Remove
+efficiency.budget={usd: 0}
+    efficiency.budget.usd: is the number 0, but must be greater than 0.
+efficiency.budget={hours: -1}
+    efficiency.budget.hours: is the number -1, but must be greater than 0.
+efficiency.budget={kwh: much}
+    efficiency.budget.kwh: is the text 'much', but must be a number.
+efficiency.budget={eur: 1}
+    efficiency.budget.eur: is no key of a recipe. Valid here: usd, hours or kwh.
+CONFIRMS | efficiency.record_steps=false
+    efficiency.confirms: is set, but `efficiency.record_steps: false` keeps no record that it could be told by.
+efficiency.confirms={run: out}
+    efficiency.confirms.rule: is missing. Add it: Whose remedy is tested: the name of the rule.
+efficiency.confirms={rule: a, predicted_saving: 40}
+    efficiency.confirms.predicted_saving: is the number 40, but must be at most 1.
+efficiency.confirms={rule: a, predicted_savings: 0.4}
+    efficiency.confirms.predicted_savings: is no key of a recipe. Did you mean `predicted_saving`?
+efficiency.confirms={rule: a, setup: {processes: 2}}
+    efficiency.confirms.setup.processes: is the number 2, but must be text.
+efficiency.profile.trace={} | efficiency.record_steps=false
+    efficiency.profile: is set, but `efficiency.record_steps: false` keeps no record that could tell what it costs.
+efficiency.profile.trace={wait: 4, warmup: 1} | train.max_steps=5
+    efficiency.profile.trace: waits for step 6, but `train.max_steps` is 5. Write a smaller wait or warmup, or more
+efficiency.profile.memory={at_steps: [2, 9]} | train.max_steps=8
+    efficiency.profile.memory.at_steps.1: waits for step 9, but `train.max_steps` is 8. Write a smaller one, or
+efficiency.profile.python={after_step: 8} | train.max_steps=8
+    efficiency.profile.python.after_step: waits for step 9, but `train.max_steps` is 8. Write a smaller one, or
+efficiency.profile.capture={after_step: 8} | train.max_steps=8
+    efficiency.profile.capture.after_step: waits for step 9, but `train.max_steps` is 8. Write a smaller one, or
+efficiency.profile.trace={shapes: false}
+    efficiency.profile.trace.flops: is true, but FLOPs are counted from shapes. Write false, or shapes: true.
+efficiency.profile.trace={} | efficiency.profile.python={}
+    efficiency.profile.trace.stacks: is set, but `efficiency.profile.python` watches Python's calls already, and
+efficiency.profile.python={} | efficiency.profile.host_memory=['json:dumps']
+    efficiency.profile.host_memory: is set, but `efficiency.profile.python` watches Python's calls already, and
+efficiency.profile.lines=['json:dumps'] | train.max_steps=4
+    efficiency.profile.lines: waits for step 5, but `train.max_steps` is 4. Remove it, or more steps.
+efficiency.profile.lines=[json.dumps]
+    efficiency.profile.lines.0: is 'json.dumps', which names no function. Write package.module:function.
+efficiency.profile.trace={wait: -1}
+    efficiency.profile.trace.wait: is the number -1, but must be at least 0.
+efficiency.profile.trace={active: 0}
+    efficiency.profile.trace.active: is the number 0, but must be greater than 0.
+efficiency.profile.trace=true
+    efficiency.profile.trace: is true, but must be a mapping.
+efficiency.profile.trace={waits: 2}
+    efficiency.profile.trace.waits: is no key of a recipe. Did you mean `wait`?
+efficiency.profile.python={tool: pyspy}
+    efficiency.profile.python.tool: is the text 'pyspy', but must be cprofile or pyinstrument.
+distributed.processes=4 | distributed.strategy=none
+    distributed.strategy: is none, which is one process, but `distributed.processes` is 4. Write ddp, or one of
+distributed.processes=auto | distributed.strategy=none
+    distributed.strategy: is none, which is one process, but `distributed.processes` is auto. Write ddp, or one of
+distributed.processes=4 | distributed.offload.optimizer=true
+    distributed.offload.optimizer: is set, but `distributed.strategy: auto` cannot offload it. Write `strategy:
+distributed.strategy=fsdp2 | distributed.offload.optimizer=true
+    distributed.offload.optimizer: is set, but `distributed.strategy: fsdp2` offloads the optimizer's state with
+distributed.strategy=zero2 | distributed.offload.optimizer=true | train.optim=adafactor
+    distributed.offload.optimizer: is set, but DeepSpeed steps on the host with its own AdamW, and `train.optim` is
+    train.optim: is adafactor, whose state `distributed.strategy: zero2` cannot share out over processes. Write
+distributed.strategy=zero2 | distributed.offload.parameters=true
+    distributed.offload.parameters: is set, but under `distributed.strategy: zero2` each process needs the whole
+distributed.strategy=zero1 | train.optim=adafactor
+    train.optim: is adafactor, whose state `distributed.strategy: zero1` cannot share out over processes. Write
+distributed.strategy=fsdp2 | train.optim=paged_adamw_8bit
+    train.optim: is paged_adamw_8bit, whose state `distributed.strategy: fsdp2` cannot share out over processes.
+distributed.strategy=zero3 | adapter.method=qlora
+    distributed.strategy: is zero3, which cannot share out the 4-bit weights of `adapter.method: qlora`. Write
+distributed.strategy=fsdp2 | adapter.method=qlora | adapter.quantization={bits: 8}
+    distributed.strategy: is fsdp2, which cannot share out 8-bit weights. Write `adapter.quantization.bits: 4`, or
+distributed.strategy=none | distributed.processes=1 | distributed.nodes=2
+    distributed.strategy: is none, which is one process, but `distributed.nodes` is 2. Write ddp, or one of zero1,
+distributed.strategy=zero3 | distributed.offload.nvme_path=/x
+    distributed.offload.nvme_path: is set, but nothing is offloaded. Write `offload.optimizer: true` or
+distributed.strategy=fsdp2 | distributed.offload.parameters=true | distributed.offload.nvme_path=/x
+    distributed.offload.nvme_path: is set, but `distributed.strategy: fsdp2` offloads to the host's memory alone.
+distributed.strategy=zero3 | distributed.wrap_classes=[LlamaDecoderLayer]
+    distributed.wrap_classes: is set, but `distributed.strategy: zero3` does not shard by classes of layers. Write
+distributed.wrap_classes=[LlamaDecoderLayer]
+    distributed.wrap_classes: is set, but `distributed.strategy: auto` does not shard by classes of layers. Write
+distributed.strategy=zero4
+    distributed.strategy: is the text 'zero4', but must be auto, none, ddp, zero1, zero2, zero3 or fsdp2. Did you
+"""  # noqa: E501
+ACCEPTED = """\
+adapter.method=full | adapter.r=8 | adapter.target_modules=[q_proj]
+adapter.method=lora | adapter.dora=true | adapter.rslora=true | adapter.merge=true
+adapter.method=qlora | adapter.quantization={bits: 4} | adapter.merge=true | adapter.dora=true
+adapter.method=qlora | adapter.quantization={bits: 8}
+train.bf16=false | train.fp16=true
+train.gradient_checkpointing_kwargs={use_reentrant: false}
+train.gradient_checkpointing=false | train.activation_checkpointing=true | train.gradient_checkpointing_kwargs={use_reentrant: false}
+train.dataloader_num_workers=2 | train.dataloader_prefetch_factor=2
+train.packing=true
+train.packing=true | model.attn_implementation=sdpa
+train.packing=true | model.attn_implementation=flex_attention
+train.packing=true | model.attn_implementation=flash_attention_2
+train.packing=true | model.attn_implementation=kernels-community/vllm-flash-attn3
+train.packing=true | model.attn_implementation=other | train.packing_strategy=wrapped
+model.attn_implementation=other
+train.padding_free=true | train.max_length=null
+train.padding_free=true | train.packing=true
+train.completion_only_loss=true | train.assistant_only_loss=true
+EVAL | STEPS | BEST | train.eval_steps=10 | train.save_steps=20 | evaluate.early_stopping={}
+EVAL | STEPS | BEST | train.eval_steps=0.1 | train.save_steps=0.2
+EVAL | train.eval_strategy=epoch | BEST | train.save_strategy=best
+EVAL | STEPS | train.metric_for_best_model=loss | evaluate.early_stopping={patience: 1}
+evaluate.metrics=[token_accuracy] | EVAL | STEPS | BEST | train.metric_for_best_model=eval_token_accuracy | train.save_steps=10
+data.eval=[{path: e}] | train.eval_on_start=true
+method=dpo | data.train.0.format=preference
+method=dpo | EVAL | STEPS | BEST | train.save_steps=10 | train.metric_for_best_model=rewards/accuracies
+train.optim=paged_adamw_8bit
+train.optim=adamw_torch_fused | train.report_to=none
+train.report_to=[none]
+train.report_to=[]
+train.fsdp=false | train.fsdp_config={} | train.deepspeed=null | train.dataloader_drop_last=true
+adapter.target_modules='model.layers.[0-9]+.(q|v)_proj'
+efficiency.price_usd_per_hour=0 | efficiency.grid=NO
+efficiency.price_from=gcp | efficiency.market=spot | efficiency.grid=120
+efficiency.market=spot | efficiency.spot.hours_between_preemptions=6
+efficiency.market=spot | efficiency.price_usd_per_hour=0.9
+efficiency.price_from=Lambda | efficiency.market=on_demand | efficiency.grid=UK
+EVAL | CHUNKED | train.label_smoothing_factor=0
+EVAL | CHUNKED | train.use_liger_kernel=true | train.liger_kernel_config={fused_linear_cross_entropy: false}
+EVAL | CHUNKED | adapter.target_modules=[q_proj, v_proj] | adapter.modules_to_save=[lm_head]
+EVAL | CHUNKED | evaluate.metrics=[perplexity, token_accuracy]
+EVAL | train.prediction_loss_only=true
+EVAL | train.remove_unused_columns=false
+EVAL | method=dpo | train.remove_unused_columns=true
+EVAL | train.metric_for_best_model=perplexity | train.greater_is_better=false | evaluate.metrics=[perplexity]
+EVAL | train.metric_for_best_model=token_accuracy | train.greater_is_better=true | evaluate.metrics=[token_accuracy]
+EVAL | adapter.method=lora | model.dtype=float16
+EVAL | method=dpo | data.overlong=truncate
+EVAL | evaluate.generate.show=2
+efficiency.budget={usd: 2, hours: 1.5, kwh: 0.3}
+CONFIRMS
+distributed.strategy=none
+distributed.processes=4 | distributed.strategy=ddp
+distributed.processes=auto
+distributed.processes=1 | distributed.strategy=zero2 | distributed.offload.optimizer=true
+distributed.processes=4 | distributed.strategy=zero3 | distributed.offload.optimizer=true | distributed.offload.parameters=true
+distributed.processes=4 | distributed.strategy=fsdp2 | distributed.offload.parameters=true
+distributed.processes=2 | distributed.strategy=zero3 | train.optim=adamw_torch_fused
+distributed.processes=2 | distributed.strategy=zero2 | train.optim=paged_adamw_8bit
+distributed.processes=2 | distributed.strategy=fsdp2 | train.optim=adamw_torch
+distributed.processes=2 | distributed.strategy=ddp | train.optim=adafactor
+distributed.strategy=fsdp2 | adapter.method=qlora
+distributed.strategy=zero2 | adapter.method=qlora
+distributed.strategy=zero3 | distributed.offload.parameters=true | distributed.offload.nvme_path=/x
+distributed.strategy=fsdp2 | distributed.wrap_classes=[LlamaDecoderLayer]
+distributed.strategy=ddp | distributed.wrap_classes=null
+"""  # noqa: E501
 
 
-@pytest.fixture
-def nothing_installed(monkeypatch):
-    monkeypatch.setattr(packages, "is_installed", lambda _module: False)
+def flags_of(line):
+    return [SHORT.get(flag, flag) for flag in line.split(" | ")]
 
 
-@pytest.mark.parametrize(
-    ("flags", "expected"),
-    [
-        (
-            ["adapter.method=full", "adapter.quantization={bits: 4}"],
-            [
-                "adapter.quantization: is 4-bit, but `adapter.method: full` trains all weights; 4-bit"
-                " weights cannot"
-                " train. Write `adapter.method: qlora`, or remove the quantization."
-            ],
-        ),
-        (
-            ["adapter.method=lora", "adapter.quantization={bits: 8}"],
-            [
-                "adapter.quantization: is 8-bit, but `adapter.method: lora` trains on a base that is not"
-                " quantized."
-                " Write `adapter.method: qlora`, or remove the quantization."
-            ],
-        ),
-        (
-            [
-                "adapter.method=full",
-                "adapter.dora=true",
-                "adapter.rslora=true",
-                "adapter.bias=all",
-                "adapter.merge=true",
-                "adapter.modules_to_save=[lm_head]",
-            ],
-            [
-                f"adapter.{name}: is set, but `adapter.method: full` trains all weights and has no adapter."
-                " Remove it, or write `adapter.method: lora`."
-                for name in ("dora", "rslora", "bias", "merge", "modules_to_save")
-            ],
-        ),
-        (
-            [
-                "adapter.method=qlora",
-                "adapter.quantization={bits: 8, type: fp4, double_quant: true}",
-                "adapter.quantization.compute_dtype=float16",
-            ],
-            [
-                f"adapter.quantization.{name}: is a setting of 4-bit quantization, but"
-                " `adapter.quantization.bits` is 8."
-                " Remove it, or write `bits: 4`."
-                for name in ("type", "double_quant", "compute_dtype")
-            ],
-        ),
-        (
-            ["train.bf16=true", "train.fp16=true"],
-            ["train.fp16: is true, and so is `train.bf16`. Keep one: bf16 where the device has it, else fp16."],
-        ),
-        (
-            ["train.bf16_full_eval=true", "train.fp16_full_eval=true"],
-            [
-                "train.fp16_full_eval: is true, and so is `train.bf16_full_eval`. Keep one: bf16 where the"
-                " device has"
-                " it, else fp16."
-            ],
-        ),
-        (
-            [
-                "train.gradient_checkpointing=false",
-                "train.gradient_checkpointing_kwargs={use_reentrant: false}",
-            ],
-            [
-                f"train.gradient_checkpointing_kwargs: {CHECKPOINTING_OFF} (`train.gradient_checkpointing:"
-                " false`)."
-                " Write `train.gradient_checkpointing: true`, or remove it."
-            ],
-        ),
-        (
-            [
-                "train.activation_checkpointing=false",
-                "train.activation_checkpointing_kwargs={every_n_layers: 2}",
-            ],
-            [
-                f"train.activation_checkpointing_kwargs: {CHECKPOINTING_OFF}"
-                " (`train.activation_checkpointing: false`)."
-                " Write `train.activation_checkpointing: true`, or remove it."
-            ],
-        ),
-        (
-            ["train.dataloader_prefetch_factor=2", "train.dataloader_persistent_workers=true"],
-            [
-                f"train.{name}: is set, but `train.dataloader_num_workers` is 0. Write at least 1 worker, or remove it."
-                for name in ("dataloader_prefetch_factor", "dataloader_persistent_workers")
-            ],
-        ),
-        (
-            ["train.packing=true", "model.attn_implementation=paged_attention"],
-            [
-                "model.attn_implementation: is paged_attention, which is not known to keep packed examples"
-                " apart. Write"
-                " one of sdpa, eager, flex_attention, flash_attention_2, flash_attention_3,"
-                " flash_attention_4, or"
-                " `train.packing: false`."
-            ],
-        ),
-        (
-            ["train.packing=true", "train.max_length=null"],
-            [
-                "train.max_length: is null, but packing fills rows of this length. Write a length in"
-                " tokens, for"
-                " instance 2048."
-            ],
-        ),
-        (
-            ["train.padding_free=true", "train.max_length=512"],
-            [
-                "train.padding_free: is true without packing, so `train.max_length: 512` would not be"
-                " enforced. Write"
-                " `train.packing: true`, or `train.max_length: null`."
-            ],
-        ),
-        (
-            ["data.eval=[{path: e}]", EVAL],
-            [
-                "data.eval_fraction: is set, and so is `data.eval`. Keep one of the two; null takes an"
-                " inherited"
-                " fraction back."
-            ],
-        ),
-        ([STEPS], [f"train.eval_strategy: is steps, but there is no evaluation data. {ADD_DATA}"]),
-        (
-            ["train.eval_on_start=true"],
-            [f"train.eval_on_start: is true, but there is no evaluation data. {ADD_DATA}"],
-        ),
-        (
-            ["evaluate.metrics=[perplexity]"],
-            [f"evaluate.metrics: is set, but there is no evaluation data. {ADD_DATA}"],
-        ),
-        (
-            ["train.lr_scheduler_type=reduce_lr_on_plateau"],
-            [
-                "train.lr_scheduler_type: is reduce_lr_on_plateau, which needs evaluations during"
-                " training, but"
-                f" `train.eval_strategy` is no. {ADD_STRATEGY}"
-            ],
-        ),
-        ([BEST], [f"train.load_best_model_at_end: is true, but there is no evaluation data. {ADD_DATA}"]),
-        (
-            [BEST, EVAL],
-            [f"train.load_best_model_at_end: is true, but `train.eval_strategy` is no. {ADD_STRATEGY}"],
-        ),
-        (
-            [BEST, EVAL, "train.eval_strategy=epoch"],
-            [
-                "train.save_strategy: is steps and `train.eval_strategy` is epoch, so the best model may"
-                " not be saved."
-                " Write `train.save_strategy: epoch`, or best."
-            ],
-        ),
-        (
-            [BEST, EVAL, STEPS, "train.eval_steps=20", "train.save_steps=50"],
-            [
-                "train.save_steps: is 50, no multiple of the 20 steps between evaluations, so the best"
-                " model may not be"
-                " saved. Write `train.save_steps: 20`, or `train.save_strategy: best`."
-            ],
-        ),
-        (
-            ["evaluate.early_stopping={}"],
-            [
-                f"evaluate.early_stopping: is set, but there is no evaluation data. {ADD_DATA}",
-                "evaluate.early_stopping: is set, but no metric is watched. Write"
-                " `train.load_best_model_at_end: true`,"
-                " or `train.metric_for_best_model: loss`.",
-            ],
-        ),
-        (
-            ["evaluate.early_stopping={}", EVAL, "train.metric_for_best_model=eval_loss"],
-            [f"evaluate.early_stopping: is set, but `train.eval_strategy` is no. {ADD_STRATEGY}"],
-        ),
-        (
-            ["train.metric_for_best_model=eval_perplexity"],
-            [
-                "train.metric_for_best_model: is eval_perplexity, which no evaluation computes. Add"
-                " perplexity to"
-                " `evaluate.metrics`."
-            ],
-        ),
-        (
-            ["train.metric_for_best_model=bleu", "evaluate.metrics=[exact_match]", EVAL],
-            ["train.metric_for_best_model: is bleu, which no evaluation computes. Write one of loss, exact_match."],
-        ),
-        (
-            ["train.metric_for_best_model=bleu"],
-            ["train.metric_for_best_model: is bleu, which no evaluation computes. Write loss."],
-        ),
-        (
-            ["train.report_to=wandb"],
-            [
-                "train.report_to: is wandb, but the package wandb is not installed. Install it (pip install wandb), or"
-                " write `train.report_to: none`."
-            ],
-        ),
-        (
-            ["train.report_to=[trackio, all]"],
-            [
-                "train.report_to.0: is trackio, but the package trackio is not installed. Install it (pip install"
-                " trackio), or write `train.report_to: none`.",
-                "train.report_to.1: is all, which stands alone. Name integrations, or write it alone.",
-            ],
-        ),
-        (
-            ["train.report_to=null"],
-            ["train.report_to: is null, which transformers takes for a name. Write none."],
-        ),
-        (
-            ["train.optim=galore_adamw_8bit"],
-            [
-                "train.optim: is galore_adamw_8bit, but the package galore_torch is not installed. Install it"
-                " (pip install galore-torch), or write another optimizer."
-            ],
-        ),
-        (
-            ["train.optim=adamw_torch_4bit"],
-            [
-                "train.optim: is adamw_torch_4bit, but the package torchao is not installed. Install it"
-                " (pip install torchao), or write another optimizer."
-            ],
-        ),
-        (
-            ["train.fsdp=true", "train.fsdp_config={version: 2}"],
-            [
-                f"train.{name}: is set, but `distributed.strategy` says how a recipe's model is spread, and the launch"
-                " is derived from it. Remove it, and write `distributed.strategy: fsdp2`."
-                for name in ("fsdp", "fsdp_config")
-            ],
-        ),
-        (
-            ["train.deepspeed=ds.json"],
-            [
-                "train.deepspeed: is set, but `distributed.strategy` says how a recipe's model is spread, and the"
-                " launch is derived from it. Remove it, and write `distributed.strategy: zero2` (zero1, zero3), with"
-                " `distributed.offload`."
-            ],
-        ),
-        (
-            ["adapter.target_modules='q_proj|(v_proj'"],
-            [
-                "adapter.target_modules: is neither all-linear nor a valid regular expression: missing ), unterminated"
-                " subpattern at position 7. Write all-linear, a list of module names, or a valid expression."
-            ],
-        ),
-        (
-            ["adapter.target_modules='a{99999999999}'"],
-            [
-                "adapter.target_modules: is neither all-linear nor a valid regular expression: the repetition number is"
-                " too large. Write all-linear, a list of module names, or a valid expression."
-            ],
-        ),
-        (
-            ["method=dpo", "data.train.0.format=messages"],
-            [
-                "data.train.0.format: is messages, but `method: dpo` trains on preference pairs. Write"
-                " `format: preference`, or `method: sft`."
-            ],
-        ),
-        (
-            ["data.eval=[{path: e}, {path: f, format: preference}]"],
-            [
-                "data.eval.1.format: is preference, but `method: sft` does not train on pairs. Write"
-                " `method: dpo`, or"
-                " the format of single answers."
-            ],
-        ),
-        (
-            ["method=dpo", "evaluate.metrics=[perplexity]", EVAL],
-            [
-                "evaluate.metrics: is set, but an evaluation of `method: dpo` reports the loss and TRL's"
-                " rewards only."
-                " Remove it."
-            ],
-        ),
-        (
-            ["efficiency.price_usd_per_hour=2", "efficiency.price_from=aws"],
-            [
-                "efficiency.price_from: is set, and so is `efficiency.price_usd_per_hour`. Keep one of the two; null"
-                " takes an inherited value back."
-            ],
-        ),
-        (
-            ["efficiency.price_from=lamda"],
-            ["efficiency.price_from: is lamda, which is no provider with known prices. Did you mean lambda?"],
-        ),
-        (
-            ["efficiency.price_from=zz"],
-            [
-                f"efficiency.price_from: is zz, which is no provider with known prices. Write {PROVIDERS}; or"
-                " `efficiency.price_usd_per_hour` in its place."
-            ],
-        ),
-        (
-            ["efficiency.price_from=aws", "efficiency.market=spot"],
-            [
-                "efficiency.market: is spot, but no such price of aws is known. Write on_demand, or"
-                " `efficiency.price_usd_per_hour` in place of `efficiency.price_from`."
-            ],
-        ),
-        (
-            ["efficiency.grid=Frnace"],
-            ["efficiency.grid: is Frnace, which is no country with a known grid. Did you mean France?"],
-        ),
-        (
-            ["efficiency.grid=xyz"],
-            [
-                "efficiency.grid: is xyz, which is no country with a known grid. Write a country's English name or its"
-                " ISO code, or a number of gCO2e/kWh."
-            ],
-        ),
-    ],
-)
-def test_contradictions(problems, nothing_installed, flags, expected):
-    found = problems(HEAD, *flags)
-    # "command line: FLAG: KEY: ..." or, where only a default is to blame, "r.yaml: KEY: ...".
-    stripped = []
-    for problem in found:
-        flag = next((flag for flag in flags if problem.startswith(f"command line: {flag}: ")), None)
-        where = f"command line: {flag}: " if flag is not None else problem[: problem.index(": ") + 2]
-        stripped.append(problem.removeprefix(where))
-    assert sorted(stripped) == sorted(expected)
+def refused_cases():
+    cases = []
+    for line in REFUSED.splitlines():
+        if line.startswith(" "):
+            cases[-1][1].append(line.strip())
+        else:
+            cases.append((line, []))
+    return cases
 
 
-@pytest.mark.parametrize(
-    "flags",
-    [
-        ["adapter.method=full", "adapter.r=8", "adapter.target_modules=[q_proj]"],
-        ["adapter.method=lora", "adapter.dora=true", "adapter.rslora=true", "adapter.merge=true"],
-        ["adapter.method=qlora", "adapter.quantization={bits: 4}", "adapter.merge=true", "adapter.dora=true"],
-        ["adapter.method=qlora", "adapter.quantization={bits: 8}"],
-        ["train.bf16=false", "train.fp16=true"],
-        ["train.gradient_checkpointing_kwargs={use_reentrant: false}"],
-        [
-            "train.gradient_checkpointing=false",
-            "train.activation_checkpointing=true",
-            "train.gradient_checkpointing_kwargs={use_reentrant: false}",
-        ],
-        ["train.dataloader_num_workers=2", "train.dataloader_prefetch_factor=2"],
-        ["train.packing=true"],
-        *(
-            ["train.packing=true", f"model.attn_implementation={name}"]
-            for name in ("sdpa", "eager", "flex_attention", "flash_attention_2", "flash_attention_3")
-        ),
-        ["train.packing=true", "model.attn_implementation=flash_attention_4"],
-        ["train.packing=true", "model.attn_implementation=kernels-community/vllm-flash-attn3"],
-        ["train.packing=true", "model.attn_implementation=other", "train.packing_strategy=wrapped"],
-        ["model.attn_implementation=other"],
-        ["train.padding_free=true", "train.max_length=null"],
-        ["train.padding_free=true", "train.packing=true"],
-        ["train.completion_only_loss=true", "train.assistant_only_loss=true"],
-        [EVAL, STEPS, BEST, "train.eval_steps=10", "train.save_steps=20", "evaluate.early_stopping={}"],
-        [EVAL, STEPS, BEST, "train.eval_steps=0.1", "train.save_steps=0.2"],
-        [EVAL, "train.eval_strategy=epoch", BEST, "train.save_strategy=best"],
-        [EVAL, STEPS, "train.metric_for_best_model=loss", "evaluate.early_stopping={patience: 1}"],
-        [
-            "evaluate.metrics=[token_accuracy]",
-            EVAL,
-            STEPS,
-            BEST,
-            "train.metric_for_best_model=eval_token_accuracy",
-            SAVES,
-        ],
-        ["data.eval=[{path: e}]", "train.eval_on_start=true"],
-        ["method=dpo", "data.train.0.format=preference"],
-        ["method=dpo", EVAL, STEPS, BEST, SAVES, "train.metric_for_best_model=rewards/accuracies"],
-        ["train.optim=paged_adamw_8bit"],
-        ["train.optim=adamw_torch_fused", "train.report_to=none"],
-        ["train.report_to=[none]"],
-        ["train.report_to=all"],
-        ["train.report_to=[]"],
-        ["train.fsdp=false", "train.fsdp_config={}", "train.deepspeed=null", "train.dataloader_drop_last=true"],
-        ["adapter.target_modules='model.layers.[0-9]+.(q|v)_proj'"],
-        ["efficiency.price_usd_per_hour=0", "efficiency.grid=NO"],
-        ["efficiency.price_from=gcp", "efficiency.market=spot", "efficiency.grid=120"],
-        ["efficiency.market=spot", "efficiency.spot.hours_between_preemptions=6"],
-        ["efficiency.market=spot", "efficiency.price_usd_per_hour=0.9"],
-        ["efficiency.price_from=Lambda", "efficiency.market=on_demand", "efficiency.grid=UK"],
-    ],
-)
-def test_no_contradiction(problems, nothing_installed, flags):
-    assert problems(HEAD, *flags) == []
+@pytest.fixture(autouse=True)
+def installed(monkeypatch):
+    """No integration and no optimizer is installed, every instrument is."""
+    monkeypatch.setattr(training, "is_installed", lambda _module: False)
+    monkeypatch.setattr(efficiency, "is_installed", lambda _module: True)
+
+
+@pytest.mark.parametrize(("flags", "said"), refused_cases())
+def test_a_contradiction_is_told(problems, flags, said):
+    found = problems(HEAD, *flags_of(flags))
+    assert len(found) == len(said)
+    for problem, beginning in zip(found, said, strict=True):
+        assert beginning in problem
+
+
+@pytest.mark.parametrize("flags", ACCEPTED.splitlines())
+def test_no_contradiction(problems, flags):
+    assert problems(HEAD, *flags_of(flags)) == []
 
 
 def test_a_contradiction_is_told_at_the_line_of_its_key(problems):
@@ -417,28 +334,38 @@ def test_a_contradiction_is_told_at_the_line_of_its_key(problems):
 
 
 def test_every_rule_says_what_it_reads(write):
-    known = set(load_recipe(write()).provenance)
-    sections = {key.split(".")[0] for key in known}
+    sections = {key.split(".")[0] for key in load_recipe(write()).provenance}
     for rule in RULES:
-        assert rule.reads, rule.__name__
-        assert {key.split(".")[0] for key in rule.reads} <= sections, rule.__name__
-        assert rule.__doc__, rule.__name__
+        assert {key.split(".")[0] for key in rule.reads} <= sections, rule.check.__name__
+        assert rule.check.__doc__, rule.check.__name__
 
 
 def test_what_is_installed_is_used(problems, monkeypatch):
     asked = []
-    monkeypatch.setattr(packages, "is_installed", lambda module: asked.append(module) or module == "tensorboardX")
+    monkeypatch.setattr(training, "is_installed", lambda module: asked.append(module) or module == "tensorboardX")
     flag = "train.report_to=[tensorboard, mlflow]"
-    assert problems(HEAD, flag, "train.optim=adamw_bnb_8bit") == [
-        f"command line: {flag}: train.report_to.1: is mlflow, but the package mlflow is not installed. Install it"
-        " (pip install mlflow), or write `train.report_to: none`."
-    ]
+    (found,) = problems(HEAD, flag, "train.optim=adamw_bnb_8bit")
+    assert found.startswith(f"command line: {flag}: train.report_to.1: is mlflow, but the package mlflow is not")
     assert asked == ["tensorboard", "tensorboardX", "mlflow"]
+
+
+@pytest.mark.parametrize(
+    ("flag", "package"),
+    [
+        ("python={tool: pyinstrument}", "pyinstrument"),
+        ("lines=['json:dumps']", "line_profiler"),
+        ("host_memory=['json:dumps']", "memray"),
+    ],
+)
+def test_a_missing_package_is_named_with_its_extra(problems, monkeypatch, flag, package):
+    monkeypatch.setattr(efficiency, "is_installed", lambda module: module != package)
+    (found,) = problems(HEAD, f"efficiency.profile.{flag}")
+    assert f"needs the package {package}, which is not installed. Install the extra" in found
 
 
 def test_the_tables_of_packages_fit_the_installed_transformers():
     fields = train_fields("sft")
     without_package = {"none", "all", "kubeflow"}
-    assert set(packages._INTEGRATIONS) == set(fields["report_to"].choices) - without_package
-    optimizers = fields["optim"].choices
-    assert [start for start, *_ in packages._OPTIMIZERS if not any(name.startswith(start) for name in optimizers)] == []
+    assert set(training._INTEGRATIONS) == set(fields["report_to"].choices) - without_package
+    names = fields["optim"].choices
+    assert [start for start, *_ in training._OPTIMIZERS if not any(name.startswith(start) for name in names)] == []

@@ -1,0 +1,218 @@
+"""YAML in and out: values with their lines, and what is refused."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hf_efficient.errors import RecipeError
+from hf_efficient.recipe.schema import Origin
+from hf_efficient.recipe.tree import dotted, parse_yaml
+from hf_efficient.recipe.writing import dump_yaml
+
+
+def parse(text: str):
+    return parse_yaml(text, Origin("r.yaml"))
+
+
+def said(text: str) -> list[str]:
+    with pytest.raises(RecipeError) as caught:
+        parse(text)
+    return [str(problem) for problem in caught.value.problems]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("2e-4", 2e-4),
+        ("2.0e-4", 2e-4),
+        ("1E5", 1e5),
+        (".5", 0.5),
+        ("5.", 5.0),
+        ("-3", -3),
+        ("+3", 3),
+        ("010", 10),
+        ("0o17", 15),
+        ("0x1F", 31),
+        ("1_000", "1_000"),
+        ("12:30", "12:30"),
+        ("2024-01-02", "2024-01-02"),
+        ("no", "no"),
+        ("on", "on"),
+        ("off", "off"),
+        ("y", "y"),
+        ("true", True),
+        ("False", False),
+        ("null", None),
+        ("~", None),
+        ("", None),
+        (".inf", math.inf),
+        ("-.INF", -math.inf),
+        ("'3'", "3"),
+        ('"true"', "true"),
+        ("''", ""),
+        ("1e", "1e"),
+        ("0b1", "0b1"),
+        (".", "."),
+        ("=", "="),
+    ],
+)
+def test_scalars_are_read_as_yaml_1_2(text, value):
+    found = parse(f"a: {text}").plain()["a"]
+    assert (type(found), found) == (type(value), value)
+
+
+def test_nan_is_a_float():
+    assert math.isnan(parse("a: .nan").plain()["a"])
+
+
+def test_block_text_is_text_even_where_it_looks_like_a_number():
+    assert parse("a: |\n  12\nb: >-\n  3\n").plain() == {"a": "12\n", "b": "3"}
+
+
+def test_every_value_knows_its_line():
+    text = "# a comment\nmodel:\n  id: m\n"
+    text += "data:\n  train:\n    - path: a\n      weight: 2\n    - {path: b}\nempty: []\n"
+    lines = {dotted(path): node.origin.line for path, node in parse(text).leaves()}
+    assert lines == {
+        "model.id": 3,
+        "data.train.0.path": 6,
+        "data.train.0.weight": 7,
+        "data.train.1.path": 8,
+        "empty": 9,
+    }
+
+
+def test_a_value_below_its_key_is_told_at_the_key():
+    assert parse("a:\n  long text\n").child("a").origin == Origin("r.yaml", 1)
+
+
+def test_aliases_are_values():
+    assert parse("a: &x {r: 1}\nb: *x\n").plain() == {"a": {"r": 1}, "b": {"r": 1}}
+
+
+def test_an_empty_document_is_null():
+    assert parse("# nothing\n").plain() is None
+
+
+def test_tags_duplicates_and_keys_are_all_reported():
+    text = "a: !!python/object/apply:os.system ['x']\nb: !foo 1\nc: !!str 1\nd: 1\nd: 2\n"
+    text += "3: x\n[e]: 1\n<<: {f: 1}\n!g h: 1"
+    objects = "a recipe is plain data and builds no objects. Remove the tag."
+    assert said(text) == [
+        f"r.yaml:1: a: carries the tag !!python/object/apply:os.system; {objects}",
+        f"r.yaml:2: b: carries the tag !foo; {objects}",
+        f"r.yaml:3: c: carries the tag !!str; {objects}",
+        "r.yaml:5: d: is written twice, first in line 4. Keep one of the two.",
+        "r.yaml:6: has the key the number 3, which is not text. Keys are text.",
+        "r.yaml:7: has a key that is a mapping or a list. Keys are text.",
+        "r.yaml:8: uses a merge key (<<). Write the keys out, or share them with `extends`.",
+        "r.yaml:9: has a key with the tag !g; a recipe builds no objects. Remove the tag.",
+    ]
+
+
+def test_an_alias_that_contains_itself():
+    assert said("a: &x\n  - *x\n") == ["r.yaml:1: a.0: is an alias that contains itself. Write the value out."]
+
+
+def test_exploding_aliases_stop_at_20000_values():
+    levels = ["l0: &l0 [x, x, x, x, x, x, x, x, x, x]"]
+    levels += [f"l{i}: &l{i} [{', '.join([f'*l{i - 1}'] * 10)}]" for i in range(1, 10)]
+    (problem,) = said("\n".join(levels))
+    assert problem.endswith(
+        "holds more than 20000 values once its aliases are written out. Write the values out, or fewer of them."
+    )
+
+
+def test_32_levels_are_allowed_and_33_are_not():
+    assert parse("[" * 32 + "]" * 32).plain() is not None
+    assert said("[" * 33 + "]" * 33) == ["r.yaml:1: is not valid YAML: nested more than 32 levels deep (column 33)."]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (
+            "a: 1\nb:\n\t- 1",
+            "r.yaml:3: is not valid YAML: while scanning for the next token, found character '\\t' that"
+            " cannot start any"
+            " token (column 1). Indent with spaces, not with tabs.",
+        ),
+        (
+            "a: 1\nb: c: d",
+            "r.yaml:2: is not valid YAML: mapping values are not allowed here (column 5)."
+            " Quote the text that contains a colon, or check the indentation.",
+        ),
+        (
+            "a: 1\n---\nb: 1",
+            "r.yaml:2: is not valid YAML: expected a single document in the stream, but found another"
+            " document"
+            " (column 1). Keep one document: remove the line with ---.",
+        ),
+        ("a: *x", "r.yaml:1: is not valid YAML: found undefined alias 'x' (column 4)."),
+        (
+            "a: 1\nb: \x07",
+            "r.yaml:2: holds the control character U+0007. Remove it; in quoted text, write an escape.",
+        ),
+        (
+            'a: "\\UFFFFFFFF"',
+            "r.yaml: holds an escape or a directive that stands for no value. Write the text itself.",
+        ),
+        (
+            'a: "\\U00110000"',
+            "r.yaml: holds an escape or a directive that stands for no value. Write the text itself.",
+        ),
+        (
+            f"%YAML {'9' * 5000}.1\n---\na: 1",
+            "r.yaml: holds an escape or a directive that stands for no value. Write the text itself.",
+        ),
+        (
+            'a: 1\nb: "\\ud800"',
+            "r.yaml:2: b: holds a NUL or half of a surrogate pair, which is not text. Write the character itself.",
+        ),
+        (
+            f"a: {'9' * 5000}",
+            "r.yaml:1: a: is a number of more than 100 characters. Write it shorter, for instance as 1e9.",
+        ),
+    ],
+)
+def test_what_cannot_be_read_is_told_with_its_line(text, problem):
+    assert said(text) == [problem]
+
+
+def test_a_flag_has_one_origin_for_all_its_values():
+    flag = Origin("command line", None, "a={b: 1}")
+    node = parse_yaml("{b: 1}", flag)
+    assert node.child("b").origin == flag
+    with pytest.raises(RecipeError, match=r"^command line: a=\{b:: is not valid YAML: "):
+        parse_yaml("{b:", Origin("command line", None, "a={b:"))
+
+
+TEXT = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=12)
+AWKWARD = st.sampled_from(
+    ["no", "2e-4", "1e5", "010", "0o7", "12:30", "~", "", "null", "true", "=", "<<", "9" * 120, ".inf"]
+)
+SCALARS = st.none() | st.booleans() | st.integers(-(10**9), 10**9) | st.floats(allow_nan=False) | TEXT | AWKWARD
+DATA = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT | AWKWARD, inner, max_size=3)
+)
+
+
+def test_keys_keep_their_order_and_text_stays_text():
+    data = {"name": "no", "b": [{"rate": 1e-5, "text": "2e-4"}], "a": None, "empty": {}}
+    assert dump_yaml(data) == "name: 'no'\nb:\n- rate: 1.0e-05\n  text: '2e-4'\na: null\nempty: {}\n"
+
+
+@given(st.dictionaries(TEXT | AWKWARD, DATA, max_size=4).filter(lambda data: data != {}))
+def test_what_is_dumped_reads_back(data):
+    text = dump_yaml(data)
+    assert parse_yaml(text, Origin("r.yaml")).plain() == data
+    assert yaml.safe_load(text) == data
+
+
+def test_infinity_reads_back():
+    assert parse_yaml(dump_yaml({"a": math.inf}), Origin("r.yaml")).plain() == {"a": math.inf}
