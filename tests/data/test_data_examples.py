@@ -76,9 +76,8 @@ def test_chats_are_cut_where_the_loss_is_asked_for_on_completions_alone(tmp_path
 def test_plain_text_has_no_completion(tmp_path):
     path = jsonl(tmp_path / "a.jsonl", texts(1))
     assert message([{"path": path}], completion_only=True) == (
-        f"train.completion_only_loss: data.train.0 ({path}) is plain text, which has no completion. Leave "
-        "it out, or use "
-        "a layout with prompt and completion."
+        f"train.completion_only_loss: data.train.0 ({path}) is plain text, which has no completion. Leave it out, or "
+        f"use a layout with prompt and completion."
     )
 
 
@@ -164,9 +163,8 @@ def test_preference_pairs_for_dpo(tmp_path):
 def test_a_later_row_that_does_not_fit_is_named(tmp_path):
     path = jsonl(tmp_path / "a.jsonl", [chat("q"), {"text": "t"}])
     assert message([{"path": path}]) == (
-        f"{path}:2: 'messages' is missing (columns found: text); the format messages expects messages: a "
-        f"list of {{role, "
-        "content}, at least one of them the assistant's."
+        f"{path}:2: 'messages' is missing (columns found: text); the format messages expects messages: a list of "
+        f"{{role, content}}, at least one of them the assistant's."
     )
     pairs = jsonl(
         tmp_path / "b.jsonl",
@@ -182,9 +180,8 @@ def test_sources_that_cannot_be_mixed(tmp_path):
     first = jsonl(tmp_path / "a.jsonl", [chat("q")])
     second = jsonl(tmp_path / "b.jsonl", texts(1))
     assert message([{"path": first}, {"path": second}]) == (
-        f"data.train.0 ({first}) and data.train.1 ({second}) cannot be mixed: the first has chats, the "
-        "second plain text. "
-        "Bring them into one layout."
+        f"data.train.0 ({first}) and data.train.1 ({second}) cannot be mixed: the first has chats, the second plain "
+        f"text. Bring them into one layout."
     )
 
 

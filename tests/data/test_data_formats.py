@@ -49,11 +49,9 @@ def test_not_recognised_lists_what_was_found_and_what_is_known():
     with pytest.raises(DataError) as caught:
         recognise(["question", "answer"], "sft", "data.train.0 (f:1)")
     assert str(caught.value) == (
-        "data.train.0 (f:1): the layout of the rows is not recognised. Columns found: answer, question. "
-        "Known formats: "
-        "messages (messages); sharegpt (conversations); prompt_completion (prompt, completion); alpaca "
-        "(instruction, "
-        "output); text (text). Rename with `columns`, e.g. columns: {prompt: question}."
+        "data.train.0 (f:1): the layout of the rows is not recognised. Columns found: answer, question. Known "
+        "formats: messages (messages); sharegpt (conversations); prompt_completion (prompt, completion); alpaca "
+        "(instruction, output); text (text). Rename with `columns`, e.g. columns: {prompt: question}."
     )
     with pytest.raises(DataError) as caught:
         recognise(["prompt", "chosen", "rejected"], "sft", "f:1")
@@ -185,9 +183,8 @@ SHAPE = "a list of {role, content}, at least one of them the assistant's"
         (
             "sharegpt",
             {"conversations": [{"from": "robot", "value": "x"}]},
-            "f:7: 'conversations[0].from' is 'robot', an unknown role; known: system, user, assistant, "
-            "tool, human, gpt, "
-            "bot, chatgpt, model.",
+            "f:7: 'conversations[0].from' is 'robot', an unknown role; known: system, user, assistant, tool, human, "
+            "gpt, bot, chatgpt, model.",
         ),
         (
             "sharegpt",
@@ -228,8 +225,7 @@ SHAPE = "a list of {role, content}, at least one of them the assistant's"
         (
             "alpaca",
             {"instruction": "q", "input": ""},
-            "f:7: 'output' is missing (columns found: instruction, input); the format alpaca expects "
-            "instruction and "
+            "f:7: 'output' is missing (columns found: instruction, input); the format alpaca expects instruction and "
             "output (and perhaps input and system), all strings.",
         ),
         ("text", {"text": {"a": 1}}, "f:7: 'text' must be a string, found an object."),
@@ -241,9 +237,8 @@ SHAPE = "a list of {role, content}, at least one of them the assistant's"
         (
             "preference",
             {"chosen": "a", "rejected": "b"},
-            "f:7: 'prompt' is missing: the format preference expects prompt, chosen and rejected, all "
-            "strings or all lists "
-            "of messages; without prompt, chosen and rejected are chats that begin alike.",
+            "f:7: 'prompt' is missing: the format preference expects prompt, chosen and rejected, all strings or all "
+            "lists of messages; without prompt, chosen and rejected are chats that begin alike.",
         ),
         (
             "preference",
@@ -278,9 +273,8 @@ def test_columns_must_be_the_format_s_own():
     with pytest.raises(DataError) as caught:
         check_columns({"promt": "question"}, "prompt_completion", "data.train.1")
     assert str(caught.value) == (
-        "data.train.1.columns: 'promt' is not a column of the format (completion, prompt). Did you mean "
-        "prompt? Write the "
-        "format's own name first: {prompt: question}."
+        "data.train.1.columns: 'promt' is not a column of the format (completion, prompt). Did you mean prompt? Write "
+        "the format's own name first: {prompt: question}."
     )
     check_columns({"input": "context"}, "alpaca", "data.train.1")
     check_columns({"messages": "chat"}, "auto", "data.train.1")

@@ -37,16 +37,14 @@ def test_what_cannot_be_mixed_is_named_with_both_sources():
     with pytest.raises(DataError) as caught:
         common_kind({"data.train.0 (a.jsonl)": "messages", "data.train.1 (b.txt)": "text"})
     assert str(caught.value) == (
-        "data.train.0 (a.jsonl) and data.train.1 (b.txt) cannot be mixed: the first has chats, the second "
-        "plain text. "
+        "data.train.0 (a.jsonl) and data.train.1 (b.txt) cannot be mixed: the first has chats, the second plain text. "
         "Bring them into one layout."
     )
     with pytest.raises(DataError) as caught:
         common_kind({"a": "chat_pair", "b": "string_pair"})
     assert str(caught.value) == (
-        "a and b cannot be mixed: the first has prompt and completion as messages, the second prompt and "
-        "completion as "
-        "strings. Bring them into one layout."
+        "a and b cannot be mixed: the first has prompt and completion as messages, the second prompt and completion "
+        "as strings. Bring them into one layout."
     )
 
 
@@ -66,9 +64,8 @@ def test_a_row_of_another_kind_than_the_rest():
     with pytest.raises(DataError) as caught:
         recast(ROWS["string_pair"], "chat_pair", "f:9")
     assert str(caught.value) == (
-        "f:9: this row has prompt and completion as strings, the rows before it have prompt and "
-        "completion as messages; "
-        "use one layout."
+        "f:9: this row has prompt and completion as strings, the rows before it have prompt and completion as "
+        "messages; use one layout."
     )
 
 

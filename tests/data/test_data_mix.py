@@ -45,9 +45,8 @@ def test_one_example_cannot_be_split():
     with pytest.raises(DataError) as caught:
         held_out(1, 0.1, 0)
     assert str(caught.value) == (
-        "data.eval_fraction: 0.1 of 1 example cannot be held out: both sides need at least one. Name a "
-        "data.eval source, "
-        "or give more data."
+        "data.eval_fraction: 0.1 of 1 example cannot be held out: both sides need at least one. Name a data.eval "
+        "source, or give more data."
     )
 
 

@@ -14,10 +14,9 @@ from hf_efficient.data.stats import DataStats
 from hf_efficient.errors import DataError
 
 MARKED = (
-    "{% for message in messages %}{% if message['role'] == 'assistant' %}"
-    "A:{% generation %}{{ message['content'] }}|{% endgeneration %}"
-    "{% else %}U:{{ message['content'] }}|{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}A:{% endif %}"
+    "{% for message in messages %}{% if message['role'] == 'assistant' %}A:{% generation %}{{ message['content'] "
+    "}}|{% endgeneration %}{% else %}U:{{ message['content'] }}|{% endif %}{% endfor %}{% if add_generation_prompt "
+    "%}A:{% endif %}"
 )
 
 
@@ -291,8 +290,7 @@ def test_overlong_examples_are_dropped_or_named(arguments, tokenizer):
     assert (prepared.stats.examples, prepared.stats.dropped_overlong, prepared.stats.truncated) == (2, 2, 0)
     assert prepared.stats.longest == 10
     assert message(rows, tokenizer, args, "error") == (
-        "f:2: 9 tokens, more than train.max_length (5); 2 of 4 train examples are. Raise "
-        "train.max_length, or set "
+        "f:2: 9 tokens, more than train.max_length (5); 2 of 4 train examples are. Raise train.max_length, or set "
         "data.overlong to truncate or drop."
     )
     assert ours(rows[:1], tokenizer, args, "error").stats.examples == 1
@@ -316,8 +314,7 @@ def test_max_length_too_small(arguments, tokenizer):
     )
     for packing in (False, True):
         assert message(rows, tokenizer, arguments(max_length=6, packing=packing)) == (
-            "train.max_length: 6 is too small: no target token is left in any of the 1 train "
-            "examples (the longest "
+            "train.max_length: 6 is too small: no target token is left in any of the 1 train examples (the longest "
             "has 8 tokens)."
         )
 
@@ -335,9 +332,8 @@ def test_all_labels_masked(arguments, tokenizer):
 def test_no_chat_template(arguments, tokenizer):
     tokenizer.chat_template = None
     assert message(examples("messages"), tokenizer, arguments()) == (
-        "The tokenizer (unnamed) has no chat template, but the data are chats. Set "
-        "train.chat_template_path to a .jinja "
-        "file or to a model whose template to take, or use plain text."
+        "The tokenizer (unnamed) has no chat template, but the data are chats. Set train.chat_template_path to a "
+        ".jinja file or to a model whose template to take, or use plain text."
     )
     assert ours(examples("text"), tokenizer, arguments()).stats.examples == 12
 
@@ -359,9 +355,8 @@ def test_a_chat_template_that_prints_no_answer(template, arguments, tokenizer):
 def test_no_end_token(arguments, tokenizer):
     tokenizer.eos_token = None
     assert message(examples("text"), tokenizer, arguments()) == (
-        "The tokenizer (unnamed) has no end-of-sequence token, which ends every text. Set train.eos_token "
-        "to a token of "
-        "its vocabulary."
+        "The tokenizer (unnamed) has no end-of-sequence token, which ends every text. Set train.eos_token to a token "
+        "of its vocabulary."
     )
 
 
@@ -373,9 +368,8 @@ def test_no_padding_token(arguments, tokenizer):
     with pytest.raises(DataError) as caught:
         build_collator(tokenizer, arguments())
     assert str(caught.value) == (
-        "The tokenizer (unnamed) has neither a padding nor an end-of-sequence token. Set train.pad_token "
-        "to a token of its "
-        "vocabulary."
+        "The tokenizer (unnamed) has neither a padding nor an end-of-sequence token. Set train.pad_token to a token "
+        "of its vocabulary."
     )
     with pytest.raises(DataError) as caught:
         build_collator(tokenizer, arguments(pad_token="<pad>"))
@@ -386,28 +380,24 @@ def test_no_padding_token(arguments, tokenizer):
 def test_assistant_only_loss_where_nothing_marks_the_assistant(arguments, tokenizer):
     args = arguments(assistant_only_loss=True)
     assert message(examples("messages"), tokenizer, args) == (
-        "train.assistant_only_loss: the chat template has no {% generation %} markers around the "
-        "assistant's turns, and "
-        "TRL knows no version of it that has. Use train.completion_only_loss: true (loss on the last "
-        "answer), or name a "
-        "template with markers in train.chat_template_path."
+        "train.assistant_only_loss: the chat template has no {% generation %} markers around the assistant's turns, "
+        "and TRL knows no version of it that has. Use train.completion_only_loss: true (loss on the last answer), or "
+        "name a template with markers in train.chat_template_path."
     )
     assert message(examples("text"), tokenizer, args) == (
         "train.assistant_only_loss: the data are strings, not chats. Use train.completion_only_loss."
     )
     tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}{% generation %}{% endgeneration %}"
     assert message(examples("messages"), tokenizer, args) == (
-        "train.assistant_only_loss: at least one of the train examples has no assistant token under the "
-        "chat template's "
-        "{% generation %} markers. Mend the template, or use train.completion_only_loss: true."
+        "train.assistant_only_loss: at least one of the train examples has no assistant token under the chat "
+        "template's {% generation %} markers. Mend the template, or use train.completion_only_loss: true."
     )
 
 
 def test_a_chat_that_the_template_refuses_is_named(arguments, tokenizer):
     tokenizer.chat_template = (
-        "{% for m in messages %}{% if m['role'] == 'system' %}"
-        "{{ raise_exception('No system role') }}{% endif %}"
-        "{{ m['content'] }}{% endfor %}"
+        "{% for m in messages %}{% if m['role'] == 'system' %}{{ raise_exception('No system role') }}{% endif %}{{ "
+        "m['content'] }}{% endfor %}"
     )
     rows = [
         *examples("messages", 2),
@@ -420,8 +410,7 @@ def test_padding_free_without_packing_needs_no_max_length(arguments, tokenizer):
     args = arguments(padding_free=True, max_length=64)
     assert message(examples("text"), tokenizer, args) == (
         "train.padding_free: without packing, max_length is not enforced. Set train.packing: true or "
-        "train.max_length: "
-        "null."
+        "train.max_length: null."
     )
     args = arguments(packing=True, max_length=None)
     assert message(examples("text"), tokenizer, args) == "train.max_length: packing needs a length to pack to; set it."

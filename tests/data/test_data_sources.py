@@ -115,9 +115,8 @@ def test_the_embedded_data_set_has_two_splits():
         (
             "a.jsonl",
             "[\n{}\n]\n",
-            "{path}:1: not valid JSON (column 2: Expecting value): `[`. It looks like one JSON list over "
-            "several lines: "
-            "name the file .json.",
+            "{path}:1: not valid JSON (column 2: Expecting value): `[`. It looks like one JSON list over several "
+            "lines: name the file .json.",
         ),
         ("a.jsonl", '{"a": 1}\n[1]\n', "{path}:2: expected an object ({{...}}), found a list."),
         ("a.jsonl", "null\n", "{path}:1: expected an object ({{...}}), found null."),
@@ -327,8 +326,7 @@ def test_a_hub_name_without_a_network_says_so_and_names_the_local_ways():
         "data.train.0.path: somebody/some-data-v1.5: no such local path, and the hub cannot be reached ("
     )
     assert text.endswith(
-        "Local ways: a path to a .jsonl/.ndjson/.json/.csv/.parquet file, a folder of such files, a "
-        "folder written by "
+        "Local ways: a path to a .jsonl/.ndjson/.json/.csv/.parquet file, a folder of such files, a folder written by "
         "Dataset.save_to_disk, builtin:python-docstrings, or a hub data set that this machine has cached "
         "(HF_HUB_OFFLINE=1)."
     )
@@ -387,7 +385,6 @@ def test_unknown_builtin_and_split(tmp_path):
 
 def test_a_folder_without_data(tmp_path):
     assert message(tmp_path) == (
-        f"data.train.0.path: the folder {tmp_path} holds neither a data set of Dataset.save_to_disk nor a "
-        "file that ends "
-        "in .jsonl, .ndjson, .json, .csv, .parquet."
+        f"data.train.0.path: the folder {tmp_path} holds neither a data set of Dataset.save_to_disk nor a file that "
+        f"ends in .jsonl, .ndjson, .json, .csv, .parquet."
     )

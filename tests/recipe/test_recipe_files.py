@@ -1,0 +1,323 @@
+"""Shipped recipes by name, files that extend others, and flags of the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hf_efficient.errors import RecipeError
+from hf_efficient.recipe.files import (
+    ShippedRecipe,
+    apply_overrides,
+    compose,
+    find_recipe,
+    list_recipes,
+    near_names,
+    shipped_root,
+)
+from hf_efficient.recipe.schema import Origin
+from hf_efficient.recipe.tree import dotted, merge, wrap
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path / "shipped"
+    for name, text in {
+        "llama/qlora.yaml": "extends: ../bases/b.yaml\ndescription: QLoRA of a llama\n",
+        "llama/lora.yaml": "extends: ../bases/b.yaml\n",
+        "quickstart.yaml": "name: q\n",
+        "broken.yaml": "a: [\n",
+        "bases/b.yaml": "description: from the base\n",
+        "accelerate/ddp.yaml": "x: 1\n",
+        "llama/notes.txt": "no recipe\n",
+    }.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return root
+
+
+def test_the_list_has_all_recipes_but_bases(root):
+    assert list_recipes(root) == [
+        ShippedRecipe(
+            "broken",
+            root / "broken.yaml",
+            f"does not resolve: {root}/broken.yaml:2: is not valid YAML: while parsing a flow node, expected the node "
+            f"content, but found '<stream end>' (column 1).",
+        ),
+        ShippedRecipe("llama/lora", root / "llama/lora.yaml", "from the base"),
+        ShippedRecipe("llama/qlora", root / "llama/qlora.yaml", "QLoRA of a llama"),
+        ShippedRecipe("quickstart", root / "quickstart.yaml", ""),
+    ]
+
+
+def test_a_missing_folder_has_no_recipes(tmp_path):
+    assert list_recipes(tmp_path / "gone") == []
+
+
+def test_a_name_is_found(root):
+    assert find_recipe("llama/qlora", root) == root / "llama/qlora.yaml"
+
+
+def test_a_path_is_taken_as_it_is(root, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert find_recipe("gone.yaml", root) == Path("gone.yaml")
+    assert find_recipe(Path("quickstart"), root) == Path("quickstart")
+
+
+def test_a_file_goes_before_a_shipped_name_and_a_folder_does_not(root, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("quickstart").mkdir()
+    assert find_recipe("quickstart", root) == root / "quickstart.yaml"
+    Path("llama").mkdir()
+    Path("llama/qlora").write_text("", encoding="utf-8")
+    assert find_recipe("llama/qlora", root) == Path("llama/qlora")
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("lama/qlora", "Did you mean llama/qlora?"),
+        ("qlora", "Did you mean llama/qlora?"),
+        ("llama", "Did you mean llama/lora or llama/qlora?"),
+        ("xyz", "`hf-efficient recipes` lists those that are shipped."),
+        ("bases/b", "`hf-efficient recipes` lists those that are shipped."),
+        ("a\0b", "`hf-efficient recipes` lists those that are shipped."),
+        ("x" * 5000, "`hf-efficient recipes` lists those that are shipped."),
+    ],
+)
+def test_another_name_is_refused(root, name, remedy):
+    with pytest.raises(RecipeError) as caught:
+        find_recipe(name, root)
+    assert str(caught.value) == f"{name}: is neither a file nor the name of a shipped recipe. {remedy}"
+
+
+def test_the_root_of_a_checkout_holds_the_recipes():
+    assert shipped_root() == Path(__file__).resolve().parents[2] / "recipes"
+    assert "quickstart/qlora" in {recipe.name for recipe in list_recipes()}
+
+
+def test_a_part_of_a_name_is_near_to_at_most_five_names_the_quickstart_first():
+    names = [f"{model}/{kind}" for model in ("a", "b", "c", "d", "e", "quickstart") for kind in ("lora", "dora")]
+    assert near_names("lora", names) == ["quickstart/lora", "a/lora", "b/lora", "c/lora", "d/lora"]
+    assert near_names("quickstart/lra", names) == ["quickstart/lora"]
+    assert near_names("something", names) == []
+
+
+def refused(path, *overrides: str) -> list[str]:
+    with pytest.raises(RecipeError) as caught:
+        compose(path, overrides)
+    return [str(problem) for problem in caught.value.problems]
+
+
+def test_layers_are_merged_and_lists_replaced(write):
+    write("train: {seed: 1, optim: sgd}\nlist: [1, 2]\nkept: yes\n", "bases/low.yaml")
+    write("extends: low.yaml\ntrain: {seed: 2, bf16: true}\n", "bases/high.yaml")
+    path = write("extends: bases/high.yaml\ntrain: {bf16: false}\nlist: [3]\n")
+    tree, problems = compose(path, ["train.seed=3"])
+    assert problems == []
+    assert tree.plain() == {
+        "train": {"seed": 3, "optim": "sgd", "bf16": False},
+        "list": [3],
+        "kept": "yes",
+    }
+    assert {dotted(at): str(node.origin) for at, node in tree.leaves()} == {
+        "train.seed": "command line: train.seed=3",
+        "train.optim": "bases/low.yaml:1",
+        "train.bf16": "r.yaml:2",
+        "list.0": "r.yaml:3",
+        "kept": "bases/low.yaml:3",
+    }
+
+
+def test_of_several_bases_the_later_lies_above(write):
+    write("a: {x: 1, y: 1}\n", "one.yaml")
+    write("a: {y: 2, z: 2}\n", "two.yaml")
+    path = write("extends: [one.yaml, two.yaml]\na: {z: 3}\n")
+    assert compose(path)[0].plain() == {"a": {"x": 1, "y": 2, "z": 3}}
+
+
+def test_a_null_between_takes_back_what_lies_below(write):
+    write("a: {x: 1}\n", "one.yaml")
+    write("a: null\n", "two.yaml")
+    path = write("extends: [one.yaml, two.yaml]\na: {y: 2}\n")
+    assert compose(path)[0].plain() == {"a": {"y": 2}}
+
+
+def test_two_ways_to_the_same_base_are_no_circle(write):
+    write("a: 1\n", "base.yaml")
+    write("extends: base.yaml\n", "one.yaml")
+    write("extends: base.yaml\n", "two.yaml")
+    assert compose(write("extends: [one.yaml, two.yaml]\n"))[0].plain() == {"a": 1}
+
+
+def test_a_circle_prints_its_chain(write):
+    write("a: 1\nextends: ../r.yaml\n", "bases/one.yaml")
+    assert refused(write("extends: bases/one.yaml\n")) == [
+        "bases/one.yaml:2: extends: goes in a circle: r.yaml -> bases/one.yaml -> r.yaml. Remove one of these links."
+    ]
+
+
+def test_a_missing_base_prints_the_chain(write):
+    write("# first\nextends: gone.yaml\n", "bases/one.yaml")
+    assert refused(write("extends: bases/one.yaml\n")) == [
+        "bases/one.yaml:2: extends: bases/gone.yaml: there is no such file. The chain:"
+        " r.yaml -> bases/one.yaml -> bases/gone.yaml. Check the path."
+    ]
+
+
+def test_a_base_may_be_a_shipped_name(write):
+    tree, _ = compose(write("extends: [bases/chat, quickstart/qlora]\nname: mine\n", "deep/r.yaml"))
+    chat, qlora = (compose(shipped_root() / f"{name}.yaml")[0] for name in ("bases/chat", "quickstart/qlora"))
+    assert tree.plain() == merge(merge(chat, qlora), tree).plain()
+    assert tree.plain()["name"] == "mine"
+    (origin,) = {node.origin.source for at, node in tree.leaves() if dotted(at) == "model.id"}
+    assert origin == str(shipped_root() / "quickstart/qlora.yaml")
+
+
+def test_extends_takes_a_file_before_a_shipped_name_and_no_folder(write):
+    write("a: 1\n", "bases/qlora")
+    assert compose(write("extends: bases/qlora\n"))[0].plain() == {"a": 1}
+    write("a: 1\n", "bases/lora/inside.yaml")
+    assert "a" not in compose(write("extends: bases/lora\n"))[0].plain()
+    assert refused(write("extends: bases\n")) == [
+        "r.yaml:1: extends: bases: is a folder. The chain: r.yaml -> bases. Name a recipe file in it."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("bases/qlra", "Did you mean bases/qlora?"),
+        ("quickstrt/qlora", "Did you mean quickstart/qlora?"),
+        ("xyzzy", "Check the path."),
+        ("accelerate/x", "Check the path."),
+    ],
+)
+def test_a_name_that_is_neither_file_nor_shipped(write, name, remedy):
+    assert refused(write(f"a: 1\nextends: {name}\n", "deep/r.yaml")) == [
+        f"deep/r.yaml:2: extends: {name} is neither a file (deep/{name}) nor the name of a shipped recipe or base."
+        f" {remedy}"
+    ]
+
+
+def test_problems_of_several_bases_and_flags_come_together(write):
+    write("a: [\n", "broken.yaml")
+    assert refused(write("extends:\n  - broken.yaml\n  - gone.yaml\n  - 3\n"), "oops") == [
+        "broken.yaml:2: is not valid YAML: while parsing a flow node, expected the node content, but found"
+        " '<stream end>' (column 1).",
+        "r.yaml:3: extends: gone.yaml: there is no such file. The chain: r.yaml -> gone.yaml. Check the path.",
+        "r.yaml:4: extends: must be a recipe file, the name of a shipped one, or a list of these.",
+        "command line: oops: is no override. Write key=value, for instance train.learning_rate=1e-4 or"
+        " data.train.0.path=chats.jsonl.",
+    ]
+
+
+def test_bases_that_multiply_are_stopped(write):
+    write("a: 1\n", "b0.yaml")
+    for i in range(1, 12):
+        write(f"extends: [b{i - 1}.yaml, b{i - 1}.yaml]\n", f"b{i}.yaml")
+    problems = refused(write("extends: b11.yaml\n"))
+    assert len(problems) == 1
+    assert problems[0].endswith("extends: leads to more than 64 files. Extend fewer files.")
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("", "r.yaml: is empty; a recipe is a mapping of keys to values."),
+        ("- 1\n", "r.yaml: holds a list; a recipe is a mapping of keys to values."),
+        ("hello\n", "r.yaml: holds the text 'hello'; a recipe is a mapping of keys to values."),
+    ],
+)
+def test_what_is_no_mapping(write, content, problem):
+    assert refused(write(content)) == [f"{problem} Start with, for instance, `name: my-run`."]
+
+
+def test_a_file_that_is_missing_a_folder_binary_or_huge(write):
+    path = write("a: 1")
+    assert refused(path.with_name("gone.yaml")) == ["gone.yaml: there is no such file. Check the path."]
+    assert refused(path.absolute().parent) == [f"{path.absolute().parent}: is a folder. Name a recipe file in it."]
+    path.write_bytes(b"a: 1\nb: \xff\n")
+    assert refused(path) == ["r.yaml:2: is not UTF-8 text. Save it as UTF-8."]
+    path.write_bytes(b"#" * (256 * 1024 + 1))
+    assert refused(path) == ["r.yaml: is larger than 256 KiB, so it is no recipe. Name a recipe file."]
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_key(write):
+    path = write()
+    path.write_bytes(b"\xef\xbb\xbfa: 1\n")
+    assert compose(path)[0].plain() == {"a": 1}
+
+
+def test_extends_in_a_flag_is_refused(write):
+    _, problems = compose(write("a: 1"), ["extends=x.yaml"])
+    assert [str(problem) for problem in problems] == [
+        "command line: extends=x.yaml: extends: can only be written in a recipe file. Override the values themselves."
+    ]
+
+
+FORM = "Write key=value, for instance train.learning_rate=1e-4 or data.train.0.path=chats.jsonl."
+
+
+def applied(data, *flags: str):
+    tree, problems = apply_overrides(wrap(data, Origin("r.yaml", 1)), flags)
+    return tree.plain(), [str(problem) for problem in problems]
+
+
+@pytest.mark.parametrize(
+    ("flag", "result"),
+    [
+        ("a.b=2", {"a": {"b": 2}, "l": [{"p": "x"}]}),
+        ("a.c=1e-4", {"a": {"b": 1, "c": 1e-4}, "l": [{"p": "x"}]}),
+        ("a={c: no}", {"a": {"b": 1, "c": "no"}, "l": [{"p": "x"}]}),
+        ("a=null", {"a": None, "l": [{"p": "x"}]}),
+        ("a.b=", {"a": {"b": None}, "l": [{"p": "x"}]}),
+        ("a.b=x=y", {"a": {"b": "x=y"}, "l": [{"p": "x"}]}),
+        ("l.0.p=y", {"a": {"b": 1}, "l": [{"p": "y"}]}),
+        ("l.1.p=y", {"a": {"b": 1}, "l": [{"p": "x"}, {"p": "y"}]}),
+        ("l=[1]", {"a": {"b": 1}, "l": [1]}),
+        ("n.m.0=z", {"a": {"b": 1}, "l": [{"p": "x"}], "n": {"m": ["z"]}}),
+    ],
+)
+def test_one_flag(flag, result):
+    assert applied({"a": {"b": 1}, "l": [{"p": "x"}]}, flag) == (result, [])
+
+
+def test_the_later_flag_wins():
+    assert applied({}, "a=1", "a=2") == ({"a": 2}, [])
+
+
+def test_the_tree_below_is_not_changed():
+    tree = wrap({"a": {"b": 1}, "l": [1]}, Origin("r.yaml", 1))
+    apply_overrides(tree, ["a.b=2", "l.0=2", "l.1=3"])
+    assert tree.plain() == {"a": {"b": 1}, "l": [1]}
+
+
+@pytest.mark.parametrize("flag", ["", "a", "=1", "a..b=1", ".a=1", "a.=1", "a b=1", "--x"])
+def test_a_flag_of_another_form(flag):
+    where = f"command line: {flag}" if flag else "command line"
+    assert applied({"a": 1}, flag) == ({"a": 1}, [f"{where}: is no override. {FORM}"])
+
+
+def test_flags_that_do_not_fit_the_tree_are_all_told():
+    assert applied({"a": 1, "l": [1, 2]}, "a.b=1", "l.3=1", "l.x=1", "l.-1=1", "c=[") == (
+        {"a": 1, "l": [1, 2]},
+        [
+            f"command line: a.b=1: a: holds a single value, so nothing can be set below it. {FORM}",
+            "command line: l.3=1: l: is a list of 2, which has no entry 3. Write an index from 0 to 2 (2 appends).",
+            "command line: l.x=1: l: is a list of 2, which has no entry x. Write an index from 0 to 2 (2 appends).",
+            "command line: l.-1=1: l: is a list of 2, which has no entry -1. Write an index from 0 to 2 (2 appends).",
+            "command line: c=[: is not valid YAML: while parsing a flow node, expected the node content, but found "
+            "'<stream end>' (column 2).",
+        ],
+    )
+
+
+def test_a_key_deeper_than_any_recipe():
+    deep = ".".join("a" * 40)
+    assert applied({}, f"{deep}=1") == (
+        {},
+        [f"command line: {deep}=1: is nested more than 32 levels deep."],
+    )
