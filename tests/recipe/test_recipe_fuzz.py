@@ -76,12 +76,6 @@ def resolves_or_says_why(content: bytes, overrides: list[str]) -> None:
         assert list(Path(folder).iterdir()) == [path]
 
 
-@given(st.binary(max_size=60), OVERRIDES)
-@settings(deadline=None, max_examples=50)
-def test_bytes(content, overrides):
-    resolves_or_says_why(content, overrides)
-
-
 @given(st.text(max_size=60) | WORDS, OVERRIDES)
 @settings(deadline=None, max_examples=100)
 def test_text(content, overrides):

@@ -63,13 +63,6 @@ def test_where_it_comes_from(load):
     assert "gradient_accumulation" not in standalone_recipe(recipe)  # a job's recipe derives it by itself
 
 
-def test_the_rows_of_the_class_where_the_recipe_names_none(write):
-    recipe = load_recipe(
-        write(HEAD.replace("{per_device_train_batch_size: 4}", "{}")), ["distributed.global_batch_size=32"]
-    )
-    assert accumulation(recipe) == 4  # 8 rows: the default of TrainingArguments
-
-
 def test_processes_that_do_not_divide_it(load):
     said = fault(load, "global_batch_size=64", "processes=3")
     assert str(said) == (

@@ -25,10 +25,6 @@ def test_union_of_one_inside_another():
     assert (found.start.tolist(), found.end.tolist()) == ([0, 12], [11, 12])
 
 
-def test_union_of_nothing():
-    assert union(np.empty(0), np.empty(0)).length == 0.0
-
-
 def test_gaps_know_their_neighbours():
     found = gaps(np.array([0.0, 1.0, 3.0, 9.0, 20.0]), np.array([5.0, 2.0, 4.0, 12.0, 21.0]))
     assert (found.start.tolist(), found.end.tolist()) == ([5, 12], [9, 20])
@@ -79,16 +75,6 @@ def test_inherited(tree):
     assert found.inherited(np.array([7, -1, -1, 8, -1, -1])).tolist() == [7, 7, 7, 8, -1, -1]
 
 
-def test_nodes(tree):
-    events, found = tree
-    assert names(events, found, found.nodes(found.rows[[4, 0]])) == ["e", "a"]
-
-
 def test_a_child_that_outlasts_its_parent_takes_no_more_than_was_left(table_of):
     events = table_of([event("cpu_op", "a", 0, 10), event("cpu_op", "b", 8, 13)])
     assert nest(events, Kind.OPERATOR).self_times().tolist() == [8, 5]
-
-
-def test_nothing(table_of):
-    found = nest(table_of([]), Kind.OPERATOR)
-    assert found.self_times().tolist() == []
