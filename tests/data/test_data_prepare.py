@@ -114,10 +114,7 @@ SETTINGS = [
 
 KINDS = ("messages", "chat_pair", "string_pair", "text")
 # Every kind as TRL comes, and every setting with one kind in turn.
-CASES = [
-    *((kind, {}) for kind in KINDS),
-    *((KINDS[i % 4], settings) for i, settings in enumerate(SETTINGS) if settings),
-]
+IN_TURN = [(KINDS[index % 4], settings) for index, settings in enumerate(SETTINGS) if settings]
 
 
 @pytest.mark.parametrize(("kind", "settings"), [*((kind, {}) for kind in KINDS), *IN_TURN], ids=str)
