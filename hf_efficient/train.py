@@ -170,11 +170,7 @@ def _leave(code: int, message: str, title: str = "error: ") -> int:
 
 
 def _outlives_rank_0(code: int) -> bool:
-    """Wait for rank 0, which mostly has the same to say: a launcher ends all the others once one process has failed.
-
-    Args:
-        code: of this process; 128 and more: a signal has ended it, and rank 0 too.
-    """
+    """Wait for rank 0, which mostly has the same to say: a launcher ends all the others once one process has failed."""
     if code >= 128:
         return False
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

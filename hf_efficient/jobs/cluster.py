@@ -1,9 +1,4 @@
-"""Times and GPUs as people write them.
-
-What a job asks of a cluster, as typed sections: one file may describe it for Slurm, SkyPilot and Kubernetes.
-
-A cluster's file and the flags laid over it, to a checked ``Cluster``.
-"""
+"""The description of a cluster: one YAML file for Slurm, SkyPilot and Kubernetes, and the flags laid over it."""
 
 from __future__ import annotations
 
@@ -29,12 +24,7 @@ _GPUS = re.compile(r"(?:([A-Za-z0-9][A-Za-z0-9_.-]*):)?(\d+)")
 
 @dataclass(frozen=True)
 class Gpus:
-    """GPUs of a machine.
-
-    Attributes:
-        kind: as the cluster names it; None: whichever it has.
-        count: how many.
-    """
+    """GPUs of a machine; without a kind, whichever the cluster has."""
 
     kind: str | None
     count: int
@@ -170,15 +160,7 @@ FLAGS: Mapping[str, tuple[str, ...]] = {
 
 
 def load_cluster(file: Path | None, flags: Mapping[str, str | None]) -> Cluster:
-    """Read the description of a cluster.
-
-    Args:
-        file: a YAML file; None: the flags are all there is.
-        flags: by the flag's name (``--gpus``), laid over the file; None for one that was not given.
-
-    Raises:
-        RecipeError: with all problems at once, each with file and line or the flag.
-    """
+    """Read the description of a cluster."""
     tree = _tree(file) if file is not None else Node({}, Origin("command line"))
     for flag, text in flags.items():
         if text is not None:

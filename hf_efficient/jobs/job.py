@@ -1,9 +1,4 @@
-"""A loaded recipe as one file that stands alone: what was set, without what it extends and without the defaults.
-
-What a recipe reads from this machine's disk and the machines of a cluster would not find.
-
-A recipe on a cluster: what the jobs of all three say, checked before any of them is written.
-"""
+"""A recipe on a cluster: what the jobs of all three say, checked before any of them is written."""
 
 from __future__ import annotations
 
@@ -12,10 +7,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from hf_efficient.errors import Problem, RecipeError, SetupError
 from hf_efficient.jobs.cluster import Cluster, Gpus, gpus_of, seconds_of
+from hf_efficient.launch.output import local_inputs
 from hf_efficient.recipe.load import change_recipe
 from hf_efficient.recipe.rules.distributed import with_accumulation
 from hf_efficient.recipe.schema import Recipe
@@ -28,11 +24,7 @@ _LEFT_OUT = frozenset({"existing_output"})
 
 
 def standalone_recipe(recipe: Recipe) -> str:
-    """YAML that loads to the same recipe anywhere; a job carries it, so that a later change of a file changes no job.
-
-    Args:
-        recipe: resolved, with the overrides of the command line in it.
-    """
+    """YAML that loads to the same recipe anywhere: a later change of a file changes no job."""
     plain = {key: value for key, value in recipe.resolved().items() if key not in _LEFT_OUT}
     return dump_yaml(_set_values(plain, (), recipe))
 
@@ -53,44 +45,6 @@ def _is_set(path: KeyPath, recipe: Recipe) -> bool:
     return origin is not None and origin.is_set
 
 
-def unreachable_inputs(target: Target, recipe: Recipe, cluster: Cluster, directory: str) -> Iterator[Problem]:
-    """Local files and folders that a job on ``target`` names and its machines do not have.
-
-    Slurm's machines see the files of the machine that submits. SkyPilot copies the current folder. A pod sees the
-    shared storage alone.
-
-    Args:
-        target: which kind of cluster.
-        recipe: resolved.
-        cluster: where the shared storage is mounted.
-        directory: the current folder.
-    """
-    if target == "slurm":
-        return
-    for key, text in _inputs(recipe):
-        path = Path(directory, Path(text).expanduser())
-        if not path.exists() or (cluster.shared is not None and Path(text).is_relative_to(cluster.shared)):
-            continue
-        copied = target == "skypilot" and not Path(text).is_absolute() and path.resolve().is_relative_to(directory)
-        if not copied:
-            origin = recipe.provenance.get(key)
-            others = "SkyPilot copies the current folder alone" if target == "skypilot" else "no pod sees it"
-            message = f"is {text}, which lies on this machine's disk; {others}."
-            remedy = f"Copy it to {cluster.shared or 'the shared storage'}, and write the path that it has there."
-            yield Problem(str(origin or recipe.path or recipe.name), key, message, remedy)
-
-
-def _inputs(recipe: Recipe) -> Iterator[tuple[str, str]]:
-    yield "model.id", recipe.model.id
-    if recipe.model.tokenizer:
-        yield "model.tokenizer", recipe.model.tokenizer
-    for name in ("chat_template_path", "resume_from_checkpoint"):
-        if value := recipe.train.get(name):
-            yield f"train.{name}", str(value)
-    for name, sources in (("train", recipe.data.train), ("eval", recipe.data.eval)):
-        yield from ((f"data.{name}.{index}.path", source.path) for index, source in enumerate(sources))
-
-
 Target = Literal["slurm", "skypilot", "kubernetes"]
 TARGETS: tuple[Target, ...] = ("slurm", "skypilot", "kubernetes")
 
@@ -101,48 +55,27 @@ _LONGEST_NAME = 40
 
 @dataclass(frozen=True)
 class Job:
-    """A run, as every cluster needs to know it.
-
-    Attributes:
-        name: lower-case letters, digits and dashes, at most 40.
-        source: the recipe as the user named it.
-        recipe: the recipe's text, which stands alone.
-        output_dir: as every machine sees it.
-        nodes: machines.
-        processes: on each machine.
-        gpus: of each machine; None for a run on processors.
-        seconds: that a start may take; None for no limit.
-        switch: ``--resume`` or ``--overwrite`` for the first start; ``""`` for neither.
-        debug: show tracebacks.
-        directory: the folder that the job was written in.
-        version: of the package that wrote it.
-        cluster: the machines.
-    """
+    """A run, as every cluster needs to know it."""
 
     name: str
-    source: str
-    recipe: str
-    output_dir: str
+    source: str  # the recipe as the user named it
+    recipe: str  # its text, which stands alone
+    output_dir: str  # as every machine sees it
     nodes: int
-    processes: int
-    gpus: Gpus | None
-    seconds: int | None
-    switch: str
+    processes: int  # on each machine
+    gpus: Gpus | None  # of each machine
+    seconds: int | None  # the time limit of a start
+    switch: str  # for the first start: --resume, --overwrite or nothing
     debug: bool
-    directory: str
+    directory: str  # the folder that the job was written in
     version: str
     cluster: Cluster
 
 
 def target_of(said: str) -> Target:
-    """The cluster that ``--on`` names.
-
-    Raises:
-        SetupError: none of the three.
-    """
-    for target in TARGETS:
-        if said == target:
-            return target
+    """The cluster that ``--on`` names."""
+    if said in TARGETS:
+        return cast("Target", said)
     meant = _OTHER_NAMES.get(said.lower()) or nearest(said, TARGETS)
     remedy = f"Did you mean --on {meant}?" if meant else f"Write {any_of(TARGETS)}."
     raise SetupError(f"--on: {said} is no kind of cluster that a job can be written for. {remedy}")
@@ -151,26 +84,13 @@ def target_of(said: str) -> Target:
 def job_of(
     target: Target, recipe: Recipe, cluster: Cluster, *, source: str, directory: str, switch: str = "", debug: bool
 ) -> Job:
-    """Put a recipe and a cluster together.
-
-    Args:
-        target: which kind of cluster.
-        recipe: resolved.
-        cluster: the machines.
-        source: the recipe as the user named it.
-        directory: current folder, absolute.
-        switch: ``--resume``, ``--overwrite`` or nothing, for the first start.
-        debug: show tracebacks.
-
-    Raises:
-        RecipeError: what contradicts what, all at once.
-    """
+    """Put a recipe and a cluster together."""
     gpus = gpus_of(cluster.gpus) if cluster.gpus is not None else None
     output = _output_dir(target, recipe, directory)
     problems = [
         *_process_problems(recipe, cluster, gpus),
         *_storage_problems(target, recipe, cluster, output),
-        *unreachable_inputs(target, recipe, cluster, directory),
+        *_unreachable_inputs(target, recipe, cluster, directory),
     ]
     if problems:
         raise RecipeError(problems)
@@ -210,44 +130,55 @@ def _output_dir(target: Target, recipe: Recipe, directory: str) -> str:
 
 
 def _process_problems(recipe: Recipe, cluster: Cluster, gpus: Gpus | None) -> Iterator[Problem]:
-    processes = recipe.distributed.processes
-    where = _where(recipe, "distributed.processes")
+    processes, key = recipe.distributed.processes, "distributed.processes"
     if processes == "auto":
-        if gpus is None and not recipe.train.get("use_cpu"):
-            yield Problem(
-                where,
-                "distributed.processes",
-                "is auto, one process per GPU, but nothing says how many GPUs a machine of the cluster has.",
-                "Give them (--gpus H100:8), or write distributed.processes=N.",
-            )
-    elif gpus is not None and processes > gpus.count:
+        if gpus is not None or recipe.train.get("use_cpu"):
+            return
+        message = "is auto, one process per GPU, but nothing says how many GPUs a machine of the cluster has."
+        remedy = "Give them (--gpus H100:8), or write distributed.processes=N."
+    elif gpus is None or processes == gpus.count:
+        return
+    elif processes > gpus.count:
         message = f"is {processes}, but {cluster.where('gpus')} gives each machine {gpus.count} GPU"
+        message += "s." if gpus.count > 1 else "."
         remedy = f"Write distributed.processes=auto or {gpus.count}, or more GPUs per machine."
-        yield Problem(where, "distributed.processes", message + ("s." if gpus.count > 1 else "."), remedy)
-    elif gpus is not None and processes < gpus.count:
+    else:
         message = f"is {processes}, but {cluster.where('gpus')} pays for {gpus.count} GPUs on each machine."
         remedy = f"Write distributed.processes=auto, or --gpus {f'{gpus.kind}:' if gpus.kind else ''}{processes}."
-        yield Problem(where, "distributed.processes", message, remedy)
+    yield Problem(_where(recipe, key), key, message, remedy)
 
 
 def _storage_problems(target: Target, recipe: Recipe, cluster: Cluster, output: str) -> Iterator[Problem]:
     shared = cluster.shared
-    if shared is None:
-        if target != "slurm":
-            yield Problem(
-                cluster.where(""),
-                "shared",
-                "is missing: the run would be lost with its machines.",
-                "Give the path at which they mount shared storage (--shared /mnt/runs).",
-            )
-    elif not PurePosixPath(output).is_relative_to(posixpath.normpath(shared)):
-        yield Problem(
-            _where(recipe, "output_dir"),
-            "output_dir",
+    if shared is None and target != "slurm":
+        message = "is missing: the run would be lost with its machines."
+        remedy = "Give the path at which they mount shared storage (--shared /mnt/runs)."
+        yield Problem(cluster.where(""), "shared", message, remedy)
+    if shared is not None and not PurePosixPath(output).is_relative_to(posixpath.normpath(shared)):
+        message = (
             f"is {recipe.output_dir}, which is not on the shared storage ({cluster.where('shared')}): other machines, "
-            "and a later start on another one, would not see its checkpoints.",
-            f"Write output_dir={posixpath.join(shared, posixpath.basename(output))}.",
+            "and a later start on another one, would not see its checkpoints."
         )
+        remedy = f"Write output_dir={posixpath.join(shared, posixpath.basename(output))}."
+        yield Problem(_where(recipe, "output_dir"), "output_dir", message, remedy)
+
+
+def _unreachable_inputs(target: Target, recipe: Recipe, cluster: Cluster, directory: str) -> Iterator[Problem]:
+    """Local files that the job's machines do not have.
+
+    Slurm's machines see the files of the machine that submits. SkyPilot copies the current folder. A pod sees the
+    shared storage alone.
+    """
+    for key, text in local_inputs(recipe) if target != "slurm" else ():
+        path = Path(directory, Path(text).expanduser())
+        if not path.exists() or (cluster.shared is not None and Path(text).is_relative_to(cluster.shared)):
+            continue
+        copied = target == "skypilot" and not Path(text).is_absolute() and path.resolve().is_relative_to(directory)
+        if not copied and key != "data.cache_dir":
+            others = "SkyPilot copies the current folder alone" if target == "skypilot" else "no pod sees it"
+            message = f"is {text}, which lies on this machine's disk; {others}."
+            remedy = f"Copy it to {cluster.shared or 'the shared storage'}, and write the path that it has there."
+            yield Problem(_where(recipe, key), key, message, remedy)
 
 
 def _where(recipe: Recipe, key: str) -> str:

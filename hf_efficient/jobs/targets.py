@@ -1,15 +1,7 @@
-"""What every machine of a job runs: check itself and the others, then train.
+"""The text of a job for Slurm, SkyPilot and Kubernetes around one node script, and the command that submits it.
 
-A job as Slurm's batch script.
-
-A job as a task of SkyPilot, for ``sky jobs launch``.
-
-A job as Kubeflow Trainer's TrainJob, and the TrainingRuntime that it runs in (Kubeflow Trainer 2.2 and newer).
-
-The runtime is the job's own, because it alone can say what becomes of a job that fails: a TrainJob takes its restart
-policy from there, and the ``torch-distributed`` runtime that Kubeflow installs has none.
-
-The command that hands a job to its cluster.
+Kubernetes means Kubeflow Trainer 2.2 and newer: a TrainJob, and a TrainingRuntime of its own, which alone can say what
+becomes of a job that fails. The ``torch-distributed`` runtime that Kubeflow installs has no restart policy.
 """
 
 from __future__ import annotations
@@ -28,7 +20,7 @@ from hf_efficient.jobs.cluster import clock_time
 from hf_efficient.jobs.job import Job, Target
 from hf_efficient.recipe.writing import dump_yaml
 
-_SCRIPT = """\
+_NODE = """\
 {activate}command -v hf-efficient > /dev/null || {{
   echo "error: $HOSTNAME: there is no hf-efficient on the PATH. {remedy}" >&2
   exit 2
@@ -46,13 +38,9 @@ def node_script(job: Job, *, remedy: str) -> str:
     """Shell lines that expect ``job``, ``attempt``, ``node_rank`` and, for several machines, ``main_address``.
 
     The last one becomes ``hf-efficient train``: the signal to end reaches it, and it passes it on to the training.
-
-    Args:
-        job: the job.
-        remedy: what to do where hf_efficient is not installed.
     """
     activate = job.cluster.activate
-    return _SCRIPT.format(
+    return _NODE.format(
         # What sites and environments provide rarely bears unset variables.
         activate=f"set +u\n{activate.rstrip()}\nset -u\n" if activate else "",
         remedy=remedy,
@@ -68,33 +56,21 @@ def node_script(job: Job, *, remedy: str) -> str:
     )
 
 
-def environment_lines(job: Job) -> str:
-    """``export NAME=value`` for every variable of the cluster's description."""
-    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in job.cluster.env.items())
-
-
 def here_document(text: str, end: str, after: str = "") -> str:
-    """``<<'END'``, the text as it is, and an end, made longer where a line of the text is the same.
-
-    Args:
-        text: of the document.
-        end: its last line.
-        after: what follows on the first line, `` || true`` for instance.
-    """
+    """``<<'END'``, the text as it is, and an end, made longer where a line of the text is the same."""
     lines = text.rstrip("\n").split("\n")
     while end in lines:
         end += "_"
     return "\n".join([f"<<'{end}'{after}", *lines, end])
 
 
-_REMEDY = "Give the lines that activate its environment: activate, in the cluster's file."
 _PORT = "$((20000 + SLURM_JOB_ID % 10000))"
 """Below the ports that Linux hands out by itself (32768 and up); jobs that share a machine get one each."""
 
-_SLURM_SCRIPT = """\
+_SLURM = """\
 #!/usr/bin/env bash
 {options}
-# {source}, written by hf_efficient {version}. Submit it by: sbatch FILE
+{written}sbatch FILE
 
 set -euo pipefail
 
@@ -126,45 +102,35 @@ if [[ -n $time_is_up && $code -ne 0 ]]; then
 fi
 exit "$code"
 """
-_MEETING = """\
+_SLURM_MEETING = """\
 mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 export main_address=${{hosts[0]}}:{port}
 """
 
 
 def sbatch_script(job: Job) -> str:
-    """The text of the batch script.
-
-    Raises:
-        RecipeError: the cluster's description asks for what Slurm does not do by itself.
-    """
     cluster = job.cluster
     if cluster.image is not None:
         message = "is given, but Slurm runs containers by a plugin of the site's own."
         remedy = "Leave it out, and write the plugin's option: slurm.srun_options: [--container-image=...]."
         raise RecipeError([Problem(cluster.where("image"), "image", message, remedy)])
-    return _SLURM_SCRIPT.format(
-        options="\n".join(f"#SBATCH {shlex.quote(option)}" for option in _options(job)),
-        source=" ".join(job.source.split()),
-        version=job.version,
-        environment=environment_lines(job),
-        meeting=_MEETING.format(port=cluster.port or _PORT) if job.nodes > 1 else "",
-        document=here_document(_node(job), "END_OF_NODE", " || true"),
+    remedy = "Give the lines that activate its environment: activate, in the cluster's file."
+    node = f"set -euo pipefail\nnode_rank=$SLURM_NODEID\n{node_script(job, remedy=remedy)}"
+    return _SLURM.format(
+        options="\n".join(f"#SBATCH {shlex.quote(option)}" for option in _sbatch_options(job)),
+        written=_written(job),
+        environment="".join(f"export {name}={shlex.quote(value)}\n" for name, value in cluster.env.items()),
+        meeting=_SLURM_MEETING.format(port=cluster.port or _PORT) if job.nodes > 1 else "",
+        document=here_document(node, "END_OF_NODE", " || true"),
         grace=cluster.grace_seconds,
         srun_options=" ".join(shlex.quote(option) for option in _srun_options(job)),
         restarts=cluster.restarts,
     )
 
 
-def _node(job: Job) -> str:
-    return f"set -euo pipefail\nnode_rank=$SLURM_NODEID\n{node_script(job, remedy=_REMEDY)}"
-
-
-def _options(job: Job) -> Iterator[str]:
+def _sbatch_options(job: Job) -> Iterator[str]:
     cluster, slurm = job.cluster, job.cluster.slurm
-    yield f"--job-name={job.name}"
-    yield f"--nodes={job.nodes}"
-    yield "--ntasks-per-node=1"
+    yield from (f"--job-name={job.name}", f"--nodes={job.nodes}", "--ntasks-per-node=1")
     if job.gpus is not None:
         yield f"--gres=gpu:{f'{job.gpus.kind}:' if job.gpus.kind else ''}{job.gpus.count}"
     # Without either, a task gets one core.
@@ -180,88 +146,70 @@ def _options(job: Job) -> Iterator[str]:
         yield f"--time={clock_time(job.seconds)}"
     yield f"--signal=B:USR1@{cluster.grace_seconds}"
     yield "--requeue" if cluster.restarts else "--no-requeue"
-    yield "--open-mode=append"
-    yield f"--chdir={job.directory}"
-    yield "--output=%x-%j.log"
-    yield from slurm.sbatch_options
+    yield from ("--open-mode=append", f"--chdir={job.directory}", "--output=%x-%j.log", *slurm.sbatch_options)
 
 
-def _srun_options(job: Job) -> Iterator[str]:
-    yield f"--nodes={job.nodes}"
-    yield f"--ntasks={job.nodes}"
-    yield "--ntasks-per-node=1"
-    # A run that one machine's processes left cannot go on.
-    yield "--kill-on-bad-exit=1"
-    yield "--cpu-bind=none"
-    yield from job.cluster.slurm.srun_options
+def _srun_options(job: Job) -> list[str]:
+    # A run that one machine's processes left cannot go on: --kill-on-bad-exit.
+    own = [f"--nodes={job.nodes}", f"--ntasks={job.nodes}", "--ntasks-per-node=1", "--kill-on-bad-exit=1"]
+    return [*own, "--cpu-bind=none", *job.cluster.slurm.srun_options]
 
-
-_SKYPILOT_REMEDY = "Install it in the cluster's file, skypilot.setup, or activate its environment: activate."
-_SKYPILOT_PORT = 29500
 
 # A recovered job has the same SKYPILOT_TASK_ID, and other machines, or another number on the same ones.
-_START = """\
+_SKYPILOT_START = """\
 set -euo pipefail
 job=$SKYPILOT_TASK_ID
 attempt=$(echo "$SKYPILOT_NODE_IPS ${SKYPILOT_INTERNAL_JOB_ID:-}" | cksum | cut -d " " -f 1)
 node_rank=$SKYPILOT_NODE_RANK
 """
-_SKYPILOT_MEETING = """\
-main_address=$(echo "$SKYPILOT_NODE_IPS" | head -n 1):{port}
-"""
+_SKYPILOT_MEETING = 'main_address=$(echo "$SKYPILOT_NODE_IPS" | head -n 1):{port}\n'
 
 
 def skypilot_task(job: Job) -> str:
-    """The text of the task's YAML.
-
-    Raises:
-        RecipeError: what SkyPilot needs is missing, or it cannot do what is asked for.
-    """
-    problems = list(_problems(job))
-    if problems:
-        raise RecipeError(problems)
+    """The YAML of a task for ``sky jobs launch``."""
+    _refuse(_skypilot_problems(job))
     cluster, sky = job.cluster, job.cluster.skypilot
-    mounted: dict[str, Any] = {"source": sky.bucket, "mode": "MOUNT_CACHED"}  # MOUNT alone cannot append to a file
+    remedy = "Install it in the cluster's file, skypilot.setup, or activate its environment: activate."
+    meeting = _SKYPILOT_MEETING.format(port=cluster.port or 29500) if job.nodes > 1 else ""
     task = {
         "name": job.name,
         "workdir": ".",
         "num_nodes": job.nodes,
-        "resources": _resources(job),
+        "resources": {
+            "infra": sky.infra,
+            "accelerators": f"{job.gpus.kind}:{job.gpus.count}" if job.gpus is not None else None,
+            "cpus": f"{cluster.cpus}+" if cluster.cpus is not None else None,
+            "memory": f"{cluster.memory_gb:g}+" if cluster.memory_gb is not None else None,
+            "use_spot": sky.spot,
+            "disk_size": sky.disk_gb,
+            "image_id": f"docker:{cluster.image}" if cluster.image is not None else None,
+            # A preempted job is recovered as often as it takes; this counts the failures of the run.
+            "job_recovery": {"max_restarts_on_errors": cluster.restarts},
+        },
         "envs": dict(cluster.env) or None,
-        "secrets": dict.fromkeys(sky.secrets) or None,
-        "file_mounts": {cluster.shared: mounted} if sky.bucket is not None else None,
+        # MOUNT alone cannot append to a file.
+        "file_mounts": {cluster.shared: {"source": sky.bucket, "mode": "MOUNT_CACHED"}} if sky.bucket else None,
         "volumes": {cluster.shared: sky.volume} if sky.volume is not None else None,
         "setup": f"{sky.setup.rstrip()}\n" if sky.setup else None,
-        "run": _run(job),
+        "run": _SKYPILOT_START + meeting + node_script(job, remedy=remedy),
     }
-    told = (
-        f"# {' '.join(job.source.split())}, written by hf_efficient {job.version}. Submit it by: sky jobs launch FILE\n"
-    )
-    return told + dump_yaml({key: value for key, value in task.items() if value is not None}, blocks=True)
+    filled = _filled(task)
+    if sky.secrets:
+        filled["secrets"] = dict.fromkeys(sky.secrets)  # null: sky takes their values from the environment
+    return f"{_written(job)}sky jobs launch FILE\n" + dump_yaml(filled, blocks=True)
 
 
-def _resources(job: Job) -> dict[str, Any]:
-    cluster, sky = job.cluster, job.cluster.skypilot
-    resources = {
-        "infra": sky.infra,
-        "accelerators": f"{job.gpus.kind}:{job.gpus.count}" if job.gpus is not None else None,
-        "cpus": f"{cluster.cpus}+" if cluster.cpus is not None else None,
-        "memory": f"{cluster.memory_gb:g}+" if cluster.memory_gb is not None else None,
-        "use_spot": sky.spot,
-        "disk_size": sky.disk_gb,
-        "image_id": f"docker:{cluster.image}" if cluster.image is not None else None,
-        # A preempted job is recovered as often as it takes; this counts the failures of the run.
-        "job_recovery": {"max_restarts_on_errors": cluster.restarts},
-    }
-    return {key: value for key, value in resources.items() if value is not None}
+def _written(job: Job) -> str:
+    return f"# {' '.join(job.source.split())}, written by hf_efficient {job.version}. Submit it by: "
 
 
-def _run(job: Job) -> str:
-    meeting = _SKYPILOT_MEETING.format(port=job.cluster.port or _SKYPILOT_PORT) if job.nodes > 1 else ""
-    return _START + meeting + node_script(job, remedy=_SKYPILOT_REMEDY)
+def _refuse(problems: Iterator[Problem]) -> None:
+    found = list(problems)
+    if found:
+        raise RecipeError(found)
 
 
-def _problems(job: Job) -> Iterator[Problem]:
+def _skypilot_problems(job: Job) -> Iterator[Problem]:
     cluster, sky = job.cluster, job.cluster.skypilot
     if job.gpus is not None and job.gpus.kind is None:
         message = f"is {job.gpus.count}, but SkyPilot has to know of which type."
@@ -283,7 +231,6 @@ def _problems(job: Job) -> Iterator[Problem]:
 
 
 _API = "trainer.kubeflow.org/v1alpha1"
-_KUBERNETES_REMEDY = "Name an image that holds it, or activate its environment: activate, in the cluster's file."
 _BAD_INPUT = 2
 """Exit code of hf-efficient for what another start would not mend."""
 
@@ -299,17 +246,10 @@ _KUBERNETES_MEETING = "main_address=$PET_MASTER_ADDR:{port}\n"
 
 
 def kubernetes_job(job: Job) -> str:
-    """Two documents of YAML: the TrainingRuntime and the TrainJob.
-
-    Raises:
-        RecipeError: what Kubernetes needs is missing.
-    """
-    problems = list(_kubernetes_problems(job))
-    if problems:
-        raise RecipeError(problems)
-    written = f"{' '.join(job.source.split())}, written by hf_efficient {job.version}"
+    """Two documents of YAML: the TrainingRuntime and the TrainJob."""
+    _refuse(_kubernetes_problems(job))
     documents = [dump_yaml(_filled(one), blocks=True) for one in (_runtime(job), _train_job(job))]
-    return f"# {written}. Submit it by: kubectl create -f FILE\n" + "---\n".join(documents)
+    return f"{_written(job)}kubectl create -f FILE\n" + "---\n".join(documents)
 
 
 def _train_job(job: Job) -> dict[str, Any]:
@@ -342,32 +282,22 @@ def _train_job(job: Job) -> dict[str, Any]:
 def _runtime(job: Job) -> dict[str, Any]:
     restarts = {"action": "FailJobSet", "name": "badInput", "onJobFailureReasons": ["PodFailurePolicy"]}
     bad_input = {"containerName": "node", "operator": "In", "values": [_BAD_INPUT]}
+    pods = {
+        "backoffLimit": 0,
+        "podFailurePolicy": {"rules": [{"action": "FailJob", "onExitCodes": bad_input}]},
+        "template": {"spec": _pod(job)},
+    }
+    labels = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
+    job_set = {
+        # All pods start again where one failed; bad input fails the job at once.
+        "failurePolicy": {"maxRestarts": job.cluster.restarts, "rules": [restarts]},
+        "replicatedJobs": [{"name": "node", "template": {"metadata": {"labels": labels}, "spec": pods}}],
+    }
     return {
         "apiVersion": _API,
         "kind": "TrainingRuntime",
         "metadata": _metadata(job, {"trainer.kubeflow.org/framework": "torch"}),
-        "spec": {
-            "mlPolicy": {"numNodes": job.nodes, "torch": {}},
-            "template": {
-                "spec": {
-                    # All pods start again where one failed; bad input fails the job at once.
-                    "failurePolicy": {"maxRestarts": job.cluster.restarts, "rules": [restarts]},
-                    "replicatedJobs": [
-                        {
-                            "name": "node",
-                            "template": {
-                                "metadata": {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}},
-                                "spec": {
-                                    "backoffLimit": 0,
-                                    "podFailurePolicy": {"rules": [{"action": "FailJob", "onExitCodes": bad_input}]},
-                                    "template": {"spec": _pod(job)},
-                                },
-                            },
-                        }
-                    ],
-                }
-            },
-        },
+        "spec": {"mlPolicy": {"numNodes": job.nodes, "torch": {}}, "template": {"spec": job_set}},
     }
 
 
@@ -410,10 +340,10 @@ def _kubernetes_resources(job: Job) -> dict[str, Any]:
 
 
 def _script(job: Job) -> str:
+    remedy = "Name an image that holds it, or activate its environment: activate, in the cluster's file."
     meeting = _KUBERNETES_MEETING.format(port=job.cluster.port or "$PET_MASTER_PORT") if job.nodes > 1 else ""
-    return _KUBERNETES_START.format(meeting=meeting, shared=shlex.quote(str(job.cluster.shared))) + node_script(
-        job, remedy=_KUBERNETES_REMEDY
-    )
+    start = _KUBERNETES_START.format(meeting=meeting, shared=shlex.quote(str(job.cluster.shared)))
+    return start + node_script(job, remedy=remedy)
 
 
 def _metadata(job: Job, labels: dict[str, str] | None) -> dict[str, Any]:
@@ -461,20 +391,10 @@ _TEXTS = {"slurm": sbatch_script, "skypilot": skypilot_task, "kubernetes": kuber
 
 
 def job_text(target: Target, job: Job) -> str:
-    """What the cluster is given.
-
-    Raises:
-        RecipeError: the description lacks something that this kind of cluster needs.
-    """
     return _TEXTS[target](job)
 
 
 def check_program(target: Target) -> None:
-    """The cluster's command is on the PATH.
-
-    Raises:
-        SetupError: it is not.
-    """
     program, home = _PROGRAMS[target]
     if shutil.which(program) is None:
         raise SetupError(
@@ -484,7 +404,6 @@ def check_program(target: Target) -> None:
 
 
 def submit_command(target: Target, job: Job, file: str) -> list[str]:
-    """The command that submits a file."""
     if target == "slurm":
         return ["sbatch", file]
     if target == "kubernetes":
@@ -494,14 +413,7 @@ def submit_command(target: Target, job: Job, file: str) -> list[str]:
 
 
 def submit(target: Target, job: Job, text: str, file: Path | None) -> int:
-    """Hand the job over, and return the exit code of the cluster's command.
-
-    Args:
-        target: which kind of cluster.
-        job: the job.
-        text: of the job.
-        file: where it was written; None: to a file of this moment.
-    """
+    """Hand the job over, and return the exit code of the cluster's command."""
     with tempfile.TemporaryDirectory() as folder:
         if file is None:
             file = Path(folder) / f"{job.name}.{'sbatch' if target == 'slurm' else 'yaml'}"

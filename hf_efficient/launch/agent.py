@@ -68,11 +68,7 @@ def agent_command(command: Sequence[str]) -> list[str]:
 
 
 def agent_environment(folder: Path) -> dict[str, str]:
-    """What it has to be told, beside the command.
-
-    Args:
-        folder: for the file in which it says what failed.
-    """
+    """What it has to be told, beside the command."""
     return {FAILURE_FILE: str(folder / _FAILURE)}
 
 
@@ -119,11 +115,7 @@ def _starts() -> int:
 
 
 def _keep_sigterm(api: Any) -> None:
-    """When torch's agent starts processes it sets its handler of signals, in 2.6 to 2.8 that of SIGTERM too, unasked.
-
-    Args:
-        api: ``torch.distributed.elastic.multiprocessing.api``, in which the handler is looked up.
-    """
+    """When torch's agent starts processes it sets its handler of signals, in 2.6 to 2.8 that of SIGTERM too, unasked."""
     theirs = getattr(api, "_terminate_process_handler", None)
     if theirs is None:  # PET_SIGNALS_TO_HANDLE has to do
         return

@@ -30,21 +30,13 @@ def keep_to_one_device(args: TrainingArguments) -> None:
     It would take as many times the rows of the recipe in a step, cannot shard anything, and is slower than DDP, which
     torch's documentation recommends in its place. transformers itself turns it off by the same attribute
     (``Trainer.__init__``, models that are spread over several devices).
-
-    Args:
-        args: changed.
     """
     if args.n_gpu > 1:
         args._n_gpu = 1
 
 
 def one_device_remark(args: TrainingArguments, device_count: int) -> str | None:
-    """What to tell where GPUs are left idle.
-
-    Args:
-        args: of the training.
-        device_count: accelerators that this process sees.
-    """
+    """What to tell where GPUs are left idle."""
     if args.world_size > 1 or device_count < 2 or args.device.type == "cpu":
         return None
     return (
@@ -57,12 +49,7 @@ _KEY = "adapter.quantization.compute_dtype"
 
 
 def settle_compute_dtype(recipe: Recipe, device: torch.device) -> Recipe:
-    """The recipe with what its 4-bit layers multiply in on this device, for ``compute_dtype: auto``.
-
-    Args:
-        recipe: from ``load_recipe``; it stays as it is.
-        device: that this process trains on.
-    """
+    """The recipe with what its 4-bit layers multiply in on this device, for ``compute_dtype: auto``."""
     adapter = recipe.adapter
     section = adapter.quantization or QuantizationSection()
     if adapter.method != "qlora" or section.bits != 4 or section.compute_dtype != "auto":
@@ -105,11 +92,6 @@ def training_arguments(recipe: Recipe) -> SFTConfig | DPOConfig:
 
     Without an accelerator ``use_cpu`` is set and pinned host memory switched off; ``eos_token`` and the like stay as
     the recipe has them.
-
-    Raises:
-        RecipeError: the values contradict each other (TRL's or transformers' own check).
-        ModelError: parameters are to be offloaded to NVMe, and the model's architecture is not known.
-        SetupError: the device cannot do what the recipe asks for (bf16, for instance).
     """
     import torch
     from trl import DPOConfig

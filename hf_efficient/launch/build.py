@@ -59,12 +59,7 @@ if TYPE_CHECKING:
 
 
 def remarks(stats: DataStats, max_length: int | None) -> list[str]:
-    """A line for everything that preparation changed or found odd; empty where there is nothing to say.
-
-    Args:
-        stats: of the training data.
-        max_length: the recipe's ``train.max_length``, in tokens.
-    """
+    """A line for everything that preparation changed or found odd; empty where there is nothing to say."""
     lines = []
     if stats.packs is not None and stats.fill_rate is not None:
         lines.append(f"packed into {count(stats.packs)} rows, {share(stats.fill_rate)} full")
@@ -138,13 +133,6 @@ def answer_evaluators(
     """The evaluators that generate answers; none where nothing is to be shown or matched, or there is no prompt.
 
     The first answers of each evaluation are noted in the records of the run.
-
-    Args:
-        section: the recipe's ``evaluate``.
-        tokenizer: the model's.
-        examples: ``{"prompt", "answer"}`` of the evaluation data.
-        listener: is given the first ``generate.show`` answers.
-        step: the number of optimizer steps done, asked when answers are there.
     """
     matched = "exact_match" in section.metrics
     wanted = list(examples[: section.generate.examples if matched else section.generate.show])
@@ -195,11 +183,7 @@ def instrument_callbacks(profile: ProfileSection) -> list[InstrumentCallback]:
 
 
 def check_functions(profile: ProfileSection) -> None:
-    """The functions that it names are there: asked before data and model are read.
-
-    Raises:
-        SetupError: one is not.
-    """
+    """The functions that it names are there: asked before data and model are read."""
     named_functions("efficiency.profile.lines", profile.lines)
     named_functions("efficiency.profile.host_memory", profile.host_memory)
 
@@ -222,10 +206,6 @@ def expect_gradients(args: TrainingArguments, model: Any) -> None:
     model needs. A weight without a gradient ends the run in its first step (``efficiency.check_gradients``), or with
     an error of DDP's in the second, which ``explained_faults`` puts into words. Experts that no token is sent to have
     none in some steps only, so for them the Trainer's own default stays.
-
-    Args:
-        args: of the run; the Trainer is not made yet.
-        model: with its adapter.
     """
     if args.ddp_find_unused_parameters is None and not has_experts(model):
         args.ddp_find_unused_parameters = False
@@ -357,18 +337,7 @@ def build(
     price_usd_per_hour: float | None = None,
     on_data: OnData | None = None,
 ) -> Built:
-    """Read the data first, then plan, then load the model: what cannot be trained is found before the weights are.
-
-    Args:
-        recipe: what to train.
-        args: its arguments.
-        listener: is told of the progress.
-        price_usd_per_hour: of everything that the run occupies, for its plan; None where it is not known.
-        on_data: is called on every process once the data are read and planned for, before the model is.
-
-    Raises:
-        HfEfficientError: data, model or adapter that do not fit.
-    """
+    """Read the data first, then plan, then load the model: what cannot be trained is found before the weights are."""
     on_data = on_data or (lambda data, args, plan: data)
     if isinstance(args, SFTConfig):
         return _build_sft(recipe, args, listener, price_usd_per_hour, on_data)

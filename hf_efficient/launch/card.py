@@ -162,17 +162,6 @@ def write_model_card(
     """Write ``output_dir/README.md``, in place of the one that PEFT or the Trainer wrote.
 
     No absolute path of this machine gets into it: where the recipe holds one, its last part stands.
-
-    Args:
-        output_dir: where the adapter or the model is.
-        recipe: the resolved recipe.
-        results: ``eval_NAME`` is a metric after training and ``eval_NAME_before`` the same before it; other
-            names (``steps``, ``train_seconds``) are figures of the run.
-        environment: what ``hardware.environment`` says of the machine; what is missing or None is left out.
-        data_summary: counts of the training data; None is left out.
-
-    Raises:
-        OutputError: the file cannot be written.
     """
     path = Path(output_dir) / "README.md"
     sections = [

@@ -63,15 +63,7 @@ def replaced_by_a_run(directory: Path) -> list[Path]:
 
 
 def remove_run(directory: Path, *, keep_records: bool = False) -> None:
-    """Remove what a run of ours wrote, and nothing else; the records of a start that is to replace it stay.
-
-    Args:
-        directory: the output directory.
-        keep_records: leave the records of its processes, to which the next one adds its own.
-
-    Raises:
-        OutputError: something cannot be removed.
-    """
+    """Remove what a run of ours wrote, and nothing else; the records of a start that is to replace it stay."""
     records: list[Path] = []
     if not keep_records and (directory / EFFICIENCY).is_dir():
         records = [path for path in (directory / EFFICIENCY).iterdir() if path.name not in (STARTING, PREFLIGHT_JSON)]
@@ -82,11 +74,7 @@ def remove_run(directory: Path, *, keep_records: bool = False) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file, a link, or a folder with what is in it; one that is not there is none.
-
-    Raises:
-        OutputError: it cannot be removed.
-    """
+    """Remove a file, a link, or a folder with what is in it; one that is not there is none."""
     try:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -155,9 +143,6 @@ def check_layout(checkpoint: Path, engine: Engine, world_size: int) -> None:
 
     FSDP2's shards could be read by any number of processes; but the rows of the coming steps are dealt out by their
     number, so that the run would be another one.
-
-    Raises:
-        OutputError: says what to write instead, and what can be made of the checkpoint.
     """
     found = layout_of_checkpoint(checkpoint)
     kinds: dict[Engine, Kind] = {"zero1": "zero", "zero2": "zero", "zero3": "zero3", "fsdp2": "fsdp2"}
@@ -272,11 +257,7 @@ _NO_FREE_PREFIX = {"eval_fraction"}  # it decides which examples are trained on
 
 
 def check_same_run(directory: Path, recipe: Recipe) -> None:
-    """Compare the recipe with the one that lies in a run directory.
-
-    Raises:
-        OutputError: it differs in what the coming steps depend on; names every key with both values.
-    """
+    """Compare the recipe with the one that lies in a run directory."""
     try:
         stored = yaml.safe_load((directory / EFFICIENCY / RESOLVED).read_text(encoding="utf-8"))["recipe"]
     except (OSError, yaml.YAMLError, KeyError, TypeError):

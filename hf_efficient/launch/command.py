@@ -48,11 +48,7 @@ class NodePlace:
 
 
 def node_place(recipe: Recipe, rank: int, main_address: str | None) -> NodePlace | None:
-    """What ``--node-rank`` and ``--main-address`` say; None for a recipe of one machine.
-
-    Raises:
-        SetupError: they are missing, wrong, or the recipe has one machine.
-    """
+    """What ``--node-rank`` and ``--main-address`` say; None for a recipe of one machine."""
     nodes = recipe.distributed.nodes
     if nodes == 1:
         if main_address is None and rank == 0:
@@ -111,14 +107,7 @@ class Layout:
 
 
 def layout_of(recipe: Recipe, *, device_count: int, cores: int, place: NodePlace | None = None) -> Layout:
-    """The processes that a recipe asks for.
-
-    Args:
-        recipe: names them.
-        device_count: accelerators of this machine, for ``distributed.processes: auto``.
-        cores: processor cores of this machine that the processes may use.
-        place: of this machine among several; None: it is the only one.
-    """
+    """The processes that a recipe asks for."""
     wanted, nodes = recipe.distributed.processes, recipe.distributed.nodes
     processes = max(1, device_count) if wanted == "auto" else wanted
     if place is None:
@@ -153,15 +142,6 @@ def deepspeed_config(recipe: Recipe, engine: Engine, largest_share: int = 0) -> 
     ``auto`` is filled in from the training arguments by transformers: batch, accumulation, clipping, precision, and
     the buckets by the model's width. The optimizer is the Trainer's own, but where its state lies in the
     host: there DeepSpeed takes its own AdamW for the CPU.
-
-    Args:
-        recipe: of the run.
-        engine: of DeepSpeed's.
-        largest_share: elements of the model's largest parameter on one rank, for the buffers that parameters pass
-            through on their way from NVMe; 0 where that is not known.
-
-    Raises:
-        KeyError: no engine of DeepSpeed's.
     """
     offload = recipe.distributed.offload
     zero: dict[str, Any] = {
@@ -206,15 +186,7 @@ def _place(offload: OffloadSection) -> dict[str, Any]:
 
 
 def largest_share(recipe: Recipe, processes: int) -> int:
-    """Elements of the largest parameter on one rank, where its way leads over NVMe; else 0.
-
-    Args:
-        recipe: the resolved recipe.
-        processes: that share it, on all machines.
-
-    Raises:
-        ModelError: the model's architecture is not known.
-    """
+    """Elements of the largest parameter on one rank, where its way leads over NVMe; else 0."""
     offload = recipe.distributed.offload
     if not offload.parameters or offload.nvme_path is None:
         return 0
@@ -302,14 +274,7 @@ _SEVERAL_MACHINES = ("machine_rank", "main_process_ip", "main_process_port", "rd
 
 
 def launch_flags(config: Mapping[str, Any], threads: int, max_restarts: int = 0) -> list[str]:
-    """The flags that say what ``accelerate_config`` does.
-
-    Args:
-        config: of a launch.
-        threads: processor cores for each process. accelerate would give each one, and a CPU then trains at the speed
-            of one core.
-        max_restarts: of the elastic agent.
-    """
+    """The flags that say what ``accelerate_config`` does."""
     several = config["num_machines"] > 1
     names = [*_ALWAYS, *(_SEVERAL_MACHINES if several else ())]
     flags = [f"--{name}={config[name]}" for name in names]
@@ -343,13 +308,6 @@ def accelerate_command(
 
     Every option that accelerate would otherwise guess, or warn about, is given; what no flag says comes from a file of
     ours, not from the user's own default configuration.
-
-    Args:
-        recipe: the resolved recipe; names the strategy and the precision.
-        recipe_argument: the recipe as the user wrote it.
-        overrides: the overrides and flags as the user wrote them.
-        layout: the processes, and which machine this one is.
-        module: that every process runs.
     """
     threads = max(1, layout.cores // layout.processes)
     flags = launch_flags(accelerate_config(recipe, layout), threads, recipe.distributed.max_restarts)

@@ -29,9 +29,6 @@ def cause_of(error: BaseException) -> BaseException:
 
     It derives from ``BaseException`` (2.13), so that no ``except Exception`` sees it, and its first line names ranks
     alone.
-
-    Args:
-        error: that ended something.
     """
     failures = getattr(error, "failures", None)
     if isinstance(error, Exception) or not isinstance(failures, dict) or not failures:
@@ -51,13 +48,6 @@ _NOT_WRITABLE = {errno.EROFS, errno.EACCES, errno.EPERM}
 def explained_faults(output_dir: str) -> Iterator[None]:
     """Turn a full disk, exhausted device memory, a missing optional package or weights that DDP waits for in vain into
     an error that names the remedy.
-
-    Args:
-        output_dir: the recipe's, for messages.
-
-    Raises:
-        OutputError: the disk is full, or became read-only.
-        SetupError: out of device memory, a package is missing, or a trained weight takes no part in the training.
     """
     import torch
 
@@ -115,12 +105,7 @@ def _is_full_disk(error: Exception) -> bool:
 
 
 def state_code(code: int, environment: Mapping[str, str]) -> bool | None:
-    """Leave the code.
-
-    Returns:
-        Whether this process is the first of this machine and start to end, whose reason is the one to tell; None
-        without `hf-efficient train`.
-    """
+    """Leave the code."""
     path = _path(environment)
     if path is None:
         return None
@@ -154,11 +139,7 @@ def read_code(path: Path) -> int | None:
 
 
 def tell_to_end(path: Path) -> None:
-    """Say, before all processes are sent a signal, that it is the whole run that is to end.
-
-    Args:
-        path: where the run leaves its code.
-    """
+    """Say, before all processes are sent a signal, that it is the whole run that is to end."""
     path.with_suffix(".end").touch()
 
 

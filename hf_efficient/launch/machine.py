@@ -32,16 +32,7 @@ from hf_efficient.run_dir.json_file import PROFILE
 
 
 def check_engine(recipe: Recipe, layout: Layout, device_count: int = 0) -> None:
-    """What the engine needs is here.
-
-    Args:
-        recipe: to be launched.
-        layout: of its processes.
-        device_count: accelerators of this machine; 0: a CPU, which any number of processes may share.
-
-    Raises:
-        SetupError: a package, a library, a folder or a device is missing.
-    """
+    """What the engine needs is here."""
     engine, distributed = strategy_of(recipe, layout.world_size), recipe.distributed
     where = told_where(recipe, "distributed.strategy")
     if is_zero(engine) and not is_installed("deepspeed"):
@@ -63,11 +54,7 @@ def check_engine(recipe: Recipe, layout: Layout, device_count: int = 0) -> None:
 
 
 def check_use_cpu(recipe: Recipe, engine: Engine) -> None:
-    """On a machine with an accelerator only the Trainer can be kept from it, not the engines.
-
-    Raises:
-        SetupError: the recipe wants the CPU, and DeepSpeed or FSDP2.
-    """
+    """On a machine with an accelerator only the Trainer can be kept from it, not the engines."""
     if recipe.train.get("use_cpu") and (is_zero(engine) or engine == "fsdp2"):
         raise SetupError(
             f"train.use_cpu: is true, and {engine} would not follow it on this machine, which has an accelerator. Hide "
@@ -96,11 +83,7 @@ def has_libaio() -> bool:
 
 
 def check_port(layout: Layout) -> None:
-    """Where this machine is the one that the others meet at, its port is free.
-
-    Raises:
-        SetupError: something listens there already.
-    """
+    """Where this machine is the one that the others meet at, its port is free."""
     if layout.port is None or layout.node_rank != 0:
         return
     if not is_free(layout.port):
@@ -144,9 +127,6 @@ def own_address(address: str) -> str | None:
 
     gloo and torch's launcher would take the address that the machine's own name stands for, which on many is 127.0.0.1,
     where no other machine reaches it.
-
-    Args:
-        address: host name or IP of machine 0.
     """
     try:
         family, kind, protocol, _, target = socket.getaddrinfo(address, 9, type=socket.SOCK_DGRAM)[0]
@@ -158,11 +138,7 @@ def own_address(address: str) -> str | None:
 
 
 def interface_of(mine: str) -> str | None:
-    """Its name, ``eth0``; None where no interface has this address.
-
-    Args:
-        mine: address of this machine.
-    """
+    """Its name, ``eth0``; None where no interface has this address."""
     for name, addresses in psutil.net_if_addrs().items():
         if any(one.address.partition("%")[0] == mine for one in addresses):
             return name
@@ -174,9 +150,6 @@ def go_offline_without_hub(recipe: Recipe) -> bool:
 
     The libraries then look into their local caches at once. They read the variable when they are imported, so this
     comes first.
-
-    Returns:
-        Whether the variable was set.
     """
     if not needs_hub(recipe) or hub_reachable():
         return False
@@ -206,9 +179,6 @@ def check_wrap_classes_without_weights(recipe: Recipe) -> None:
     """Refuse classes that are not in the model, as far as its configuration tells.
 
     Where it cannot be had or built here, the run itself, which asks once more, says why.
-
-    Raises:
-        ModelError: a class is not in the model.
     """
     if recipe.distributed.wrap_classes is None:
         return
@@ -237,11 +207,7 @@ _MOST_KERNELS = 200
 
 
 def check_installed(tool: NsightTool) -> None:
-    """The program is on the PATH.
-
-    Raises:
-        SetupError: it is not.
-    """
+    """The program is on the PATH."""
     if shutil.which(tool) is None:
         product, address = _PRODUCTS[tool]
         raise SetupError(
@@ -262,11 +228,6 @@ def nsight_command(tool: NsightTool, recipe: Recipe, *, has_gpu: bool) -> list[s
 
     nsys: CUDA, its libraries, NVTX, the operating system's calls and samples of the CPU's stacks, of the steps of
     ``efficiency.profile.capture``. ncu: rooflines of the first kernels of the first of these steps.
-
-    Args:
-        tool: which.
-        recipe: the resolved recipe.
-        has_gpu: whether there is a CUDA device; without one nothing would ever begin the capture.
     """
     output = Path(recipe.output_dir).expanduser() / EFFICIENCY / PROFILE / tool
     capture = recipe.efficiency.profile.capture or CaptureSection()

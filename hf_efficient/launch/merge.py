@@ -85,11 +85,7 @@ def relative_difference(logits: torch.Tensor, reference: torch.Tensor) -> float:
 
 
 def check_free(output: Path, overwrite: bool) -> None:
-    """Refuse an ``output`` that holds something, before the work begins.
-
-    Raises:
-        OutputError: it is a file, or a folder that is not empty and ``overwrite`` is not said.
-    """
+    """Refuse an ``output`` that holds something, before the work begins."""
     if output.is_dir():
         if any(output.iterdir()) and not overwrite:
             raise OutputError(f"--output: {output} is not empty. Write another folder, or empty it first.")
@@ -99,11 +95,7 @@ def check_free(output: Path, overwrite: bool) -> None:
 
 @contextmanager
 def written_whole(output: Path) -> Iterator[Path]:
-    """A folder beside ``output`` to write to; it takes the place of ``output`` unless the block raises.
-
-    Raises:
-        OutputError: a file or folder cannot be written.
-    """
+    """A folder beside ``output`` to write to; it takes the place of ``output`` unless the block raises."""
     from safetensors import SafetensorError
 
     staging = output.parent / f".merging-{output.name}-{os.getpid()}"
@@ -127,11 +119,7 @@ _REMEDY = "It was damaged, or copied in part: copy the folder again, or write on
 
 
 def read_adapter_config(folder: Path) -> dict[str, Any]:
-    """PEFT's configuration of the adapter in ``folder``, as plain data.
-
-    Raises:
-        ModelError: it cannot be read, or is not one that the installed PEFT knows.
-    """
+    """PEFT's configuration of the adapter in ``folder``, as plain data."""
     path = folder / ADAPTER_CONFIG
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
@@ -152,11 +140,7 @@ def read_adapter_config(folder: Path) -> dict[str, Any]:
 
 
 def check_adapter_weights(folder: Path) -> None:
-    """Refuse weights that are missing or not whole.
-
-    Raises:
-        ModelError: neither file of weights is there, or the safetensors file is cut off or is none.
-    """
+    """Refuse weights that are missing or not whole."""
     if not any((folder / name).is_file() for name in _WEIGHTS):
         raise ModelError(f"{folder} holds {ADAPTER_CONFIG} but no {_WEIGHTS[0]}. {_REMEDY}")
     path = folder / _WEIGHTS[0]
@@ -223,12 +207,7 @@ class TrainedAdapter:
 
 
 def find_adapter(folder: Path) -> TrainedAdapter:
-    """Read what ``folder``, a run directory or one of its checkpoints, holds.
-
-    Raises:
-        ModelError: it does not exist, holds no adapter (a full fine-tune, for instance), or what it holds is
-            not whole.
-    """
+    """Read what ``folder``, a run directory or one of its checkpoints, holds."""
     if not (folder / ADAPTER_CONFIG).is_file():
         raise ModelError(_without_adapter(folder))
     config = read_adapter_config(folder)
@@ -322,20 +301,6 @@ def merge_run(
 
     The merged folder appears whole or not at all: it is written and checked beside ``output`` and moved
     there.
-
-    Args:
-        run_dir: holds ``adapter_config.json``; the resolved recipe in it (or, for a checkpoint, in its
-            parent) says which model and quantization the adapter was trained with. Without a recipe the base
-            is the one that PEFT noted, unquantized.
-        output: where to write; default ``run_dir/merged``.
-        dtype: ``bfloat16``, ``float16`` or ``float32``; default: as the base was trained.
-        base: which weights to merge into; default ``dequantized`` for a QLoRA run, ``dense`` for any other.
-        overwrite: replace what is in ``output``.
-
-    Raises:
-        ModelError: there is no adapter, its base cannot be loaded or does not fit it, or the merged model's
-            logits are further from the unmerged ones than the data type explains.
-        OutputError: ``output`` is not empty, or cannot be written.
     """
     source = find_adapter(Path(run_dir))
     weights = _weights(source, base)

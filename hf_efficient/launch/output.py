@@ -44,11 +44,7 @@ _LOCK = ".hf_efficient.lock"
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Hold the directory for this process; the operating system lets go of it however the process ends.
-
-    Raises:
-        OutputError: another process holds it.
-    """
+    """Hold the directory for this process; the operating system lets go of it however the process ends."""
     try:
         import fcntl
     except ImportError:  # Windows has no such lock
@@ -103,15 +99,6 @@ def plan_output(recipe: Recipe, launch: Launch = ALONE) -> OutputPlan:
 
     Where the very launch that this start belongs to has come to train there before, its launcher starts it again: it
     goes on, whatever the recipe says of runs that lie there.
-
-    Args:
-        recipe: of the run.
-        launch: that this process belongs to.
-
-    Raises:
-        OutputError: another run lies there and the recipe does not say what to do; what lies there is not ours;
-            it cannot go on with this recipe; the checkpoint named cannot be used; the directory cannot be written;
-            the run would remove what it is about to read.
     """
     return replace(_plan(recipe, launch), agents=launch.agents)
 
@@ -147,11 +134,7 @@ def _plan(recipe: Recipe, launch: Launch) -> OutputPlan:
 
 
 def clear_output(plan: OutputPlan) -> None:
-    """Remove the run that is to be replaced, if any, or all of it but its records.
-
-    Raises:
-        OutputError: something cannot be removed.
-    """
+    """Remove the run that is to be replaced, if any, or all of it but its records."""
     if plan.replaces:
         remove_run(plan.directory, keep_records=plan.keeps_records)
 
@@ -159,17 +142,7 @@ def clear_output(plan: OutputPlan) -> None:
 def write_resolved_recipe(
     directory: Path, recipe: Recipe, environment: Mapping[str, Any], agents: Sequence[str] = ()
 ) -> Path:
-    """Write the recipe with all its values, where each was set, and what it ran on, to the run directory.
-
-    Args:
-        directory: the output directory.
-        recipe: as it runs.
-        environment: what it runs on.
-        agents: of the launch, so that it is known again when they start processes once more.
-
-    Raises:
-        OutputError: the file cannot be written.
-    """
+    """Write the recipe with all its values, where each was set, and what it ran on, to the run directory."""
     path = directory / EFFICIENCY / RESOLVED
     content = {
         "recipe": recipe.resolved(),
@@ -246,7 +219,7 @@ def _check_nothing_foreign(directory: Path) -> None:
 
 
 def _check_inputs_lie_elsewhere(directory: Path, recipe: Recipe) -> None:
-    for key, text in _inputs(recipe):
+    for key, text in local_inputs(recipe):
         path = Path(text).expanduser()
         if path.exists() and path.resolve().is_relative_to(directory.resolve()):
             raise OutputError(
@@ -255,7 +228,7 @@ def _check_inputs_lie_elsewhere(directory: Path, recipe: Recipe) -> None:
             )
 
 
-def _inputs(recipe: Recipe) -> Iterator[tuple[str, str]]:
+def local_inputs(recipe: Recipe) -> Iterator[tuple[str, str]]:
     """Everything local that a run reads, by its key."""
     yield "model.id", recipe.model.id
     named = {

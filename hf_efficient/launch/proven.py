@@ -47,11 +47,7 @@ def kept_preflight(recipe: Recipe) -> Preflight | None:
 
 
 def write_preflight(recipe: Recipe, preflight: Preflight) -> None:
-    """Remember it.
-
-    Raises:
-        OutputError: the file cannot be written.
-    """
+    """Remember it."""
     path = preflight_path(recipe)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -73,13 +69,7 @@ _FREE = {
 
 
 def fingerprint_of(recipe: Recipe, args: SFTConfig | DPOConfig, data: SftData | PreferenceData) -> str:
-    """The same for two runs of which the first one's proof holds for the second.
-
-    Args:
-        recipe: of the run.
-        args: of the run.
-        data: of the run, prepared: longer rows are another batch.
-    """
+    """The same for two runs of which the first one's proof holds for the second."""
     resolved = recipe.resolved()
     held: dict[str, Any] = {name: resolved[name] for name in (*_SECTIONS, "train")}
     for section, free in _FREE.items():
@@ -128,18 +118,7 @@ def check_proven(
     plan: RunPlan | None,
     listener: RunListener,
 ) -> None:
-    """Let the run begin, or ask for its proof; every process decides as the first one does.
-
-    Args:
-        recipe: of the run.
-        args: of the run.
-        data: of the run.
-        plan: of the run; None where there is none, and on every process but the main one.
-        listener: is told where a proof is left out.
-
-    Raises:
-        PreflightWanted: on all processes, where somebody waits to give one.
-    """
+    """Let the run begin, or ask for its proof; every process decides as the first one does."""
     if recipe.efficiency.preflight is False:
         return
     wish = [_wish(recipe, args, data, plan, listener) if args.process_index == 0 else None]

@@ -90,12 +90,7 @@ def recorded_run(recipe: Recipe) -> Iterator[RecordedRun]:
 
 
 def recipe_rates(recipe: Recipe, args: TrainingArguments) -> dict[str, dict[str, Any]]:
-    """What an hour of this run costs and where its electricity comes from, as facts for the records.
-
-    Raises:
-        SetupError: the provider that the recipe names has no known price of the GPU that is here, or the user's own
-            prices cannot be read.
-    """
+    """What an hour of this run costs and where its electricity comes from, as facts for the records."""
     section = recipe.efficiency
     if not section.record_steps:
         return {}
@@ -155,13 +150,6 @@ class RunStart:
     """
 
     def __init__(self, recipe: Recipe, plan: OutputPlan, args: TrainingArguments) -> None:
-        """Nothing is changed.
-
-        Args:
-            recipe: of the run.
-            plan: what becomes of its output directory.
-            args: tell the rank.
-        """
         self.folder = start_folder(plan)
         self._records = recipe.efficiency.record_steps
         self._goes_on = plan.goes_on
@@ -169,11 +157,7 @@ class RunStart:
         self._rank, self._world_size = args.process_index, args.world_size
 
     def forget_the_last(self) -> None:
-        """Remove what a start left that never came to train, unless this one goes on with it.
-
-        Raises:
-            OutputError: it cannot be removed.
-        """
+        """Remove what a start left that never came to train, unless this one goes on with it."""
         if not (self._goes_on and self.folder.name == STARTING):
             remove(self._run_folder / STARTING)
 
@@ -218,15 +202,6 @@ def recorded_start(
 
     An exception takes back what was recorded. What ends the process from outside, a signal or a kill, does not: the
     next start may go on with it, or removes it.
-
-    Args:
-        recipe: of the run.
-        plan: what becomes of its output directory.
-        args: tell the rank.
-        rates: what an hour of this run costs.
-
-    Raises:
-        OutputError: what an earlier start left cannot be removed.
     """
     start = RunStart(recipe, plan, args)
     args.distributed_state.wait_for_everyone()  # all have seen what lies there before it is changed
@@ -268,16 +243,7 @@ def recipe_budget(recipe: Recipe, listener: RunListener) -> BudgetCallback | Non
 
 
 def check_budget_left(recipe: Recipe, directory: Path, price_usd_per_hour: float | None) -> None:
-    """Refuse to go on with a run that has spent its budget, before a model is loaded for nothing.
-
-    Args:
-        recipe: of the run.
-        directory: of its records.
-        price_usd_per_hour: of this start; None where it is not known.
-
-    Raises:
-        OutputError: nothing is left.
-    """
+    """Refuse to go on with a run that has spent its budget, before a model is loaded for nothing."""
     budget = recipe.efficiency.budget
     if budget is None:
         return
@@ -306,9 +272,6 @@ def plan_before(
     """The plan of a run; None where there is none, which the account says unless the recipe wants it so.
 
     A fault in the planning is one warning, and the run goes on.
-
-    Raises:
-        SetupError: the weights that a rank holds are alone more than the memory of the GPU that is here.
     """
     if not recipe.efficiency.plan or args.process_index != 0:
         return None
@@ -335,13 +298,7 @@ def leave_unplanned(recipe: Recipe, why: str) -> None:
 
 
 def write_plan(planned: RunPlan | None, recipe: Recipe, directory: Path) -> None:
-    """Store it beside the records; a file that cannot be written is one warning.
-
-    Args:
-        planned: None: nothing is written.
-        recipe: whether the run is recorded.
-        directory: the ``efficiency`` folder.
-    """
+    """Store it beside the records; a file that cannot be written is one warning."""
     if planned is None or not recipe.efficiency.record_steps:
         return
     path = directory / PLAN_JSON

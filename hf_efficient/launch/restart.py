@@ -43,12 +43,7 @@ def starts_again(environment: Mapping[str, str]) -> bool:
 
 
 def restarts_remark(recipe: Recipe, environment: Mapping[str, str]) -> str | None:
-    """What to tell where nothing starts the processes again; only the launch itself shows it, not the recipe.
-
-    Args:
-        recipe: of the run.
-        environment: of this process.
-    """
+    """What to tell where nothing starts the processes again; only the launch itself shows it, not the recipe."""
     if not recipe.distributed.max_restarts or "TORCHELASTIC_RUN_ID" in environment:
         return None
     where = told_where(recipe, "distributed.max_restarts")
@@ -59,11 +54,7 @@ def restarts_remark(recipe: Recipe, environment: Mapping[str, str]) -> str | Non
 
 
 def agreed_output(recipe: Recipe, args: TrainingArguments, environment: Mapping[str, str] = os.environ) -> OutputPlan:
-    """What becomes of the output directory, which all processes have to see alike.
-
-    Raises:
-        OutputError: what ``plan_output`` refuses; or not all machines see the same checkpoints.
-    """
+    """What becomes of the output directory, which all processes have to see alike."""
     agent = own_agent(environment)
     if agent is None:
         return plan_output(recipe)
@@ -100,12 +91,7 @@ def _look(recipe: Recipe, launch: Launch) -> OutputPlan | HfEfficientError:
 
 
 def _launch(told: Sequence[tuple[str, int, bool]], nodes: int) -> Launch:
-    """Of all processes.
-
-    Args:
-        told: by each: its agent, the restarts that this one has counted, and whether it has begun a run here before.
-        nodes: machines that they are on.
-    """
+    """Of all processes."""
     begun = any(one[2] for one in told)
     restarted = not begun and any(one[1] for one in told)
     is_first = begun or (nodes == 1 and not restarted)
@@ -136,9 +122,6 @@ def meet_anew(environment: MutableMapping[str, str]) -> None:
     that are gone, which new ones would try to reach (torch 2.13: every second restart failed so). So rank 0 of a
     restart opens another one. The launch of several machines has its agents choose a new address each time, where
     rank 0 has to be there before the others ask.
-
-    Args:
-        environment: of this process, before it joins a process group; changed.
     """
     if "TORCHELASTIC_RUN_ID" not in environment:
         return
@@ -215,15 +198,6 @@ class PeerWatch:
         now: Callable[[], float] = time.monotonic,
         met: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Nobody has been heard of; all are given time from here on.
-
-        Args:
-            store: shared by all.
-            node: number of this machine.
-            nodes: how many there are.
-            now: a monotonic clock, in seconds.
-            met: whether the processes of all machines have joined this start's process group.
-        """
         self._store, self._node, self._nodes, self._now, self._met = store, node, nodes, now, met
         self._count = 0
         self._lock = threading.Lock()
@@ -237,11 +211,7 @@ class PeerWatch:
         store.set(f"peer/{node}/host", socket.gethostname())
 
     def beat(self) -> None:
-        """Count once, and look at the others.
-
-        Raises:
-            Silence: of one of them nothing has been heard for too long, or the store is out of reach.
-        """
+        """Count once, and look at the others."""
         began = self._now()
         try:
             with self._lock:
@@ -274,12 +244,7 @@ class PeerWatch:
             self._store.set(f"peer/{self._node}", "done")
 
     def see_off(self, patience_seconds: float, look_every: float = 0.2) -> None:
-        """Wait until all others end as they should, for whom the store has to be there so long.
-
-        Args:
-            patience_seconds: at most.
-            look_every: seconds between two looks.
-        """
+        """Wait until all others end as they should, for whom the store has to be there so long."""
         until = self._now() + patience_seconds
         others = [f"peer/{node}" for node in range(self._nodes) if node != self._node]
         while any(self._store.check([one]) and self._store.get(one) != b"done" for one in others):
@@ -289,12 +254,7 @@ class PeerWatch:
 
 
 def watch_peers(environment: Mapping[str, str], leave: Callable[[str], Any]) -> Callable[[], None]:
-    """Watch the other machines from a thread, where there are any; returns what ends that.
-
-    Args:
-        environment: of this process, as torchrun made it.
-        leave: is told why the process must end, from the thread: the one that trains may never run again.
-    """
+    """Watch the other machines from a thread, where there are any; returns what ends that."""
     nodes = started_nodes(environment)
     if nodes < 2 or int(environment.get("LOCAL_RANK", "0")) != 0 or "GROUP_RANK" not in environment:
         return lambda: None

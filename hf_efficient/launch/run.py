@@ -144,11 +144,7 @@ _STORE_SECONDS = 20
 
 @contextmanager
 def stoppable(trainer: Trainer) -> Iterator[None]:
-    """The training inside hears of a request to stop.
-
-    Raises:
-        RunStopped: it has stopped, on all ranks after the same step, and its checkpoint is whole.
-    """
+    """The training inside hears of a request to stop."""
     callback = StopWhenAsked(stop_request(), _agreement(trainer.args, os.environ))
     trainer.add_callback(callback)
     try:
@@ -186,18 +182,7 @@ def _store(environment: Mapping[str, str]) -> StopStore:
 
 
 def run_recipe(recipe: Recipe, listener: RunListener | None = None) -> RunResult:
-    """Fine-tune as the recipe says; everything is written to its ``output_dir``.
-
-    Args:
-        recipe: from ``load_recipe``.
-        listener: is told of the progress, on the main process.
-
-    Raises:
-        HfEfficientError: one of its kinds, for everything that the user can mend.
-        PreflightWanted: the run is to be proven first, by whoever offers it (``preflight.wanted.WISH_FILE``).
-        EndedBySignal: it was asked to end in its last step; the weights are saved, and nothing is evaluated.
-        RunStopped: it was asked to end (``measure.stop_request``), and can go on from a checkpoint of its last step.
-    """
+    """Fine-tune as the recipe says; everything is written to its ``output_dir``."""
     recipe = started_recipe(recipe, os.environ)
     check_functions(recipe.efficiency.profile)
     with recorded_run(recipe) as account:

@@ -106,11 +106,7 @@ ALONE = Launch()
 
 
 def own_agent(environment: Mapping[str, str]) -> str | None:
-    """The agent that started this process, as no other is called; None where none did.
-
-    Args:
-        environment: of this process.
-    """
+    """The agent that started this process, as no other is called; None where none did."""
     if "TORCHELASTIC_RUN_ID" not in environment:
         return None
     told = environment.get(LAUNCH)
@@ -146,12 +142,7 @@ def started_nodes(environment: Mapping[str, str]) -> int:
 
 
 def engine_contradiction(recipe: Recipe, environment: Mapping[str, str]) -> str | None:
-    """What to tell where launcher and recipe disagree on the engine, names both; None where they agree.
-
-    Args:
-        recipe: the resolved recipe.
-        environment: of this process.
-    """
+    """What to tell where launcher and recipe disagree on the engine, names both; None where they agree."""
     started = started_engine(environment)
     wanted = strategy_of(recipe, started_processes(environment))
     if recipe.distributed.strategy == "auto" and started in ("none", "ddp"):
@@ -218,16 +209,7 @@ def _is_true(environment: Mapping[str, str], name: str) -> bool:
 
 
 def started_recipe(recipe: Recipe, environment: Mapping[str, str]) -> Recipe:
-    """The recipe for the processes that a launcher has started, told before they meet.
-
-    Args:
-        recipe: the resolved recipe.
-        environment: of this process.
-
-    Raises:
-        SetupError: launcher and recipe disagree.
-        RecipeError: the processes do not divide the global batch that the recipe names.
-    """
+    """The recipe for the processes that a launcher has started, told before they meet."""
     told = engine_contradiction(recipe, environment)
     if told is None and "WORLD_SIZE" in environment:
         told = launch_contradiction(recipe, started_processes(environment), started_nodes(environment))
@@ -241,11 +223,6 @@ def launch_contradiction(recipe: Recipe, world_size: int, nodes: int = 1) -> str
 
     A launch starts its processes before any of them reads the recipe, so that a bare ``accelerate launch`` would
     train with one process, and another batch size, than the recipe says.
-
-    Args:
-        recipe: the resolved recipe; ``auto``, and one that does not say, agree with every launch.
-        world_size: processes that train together, on all machines; 1 without a launcher.
-        nodes: machines that they are on.
     """
     if is_set(recipe, "distributed.nodes") and recipe.distributed.nodes != nodes:
         return (

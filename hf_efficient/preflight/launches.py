@@ -87,15 +87,7 @@ def preflight_folder(recipe: Recipe) -> Path:
 
 
 def proof_recipe(recipe: Recipe, micro_batches: int) -> Recipe:
-    """The recipe of a proof.
-
-    Args:
-        recipe: of the run.
-        micro_batches: of an optimizer step of the run.
-
-    Raises:
-        RecipeError: never of a recipe that was loaded.
-    """
+    """The recipe of a proof."""
     said: dict[str, Any] = {
         f"train.{name}": value for name, value in _WHERE_SET.items() if recipe.train.get(name) is not None
     }
@@ -163,22 +155,13 @@ class RankNotes:
 
 
 def write_notes(folder: Path, part: Part, notes: RankNotes) -> None:
-    """Write them, in place of earlier ones.
-
-    Raises:
-        OSError: they cannot be written.
-    """
+    """Write them, in place of earlier ones."""
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / f"{part}-{notes.rank}.json", json.dumps(dataclasses.asdict(notes)))
 
 
 def notes_of(folder: Path, part: Part) -> list[RankNotes]:
-    """Of all processes that have left some, by rank.
-
-    Args:
-        folder: of the proof.
-        part: the launch.
-    """
+    """Of all processes that have left some, by rank."""
     found = []
     for path in folder.glob(f"{part}-*.json"):
         try:
@@ -197,22 +180,13 @@ class Liveness:
     """A model that is downloaded or read for an hour is no hang; processes that wait for each other move no bytes."""
 
     def __init__(self, launcher: int) -> None:
-        """It has just begun.
-
-        Args:
-            launcher: process that started all others.
-        """
         self._launcher = launcher
         self._since = self._looked = time.monotonic()
         self._stages: list[str] = []
         self._bytes = 0
 
     def still_for(self, notes: Sequence[RankNotes]) -> float:
-        """Seconds in which nothing has gone on; reading data, which may compute alone, is never still.
-
-        Args:
-            notes: of the processes, as they are now.
-        """
+        """Seconds in which nothing has gone on; reading data, which may compute alone, is never still."""
         now = time.monotonic()
         stages: list[str] = [one.stage for one in notes]
         if stages != self._stages or "data" in stages:
@@ -271,17 +245,7 @@ class ProofLaunch:
 def launch_part(
     launch: ProofLaunch, folder: Path, part: Part, limit_seconds: float
 ) -> tuple[list[RankNotes], PreflightFailure | None]:
-    """Run it; none of its processes is left afterwards.
-
-    Args:
-        launch: how.
-        folder: of the proof, where its processes leave their notes.
-        part: to be run.
-        limit_seconds: in which nothing goes on: then it hangs.
-
-    Returns:
-        The notes of all ranks, and why it failed; None where it did not.
-    """
+    """Run it; none of its processes is left afterwards."""
     with log_of(folder, part).open("wb") as log:
         output = None if launch.debug else log.fileno()
         launcher = subprocess.Popen(
@@ -332,14 +296,7 @@ def _behind(notes: Sequence[RankNotes]) -> RankNotes:
 def failure_of(
     notes: Sequence[RankNotes], code: int | None, hung_for: float | None, log: Path
 ) -> PreflightFailure | None:
-    """Why a launch failed; None where all of its processes came to their end.
-
-    Args:
-        notes: of its processes.
-        code: its exit code; None where it had to be ended.
-        hung_for: seconds in which nothing happened, where that is why it was ended.
-        log: what it wrote.
-    """
+    """Why a launch failed; None where all of its processes came to their end."""
     lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     was_killed = code in (-9, 137) or any("SIGKILL" in line or "Signal 9" in line for line in lines)
     failed = [one for one in notes if one.kind]
@@ -395,12 +352,7 @@ _MOST_NAMED = 5
 
 
 def figures_of(saved: Sequence[RankNotes], loaded: Sequence[RankNotes] = ()) -> dict[str, Any]:
-    """What ``Preflight`` holds, by its names there, as far as the notes tell it.
-
-    Args:
-        saved: of the first launch.
-        loaded: of the second.
-    """
+    """What ``Preflight`` holds, by its names there, as far as the notes tell it."""
     told: dict[str, Any] = {"world_size": saved[0].world_size} if saved else {}
     for notes in [*loaded, *saved][::-1]:
         for name, value in notes.figures.items():
@@ -423,11 +375,7 @@ def figures_of(saved: Sequence[RankNotes], loaded: Sequence[RankNotes] = ()) -> 
 
 
 def disk_failure(figures: Mapping[str, Any]) -> PreflightFailure | None:
-    """Whether all checkpoints to come have room.
-
-    Args:
-        figures: of ``figures_of``.
-    """
+    """Whether all checkpoints to come have room."""
     needed, free = figures.get("needed_bytes"), figures.get("free_bytes")
     if needed is None or free is None or needed <= free:
         return None
@@ -442,12 +390,7 @@ def disk_failure(figures: Mapping[str, Any]) -> PreflightFailure | None:
 
 
 def differing(saved: Sequence[RankNotes], loaded: Sequence[RankNotes]) -> PreflightFailure | None:
-    """Whether what was loaded is what was saved, and goes on alike.
-
-    Args:
-        saved: of the first launch, all ranks.
-        loaded: of the second.
-    """
+    """Whether what was loaded is what was saved, and goes on alike."""
     after = {one.rank: one for one in loaded}
     for one in saved:
         other = after.get(one.rank)
@@ -503,18 +446,7 @@ _NO_LOG = ("disk", "differs", "input")
 
 
 def prove(recipe: Recipe, launch: ProofLaunch, tell: Callable[[str, str], None]) -> None:
-    """Prove a run, say what was proven, and remember it in its output directory.
-
-    Args:
-        recipe: of the run.
-        launch: how it is started.
-        tell: shows a line: its title, or an empty one, and its text.
-
-    Raises:
-        PreflightError: the run would fail; says where, and what to write instead.
-        HfEfficientError: what the run itself would refuse.
-        OutputError: the output directory cannot be written.
-    """
+    """Prove a run, say what was proven, and remember it in its output directory."""
     tell("Preflight", "the longest batch, a save and a load back, each in a launch of its own")
     found = preflight(recipe, launch)
     for line in preflight_words(found):
@@ -525,15 +457,7 @@ def prove(recipe: Recipe, launch: ProofLaunch, tell: Callable[[str, str], None])
 
 
 def preflight(recipe: Recipe, launch: ProofLaunch) -> Preflight:
-    """Prove a run, and write ``preflight.json``; nothing else is left of it.
-
-    Args:
-        recipe: of the run.
-        launch: how it is started.
-
-    Raises:
-        OutputError: the output directory cannot be written.
-    """
+    """Prove a run, and write ``preflight.json``; nothing else is left of it."""
     began = time.monotonic()
     folder = preflight_folder(recipe)
     remove(folder)  # of a proof that was killed

@@ -77,9 +77,6 @@ def digest(tensor: torch.Tensor) -> str:
     """A tensor's type and shape, and a 64-bit sum over its words, each mixed with its place; computed where it lies.
 
     A sum of integers does not depend on the order in which it is taken. The mixing follows SplitMix64.
-
-    Args:
-        tensor: any; its bits are read, not its values.
     """
     flat = tensor.detach().contiguous().reshape(-1)
     whole = flat.numel() * flat.element_size()
@@ -110,22 +107,13 @@ def full_elements(tensor: torch.Tensor) -> int:
 
 
 def weight_digests(model: nn.Module) -> dict[str, str]:
-    """Of what is trained, by its name.
-
-    Args:
-        model: of the trainer.
-    """
+    """Of what is trained, by its name."""
     trained = ((name, held) for name, held in model.named_parameters() if held.requires_grad)
     return {name: digest(local_part(held)) for name, held in trained}
 
 
 def optimizer_digests(optimizer: Any, model: nn.Module) -> dict[str, str]:
-    """Of the state of an optimizer, under whatever accelerate or DeepSpeed have wrapped it in.
-
-    Args:
-        optimizer: of the trainer.
-        model: of the trainer, for names.
-    """
+    """Of the state of an optimizer, under whatever accelerate or DeepSpeed have wrapped it in."""
     inner, wrapped = optimizer, set()
     while getattr(inner, "optimizer", None) is not None and id(inner) not in wrapped:
         wrapped.add(id(inner))
@@ -160,11 +148,6 @@ def longest_data(data: SftData | PreferenceData, args: SFTConfig | DPOConfig, st
 
     The rows stay as they were prepared, so that the run's own collator makes the batch; read in their order, each
     micro-batch of each process holds the same rows.
-
-    Args:
-        data: of the run.
-        args: with the accumulation and the batch sizes that the steps have.
-        steps: that are trained.
     """
     world_size = args.world_size
     batches = args.gradient_accumulation_steps * world_size * steps
@@ -181,12 +164,7 @@ def longest_data(data: SftData | PreferenceData, args: SFTConfig | DPOConfig, st
 
 
 def longest_rows(held: npt.NDArray[np.int64], count: int) -> list[int]:
-    """Indices of the ``count`` longest rows, the longest first; from the first one again where there are fewer.
-
-    Args:
-        held: tokens of each row, shape (rows,), at least one.
-        count: so many.
-    """
+    """Indices of the ``count`` longest rows, the longest first; from the first one again where there are fewer."""
     longest = np.argsort(-held, kind="stable")[:count].tolist()
     return list(islice(cycle(longest), count))
 
@@ -208,12 +186,7 @@ def _prompt_length(example: dict[str, Any]) -> int:
 
 
 def saved_fault(folder: Path, trained_elements: int) -> str | None:
-    """What is wrong with the weights in a folder that a run would leave in the end; None where nothing is.
-
-    Args:
-        folder: in which they lie.
-        trained_elements: how many numbers are trained.
-    """
+    """What is wrong with the weights in a folder that a run would leave in the end; None where nothing is."""
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         pickled = [*folder.glob("pytorch_model*.bin"), *folder.glob("adapter_model.bin")]
@@ -232,12 +205,7 @@ def saved_fault(folder: Path, trained_elements: int) -> str | None:
 
 
 def folder_bytes(folder: Path, *, deep: bool = True) -> int:
-    """Of all files in it.
-
-    Args:
-        folder: that is there.
-        deep: with those in folders of it.
-    """
+    """Of all files in it."""
     found = folder.rglob("*") if deep else folder.glob("*")
     return sum(path.stat().st_size for path in found if path.is_file())
 
@@ -250,14 +218,7 @@ _FULL_DISK = re.compile(r"No space left on device|os error 28|unexpected pos|Dis
 def describe_failure(
     error: Exception, notes: RankNotes, recipe: Recipe, args: SFTConfig | DPOConfig | None
 ) -> tuple[FailureKind, str]:
-    """Kind and message.
-
-    Args:
-        error: that ended a process.
-        notes: of that process.
-        recipe: of the run.
-        args: of the run; None where it did not come to them.
-    """
+    """Kind and message."""
     if is_out_of_memory(error):
         return "memory", _out_of_memory(error, notes, recipe, args)
     if isinstance(error, HfEfficientError):
@@ -337,14 +298,6 @@ class ProofWatch(TrainerCallback):
     """Step 1, an evaluation, a save, step 2; or a loaded checkpoint and step 2."""
 
     def __init__(self, part: Part, notes: RankNotes, enter: Callable[[Stage], None], *, evaluates: bool) -> None:
-        """Nothing is watched yet.
-
-        Args:
-            part: of the proof.
-            notes: to be filled in.
-            enter: is told each stage.
-            evaluates: whether the run ever evaluates.
-        """
         self._part, self._notes, self._enter, self._evaluates = part, notes, enter, evaluates
         self._trainer: Trainer | None = None
         self._mark = time.monotonic()
@@ -443,15 +396,7 @@ def _reset_peak(device: torch.device) -> None:
 
 
 def prove_part(recipe: Recipe, part: Part) -> None:
-    """Do this process's share of a proof, and leave notes in the folder of the proof.
-
-    Args:
-        recipe: of the run, as the user wants it.
-        part: ``save`` first, then, in a new launch, ``load``.
-
-    Raises:
-        Exception: whatever failed; the notes tell it in words.
-    """
+    """Do this process's share of a proof, and leave notes in the folder of the proof."""
     process = _Process(recipe, part)
     process.enter("starting")
     try:

@@ -8,8 +8,6 @@ from hf_efficient.jobs.cluster import Cluster
 from hf_efficient.jobs.job import Job, Target, job_of
 from hf_efficient.recipe.load import load_recipe
 
-__all__ = ["WHOLE_CLUSTER", "cluster_of", "job_for"]
-
 WHOLE_CLUSTER: dict[str, Any] = {
     "shared": "/mnt/runs",
     "gpus": "H100:8",

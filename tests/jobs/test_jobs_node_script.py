@@ -9,10 +9,10 @@ import subprocess
 
 import pytest
 import yaml
-from tests.cluster.jobs import WHOLE_CLUSTER, cluster_of, job_for
 
 from hf_efficient.jobs.targets import here_document, kubernetes_job, sbatch_script, skypilot_task
 from hf_efficient.recipe.load import load_recipe
+from tests.jobs.jobs import WHOLE_CLUSTER, cluster_of, job_for
 
 # Writes its arguments, and where it trains the recipe and the launcher's variables that it sees.
 PROGRAM = """\

@@ -1,14 +1,15 @@
-"""A recipe and a cluster put together: what fits, and what is told where it does not."""
+"""A recipe and a cluster put together: what fits, what is said where it does not, and the recipe that a job carries."""
 
 from __future__ import annotations
 
 import pytest
-from tests.cluster.jobs import cluster_of, job_for
 
 from hf_efficient.errors import RecipeError, SetupError
 from hf_efficient.jobs.cluster import Gpus
-from hf_efficient.jobs.job import job_of, target_of
+from hf_efficient.jobs.job import job_of, standalone_recipe, target_of
+from hf_efficient.recipe.files import list_recipes
 from hf_efficient.recipe.load import load_recipe
+from tests.jobs.jobs import cluster_of, job_for
 
 AUTO = "distributed.processes=auto"
 
@@ -149,3 +150,23 @@ def test_the_gpus_of_the_cluster_divide_the_global_batch():
     assert "gradient_accumulation_steps" not in job.recipe
     (said,) = told("slurm", cluster, AUTO, "distributed.nodes=2", batch(96))
     assert "96, which 64 sequences at a time (train.per_device_train_batch_size 4 x 16 processes)" in said
+
+
+@pytest.mark.parametrize("name", [one.name for one in list_recipes()])
+def test_it_loads_to_the_same_recipe(name, tmp_path):
+    overrides = ["train.learning_rate=3e-4", "data.train.0.weight=2.0", "evaluate.metrics=[]"]
+    recipe = load_recipe(name, [*overrides, "existing_output=overwrite"])
+    path = tmp_path / "alone.yaml"
+    path.write_text(standalone_recipe(recipe), encoding="utf-8")
+    alone = load_recipe(path)
+    assert alone.resolved() == {**recipe.resolved(), "existing_output": "refuse"}
+
+
+def test_defaults_are_left_out(tmp_path):
+    path = tmp_path / "r.yaml"
+    path.write_text("name: a\nmodel: {id: m}\ndata: {train: [{path: x}, {path: y, weight: 3}]}\noutput_dir: o\n")
+    text = standalone_recipe(load_recipe(path, ["distributed.nodes=2"]))
+    assert text == (
+        "name: a\nmodel:\n  id: m\ndata:\n  train:\n  - path: x\n  - path: y\n    weight: 3.0\n"
+        "distributed:\n  nodes: 2\noutput_dir: o\n"
+    )

@@ -1,0 +1,245 @@
+"""What a job says to Slurm, SkyPilot and Kubernetes. ``test_jobs_real_slurm`` runs the batch script."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+import yaml
+
+from hf_efficient.errors import RecipeError
+from hf_efficient.jobs.targets import kubernetes_job, sbatch_script, skypilot_task
+from tests.jobs.jobs import WHOLE_CLUSTER, cluster_of, job_for
+
+
+def options(*overrides, directory="/home/me/project", **keys):
+    script = sbatch_script(job_for("slurm", cluster_of(**keys), *overrides, directory=directory))
+    subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+    return [line.removeprefix("#SBATCH ") for line in script.splitlines() if line.startswith("#SBATCH")]
+
+
+def test_machines_of_the_jobs_own():
+    assert options("distributed.nodes=2", "distributed.processes=auto", gpus="h100:8", time_limit="36h") == [
+        "--job-name=quickstart-lora",
+        "--nodes=2",
+        "--ntasks-per-node=1",
+        "--gres=gpu:h100:8",
+        "--exclusive",
+        "--mem=0",
+        "--time=1-12:00:00",
+        "--signal=B:USR1@120",
+        "--requeue",
+        "--open-mode=append",
+        "--chdir=/home/me/project",
+        "--output=%x-%j.log",
+    ]
+
+
+def test_parts_of_machines_and_all_that_a_site_may_ask():
+    slurm = {
+        "partition": "gpu",
+        "account": "a",
+        "qos": "high",
+        "constraint": "h100&ib",
+        "reservation": "r",
+        "sbatch_options": ["--mail-type=END"],
+    }
+    assert options(
+        gpus=1, cpus=16, memory_gb=64.5, restarts=0, grace_seconds=300, slurm=slurm, directory="/home/me/a b"
+    ) == [
+        "--job-name=quickstart-lora",
+        "--nodes=1",
+        "--ntasks-per-node=1",
+        "--gres=gpu:1",
+        "--cpus-per-task=16",
+        "--mem=64500M",
+        "--partition=gpu",
+        "--account=a",
+        "--qos=high",
+        "'--constraint=h100&ib'",
+        "--reservation=r",
+        "--signal=B:USR1@300",
+        "--no-requeue",
+        "--open-mode=append",
+        "'--chdir=/home/me/a b'",
+        "--output=%x-%j.log",
+        "--mail-type=END",
+    ]
+
+
+def test_srun_and_the_environment():
+    keys = {"env": {"A": "it's $B"}, "slurm": {"srun_options": ["--container-image=a b"]}}
+    script = sbatch_script(job_for("slurm", cluster_of(**keys)))
+    assert "export A='it'\"'\"'s $B'\n" in script
+    assert "--kill-on-bad-exit=1 --cpu-bind=none '--container-image=a b' \\\n" in script
+    assert "main_address" not in script
+
+
+@pytest.mark.parametrize(("port", "told"), [(None, "$((20000 + SLURM_JOB_ID % 10000))"), (4000, "4000")])
+def test_where_machines_meet(port, told):
+    script = sbatch_script(job_for("slurm", cluster_of(port=port), "distributed.nodes=2"))
+    assert f"export main_address=${{hosts[0]}}:{told}\n" in script
+
+
+def test_containers_are_the_sites_own():
+    with pytest.raises(RecipeError, match=r"the cluster: image: is given, but Slurm runs containers by a plugin"):
+        sbatch_script(job_for("slurm", cluster_of(image="a")))
+
+
+OUTPUT = "output_dir=/mnt/runs/a"
+SMALL = {"shared": "/mnt/runs", "skypilot": {"volume": "runs", "setup": "pip install -e ."}}
+
+
+def task_of(cluster, *overrides):
+    return yaml.safe_load(skypilot_task(job_for("skypilot", cluster_of(**cluster), OUTPUT, *overrides)))
+
+
+def told_by_skypilot(cluster):
+    with pytest.raises(RecipeError) as error:
+        task_of(cluster)
+    return [str(problem) for problem in error.value.problems]
+
+
+def test_a_skypilot_task():
+    task = task_of(WHOLE_CLUSTER, "distributed.nodes=4", "distributed.processes=auto")
+    run = task.pop("run")
+    assert 'main_address=$(echo "$SKYPILOT_NODE_IPS" | head -n 1):12345\n' in run
+    assert task == {
+        "name": "quickstart-lora",
+        "workdir": ".",
+        "num_nodes": 4,
+        "resources": {
+            "infra": "aws/us-east-1",
+            "accelerators": "H100:8",
+            "cpus": "96+",
+            "memory": "500.5+",
+            "use_spot": True,
+            "disk_size": 512,
+            "image_id": "docker:registry.example/train:1",
+            "job_recovery": {"max_restarts_on_errors": 5},
+        },
+        "envs": {"NCCL_DEBUG": "INFO", "GREETING": 'it\'s "1e3" $HOME', "NUMBER": "1e3"},
+        "secrets": {"HF_TOKEN": None},
+        "file_mounts": {"/mnt/runs": {"source": "s3://my-runs", "mode": "MOUNT_CACHED"}},
+        "setup": "pip install -e .\necho done\n",
+    }
+
+
+def test_one_machine_without_gpus_and_a_volume():
+    task = task_of(SMALL)
+    assert set(task) == {"name", "workdir", "num_nodes", "resources", "volumes", "setup", "run"}
+    assert task["volumes"] == {"/mnt/runs": "runs"}
+    assert "main_address" not in task["run"]
+
+
+def test_people_can_read_it():
+    text = skypilot_task(job_for("skypilot", cluster_of(**SMALL), OUTPUT))
+    assert text.startswith("# quickstart/lora, written by hf_efficient ")
+    assert "run: |\n  set -euo pipefail\n" in text
+
+
+def test_what_skypilot_needs_and_cannot_do():
+    assert told_by_skypilot({"shared": "/mnt/runs", "gpus": 1, "time_limit": "2h"}) == [
+        "the cluster: gpus: is 1, but SkyPilot has to know of which type. Write, for instance, H100:1.",
+        "the cluster: skypilot.bucket: is missing, and no volume is given: one of the two is mounted at /mnt/runs. "
+        "Write bucket: s3://NAME.",
+        "the cluster: skypilot.setup: is missing: SkyPilot's machines start without hf_efficient. Write the lines that "
+        "install it, `pip install -e .` in a clone for instance, or an image that holds it.",
+        "the cluster: time_limit: is given, but SkyPilot ends no job by the clock. Write efficiency.budget.hours=N in "
+        "the recipe: the run saves and stops.",
+    ]
+    (both,) = told_by_skypilot({"shared": "/mnt/runs", "skypilot": {"bucket": "s3://a", "volume": "b", "setup": "x"}})
+    assert "skypilot.bucket: and a volume are both given: one of the two" in both
+
+
+SMALL_POD = {"shared": "/mnt/runs", "image": "train:1", "kubernetes": {"volume_claim": "runs"}}
+
+
+def documents(cluster, *overrides):
+    text = kubernetes_job(job_for("kubernetes", cluster_of(**cluster), OUTPUT, *overrides))
+    runtime, job = yaml.safe_load_all(text)
+    return runtime, job
+
+
+def test_a_train_job_and_its_runtime():
+    cluster = {**WHOLE_CLUSTER, "time_limit": "12h"}
+    runtime, job = documents(cluster, "distributed.nodes=4", "distributed.processes=auto")
+
+    trainer = job["spec"].pop("trainer")
+    shell, option, script = trainer.pop("command")
+    assert (shell, option) == ("bash", "-c")
+    assert "main_address=$PET_MASTER_ADDR:12345\n" in script
+    assert job == {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "TrainJob",
+        "metadata": {
+            "name": "quickstart-lora",
+            "namespace": "team",
+            "labels": {"kueue.x-k8s.io/queue-name": "research"},
+        },
+        "spec": {
+            "runtimeRef": {"apiGroup": "trainer.kubeflow.org", "kind": "TrainingRuntime", "name": "quickstart-lora"},
+            "activeDeadlineSeconds": 43200,
+        },
+    }
+    label = "metadata.labels['jobset.sigs.k8s.io/{}']"
+    assert trainer == {
+        "image": "registry.example/train:1",
+        "numNodes": 4,
+        "numProcPerNode": 8,
+        "resourcesPerNode": {
+            "requests": {"cpu": "96", "memory": "500500M", "nvidia.com/gpu": "8"},
+            "limits": {"memory": "500500M", "nvidia.com/gpu": "8"},
+        },
+        "env": [
+            {"name": "job", "valueFrom": {"fieldRef": {"fieldPath": label.format("jobset-uid")}}},
+            {"name": "attempt", "valueFrom": {"fieldRef": {"fieldPath": label.format("restart-attempt")}}},
+            {"name": "NCCL_DEBUG", "value": "INFO"},
+            {"name": "GREETING", "value": 'it\'s "1e3" $HOME'},
+            {"name": "NUMBER", "value": "1e3"},
+        ],
+    }
+
+    template = runtime["spec"]["template"]["spec"]
+    assert template["failurePolicy"]["maxRestarts"] == 5
+    (replicated,) = template["replicatedJobs"]
+    assert replicated["name"] == "node"
+    pod = replicated["template"]["spec"]["template"]["spec"]
+    assert replicated["template"]["spec"]["backoffLimit"] == 0
+    assert (pod["restartPolicy"], pod["terminationGracePeriodSeconds"]) == ("Never", 90)
+    assert pod["nodeSelector"] == {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
+    assert pod["volumes"][0] == {"name": "shared", "persistentVolumeClaim": {"claimName": "runs"}}
+    assert pod["containers"][0]["volumeMounts"][0] == {"name": "shared", "mountPath": "/mnt/runs"}
+    assert pod["containers"][0]["envFrom"] == [{"secretRef": {"name": "hf-token"}}]
+
+
+def test_bad_input_fails_the_job_at_once():
+    runtime, _ = documents(SMALL_POD)
+    template = runtime["spec"]["template"]["spec"]
+    (rule,) = template["failurePolicy"]["rules"]
+    assert (rule["action"], rule["onJobFailureReasons"]) == ("FailJobSet", ["PodFailurePolicy"])
+    (of_pods,) = template["replicatedJobs"][0]["template"]["spec"]["podFailurePolicy"]["rules"]
+    assert of_pods == {"action": "FailJob", "onExitCodes": {"containerName": "node", "operator": "In", "values": [2]}}
+
+
+def test_one_pod_without_gpus_says_nothing_that_nobody_gave():
+    runtime, job = documents(SMALL_POD)
+    assert set(job["spec"]) == {"runtimeRef", "trainer"}
+    assert set(job["spec"]["trainer"]) == {"image", "numNodes", "numProcPerNode", "env", "command"}
+    assert job["metadata"] == {"name": "quickstart-lora"}
+    assert runtime["spec"]["mlPolicy"] == {"numNodes": 1, "torch": {}}
+    pod = runtime["spec"]["template"]["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    assert set(pod) == {"restartPolicy", "terminationGracePeriodSeconds", "containers", "volumes"}
+    assert "main_address" not in job["spec"]["trainer"]["command"][2]
+
+
+def test_what_kubernetes_needs():
+    with pytest.raises(RecipeError) as error:
+        documents({"shared": "/mnt/runs", "gpus": "H100:2"}, "distributed.processes=2")
+    assert [str(problem) for problem in error.value.problems] == [
+        "the cluster: image: is missing: a pod runs a container. Name one that holds hf_efficient (--image NAME).",
+        "the cluster: kubernetes.volume_claim: is missing: nothing else is mounted at /mnt/runs. Write the name of a "
+        "PersistentVolumeClaim that many pods may write to (ReadWriteMany).",
+        "the cluster: gpus: names H100, but Kubernetes chooses machines by their labels. Write gpus: 2, and "
+        "kubernetes.node_selector: {nvidia.com/gpu.product: NVIDIA-H100-80GB-HBM3}, for instance.",
+    ]
