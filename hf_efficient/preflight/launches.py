@@ -1,14 +1,6 @@
-"""The recipe of a proof: the run's own, two steps long, in a folder of its own, telling nobody.
+"""The preflight check, from the process that starts the run: two short launches, watched, and what came of them.
 
-What each process of a proof leaves for the one that started it: a small file, written anew at every stage.
-
-Whether anything goes on in the processes of a proof: another stage, or a file that is read or written.
-
-One of the two launches of a proof, watched until it ends, fails or hangs.
-
-The notes of all processes to what was proven, or why not.
-
-The proof before a run, from the process that starts the run.
+The first launch trains on the longest batch, evaluates and saves. The second one loads the checkpoint and goes on.
 """
 
 from __future__ import annotations
@@ -52,7 +44,27 @@ STEPS = 2
 MOST_MICRO_BATCHES = 2
 """Of a step: from the second on each finds the gradients of those before it, and is as large as any that follows."""
 
-_FOLDER = ".preflight"
+LOSS_TOLERANCE = 1e-3
+"""Relative: kernels of a GPU may add in another order; random numbers or weights that were lost change it by more."""
+
+Part = Literal["save", "load"]
+"""Which of the two launches."""
+
+Stage = Literal["starting", "data", "building", "training", "evaluation", "saving", "loading", "next", "final", "done"]
+
+STAGES: dict[Stage, str] = {
+    "starting": "starting",
+    "data": "reading the data",
+    "building": "building model and trainer",
+    "training": "the training step on the longest batch",
+    "evaluation": "the evaluation of the longest batch",
+    "saving": "saving a checkpoint",
+    "loading": "loading the checkpoint back",
+    "next": "the step after it",
+    "final": "saving the model as at the end of the run",
+    "done": "ending",
+}
+"""In words, in the order of the first launch."""
 
 _SHORT: dict[str, Any] = {
     "train.max_steps": STEPS,
@@ -79,67 +91,48 @@ _WHERE_SET: dict[str, Any] = {
     "warmup_ratio": None,
     "logging_first_step": False,
 }
+_LARGEST = (
+    "training_peak_bytes", "evaluation_peak_bytes", "save_seconds", "load_seconds", "batch_rows", "batch_tokens",
+)  # fmt: skip
+_LOST = re.compile(r"connection (was )?(reset|closed|refused|lost)|broken pipe|closed by peer|remote process", re.I)
+"""What gloo and NCCL say in a process whose neighbour is gone."""
+
+_LOOK_SECONDS = 0.2
+_GRACE_SECONDS = 3.0
+"""For other ranks to say why they fail: the first one to see a lost connection is not the one that lost it."""
+_LEAST_BYTES = 1 << 20
+"""Read or written in a second; less is a log."""
 
 
 def preflight_folder(recipe: Recipe) -> Path:
-    """Where a proof writes: in the output directory, hence on the disk of the run; it is removed afterwards."""
-    return Path(recipe.output_dir).expanduser() / _FOLDER
+    """In the output directory, hence on the disk of the run; it is removed afterwards."""
+    return Path(recipe.output_dir).expanduser() / ".preflight"
 
 
 def proof_recipe(recipe: Recipe, micro_batches: int) -> Recipe:
-    """The recipe of a proof."""
-    said: dict[str, Any] = {
+    """The run's own recipe, two steps long, in a folder of its own, without logs, records and instruments."""
+    changes: dict[str, Any] = {
         f"train.{name}": value for name, value in _WHERE_SET.items() if recipe.train.get(name) is not None
     }
     if recipe.efficiency.budget is not None:
-        said["efficiency.budget"] = None
+        changes["efficiency.budget"] = None
     if recipe.evaluate.early_stopping is not None:
-        said["evaluate.early_stopping"] = None
-    return change_recipe(
-        recipe,
-        {
-            **_SHORT,
-            **said,
-            **unnamed_batch(recipe),
-            "train.gradient_accumulation_steps": min(micro_batches, MOST_MICRO_BATCHES),
-            "output_dir": str(preflight_folder(recipe) / "run"),
-            "existing_output": "refuse",
-        },
-    )
-
-
-Part = Literal["save", "load"]
-"""Which of the two launches."""
-
-Stage = Literal["starting", "data", "building", "training", "evaluation", "saving", "loading", "next", "final", "done"]
-
-STAGES: dict[Stage, str] = {
-    "starting": "starting",
-    "data": "reading the data",
-    "building": "building model and trainer",
-    "training": "the training step on the longest batch",
-    "evaluation": "the evaluation of the longest batch",
-    "saving": "saving a checkpoint",
-    "loading": "loading the checkpoint back",
-    "next": "the step after it",
-    "final": "saving the model as at the end of the run",
-    "done": "ending",
-}
-"""In words, in the order of the first launch."""
+        changes["evaluate.early_stopping"] = None
+    changes |= _SHORT | unnamed_batch(recipe)
+    changes |= {
+        "train.gradient_accumulation_steps": min(micro_batches, MOST_MICRO_BATCHES),
+        "output_dir": str(preflight_folder(recipe) / "run"),
+        "existing_output": "refuse",
+    }
+    return change_recipe(recipe, changes)
 
 
 @dataclass
 class RankNotes:
-    """Of one process.
+    """What a process leaves in a small file, written anew at every stage.
 
-    Attributes:
-        rank: of all processes.
-        world_size: how many there are.
-        stage: that it is in.
-        kind, message, exit_code: of its failure; None where there is none.
-        figures: what ``records.Preflight`` takes over, by its names there, and a few more for the disk.
-        weights, optimizer: digests by name: after the save, or after the loading.
-        losses: of the micro-batches, all steps one after the other.
+    ``figures`` holds fields of ``records.Preflight`` and a few more for the disk; ``weights`` and ``optimizer`` hold
+    digests by name, taken after the save or after the loading; ``losses`` are of the micro-batches of all steps.
     """
 
     rank: int
@@ -147,7 +140,6 @@ class RankNotes:
     stage: Stage = "starting"
     kind: FailureKind | None = None
     message: str | None = None
-    exit_code: int = 1
     figures: dict[str, Any] = field(default_factory=dict)
     weights: dict[str, str] = field(default_factory=dict)
     optimizer: dict[str, str] = field(default_factory=dict)
@@ -155,7 +147,6 @@ class RankNotes:
 
 
 def write_notes(folder: Path, part: Part, notes: RankNotes) -> None:
-    """Write them, in place of earlier ones."""
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / f"{part}-{notes.rank}.json", json.dumps(dataclasses.asdict(notes)))
 
@@ -171,282 +162,23 @@ def notes_of(folder: Path, part: Part) -> list[RankNotes]:
     return sorted(found, key=lambda notes: notes.rank)
 
 
-_LEAST_BYTES = 1 << 20
-"""Less is a log."""
-_LOOK_SECONDS = 1.0
-
-
-class Liveness:
-    """A model that is downloaded or read for an hour is no hang; processes that wait for each other move no bytes."""
-
-    def __init__(self, launcher: int) -> None:
-        self._launcher = launcher
-        self._since = self._looked = time.monotonic()
-        self._stages: list[str] = []
-        self._bytes = 0
-
-    def still_for(self, notes: Sequence[RankNotes]) -> float:
-        """Seconds in which nothing has gone on; reading data, which may compute alone, is never still."""
-        now = time.monotonic()
-        stages: list[str] = [one.stage for one in notes]
-        if stages != self._stages or "data" in stages:
-            self._stages, self._since = stages, now
-        elif now - self._looked > _LOOK_SECONDS:
-            self._looked = now
-            moved = _bytes_of(self._launcher)
-            if abs(moved - self._bytes) >= _LEAST_BYTES:
-                self._bytes, self._since = moved, now
-        return now - self._since
-
-
-def _bytes_of(launcher: int) -> int:
-    """That it and all that it started have read and written, as far as the system tells (Linux, Windows)."""
-    total = 0
-    try:
-        process = psutil.Process(launcher)
-        family = [process, *process.children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return 0
-    for one in family:
-        try:
-            told = one.io_counters()
-        except (psutil.Error, AttributeError):
-            continue
-        total += getattr(told, "read_chars", told.read_bytes) + getattr(told, "write_chars", told.write_bytes)
-    return total
-
-
-_LAUNCHES_LOOK_SECONDS = 0.2
-_GRACE_SECONDS = 3.0
-"""For other ranks to say why they fail: the first one to see a lost connection is not the one that lost it."""
-_ORDER = list(STAGES)
-_SAID = 400
-_LOST = re.compile(r"connection (was )?(reset|closed|refused|lost)|broken pipe|closed by peer|remote process", re.I)
-"""What gloo and NCCL say in a process whose neighbour is gone."""
-
-
 @dataclass(frozen=True)
 class ProofLaunch:
-    """How the launches of a proof are started.
-
-    Attributes:
-        command: of the run; the part of the proof is appended to it.
-        environment: of the run, beside this process's own.
-        debug: let them write to the terminal.
-        on_stage: is told each stage of the process that is behind.
-    """
+    """How the two launches are started: the run's command, to which the part is appended."""
 
     command: Sequence[str]
     environment: Mapping[str, str] = field(default_factory=dict)
-    debug: bool = False
+    debug: bool = False  # let them write to the terminal
     on_stage: Callable[[str], None] = lambda stage: None
 
 
-def launch_part(
-    launch: ProofLaunch, folder: Path, part: Part, limit_seconds: float
-) -> tuple[list[RankNotes], PreflightFailure | None]:
-    """Run it; none of its processes is left afterwards."""
-    with log_of(folder, part).open("wb") as log:
-        output = None if launch.debug else log.fileno()
-        launcher = subprocess.Popen(
-            [*launch.command, f"--preflight={part}"],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            env={**os.environ, **launch.environment},
-            start_new_session=True,
-        )
-        with ended(launcher):
-            hung_for = _wait(launcher, folder, part, limit_seconds, launch.on_stage)
-            code = launcher.poll()
-    notes = notes_of(folder, part)
-    return notes, failure_of(notes, code, hung_for, log_of(folder, part))
-
-
-def log_of(folder: Path, part: Part) -> Path:
-    """What its processes wrote."""
-    return folder / f"{part}.log"
-
-
-def _wait(
-    launcher: subprocess.Popen[bytes], folder: Path, part: Part, limit_seconds: float, on_stage: Callable[[str], None]
-) -> float | None:
-    """Until it ends, a process of it fails, or nothing goes on; the seconds of the last, else None."""
-    liveness, failed_at, told = Liveness(launcher.pid), math.inf, ""
-    while launcher.poll() is None:
-        time.sleep(_LAUNCHES_LOOK_SECONDS)
-        notes = notes_of(folder, part)
-        if any(one.kind for one in notes):
-            failed_at = min(failed_at, time.monotonic())
-            if time.monotonic() - failed_at > _GRACE_SECONDS:
-                return None
-        if notes and (stage := STAGES[_behind(notes).stage]) != told:
-            told = stage
-            on_stage(stage)
-        still = liveness.still_for(notes)
-        if still > limit_seconds:
-            return still
-    return None
-
-
-def _behind(notes: Sequence[RankNotes]) -> RankNotes:
-    return min(notes, key=lambda one: _ORDER.index(one.stage))
-
-
-def failure_of(
-    notes: Sequence[RankNotes], code: int | None, hung_for: float | None, log: Path
-) -> PreflightFailure | None:
-    """Why a launch failed; None where all of its processes came to their end."""
-    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    was_killed = code in (-9, 137) or any("SIGKILL" in line or "Signal 9" in line for line in lines)
-    failed = [one for one in notes if one.kind]
-    if was_killed and all(one.kind == "fault" and _LOST.search(one.message or "") for one in failed):
-        notes = [one for one in notes if not one.kind] or notes  # the others miss the one that was killed
-    elif failed:
-        first = min(failed, key=lambda one: ({"memory": 0, "fault": 2}.get(str(one.kind), 1), one.rank))
-        assert first.kind
-        return PreflightFailure(first.kind, STAGES[first.stage], first.message or "it said nothing", first.rank)
-    behind = _behind(notes) if notes else None
-    stage = STAGES[behind.stage] if behind else STAGES["starting"]
-    rank = behind.rank if behind else None
-    if hung_for is not None:
-        rank = rank if len({one.stage for one in notes}) > 1 else None  # else each may wait for any other
-        return PreflightFailure("hang", stage, _hung(stage, rank, hung_for), rank)
-    if code == 0 and notes and all(one.stage == "done" for one in notes):
-        return None
-    if was_killed:
-        return PreflightFailure(
-            "killed",
-            stage,
-            f"a process was killed in {stage}, for want of host memory perhaps: the run would have been too. Give the "
-            "machine more memory, write a smaller train.per_device_train_batch_size or fewer distributed.processes.",
-            rank,
-        )
-    last = _last_words(lines)
-    said = f": {last[:_SAID]}" if last else ", and it said nothing"
-    return PreflightFailure("fault", stage, f"a process ended in {stage} with exit code {code}{said}", rank)
-
-
-def _last_words(lines: Sequence[str]) -> str:
-    """Of the processes, not of the launcher, which ends with a table between two rules."""
-    theirs = list(takewhile(lambda line: "torch/distributed/elastic" not in line, lines))
-    return next((line.strip() for line in reversed(theirs or lines) if line.strip("=- ")), "")
-
-
-def _hung(stage: str, rank: int | None, hung_for: float) -> str:
-    who = "" if rank is None else f" (rank {rank} is behind)"
-    return (
-        f"nothing has happened for {seconds(hung_for)} in {stage}{who}: it hangs, and so would the run. Processes wait "
-        "for each other, perhaps over a network or a disk that does not answer; NCCL_DEBUG=INFO tells of the first. "
-        "Where it is only slow, write a larger efficiency.preflight_minutes."
-    )
-
-
-LOSS_TOLERANCE = 1e-3
-"""Relative: kernels of a GPU may add in another order; random numbers or weights that were lost change it by more."""
-
-_LARGEST = (
-    "training_peak_bytes", "evaluation_peak_bytes", "save_seconds", "load_seconds", "batch_rows", "batch_tokens",
-)  # fmt: skip
-_MOST_NAMED = 5
-
-
-def figures_of(saved: Sequence[RankNotes], loaded: Sequence[RankNotes] = ()) -> dict[str, Any]:
-    """What ``Preflight`` holds, by its names there, as far as the notes tell it."""
-    told: dict[str, Any] = {"world_size": saved[0].world_size} if saved else {}
-    for notes in [*loaded, *saved][::-1]:
-        for name, value in notes.figures.items():
-            told[name] = max(told[name], value) if name in _LARGEST and name in told else told.get(name, value)
-    if "saves" in told:
-        keeps_best, there = told["keeps_best"], told["checkpoints_there"]
-        told["checkpoints_to_come"] = checkpoints_at_once(
-            told["saves"], told["save_total_limit"], keeps_best=keeps_best, there=there
-        )
-        if "checkpoint_bytes" in told:
-            told["needed_bytes"] = disk_needed(
-                told["checkpoints_to_come"], told["checkpoint_bytes"], told["model_bytes"], told["merged_bytes"]
-            )
-    told["next_loss"] = _next_loss(saved, told.get("micro_batches"), second=True)
-    if loaded:
-        told["next_loss_after_load"] = _next_loss(loaded, told.get("micro_batches"), second=False)
-        told["compared_tensors"] = sum(len(one.weights) + len(one.optimizer) for one in saved)
-    known = {one.name for one in fields(Preflight)}
-    return {name: value for name, value in told.items() if name in known}
-
-
-def disk_failure(figures: Mapping[str, Any]) -> PreflightFailure | None:
-    """Whether all checkpoints to come have room."""
-    needed, free = figures.get("needed_bytes"), figures.get("free_bytes")
-    if needed is None or free is None or needed <= free:
-        return None
-    to_come = figures["checkpoints_to_come"]
-    return PreflightFailure(
-        "disk",
-        "the disk",
-        f"the disk is too small: {to_come} checkpoints of {size(figures['checkpoint_bytes'])} and the model in the end "
-        f"need {size(needed)}, and {size(free)} are free. Write train.save_total_limit=1, a larger train.save_steps, "
-        "or an output_dir=... on another disk.",
-    )
-
-
-def differing(saved: Sequence[RankNotes], loaded: Sequence[RankNotes]) -> PreflightFailure | None:
-    """Whether what was loaded is what was saved, and goes on alike."""
-    after = {one.rank: one for one in loaded}
-    for one in saved:
-        other = after.get(one.rank)
-        if other is None:
-            return _differs(f"rank {one.rank} was not there when it was loaded back", one.rank)
-        for kind, was, now in (
-            ("the weights", one.weights, other.weights),
-            ("the optimizer's state", one.optimizer, other.optimizer),
-        ):
-            wrong = list(_unequal(was, now))
-            if wrong:
-                named = ", ".join(wrong[:_MOST_NAMED]) + (", ..." if len(wrong) > _MOST_NAMED else "")
-                told = f"{len(wrong)} of {len(was)} tensors of {kind} are not what was saved"
-                return _differs(f"{told} (rank {one.rank}: {named})", one.rank)
-        steps = list(zip(one.losses[-len(other.losses) :], other.losses, strict=False)) if other.losses else []
-        for was_loss, now_loss in steps:
-            if not math.isclose(was_loss, now_loss, rel_tol=LOSS_TOLERANCE) and was_loss == was_loss:
-                told = (
-                    f"the loss of the next step is {now_loss:.6g} in place of {was_loss:.6g} (rank {one.rank}), though"
-                )
-                return _differs(
-                    f"{told} weights and optimizer are equal: the frozen weights or the random state", one.rank
-                )
-    return None
-
-
-def _differs(what: str, rank: int) -> PreflightFailure:
-    return PreflightFailure(
-        "differs",
-        STAGES["loading"],
-        f"a run that goes on from a checkpoint would not go on as it was: {what}. Do not count on --resume with this "
-        "recipe: write another distributed.strategy, or another train.optim.",
-        rank,
-    )
-
-
-def _unequal(was: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
-    yield from (name for name in was if was[name] != now.get(name))
-    yield from (f"{name} (not saved)" for name in now if name not in was)
-
-
-def _next_loss(notes: Sequence[RankNotes], micro_batches: int | None, *, second: bool) -> float | None:
-    """Mean over the ranks of the last step's loss: the Trainer scales those of its micro-batches to be added."""
-    steps = 2 if second else 1
-    whole = [one.losses for one in notes if micro_batches and len(one.losses) == steps * micro_batches]
-    if not whole or not micro_batches or len(whole) < len(notes):
-        return None
-    loss = math.fsum(math.fsum(losses[-micro_batches:]) for losses in whole) / len(whole)
-    return loss if math.isfinite(loss) else None
-
-
-_NO_LOG = ("disk", "differs", "input")
-
-
 def prove(recipe: Recipe, launch: ProofLaunch, tell: Callable[[str, str], None]) -> None:
-    """Prove a run, say what was proven, and remember it in its output directory."""
+    """Check a run, show what was found by ``tell(title, text)``, and remember it in the output directory.
+
+    Raises:
+        PreflightError: the run would fail; says where, and what to write instead.
+        HfEfficientError: what the run itself would refuse.
+    """
     tell("Preflight", "the longest batch, a save and a load back, each in a launch of its own")
     found = preflight(recipe, launch)
     for line in preflight_words(found):
@@ -457,18 +189,18 @@ def prove(recipe: Recipe, launch: ProofLaunch, tell: Callable[[str, str], None])
 
 
 def preflight(recipe: Recipe, launch: ProofLaunch) -> Preflight:
-    """Prove a run, and write ``preflight.json``; nothing else is left of it."""
+    """Check a run, and write ``preflight.json``; nothing else is left."""
     began = time.monotonic()
     folder = preflight_folder(recipe)
-    remove(folder)  # of a proof that was killed
+    remove(folder)  # of one that was killed
     try:
         folder.mkdir(parents=True)
     except OSError as error:
         raise OutputError(f"output_dir: {folder} cannot be written: {error.strerror or error}.") from error
     with _ends_on_signals():
         try:
-            figures, failure = _proven(recipe, launch)
-            if failure is not None and failure.kind not in _NO_LOG and not launch.debug:
+            figures, failure = _checked(recipe, launch)
+            if failure is not None and failure.kind not in ("disk", "differs", "input") and not launch.debug:
                 failure = replace(failure, message=f"{failure.message} {_kept_log(recipe)}")
         finally:
             shutil.rmtree(folder, ignore_errors=True)
@@ -483,7 +215,7 @@ def preflight(recipe: Recipe, launch: ProofLaunch) -> Preflight:
     return found
 
 
-def _proven(recipe: Recipe, launch: ProofLaunch) -> tuple[dict[str, Any], PreflightFailure | None]:
+def _checked(recipe: Recipe, launch: ProofLaunch) -> tuple[dict[str, Any], PreflightFailure | None]:
     folder, limit = preflight_folder(recipe), 60 * recipe.efficiency.preflight_minutes
     saved, failure = launch_part(launch, folder, "save", limit)
     figures = figures_of(saved)
@@ -494,10 +226,13 @@ def _proven(recipe: Recipe, launch: ProofLaunch) -> tuple[dict[str, Any], Prefli
     return figures_of(saved, loaded), failure or differing(saved, loaded)
 
 
+def log_of(folder: Path, part: Part) -> Path:
+    return folder / f"{part}.log"
+
+
 def _kept_log(recipe: Recipe) -> str:
     """Keep what the launches wrote, beside ``preflight.json``; where, in words."""
-    parts: tuple[Part, ...] = ("save", "load")
-    written = [path for part in parts if (path := log_of(preflight_folder(recipe), part)).is_file()]
+    written = [path for part in ("save", "load") if (path := log_of(preflight_folder(recipe), part)).is_file()]
     kept = preflight_path(recipe).with_suffix(".log")
     try:
         kept.parent.mkdir(parents=True, exist_ok=True)
@@ -520,3 +255,206 @@ def _ends_on_signals() -> Iterator[None]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def launch_part(
+    launch: ProofLaunch, folder: Path, part: Part, limit_seconds: float
+) -> tuple[list[RankNotes], PreflightFailure | None]:
+    """The notes of all ranks, and why it failed; none of its processes is left. Still for the limit: it hangs."""
+    with log_of(folder, part).open("wb") as log:
+        output = None if launch.debug else log.fileno()
+        launcher = subprocess.Popen(
+            [*launch.command, f"--preflight={part}"],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env={**os.environ, **launch.environment},
+            start_new_session=True,
+        )
+        with ended(launcher):
+            hung_for = _wait(launcher, folder, part, limit_seconds, launch.on_stage)
+            code = launcher.poll()
+    notes = notes_of(folder, part)
+    return notes, failure_of(notes, code, hung_for, log_of(folder, part))
+
+
+def _wait(
+    launcher: subprocess.Popen[bytes], folder: Path, part: Part, limit_seconds: float, on_stage: Callable[[str], None]
+) -> float | None:
+    """Until it ends, a process of it fails, or nothing goes on; the seconds of the last, else None.
+
+    A model that is downloaded or read for an hour is no hang; processes that wait for each other move no bytes.
+    Reading data, which may compute alone, is never still.
+    """
+    failed_at, told = math.inf, ""
+    since = looked = time.monotonic()
+    stages: list[Stage] = []
+    held = 0
+    while launcher.poll() is None:
+        time.sleep(_LOOK_SECONDS)
+        notes, now = notes_of(folder, part), time.monotonic()
+        if any(one.kind for one in notes):
+            failed_at = min(failed_at, now)
+            if now - failed_at > _GRACE_SECONDS:
+                return None
+        if notes and (stage := STAGES[_behind(notes).stage]) != told:
+            told = stage
+            on_stage(stage)
+        if (seen := [one.stage for one in notes]) != stages or "data" in seen:
+            stages, since = seen, now
+        elif now - looked > 1.0:
+            looked, moved = now, _bytes_moved(launcher.pid)
+            if abs(moved - held) >= _LEAST_BYTES:
+                held, since = moved, now
+        if now - since > limit_seconds:
+            return now - since
+    return None
+
+
+def _bytes_moved(launcher: int) -> int:
+    """That it and all that it started have read and written, as far as the system tells (Linux, Windows)."""
+    total = 0
+    try:
+        process = psutil.Process(launcher)
+        family = [process, *process.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return 0
+    for one in family:
+        try:
+            told = one.io_counters()
+        except (psutil.Error, AttributeError):
+            continue
+        total += getattr(told, "read_chars", told.read_bytes) + getattr(told, "write_chars", told.write_bytes)
+    return total
+
+
+def _behind(notes: Sequence[RankNotes]) -> RankNotes:
+    order = list(STAGES)
+    return min(notes, key=lambda one: order.index(one.stage))
+
+
+def failure_of(
+    notes: Sequence[RankNotes], code: int | None, hung_for: float | None, log: Path
+) -> PreflightFailure | None:
+    """Why a launch failed, of which ``code`` is None where it had to be ended; None where all came to their end."""
+    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    was_killed = code in (-9, 137) or any("SIGKILL" in line or "Signal 9" in line for line in lines)
+    failed = [one for one in notes if one.kind]
+    if was_killed and all(one.kind == "fault" and _LOST.search(one.message or "") for one in failed):
+        notes = [one for one in notes if not one.kind] or notes  # the others miss the one that was killed
+    elif failed:
+        first = min(failed, key=lambda one: ({"memory": 0, "fault": 2}.get(str(one.kind), 1), one.rank))
+        assert first.kind
+        return PreflightFailure(first.kind, STAGES[first.stage], first.message or "it said nothing", first.rank)
+    behind = _behind(notes) if notes else None
+    stage, rank = (STAGES[behind.stage], behind.rank) if behind else (STAGES["starting"], None)
+    if hung_for is not None:
+        rank = rank if len({one.stage for one in notes}) > 1 else None  # else each may wait for any other
+        return PreflightFailure("hang", stage, _hung(stage, rank, hung_for), rank)
+    if code == 0 and notes and all(one.stage == "done" for one in notes):
+        return None
+    if was_killed:
+        message = (
+            f"a process was killed in {stage}, for want of host memory perhaps: the run would have been too. Give the "
+            "machine more memory, write a smaller train.per_device_train_batch_size or fewer distributed.processes."
+        )
+        return PreflightFailure("killed", stage, message, rank)
+    last = _last_words(lines)[:400]
+    said = f": {last}" if last else ", and it said nothing"
+    return PreflightFailure("fault", stage, f"a process ended in {stage} with exit code {code}{said}", rank)
+
+
+def _last_words(lines: Sequence[str]) -> str:
+    """Of the processes, not of the launcher, which ends with a table between two rules."""
+    theirs = list(takewhile(lambda line: "torch/distributed/elastic" not in line, lines))
+    return next((line.strip() for line in reversed(theirs or lines) if line.strip("=- ")), "")
+
+
+def _hung(stage: str, rank: int | None, hung_for: float) -> str:
+    who = "" if rank is None else f" (rank {rank} is behind)"
+    return (
+        f"nothing has happened for {seconds(hung_for)} in {stage}{who}: it hangs, and so would the run. Processes wait "
+        "for each other, perhaps over a network or a disk that does not answer; NCCL_DEBUG=INFO tells of the first. "
+        "Where it is only slow, write a larger efficiency.preflight_minutes."
+    )
+
+
+def figures_of(saved: Sequence[RankNotes], loaded: Sequence[RankNotes] = ()) -> dict[str, Any]:
+    """What ``Preflight`` holds, by its names there, as far as the notes of the two launches tell it."""
+    told: dict[str, Any] = {"world_size": saved[0].world_size} if saved else {}
+    for notes in [*loaded, *saved][::-1]:
+        for name, value in notes.figures.items():
+            told[name] = max(told[name], value) if name in _LARGEST and name in told else told.get(name, value)
+    if "saves" in told:
+        keeps_best, there = told["keeps_best"], told["checkpoints_there"]
+        told["checkpoints_to_come"] = checkpoints_at_once(
+            told["saves"], told["save_total_limit"], keeps_best=keeps_best, there=there
+        )
+        if "checkpoint_bytes" in told:
+            told["needed_bytes"] = disk_needed(
+                told["checkpoints_to_come"], told["checkpoint_bytes"], told["model_bytes"], told["merged_bytes"]
+            )
+    told["next_loss"] = _next_loss(saved, told.get("micro_batches"), steps=2)
+    if loaded:
+        told["next_loss_after_load"] = _next_loss(loaded, told.get("micro_batches"), steps=1)
+        told["compared_tensors"] = sum(len(one.weights) + len(one.optimizer) for one in saved)
+    known = {one.name for one in fields(Preflight)}
+    return {name: value for name, value in told.items() if name in known}
+
+
+def _next_loss(notes: Sequence[RankNotes], micro_batches: int | None, *, steps: int) -> float | None:
+    """Mean over the ranks of the last step's loss: the Trainer scales those of its micro-batches to be added."""
+    if not micro_batches or not notes or any(len(one.losses) != steps * micro_batches for one in notes):
+        return None
+    loss = math.fsum(math.fsum(one.losses[-micro_batches:]) for one in notes) / len(notes)
+    return loss if math.isfinite(loss) else None
+
+
+def disk_failure(figures: Mapping[str, Any]) -> PreflightFailure | None:
+    """Whether all checkpoints to come have room, by the figures of ``figures_of``."""
+    needed, free = figures.get("needed_bytes"), figures.get("free_bytes")
+    if needed is None or free is None or needed <= free:
+        return None
+    message = (
+        f"the disk is too small: {figures['checkpoints_to_come']} checkpoints of {size(figures['checkpoint_bytes'])} "
+        f"and the model in the end need {size(needed)}, and {size(free)} are free. Write train.save_total_limit=1, a "
+        "larger train.save_steps, or an output_dir=... on another disk."
+    )
+    return PreflightFailure("disk", "the disk", message)
+
+
+def differing(saved: Sequence[RankNotes], loaded: Sequence[RankNotes]) -> PreflightFailure | None:
+    """Whether what was loaded is what was saved, and goes on alike."""
+    after = {one.rank: one for one in loaded}
+    for one in saved:
+        what = _difference(one, after.get(one.rank))
+        if what is not None:
+            message = (
+                f"a run that goes on from a checkpoint would not go on as it was: {what}. Do not count on --resume with "
+                "this recipe: write another distributed.strategy, or another train.optim."
+            )
+            return PreflightFailure("differs", STAGES["loading"], message, one.rank)
+    return None
+
+
+def _difference(saved: RankNotes, loaded: RankNotes | None) -> str | None:
+    if loaded is None:
+        return f"rank {saved.rank} was not there when it was loaded back"
+    pairs = {
+        "the weights": (saved.weights, loaded.weights),
+        "the optimizer's state": (saved.optimizer, loaded.optimizer),
+    }
+    for kind, (was, now) in pairs.items():
+        wrong = [name for name in was if was[name] != now.get(name)]
+        wrong += [f"{name} (not saved)" for name in now if name not in was]
+        if wrong:
+            named = ", ".join(wrong[:5]) + (", ..." if len(wrong) > 5 else "")
+            return f"{len(wrong)} of {len(was)} tensors of {kind} are not what was saved (rank {saved.rank}: {named})"
+    before = saved.losses[-len(loaded.losses) :] if loaded.losses else []
+    for was_loss, now_loss in zip(before, loaded.losses, strict=False):
+        if not math.isclose(was_loss, now_loss, rel_tol=LOSS_TOLERANCE) and not math.isnan(was_loss):
+            return (
+                f"the loss of the next step is {now_loss:.6g} in place of {was_loss:.6g} (rank {saved.rank}), though "
+                "weights and optimizer are equal: the frozen weights or the random state"
+            )
+    return None
