@@ -23,7 +23,7 @@ from hf_efficient.facts.environment import usable_cpus
 from hf_efficient.isolate.variants import Setup
 from hf_efficient.launch.arguments import settle_compute_dtype, training_arguments
 from hf_efficient.launch.build import build
-from hf_efficient.launch.listener import SilentListener
+from hf_efficient.launch.listener import RunListener
 from hf_efficient.model.load import load_tokenizer
 from hf_efficient.recipe.load import change_recipe
 from hf_efficient.recipe.schema import Recipe
@@ -101,7 +101,7 @@ def _synchronise(device: torch.device) -> None:
 def _built_trainer(setup: Setup) -> Trainer:
     """The trainer of the variant's recipe, as its run would build it."""
     args = training_arguments(setup.recipe)
-    return build(settle_compute_dtype(setup.recipe, args.device), args, SilentListener()).trainer
+    return build(settle_compute_dtype(setup.recipe, args.device), args, RunListener()).trainer
 
 
 def _timed_training(setup: Setup, adjust: Callable[[Trainer], None] = lambda trainer: None) -> VariantMeasurement:

@@ -34,17 +34,11 @@ _FAILURE = "failure.json"
 
 @dataclass(frozen=True)
 class Failure:
-    """The process that failed first.
-
-    Attributes:
-        rank: of it.
-        exit_code: negative for the signal that killed it.
-        starts: that the launcher made of the processes.
-    """
+    """The process that failed first; its exit code is negative for the signal that killed it."""
 
     rank: int
     exit_code: int
-    starts: int = 1
+    starts: int = 1  # that the launcher made of the processes
 
     @property
     def was_killed(self) -> bool:
@@ -68,12 +62,11 @@ def agent_command(command: Sequence[str]) -> list[str]:
 
 
 def agent_environment(folder: Path) -> dict[str, str]:
-    """What it has to be told, beside the command."""
     return {FAILURE_FILE: str(folder / _FAILURE)}
 
 
 def failure_in(folder: Path) -> Failure | None:
-    """What it said; None where nothing failed, or it was not asked."""
+    """What the launcher left in the folder; None where nothing failed."""
     path = folder / _FAILURE
     return Failure(**json.loads(path.read_text(encoding="ascii"))) if path.is_file() else None
 
@@ -115,7 +108,7 @@ def _starts() -> int:
 
 
 def _keep_sigterm(api: Any) -> None:
-    """When torch's agent starts processes it sets its handler of signals, in 2.6 to 2.8 that of SIGTERM too, unasked."""
+    """torch's agent sets its handler of signals when it starts processes, in 2.6 to 2.8 that of SIGTERM too."""
     theirs = getattr(api, "_terminate_process_handler", None)
     if theirs is None:  # PET_SIGNALS_TO_HANDLE has to do
         return

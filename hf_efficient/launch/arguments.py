@@ -1,26 +1,20 @@
-"""One process trains on one GPU, however many it sees.
-
-What this machine multiplies in, where the recipe leaves it to the machine.
-
-The recipe's ``train`` section to TRL's training arguments, for the device that is here.
-"""
+"""The recipe's ``train`` section to TRL's training arguments, for the device and the processes that are here."""
 
 from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING, Any, Literal
 
-import torch
-from transformers import TrainingArguments
-
 from hf_efficient.errors import Problem, RecipeError, SetupError
 from hf_efficient.facts.environment import cpu_emulates_bf16
 from hf_efficient.launch.command import deepspeed_config, is_zero, largest_share
 from hf_efficient.launch.machine import check_use_cpu
-from hf_efficient.launch.started import started_engine
+from hf_efficient.launch.started import launch_contradiction, started_engine, started_nodes, started_recipe
 from hf_efficient.recipe.schema import QuantizationSection, Recipe, compute_dtype
 
 if TYPE_CHECKING:
+    import torch
+    from transformers import TrainingArguments
     from trl import DPOConfig, SFTConfig
 
 
@@ -36,16 +30,12 @@ def keep_to_one_device(args: TrainingArguments) -> None:
 
 
 def one_device_remark(args: TrainingArguments, device_count: int) -> str | None:
-    """What to tell where GPUs are left idle."""
     if args.world_size > 1 or device_count < 2 or args.device.type == "cpu":
         return None
     return (
         f"one process trains on the first of {device_count} GPUs; `hf-efficient train` with `distributed.processes: "
         "auto`, which is the default, starts one on each"
     )
-
-
-_KEY = "adapter.quantization.compute_dtype"
 
 
 def settle_compute_dtype(recipe: Recipe, device: torch.device) -> Recipe:
@@ -74,7 +64,9 @@ def emulation_remark(recipe: Recipe, device: torch.device) -> str:
     asked = {"train.bf16: false": recipe.train.get("bf16") is True}
     asked["model.dtype: float32"] = recipe.model.dtype == "bfloat16"
     section = recipe.adapter.quantization or QuantizationSection()
-    asked[f"{_KEY}: auto"] = recipe.adapter.method == "qlora" and compute_dtype(section) == "bfloat16"
+    asked["adapter.quantization.compute_dtype: auto"] = (
+        recipe.adapter.method == "qlora" and compute_dtype(section) == "bfloat16"
+    )
     remedies = [key for key, is_asked in asked.items() if is_asked]
     if not remedies:
         return ""
@@ -82,9 +74,21 @@ def emulation_remark(recipe: Recipe, device: torch.device) -> str:
 
 
 def _multiplies_in(device: torch.device) -> Literal["bfloat16", "float16", "float32"]:
+    import torch
+
     if device.type == "cuda":
         return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float16"
     return "float32" if device.type == "cpu" and cpu_emulates_bf16() else "bfloat16"
+
+
+def settle(recipe: Recipe) -> tuple[Recipe, SFTConfig | DPOConfig]:
+    """The recipe and its arguments for the processes that were started and the device that is here."""
+    recipe = started_recipe(recipe, os.environ)
+    args = training_arguments(recipe)
+    contradiction = launch_contradiction(recipe, args.world_size, started_nodes(os.environ))
+    if contradiction:
+        raise SetupError(contradiction)
+    return settle_compute_dtype(recipe, args.device), args
 
 
 def training_arguments(recipe: Recipe) -> SFTConfig | DPOConfig:
@@ -92,31 +96,35 @@ def training_arguments(recipe: Recipe) -> SFTConfig | DPOConfig:
 
     Without an accelerator ``use_cpu`` is set and pinned host memory switched off; ``eos_token`` and the like stay as
     the recipe has them.
+
+    Raises:
+        RecipeError: the values contradict each other (TRL's or transformers' own check).
+        SetupError: the device cannot do what the recipe asks for (bf16, for instance).
     """
     import torch
     from trl import DPOConfig
 
     from hf_efficient.model.loss import sft_arguments
-    from hf_efficient.model.on_cpu import choose_deepspeed_device, join_deepspeed
+    from hf_efficient.model.on_cpu import choose_deepspeed_device, join_deepspeed, open_fsdp2_on_cpu
 
     options: dict[str, Any] = {"output_dir": recipe.output_dir, **recipe.train}
-    has_accelerator = torch.accelerator.is_available()
-    if not has_accelerator:
-        options.setdefault("use_cpu", True)
-        options.setdefault("dataloader_pin_memory", False)
     engine = started_engine(os.environ)
+    has_accelerator = torch.accelerator.is_available()
     if has_accelerator:
         check_use_cpu(recipe, engine)
+    else:
+        options.setdefault("use_cpu", True)
+        options.setdefault("dataloader_pin_memory", False)
     if is_zero(engine):
-        options["deepspeed"] = deepspeed_config(
-            recipe, engine, largest_share(recipe, int(os.environ.get("WORLD_SIZE", "1")))
-        )
+        share = largest_share(recipe, int(os.environ.get("WORLD_SIZE", "1")))
+        options["deepspeed"] = deepspeed_config(recipe, engine, share)
         choose_deepspeed_device()
     if engine == "fsdp2":
-        from hf_efficient.model.on_cpu import open_fsdp2_on_cpu
-
         open_fsdp2_on_cpu()
-    _check_device(options, recipe.model.attn_implementation, has_accelerator and not options.get("use_cpu", False))
+    if has_accelerator and not options.get("use_cpu", False):
+        _check_gpu(options)
+    else:
+        _check_cpu(options, recipe.model.attn_implementation)
     if recipe.evaluate.early_stopping is not None:
         options.setdefault("metric_for_best_model", "loss")
         # How often nothing has improved so far is part of the run that is resumed.
@@ -125,10 +133,10 @@ def training_arguments(recipe: Recipe) -> SFTConfig | DPOConfig:
         options.setdefault("greater_is_better", False)  # transformers takes every metric not named loss for a gain
     try:
         args = DPOConfig(**options) if recipe.method == "dpo" else sft_arguments(**options)
-    except (ValueError, TypeError, ImportError) as error:
+    except ImportError as error:
+        raise SetupError(f"train: {str(error).strip() or 'ImportError'}") from error
+    except (ValueError, TypeError) as error:
         message = str(error).strip() or type(error).__name__
-        if isinstance(error, ImportError):
-            raise SetupError(f"train: {message}") from error
         raise RecipeError([Problem(str(recipe.path or recipe.name), "train", message)]) from error
     if is_zero(engine):
         join_deepspeed()
@@ -136,31 +144,34 @@ def training_arguments(recipe: Recipe) -> SFTConfig | DPOConfig:
     return args
 
 
-def _check_device(options: dict[str, Any], attention: str | None, on_accelerator: bool) -> None:
-    """What the device here lacks for the precision and the kernels asked for."""
+def _check_gpu(options: dict[str, Any]) -> None:
     import torch
 
-    on_cuda = on_accelerator and torch.cuda.is_available()
-    if on_cuda and not options.get("fp16") and not torch.cuda.is_bf16_supported(including_emulation=False):
-        if options.get("bf16"):
-            raise SetupError(
-                f"train.bf16: {torch.cuda.get_device_name()} has no bfloat16; "
-                "write `train.fp16: true` and `train.bf16: false`, or both false for float32."
-            )
-        leave_bf16_off(options)
-    if not on_accelerator and "bf16" not in options and cpu_emulates_bf16():
-        leave_bf16_off(options)
-    if not on_accelerator and options.get("fp16"):
+    if not torch.cuda.is_available() or options.get("fp16"):
+        return
+    if torch.cuda.is_bf16_supported(including_emulation=False):
+        return
+    if options.get("bf16"):
         raise SetupError(
-            "train.fp16: a CPU trains in float32 or bfloat16; write `train.fp16: false`, `train.bf16: true`."
+            f"train.bf16: {torch.cuda.get_device_name()} has no bfloat16; "
+            "write `train.fp16: true` and `train.bf16: false`, or both false for float32."
         )
-    if not on_accelerator and options.get("use_liger_kernel"):
-        raise SetupError("train.use_liger_kernel: Liger's kernels need a GPU; write `train.use_liger_kernel: false`.")
-    if not on_accelerator and options.get("activation_offloading"):
-        raise SetupError(
-            "train.activation_offloading: on a CPU the activations are in host memory already; leave it out."
-        )
-    if not on_accelerator and attention == "flex_attention":
+    leave_bf16_off(options)
+
+
+_NOT_ON_A_CPU = {
+    "fp16": "a CPU trains in float32 or bfloat16; write `train.fp16: false`, `train.bf16: true`.",
+    "use_liger_kernel": "Liger's kernels need a GPU; write `train.use_liger_kernel: false`.",
+    "activation_offloading": "on a CPU the activations are in host memory already; leave it out.",
+    "tf32": "TF32 is a number format of NVIDIA GPUs from Ampere on; leave it out.",
+}
+
+
+def _check_cpu(options: dict[str, Any], attention: str | None) -> None:
+    if "bf16" not in options and cpu_emulates_bf16():
+        leave_bf16_off(options)
+    for key, why in _NOT_ON_A_CPU.items():
+        if options.get(key):
+            raise SetupError(f"train.{key}: {why}")
+    if attention == "flex_attention":
         raise SetupError("model.attn_implementation: flex_attention has no backward on a CPU; write sdpa or eager.")
-    if not on_accelerator and options.get("tf32"):
-        raise SetupError("train.tf32: TF32 is a number format of NVIDIA GPUs from Ampere on; leave it out.")

@@ -1,15 +1,4 @@
-"""What the user should know about the prepared data, in words.
-
-The recipe's ``evaluate`` section to what the Trainer computes in an evaluation.
-
-The instruments that a recipe asks for under ``efficiency.profile``.
-
-Whether DDP looks in every step for weights that take no part in it.
-
-Model, data and arguments to the trainer that runs the recipe.
-
-The recipe to what trains it: tokenizer, data, model, trainer, each announced and timed as a phase of its own.
-"""
+"""The recipe to what trains it: tokenizer, data, plan, model, trainer, each announced and timed as a phase."""
 
 from __future__ import annotations
 
@@ -18,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
+from transformers import EarlyStoppingCallback
 from trl import DPOConfig, SFTConfig
 
 from hf_efficient.accounting.evaluations import answers_to_note
@@ -33,7 +23,7 @@ from hf_efficient.callbacks.profilers import (
     SynchronisationsCallback,
     TorchTraceCallback,
 )
-from hf_efficient.data.build import PreferenceData, build_preference_data, build_sft_data
+from hf_efficient.data.build import PreferenceData, SftData, build_preference_data, build_sft_data
 from hf_efficient.data.stats import DataStats
 from hf_efficient.launch.listener import RunListener
 from hf_efficient.launch.records import phase, plan_before, recipe_budget, state
@@ -45,7 +35,7 @@ from hf_efficient.model.loss import CHUNKED_NLL, apply_sft_fields, objective
 from hf_efficient.model.recipe_trainer import RecipeTrainer
 from hf_efficient.model.structure import whole_count
 from hf_efficient.profilers.instrument import named_functions
-from hf_efficient.recipe.schema import EvaluateSection, ProfileSection, Recipe
+from hf_efficient.recipe.schema import EvaluateSection, ProfileSection, Recipe, Section
 from hf_efficient.recording.timeline import process_timeline
 from hf_efficient.records.plan import RunPlan
 from hf_efficient.text import count, share
@@ -55,23 +45,111 @@ if TYPE_CHECKING:
     from peft import PeftModel
     from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainerCallback, TrainingArguments
 
-    from hf_efficient.data.build import SftData
+
+OnData: TypeAlias = Callable[[Any, Any, "RunPlan | None"], Any]
+"""Is given data (``SftData`` or ``PreferenceData``), arguments and plan; returns the data to train on, of its kind."""
+
+_INSTRUMENTS: dict[str, Callable[..., InstrumentCallback]] = {
+    "trace": TorchTraceCallback,
+    "memory": MemoryHistoryCallback,
+    "python": PythonProfileCallback,
+    "lines": LineTimesCallback,
+    "host_memory": HostMemoryCallback,
+    "nvtx": NvtxCallback,
+    "capture": CaptureCallback,
+    "synchronisations": SynchronisationsCallback,
+}
+"""By their keys under ``efficiency.profile``."""
+
+_MOST_NOTED_ANSWERS = 8
+
+
+@dataclass(frozen=True)
+class Built:
+    """A recipe ready to train; the plan is None where there is none, and on every process but the main one."""
+
+    trainer: Trainer
+    answers: Sequence[AnswersInEvaluation]
+    data_summary: Mapping[str, Any]  # counts for the model card
+    plan: RunPlan | None = None
+
+
+def build(
+    recipe: Recipe,
+    args: SFTConfig | DPOConfig,
+    listener: RunListener,
+    price_usd_per_hour: float | None = None,
+    on_data: OnData | None = None,
+) -> Built:
+    """Read the data first, then plan, then load the model: what cannot be trained is found before the weights are.
+
+    ``on_data`` is called on every process once the data are read and planned for, before the model is.
+    """
+    listener.stage("Tokenizer", recipe.model.tokenizer or recipe.model.id)
+    with phase(recipe, "model_load"):
+        tokenizer = load_tokenizer(recipe.model, recipe.train)
+    listener.stage("Data", ", ".join(source.path for source in recipe.data.train))
+    with phase(recipe, "data_preparation"):
+        data: Any = (
+            build_sft_data(recipe, tokenizer, args)
+            if isinstance(args, SFTConfig)
+            else build_preference_data(recipe, tokenizer, args)
+        )
+    if isinstance(data, SftData):
+        state(recipe, "data", {name: value for name, value in vars(data.stats).items() if value is not None})
+    for line in data_lines(data, args.max_length):
+        listener.stage("", line)
+    plan = plan_before(recipe, cast("SFTConfig", args), data, price_usd_per_hour, listener)
+    if on_data is not None:
+        data = on_data(data, args, plan)
+    model = _model(recipe, args, data, listener)
+    trainer: list[Trainer] = []
+    examples = data.eval_examples if isinstance(data, SftData) else []
+    answers = answer_evaluators(recipe.evaluate, tokenizer, examples, listener, lambda: trainer[0].state.global_step)
+    with phase(recipe, "trainer_setup"):
+        if isinstance(data, SftData):
+            trainer.append(_sft_trainer(recipe, model, tokenizer, args, data, answers, listener))
+        else:
+            trainer.append(_dpo_trainer(recipe, model, tokenizer, args, data, listener))
+    return Built(trainer[0], answers, _summary(data), plan)
+
+
+def _summary(data: SftData | PreferenceData) -> dict[str, Any]:
+    """The counts that belong on a model card; those of what did not happen are left out."""
+    if isinstance(data, PreferenceData):
+        return {"examples": len(data.train), "dropped": data.dropped}
+    always = {"examples", "tokens_total", "tokens_loss_bearing", "longest"}
+    sometimes = {"packs", "fill_rate", "truncated", "dropped_overlong", "dropped_masked"}
+    return {key: value for key, value in asdict(data.stats).items() if key in always or (key in sometimes and value)}
+
+
+def data_lines(data: SftData | PreferenceData, max_length: int | None) -> list[str]:
+    """What was read, and a line for everything that preparation changed or found odd."""
+    if isinstance(data, PreferenceData):
+        lines = [f"{count(len(data.train))} preference pairs"]
+        if data.dropped:
+            pairs = "pair is" if data.dropped == 1 else "pairs are"
+            lines.append(
+                f"{count(data.dropped)} {pairs} left out: the prompt alone fills train.max_length {max_length}"
+            )
+        return lines + _small(data.small_sources)
+    evaluation = f", {count(len(data.eval))} to evaluate on" if data.eval is not None else ""
+    cached = " (from the cache)" if data.cached else ""
+    stats = data.stats
+    first = f"{count(stats.examples)} examples, {count(stats.tokens_total)} tokens{evaluation}{cached}"
+    return [first, *remarks(stats, max_length)]
 
 
 def remarks(stats: DataStats, max_length: int | None) -> list[str]:
-    """A line for everything that preparation changed or found odd; empty where there is nothing to say."""
     lines = []
     if stats.packs is not None and stats.fill_rate is not None:
         lines.append(f"packed into {count(stats.packs)} rows, {share(stats.fill_rate)} full")
     if stats.truncated:
-        lines.append(
-            f"{count(stats.truncated)} examples are cut to train.max_length {max_length} "
-            f"(the longest has {count(stats.longest)} tokens)"
-        )
+        longest = f"the longest has {count(stats.longest)} tokens"
+        lines.append(f"{count(stats.truncated)} examples are cut to train.max_length {max_length} ({longest})")
     if stats.dropped_overlong:
-        lines.append(
-            f"{count(stats.dropped_overlong)} examples are left out: longer than train.max_length {max_length}"
-        )
+        left_out = count(stats.dropped_overlong)
+        lines.append(f"{left_out} examples are left out: longer than train.max_length {max_length}")
     if stats.dropped_masked:
         lines.append(f"{count(stats.dropped_masked)} examples are left out: after cutting, no token bears loss")
     if stats.empty:
@@ -84,15 +162,6 @@ def remarks(stats: DataStats, max_length: int | None) -> list[str]:
     return lines + _small(stats.small_sources)
 
 
-def preference_remarks(data: PreferenceData, max_length: int | None) -> list[str]:
-    """Likewise of preference pairs."""
-    lines = []
-    if data.dropped:
-        pairs = "pair is" if data.dropped == 1 else "pairs are"
-        lines.append(f"{count(data.dropped)} {pairs} left out: the prompt alone fills train.max_length {max_length}")
-    return lines + _small(data.small_sources)
-
-
 def _small(sources: Mapping[str, int] | None) -> list[str]:
     return [
         f"{source} contributes only {number} {'example' if number == 1 else 'examples'}"
@@ -100,7 +169,30 @@ def _small(sources: Mapping[str, int] | None) -> list[str]:
     ]
 
 
-_MOST_NOTED = 8
+def _model(
+    recipe: Recipe, args: SFTConfig | DPOConfig, data: SftData | PreferenceData, listener: RunListener
+) -> PreTrainedModel | PeftModel:
+    listener.stage("Model", recipe.model.id)
+    with phase(recipe, "model_load"):
+        base = load_base(recipe)
+    check_wrap_classes(base, recipe.distributed.wrap_classes)
+    if isinstance(data, PreferenceData):
+        check_vocabulary(base, data.largest_token_id)
+    else:
+        check_vocabulary(base, max(one.largest_token_id for one in (data.stats, data.eval_stats) if one is not None))
+        longest = data.stats.longest
+        remark = check_positions(base, longest if args.max_length is None else min(longest, args.max_length))
+        if remark:
+            listener.stage("", remark)
+    with phase(recipe, "model_load"):
+        model = add_adapter(base, recipe.adapter, seed=args.seed, checkpointing=args.gradient_checkpointing)
+    expect_gradients(args, model)
+    trained = whole_count(model, trained=True)
+    # transformers counts a 4-bit weight as the numbers that it stands for, and a share of ZeRO-3 as nothing.
+    total = model.num_parameters() or whole_count(model, trained=False)
+    of_all = f", {share(trained / total)} of {count(total)}" if total > trained else ""
+    listener.stage("", f"{recipe.adapter.method}: {count(trained)} parameters are trained{of_all}")
+    return model
 
 
 class AnswersInEvaluation:
@@ -130,10 +222,7 @@ def answer_evaluators(
     listener: RunListener,
     step: Callable[[], int],
 ) -> list[AnswersInEvaluation]:
-    """The evaluators that generate answers; none where nothing is to be shown or matched, or there is no prompt.
-
-    The first answers of each evaluation are noted in the records of the run.
-    """
+    """One that generates answers and notes the first of them; none where nothing is to be shown or matched."""
     matched = "exact_match" in section.metrics
     wanted = list(examples[: section.generate.examples if matched else section.generate.show])
     if not wanted:
@@ -142,7 +231,7 @@ def answer_evaluators(
     def show(answers: list[Answer]) -> None:
         timeline = process_timeline()
         if timeline.recording:
-            sample = [(one.question, one.expected, one.generated) for one in answers[:_MOST_NOTED]]
+            sample = [(one.question, one.expected, one.generated) for one in answers[:_MOST_NOTED_ANSWERS]]
             timeline.note("answers", step=step(), answers=answers_to_note(sample))
         if section.generate.show:
             listener.answers(step(), answers[: section.generate.show])
@@ -151,39 +240,26 @@ def answer_evaluators(
     return [AnswersInEvaluation(evaluator, in_every_evaluation=matched)]
 
 
-def early_stopping(section: EvaluateSection) -> list[TrainerCallback]:
-    """transformers' early stopping, where the recipe asks for it."""
-    from transformers import EarlyStoppingCallback
-
-    if section.early_stopping is None:
-        return []
-    return [EarlyStoppingCallback(section.early_stopping.patience, section.early_stopping.threshold)]
+def _callbacks(recipe: Recipe) -> list[TrainerCallback]:
+    stopping = recipe.evaluate.early_stopping
+    early = [] if stopping is None else [EarlyStoppingCallback(stopping.patience, stopping.threshold)]
+    return [*early, *instrument_callbacks(recipe.efficiency.profile)]
 
 
 def instrument_callbacks(profile: ProfileSection) -> list[InstrumentCallback]:
     """A callback per instrument that is switched on."""
-    found: list[InstrumentCallback] = []
-    if profile.trace is not None:
-        found.append(TorchTraceCallback(**profile.trace.model_dump()))
-    if profile.memory is not None:
-        found.append(MemoryHistoryCallback(**profile.memory.model_dump()))
-    if profile.python is not None:
-        found.append(PythonProfileCallback(**profile.python.model_dump()))
-    if profile.lines:
-        found.append(LineTimesCallback(profile.lines))
-    if profile.host_memory:
-        found.append(HostMemoryCallback(profile.host_memory))
-    if profile.nvtx:
-        found.append(NvtxCallback())
-    if profile.capture is not None:
-        found.append(CaptureCallback(**profile.capture.model_dump()))
-    if profile.synchronisations is not None:
-        found.append(SynchronisationsCallback(**profile.synchronisations.model_dump()))
+    found = []
+    for name, callback in _INSTRUMENTS.items():
+        wanted = getattr(profile, name)
+        if isinstance(wanted, Section):
+            found.append(callback(**wanted.model_dump()))
+        elif wanted:
+            found.append(callback() if wanted is True else callback(wanted))
     return found
 
 
 def check_functions(profile: ProfileSection) -> None:
-    """The functions that it names are there: asked before data and model are read."""
+    """Refuse functions that are not there, before data and model are read."""
     named_functions("efficiency.profile.lines", profile.lines)
     named_functions("efficiency.profile.host_memory", profile.host_memory)
 
@@ -207,16 +283,12 @@ def expect_gradients(args: TrainingArguments, model: Any) -> None:
     an error of DDP's in the second, which ``explained_faults`` puts into words. Experts that no token is sent to have
     none in some steps only, so for them the Trainer's own default stays.
     """
-    if args.ddp_find_unused_parameters is None and not has_experts(model):
+    has_experts = any("experts" in name.split(".") for name, _ in model.named_modules())
+    if args.ddp_find_unused_parameters is None and not has_experts:
         args.ddp_find_unused_parameters = False
 
 
-def has_experts(model: Any) -> bool:
-    """Whether some of its modules are experts of a mixture."""
-    return any("experts" in name.split(".") for name, _ in model.named_modules())
-
-
-def sft_trainer(
+def _sft_trainer(
     recipe: Recipe,
     model: PreTrainedModel | PeftModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -252,14 +324,14 @@ def sft_trainer(
         compute_loss_func=objective(args),
         compute_metrics=compute_metrics,
         preprocess_logits_for_metrics=preprocess,
-        callbacks=[*early_stopping(recipe.evaluate), *checks, *instrument_callbacks(recipe.efficiency.profile)],
+        callbacks=[*_callbacks(recipe), *checks],
         extra_evaluators=answers,
         **_instrumentation(recipe, listener),
     )
 
 
 def _stop_at(model: PreTrainedModel | PeftModel, token: int) -> None:
-    """Make a token end a generation, beside those that do already, as ``SFTTrainer`` does."""
+    """Make a token end a generation too, as ``SFTTrainer`` does."""
     model.config.get_text_config().eos_token_id = token
     known = model.generation_config.eos_token_id
     others = [] if known is None else [known] if isinstance(known, int) else list(known)
@@ -267,7 +339,7 @@ def _stop_at(model: PreTrainedModel | PeftModel, token: int) -> None:
         model.generation_config.eos_token_id = [token, *others]
 
 
-def dpo_trainer(
+def _dpo_trainer(
     recipe: Recipe,
     model: PreTrainedModel | PeftModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -275,11 +347,7 @@ def dpo_trainer(
     data: PreferenceData,
     listener: RunListener,
 ) -> Trainer:
-    """TRL's ``DPOTrainer`` under the mixin.
-
-    With an adapter the base, its adapter off, is the reference model; for a full fine-tune it is the model as the
-    recipe loads it, its revision included.
-    """
+    """With an adapter the base, its adapter off, is the reference model; else the model as the recipe loads it."""
     from hf_efficient.model.dpo_trainer import RecipeDPOTrainer, train_in_float32
 
     class EfficientDPOTrainer(EfficientTrainerMixin, RecipeDPOTrainer):
@@ -292,7 +360,7 @@ def dpo_trainer(
         train_dataset=data.train,
         eval_dataset=data.eval,
         processing_class=tokenizer,
-        callbacks=[*early_stopping(recipe.evaluate), *instrument_callbacks(recipe.efficiency.profile)],
+        callbacks=_callbacks(recipe),
         **_instrumentation(recipe, listener),
     )
     if recipe.adapter.method == "qlora":
@@ -307,128 +375,3 @@ def _instrumentation(recipe: Recipe, listener: RunListener) -> dict[str, Any]:
         "log_metrics": recipe.efficiency.log_metrics,
         "budget": recipe_budget(recipe, listener),
     }
-
-
-OnData: TypeAlias = Callable[[Any, Any, "RunPlan | None"], Any]
-"""Is given data (``SftData`` or ``PreferenceData``), arguments and plan; returns the data to train on, of its kind."""
-
-
-@dataclass(frozen=True)
-class Built:
-    """A recipe ready to train.
-
-    Attributes:
-        trainer: has model, data and arguments.
-        answers: evaluators that generate answers.
-        data_summary: counts for the model card.
-        plan: None where there is none, and on every process but the main one.
-    """
-
-    trainer: Trainer
-    answers: Sequence[AnswersInEvaluation]
-    data_summary: Mapping[str, Any]
-    plan: RunPlan | None = None
-
-
-def build(
-    recipe: Recipe,
-    args: SFTConfig | DPOConfig,
-    listener: RunListener,
-    price_usd_per_hour: float | None = None,
-    on_data: OnData | None = None,
-) -> Built:
-    """Read the data first, then plan, then load the model: what cannot be trained is found before the weights are."""
-    on_data = on_data or (lambda data, args, plan: data)
-    if isinstance(args, SFTConfig):
-        return _build_sft(recipe, args, listener, price_usd_per_hour, on_data)
-    return _build_dpo(recipe, args, listener, price_usd_per_hour, on_data)
-
-
-def _build_sft(
-    recipe: Recipe, args: SFTConfig, listener: RunListener, price_usd_per_hour: float | None, on_data: OnData
-) -> Built:
-    tokenizer = _tokenizer(recipe, listener)
-    listener.stage("Data", ", ".join(source.path for source in recipe.data.train))
-    with phase(recipe, "data_preparation"):
-        data = build_sft_data(recipe, tokenizer, args)
-    state(recipe, "data", {name: value for name, value in vars(data.stats).items() if value is not None})
-    evaluation = f", {count(len(data.eval))} to evaluate on" if data.eval is not None else ""
-    cached = " (from the cache)" if data.cached else ""
-    listener.stage(
-        "",
-        f"{count(data.stats.examples)} examples, {count(data.stats.tokens_total)} tokens{evaluation}{cached}",
-    )
-    for line in remarks(data.stats, args.max_length):
-        listener.stage("", line)
-    plan = plan_before(recipe, args, data, price_usd_per_hour, listener)
-    data = on_data(data, args, plan)
-    longest = data.stats.longest if args.max_length is None else min(data.stats.longest, args.max_length)
-    largest = max(stats.largest_token_id for stats in (data.stats, data.eval_stats) if stats is not None)
-    model = _model(recipe, args, listener, largest, longest)
-    trainer: list[Trainer] = []
-    answers = answer_evaluators(
-        recipe.evaluate, tokenizer, data.eval_examples, listener, lambda: trainer[0].state.global_step
-    )
-    with phase(recipe, "trainer_setup"):
-        trainer.append(sft_trainer(recipe, model, tokenizer, args, data, answers, listener))
-    return Built(trainer[0], answers, _summary(data.stats), plan)
-
-
-def _summary(stats: DataStats) -> dict[str, Any]:
-    """The counts that belong on a model card; those of what did not happen are left out."""
-    always = {"examples", "tokens_total", "tokens_loss_bearing", "longest"}
-    sometimes = {"packs", "fill_rate", "truncated", "dropped_overlong", "dropped_masked"}
-    return {key: value for key, value in asdict(stats).items() if key in always or (key in sometimes and value)}
-
-
-def _build_dpo(
-    recipe: Recipe, args: DPOConfig, listener: RunListener, price_usd_per_hour: float | None, on_data: OnData
-) -> Built:
-    tokenizer = _tokenizer(recipe, listener)
-    listener.stage("Data", ", ".join(source.path for source in recipe.data.train))
-    with phase(recipe, "data_preparation"):
-        data = build_preference_data(recipe, tokenizer, args)
-    listener.stage("", f"{count(len(data.train))} preference pairs")
-    for line in preference_remarks(data, args.max_length):
-        listener.stage("", line)
-    plan = plan_before(recipe, cast("SFTConfig", args), data, price_usd_per_hour, listener)
-    data = on_data(data, args, plan)
-    model = _model(recipe, args, listener, data.largest_token_id)
-    with phase(recipe, "trainer_setup"):
-        trainer = dpo_trainer(recipe, model, tokenizer, args, data, listener)
-    return Built(trainer, (), {"examples": len(data.train), "dropped": data.dropped}, plan)
-
-
-def _tokenizer(recipe: Recipe, listener: RunListener) -> PreTrainedTokenizerBase:
-    listener.stage("Tokenizer", recipe.model.tokenizer or recipe.model.id)
-    with phase(recipe, "model_load"):
-        return load_tokenizer(recipe.model, recipe.train)
-
-
-def _model(
-    recipe: Recipe,
-    args: SFTConfig | DPOConfig,
-    listener: RunListener,
-    largest_token_id: int,
-    longest_row: int | None = None,
-) -> PreTrainedModel | PeftModel:
-    listener.stage("Model", recipe.model.id)
-    with phase(recipe, "model_load"):
-        base = load_base(recipe)
-    check_wrap_classes(base, recipe.distributed.wrap_classes)
-    check_vocabulary(base, largest_token_id)
-    remark = check_positions(base, longest_row) if longest_row is not None else ""
-    if remark:
-        listener.stage("", remark)
-    with phase(recipe, "model_load"):
-        model = add_adapter(base, recipe.adapter, seed=args.seed, checkpointing=args.gradient_checkpointing)
-    expect_gradients(args, model)
-    trained = whole_count(model, trained=True)
-    listener.stage("", f"{recipe.adapter.method}: {count(trained)} parameters are trained{_of_all(model, trained)}")
-    return model
-
-
-def _of_all(model: PreTrainedModel | PeftModel, trained: int) -> str:
-    # transformers counts a 4-bit weight as the numbers that it stands for, and a share of ZeRO-3 as nothing.
-    total = model.num_parameters() or whole_count(model, trained=False)
-    return f", {share(trained / total)} of {count(total)}" if total > trained else ""

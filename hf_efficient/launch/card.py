@@ -1,9 +1,4 @@
-"""Pieces of Markdown for the model card, and what of this machine must not get into it.
-
-The part of a model card that says how to load the model.
-
-The model card of a run: README.md with the Hub's metadata, the results and the recipe.
-"""
+"""The model card of a run: README.md with the Hub's metadata, the results and the recipe."""
 
 from __future__ import annotations
 
@@ -18,138 +13,13 @@ from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
 from hf_efficient.errors import OutputError
-from hf_efficient.recipe.schema import AdapterSection, ModelSection, QuantizationSection, Recipe, compute_dtype
+from hf_efficient.recipe.schema import ModelSection, QuantizationSection, Recipe, compute_dtype
 from hf_efficient.text import seconds
 
+_FOLDER = "path/to/this/folder"
+_METHODS = {"sft": "supervised fine-tuning", "dpo": "direct preference optimization"}
 _PROSE = ("description", "system")
 _DATA_FILES = {".jsonl", ".json", ".csv", ".parquet", ".gguf"}
-
-
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table; pipes and line breaks in the cells are made harmless."""
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines)
-
-
-def number(value: Any) -> str:
-    """A value for a table: counts with separators, measures to four significant digits."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return str(value)
-    if isinstance(value, int) or (value.is_integer() and abs(value) < 1e15):
-        return f"{int(value):,}"
-    return f"{value:.4g}"
-
-
-def fenced(text: str, language: str = "") -> str:
-    """A code block whose fence is longer than any run of backticks in the text."""
-    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
-    fence = "`" * max(3, longest + 1)
-    return f"{fence}{language}\n{text.rstrip()}\n{fence}"
-
-
-def hub_name(name: str) -> str | None:
-    """``name`` where the Hub takes it for a model or data set; None for paths, files, packages and builtins.
-
-    The Hub refuses a card whose ``base_model`` is not a name of its own, and a path would tell of this
-    machine.
-    """
-    path = Path(name).expanduser()
-    if path.exists() or path.suffix.lower() in _DATA_FILES:
-        return None
-    try:
-        validate_repo_id(name)
-    except HFValidationError:
-        return None
-    return name
-
-
-def without_local_paths(value: Any) -> Any:
-    """The value with every absolute path in it, at any depth, shortened to its last part.
-
-    Texts that people write (a system message that begins with a slash) stay as they are.
-    """
-    if isinstance(value, Mapping):
-        return {key: item if key in _PROSE else without_local_paths(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [without_local_paths(item) for item in value]
-    if not isinstance(value, str):
-        return value
-    if PureWindowsPath(value).is_absolute():
-        return PureWindowsPath(value).name
-    return PurePosixPath(value).name or value if value.startswith(("/", "~")) else value
-
-
-def _cell(text: str) -> str:
-    return " ".join(str(text).split()).replace("|", "\\|")
-
-
-FOLDER = "path/to/this/folder"
-
-
-def usage(recipe: Recipe) -> str:
-    """Markdown with Python that loads what the run saved, for plain transformers and PEFT."""
-    if recipe.adapter.method == "full":
-        return "With transformers:\n\n" + fenced(_whole_model(recipe.model, FOLDER), "python")
-    parts = ["With PEFT, on the base that it was trained beside:", fenced(_adapter(recipe), "python")]
-    if recipe.adapter.merge:
-        parts += [
-            "The merged model, with transformers alone:",
-            fenced(_whole_model(recipe.model, f"{FOLDER}/merged"), "python"),
-        ]
-    else:
-        parts.append(f"`hf-efficient merge {FOLDER}` writes a merged model that transformers loads alone.")
-    return "\n\n".join(parts)
-
-
-def _whole_model(model: ModelSection, folder: str) -> str:
-    remote = ", trust_remote_code=True" if model.trust_remote_code else ""
-    return (
-        "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
-        f'model = AutoModelForCausalLM.from_pretrained("{folder}", dtype="auto"{remote})\n'
-        f'tokenizer = AutoTokenizer.from_pretrained("{folder}")'
-    )
-
-
-def _adapter(recipe: Recipe) -> str:
-    quantized = recipe.adapter.method == "qlora"
-    imports = ["AutoModelForCausalLM", "AutoTokenizer", *(["BitsAndBytesConfig"] if quantized else [])]
-    arguments = "".join(f"    {argument},\n" for argument in _base_arguments(recipe.model, recipe.adapter))
-    return (
-        "import torch\nfrom peft import PeftModel\n"
-        f"from transformers import {', '.join(imports)}\n\n"
-        f"base = AutoModelForCausalLM.from_pretrained(\n{arguments})\n"
-        f'model = PeftModel.from_pretrained(base, "{FOLDER}")\n'
-        f'tokenizer = AutoTokenizer.from_pretrained("{FOLDER}")'
-    )
-
-
-def _base_arguments(model: ModelSection, adapter: AdapterSection) -> list[str]:
-    name = hub_name(model.id)
-    arguments = [f'"{name}"' if name else '"path/to/the/base/model"']
-    if name and model.revision:
-        arguments.append(f'revision="{model.revision}"')
-    if name and model.gguf_file:
-        arguments.append(f'gguf_file="{model.gguf_file}"')
-    arguments.append('dtype="auto"' if model.dtype == "auto" else f"dtype=torch.{model.dtype}")
-    if adapter.method == "qlora":
-        section = adapter.quantization or QuantizationSection()
-        arguments.append(f"quantization_config=BitsAndBytesConfig({_bitsandbytes(section)})")
-    if model.trust_remote_code:
-        arguments.append("trust_remote_code=True")
-    return arguments
-
-
-def _bitsandbytes(section: QuantizationSection) -> str:
-    if section.bits == 8:
-        return "load_in_8bit=True"
-    return (
-        f'load_in_4bit=True, bnb_4bit_quant_type="{section.type}", '
-        f"bnb_4bit_use_double_quant={section.double_quant}, "
-        f"bnb_4bit_compute_dtype=torch.{compute_dtype(section)}"
-    )
-
-
-_METHODS = {"sft": "supervised fine-tuning", "dpo": "direct preference optimization"}
 
 
 def write_model_card(
@@ -161,22 +31,29 @@ def write_model_card(
 ) -> Path:
     """Write ``output_dir/README.md``, in place of the one that PEFT or the Trainer wrote.
 
-    No absolute path of this machine gets into it: where the recipe holds one, its last part stands.
+    ``results`` holds ``eval_NAME`` and ``eval_NAME_before``; other names are figures of the run. What is missing or
+    None is left out. No absolute path of this machine gets into it: its last part stands for it.
     """
     path = Path(output_dir) / "README.md"
+    summary = [
+        (key.replace("_", " "), _number(_without_local_paths(value)))
+        for key, value in data_summary.items()
+        if value is not None
+    ]
+    details = yaml.safe_dump(_without_local_paths(recipe.resolved()), sort_keys=False, allow_unicode=True)
     sections = [
         f"# {recipe.name}",
         recipe.description,
         "## What was trained",
-        table(["", ""], _training_rows(recipe)),
-        table(["data", ""], _summary_rows(data_summary)) if _summary_rows(data_summary) else "",
+        _table(["", ""], _training_rows(recipe)),
+        _table(["data", ""], summary) if summary else "",
         *_results(results),
         "## How to load it",
-        usage(recipe),
+        _usage(recipe),
         "## Recipe",
-        _recipe_details(recipe),
+        f"<details>\n<summary>All values, defaults included</summary>\n\n{_fenced(details, 'yaml')}\n\n</details>",
         "## Versions and hardware",
-        table(["", ""], _environment_rows(environment)),
+        _table(["", ""], _environment_rows(environment)),
     ]
     content = f"---\n{_metadata(recipe).to_yaml()}\n---\n\n" + "\n\n".join(part for part in sections if part) + "\n"
     try:
@@ -189,10 +66,10 @@ def write_model_card(
 
 def _metadata(recipe: Recipe) -> ModelCardData:
     adapter = recipe.adapter
-    data_sets = [name for source in recipe.data.train if (name := hub_name(source.path))]
+    data_sets = [name for source in recipe.data.train if (name := _hub_name(source.path))]
     variants = [name for name, on in (("dora", adapter.dora), ("rslora", adapter.rslora)) if on]
     return ModelCardData(
-        base_model=hub_name(recipe.model.id),
+        base_model=_hub_name(recipe.model.id),
         library_name="transformers" if adapter.method == "full" else "peft",
         pipeline_tag="text-generation",
         tags=["hf-efficient", recipe.method, adapter.method, *variants],
@@ -201,20 +78,29 @@ def _metadata(recipe: Recipe) -> ModelCardData:
     )
 
 
+def _hub_name(name: str) -> str | None:
+    """None for paths, files, packages and builtins: the Hub refuses a card that names them as ``base_model``."""
+    path = Path(name).expanduser()
+    if path.exists() or path.suffix.lower() in _DATA_FILES:
+        return None
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        return None
+    return name
+
+
 def _training_rows(recipe: Recipe) -> list[tuple[str, str]]:
-    sources = [_source(source.path, source.weight) for source in recipe.data.train]
+    weights = ["" if source.weight == 1.0 else f" (weight {source.weight:g})" for source in recipe.data.train]
+    sources = [f"{_without_local_paths(one.path)}{tail}" for one, tail in zip(recipe.data.train, weights, strict=True)]
     rows = [
-        ("base model", str(without_local_paths(recipe.model.id))),
+        ("base model", str(_without_local_paths(recipe.model.id))),
         ("objective", _METHODS[recipe.method]),
         ("method", _method(recipe)),
         ("training data", ", ".join(sources)),
     ]
     names = ("learning_rate", "num_train_epochs", "max_steps", "max_length", "packing", "seed")
-    return rows + [(name, number(recipe.train[name])) for name in names if name in recipe.train]
-
-
-def _source(path: str, weight: float) -> str:
-    return str(without_local_paths(path)) + ("" if weight == 1.0 else f" (weight {weight:g})")
+    return rows + [(name, _number(recipe.train[name])) for name in names if name in recipe.train]
 
 
 def _method(recipe: Recipe) -> str:
@@ -228,54 +114,86 @@ def _method(recipe: Recipe) -> str:
     if adapter.modules_to_save:
         text += f"; {', '.join(adapter.modules_to_save)} in full"
     if adapter.method == "qlora":
-        text += f"; base in {_quantization(adapter.quantization or QuantizationSection())}"
+        section = adapter.quantization or QuantizationSection()
+        double = " with double quantization" if section.double_quant else ""
+        four = f"4-bit {section.type.upper()}{double}, computed in {compute_dtype(section)}"
+        text += f"; base in {'8-bit LLM.int8()' if section.bits == 8 else four}"
     return text
-
-
-def _quantization(section: QuantizationSection) -> str:
-    if section.bits == 8:
-        return "8-bit LLM.int8()"
-    double = " with double quantization" if section.double_quant else ""
-    return f"4-bit {section.type.upper()}{double}, computed in {compute_dtype(section)}"
-
-
-def _summary_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    return [
-        (key.replace("_", " "), number(without_local_paths(value)))
-        for key, value in summary.items()
-        if value is not None
-    ]
 
 
 def _results(results: Mapping[str, float]) -> list[str]:
     metrics = list(dict.fromkeys(key.removesuffix("_before") for key in results if key.startswith("eval_")))
-    others = [_run_row(key, value) for key, value in results.items() if not key.startswith("eval_")]
+    rows = [
+        (key.removeprefix("eval_"), _figure(results.get(f"{key}_before")), _figure(results.get(key))) for key in metrics
+    ]
+    others = []
+    for key, value in results.items():
+        if key.endswith("_seconds"):
+            others.append((f"{key.removesuffix('_seconds').replace('_', ' ')} time", seconds(value)))
+        elif not key.startswith("eval_"):
+            others.append((key.replace("_", " "), _number(value)))
     parts = ["## Results"] if results else []
-    if metrics:
-        rows = [
-            (key.removeprefix("eval_"), _figure(results, f"{key}_before"), _figure(results, key)) for key in metrics
-        ]
-        with_before = any(before for _, before, _ in rows)
-        header = ["on the evaluation data", *(["before"] if with_before else []), "after"]
-        parts.append(table(header, rows if with_before else [(name, after) for name, _, after in rows]))
-    if others:
-        parts.append(table(["run", ""], others))
-    return parts
+    if any(before for _, before, _ in rows):
+        parts.append(_table(["on the evaluation data", "before", "after"], rows))
+    elif rows:
+        parts.append(_table(["on the evaluation data", "after"], [(name, after) for name, _, after in rows]))
+    return [*parts, _table(["run", ""], others)] if others else parts
 
 
-def _run_row(key: str, value: float) -> tuple[str, str]:
-    if key.endswith("_seconds"):
-        return key.removesuffix("_seconds").replace("_", " ") + " time", seconds(value)
-    return key.replace("_", " "), number(value)
+def _usage(recipe: Recipe) -> str:
+    """Python that loads what the run saved, for plain transformers and PEFT."""
+    if recipe.adapter.method == "full":
+        return "With transformers:\n\n" + _fenced(_whole_model(recipe.model, _FOLDER), "python")
+    parts = ["With PEFT, on the base that it was trained beside:", _fenced(_adapter(recipe), "python")]
+    if recipe.adapter.merge:
+        merged = _whole_model(recipe.model, f"{_FOLDER}/merged")
+        parts += ["The merged model, with transformers alone:", _fenced(merged, "python")]
+    else:
+        parts.append(f"`hf-efficient merge {_FOLDER}` writes a merged model that transformers loads alone.")
+    return "\n\n".join(parts)
 
 
-def _figure(results: Mapping[str, float], key: str) -> str:
-    return number(results[key]) if results.get(key) is not None else ""
+def _whole_model(model: ModelSection, folder: str) -> str:
+    remote = ", trust_remote_code=True" if model.trust_remote_code else ""
+    return (
+        "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
+        f'model = AutoModelForCausalLM.from_pretrained("{folder}", dtype="auto"{remote})\n'
+        f'tokenizer = AutoTokenizer.from_pretrained("{folder}")'
+    )
 
 
-def _recipe_details(recipe: Recipe) -> str:
-    text = yaml.safe_dump(without_local_paths(recipe.resolved()), sort_keys=False, allow_unicode=True)
-    return f"<details>\n<summary>All values, defaults included</summary>\n\n{fenced(text, 'yaml')}\n\n</details>"
+def _adapter(recipe: Recipe) -> str:
+    quantized = ", BitsAndBytesConfig" if recipe.adapter.method == "qlora" else ""
+    arguments = "".join(f"    {argument},\n" for argument in _base_arguments(recipe))
+    return (
+        "import torch\nfrom peft import PeftModel\n"
+        f"from transformers import AutoModelForCausalLM, AutoTokenizer{quantized}\n\n"
+        f"base = AutoModelForCausalLM.from_pretrained(\n{arguments})\n"
+        f'model = PeftModel.from_pretrained(base, "{_FOLDER}")\n'
+        f'tokenizer = AutoTokenizer.from_pretrained("{_FOLDER}")'
+    )
+
+
+def _base_arguments(recipe: Recipe) -> list[str]:
+    model, name = recipe.model, _hub_name(recipe.model.id)
+    arguments = [f'"{name}"' if name else '"path/to/the/base/model"']
+    if name and model.revision:
+        arguments.append(f'revision="{model.revision}"')
+    if name and model.gguf_file:
+        arguments.append(f'gguf_file="{model.gguf_file}"')
+    arguments.append('dtype="auto"' if model.dtype == "auto" else f"dtype=torch.{model.dtype}")
+    if recipe.adapter.method == "qlora":
+        section = recipe.adapter.quantization or QuantizationSection()
+        four = (
+            f'load_in_4bit=True, bnb_4bit_quant_type="{section.type}", '
+            f"bnb_4bit_use_double_quant={section.double_quant}, "
+            f"bnb_4bit_compute_dtype=torch.{compute_dtype(section)}"
+        )
+        bits = "load_in_8bit=True" if section.bits == 8 else four
+        arguments.append(f"quantization_config=BitsAndBytesConfig({bits})")
+    if model.trust_remote_code:
+        arguments.append("trust_remote_code=True")
+    return arguments
 
 
 def _environment_rows(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -293,3 +211,42 @@ def _environment_rows(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
         **(environment.get("versions") or {}),
     }
     return [(name, str(value)) for name, value in facts.items() if value]
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Markdown; pipes and line breaks in the cells are made harmless."""
+    lines = [[" ".join(str(cell).split()).replace("|", "\\|") for cell in line] for line in (header, *rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in [lines[0], ["---"] * len(header), *lines[1:]])
+
+
+def _number(value: Any) -> str:
+    """Counts with separators, measures to four significant digits."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return str(value)
+    if isinstance(value, int) or (value.is_integer() and abs(value) < 1e15):
+        return f"{int(value):,}"
+    return f"{value:.4g}"
+
+
+def _figure(value: float | None) -> str:
+    return "" if value is None else _number(value)
+
+
+def _fenced(text: str, language: str) -> str:
+    """A code block whose fence is longer than any run of backticks in the text."""
+    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}{language}\n{text.rstrip()}\n{fence}"
+
+
+def _without_local_paths(value: Any) -> Any:
+    """The value with every absolute path in it shortened to its last part; texts that people write stay as they are."""
+    if isinstance(value, Mapping):
+        return {key: item if key in _PROSE else _without_local_paths(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_local_paths(item) for item in value]
+    if not isinstance(value, str):
+        return value
+    if PureWindowsPath(value).is_absolute():
+        return PureWindowsPath(value).name
+    return PurePosixPath(value).name or value if value.startswith(("/", "~")) else value

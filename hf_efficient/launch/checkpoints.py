@@ -1,11 +1,4 @@
-"""What a run writes to its output directory, and how to tell that a directory is a run of ours.
-
-By which engine a checkpoint was written, and by how many processes.
-
-The Trainer's checkpoints in an output directory, and whether a run can go on from one exactly.
-
-A run goes on only with the recipe that it began with, as far as the coming steps depend on it.
-"""
+"""What a run writes to its output directory, and whether another start can go on from one of its checkpoints."""
 
 from __future__ import annotations
 
@@ -46,12 +39,10 @@ _OTHERS = (
 
 
 def is_a_run(directory: Path) -> bool:
-    """Whether a run of ours started training here."""
     return (directory / EFFICIENCY / RESOLVED).is_file()
 
 
 def has_final_weights(directory: Path) -> bool:
-    """Whether a run was saved here at its end."""
     return any((directory / name).is_file() for name in _WEIGHTS)
 
 
@@ -74,7 +65,7 @@ def remove_run(directory: Path, *, keep_records: bool = False) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file, a link, or a folder with what is in it; one that is not there is none."""
+    """A file, a link, or a folder with what is in it, where it is there."""
     try:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -85,13 +76,11 @@ def remove(path: Path) -> None:
 
 
 def remove_if_empty(directory: Path) -> None:
-    """Remove a folder that holds nothing; one that holds something, or is none, stays."""
     with suppress(OSError):
         directory.rmdir()
 
 
 Kind = Literal["whole", "zero", "zero3", "fsdp2"]
-_OPTIMIZER_SHARE = re.compile(r"zero_pp_rank_(\d+)_mp_rank_\d+_optim_states\.pt$")
 _WORDS: dict[Kind, str] = {
     "whole": "whole models (one process, or DDP)",
     "zero": "DeepSpeed's ZeRO-1 or ZeRO-2",
@@ -102,40 +91,32 @@ _WORDS: dict[Kind, str] = {
 
 @dataclass(frozen=True)
 class CheckpointLayout:
-    """What lies in a checkpoint's folder.
-
-    Attributes:
-        kind: who wrote it.
-        processes: how many saved their share, or the state of their random generators; None where that is not told.
-    """
+    """Who wrote a checkpoint, and how many processes; None where its files do not tell."""
 
     kind: Kind
     processes: int | None
 
 
 def has_zero_shares(checkpoint: Path) -> bool:
-    """Whether DeepSpeed wrote it."""
     return any(checkpoint.glob("global_step*"))
 
 
 def has_fsdp_shards(checkpoint: Path) -> bool:
-    """Whether it holds the shards of FSDP."""
     return (checkpoint / "pytorch_model_fsdp_0").is_dir()
 
 
 def layout_of_checkpoint(checkpoint: Path) -> CheckpointLayout:
-    """By the names of its files, which are read by nobody here."""
+    """By the names of its files, which are not read."""
     if has_zero_shares(checkpoint):
         names = [path.name for path in checkpoint.glob("global_step*/*")]
         shares_weights = any(re.match(r"zero_pp_rank_\d+_mp_rank_\d+_model_states\.pt$", name) for name in names)
-        return CheckpointLayout(
-            "zero3" if shares_weights else "zero",
-            sum(_OPTIMIZER_SHARE.search(name) is not None for name in names) or None,
+        optimizers = sum(
+            re.search(r"zero_pp_rank_\d+_mp_rank_\d+_optim_states\.pt$", name) is not None for name in names
         )
+        return CheckpointLayout("zero3" if shares_weights else "zero", optimizers or None)
     kind: Kind = "fsdp2" if has_fsdp_shards(checkpoint) else "whole"
-    if (checkpoint / "rng_state.pth").is_file():
-        return CheckpointLayout(kind, 1)
-    return CheckpointLayout(kind, sum(1 for _ in checkpoint.glob("rng_state_*.pth")) or None)
+    whole = (checkpoint / "rng_state.pth").is_file()
+    return CheckpointLayout(kind, 1 if whole else len(list(checkpoint.glob("rng_state_*.pth"))) or None)
 
 
 def check_layout(checkpoint: Path, engine: Engine, world_size: int) -> None:
@@ -151,17 +132,17 @@ def check_layout(checkpoint: Path, engine: Engine, world_size: int) -> None:
         raise OutputError(
             f"distributed.strategy: is {engine}, but {checkpoint.name} was written by {_WORDS[found.kind]}, and its "
             "optimizer state cannot be read by another. Go on with the strategy that it was written by; or start a new "
-            f"run from its weights: {_weights(checkpoint, found.kind)}."
+            f"run from its weights: {_how_to_use(checkpoint, found.kind)}."
         )
     if found.processes is not None and found.processes != world_size:
         raise OutputError(
             f"distributed.processes: {world_size} train, but {checkpoint.name} was written by {found.processes}: other "
             f"rows would be trained on. Go on with {found.processes} (distributed.processes, distributed.nodes); or "
-            f"start a new run from its weights: {_weights(checkpoint, found.kind)}."
+            f"start a new run from its weights: {_how_to_use(checkpoint, found.kind)}."
         )
 
 
-def _weights(checkpoint: Path, kind: Kind) -> str:
+def _how_to_use(checkpoint: Path, kind: Kind) -> str:
     if kind in ("zero", "zero3"):
         return f"`python {checkpoint / 'zero_to_fp32.py'} {checkpoint} FOLDER` writes them whole"
     if kind == "fsdp2":
@@ -179,7 +160,6 @@ def checkpoints(directory: Path) -> list[Path]:
 
 
 def step_of(checkpoint: Path) -> int:
-    """The N of ``checkpoint-N``; 0 for a folder of another name."""
     number = checkpoint.name.rpartition("-")[2]
     return int(number) if number.isdigit() else 0
 
@@ -253,11 +233,10 @@ _FREE = {
     "adapter": ("merge",),
     "model": (),
 }  # fmt: skip
-_NO_FREE_PREFIX = {"eval_fraction"}  # it decides which examples are trained on
 
 
 def check_same_run(directory: Path, recipe: Recipe) -> None:
-    """Compare the recipe with the one that lies in a run directory."""
+    """Refuse to go on with a recipe that differs in what the coming steps depend on."""
     try:
         stored = yaml.safe_load((directory / EFFICIENCY / RESOLVED).read_text(encoding="utf-8"))["recipe"]
     except (OSError, yaml.YAMLError, KeyError, TypeError):
@@ -299,7 +278,6 @@ def _differences(
 ) -> Iterator[tuple[str, Any, Any]]:
     for key in sorted(stored.keys() | now.keys()):
         is_free = any(key == name or (name.endswith("_") and key.startswith(name)) for name in free)
-        if is_free and key not in _NO_FREE_PREFIX:
-            continue
-        if stored.get(key) != now.get(key):
+        # eval_fraction decides which examples are trained on.
+        if stored.get(key) != now.get(key) and (not is_free or key == "eval_fraction"):
             yield f"{section}.{key}", stored.get(key), now.get(key)

@@ -1,17 +1,4 @@
-"""Which machine this one is among those that train together, and where they meet.
-
-Which processes a recipe is run by, on which machines.
-
-The recipe to DeepSpeed's own configuration.
-
-What DeepSpeed's buffers for parameters on NVMe must hold.
-
-The recipe to accelerate's configuration: what its file holds, and what its launcher's flags say.
-
-accelerate's configuration as flags of ``accelerate launch``, so that the command needs no file of its own.
-
-The recipe to the accelerate command that runs it.
-"""
+"""The recipe to the processes that run it: their layout, the configuration of accelerate and DeepSpeed, the command."""
 
 from __future__ import annotations
 
@@ -32,19 +19,45 @@ DEFAULT_PORT = 29500
 """torchrun's and accelerate's own."""
 
 
+Engine = Literal["none", "ddp", "zero1", "zero2", "zero3", "fsdp2"]
+
+ZERO_STAGES: dict[Engine, int] = {"zero1": 1, "zero2": 2, "zero3": 3}
+
+BUFFER_ELEMENTS = 100_000_000
+"""DeepSpeed's ``offload_param.buffer_size``: a parameter's share on a rank that has more cannot be read from NVMe."""
+
+FLAGS_ALONE = Path(__file__).with_name("flags_alone.yaml")
+"""For ``--config_file``. Without one accelerate takes what no flag says from the user's own default configuration, in
+which FSDP makes a launch of one process fail.
+"""
+
+
 @dataclass(frozen=True)
 class NodePlace:
-    """One of several machines.
-
-    Attributes:
-        rank: from 0.
-        address: of machine 0.
-        port: to meet at.
-    """
+    """One of several machines, and the address of machine 0."""
 
     rank: int
     address: str
     port: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The processes of a launch, and which of its machines this one is.
+
+    Address and port are those of machine 0, where the others meet it; None for one machine.
+    """
+
+    nodes: int
+    processes: int  # on each machine
+    cores: int  # that the processes of a machine share
+    node_rank: int = 0
+    address: str | None = None
+    port: int | None = None
+
+    @property
+    def world_size(self) -> int:
+        return self.nodes * self.processes
 
 
 def node_place(recipe: Recipe, rank: int, main_address: str | None) -> NodePlace | None:
@@ -77,37 +90,8 @@ def _split(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-Engine = Literal["none", "ddp", "zero1", "zero2", "zero3", "fsdp2"]
-
-
-@dataclass(frozen=True)
-class Layout:
-    """The processes of a launch, and which of its machines this one is.
-
-    Attributes:
-        nodes: machines.
-        processes: on each of them.
-        cores: processor cores that the processes of a machine share.
-        node_rank: of this machine, from 0.
-        address: host name or IP of machine 0, which the others meet; None for one machine.
-        port: that they meet at; None for one machine, where the launcher takes one.
-    """
-
-    nodes: int
-    processes: int
-    cores: int
-    node_rank: int = 0
-    address: str | None = None
-    port: int | None = None
-
-    @property
-    def world_size(self) -> int:
-        """Processes on all machines."""
-        return self.nodes * self.processes
-
-
 def layout_of(recipe: Recipe, *, device_count: int, cores: int, place: NodePlace | None = None) -> Layout:
-    """The processes that a recipe asks for."""
+    """The processes that a recipe asks for; ``device_count`` is for ``distributed.processes: auto``."""
     wanted, nodes = recipe.distributed.processes, recipe.distributed.nodes
     processes = max(1, device_count) if wanted == "auto" else wanted
     if place is None:
@@ -125,14 +109,7 @@ def strategy_of(recipe: Recipe, world_size: int) -> Engine:
     return strategy
 
 
-ZERO_STAGES: dict[Engine, int] = {"zero1": 1, "zero2": 2, "zero3": 3}
-
-BUFFER_ELEMENTS = 100_000_000
-"""DeepSpeed's ``offload_param.buffer_size``: a parameter's share on a rank that has more cannot be read from NVMe."""
-
-
 def is_zero(engine: Engine) -> bool:
-    """Whether DeepSpeed runs it."""
     return engine in ZERO_STAGES
 
 
@@ -152,8 +129,11 @@ def deepspeed_config(recipe: Recipe, engine: Engine, largest_share: int = 0) -> 
         "reduce_bucket_size": "auto",
         "allgather_bucket_size": 2e8,
     }
+    place: dict[str, Any] = {"device": "cpu", "pin_memory": True}
+    if offload.nvme_path is not None:
+        place |= {"device": "nvme", "nvme_path": offload.nvme_path}
     if offload.optimizer:
-        zero["offload_optimizer"] = _place(offload)
+        zero["offload_optimizer"] = dict(place)
     if engine == "zero3":
         del zero["allgather_bucket_size"]
         zero |= {
@@ -162,7 +142,7 @@ def deepspeed_config(recipe: Recipe, engine: Engine, largest_share: int = 0) -> 
             "stage3_gather_16bit_weights_on_model_save": True,
         }
         if offload.parameters:
-            zero["offload_param"] = _place(offload)
+            zero["offload_param"] = dict(place)
             if offload.nvme_path is not None and largest_share > BUFFER_ELEMENTS:
                 zero["offload_param"]["buffer_size"] = largest_share
     return {
@@ -179,12 +159,6 @@ def deepspeed_config(recipe: Recipe, engine: Engine, largest_share: int = 0) -> 
     }
 
 
-def _place(offload: OffloadSection) -> dict[str, Any]:
-    if offload.nvme_path is not None:
-        return {"device": "nvme", "nvme_path": offload.nvme_path, "pin_memory": True}
-    return {"device": "cpu", "pin_memory": True}
-
-
 def largest_share(recipe: Recipe, processes: int) -> int:
     """Elements of the largest parameter on one rank, where its way leads over NVMe; else 0."""
     offload = recipe.distributed.offload
@@ -193,9 +167,6 @@ def largest_share(recipe: Recipe, processes: int) -> int:
     from hf_efficient.planning.model_config import largest_parameter
 
     return math.ceil(largest_parameter(recipe.model) / processes)
-
-
-_TYPES = {"none": "NO", "ddp": "MULTI_GPU", "fsdp2": "FSDP"}
 
 
 def accelerate_config(recipe: Recipe, layout: Layout) -> dict[str, Any]:
@@ -209,7 +180,7 @@ def accelerate_config(recipe: Recipe, layout: Layout) -> dict[str, Any]:
     config: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
         "debug": False,
-        "distributed_type": _TYPES.get(engine, "DEEPSPEED"),
+        "distributed_type": {"none": "NO", "ddp": "MULTI_GPU", "fsdp2": "FSDP"}.get(engine, "DEEPSPEED"),
         "downcast_bf16": "no",
         "enable_cpu_affinity": False,
         "machine_rank": layout.node_rank,
@@ -248,9 +219,7 @@ def deepspeed_fields(engine: Engine, offload: OffloadSection, layout: Layout) ->
 
 
 def fsdp_fields(distributed: DistributedSection) -> dict[str, Any]:
-    """What accelerate is told of FSDP2. Which layers are units is the model's own ``_no_split_modules``, unless the
-    recipe names them.
-    """
+    """What accelerate is told of FSDP2; without classes the model's own ``_no_split_modules`` are the units."""
     fields = {
         "fsdp_version": 2,
         "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
@@ -263,20 +232,14 @@ def fsdp_fields(distributed: DistributedSection) -> dict[str, Any]:
     return fields if named is None else {**fields, "fsdp_transformer_layer_cls_to_wrap": ",".join(named)}
 
 
-FLAGS_ALONE = Path(__file__).with_name("flags_alone.yaml")
-"""For ``--config_file``. Without one accelerate takes what no flag says from the user's own default configuration, in
-which FSDP makes a launch of one process fail.
-"""
-
-_ENGINES = {"MULTI_GPU": "--multi_gpu", "DEEPSPEED": "--use_deepspeed", "FSDP": "--use_fsdp"}
-_ALWAYS = ("num_machines", "num_processes", "mixed_precision")
-_SEVERAL_MACHINES = ("machine_rank", "main_process_ip", "main_process_port", "rdzv_backend")
-
-
 def launch_flags(config: Mapping[str, Any], threads: int, max_restarts: int = 0) -> list[str]:
-    """The flags that say what ``accelerate_config`` does."""
+    """What ``accelerate_config`` says as flags, so that the command needs no file of its own.
+
+    accelerate would give each process one thread, and a CPU then trains at the speed of one core.
+    """
     several = config["num_machines"] > 1
-    names = [*_ALWAYS, *(_SEVERAL_MACHINES if several else ())]
+    names = ["num_machines", "num_processes", "mixed_precision"]
+    names += ["machine_rank", "main_process_ip", "main_process_port", "rdzv_backend"] if several else []
     flags = [f"--{name}={config[name]}" for name in names]
     if several and config["same_network"]:
         flags.append("--same_network")
@@ -285,15 +248,11 @@ def launch_flags(config: Mapping[str, Any], threads: int, max_restarts: int = 0)
         flags.append(f"--max_restarts={max_restarts}")
     if several and config["rdzv_backend"] == "c10d":  # it would go by the machine's name, which may be another's
         flags.append(f"--rdzv_conf=is_host={str(config['machine_rank'] == 0).lower()}")
-    engine = _ENGINES.get(config["distributed_type"])
-    if engine is not None:
-        flags.append(engine)
+    engines = {"MULTI_GPU": ["--multi_gpu"], "DEEPSPEED": ["--use_deepspeed"], "FSDP": ["--use_fsdp"]}
+    flags += engines.get(config["distributed_type"], [])
     fields = {**config.get("deepspeed_config", {}), **config.get("fsdp_config", {})}
-    return [*flags, *(f"--{name}={_word(value)}" for name, value in fields.items())]
-
-
-def _word(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    words = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in fields.items()}
+    return [*flags, *(f"--{name}={word}" for name, word in words.items())]
 
 
 def accelerate_command(
@@ -306,8 +265,7 @@ def accelerate_command(
 ) -> list[str]:
     """The command ``accelerate launch ... -m hf_efficient.train RECIPE a.b=value ...`` for one machine.
 
-    Every option that accelerate would otherwise guess, or warn about, is given; what no flag says comes from a file of
-    ours, not from the user's own default configuration.
+    What no flag says comes from a file of ours, not from the user's own default configuration.
     """
     threads = max(1, layout.cores // layout.processes)
     flags = launch_flags(accelerate_config(recipe, layout), threads, recipe.distributed.max_restarts)
@@ -316,20 +274,14 @@ def accelerate_command(
 
 
 def printable(command: Sequence[str]) -> str:
-    """The command quoted for a POSIX shell."""
     return shlex.join(command)
 
 
 def _accelerate() -> str:
-    """``accelerate`` where the shell would find this environment's own, else its path."""
+    """``accelerate`` where the shell would find this environment's own, else its path, relative where that is below."""
     own = Path(sys.executable).with_name("accelerate")
     found = shutil.which("accelerate")
     if found is not None and (not own.exists() or Path(found).resolve() == own.resolve()):
         return "accelerate"
-    return _from_here(own)
-
-
-def _from_here(path: Path) -> str:
-    """Relative where it is below the current folder."""
-    relative = os.path.relpath(path)
-    return relative if not relative.startswith("..") else str(path)
+    relative = os.path.relpath(own)
+    return relative if not relative.startswith("..") else str(own)

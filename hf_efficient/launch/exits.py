@@ -1,21 +1,15 @@
-"""torch's own exception of sharded checkpoints, which is no ``Exception``, to the fault that is in it.
+"""How a run ends: faults of libraries in words, the exit code for `hf-efficient train`, processes that are ended.
 
-Faults of a run that come out of a library, and that the user can mend.
-
-The exit code that a run leaves for `hf-efficient train`: accelerate's launcher passes on no other than 1.
-
-The file holds the code and which start of the processes it is of; the launcher may have started them again since.
-
-A launched command and all that it started, as one: afterwards none of them is left.
+accelerate's launcher passes on no exit code but 1, so a run leaves its own in a file, with the start of the processes
+that it is of: the launcher may have started them again since.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -38,17 +32,18 @@ def cause_of(error: BaseException) -> BaseException:
     return cause if isinstance(cause, BaseException) else error
 
 
-_NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
 _NO_GRADIENT = "Expected to have finished reduction in the prior iteration"
 """What DDP says in the step after one in which a weight got no gradient."""
-_NOT_WRITABLE = {errno.EROFS, errno.EACCES, errno.EPERM}
+
+_LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "remote process exited", "Broken pipe")
+"""What gloo and NCCL say in a process whose neighbour is gone."""
+
+_TERM_SECONDS = 10.0
 
 
 @contextmanager
 def explained_faults(output_dir: str) -> Iterator[None]:
-    """Turn a full disk, exhausted device memory, a missing optional package or weights that DDP waits for in vain into
-    an error that names the remedy.
-    """
+    """Give a full disk, too little device memory, a missing package and DDP's endless wait a remedy in words."""
     import torch
 
     try:
@@ -79,7 +74,7 @@ def explained_faults(output_dir: str) -> Iterator[None]:
                 "the model uses (adapter.target_modules, adapter.modules_to_save), or write "
                 "`train.ddp_find_unused_parameters: true`."
             ) from raised
-        if isinstance(fault, OSError) and fault.errno in _NOT_WRITABLE:
+        if isinstance(fault, OSError) and fault.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
             raise OutputError(f"output_dir: {output_dir} can no longer be written: {fault}") from raised
         if fault is raised:
             raise
@@ -87,35 +82,33 @@ def explained_faults(output_dir: str) -> Iterator[None]:
 
 
 def is_lost_peer(error: Exception) -> bool:
-    """Whether a collective failed because another process is no longer there (gloo's words, and NCCL's)."""
-    text = str(error)
-    return isinstance(error, RuntimeError) and any(
-        said in text
-        for said in ("Connection closed by peer", "Connection reset by peer", "remote process exited", "Broken pipe")
-    )
+    """Whether a collective failed because another process is no longer there."""
+    return isinstance(error, RuntimeError) and any(said in str(error) for said in _LOST_PEER)
 
 
 def _is_full_disk(error: Exception) -> bool:
     """Also of libraries that write by themselves and report what the system said as text."""
-    if isinstance(error, OSError) and error.errno in _NO_ROOM:
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return True
-    text = str(error)
     # "unexpected pos" is what torch.save says when its archive comes out shorter than it wrote.
-    return "No space left on device" in text or "os error 28" in text or "unexpected pos" in text
+    return any(said in str(error) for said in ("No space left on device", "os error 28", "unexpected pos"))
 
 
 def state_code(code: int, environment: Mapping[str, str]) -> bool | None:
-    """Leave the code."""
+    """Leave the code; whether this process is the first of its machine and start to end, whose reason is the one to
+    tell. None without `hf-efficient train`.
+    """
     path = _path(environment)
     if path is None:
         return None
+    words = f"{code} {_start(environment)}"
     try:
         with path.open("x", encoding="ascii") as file:
-            file.write(_words(code, environment))
+            file.write(words)
     except FileExistsError:
         if _read(path)[1] == _start(environment):
             return False
-        path.write_text(_words(code, environment), encoding="ascii")
+        path.write_text(words, encoding="ascii")
     return True
 
 
@@ -134,7 +127,6 @@ def forget_code(environment: Mapping[str, str]) -> None:
 
 
 def read_code(path: Path) -> int | None:
-    """What a run left there; None where it left none."""
     return _read(path)[0]
 
 
@@ -161,35 +153,28 @@ def _read(path: Path) -> tuple[int | None, str]:
         return None, ""
 
 
-def _words(code: int, environment: Mapping[str, str]) -> str:
-    return f"{code} {_start(environment)}"
-
-
 def _start(environment: Mapping[str, str]) -> str:
     """Of which all processes of a machine and start know the same, and those of another start something else."""
     port = environment.get(MET_AT) or environment.get("MASTER_PORT", "")
     return f"{environment.get('TORCHELASTIC_RESTART_COUNT', '')}/{port}"
 
 
-_TERM_SECONDS = 10.0
-
-
-@contextlib.contextmanager
+@contextmanager
 def ended(launcher: subprocess.Popen[bytes]) -> Iterator[None]:
     """Afterwards it and all that it started are gone: told to end, and after ten seconds made to."""
     try:
         yield
     finally:
         family: list[psutil.Process] = []
-        with contextlib.suppress(psutil.NoSuchProcess):
+        with suppress(psutil.NoSuchProcess):
             process = psutil.Process(launcher.pid)
             family = [process, *process.children(recursive=True)]
         for one in family:
-            with contextlib.suppress(psutil.NoSuchProcess):
+            with suppress(psutil.NoSuchProcess):
                 one.terminate()
         deaf = psutil.wait_procs(family, timeout=_TERM_SECONDS)[1]
         for one in deaf:
-            with contextlib.suppress(psutil.NoSuchProcess):
+            with suppress(psutil.NoSuchProcess):
                 one.kill()
         psutil.wait_procs(deaf, timeout=_TERM_SECONDS)  # their folder may go next
         launcher.wait()

@@ -1,14 +1,10 @@
-"""What a run says while it goes on: the interface between running a recipe and showing it.
-
-A run's progress on the terminal.
-"""
+"""What a run says while it goes on, and how that is shown on the terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from rich.console import Console, RenderableType
 from rich.markup import escape
@@ -28,15 +24,9 @@ from hf_efficient.text import seconds
 class RunResult:
     """What a run came to.
 
-    Attributes:
-        output_dir: where everything was written.
-        steps: optimizer steps done in all, those before a resumption included.
-        before: metrics of the evaluation before the first step (``train.eval_on_start``); empty without one.
-        after: metrics of the evaluation after the last step; empty without one.
-        train_seconds: wall time of the training loop of this start, evaluations and saves inside it included.
-        merged_dir: the merged model, where the recipe asked for one.
-        written: what was written, with one word on each.
-        ended_early: in words, which limit of the budget ended the training; None where it came to its end.
+    ``steps`` counts those before a resumption too, ``train_seconds`` the training loop of this start. ``before`` and
+    ``after`` hold the metrics of the evaluations before the first and after the last step; empty without one.
+    ``ended_early`` says which limit of the budget ended the training.
     """
 
     output_dir: Path
@@ -45,12 +35,12 @@ class RunResult:
     after: Mapping[str, float]
     train_seconds: float
     merged_dir: Path | None = None
-    written: Mapping[str, str] = field(default_factory=dict)
+    written: Mapping[str, str] = field(default_factory=dict)  # what lies where, with a word on each
     ended_early: str | None = None
 
 
-class RunListener(Protocol):
-    """Receives a run's progress on its main process; must not raise."""
+class RunListener:
+    """Receives a run's progress on its main process; says nothing. Its methods must not raise."""
 
     def stage(self, title: str, detail: str = "") -> None:
         """A stage of the run begins, or is done with ``detail``."""
@@ -62,39 +52,17 @@ class RunListener(Protocol):
         """The run is over."""
 
     def account(self, account: RunAccount) -> None:
-        """Where its time, tokens and memory went; not told where nothing was recorded."""
+        """Where its time, tokens and memory went; not called where nothing was recorded."""
 
     def diagnosis(self, diagnosis: Diagnosis) -> None:
-        """What slowed it down, and what to change; not told where nothing was recorded."""
-
-
-class SilentListener:
-    """Says nothing."""
-
-    def stage(self, title: str, detail: str = "") -> None:
-        return None
-
-    def answers(self, step: int, answers: Sequence[Answer]) -> None:
-        return None
-
-    def finished(self, result: RunResult) -> None:
-        return None
-
-    def account(self, account: RunAccount) -> None:
-        return None
-
-    def diagnosis(self, diagnosis: Diagnosis) -> None:
-        return None
+        """What slowed it down, and what to change; not called where nothing was recorded."""
 
 
 _LONGEST_ANSWER = 600
 
 
-class TerminalListener:
-    """Prints the stages of a run, its answers and its results, beside the Trainer's progress bars.
-
-    Implements ``RunListener``.
-    """
+class TerminalListener(RunListener):
+    """Prints the stages of a run, its answers and its results, beside the Trainer's progress bars."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(highlight=False)
@@ -107,11 +75,9 @@ class TerminalListener:
         tqdm.write(captured.get(), file=self._console.file, end="")
 
     def stage(self, title: str, detail: str = "") -> None:
-        """A line per stage: its title in a fixed column, what it is about beside it."""
         self._print(f"[bold]{escape(title):<12}[/bold]{escape(detail)}")
 
     def answers(self, step: int, answers: Sequence[Answer]) -> None:
-        """A panel per answer: the question, what is expected, what the model wrote."""
         when = "before training" if step == 0 else f"after {step} steps"
         for answer in answers:
             grid = Table.grid(padding=(0, 2))
@@ -123,7 +89,6 @@ class TerminalListener:
             self._print(Panel(grid, title=f"Answer {when}", title_align="left"), wrap=True)
 
     def finished(self, result: RunResult) -> None:
-        """The metrics before and after, and where everything was written."""
         if result.after:
             self._print(_metrics_table(result), wrap=True)
         if result.ended_early is not None:
@@ -134,11 +99,9 @@ class TerminalListener:
             self._print(f"  {escape(path)}  [dim]{escape(meaning)}[/dim]")
 
     def account(self, account: RunAccount) -> None:
-        """The account of the run, as `hf-efficient report` shows it."""
         self._print(*account_renderables(account), wrap=True)
 
     def diagnosis(self, diagnosis: Diagnosis) -> None:
-        """The findings in short, as `hf-efficient diagnose` shows them at length."""
         self._print("", *diagnosis_renderables(diagnosis, evidence=False), wrap=True)
 
 

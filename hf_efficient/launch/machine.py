@@ -1,13 +1,4 @@
-"""Whether this machine can start what a recipe asks for, asked before any process is.
-
-By which network interface this machine reaches machine 0.
-
-No network is known before the libraries find out by half a minute of retries per file.
-
-``distributed.wrap_classes`` before any process is started: the model without its weights knows its layers.
-
-A launch under Nsight: the command around it, and what the recipe switches on for it.
-"""
+"""What is asked of this machine before any process is started: engine, port, network, hub, Nsight."""
 
 from __future__ import annotations
 
@@ -32,7 +23,7 @@ from hf_efficient.run_dir.json_file import PROFILE
 
 
 def check_engine(recipe: Recipe, layout: Layout, device_count: int = 0) -> None:
-    """What the engine needs is here."""
+    """Refuse what lacks a package, a library, a folder or a device; without a device any number shares the CPU."""
     engine, distributed = strategy_of(recipe, layout.world_size), recipe.distributed
     where = told_where(recipe, "distributed.strategy")
     if is_zero(engine) and not is_installed("deepspeed"):
@@ -84,9 +75,7 @@ def has_libaio() -> bool:
 
 def check_port(layout: Layout) -> None:
     """Where this machine is the one that the others meet at, its port is free."""
-    if layout.port is None or layout.node_rank != 0:
-        return
-    if not is_free(layout.port):
+    if layout.port is not None and layout.node_rank == 0 and not is_free(layout.port):
         raise SetupError(
             f"--main-address: port {layout.port} of this machine is in use, by another run perhaps. Name another port "
             f"on every machine: --main-address {layout.address}:{layout.port + 1}."
@@ -94,7 +83,6 @@ def check_port(layout: Layout) -> None:
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen at this port of this machine."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -104,16 +92,14 @@ def is_free(port: int) -> bool:
     return True
 
 
-_NEW_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-"""The processes meet in a store of their own at every start: in the one that torch's launcher keeps (c10d), those that
-it starts again would find the addresses of those that are gone."""
-
-
 def launch_environment(layout: Layout) -> dict[str, str]:
     """What the processes of several machines need to know, beside the launcher's flags; what is set already stays."""
     if layout.address is None:
         return {}
-    mine, told = own_address(layout.address), dict(_NEW_STORE)
+    # The processes meet in a store of their own at every start: in the one that torch's launcher keeps (c10d), those
+    # that it starts again would find the addresses of those that are gone.
+    told = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    mine = own_address(layout.address)
     if mine is not None:
         told["PET_LOCAL_ADDR"] = mine
         name = interface_of(mine)

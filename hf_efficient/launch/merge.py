@@ -1,12 +1,4 @@
-"""How far the logits of one model are from those of another.
-
-The folder of a merged model, which appears whole or not at all.
-
-Whether the files of a saved adapter are whole, asked before its base is loaded.
-
-What a run directory says of the adapter in it: its base, and how that was quantized.
-
-A trained adapter merged into its base: a model folder that plain transformers loads.
+"""A trained adapter merged into its base: a model folder that plain transformers loads.
 
 A QLoRA adapter was trained beside the *quantized* base, and learned to make up for what quantization took
 away from it. So by default it is merged into the dequantized weights, the ones that it saw, which gives the
@@ -30,7 +22,7 @@ import json
 import os
 import shutil
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -40,6 +32,7 @@ import yaml
 from pydantic import ValidationError
 
 from hf_efficient.errors import ModelError, OutputError, first_line
+from hf_efficient.launch.checkpoints import EFFICIENCY, RESOLVED
 from hf_efficient.model.load import load_base, load_dense_base, load_tokenizer
 from hf_efficient.recipe.schema import ModelSection, QuantizationSection, Recipe, compute_dtype
 
@@ -50,42 +43,142 @@ if TYPE_CHECKING:
 TOLERANCE: dict[str, float] = {"float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
 """Largest relative difference of the logits that rounding explains, by data type of the weights.
 
-Four to seven times what a merge of a 30-layer model gave in 16 bits (the table in ``merge.py``), where most
-of the difference comes from the unmerged model's own rounding; in float32 fifty times, to leave room for
-deeper models.
+Four to seven times what a merge of a 30-layer model gave in 16 bits (the table above), where most of the difference
+comes from the unmerged model's own rounding; in float32 fifty times, to leave room for deeper models.
 """
 
-TEXT = "The quick brown fox jumps over the lazy dog. def add(a, b): return a + b"
+ADAPTER_CONFIG = "adapter_config.json"
+_TEXT = "The quick brown fox jumps over the lazy dog. def add(a, b): return a + b"
+_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
+_REMEDY = "It was damaged, or copied in part: copy the folder again, or write one of the run's checkpoints."
+
+BaseWeights = Literal["dequantized", "dense"]
+
+
+@dataclass(frozen=True)
+class MergeReport:
+    """What was merged into what, and how close the result is to the model that it was made from.
+
+    ``relative_difference`` is ||merged - unmerged|| / ||unmerged||, L2 norms of the logits on one short text;
+    ``adapter_effect`` is the same between the base with and without its adapter: what a merge must keep;
+    ``tolerance`` is the largest difference that passes for the data type.
+    """
+
+    output: Path
+    base: BaseWeights
+    dtype: str
+    parameters: int
+    relative_difference: float
+    adapter_effect: float
+    tolerance: float
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "output": str(self.output)}
+
+
+@dataclass(frozen=True)
+class TrainedAdapter:
+    """A PEFT adapter on the disk and what it was trained beside.
+
+    The base is loaded with transformers' default attention, since the recipe's may need a GPU. An adapter that no
+    recipe trained has none.
+    """
+
+    folder: Path
+    model: ModelSection
+    recipe: Recipe | None
+
+    @property
+    def quantized(self) -> bool:
+        return self.recipe is not None and self.recipe.adapter.method == "qlora"
+
+    @property
+    def quantization(self) -> QuantizationSection:
+        section = self.recipe.adapter.quantization if self.recipe else None
+        return section or QuantizationSection()
+
+    @property
+    def rounds_activations(self) -> bool:
+        """Whether the quantized base rounds what goes through it as well as its weights: LLM.int8()."""
+        return self.quantized and self.quantization.bits == 8
+
+
+def merge_run(
+    run_dir: Path,
+    output: Path | None = None,
+    dtype: str | None = None,
+    *,
+    base: BaseWeights | None = None,
+    overwrite: bool = False,
+) -> MergeReport:
+    """Merge the adapter in a run directory, or in one of its checkpoints, and check the result.
+
+    The resolved recipe in it (or, for a checkpoint, in its parent) says which model and quantization the adapter was
+    trained with; without a recipe the base is the one that PEFT noted, unquantized. The merged folder, by default
+    ``run_dir/merged``, appears whole or not at all: it is written and checked beside ``output`` and moved there.
+
+    Raises:
+        ModelError: there is no adapter, its base cannot be loaded or does not fit it, or the merged model's
+            logits are further from the unmerged ones than the data type explains.
+        OutputError: ``output`` is not empty, or cannot be written.
+    """
+    source = find_adapter(Path(run_dir))
+    weights = _weights(source, base)
+    output = Path(run_dir) / "merged" if output is None else Path(output)
+    _check_free(output, overwrite)
+    if dtype is not None and dtype not in TOLERANCE:
+        raise ModelError(f"--dtype: {dtype!r} is not one of {', '.join(TOLERANCE)}.")
+    tokenizer = _tokenizer(source)
+    trained = _with_adapter(_load(source, weights), source)
+    types = [_type_name(trained.get_base_model().config.dtype)]
+    if weights == "dequantized" and not source.rounds_activations:
+        types.append(compute_dtype(source.quantization))
+    reference = _logits(trained, tokenizer)
+    with trained.disable_adapter():
+        effect = relative_difference(reference, _logits(trained, tokenizer))
+    merged = _merge(_undressed(trained, dtype), source)
+    del trained
+    with written_whole(output) as folder:
+        merged.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        parameters, saved_as, device = merged.num_parameters(), _type_name(merged.dtype), merged.device
+        del merged  # two models in memory at a time are enough
+        difference = relative_difference(_reloaded_logits(folder, source, tokenizer, device), reference)
+        report = MergeReport(output, weights, saved_as, parameters, difference, effect, tolerance_of(saved_as, *types))
+        if not difference <= report.tolerance:  # so that NaN fails
+            raise ModelError(
+                f"the merged model's logits differ from the unmerged model's by {difference:.1e} "
+                f"(relative), more than {saved_as} explains ({report.tolerance:.0e}); nothing was written to "
+                f"{output}. Use the adapter unmerged, or merge with dtype float32."
+            )
+    return report
 
 
 def tolerance_of(*types: str) -> float:
-    """The tolerance for weights stored and products computed in these data types: that of the coarsest."""
+    """For weights stored and products computed in these data types: that of the coarsest."""
     return max(TOLERANCE.get(name, max(TOLERANCE.values())) for name in types)
 
 
-def type_name(dtype: torch.dtype) -> str:
-    """``bfloat16`` for ``torch.bfloat16``."""
-    return str(dtype).removeprefix("torch.")
+def relative_difference(logits: torch.Tensor, reference: torch.Tensor) -> float:
+    """||logits - reference|| / ||reference||, L2 norms over all positions and the vocabulary; NaN stays NaN."""
+    return float((logits - reference).norm() / reference.norm())
 
 
-def logits_of(model: Any, tokenizer: PreTrainedTokenizerBase, text: str = TEXT) -> torch.Tensor:
-    """The model's logits on a short text: float32, on the CPU, [1, tokens, vocabulary]."""
+def _logits(model: Any, tokenizer: PreTrainedTokenizerBase) -> torch.Tensor:
+    """On a short text: float32, on the CPU, [1, tokens, vocabulary]."""
     import torch
 
     model.eval()
-    ids = torch.tensor([tokenizer(text)["input_ids"]], device=model.device)
+    ids = torch.tensor([tokenizer(_TEXT)["input_ids"]], device=model.device)
     with torch.no_grad():
         return model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits.float().cpu()
 
 
-def relative_difference(logits: torch.Tensor, reference: torch.Tensor) -> float:
-    """||logits - reference|| / ||reference||, L2 norms over all positions and the vocabulary; NaN stays
-    NaN."""
-    return float((logits - reference).norm() / reference.norm())
+def _type_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
-def check_free(output: Path, overwrite: bool) -> None:
-    """Refuse an ``output`` that holds something, before the work begins."""
+def _check_free(output: Path, overwrite: bool) -> None:
     if output.is_dir():
         if any(output.iterdir()) and not overwrite:
             raise OutputError(f"--output: {output} is not empty. Write another folder, or empty it first.")
@@ -113,13 +206,26 @@ def written_whole(output: Path) -> Iterator[Path]:
         shutil.rmtree(staging, ignore_errors=True)
 
 
-ADAPTER_CONFIG = "adapter_config.json"
-_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
-_REMEDY = "It was damaged, or copied in part: copy the folder again, or write one of the run's checkpoints."
+def find_adapter(folder: Path) -> TrainedAdapter:
+    """What ``folder``, a run directory or one of its checkpoints, holds; read whole before a base is loaded."""
+    if not (folder / ADAPTER_CONFIG).is_file():
+        raise ModelError(_without_adapter(folder))
+    config = _adapter_config(folder)
+    _check_adapter_weights(folder)
+    for place in (folder, folder.parent):
+        if (place / EFFICIENCY / RESOLVED).is_file():
+            recipe = _recipe(place / EFFICIENCY / RESOLVED)
+            return TrainedAdapter(folder, recipe.model.model_copy(update={"attn_implementation": None}), recipe)
+    base, revision = config.get("base_model_name_or_path"), config.get("revision")
+    if not base or not isinstance(base, str):
+        raise ModelError(
+            f"{folder / ADAPTER_CONFIG} does not name the base model (base_model_name_or_path). Write its hub name or "
+            "folder there."
+        )
+    return TrainedAdapter(folder, ModelSection(id=base, revision=revision if isinstance(revision, str) else None), None)
 
 
-def read_adapter_config(folder: Path) -> dict[str, Any]:
-    """PEFT's configuration of the adapter in ``folder``, as plain data."""
+def _adapter_config(folder: Path) -> dict[str, Any]:
     path = folder / ADAPTER_CONFIG
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
@@ -139,83 +245,18 @@ def read_adapter_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def check_adapter_weights(folder: Path) -> None:
-    """Refuse weights that are missing or not whole."""
+def _check_adapter_weights(folder: Path) -> None:
+    from safetensors import SafetensorError, safe_open
+
     if not any((folder / name).is_file() for name in _WEIGHTS):
         raise ModelError(f"{folder} holds {ADAPTER_CONFIG} but no {_WEIGHTS[0]}. {_REMEDY}")
     path = folder / _WEIGHTS[0]
-    if not path.is_file():
-        return
-    from safetensors import SafetensorError, safe_open
-
     try:
-        with safe_open(path, "np"):
-            pass
+        if path.is_file():
+            with safe_open(path, "np"):
+                pass
     except (SafetensorError, OSError) as error:
         raise ModelError(f"{path} cannot be read: {first_line(error)}. {_REMEDY}") from error
-
-
-_RESOLVED = Path("efficiency") / "recipe.resolved.yaml"
-
-
-@dataclass(frozen=True)
-class TrainedAdapter:
-    """A PEFT adapter on the disk and what it was trained beside.
-
-    Attributes:
-        folder: holds ``adapter_config.json`` and the adapter's weights.
-        model: the base, to be loaded with transformers' default attention (the recipe's may need a GPU).
-        recipe: the run's resolved recipe; None where the adapter was not trained by one.
-    """
-
-    folder: Path
-    model: ModelSection
-    recipe: Recipe | None
-
-    @property
-    def quantized(self) -> bool:
-        """Whether it was trained beside a quantized base."""
-        return self.recipe is not None and self.recipe.adapter.method == "qlora"
-
-    @property
-    def train(self) -> Mapping[str, Any]:
-        """The recipe's ``train`` section."""
-        return self.recipe.train if self.recipe else {}
-
-    def compute_types(self, weights: str) -> tuple[str, ...]:
-        """Data types, besides the weights' own, in which the model was computed on ``dequantized``
-        weights."""
-        if weights != "dequantized" or self.rounds_activations:
-            return ()
-        return (compute_dtype(self._quantization),)
-
-    @property
-    def rounds_activations(self) -> bool:
-        """Whether the quantized base rounds what goes through it as well as its weights: LLM.int8()."""
-        return self.quantized and self._quantization.bits == 8
-
-    @property
-    def _quantization(self) -> QuantizationSection:
-        section = self.recipe.adapter.quantization if self.recipe else None
-        return section or QuantizationSection()
-
-    def tokenizer_section(self) -> ModelSection:
-        """Where to load the tokenizer from: the one saved with the adapter, else the base's."""
-        if (self.folder / "tokenizer_config.json").is_file():
-            return self.model.model_copy(update={"tokenizer": str(self.folder)})
-        return self.model
-
-
-def find_adapter(folder: Path) -> TrainedAdapter:
-    """Read what ``folder``, a run directory or one of its checkpoints, holds."""
-    if not (folder / ADAPTER_CONFIG).is_file():
-        raise ModelError(_without_adapter(folder))
-    config = read_adapter_config(folder)
-    check_adapter_weights(folder)
-    recipe = _recipe(folder)
-    if recipe is not None:
-        return TrainedAdapter(folder, recipe.model.model_copy(update={"attn_implementation": None}), recipe)
-    return TrainedAdapter(folder, _base_of_peft(folder / ADAPTER_CONFIG, config), None)
 
 
 def _without_adapter(folder: Path) -> str:
@@ -235,95 +276,14 @@ def _without_adapter(folder: Path) -> str:
     return f"{folder} holds no adapter (no {ADAPTER_CONFIG}). Write the output directory of a LoRA or QLoRA run."
 
 
-def _recipe(folder: Path) -> Recipe | None:
-    for place in (folder / _RESOLVED, folder.parent / _RESOLVED):
-        if place.is_file():
-            try:
-                return Recipe.model_validate(yaml.safe_load(place.read_text(encoding="utf-8"))["recipe"])
-            except (OSError, yaml.YAMLError, ValidationError, KeyError, TypeError) as error:
-                raise ModelError(
-                    f"{place} is not a resolved recipe of this version of hf_efficient: "
-                    f"{str(error).splitlines()[0]}. Move it away to merge into the base that PEFT noted."
-                ) from error
-    return None
-
-
-def _base_of_peft(path: Path, config: Mapping[str, Any]) -> ModelSection:
-    base, revision = config.get("base_model_name_or_path"), config.get("revision")
-    if not base or not isinstance(base, str):
+def _recipe(path: Path) -> Recipe:
+    try:
+        return Recipe.model_validate(yaml.safe_load(path.read_text(encoding="utf-8"))["recipe"])
+    except (OSError, yaml.YAMLError, ValidationError, KeyError, TypeError) as error:
         raise ModelError(
-            f"{path} does not name the base model (base_model_name_or_path). Write its hub name or folder there."
-        )
-    return ModelSection(id=base, revision=revision if isinstance(revision, str) else None)
-
-
-BaseWeights = Literal["dequantized", "dense"]
-
-
-@dataclass(frozen=True)
-class MergeReport:
-    """What was merged into what, and how close the result is to the model that it was made from.
-
-    Attributes:
-        output: folder of the merged model.
-        base: ``dequantized`` (what a QLoRA adapter was trained beside) or ``dense`` (the original weights).
-        dtype: data type of the saved weights.
-        parameters: how many numbers the merged model has.
-        relative_difference: L2 distance of the merged model's logits, as plain transformers loads it, from
-            those of base and adapter unmerged, divided by the norm of the latter; on one short text.
-        adapter_effect: the same measure between the base with and without its adapter: what a merge must
-            keep.
-        tolerance: the largest ``relative_difference`` that passes for the data type.
-    """
-
-    output: Path
-    base: BaseWeights
-    dtype: str
-    parameters: int
-    relative_difference: float
-    adapter_effect: float
-    tolerance: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data, for JSON."""
-        return {**asdict(self), "output": str(self.output)}
-
-
-def merge_run(
-    run_dir: Path,
-    output: Path | None = None,
-    dtype: str | None = None,
-    *,
-    base: BaseWeights | None = None,
-    overwrite: bool = False,
-) -> MergeReport:
-    """Merge the adapter in a run directory, or in one of its checkpoints, and check the result.
-
-    The merged folder appears whole or not at all: it is written and checked beside ``output`` and moved
-    there.
-    """
-    source = find_adapter(Path(run_dir))
-    weights = _weights(source, base)
-    output = Path(run_dir) / "merged" if output is None else Path(output)
-    check_free(output, overwrite)
-    if dtype is not None and dtype not in TOLERANCE:
-        raise ModelError(f"--dtype: {dtype!r} is not one of {', '.join(TOLERANCE)}.")
-    tokenizer = load_tokenizer(source.tokenizer_section(), source.train)
-    trained = _with_adapter(_load(source, weights), source)
-    types = (type_name(trained.get_base_model().config.dtype), *source.compute_types(weights))
-    reference, effect = _reference(trained, tokenizer)
-    merged = _merge(_undressed(trained, dtype), source)
-    del trained
-    with written_whole(output) as folder:
-        merged.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-        parameters, saved_as, device = merged.num_parameters(), type_name(merged.dtype), merged.device
-        del merged  # two models in memory at a time are enough
-        difference = relative_difference(_reloaded_logits(folder, source, tokenizer, device), reference)
-        tolerance = tolerance_of(saved_as, *types)
-        report = MergeReport(output, weights, saved_as, parameters, difference, effect, tolerance)
-        _check(report)
-    return report
+            f"{path} is not a resolved recipe of this version of hf_efficient: "
+            f"{str(error).splitlines()[0]}. Move it away to merge into the base that PEFT noted."
+        ) from error
 
 
 def _weights(source: TrainedAdapter, wanted: BaseWeights | None) -> BaseWeights:
@@ -333,13 +293,18 @@ def _weights(source: TrainedAdapter, wanted: BaseWeights | None) -> BaseWeights:
     return wanted or ("dequantized" if source.quantized else "dense")
 
 
+def _tokenizer(source: TrainedAdapter) -> PreTrainedTokenizerBase:
+    """The one saved with the adapter, else the base's."""
+    own = {"tokenizer": str(source.folder)} if (source.folder / "tokenizer_config.json").is_file() else {}
+    return load_tokenizer(source.model.model_copy(update=own), source.recipe.train if source.recipe else {})
+
+
 def _load(source: TrainedAdapter, weights: BaseWeights) -> PreTrainedModel:
     if weights == "dense" or source.recipe is None:
         return load_dense_base(source.model)
     model: Any = load_base(source.recipe.model_copy(update={"model": source.model}))
     for module in model.modules():
-        # In evaluation mode bitsandbytes repacks the weights for AVX512 on a CPU, and cannot dequantize them
-        # then.
+        # In evaluation mode bitsandbytes repacks the weights for AVX512 on a CPU, and cannot dequantize them then.
         if hasattr(module, "support_avx512bf16_for_cpu"):
             module.support_avx512bf16_for_cpu = False
     return _dequantized(model) if source.rounds_activations else model
@@ -357,14 +322,6 @@ def _with_adapter(base: PreTrainedModel, source: TrainedAdapter) -> Any:
         ) from error
 
 
-def _reference(trained: Any, tokenizer: PreTrainedTokenizerBase) -> tuple[torch.Tensor, float]:
-    """Logits of base and adapter, and how far the adapter moved them."""
-    reference = logits_of(trained, tokenizer)
-    with trained.disable_adapter():
-        bare = logits_of(trained, tokenizer)
-    return reference, relative_difference(reference, bare)
-
-
 def _undressed(trained: Any, dtype: str | None) -> PreTrainedModel:
     """The base without its adapter, dense, in the data type to merge in."""
     import torch
@@ -377,35 +334,23 @@ def _dequantized(model: Any) -> Any:
     return model.dequantize(model.config.dtype) if getattr(model, "is_quantized", False) else model
 
 
-def _merge(base: PreTrainedModel, source: TrainedAdapter) -> PreTrainedModel:
+def _merge(base: Any, source: TrainedAdapter) -> PreTrainedModel:
+    """A head that shares the embedding's weights gets its own: an adapter on either alone would change both."""
     import torch
 
-    tied = _untie(base)
+    head, embedding = base.get_output_embeddings(), base.get_input_embeddings()
+    tied = head is not None and embedding is not None and head.weight is embedding.weight
+    if tied:
+        head.weight = torch.nn.Parameter(head.weight.detach().clone(), requires_grad=False)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Input and output embeddings are no longer tied")
         model: Any = _with_adapter(base, source).merge_and_unload(safe_merge=False)
     if tied:
         head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
-        still = torch.equal(head.weight, embedding.weight)
-        model.config.tie_word_embeddings = still
-        if still:
+        model.config.tie_word_embeddings = torch.equal(head.weight, embedding.weight)
+        if model.config.tie_word_embeddings:
             head.weight = embedding.weight
     return model
-
-
-def _untie(model: PreTrainedModel) -> bool:
-    """Give the head its own weights where it shares the embedding's; whether it did.
-
-    An adapter on the head or the embedding alone would otherwise change both.
-    """
-    import torch
-
-    head: Any = model.get_output_embeddings()
-    embedding: Any = model.get_input_embeddings()
-    if head is None or embedding is None or head.weight is not embedding.weight:
-        return False
-    head.weight = torch.nn.Parameter(head.weight.detach().clone(), requires_grad=False)
-    return True
 
 
 def _reloaded_logits(
@@ -416,13 +361,4 @@ def _reloaded_logits(
     model: Any = AutoModelForCausalLM.from_pretrained(
         folder, dtype="auto", trust_remote_code=source.model.trust_remote_code
     )
-    return logits_of(model.to(device), tokenizer)
-
-
-def _check(report: MergeReport) -> None:
-    if not report.relative_difference <= report.tolerance:  # so that NaN fails
-        raise ModelError(
-            f"the merged model's logits differ from the unmerged model's by {report.relative_difference:.1e} "
-            f"(relative), more than {report.dtype} explains ({report.tolerance:.0e}); nothing was written to "
-            f"{report.output}. Use the adapter unmerged, or merge with dtype float32."
-        )
+    return _logits(model.to(device), tokenizer)

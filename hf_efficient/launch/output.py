@@ -39,8 +39,6 @@ from hf_efficient.run_dir.reading import rank_files
 
 logger = logging.getLogger(__name__)
 
-_LOCK = ".hf_efficient.lock"
-
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
@@ -52,7 +50,7 @@ def locked(directory: Path) -> Iterator[None]:
         return
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        file = (directory / _LOCK).open("a")
+        file = (directory / ".hf_efficient.lock").open("a")
     except OSError as error:
         raise OutputError(f"output_dir: {directory} cannot be written: {error.strerror or error}.") from error
     with file:
@@ -70,23 +68,14 @@ def locked(directory: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class OutputPlan:
-    """What becomes of the output directory.
-
-    Attributes:
-        directory: the output directory.
-        checkpoint: the checkpoint to go on from; None for a run from the start.
-        replaces: whether a run of ours that lies there is removed before the first step.
-        keeps_records: whether its records stay: this is the same run, whose steps so far are lost and were paid for.
-        remark: what the user should know, a damaged checkpoint that is passed over for instance.
-        agents: of the launch that this start belongs to.
-    """
+    """What becomes of the output directory."""
 
     directory: Path
-    checkpoint: Path | None = None
-    replaces: bool = False
-    keeps_records: bool = False
+    checkpoint: Path | None = None  # to go on from
+    replaces: bool = False  # a run of ours that lies there is removed before the first step, and
+    keeps_records: bool = False  # its records stay: it is the same run, whose lost steps were paid for
     remark: str = ""
-    agents: tuple[str, ...] = ()
+    agents: tuple[str, ...] = ()  # of the launch that this start belongs to
 
     @property
     def goes_on(self) -> bool:
@@ -109,7 +98,9 @@ def _plan(recipe: Recipe, launch: Launch) -> OutputPlan:
     named = recipe.train.get("resume_from_checkpoint")
     checkpoint = Path(str(named)).expanduser() if named else None
     if launch.goes_on_in(_launched_by(directory)):
-        return _again(_resumed(directory, recipe), checkpoint)
+        again = _resumed(directory, recipe)  # before its own first checkpoint it begins where the run began
+        remark = f"the launcher started the processes again; {again.remark}".removesuffix("; ")
+        return replace(again, checkpoint=again.checkpoint or checkpoint, remark=remark)
     if checkpoint is not None:
         _check_named(checkpoint, recipe)
         if _same(checkpoint.parent, directory):
@@ -186,12 +177,6 @@ def _launched_by(directory: Path) -> list[str]:
     return [str(one) for one in found] if isinstance(found, list) else []
 
 
-def _again(plan: OutputPlan, named: Path | None) -> OutputPlan:
-    """The plan of a restart; before its own first checkpoint it begins where the run began."""
-    told = f"the launcher started the processes again; {plan.remark}".removesuffix("; ")
-    return replace(plan, checkpoint=plan.checkpoint or named, remark=told)
-
-
 def _check_named(checkpoint: Path, recipe: Recipe) -> None:
     fault = fault_of(checkpoint)
     if fault is not None:
@@ -230,8 +215,8 @@ def _check_inputs_lie_elsewhere(directory: Path, recipe: Recipe) -> None:
 
 def local_inputs(recipe: Recipe) -> Iterator[tuple[str, str]]:
     """Everything local that a run reads, by its key."""
-    yield "model.id", recipe.model.id
     named = {
+        "model.id": recipe.model.id,
         "model.tokenizer": recipe.model.tokenizer,
         "data.cache_dir": recipe.data.cache_dir,
         "train.chat_template_path": recipe.train.get("chat_template_path"),

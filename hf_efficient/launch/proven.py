@@ -1,9 +1,4 @@
-"""``preflight.json``: where the last proof for an output directory is remembered.
-
-What a proof holds for, in a word: another recipe, data, package or number of processes needs its own.
-
-Whether a run that has read its data begins, or wants to be proven first.
-"""
+"""Whether a run that has read its data begins, or wants a preflight check first; the last check is remembered."""
 
 from __future__ import annotations
 
@@ -34,7 +29,6 @@ if TYPE_CHECKING:
 
 
 def preflight_path(recipe: Recipe) -> Path:
-    """Beside the records of the run."""
     return Path(recipe.output_dir).expanduser() / EFFICIENCY / PREFLIGHT_JSON
 
 
@@ -47,7 +41,6 @@ def kept_preflight(recipe: Recipe) -> Preflight | None:
 
 
 def write_preflight(recipe: Recipe, preflight: Preflight) -> None:
-    """Remember it."""
     path = preflight_path(recipe)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -69,7 +62,7 @@ _FREE = {
 
 
 def fingerprint_of(recipe: Recipe, args: SFTConfig | DPOConfig, data: SftData | PreferenceData) -> str:
-    """The same for two runs of which the first one's proof holds for the second."""
+    """The same for two runs of which the first one's check holds for the second."""
     resolved = recipe.resolved()
     held: dict[str, Any] = {name: resolved[name] for name in (*_SECTIONS, "train")}
     for section, free in _FREE.items():
@@ -108,7 +101,7 @@ WISH_FILE = "HF_EFFICIENT_PREFLIGHT_FILE"
 
 
 class PreflightWanted(Exception):
-    """The run ends before its model is loaded, and is to be started again once it is proven; no error."""
+    """The run ends before its model is loaded, and is to be started again after the check; no error."""
 
 
 def check_proven(
@@ -118,7 +111,7 @@ def check_proven(
     plan: RunPlan | None,
     listener: RunListener,
 ) -> None:
-    """Let the run begin, or ask for its proof; every process decides as the first one does."""
+    """Let the run begin, or raise ``PreflightWanted`` on all processes; every process decides as the first one does."""
     if recipe.efficiency.preflight is False:
         return
     wish = [_wish(recipe, args, data, plan, listener) if args.process_index == 0 else None]
@@ -130,13 +123,7 @@ def check_proven(
         raise PreflightWanted(wish[0])
 
 
-def _wish(
-    recipe: Recipe,
-    args: SFTConfig | DPOConfig,
-    data: SftData | PreferenceData,
-    plan: RunPlan | None,
-    listener: RunListener,
-) -> str | None:
+def _wish(recipe: Recipe, args: Any, data: Any, plan: RunPlan | None, listener: RunListener) -> str | None:
     kept = kept_preflight(recipe)
     if kept is not None and kept.passed and kept.fingerprint == fingerprint_of(recipe, args, data):
         state(recipe, "preflight", asdict(kept))
@@ -155,7 +142,7 @@ def _wish(
 
 
 def _reason(recipe: Recipe, plan: RunPlan | None) -> tuple[str, str]:
-    """Why the run is to be proven; else why it is not, where the user might want it all the same."""
+    """Why the run is to be checked; else why it is not, where the user might want it all the same."""
     if recipe.efficiency.preflight is True:
         return "efficiency.preflight is true", ""
     planned = None if plan is None else plan.run.training_seconds

@@ -1,13 +1,7 @@
-"""The account around a recipe's run: where its process begins, is recorded, and ends.
+"""What a recipe's run records: its process from the first line on, its start, its budget and its plan.
 
-The records of a start: opened before data and model are read, and the run's own once it is ready to train.
-
-Until then they lie in a folder of their own, so that a mistake in a recipe does not occupy the output directory, and a
-run that is to be replaced keeps its records apart.
-
-The recipe's budget: told on the terminal, in the recipe's own words.
-
-The plan before the run: made on the main process once the data are there, stored, and said where it does not fit.
+A start is recorded apart until it is ready to train: a mistake in a recipe does not occupy the output directory,
+and a run that is to be replaced keeps its records.
 """
 
 from __future__ import annotations
@@ -17,7 +11,7 @@ import functools
 import json
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,18 +41,27 @@ from hf_efficient.run_dir.reading import rank_files, records_path
 from hf_efficient.text import size
 
 if TYPE_CHECKING:
-    from transformers import Trainer, TrainingArguments
+    from transformers import TrainingArguments
     from trl import SFTConfig
+
+
+PLAN_JSON = "plan.json"
+"""In the folder of the records."""
+
+logger = logging.getLogger(__name__)
+
+_words = functools.partial(
+    BudgetWords,
+    key="efficiency.budget.",
+    steps_key="train.max_steps",
+    go_on="the same command with `--resume efficiency.budget.{limit}={value}` goes on",
+    meter="limit efficiency.budget.usd or hours instead",
+)
 
 
 @dataclass
 class RecordedRun:
-    """What is known once the run is over.
-
-    Attributes:
-        account: of the whole run; None where nothing was recorded, it failed, or this is not the main process.
-        diagnosis: of the same, likewise.
-    """
+    """Once the run is over; None where nothing was recorded, it failed, or this is not the main process."""
 
     account: RunAccount | None = None
     diagnosis: Diagnosis | None = None
@@ -85,8 +88,11 @@ def recorded_run(recipe: Recipe) -> Iterator[RecordedRun]:
     if not timeline.until_exit:
         timeline.release()
     if directory is not None:
-        run.account = _read(directory)
-        run.diagnosis = _diagnosis(directory)
+        # What could not be written was said when it was tried.
+        with suppress(OutputError):
+            run.account = read_account(directory / RUN_JSON)
+        with suppress(OutputError):
+            run.diagnosis = read_diagnosis(directory / DIAGNOSIS_JSON)
 
 
 def recipe_rates(recipe: Recipe, args: TrainingArguments) -> dict[str, dict[str, Any]]:
@@ -102,52 +108,17 @@ def recipe_rates(recipe: Recipe, args: TrainingArguments) -> dict[str, dict[str,
         raise SetupError(f"{told_where(recipe, 'efficiency.price_from')}efficiency.{error}") from error
 
 
-def open_records(recipe: Recipe, directory: Path, rank: int, rates: dict[str, dict[str, Any]]) -> None:
-    """Record this run there from here on: what was measured so far is written."""
-    if recipe.efficiency.record_steps:
-        process_timeline().open(directory, rank, "recipe")
-        for topic, stated in rates.items():
-            process_timeline().state(topic, stated)
-
-
-def state_run(recipe: Recipe, trainer: Trainer) -> None:
-    """What follows the training and its Trainer does not know, for the forecast."""
-    if recipe.efficiency.record_steps:
-        at_end = recipe.evaluate.at_end and trainer.eval_dataset is not None
-        process_timeline().state("run", {"evaluate_at_end": at_end})
-
-
 def phase(recipe: Recipe, name: PhaseName) -> AbstractContextManager[None]:
-    """The time inside is called so."""
     return process_timeline().phase(name) if recipe.efficiency.record_steps else nullcontext()
 
 
 def state(recipe: Recipe, topic: str, facts: Mapping[str, Any]) -> None:
-    """Facts that the account needs beside the times."""
     if recipe.efficiency.record_steps:
         process_timeline().state(topic, facts)
 
 
-def _read(directory: Path) -> RunAccount | None:
-    try:
-        return read_account(directory / RUN_JSON)
-    except OutputError:  # it could not be written, which was said when it was tried
-        return None
-
-
-def _diagnosis(directory: Path) -> Diagnosis | None:
-    try:
-        return read_diagnosis(directory / DIAGNOSIS_JSON)
-    except OutputError:  # likewise
-        return None
-
-
 class RunStart:
-    """One process of a start whose output directory has been decided.
-
-    Attributes:
-        folder: of its records until it is ready.
-    """
+    """One process of a start; its records lie in ``folder`` until it is ready."""
 
     def __init__(self, recipe: Recipe, plan: OutputPlan, args: TrainingArguments) -> None:
         self.folder = start_folder(plan)
@@ -182,16 +153,11 @@ class RunStart:
 
     def _leave(self) -> None:
         if self._rank == 0:
-            for path in self._files():
-                if path.suffix != ".jsonl":  # an account and a page that were made of a start
-                    remove(path)
+            with suppress(FileNotFoundError):  # another process was the last, perhaps in this moment
+                for path in list(self.folder.iterdir()):
+                    if path.suffix != ".jsonl":  # an account and a page that were made of a start
+                        remove(path)
         remove_if_empty(self.folder)  # by the last process
-
-    def _files(self) -> list[Path]:
-        try:
-            return list(self.folder.iterdir())
-        except FileNotFoundError:  # another process was the last, perhaps in this moment
-            return []
 
 
 @contextmanager
@@ -208,7 +174,10 @@ def recorded_start(
     with args.main_process_first(local=False, desc="records of the start"):
         if args.process_index == 0:
             start.forget_the_last()
-    open_records(recipe, start.folder, args.process_index, rates)
+    if recipe.efficiency.record_steps:
+        process_timeline().open(start.folder, args.process_index, "recipe")
+        for topic, stated in rates.items():
+            process_timeline().state(topic, stated)
     try:
         yield start
     except Exception:
@@ -223,17 +192,7 @@ def start_folder(plan: OutputPlan) -> Path:
     return folder if plan.goes_on and has_records else folder / STARTING
 
 
-_words = functools.partial(
-    BudgetWords,
-    key="efficiency.budget.",
-    steps_key="train.max_steps",
-    go_on="the same command with `--resume efficiency.budget.{limit}={value}` goes on",
-    meter="limit efficiency.budget.usd or hours instead",
-)
-
-
 def recipe_budget(recipe: Recipe, listener: RunListener) -> BudgetCallback | None:
-    """The callback that keeps the recipe's budget; None where it has none."""
     limits = recipe.efficiency.budget
     if limits is None:
         return None
@@ -256,12 +215,6 @@ def check_budget_left(recipe: Recipe, directory: Path, price_usd_per_hour: float
             raise OutputError(_words(limits).spent_before(limit, used))
 
 
-logger = logging.getLogger(__name__)
-
-PLAN_JSON = "plan.json"
-"""In the folder of the records."""
-
-
 def plan_before(
     recipe: Recipe,
     args: SFTConfig,
@@ -278,23 +231,18 @@ def plan_before(
     try:
         with phase(recipe, "planning"):
             planned = plan_run(recipe, args, data, price_usd_per_hour)
-    except HfEfficientError as error:
-        logger.warning("The run is not planned: %s", first_line(error))
-        leave_unplanned(recipe, first_line(error))
-        return None
     except Exception as error:
-        logger.warning("The run is not planned, because of a fault; it goes on.", exc_info=True)
-        leave_unplanned(recipe, f"the planning failed: {type(error).__name__}: {first_line(error)}")
+        why = first_line(error)
+        if isinstance(error, HfEfficientError):
+            logger.warning("The run is not planned: %s", why)
+        else:
+            logger.warning("The run is not planned, because of a fault; it goes on.", exc_info=True)
+            why = f"the planning failed: {type(error).__name__}: {why}"
+        state(recipe, "plan", {"missing": [{"what": "predictions", "why": why}]})
         return None
     state(recipe, "plan", dataclasses.asdict(planned.run))
     _judge(planned, recipe, listener)
     return planned
-
-
-def leave_unplanned(recipe: Recipe, why: str) -> None:
-    """Let the account say why there is no plan."""
-    if recipe.efficiency.plan:
-        state(recipe, "plan", {"missing": [{"what": "predictions", "why": why}]})
 
 
 def write_plan(planned: RunPlan | None, recipe: Recipe, directory: Path) -> None:

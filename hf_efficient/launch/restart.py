@@ -1,10 +1,8 @@
-"""A start that is perhaps not the first of its launch: all processes decide alike where it goes on.
+"""Processes that their launcher starts again, and machines that are gone.
 
-The other machines of a run: one that is gone is noticed before the half hour is over that a collective waits.
-
-A process that waits in a collective waits in C, for ``train.ddp_timeout`` (1,800 s), and neither gloo nor NCCL learns
-of a cable that was pulled. So a thread of the first process of each machine counts in the store that the launcher keeps
-on machine 0, and looks whether the others count.
+All processes of a start decide alike where it goes on. A process that waits in a collective waits in C, for
+``train.ddp_timeout`` (1,800 s), and neither gloo nor NCCL learns of a cable that was pulled. So a thread of the first
+process of each machine counts in the store on machine 0, and looks whether the others count.
 """
 
 from __future__ import annotations
@@ -28,6 +26,11 @@ if TYPE_CHECKING:
     from torch.distributed import TCPStore
     from transformers import TrainingArguments
 
+BEAT_SECONDS = 3.0
+SILENT_SECONDS = 20.0
+"""Longer than a busy machine pauses, and short enough that the launcher, which gives the processes that it ends another
+thirty seconds, is through within a minute."""
+
 _MEET_SECONDS = 300
 _STALE_SECONDS = 60
 """That a machine may not see what another one has written to an NFS: its ``acdirmax``, see nfs(5)."""
@@ -36,6 +39,8 @@ _open: list[TCPStore] = []
 _begun: set[Path] = set()
 """Directories in which this process has begun a run."""
 
+logger = logging.getLogger(__name__)
+
 
 def starts_again(environment: Mapping[str, str]) -> bool:
     """Whether the launcher would start the processes once more if they failed now."""
@@ -43,7 +48,6 @@ def starts_again(environment: Mapping[str, str]) -> bool:
 
 
 def restarts_remark(recipe: Recipe, environment: Mapping[str, str]) -> str | None:
-    """What to tell where nothing starts the processes again; only the launch itself shows it, not the recipe."""
     if not recipe.distributed.max_restarts or "TORCHELASTIC_RUN_ID" in environment:
         return None
     where = told_where(recipe, "distributed.max_restarts")
@@ -59,39 +63,35 @@ def agreed_output(recipe: Recipe, args: TrainingArguments, environment: Mapping[
     if agent is None:
         return plan_output(recipe)
     directory = Path(recipe.output_dir).expanduser().resolve()
-    told = _from_all((agent, _restarts(environment), directory in _begun), args.world_size)
+    launch = _launch(
+        _from_all((agent, _restarts(environment), directory in _begun), args.world_size), started_nodes(environment)
+    )
     _begun.add(directory)
-    launch = _launch(told, started_nodes(environment))
-    looks = 1 + (_STALE_SECONDS // _PAUSE_SECONDS if launch.is_restart and started_nodes(environment) > 1 else 0)
-    for left in reversed(range(looks)):
-        found = _look(recipe, launch)
-        plan = found if isinstance(found, OutputPlan) else None
-        seen = _from_all((socket.gethostname(), _start(plan) if plan else None), args.world_size)
-        if left and any(start != seen[0][1] for _, start in seen):
-            time.sleep(_PAUSE_SECONDS)
-            continue
-        break
+    stale = launch.is_restart and started_nodes(environment) > 1
+    for left in reversed(range(1 + (_STALE_SECONDS // _PAUSE_SECONDS if stale else 0))):
+        try:  # all have to meet again, whatever one of them finds
+            found: OutputPlan | HfEfficientError = plan_output(recipe, launch)
+        except HfEfficientError as error:
+            found = error
+        start = _start(found) if isinstance(found, OutputPlan) else None
+        seen = _from_all((socket.gethostname(), start), args.world_size)
+        first_host, first = seen[0]
+        other = next((one for one in seen if one[1] != first), None)
+        if other is None or not left:
+            break
+        time.sleep(_PAUSE_SECONDS)
     if isinstance(found, HfEfficientError):
         raise found
-    for host, start in seen:
-        if start != seen[0][1]:
-            raise OutputError(
-                f"output_dir: {recipe.output_dir} starts {seen[0][1] or 'nothing'} on {seen[0][0]}, and "
-                f"{start or 'nothing'} on {host}: it must lie on storage that all machines share."
-            )
+    if other is not None:
+        raise OutputError(
+            f"output_dir: {recipe.output_dir} starts {first or 'nothing'} on {first_host}, and "
+            f"{other[1] or 'nothing'} on {other[0]}: it must lie on storage that all machines share."
+        )
     return found
 
 
-def _look(recipe: Recipe, launch: Launch) -> OutputPlan | HfEfficientError:
-    """What this process alone makes of the output directory; all have to meet again, whatever one of them finds."""
-    try:
-        return plan_output(recipe, launch)
-    except HfEfficientError as error:
-        return error
-
-
 def _launch(told: Sequence[tuple[str, int, bool]], nodes: int) -> Launch:
-    """Of all processes."""
+    """By what each process tells: its agent, the restarts that this has counted, whether it has begun a run here."""
     begun = any(one[2] for one in told)
     restarted = not begun and any(one[1] for one in told)
     is_first = begun or (nodes == 1 and not restarted)
@@ -116,37 +116,29 @@ def _from_all(mine: Any, world_size: int) -> list[Any]:
 
 
 def meet_anew(environment: MutableMapping[str, str]) -> None:
-    """Let the processes of every start meet in a store of their own.
+    """Let the processes of every start meet in a store of their own, before they join a process group.
 
     On one machine torch's agent keeps its store (``rdzv_backend=static``), and with it the addresses of the processes
     that are gone, which new ones would try to reach (torch 2.13: every second restart failed so). So rank 0 of a
-    restart opens another one. The launch of several machines has its agents choose a new address each time, where
-    rank 0 has to be there before the others ask.
+    restart opens another one, whose port the others learn in that of the agent. The launch of several machines has its
+    agents choose a new address each time, where rank 0 has to be there before the others ask.
     """
     if "TORCHELASTIC_RUN_ID" not in environment:
         return
+    is_first = environment["RANK"] == "0"
     if environment.get("TORCHELASTIC_USE_AGENT_STORE") != str(True):
-        _open_or_reach(environment)
+        if is_first:
+            _opened(environment["MASTER_ADDR"], int(environment["MASTER_PORT"]))
+        else:
+            reached_store(environment, _MEET_SECONDS)
     elif _restarts(environment) and started_nodes(environment) == 1:
-        _move(environment)
-
-
-def _move(environment: MutableMapping[str, str]) -> None:
-    """To a store of rank 0, whose port the others learn in that of the agent."""
-    kept = _reached(environment)
-    key = f"hf_efficient/port/{environment['TORCHELASTIC_RESTART_COUNT']}"
-    if environment["RANK"] == "0":
-        kept.set(key, str(_opened(environment["MASTER_ADDR"], 0).port))
-    environment[MET_AT] = environment["MASTER_PORT"]
-    environment["MASTER_PORT"] = kept.get(key).decode()
-    environment["TORCHELASTIC_USE_AGENT_STORE"] = str(False)
-
-
-def _open_or_reach(environment: Mapping[str, str]) -> None:
-    if environment["RANK"] == "0":
-        _opened(environment["MASTER_ADDR"], int(environment["MASTER_PORT"]))
-    else:
-        _reached(environment)
+        kept = reached_store(environment, _MEET_SECONDS)
+        key = f"hf_efficient/port/{environment['TORCHELASTIC_RESTART_COUNT']}"
+        if is_first:
+            kept.set(key, str(_opened(environment["MASTER_ADDR"], 0).port))
+        environment[MET_AT] = environment["MASTER_PORT"]
+        environment["MASTER_PORT"] = kept.get(key).decode()
+        environment["TORCHELASTIC_USE_AGENT_STORE"] = str(False)
 
 
 def _opened(host: str, port: int) -> TCPStore:
@@ -158,19 +150,12 @@ def _opened(host: str, port: int) -> TCPStore:
     return store
 
 
-def _reached(environment: Mapping[str, str]) -> TCPStore:
+def reached_store(environment: Mapping[str, str], patience_seconds: float) -> TCPStore:
+    """A connection to the store that the processes meet in."""
     from torch.distributed import TCPStore
 
     host, port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
-    return TCPStore(host, port, is_master=False, timeout=timedelta(seconds=_MEET_SECONDS), wait_for_workers=False)
-
-
-logger = logging.getLogger(__name__)
-
-BEAT_SECONDS = 3.0
-SILENT_SECONDS = 20.0
-"""Longer than a busy machine pauses, and short enough that the launcher, which gives the processes that it ends another
-thirty seconds, is through within a minute."""
+    return TCPStore(host, port, is_master=False, timeout=timedelta(seconds=patience_seconds), wait_for_workers=False)
 
 
 class Silence(Exception):
@@ -259,15 +244,8 @@ def watch_peers(environment: Mapping[str, str], leave: Callable[[str], Any]) -> 
     if nodes < 2 or int(environment.get("LOCAL_RANK", "0")) != 0 or "GROUP_RANK" not in environment:
         return lambda: None
     import torch.distributed
-    from torch.distributed import TCPStore
 
-    store = TCPStore(
-        environment["MASTER_ADDR"],
-        int(environment["MASTER_PORT"]),
-        is_master=False,
-        timeout=timedelta(seconds=SILENT_SECONDS),
-        wait_for_workers=False,
-    )
+    store = reached_store(environment, SILENT_SECONDS)
     watch = PeerWatch(store, int(environment["GROUP_RANK"]), nodes, met=torch.distributed.is_initialized)
     ended = threading.Event()
     answered = [time.monotonic()]

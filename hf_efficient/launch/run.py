@@ -1,13 +1,4 @@
-"""The model at the end of a run, written whole.
-
-A checkpoint at which its run was over: the Trainer would train one step more.
-
-The figures of a run, read from what the Trainer logged.
-
-A training that ends where it is asked to: what its ranks need to agree on that.
-
-A recipe, run from its first line to the model card.
-"""
+"""A recipe, run from its first line to the model card."""
 
 from __future__ import annotations
 
@@ -17,7 +8,6 @@ import signal
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,14 +16,13 @@ from trl import DPOConfig, SFTConfig
 
 from hf_efficient.callbacks.progress import use_progress_lines
 from hf_efficient.callbacks.stop import StopWhenAsked
-from hf_efficient.errors import SetupError
 from hf_efficient.facts.environment import accelerator_count, describe_environment
-from hf_efficient.launch.arguments import emulation_remark, one_device_remark, settle_compute_dtype, training_arguments
+from hf_efficient.launch.arguments import emulation_remark, one_device_remark, settle
 from hf_efficient.launch.build import Built, build, check_functions, closed_instruments
 from hf_efficient.launch.card import write_model_card
 from hf_efficient.launch.checkpoints import EFFICIENCY, check_layout
 from hf_efficient.launch.exits import explained_faults
-from hf_efficient.launch.listener import RunListener, RunResult, SilentListener
+from hf_efficient.launch.listener import RunListener, RunResult
 from hf_efficient.launch.merge import merge_run
 from hf_efficient.launch.output import OutputPlan, clear_output, locked, write_resolved_recipe
 from hf_efficient.launch.proven import check_proven
@@ -45,17 +34,171 @@ from hf_efficient.launch.records import (
     recorded_start,
     start_folder,
     state,
-    state_run,
     write_plan,
 )
-from hf_efficient.launch.restart import agreed_output, restarts_remark
-from hf_efficient.launch.started import launch_contradiction, started_engine, started_nodes, started_recipe
+from hf_efficient.launch.restart import agreed_output, reached_store, restarts_remark
+from hf_efficient.launch.started import started_engine
 from hf_efficient.recipe.load import recipe_remarks
 from hf_efficient.recipe.schema import Recipe
-from hf_efficient.recording.stop import EndedBySignal, RunStopped, StopAgreement, StopStore, stop_request
+from hf_efficient.recording.stop import EndedBySignal, RunStopped, StopAgreement, stop_request
 
 if TYPE_CHECKING:
     from transformers import Trainer, TrainingArguments
+
+
+def run_recipe(recipe: Recipe, listener: RunListener | None = None) -> RunResult:
+    """Fine-tune as the recipe says; everything is written to its ``output_dir``.
+
+    The listener follows the progress on the main process.
+
+    Raises:
+        HfEfficientError: one of its kinds, for everything that the user can mend.
+        PreflightWanted: the run wants a preflight check first (``proven.WISH_FILE``).
+        EndedBySignal: it was asked to end in its last step; the weights are saved, and nothing is evaluated.
+        RunStopped: it was asked to end, and can go on from a checkpoint of its last step.
+    """
+    check_functions(recipe.efficiency.profile)
+    with recorded_run(recipe) as recorded:
+        with phase(recipe, "trainer_setup"):
+            recipe, args = settle(recipe)
+        is_main = args.process_index == 0
+        rates = recipe_rates(recipe, args)
+        if listener is None or not is_main:
+            listener = RunListener()
+        with locked(Path(recipe.output_dir).expanduser()) if is_main else nullcontext():
+            with phase(recipe, "trainer_setup"):
+                plan = agreed_output(recipe, args)
+                if plan.checkpoint is not None:
+                    check_layout(plan.checkpoint, started_engine(os.environ), args.world_size)
+            with explained_faults(recipe.output_dir):
+                result = _run(recipe, args, plan, rates, listener)
+    listener.finished(result)
+    if recorded.account is not None:
+        listener.account(recorded.account)
+    if recorded.diagnosis is not None:
+        listener.diagnosis(recorded.diagnosis)
+    return result
+
+
+def _run(
+    recipe: Recipe,
+    args: SFTConfig | DPOConfig,
+    plan: OutputPlan,
+    rates: dict[str, dict[str, Any]],
+    listener: RunListener,
+) -> RunResult:
+    with phase(recipe, "trainer_setup"):
+        machine = describe_environment().to_dict()
+    _tell(recipe, args, plan, listener)
+    price = rates.get("price", {}).get("price_usd_per_hour")
+    if plan.goes_on:
+        check_budget_left(recipe, start_folder(plan), price)
+    with recorded_start(recipe, plan, args, rates) as start:
+        state(recipe, "environment", machine)
+
+        def check(data: Any, args: Any, plan: Any) -> Any:
+            check_proven(recipe, args, data, plan, listener)
+            return data
+
+        built = build(recipe, args, listener, price, on_data=check)
+        args.distributed_state.wait_for_everyone()  # all have read what they need before it is changed
+        with phase(recipe, "trainer_setup"), args.main_process_first(local=False, desc="output directory"):
+            if args.process_index == 0:
+                clear_output(plan)
+            start.is_ready()
+            if args.process_index == 0:
+                write_resolved_recipe(plan.directory, recipe, machine, plan.agents)
+                write_plan(built.plan, recipe, plan.directory / EFFICIENCY)
+    # What follows the training and its Trainer does not know, for the forecast.
+    state(recipe, "run", {"evaluate_at_end": recipe.evaluate.at_end and built.trainer.eval_dataset is not None})
+    train_seconds = _train(recipe, built.trainer, plan, listener)
+    with phase(recipe, "checkpointing"):
+        gather_when_saved(built.trainer)
+        built.trainer.save_model()  # before the last evaluation: bf16_full_eval casts the weights in place
+    if stop_request().asked:  # in the last step; on this rank alone perhaps, whose end the others see as ever
+        raise EndedBySignal(signal.SIGTERM)
+    after = _evaluate_at_end(recipe, built, listener)
+    result = _conclude(recipe, built.trainer, after, train_seconds, listener)
+    if args.process_index == 0:
+        with phase(recipe, "shutdown"):
+            write_model_card(plan.directory, recipe, _figures_of(result), machine, built.data_summary)
+    return result
+
+
+def _tell(recipe: Recipe, args: SFTConfig | DPOConfig, plan: OutputPlan, listener: RunListener) -> None:
+    remarks = (
+        *recipe_remarks(recipe),
+        restarts_remark(recipe, os.environ),
+        emulation_remark(recipe, args.device),
+        one_device_remark(args, accelerator_count()),
+    )
+    for remark in filter(None, remarks):
+        listener.stage("Recipe", remark)
+    if plan.remark:
+        listener.stage("Output", plan.remark)
+
+
+def _train(recipe: Recipe, trainer: Trainer, plan: OutputPlan, listener: RunListener) -> float:
+    use_progress_lines(trainer)
+    if plan.checkpoint is not None and _is_finished(plan.checkpoint, recipe):
+        listener.stage("Training", f"{plan.checkpoint.name} is the end of the run: nothing is left to train")
+        with phase(recipe, "trainer_setup"):
+            _load_finished(trainer, plan.checkpoint)
+        return 0.0
+    start = f"on from {plan.checkpoint.name}" if plan.checkpoint else "from the first step"
+    listener.stage("Training", f"{start}, to {plan.directory}")
+    with closed_instruments(trainer), stoppable(trainer):
+        output = trainer.train(resume_from_checkpoint=str(plan.checkpoint) if plan.checkpoint else None)
+    return float(output.metrics.get("train_runtime", 0.0))
+
+
+def _evaluate_at_end(recipe: Recipe, built: Built, listener: RunListener) -> dict[str, float]:
+    """The metrics after the last step; an evaluation that the Trainer did after that very step is not done again.
+
+    None after a step at which the budget ended the training, which has nothing left for it.
+    """
+    trainer = built.trainer
+    if trainer.eval_dataset is None or not recipe.evaluate.at_end or _ended_early(trainer) is not None:
+        return {}
+    last = _evaluations(trainer)[-1:]
+    if last and last[0]["step"] == trainer.state.global_step and not trainer.args.load_best_model_at_end:
+        return _metrics_of(last[0])
+    listener.stage("Evaluation", "after the last step")
+    for evaluator in built.answers:
+        evaluator.after_training = True
+    return _metrics_of(trainer.evaluate())
+
+
+def _conclude(
+    recipe: Recipe, trainer: Trainer, after: Mapping[str, float], train_seconds: float, listener: RunListener
+) -> RunResult:
+    directory = Path(recipe.output_dir).expanduser()
+    with phase(recipe, "checkpointing"):
+        trainer.save_state()
+    first = _evaluations(trainer)[:1]
+    early = _ended_early(trainer)
+    merges = recipe.adapter.merge and early is None
+    result = RunResult(
+        output_dir=directory,
+        steps=trainer.state.global_step,
+        before=_metrics_of(first[0]) if first and first[0]["step"] == 0 else {},
+        after=after,
+        train_seconds=train_seconds,
+        merged_dir=directory / "merged" if merges else None,
+        written=_written_by(recipe, directory, merged=merges),
+        ended_early=early,
+    )
+    with phase(recipe, "checkpointing"):
+        trainer.save_metrics("all", _figures_of(result), combined=False)
+    if result.merged_dir is not None and trainer.is_world_process_zero():
+        listener.stage("Merging", str(result.merged_dir))
+        with phase(recipe, "merging"):
+            merge_run(directory, result.merged_dir, overwrite=True)
+    return result
+
+
+def _ended_early(trainer: Trainer) -> str | None:
+    return getattr(trainer, "budget_reached", None)
 
 
 def gather_when_saved(trainer: Trainer) -> None:
@@ -72,7 +215,7 @@ def gather_when_saved(trainer: Trainer) -> None:
 _STATE = "trainer_state.json"
 
 
-def is_finished(checkpoint: Path, recipe: Recipe) -> bool:
+def _is_finished(checkpoint: Path, recipe: Recipe) -> bool:
     """Whether the run had done ``train.max_steps``, or was stopped early, when it saved this checkpoint.
 
     A run counted in epochs is left to the Trainer, which then has no batch left.
@@ -86,7 +229,7 @@ def is_finished(checkpoint: Path, recipe: Recipe) -> bool:
     return stopped and recipe.evaluate.early_stopping is not None
 
 
-def load_finished(trainer: Trainer, checkpoint: Path) -> None:
+def _load_finished(trainer: Trainer, checkpoint: Path) -> None:
     """Give the trainer the weights and the state of the checkpoint, as ``train`` does before its first step.
 
     DeepSpeed and FSDP2 read a checkpoint into a model that they have shared out already, with its optimizer; ZeRO-1 and
@@ -102,49 +245,42 @@ def load_finished(trainer: Trainer, checkpoint: Path) -> None:
         trainer._load_best_model()
 
 
-def written_by(recipe: Recipe, directory: Path, *, merged: bool) -> dict[str, str]:
-    """What lies where after a run, with a word on each."""
+def _written_by(recipe: Recipe, directory: Path, *, merged: bool) -> dict[str, str]:
     weights = "the whole model" if recipe.adapter.method == "full" else "the adapter"
-    written = {str(directory): f"{weights}, its tokenizer, checkpoints, and README.md, the model card"}
-    if merged:
-        written[str(directory / "merged")] = "the merged model"
-    written[str(directory / EFFICIENCY)] = (
-        "report.html and run.json, the account; the resolved recipe, and the records of every step"
-    )
-    return written
+    account = "report.html and run.json, the account; the resolved recipe, and the records of every step"
+    return {
+        str(directory): f"{weights}, its tokenizer, checkpoints, and README.md, the model card",
+        **({str(directory / "merged"): "the merged model"} if merged else {}),
+        str(directory / EFFICIENCY): account,
+    }
 
 
-def evaluations(trainer: Trainer) -> list[dict[str, float]]:
+def _evaluations(trainer: Trainer) -> list[dict[str, float]]:
     """What the Trainer logged of its evaluations, oldest first."""
     return [entry for entry in trainer.state.log_history if "eval_loss" in entry]
 
 
-def metrics_of(entry: Mapping[str, float]) -> dict[str, float]:
+def _metrics_of(entry: Mapping[str, float]) -> dict[str, float]:
     """``eval_loss`` and its companions without the prefix and without the Trainer's own speed figures."""
-    speed = (
-        "eval_runtime",
-        "eval_samples_per_second",
-        "eval_steps_per_second",
-        "eval_model_preparation_time",
-    )
-    return {
-        key.removeprefix("eval_"): value for key, value in entry.items() if key.startswith("eval_") and key not in speed
-    }
+    speed = {"runtime", "samples_per_second", "steps_per_second", "model_preparation_time"}
+    named = {key.removeprefix("eval_"): value for key, value in entry.items() if key.startswith("eval_")}
+    return {key: value for key, value in named.items() if key not in speed}
 
 
-def figures_of(result: RunResult) -> dict[str, float]:
-    """The figures of a run by name, for ``all_results.json`` and the model card."""
+def _figures_of(result: RunResult) -> dict[str, float]:
+    """By name, for ``all_results.json`` and the model card."""
     named = {f"eval_{key}_before": value for key, value in result.before.items()}
     named |= {f"eval_{key}": value for key, value in result.after.items()}
     return {**named, "steps": result.steps, "train_seconds": result.train_seconds}
 
 
-_STORE_SECONDS = 20
-
-
 @contextmanager
 def stoppable(trainer: Trainer) -> Iterator[None]:
-    """The training inside hears of a request to stop."""
+    """The training inside hears of a request to stop.
+
+    Raises:
+        RunStopped: it has stopped, on all ranks after the same step, and its checkpoint is whole.
+    """
     callback = StopWhenAsked(stop_request(), _agreement(trainer.args, os.environ))
     trainer.add_callback(callback)
     try:
@@ -165,163 +301,5 @@ def _agreement(args: TrainingArguments, environment: Mapping[str, str]) -> StopA
 
     prefix = [f"hf_efficient/stop/{uuid.uuid4().hex}"]  # what an earlier start left in the store is not read
     broadcast_object_list(prefix)
-    return StopAgreement(asked, args.process_index, args.world_size, _store(environment), prefix[0])
-
-
-def _store(environment: Mapping[str, str]) -> StopStore:
-    """A connection of its own: one that waits would hold up those that share it."""
-    from torch.distributed import TCPStore
-
-    return TCPStore(
-        environment["MASTER_ADDR"],
-        int(environment["MASTER_PORT"]),
-        is_master=False,
-        timeout=timedelta(seconds=_STORE_SECONDS),
-        wait_for_workers=False,
-    )
-
-
-def run_recipe(recipe: Recipe, listener: RunListener | None = None) -> RunResult:
-    """Fine-tune as the recipe says; everything is written to its ``output_dir``."""
-    recipe = started_recipe(recipe, os.environ)
-    check_functions(recipe.efficiency.profile)
-    with recorded_run(recipe) as account:
-        with phase(recipe, "trainer_setup"):
-            args = training_arguments(recipe)
-            recipe = settle_compute_dtype(recipe, args.device)
-        is_main = args.process_index == 0
-        contradiction = launch_contradiction(recipe, args.world_size, started_nodes(os.environ))
-        if contradiction:
-            raise SetupError(contradiction)
-        rates = recipe_rates(recipe, args)
-        if listener is None or not is_main:
-            listener = SilentListener()
-        with locked(Path(recipe.output_dir).expanduser()) if is_main else nullcontext():
-            with phase(recipe, "trainer_setup"):
-                plan = agreed_output(recipe, args)
-                if plan.checkpoint is not None:
-                    check_layout(plan.checkpoint, started_engine(os.environ), args.world_size)
-            with explained_faults(recipe.output_dir):
-                result = _run(recipe, args, plan, rates, listener)
-    listener.finished(result)
-    if account.account is not None:
-        listener.account(account.account)
-    if account.diagnosis is not None:
-        listener.diagnosis(account.diagnosis)
-    return result
-
-
-def _run(
-    recipe: Recipe,
-    args: SFTConfig | DPOConfig,
-    plan: OutputPlan,
-    rates: dict[str, dict[str, Any]],
-    listener: RunListener,
-) -> RunResult:
-    with phase(recipe, "trainer_setup"):
-        machine = describe_environment().to_dict()
-    told = (
-        *recipe_remarks(recipe),
-        restarts_remark(recipe, os.environ),
-        emulation_remark(recipe, args.device),
-        one_device_remark(args, accelerator_count()),
-    )
-    for remark in filter(None, told):
-        listener.stage("Recipe", remark)
-    if plan.remark:
-        listener.stage("Output", plan.remark)
-    price = rates.get("price", {}).get("price_usd_per_hour")
-    if plan.goes_on:
-        check_budget_left(recipe, start_folder(plan), price)
-    with recorded_start(recipe, plan, args, rates) as start:
-        state(recipe, "environment", machine)
-
-        def proven(data: Any, args: Any, plan: Any) -> Any:
-            check_proven(recipe, args, data, plan, listener)
-            return data
-
-        built = build(recipe, args, listener, price, on_data=proven)
-        args.distributed_state.wait_for_everyone()  # all have read what they need before it is changed
-        with phase(recipe, "trainer_setup"), args.main_process_first(local=False, desc="output directory"):
-            if args.process_index == 0:
-                clear_output(plan)
-            start.is_ready()
-            if args.process_index == 0:
-                write_resolved_recipe(plan.directory, recipe, machine, plan.agents)
-                write_plan(built.plan, recipe, plan.directory / EFFICIENCY)
-    state_run(recipe, built.trainer)
-    train_seconds = _train(recipe, built.trainer, plan, listener)
-    with phase(recipe, "checkpointing"):
-        gather_when_saved(built.trainer)
-        built.trainer.save_model()  # before the last evaluation: bf16_full_eval casts the weights in place
-    if stop_request().asked:  # in the last step; on this rank alone perhaps, whose end the others see as ever
-        raise EndedBySignal(signal.SIGTERM)
-    after = _evaluate_at_end(recipe, built, listener)
-    result = _conclude(recipe, built.trainer, after, train_seconds, listener)
-    if args.process_index == 0:
-        with phase(recipe, "shutdown"):
-            write_model_card(plan.directory, recipe, figures_of(result), machine, built.data_summary)
-    return result
-
-
-def _train(recipe: Recipe, trainer: Trainer, plan: OutputPlan, listener: RunListener) -> float:
-    use_progress_lines(trainer)
-    if plan.checkpoint is not None and is_finished(plan.checkpoint, recipe):
-        listener.stage("Training", f"{plan.checkpoint.name} is the end of the run: nothing is left to train")
-        with phase(recipe, "trainer_setup"):
-            load_finished(trainer, plan.checkpoint)
-        return 0.0
-    start = f"on from {plan.checkpoint.name}" if plan.checkpoint else "from the first step"
-    listener.stage("Training", f"{start}, to {plan.directory}")
-    with closed_instruments(trainer), stoppable(trainer):
-        output = trainer.train(resume_from_checkpoint=str(plan.checkpoint) if plan.checkpoint else None)
-    return float(output.metrics.get("train_runtime", 0.0))
-
-
-def _evaluate_at_end(recipe: Recipe, built: Built, listener: RunListener) -> dict[str, float]:
-    """The metrics after the last step; an evaluation that the Trainer did after that very step is not done again.
-
-    None after a step at which the budget ended the training, which has nothing left for it.
-    """
-    trainer = built.trainer
-    if trainer.eval_dataset is None or not recipe.evaluate.at_end or _ended_early(trainer) is not None:
-        return {}
-    last = evaluations(trainer)[-1:]
-    if last and last[0]["step"] == trainer.state.global_step and not trainer.args.load_best_model_at_end:
-        return metrics_of(last[0])
-    listener.stage("Evaluation", "after the last step")
-    for evaluator in built.answers:
-        evaluator.after_training = True
-    return metrics_of(trainer.evaluate())
-
-
-def _conclude(
-    recipe: Recipe, trainer: Trainer, after: Mapping[str, float], train_seconds: float, listener: RunListener
-) -> RunResult:
-    directory = Path(recipe.output_dir).expanduser()
-    with phase(recipe, "checkpointing"):
-        trainer.save_state()
-    first = evaluations(trainer)[:1]
-    early = _ended_early(trainer)
-    merges = recipe.adapter.merge and early is None
-    result = RunResult(
-        output_dir=directory,
-        steps=trainer.state.global_step,
-        before=metrics_of(first[0]) if first and first[0]["step"] == 0 else {},
-        after=after,
-        train_seconds=train_seconds,
-        merged_dir=directory / "merged" if merges else None,
-        written=written_by(recipe, directory, merged=merges),
-        ended_early=early,
-    )
-    with phase(recipe, "checkpointing"):
-        trainer.save_metrics("all", figures_of(result), combined=False)
-    if result.merged_dir is not None and trainer.is_world_process_zero():
-        listener.stage("Merging", str(result.merged_dir))
-        with phase(recipe, "merging"):
-            merge_run(directory, result.merged_dir, overwrite=True)
-    return result
-
-
-def _ended_early(trainer: Trainer) -> str | None:
-    return getattr(trainer, "budget_reached", None)
+    # A connection of its own: one that waits would hold up those that share it.
+    return StopAgreement(asked, args.process_index, args.world_size, reached_store(environment, 20), prefix[0])

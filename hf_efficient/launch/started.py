@@ -1,15 +1,8 @@
-"""The command line of a run, the same for ``hf_efficient.train`` and ``hf-efficient train``.
+"""What this process was asked for, and what a launcher has started it as, against what the recipe asks for.
 
-Which launch a process belongs to: its launcher may start it again, on its own or because another one failed.
-
-Of one machine ``TORCHELASTIC_RESTART_COUNT`` tells whether it did. Of several it does not: every machine's agent counts
-the failures of its own processes alone, and one that starts them again for another machine's sake counts nothing. But
-an agent lives as long as its launch. So a launch is known by its agents, and the run directory by those of the launch
-that trains in it.
-
-What a launcher has started this process as, against what the recipe asks for.
-
-The processes that were started, against those that the recipe asks for.
+A launch is known by its agents, which live as long as it does, and a run directory by the agents of the launch that
+trains in it. ``TORCHELASTIC_RESTART_COUNT`` would not do: every machine's agent counts the failures of its own
+processes alone, and one that starts them again for another machine's sake counts nothing.
 """
 
 from __future__ import annotations
@@ -26,27 +19,27 @@ import psutil
 from hf_efficient.errors import SetupError
 from hf_efficient.launch.command import Engine, Layout, deepspeed_fields, is_zero, strategy_of
 from hf_efficient.recipe.rules.distributed import with_accumulation
-from hf_efficient.recipe.schema import OffloadSection, Recipe, is_set, told_where
+from hf_efficient.recipe.schema import Recipe, is_set, told_where
 
 STATUS_FILE = "HF_EFFICIENT_STATUS_FILE"
 """Environment variable: the file in which a run that fails leaves its exit code."""
 
 
+LAUNCH = "HF_EFFICIENT_LAUNCH"
+"""Environment variable: what the launcher of `hf-efficient train` calls itself, on this machine."""
+
+MET_AT = "HF_EFFICIENT_MET_AT"
+"""Environment variable of a process that has left its agent's store: the port that it was told first."""
+
+
 @dataclass(frozen=True)
 class RunFlags:
-    """What was asked for.
+    """The command line of a run; the overrides hold those that flags stand for."""
 
-    Attributes:
-        recipe: path or shipped name.
-        overrides: ``a.b=value`` as typed, those that flags stand for included.
-        debug: show tracebacks and the libraries' messages.
-        preflight: do this part of the proof before the run, in place of the run.
-    """
-
-    recipe: str
+    recipe: str  # path or shipped name
     overrides: tuple[str, ...]
     debug: bool
-    preflight: Literal["save", "load"] | None = None
+    preflight: Literal["save", "load"] | None = None  # do this part of the preflight check, in place of the run
 
 
 def parse_flags(arguments: Sequence[str]) -> RunFlags:
@@ -62,37 +55,23 @@ def parse_flags(arguments: Sequence[str]) -> RunFlags:
     existing.add_argument("--resume", action="store_true", help="go on from the last checkpoint in output_dir")
     existing.add_argument("--overwrite", action="store_true", help="replace the run that lies in output_dir")
     parser.add_argument("--debug", action="store_true", help="show tracebacks and the libraries' messages")
-    parser.add_argument(
-        "--preflight", choices=("save", "load"), help=argparse.SUPPRESS
-    )  # of `hf-efficient train`, which starts the one, then the other
+    # Of `hf-efficient train`, which starts the one, then the other.
+    parser.add_argument("--preflight", choices=("save", "load"), help=argparse.SUPPRESS)
     options = parser.parse_intermixed_args(list(arguments))
-    overrides = list(options.overrides)
-    if options.resume:
-        overrides.append("existing_output=resume")
-    if options.overwrite:
-        overrides.append("existing_output=overwrite")
-    return RunFlags(options.recipe, tuple(overrides), options.debug, options.preflight)
-
-
-LAUNCH = "HF_EFFICIENT_LAUNCH"
-"""Environment variable: what the launcher of `hf-efficient train` calls itself, on this machine."""
-
-MET_AT = "HF_EFFICIENT_MET_AT"
-"""Environment variable of a process that has left its agent's store: the port that it was told first."""
+    named = {"resume": options.resume, "overwrite": options.overwrite}
+    existing_output = [f"existing_output={how}" for how, is_asked in named.items() if is_asked]
+    return RunFlags(options.recipe, (*options.overrides, *existing_output), options.debug, options.preflight)
 
 
 @dataclass(frozen=True)
 class Launch:
-    """Of all processes that train together.
+    """All processes that train together.
 
-    Attributes:
-        agents: of all machines; none without a launcher that starts processes again.
-        is_restart: whether one of them has started processes before.
-        is_first: whether this is surely no restart: the only agent has started none before, or these very processes
-            have begun a run in this directory, as a script does that trains twice.
+    ``is_restart``: one of the agents has started processes before. ``is_first``: this is surely no restart, since the
+    only agent has started none before, or these very processes have begun a run in this directory.
     """
 
-    agents: tuple[str, ...] = ()
+    agents: tuple[str, ...] = ()  # of all machines; none without a launcher that starts processes again
     is_restart: bool = False
     is_first: bool = False
 
@@ -142,13 +121,14 @@ def started_nodes(environment: Mapping[str, str]) -> int:
 
 
 def engine_contradiction(recipe: Recipe, environment: Mapping[str, str]) -> str | None:
-    """What to tell where launcher and recipe disagree on the engine, names both; None where they agree."""
+    """What to say where launcher and recipe disagree on the engine; None where they agree."""
     started = started_engine(environment)
     wanted = strategy_of(recipe, started_processes(environment))
     if recipe.distributed.strategy == "auto" and started in ("none", "ddp"):
         return None
     if started != wanted:
-        return _told(recipe, "strategy", recipe.distributed.strategy, f"the launcher started {_words(started)}")
+        words = {"none": "one process", "ddp": "data-parallel processes (DDP)"}.get(started, started)
+        return _told(recipe, "strategy", recipe.distributed.strategy, f"the launcher started {words}")
     if is_zero(started):
         return _deepspeed_contradiction(recipe, environment, started)
     if started == "fsdp2":
@@ -158,18 +138,15 @@ def engine_contradiction(recipe: Recipe, environment: Mapping[str, str]) -> str 
 
 def _deepspeed_contradiction(recipe: Recipe, environment: Mapping[str, str], engine: Engine) -> str | None:
     offload = recipe.distributed.offload
-    if environment.get(f"{_DEEPSPEED}CONFIG_FILE", "none") != "none":
-        return _told(
-            recipe,
-            "strategy",
-            engine,
-            f"the launcher names a DeepSpeed configuration of its own, {environment[f'{_DEEPSPEED}CONFIG_FILE']}",
-        )
+    own = environment.get(f"{_DEEPSPEED}CONFIG_FILE", "none")
+    if own != "none":
+        return _told(recipe, "strategy", engine, f"the launcher names a DeepSpeed configuration of its own, {own}")
     fields = deepspeed_fields(engine, offload, Layout(1, 1, 1))
+    parts = {"optimizer": offload.optimizer, "parameters": offload.parameters}
     for part, name in (("optimizer", "offload_optimizer_device"), ("parameters", "offload_param_device")):
         told = environment.get(f"{_DEEPSPEED}{name.upper()}", "none")
         if told != fields[name]:
-            return _told(recipe, f"offload.{part}", str(_offloads(offload, part)).lower(), f"--{name} is {told}")
+            return _told(recipe, f"offload.{part}", str(parts[part]).lower(), f"--{name} is {told}")
     return None
 
 
@@ -194,14 +171,6 @@ def _told(recipe: Recipe, key: str, value: str, launcher: str) -> str:
         "launch from the recipe; or give `accelerate launch` what "
         "`hf-efficient recipes show RECIPE --launch` prints."
     )
-
-
-def _offloads(offload: OffloadSection, part: str) -> bool:
-    return offload.optimizer if part == "optimizer" else offload.parameters
-
-
-def _words(engine: Engine) -> str:
-    return {"none": "one process", "ddp": "data-parallel processes (DDP)"}.get(engine, engine)
 
 
 def _is_true(environment: Mapping[str, str], name: str) -> bool:
@@ -239,13 +208,10 @@ def launch_contradiction(recipe: Recipe, world_size: int, nodes: int = 1) -> str
             f"Write distributed.processes={world_size // nodes}, or start as many as it says."
         )
     where = told_where(recipe, "distributed.processes")
+    flags = f"--num_processes={wanted}" + (" --multi_gpu" if int(wanted) > 1 else "")
     started = "1 process was" if world_size == 1 else f"{world_size} processes were"
     return (
         f"{where}distributed.processes: is {wanted}, but {started} started. Start with `hf-efficient train`, which "
-        f"derives the launch from the recipe; or pass {_flags(int(wanted))} to `accelerate launch`; or write "
+        f"derives the launch from the recipe; or pass {flags} to `accelerate launch`; or write "
         f"distributed.processes={world_size}."
     )
-
-
-def _flags(processes: int) -> str:
-    return f"--num_processes={processes}" + (" --multi_gpu" if processes > 1 else "")

@@ -430,8 +430,8 @@ def differing(saved: Sequence[RankNotes], loaded: Sequence[RankNotes]) -> Prefli
         what = _difference(one, after.get(one.rank))
         if what is not None:
             message = (
-                f"a run that goes on from a checkpoint would not go on as it was: {what}. Do not count on --resume with "
-                "this recipe: write another distributed.strategy, or another train.optim."
+                f"a run that goes on from a checkpoint would not go on as it was: {what}. Do not count on --resume "
+                "with this recipe: write another distributed.strategy, or another train.optim."
             )
             return PreflightFailure("differs", STAGES["loading"], message, one.rank)
     return None

@@ -26,16 +26,15 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from hf_efficient.data.build import PreferenceData, SftData
 from hf_efficient.data.stats import lengths, pair_lengths
-from hf_efficient.errors import HfEfficientError, SetupError, first_line
-from hf_efficient.launch.arguments import settle_compute_dtype, training_arguments
+from hf_efficient.errors import HfEfficientError, first_line
+from hf_efficient.launch.arguments import settle, training_arguments
 from hf_efficient.launch.build import build
 from hf_efficient.launch.checkpoints import checkpoints, replaced_by_a_run
 from hf_efficient.launch.exits import cause_of
-from hf_efficient.launch.listener import SilentListener
+from hf_efficient.launch.listener import RunListener
 from hf_efficient.launch.output import locked, plan_output
 from hf_efficient.launch.proven import fingerprint_of
 from hf_efficient.launch.run import gather_when_saved
-from hf_efficient.launch.started import launch_contradiction, started_recipe
 from hf_efficient.planning.run_data import rows_of, run_shapes
 from hf_efficient.preflight.launches import (
     STAGES,
@@ -356,12 +355,7 @@ def prove_part(recipe: Recipe, part: Part) -> None:
     book.enter("starting")
     args: SFTConfig | DPOConfig | None = None
     try:
-        recipe = started_recipe(recipe, os.environ)
-        args = training_arguments(recipe)
-        recipe = settle_compute_dtype(recipe, args.device)
-        contradiction = launch_contradiction(recipe, args.world_size)
-        if contradiction:
-            raise SetupError(contradiction)
+        recipe, args = settle(recipe)
         with locked(Path(recipe.output_dir).expanduser()) if args.process_index == 0 else nullcontext():
             _prove(recipe, args, book)
         book.enter("done")
@@ -393,7 +387,7 @@ def _prove(recipe: Recipe, args: SFTConfig | DPOConfig, book: _Notebook) -> None
         return longest_data(data, short_args, STEPS)
 
     short = proof_recipe(recipe, args.gradient_accumulation_steps)
-    built = build(short, training_arguments(short), SilentListener(), on_data=on_data)
+    built = build(short, training_arguments(short), RunListener(), on_data=on_data)
     trainer = built.trainer
     for evaluator in built.answers:
         evaluator.after_training = True  # else it answers at the ends of a run alone

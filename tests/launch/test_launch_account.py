@@ -145,11 +145,11 @@ def test_a_run_that_fails_and_is_resumed(recipe, tmp_path):
 
 
 def test_runs_one_after_another_in_one_process(recipe, tmp_path):
-    from hf_efficient.launch.listener import SilentListener
+    from hf_efficient.launch.listener import RunListener
     from hf_efficient.launch.run import run_recipe
     from hf_efficient.recipe.load import load_recipe
 
-    class Notes(SilentListener):
+    class Notes(RunListener):
         told: RunAccount | None = None
 
         def account(self, account: RunAccount) -> None:

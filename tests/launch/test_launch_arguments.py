@@ -1,13 +1,29 @@
+"""A recipe's ``train`` section as TRL's arguments, and what is left to the machine: bfloat16, products, devices."""
+
 from __future__ import annotations
+
+import os
+from types import SimpleNamespace
 
 import pytest
 import torch
+from transformers import TrainingArguments
 
 from hf_efficient.errors import RecipeError, SetupError
-from hf_efficient.launch.arguments import training_arguments
+from hf_efficient.launch import arguments
+from hf_efficient.launch.arguments import (
+    emulation_remark,
+    leave_bf16_off,
+    one_device_remark,
+    settle_compute_dtype,
+    training_arguments,
+)
+from hf_efficient.recipe.load import load_recipe
 from hf_efficient.recipe.schema import Recipe
 
 pytestmark = pytest.mark.skipif(torch.accelerator.is_available(), reason="checks what a CPU is given")
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 
 
 def recipe(method="sft", early_stopping=None, **train) -> Recipe:
@@ -25,21 +41,28 @@ def recipe(method="sft", early_stopping=None, **train) -> Recipe:
 def test_the_fields_are_trls_own():
     args = training_arguments(recipe(learning_rate=3e-4, max_length=77, optim="paged_adamw_8bit"))
     assert type(args).__name__ == "SFTConfig"
-    assert (args.learning_rate, args.max_length, args.optim, args.output_dir) == (
-        3e-4, 77, "paged_adamw_8bit", "somewhere",
-    )  # fmt: skip
-    assert args.use_cpu
-    assert not args.dataloader_pin_memory
+    assert (args.learning_rate, args.max_length, args.optim) == (3e-4, 77, "paged_adamw_8bit")
+    assert (args.output_dir, args.use_cpu, args.dataloader_pin_memory) == ("somewhere", True, False)
     assert type(training_arguments(recipe("dpo", beta=0.3))).__name__ == "DPOConfig"
 
 
-def test_what_the_device_lacks_is_said():
-    with pytest.raises(SetupError, match=r"train\.fp16: a CPU trains in float32 or bfloat16"):
-        training_arguments(recipe(fp16=True, bf16=False))
-    with pytest.raises(SetupError, match=r"train\.use_liger_kernel: .* need a GPU"):
-        training_arguments(recipe(use_liger_kernel=True))
-    with pytest.raises(SetupError, match=r"train\.tf32: "):
-        training_arguments(recipe(tf32=True))
+@pytest.mark.parametrize(
+    ("train", "said"),
+    [
+        ({"fp16": True, "bf16": False}, r"train\.fp16: a CPU trains in float32 or bfloat16"),
+        ({"use_liger_kernel": True}, r"train\.use_liger_kernel: .* need a GPU"),
+        ({"tf32": True}, r"train\.tf32: "),
+    ],
+)
+def test_what_the_device_lacks_is_said(train, said):
+    with pytest.raises(SetupError, match=said):
+        training_arguments(recipe(**train))
+
+
+def test_flex_attention_needs_a_gpu():
+    model = recipe().model.model_copy(update={"attn_implementation": "flex_attention"})
+    with pytest.raises(SetupError, match=r"model\.attn_implementation: flex_attention has no backward on a CPU"):
+        training_arguments(recipe().model_copy(update={"model": model}))
 
 
 def test_bf16_on_a_gpu_without_it_is_refused(monkeypatch):
@@ -52,32 +75,105 @@ def test_bf16_on_a_gpu_without_it_is_refused(monkeypatch):
 
 
 def test_the_libraries_own_checks_become_recipe_errors():
+    steps = {"eval_strategy": "steps", "eval_steps": 4, "save_strategy": "steps", "save_steps": 6}
     with pytest.raises(RecipeError, match=r"t: train: .*saving steps to be a round multiple"):
-        training_arguments(
-            recipe(
-                load_best_model_at_end=True,
-                eval_strategy="steps",
-                eval_steps=4,
-                save_strategy="steps",
-                save_steps=6,
-            )
-        )
+        training_arguments(recipe(load_best_model_at_end=True, **steps))
 
 
-def test_early_stopping_watches_the_loss_unless_told_otherwise():
-    assert training_arguments(recipe(early_stopping={"patience": 1})).metric_for_best_model == "loss"
-    named = recipe(early_stopping={"patience": 1}, metric_for_best_model="perplexity")
-    assert training_arguments(named).metric_for_best_model == "perplexity"
-
-
-def test_the_lowest_perplexity_is_the_best():
+def test_the_metric_of_the_best_model():
+    stopping = {"patience": 1}
+    assert training_arguments(recipe(early_stopping=stopping)).metric_for_best_model == "loss"
+    named = training_arguments(recipe(early_stopping=stopping, metric_for_best_model="perplexity"))
+    assert (named.metric_for_best_model, named.greater_is_better) == ("perplexity", False)
     assert training_arguments(recipe(metric_for_best_model="eval_perplexity")).greater_is_better is False
     assert training_arguments(recipe(metric_for_best_model="token_accuracy")).greater_is_better is True
 
 
-def test_flex_attention_needs_a_gpu():
-    flexible = recipe().model_copy(
-        update={"model": recipe().model.model_copy(update={"attn_implementation": "flex_attention"})}
+@pytest.mark.parametrize("found", [0, 1, 8])
+def test_a_step_takes_the_rows_that_the_recipe_says(monkeypatch, found):
+    """Whatever number of GPUs one process sees; none is here, so what transformers finds is put in its place."""
+
+    def devices(args):
+        args._n_gpu = found
+        return CPU
+
+    monkeypatch.setattr(TrainingArguments, "_setup_devices", property(devices))
+    args = training_arguments(recipe(per_device_train_batch_size=3))
+    assert args.train_batch_size == 3
+    assert args.n_gpu == min(found, 1)
+
+
+@pytest.mark.parametrize(
+    ("processes", "kind", "count", "told"),
+    [(1, "cuda", 8, True), (1, "cuda", 1, False), (8, "cuda", 8, False), (1, "cpu", 8, False)],
+)
+def test_gpus_that_are_left_idle_are_told(processes, kind, count, told):
+    remark = one_device_remark(SimpleNamespace(world_size=processes, device=torch.device(kind)), count)
+    assert (remark is not None) == told
+    assert remark is None or remark.startswith("one process trains on the first of 8 GPUs; `hf-efficient train`")
+
+
+@pytest.fixture
+def qlora(tmp_path):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(
+        "name: a\nmodel: {id: m}\nadapter: {method: qlora}\ndata: {train: [{path: a.jsonl}]}\noutput_dir: out\n"
     )
-    with pytest.raises(SetupError, match=r"model\.attn_implementation: flex_attention has no backward on a CPU"):
-        training_arguments(flexible)
+    return lambda *overrides: load_recipe(path, list(overrides))
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    return lambda *, emulates: monkeypatch.setattr(arguments, "cpu_emulates_bf16", lambda: emulates)
+
+
+def settled(given, device=CPU):
+    return settle_compute_dtype(given, device).adapter.quantization.compute_dtype
+
+
+def test_auto_is_what_the_device_multiplies_in(qlora, machine, monkeypatch):
+    machine(emulates=True)
+    assert settled(qlora()) == "float32"
+    for key in ("quantization.compute_dtype=bfloat16", "quantization.bits=8", "method=lora"):
+        said = qlora(f"adapter.{key}")
+        assert settle_compute_dtype(said, CPU) is said
+    machine(emulates=False)
+    assert settled(qlora()) == "bfloat16"
+    for has_bf16 in (True, False):
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation, has=has_bf16: has)
+        assert settled(qlora(), GPU) == ("bfloat16" if has_bf16 else "float16")
+
+
+@pytest.mark.parametrize(
+    ("emulates", "said", "bf16"),
+    [(True, [], False), (True, ["train.bf16=true"], True), (True, ["train.bf16=false"], False), (False, [], True)],
+)
+def test_a_cpu_that_emulates_bfloat16_trains_without_where_the_recipe_is_silent(
+    qlora, machine, monkeypatch, emulates, said, bf16
+):
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no" if said else "bf16")  # the launcher's
+    machine(emulates=emulates)
+    args = training_arguments(qlora(*said))
+    assert args.bf16 is bf16
+    if not said:
+        assert args.mixed_precision == ("bf16" if bf16 else "no")
+
+
+def test_float16_is_left_alone(monkeypatch):
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "fp16")
+    options = {"fp16": True}
+    leave_bf16_off(options)
+    assert (options, os.environ["ACCELERATE_MIXED_PRECISION"]) == ({"fp16": True}, "fp16")
+
+
+def test_what_is_emulated_is_told_with_what_to_write(qlora, machine):
+    machine(emulates=True)
+    asked = qlora("train.bf16=true", "model.dtype=bfloat16", "adapter.quantization.compute_dtype=bfloat16")
+    assert emulation_remark(asked, CPU) == (
+        "this CPU emulates bfloat16, many times slower than float32: write train.bf16: false, model.dtype: float32, "
+        "adapter.quantization.compute_dtype: auto"
+    )
+    assert emulation_remark(settle_compute_dtype(qlora(), CPU), CPU) == ""
+    assert emulation_remark(asked, GPU) == ""
+    machine(emulates=False)
+    assert emulation_remark(asked, CPU) == ""

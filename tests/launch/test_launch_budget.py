@@ -12,7 +12,7 @@ from hf_efficient.accounting.account import account_of, read_account
 from hf_efficient.callbacks.stop import BudgetCallback
 from hf_efficient.errors import OutputError
 from hf_efficient.launch import records as budgets
-from hf_efficient.launch.listener import RunResult, SilentListener
+from hf_efficient.launch.listener import RunListener, RunResult
 from hf_efficient.launch.records import recipe_budget
 from hf_efficient.launch.run import run_recipe
 from hf_efficient.recipe.load import load_recipe
@@ -44,7 +44,7 @@ def recipe(tmp_path: Path, tiny_llama_dir: Path, chats_jsonl: Path) -> Path:
     return path
 
 
-class Notes(SilentListener):
+class Notes(RunListener):
     def __init__(self) -> None:
         self.told: list[str] = []
         self.result: RunResult | None = None
@@ -195,8 +195,8 @@ def test_starts_that_were_lost_before_the_first_checkpoint_count(recipe, tmp_pat
 
 
 def test_without_a_budget_there_is_no_callback(recipe):
-    assert recipe_budget(load_recipe(recipe, ["efficiency.budget=null"]), SilentListener()) is None
-    mine = recipe_budget(load_recipe(recipe, ["efficiency.budget={usd: 2, hours: null, kwh: 1}"]), SilentListener())
+    assert recipe_budget(load_recipe(recipe, ["efficiency.budget=null"]), RunListener()) is None
+    mine = recipe_budget(load_recipe(recipe, ["efficiency.budget={usd: 2, hours: null, kwh: 1}"]), RunListener())
     assert isinstance(mine, BudgetCallback)
     assert mine.limits.given() == {"usd": 2.0, "kwh": 1.0}
     assert budgets._words(mine.limits).no_price("no price") == "efficiency.budget.usd=2: no price."

@@ -8,7 +8,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
 from hf_efficient.errors import OutputError
-from hf_efficient.launch.card import fenced, hub_name, number, table, without_local_paths, write_model_card
+from hf_efficient.launch.card import _fenced, _hub_name, _number, _table, _without_local_paths, write_model_card
 from hf_efficient.recipe.schema import Recipe
 
 ENVIRONMENT = {
@@ -266,7 +266,7 @@ def test_unwritable(tmp_path):
 def test_hub_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models" / "llama").mkdir(parents=True)
-    taken = {name: hub_name(name) for name in ("gpt2", "meta-llama/Llama-3.2-1B")}
+    taken = {name: _hub_name(name) for name in ("gpt2", "meta-llama/Llama-3.2-1B")}
     assert taken == {"gpt2": "gpt2", "meta-llama/Llama-3.2-1B": "meta-llama/Llama-3.2-1B"}
     refused = (
         "models/llama",
@@ -278,22 +278,22 @@ def test_hub_name(tmp_path, monkeypatch):
         "data/x.jsonl",
         "builtin:docs",
     )
-    assert {name: hub_name(name) for name in refused} == dict.fromkeys(refused)
+    assert {name: _hub_name(name) for name in refused} == dict.fromkeys(refused)
 
 
 def test_number():
     values = (1234567, 50.0, 2.60449, 1e-5, float("inf"), float("nan"), True, "x")
-    assert [number(value) for value in values] == [
+    assert [_number(value) for value in values] == [
         "1,234,567", "50", "2.604", "1e-05", "inf", "nan", "True", "x",
     ]  # fmt: skip
 
 
 def test_table_cells_cannot_break_the_table():
-    assert table(["a", "b"], [("x|y", "two\nlines")]) == "| a | b |\n| --- | --- |\n| x\\|y | two lines |"
+    assert _table(["a", "b"], [("x|y", "two\nlines")]) == "| a | b |\n| --- | --- |\n| x\\|y | two lines |"
 
 
 def test_fence_is_longer_than_any_in_the_text():
-    assert fenced("a ``` b\n", "yaml") == "````yaml\na ``` b\n````"
+    assert _fenced("a ``` b\n", "yaml") == "````yaml\na ``` b\n````"
 
 
 def test_without_local_paths():
@@ -303,7 +303,7 @@ def test_without_local_paths():
         "e": "/",
         "description": "/x/y",
     }
-    assert without_local_paths(value) == {
+    assert _without_local_paths(value) == {
         "a": ["z", "rel/z", 3, None],
         "b": {"c": "w", "d": "v"},
         "e": "/",

@@ -17,7 +17,7 @@ from hf_efficient.accounting.json_schema import SHIPPED
 from hf_efficient.errors import SetupError
 from hf_efficient.facts.accelerators import accelerator
 from hf_efficient.launch import records as plans
-from hf_efficient.launch.listener import SilentListener
+from hf_efficient.launch.listener import RunListener
 from hf_efficient.launch.records import plan_before
 from hf_efficient.launch.run import run_recipe
 from hf_efficient.planning import plan as run_plan
@@ -26,7 +26,7 @@ from hf_efficient.records.account import RunAccount
 from hf_efficient.records.plan import PlannedRanks, RunPlan
 
 
-class Notes(SilentListener):
+class Notes(RunListener):
     def __init__(self) -> None:
         self.stages: list[tuple[str, str]] = []
 

@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,14 +15,14 @@ import torch
 from safetensors.torch import load_file
 
 from hf_efficient.launch import run as run_module
-from hf_efficient.launch.listener import RunResult, SilentListener
+from hf_efficient.launch.listener import RunListener, RunResult
 from hf_efficient.launch.run import run_recipe
 from hf_efficient.metrics.answers import Answer
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.recording.stop import EndedBySignal
 
 
-class Notes(SilentListener):
+class Notes(RunListener):
     """Keeps what the run says."""
 
     def __init__(self) -> None:
@@ -72,6 +73,7 @@ def logged(output: Path, key: str) -> list[float]:
 def test_asked_to_end_in_the_last_step_it_saves_and_evaluates_nothing(
     tiny_llama_dir, chats_jsonl, tmp_path, monkeypatch
 ):
+    monkeypatch.setattr(run_module, "stoppable", lambda trainer: nullcontext())
     monkeypatch.setattr(run_module, "stop_request", lambda: SimpleNamespace(asked=True))
     notes = Notes()
     with pytest.raises(EndedBySignal, match="SIGTERM"):
@@ -422,5 +424,5 @@ def test_full_dpo_compares_with_the_model_of_the_recipe(tiny_llama_dir, tmp_path
         train={"max_steps": 1, "per_device_train_batch_size": 1, "gradient_checkpointing": False},
     )
     run_recipe(given)
-    assert loaded == [given.model]
+    assert loaded == [given.model] * 2
     assert logged(tmp_path / "out", "loss")[0] == pytest.approx(math.log(2), abs=1e-4)

@@ -18,7 +18,7 @@ import pytest
 from hf_efficient.accounting.account import load_run
 from hf_efficient.errors import ModelError, OutputError
 from hf_efficient.launch import build as builds
-from hf_efficient.launch.listener import SilentListener
+from hf_efficient.launch.listener import RunListener
 from hf_efficient.launch.output import OutputPlan, plan_output
 from hf_efficient.launch.records import RunStart, start_folder
 from hf_efficient.launch.run import run_recipe
@@ -224,7 +224,7 @@ def test_records_that_no_recipe_left_are_moved_aside(recipe, tmp_path):
 def test_a_run_without_records_opens_none(recipe, tmp_path, monkeypatch):
     seen = []
 
-    class Listener(SilentListener):
+    class Listener(RunListener):
         def stage(self, name: str, text: str) -> None:
             seen.append((tmp_path / "out/efficiency").exists())
 
@@ -236,7 +236,7 @@ def test_a_run_without_records_opens_none(recipe, tmp_path, monkeypatch):
 def test_a_setting_without_effect_is_told_at_the_start(recipe, opened):
     told = []
 
-    class Listener(SilentListener):
+    class Listener(RunListener):
         def stage(self, name: str, text: str) -> None:
             told.append((name, text))
 

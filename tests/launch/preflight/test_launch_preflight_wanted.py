@@ -12,7 +12,7 @@ import pytest
 from hf_efficient.accounting.account import account_of
 from hf_efficient.launch import build as builds
 from hf_efficient.launch import proven as wanted
-from hf_efficient.launch.listener import SilentListener
+from hf_efficient.launch.listener import RunListener
 from hf_efficient.launch.proven import WISH_FILE, PreflightWanted, write_preflight
 from hf_efficient.launch.run import run_recipe
 from hf_efficient.records.account import Preflight
@@ -20,7 +20,7 @@ from hf_efficient.records.plan import Plan, PlannedRun, RunPlan
 from hf_efficient.reporting.console import account_renderables
 
 
-class Notes(SilentListener):
+class Notes(RunListener):
     def __init__(self) -> None:
         self.told: list[str] = []
 

@@ -1,0 +1,175 @@
+"""What a recipe is built of, in words: remarks on the data, instruments, weights that DDP waits for; the terminal."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from datasets import Dataset
+from rich.console import Console
+from torch import nn
+from transformers import TrainingArguments
+
+from hf_efficient import load_run, run_recipe
+from hf_efficient.callbacks.profilers import (
+    CaptureCallback,
+    HostMemoryCallback,
+    LineTimesCallback,
+    MemoryHistoryCallback,
+    NvtxCallback,
+    PythonProfileCallback,
+    TorchTraceCallback,
+)
+from hf_efficient.data.build import PreferenceData
+from hf_efficient.data.stats import DataStats
+from hf_efficient.errors import SetupError
+from hf_efficient.launch.build import data_lines, expect_gradients, instrument_callbacks, remarks
+from hf_efficient.launch.listener import RunResult, TerminalListener
+from hf_efficient.metrics.answers import Answer
+from hf_efficient.recipe.schema import ProfileSection, Recipe
+
+PLAIN = DataStats(
+    examples=40,
+    dropped_overlong=0,
+    truncated=0,
+    dropped_masked=0,
+    masked=0,
+    tokens_total=400,
+    tokens_loss_bearing=300,
+    longest=12,
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "lines"),
+    [
+        ({}, []),
+        ({"masked": 3}, ["3 examples have no token that bears loss: they cost time and teach nothing"]),
+        ({"masked": 1}, ["1 example has no token that bears loss: it costs time and teaches nothing"]),
+        ({"empty": 2}, ["2 examples are empty: a blank text, completion or last answer"]),
+        ({"small_sources": {"data.train.0": 9}}, ["data.train.0 contributes only 9 examples"]),
+        ({"small_sources": {"data.train.2": 1}}, ["data.train.2 contributes only 1 example"]),
+    ],
+)
+def test_what_preparation_found_odd(changes, lines):
+    assert remarks(replace(PLAIN, **changes), 64) == lines
+
+
+def test_preference_pairs():
+    nothing = Dataset.from_list([])
+    assert data_lines(PreferenceData(nothing, None, 0, 0, None, 3), 8) == ["0 preference pairs"]
+    assert data_lines(PreferenceData(nothing, None, 1, 0, {"data.train.1": 2}, 3), 8)[1:] == [
+        "1 pair is left out: the prompt alone fills train.max_length 8",
+        "data.train.1 contributes only 2 examples",
+    ]
+
+
+class Mixture(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = nn.ModuleList([nn.Linear(2, 2)])
+
+
+@pytest.mark.parametrize(
+    ("model", "said", "expected"),
+    [
+        (nn.Linear(2, 2), None, False),
+        (nn.Linear(2, 2), True, True),
+        (Mixture(), None, None),  # the Trainer decides
+        (Mixture(), False, False),
+    ],
+)
+def test_a_model_without_experts_uses_all_its_weights(tmp_path, model, said, expected):
+    args = TrainingArguments(output_dir=str(tmp_path), use_cpu=True, ddp_find_unused_parameters=said)
+    expect_gradients(args, model)
+    assert args.ddp_find_unused_parameters is expected
+
+
+def profiled(model, source, output, profile):
+    return Recipe(
+        name="tiny",
+        model={"id": str(model)},
+        adapter={"r": 4},
+        data={"train": [{"path": str(source)}]},
+        train={"max_steps": 5, "max_length": 96, "per_device_train_batch_size": 2, "use_cpu": True, "bf16": False},
+        output_dir=str(output),
+        efficiency={"plan": False, "profile": profile},
+    )
+
+
+def test_a_callback_per_instrument_that_is_switched_on():
+    assert instrument_callbacks(ProfileSection()) == []
+    section = ProfileSection(
+        trace={}, memory={}, python={}, lines=["json:dumps"], host_memory=["json:dumps"], nvtx=True, capture={}
+    )
+    assert [type(callback) for callback in instrument_callbacks(section)] == [
+        TorchTraceCallback,
+        MemoryHistoryCallback,
+        PythonProfileCallback,
+        LineTimesCallback,
+        HostMemoryCallback,
+        NvtxCallback,
+        CaptureCallback,
+    ]
+
+
+def test_a_run_with_instruments(tiny_llama_dir, chats_jsonl, tmp_path):
+    trace = {"wait": 1, "warmup": 1, "active": 2, "stacks": False}
+    run_recipe(profiled(tiny_llama_dir, chats_jsonl, tmp_path / "out", {"trace": trace, "memory": {"at_end": True}}))
+    profile = load_run(tmp_path / "out").profile
+    notes = {one.name: (one.steps, one.note) for one in profile.instruments}
+    assert notes["memory"] == (0, "needs a CUDA device, and there is none")
+    assert profile.operators.steps == 2
+    assert "Profile" in (tmp_path / "out" / "efficiency" / "report.html").read_text()
+
+
+def test_a_training_that_raises_still_leaves_its_profile(tiny_llama_dir, chats_jsonl, tmp_path, monkeypatch):
+    def breaks(self, *args, **kwargs):
+        raise RuntimeError("a fault in the middle")
+
+    monkeypatch.setattr("hf_efficient.trainer.EfficientTrainerMixin.floating_point_ops", breaks)
+    with pytest.raises(RuntimeError, match="in the middle"):
+        run_recipe(profiled(tiny_llama_dir, chats_jsonl, tmp_path / "out", {"python": {"after_step": 0}}))
+    profile = load_run(tmp_path / "out").profile
+    assert profile.functions[0].process == "main"
+    assert profile.instruments[0].files == ["profile/python.rank0.pstats", "profile/python.rank0.json"]
+
+
+def test_a_function_that_is_not_there_is_refused_before_anything_is_read(tmp_path):
+    with pytest.raises(SetupError, match=r"efficiency.profile.lines: json:dump_all: there is no dump_all in it"):
+        run_recipe(profiled("no model", "no data", tmp_path / "out", {"lines": ["json:dump_all"]}))
+
+
+@pytest.fixture
+def terminal():
+    file = io.StringIO()
+    return TerminalListener(Console(file=file, width=70, highlight=False)), file
+
+
+def test_a_stage_and_an_answer_on_the_terminal(terminal):
+    shown, file = terminal
+    shown.stage("Data", "[bold]" + "x" * 100)
+    assert file.getvalue() == f"Data        [bold]{'x' * 100}\n"
+    shown.answers(0, [Answer("1+1?", "<user>1+1?", "2", "[red]three", match=False)])
+    for part in ("Answer before training", "asked     1+1?", "expected  2", "answered  [red]three"):
+        assert part in file.getvalue()
+    shown.answers(7, [Answer("q", "q", "e", "a" * 1000, match=False)])
+    assert "Answer after 7 steps" in file.getvalue()
+    assert file.getvalue().count("a" * 20) < 1000 / 20  # cut
+
+
+@pytest.mark.parametrize("before", [{"loss": 4.0}, {}])
+def test_the_results_on_the_terminal(terminal, before):
+    shown, file = terminal
+    after = {"loss": 3.0, "exact_match": 0.5}
+    shown.finished(RunResult(Path("out"), 50, before, after, 61.0, written={"out": "the adapter"}))
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in file.getvalue().splitlines() if "│" in line]
+    if before:
+        assert rows == [["loss", "4", "3", "-25.0%"], ["exact_match", "", "0.5", ""]]
+    else:
+        assert rows == [["loss", "3"], ["exact_match", "0.5"]]
+    took = "50 steps are done; this training took 1 min 01 s, its evaluations and checkpoints included."
+    assert took in file.getvalue()
+    assert "  out  the adapter" in file.getvalue()
