@@ -177,3 +177,17 @@ def test_what_is_emulated_is_told_with_what_to_write(qlora, machine):
     assert emulation_remark(asked, GPU) == ""
     machine(emulates=False)
     assert emulation_remark(asked, CPU) == ""
+
+
+def test_emulation_is_read_off_the_machine(monkeypatch):
+    from hf_efficient.facts import environment
+
+    monkeypatch.setattr(environment.platform, "machine", lambda: "x86_64")
+    for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
+        monkeypatch.setattr(torch.cpu, name, lambda: False)
+    assert environment.cpu_emulates_bf16()
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
+    assert not environment.cpu_emulates_bf16()
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+    monkeypatch.setattr(environment.platform, "machine", lambda: "aarch64")
+    assert not environment.cpu_emulates_bf16()  # torch does not tell: nothing is changed
