@@ -7,7 +7,7 @@ import json
 import pytest
 import yaml
 
-from tests.diagnosis.cases import case_in, settings, step
+from tests.diagnosis.made import case_in, settings, step
 
 RESOLVED = """\
 recipe: {name: chats, train: {max_steps: 100, save_steps: 2}, output_dir: out/run}

@@ -1,15 +1,18 @@
-"""What the engine makes of the rules' verdicts."""
+"""From a folder to a diagnosis: what the engine makes of the rules' verdicts, and the limit of a healthy run."""
 
 from __future__ import annotations
 
-import dataclasses
+import json
 
 import pytest
 
-from hf_efficient.diagnosis.engine import diagnose_case
+from hf_efficient.diagnosis.engine import diagnose, diagnose_case, read_diagnosis, to_json, write_diagnosis
+from hf_efficient.diagnosis.limit import limit_of
 from hf_efficient.diagnosis.rules import RULES
-from hf_efficient.records.findings import Abstention, Cost, Finding
-from tests.diagnosis.cases import case_in, step
+from hf_efficient.errors import OutputError
+from hf_efficient.records.findings import Cost, Finding
+from tests.diagnosis.made import MATMUL, case_in, kernels, leave_trace, settings, step
+from tests.trace.made_trace import ADD
 
 
 def finding(rule, severity="warning", seconds=None, held=None, explains=()):
@@ -59,12 +62,6 @@ def test_a_few_steps_give_no_warning_but_what_is_wrong_stays_so(tmp_path):
     assert "too few" in diagnose_case(case, []).limit.text
 
 
-def test_what_is_only_worth_knowing_explains_nothing(case):
-    said = [finding("note", "info", explains=["slow"]), finding("slow", seconds=1.0)]
-    found = diagnose_case(case, [rule_that(one.rule, one) for one in said])
-    assert found.findings[0].severity == "warning"
-
-
 def test_a_rule_that_fails_is_named_and_hides_no_other(case):
     def broken(case):
         raise ZeroDivisionError("division by zero")
@@ -74,27 +71,6 @@ def test_a_rule_that_fails_is_named_and_hides_no_other(case):
     assert found.faults == ["broken: ZeroDivisionError: division by zero"]
 
 
-def test_abstentions_are_kept_by_name(case):
-    said = [Abstention("b", "no device"), Abstention("a", "no trace", "efficiency.profile.trace")]
-    found = diagnose_case(case, [rule_that(one.rule, one) for one in said])
-    assert [one.rule for one in found.abstentions] == ["a", "b"]
-    assert found.is_healthy
-
-
-def test_a_healthy_run_is_told_its_limit(case):
-    found = diagnose_case(case, [rule_that("note", finding("note", "info"))])
-    assert found.is_healthy
-    assert found.limit is not None
-    assert found.limit.kind == "unknown"
-
-
-def test_a_run_without_steps_has_no_limit_and_no_finding(tmp_path):
-    found = diagnose_case(case_in(tmp_path))
-    assert found.findings == []
-    assert found.limit is None
-    assert found.faults == []
-
-
 def test_no_rule_fails_on_a_plain_run_and_each_is_named_once(case):
     found = diagnose_case(case)
     assert found.faults == []
@@ -102,9 +78,178 @@ def test_no_rule_fails_on_a_plain_run_and_each_is_named_once(case):
     assert len(set(found.rules)) == len(RULES)
 
 
-def test_a_limit_bound_by_arithmetic_says_how_near_the_peak_it_is(case):
-    work = dataclasses.replace(case.account.work, hfu=0.62, dtype="bf16")
-    near = dataclasses.replace(case, account=dataclasses.replace(case.account, work=work))
-    limit = diagnose_case(near, []).limit
-    assert limit.kind == "math"
-    assert "62.0%" in limit.text or "62%" in limit.text
+MANY_SAVES = {"settings": settings(arguments={"save_strategy": "steps", "save_steps": 2})}
+
+
+def saving(count=20):
+    phases = {"forward": 0.4, "backward": 0.6}
+    return [step(n, phases={**phases, "checkpointing": 1.0} if n % 2 == 0 else phases) for n in range(1, count + 1)]
+
+
+def test_a_run_is_diagnosed_by_its_output_directory(tmp_path):
+    case_in(tmp_path / "efficiency", saving(), facts=MANY_SAVES)
+    found = diagnose(tmp_path)
+    assert found.findings[0].rule == "saves_cost"
+    assert found.loop_seconds == pytest.approx(30.0)
+    assert found == diagnose(tmp_path / "efficiency")
+
+
+def test_the_diagnosis_is_written_and_read_again(tmp_path):
+    case_in(tmp_path, saving(), facts=MANY_SAVES)
+    write_diagnosis(tmp_path)
+    assert read_diagnosis(tmp_path / "diagnosis.json") == diagnose(tmp_path)
+    assert json.loads(to_json(diagnose(tmp_path)))["findings"][0]["rule"] == "saves_cost"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('{"schema_version": 99}', "schema_version 99 is newer than 1"),
+        ("[]", "is not a diagnosis"),
+        ("{", "cannot be read"),
+        ('{"schema_version": 1}', "is not a diagnosis: hf_efficient_version"),
+    ],
+)
+def test_a_file_that_is_no_diagnosis_is_refused(tmp_path, text, told):
+    (tmp_path / "diagnosis.json").write_text(text)
+    with pytest.raises(OutputError, match=told):
+        read_diagnosis(tmp_path / "diagnosis.json")
+
+
+def test_a_newer_schema_is_refused(tmp_path):
+    case_in(tmp_path, saving(), facts=MANY_SAVES)
+    with (tmp_path / "steps.jsonl").open("a") as file:
+        file.write(json.dumps({**step(21), "schema_version": 99}) + "\n")
+    with pytest.raises(OutputError, match=r"steps.jsonl:21: schema_version 99 is newer"):
+        diagnose(tmp_path)
+
+
+@pytest.mark.parametrize("steps", [[], saving(1)], ids=["no step", "one step"])
+def test_a_run_that_never_came_to_train_has_no_finding_made_up(tmp_path, steps):
+    case_in(tmp_path, steps)
+    found = diagnose(tmp_path)
+    assert found.findings == []
+    assert found.faults == []
+
+
+def test_a_run_that_crashed_in_its_first_step(tmp_path):
+    case_in(tmp_path)
+    spans = (tmp_path / "spans.jsonl").read_text().splitlines()[:-2]
+    error = {"ended": "error", "error": "OutOfMemoryError: CUDA out of memory", "process": 0}
+    spans.append(json.dumps({"kind": "train_end", "segment": 0, "at_seconds": 3.0, **error}))
+    spans.append(json.dumps({"kind": "end", "at_seconds": 3.0, "memory": {}, **error}))
+    (tmp_path / "spans.jsonl").write_text("\n".join(spans) + "\n")
+    found = diagnose(tmp_path)
+    assert (found.ended, found.error, found.steps) == ("error", "OutOfMemoryError: CUDA out of memory", 0)
+    assert [one.rule for one in found.findings] == ["out_of_memory"]
+    assert found.faults == []
+    assert found.limit is None
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path):
+    with pytest.raises(OutputError, match="holds no records of a run"):
+        diagnose(tmp_path)
+    with pytest.raises(OutputError, match="no such folder"):
+        diagnose(tmp_path / "nowhere")
+
+
+def test_where_only_the_account_was_kept_the_rules_abstain(tmp_path):
+    from hf_efficient.accounting.account import write_account
+
+    case_in(tmp_path, saving(), facts=MANY_SAVES)
+    write_account(tmp_path)
+    for name in ("steps.jsonl", "spans.jsonl"):
+        (tmp_path / name).unlink()
+    found = diagnose(tmp_path)
+    assert found.findings == []
+    assert {"saves_cost", "padding_waste"} <= {one.rule for one in found.abstentions}
+
+
+def limit(tmp_path, hfu=None, device=None, trace=(), kind="cuda", operators=None, count=30):
+    """Steps of 1 s, on a device of 1e12 FLOP/s."""
+    if trace:
+        leave_trace(tmp_path, trace)
+    more = {} if hfu is None else {"work": {"model_flops": int(hfu * 1e12), "hardware_flops": int(hfu * 1e12)}}
+    if device is not None:
+        more["device_seconds"] = device
+    facts = {
+        "settings": settings(device={"type": kind}),
+        "work": {"peak_flops_per_second": 1e12, "dtype": "bf16", "reason": None},
+    }
+    if operators is not None:
+        folder = tmp_path / "profile"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "operators.rank0.json").write_text(json.dumps(operators), encoding="utf-8")
+        told = {"cost_seconds": 0.1, "own_seconds": 0.1, "steps": 3, "files": ["profile/operators.rank0.json"]}
+        facts["profile"] = {"trace": told}
+    steps = [step(n, phases={"forward": 0.4, "backward": 0.6}, **more) for n in range(1, count + 1)]
+    return limit_of(case_in(tmp_path, steps, facts=facts))
+
+
+def table(**seconds):
+    """An operator table of 10 s; by operator, its seconds."""
+    rows = [
+        {"name": f"aten::{name}", "calls": 1, "self_cpu_seconds": value, "self_device_seconds": None, "flops": None}
+        for name, value in seconds.items()
+    ]
+    known = {"rank": 0, "steps": 3, "wall_seconds": 10.0, "self_device_seconds": None, "operators": rows}
+    return {**known, "self_cpu_seconds": sum(seconds.values())}
+
+
+def test_half_of_the_peak_is_bound_by_arithmetic(tmp_path):
+    found = limit(tmp_path, hfu=0.6)
+    assert found.kind == "math"
+    assert "60% of the dense peak in bf16" in found.text
+
+
+def test_without_deeper_instruments_the_rest_is_unknown(tmp_path):
+    assert limit(tmp_path / "a", hfu=0.3).kind == "unknown"
+    assert limit(tmp_path / "b").kind == "unknown"
+    assert "too few" in limit(tmp_path / "c", hfu=0.6, count=3).text
+
+
+def test_a_device_that_waits_between_steps_is_bound_by_the_host(tmp_path):
+    found = limit(tmp_path, hfu=0.6, device={"forward": 0.3, "exposed_wait": 0.2})
+    assert found.kind == "host"
+    assert "between steps in 20%" in found.text
+
+
+def test_a_trace_tells_launches_from_the_host(tmp_path):
+    short = kernels(*((MATMUL, 10.0 * n, 10.0 * n + 5, 10.0 * n - 2) for n in range(1, 11)))
+    found = limit(tmp_path / "a", hfu=0.1, trace=short)
+    assert found.kind == "launch"
+    assert "47.4%" in found.text
+    late = kernels((MATMUL, 100, 400, 10), (MATMUL, 600, 1100, 590))
+    assert limit(tmp_path / "b", hfu=0.1, trace=late).kind == "host"
+
+
+def test_a_trace_tells_bandwidth_from_arithmetic(tmp_path):
+    found = limit(tmp_path / "a", hfu=0.2, trace=kernels((MATMUL, 0, 400, 0), (ADD, 400, 1000, 10)))
+    assert found.kind == "bandwidth"
+    assert "take 60% of the time" in found.text
+    found = limit(tmp_path / "b", hfu=0.3, trace=kernels((MATMUL, 0, 600, 0), (ADD, 600, 1000, 10)))
+    assert found.kind == "math"
+    assert "60% of the time, at 50% of the peak" in found.text
+    assert found.evidence[-1].value == pytest.approx(0.5)
+
+
+def test_on_a_cpu_the_operator_table_tells(tmp_path):
+    found = limit(tmp_path / "a", hfu=0.3, kind="cpu", operators=table(mm=6.0, mul=2.0))
+    assert found.kind == "math"
+    assert limit(tmp_path / "b", hfu=0.1, kind="cpu", operators=table(mm=2.0, mul=6.0)).kind == "bandwidth"
+    found = limit(tmp_path / "c", hfu=0.1, kind="cpu", operators=table(mm=2.0, mul=1.0))
+    assert found.kind == "host"
+    assert "70% of the time is spent outside of any operator" in found.text
+    found = limit(tmp_path / "d", hfu=0.1, kind="cpu", operators=table(mm=4.0, mul=3.0))
+    assert found.kind == "unknown"
+    assert "products take 40% of the time, moving memory 30%, the host outside of operators 30%" in found.text
+
+
+def test_without_steps_or_instruments_rules_find_nothing(tmp_path):
+    for name, steps in (("none", []), ("plain", [step(n) for n in range(1, 24)])):
+        found = diagnose_case(case_in(tmp_path / name, steps))
+        assert (found.findings, found.faults) == ([], [])
+        assert all(one.why for one in found.abstentions)
+        assert {"data_storage", "worker_start", "no_gradient", "learning_rate_idle", "cpu_contention"} <= {
+            one.rule for one in found.abstentions
+        }

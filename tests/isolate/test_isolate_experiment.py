@@ -71,12 +71,6 @@ def test_small_differences_are_run_again_backwards():
     assert [len(found[name].runs) for name in ("as_is", "quiet", "logged", "held_batches")] == [2, 2, 2, 1]
 
 
-def test_rounds_that_contradict_each_other_call_for_a_third():
-    found, told = run(as_is=[1.0, 0.9, 1.0])
-    assert [name for number, name in told.began if number == 3] == ["as_is", "quiet"]
-    assert len(found["as_is"].runs) == 3
-
-
 def test_a_variant_that_fails_is_named_and_the_others_go_on():
     found, told = run(failing=("held_batches", "logged"))
     assert told.failures == {"held_batches": "out of device memory", "logged": "out of device memory"}

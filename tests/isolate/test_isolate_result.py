@@ -79,19 +79,6 @@ def test_a_variant_that_failed_leaves_its_neighbours_unknown_and_says_why():
     assert "held_batches failed" in {one.rule: one.why for one in found.diagnosis.abstentions}["few_workers"]
 
 
-def test_evaluations_that_could_not_be_timed_are_not_nothing():
-    found = isolation_of(recipe(), outcomes(pauses="No space left on device"), 6, 3)
-    assert [found.part(name).seconds for name in ("evaluation", "checkpointing")] == [None, None]
-    assert found.part("evaluation").note == "No space left on device"
-
-
-def test_a_recipe_that_saves_nothing_has_no_such_part():
-    quiet = dataclasses.replace(SCHEDULE, save_every=None, evaluate_every=None)
-    found = isolation_of(recipe(), replaced("as_is", schedule=quiet), 6, 3)
-    assert found.part("checkpointing") is None
-    assert found.step_seconds == pytest.approx(1.01)
-
-
 def test_remarks_tell_what_is_left_out():
     plain = isolation_of(recipe(), outcomes(), 6, 3)
     assert plain.notes == []

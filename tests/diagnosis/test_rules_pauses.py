@@ -1,12 +1,11 @@
-"""Evaluations and checkpoints that take too much of the loop."""
+"""Evaluations, checkpoints and logs that take too much of the loop."""
 
 from __future__ import annotations
 
 import pytest
 
 from hf_efficient.diagnosis.rules.pauses import evaluations_cost, saves_cost
-from hf_efficient.records.findings import Abstention
-from tests.diagnosis.cases import case_in, settings, step
+from tests.diagnosis.made import case_in, settings, step
 
 PLAIN = {"forward": 0.4, "backward": 0.6}
 
@@ -40,35 +39,6 @@ def test_evaluations_that_take_a_third_are_found_with_what_rarer_ones_save(tmp_p
     assert remedy.gain.share == pytest.approx(40 / 150)
 
 
-def test_evaluations_that_take_a_twentieth_are_no_finding(tmp_path):
-    case = case_in(tmp_path, paused("evaluation", 0.5, 10), facts=facts(eval_strategy="steps", eval_steps=10))
-    assert evaluations_cost(case) is None
-
-
-def test_evaluating_after_epochs_can_be_made_rarer_too(tmp_path):
-    run = {"max_steps": 100, "evaluate_every": 20, "evaluate_from": 0, "evaluate_after": False}
-    stated = {**facts(eval_strategy="epoch"), "run": run}
-    found = evaluations_cost(case_in(tmp_path, paused("evaluation", 10.0, 20), facts=stated))
-    # 5 of 10 s; 0.05 * 100 / 0.95 / 10 = 0.526 may stay: every 190 steps, of which the run has 100: the last one stays.
-    assert found.remedies[0].overrides["train.eval_steps"] == 100
-    assert found.remedies[0].gain.seconds == pytest.approx(40)
-
-
-def test_a_distance_may_be_a_share_of_all_steps(tmp_path):
-    run = {"max_steps": 100, "evaluate_every": 50, "save_every": 7, "evaluate_from": 0, "evaluate_after": False}
-    stated = {**facts(eval_strategy="steps", eval_steps=0.5), "run": run}
-    found = evaluations_cost(case_in(tmp_path, paused("evaluation", 25.0, 50), facts=stated))
-    # 2 of 25 s; 0.05 * 100 / 0.95 / 25 = 0.2105 may stay: every 475 steps, of which the run has 100.
-    assert found.remedies[0].overrides["train.eval_steps"] == 100
-
-
-def test_the_best_model_needs_its_checkpoint(tmp_path):
-    stated = facts(eval_strategy="steps", eval_steps=10, load_best_model_at_end=True)
-    found = evaluations_cost(case_in(tmp_path, paused("evaluation", 5.0, 10), facts=stated))
-    assert found.remedies[0].overrides["train.save_steps"] == 95
-    assert found.remedies[0].overrides["train.save_strategy"] == "steps"
-
-
 def test_checkpoints_every_second_step_are_found(tmp_path):
     stated = facts(save_strategy="steps", save_steps=2, save_only_model=False)
     found = saves_cost(case_in(tmp_path, paused("checkpointing", 2.0, 2), facts=stated))
@@ -77,9 +47,3 @@ def test_checkpoints_every_second_step_are_found(tmp_path):
     assert found.remedies[0].overrides == {"train.save_strategy": "steps", "train.save_steps": 65}
     assert found.remedies[0].gain.seconds == pytest.approx(96)
     assert found.remedies[1].overrides == {"train.save_only_model": True}
-
-
-def test_without_steps_nothing_is_judged(tmp_path):
-    case = case_in(tmp_path)
-    assert isinstance(saves_cost(case), Abstention)
-    assert isinstance(evaluations_cost(case), Abstention)

@@ -1,13 +1,13 @@
-"""Waiting for data, told by its cause."""
+"""Waiting for data, by its cause; epochs that start slowly."""
 
 from __future__ import annotations
 
 import pytest
 
 from hf_efficient.diagnosis.rules.data import data_collation, data_storage, data_transform, few_workers
-from hf_efficient.records.findings import Abstention, Finding
-from tests.diagnosis.cases import case_in, step
-from tests.diagnosis.loaders import loaded_facts, loaded_step, loaded_steps
+from hf_efficient.diagnosis.rules.epochs import epoch_boundary, worker_start
+from hf_efficient.records.findings import Abstention
+from tests.diagnosis.made import case_in, loaded_facts, loaded_step, loaded_steps, step
 
 FAMILY = (data_storage, data_transform, data_collation, few_workers)
 
@@ -56,20 +56,6 @@ def test_threads_of_the_data_set_compute_for_it(tmp_path):
     assert found.rule == "data_transform"
 
 
-def test_work_in_the_data_set_beside_idle_cores_is_a_transform_that_workers_hide(tmp_path):
-    steps = loaded_steps(compute=1.0, wait_seconds=2.0, fetch_seconds=2.0, fetch_cpu_seconds=1.8)
-    found = only(tmp_path, steps, loaded_facts(cores=8, threads=1))
-    assert found.rule == "data_transform"
-    assert found.title.startswith(
-        "66.7% of the training loop waits for the data set, which computes for 1.80 s per step"
-    )
-    workers, once = found.remedies
-    assert workers.overrides == {"train.dataloader_num_workers": 2}
-    assert workers.gain.share == pytest.approx(2 / 3)
-    # Its CPU gone, 0.2 s of its waits are left: 1.2 s in place of 3 s.
-    assert once.gain.share == pytest.approx(0.6)
-
-
 def test_a_slow_collator_is_named(tmp_path):
     steps = loaded_steps(wait_seconds=0.5, fetch_seconds=0.1, collate_seconds=0.4, collate_cpu_seconds=0.3)
     found = only(tmp_path, steps, loaded_facts(collator="my.collate"))
@@ -116,29 +102,6 @@ def test_waiting_for_a_core_is_not_slow_data(tmp_path):
     assert [rule(case) for rule in FAMILY] == [None] * 4
 
 
-def test_of_a_slow_data_set_that_also_waits_for_cores_only_its_own_time_counts(tmp_path):
-    # Of 1 s a half is work, a half waiting for a core; prepared before, a step of 2 s takes 1.5 s.
-    fetch = {"fetch_seconds": 1.0, "fetch_cpu_seconds": 0.5, "core_wait_seconds": 0.5}
-    found = only(tmp_path, loaded_steps(wait_seconds=1.0, **fetch), loaded_facts(cores=2, threads=2))
-    assert found.rule == "data_transform"
-    assert found.evidence[0].value == pytest.approx(0.25)
-    assert found.cost.seconds == pytest.approx(23 * 0.5)
-
-
-def test_a_twentieth_of_the_loop_is_no_finding(tmp_path):
-    steps = loaded_steps(compute=0.95, wait_seconds=0.05, fetch_seconds=0.05, fetch_cpu_seconds=0.0)
-    case = case_in(tmp_path, steps, facts=loaded_facts())
-    assert [rule(case) for rule in FAMILY] == [None] * 4
-
-
-def test_the_start_of_an_epoch_is_not_told_here(tmp_path):
-    plain = {"wait_seconds": 0.01, "fetch_seconds": 0.01, "fetch_cpu_seconds": 0.01}
-    slow = {"wait_seconds": 2.0, "first_wait_seconds": 2.0, "fetch_seconds": 2.0, "fetch_cpu_seconds": 2.0}
-    steps = [loaded_step(n, **(plain if n % 5 else slow)) for n in range(1, 24)]
-    case = case_in(tmp_path, steps, facts=loaded_facts())
-    assert [rule(case) for rule in FAMILY] == [None] * 4
-
-
 def test_what_a_gpu_does_meanwhile_hides_the_wait(tmp_path):
     fetch = {"wait_seconds": 1.0, "fetch_seconds": 1.0, "fetch_cpu_seconds": 0.0}
     steps = [{**one, "device_seconds": {"exposed_wait": 0.02}} for one in loaded_steps(**fetch)]
@@ -171,8 +134,45 @@ def test_without_evidence_they_abstain(tmp_path, rule):
     assert {one.why for one in said} == whys
 
 
-def test_not_knowing_the_cores_advises_no_workers(tmp_path):
-    facts = {"loader": {"workers": 0}}
-    found = only(tmp_path, loaded_steps(wait_seconds=1.0, fetch_seconds=1.0), facts)
-    assert isinstance(found, Finding)
-    assert all(not remedy.overrides for remedy in found.remedies)
+def epochs(count=4, steps=5, **start):
+    """Steps of 1 s; a batch takes 0.1 s to load, and the first of an epoch what ``start`` says, in place of it."""
+    plain = {"fetch_seconds": 0.1, "fetch_cpu_seconds": 0.1, "wait_seconds": 0.1}
+    numbers = range(1, count * steps + 1)
+    return [loaded_step(n, 0.9, **({**plain, **start} if n % steps == 1 else plain)) for n in numbers]
+
+
+def test_workers_that_start_with_every_epoch_are_found(tmp_path):
+    start = {"start_seconds": 0.5, "end_seconds": 0.2, "wait_seconds": 0.7, "first_wait_seconds": 0.7, "ready": 0}
+    case = case_in(tmp_path, epochs(**start), facts=loaded_facts(workers=2))
+    found = worker_start(case)
+    # 0.5 + 0.2, and 0.7 s of wait of which 0.1 s are the batch: 1.3 s, four times. The loop: 16 * 1 + 4 * 2.3 = 25.2 s.
+    assert found.cost.seconds == pytest.approx(5.2)
+    assert found.title == (
+        "20.6% of the training loop goes into starting data loader workers anew for each of 4 epochs, 1.30 s each"
+    )
+    assert found.remedies[0].overrides == {"train.dataloader_persistent_workers": True}
+    assert found.remedies[0].gain.share == pytest.approx(3.9 / 25.2)
+    assert epoch_boundary(case) is None
+
+
+def test_a_data_set_that_starts_over_is_no_matter_of_workers(tmp_path):
+    start = {"start_seconds": 0.01, "wait_seconds": 1.1, "first_wait_seconds": 1.1, "fetch_seconds": 1.1}
+    for folder, facts in (("a", loaded_facts(workers=0)), ("b", loaded_facts(workers=2))):
+        case = case_in(tmp_path / folder, epochs(**start), facts=facts)
+        found = epoch_boundary(case)
+        # 1.01 s, four times, of 16 * 1 + 4 * 2.01 s.
+        assert found.cost.seconds == pytest.approx(4.04)
+        assert "the data set starts over for 1.01 s, 4 times" in found.title
+        assert found.remedies[0].gain.share == pytest.approx(3.03 / 24.04)
+        assert worker_start(case) is None
+
+
+def test_workers_that_persist_and_quick_starts_are_no_finding(tmp_path):
+    slow = {"start_seconds": 0.5, "wait_seconds": 0.7, "first_wait_seconds": 0.7}
+    kept = case_in(tmp_path / "a", epochs(**slow), facts=loaded_facts(workers=2, persistent_workers=True))
+    assert worker_start(kept) is None
+    assert epoch_boundary(kept) is not None  # whatever it is, it is not that they start anew
+    quick = {"start_seconds": 0.02, "wait_seconds": 0.15, "first_wait_seconds": 0.15}
+    case = case_in(tmp_path / "b", epochs(**quick), facts=loaded_facts(workers=2))
+    assert worker_start(case) is None
+    assert epoch_boundary(case) is None

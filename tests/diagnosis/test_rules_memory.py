@@ -1,6 +1,8 @@
-"""Memory of a CUDA device: near its end, torn, spent on logits or the optimizer, or unused."""
+"""Memory that is full, torn, spent on logits or the optimizer, or that grows."""
 
 from __future__ import annotations
+
+import dataclasses
 
 import pytest
 
@@ -9,15 +11,17 @@ from hf_efficient.diagnosis.rules.memory import (
     fragmentation,
     large_micro_batch,
     logits_spike,
-    memory_room,
+    memory_growth,
     near_out_of_memory,
     optimizer_state,
+    out_of_memory,
+    smaller_micro_batch,
 )
 from hf_efficient.estimate.allocator import CONTEXT
 from hf_efficient.facts.accelerators import accelerator
 from hf_efficient.facts.prices import offers
 from hf_efficient.records.findings import Abstention
-from tests.diagnosis.cases import case_in, settings, step
+from tests.diagnosis.made import case_in, settings, step
 
 GIB = 1 << 30
 
@@ -59,17 +63,8 @@ def test_a_peak_of_96_percent_is_near_the_end(tmp_path):
     ]
 
 
-def test_a_peak_of_ninety_percent_is_not(tmp_path):
-    assert near_out_of_memory(gpu(tmp_path, 70 * GIB, 72 * GIB)) is None
-
-
 def test_a_cache_that_fills_the_device_is_not_either(tmp_path):
     assert near_out_of_memory(gpu(tmp_path, 60 * GIB, 79 * GIB)) is None
-
-
-def test_four_fifths_of_what_is_idle_may_be_filled(tmp_path):
-    room = memory_room(gpu(tmp_path, 60 * GIB, 70 * GIB))
-    assert (room.idle_bytes, room.fillable_bytes) == (10 * GIB, 8 * GIB)
 
 
 def test_without_the_devices_memory_nothing_is_said_of_its_end(tmp_path):
@@ -89,11 +84,6 @@ def test_retries_after_the_warm_up_cost_what_their_steps_took_longer(tmp_path):
     assert found.remedies[1].overrides == {"train.train_sampling_strategy": "group_by_length"}
 
 
-def test_a_resumed_run_counts_from_its_own_start(tmp_path):
-    case = gpu(tmp_path, 60 * GIB, 62 * GIB, retries=[0] * 5 + [5] * 8 + [0] * 4 + [1] * 3)
-    assert "6 times" in fragmentation(case).title
-
-
 def test_retries_in_a_full_device_are_the_micro_batchs(tmp_path):
     retries = [0] * 9 + [1] * 11
     arguments = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1}
@@ -109,18 +99,10 @@ def test_retries_in_a_full_device_are_the_micro_batchs(tmp_path):
     assert large_micro_batch(room_left) is None
 
 
-def test_retries_of_the_warm_up_alone_are_how_every_run_begins(tmp_path):
-    assert fragmentation(gpu(tmp_path, 60 * GIB, 62 * GIB, retries=[0, 2] + [2] * 18)) is None
-
-
 def test_much_that_is_reserved_and_unused_is_worth_knowing(tmp_path):
     found = fragmentation(gpu(tmp_path, 40 * GIB, 60 * GIB))
     assert (found.severity, found.cost.bytes) == ("info", 20 * GIB)
     assert found.cost.seconds is None
-
-
-def test_half_a_gibibyte_of_a_small_model_is_not(tmp_path):
-    assert fragmentation(gpu(tmp_path, GIB // 2, GIB)) is None
 
 
 def test_logits_of_half_of_the_peak_in_a_full_device(tmp_path):
@@ -135,21 +117,6 @@ def test_logits_of_half_of_the_peak_in_a_full_device(tmp_path):
     assert [one.gain.bytes for one in found.remedies] == [30 * GIB, 15 * GIB]
 
 
-@pytest.mark.parametrize(
-    ("reserved", "logits", "severity"), [(64, 17, None), (40, 16, "info")], ids=["a quarter", "room left"]
-)
-def test_small_logits_and_an_empty_device_are_no_warning(tmp_path, reserved, logits, severity):
-    allocated = 0.94 * reserved * GIB
-    found = logits_spike(gpu(tmp_path, int(allocated), reserved * GIB, categories={"logits": logits * GIB}))
-    assert (found.severity if found else None) == severity
-
-
-def test_tiled_logits_are_not_proposed_where_they_cannot_be(tmp_path):
-    arguments = {"loss_type": "chunked_nll", "packing": False, "per_device_train_batch_size": 1}
-    case = gpu(tmp_path, 60 * GIB, 64 * GIB, categories={"logits": 30 * GIB}, arguments=arguments)
-    assert logits_spike(case).remedies == []
-
-
 def test_optimizer_state_of_half_of_the_peak(tmp_path):
     arguments, model = {"optim": "adamw_torch_fused"}, {"parameters": 10, "trainable_parameters": 10}
     case = gpu(tmp_path, 64 * GIB, 68 * GIB, categories={"optimizer_state": 32 * GIB}, arguments=arguments, model=model)
@@ -157,10 +124,6 @@ def test_optimizer_state_of_half_of_the_peak(tmp_path):
     assert found.remedies[0].overrides == {"train.optim": "adamw_8bit"}
     assert found.remedies[0].gain.bytes == 24 * GIB
     assert found.remedies[1].overrides == {"adapter.method": "lora"}
-
-
-def test_optimizer_state_in_a_device_with_room_is_nothing(tmp_path):
-    assert optimizer_state(gpu(tmp_path, 30 * GIB, 32 * GIB, categories={"optimizer_state": 16 * GIB})) is None
 
 
 def test_a_device_of_which_little_is_used_has_a_cheaper_one(tmp_path):
@@ -195,3 +158,106 @@ def test_on_a_cpu_they_find_nothing(tmp_path, rule):
     stated = settings(device={"type": "cpu", "memory_bytes": 64 * GIB})
     system = [{"at_seconds": 1.0, "host_available_bytes": 50 * GIB}]
     assert rule(case_in(tmp_path, [step(n) for n in range(1, 11)], facts={"settings": stated}, system=system)) is None
+
+
+MIB = 1 << 20
+
+
+def on_device(peaks):
+    held = [{"peak_allocated_bytes": peak, "peak_reserved_bytes": peak} for peak in peaks]
+    return [step(number, memory=memory) for number, memory in enumerate(held, start=1)]
+
+
+def in_process(readings, available=100 * GIB):
+    """A reading in the middle of each step of a second; the loop begins 2 s after the process."""
+    return [
+        {"at_seconds": 2.5 + place, "rss_bytes": value, "host_available_bytes": available}
+        for place, value in enumerate(readings)
+    ]
+
+
+def facts(max_steps=None, memory=None):
+    stated = {"settings": settings(device={"type": "cuda", "memory_bytes": memory})}
+    return stated if max_steps is None else {**stated, "run": {"max_steps": max_steps}}
+
+
+def test_a_device_that_keeps_something_of_every_step(tmp_path):
+    # 4 MiB per step over the 36 steps from the fifth to the fortieth.
+    steps = on_device([GIB + 4 * MIB * number for number in range(40)])
+    found = memory_growth(case_in(tmp_path, steps, facts=facts(memory=2 * GIB)))
+    assert found.title == "the memory of the device grows by 4.0 MiB with every step"
+    assert found.severity == "warning"
+    assert found.cost.bytes == 4 * MIB * 35
+    assert found.cost.seconds is None
+    # 1024 - 156 MiB are left.
+    assert found.evidence[-1].value == 217
+    assert found.remedies[0].gain.bytes == 4 * MIB * 35
+
+
+def test_a_process_that_keeps_something_of_every_step(tmp_path):
+    steps = [step(number) for number in range(1, 41)]
+    samples = in_process([GIB + 10 * MIB * number for number in range(40)])
+    found = memory_growth(case_in(tmp_path, steps, system=samples))
+    assert found.title == "the memory of the process grows by 10.0 MiB with every step"
+    assert found.evidence[0].value == pytest.approx(10 * MIB)
+
+
+def test_growth_that_is_little_or_ends_is_none(tmp_path):
+    little = on_device([GIB + MIB * number for number in range(40)])
+    assert memory_growth(case_in(tmp_path / "a", little, facts=facts())) is None
+    cache = on_device([GIB + 10 * MIB * min(number, 15) for number in range(40)])
+    assert memory_growth(case_in(tmp_path / "b", cache, facts=facts())) is None
+    uneven = on_device([GIB + 100 * MIB * (number % 7) for number in range(40)])
+    assert memory_growth(case_in(tmp_path / "c", uneven, facts=facts())) is None
+
+
+def test_without_readings_it_abstains(tmp_path):
+    assert isinstance(memory_growth(case_in(tmp_path / "a")), Abstention)
+    assert isinstance(memory_growth(case_in(tmp_path / "b", [step(n) for n in range(1, 41)])), Abstention)
+    few = case_in(tmp_path / "c", [step(n) for n in range(1, 41)], system=in_process([GIB, 2 * GIB, 3 * GIB]))
+    assert "fewer than six" in memory_growth(few).why
+
+
+def test_a_process_that_grew_by_half_in_a_few_readings_is_no_warning(tmp_path):
+    steps = [step(number) for number in range(1, 13)]
+    by_half = memory_growth(case_in(tmp_path / "a", steps, system=in_process([GIB + 50 * MIB * n for n in range(12)])))
+    assert (by_half.severity, by_half.confidence) == ("info", "possible")
+    doubled = memory_growth(case_in(tmp_path / "b", steps, system=in_process([GIB + 300 * MIB * n for n in range(12)])))
+    assert (doubled.severity, doubled.confidence) == ("warning", "measured")
+
+
+def failed(case, error):
+    return dataclasses.replace(case, account=dataclasses.replace(case.account, ended="error", error=error))
+
+
+def test_the_exception_is_the_evidence_and_the_remedies_are_changes(tmp_path):
+    arguments = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 2}
+    stated = settings(
+        arguments=arguments,
+        model={"activation_checkpointing": False},
+        device={"type": "cuda", "memory_bytes": 100},
+    )
+    case = case_in(tmp_path, [step(1)], facts={"settings": stated})
+    found = out_of_memory(failed(case, "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"))
+    assert found.severity == "critical"
+    assert [one.value for one in found.evidence][1:] == [1, 100]
+    assert [one.overrides for one in found.remedies] == [
+        {},
+        {"train.per_device_train_batch_size": 4, "train.gradient_accumulation_steps": 4},
+        {"train.gradient_checkpointing": True},
+    ]
+
+
+@pytest.mark.parametrize("error", ["ValueError: no", None])
+def test_another_end_is_no_finding(tmp_path, error):
+    assert out_of_memory(failed(case_in(tmp_path, [step(1)]), error)) is None
+
+
+@pytest.mark.parametrize(
+    ("rows", "accumulated", "fewer"),
+    [(8, 1, (4, 2)), (5, 1, (1, 5)), (5, 2, (2, 5)), (6, 2, (3, 4)), (7, 3, (3, 7)), (1, 4, None)],
+)
+def test_the_rows_of_a_step_stay(tmp_path, rows, accumulated, fewer):
+    arguments = {"per_device_train_batch_size": rows, "gradient_accumulation_steps": accumulated}
+    found = smaller_micro_batch(case_in(tmp_path, facts={"settings": settings(arguments=arguments)}))
+    assert (None if found is None else tuple(found.values())) == fewer

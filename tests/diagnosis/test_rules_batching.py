@@ -1,13 +1,18 @@
-"""Padding, float32 and micro-batches that are too small."""
+"""Padding, the dtype of products, and micro-batches that are too small."""
 
 from __future__ import annotations
 
 import pytest
 
-from hf_efficient.diagnosis.rules.batching import grouped_padding_share, padding_waste, small_micro_batch
+from hf_efficient.diagnosis.rules.batching import (
+    accumulation,
+    grouped_padding_share,
+    padding_waste,
+    small_micro_batch,
+)
 from hf_efficient.diagnosis.rules.precision import emulated_bfloat16, float32_products
 from hf_efficient.records.findings import Abstention
-from tests.diagnosis.cases import case_in, settings, step
+from tests.diagnosis.made import GIB, case_in, memory, settings, step
 
 PHASES = {"forward": 0.3, "backward": 0.5, "optimizer": 0.2}
 
@@ -37,21 +42,6 @@ def test_grouping_leaves_the_padding_that_is_left_within_a_bucket(tmp_path):
     assert grouped.gain.seconds == pytest.approx(8.0 * (1 - 0.5 / (1 - left)))
 
 
-def test_what_is_grouped_already_is_not_grouped_again(tmp_path):
-    steps, facts = padded(train_sampling_strategy="group_by_length")
-    assert padding_waste(case_in(tmp_path, steps, facts=facts)).remedies == []
-
-
-def test_a_stream_cannot_be_grouped(tmp_path):
-    steps, facts = padded(packing=False)
-    assert padding_waste(case_in(tmp_path, steps, facts={**facts, "loader": {"iterable": True}})).remedies == []
-
-
-def test_pairs_of_answers_cannot_be_grouped_either(tmp_path):
-    steps, facts = padded(precompute_ref_log_probs=False)
-    assert padding_waste(case_in(tmp_path, steps, facts=facts)).remedies == []
-
-
 def test_little_padding_is_no_finding_and_uncounted_tokens_are_not_judged(tmp_path):
     steps, facts = padded(non_padding=350)
     assert padding_waste(case_in(tmp_path / "a", steps, facts=facts)) is None
@@ -66,11 +56,6 @@ def test_like_lengths_have_no_padding_but_that_of_their_bucket():
     assert grouped_padding_share({"100": 100}, 4) == pytest.approx(1 / 92, abs=0.003)
     assert grouped_padding_share({}, 4) is None
     assert grouped_padding_share({"100": 10}, None) is None
-
-
-def test_two_lengths_in_one_batch_of_all_rows_cannot_be_grouped():
-    share = grouped_padding_share({"10": 1, "100": 1}, 2)
-    assert share == pytest.approx(1 - (10 / 2**0.25 + 100 / 2**0.25) / (2 * 100 / 2**0.25), abs=0.02)
 
 
 def fp32(tmp_path, name="a", peaks=None, **device):
@@ -92,11 +77,6 @@ def test_float32_on_a_device_that_is_four_times_as_fast_in_bfloat16(tmp_path):
     assert found.remedies[0].gain.share == pytest.approx(0.15)
     on_a_gpu = fp32(tmp_path, "b", type="cuda")
     assert on_a_gpu.cost.seconds == pytest.approx(1.5 + 1.5)  # and a quarter of the other 6 s
-
-
-def test_float32_is_no_warning_where_products_are_a_small_part(tmp_path):
-    assert fp32(tmp_path, "a", {"fp32": 3e11, "bf16": 12e11}).severity == "info"  # 0.5 s of 10
-    assert fp32(tmp_path, "b", {"fp32": 1e12, "bf16": 4e12}) is None
 
 
 def test_float32_is_right_where_bfloat16_is_not_faster_or_not_known(tmp_path):
@@ -202,13 +182,61 @@ def test_a_busy_machine_does_not_tell_either(tmp_path):
     assert "50%" in said.why
 
 
-def test_a_small_fixed_part_is_no_finding(tmp_path):
-    steps, facts = batches(0.02, VARYING)
-    assert small_micro_batch(case_in(tmp_path, steps, facts=facts)) is None
+def accumulated(times=8, fixed=0.06, each=0.001, count=21):
+    """Steps of so many micro-batches of one row of 30 or 50 tokens, which take ``fixed + each * tokens`` seconds."""
+    made = []
+    for number in range(1, count + 1):
+        tokens = 30 if number % 2 else 50
+        seconds = times * (fixed + each * tokens)
+        phases = {"forward": seconds / 4, "backward": 3 * seconds / 4}
+        buckets = {"30": times} if number % 2 else {"50": times}
+        made.append(
+            step(
+                number, rows=times, processed=times * tokens, phases=phases, micro_batches=times, length_buckets=buckets
+            )
+        )
+    return made
 
 
-def test_batches_of_one_length_do_not_tell(tmp_path):
-    steps, facts = batches(0.3, [100] * 24)
-    said = small_micro_batch(case_in(tmp_path, steps, facts=facts))
+def facts(device_gib=16, kept=10_000, positions=50, **arguments):
+    given = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 8, **arguments}
+    return {
+        "settings": settings(arguments=given, device={"type": "cpu", "memory_bytes": device_gib * GIB}),
+        "memory": memory(positions, activations=kept),
+    }
+
+
+def test_accumulation_beside_idle_memory_is_found_with_what_larger_micro_batches_save(tmp_path):
+    found = accumulation(case_in(tmp_path, accumulated(), facts=facts()))
+    assert "accumulates 8 micro-batches of 1 row, 60% of whose time" in found.title
+    best = found.remedies[0]
+    assert (
+        best.overrides["train.per_device_train_batch_size"] * best.overrides["train.gradient_accumulation_steps"] == 8
+    )
+    # Without padding: 0.06 / 8 + 0.04 = 0.0475 of 0.1 s are left; the lengths differ by 5/3, so that some is padding.
+    assert 0.4 < best.gain.share < 0.525
+    assert found.cost.seconds == best.gain.seconds
+
+
+def test_it_takes_no_more_rows_than_idle_memory_holds(tmp_path):
+    # 16 GiB, a resident kilobyte: 12.8 GiB may be filled; three rows more of 2 * 2 GiB each are 12.
+    found = accumulation(case_in(tmp_path, accumulated(), facts=facts(kept=2 * GIB)))
+    assert {one.overrides["train.per_device_train_batch_size"] for one in found.remedies} == {4}
+
+
+def test_it_abstains_where_memory_or_the_fixed_cost_is_not_known(tmp_path):
+    unknown = facts()
+    unknown.pop("memory")
+    said = accumulation(case_in(tmp_path, accumulated(), facts=unknown))
     assert isinstance(said, Abstention)
-    assert "--isolate" in said.instrument
+    assert "memory" in said.why
+    said = accumulation(case_in(tmp_path / "few", accumulated(count=4), facts=facts()))
+    assert isinstance(said, Abstention)
+    assert "cannot be told" in said.why
+    assert isinstance(accumulation(case_in(tmp_path / "none", facts=facts())), Abstention)
+
+
+def test_small_micro_batches_out_of_an_accumulation_are_told_once(tmp_path):
+    assert small_micro_batch(case_in(tmp_path / "accumulated", accumulated(), facts=facts())) is None
+    alone = case_in(tmp_path / "alone", accumulated(times=1), facts=facts(gradient_accumulation_steps=1))
+    assert small_micro_batch(alone).rule == "small_micro_batch"

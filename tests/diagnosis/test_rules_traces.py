@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hf_efficient.diagnosis.engine import findings_of_trace
-from tests.diagnosis.traces import ALL_REDUCE, MATMUL, broken_down, kernels
+from tests.diagnosis.made import ALL_REDUCE, MATMUL, broken_down, kernels
 from tests.trace.made_trace import ADD, call, event, on_device
 
 

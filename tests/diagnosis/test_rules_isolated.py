@@ -14,7 +14,7 @@ from hf_efficient.diagnosis.rules.pauses import isolated_logging_cost as logging
 from hf_efficient.diagnosis.rules.pauses import isolated_saves_cost as saves_cost
 from hf_efficient.records.findings import Abstention
 from hf_efficient.records.isolation import LoaderAlone, MicroBatchLine, PauseTimes
-from tests.diagnosis.isolations import isolation, part
+from tests.diagnosis.made import isolation, part
 
 
 def recipe(*parts, **changes):
@@ -26,17 +26,6 @@ def test_a_recipe_whose_parts_are_the_model_has_no_finding_and_is_told_its_limit
     assert found.findings == []
     assert "95% of a step is the model's own" in found.limit.text
     assert found.rules == [rule.__name__ for rule in ISOLATED_RULES]
-
-
-@pytest.mark.parametrize("rule", ISOLATED_RULES)
-def test_a_finding_is_named_as_its_rule(rule):
-    name = {"few_workers": "data", "evaluations_cost": "evaluation", "saves_cost": "checkpointing"}
-    pauses = PauseTimes(0.5, 20.0, 20.0)
-    every = {"log_every": 1, "evaluate_every": 40, "save_every": 40}
-    line = MicroBatchLine(0.15, 0.0005, 0.2, 100.0, 30, ["as_is"])
-    slow = part(name.get(rule.__name__, "logging"), 0.5)
-    found = rule(recipe(slow, schedule=every, pauses=pauses, micro_batch=line))
-    assert found.rule == rule.__name__
 
 
 def test_workers_hide_a_loader_that_waits():
@@ -89,14 +78,6 @@ def test_rarer_evaluations():
     assert remedy.gain.share == pytest.approx(0.5 - 10 / 380)
 
 
-def test_rarer_saves():
-    # 4 s every 20 steps: 0.2 of the step; of 0.8 s of training 3%: 4 * 0.97 / (0.03 * 0.8) = 161.7 steps
-    pauses = PauseTimes(None, None, 4.0)
-    found = saves_cost(recipe(part("checkpointing", 0.2), schedule={"save_every": 20}, pauses=pauses))
-    assert found.remedies[0].overrides == {"train.save_strategy": "steps", "train.save_steps": 170}
-    assert found.remedies[0].gain.share == pytest.approx(0.2 - 4 / 170)
-
-
 def test_rarer_logs():
     # 0.2 s every step, of 0.8 s of training 1%: 0.2 * 0.99 / (0.01 * 0.8) = 24.75 steps
     found = logging_cost(recipe(part("logging", 0.2), schedule={"log_every": 1}, pauses=PauseTimes(0.2, None, None)))
@@ -121,12 +102,6 @@ def test_a_gain_that_padding_would_eat_is_not_promised():
     (remedy,) = small_micro_batch(recipe(micro_batch=line)).remedies
     assert remedy.gain is None
     assert "1.20 times the positions" in remedy.costs
-
-
-def test_micro_batches_without_a_line_are_not_judged():
-    said = small_micro_batch(recipe(micro_batch=None))
-    assert isinstance(said, Abstention)
-    assert small_micro_batch(recipe(micro_batch=MicroBatchLine(0.02, 0.0018, 0.2, 100.0, 30, []))) is None
 
 
 def test_the_dearest_finding_comes_first():

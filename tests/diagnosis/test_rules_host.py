@@ -1,14 +1,14 @@
-"""What the host does beside the steps: logs, reads of tensors, copies to the device."""
+"""What the host does beside the steps, and the cores that it waits for."""
 
 from __future__ import annotations
 
 import pytest
 
 from hf_efficient.diagnosis.rules.host import hidden_synchronisation, host_to_device_copy
+from hf_efficient.diagnosis.rules.machine import cpu_contention, cpu_oversubscription
 from hf_efficient.diagnosis.rules.pauses import logging_cost
 from hf_efficient.records.findings import Abstention
-from tests.diagnosis.cases import case_in, settings, step
-from tests.diagnosis.loaders import loaded_step
+from tests.diagnosis.made import case_in, loaded_step, settings, step
 
 PLAIN = {"forward": 0.4, "backward": 0.6}
 
@@ -23,17 +23,6 @@ def test_logs_of_every_step_to_a_slow_tracker(tmp_path):
     assert found.remedies[0].overrides == {"train.logging_steps": 25}
     assert found.remedies[0].gain.seconds == pytest.approx(24)
     assert found.remedies[0].gain.share == pytest.approx(0.192)
-
-
-def test_quick_logs_are_no_finding(tmp_path):
-    steps = [step(number, phases={**PLAIN, "logging": 0.04}) for number in range(1, 11)]
-    assert logging_cost(case_in(tmp_path, steps)) is None
-
-
-def test_logs_that_are_not_told_apart_are_no_verdict(tmp_path):
-    assert isinstance(logging_cost(case_in(tmp_path / "a")), Abstention)
-    coarse = [step(phases={"forward_backward": 1.0, "between_steps": 0.5})]
-    assert isinstance(logging_cost(case_in(tmp_path / "b", coarse)), Abstention)
 
 
 def site(count, *, library=False, line=12, seconds=0.0):
@@ -62,25 +51,12 @@ def test_reads_of_the_users_code_are_named_and_told_from_a_librarys(tmp_path):
     assert found.evidence[1].what == "reads per step at work/train.py:30 in compute_loss, item"
 
 
-def test_on_a_device_they_cost_what_was_waited(tmp_path):
-    found = hidden_synchronisation(census(tmp_path, site(1.0, seconds=0.02), on_device=True))
-    assert found.title == "your code reads tensors once per step, at 1 line, first work/train.py:12"
-    assert found.cost.seconds == pytest.approx(0.2)
-
-
 def test_a_library_that_reads_is_worth_knowing_on_a_device_only(tmp_path):
     reads = site(2.0, library=True)
     found = hidden_synchronisation(census(tmp_path / "a", reads, on_device=True, logging_nan_inf_filter=True))
     assert found.severity == "info"
     assert found.remedies[0].overrides == {"train.logging_nan_inf_filter": False}
     assert hidden_synchronisation(census(tmp_path / "b", reads, logging_nan_inf_filter=True)) is None
-
-
-def test_a_read_now_and_then_is_no_finding_and_without_a_census_there_is_no_verdict(tmp_path):
-    assert hidden_synchronisation(census(tmp_path / "a", site(0.5))) is None
-    unasked = hidden_synchronisation(case_in(tmp_path / "b", [step()]))
-    assert isinstance(unasked, Abstention)
-    assert unasked.instrument == "efficiency.profile.synchronisations"
 
 
 def copied(folder, seconds, *, tensors=3, size=12_000_000, pinned=False, device="cuda", steps=20):
@@ -119,3 +95,48 @@ def test_quick_copies_and_cpus_are_no_finding_and_unknown_batches_no_verdict(tmp
     cuda = {"settings": settings(device={"type": "cuda"})}
     assert isinstance(host_to_device_copy(case_in(tmp_path / "c", [step()], facts=cuda)), Abstention)
     assert isinstance(host_to_device_copy(case_in(tmp_path / "d")), Abstention)
+
+
+def machine(folder, *, threads=2, ranks=1, cores=2, steps=20, device="cpu", **host):
+    """A run of 20 s, sampled each second; before and after its loop the machine does something else."""
+    quiet = dict.fromkeys(host, 0.0)
+    samples = [{"at_seconds": at, "host": host if 2 <= at <= 21 else quiet} for at in [0.5, *range(2, 22), 22.5]]
+    facts = {
+        "settings": settings(host={"cores": cores, "torch_threads": threads}, device={"type": device}),
+        "system": {"usable_cpus": cores, "ranks_here": ranks},
+    }
+    return case_in(folder, [step(n) for n in range(1, steps + 1)], facts=facts, system=samples)
+
+
+def test_cores_that_others_have_are_told_from_slow_data(tmp_path):
+    case = machine(tmp_path, other_cores=1.5, main_thread_core_wait=0.4, process_cores=0.5)
+    found = cpu_contention(case)
+    assert found.title == ("the training waits for a core in 40% of its time: other processes keep 1.5 cores busy of 2")
+    assert found.cost.seconds == pytest.approx(8.0)  # of 20
+    assert found.remedies[0].gain.share == pytest.approx(0.4)
+    assert cpu_oversubscription(case) is None
+
+
+def test_too_many_threads_of_its_own_are_found(tmp_path):
+    case = machine(tmp_path, threads=16, other_cores=0.0, main_thread_core_wait=0.8)
+    found = cpu_oversubscription(case)
+    assert found.title == "torch computes with 16 threads on 2 cores"
+    assert found.remedies[0].what.endswith("OMP_NUM_THREADS=2")
+    assert found.remedies[0].gain.share == pytest.approx(0.8)  # the wait
+    assert cpu_contention(case) is None
+
+
+def test_workers_and_ranks_want_cores_too(tmp_path):
+    workers = machine(tmp_path / "a", threads=2, children_cores=1.5, other_cores=0.0, main_thread_core_wait=0.3)
+    found = cpu_oversubscription(workers)
+    assert found.title == "torch computes with 2 threads, beside loader workers, on 2 cores"
+    assert "fewer workers" in found.remedies[0].what
+    ranks = machine(tmp_path / "b", threads=2, ranks=2, other_cores=0.0, main_thread_core_wait=0.3)
+    assert cpu_oversubscription(ranks).remedies[0].what.endswith("OMP_NUM_THREADS=1")
+
+
+def test_a_wait_has_both_causes_by_what_each_wants_too_much(tmp_path):
+    # 4 threads on 2 cores: 2 too many; others keep 1 busy: a third of the wait is theirs.
+    case = machine(tmp_path, threads=4, other_cores=1.0, main_thread_core_wait=0.6)
+    assert cpu_contention(case).remedies[0].gain.share == pytest.approx(0.2)
+    assert cpu_oversubscription(case).remedies[0].gain.share == pytest.approx(0.4)
