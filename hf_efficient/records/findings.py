@@ -1,6 +1,5 @@
-"""What became of a prediction in the run that tested it.
-
-What a diagnosis finds: findings with their evidence, cost and remedy, what could not be checked, and the limit.
+"""What a diagnosis finds: findings with their evidence, cost and remedy, what could not be checked, the limit; and what
+became of a prediction in the run that tested it.
 """
 
 from __future__ import annotations
@@ -8,42 +7,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Verdict = Literal["confirmed", "smaller", "larger", "retracted", "unknown"]
-"""``confirmed``: at least half and at most twice of what was predicted came; ``unknown``: it cannot be told."""
-
-
-@dataclass(frozen=True)
-class Confirmation:
-    """One prediction of a remedy that this run applied.
-
-    Attributes:
-        rule: whose remedy it is.
-        run: output directory of the run that it was predicted from.
-        of: ``time``: of the training loop per token that is no padding; ``memory``: at the peak; ``finding``: nothing
-            was predicted but that the finding goes.
-        predicted: of time the share that is saved, of memory the bytes; None of a finding.
-        achieved: the same; below 0: it takes more. None where it cannot be told.
-        spread: half of the interval in which a share of time lies, by the spread of the steps of both runs; None where
-            it is not known, and of memory.
-        verdict: what became of it.
-        why: the reason, where it is not confirmed.
-    """
-
-    rule: str
-    run: str
-    of: Literal["time", "memory", "finding"]
-    predicted: float | None
-    achieved: float | None
-    spread: float | None
-    verdict: Verdict
-    why: str = ""
-
-
 DIAGNOSIS_SCHEMA_VERSION = 1
 """Version of ``diagnosis.json``; grows when a key changes its meaning or goes."""
 
 Severity = Literal["critical", "warning", "info"]
+"""``critical``: the training is wrong, or about to fail; ``warning``: it costs; ``info``: worth knowing."""
 Confidence = Literal["measured", "likely", "possible"]
+"""``measured``: the evidence is the fault; ``likely``: other causes are hard to think of; ``possible``: worth a try."""
+Verdict = Literal["confirmed", "smaller", "larger", "retracted", "unknown"]
+"""``confirmed``: at least half and at most twice of what was predicted came; ``unknown``: the runs do not show it."""
 
 
 @dataclass(frozen=True)
@@ -123,10 +95,6 @@ class Finding:
     Attributes:
         rule: name of the rule: ``data_transform``.
         title: the cause, in a sentence.
-        severity: ``critical``: the training is wrong, or about to fail; ``warning``: it costs; ``info``: worth knowing.
-        confidence: ``measured``: the evidence is the fault; ``likely``: other causes are hard to think of;
-            ``possible``: worth a try.
-        evidence: the figures.
         cost: over the run.
         remedies: the best first.
         explains: names of rules whose findings are consequences of this one, and are ranked behind it.
@@ -134,9 +102,9 @@ class Finding:
 
     rule: str
     title: str
-    severity: Severity
-    confidence: Confidence
-    evidence: list[Evidence]
+    severity: Severity = "warning"
+    confidence: Confidence = "measured"
+    evidence: list[Evidence] = field(default_factory=list)
     cost: Cost = field(default_factory=Cost)
     remedies: list[Remedy] = field(default_factory=list)
     explains: list[str] = field(default_factory=list)
@@ -144,13 +112,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Abstention:
-    """A rule that could not judge.
-
-    Attributes:
-        rule: its name.
-        why: which evidence is missing.
-        instrument: what would give it: ``efficiency.profile.trace``, ``a CUDA device``; empty where nothing would.
-    """
+    """A rule that could not judge: which evidence is missing, and what would give it, where anything would."""
 
     rule: str
     why: str
@@ -159,13 +121,7 @@ class Abstention:
 
 @dataclass(frozen=True)
 class Limit:
-    """What bounds the steps as they are.
-
-    Attributes:
-        kind: ``math``, ``bandwidth``, ``launch``, ``host``; ``unknown`` where the records do not tell.
-        text: in a sentence.
-        evidence: with the distance from the roofline.
-    """
+    """What bounds the steps as they are, in a sentence, with the distance from the roofline."""
 
     kind: Literal["math", "bandwidth", "launch", "host", "unknown"]
     text: str
@@ -173,19 +129,42 @@ class Limit:
 
 
 @dataclass(frozen=True)
+class Confirmation:
+    """One prediction of a remedy that this run applied.
+
+    Attributes:
+        rule: whose remedy it is.
+        run: output directory of the run that it was predicted from.
+        of: ``time``: of the training loop per token that is no padding; ``memory``: at the peak; ``finding``: nothing
+            was predicted but that the finding goes.
+        predicted: of time the share that is saved, of memory the bytes; None of a finding.
+        achieved: the same; below 0: it takes more. None where it is not known.
+        spread: half of the interval in which a share of time lies, by the spread of the steps of both runs; None where
+            it is not known, and of memory.
+        why: the reason of the verdict, where it is not confirmed.
+    """
+
+    rule: str
+    run: str
+    of: Literal["time", "memory", "finding"]
+    predicted: float | None
+    achieved: float | None
+    spread: float | None
+    verdict: Verdict
+    why: str = ""
+
+
+@dataclass(frozen=True)
 class Diagnosis:
     """All that the rules said of a run.
 
     Attributes:
-        schema_version: of this layout.
-        hf_efficient_version: what made it.
-        ended: ``done``; ``error``: an exception ended the run; ``died``: no end was recorded, it was killed or goes on.
+        ended: ``error``: an exception ended the run; ``died``: no end was recorded, it was killed or goes on.
         error: what ended it, kind and first line.
         steps: optimizer steps recorded on rank 0.
         loop_seconds: of the training loop of rank 0, evaluations and saves included: what costs and gains are held
             against.
         findings: the most important first.
-        abstentions: by name of the rule.
         limit: None where a finding stands above ``info``.
         rules: names of all rules that were asked.
         faults: rules that failed by a defect of hf_efficient, and how.

@@ -17,13 +17,9 @@ class IsolationSchedule:
     Attributes:
         steps: optimizer steps of the run.
         log_every, evaluate_every, save_every: optimizer steps between two; None: never, or at no fixed distance.
-        micro_batch_rows: rows of a micro-batch on one device.
         accumulation: micro-batches of an optimizer step.
-        processes: that train together.
         workers: of the data loader, per process.
-        cores: that each process may reckon with.
-        threads: that each computes with.
-        device: ``cpu``, ``cuda``.
+        cores, threads: that each process may reckon with, and computes with.
         best_at_end: whether the best checkpoint is loaded at the end, so that saves follow evaluations.
         evaluation_rows: of an evaluation; 0 without one.
     """
@@ -49,12 +45,11 @@ class VariantMeasurement:
 
     Attributes:
         step_seconds: from the end of the optimizer step before to its end; of the loader alone, of its batches.
-        step_tokens: positions computed, padding included; 0 where the batches do not tell.
-        step_micro_batches: of each.
+        step_tokens: positions computed, padding included; 0 where the batches do not say.
         step_logged: whether a log fell into it.
         evaluation_seconds, save_seconds: of each that was timed.
-        micro_batch_seconds: forward and backward of a mean micro-batch of each step, where phases were recorded.
-        micro_batch_tokens: its positions, likewise.
+        micro_batch_seconds, micro_batch_tokens: forward and backward of a mean micro-batch of each step, and its
+            positions, where phases were recorded.
         cpu_seconds: over all measured steps, of all threads and of the loader's workers.
         examples, tokens: that were tokenised.
         read_seconds: reading the sources, a first time.
@@ -83,7 +78,6 @@ class VariantOutcome:
     """A variant, as often as it ran.
 
     Attributes:
-        name: ``held_batches``.
         what: in words.
         runs: in order; empty where it never came to its end.
         failure: why a run of it failed; empty where none did.
@@ -123,11 +117,7 @@ class StepPart:
 
 @dataclass(frozen=True)
 class PauseTimes:
-    """Logs, evaluations and saves, each by itself; None: not known, or there is none.
-
-    Attributes:
-        log_seconds, evaluation_seconds, save_seconds: the median of those that were timed.
-    """
+    """Logs, evaluations and saves: the median of those that were timed; None: not known, or there is none."""
 
     log_seconds: float | None
     evaluation_seconds: float | None
@@ -140,7 +130,7 @@ class LoaderAlone:
 
     Attributes:
         step_seconds: of the batches of an optimizer step, the median.
-        tokens_per_second: positions, padding included; None where the batches do not tell.
+        tokens_per_second: positions, padding included; None where the batches do not say.
         model_step_seconds: what the model takes for a step whose batches lie ready; None where not known.
         cpu_seconds: of the processor for them, over all processes that load; None where not known.
     """
@@ -177,8 +167,7 @@ class MicroBatchLine:
     Attributes:
         fixed_seconds: of a micro-batch before it holds anything.
         token_seconds: of each token more.
-        seconds: of a micro-batch of the recipe.
-        tokens: of a micro-batch of the recipe.
+        seconds, tokens: of a micro-batch of the recipe.
         points: micro-batches that it was fitted to.
         variants: that gave them.
         doubled_positions: positions of twice the rows over twice the positions: above 1 by their padding; None where
@@ -199,20 +188,14 @@ class Isolation:
     """A recipe by its variants.
 
     Attributes:
-        schema_version: of this layout.
-        hf_efficient_version: what made it.
         recipe: its name.
-        steps: measured of each run of a variant.
-        warm_up: steps before them.
-        schedule: of the whole run.
+        steps, warm_up: measured of each run of a variant, and before them.
         variants: all, in the order of their first runs.
         step_seconds: an optimizer step as the recipe is, with its share of evaluations and saves.
         parts: of it.
         unexplained_seconds: ``step_seconds`` less the parts that are known.
-        tokens_per_second: positions, padding included, over ``step_seconds``; None where the batches do not tell.
-        pauses: each by itself.
-        loader: None where it was not measured.
-        tokenisation: likewise.
+        tokens_per_second: positions, padding included, over ``step_seconds``; None where the batches do not say.
+        loader, tokenisation: None where it was not measured.
         micro_batch: likewise, or where micro-batches of other sizes give no line.
         forward_without_graph_seconds: the forward of a step under ``torch.no_grad``; None where it was not measured.
         price_usd_per_hour: that the recipe names; None: not known.

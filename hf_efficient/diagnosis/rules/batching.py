@@ -55,7 +55,6 @@ def padding_waste(case: Case) -> Verdict:
         rule="padding_waste",
         title=f"{share(padded)} of the positions that are computed are padding",
         severity="warning" if case.share(computed * padded) >= 0.1 else "info",
-        confidence="measured",
         evidence=evidence,
         cost=case.cost(computed * padded),
         remedies=_less_padding(case, computed, padded),
@@ -294,7 +293,6 @@ def accumulation(case: Case) -> Verdict:
         rule="accumulation",
         title=f"a step accumulates {case.accumulated} micro-batches of {_rows(held.rows)}, {share(held.fixed_share)} "
         "of whose time does not grow with their tokens, and idle memory holds larger ones",
-        severity="warning",
         confidence="likely",
         evidence=_accumulation_evidence(case, held),
         cost=case.cost(gain.seconds),
@@ -369,7 +367,6 @@ def small_micro_batch(case: Case) -> Verdict:
     return Finding(
         rule="small_micro_batch",
         title=_small_title(held.rows, held.fixed_share),
-        severity="warning",
         confidence="likely",
         evidence=[
             Evidence("fixed time of a micro-batch", held.fixed_seconds, "seconds", _FIXED),
@@ -443,8 +440,6 @@ def isolated_small_micro_batch(recipe: IsolatedRecipe) -> Verdict:
     return Finding(
         rule="small_micro_batch",
         title=_small_title(schedule.micro_batch_rows, taken),
-        severity="warning",
-        confidence="measured",
         evidence=[
             Evidence("fixed time of a micro-batch", fixed, "seconds", source),
             Evidence("time of a micro-batch", line.seconds, "seconds", "--isolate: as_is"),

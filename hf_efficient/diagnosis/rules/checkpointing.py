@@ -77,7 +77,6 @@ def _missing(case: Case, held: MicroBatch, kept: int, fillable: int) -> Finding 
         rule="checkpointing_missing",
         title=f"activations fill the memory ({size(kept)}), so that {held.accumulated} micro-batches are accumulated; "
         f"{share(held.fixed_share)} of their time does not grow with their tokens",
-        severity="warning",
         confidence="possible",
         evidence=[
             Evidence("activations that a micro-batch keeps", kept, "bytes", "run.json: memory.categories.activations"),
@@ -129,7 +128,6 @@ def checkpointing_unneeded(case: Case) -> Verdict:
         rule="checkpointing_unneeded",
         title=f"activation checkpointing computes every layer twice, {share(case.share(again))} of the loop, though "
         f"{size(room.idle_bytes)} of memory lie idle",
-        severity="warning",
         confidence="likely",
         evidence=evidence,
         cost=case.cost(again),

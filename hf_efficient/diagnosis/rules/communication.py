@@ -52,8 +52,6 @@ def exposed_communication(case: Case) -> Verdict:
     return Finding(
         rule="exposed_communication",
         title=f"in {share(found.exposed_share)} of the time the device communicates, and computes nothing",
-        severity="warning",
-        confidence="measured",
         evidence=[
             Evidence("communication that nothing covers", found.exposed_seconds, "seconds", _TRACE),
             Evidence("of the traced time", found.exposed_share, "share", _TRACE),
@@ -164,7 +162,6 @@ def _hardly_fits(case: Case, room: MemoryRoom) -> Finding | None:
         rule="sharding",
         title=f"each of {ranks} ranks holds all of the model, and its memory is {share(room.share)} full",
         severity="info",
-        confidence="measured",
         evidence=[
             Evidence("memory taken at the peak", room.held_bytes, "bytes", room.source),
             Evidence("gradients and optimizer state", spread["zero2"], "bytes", _MEMORY),

@@ -74,7 +74,6 @@ def _eager(case: Case, found: _AttentionTime, length: float) -> Finding | None:
     return Finding(
         rule="attention_kernel",
         title=f"attention is eager and takes {share(case.share(taken))} of the loop on rows of {length:,.0f} tokens",
-        severity="warning",
         confidence="likely",
         evidence=[
             Evidence("attention implementation", "eager", "", "spans.jsonl: settings.model.attention"),
@@ -153,7 +152,6 @@ def optimizer_kernel(case: Case) -> Verdict:
     return Finding(
         rule="optimizer_kernel",
         title=f"the optimizer takes {share(case.share(spent))} of the loop, operator by operator: it is not fused",
-        severity="warning",
         confidence="likely",
         evidence=[
             Evidence("time in the optimizer", spent, "seconds", f"steps.jsonl: {kind}.optimizer"),
@@ -190,7 +188,6 @@ def recompilation(case: Case) -> Verdict:
         rule="recompilation",
         title=f"torch.compile compiles again in {steps} steps after warm-up: {share(case.share(spent))} of the loop",
         severity="warning" if case.share(spent) >= MATTERS else "info",
-        confidence="measured",
         evidence=[
             Evidence("compilation after warm-up", spent, "seconds", source),
             Evidence("steps with a compilation", steps, "count", source),

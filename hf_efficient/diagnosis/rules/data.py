@@ -281,8 +281,6 @@ def _finding(
     return Finding(
         rule=rule,
         title=title,
-        severity="warning",
-        confidence="measured",
         evidence=_evidence(wait),
         cost=case.cost(saved_seconds),
         remedies=sorted(remedies, key=_worth, reverse=True),
@@ -358,8 +356,6 @@ def isolated_few_workers(recipe: IsolatedRecipe) -> Verdict:
     return Finding(
         rule="few_workers",
         title=f"{share(recipe.of_a_step(taken))} of a step is waiting for the data loader, which loads {loads}",
-        severity="warning",
-        confidence="measured",
         evidence=[*evidence, Evidence("workers of the loader", workers, "count", "recipe")],
         cost=recipe.cost(recipe.of_steps(taken)),
         remedies=[] if loader is None else _isolated_workers(recipe, taken, loader),

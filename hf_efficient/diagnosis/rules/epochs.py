@@ -146,8 +146,6 @@ def _finding(case: Case, rule: str, title: str, starts: _EpochStarts, remedy: Re
     return Finding(
         rule=rule,
         title=title,
-        severity="warning",
-        confidence="measured",
         evidence=evidence,
         cost=case.cost(starts.seconds),
         remedies=[remedy],

@@ -71,7 +71,6 @@ def launch_bound(case: Case) -> Verdict:
     return Finding(
         rule="launch_bound",
         title=title,
-        severity="warning",
         confidence="measured" if waits.traced else "possible",
         evidence=[*waits.evidence, Evidence("forward and backward", computed, "seconds", "steps.jsonl: phase_seconds")],
         cost=case.cost(lost),
@@ -173,7 +172,6 @@ def _own_reads(case: Case, own: Sequence[Site], libraries: float, on_device: boo
     return Finding(
         rule="hidden_synchronisation",
         title=title,
-        severity="warning",
         confidence="measured" if on_device else "likely",
         evidence=[*_read_evidence(own), by_libraries],
         cost=case.cost(min(seconds, case.loop_seconds)) if on_device else case.cost(),
@@ -187,7 +185,6 @@ def _library_reads(inside: Sequence[Site]) -> Finding:
         rule="hidden_synchronisation",
         title=f"libraries read tensors {_reads(inside):g} times per step, first {_place(inside[0])}",
         severity="info",
-        confidence="measured",
         evidence=_read_evidence(inside),
         remedies=[Remedy("leave out the Trainer's look at every loss", {f"train.{_FILTER}": False}, costs)],
     )
@@ -251,7 +248,6 @@ def host_to_device_copy(case: Case) -> Verdict:
         rule="host_to_device_copy",
         title=f"{share(taken)} of the training loop hands batches to the GPU {copies.kind}: "
         f"{size(round(copies.bytes))} in {short_seconds(copies.seconds)} per step",
-        severity="warning",
         confidence="likely",
         evidence=[
             Evidence("host time of a step's copies", copies.seconds, "seconds", spent),

@@ -173,7 +173,6 @@ def not_finite_steps(case: Case) -> Verdict:
         rule="not_finite_steps",
         title=f"{what} a loss that is no number{why}",
         severity="critical",
-        confidence="measured",
         evidence=[
             Evidence("losses that are no finite number", bad, "count", f"{_SILENT}.losses_not_finite"),
             Evidence("losses of micro-batches", seen, "count", f"{_SILENT}.losses"),
@@ -223,7 +222,6 @@ def scaler_skips(case: Case) -> Verdict:
         rule="scaler_skips",
         title=f"{share(taken)} of the updates are skipped: gradients overflow in float16",
         severity="critical" if taken >= _HALF else "warning",
-        confidence="measured",
         evidence=[
             Evidence("skipped updates", skipped, "count", f"{_SILENT}.skipped_updates"),
             Evidence("updates", updates, "count", f"{_SILENT}.updates"),
@@ -321,7 +319,6 @@ def few_loss_tokens(case: Case) -> Verdict:
     return Finding(
         rule="few_loss_tokens",
         title=f"an update learns from {tokens:.0f} tokens",
-        severity="warning",
         confidence="likely",
         evidence=[
             Evidence("tokens that bear loss in an update", tokens, "tokens", f"{_LOSS_TOKENS}, median"),

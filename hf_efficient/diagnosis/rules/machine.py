@@ -113,8 +113,6 @@ def cpu_contention(case: Case) -> Verdict:
         rule="cpu_contention",
         title=f"the training waits for a core in {share(lost)} of its time: {who} keep "
         f"{wait.others + wait.stolen:.1f} cores busy of {wait.cores:g}",
-        severity="warning",
-        confidence="measured",
         evidence=_contention_evidence(case, wait),
         cost=case.cost(saved),
         remedies=[alone, passive],
@@ -164,7 +162,6 @@ def cpu_oversubscription(case: Case) -> Verdict:
     return Finding(
         rule="cpu_oversubscription",
         title=f"torch computes with {threads} threads{processes}{beside} on {wait.cores:g} cores",
-        severity="warning",
         confidence="likely",
         evidence=[
             Evidence("threads of torch", threads, "count", "spans.jsonl: settings.host.torch_threads"),
@@ -200,7 +197,6 @@ def throttling(case: Case) -> Verdict:
         rule="throttling",
         title=f"GPU {worst[0]} is held back in {share(worst[2])} of the readings: {worst[1].replace('_', ' ')}",
         severity="warning" if heat else "info",
-        confidence="measured",
         evidence=[
             *(
                 Evidence(f"GPU {number}: {reason.replace('_', ' ')}", held, "share", "system.jsonl: throttled")

@@ -148,7 +148,6 @@ def out_of_memory(case: Case) -> Verdict:
         rule="out_of_memory",
         title="the run ran out of memory",
         severity="critical",
-        confidence="measured",
         evidence=evidence,
         remedies=[Remedy(f"let the plan simulate what would fit: {_PLAN}"), *_less_memory(case, "smaller kernels")],
     )
@@ -181,8 +180,6 @@ def near_out_of_memory(case: Case) -> Verdict:
     return Finding(
         rule="near_out_of_memory",
         title=f"{share(room.share)} of the memory are taken: {size(room.idle_bytes)} are left for a longer batch",
-        severity="warning",
-        confidence="measured",
         evidence=evidence,
         cost=case.cost(held_bytes=room.held_bytes),
         remedies=[*_less_memory(case, "more and smaller kernels"), simulate],
@@ -226,7 +223,6 @@ def large_micro_batch(case: Case) -> Verdict:
     return Finding(
         rule="large_micro_batch",
         title=f"micro-batches of {case.rows} rows fill the memory: the allocator had to free its cache {retries} times",
-        severity="warning",
         confidence="likely",
         evidence=[
             Evidence("retries after warm-up", retries, "count", "steps.jsonl: memory.allocation_retries"),
@@ -301,7 +297,6 @@ def logits_spike(case: Case) -> Verdict:
         rule="logits_spike",
         title=f"the logits are {size(held)}, {share(held / peak)} of the tensors at the peak",
         severity="warning" if room.share >= 0.7 else "info",
-        confidence="measured",
         evidence=evidence,
         cost=case.cost(held_bytes=held),
         remedies=_smaller_logits(case, held),
@@ -342,7 +337,6 @@ def optimizer_state(case: Case) -> Verdict:
         rule="optimizer_state",
         title=f"the optimizer's state is {size(held)}, {share(held / peak)} of the tensors at the peak",
         severity="info",
-        confidence="measured",
         evidence=[
             Evidence("optimizer state", held, "bytes", "run.json: memory.categories.optimizer_state"),
             Evidence("tensors at the peak", peak, "bytes", _PEAK),

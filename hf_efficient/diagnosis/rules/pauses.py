@@ -101,8 +101,6 @@ def _of_run(case: Case, pause: _Pause) -> Finding | None:
     return Finding(
         rule=pause.rule,
         title=f"{share(case.share(spent))} of the training loop is spent in {pause.one}s",
-        severity="warning",
-        confidence="measured",
         evidence=_evidence(case, pause, spent),
         cost=case.cost(spent),
         remedies=remedies,
@@ -169,8 +167,6 @@ def logging_cost(case: Case) -> Verdict:
     return Finding(
         rule="logging_cost",
         title=f"{share(case.share(spent))} of the training loop goes into logs, {short_seconds(each)} each",
-        severity="warning",
-        confidence="measured",
         evidence=[
             Evidence("share of the loop in logs", case.share(spent), "share", source),
             Evidence("time in logs", spent, "seconds", source),
@@ -204,8 +200,6 @@ def _of_variants(recipe: IsolatedRecipe, pause: _Pause, each: float | None, ever
     return Finding(
         rule=pause.rule,
         title=f"{share(recipe.of_a_step(taken))} of the training loop goes to {pause.one}s",
-        severity="warning",
-        confidence="measured",
         evidence=[
             Evidence(pause.an_one, each, "seconds", "--isolate: pauses"),
             Evidence("steps between two", every, "count", "recipe"),
@@ -233,8 +227,6 @@ def isolated_logging_cost(recipe: IsolatedRecipe) -> Verdict:
     return Finding(
         rule="logging_cost",
         title=f"{share(recipe.of_a_step(taken))} of a step goes to logging",
-        severity="warning",
-        confidence="measured",
         evidence=[
             Evidence("a log", each, "seconds", "--isolate: logged less quiet"),
             Evidence("steps between two", every, "count", "recipe"),

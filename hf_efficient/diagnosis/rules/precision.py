@@ -183,8 +183,6 @@ def _layers_upcast(case: Case) -> Finding:
     return Finding(
         rule="silent_upcasts",
         title=f"train.{asked} is on, and yet the layers multiply in float32",
-        severity="warning",
-        confidence="measured",
         evidence=[
             Evidence(f"train.{asked}", "true", "", "spans.jsonl: settings.arguments"),
             *(known if faster is None else faster.evidence),
@@ -212,7 +210,6 @@ def _kernels_upcast(case: Case, device: DeviceBreakdown) -> Finding | None:
     return Finding(
         rule="silent_upcasts",
         title=f"{share(taken)} of the device's time are float32 products, though 16 bits were asked for",
-        severity="warning",
         confidence="likely",
         evidence=[Evidence("float32 products, of the traced time", taken, "share", source), *evidence],
         cost=case.cost(taken * case.loop_seconds),

@@ -48,7 +48,6 @@ def trace_host_bound(traced: TracedDevice) -> Verdict:
         title=f"{traced.name} waits for the host in {share(traced.share(idle.host_bound_seconds))} of the time, the "
         f"longest for {short_seconds(gaps[0].seconds) if gaps else 'unknown'}",
         severity="info" if what == _LATER else "warning",
-        confidence="measured",
         evidence=evidence,
         cost=traced.cost(idle.host_bound_seconds),
         remedies=[Remedy(what, overrides, gain=gain)],
@@ -77,8 +76,6 @@ def trace_launch_bound(traced: TracedDevice) -> Verdict:
         rule="trace_launch_bound",
         title=f"{traced.name} waits for launches in {share(traced.share(seconds))} of the time: half of its kernels "
         f"are shorter than {short_seconds(launches.length.p50_seconds)}",
-        severity="warning",
-        confidence="measured",
         evidence=[
             Evidence("gaps between kernels", seconds, "seconds", _SOURCE),
             Evidence("kernels a second", launches.kernels_per_second, "count", _SOURCE),
@@ -109,8 +106,6 @@ def trace_exposed_communication(traced: TracedDevice) -> Verdict:
     return Finding(
         rule="trace_exposed_communication",
         title=f"{traced.name} communicates and computes nothing in {share(found.exposed_share)} of the time",
-        severity="warning",
-        confidence="measured",
         evidence=[
             Evidence("communication", found.seconds, "seconds", _SOURCE),
             Evidence("of it, that nothing covers", found.exposed_seconds, "seconds", _SOURCE),
@@ -143,8 +138,6 @@ def trace_pageable_copies(traced: TracedDevice) -> Verdict:
         rule="trace_pageable_copies",
         title=f"{count} copies from pageable memory to {traced.name} take {short_seconds(lost)}, "
         f"{share(traced.share(lost))} of the time",
-        severity="warning",
-        confidence="measured",
         evidence=[*_copy_evidence(found), Evidence("of at most 64 KiB", small, "count", _SOURCE)],
         cost=traced.cost(lost),
         remedies=remedies,
@@ -186,8 +179,6 @@ def trace_synchronisations(traced: TracedDevice) -> Verdict:
         rule="trace_synchronisations",
         title=f"{traced.name} runs out of work in {share(traced.share(idle))} of the time because the host waits for "
         f"it, most of all in {_place(sites[0])}",
-        severity="warning",
-        confidence="measured",
         evidence=evidence,
         cost=traced.cost(idle),
         remedies=[Remedy(what, gain=gain)],
@@ -212,7 +203,6 @@ def trace_memory_bound(traced: TracedDevice) -> Verdict:
     return Finding(
         rule="trace_memory_bound",
         title=f"{share(taken)} of {traced.name}'s kernel time moves memory, and multiplies nothing",
-        severity="warning",
         confidence="likely",
         evidence=[
             *(Evidence(f"{one.family} kernels", one.seconds, "seconds", _SOURCE) for one in found),
@@ -237,7 +227,6 @@ def trace_float32_products(traced: TracedDevice) -> Verdict:
     return Finding(
         rule="trace_float32_products",
         title=f"{share(traced.share(seconds))} of {traced.name}'s time are matrix products in float32",
-        severity="warning",
         confidence="likely",
         evidence=[Evidence(f"{one.name}, {one.count} times", one.seconds, "seconds", _SOURCE) for one in found[:3]],
         cost=traced.cost(seconds),
