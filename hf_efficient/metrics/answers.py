@@ -1,7 +1,4 @@
-"""Greedy generation with a model that is in the middle of its training, leaving no trace on it.
-
-Answers that the model in training gives to a sample of prompts, and how many of them are exactly right.
-"""
+"""Answers that the model in training gives to a sample of prompts, leaving no trace on it; how many are right."""
 
 from __future__ import annotations
 
@@ -16,6 +13,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from hf_efficient.errors import DataError
 from hf_efficient.metrics.scores import ExactMatch, normalise
+from hf_efficient.recording.activations import kept_modes
 
 
 @dataclass(frozen=True)
@@ -91,7 +89,8 @@ def generate_answers(
     )
     texts = [""] * len(prompts)
     order = sorted(range(len(prompts)), key=lambda index: len(prompts[index].ids))
-    with _evaluating(model), _generation_config(model, config), torch.no_grad():
+    with kept_modes(model), _generation_config(model, config), torch.no_grad():
+        model.eval()
         for start in range(0, len(order), batch_size):
             chosen = order[start : start + batch_size]
             ids, mask = _left_padded([prompts[index].ids for index in chosen], pad_id, device)
@@ -141,17 +140,6 @@ def _left_padded(rows: Sequence[Sequence[int]], pad_id: int, device: torch.devic
     ids = [[pad_id] * (longest - len(row)) + list(row) for row in rows]
     mask = [[0] * (longest - len(row)) + [1] * len(row) for row in rows]
     return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
-
-
-@contextmanager
-def _evaluating(model: torch.nn.Module) -> Iterator[None]:
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
 
 
 @contextmanager
@@ -237,17 +225,14 @@ class AnswerEvaluator:
                         f"evaluate.generate: example {number} has no {key!r}, only {sorted(example)}. "
                         "An example to be answered is {'prompt': text or list of messages, 'answer': text}."
                     )
-            self._questions.append(_question(example["prompt"]))
-            self._prompts.append(render_prompt(tokenizer, example["prompt"]))
+            prompt = example["prompt"]
+            self._questions.append(prompt if isinstance(prompt, str) else str(prompt[-1]["content"]))
+            self._prompts.append(render_prompt(tokenizer, prompt))
             self._expected.append(str(example["answer"]))
         self._stop_ids = end_of_answer_ids(tokenizer)
 
     def __call__(self, trainer: Any) -> dict[str, float]:
-        """Answer all prompts with the trainer's model.
-
-        Returns:
-            ``{"exact_match": share between 0 and 1}``, the same on every process.
-        """
+        """Answer all prompts with the trainer's model; returns the same on every process."""
         accelerator = trainer.accelerator
         model = accelerator.unwrap_model(trainer.model, keep_torch_compile=False)
         share = share_of(len(self._prompts), accelerator.process_index, accelerator.num_processes)
@@ -264,27 +249,16 @@ class AnswerEvaluator:
             from accelerate.utils import gather_object
 
             generated = dict(gather_object(list(generated.items())))
+        texts = [generated[index] for index in range(len(self._prompts))]
         answers = [
             Answer(question, prompt.text, expected, text, normalise(text) == normalise(expected))
             for question, prompt, expected, text in zip(
-                self._questions,
-                self._prompts,
-                self._expected,
-                (generated[index] for index in range(len(self._prompts))),
-                strict=True,
+                self._questions, self._prompts, self._expected, texts, strict=True
             )
         ]
         if self.on_answers is not None and accelerator.is_main_process:
             self.on_answers(answers)
-        metrics = ExactMatch().compute(
-            predictions=[answer.generated for answer in answers],
-            references=[answer.expected for answer in answers],
-        )
-        return dict(metrics or {})
-
-
-def _question(prompt: str | Sequence[Mapping[str, Any]]) -> str:
-    return prompt if isinstance(prompt, str) else str(prompt[-1]["content"])
+        return dict(ExactMatch().compute(predictions=texts, references=self._expected) or {})
 
 
 def share_of(count: int, process: int, processes: int) -> list[int]:

@@ -16,10 +16,12 @@ from torch.nn.functional import cross_entropy
 from transformers import EvalPrediction
 
 from hf_efficient.errors import ModelError
-from hf_efficient.metrics.scores import IGNORED_LABEL
 
 LOGIT_METRICS = ("perplexity", "token_accuracy")
 """The metrics that come from logits; ``exact_match`` needs generated answers (``AnswerEvaluator``)."""
+
+IGNORED_LABEL = -100
+"""No loss is taken here: PyTorch's ``ignore_index`` of cross-entropy."""
 
 # Positions whose logits are in float32 at one time: 512 MiB with a vocabulary of 128,000.
 _POSITIONS_AT_ONCE = 1024
@@ -37,12 +39,8 @@ class Reduced(NamedTuple):
 class ComputeMetrics:
     """Turns what ``reduce_logits`` kept of an evaluation into its metrics; the Trainer's ``compute_metrics``.
 
-    Works with the Trainer's ``eval_do_concat_batches`` on and off, and with ``batch_eval_metrics`` (then it
-    is called once per batch, and returns the metrics when ``compute_result`` says that the batch is the
-    last).
-
-    Args:
-        names: which of ``LOGIT_METRICS`` to compute.
+    Works with the Trainer's ``eval_do_concat_batches`` on and off, and with ``batch_eval_metrics``: then it is called
+    once per batch, and returns the metrics when ``compute_result`` says that the batch is the last.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -50,20 +48,17 @@ class ComputeMetrics:
         self._pending: list[EvalPrediction] = []
 
     def __call__(self, prediction: EvalPrediction, compute_result: bool = True) -> dict[str, float]:
-        """The metrics, without the Trainer's ``eval_`` prefix; a metric of no loss-bearing token is left out.
+        """The metrics, without the Trainer's ``eval_`` prefix; a metric of no target token is left out.
 
-        Args:
-            prediction: ``predictions`` is the pair ``(ids, nll)`` of ``reduce_logits`` for the whole
-                evaluation set (arrays [examples, longest], padded with -100), or a list of such pairs;
-                ``label_ids`` alike.
-            compute_result: False to only take note of a batch.
+        ``prediction.predictions`` is the pair ``(ids, nll)`` of ``reduce_logits`` for the whole evaluation set (arrays
+        [examples, longest], padded with -100), or a list of such pairs; ``label_ids`` alike.
         """
         self._pending.append(prediction)
         if not compute_result:
             return {}
         predictions, self._pending = self._pending, []
-        rows = [row for each in predictions for row in _loss_bearing(each)]
-        from hf_efficient.metrics.scores import Perplexity, TokenAccuracy
+        rows = [row for each in predictions for row in _target_tokens(each)]
+        from hf_efficient.metrics.scores import Perplexity, TokenAccuracy  # evaluate loads slowly; a plan only reduces
 
         metrics: dict[str, float] = {}
         if "perplexity" in self.names:
@@ -76,11 +71,7 @@ class ComputeMetrics:
 
 
 def make_compute_metrics(names: Iterable[str]) -> tuple[ComputeMetrics | None, Preprocess | None]:
-    """A Trainer's ``(compute_metrics, preprocess_logits_for_metrics)``; Nones where no name needs them.
-
-    Args:
-        names: names of metrics; those outside ``LOGIT_METRICS`` are somebody else's and are passed over.
-    """
+    """A Trainer's ``(compute_metrics, preprocess_logits_for_metrics)``; Nones where no name is of ``LOGIT_METRICS``."""
     wanted = tuple(name for name in LOGIT_METRICS if name in set(names))
     return (ComputeMetrics(wanted), reduce_logits) if wanted else (None, None)
 
@@ -159,7 +150,7 @@ def _find_logits(outputs: Any) -> torch.Tensor:
     )
 
 
-def _loss_bearing(prediction: EvalPrediction) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+def _target_tokens(prediction: EvalPrediction) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """``(ids, nll, labels)`` of every example, each only where a loss is taken."""
     for ids, nll, labels in _batches(prediction):
         counted = labels != IGNORED_LABEL

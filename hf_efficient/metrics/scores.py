@@ -1,13 +1,4 @@
-"""What a label may say besides a token.
-
-The base of our metrics: an ``evaluate.Metric`` that touches neither a hub nor the disk.
-
-Exact match: how many generated answers are, up to whitespace, the reference.
-
-Perplexity: exp of the mean negative log-likelihood of a token.
-
-Token accuracy: how often the most likely next token is the right one.
-"""
+"""Perplexity, token accuracy and exact match, as ``evaluate.Metric`` classes that touch neither a hub nor the disk."""
 
 from __future__ import annotations
 
@@ -18,8 +9,9 @@ from typing import Any
 import datasets
 import evaluate
 
-IGNORED_LABEL = -100
-"""No loss is taken here: PyTorch's ``ignore_index`` of cross-entropy."""
+_IGNORED_LABEL = -100
+_LARGEST_EXPONENT = 709.0
+"""exp(709.78...) is the largest that a 64-bit float holds."""
 
 
 class OfflineMetric(evaluate.Metric):
@@ -29,11 +21,6 @@ class OfflineMetric(evaluate.Metric):
     makes one only when it is asked for with ``keep_in_memory=False`` (needed for evaluate's own ``num_process
     > 1``; under transformers' Trainer the predictions are gathered before a metric sees them, so one process
     is right there).
-
-    Args:
-        config_name: as in ``evaluate.Metric``; our metrics have one configuration.
-        keep_in_memory: keep predictions and references in memory instead of Arrow files.
-        **kwargs: the other arguments of ``evaluate.Metric``.
     """
 
     def __init__(self, config_name: str | None = None, keep_in_memory: bool = True, **kwargs: Any) -> None:
@@ -43,49 +30,8 @@ class OfflineMetric(evaluate.Metric):
         return self._data_dir_root if self.keep_in_memory else super()._build_data_dir()
 
 
-def normalise(text: str) -> str:
-    """The text as exact match compares it.
-
-    Leading and trailing whitespace is removed and every run of whitespace in between (spaces, tabs, line
-    breaks, and whatever else ``str.split`` takes for whitespace) becomes one space. Nothing else changes:
-    upper and lower case, punctuation, articles and Unicode forms all count.
-    """
-    return " ".join(text.split())
-
-
-class ExactMatch(OfflineMetric):
-    """Share of answers equal to their reference after ``normalise``: whitespace stripped and collapsed."""
-
-    def _info(self) -> evaluate.MetricInfo:
-        return evaluate.MetricInfo(
-            description=(
-                "Share of predictions equal to their reference after removing leading and trailing "
-                "whitespace and collapsing every inner run of it to one space; case and punctuation count."
-            ),
-            citation="P. Rajpurkar et al., SQuAD: 100,000+ questions for machine comprehension, 2016.",
-            inputs_description=(
-                "\npredictions: list of str, the generated answers."
-                "\nreferences: list of str, the expected answers."
-                "\nReturns {'exact_match': float between 0 and 1}; {} where there are none."
-            ),
-            features=datasets.Features(
-                {"predictions": datasets.Value("string"), "references": datasets.Value("string")}
-            ),
-        )
-
-    def _compute(self, predictions: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-        matches = [
-            normalise(answer) == normalise(expected) for answer, expected in zip(predictions, references, strict=True)
-        ]
-        return {"exact_match": sum(matches) / len(matches)} if matches else {}
-
-
-# exp(709.78...) is the largest that a 64-bit float holds.
-_LARGEST_EXPONENT = 709.0
-
-
 class Perplexity(OfflineMetric):
-    """exp(sum of NLL / number of tokens) over all loss-bearing tokens.
+    """exp(sum of NLL / number of tokens) over all target tokens.
 
     Every token weighs the same, so the value depends neither on how tokens are grouped into examples nor on
     how examples are grouped into batches. (The mean of per-batch mean losses, which is what a Trainer reports
@@ -113,13 +59,14 @@ class Perplexity(OfflineMetric):
 
 
 class TokenAccuracy(OfflineMetric):
-    """Share of loss-bearing positions where the most likely token equals the label.
+    """Share of target positions where the most likely token equals the label.
 
     Predictions and references are already aligned: ``predictions[i][t]`` is the model's choice for the token
     ``references[i][t]`` (made from the tokens before it). References of -100 (prompt, padding) do not count.
     """
 
     def _info(self) -> evaluate.MetricInfo:
+        rows = datasets.List(datasets.Value("int64"))
         return evaluate.MetricInfo(
             description="Share of loss-bearing positions where the argmax of the logits equals the label.",
             citation="",
@@ -128,12 +75,7 @@ class TokenAccuracy(OfflineMetric):
                 "\nreferences: list of lists of token ids of the same lengths, -100 where no loss is taken."
                 "\nReturns {'token_accuracy': float between 0 and 1}; {} where every reference is -100."
             ),
-            features=datasets.Features(
-                {
-                    "predictions": datasets.List(datasets.Value("int64")),
-                    "references": datasets.List(datasets.Value("int64")),
-                }
-            ),
+            features=datasets.Features({"predictions": rows, "references": rows}),
         )
 
     def _compute(self, predictions: Sequence[Sequence[int]], references: Sequence[Sequence[int]]) -> dict[str, float]:
@@ -141,6 +83,37 @@ class TokenAccuracy(OfflineMetric):
             predicted == label
             for row, labels in zip(predictions, references, strict=True)
             for predicted, label in zip(row, labels, strict=True)
-            if label != IGNORED_LABEL
+            if label != _IGNORED_LABEL
         ]
         return {"token_accuracy": sum(pairs) / len(pairs)} if pairs else {}
+
+
+class ExactMatch(OfflineMetric):
+    """Share of answers equal to their reference after ``normalise``: whitespace stripped and collapsed."""
+
+    def _info(self) -> evaluate.MetricInfo:
+        text = datasets.Value("string")
+        return evaluate.MetricInfo(
+            description=(
+                "Share of predictions equal to their reference after removing leading and trailing "
+                "whitespace and collapsing every inner run of it to one space; case and punctuation count."
+            ),
+            citation="P. Rajpurkar et al., SQuAD: 100,000+ questions for machine comprehension, 2016.",
+            inputs_description=(
+                "\npredictions: list of str, the generated answers."
+                "\nreferences: list of str, the expected answers."
+                "\nReturns {'exact_match': float between 0 and 1}; {} where there are none."
+            ),
+            features=datasets.Features({"predictions": text, "references": text}),
+        )
+
+    def _compute(self, predictions: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+        matches = [
+            normalise(answer) == normalise(expected) for answer, expected in zip(predictions, references, strict=True)
+        ]
+        return {"exact_match": sum(matches) / len(matches)} if matches else {}
+
+
+def normalise(text: str) -> str:
+    """The text as exact match compares it: outer whitespace removed, every inner run of it one space, nothing else."""
+    return " ".join(text.split())
