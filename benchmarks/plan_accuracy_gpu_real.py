@@ -24,10 +24,10 @@ from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 from hf_efficient.data.prepare import is_padding_free
 from hf_efficient.facts.libraries import quieten_libraries
 from hf_efficient.launch.arguments import training_arguments
+from hf_efficient.launch.build import RecipeTrainer
 from hf_efficient.model.adapter import add_adapter
 from hf_efficient.model.load import load_base
-from hf_efficient.model.loss import apply_sft_fields, objective
-from hf_efficient.model.recipe_trainer import RecipeTrainer
+from hf_efficient.model.recipe_trainer import apply_sft_fields, objective
 from hf_efficient.planning.trainers import longest_rows
 from hf_efficient.recipe.schema import Recipe
 

@@ -1,14 +1,4 @@
-"""Keeps bitsandbytes' 4-bit layers trainable on CPUs with AVX512-BF16.
-
-There, the first forward in eval mode repacks a layer's weights for inference; a forward through repacked
-weights builds no graph, so that from then on everything below the layer silently gets no gradient.
-
-In the first step: does every trainable parameter get a gradient, and every frozen layer pass one on?
-
-Packed examples must not see each other: one look at the model before the first step.
-
-A fused LM head must compute the model's own log-probabilities: one look at the model before the first step.
-"""
+"""Checks before and in the first step of a training: 4-bit weights, gradients, packed examples, a fused head."""
 
 from __future__ import annotations
 
@@ -27,15 +17,20 @@ from hf_efficient.recording.checks import floating_tensors, passes_gradient
 
 logger = logging.getLogger(__name__)
 
+_NAMED = 5
+_OPT_OUT = (
+    "If this is intended, switch the check off: check_gradients=False, in a recipe efficiency.check_gradients: false."
+)
+
 
 def keep_four_bit_trainable(model: nn.Module) -> int:
-    """Forbid the repacking on every ``Linear4bit`` of the model, and undo it where it has happened.
+    """Keep bitsandbytes' 4-bit layers trainable on CPUs with AVX512-BF16; returns how many there are.
 
-    Undoing restores the 4-bit values exactly, their scales only to bfloat16 precision: call this before the
-    first evaluation or generation. Safe to call again.
-
-    Returns:
-        The number of ``Linear4bit`` layers found; 0 without bitsandbytes.
+    There, the first forward in eval mode repacks a layer's weights for inference; a forward through repacked weights
+    builds no graph, so that from then on everything below the layer silently gets no gradient. This forbids the
+    repacking on every ``Linear4bit`` of the model, and undoes it where it has happened. Undoing restores the 4-bit
+    values exactly, their scales only to bfloat16 precision: call this before the first evaluation or generation. Safe
+    to call again.
     """
     bitsandbytes = sys.modules.get("bitsandbytes")
     if bitsandbytes is None:  # a model with its layers would have imported it
@@ -70,40 +65,12 @@ def _unpack(weight: Any, state: Any) -> None:
 class FourBitGuard(TrainerCallback):
     """``keep_four_bit_trainable`` as a callback, for a plain ``Trainer(callbacks=[FourBitGuard()])``."""
 
-    def on_init_end(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        model: nn.Module | None = None,
-        **kwargs: Any,
-    ) -> None:
+    def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Guard the model that the trainer was built with."""
-        if model is not None:
-            keep_four_bit_trainable(model)
+        if kwargs.get("model") is not None:
+            keep_four_bit_trainable(kwargs["model"])
 
-    def on_train_begin(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        model: nn.Module | None = None,
-        **kwargs: Any,
-    ) -> None:
-        """Guard a model that ``model_init`` made for this call of ``train()``."""
-        if model is not None:
-            keep_four_bit_trainable(model)
-
-
-_NAMED = 5
-_OPT_OUT = (
-    "If this is intended, switch the check off: check_gradients=False, in a recipe efficiency.check_gradients: false."
-)
-
-
-def parameters_without_gradient(model: nn.Module) -> list[str]:
-    """Names of the parameters that require a gradient and have none."""
-    return [name for name, parameter in model.named_parameters() if parameter.requires_grad and parameter.grad is None]
+    on_train_begin = on_init_end  # a model that ``model_init`` made for this call of ``train()``
 
 
 class GradientCheck(TrainerCallback):
@@ -116,10 +83,10 @@ class GradientCheck(TrainerCallback):
 
     Raises TrainingCheckError out of the training. Where gradients are not on the parameters (DeepSpeed, FSDP,
     optimizers that step inside the backward) the first check is left out; under ``torch_compile`` the second.
+    ``done`` is called once the first step was found good.
     """
 
     def __init__(self, done: Callable[[], None] = lambda: None) -> None:
-        """Nothing is checked before training begins; ``done`` is called once the first step was found good."""
         self._done = done
         self._pending = False
         self._handles: list[RemovableHandle] = []
@@ -128,19 +95,14 @@ class GradientCheck(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """The next optimizer step is the first of this call of ``train()``."""
         self.remove_hooks()
         self._pending = True
 
     def on_step_begin(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        model: nn.Module | None = None,
-        **kwargs: Any,
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Watch the frozen layers during the first step."""
+        model: nn.Module | None = kwargs.get("model")
         if not self._pending or self._handles or model is None or args.torch_compile:
             return
         for name, module in _frozen_leaves(model):
@@ -154,12 +116,7 @@ class GradientCheck(TrainerCallback):
         self._raise_if_broken()
 
     def on_pre_optimizer_step(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        model: nn.Module | None = None,
-        **kwargs: Any,
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Check the gradients of the first step, and stop watching."""
         if not self._pending:
@@ -172,14 +129,13 @@ class GradientCheck(TrainerCallback):
         elsewhere = gradients_elsewhere(args)
         if elsewhere:
             logger.debug("Gradients are not checked: with %s they are not on the parameters.", elsewhere)
-        elif model is not None:
-            _require_gradients(model)
+        elif kwargs.get("model") is not None:
+            _require_gradients(kwargs["model"])
         self._done()
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Stop watching, if no step was made."""
         self.remove_hooks()
 
     def remove_hooks(self) -> None:
@@ -214,6 +170,11 @@ class GradientCheck(TrainerCallback):
             "hf_efficient.callbacks.keep_four_bit_trainable(model) before the first evaluation or "
             f"generation), or their forward detaches its input. {_OPT_OUT}"
         )
+
+
+def parameters_without_gradient(model: nn.Module) -> list[str]:
+    """Names of the parameters that require a gradient and have none."""
+    return [name for name, parameter in model.named_parameters() if parameter.requires_grad and parameter.grad is None]
 
 
 def _require_gradients(model: nn.Module) -> None:
@@ -255,25 +216,21 @@ def _listed(names: list[str]) -> str:
     return ", ".join(names[:_NAMED]) + more
 
 
-_LENGTH = 8
-_LIMIT = 0.5
-
-
 class PackingCheck(TrainerCallback):
     """Before the first step, compare a packed example's logits with those that it has alone.
 
     Packed batches carry no attention mask, only position ids that start again at each example; an attention
     implementation that ignores them lets every example read the ones packed before it, and nothing else shows it.
-
-    Raises:
-        TrainingCheckError: from ``on_train_begin``, where the examples are mixed.
+    Raises TrainingCheckError where the examples are mixed.
     """
+
+    _LIMIT = 0.5
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         model = kwargs["model"]
-        if mixing_ratio(model) > _LIMIT:
+        if mixing_ratio(model) > self._LIMIT:
             name = getattr(model.config, "_attn_implementation", None)
             raise TrainingCheckError(
                 f"train.packing: with the attention implementation {name!r} packed examples read each other. "
@@ -283,26 +240,30 @@ class PackingCheck(TrainerCallback):
 
 
 @torch.no_grad()
-def mixing_ratio(model: PreTrainedModel) -> float:
+def mixing_ratio(model: PreTrainedModel, length: int = 8) -> float:
     """How much of the first example leaks into the second when both are packed: 0 not at all, 1 entirely.
 
     Two examples of eight tokens: the second one's logits when it is packed behind the first, against those when it is
     alone, in units of the difference that one long example of both would make. The model is left in the mode it was in.
     """
     was_training = model.training
-    device = next(parameter.device for parameter in model.parameters())
-    vocabulary = int(model.config.get_text_config().vocab_size)
-    tokens = (torch.arange(2 * _LENGTH, device=device) * 7 + 3) % vocabulary
-    alone_positions = torch.arange(_LENGTH, device=device)
+    tokens = _any_tokens(model, 2 * length)
+    alone_positions = torch.arange(length, device=tokens.device)
     model.eval()
     try:
-        alone = _logits(model, tokens[_LENGTH:], alone_positions)
-        packed = _logits(model, tokens, torch.cat([alone_positions, alone_positions]))[_LENGTH:]
-        joined = _logits(model, tokens, torch.arange(2 * _LENGTH, device=device))[_LENGTH:]
+        alone = _logits(model, tokens[length:], alone_positions)
+        packed = _logits(model, tokens, torch.cat([alone_positions, alone_positions]))[length:]
+        joined = _logits(model, tokens, torch.arange(2 * length, device=tokens.device))[length:]
     finally:
         model.train(was_training)
     scale = (joined - alone).abs().mean()
     return float((packed - alone).abs().mean() / scale) if scale > 0 else 0.0
+
+
+def _any_tokens(model: PreTrainedModel, length: int) -> torch.Tensor:
+    device = next(parameter.device for parameter in model.parameters())
+    vocabulary = int(model.config.get_text_config().vocab_size)
+    return (torch.arange(length, device=device) * 7 + 3) % vocabulary
 
 
 def _logits(model: PreTrainedModel, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
@@ -310,27 +271,21 @@ def _logits(model: PreTrainedModel, tokens: torch.Tensor, positions: torch.Tenso
     return output.logits[0].float()
 
 
-_FUSED_HEAD_CHECK_LENGTH = 16
-_FUSED_HEAD_CHECK_LIMIT = 0.1
-_SMALLEST_SPREAD = 1e-3
-"""Of a head whose weights are all zero there is none."""
-
-
 class FusedHeadCheck(TrainerCallback):
     """Before the first step, compare the log-probabilities of the fused head with those of the model's own logits.
 
     The fused head projects and scores by itself; it knows the scaling and the capping of logits of many families, and
-    computes another loss for a family that does something else, which nothing else shows.
-
-    Raises:
-        TrainingCheckError: from ``on_train_begin``, where they differ by more than rounding.
+    computes another loss for a family that does something else, which nothing else shows. Raises TrainingCheckError
+    where they differ by more than rounding.
     """
+
+    _LIMIT = 0.1
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         model = kwargs["model"]
-        if head_error(model) > _FUSED_HEAD_CHECK_LIMIT:
+        if head_error(model) > self._LIMIT:
             family = model.config.model_type
             raise TrainingCheckError(
                 f"train.loss_type: the fused head of chunked_nll does not compute the logits of {family} as the model "
@@ -339,15 +294,13 @@ class FusedHeadCheck(TrainerCallback):
 
 
 @torch.no_grad()
-def head_error(model: PreTrainedModel) -> float:
+def head_error(model: PreTrainedModel, smallest_spread: float = 1e-3) -> float:
     """How far the fused log-probabilities of sixteen tokens are from the model's own, in units of their spread.
 
-    The model is left in the mode it was in.
+    A head whose weights are all zero has no spread. The model is left in the mode it was in.
     """
     was_training = model.training
-    device = next(parameter.device for parameter in model.parameters())
-    vocabulary = int(model.config.get_text_config().vocab_size)
-    tokens = ((torch.arange(_FUSED_HEAD_CHECK_LENGTH, device=device) * 7 + 3) % vocabulary)[None]
+    tokens = _any_tokens(model, 16)[None]
     model.eval()
     try:
         fused = model(input_ids=tokens, labels=tokens, fused_lm_head=True).log_probs[0]
@@ -355,4 +308,4 @@ def head_error(model: PreTrainedModel) -> float:
     finally:
         model.train(was_training)
     own = logits.log_softmax(-1).gather(-1, tokens[0, 1:, None])[:, 0]
-    return float((fused - own).abs().mean() / own.std().clamp(min=_SMALLEST_SPREAD))
+    return float((fused - own).abs().mean() / own.std().clamp(min=smallest_spread))

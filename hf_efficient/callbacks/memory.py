@@ -1,13 +1,10 @@
-"""Memory by category: bytes of weights, adapter, gradients and optimizer state, each counted once as they are.
-
-Memory of activations and logits, measured in the forward of one micro-batch, the largest so far.
-"""
+"""Memory by category: weights, adapter, gradients and optimizer state exactly; activations and logits measured."""
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -21,6 +18,7 @@ from hf_efficient.recording.activations import (
     ForwardWatch,
     Storages,
     foreign_hooks,
+    is_compiled,
     model_tensors,
     random_state,
     tensors_in,
@@ -33,25 +31,20 @@ logger = logging.getLogger(__name__)
 
 
 class MemoryCount:
-    """Tells a timeline what the memory of a ``train()`` is used for (facts ``memory``).
+    """States in a timeline what the memory of a ``train()`` is used for (facts ``memory``).
 
     Exact: the storages of the live tensors, each counted once; no value is read. A fault is one warning, and the end of
     the counting. It is called by the callbacks that see the events, since one more callback among the Trainer's would
     cost every step 5 us.
 
     Attributes:
-        active: something may be told.
+        active: a training is under way, and nothing has failed.
         begun: how many trainings have begun.
         wanted: what a step is still to be looked at for.
     """
 
     def __init__(self, timeline: Timeline, reference: Callable[[], nn.Module | None] = lambda: None) -> None:
-        """Nothing is counted before training begins.
-
-        Args:
-            timeline: is told.
-            reference: a model that the trainer keeps beside the trained one, as DPO does.
-        """
+        """``reference`` gives a model that the trainer keeps beside the trained one, as DPO does."""
         self.active = False
         self.begun = 0
         self._timeline, self._reference = timeline, reference
@@ -59,27 +52,24 @@ class MemoryCount:
         self.wanted: set[str] = set()
         self._categories: dict[str, dict[str, Any]] = {}
         self._missing: dict[str, str] = {}
-        self._positions: int | None = None
+        self.positions: int | None = None  # of the micro-batch whose activations were measured
         self._engine: EngineGradients | None = None
 
     def begin(self, args: TrainingArguments, model: nn.Module | None, optimizer: Any = None) -> None:
         """A ``train()`` begins: count what is there before its first step.
 
-        Args:
-            args: tell the device.
-            model: that is trained.
-            optimizer: as accelerate has wrapped it; ZeRO's own has the gradients counted while they are made.
+        Of ZeRO's own optimizer, as accelerate has wrapped it, the gradients are counted while they are made.
         """
         self.begun += 1
         self.active, self._device = model is not None, args.device
         self.wanted = {"gradients", "optimizer_state"} if self.active else set()
-        self._categories, self._missing, self._positions = {}, {}, None
+        self._categories, self._missing, self.positions = {}, {}, None
         if self._engine is not None:
             self._engine.remove()
         self._engine = None
         if model is not None:
             self.guarded(lambda: self._weights(model))
-            self.guarded(lambda: self._watch_engine(model, optimizer))
+            self.guarded(lambda: setattr(self, "_engine", EngineGradients.of(model, optimizer)))
 
     def before_step(self, model: nn.Module | None) -> None:
         """The optimizer is about to step: count the gradients, in the first step."""
@@ -95,8 +85,8 @@ class MemoryCount:
             self.wanted.discard("optimizer_state")
             self.guarded(lambda: self._optimizer_state(model, optimizer))
 
-    def tell(self, name: str, found: Mapping[str, int], how: Literal["exact", "measured"], note: str) -> None:
-        """Tell a category: its bytes on the device that trains; what lies on others is put in the note."""
+    def add(self, name: str, found: Mapping[str, int], how: Literal["exact", "measured"], note: str) -> None:
+        """State a category: its bytes on the device that trains; what lies on others is put in the note."""
         elsewhere = [f"{size(held)} more on {device}" for device, held in found.items() if device != self._here]
         self._categories[name] = {
             "name": name,
@@ -106,12 +96,8 @@ class MemoryCount:
         }
         self._state()
 
-    def tell_positions(self, positions: int | None) -> None:
-        """Tell how large the micro-batch is that activations and logits are told of."""
-        self._positions = positions
-
     def leave_out(self, what: str, why: str) -> None:
-        """Tell that something is not counted."""
+        """State that something is not counted."""
         self._missing[what] = why
         self._state()
 
@@ -133,12 +119,9 @@ class MemoryCount:
         if reference is not None:
             weights.add((tensor for tensor, _ in model_tensors(reference)), apart=adapter)
         note = "when training begins" + (", with the reference model" if reference is not None else "")
-        self.tell("weights", weights.bytes_by_device(), "exact", note)
+        self.add("weights", weights.bytes_by_device(), "exact", note)
         if with_adapter:
-            self.tell("adapter", adapter.bytes_by_device(), "exact", "when training begins")
-
-    def _watch_engine(self, model: nn.Module, optimizer: Any) -> None:
-        self._engine = EngineGradients.of(model, optimizer)
+            self.add("adapter", adapter.bytes_by_device(), "exact", "when training begins")
 
     def _gradients(self, model: nn.Module) -> None:
         engine, self._engine = self._engine, None
@@ -146,13 +129,13 @@ class MemoryCount:
             engine.remove()
             if engine.most_bytes and not engine.broken:
                 note = "at most in the first step, as DeepSpeed takes them"
-                self.tell("gradients", engine.most_bytes, "measured" if engine.is_sampled else "exact", note)
+                self.add("gradients", engine.most_bytes, "measured" if engine.is_sampled else "exact", note)
                 return
         found = Storages()
         gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
         found.add(gradients)
         if gradients:
-            self.tell("gradients", found.bytes_by_device(), "exact", "when the optimizer first steps")
+            self.add("gradients", found.bytes_by_device(), "exact", "when the optimizer first steps")
         else:
             self.leave_out("memory of the gradients", "no parameter holds one when the optimizer steps")
 
@@ -160,18 +143,19 @@ class MemoryCount:
         known, found = Storages(), Storages()
         known.add(tensor for tensor, _ in model_tensors(model))
         held = list(tensors_in(list(optimizer.state.values())))
-        held.extend(_of_groups(optimizer.param_groups))  # copies of the weights in float32 are the optimizer's
+        for group in optimizer.param_groups:  # copies of the weights in float32 are the optimizer's
+            held.extend(tensors_in(group.get("params", ())))
         found.add(held, apart=known)
         if not found.bytes_by_device() and "gradients" not in self._categories:
             why = "the optimizer that the Trainer holds keeps none: it steps inside the backward, or elsewhere"
             self.leave_out("memory of the optimizer's state", why)
         else:
-            self.tell("optimizer_state", found.bytes_by_device(), "exact", "after the first step")
+            self.add("optimizer_state", found.bytes_by_device(), "exact", "after the first step")
 
     def _state(self) -> None:
         missing = [{"what": what, "why": why} for what, why in self._missing.items()]
         categories = list(self._categories.values())
-        facts = {"device": self._here, "categories": categories, "missing": missing, "positions": self._positions}
+        facts = {"device": self._here, "categories": categories, "missing": missing, "positions": self.positions}
         self._timeline.state("memory", facts)
 
     @property
@@ -183,11 +167,6 @@ class MemoryCount:
         return str(device) if device.index is not None else f"{device.type}:0"
 
 
-def _of_groups(groups: Iterable[Mapping[str, Any]]) -> Iterable[torch.Tensor]:
-    for group in groups:
-        yield from tensors_in(group.get("params", ()))
-
-
 _Loss = TypeVar("_Loss")
 
 _LARGER = 1.25
@@ -197,15 +176,10 @@ _WHAT = "memory of activations and logits"
 class ActivationProbe:
     """Watches the first forward of a ``train()``, and a later one where it has 1.25 times as many positions.
 
-    On every process, though rank 0 alone is told of: should a forward have to be run again, then all do so.
+    On every process, though rank 0 alone is recorded: should a forward have to be run again, then all do so.
     """
 
     def __init__(self, memory: MemoryCount) -> None:
-        """Nothing is watched before training begins.
-
-        Args:
-            memory: is told; while it is not active nothing is watched.
-        """
         self._memory = memory
         self._begun = 0
         self._off = False
@@ -232,13 +206,6 @@ class ActivationProbe:
 
         ``torch.func.grad`` inside a forward refuses to work while saved tensors are watched: then the micro-batch and
         the random generators are put back, the forward runs again without, and none is watched any more.
-
-        Args:
-            forward: computes the loss of the micro-batch.
-            args: of the training.
-            wrapped: the model that runs, as accelerate wraps it.
-            model: the same, unwrapped.
-            inputs: the micro-batch.
         """
         batch = dict(inputs) if isinstance(inputs, MutableMapping) else None
         started = self._start(args, wrapped, model)
@@ -255,7 +222,7 @@ class ActivationProbe:
         finally:
             watch.stop()
         if not refused:
-            self._memory.guarded(lambda: self._tell(watch, _positions(batch)))
+            self._memory.guarded(lambda: self._record(watch, _positions(batch)))
             return loss
         self._stop("the forward does not bear that its saved tensors are watched (it uses torch.func)")
         restore()
@@ -285,15 +252,15 @@ class ActivationProbe:
         self._off = True
         self._memory.leave_out(_WHAT, why)
 
-    def _tell(self, watch: ForwardWatch, positions: int | None) -> None:
+    def _record(self, watch: ForwardWatch, positions: int | None) -> None:
         self._measured = positions or math.inf
         kept = watch.kept()
         on = "one micro-batch" if positions is None else f"a micro-batch of {positions:,} positions"
         checkpointed = ", without what checkpointed layers compute again" if watch.checkpointed else ""
-        self._memory.tell_positions(positions)
-        self._memory.tell("activations", kept.activations, "measured", f"kept for the backward of {on}{checkpointed}")
+        self._memory.positions = positions
+        self._memory.add("activations", kept.activations, "measured", f"kept for the backward of {on}{checkpointed}")
         if watch.vocabulary is not None:
-            self._memory.tell("logits", kept.logits, "measured", f"of {on}")
+            self._memory.add("logits", kept.logits, "measured", f"of {on}")
 
 
 def _positions(inputs: Any) -> int | None:
@@ -320,7 +287,7 @@ def _vocabulary(model: nn.Module) -> int | None:
 
 def _why_not(args: TrainingArguments, wrapped: nn.Module, model: nn.Module) -> str | None:
     """Why saved tensors cannot be watched; None where they can."""
-    if args.torch_compile or any(_is_compiled(module) for module in wrapped.modules()):
+    if args.torch_compile or is_compiled(wrapped):
         return "the model is compiled, and its graphs would be compiled anew for the watching"
     if getattr(getattr(model, "config", None), "_attn_implementation", None) == "flex_attention":
         return "flex attention is compiled, and would be compiled anew for the watching"
@@ -331,7 +298,3 @@ def _why_not(args: TrainingArguments, wrapped: nn.Module, model: nn.Module) -> s
     if foreign_hooks() or getattr(args, "activation_offloading", False):
         return "activations go elsewhere until the backward (activation offloading)"
     return None
-
-
-def _is_compiled(module: nn.Module) -> bool:
-    return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None

@@ -104,8 +104,8 @@ def training_arguments(recipe: Recipe) -> SFTConfig | DPOConfig:
     import torch
     from trl import DPOConfig
 
-    from hf_efficient.model.loss import sft_arguments
     from hf_efficient.model.on_cpu import choose_deepspeed_device, join_deepspeed, open_fsdp2_on_cpu
+    from hf_efficient.model.recipe_trainer import sft_arguments
 
     options: dict[str, Any] = {"output_dir": recipe.output_dir, **recipe.train}
     engine = started_engine(os.environ)

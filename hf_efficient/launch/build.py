@@ -31,15 +31,14 @@ from hf_efficient.metrics.answers import Answer, AnswerEvaluator
 from hf_efficient.metrics.for_trainer import make_compute_metrics
 from hf_efficient.model.adapter import add_adapter, check_wrap_classes
 from hf_efficient.model.load import check_positions, check_vocabulary, load_base, load_tokenizer
-from hf_efficient.model.loss import CHUNKED_NLL, apply_sft_fields, objective
-from hf_efficient.model.recipe_trainer import RecipeTrainer
+from hf_efficient.model.recipe_trainer import CHUNKED_NLL, RecipeTrainerMixin, apply_sft_fields, objective
 from hf_efficient.model.structure import whole_count
 from hf_efficient.profilers.instrument import named_functions
 from hf_efficient.recipe.schema import EvaluateSection, ProfileSection, Recipe, Section
 from hf_efficient.recording.timeline import process_timeline
 from hf_efficient.records.plan import RunPlan
 from hf_efficient.text import count, share
-from hf_efficient.trainer import EfficientTrainerMixin
+from hf_efficient.trainer import EfficientTrainer, EfficientTrainerMixin
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -286,6 +285,10 @@ def expect_gradients(args: TrainingArguments, model: Any) -> None:
     has_experts = any("experts" in name.split(".") for name, _ in model.named_modules())
     if args.ddp_find_unused_parameters is None and not has_experts:
         args.ddp_find_unused_parameters = False
+
+
+class RecipeTrainer(RecipeTrainerMixin, EfficientTrainer):
+    """The Trainer of a recipe, with its instruments."""
 
 
 def _sft_trainer(

@@ -1,7 +1,4 @@
-"""The recipe's ``adapter`` section on a model.
-
-``distributed.wrap_classes`` against the classes of a model's layers.
-"""
+"""A recipe's ``adapter`` on a model, and the classes of its layers that FSDP2 wraps."""
 
 from __future__ import annotations
 
@@ -44,12 +41,7 @@ def add_adapter(
     its last digit. With activation checkpointing the embedding's output is made to require a gradient, without which
     a frozen base has nothing to recompute for.
 
-    Args:
-        model: the base.
-        section: the recipe's ``adapter``.
-        seed: seeds the adapter's random initial weights.
-        checkpointing: whether activation checkpointing is on.
-        on_meta: leave the adapter on the meta device, without values, where the base is.
+    ``on_meta`` leaves the adapter on the meta device, without values, where the base is.
 
     Raises:
         ModelError: no module of the model has a name in ``target_modules`` or ``modules_to_save``.
@@ -98,14 +90,9 @@ def _linear_names(model: PreTrainedModel) -> list[str]:
 
 
 def check_wrap_classes(model: Any, classes: Sequence[str] | None) -> None:
-    """Every class is in the model; accelerate would say so once the processes have met, and not which there are.
+    """Every class of ``distributed.wrap_classes`` is in the model, else ModelError names those that are.
 
-    Args:
-        model: with its adapter or without, on any device.
-        classes: of the recipe; None: the model's own, which are there.
-
-    Raises:
-        ModelError: one is not; names those that are.
+    accelerate would say so once the processes have met, and not which there are. None: the model's own.
     """
     every = {type(module).__name__ for module in model.modules()} if classes else set()
     missing = next((name for name in classes or () if name not in every), None)

@@ -1,8 +1,6 @@
-"""The chat template that a recipe names in ``train.chat_template_path``.
+"""A recipe's ``model`` section to a model and a tokenizer; what a user can mend is raised as ModelError or SetupError.
 
-A model that loads is not always the model that was meant.
-
-The recipe's ``model`` section to a model and a tokenizer.
+A model that loads is not always the model that was meant: weights, architecture, vocabulary and positions are checked.
 """
 
 from __future__ import annotations
@@ -30,9 +28,6 @@ def apply_recipe_chat_template(tokenizer: PreTrainedTokenizerBase, path: str | N
     Only the text of the template is taken over. A template that uses special tokens which this vocabulary lacks
     would have them cut into pieces; TRL's ``clone_chat_template`` adds tokens and resizes the embedding, which a
     recipe with an adapter cannot do without training the embedding as well.
-
-    Raises:
-        ModelError: the file cannot be read, the template does not parse, or the tokenizer named has no template.
     """
     if path is None:
         return
@@ -75,11 +70,7 @@ def _check(tokenizer: PreTrainedTokenizerBase, path: str) -> None:
 
 
 def check_not_an_adapter(source: ModelSource) -> None:
-    """transformers would load an adapter's folder as base and adapter, and a new adapter would replace the trained one.
-
-    Raises:
-        ModelError: the folder holds an adapter.
-    """
+    """transformers would load an adapter's folder as base and adapter; a new adapter would replace the trained one."""
     if source.is_local and (Path(source.location) / "adapter_config.json").is_file():
         raise ModelError(
             f"model.id: {source.location} holds an adapter, not a model. "
@@ -88,11 +79,7 @@ def check_not_an_adapter(source: ModelSource) -> None:
 
 
 def check_loaded(model: PreTrainedModel, report: Mapping[str, Any], *, location: str) -> None:
-    """What transformers only reports: weights that the checkpoint lacks are drawn at random; an encoder sees ahead.
-
-    Raises:
-        ModelError: weights are missing, or the architecture is an encoder.
-    """
+    """What transformers only reports: weights that the checkpoint lacks are drawn at random; an encoder sees ahead."""
     missing = sorted(report.get("missing_keys") or ())
     if missing:
         shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
@@ -110,11 +97,7 @@ def check_loaded(model: PreTrainedModel, report: Mapping[str, Any], *, location:
 
 
 def check_vocabulary(model: nn.Module, largest_token_id: int) -> None:
-    """A tokenizer of another model makes ids that this one has no embedding for.
-
-    Raises:
-        ModelError: the data hold an id beyond the embedding.
-    """
+    """A tokenizer of another model makes ids that this one has no embedding for."""
     rows = whole_shape(model.get_input_embeddings().weight)[0]  # type: ignore[operator]
     if largest_token_id >= rows:
         raise ModelError(
@@ -124,18 +107,7 @@ def check_vocabulary(model: nn.Module, largest_token_id: int) -> None:
 
 
 def check_positions(model: PreTrainedModel, longest: int) -> str:
-    """Rows longer than the model's positions: an error where positions are a learned table, else a remark.
-
-    Args:
-        model: the base model.
-        longest: tokens of the longest row.
-
-    Returns:
-        What to tell the user; empty where all is well.
-
-    Raises:
-        ModelError: the table of learned positions is too short.
-    """
+    """Rows longer than the model's positions: an error where positions are a learned table, else a remark, or none."""
     import torch
 
     limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
@@ -158,12 +130,7 @@ _Loaded = TypeVar("_Loaded")
 
 
 def load_tokenizer(model: ModelSection, train: Mapping[str, Any]) -> PreTrainedTokenizerBase:
-    """The model's tokenizer, with the chat template and the end-of-sequence token that ``train`` names, if any.
-
-    Raises:
-        ModelError: the tokenizer cannot be found or read.
-        SetupError: a package that carries the model is not installed.
-    """
+    """The model's tokenizer, with the chat template and the end-of-sequence token that ``train`` names, if any."""
     from transformers import AutoTokenizer
 
     source = _dense(resolve_tokenizer_source(model))
@@ -188,12 +155,7 @@ def _apply_eos_token(tokenizer: PreTrainedTokenizerBase, eos_token: str | None) 
 
 
 def load_dense_base(model: ModelSection) -> PreTrainedModel:
-    """The model with unquantized weights, in the recipe's ``model.dtype``.
-
-    Raises:
-        ModelError: the model cannot be found or built.
-        SetupError: a package that it needs is not installed.
-    """
+    """The model with unquantized weights, in the recipe's ``model.dtype``."""
     return _load_causal_lm(model, None)
 
 
@@ -203,10 +165,6 @@ def load_base(recipe: Recipe) -> PreTrainedModel:
     For FSDP2 a 4-bit model is loaded, and quantized, in the host's memory by each process: ``fully_shard`` then takes
     one layer after the other to the GPU, which never holds more than its share and a layer. bitsandbytes' own choice
     would be the whole model on each GPU, and accelerate (1.15) spreads no 4-bit weights that process 0 alone has read.
-
-    Raises:
-        ModelError: the model cannot be found or built.
-        SetupError: a package that it needs is not installed.
     """
     quantization = recipe.adapter.quantization or QuantizationSection()
     if recipe.adapter.method != "qlora":
@@ -220,10 +178,8 @@ def load_base(recipe: Recipe) -> PreTrainedModel:
 def quantization_config(section: QuantizationSection, storage_dtype: str | None = None) -> BitsAndBytesConfig:
     """The bitsandbytes configuration of a ``quantization`` section.
 
-    Args:
-        section: of the recipe.
-        storage_dtype: that packed 4-bit weights pretend to be of; None: bytes. FSDP2 shares out only weights of one
-            floating dtype, so there it is that of all the others.
+    ``storage_dtype`` is what packed 4-bit weights pretend to be of; None: bytes. FSDP2 shares out only weights of one
+    floating dtype, so there it is that of all the others.
     """
     import torch
     from transformers import BitsAndBytesConfig

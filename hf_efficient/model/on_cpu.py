@@ -1,6 +1,4 @@
-"""DeepSpeed without a GPU: told to compute on the CPU, and of the processes before ZeRO-3 shares a model out.
-
-A door for FSDP2 without a GPU: accelerate itself runs plain DDP there, without a word (1.15).
+"""Sharding without a GPU: DeepSpeed on the CPU, and a door for FSDP2, which accelerate (1.15) keeps shut there.
 
 Behind the door accelerate's and the Trainer's own code for FSDP2 runs as it does on GPUs, with torch's ``fully_shard``
 on gloo. A run on an accelerator does not use it.

@@ -1,7 +1,4 @@
-"""The dtype that a trainer's matrix products run in.
-
-Peak FLOP/s of what a trainer computes on.
-"""
+"""The dtype that a trainer's matrix products run in, and the peak FLOP/s of what it computes on."""
 
 from __future__ import annotations
 
@@ -86,14 +83,7 @@ _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 @dataclass(frozen=True)
 class Peak:
-    """Of one accelerator.
-
-    Attributes:
-        flops_per_second: dense; None where unknown.
-        source: where the figure comes from.
-        estimated: it was measured here, rather than stated by the vendor.
-        reason: why it is unknown.
-    """
+    """Dense FLOP/s of one accelerator; estimated where measured here; None, with a reason, where unknown."""
 
     flops_per_second: float | None = None
     source: str | None = None

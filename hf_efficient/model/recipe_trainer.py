@@ -1,23 +1,152 @@
-"""The trainers of recipes: ``EfficientTrainer`` and what a recipe asks for beyond the plain Trainer."""
+"""What a recipe adds to a Trainer: TRL's fused head, the fields that only ``SFTTrainer`` reads, exact resumption.
+
+``train.loss_type: chunked_nll`` is the loss without whole logits: TRL projects the hidden states through the head tile
+by tile, keeps a few numbers per token, and projects each tile once more in the backward. TRL 1.16 does this for every
+``SFTTrainer`` and calls ``chunked_nll`` an alias of its ``nll``; here ``nll`` is the model's own loss.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
+import trl.trainer.utils
 from torch import nn
+from torch.nn import functional as F
 from transformers.trainer_pt_utils import LengthGroupedSampler, get_length_grouped_indices
-from trl.models import get_act_offloading_ctx_manager
+from trl import SFTConfig
+from trl.kernels import chunked_logprob
+from trl.models import enable_selective_activation_checkpointing, get_act_offloading_ctx_manager
+from trl.trainer import add_fused_lm_head
 
+from hf_efficient.data.sources import replaced
+from hf_efficient.errors import ModelError, Problem, RecipeError
 from hf_efficient.metrics.for_trainer import reduce_logits, reduce_scores
-from hf_efficient.model.loss import CHUNKED_NLL, fuse_head, small_tiles
 from hf_efficient.model.work import has_fused_kernels
-from hf_efficient.trainer import EfficientTrainer
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from peft import PeftModel
+    from transformers import PreTrainedModel, Trainer
+
+    _Base = Trainer
+else:
+    _Base = object
+
+CHUNKED_NLL = "chunked_nll"
+
+_SMALL_TILE = ((chunked_logprob, "TOKEN_CHUNK_SIZE", 1024), (trl.trainer.utils, "_CHUNKED_LOGPROB_CHUNK_SIZE", 8192))
+"""Tokens, and entries of the vocabulary. With fewer tokens the head's weight is brought to float32 too often."""
+
+
+def sft_arguments(**options: Any) -> SFTConfig:
+    """``SFTConfig``, in which ``loss_type`` stays ``chunked_nll`` where it is: TRL's own rewrites it to ``nll``."""
+    chunked = options.get("loss_type") == CHUNKED_NLL
+    args = SFTConfig(**{**options, "loss_type": "nll"} if chunked else options)
+    if chunked:
+        args.loss_type = CHUNKED_NLL
+    return args
+
+
+def fuse_head(model: PreTrainedModel | PeftModel, *, with_top1: bool = False) -> None:
+    """Let ``model(..., labels=labels, fused_lm_head=True)`` compute its loss by tiles; other calls stay as they are.
+
+    The model is adapted already, where it is to be. ``with_top1``: the output also says where the label is the most
+    likely token, at some cost in every call.
+
+    Raises:
+        ModelError: the head's weight is not what is multiplied: it has an adapter, or is quantized.
+    """
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    head = model.get_output_embeddings()
+    weight = getattr(head, "weight", None)
+    if isinstance(head, BaseTunerLayer):
+        raise _no_fused_head(
+            "reads the weight of lm_head, and would leave out its adapter", "take lm_head out of the adapter"
+        )
+    if not isinstance(weight, torch.Tensor) or not weight.is_floating_point():
+        raise _no_fused_head("needs an LM head with a weight that is not quantized", "quantize the other layers alone")
+    base: Any = getattr(model, "get_base_model", lambda: model)()
+    add_fused_lm_head(base, outputs=("log_probs", "is_top1") if with_top1 else ("log_probs",))
+
+
+@contextmanager
+def small_tiles() -> Iterator[None]:
+    """Within it, forward and backward of the fused head take tiles for a device for which TRL has no kernels.
+
+    TRL's tile of 4,096 tokens and 32,768 entries is made for kernels that work inside it. torch's operators copy it to
+    float32 up to seven times, 3.5 GiB, which is more than the whole logits of many a batch.
+    """
+    with ExitStack() as stack:
+        for module, name, value in _SMALL_TILE:
+            if hasattr(module, name):
+                stack.enter_context(replaced(module, name, value))
+        yield
+
+
+def _no_fused_head(why: str, instead: str) -> ModelError:
+    return ModelError(f"train.loss_type: {CHUNKED_NLL} {why}; {instead}, or write `train.loss_type: nll`.")
+
+
+LossFunction = Callable[..., torch.Tensor]
+
+
+def apply_sft_fields(model: PreTrainedModel | PeftModel, args: SFTConfig) -> None:
+    """``router_aux_loss_coef`` and selective activation checkpointing, put where the model and the Trainer read them.
+
+    Raises:
+        RecipeError: a router loss for a model without experts; selective checkpointing without checkpointing.
+    """
+    _router_loss(model, args.router_aux_loss_coef)
+    options = args.gradient_checkpointing_kwargs
+    if not isinstance(options, dict) or "selective" not in options:
+        return
+    if options.pop("selective"):
+        if not args.gradient_checkpointing or options.get("use_reentrant"):
+            raise _recipe_problem(
+                "train.gradient_checkpointing_kwargs.selective",
+                "needs `train.gradient_checkpointing: true` and no `use_reentrant: true`.",
+            )
+        enable_selective_activation_checkpointing(model)
+
+
+def objective(args: SFTConfig) -> LossFunction | None:
+    """The loss function for the Trainer; None for the model's own, the mean negative log-likelihood."""
+    return dft_loss if args.loss_type == "dft" else None
+
+
+def dft_loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None = None) -> torch.Tensor:
+    """Dynamic fine-tuning: each token's negative log-likelihood, weighted by its own (detached) probability.
+
+    Source: https://huggingface.co/papers/2508.05629. ``outputs.logits`` is of shape (batch, tokens, vocabulary), labels
+    of (batch, tokens); logits at t predict label t+1. ``num_items_in_batch``: target tokens of the whole optimizer
+    step; default: of these labels.
+    """
+    logits = outputs.logits[:, :-1].float()
+    targets = labels[:, 1:].to(logits.device)
+    nll = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100, reduction="none")
+    weighted = (nll * torch.exp(-nll).detach()).sum()  # ignored positions have nll 0
+    count = (targets != -100).sum() if num_items_in_batch is None else num_items_in_batch
+    return weighted / torch.as_tensor(count, device=weighted.device).clamp(min=1)
+
+
+def _router_loss(model: PreTrainedModel | PeftModel, coefficient: float | None) -> None:
+    """The load-balancing loss of a mixture of experts: the model adds it itself where its configuration says so."""
+    config = model.config.get_text_config()
+    if coefficient and not hasattr(config, "output_router_logits"):
+        raise _recipe_problem("train.router_aux_loss_coef", "the model has no experts whose load could be balanced.")
+    if not hasattr(config, "output_router_logits"):
+        return
+    chosen = getattr(config, "router_aux_loss_coef", 0.0) if coefficient is None else coefficient
+    config.router_aux_loss_coef = chosen
+    config.output_router_logits = chosen != 0.0
+
+
+def _recipe_problem(key: str, message: str) -> RecipeError:
+    return RecipeError([Problem("recipe", key, message)])
+
 
 _FUSED = {"fused_lm_head": True}
 _NO_SCORES = ["label_mask", "aux_loss"]
@@ -41,35 +170,28 @@ class EpochSeededLengthSampler(LengthGroupedSampler):
         return iter(get_length_grouped_indices(self.lengths, self.batch_size, generator=generator))
 
 
-class RecipeTrainer(EfficientTrainer):
-    """Resumes ``group_by_length`` exactly; keeps activations in host memory for ``activation_offloading``; computes the
-    loss tile by tile for ``loss_type: chunked_nll``, evaluations and their metrics included.
+class RecipeTrainerMixin(_Base):
+    """What a recipe adds to any Trainer; it goes leftmost, over the instruments where there are some.
 
-    Attributes:
-        chunked_loss: whether it does the last.
+    It resumes ``group_by_length`` exactly; keeps activations in host memory for ``activation_offloading``; computes the
+    loss tile by tile for ``loss_type: chunked_nll`` (``chunked_loss``), evaluations and their metrics included.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """The trainer below, its model's head fused where the recipe says so.
-
-        Raises:
-            ModelError: a head that cannot be fused.
-        """
         super().__init__(*args, **kwargs)
+        model = cast("PreTrainedModel", self.model)
         self.chunked_loss = getattr(self.args, "loss_type", None) == CHUNKED_NLL
         if self.chunked_loss:
-            fuse_head(cast("PreTrainedModel", self._module), with_top1=self.compute_metrics is not None)
+            fuse_head(model, with_top1=self.compute_metrics is not None)
         self._offloading: AbstractContextManager[Any] = nullcontext()
         if getattr(self.args, "activation_offloading", False):
-            self._offloading = get_act_offloading_ctx_manager(self._module)
+            self._offloading = get_act_offloading_ctx_manager(model)
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """The step of the trainer below, its activations offloaded where the recipe says so."""
         with self._offloading, self._fused_kernels():
             return super().training_step(*args, **kwargs)
 
     def compute_loss(self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        """The loss of the trainer below; in training through the fused head, where there is one."""
         if self.chunked_loss and model.training:
             inputs = {**inputs, **_FUSED}
         return super().compute_loss(model, inputs, *args, **kwargs)
@@ -77,9 +199,9 @@ class RecipeTrainer(EfficientTrainer):
     def prediction_step(
         self, model: nn.Module, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
     ) -> tuple[Any, Any, Any]:
-        """The prediction of the trainer below; through the fused head where nothing but a recipe's metrics is asked.
+        """Through the fused head where nothing but a recipe's metrics is asked; whoever asks for more gets the logits.
 
-        Those get what ``reduce_logits`` would make of the logits. Whoever asks for more is given the logits.
+        The metrics get what ``reduce_logits`` would make of the logits.
         """
         reduced = self.preprocess_logits_for_metrics is reduce_logits
         if not self.chunked_loss or not (prediction_loss_only or reduced):
@@ -95,7 +217,6 @@ class RecipeTrainer(EfficientTrainer):
         return loss, reduce_scores(log_probs, is_top1, labels), labels
 
     def _fused_kernels(self) -> AbstractContextManager[None]:
-        """What a fused head computes by."""
         return nullcontext() if not self.chunked_loss or has_fused_kernels(self.args.device) else small_tiles()
 
     def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Any:

@@ -1,10 +1,4 @@
-"""From ``model.id`` to what transformers loads: a hub name, a folder, or a GGUF file.
-
-A GGUF file as a dense model folder, converted once and remembered.
-
-transformers can read GGUF weights, but leaves them packed unless told to dequantize, and packed weights can neither
-be saved nor quantized again; so a recipe whose model is a GGUF file trains on its dense bfloat16 copy.
-"""
+"""From ``model.id`` to what transformers loads: a hub name, a folder, or a GGUF file, converted once and remembered."""
 
 from __future__ import annotations
 
@@ -28,13 +22,7 @@ _PACKAGE = "package:"
 
 @dataclass(frozen=True)
 class ModelSource:
-    """What to hand to ``from_pretrained``.
-
-    Attributes:
-        location: hub name or local folder.
-        gguf_file: name of the GGUF file in it, where the weights are one.
-        is_local: whether ``location`` is a folder of this machine.
-    """
+    """What to hand to ``from_pretrained``: a hub name or a local folder, and the GGUF file in it where there is one."""
 
     location: str
     gguf_file: str | None
@@ -125,8 +113,10 @@ logger = logging.getLogger(__name__)
 def dense_folder(folder: str, gguf_file: str) -> Path:
     """The folder of the dense bfloat16 model (safetensors, configuration, tokenizer) made from a GGUF file.
 
-    It lies in the user's cache under a name made of the file's content, so a changed file is converted again. Where
-    the cache cannot be written, a temporary folder takes its place.
+    transformers can read GGUF weights, but leaves them packed unless told to dequantize, and packed weights can neither
+    be saved nor quantized again; so a recipe whose model is a GGUF file trains on its dense copy. It lies in the user's
+    cache under a name made of the file's content, so a changed file is converted again. Where the cache cannot be
+    written, a temporary folder takes its place.
 
     Raises:
         ModelError: transformers cannot read the file.

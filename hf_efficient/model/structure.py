@@ -1,9 +1,4 @@
-"""What a parameter is as a whole, where a process holds a share of it, or none for the moment.
-
-Whether a live model is made of the matrix products that its configuration says.
-
-Which parameters of a live model are trained: all, or PEFT's adapters.
-"""
+"""What a live model is made of, held against its configuration; and which parameters of it are trained."""
 
 from __future__ import annotations
 
@@ -20,7 +15,7 @@ from hf_efficient.estimate.model_shape import ModelShape, Trained, head_linear, 
 
 
 def whole_shape(parameter: torch.Tensor) -> torch.Size:
-    """The shape of the whole.
+    """The shape of the whole parameter, where a process holds a share of it, or none for the moment.
 
     ZeRO-3 leaves an empty tensor in a parameter's place (DeepSpeed's ``ds_shape``); a DTensor of FSDP2 has the shape of
     the whole itself.

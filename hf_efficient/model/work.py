@@ -1,8 +1,6 @@
-"""How a live model computes its layers: by which attention kernel, and which layers twice.
+"""The FLOPs of a trainer's steps, and the peak that they are held against: looked at once, when training begins.
 
-What a trainer's step computes beside one forward and backward of the layers: its head, a reference model.
-
-The FLOPs of a trainer's steps, and the peak that they are held against: looked at once, when training begins.
+That needs the attention kernel, the layers that are computed twice, the head, and a reference model.
 """
 
 from __future__ import annotations
@@ -168,10 +166,8 @@ class Work:
     """What is known of a trainer's work.
 
     Attributes:
-        formula: of its steps; None where their FLOPs are not known.
-        reason: why they are not.
-        hardware_reason: why what is computed beyond them is not.
-        peak: of one accelerator.
+        formula: of its steps; None where their FLOPs are not known, with a reason.
+        hardware_reason: why what is computed beyond them is not known.
         dtype: of the matrix products.
         accelerators: of this process.
     """

@@ -29,7 +29,7 @@ import torch
 from torch import nn
 
 from hf_efficient.errors import Problem, RecipeError, SetupError
-from hf_efficient.model.loss import sft_arguments
+from hf_efficient.model.recipe_trainer import sft_arguments
 from hf_efficient.recipe.schema import Recipe
 
 if TYPE_CHECKING:

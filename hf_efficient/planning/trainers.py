@@ -35,8 +35,7 @@ from hf_efficient.data.sources import replaced
 from hf_efficient.errors import SetupError
 from hf_efficient.metrics.for_trainer import make_compute_metrics
 from hf_efficient.model.dpo_trainer import RecipeDPOTrainer, train_in_float32
-from hf_efficient.model.loss import apply_sft_fields, objective
-from hf_efficient.model.recipe_trainer import RecipeTrainer
+from hf_efficient.model.recipe_trainer import RecipeTrainerMixin, apply_sft_fields, objective
 from hf_efficient.planning.arguments import stand_in
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records.device import OperatorWork
@@ -312,11 +311,8 @@ def _addmm_fp32(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) ->
         total.addmm_(left, right)
 
 
-class SimulationTrainer(SimulatedTrainer, RecipeTrainer):
+class SimulationTrainer(SimulatedTrainer, RecipeTrainerMixin, Trainer):
     """The trainer of ``method: sft``, without its instruments."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, record_steps=False, check_gradients=False, log_metrics=False, **kwargs)
 
     def evaluation_rows(self, length: int, count: int) -> list[dict[str, Any]]:
         """Rows to evaluate on, packed where the run packs them."""

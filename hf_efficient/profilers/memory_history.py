@@ -14,7 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from hf_efficient.accounting.memory_history import snapshot_record
 from hf_efficient.profilers.instrument import NO_CUDA, Instrument, Place
-from hf_efficient.recording.activations import tensors_in
+from hf_efficient.recording.activations import is_compiled, tensors_in
 from hf_efficient.text import short_seconds
 
 _BACKWARD = " (backward)"
@@ -168,14 +168,6 @@ class MemoryHistory(Instrument):
             self.files.append(path)
         found = snapshot_record(snapshot, moment, self._allocator.device(), self._allocator.retries())
         self.write(self._place, "memory", found, name)
-
-
-def is_compiled(model: nn.Module) -> bool:
-    """Whether a part of it is: a hook would break the compiled graph apart."""
-    return any(
-        hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
-        for module in model.modules()
-    )
 
 
 class _OfThread(threading.local):

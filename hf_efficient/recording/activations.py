@@ -154,6 +154,14 @@ def tensors_in(values: Any) -> Iterator[torch.Tensor]:
             yield from tensors_in(value)
 
 
+def is_compiled(model: nn.Module) -> bool:
+    """Whether a part of it is: a hook would break the compiled graph apart."""
+    return any(
+        hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
+        for module in model.modules()
+    )
+
+
 @dataclass(frozen=True)
 class Kept:
     """What a forward keeps until its backward, by device.

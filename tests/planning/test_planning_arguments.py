@@ -113,6 +113,6 @@ def test_a_missing_package_is_an_error_of_the_setup(recipe, tmp_path, monkeypatc
     def missing(**fields):
         raise ImportError("no module named apollo")
 
-    monkeypatch.setattr("hf_efficient.model.loss.SFTConfig", missing)
+    monkeypatch.setattr("hf_efficient.model.recipe_trainer.SFTConfig", missing)
     with pytest.raises(SetupError, match="train: no module named apollo"):
         arguments.simulation_arguments(recipe(), str(tmp_path))

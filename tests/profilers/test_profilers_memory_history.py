@@ -11,7 +11,8 @@ from torch.utils.checkpoint import checkpoint
 
 from hf_efficient.accounting.memory_history import read_snapshot
 from hf_efficient.profilers.instrument import Place
-from hf_efficient.profilers.memory_history import CudaAllocator, MemoryHistory, ModuleLabels, is_compiled
+from hf_efficient.profilers.memory_history import CudaAllocator, MemoryHistory, ModuleLabels
+from hf_efficient.recording.activations import is_compiled
 
 SNAPSHOT = {
     "segments": [

@@ -14,8 +14,8 @@ import torch
 from safetensors.numpy import save_file
 
 from hf_efficient.errors import HfEfficientError, PreflightError
+from hf_efficient.launch.build import RecipeTrainer
 from hf_efficient.launch.run import run_recipe
-from hf_efficient.model.recipe_trainer import RecipeTrainer
 from hf_efficient.preflight import launches as parent
 from hf_efficient.preflight.launches import ProofLaunch, failure_of, log_of, notes_of
 from hf_efficient.preflight.process import prove_part, saved_fault

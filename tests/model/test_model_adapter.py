@@ -1,3 +1,5 @@
+"""The recipe's adapter on a model, and the classes of its layers."""
+
 from __future__ import annotations
 
 import pytest
@@ -5,7 +7,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from hf_efficient.errors import ModelError
-from hf_efficient.model.adapter import add_adapter, lora_config
+from hf_efficient.model.adapter import add_adapter, check_wrap_classes, lora_config
 from hf_efficient.model.load import quantization_config
 from hf_efficient.recipe.schema import AdapterSection, QuantizationSection
 
@@ -101,3 +103,29 @@ def test_dropout_on_experts_is_named_with_its_key():
     section = AdapterSection(dropout=0.05)
     with pytest.raises(ModelError, match=r"adapter\.dropout: is 0\.05, .* Write `adapter\.dropout: 0`"):
         add_adapter(model, section, seed=0, checkpointing=False, on_meta=True)
+
+
+@pytest.fixture
+def model(tiny_llama_dir):
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(tiny_llama_dir))
+
+
+def test_classes_that_are_there(model):
+    check_wrap_classes(model, None)
+    check_wrap_classes(model, ["LlamaDecoderLayer"])
+    check_wrap_classes(model, ["LlamaAttention", "LlamaMLP", "Embedding"])
+
+
+def test_a_class_that_is_not(model):
+    told = (
+        "distributed.wrap_classes: LlamaDecoderLayr is no class of a layer of this model. Did you mean "
+        "LlamaDecoderLayer? Its own: LlamaDecoderLayer, LlamaForCausalLM, LlamaModel, LlamaAttention, LlamaMLP."
+    )
+    with pytest.raises(ModelError) as raised:
+        check_wrap_classes(model, ["LlamaMLP", "LlamaDecoderLayr"])
+    assert str(raised.value) == told
+    adapted = add_adapter(model, AdapterSection(), seed=0, checkpointing=False, on_meta=True)
+    with pytest.raises(ModelError) as raised:  # an adapter's own modules are nothing to choose
+        check_wrap_classes(adapted, ["LlamaDecoderLayr"])
+    assert str(raised.value) == told

@@ -1,0 +1,248 @@
+"""The checks of the first step: 4-bit layers, gradients, packed examples, a fused head."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from accelerate.utils import DistributedType
+from torch import nn
+from transformers import AutoModelForCausalLM
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
+from trl.trainer import add_fused_lm_head
+
+from hf_efficient.callbacks.checks import (
+    FourBitGuard,
+    FusedHeadCheck,
+    GradientCheck,
+    PackingCheck,
+    head_error,
+    keep_four_bit_trainable,
+    mixing_ratio,
+    parameters_without_gradient,
+)
+from hf_efficient.errors import TrainingCheckError
+
+bitsandbytes = pytest.importorskip("bitsandbytes")
+
+
+needs_repacking = pytest.mark.skipif(
+    not bitsandbytes.functional.has_avx512bf16(), reason="this CPU has no AVX512-BF16: nothing is repacked"
+)
+
+
+def quantized(double_quant=True):
+    torch.manual_seed(0)
+    layers = [
+        bitsandbytes.nn.Linear4bit(
+            128,
+            64,
+            bias=False,
+            compute_dtype=torch.bfloat16,
+            compress_statistics=double_quant,
+            quant_type="nf4",
+        )
+        for _ in range(2)
+    ]
+    return nn.Sequential(layers[0], nn.Identity(), nn.ModuleDict({"inner": layers[1]})).to("cpu")
+
+
+def dequantized(layer):
+    return bitsandbytes.functional.dequantize_4bit(layer.weight.data, layer.weight.quant_state).float()
+
+
+def test_every_layer_is_guarded():
+    model = quantized()
+    assert keep_four_bit_trainable(model) == 2
+    assert [model[0].support_avx512bf16_for_cpu, model[2]["inner"].support_avx512bf16_for_cpu] == [
+        False,
+        False,
+    ]
+    model[0].eval()(torch.ones(1, 128))
+    assert not getattr(model[0].weight.quant_state, "packing_format_for_cpu", False)
+    assert keep_four_bit_trainable(model) == 2
+
+
+@needs_repacking
+@pytest.mark.parametrize("double_quant", [True, False])
+def test_repacked_weights_are_unpacked(caplog, double_quant):
+    model = quantized(double_quant)
+    layer = model[0].eval()
+    before, bytes_before = dequantized(layer), layer.weight.data.clone()
+    layer(torch.ones(1, 128))
+    assert layer.weight.quant_state.packing_format_for_cpu
+
+    keep_four_bit_trainable(model)
+
+    assert torch.equal(layer.weight.data, bytes_before)
+    assert not layer.weight.quant_state.packing_format_for_cpu
+    # The scales went through bfloat16 (8 bits) and, with double quantization, through 8 bits once more.
+    limit = 2**-8 if not double_quant else 2**-5
+    assert (dequantized(layer) - before).abs().max() <= limit * before.abs().max()
+    assert caplog.text.count("1 4-bit layers had been repacked for inference") == 1
+
+    x = torch.ones(1, 128, requires_grad=True)
+    layer.train()(x).sum().backward()
+    torch.testing.assert_close(x.grad[0], dequantized(layer).sum(0), rtol=0.02, atol=0.02)
+
+
+def test_without_bitsandbytes_nothing_happens(monkeypatch):
+    monkeypatch.delitem(sys.modules, "bitsandbytes")
+    assert keep_four_bit_trainable(nn.Linear(2, 2)) == 0
+    assert "bitsandbytes" not in sys.modules
+
+
+def test_the_callback_guards_at_init_and_at_the_start_of_training():
+    first, second = quantized(), quantized()
+    guard = FourBitGuard()
+    guard.on_init_end(None, None, None, model=first)
+    guard.on_train_begin(None, None, None, model=second)
+    guard.on_init_end(None, None, None)
+    assert [first[0].support_avx512bf16_for_cpu, second[0].support_avx512bf16_for_cpu] == [False, False]
+
+
+ARGS = SimpleNamespace(torch_compile=False, optim="adamw_torch")
+
+
+def hooked(model):
+    return [name for name, module in model.named_modules() if module._forward_hooks]
+
+
+def half_frozen():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.ReLU(), nn.Embedding(3, 2))
+    model[1].requires_grad_(False)
+    model[3].weight.requires_grad_(False)
+    return model
+
+
+def test_names_of_parameters_without_gradient():
+    model = half_frozen()
+    assert parameters_without_gradient(model) == ["0.weight", "0.bias"]
+    model[0](torch.ones(1, 2)).sum().backward()
+    assert parameters_without_gradient(model) == []
+
+
+def test_frozen_leaves_are_watched_during_the_first_step_only():
+    model, check = half_frozen(), GradientCheck()
+    check.on_step_begin(ARGS, None, None, model=model)
+    assert hooked(model) == []
+    check.on_train_begin(ARGS, None, None)
+    check.on_step_begin(ARGS, None, None, model=model)
+    check.on_step_begin(ARGS, None, None, model=model)
+    assert hooked(model) == ["", "1", "3"]
+    assert [len(module._forward_hooks) for module in (model, model[1], model[3])] == [1, 1, 1]
+    with pytest.raises(TrainingCheckError, match=r"^2 trainable parameters got no gradient .* 0\.weight, 0\.bias\. "):
+        check.on_pre_optimizer_step(ARGS, None, None, model=model)
+    assert hooked(model) == []
+    check.on_step_begin(ARGS, None, None, model=model)
+    check.on_pre_optimizer_step(ARGS, None, None, model=model)
+    assert hooked(model) == []
+
+
+def test_hooks_of_a_run_that_failed_are_gone_when_the_next_begins_or_this_one_ends():
+    first, second, check = half_frozen(), half_frozen(), GradientCheck()
+    for model, end in ((first, check.on_train_begin), (second, check.on_train_end)):
+        check.on_train_begin(ARGS, None, None)
+        check.on_step_begin(ARGS, None, None, model=model)
+        assert hooked(model) == ["", "1", "3"]
+        end(ARGS, None, None)
+        assert hooked(model) == []
+
+
+def test_compiled_models_are_not_watched():
+    model, check = half_frozen(), GradientCheck()
+    check.on_train_begin(ARGS, None, None)
+    check.on_step_begin(SimpleNamespace(torch_compile=True), None, None, model=model)
+    assert hooked(model) == []
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "distributed", "reason"),
+    [
+        ("adamw_torch", "MULTI_CPU", None),
+        ("adalomo", "NO", "adalomo"),
+        ("galore_adamw_layerwise", "NO", "galore_adamw_layerwise"),
+        ("adamw_torch", "DEEPSPEED", "DEEPSPEED"),
+        ("adamw_torch", "FSDP", "FSDP"),
+    ],
+)
+def test_gradients_that_are_not_on_the_parameters_are_left_out(monkeypatch, caplog, optimizer, distributed, reason):
+    state = SimpleNamespace(distributed_type=DistributedType(distributed))
+    monkeypatch.setattr("accelerate.state.AcceleratorState", lambda: state)
+    monkeypatch.setattr("accelerate.state.is_initialized", lambda: True)
+    model, check = half_frozen(), GradientCheck()
+    args = SimpleNamespace(torch_compile=False, optim=optimizer)
+    check.on_train_begin(args, None, None)
+    with caplog.at_level(logging.DEBUG, logger="hf_efficient"):
+        if reason is None:
+            with pytest.raises(TrainingCheckError):
+                check.on_pre_optimizer_step(args, None, None, model=model)
+        else:
+            check.on_pre_optimizer_step(args, None, None, model=model)
+            assert caplog.messages == [f"Gradients are not checked: with {reason} they are not on the parameters."]
+
+
+@pytest.fixture
+def mixing_attention():
+    """An attention that ignores the mask it is given and is causal over the whole row."""
+    name = "ignores_packing"
+
+    def attend(module, query, key, value, attention_mask, **kwargs):
+        key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
+        value = value.repeat_interleave(query.shape[1] // value.shape[1], dim=1)
+        output = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        return output.transpose(1, 2), None
+
+    ALL_ATTENTION_FUNCTIONS.register(name, attend)
+    yield name
+    del AttentionInterface._global_mapping[name]
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_shipped_implementations_keep_examples_apart(tiny_llama_dir, implementation):
+    model = AutoModelForCausalLM.from_pretrained(tiny_llama_dir, attn_implementation=implementation)
+    model.train()
+    assert mixing_ratio(model) < 1e-4
+    assert model.training
+
+
+def test_a_mixing_attention_is_named(tiny_llama_dir, mixing_attention):
+    model = AutoModelForCausalLM.from_pretrained(tiny_llama_dir, attn_implementation=mixing_attention)
+    with pytest.raises(TrainingCheckError, match="'ignores_packing' packed examples read each other"):
+        PackingCheck().on_train_begin(None, None, None, model=model)
+
+
+@pytest.fixture(params=[torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+def model(request, tiny_llama_dir):
+    model = AutoModelForCausalLM.from_pretrained(tiny_llama_dir, dtype=request.param)
+    with torch.no_grad():
+        model.lm_head.weight.mul_(30)
+    add_fused_lm_head(model)
+    return model.train()
+
+
+def check(model):
+    FusedHeadCheck().on_train_begin(None, None, None, model=model)
+
+
+def test_a_head_that_computes_the_same_passes(model):
+    assert head_error(model) < (1e-5 if model.dtype == torch.float32 else 0.02)
+    check(model)
+    assert model.training
+
+
+@pytest.mark.parametrize("scale", [0.5, 1.5])
+def test_a_model_that_scales_its_logits_otherwise_is_named(model, scale):
+    """As a family would that TRL does not know."""
+    model.lm_head.register_forward_hook(lambda module, args, output: scale * output)
+    with pytest.raises(TrainingCheckError, match=r"chunked_nll does not compute the logits of llama as the model does"):
+        check(model)
+
+
+def test_a_head_of_zeros_is_no_fault(model):
+    with torch.no_grad():
+        model.lm_head.weight.zero_()
+    check(model)
