@@ -1,16 +1,4 @@
-"""What a device ran, by a trace: kernels by kind, how they were launched, and copies.
-
-All times are seconds on the trace's own clock. What a trace does not tell is None, never zero.
-
-A device's time, by a trace: busy, idle, communication, and its longest gaps.
-
-All times are seconds on the trace's own clock. What a trace does not tell is None, never zero.
-
-What the host did, by a trace: steps, operators, and where it waited for a device.
-
-All times are seconds on the trace's own clock. What a trace does not tell is None, never zero.
-
-What a Chrome trace of torch's profiler tells: the breakdown that ``trace/`` makes and reports and rules read.
+"""What a Chrome trace of torch's profiler tells: the breakdown that ``trace/`` makes, and that reports and rules read.
 
 All times are seconds on the trace's own clock. What a trace does not tell is None, never zero.
 """
@@ -40,13 +28,11 @@ class Percentiles:
 
 @dataclass(frozen=True)
 class FamilyTime:
-    """Kernels, or operators, of one family.
+    """Kernels, or operators, of one family of ``trace/families.py``.
 
     Attributes:
-        family: see ``trace/families.py``.
         seconds: summed; what ran at the same time on two streams is counted twice.
         share: of the sum over all families.
-        count: kernels, or calls of operators.
     """
 
     family: KernelFamily
@@ -60,13 +46,10 @@ class KernelTime:
     """All runs of one kernel.
 
     Attributes:
-        name: shortened: without the arguments of templates and functions.
+        name: without the arguments of templates and functions.
         full_name: as the trace has it, at most 400 characters.
-        family: what it belongs to.
-        seconds, share: summed; of all kernels', copies' and memsets' time.
-        count: how often it ran.
-        mean_seconds: of a run.
-        operator: that launched most of its time, as far as the trace tells; None where it does of none of it.
+        share: of all kernels', copies' and memsets' time.
+        operator: that launched most of its time, as far as the trace tells.
     """
 
     name: str
@@ -81,20 +64,18 @@ class KernelTime:
 
 @dataclass(frozen=True)
 class LaunchBreakdown:
-    """How kernels are submitted, and how long they are.
+    """How kernels (not copies and memsets) are submitted, and how long they are.
 
     Attributes:
-        kernels: that ran; copies and memsets not counted.
         kernels_per_second: of the device's window.
-        graph_kernels: of them submitted by CUDA graphs: one call for many. They have no launch figures.
+        graph_kernels: submitted by CUDA graphs: one call for many. They have no launch figures.
         length: of the kernels.
-        short_kernel_seconds: what counts as short: a kernel below it is about as long as its own submission.
-        short_share: of the kernels that are short.
+        short_kernel_seconds: a kernel below it is about as long as its own submission.
         short_time_share: of the kernels' summed time that short ones take.
         call_seconds: the host's time in the calls that launched kernels, summed.
         call: how long such a call took.
-        delay: from the start of the call to the start of the kernel; a long one where the host is far ahead of the
-            device, which is as it should be.
+        delay: from the start of the call to the start of the kernel; long where the host is far ahead of the device,
+            which is as it should be.
     """
 
     kernels: int
@@ -115,12 +96,11 @@ class CopyKind:
 
     Attributes:
         direction: ``HtoD``, ``DtoH``, ``DtoD``, ``PtoP``, or ``unknown``.
-        host_memory: ``pinned``, ``pageable``, or None: no host memory is involved, or the trace does not tell.
-        count, seconds: copies, and their summed time on the device.
-        bytes: copied; None where the trace does not tell of any of them.
+        host_memory: None where no host memory is involved, or the trace does not tell.
+        bytes: None where the trace does not tell of any of them.
         untold_bytes_count: copies whose bytes the trace does not tell.
         bytes_per_second: over the copies whose bytes are told.
-        small_count: of at most 64 KiB, where bytes are told: latency, not bandwidth.
+        small_count: of at most 64 KiB: latency, not bandwidth.
         call_seconds: the host's time in the calls that submitted them; a pageable copy, or one to the host, blocks.
     """
 
@@ -140,10 +120,7 @@ IdleCause = Literal["host_bound", "launch_bound", "other"]
 
 @dataclass(frozen=True)
 class IdleSplit:
-    """Why a device, or a stream, ran nothing between its first event and its last.
-
-    ``trace/idle.py`` defines the three of a device; those of a stream are what HolisticTraceAnalysis calls
-    ``host_wait``, ``kernel_wait`` and ``other``.
+    """Why a device, or a stream, ran nothing between its first event and its last; ``trace/device.py`` defines it.
 
     Attributes:
         host_bound_seconds: the next work was not yet submitted when the gap began, and the gap is long.
@@ -151,7 +128,6 @@ class IdleSplit:
         other_seconds: the work had been submitted before, and the device did not start it: it waited for another
             stream, an event, or memory. ``unknown_seconds`` is part of it.
         unknown_seconds: the trace does not hold the call that submitted the work.
-        host_bound_gaps, launch_bound_gaps, other_gaps: how many.
     """
 
     host_bound_seconds: float
@@ -168,13 +144,11 @@ class BusyBreakdown:
     """The time of a device, or a stream, from the start of its first event to the end of its last.
 
     Attributes:
-        window_seconds: that time; ``busy_seconds + idle_seconds``.
-        busy_seconds: something ran: a kernel, a copy or a memset; overlapping ones counted once.
-        idle_seconds: nothing ran.
+        window_seconds: ``busy_seconds + idle_seconds``.
+        busy_seconds: a kernel, a copy or a memset ran; overlapping ones counted once.
         idle_share: of the window.
         compute_seconds: a kernel ran that neither communicates nor copies (what HolisticTraceAnalysis calls compute
             time); overlapping ones counted once.
-        idle: split by cause.
     """
 
     window_seconds: float
@@ -187,13 +161,7 @@ class BusyBreakdown:
 
 @dataclass(frozen=True)
 class StreamBreakdown:
-    """One stream of a device.
-
-    Attributes:
-        stream: its number.
-        events: kernels, copies and memsets.
-        busy: its idle split is HolisticTraceAnalysis' own.
-    """
+    """One stream of a device; its idle split is HolisticTraceAnalysis' own."""
 
     stream: int
     events: int
@@ -205,11 +173,9 @@ class Communication:
     """Kernels that communicate between devices, as HolisticTraceAnalysis counts them.
 
     Attributes:
-        kernels: that communicate.
         seconds: at least one of them ran.
         overlapped_seconds: and a compute kernel at the same time.
-        exposed_seconds: and no compute kernel: ``seconds - overlapped_seconds``.
-        overlap_share: ``overlapped_seconds / seconds``.
+        exposed_seconds: and no compute kernel.
         exposed_share: of the device's window.
     """
 
@@ -227,8 +193,6 @@ class DeviceGap:
 
     Attributes:
         start_seconds: since the first event of the trace.
-        seconds: how long.
-        cause: as in ``IdleSplit``.
         before, after: the device event that ended before it, and the one that ended it, shortened.
         host: what the thread did that submitted the next event: the longest operators, calls and functions in the
             gap, innermost, with the share of the gap that they take.
@@ -246,20 +210,14 @@ class DeviceGap:
 
 @dataclass(frozen=True)
 class DeviceBreakdown:
-    """One device of a trace.
+    """One device of a trace; all lists have the longest, or busiest, first.
 
     Attributes:
         device: its number in the trace.
-        name: as its driver calls it; None where the trace does not tell.
-        first_event_seconds: since the first event of the trace.
+        name: as its driver calls it.
         busy: all its streams together.
-        streams: each alone, the busiest first.
-        families: time by kind of work, the longest first.
-        kernels: the ones that take longest.
         launches: None where no kernel ran.
-        copies: by direction, the longest first.
         communication: None where nothing communicates.
-        gaps: the longest ones, the longest first.
     """
 
     device: int
@@ -281,14 +239,11 @@ class SyncSite:
 
     Attributes:
         call: of the runtime: ``cudaStreamSynchronize``, or a copy to pageable memory that waits for itself.
-        operator: the outermost operator around it, such as ``aten::item``; None: no operator was around.
-        site: ``file:line`` and the function, from the recorded stack: the innermost Python function around the call
-            that is no part of an installed package, and the line at which it is defined; None without stacks.
-        count, seconds: waits, and the host's time in them.
-        longest_seconds: the longest of them.
+        operator: the outermost operator around it, such as ``aten::item``.
+        site: ``file:line (function)`` of the innermost recorded Python function around the call that is no part of an
+            installed package, at the line at which it is defined.
         idle_after_seconds: the device ran out of work while the host waited there: the idle time of those gaps.
-        outside_steps: how many lie outside every ``ProfilerStep``, such as the profiler's own at its end; 0 where the
-            trace has no steps.
+        outside_steps: how many lie outside every ``ProfilerStep``, such as the profiler's own at its end.
     """
 
     call: str
@@ -306,9 +261,6 @@ class TraceStep:
     """One ``ProfilerStep``: the host's time, and what the devices did in it.
 
     Attributes:
-        number: as the profiler counts.
-        start_seconds: since the first event of the trace.
-        seconds: the host's.
         busy_seconds: at least one device ran something in that time; None without device events.
         syncs, sync_seconds: waits for a device that began in it, and their time.
     """
@@ -326,12 +278,9 @@ class OperatorTime:
     """All calls of one operator on the host.
 
     Attributes:
-        name: as the dispatcher calls it.
-        family: see ``trace/families.py``.
         self_seconds: without the operators and calls of the runtime inside it.
         share: of the self time of all operators.
         total_seconds: with them; a call directly inside one of the same operator is not counted again.
-        count: calls.
     """
 
     name: str
@@ -344,14 +293,12 @@ class OperatorTime:
 
 @dataclass(frozen=True)
 class HostBreakdown:
-    """The operators on the host.
+    """The operators on the host, the ones of longest self time first.
 
     Attributes:
         threads: that ran operators.
         operator_seconds: the self time of all of them, threads added up.
-        families: their self time by kind of work, the longest first; all that ran inside ``Optimizer.step`` is the
-            optimizer's.
-        operators: the ones of longest self time.
+        families: all that ran inside ``Optimizer.step`` is the optimizer's.
     """
 
     threads: int
@@ -360,24 +307,17 @@ class HostBreakdown:
     operators: tuple[OperatorTime, ...]
 
 
-TRACE_SCHEMA_VERSION = 1
-
-
 @dataclass(frozen=True)
 class TraceFile:
     """The file, and how much of it could be read.
 
     Attributes:
-        path: as it was named.
         read_bytes: of JSON, after decompression.
         events: complete events of all kinds, those that no figure uses among them.
         unreadable_events: that are no valid JSON, or no event; they are left out.
         truncated: the file ends before its list of events does; what came before was read.
-        rank, world_size: of the process, where the trace tells.
-        backend: of its process group: ``nccl``.
-        device_names: of the devices that the trace's process saw, by index, as the driver calls them.
+        device_names: of the devices that the trace's process saw, by index.
         has_stacks: Python functions were recorded, or operators with their call stacks.
-        has_shapes: operators were recorded with the shapes of their inputs.
     """
 
     path: str
@@ -398,14 +338,11 @@ class TraceBreakdown:
     """Where the time of a trace went.
 
     Attributes:
-        file: what was read.
         window_seconds: from its first event to its last.
         devices: none where the trace has no device events; then ``host`` tells where the time went.
         host: None where the trace has no operators.
-        syncs: where the host waited for a device, the costliest first.
-        steps: in order.
-        remarks: what a reader should know before the figures, a sentence each.
-        schema_version: of this record.
+        syncs: the costliest first.
+        remarks: what a reader should know before the figures.
     """
 
     file: TraceFile
@@ -415,4 +352,4 @@ class TraceBreakdown:
     syncs: tuple[SyncSite, ...]
     steps: tuple[TraceStep, ...]
     remarks: tuple[str, ...]
-    schema_version: int = TRACE_SCHEMA_VERSION
+    schema_version: int = 1
