@@ -15,14 +15,12 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterf
 from trl.trainer import add_fused_lm_head
 
 from hf_efficient.callbacks.checks import (
-    FourBitGuard,
     FusedHeadCheck,
     GradientCheck,
     PackingCheck,
     head_error,
     keep_four_bit_trainable,
     mixing_ratio,
-    parameters_without_gradient,
 )
 from hf_efficient.errors import TrainingCheckError
 
@@ -95,15 +93,6 @@ def test_without_bitsandbytes_nothing_happens(monkeypatch):
     assert "bitsandbytes" not in sys.modules
 
 
-def test_the_callback_guards_at_init_and_at_the_start_of_training():
-    first, second = quantized(), quantized()
-    guard = FourBitGuard()
-    guard.on_init_end(None, None, None, model=first)
-    guard.on_train_begin(None, None, None, model=second)
-    guard.on_init_end(None, None, None)
-    assert [first[0].support_avx512bf16_for_cpu, second[0].support_avx512bf16_for_cpu] == [False, False]
-
-
 ARGS = SimpleNamespace(torch_compile=False, optim="adamw_torch")
 
 
@@ -116,13 +105,6 @@ def half_frozen():
     model[1].requires_grad_(False)
     model[3].weight.requires_grad_(False)
     return model
-
-
-def test_names_of_parameters_without_gradient():
-    model = half_frozen()
-    assert parameters_without_gradient(model) == ["0.weight", "0.bias"]
-    model[0](torch.ones(1, 2)).sum().backward()
-    assert parameters_without_gradient(model) == []
 
 
 def test_frozen_leaves_are_watched_during_the_first_step_only():
@@ -150,13 +132,6 @@ def test_hooks_of_a_run_that_failed_are_gone_when_the_next_begins_or_this_one_en
         assert hooked(model) == ["", "1", "3"]
         end(ARGS, None, None)
         assert hooked(model) == []
-
-
-def test_compiled_models_are_not_watched():
-    model, check = half_frozen(), GradientCheck()
-    check.on_train_begin(ARGS, None, None)
-    check.on_step_begin(SimpleNamespace(torch_compile=True), None, None, model=model)
-    assert hooked(model) == []
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import nn
 
-from hf_efficient.callbacks import memory as module
 from hf_efficient.callbacks.memory import ActivationProbe, MemoryCount
 from hf_efficient.recording.activations import foreign_hooks
 
@@ -124,14 +123,6 @@ def test_an_adapters_trained_parameters_are_apart_from_its_base(facts):
     assert facts.bytes() == {"weights": 64, "adapter": 40}
 
 
-def test_what_lies_on_another_device_is_told_apart(facts):
-    count = MemoryCount(facts)
-    count.begin(SimpleNamespace(device=torch.device("cuda")), trained())
-    assert facts.memory["device"] == "cuda:0"
-    assert facts.bytes() == {"weights": 0}
-    assert facts.notes() == {"weights": "when training begins; 64 B more on cpu"}
-
-
 def test_a_fault_is_one_warning_and_the_end_of_it(facts, caplog):
     count = MemoryCount(facts, lambda: 1 / 0)
     model = trained()
@@ -185,14 +176,6 @@ def test_the_first_is_watched_and_later_ones_that_are_clearly_larger(memory, mod
     assert probe.wants(model, batch(1))  # another training
 
 
-def test_a_batch_that_tells_no_positions_is_watched_once(memory, model, facts):
-    probe = ActivationProbe(memory)
-    memory.begin(args(), model)
-    run(probe, model, {"pixels": torch.ones(2)})
-    assert not probe.wants(model, batch(10**9))
-    assert [one["note"] for one in facts.memory["categories"][1:]] == ["kept for the backward of one micro-batch"]
-
-
 def refused(probe, facts):
     assert probe._off
     ((why),) = [one["why"] for one in facts.memory["missing"] if one["what"] == "memory of activations and logits"]
@@ -220,15 +203,6 @@ def test_forwards_that_are_left_alone(memory, model, facts, prepare, told):
     assert not hooks
     assert refused(probe, facts).startswith(told)
     assert not probe.wants(model, batch(100))
-
-
-@pytest.mark.parametrize("kind", ["DEEPSPEED", "MEGATRON_LM"])
-def test_where_weights_are_swapped(memory, model, facts, monkeypatch, kind):
-    monkeypatch.setattr(module, "distributed_type", lambda: kind)
-    probe = ActivationProbe(memory)
-    memory.begin(args(), model)
-    assert not run(probe, model, batch(3))[1]
-    assert refused(probe, facts).startswith("DeepSpeed and Megatron-LM swap the weights")
 
 
 def test_hooks_of_somebody_else_stay_in_force(memory, model, facts):

@@ -99,11 +99,6 @@ def test_a_run_pays_them(own):
     assert price_facts(Rates(), "ACME Thing One", 1)["price_usd_per_hour"] == 0.0
 
 
-def test_without_them_only_the_shipped_ones_are_there():
-    assert own_facts_folder() is None
-    assert not any(one.own for one in (*accelerators(), *prices()))
-
-
 def test_they_are_looked_for_beside_the_users_configuration(tmp_path, monkeypatch):
     folder = tmp_path / "hf_efficient" / "facts"
     folder.mkdir(parents=True)
@@ -112,11 +107,6 @@ def test_they_are_looked_for_beside_the_users_configuration(tmp_path, monkeypatc
     (folder / "prices.yaml").write_text("- {accelerator: L4, usd_per_gpu_hour: 0.25}\n", encoding="utf-8")
     assert own_facts_folder() == folder
     assert offers("L4", "on_demand")[0].usd_per_gpu_hour == 0.25
-
-
-def test_an_empty_file_has_no_rows(own):
-    own(prices="# nothing yet\n")
-    assert not any(one.own for one in prices())
 
 
 @pytest.mark.parametrize(
@@ -168,16 +158,3 @@ def test_what_is_wrong_is_told_with_file_row_and_key(own, files, told):
     with pytest.raises(SetupError) as error:
         accelerators(), prices()
     assert str(error.value).startswith(told.replace("FOLDER", str(folder)))
-
-
-def test_a_folder_that_is_not_there(monkeypatch, tmp_path):
-    monkeypatch.setenv("HF_EFFICIENT_FACTS", str(tmp_path / "none"))
-    with pytest.raises(SetupError, match=r"^HF_EFFICIENT_FACTS: .*none is no folder\. Put one"):
-        accelerators()
-
-
-def test_bytes_that_are_no_text(own):
-    folder = own(prices="")
-    (folder / "prices.yaml").write_bytes(b"\xff\xfe")
-    with pytest.raises(SetupError, match=r"prices\.yaml: cannot be read: "):
-        prices()

@@ -135,27 +135,6 @@ def test_the_model_is_left_as_it_was(model, tokenizer, tmp_path, monkeypatch):
     assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
 
 
-def test_restored_after_an_error(model, tokenizer, tmp_path, monkeypatch):
-    model.train()
-    config = model.generation_config
-
-    def broken(*args, **kwargs):
-        raise RuntimeError("out of memory")
-
-    monkeypatch.setattr(model, "generate", broken)
-    with pytest.raises(RuntimeError, match="out of memory"):
-        run(model, tokenizer, tmp_path, [{"prompt": "abc", "answer": ""}])
-    assert model.training
-    assert model.generation_config is config
-
-
-def test_greedy_whatever_the_model_has_as_its_generation_settings(model, tokenizer, tmp_path):
-    expected = [greedy(model, tokenizer, prompt, 8) for prompt in PROMPTS]
-    model.generation_config.update(do_sample=True, num_beams=3, repetition_penalty=5.0, min_new_tokens=12)
-    _, answers = run(model, tokenizer, tmp_path, [{"prompt": p, "answer": ""} for p in PROMPTS], max_new_tokens=8)
-    assert [answer.generated for answer in answers] == expected
-
-
 def test_no_warning_about_sampling_settings(model, tokenizer, tmp_path):
     model.generation_config.update(do_sample=True, temperature=0.6, top_p=0.9)
     records = []
@@ -168,12 +147,6 @@ def test_no_warning_about_sampling_settings(model, tokenizer, tmp_path):
     finally:
         library.removeHandler(handler)
     assert [record.getMessage() for record in records] == []
-
-
-def test_tokenizer_is_not_changed(model, tokenizer, tmp_path):
-    tokenizer.padding_side = "right"
-    run(model, tokenizer, tmp_path, [{"prompt": p, "answer": ""} for p in PROMPTS], max_new_tokens=2)
-    assert tokenizer.padding_side == "right"
 
 
 def adapted(model):
@@ -267,9 +240,3 @@ def test_messages_without_a_chat_template(tokenizer):
         "evaluate.generate: the prompt is a list of chat messages, but the tokenizer has no chat template. "
         "Name one in train.chat_template_path, or a tokenizer that has one in model.tokenizer."
     )
-
-
-def test_messages_that_the_template_refuses(tokenizer):
-    tokenizer.chat_template = "{{ raise_exception('roles must alternate') }}"
-    with pytest.raises(DataError, match=r"the chat template refuses the messages .*: roles must alternate"):
-        AnswerEvaluator(tokenizer, [{"prompt": [{"role": "user", "content": "a"}], "answer": "b"}])

@@ -119,15 +119,6 @@ def test_every_way_the_trainer_hands_the_predictions_over(model, tmp_path, argum
         assert metrics["eval_token_accuracy"] == pytest.approx(accuracy, abs=1e-12)
 
 
-def test_bfloat16_model(model, tmp_path):
-    rows = make_right_sometimes(model.to(torch.bfloat16), examples())
-    # The same logits, so the same values: the likelihoods are taken in float32.
-    perplexity, accuracy = by_hand(model, rows)
-    metrics = evaluate(model, rows, tmp_path, 1)
-    assert metrics["eval_perplexity"] == pytest.approx(perplexity, rel=1e-5)
-    assert metrics["eval_token_accuracy"] == accuracy
-
-
 def test_padding_free_batch(model):
     """Several examples in one row [1, total], each starting at an ignored label."""
     rows = [{**row, "labels": [-100, *row["labels"][1:]]} for row in examples(4)]
@@ -154,11 +145,6 @@ def test_reduce_logits_aligns_with_the_labels():
     assert nll[0].tolist() == [0.0, 0.0, pytest.approx(math.log(4))]
 
 
-def test_likelihood_of_an_ignored_label_is_zero():
-    _, nll = reduce_logits(torch.randn(1, 3, 4), torch.tensor([[-100, -100, 1]]))
-    assert nll[0, :2].tolist() == [0.0, 0.0]
-
-
 def test_a_long_row_is_reduced_piece_by_piece(monkeypatch):
     logits, labels = torch.randn(2, 9, 5), torch.randint(0, 5, (2, 9))
     whole = reduce_logits(logits, labels)
@@ -168,31 +154,6 @@ def test_a_long_row_is_reduced_piece_by_piece(monkeypatch):
     assert torch.equal(whole[1], pieces[1])
 
 
-def test_no_second_float32_copy_of_the_logits(monkeypatch):
-    sizes = []
-    original = for_trainer.cross_entropy
-
-    def watch(logits, *args, **kwargs):
-        sizes.append((tuple(logits.shape), logits.dtype))
-        return original(logits, *args, **kwargs)
-
-    monkeypatch.setattr(for_trainer, "cross_entropy", watch)
-    reduce_logits(torch.randn(3, 5, 7).to(torch.bfloat16), torch.randint(0, 7, (3, 5)))
-    assert sizes == [((4, 7), torch.float32)] * 3
-
-
-def test_logits_among_other_outputs():
-    logits, labels = torch.randn(2, 4, 6), torch.randint(0, 6, (2, 4))
-    cache = object()
-    alone = reduce_logits(logits, labels)
-    assert torch.equal(reduce_logits((torch.tensor(0.1), logits, cache), (labels,))[1], alone[1])
-
-
-def test_without_labels_only_the_ids():
-    logits = torch.randn(2, 4, 6)
-    assert torch.equal(reduce_logits(logits, None), reduce_logits(logits, torch.zeros(2, 4, dtype=torch.int64))[0])
-
-
 def test_a_model_without_logits():
     with pytest.raises(ModelError) as error:
         reduce_logits((torch.zeros(2, 4),), torch.zeros(2, 4, dtype=torch.int64))
@@ -200,12 +161,6 @@ def test_a_model_without_logits():
         "evaluate.metrics: the model's evaluation returned no logits, which perplexity and token_accuracy "
         "need. Turn off what skips them (train.use_liger_kernel: false), or leave these metrics out."
     )
-
-
-def test_all_labels_masked_gives_no_values():
-    compute_metrics, _ = make_compute_metrics(["perplexity", "token_accuracy"])
-    nothing = np.full((2, 3), -100)
-    assert compute_metrics(EvalPrediction((nothing, nothing.astype(np.float32)), nothing)) == {}
 
 
 def test_names():

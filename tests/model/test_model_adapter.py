@@ -7,7 +7,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from hf_efficient.errors import ModelError
-from hf_efficient.model.adapter import add_adapter, check_wrap_classes, lora_config
+from hf_efficient.model.adapter import add_adapter, check_wrap_classes
 from hf_efficient.model.load import quantization_config
 from hf_efficient.recipe.schema import AdapterSection, QuantizationSection
 
@@ -44,12 +44,6 @@ def test_dora_adds_a_magnitude_per_output(tiny_llama_dir):
     assert trained(model) == plain + magnitudes
 
 
-def test_rslora_scales_by_the_root_of_the_rank(tiny_llama_dir):
-    section = AdapterSection(r=16, alpha=32, rslora=True)
-    model = add_adapter(base(tiny_llama_dir), section, seed=0, checkpointing=False)
-    assert model.base_model.model.model.layers[0].self_attn.q_proj.scaling["default"] == 32 / 4
-
-
 def test_target_modules_and_modules_to_save(tiny_llama_dir):
     section = AdapterSection(r=2, target_modules=["q_proj", "v_proj"], modules_to_save=["lm_head"])
     model = add_adapter(base(tiny_llama_dir), section, seed=0, checkpointing=False)
@@ -64,15 +58,6 @@ def test_target_modules_and_modules_to_save(tiny_llama_dir):
     assert names == layers | {"lm_head.modules_to_save.default.weight"}
 
 
-def test_the_seed_makes_the_adapter(tiny_llama_dir):
-    def first_weight(seed):
-        model = add_adapter(base(tiny_llama_dir), AdapterSection(r=2), seed=seed, checkpointing=False)
-        return model.base_model.model.model.layers[0].self_attn.q_proj.lora_A["default"].weight
-
-    assert torch.equal(first_weight(1), first_weight(1))
-    assert not torch.equal(first_weight(1), first_weight(2))
-
-
 def test_checkpointing_makes_the_embedding_require_a_gradient(tiny_llama_dir):
     for checkpointing in (False, True):
         model = add_adapter(base(tiny_llama_dir), AdapterSection(), seed=0, checkpointing=checkpointing)
@@ -84,12 +69,6 @@ def test_modules_that_are_not_there_are_named(tiny_llama_dir):
         add_adapter(base(tiny_llama_dir), AdapterSection(target_modules=["c_attn"]), seed=0, checkpointing=False)
     with pytest.raises(ModelError, match=r"adapter\.modules_to_save: the model has no module head\..*lm_head"):
         add_adapter(base(tiny_llama_dir), AdapterSection(modules_to_save=["head"]), seed=0, checkpointing=False)
-
-
-def test_the_section_reaches_peft():
-    config = lora_config(AdapterSection(r=3, alpha=7, dropout=0.25, bias="lora_only", target_modules="x.*"))
-    assert (config.r, config.lora_alpha, config.lora_dropout, config.bias) == (3, 7, 0.25, "lora_only")
-    assert config.target_modules == "x.*"
 
 
 def test_dropout_on_experts_is_named_with_its_key():

@@ -44,12 +44,6 @@ def test_an_adapted_model_is_its_base():
     assert shape_of_model(model) == ModelShape.from_config(live().config)
 
 
-def test_an_embedding_that_has_grown():
-    model = live()
-    model.resize_token_embeddings(104, mean_resizing=False)
-    assert shape_of_model(model).vocabulary == 104
-
-
 def test_layers_by_name():
     names = ["model.layers.3.mlp", "model.layers.12", "lm_head", "layers.0.x", "model.playlayers.3.x"]
     assert [layer_of(name) for name in names] == [3, 12, None, 0, None]
@@ -93,11 +87,6 @@ def test_what_is_built_otherwise_is_refused(build, told):
     assert str(caught.value).startswith(told)
 
 
-def test_prompt_tuning_is_seen_by_its_base():
-    model = get_peft_model(live(), PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4))
-    assert shape_of_model(model).model_type == "llama"
-
-
 def found(model):
     return trained_of(model, shape_of_model(model))
 
@@ -112,11 +101,6 @@ def test_lora_as_the_recipe_says_it(targets):
     shape = shape_of_model(model)
     assert found(model) == Trained.adapter(shape, targets, 8)
     assert adapter_parameters(shape, found(model)) == sum(p.numel() for p in model.parameters() if p.requires_grad)
-
-
-def test_lora_on_fused_projections_and_on_some_layers():
-    model = adapted(live("phi3"), ["qkv_proj"], layers_to_transform=[1])
-    assert found(model) == Trained.adapter(shape_of_model(model), ["qkv_proj"], 8, layers=[1])
 
 
 def test_ranks_by_module():
@@ -138,13 +122,6 @@ def test_modules_trained_in_full_beside_the_adapters(saved, embedding, head):
 def test_a_bias_beside_its_adapter_changes_no_product(bias):
     model = adapted(live("qwen2"), ["q_proj"], bias=bias)
     assert found(model) == Trained.adapter(shape_of_model(model), ["q_proj"], 8)
-
-
-def test_an_input_that_is_made_to_ask_for_a_gradient():
-    model = adapted(live())
-    assert not found(model).input_gradient
-    model.enable_input_require_grads()
-    assert found(model).input_gradient
 
 
 def test_two_adapters_at_once_cost_their_ranks_sum():

@@ -41,13 +41,6 @@ def test_sdpa_with_dropout_on_a_cpu_is_no_fused_kernel():
     assert (kernel_of(model, "cpu"), kernel_of(model, "cuda")) == ("square", "sdpa")
 
 
-def test_another_attention_is_not_guessed_at():
-    model = live()
-    model.config._attn_implementation = "my_attention"
-    with pytest.raises(ModelError, match=r"^attention implementation 'my_attention': which pairs it computes"):
-        kernel_of(model, "cpu")
-
-
 def checkpointed(**options):
     model = live(num_hidden_layers=3)
     model.activation_checkpointing_enable(**options)
@@ -146,11 +139,6 @@ def test_tf32_where_torch_may(monkeypatch, precision, expected):
     assert matmul_dtype(trainer_of(model_of(), device="cuda")) == expected
     assert matmul_dtype(trainer_of(model_of(torch.bfloat16), device="cuda")) == "bf16"
     assert matmul_dtype(trainer_of(model_of(), device="cpu")) == "fp32"
-
-
-def test_tf32_by_the_older_switch(monkeypatch):
-    monkeypatch.setattr(torch.backends.cuda, "matmul", SimpleNamespace(allow_tf32=True))
-    assert matmul_dtype(trainer_of(model_of(), device="cuda")) == "tf32"
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from hf_efficient.profilers import calibration
 from hf_efficient.profilers.calibration import (
     Bench,
     EventStopwatch,
-    HostStopwatch,
     MatmulPeak,
     benches,
     calibrate,
@@ -64,13 +63,6 @@ def test_events_time_the_device(kernel, expected):
     assert replay.watch.seconds(replay.work, 100) == pytest.approx(expected)
 
 
-def test_settling_waits_for_the_device():
-    replay = Replay()
-    replay.work()
-    replay.watch.settle()
-    assert replay.device.host == pytest.approx(2e-3 + 1e-5)
-
-
 def test_rounds_are_long_enough():
     """30 ms of 2 ms kernels: 15 a round, five rounds, after a first call and one that finds how long it is."""
     replay = Replay(launch=0.0)
@@ -105,11 +97,6 @@ def test_rounds_are_neither_empty_nor_endless(once, times):
     assert watch.asked[2:] == [times] * 5
 
 
-def test_the_host_times_by_its_clock():
-    now = iter([5.0, 7.0])
-    assert HostStopwatch(lambda: next(now)).seconds(lambda: None, 8) == 0.25
-
-
 def steady(monkeypatch, *seconds):
     """Each thing that is measured takes as long as given, and is done once."""
     answers = list(seconds)
@@ -139,26 +126,6 @@ def test_products(monkeypatch):
     steady(monkeypatch, 1e-6, 2e-6)
     found = list(product_rates("bf16", CPU, Given(), sizes=(4, 8)))
     assert found == [MatmulRate("bf16", 4, pytest.approx(128e6)), MatmulRate("bf16", 8, pytest.approx(512e6))]
-
-
-def test_a_slow_device_is_not_asked_for_more(monkeypatch):
-    """At 128 FLOPs in 10 ms, 1024 take 80 ms; then, at 12.8 kFLOP/s, 8192 would take 0.64 s."""
-    left = steady(monkeypatch, 10e-3, 80e-3, 1.0)
-    assert [rate.size for rate in product_rates("fp32", CPU, Given(), sizes=(4, 8, 16))] == [4, 8]
-    assert left == [1.0]
-
-
-@pytest.mark.parametrize(("name", "dtype"), [("bf16", torch.bfloat16), ("fp16", torch.float16)])
-def test_products_are_of_their_dtype_and_not_of_zeros(monkeypatch, name, dtype):
-    multiplied = []
-    steady(monkeypatch, 1e-6)
-    monkeypatch.setattr(torch, "mm", lambda left, right, out: multiplied.append((left, right, out)))
-    list(product_rates(name, CPU, Given(), sizes=(4,)))
-    ((left, right, out),) = multiplied
-    assert {left.dtype, right.dtype, out.dtype} == {dtype}
-    assert left.shape == right.shape == out.shape == (4, 4)
-    assert int((left != 0).sum()) == 16
-    assert torch.equal(right, left.t())
 
 
 def test_a_copy_reads_and_writes(monkeypatch):
@@ -225,15 +192,6 @@ def test_each_model_of_gpu_once_and_the_cpu(gpus, monkeypatch):
         ("NVIDIA H200", "cuda:0"), ("Tesla T4", "cuda:2"), ("CPU", "cpu"),
     ]  # fmt: skip
     assert (found[-1].device_type, found[-1].threads) == ("cpu", torch.get_num_threads())
-
-
-def test_a_gpu_is_asked_for_the_dtypes_that_it_computes_in(gpus):
-    rates, busy = cuda_bench(0).products()
-    assert [rate.dtype for rate in rates] == ["bf16", "fp16", "fp32"]
-    assert gpus["asked"] == [("bf16", "cuda:0"), ("fp16", "cuda:0"), ("fp32", "cuda:0")]
-    assert busy is False
-    gpus["bf16"] = False
-    assert [rate.dtype for rate in cuda_bench(0).products()[0]] == ["fp16", "fp32"]
 
 
 def test_a_gpu_that_others_use(gpus):

@@ -99,27 +99,12 @@ def test_when_memory_runs_out(tmp_path):
     assert len(fake.observers) == 1  # torch cannot take one back: there is one for all trainings
 
 
-def test_after_the_training_memory_may_run_out_unobserved(tmp_path):
-    fake = Fake()
-    history = MemoryHistory(allocator=fake)
-    train(history, tmp_path)
-    history.stop()
-    fake.observers[0]()
-    assert names(tmp_path) == []
-
-
 def test_a_fault_at_out_of_memory_does_not_hide_it(tmp_path):
     fake = Fake(fails=True)
     history = MemoryHistory(modules=False, allocator=fake)
     train(history, tmp_path)
     fake.observers[0]()
     assert history.notes == ["no snapshot at out-of-memory: RuntimeError: no host memory"]
-
-
-def test_not_asked_for_at_out_of_memory(tmp_path):
-    fake = Fake()
-    train(MemoryHistory(on_out_of_memory=False, allocator=fake), tmp_path)
-    assert fake.observers == []
 
 
 def test_without_cuda_it_says_so_and_the_run_goes_on(tmp_path, monkeypatch):
@@ -129,17 +114,6 @@ def test_without_cuda_it_says_so_and_the_run_goes_on(tmp_path, monkeypatch):
     history.stop()
     assert history.notes == ["needs a CUDA device, and there is none"]
     assert names(tmp_path) == []
-
-
-@pytest.mark.parametrize("at_end", [True, False])
-def test_a_second_stop_does_nothing(tmp_path, at_end):
-    fake = Fake()
-    history = MemoryHistory(at_end=at_end, allocator=fake)
-    train(history, tmp_path)
-    history.stop()
-    written = len(history.files)
-    history.stop()
-    assert (len(history.files), fake.calls.count("stop")) == (written, 1)
 
 
 def start(history, folder, model):
@@ -162,15 +136,6 @@ def test_allocations_are_labelled_by_their_module_until_it_stops(tmp_path):
     assert note.endswith(" of the host's time in 4 calls, which its cost leaves out")
 
 
-def test_not_asked_for_no_module_is_touched(tmp_path):
-    fake, model = Fake(labels=[]), nn.Linear(2, 2)
-    history = MemoryHistory(modules=False, allocator=fake)
-    start(history, tmp_path, model)
-    assert not model._forward_pre_hooks
-    history.stop()
-    assert (fake.labels, history.notes) == ([], [])
-
-
 @pytest.mark.parametrize(
     ("labels", "model", "told"),
     [
@@ -184,10 +149,6 @@ def test_where_no_module_can_be_named_it_says_so(tmp_path, labels, model, told):
     (note,) = history.notes
     assert note == f"modules are told by the stacks alone: {told}"
     history.stop()
-
-
-def test_a_build_without_cuda_has_no_labeller():
-    assert CudaAllocator().labeller() is getattr(torch._C, "_cuda_setMemoryMetadata", None)
 
 
 class Seen(torch.autograd.Function):
@@ -343,14 +304,6 @@ def test_the_step_of_the_optimizer(notes):
     assert notes.seen[-1] == ("step", "")
 
 
-def test_nothing_is_left_behind(notes):
-    model = Model(notes)
-    ModuleLabels(model, notes.tell).close()
-    run(model)
-    assert {label for _, label in notes.seen} == {""}
-    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
-
-
 def test_a_forward_that_fails_leaves_no_name(notes):
     model = Model(notes)
     labels = ModuleLabels(model, notes.tell)
@@ -359,28 +312,6 @@ def test_a_forward_that_fails_leaves_no_name(notes):
     assert notes.label == ""
     run(model, labels)
     assert notes.seen[:6] == of_layer(0, "forward") + of_layer(1, "forward")
-
-
-def test_the_names_are_those_of_the_model_inside_an_adapter(notes):
-    class Peft(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.base_model = nn.Module()
-            self.base_model.model = Part(notes, "part")
-
-        def forward(self, tensor):
-            return Seen.apply(self.base_model.model(tensor), notes, "around")
-
-    model = Peft()
-    model.base_model.model.down_proj = Part(notes, "down")
-    names = []
-    labels = ModuleLabels(model, names.append)
-    model(torch.ones(3))
-    model.base_model.model.down_proj(torch.ones(3))
-    labels.close()
-    assert "down_proj" in names
-    assert notes.seen[1] == ("around forward", "")
-    assert names[0] == "Peft"
 
 
 def test_a_compiled_part_is_seen():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pstats
 from pathlib import Path
 
@@ -90,11 +89,6 @@ def test_pyinstrument_samples(tmp_path):
     assert [path.name for path in profile.files] == ["python.rank0.html", "python.rank0.json"]
 
 
-def test_another_tool_is_refused():
-    with pytest.raises(ValueError, match="tool is 'py-spy'; write cprofile or pyinstrument"):
-        PythonProfile("py-spy")
-
-
 class Rows(torch.utils.data.Dataset):
     def __len__(self):
         return 8
@@ -159,13 +153,6 @@ def test_a_function_that_is_not_there(name, said):
     with pytest.raises(SetupError) as raised:
         named_functions("lines", [name])
     assert str(raised.value).startswith(said)
-
-
-def test_a_method_and_a_function():
-    assert named_functions("lines", ["json:dumps", "json.encoder:JSONEncoder.encode"]) == [
-        json.dumps,
-        json.JSONEncoder.encode,
-    ]
 
 
 def test_a_package_that_is_missing_names_its_extra():

@@ -21,7 +21,6 @@ from hf_efficient.recording.activations import (
     kept_modes,
     kept_random_state,
     model_tensors,
-    tensors_in,
 )
 
 
@@ -39,24 +38,10 @@ def test_what_is_shared_is_counted_once_and_in_full():
     assert bytes_of([torch.empty(0), torch.zeros(3, device="meta")]) == {}
 
 
-def test_what_is_apart_is_left_out():
-    known, other = torch.zeros(4), torch.zeros(5)
-    apart, found = Storages(), Storages()
-    apart.add([known])
-    found.add([known[1:], other], apart=apart)
-    assert found.bytes_by_device() == {"cpu": 20}
-
-
 def test_a_sparse_gradient_is_its_indices_and_values():
     table = nn.Embedding(100, 4, sparse=True)
     table(torch.tensor([1, 7, 7])).sum().backward()
     assert bytes_of([table.weight.grad]) == {"cpu": 3 * 8 + 3 * 4 * 4}
-
-
-def test_a_wrapped_tensor_is_what_it_wraps():
-    from torch.testing._internal.two_tensor import TwoTensor
-
-    assert bytes_of([TwoTensor(torch.zeros(4), torch.zeros(4))]) == {"cpu": 32}
 
 
 def test_tied_weights_and_buffers_of_a_model():
@@ -109,12 +94,6 @@ def test_bytes_of_an_8_bit_layer_before_and_after_its_first_forward():
     for _ in range(2):
         assert bytes_of(tensor for tensor, _ in model_tensors(layer)) == {"cpu": 32 * 64 + 32 * 4}
         layer(torch.randn(2, 64))
-
-
-def test_tensors_of_nested_values():
-    a, b, c = torch.ones(1), torch.ones(2), torch.ones(3)
-    assert [len(one) for one in tensors_in({"a": [a, (b, None)], "b": {"c": c}, "d": 3})] == [1, 2, 3]
-    assert list(tensors_in(None)) == []
 
 
 def test_constants_that_the_module_alone_keeps():
@@ -242,12 +221,6 @@ def test_a_transposed_copy_of_the_heads_weight_is_no_logits():
     found, _ = kept(model, forward, (), VOCABULARY)
     # In bfloat16: the input, and a copy of the weight, which is saved transposed, (hidden, vocabulary).
     assert found == Kept({"cpu": 2 * ROWS * HIDDEN + 2 * VOCABULARY * HIDDEN}, {})
-
-
-def test_without_gradients_nothing_is_kept():
-    model, inputs, mask = Blocks(False), torch.randn(ROWS, HIDDEN), torch.ones(ROWS, 1)
-    with torch.no_grad():
-        assert kept(model, lambda: model(inputs, mask), model.blocks)[0] == Kept({}, {})
 
 
 def test_no_hook_stays_after_an_exception():
