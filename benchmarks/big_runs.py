@@ -31,7 +31,7 @@ import json, sys, time
 from pathlib import Path
 start = time.perf_counter()
 from rich.console import Console
-from hf_efficient.accounting.account import to_json
+from hf_efficient.run_dir.json_file import strict_json
 from hf_efficient.reporting.console import account_renderables
 from hf_efficient.reporting.html.run_page import run_page
 from hf_efficient.reporting.run_data import read_run
@@ -52,7 +52,7 @@ print(json.dumps({
     "page_bytes": page,
     "steps": account.steps.count,
     "buckets": len(series.steps),
-    "run_json_bytes": len(to_json(account)),
+    "run_json_bytes": len(strict_json(account)),
 }))
 """
 

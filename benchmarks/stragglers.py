@@ -26,10 +26,10 @@ from rich.console import Console
 from rich.table import Table
 from straggler_runs.case import CASES, CONTROLS, PHASES, SHARE, StragglerCase
 
-from hf_efficient.accounting.account import records_folder
 from hf_efficient.diagnosis.case import Case, read_case
 from hf_efficient.diagnosis.rules.stragglers import straggler
 from hf_efficient.records.findings import Finding
+from hf_efficient.run_dir.paths import records_folder
 
 _SCRIPT = Path(__file__).with_name("straggler_process.py")
 _SECONDS = 300.0

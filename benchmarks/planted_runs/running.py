@@ -16,11 +16,11 @@ from typing import Any
 from processes import free_port, run_to_end, traceml_command, traceml_summary
 from results import load_average
 
-from hf_efficient.accounting.account import records_folder
 from hf_efficient.diagnosis.case import read_case
 from hf_efficient.diagnosis.engine import diagnose_case
 from hf_efficient.estimate.comparison import seconds_per_token
 from hf_efficient.records.findings import Diagnosis
+from hf_efficient.run_dir.paths import records_folder
 from planted_runs.case import PlantedCase
 
 __all__ = ["Bench", "Ran", "as_json", "open_bench"]

@@ -1,4 +1,4 @@
-"""The JSON Schema (2020-12) of ``run.json``; the one that is shipped beside this file is what it gives."""
+"""The JSON Schema (2020-12) of ``run.json``; run this module to write the file that is shipped beside it."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
+import msgspec
 
 from hf_efficient.records.account import RunAccount
 
 SHIPPED = Path(__file__).with_name("run.schema.json")
-"""Written by ``python -m hf_efficient.accounting.json_schema``."""
 
 
 def run_schema() -> dict[str, Any]:
     """Every key is required, none beside them is valid."""
-    schema = TypeAdapter(RunAccount).json_schema()
-    for part in (schema, *schema.get("$defs", {}).values()):
+    (schema,), parts = msgspec.json.schema_components([RunAccount], ref_template="#/$defs/{name}")
+    for part in parts.values():
         if "properties" in part:
             part["additionalProperties"] = False
+            part["required"] = list(part["properties"])
             part["description"] = part.get("description", "").split("\n\n")[0]
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "$defs": parts}
 
 
 if __name__ == "__main__":

@@ -1,85 +1,30 @@
-"""What is still to come of a run that goes on, less what has passed of what it is doing.
-
-A run as somebody sees it who looks on: where it is, what is to come, what it did last.
-
-The account of a run that goes on: each look reads only what its records have grown by.
-"""
+"""A run that goes on, as an onlooker sees it: where it is, what is to come, what it did last."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Literal
 
-from hf_efficient.accounting.account import build_account
+from hf_efficient.accounting.account import ReadRun
 from hf_efficient.accounting.processes import ProcessSpans
-from hf_efficient.accounting.run_records import RunReader, RunRecords
-from hf_efficient.accounting.series import build_series
 from hf_efficient.estimate.cost import cost_usd
 from hf_efficient.estimate.forecast import RECENT_STEPS, Forecast, Pace, Schedule, forecast, passed_of
 from hf_efficient.estimate.statistics import sum_if_known
 from hf_efficient.records.account import RunAccount
-from hf_efficient.records.series import RunSeries, StepSeries
+from hf_efficient.records.series import StepSeries
 from hf_efficient.records.steps import COARSE_PHASES, STEP_PHASES
 
-_OF_A_STEP = {*STEP_PHASES, *COARSE_PHASES} - {"evaluation", "checkpointing"}
-
-
-def rest_of(schedule: Schedule, step: int, pace: Pace, last: ProcessSpans) -> Forecast | None:
-    """The forecast from the last sign of life on.
-
-    The record of a step is written when its evaluation and its save are done, so that these are under way while the
-    step still counts as one to come. After the training an evaluation may be under way, or done.
-
-    Args:
-        schedule: of the run.
-        step: optimizer steps whose records are there.
-        pace: as measured so far.
-        last: the process that goes on.
-
-    Returns:
-        None where the time of a step is not known.
-    """
-    ended = _training_ended_at(last)
-    if ended is not None and any(note["at_seconds"] > ended for note in last.notes.get("evaluation", ())):
-        schedule = dataclasses.replace(schedule, evaluate_after=False)
-    rest = forecast(schedule, step, pace)
-    if rest is None or last.alive is None:
-        return rest
-    passed = Pace()
-    if _is_training(last):
-        passed = _of_a_step(last.alive["phase_seconds"])
-    elif ended is not None and schedule.evaluate_after and last.alive["open_phase"] == "evaluation":
-        passed = Pace(evaluation_seconds=last.alive["phase_seconds"]["evaluation"])
-    return dataclasses.replace(rest, seconds=max(0.0, rest.seconds - passed_of(pace, passed)))
-
-
-def _of_a_step(phases: Mapping[str, float]) -> Pace:
-    step = math.fsum(seconds for name, seconds in phases.items() if name in _OF_A_STEP)
-    return Pace(step, phases.get("evaluation"), phases.get("checkpointing"))
-
-
-def _is_training(process: ProcessSpans) -> bool:
-    return any(segment not in process.train_ends for segment in process.trains)
-
-
-def _training_ended_at(process: ProcessSpans) -> float | None:
-    """When the last ``train()`` call ended; None where one goes on, or none was made."""
-    if _is_training(process) or not process.train_ends:
-        return None
-    return max(float(end["at_seconds"]) for end in process.train_ends.values())
-
-
 SILENT_SECONDS = 10.0
-"""A run that goes on gives a sign of life every second; after ten without one something is wrong."""
+"""A run that goes on writes a heartbeat every second; after ten without one something is wrong."""
 
 GONE_SECONDS = 60.0
-"""After so long without a sign of life the run is taken to be over."""
+"""After so long without a heartbeat the run is taken to be over."""
 
 State = Literal["running", "silent", "gone", "ended"]
+
+_OF_A_STEP = {*STEP_PHASES, *COARSE_PHASES} - {"evaluation", "checkpointing"}
 
 
 @dataclass(frozen=True)
@@ -87,12 +32,10 @@ class RunView:
     """One look at a run.
 
     Attributes:
-        account: of the run so far.
-        state: ``running``; ``silent``: no sign of life for ``SILENT_SECONDS``; ``gone``: for ``GONE_SECONDS``;
-            ``ended``: it said so itself.
-        silent_seconds: since the last sign of life.
+        state: ``running``; ``silent``: no heartbeat for ``SILENT_SECONDS``; ``gone``: for ``GONE_SECONDS``; ``ended``.
+        silent_seconds: since the last heartbeat.
         step: optimizer steps done.
-        max_steps: of the whole run; None where it did not tell.
+        max_steps: of the whole run; None where it is not known.
         rest: of the training; None where it is over, or cannot be told.
         total_usd: what the run will have cost when the training is over; None where it is not known.
         losses: as they were logged, thinned, the last one last.
@@ -108,24 +51,16 @@ class RunView:
     losses: list[float]
 
 
-def view_of(
-    account: RunAccount, steps: StepSeries, processes: Sequence[ProcessSpans], silent_seconds: float = 0.0
-) -> RunView:
-    """Put together what the records tell.
-
-    Args:
-        account: of the run so far.
-        steps: the same run over its time.
-        processes: the same run's processes on rank 0.
-        silent_seconds: since the last sign of life, as the looker-on measures it.
-    """
+def view_of(run: ReadRun, silent_seconds: float = 0.0) -> RunView:
+    """What the records say of a run whose last heartbeat was so long ago, as the onlooker measures it."""
+    account, steps, processes = run.account, run.series.steps, run.records.processes
     last = processes[-1] if processes else None
-    schedule = _schedule(last.facts.get("run", {})) if last is not None else None
+    schedule = None if last is None else last.stated("run", Schedule)
     step = account.time.processes[-1].last_step or (steps.last_step[-1] if len(steps) else 0)
     state = _state(account, silent_seconds)
     rest = None
     if schedule is not None and last is not None and state in ("running", "silent"):
-        rest = rest_of(schedule, step, _pace(account, steps, processes), last)
+        rest = _rest(schedule, step, _pace(account, steps, processes), last)
     price = account.money.price_usd_per_hour
     return RunView(
         account=account,
@@ -145,11 +80,6 @@ def _state(account: RunAccount, silent_seconds: float) -> State:
     if silent_seconds < SILENT_SECONDS:
         return "running"
     return "silent" if silent_seconds < GONE_SECONDS else "gone"
-
-
-def _schedule(facts: Mapping[str, Any]) -> Schedule | None:
-    known = {field.name: facts[field.name] for field in dataclasses.fields(Schedule) if field.name in facts}
-    return Schedule(**known) if isinstance(known.get("max_steps"), int) else None
 
 
 def _pace(account: RunAccount, steps: StepSeries, processes: Sequence[ProcessSpans]) -> Pace:
@@ -173,41 +103,27 @@ def _mean(seconds: Sequence[float]) -> float | None:
     return math.fsum(seconds) / len(seconds) if seconds else None
 
 
-class RunFollower:
-    """Gives at every look what ``account_of`` and ``series_of`` would.
+def _rest(schedule: Schedule, step: int, pace: Pace, last: ProcessSpans) -> Forecast | None:
+    """The forecast from the last heartbeat on, less what has passed of what is under way.
 
-    Attributes:
-        processes: of rank 0, as the last look saw them.
+    The record of a step is written when its evaluation and its save are done, so that these are under way while the
+    step still counts as one to come. After the training an evaluation may be under way, or done.
     """
+    is_training = any(segment not in last.train_ends for segment in last.trains)
+    ended = None if is_training else max((end.at_seconds for end in last.train_ends.values()), default=None)
+    if ended is not None and any(note["at_seconds"] > ended for note in last.notes.get("evaluation", ())):
+        schedule = replace(schedule, evaluate_after=False)
+    rest = forecast(schedule, step, pace)
+    if rest is None or last.alive is None:
+        return rest
+    passed = Pace()
+    if is_training:
+        passed = _of_a_step(last.alive.phase_seconds)
+    elif ended is not None and schedule.evaluate_after and last.alive.open_phase == "evaluation":
+        passed = Pace(evaluation_seconds=last.alive.phase_seconds["evaluation"])
+    return replace(rest, seconds=max(0.0, rest.seconds - passed_of(pace, passed)))
 
-    def __init__(self, directory: Path) -> None:
-        """Nothing is read yet.
 
-        Args:
-            directory: the ``efficiency`` folder of a run; it need not be there yet.
-        """
-        self.processes: Sequence[ProcessSpans] = []
-        self._reader = RunReader(directory)
-
-    def account(self) -> RunAccount:
-        """The account of the records as they are now.
-
-        Raises:
-            OutputError: there are no records yet, or they cannot be read.
-        """
-        return build_account(self._look())
-
-    def account_and_series(self) -> tuple[RunAccount, RunSeries]:
-        """Both, of the same records.
-
-        Raises:
-            OutputError: there are no records yet, or they cannot be read.
-        """
-        records = self._look()
-        account = build_account(records)
-        return account, build_series(account, records)
-
-    def _look(self) -> RunRecords:
-        records = self._reader.look()
-        self.processes = records.processes
-        return records
+def _of_a_step(phases: Mapping[str, float]) -> Pace:
+    step = math.fsum(seconds for name, seconds in phases.items() if name in _OF_A_STEP)
+    return Pace(step, phases.get("evaluation"), phases.get("checkpointing"))

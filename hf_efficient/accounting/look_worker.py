@@ -1,7 +1,6 @@
 """A process of its own that reads records for another one: readers in, readers that have looked out, both pickled.
 
-Started by ``account/looking.py`` as a program, so that it needs nothing of the one that asks: no fork of a process with
-threads or a CUDA context, and no second run of a script that lacks ``if __name__ == "__main__"``.
+Started by ``accounting/run_records.py`` as a program.
 """
 
 from __future__ import annotations
@@ -11,33 +10,22 @@ import pickle
 import sys
 from typing import BinaryIO
 
-from hf_efficient.accounting.run_records import look_at
-
-LoggedLine = tuple[str, int, str]
-"""Logger, level and message."""
-
 
 class _Keep(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
-        self.lines: list[LoggedLine] = []
+        self.lines: list[tuple[str, int, str]] = []
 
     def emit(self, record: logging.LogRecord) -> None:
         self.lines.append((record.name, record.levelno, record.getMessage()))
 
 
-def main(orders: BinaryIO, answers: BinaryIO) -> None:
-    """Answer each reader by what ``look_at`` gives of it and by what was logged, until there are no more."""
+def main(readers: BinaryIO, answer: BinaryIO) -> None:
+    """Let each reader look; answer with them, and with what was logged."""
     kept = _Keep()
     logging.basicConfig(handlers=[kept], level=logging.INFO)
-    while True:
-        try:
-            reader = pickle.load(orders)
-        except EOFError:
-            return
-        pickle.dump((look_at(reader), kept.lines), answers, protocol=pickle.HIGHEST_PROTOCOL)
-        answers.flush()
-        kept.lines = []
+    found = [reader.look() for reader in pickle.load(readers)]
+    pickle.dump((found, kept.lines), answer, protocol=pickle.HIGHEST_PROTOCOL)
 
 
 if __name__ == "__main__":

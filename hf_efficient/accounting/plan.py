@@ -1,23 +1,18 @@
-"""What was planned of a run beside what it came to.
-
-What was proven before a run, from its facts.
-
-What the instruments of a run found and cost, from its facts and the tables beside them.
-"""
+"""What came before and beside a run: its plan against what it came to, its preflight check, its profilers."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+import msgspec
 
-from hf_efficient.accounting.processes import ProcessSpans
-from hf_efficient.records.account import PlanAccount, PlanFigure, Preflight, StepTimes, TimeAccount
-from hf_efficient.records.amounts import EnergyAccount, MemoryAccount, MoneyAccount, TokenAccount
+from hf_efficient.accounting.processes import ProcessSpans, last_stated
+from hf_efficient.records.account import PlanAccount, PlanFigure, Preflight, RunAccount
+from hf_efficient.records.amounts import MemoryAccount
+from hf_efficient.records.facts import MemoryFacts
 from hf_efficient.records.plan import PlannedRun
 from hf_efficient.records.profile import (
     FunctionTable,
@@ -36,44 +31,23 @@ _OF_A_MICRO_BATCH = ("activations", "logits")
 _LOOP = frozenset((*STEP_PHASES, *COARSE_PHASES)) - {"evaluation", "checkpointing"}
 
 
-def plan_account(
-    processes: Sequence[ProcessSpans],
-    time: TimeAccount,
-    steps: StepTimes,
-    tokens: TokenAccount,
-    memory: MemoryAccount,
-    energy: EnergyAccount,
-    money: MoneyAccount,
-) -> PlanAccount | None:
-    """Predicted and observed, figure by figure, of the last process that was planned; None where none was.
-
-    Args:
-        processes: of rank 0.
-        time, steps, tokens, memory, energy, money: of the run.
-    """
+def plan_account(processes: Sequence[ProcessSpans], account: RunAccount) -> PlanAccount | None:
+    """Predicted and observed, figure by figure, of the last process of rank 0 that was planned; None where none was."""
     for process in reversed(processes):
-        planned = _planned(process.facts.get("plan", {}))
+        planned = process.stated("plan", PlannedRun)
         if planned is None:
             continue
+        counted = process.stated("memory", MemoryFacts) or MemoryFacts()
         figures = [
-            *_peaks(planned, memory),
-            *_exact(planned, memory),
-            *_of_a_micro_batch(planned, memory, process.facts.get("memory", {}).get("positions")),
-            *_times(planned, time, steps, tokens),
-            _cost(planned, time, steps, money),
-            _energy(planned, steps, energy),
+            *_peaks(planned, account.memory),
+            *_exact(planned, account.memory),
+            *_of_a_micro_batch(planned, account.memory, counted.positions),
+            *_times(planned, account),
+            _cost(planned, account),
+            _energy(planned, account),
         ]
         return PlanAccount(device=planned.device, steps=planned.steps, figures=figures)
     return None
-
-
-def _planned(facts: Mapping[str, Any]) -> PlannedRun | None:
-    """None of a process that was not planned, and of one that says other things than are known here."""
-    held = {one.name: facts[one.name] for one in fields(PlannedRun) if one.name in facts}
-    try:
-        return PlannedRun(**held)
-    except TypeError:
-        return None
 
 
 def _peaks(planned: PlannedRun, memory: MemoryAccount) -> Iterator[PlanFigure]:
@@ -109,39 +83,41 @@ def _of_a_micro_batch(planned: PlannedRun, memory: MemoryAccount, positions: int
         yield PlanFigure(f"{name}_bytes", predicted, held, each, f"{note}: the error is that per position")
 
 
-def _times(planned: PlannedRun, time: TimeAccount, steps: StepTimes, tokens: TokenAccount) -> Iterator[PlanFigure]:
+def _times(planned: PlannedRun, account: RunAccount) -> Iterator[PlanFigure]:
+    seconds, steps = account.time.training_seconds, account.steps.count
     why = planned.reasons.get("time", "")
-    mean = time.training_seconds / steps.count if steps.count else None
-    yield _figure("tokens_per_second", planned.tokens_per_second, tokens.processed_tokens_per_second, why)
-    yield _figure("step_seconds", planned.step_seconds, mean, why)
-    yield _whole(planned, "training_seconds", time.training_seconds, steps, why)
+    yield _figure("tokens_per_second", planned.tokens_per_second, account.tokens.processed_tokens_per_second, why)
+    yield _figure("step_seconds", planned.step_seconds, seconds / steps if steps else None, why)
+    yield _whole(planned, "training_seconds", seconds, steps, why)
 
 
-def _cost(planned: PlannedRun, time: TimeAccount, steps: StepTimes, money: MoneyAccount) -> PlanFigure:
+def _cost(planned: PlannedRun, account: RunAccount) -> PlanFigure:
     """Of the training loop, at the one price of the run."""
+    money, time = account.money, account.time
     spent, why = None, planned.reasons.get("cost") or planned.reasons.get("time", "")
     if money.lowest_price_usd_per_hour is not None:
         why = why or "the processes of the run had different prices"
     elif money.cost_usd is not None and time.wall_seconds > 0:
         spent = money.cost_usd * time.training_seconds / time.wall_seconds
-    return _whole(planned, "training_cost_usd", spent, steps, why)
+    return _whole(planned, "training_cost_usd", spent, account.steps.count, why)
 
 
-def _energy(planned: PlannedRun, steps: StepTimes, energy: EnergyAccount) -> PlanFigure:
+def _energy(planned: PlannedRun, account: RunAccount) -> PlanFigure:
     """Of the training loop: that of the GPUs, by the loop's share of what all meters told."""
+    energy = account.energy
     used, why = None, planned.reasons.get("energy") or planned.reasons.get("time", "")
     gpus = [part.joules for part in energy.parts if part.source == "nvml"]
     if gpus and energy.joules and energy.phase_joules is not None:
         loop = math.fsum(joules for name, joules in energy.phase_joules.items() if name in _LOOP)
         used = math.fsum(gpus) * loop / energy.joules
-    return _whole(planned, "training_energy_joules", used, steps, why)
+    return _whole(planned, "training_energy_joules", used, account.steps.count, why)
 
 
-def _whole(planned: PlannedRun, name: str, observed: float | None, steps: StepTimes, why: str) -> PlanFigure:
+def _whole(planned: PlannedRun, name: str, observed: float | None, steps: int, why: str) -> PlanFigure:
     """A figure of the whole run, which one that has done other steps does not tell."""
-    if steps.count == planned.steps:
+    if steps == planned.steps:
         return _figure(name, getattr(planned, name), observed, why)
-    note = f"{steps.count:,} steps were done, {planned.steps:,} were planned"
+    note = f"{steps:,} steps were done, {planned.steps:,} were planned"
     return _figure(name, getattr(planned, name), None, why or note)
 
 
@@ -154,27 +130,14 @@ def _error(predicted: float | None, observed: float | None) -> float | None:
 
 
 def preflight_account(processes: Sequence[ProcessSpans]) -> Preflight | None:
-    """Of the last process that was proven; None where none was.
-
-    Args:
-        processes: of rank 0.
-    """
-    facts = next((one.facts["preflight"] for one in reversed(processes) if "preflight" in one.facts), None)
-    try:
-        return None if facts is None else TypeAdapter(Preflight).validate_python(facts)
-    except ValidationError:  # those of another version
-        return None
+    """Of the last process of rank 0 that was checked; None where none was."""
+    return last_stated(processes, "preflight", Preflight)
 
 
 def profile_account(processes: Sequence[ProcessSpans], directory: Path) -> ProfileAccount | None:
-    """Of the last process that had instruments; None where none had.
-
-    Args:
-        processes: of rank 0.
-        directory: the ``efficiency`` folder.
-    """
-    facts: Mapping[str, Any] = next((one.facts["profile"] for one in reversed(processes) if "profile" in one.facts), {})
-    instruments = [found for found in (_instrument(name, told) for name, told in facts.items()) if found is not None]
+    """Of the last process of rank 0 that had instruments, with their tables; None where none had."""
+    stated = next((one.facts["profile"] for one in reversed(processes) if "profile" in one.facts), {})
+    instruments = [found for name, told in stated.items() if (found := _instrument(name, told)) is not None]
     if not instruments:
         return None
     files = [file for instrument in instruments for file in instrument.files]
@@ -190,6 +153,6 @@ def profile_account(processes: Sequence[ProcessSpans], directory: Path) -> Profi
 
 def _instrument(name: str, told: Any) -> InstrumentAccount | None:
     try:
-        return TypeAdapter(InstrumentAccount).validate_python({**told, "name": name})
-    except (TypeError, ValidationError):  # another topic's facts, or those of another version
+        return msgspec.convert({**told, "name": name}, InstrumentAccount)
+    except (TypeError, msgspec.ValidationError):  # another topic's facts, or those of another version
         return None

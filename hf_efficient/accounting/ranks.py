@@ -1,93 +1,19 @@
-"""Each rank by itself: where it ran, its time, its waits, its memory.
-
-What training on several ranks cost beside what each had to do: skew by phase, communication, waits for the late.
-"""
+"""Each rank by itself, and what training on several cost: skew by phase, communication, waits for the late."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Literal
 
-from hf_efficient.accounting.processes import ProcessSpans
-from hf_efficient.accounting.step_sums import add_ns, in_seconds
+from hf_efficient.accounting.processes import ProcessSpans, last_stated
 from hf_efficient.accounting.steps import RankSteps
+from hf_efficient.accounting.time import in_seconds
 from hf_efficient.accounting.work import counted_categories
 from hf_efficient.estimate.cost import cost_usd
-from hf_efficient.records.account import AcrossRanks, NotMeasured, PhaseSkew, RankAccount
+from hf_efficient.records.account import AcrossRanks, PhaseSkew, RankAccount
 from hf_efficient.records.amounts import MoneyAccount
-from hf_efficient.records.steps import PHASES
-
-
-def rank_accounts(
-    ranks: Sequence[RankSteps], first: Sequence[ProcessSpans], others: Mapping[int, Sequence[ProcessSpans]]
-) -> list[RankAccount]:
-    """In the order of the ranks.
-
-    Args:
-        ranks: the steps of each.
-        first: the processes of rank 0.
-        others: those of the other ranks; one that left no spans is known by its steps alone.
-    """
-    return [rank_account(rank, first if rank.rank == 0 else others.get(rank.rank, ())) for rank in ranks]
-
-
-def rank_account(rank: RankSteps, lived: Sequence[ProcessSpans] = ()) -> RankAccount:
-    """Of one rank.
-
-    Args:
-        rank: its steps.
-        lived: its processes.
-    """
-    host: dict[str, int] = {}
-    device: dict[str, int] = {}
-    waited: dict[str, int] = {}
-    for segment in rank.segments:
-        add_ns(host, segment.sums.phase_ns)
-        add_ns(device, segment.device_ns)
-        add_ns(waited, segment.waited_ns)
-    told = not device and ("communication" in host or bool(waited))  # beside a device the host hardly waits for ranks
-    return RankAccount(
-        rank=rank.rank,
-        steps=sum(segment.steps for segment in rank.segments),
-        last_step=rank.segments[-1].last_step if rank.segments else None,
-        training_seconds=round(math.fsum(segment.training_seconds for segment in rank.segments), 9),
-        host=_host(lived),
-        device=_device(lived),
-        phase_seconds=_in_order(in_seconds(host)) or None,
-        waited_seconds=(host.get("communication", 0) + sum(waited.values())) / 1e9 if told else None,
-        device_seconds=_in_order(in_seconds(device)) or None,
-        peak_rss_bytes=_peak(lived, "peak_rss_bytes"),
-        device_peak_allocated_bytes=_peak(lived, "device_peak_allocated_bytes"),
-        device_peak_reserved_bytes=_peak(lived, "device_peak_reserved_bytes"),
-        memory_categories=counted_categories(lived),
-    )
-
-
-def _host(lived: Sequence[ProcessSpans]) -> str | None:
-    """Of the last process that told it: a resumed run may go on elsewhere."""
-    names = (one.facts.get("system", {}).get("hostname") for one in reversed(lived))
-    return next((str(name) for name in names if name), None)
-
-
-def _device(lived: Sequence[ProcessSpans]) -> str | None:
-    for one in reversed(lived):
-        device = one.facts.get("settings", {}).get("device")
-        if device:
-            index = f" {device['index']}" if "index" in device else ""
-            return f"{device['name']}{index}" if device.get("name") else f"{device['type']}{index}"
-    return None
-
-
-def _peak(lived: Iterable[ProcessSpans], name: str) -> int | None:
-    return max((one.memory[name] for one in lived if name in one.memory), default=None)
-
-
-def _in_order(phases: Mapping[str, float]) -> dict[str, float]:
-    known = [name for name in PHASES if name in phases]
-    return {name: phases[name] for name in (*known, *(name for name in phases if name not in PHASES))}
-
+from hf_efficient.records.facts import ExchangeFacts, SettingsFacts
 
 _ALONE = ("data_wait", "host_to_device", "forward", "forward_backward", "bookkeeping", "logging")
 """Phases in which a rank waits for no other, or hardly."""
@@ -96,11 +22,50 @@ _APART = (*_ALONE, "backward", "optimizer", "evaluation", "checkpointing")
 _ON_DEVICE = ("forward", "backward", "optimizer")
 
 
+def rank_account(rank: RankSteps, lived: Sequence[ProcessSpans]) -> RankAccount:
+    """One rank; one that left no spans is known by its steps alone."""
+    host, device, waited = rank.total("phase_ns"), rank.total("device_ns"), rank.total("waited_ns")
+    told = not device and ("communication" in host or bool(waited))  # beside a device the host hardly waits for ranks
+    return RankAccount(
+        rank=rank.rank,
+        steps=rank.steps,
+        last_step=rank.segments[-1].last_step if rank.segments else None,
+        training_seconds=round(rank.training_seconds, 9),
+        host=_host(lived),
+        device=_device(lived),
+        phase_seconds=in_seconds(host) or None,
+        waited_seconds=(host["communication"] + waited.total()) / 1e9 if told else None,
+        device_seconds=in_seconds(device) or None,
+        peak_rss_bytes=_peak(lived, "peak_rss_bytes"),
+        device_peak_allocated_bytes=_peak(lived, "device_peak_allocated_bytes"),
+        device_peak_reserved_bytes=_peak(lived, "device_peak_reserved_bytes"),
+        memory_categories=counted_categories(lived),
+    )
+
+
+def _host(lived: Sequence[ProcessSpans]) -> str | None:
+    """Of the last process that named it: a resumed run may go on elsewhere."""
+    names = (one.facts.get("system", {}).get("hostname") for one in reversed(lived))
+    return next((str(name) for name in names if name), None)
+
+
+def _device(lived: Sequence[ProcessSpans]) -> str | None:
+    settings = last_stated(lived, "settings", SettingsFacts)
+    if settings is None or settings.device is None:
+        return None
+    device = settings.device
+    return f"{device.name or device.type}{'' if device.index is None else f' {device.index}'}"
+
+
+def _peak(lived: Iterable[ProcessSpans], name: str) -> int | None:
+    return max((one.memory[name] for one in lived if name in one.memory), default=None)
+
+
 def across_ranks(
     accounts: Sequence[RankAccount],
     ranks: Sequence[RankSteps],
     money: MoneyAccount,
-    lived: Mapping[int, Sequence[ProcessSpans]] | None = None,
+    lived: Mapping[int, Sequence[ProcessSpans]],
 ) -> AcrossRanks | None:
     """None of fewer than two ranks.
 
@@ -108,10 +73,9 @@ def across_ranks(
     for those that came later; the least of it is the exchange itself, as far as nothing covers it.
 
     Args:
-        accounts: of each rank.
-        ranks: their steps, in the same order.
-        money: tells the price.
-        lived: by rank, its processes, whose facts tell what DDP logged.
+        accounts, ranks: of each rank, in the same order.
+        money: names the price.
+        lived: by rank, its processes, whose facts hold what DDP logged.
     """
     if len(accounts) < 2:
         return None
@@ -126,21 +90,8 @@ def across_ranks(
         exposed_by=by,
         exposed_usd=_usd(exposed, money),
         late_usd=_usd(late, money),
-        covered_seconds=_covered(accounts, lived or {}),
+        covered_seconds=_covered(accounts, lived),
     )
-
-
-def across_gaps(across: AcrossRanks | None) -> list[NotMeasured]:
-    """What is not known of several ranks, and why."""
-    if across is None:
-        return []
-    if across.exposed_by is None:
-        why = "it goes on inside other phases, `backward` above all"
-        return [NotMeasured("communication between the ranks, by itself", why)]
-    if across.covered_seconds is not None:
-        return []
-    why = "what is told is waited for; a trace tells the rest: efficiency.profile.trace"
-    return [NotMeasured("communication that computation covers", why)]
 
 
 def _communication(
@@ -164,9 +115,9 @@ def _covered(accounts: Sequence[RankAccount], lived: Mapping[int, Sequence[Proce
     """
     found = []
     for one in accounts:
-        logs = [process.facts["exchange"] for process in lived.get(one.rank, ()) if process.facts.get("exchange")]
-        if logs:
-            found.append((float(logs[-1]["seconds"]), float(logs[-1]["covered_seconds"]) * one.steps))
+        logged = last_stated(lived.get(one.rank, ()), "exchange", ExchangeFacts)
+        if logged is not None:
+            found.append((logged.seconds, logged.covered_seconds * one.steps))
     return min(found)[1] if found else None
 
 
@@ -178,7 +129,8 @@ def _own_seconds(
     apart = all("communication" in ((one.device_seconds if timed else one.phase_seconds) or {}) for one in accounts)
     found: dict[tuple[str, bool], dict[int, float]] = {}
     for one, steps in zip(accounts, ranks, strict=True):
-        host = _without_waits(one.phase_seconds or {}, steps)
+        waited = in_seconds(steps.total("waited_ns"))
+        host = {name: spent - waited.get(name, 0.0) for name, spent in (one.phase_seconds or {}).items()}
         names = [name for name in (_APART if apart else _ALONE) if not (timed and name in _ON_DEVICE)]
         for name in names:
             if name in host:
@@ -186,14 +138,6 @@ def _own_seconds(
         for name in (_ON_DEVICE if apart else ("forward",)) if timed else ():
             found.setdefault((name, True), {})[one.rank] = (one.device_seconds or {}).get(name, 0.0)
     return found
-
-
-def _without_waits(phases: Mapping[str, float], steps: RankSteps) -> dict[str, float]:
-    waited: dict[str, int] = {}
-    for segment in steps.segments:
-        for name, nanoseconds in segment.waited_ns.items():
-            waited[name] = waited.get(name, 0) + nanoseconds
-    return {name: seconds - waited.get(name, 0) / 1e9 for name, seconds in phases.items()}
 
 
 def _skew(

@@ -1,7 +1,4 @@
-"""Many files read at once: one after the other, or, where there is much to read, by a process per core.
-
-All records of a run, added up in one pass: at once, or while they grow.
-"""
+"""All records of a run, added up in one pass: at once, or while they grow."""
 
 from __future__ import annotations
 
@@ -10,91 +7,22 @@ import os
 import pickle
 import subprocess
 import sys
-import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from queue import Empty, SimpleQueue
 
-from hf_efficient.accounting.processes import ProcessSpans, SpanTail
-from hf_efficient.accounting.steps import RankSteps, StepsReader
-from hf_efficient.accounting.system import RankSystem, SystemReader
+from hf_efficient.accounting.processes import ProcessSpans, SpansReader
+from hf_efficient.accounting.steps import RankSteps
+from hf_efficient.accounting.system import RankSystem
 from hf_efficient.errors import OutputError
-from hf_efficient.run_dir.reading import Replaced, rank_files, records_path
+from hf_efficient.run_dir.paths import rank_files, records_path
+from hf_efficient.run_dir.reading import Replaced, Tail
 
 _WORTH_A_PROCESS_BYTES = 64 << 20
-"""A third of a second of reading; a process is there after about a tenth."""
+"""Half a second of reading; a process is there after about a quarter."""
 
-Reader = StepsReader | SystemReader
-Looked = StepsReader | SystemReader | Replaced | OutputError
-"""A reader that has seen what is new, or why it has not."""
-
-
-def look_at(reader: Reader) -> Looked:
-    """Let it take in what came since its last look."""
-    try:
-        reader.look()
-    except (Replaced, OutputError) as fault:
-        return fault
-    return reader
-
-
-def look_at_all(readers: Sequence[Reader]) -> list[Looked]:
-    """Let each of them take in what came since its last look.
-
-    Returns:
-        Of each the reader, which may be another object than the one given, or why it could not.
-    """
-    unread = [reader.tail.unread_bytes for reader in readers]
-    workers = min(_cores(), sum(size > 0 for size in unread))
-    if workers < 2 or sum(unread) < _WORTH_A_PROCESS_BYTES or not _is_python():
-        return [look_at(reader) for reader in readers]
-    orders: SimpleQueue[int] = SimpleQueue()
-    for index in sorted(range(len(readers)), key=lambda index: (readers[index].sums.rank != 0, -unread[index])):
-        orders.put(index)  # rank 0, whose records are read for more, takes longest
-    found: dict[int, Looked] = {}
-    threads = [threading.Thread(target=_work_off, args=(orders, readers, found)) for _ in range(workers)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    # What is missing now no process could be had for, or it was killed.
-    return [found[index] if index in found else look_at(reader) for index, reader in enumerate(readers)]
-
-
-def _work_off(orders: SimpleQueue[int], readers: Sequence[Reader], found: dict[int, Looked]) -> None:
-    command = [sys.executable, "-m", "hf_efficient.accounting.look_worker"]
-    path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
-    environment = {**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
-    pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
-    try:
-        with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=nowhere, env=environment) as process:
-            assert process.stdin is not None
-            assert process.stdout is not None
-            while True:
-                index = orders.get_nowait()
-                pickle.dump(readers[index], process.stdin)
-                process.stdin.flush()
-                answer, logged = pickle.load(process.stdout)
-                for name, level, message in logged:
-                    logging.getLogger(name).log(level, message)
-                found[index] = answer
-    except (Empty, OSError, EOFError, pickle.PickleError):
-        return
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def _is_python() -> bool:
-    """Whether ``sys.executable`` is an interpreter, and not a program that one is part of."""
-    return bool(sys.executable) and Path(sys.executable).stem.startswith(("python", "pypy"))
-
-
-_READERS: dict[str, type[StepsReader] | type[SystemReader]] = {"steps": StepsReader, "system": SystemReader}
+_SUMS: dict[str, type[RankSteps] | type[RankSystem]] = {"steps": RankSteps, "system": RankSystem}
 
 
 @dataclass(frozen=True)
@@ -102,7 +30,6 @@ class RunRecords:
     """What the files of a run hold.
 
     Attributes:
-        directory: where they are, for messages.
         processes: of rank 0, in the order of their starts.
         ranks: the steps of each, rank 0 first; none of a rank without a file.
         system: what each sampled, likewise.
@@ -123,21 +50,42 @@ class RunRecords:
         return next((rank for rank in self.ranks if rank.rank == 0), RankSteps(0))
 
 
+class FileReader:
+    """A file of steps or samples that grows, and what was read of it; ``fault``: why the last look failed."""
+
+    def __init__(self, path: Path, kind: str, rank: int) -> None:
+        self.kind = kind
+        self.tail = Tail(path)
+        self.sums = _SUMS[kind](rank)
+        self.fault: Replaced | OutputError | None = None
+
+    def look(self) -> FileReader:
+        """Take in what came since the last look; a line that is no record is skipped and counted."""
+        try:
+            for block in self.tail.blocks():
+                lines, skipped = self.sums.LINES.read(block)
+                self.sums.skipped += skipped
+                if lines:
+                    self.sums.add(lines)  # type: ignore[arg-type]
+        except (Replaced, OutputError) as fault:
+            self.fault = fault
+        return self
+
+    def again(self) -> FileReader:
+        """One that begins at the start of the file."""
+        return FileReader(self.tail.path, self.kind, self.sums.rank)
+
+
 class RunReader:
     """Reads the files of a run, and at every further look only what they have grown by.
 
-    A run that is started anew in the same folder is read from its own start.
+    A run that is started anew in the same folder is read from its own start. The folder need not be there yet.
     """
 
     def __init__(self, directory: Path) -> None:
-        """Nothing is read yet.
-
-        Args:
-            directory: the ``efficiency`` folder of a run; it need not be there yet.
-        """
         self._directory = directory
-        self._spans: dict[int, SpanTail] = {}
-        self._readers: dict[Path, Reader] = {}
+        self._spans: dict[int, SpansReader] = {}
+        self._files: dict[Path, FileReader] = {}
 
     def look(self) -> RunRecords:
         """The records as they are now; they are only good until the next look.
@@ -145,55 +93,36 @@ class RunReader:
         Raises:
             OutputError: a file cannot be read, or was written by a newer version.
         """
-        ranks = sorted({0, *rank_files(self._directory, "spans")})
-        lived = {rank: self._processes(rank) for rank in ranks}
-        files = [(path, kind, rank) for kind in _READERS for rank, path in rank_files(self._directory, kind).items()]
-        readers = [self._readers.get(path) or _READERS[kind](path, rank) for path, kind, rank in files]
-        self._readers, faults = {}, []
-        for (path, kind, rank), looked in zip(files, look_at_all(readers), strict=True):
-            found = look_at(_READERS[kind](path, rank)) if isinstance(looked, Replaced) else looked
-            if isinstance(found, OutputError):
-                faults.append(found)  # it is read from its start the next time
-            elif not isinstance(found, Replaced):
-                self._readers[path] = found
-        if faults:
-            raise faults[0]
-        found_readers = self._readers.values()
-        skipped = {self._spans[rank].path.name: self._spans[rank].skipped for rank in ranks if lived[rank]}
-        skipped.update((reader.tail.path.name, reader.sums.skipped) for reader in found_readers)
+        lived = {rank: self._processes(rank) for rank in sorted({0, *rank_files(self._directory, "spans")})}
+        files = self._look_at_files()
+        skipped = {self._spans[rank].path.name: self._spans[rank].skipped for rank in lived}
+        skipped |= {one.tail.path.name: one.sums.skipped for one in files}
         return RunRecords(
             self._directory,
             lived.pop(0),
-            [reader.sums for reader in found_readers if isinstance(reader, StepsReader)],
-            [reader.sums for reader in found_readers if isinstance(reader, SystemReader)],
+            [one.sums for one in files if isinstance(one.sums, RankSteps)],
+            [one.sums for one in files if isinstance(one.sums, RankSystem)],
             {name: count for name, count in skipped.items() if count},
             lived,
         )
 
     def _processes(self, rank: int) -> list[ProcessSpans]:
-        path = records_path(self._directory, "spans", rank)
-        tail = self._spans.setdefault(rank, SpanTail(path))
-        for _ in range(2):
-            if not path.exists():
-                break
-            try:
-                tail.look()
-            except Replaced:
-                tail = self._spans[rank] = SpanTail(path)
-            except OutputError:
-                self._spans[rank] = SpanTail(path)
-                raise
-            else:
-                return tail.processes
-        self._spans[rank] = SpanTail(path)
-        return []
+        reader = self._spans.setdefault(rank, SpansReader(records_path(self._directory, "spans", rank)))
+        return reader.look()
+
+    def _look_at_files(self) -> list[FileReader]:
+        paths = [(path, kind, rank) for kind in _SUMS for rank, path in rank_files(self._directory, kind).items()]
+        looked = _look_at_all([self._files.get(path) or FileReader(path, kind, rank) for path, kind, rank in paths])
+        found = [one.again().look() if isinstance(one.fault, Replaced) else one for one in looked]
+        self._files = {one.tail.path: one for one in found if one.fault is None}  # a faulty one begins again
+        for one in found:
+            if isinstance(one.fault, OutputError):
+                raise one.fault
+        return list(self._files.values())
 
 
 def read_records(directory: Path) -> RunRecords:
-    """The records of a run as they are now.
-
-    Args:
-        directory: the ``efficiency`` folder of the run.
+    """The records of a run as they are now; ``directory`` is its ``efficiency`` folder.
 
     Raises:
         OutputError: a file cannot be read, or was written by a newer version.
@@ -204,16 +133,58 @@ def read_records(directory: Path) -> RunRecords:
 def read_system(directory: Path) -> list[RankSystem]:
     """What the ranks of a run have sampled so far.
 
-    Args:
-        directory: the ``efficiency`` folder of the run.
-
     Raises:
         OutputError: a file cannot be read, or was written by a newer version.
     """
-    found = []
-    for looked in look_at_all([SystemReader(path, rank) for rank, path in rank_files(directory, "system").items()]):
-        if isinstance(looked, OutputError):
-            raise looked
-        if isinstance(looked, SystemReader):
-            found.append(looked.sums)
+    files = _look_at_all([FileReader(path, "system", rank) for rank, path in rank_files(directory, "system").items()])
+    for one in files:
+        if isinstance(one.fault, OutputError):
+            raise one.fault
+    return [one.sums for one in files if isinstance(one.sums, RankSystem) and one.fault is None]
+
+
+def _look_at_all(readers: Sequence[FileReader]) -> list[FileReader]:
+    """Let each of them look: one after the other, or, where there is much to read, by a process per core."""
+    unread = [reader.tail.unread_bytes for reader in readers]
+    workers = min(_cores(), sum(size > 0 for size in unread))
+    if workers < 2 or sum(unread) < _WORTH_A_PROCESS_BYTES or not _is_python():
+        return [reader.look() for reader in readers]
+    shares: list[list[int]] = [[] for _ in range(workers)]
+    for index in sorted(range(len(readers)), key=lambda index: -unread[index]):
+        min(shares, key=lambda share: sum(unread[held] for held in share)).append(index)
+    with ThreadPoolExecutor(workers) as pool:
+        answers = pool.map(lambda share: _look_apart([readers[index] for index in share]), shares)
+        found = {
+            index: one
+            for share, looked in zip(shares, answers, strict=True)
+            for index, one in zip(share, looked, strict=True)
+        }
+    return [found[index] for index in range(len(readers))]
+
+
+def _look_apart(readers: list[FileReader]) -> list[FileReader]:
+    """By a process of its own, which is started as a program.
+
+    It needs nothing of the one that asks: no fork of a process with threads or a CUDA context, and no second run of a
+    script that lacks ``if __name__ == "__main__"``. Where no process can be had, or it is killed, this one reads.
+    """
+    command = [sys.executable, "-m", "hf_efficient.accounting.look_worker"]
+    path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
+    try:
+        done = subprocess.run(command, input=pickle.dumps(readers), capture_output=True, env=environment, check=True)
+        found, logged = pickle.loads(done.stdout)
+    except (OSError, subprocess.CalledProcessError, EOFError, pickle.PickleError):
+        return [reader.look() for reader in readers]
+    for name, level, message in logged:
+        logging.getLogger(name).log(level, message)
     return found
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _is_python() -> bool:
+    """Whether ``sys.executable`` is an interpreter, and not a program that one is part of."""
+    return bool(sys.executable) and Path(sys.executable).stem.startswith(("python", "pypy"))

@@ -1,50 +1,202 @@
-"""How values are distributed, for a plot.
-
-What the buckets of a series come to per step and per second.
-
-A run over its time, thinned without losing extremes: the columns behind every plot.
-"""
+"""A run over its time, thinned without losing extremes: the columns behind every plot."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from hf_efficient.accounting.account import build_account
-from hf_efficient.accounting.calls import segments_of
-from hf_efficient.accounting.processes import ProcessSpans
-from hf_efficient.accounting.run_records import RunRecords, read_records
-from hf_efficient.accounting.steps import RankSteps, StepBucket, step_series
-from hf_efficient.accounting.system import system_series
-from hf_efficient.estimate.statistics import warm_up_count
-from hf_efficient.records.account import ProcessAccount, RunAccount
-from hf_efficient.records.series import Histogram, RunSeries, StepSeries
+import numpy as np
+
+from hf_efficient.accounting.columns import Column, bucket_starts
+from hf_efficient.accounting.run_records import RunRecords
+from hf_efficient.accounting.steps import LOADER_SECONDS, StepColumns
+from hf_efficient.accounting.system import SYSTEM_BYTES, SystemColumns
+from hf_efficient.accounting.time import segments_of
+from hf_efficient.records.account import RunAccount
+from hf_efficient.records.series import Band, Histogram, RunSeries, StepSeries, SystemSeries
+from hf_efficient.records.steps import PHASES
 
 MOST_BINS = 60
 _LOG_FROM = 4.0
 
 
-def histogram(values: Sequence[float]) -> Histogram:
+def build_series(account: RunAccount, records: RunRecords) -> RunSeries:
+    """The series of records that were read; ``account`` is that of the same, which knows the processes' walls."""
+    first = records.first
+    walls = [one.wall_seconds for one in account.time.processes]
+    bounds = [round(sum(walls[:index]), 9) for index in range(len(walls))]
+    clocks = {
+        one.process: start - one.began_at_seconds for one, start in zip(account.time.processes, bounds, strict=True)
+    }
+    system = next((one.columns for one in records.system if one.rank == 0), None)
+    return RunSeries(
+        process_starts_seconds=bounds,
+        steps=step_series(first.columns, _segment_starts(records, clocks)),
+        step_seconds=histogram(first.columns.step_seconds[first.columns.steady]),
+        system=SystemSeries() if system is None else system_series(system, clocks),
+    )
+
+
+def _segment_starts(records: RunRecords, clocks: Mapping[int, float]) -> dict[int, float]:
+    """Run time of each ``train()`` call. Segments of older records, without spans, lie end to end from 0 on."""
+    first = records.first
+    starts = {
+        segment.segment: clocks[process.process] + process.called_at_seconds(segment.segment)
+        for process in records.processes
+        for segment in segments_of(process, first, records.processes)
+    }
+    until = 0.0
+    for segment in first.segments:
+        if segment.segment not in starts:
+            began = first.columns.started_at_seconds[first.columns.segment == segment.segment][0]
+            starts[segment.segment] = until - float(began)
+            until += segment.wall_seconds
+    return starts
+
+
+class _Buckets:
+    """Folds columns bucket by bucket into lists, in which None stands for NaN."""
+
+    def __init__(self, groups: Column) -> None:
+        self.starts = bucket_starts(groups)
+        self.ends = np.append(self.starts, len(groups))[1:]
+        self.counts = self.ends - self.starts
+
+    def fold(self, how: np.ufunc, values: Column) -> Column:
+        return how.reduceat(values, self.starts) if len(self.starts) else np.zeros(0)
+
+    def counted(self, counts: Column) -> list[Any]:
+        """Sums of whole numbers."""
+        return [None if value is None else int(value) for value in _listed(self.fold(np.add, counts))]
+
+    def seconds(self, times: Column) -> list[Any]:
+        """Sums of times, in whole nanoseconds."""
+        return _listed(self.fold(np.add, np.rint(times * 1e9)) / 1e9)
+
+    def mean(self, values: Column, of: Column | None = None) -> list[Any]:
+        """Of the known values, or their sum over that of ``of`` beside them; exact to thousandths in any order."""
+        known = ~np.isnan(values)
+        sums = self.fold(np.add, np.rint(1000 * np.where(known, values, 0.0))) / 1000
+        over = self.fold(np.add, np.where(known, 1.0 if of is None else of, 0.0))
+        return _listed(np.divide(sums, over, out=np.full(len(sums), np.nan), where=over > 0))
+
+    def last(self, values: Column) -> list[Any]:
+        """The last finite value."""
+        places = self.fold(np.maximum, np.where(np.isfinite(values), np.arange(len(values)), -1)).astype(int)
+        return [float(values[at]) if at >= start else None for at, start in zip(places, self.starts, strict=True)]
+
+    def extreme(self, how: np.ufunc, values: Column) -> list[Any]:
+        """The smallest (``np.fmin``) or largest (``np.fmax``) finite value."""
+        return _listed(self.fold(how, np.where(np.isfinite(values), values, np.nan)))
+
+    def largest(self, counts: Column) -> list[Any]:
+        return [None if value is None else int(value) for value in self.extreme(np.fmax, counts)]
+
+    def band(self, values: Column) -> Band:
+        return Band(self.extreme(np.fmin, values), self.mean(values), self.extreme(np.fmax, values))
+
+
+def _listed(values: Column) -> list[Any]:
+    return [None if value != value else value for value in values.tolist()]
+
+
+def step_series(steps: StepColumns, starts: Mapping[int, float]) -> StepSeries:
+    """The columns of the steps of rank 0; ``starts``: segment to the run time of its ``train()`` call."""
+    by = _Buckets(steps.segment)
+    segments = steps.segment[by.starts].astype(int).tolist()
+    began = zip(segments, steps.started_at_seconds[by.starts].tolist(), strict=True)
+    training = zip(by.seconds(steps.step_seconds), by.counts.tolist(), strict=True)
+    claimed = sum((np.rint(held * 1e9) for held in steps.phase_seconds.values()), start=np.zeros(len(steps)))
+    phases = {**steps.phase_seconds, "unattributed": (np.rint(steps.wall_seconds * 1e9) - claimed) / 1e9}
+    ready = steps.loader.get("ready", np.full(len(steps), np.nan))
+    loading = {name: steps.loader[name] for name in LOADER_SECONDS if np.any(steps.loader.get(name, 0) > 0)}
+    return StepSeries(
+        segment=segments,
+        steps=by.counts.tolist(),
+        first_step=steps.step[by.starts].astype(int).tolist(),
+        last_step=steps.step[by.ends - 1].astype(int).tolist(),
+        started_at_seconds=[round(starts[segment] + start, 9) for segment, start in began],
+        wall_seconds=by.seconds(steps.wall_seconds),
+        step_seconds_min=by.extreme(np.fmin, steps.step_seconds),
+        step_seconds_mean=[seconds / count for seconds, count in training],
+        step_seconds_max=by.extreme(np.fmax, steps.step_seconds),
+        phase_seconds=_by_phase(by, phases),
+        device_seconds=_by_phase(by, steps.device_seconds),
+        loader_seconds={name: by.seconds(held) for name, held in loading.items()},
+        ready_batches=by.mean(ready, steps.loader.get("batches")),
+        processed_tokens=by.counted(steps.processed),
+        non_padding_tokens=by.counted(steps.non_padding),
+        loss_bearing_tokens=by.counted(steps.loss_bearing),
+        samples=by.counted(steps.documents),
+        model_flops=by.counted(steps.model_flops),
+        hardware_flops=by.counted(steps.hardware_flops),
+        loss=by.last(steps.loss),
+        loss_min=by.extreme(np.fmin, steps.loss),
+        loss_max=by.extreme(np.fmax, steps.loss),
+        learning_rate=by.last(steps.learning_rate),
+        grad_norm=by.last(steps.grad_norm),
+        grad_norm_max=by.extreme(np.fmax, steps.grad_norm),
+        not_finite=by.counted(steps.not_finite),
+        peak_allocated_bytes=by.largest(steps.peak_allocated_bytes),
+        peak_reserved_bytes=by.largest(steps.peak_reserved_bytes),
+    )
+
+
+def _by_phase(by: _Buckets, times: Mapping[str, Column]) -> dict[str, list[Any]]:
+    """In the order in which a step goes through the phases; those of a newer version come last."""
+    ordered = [*(name for name in PHASES if name in times), *sorted(set(times).difference(PHASES))]
+    return {name: by.seconds(times[name]) for name in ordered}
+
+
+def system_series(samples: SystemColumns, starts: Mapping[int, float]) -> SystemSeries:
+    """The columns of the samples of rank 0.
+
+    Args:
+        samples: those of a process without a start are left out.
+        starts: process to the run time at which its own clock read 0.
+    """
+    samples = samples[np.isin(samples.process, list(starts))]
+    by = _Buckets(samples.process)
+    clocks = np.array([starts[int(process)] for process in samples.process])
+    at = np.round(clocks + samples.at_seconds, 9)
+    nothing = np.full(len(samples), np.nan)
+    gpus: dict[str, dict[str, Band]] = {}
+    throttled: dict[str, dict[str, list[float]]] = {}
+    for key, values in samples.gpus.items():
+        gpu, _, name = key.partition("/")
+        gpus.setdefault(gpu, {})[name] = by.band(values)
+    for key, values in samples.throttled.items():
+        gpu, _, why = key.partition("/")
+        throttled.setdefault(gpu, {})[why] = (by.fold(np.add, values) / by.counts).tolist()
+    return SystemSeries(
+        process=samples.process[by.starts].astype(int).tolist(),
+        started_at_seconds=at[by.starts].tolist(),
+        ended_at_seconds=at[by.ends - 1].tolist(),
+        **{name: by.band(samples.bytes.get(name, nothing)) for name in SYSTEM_BYTES},
+        watts={name: by.band(values) for name, values in samples.watts.items()},
+        host={name: by.band(values) for name, values in samples.host.items()},
+        core_loads=[by.band(values) for values in samples.cores.values()],
+        gpus=gpus,
+        throttled=throttled,
+    )
+
+
+def histogram(values: Column | Sequence[float]) -> Histogram:
     """Counts over bins of equal width; of equal ratio where the largest value is more than four times the smallest.
 
     There are as many bins as the square root of the number of values, rounded up, and at most 60. All values alike
     give one bin from the value to itself.
-
-    Args:
-        values: finite, in any order.
     """
-    import numpy
-
-    held = numpy.asarray(values, dtype=numpy.float64)
+    held = np.asarray(values, dtype=np.float64)
     if not held.size:
         return Histogram()
     low, high = float(held.min()), float(held.max())
     if low == high:
         return Histogram("linear", [low, high], [held.size])
-    bins = min(MOST_BINS, int(numpy.ceil(numpy.sqrt(held.size))))
+    bins = min(MOST_BINS, int(np.ceil(np.sqrt(held.size))))
     is_log = low > 0 and high > _LOG_FROM * low
-    edges = numpy.geomspace(low, high, bins + 1) if is_log else numpy.linspace(low, high, bins + 1)
-    counts, _ = numpy.histogram(held, edges)
+    edges = np.geomspace(low, high, bins + 1) if is_log else np.linspace(low, high, bins + 1)
+    counts, _ = np.histogram(held, edges)
     return Histogram("log" if is_log else "linear", edges.tolist(), counts.tolist())
 
 
@@ -68,72 +220,3 @@ def padding_share(steps: StepSeries) -> list[float | None]:
         1 - real / processed if processed and real is not None else None
         for processed, real in zip(steps.processed_tokens, steps.non_padding_tokens, strict=True)
     ]
-
-
-def series_of(directory: Path) -> RunSeries:
-    """The series of the run that is recorded in this folder, whether it goes on, ended or died.
-
-    Args:
-        directory: the ``efficiency`` folder of a run.
-
-    Raises:
-        OutputError: there are no records, or they cannot be read.
-    """
-    return account_and_series_of(directory)[1]
-
-
-def account_and_series_of(directory: Path) -> tuple[RunAccount, RunSeries]:
-    """Both from one pass over the records.
-
-    Args:
-        directory: the ``efficiency`` folder of a run.
-
-    Raises:
-        OutputError: there are no records, or they cannot be read.
-    """
-    records = read_records(directory)
-    account = build_account(records)
-    return account, build_series(account, records)
-
-
-def build_series(account: RunAccount, records: RunRecords) -> RunSeries:
-    """The series of records that were read; ``account`` is that of the same, which knows the processes' walls."""
-    first = records.first
-    system = next((one.buckets.buckets for one in records.system if one.rank == 0), [])
-    steps = first.buckets.buckets
-    accounts = account.time.processes
-    bounds = _starts(accounts)
-    steady = [time for one in first.segments for time in one.step_seconds[warm_up_count(one.steps) :]]
-    clocks = {one.process: start - one.began_at_seconds for one, start in zip(accounts, bounds, strict=True)}
-    return RunSeries(
-        process_starts_seconds=bounds,
-        steps=step_series(steps, _segment_starts(records.processes, clocks, first, steps)),
-        step_seconds=histogram(steady),
-        system=system_series(system, clocks),
-    )
-
-
-def _starts(accounts: Sequence[ProcessAccount]) -> list[float]:
-    starts, until = [], 0.0
-    for account in accounts:
-        starts.append(round(until, 9))
-        until += account.wall_seconds
-    return starts
-
-
-def _segment_starts(
-    processes: Sequence[ProcessSpans], clocks: dict[int, float], first: RankSteps, buckets: Sequence[StepBucket]
-) -> dict[int, float]:
-    """Run time of each ``train()`` call. Segments of older records, without spans, lie end to end from 0 on."""
-    starts = {
-        segment.segment: clocks[process.process] + process.called_at_seconds(segment.segment)
-        for process in processes
-        for segment in segments_of(process, first, processes)
-    }
-    began = {bucket.group: bucket.started_at_seconds for bucket in reversed(buckets)}
-    until = 0.0
-    for segment in first.segments:
-        if segment.segment not in starts:
-            starts[segment.segment] = until - began[segment.segment]
-            until += segment.wall_seconds
-    return starts

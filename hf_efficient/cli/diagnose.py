@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from hf_efficient.accounting.account import records_folder
 from hf_efficient.diagnosis.case import read_case
 from hf_efficient.diagnosis.confirmation import prediction
 from hf_efficient.diagnosis.engine import diagnose_case, findings_of_trace, to_json
@@ -39,6 +38,7 @@ from hf_efficient.reporting.diagnosis import (
 )
 from hf_efficient.reporting.isolation import isolation_renderables
 from hf_efficient.reporting.trace_tables import trace_renderables
+from hf_efficient.run_dir.paths import records_folder
 from hf_efficient.text import seconds as shown
 from hf_efficient.trace.breakdown import trace_breakdown
 from hf_efficient.version import __version__

@@ -21,15 +21,18 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from hf_efficient.accounting.account import load_run, records_folder, to_json
-from hf_efficient.accounting.live import RunFollower, RunView, view_of
+from hf_efficient.accounting.account import load_run
+from hf_efficient.accounting.account import read_run as read_run_records
+from hf_efficient.accounting.live import RunView, view_of
+from hf_efficient.accounting.run_records import RunReader
 from hf_efficient.cli.output import write_page_file
 from hf_efficient.errors import OutputError
 from hf_efficient.reporting.comparison import comparison_renderables
 from hf_efficient.reporting.console import account_renderables, live_screen
 from hf_efficient.reporting.diagnosis import diagnosis_hint
 from hf_efficient.reporting.run_data import RunData, read_run
-from hf_efficient.run_dir.reading import rank_files
+from hf_efficient.run_dir.json_file import strict_json
+from hf_efficient.run_dir.paths import rank_files, records_folder
 
 COMPARISON_HTML = "comparison.html"
 
@@ -44,7 +47,7 @@ def print_json(run_dirs: Sequence[Path], html: Path | None) -> None:
     Raises:
         OutputError: there are no records, they cannot be read, or ``html`` cannot be written.
     """
-    texts = [to_json(load_run(directory)) for directory in run_dirs]
+    texts = [strict_json(load_run(directory)) for directory in run_dirs]
     print(texts[0] if len(texts) == 1 else f"[\n{','.join(texts)}]\n", end="")
     if html is not None:
         runs = [read_run(records_folder(directory), trace=len(run_dirs) == 1) for directory in run_dirs]
@@ -142,7 +145,7 @@ class _Looking:
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
         self._directory: Path | None = None
-        self._follower = RunFollower(run_dir)
+        self._reader = RunReader(run_dir)
         self._seen: RunView | None = None
         self._failed = 0
         self._written: float | None = None
@@ -164,17 +167,17 @@ class _Looking:
         if not any(file.st_size for file in files):
             return self._seen
         if directory != self._directory:
-            self._directory, self._follower = directory, RunFollower(directory)
+            self._directory, self._reader = directory, RunReader(directory)
         silent = self._silent_seconds(max(file.st_mtime for file in files))
         try:
-            account, series = self._follower.account_and_series()
+            run = read_run_records(directory, self._reader)
         except OutputError:  # a line may be written over while it is read
             self._failed += 1
             if self._failed > _MOST_FAILURES or self._seen is None:
                 raise
             return self._seen
         self._failed = 0
-        self._seen = view_of(account, series.steps, self._follower.processes, silent)
+        self._seen = view_of(run, silent)
         return self._seen
 
     def _silent_seconds(self, written: float) -> float:
@@ -201,7 +204,7 @@ def _is_to_come(run_dir: Path) -> bool:
 @contextmanager
 def _half_lines_unsaid() -> Iterator[None]:
     """A line that is being written while it is read is no news."""
-    logger = logging.getLogger("hf_efficient.accounting")
+    logger = logging.getLogger("hf_efficient.run_dir")
     level = logger.level
     logger.setLevel(logging.WARNING)
     try:

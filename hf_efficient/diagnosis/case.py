@@ -10,101 +10,30 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
-import numpy.typing as npt
 import yaml
 
-from hf_efficient.accounting.account import RUN_JSON, build_account, read_account
+from hf_efficient.accounting.account import build_account, read_account
+from hf_efficient.accounting.columns import Column
 from hf_efficient.accounting.processes import ProcessSpans
 from hf_efficient.accounting.run_records import RunReader, RunRecords
 from hf_efficient.accounting.series import build_series
-from hf_efficient.accounting.step_sums import StepLine
+from hf_efficient.accounting.steps import MOST_ROWS, StepColumns, columns_of
 from hf_efficient.diagnosis.rule import Subject
 from hf_efficient.errors import OutputError
-from hf_efficient.estimate.statistics import warm_up_count
 from hf_efficient.recipe.writing import read_resolved
 from hf_efficient.records.account import RunAccount
 from hf_efficient.records.series import Band, RunSeries
 from hf_efficient.records.trace import DeviceBreakdown
-from hf_efficient.run_dir.reading import Block, LineReader, rank_files
+from hf_efficient.run_dir.paths import RUN_JSON, has_only_account
 from hf_efficient.trace.breakdown import trace_breakdown
 
 logger = logging.getLogger(__name__)
-Column = npt.NDArray[np.float64]
 
 RESOLVED = "recipe.resolved.yaml"
 _FEWEST_STEPS = 8
-_MOST_STEP_BYTES = 16 << 20
-"""About 20,000 steps: of a longer run the last ones of each rank, so that a diagnosis takes seconds."""
 _MOST_TRACE_BYTES = 64 << 20
 """Of the file as it lies there; a larger one takes longer than a diagnosis at the end of a run may."""
-
-
-@dataclass(frozen=True)
-class StepColumns:
-    """Steps of one rank, a row per optimizer step, in the order written; NaN: not known.
-
-    Attributes:
-        segment: number of the ``train()`` call.
-        wall_seconds: with evaluation and checkpointing.
-        phase_seconds: by phase; 0 where it did not occur.
-        device_seconds: by phase on the device; empty without device events.
-        loader: by name, what is known of the data loader (see ``StepLoader``); empty where nothing is.
-        cpu_seconds: CPU time of the process; NaN in a run of one process.
-        waited_seconds: by opaque phase, the time in it in which the rank waited for others; empty where it never did.
-    """
-
-    segment: Column
-    step: Column
-    wall_seconds: Column
-    phase_seconds: Mapping[str, Column]
-    device_seconds: Mapping[str, Column]
-    micro_batches: Column
-    rows: Column
-    processed: Column
-    non_padding: Column
-    loss_bearing: Column
-    loader: Mapping[str, Column]
-    cpu_seconds: Column
-    loss: Column
-    learning_rate: Column
-    grad_norm: Column
-    peak_allocated_bytes: Column
-    peak_reserved_bytes: Column
-    allocation_retries: Column
-    waited_seconds: Mapping[str, Column] = field(default_factory=dict)
-
-    def __len__(self) -> int:
-        return len(self.step)
-
-    def phase(self, name: str) -> Column:
-        return self.phase_seconds.get(name, np.zeros(len(self)))
-
-    def own(self, name: str) -> Column:
-        """Seconds of a phase without those in which it is known that the rank waited for others."""
-        waited = self.waited_seconds.get(name)
-        return self.phase(name) if waited is None else self.phase(name) - np.nan_to_num(waited)
-
-    @cached_property
-    def step_seconds(self) -> Column:
-        """Wall without evaluation and checkpointing."""
-        return self.wall_seconds - self.phase("evaluation") - self.phase("checkpointing")
-
-    @cached_property
-    def compute_seconds(self) -> Column:
-        """Forward, backward and what waits for the device in between."""
-        named = ("forward", "backward", "device_wait", "forward_backward")
-        return np.sum([self.phase(name) for name in named], axis=0)
-
-    @cached_property
-    def steady(self) -> npt.NDArray[np.bool_]:
-        """Which steps are not of the warm-up of their ``train()`` call."""
-        found = np.ones(len(self), dtype=bool)
-        for segment in np.unique(self.segment):
-            places = np.flatnonzero(self.segment == segment)
-            found[places[: warm_up_count(len(places))]] = False
-        return found
 
 
 @dataclass(frozen=True)
@@ -121,7 +50,7 @@ class Case(Subject):
 
     Attributes:
         directory: the folder of its records.
-        steps: by rank; at most the last that 16 MiB of records hold.
+        steps: by rank; of a long run the last ones.
         facts: what the run said of itself, by topic; later processes over earlier ones.
         evaluations, saves: inside and outside the training loop.
         series: over its time; None where only ``run.json`` was kept.
@@ -140,7 +69,7 @@ class Case(Subject):
     @cached_property
     def first(self) -> StepColumns:
         """The steps of rank 0; no rows where none is recorded."""
-        return self.steps.get(0) or _columns([])
+        return self.steps.get(0) or columns_of([])
 
     @property
     def has_steps(self) -> bool:
@@ -288,7 +217,7 @@ def read_case(directory: Path, reader: RunReader | None = None) -> Case:
     Raises:
         OutputError: there are no records, they cannot be read, or were written by a newer version.
     """
-    if not any(rank_files(directory, kind) for kind in ("steps", "spans")) and (directory / RUN_JSON).exists():
+    if has_only_account(directory):
         return Case(str(directory), read_account(directory / RUN_JSON), {}, recipe=_recipe(directory / RESOLVED))
     records = (reader or RunReader(directory)).look()
     account = build_account(records)
@@ -296,11 +225,11 @@ def read_case(directory: Path, reader: RunReader | None = None) -> Case:
 
 
 def case_of(directory: Path, records: RunRecords, account: RunAccount, series: RunSeries) -> Case:
-    """The case of records that were read; only the steps are read again."""
+    """The case of records that were read."""
     return Case(
         directory=str(directory),
         account=account,
-        steps={rank: read_columns(path) for rank, path in rank_files(directory, "steps").items()},
+        steps={rank.rank: rank.columns[-MOST_ROWS:] for rank in records.ranks},
         facts=_facts(records.processes),
         evaluations=_pauses(records.processes, "evaluation"),
         saves=_pauses(records.processes, "save"),
@@ -331,74 +260,3 @@ def _recipe(path: Path) -> Mapping[str, Any] | None:
     except OutputError:
         return None
     return {value.key: yaml.safe_load(value.value) for value in values}
-
-
-class ColumnLine(StepLine, gc=False, kw_only=True):
-    """What the columns need of a step record."""
-
-    micro_batches: int = 1
-    cpu_seconds: float | None = None
-
-
-def read_columns(path: Path) -> StepColumns:
-    """The last steps of a file; half-written and broken lines are left out and logged.
-
-    Raises:
-        OutputError: the file cannot be read, or was written by a newer version.
-    """
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - _MOST_STEP_BYTES))
-            text = file.read()
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be read: {error.strerror or error}") from error
-    if size > _MOST_STEP_BYTES:
-        text = text[text.find(b"\n") + 1 :]
-    whole, _, _half = text.rpartition(b"\n")
-    if not whole:
-        return _columns([])
-    return _columns(_line_reader().read(Block(path, 1, whole.count(b"\n") + 1, whole + b"\n"))[0])
-
-
-@functools.cache
-def _line_reader() -> LineReader[ColumnLine]:
-    return LineReader(ColumnLine, "step record")
-
-
-def _columns(lines: Sequence[ColumnLine]) -> StepColumns:
-    tokens, sequences, memory = ([getattr(line, part) for line in lines] for part in ("tokens", "sequences", "memory"))
-    loading = [None if line.loader is None else msgspec.structs.asdict(line.loader) for line in lines]
-    own = ("segment", "step", "wall_seconds", "micro_batches", "cpu_seconds", "loss", "learning_rate", "grad_norm")
-    return StepColumns(
-        **{name: _column(lines, name) for name in own},
-        **{name: _column(tokens, name) for name in ("processed", "non_padding", "loss_bearing")},
-        **{
-            name: _column(memory, name)
-            for name in ("peak_allocated_bytes", "peak_reserved_bytes", "allocation_retries")
-        },
-        rows=_column(sequences, "rows"),
-        phase_seconds=_table([line.phase_seconds for line in lines], 0.0),
-        device_seconds=_table([line.device_seconds for line in lines], 0.0),
-        waited_seconds=_table([line.waited_seconds for line in lines], 0.0),
-        loader=_table(loading, float("nan")),
-    )
-
-
-def _column(parts: Sequence[Any], name: str) -> Column:
-    values = [getattr(part, name, None) for part in parts]
-    return np.array([float("nan") if value is None else float(value) for value in values], dtype=np.float64)
-
-
-def _table(parts: Sequence[Mapping[str, Any] | None], absent: float) -> dict[str, Column]:
-    """A column for every name under which any part holds a number; a row without the part is NaN."""
-    held = [part for part in parts if part is not None]
-    names = dict.fromkeys(name for part in held for name, value in part.items() if isinstance(value, (int, float)))
-    missing = float("nan")
-    return {
-        name: np.array(
-            [missing if part is None or part.get(name, absent) is None else part.get(name, absent) for part in parts],
-            dtype=np.float64,
-        )
-        for name in names
-    }

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hf_efficient.accounting.account import records_folder
 from hf_efficient.accounting.run_records import RunReader
 from hf_efficient.diagnosis.case import Case, read_case
 from hf_efficient.diagnosis.confirmation import confirmations
@@ -30,6 +29,7 @@ from hf_efficient.records.findings import (
 from hf_efficient.records.isolation import Isolation
 from hf_efficient.records.trace import TraceBreakdown
 from hf_efficient.run_dir.json_file import read_record, strict_json, write_whole
+from hf_efficient.run_dir.paths import records_folder
 from hf_efficient.text import share
 from hf_efficient.version import __version__
 

@@ -16,9 +16,9 @@ import psutil
 import torch
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from hf_efficient.accounting.steps import read_columns
 from hf_efficient.data.build import build_preference_data, build_sft_data
 from hf_efficient.data.examples import build_raw, open_sources
-from hf_efficient.diagnosis.case import read_columns
 from hf_efficient.facts.environment import usable_cpus
 from hf_efficient.isolate.variants import Setup
 from hf_efficient.launch.arguments import settle_compute_dtype, training_arguments

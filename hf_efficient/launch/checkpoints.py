@@ -15,11 +15,11 @@ from typing import Any, Literal
 import yaml
 from safetensors import SafetensorError, safe_open
 
-from hf_efficient.accounting.account import STARTING
 from hf_efficient.errors import OutputError
 from hf_efficient.launch.command import Engine
 from hf_efficient.recipe.rules.distributed import ACCUMULATION, GLOBAL_BATCH
 from hf_efficient.recipe.schema import QuantizationSection, Recipe
+from hf_efficient.run_dir.paths import STARTING
 
 EFFICIENCY = "efficiency"
 """Folder of the records inside the output directory."""

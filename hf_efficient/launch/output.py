@@ -18,7 +18,6 @@ from typing import Any
 
 import yaml
 
-from hf_efficient.accounting.account import STARTING
 from hf_efficient.errors import OutputError
 from hf_efficient.launch.checkpoints import (
     EFFICIENCY,
@@ -35,7 +34,7 @@ from hf_efficient.launch.checkpoints import (
 from hf_efficient.launch.started import ALONE, Launch
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.recipe.writing import dump_yaml
-from hf_efficient.run_dir.reading import rank_files
+from hf_efficient.run_dir.paths import STARTING, rank_files
 
 logger = logging.getLogger(__name__)
 

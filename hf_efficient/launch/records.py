@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_efficient.accounting.account import RUN_JSON, STARTING, read_account
+from hf_efficient.accounting.account import read_account
 from hf_efficient.callbacks.budget_words import BudgetWords
 from hf_efficient.callbacks.stop import BudgetCallback
 from hf_efficient.data.build import PreferenceData, SftData
@@ -37,7 +37,7 @@ from hf_efficient.records.findings import Diagnosis
 from hf_efficient.records.plan import RunPlan
 from hf_efficient.records.steps import PhaseName
 from hf_efficient.run_dir.archive import make_room
-from hf_efficient.run_dir.reading import rank_files, records_path
+from hf_efficient.run_dir.paths import RUN_JSON, STARTING, rank_files, records_path
 from hf_efficient.text import size
 
 if TYPE_CHECKING:

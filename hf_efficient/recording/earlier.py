@@ -13,7 +13,7 @@ from hf_efficient.accounting.run_records import read_system
 from hf_efficient.accounting.system import once_each
 from hf_efficient.errors import OutputError
 from hf_efficient.estimate.cost import cost_usd
-from hf_efficient.run_dir.reading import records_path
+from hf_efficient.run_dir.paths import records_path
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ def read_earlier(directory: Path) -> Earlier:
 
 
 def _joules(directory: Path) -> float | None:
-    metered = once_each(curve for one in read_system(directory) for curve in one.curves.values())
+    metered = once_each(read_system(directory))
     return math.fsum(one.joules for one in metered) if metered else None
 
 

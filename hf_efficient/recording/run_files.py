@@ -23,7 +23,8 @@ from hf_efficient.recording.stop import RunStopped
 from hf_efficient.recording.system import SystemStream
 from hf_efficient.records.steps import SCHEMA_VERSION
 from hf_efficient.reporting.finish_run import RunResults
-from hf_efficient.run_dir.reading import TAIL_BYTES, parse_line, records_path
+from hf_efficient.run_dir.paths import records_path
+from hf_efficient.run_dir.reading import TAIL_BYTES, parse_line
 from hf_efficient.run_dir.stream import FaultLatch, SignOfLife, SpanStream
 
 

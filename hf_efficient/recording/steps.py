@@ -39,7 +39,8 @@ from hf_efficient.records.steps import (
     StepWork,
     TokenCounts,
 )
-from hf_efficient.run_dir.reading import last_record, records_path
+from hf_efficient.run_dir.paths import records_path
+from hf_efficient.run_dir.reading import last_record
 from hf_efficient.run_dir.stream import JsonlStream
 
 if TYPE_CHECKING:

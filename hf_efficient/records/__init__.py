@@ -9,7 +9,6 @@ from hf_efficient.records.account import (
     PlanFigure,
     ProcessAccount,
     RankAccount,
-    RecordedBy,
     RestartAccount,
     RunAccount,
     StepTimes,
@@ -37,6 +36,7 @@ from hf_efficient.records.device import (
     OperatorFamily,
     OperatorWork,
 )
+from hf_efficient.records.events import RecordedBy
 from hf_efficient.records.profile import (
     AllocationSite,
     CodeLine,

@@ -25,6 +25,7 @@ from hf_efficient.records.amounts import (
     TokenAccount,
     WorkAccount,
 )
+from hf_efficient.records.events import Ended, RecordedBy, StartFrom
 from hf_efficient.records.profile import ProfileAccount
 
 
@@ -51,7 +52,7 @@ class TrainingAccount:
     first_step: int | None
     last_step: int | None
     time_to_first_step_seconds: float | None
-    ended: Literal["done", "stopped", "error", "died"] | None
+    ended: Ended | None
     error: str | None
 
 
@@ -91,11 +92,11 @@ class ProcessAccount:
     steps: int
     first_step: int | None
     last_step: int | None
-    ended: Literal["done", "stopped", "error", "died"]
+    ended: Ended
     error: str | None
     open_phase: str | None
     last_sign_at_seconds: float
-    process_start_from: Literal["kernel", "psutil", "import", "records"]
+    process_start_from: StartFrom
     trainings: list[TrainingAccount] = field(default_factory=list)
 
 
@@ -374,7 +375,6 @@ class Preflight:
     schema_version: int = PREFLIGHT_SCHEMA_VERSION
 
 
-RecordedBy = Literal["recipe", "trainer", "callback", "unknown"]
 ACCOUNT_SCHEMA_VERSION = 2
 """Version of ``run.json``; grows when a key changes its meaning or goes."""
 
@@ -411,7 +411,7 @@ class RunAccount:
     schema_version: int
     hf_efficient_version: str
     recorded_by: RecordedBy
-    ended: Literal["done", "stopped", "error", "died"]
+    ended: Ended
     error: str | None
     time: TimeAccount
     steps: StepTimes

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
-from hf_efficient.accounting.account import RUN_JSON, build_account, to_json
+from hf_efficient.accounting.account import build_account, write_account
 from hf_efficient.accounting.run_records import RunReader, RunRecords
 from hf_efficient.diagnosis.engine import DIAGNOSIS_JSON
 from hf_efficient.diagnosis.engine import to_json as diagnosis_to_json
@@ -19,6 +19,7 @@ from hf_efficient.records.findings import Diagnosis
 from hf_efficient.reporting.html.run_page import run_page
 from hf_efficient.reporting.run_data import RunData, read_run_trace, run_data
 from hf_efficient.run_dir.json_file import write_whole
+from hf_efficient.run_dir.paths import RUN_JSON
 from hf_efficient.run_dir.stream import FaultLatch
 
 REPORT_HTML = "report.html"
@@ -63,7 +64,7 @@ def finish_run(
     said = earlier.said if earlier is not None else set()
     records = reader.look()
     account = build_account(records)
-    write_whole(directory / RUN_JSON, to_json(account))
+    write_account(directory, account)
     diagnosis = _diagnosis_and_page(directory, records, account, said) if page else None
     if tell and diagnosis is not None and not diagnosis.is_healthy and "finding" not in said:
         said.add("finding")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from hf_efficient.accounting.account import RUN_JSON, build_account, read_account
+from hf_efficient.accounting.account import build_account, read_account
 from hf_efficient.accounting.evaluations import SampleAnswers, sample_answers
 from hf_efficient.accounting.run_records import RunRecords, read_records
 from hf_efficient.accounting.series import build_series
@@ -21,7 +21,7 @@ from hf_efficient.records.findings import Diagnosis
 from hf_efficient.records.series import RunSeries
 from hf_efficient.records.trace import TraceBreakdown
 from hf_efficient.run_dir.json_file import PROFILE
-from hf_efficient.run_dir.reading import rank_files
+from hf_efficient.run_dir.paths import RUN_JSON, has_only_account
 from hf_efficient.text import size
 from hf_efficient.trace.breakdown import trace_breakdown
 
@@ -95,12 +95,11 @@ def read_run(directory: Path, *, trace: bool = False) -> RunData:
     Raises:
         OutputError: there are no records, or they cannot be read.
     """
-    is_recorded = rank_files(directory, "spans") or rank_files(directory, "steps")
-    if is_recorded or not (directory / RUN_JSON).exists():
+    if has_only_account(directory):
+        run = _known(directory, read_account(directory / RUN_JSON))
+    else:
         records = read_records(directory)
         run = run_data(directory, records, build_account(records))
-    else:
-        run = _known(directory, read_account(directory / RUN_JSON))
     return replace(run, trace=read_run_trace(directory)) if trace else run
 
 

@@ -6,10 +6,9 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 
-from hf_efficient.accounting.account import RUN_JSON
 from hf_efficient.recording.run_files import Way
 from hf_efficient.recording.timeline import Timeline
-from hf_efficient.run_dir.reading import rank_files, records_path
+from hf_efficient.run_dir.paths import RUN_JSON, rank_files, records_path
 
 logger = logging.getLogger(__name__)
 

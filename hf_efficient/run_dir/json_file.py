@@ -1,7 +1,4 @@
-"""A record as a JSON file of its own: written whole or not at all, read with a check of its version and its types.
-
-Tables that instruments leave in ``efficiency/profile``: a record as JSON, written whole, read with a check.
-"""
+"""A record as a JSON file of its own: written whole or not at all, read with a check of its version and its types."""
 
 from __future__ import annotations
 
@@ -13,11 +10,20 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+import msgspec
 
 from hf_efficient.errors import OutputError
 
+logger = logging.getLogger(__name__)
+
+PROFILE = "profile"
+"""Folder of what instruments wrote, inside ``efficiency``."""
+
 _R = TypeVar("_R")
+
+
+class _Versioned(msgspec.Struct):
+    schema_version: int | None = None
 
 
 def strict_json(record: Any) -> str:
@@ -44,55 +50,51 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def read_record(path: Path, kind: type[_R], version: int, what: str) -> _R:
-    """What a file holds.
-
-    Args:
-        path: of the file.
-        kind: the dataclass that it holds.
-        version: of its layout that is read here.
-        what: it is, for messages: ``the account of a run``.
+    """What a file holds: a dataclass of layout ``version``, which messages call ``what``: ``the account of a run``.
 
     Raises:
         OutputError: the file cannot be read, holds something else, or was written by a newer version.
     """
     try:
-        data = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+        text = path.read_bytes()
+        written = msgspec.json.decode(text, type=_Versioned).schema_version
+        if written is None or written <= version:
+            return msgspec.json.decode(text, type=kind)
+    except msgspec.ValidationError as error:
+        raise OutputError(f"{path}: is not {what}: {error}") from error
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise OutputError(f"{path}: cannot be read: {error}") from error
-    written = data.get("schema_version") if isinstance(data, dict) else None
-    if isinstance(written, int) and written > version:
-        raise OutputError(
-            f"{path}: schema_version {written} is newer than {version}, which is read here: upgrade hf-efficient"
-        )
-    try:
-        return TypeAdapter(kind).validate_python(data)
-    except ValidationError as error:
-        told = error.errors()[0]
-        where = ".".join(map(str, told["loc"]))
-        raise OutputError(f"{path}: is not {what}: {where}: {told['msg']}") from error
-
-
-logger = logging.getLogger(__name__)
-
-PROFILE = "profile"
-"""Folder of what instruments wrote, inside ``efficiency``."""
-
-_Table = TypeVar("_Table")
+    raise OutputError(
+        f"{path}: schema_version {written} is newer than {version}, which is read here: upgrade hf-efficient"
+    )
 
 
 def table_path(directory: Path, name: str, rank: int, part: str = "") -> Path:
-    """``directory/operators.rank0.json``, ``directory/memory.rank0.step10.json``.
-
-    Args:
-        directory: the ``profile`` folder.
-        name: of the table.
-        rank: whose it is.
-        part: of several of the same name.
-    """
+    """``directory/operators.rank0.json``; with ``part``, one of several: ``directory/memory.rank0.step10.json``."""
     return directory / f"{name}.rank{rank}{f'.{part}' if part else ''}.json"
 
 
-def tables(directory: Path, files: Collection[str], name: str, kind: type[_Table]) -> list[_Table]:
+def write_table(path: Path, table: Any) -> None:
+    """Write a record of an instrument; a reader never sees half of it.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    write_whole(path, json.dumps(dataclasses.asdict(table), indent=1) + "\n")
+
+
+def read_table(path: Path, kind: type[_R]) -> _R | None:
+    """The record in a file; None where there is none, or none of this kind, which is logged."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        logger.warning("%s: cannot be read, so that it is left out: %s", path, str(error).splitlines()[0])
+        return None
+
+
+def tables(directory: Path, files: Collection[str], name: str, kind: type[_R]) -> list[_R]:
     """All parts of a table of rank 0 that this run wrote, in the order in which it did.
 
     Args:
@@ -104,23 +106,3 @@ def tables(directory: Path, files: Collection[str], name: str, kind: type[_Table
     stem = f"{PROFILE}/{name}.rank0."
     paths = [directory / file for file in files if file.startswith(stem) and file.endswith("json")]
     return [found for found in (read_table(path, kind) for path in paths) if found is not None]
-
-
-def write_table(path: Path, table: Any) -> None:
-    """Write a record; a reader never sees half of it.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    write_whole(path, json.dumps(dataclasses.asdict(table), indent=1) + "\n")
-
-
-def read_table(path: Path, kind: type[_Table]) -> _Table | None:
-    """The record in a file; None where there is none, or none of this kind, which is logged."""
-    try:
-        return TypeAdapter(kind).validate_json(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValidationError) as error:
-        logger.warning("%s: cannot be read, so that it is left out: %s", path, str(error).splitlines()[0])
-        return None

@@ -5,9 +5,8 @@ import json
 import numpy as np
 
 from hf_efficient.accounting.evaluations import answers_to_note, evaluations_of, metrics_to_note
-from hf_efficient.accounting.money import budget_of
 from hf_efficient.accounting.processes import ProcessSpans
-from hf_efficient.records.amounts import BudgetAccount, Evaluation
+from hf_efficient.records.amounts import Evaluation
 from hf_efficient.run_dir.reading import TAIL_BYTES
 
 
@@ -30,10 +29,11 @@ def test_metrics_are_numbers_without_prefix_and_speed():
 
 def test_the_evaluations_of_all_processes_in_their_order():
     first, second = ProcessSpans(0), ProcessSpans(1)
-    first.add({"kind": "evaluation", "process": 0, "step": 0, "seconds": 2.0, "metrics": {"loss": 3.0}})
-    first.add({"kind": "evaluation", "process": 0, "step": 5, "seconds": 2.5, "metrics": {"loss": None}})
-    second.add({"kind": "evaluation", "process": 1, "step": 5, "metrics": {"loss": 2.5}})
-    second.add({"kind": "evaluation", "process": 1, "step": "?", "metrics": None})
+    first.notes["evaluation"] = [
+        {"kind": "evaluation", "process": 0, "step": 0, "seconds": 2.0, "metrics": {"loss": 3.0}},
+        {"kind": "evaluation", "process": 0, "step": 5, "seconds": 2.5, "metrics": {"loss": None}},
+    ]
+    second.notes["evaluation"] = [{"kind": "evaluation", "process": 1, "step": 5, "metrics": {"loss": 2.5}}]
     assert evaluations_of([first, second]) == [
         Evaluation(0, {"loss": 3.0}, 2.0),
         Evaluation(5, {"loss": None}, 2.5),
@@ -48,13 +48,3 @@ def test_answers_are_cut_and_fit_into_a_line():
     assert len(many) == 2
     assert len(json.dumps(many)) < TAIL_BYTES / 2
     assert answers_to_note([]) == []
-
-
-def test_the_budget_is_that_of_the_last_process():
-    first, last = ProcessSpans(0), ProcessSpans(1)
-    for process in (first, last):
-        process.add({"kind": "facts", "facts": {"budget": {"usd": 2.0, "hours": None, "kwh": None}}})
-    first.add({"kind": "budget", "reached": "usd: enough", "step": 7})
-    assert budget_of(first) == BudgetAccount(2.0, None, None, "usd: enough", 7)
-    assert budget_of(last) == BudgetAccount(2.0, None, None, None, None)
-    assert budget_of(ProcessSpans(2)) is None

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from test_account_build import alive, end, lines, process, span, step, train
 from test_account_series import full_step, reading
 
-from hf_efficient.accounting import processes as span_tail
-from hf_efficient.accounting.live import RunFollower
-from hf_efficient.accounting.series import account_and_series_of
+from hf_efficient.accounting.account import read_run
+from hf_efficient.accounting.run_records import RunReader
 from hf_efficient.accounting.steps import RankSteps
 from hf_efficient.errors import OutputError
 from hf_efficient.records.account import NotMeasured
@@ -28,8 +27,8 @@ def now(read, *arguments):
 
 
 def same(follower, directory):
-    found = now(follower.account_and_series)
-    assert found == now(account_and_series_of, directory)
+    found = now(lambda: read_run(directory, follower)[1:])
+    assert found == now(lambda: read_run(directory)[1:])
     return found
 
 
@@ -81,7 +80,7 @@ STARTING_ANEW = st.just(("anew", 0))
 def test_the_account_at_every_moment(happenings, tmp_path_factory):
     """Files grow by any number of bytes, in any order, and are now and then removed and begun again."""
     directory = tmp_path_factory.mktemp("run")
-    follower = RunFollower(directory)
+    follower = RunReader(directory)
     begun = dict.fromkeys(WRITTEN, 0)
     for name, length in happenings:
         if name == "anew":
@@ -114,7 +113,7 @@ class HandStream(SpanStream):
 @given(rounds=st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["forward", "a_phase_with_a_long_name"]))))
 def test_a_sign_of_life_that_is_written_over(rounds, tmp_path_factory):
     directory = tmp_path_factory.mktemp("run")
-    follower = RunFollower(directory)
+    follower = RunReader(directory)
     at, phase = 1.0, "forward"
     stream = HandStream(directory / "spans.jsonl", lambda: (at, alive(at, at - 0.5, phase=phase, **{phase: 0.25})))
     stream.write(process())
@@ -137,25 +136,21 @@ def test_a_sign_of_life_that_is_written_over(rounds, tmp_path_factory):
 def test_only_what_is_new_is_read(tmp_path, monkeypatch):
     for name, whole in WRITTEN.items():
         (tmp_path / name).write_bytes(whole)
-    follower = RunFollower(tmp_path)
-    follower.account_and_series()
+    follower = RunReader(tmp_path)
+    follower.look()
     taken = []
-    add, take = RankSteps.add, span_tail.take_line
+    add = RankSteps.add
     monkeypatch.setattr(RankSteps, "add", lambda self, lines: (taken.append((self.rank, len(lines))), add(self, lines)))
-    monkeypatch.setattr(span_tail, "take_line", lambda *what: (taken.append(what[-1]["kind"]), take(*what)))
-    follower.account_and_series()
+    follower.look()
     assert taken == []
     lines(tmp_path / "steps.rank1.jsonl", step(8, 7.0, 1.0, rank=1))
-    lines(tmp_path / "spans.jsonl", span(40.0, 1, logging=1.0), alive(42.0, 41.0, 1))
-    follower.account_and_series()
-    assert taken == ["span", "alive", (1, 1)]
-    follower.account_and_series()
-    assert taken == ["span", "alive", (1, 1), "alive"]
+    follower.look()
+    assert taken == [(1, 1)]
 
 
 def test_a_fault_is_told_at_every_look_until_it_is_mended(tmp_path):
     lines(tmp_path / "steps.jsonl", step(1, 0.0, 1.0), {"schema_version": 7})
-    follower = RunFollower(tmp_path)
+    follower = RunReader(tmp_path)
     for _ in range(2):
         assert "steps.jsonl:2: schema_version 7 is newer" in same(follower, tmp_path)
     (tmp_path / "steps.jsonl").write_bytes(text(step(1, 0.0, 1.0), step(2, 1.0, 1.0)))
@@ -164,18 +159,18 @@ def test_a_fault_is_told_at_every_look_until_it_is_mended(tmp_path):
 
 
 def test_a_folder_that_is_not_there_yet(tmp_path):
-    follower = RunFollower(tmp_path / "later")
+    follower = RunReader(tmp_path / "later")
     with pytest.raises(OutputError, match="holds no records of a run"):
-        follower.account()
+        read_run(tmp_path / "later", follower)
     lines(tmp_path / "later" / "steps.jsonl", step(1, 0.0, 1.0))
-    assert follower.account().steps.count == 1
+    assert read_run(tmp_path / "later", follower).account.steps.count == 1
 
 
 def test_another_run_with_files_as_long(tmp_path):
     lines(tmp_path / "spans.jsonl", process(), span(0.0, imports=2.0))
     lines(tmp_path / "steps.jsonl", step(1, 0.0, 1.0))
     lines(tmp_path / "system.jsonl", sample(0), sample(4))
-    follower = RunFollower(tmp_path)
+    follower = RunReader(tmp_path)
     same(follower, tmp_path)
     (tmp_path / "spans.jsonl").write_bytes(text(process(), span(0.0, imports=3.0)))
     (tmp_path / "steps.jsonl").write_bytes(text(step(1, 0.0, 2.0), step(2, 2.0, 2.0)))
@@ -186,7 +181,7 @@ def test_another_run_with_files_as_long(tmp_path):
 
 
 def test_lines_that_were_skipped_are_counted_at_every_look(tmp_path):
-    follower = RunFollower(tmp_path)
+    follower = RunReader(tmp_path)
     wrong = {"kind": "span", "process": 0}
     for told, broken in ((1, text(wrong)), (2, text(wrong)), (3, b"\0\0\n"), (4, text(wrong)), (4, b'{"half')):
         lines(tmp_path / "spans.jsonl", process())
@@ -197,28 +192,11 @@ def test_lines_that_were_skipped_are_counted_at_every_look(tmp_path):
         assert account.not_measured[-1] == NotMeasured("a part of spans.jsonl", f"{told} unreadable {were} skipped")
 
 
-def test_a_broken_span_is_told_once(tmp_path, caplog):
-    lines(tmp_path / "spans.jsonl", process())
-    with (tmp_path / "spans.jsonl").open("a") as file:
-        file.write("\0\0\n")
-    lines(tmp_path / "spans.jsonl", end(4.0))
-    with (tmp_path / "spans.jsonl").open("a") as file:
-        file.write('{"half')
-    follower = RunFollower(tmp_path)
-    with caplog.at_level("INFO"):
-        for _ in range(2):
-            assert follower.account().time.wall_seconds == 4.0
-    assert [(entry.levelname, entry.getMessage()) for entry in caplog.records] == [
-        ("WARNING", f"{tmp_path}/spans.jsonl:2 is not a JSON object and skipped"),
-        ("INFO", f"{tmp_path}/spans.jsonl:4 is half-written and skipped"),
-    ]
-
-
 @pytest.mark.parametrize("garbage", [b"\0" * 50, b"garbage"])
 def test_what_follows_the_last_line_and_is_no_records_beginning_is_told(tmp_path, garbage):
     lines(tmp_path / "spans.jsonl", process(), end(4.0))
     with (tmp_path / "spans.jsonl").open("ab") as file:
         file.write(garbage)
-    account, _ = same(RunFollower(tmp_path), tmp_path)
+    account, _ = same(RunReader(tmp_path), tmp_path)
     told = NotMeasured("a part of spans.jsonl", "1 unreadable line in spans.jsonl was skipped")
     assert account.not_measured[-1] == told

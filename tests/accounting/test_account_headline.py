@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from tests.report.sample_run import full, write_records
 
 from hf_efficient.accounting.headline import differences, headline
 from hf_efficient.records.amounts import Evaluation
+from tests.reporting.sample_run import full, write_records
 
 
 @pytest.fixture(scope="module")

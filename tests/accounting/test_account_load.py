@@ -7,8 +7,9 @@ import os
 import pytest
 
 import hf_efficient
-from hf_efficient.accounting.account import load_run, records_folder, write_account
+from hf_efficient.accounting.account import account_of, load_run, write_account
 from hf_efficient.errors import OutputError
+from hf_efficient.run_dir.paths import records_folder
 
 PROCESS = (
     '{"kind": "process", "schema_version": 1, "rank": 0, "pid": 1, "way": "trainer", "process_start_from": "kernel", '
@@ -32,7 +33,7 @@ def test_by_output_directory_and_by_records(run_dir):
 
 
 def test_records_before_run_json_and_run_json_without_records(run_dir):
-    write_account(run_dir / "efficiency")
+    write_account(run_dir / "efficiency", account_of(run_dir / "efficiency"))
     spans = run_dir / "efficiency/spans.jsonl"
     spans.write_text(PROCESS.replace("3.5", "4.5"))
     assert load_run(run_dir).time.wall_seconds == 3.5

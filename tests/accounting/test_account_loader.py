@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 
+import msgspec
 from test_account_build import end, lines, process, span, step, train
 
-from hf_efficient.accounting.account import account_of
-from hf_efficient.accounting.series import series_of
-from hf_efficient.accounting.step_sums import LOADER_SECONDS
+from hf_efficient.accounting.account import account_of, read_run
+from hf_efficient.accounting.steps import LOADER_SECONDS
 from hf_efficient.records.amounts import LoaderAccount
 from hf_efficient.records.steps import StepLoader, StepRecord
 
@@ -22,7 +22,7 @@ def run(folder, *steps, facts=None):
 
 
 def loaded(number, at, **part):
-    return {**step(number, at, 1.0), "loader": StepLoader(**part).to_json()}
+    return {**step(number, at, 1.0), "loader": msgspec.to_builtins(StepLoader(**part))}
 
 
 def test_a_loader_with_workers_by_hand(tmp_path):
@@ -61,7 +61,7 @@ def test_a_loader_with_workers_by_hand(tmp_path):
 
 def test_older_records_tell_nothing_of_it(tmp_path):
     assert account_of(run(tmp_path, step(1, 0.0, 1.0))).loader is None
-    steps = series_of(tmp_path).steps
+    steps = read_run(tmp_path).series.steps
     assert (steps.loader_seconds, steps.ready_batches) == ({}, [None])
 
 
@@ -72,7 +72,7 @@ def test_the_series_has_its_times_where_it_was_watched(tmp_path):
         step(2, 1.0, 1.0),
         loaded(3, 2.0, batches=2, wait_seconds=0.5, ready=3),
     )
-    steps = series_of(tmp_path).steps
+    steps = read_run(tmp_path).series.steps
     assert steps.loader_seconds == {"wait_seconds": [0.25, None, 0.5]}
     assert steps.ready_batches == [None, None, 1.5]
 
@@ -89,5 +89,5 @@ def test_the_times_of_a_step_are_those_of_the_account():
 def test_a_record_is_read_as_it_was_written(tmp_path):
     written = loaded(1, 0.0, batches=0, wait_seconds=0.0, ready=0, rows=0, fetch_seconds=0.5)
     assert written["loader"] == {"batches": 0, "wait_seconds": 0.0, "ready": 0, "rows": 0, "fetch_seconds": 0.5}
-    read = StepRecord.from_json(json.loads(json.dumps(written)))
+    read = msgspec.convert(json.loads(json.dumps(written)), StepRecord)
     assert read.loader == StepLoader(batches=0, wait_seconds=0.0, ready=0, rows=0, fetch_seconds=0.5)

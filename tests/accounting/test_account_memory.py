@@ -121,7 +121,7 @@ def test_the_devices_time_and_peaks_over_the_steps(tmp_path):
     ("timed", "told"),
     [
         (0, ("time on the device", "phases are host time")),
-        (1, ("time on the device in 2 of 3 steps", "their events did not come to pass in time")),
+        (1, ("time on the device in 2 of 3 steps", "their events were not done in time")),
     ],
 )
 def test_steps_without_a_time_on_the_device_are_named(tmp_path, timed, told):

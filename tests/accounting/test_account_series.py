@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 
 import msgspec
 import pytest
 from test_account_build import alive, end, lines, process, span, step, train
 
-from hf_efficient.accounting.account import account_of
-from hf_efficient.accounting.series import account_and_series_of, histogram, series_of
-from hf_efficient.accounting.steps import Thinned
+from hf_efficient.accounting.account import account_of, read_run
+from hf_efficient.accounting.series import histogram
 from hf_efficient.records.series import Band, Histogram, SystemSeries
 from hf_efficient.records.steps import SequenceCounts, StepLoader, StepMemory, StepRecord, StepWork, TokenCounts
 
@@ -54,7 +52,7 @@ def resumed(tmp_path):
 
 
 def test_a_resumed_run_has_one_axis_without_a_gap(resumed):
-    found = series_of(resumed)
+    found = read_run(resumed).series
     assert found.process_starts_seconds == [0.0, 5.0]
     steps = found.steps
     assert (steps.segment, steps.steps) == ([0, 0, 1], [1, 1, 1])
@@ -72,12 +70,12 @@ def test_a_resumed_run_has_one_axis_without_a_gap(resumed):
     assert steps.samples == steps.model_flops == steps.loss == steps.peak_allocated_bytes == [None] * 3
     assert steps.device_seconds == {}
     assert found.system == SystemSeries()
-    assert account_and_series_of(resumed) == (account_of(resumed), found)
+    assert read_run(resumed)[1:] == (account_of(resumed), found)
 
 
 def test_the_load_of_the_machine_and_its_gpus(tmp_path, monkeypatch):
     """Three readings in two buckets; the third tells less."""
-    monkeypatch.setattr("hf_efficient.accounting.steps.MOST_BUCKETS", 2)
+    monkeypatch.setattr("hf_efficient.accounting.columns.MOST_BUCKETS", 2)
     lines(tmp_path / "spans.jsonl", process(), span(0.0, imports=2.0), train(0, 2.0), end(5.0))
     lines(tmp_path / "steps.jsonl", step(1, 0.5, 1.0))
     busy, idle = {"utilization_percent": 90, "sm_clock_mhz": 1000}, {"utilization_percent": 10}
@@ -87,7 +85,7 @@ def test_the_load_of_the_machine_and_its_gpus(tmp_path, monkeypatch):
         reading(0, 2.0, host={"busy_cores": 0.5, "threads": 7}, core_loads=[0, 50], gpus={"0": idle}),
         reading(0, 3.0, host={}),
     )
-    found = series_of(tmp_path).system
+    found = read_run(tmp_path).series.system
     assert found.host == {
         "busy_cores": Band([0.5, None], [1.0, None], [1.5, None]),
         "threads": Band([7, None], [7.0, None], [7, None]),
@@ -110,12 +108,12 @@ def test_a_figure_that_is_none_is_no_sample(tmp_path):
         reading(0, 1.0, host={"busy_cores": float("inf")}),
         reading(0, 2.0, host={"busy_cores": 2.0}),
     )
-    assert series_of(tmp_path).system.host["busy_cores"].high == [2.0]
+    assert read_run(tmp_path).series.system.host["busy_cores"].high == [2.0]
 
 
 def test_steps_are_put_together_without_losing_extremes(tmp_path, monkeypatch):
     """Seven steps in at most three buckets: four in one, three in the other."""
-    monkeypatch.setattr("hf_efficient.accounting.steps.MOST_BUCKETS", 3)
+    monkeypatch.setattr("hf_efficient.accounting.columns.MOST_BUCKETS", 3)
     losses = {2: 3.0, 3: 9.0, 4: float("nan"), 6: 2.5}
     walls = [1.0, 5.0, 1.0, 1.0, 2.0, 1.0, 3.0]
     starts = [sum(walls[:index]) for index in range(7)]
@@ -125,7 +123,7 @@ def test_steps_are_put_together_without_losing_extremes(tmp_path, monkeypatch):
     ]
     written[6]["sequences"] = None
     lines(tmp_path / "steps.jsonl", *written)
-    steps = series_of(tmp_path).steps
+    steps = read_run(tmp_path).series.steps
     assert {name: value for name, value in dataclasses.asdict(steps).items() if name != "learning_rate"} == {
         "segment": [0, 0],
         "steps": [4, 3],
@@ -161,13 +159,13 @@ def test_steps_are_put_together_without_losing_extremes(tmp_path, monkeypatch):
 
 def test_older_records_without_spans_lie_end_to_end(tmp_path):
     lines(tmp_path / "steps.jsonl", step(1, 5.0, 2.0), step(2, 7.0, 1.0), step(3, 9.0, 1.0, segment=1))
-    assert series_of(tmp_path).steps.started_at_seconds == [0.0, 2.0, 3.0]
+    assert read_run(tmp_path).series.steps.started_at_seconds == [0.0, 2.0, 3.0]
 
 
 def test_the_distribution_leaves_the_warm_up_out(tmp_path):
     """Of eight steps three are warm-up; the square root of five, rounded up, is three bins from 1 to 4."""
     lines(tmp_path / "steps.jsonl", *[step(n + 1, 0.0, wall) for n, wall in enumerate((9, 9, 9, 1, 1, 2, 3, 4))])
-    assert series_of(tmp_path).step_seconds == Histogram("linear", [1.0, 2.0, 3.0, 4.0], [2, 1, 2])
+    assert read_run(tmp_path).series.step_seconds == Histogram("linear", [1.0, 2.0, 3.0, 4.0], [2, 1, 2])
 
 
 @pytest.mark.parametrize(
@@ -190,8 +188,8 @@ def test_a_histogram_has_at_most_sixty_bins():
 
 
 def test_the_system_over_both_processes(resumed, monkeypatch):
-    """Five readings in at most four buckets; one process ended, the other one died."""
-    monkeypatch.setattr("hf_efficient.accounting.steps.MOST_BUCKETS", 4)
+    """Five readings in at most three buckets; one process ended, the other one died."""
+    monkeypatch.setattr("hf_efficient.accounting.columns.MOST_BUCKETS", 3)
     lines(
         resumed / "system.jsonl",
         reading(0, 1.0, rss_bytes=100, watts={"GPU 0": 200.0}),
@@ -201,7 +199,7 @@ def test_the_system_over_both_processes(resumed, monkeypatch):
         reading(7, 1.0, rss_bytes=1),  # a process that left no spans
     )
     lines(resumed / "spans.jsonl", alive(105.0, 104.0, 1))
-    found = series_of(resumed).system
+    found = read_run(resumed).series.system
     assert found == SystemSeries(
         process=[0, 0, 1],
         started_at_seconds=[1.0, 3.0, 5.5],
@@ -220,7 +218,7 @@ def test_the_system_over_both_processes(resumed, monkeypatch):
 
 def test_a_broken_reading_is_left_out(resumed):
     lines(resumed / "system.jsonl", reading(0, 1.0, rss_bytes=5), {"process": 0}, reading(0, 2.0, rss_bytes="many"))
-    assert series_of(resumed).system.rss_bytes == Band([5], [5.0], [5])
+    assert read_run(resumed).series.system.rss_bytes == Band([5], [5.0], [5])
     assert "a part of system.jsonl" in [gap.what for gap in account_of(resumed).not_measured]
 
 
@@ -229,39 +227,9 @@ def test_a_long_run_keeps_its_sums_and_extremes_in_two_thousand_buckets(tmp_path
     with (tmp_path / "steps.jsonl").open("w") as file:
         for number in range(1, count + 1):
             file.write(json.dumps(step(number, number - 1.0, 30.0 if number == slow else 1.0, forward=0.5)) + "\n")
-    steps = series_of(tmp_path).steps
+    steps = read_run(tmp_path).series.steps
     assert len(steps) == 1125  # of eight steps each: 4500 and 2250 buckets are too many
     assert (sum(steps.steps), sum(steps.processed_tokens)) == (count, 10 * count)
     assert sum(steps.phase_seconds["forward"]) == count * 0.5
     assert max(steps.step_seconds_max) == 30.0
     assert steps.step_seconds_max.index(30.0) == (slow - 1) // 8
-
-
-class Count:
-    def __init__(self, records):
-        (self.group,) = set(records)
-        self.count = len(records)
-
-    def merge(self, later):
-        self.count += later.count
-
-
-@pytest.mark.parametrize(
-    ("groups", "expected"),
-    [
-        ("aaaa", [("a", 1)] * 4),
-        ("aaaaa", [("a", 2), ("a", 2), ("a", 1)]),
-        ("aaaab", [("a", 2), ("a", 2), ("b", 1)]),
-        ("aaabbb", [("a", 2), ("a", 1), ("b", 2), ("b", 1)]),
-        ("abcde", [("a", 1), ("b", 1), ("c", 1), ("d", 1), ("e", 1)]),
-        ("aabcdef", [("a", 2), ("b", 1), ("c", 1), ("d", 1), ("e", 1), ("f", 1)]),
-    ],
-)
-def test_thinning_to_four(groups, expected):
-    at_once, one_by_one = Thinned(4), Thinned(4)
-    for group, part in itertools.groupby(groups):
-        at_once.take(group, list(part), Count)
-    for group in groups:
-        one_by_one.take(group, [group], Count)
-    assert [(one.group, one.count) for one in at_once.buckets] == expected
-    assert [(one.group, one.count) for one in one_by_one.buckets] == expected

@@ -6,9 +6,8 @@ import json
 
 import pytest
 
+from hf_efficient.accounting.account import read_run
 from hf_efficient.accounting.live import view_of
-from hf_efficient.accounting.processes import read_processes
-from hf_efficient.accounting.series import account_and_series_of
 from hf_efficient.estimate.forecast import Forecast
 from hf_efficient.records.steps import StepRecord, TokenCounts
 
@@ -52,8 +51,7 @@ def write(folder, *more, steps=6, facts=RUN):
 
 
 def view(folder, silent_seconds=0.0):
-    account, series = account_and_series_of(folder)
-    return view_of(account, series.steps, read_processes(folder / "spans.jsonl"), silent_seconds)
+    return view_of(read_run(folder), silent_seconds)
 
 
 def alive(at):

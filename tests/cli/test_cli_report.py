@@ -208,10 +208,10 @@ def test_a_run_that_failed_says_so(run, output):
 
 
 def test_json_is_that_of_run_json_which_is_enough(run, output):
-    from hf_efficient.accounting.account import write_account
+    from hf_efficient.accounting.account import account_of, write_account
 
     add(output, kind="end", ended="done", error=None, at_seconds=5.0)
-    write_account(output / "efficiency")
+    write_account(output / "efficiency", account_of(output / "efficiency"))
     text = (output / "efficiency/run.json").read_text()
     assert run("report", str(output), "--json").out == text
     for name in ("steps.jsonl", "spans.jsonl"):

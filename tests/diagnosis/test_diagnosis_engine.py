@@ -154,10 +154,10 @@ def test_a_folder_without_a_run_is_refused(tmp_path):
 
 
 def test_where_only_the_account_was_kept_the_rules_abstain(tmp_path):
-    from hf_efficient.accounting.account import write_account
+    from hf_efficient.accounting.account import account_of, write_account
 
     case_in(tmp_path, saving(), facts=MANY_SAVES)
-    write_account(tmp_path)
+    write_account(tmp_path, account_of(tmp_path))
     for name in ("steps.jsonl", "spans.jsonl"):
         (tmp_path / name).unlink()
     found = diagnose(tmp_path)

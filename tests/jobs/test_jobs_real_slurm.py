@@ -22,7 +22,7 @@ from hf_efficient.jobs.cluster import load_cluster
 from hf_efficient.jobs.job import job_of
 from hf_efficient.jobs.targets import sbatch_script
 from hf_efficient.recipe.load import load_recipe
-from hf_efficient.run_dir.reading import rank_files
+from hf_efficient.run_dir.paths import rank_files
 from tests.waiting import wait_for, wait_for_line
 
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scancel", "scontrol", "sinfo", "srun")

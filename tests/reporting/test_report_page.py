@@ -214,10 +214,10 @@ def test_a_loss_that_is_none_is_skipped_and_told(tmp_path):
 def test_only_run_json_is_left(tmp_path):
     from sample_run import write_records
 
-    from hf_efficient.accounting.account import write_account
+    from hf_efficient.accounting.account import account_of, write_account
 
     folder = write_records(tmp_path, steps=5)
-    write_account(folder)
+    write_account(folder, account_of(folder))
     for name in ("steps.jsonl", "spans.jsonl", "system.jsonl"):
         (folder / name).unlink()
     page = Page(run_page(read_run(folder)))

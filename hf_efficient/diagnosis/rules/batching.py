@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from hf_efficient.diagnosis.case import Case, Column
+from hf_efficient.accounting.columns import Column
+from hf_efficient.diagnosis.case import Case
 from hf_efficient.diagnosis.rule import MATTERS, IsolatedRecipe, Verdict, rule
 from hf_efficient.diagnosis.rules.machine import core_wait
 from hf_efficient.diagnosis.rules.memory import memory_room, position_bytes

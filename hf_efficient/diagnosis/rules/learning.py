@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 
-from hf_efficient.diagnosis.case import Case, Column
+from hf_efficient.accounting.columns import Column
+from hf_efficient.diagnosis.case import Case
 from hf_efficient.diagnosis.rule import Verdict, rule
 from hf_efficient.records.findings import Abstention, Confidence, Evidence, Finding, Remedy, Severity
 from hf_efficient.text import share

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from hf_efficient.diagnosis.case import Case, Column
+from hf_efficient.accounting.columns import Column
+from hf_efficient.diagnosis.case import Case
 from hf_efficient.diagnosis.rule import Verdict, rule
 from hf_efficient.estimate.allocator import CONTEXT, nccl_bytes
 from hf_efficient.estimate.statistics import steady_growth

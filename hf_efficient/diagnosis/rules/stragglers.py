@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from hf_efficient.diagnosis.case import Case, Column, StepColumns
+from hf_efficient.accounting.columns import Column
+from hf_efficient.diagnosis.case import Case, StepColumns
 from hf_efficient.diagnosis.rule import MATTERS, Verdict, rule
 from hf_efficient.records.account import RankAccount
 from hf_efficient.records.findings import Abstention, Evidence, Finding, Remedy, Severity

@@ -1,0 +1,158 @@
+"""What an account leaves out, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from hf_efficient.accounting.processes import ProcessSpans
+from hf_efficient.accounting.steps import RankSteps
+from hf_efficient.records.account import AcrossRanks, NotMeasured
+from hf_efficient.records.amounts import SequenceAccount, WorkAccount
+
+_TOKENS = ("processed", "non_padding", "loss_bearing")
+
+
+def not_measured(
+    processes: Sequence[ProcessSpans],
+    ranks: Sequence[RankSteps],
+    parts: Sequence[NotMeasured],
+    unreadable: Mapping[str, int],
+) -> list[NotMeasured]:
+    """The gaps of this run's records; ``parts``: those that the parts of the account name themselves."""
+    last = processes[-1]
+    found = [*_of_the_process(last), *_of_the_steps(last, ranks), *parts]
+    if last.died:
+        found.append(
+            NotMeasured("the end of the run", "the process left no end: it was killed, or it is still running")
+        )
+    found.extend(_told_by_itself(last))
+    if any("device_peak_allocated_bytes" in process.memory for process in processes):
+        found.extend(_of_the_device(ranks))
+    found.extend(_of_the_files(unreadable))
+    return found
+
+
+def _of_the_files(unreadable: Mapping[str, int]) -> Iterator[NotMeasured]:
+    for name, lines in unreadable.items():
+        were = "line in {} was" if lines == 1 else "lines in {} were"
+        yield NotMeasured(f"a part of {name}", f"{lines} unreadable {were.format(name)} skipped")
+
+
+def _told_by_itself(last: ProcessSpans) -> Iterator[NotMeasured]:
+    """What the process said itself that it could not see: ``missing`` of its facts, whatever their topic."""
+    for facts in last.facts.values():
+        for gap in facts.get("missing", ()):
+            yield NotMeasured(str(gap["what"]), str(gap["why"]))
+
+
+def _of_the_device(ranks: Sequence[RankSteps]) -> Iterator[NotMeasured]:
+    segments = [segment for rank in ranks if rank.rank == 0 for segment in rank.segments]
+    steps, timed = sum(segment.steps for segment in segments), sum(segment.device_steps for segment in segments)
+    if not timed:
+        yield NotMeasured(
+            "time on the device",
+            "phases are host time: work queued on the device shows in the phase where the host waits for it",
+        )
+    elif timed < steps:
+        yield NotMeasured(
+            f"time on the device in {steps - timed} of {steps} steps", "their events were not done in time"
+        )
+
+
+def _of_the_process(last: ProcessSpans) -> list[NotMeasured]:
+    if last.start_from == "records":
+        return [NotMeasured("time outside the training loop", "the records are of a version that did not tell it")]
+    found = []
+    if last.start_from == "import":
+        found.append(
+            NotMeasured("time before hf_efficient was imported", "the system does not tell when the process started")
+        )
+    if last.way == "recipe":
+        found.append(NotMeasured("the launcher", "it runs before this process starts; its time is in no record"))
+    else:
+        found.append(
+            NotMeasured(
+                "imports, model load and data preparation, each by itself",
+                "they belong to the script, and lie in `before_trainer` together",
+            )
+        )
+    found.append(
+        NotMeasured("the interpreter's own end", "Python takes itself down after the last record that a run can write")
+    )
+    return found
+
+
+def _of_the_steps(last: ProcessSpans, ranks: Sequence[RankSteps]) -> list[NotMeasured]:
+    found = []
+    if last.way == "callback":
+        found += [
+            NotMeasured("forward and backward, each by itself", "no event marks where one ends: `forward_backward`"),
+            NotMeasured(
+                "data wait and logging, each by itself", "no event marks where one ends: both are `between_steps`"
+            ),
+            NotMeasured("evaluations outside train()", "no event marks where one begins: `outside_trainer`"),
+            NotMeasured("tokens", "a callback is not given the batches; EfficientTrainer counts them"),
+        ]
+    elif any(
+        count is None
+        for rank in ranks
+        for segment in rank.segments
+        for count in (segment.counts[kind] for kind in _TOKENS)
+    ):
+        found.append(NotMeasured("tokens of some kinds", "batches without input_ids, attention_mask or labels"))
+    found += _of_killed_ranks(ranks)
+    last_steps = {rank.rank: rank.segments[-1].last_step for rank in ranks if rank.segments}
+    behind = [rank for rank, step in last_steps.items() if step != last_steps.get(0)]
+    if behind:
+        names = ", ".join(str(rank) for rank in behind)
+        found.append(NotMeasured(f"the last steps of rank {names}", "their records end before those of rank 0"))
+    return found
+
+
+def _of_killed_ranks(ranks: Sequence[RankSteps]) -> Iterator[NotMeasured]:
+    """Steps of earlier calls that rank 0 did and another rank left no record of."""
+    first = next((rank for rank in ranks if rank.rank == 0), None)
+    for rank in ranks:
+        own = {segment.segment: segment.steps for segment in rank.segments}
+        missing = sum(max(0, one.steps - own.get(one.segment, 0)) for one in (first.segments[:-1] if first else ()))
+        if missing and rank.rank:
+            steps = f"{missing} step{'' if missing == 1 else 's'} of rank {rank.rank}"
+            yield NotMeasured(steps, "its process was killed before it wrote their records; tokens and work lack them")
+
+
+_WORTH_NUMPY = 100_000
+"""So many numbers take longer to sort than numpy to import."""
+
+
+def across_gaps(across: AcrossRanks | None) -> list[NotMeasured]:
+    """What is not known of several ranks, and why."""
+    if across is None:
+        return []
+    if across.exposed_by is None:
+        why = "it goes on inside other phases, `backward` above all"
+        return [NotMeasured("communication between the ranks, by itself", why)]
+    if across.covered_seconds is not None:
+        return []
+    why = "what is told is waited for; a trace tells the rest: efficiency.profile.trace"
+    return [NotMeasured("communication that computation covers", why)]
+
+
+def sequence_gaps(account: SequenceAccount, tokens_known: bool) -> list[NotMeasured]:
+    """Why the sequences are not known, where the tokens are."""
+    if account.samples is not None or not tokens_known:
+        return []
+    why = "batches without attention_mask and position_ids, or records of a version that did not tell them"
+    return [NotMeasured("sequences and their lengths", why)]
+
+
+def work_gaps(account: WorkAccount) -> list[NotMeasured]:
+    """What of the work is not known, and why."""
+    if account.reason is None:
+        return []
+    if account.model_flops is None:
+        what = "FLOPs, MFU and HFU"
+    elif account.hardware_flops is None:
+        what = "FLOPs computed beyond those of the model, and HFU" if account.mfu is not None else "MFU and HFU"
+    else:
+        what = "MFU and HFU"
+    return [NotMeasured(what, account.reason)]

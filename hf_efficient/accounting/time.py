@@ -1,0 +1,224 @@
+"""Where the time of a run's processes went: their phases, their ``train()`` calls, and what restarts cost."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from hf_efficient.accounting.processes import ProcessSpans
+from hf_efficient.accounting.steps import RankSteps, SegmentSteps
+from hf_efficient.estimate.cost import cost_usd
+from hf_efficient.estimate.statistics import WARM_UP_RULE, percentile
+from hf_efficient.records.account import ProcessAccount, RestartAccount, StepTimes, TimeAccount, TrainingAccount
+from hf_efficient.records.events import AliveLine
+from hf_efficient.records.facts import PriceFacts
+from hf_efficient.records.steps import PHASES
+
+_V = TypeVar("_V")
+
+
+def phase_order(phases: Mapping[str, _V]) -> dict[str, _V]:
+    """In the order in which a run goes through them; phases not known here come last."""
+    names = [*(name for name in PHASES if name in phases), *(name for name in phases if name not in PHASES)]
+    return {name: phases[name] for name in names}
+
+
+def in_seconds(nanoseconds: Mapping[str, int]) -> dict[str, float]:
+    """By phase, in their order."""
+    return {name: value / 1e9 for name, value in phase_order(nanoseconds).items()}
+
+
+def segments_of(process: ProcessSpans, rank: RankSteps, lived: Sequence[ProcessSpans]) -> list[SegmentSteps]:
+    """The ``train()`` calls of a process.
+
+    One that no process tells of, since its line is broken or not written yet, belongs to the last process without any
+    that lies between those of the calls before and after it, or to that of the call before.
+    """
+    owners = {segment: index for index, one in enumerate(lived) for segment in one.trains}
+    at = next(index for index, one in enumerate(lived) if one is process)
+    return [segment for segment in rank.segments if _owner(segment.segment, owners, lived) == at]
+
+
+def _owner(segment: int, owners: Mapping[int, int], lived: Sequence[ProcessSpans]) -> int:
+    if segment in owners:
+        return owners[segment]
+    before = max((index for known, index in owners.items() if known < segment), default=0)
+    after = min((index for known, index in owners.items() if known > segment), default=len(lived))
+    return max((index for index in range(before, after) if not lived[index].trains), default=before)
+
+
+def time_account(accounts: Sequence[ProcessAccount], first: RankSteps) -> TimeAccount:
+    """All processes of rank 0 added up."""
+    phases: Counter[str] = Counter()
+    for account in accounts:
+        phases.update(account.phase_seconds)
+    wall = math.fsum(account.wall_seconds for account in accounts)
+    return TimeAccount(
+        wall_seconds=round(wall, 9),
+        phase_seconds=_rounded_phases(phases),
+        unattributed_seconds=_rest(wall, phases),
+        training_seconds=round(first.training_seconds, 9),
+        time_to_first_step_seconds=accounts[0].time_to_first_step_seconds,
+        processes=list(accounts),
+        device_seconds=in_seconds(first.total("device_ns")) or None,
+    )
+
+
+def process_account(process: ProcessSpans, segments: Sequence[SegmentSteps]) -> ProcessAccount:
+    """One process of rank 0, with its ``train()`` calls."""
+    phases: Counter[str] = Counter()
+    for span in process.spans:
+        phases.update(span.phase_seconds)
+    ends = [process.last_at_seconds]
+    for segment in segments:
+        phases.update({name: value / 1e9 for name, value in segment.phase_ns.items()})
+        if process.start_from != "records":
+            ends.append(process.called_at_seconds(segment.segment) + segment.last_ends_at_seconds)
+    last_span = process.spans[-1].ends_at_seconds if process.spans else 0.0
+    if process.alive is not None and _is_new(process.alive, max(last_span, *ends[1:], 0.0)):
+        phases.update(process.alive.phase_seconds)
+    wall = max(ends) - process.began_at_seconds
+    first = segments[0] if segments else None
+    return ProcessAccount(
+        process=process.process,
+        began_at_seconds=process.began_at_seconds,
+        wall_seconds=round(wall, 9),
+        phase_seconds=_rounded_phases(phases),
+        unattributed_seconds=_rest(wall, phases),
+        time_to_first_step_seconds=_first_step(process, first),
+        steps=sum(segment.steps for segment in segments),
+        first_step=first.first_step if first else None,
+        last_step=segments[-1].last_step if segments else None,
+        ended="died" if process.end is None or process.alive is not None else process.end.ended,
+        error=None if process.end is None or process.alive is not None else process.end.error,
+        open_phase=process.alive.open_phase if process.alive is not None else None,
+        last_sign_at_seconds=round(max(ends), 9),
+        process_start_from=process.start_from,
+        trainings=_trainings(process, segments, max(ends)),
+    )
+
+
+def _is_new(alive: AliveLine, recorded_until_seconds: float) -> bool:
+    """Whether the span under way at the heartbeat was not recorded afterwards."""
+    return alive.started_at_seconds >= recorded_until_seconds - 1e-6
+
+
+def _first_step(process: ProcessSpans, first: SegmentSteps | None) -> float | None:
+    if first is None or process.start_from == "records" or first.segment not in process.trains:
+        return None
+    return round(process.trains[first.segment] + first.first_ends_at_seconds - process.began_at_seconds, 9)
+
+
+def _rounded_phases(phases: Mapping[str, float]) -> dict[str, float]:
+    """To the nanosecond."""
+    return {name: round(seconds, 9) for name, seconds in phase_order(phases).items()}
+
+
+def _rest(wall: float, phases: Mapping[str, float]) -> float:
+    """What no phase claimed, to the nanosecond; the rounding of sums is not time."""
+    return round(wall - math.fsum(phases.values()), 9) + 0.0
+
+
+def _trainings(
+    process: ProcessSpans, segments: Sequence[SegmentSteps], last_sign_at_seconds: float
+) -> list[TrainingAccount]:
+    """In the order in which they were called; none of records that tell no times of calls."""
+    if process.start_from == "records":
+        return []
+    steps = {one.segment: one for one in segments}
+    last = max(process.trains, key=lambda segment: process.trains[segment], default=None)
+    found = []
+    for segment, called in sorted(process.trains.items(), key=lambda item: item[1]):
+        done = steps.get(segment, SegmentSteps(segment))
+        end = process.train_ends.get(segment)
+        has_died = end is None and process.died and segment == last
+        until = end.at_seconds if end is not None else last_sign_at_seconds
+        told = end is not None or has_died
+        found.append(
+            TrainingAccount(
+                segment=segment,
+                called_at_seconds=round(called, 9),
+                wall_seconds=round(until - called if told else done.last_ends_at_seconds, 9),
+                steps=done.steps,
+                first_step=done.first_step,
+                last_step=done.last_step,
+                time_to_first_step_seconds=round(done.first_ends_at_seconds, 9) if done.steps else None,
+                ended="died" if has_died else end.ended if end is not None else None,
+                error=end.error if end is not None else None,
+            )
+        )
+    return found
+
+
+def step_times(first: RankSteps) -> StepTimes:
+    """Percentiles of the steps of rank 0 after warm-up."""
+    times, steady = first.columns.step_seconds, first.columns.steady
+    ordered = np.sort(times[steady]).tolist()
+    p50, p95, p99, longest = (_rounded(percentile(ordered, share)) for share in (0.5, 0.95, 0.99, 1.0))
+    warm = times[~steady]
+    return StepTimes(
+        count=len(times),
+        warm_up_count=len(warm),
+        warm_up_rule=WARM_UP_RULE,
+        p50_seconds=p50,
+        p95_seconds=p95,
+        p99_seconds=p99,
+        max_seconds=longest,
+        warm_up_max_seconds=_rounded(float(warm.max())) if len(warm) else None,
+    )
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 9)
+
+
+def restarts_of(
+    lived: Sequence[ProcessSpans], accounts: Sequence[ProcessAccount], first: RankSteps
+) -> list[RestartAccount]:
+    """Each process after the first, against what had been done before it."""
+    found = []
+    before: list[SegmentSteps] = []
+    for process, account in zip(lived, accounts, strict=True):
+        own = [segment for segment in first.segments if segment.segment in process.trains and segment.steps]
+        if account is not accounts[0]:
+            found.append(_restart(process, account, before, own[0] if own else None, first))
+        before += own
+    return found
+
+
+def _restart(
+    process: ProcessSpans,
+    account: ProcessAccount,
+    before: Sequence[SegmentSteps],
+    own: SegmentSteps | None,
+    first: RankSteps,
+) -> RestartAccount:
+    start_seconds = account.wall_seconds
+    resumed, again, seconds = None, 0, 0.0
+    if own is not None and own.first_step is not None:
+        resumed = own.first_step - 1
+        start_seconds = process.called_at_seconds(own.segment) - account.began_at_seconds
+        start_seconds += own.first_ends_at_seconds - float(first.step_seconds(own.segment)[0])
+        again, seconds = _done_again(before, resumed, first)
+    price = process.stated("price", PriceFacts)
+    return RestartAccount(
+        process=account.process,
+        last_step_before=before[-1].last_step if before else None,
+        resumed_after_step=resumed,
+        steps_again=again,
+        seconds_again=round(seconds, 9),
+        start_seconds=round(start_seconds, 9),
+        cost_usd=cost_usd(seconds + start_seconds, None if price is None else price.price_usd_per_hour),
+    )
+
+
+def _done_again(before: Sequence[SegmentSteps], resumed_after: int, first: RankSteps) -> tuple[int, float]:
+    """Steps beyond that one which the last call before had done, and their time."""
+    if not before or before[-1].last_step is None:
+        return 0, 0.0
+    steps = min(max(0, before[-1].last_step - resumed_after), before[-1].steps)
+    return steps, math.fsum(first.step_seconds(before[-1].segment)[-steps:]) if steps else 0.0

@@ -1,0 +1,118 @@
+"""The lines of ``spans.jsonl`` and ``system.jsonl``, as they are written and read.
+
+Times are seconds of a monotonic clock from the start of the process. Keys that a reader does not know are passed over.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from hf_efficient.records.steps import SCHEMA_VERSION
+
+RecordedBy = Literal["recipe", "trainer", "callback", "unknown"]
+Ended = Literal["done", "stopped", "error", "died"]
+StartFrom = Literal["kernel", "psutil", "import", "records"]
+"""What told the start of a process: ``kernel`` (to 10 ms), ``psutil`` (wall clock, to about a second), ``import``
+(unknown: counted from the import of hf_efficient), ``records`` (older records, from the first step on)."""
+
+
+class _Line(msgspec.Struct, kw_only=True, tag_field="kind"):
+    process: int
+
+
+class ProcessLine(_Line, tag="process"):
+    """A run takes a process over."""
+
+    way: RecordedBy
+    process_start_from: StartFrom
+    began_at_seconds: float
+
+
+class SpanLine(_Line, tag="span"):
+    """A stretch of time outside the training loop, with the exclusive seconds of its phases."""
+
+    started_at_seconds: float
+    wall_seconds: float
+    phase_seconds: dict[str, float]
+
+    @property
+    def ends_at_seconds(self) -> float:
+        return self.started_at_seconds + self.wall_seconds
+
+
+class TrainLine(_Line, tag="train"):
+    """A call of ``train()``; ``segment`` is its number in the records of the steps."""
+
+    segment: int
+    at_seconds: float
+
+
+class TrainEndLine(_Line, tag="train_end"):
+    """Its end."""
+
+    segment: int
+    ended: Ended
+    error: str | None
+    at_seconds: float
+
+
+class EndLine(_Line, tag="end"):
+    """The end of the run in this process, with its peaks of memory."""
+
+    ended: Ended
+    error: str | None
+    at_seconds: float
+    memory: dict[str, int]
+
+
+class AliveLine(_Line, tag="alive"):
+    """The heartbeat: until when the process is known to have lived, and the span under way. Written over in place."""
+
+    at_seconds: float
+    started_at_seconds: float
+    open_phase: str | None
+    phase_seconds: dict[str, float]
+    memory: dict[str, int]
+
+
+class Meter(msgspec.Struct, gc=False):
+    """An energy meter. ``range_joules``: where its counter starts again from 0; None where it does not."""
+
+    id: str
+    machine: str
+    source: Literal["nvml", "rapl", "estimate"]
+    unit: Literal["joules", "watts"]
+    note: str
+    range_joules: float | None = None
+
+
+class SystemSample(msgspec.Struct, gc=False, kw_only=True):
+    """What the sampler saw, about once a second; what is not known is left out.
+
+    Attributes:
+        joules, watts: by meter: the counter as read; the power as read, or its mean since the sample before.
+        host: what the machine's cores, disks and network do.
+        core_loads: percent, core by core.
+        gpus: by number, what each GPU does.
+        throttled: by number of those that are held back, why.
+        gpu_limits: by number, once: memory, clock and power that a GPU has at most.
+        meters, faults: by name, what a new meter is, and why one does not answer.
+    """
+
+    process: int
+    at_seconds: float
+    schema_version: int = SCHEMA_VERSION
+    rss_bytes: int | None = None
+    host_available_bytes: int | None = None
+    device_allocated_bytes: int | None = None
+    device_reserved_bytes: int | None = None
+    joules: dict[str, float] = {}
+    watts: dict[str, float] = {}
+    host: dict[str, float] = {}
+    core_loads: list[int] = []
+    gpus: dict[str, dict[str, float]] = {}
+    throttled: dict[str, list[str]] = {}
+    meters: dict[str, Meter] = {}
+    faults: dict[str, str] = {}
