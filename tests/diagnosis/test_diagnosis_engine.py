@@ -107,7 +107,7 @@ def test_the_diagnosis_is_written_and_read_again(tmp_path):
         ('{"schema_version": 99}', "schema_version 99 is newer than 1"),
         ("[]", "is not a diagnosis"),
         ("{", "cannot be read"),
-        ('{"schema_version": 1}', "is not a diagnosis: hf_efficient_version"),
+        ('{"schema_version": 1}', "is not a diagnosis: Object missing required field `hf_efficient_version`"),
     ],
 )
 def test_a_file_that_is_no_diagnosis_is_refused(tmp_path, text, told):
