@@ -1,42 +1,18 @@
-"""Blocks of an allocator's address range, the free ones among them, and what an allocator asks of a pool of them.
-
-Neighbours of a range are linked. Sizes are multiples of 512 bytes. Addresses are counted from 0 in each pool: they
-order blocks of one size and mean nothing else.
-
-Source: pytorch ``c10/cuda/CUDACachingAllocator.cpp`` at commit 001074d (``Block``, ``BlockPool``,
-``try_merge_blocks``); constants as in torch 2.13's ``c10/core/AllocatorConfig.h``.
-
-A pool of fixed segments, each one ``cudaMalloc``: how PyTorch's CUDA caching allocator holds memory by default.
-
-A pool that is one growing segment: PyTorch's CUDA caching allocator under ``expandable_segments:True``.
-
-How much memory PyTorch's CUDA caching allocator reserves for a series of allocations and frees.
+"""How much memory PyTorch's CUDA caching allocator reserves for a series of allocations and frees, and what a process
+takes of a GPU beside it.
 
 What a program has allocated is less than what its process holds of the device: the allocator rounds, asks the device
-for whole segments, and keeps what is freed. The reserved bytes decide whether a run fits.
-
-The rules, of pytorch ``c10/cuda/CUDACachingAllocator.cpp`` at commit 001074d (``DeviceCachingAllocator::malloc`` and
-``free``; constants unchanged in torch 2.13's ``c10/core/AllocatorConfig.h``):
-
-1. A request is rounded up to 512 bytes. Up to 1 MiB is served by the small pool, more by the large one.
-2. The smallest free block of the pool that is large enough is taken; among equals the one at the lowest address.
-3. Without one, the pool asks the device for a segment or, under ``expandable_segments:True``, for pages.
-4. Where the device has no room, all segments (pages) that are free are given back, and 3 is tried again: a retry.
-5. A block that is much larger than the request is split. A freed block merges with its free neighbours, and is kept.
-
-What is left out: several streams (a block is only used again on the stream that it was allocated on), CUDA graphs, and
-``roundup_power2_divisions``, ``max_split_size_mb`` and ``garbage_collection_threshold``, which are off by default.
-
-What a process takes of a GPU's memory beside its tensors: the CUDA context, and the workspace of cuBLAS.
+for whole segments, and keeps what is freed. The reserved bytes decide whether a run fits. ``CachingAllocator`` has the
+rules.
 """
 
 from __future__ import annotations
 
 import bisect
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
 
 ROUND_BYTES = 512
 """``kMinBlockSize``: every request is rounded up to a multiple of it."""
@@ -46,10 +22,16 @@ SMALL_PAGE_BYTES = 2 << 20
 """``kSmallBuffer``: what the small pool asks of the device at a time."""
 LARGE_PAGE_BYTES = 20 << 20
 """``large_segment_size``: what the large pool asks of the device at least."""
+_PACKED_BELOW = 10 << 20  # kMinLargeAlloc
+_ROUND_LARGE = 2 << 20  # kRoundLarge
+_ENDLESS = 1 << 60  # more addresses than any device has bytes
 
 
 class Block:
-    """A piece of a pool's address range; ``mapped`` is False where no physical memory lies behind it."""
+    """A piece of a pool's address range, linked to its neighbours; addresses are counted from 0 in each pool.
+
+    ``mapped`` is False where no physical memory lies behind it.
+    """
 
     __slots__ = ("address", "allocated", "following", "mapped", "previous", "size")
 
@@ -89,7 +71,6 @@ class FreeBlocks:
         return bisect.bisect_left(self.entries, (size,))
 
     def remove(self, block: Block) -> None:
-        """Takes a block out."""
         del self.entries[bisect.bisect_left(self.entries, (block.size, block.address))]
 
     def add(self, block: Block) -> None:
@@ -101,58 +82,53 @@ class FreeBlocks:
         bisect.insort(self.entries, (block.size, block.address, block))
 
 
-class Pool(Protocol):
+class Pool(ABC):
     """What the allocator asks of a pool; a block that is handed out is no longer among the free ones.
 
     Attributes:
+        small: whether it is for requests of up to 1 MiB.
         reserved_bytes: what it holds of the device's memory.
         least_remainder: a block is split where this much or more of it would remain.
     """
 
-    reserved_bytes: int
-    least_remainder: int
+    def __init__(self, *, small: bool) -> None:
+        self.small = small
+        self.reserved_bytes = 0
+        self.least_remainder = ROUND_BYTES
+        self._free = FreeBlocks()
 
     def take(self, size: int) -> Block | None:
         """The free block that fits best; None where none is large enough."""
-
-    def grow(self, size: int, room_bytes: float) -> Block | None:
-        """A block with new memory; None where that is more than the room that the device has."""
+        entries, index = self._free.entries, self._free.fit(size)
+        return entries.pop(index)[2] if index < len(entries) else None
 
     def put(self, block: Block) -> None:
         """Takes in a block that is not in use."""
+        self._free.add(block)
 
+    @abstractmethod
+    def grow(self, size: int, room_bytes: float) -> Block | None:
+        """A block with new memory; None where that is more than the room that the device has."""
+
+    @abstractmethod
     def release(self) -> None:
         """Gives free memory back to the device."""
 
 
-_PACKED_BELOW = 10 << 20  # kMinLargeAlloc
-_ROUND_LARGE = 2 << 20  # kRoundLarge
-
-
-class SegmentPool:
-    """Segments of 2 MiB for small requests, of 20 MiB for those below 10 MiB, else of the next 2 MiB.
+class SegmentPool(Pool):
+    """Fixed segments, each one ``cudaMalloc``: 2 MiB for small requests, 20 MiB below 10 MiB, else the next 2 MiB.
 
     A block of the large pool is split where more than 1 MiB would remain, so a request may hold up to 1 MiB more than
     it asked for. Only a segment that is free as a whole goes back to the device. Segments never merge.
-
-    Source: pytorch ``c10/cuda/CUDACachingAllocator.cpp`` at commit 001074d: ``get_allocation_size``, ``should_split``,
-    ``get_free_block``, ``release_blocks``.
+    Source: as ``CachingAllocator``: ``get_allocation_size``, ``should_split``, ``get_free_block``, ``release_blocks``.
     """
 
     def __init__(self, *, small: bool) -> None:
-        self._free = FreeBlocks()
-        self._small = small
+        super().__init__(small=small)
         self._end = 0
-        self.reserved_bytes = 0
         self.least_remainder = ROUND_BYTES if small else SMALL_BYTES + ROUND_BYTES
 
-    def take(self, size: int) -> Block | None:
-        """See ``Pool``."""
-        entries, index = self._free.entries, self._free.fit(size)
-        return entries.pop(index)[2] if index < len(entries) else None
-
     def grow(self, size: int, room_bytes: float) -> Block | None:
-        """See ``Pool``."""
         segment = self._segment(size)
         if segment > room_bytes:
             return None
@@ -161,51 +137,39 @@ class SegmentPool:
         self.reserved_bytes += segment
         return block
 
-    def put(self, block: Block) -> None:
-        """See ``Pool``."""
-        self._free.add(block)
-
     def release(self) -> None:
-        """See ``Pool``."""
         kept = [entry for entry in self._free.entries if entry[2].previous or entry[2].following]
         freed = sum(entry[0] for entry in self._free.entries) - sum(entry[0] for entry in kept)
         self._free.entries = kept
         self.reserved_bytes -= freed
 
     def _segment(self, size: int) -> int:
-        if self._small:
+        if self.small:
             return SMALL_PAGE_BYTES
         return LARGE_PAGE_BYTES if size < _PACKED_BELOW else -(-size // _ROUND_LARGE) * _ROUND_LARGE
 
 
-# More addresses than any device has bytes.
-_ENDLESS = 1 << 60
-
-
-class ExpandablePool:
-    """An address range to which pages are mapped: of 2 MiB for small requests, of 20 MiB for large ones.
+class ExpandablePool(Pool):
+    """One growing segment, as under ``expandable_segments:True``: pages of 2 MiB for small requests, else of 20 MiB.
 
     New pages are mapped at the lowest address where the request fits together with what is free around it: at the end,
     as a rule, or where pages had been given back. Blocks are split wherever 512 bytes remain. Every page without a
-    block in use can go back to the device.
+    block in use can go back to the device. The address range has no end here. PyTorch's is 1 1/8 of the device's
+    memory, and a second one is opened after it.
 
-    The address range has no end here. PyTorch's is 1 1/8 of the device's memory, and a second one is opened after it.
-
-    Source: pytorch ``c10/cuda/CUDACachingAllocator.cpp`` at commit 001074d: "Note [Expandable Segments]",
-    ``get_free_block``, ``find_expandable_block``, ``try_allocate_expandable_block``, ``map_block``, ``unmap_block``.
+    Source: as ``CachingAllocator``: "Note [Expandable Segments]", ``get_free_block``, ``find_expandable_block``,
+    ``try_allocate_expandable_block``, ``map_block``, ``unmap_block``.
     """
 
     def __init__(self, *, small: bool) -> None:
-        self._free = FreeBlocks()
+        super().__init__(small=small)
         self._page = SMALL_PAGE_BYTES if small else LARGE_PAGE_BYTES
         everything = Block(0, _ENDLESS)
         everything.mapped = False
         self._unmapped = [everything]
-        self.reserved_bytes = 0
-        self.least_remainder = ROUND_BYTES
 
     def take(self, size: int) -> Block | None:
-        """See ``Pool``; a block that could grow counts with what it could grow to, so that it is taken last."""
+        """A block that could grow counts with what it could grow to, so that it is taken last."""
         entries, index = self._free.entries, self._free.fit(size)
         if index == len(entries):
             return None
@@ -214,7 +178,7 @@ class ExpandablePool:
         return entries.pop(index)[2]
 
     def grow(self, size: int, room_bytes: float) -> Block | None:
-        """See ``Pool``; pages that were mapped before the room ran out stay mapped, and free."""
+        """Pages that were mapped before the room ran out stay mapped, and free."""
         unlimited = room_bytes + self.reserved_bytes
         block = self._lowest(size)
         if not block.mapped and not self._map(block, min(block.size, size), unlimited):
@@ -228,12 +192,7 @@ class ExpandablePool:
         self._free.remove(block)
         return block
 
-    def put(self, block: Block) -> None:
-        """See ``Pool``."""
-        self._free.add(block)
-
     def release(self) -> None:
-        """See ``Pool``."""
         for _, _, block in list(self._free.entries):
             self._unmap(block)
 
@@ -299,12 +258,7 @@ def _with_growth(block: Block) -> int:
 
 
 class OutOfMemory(Exception):
-    """A request that does not fit, even after all that was cached has been given back.
-
-    Attributes:
-        allocated_bytes: of the blocks in use.
-        reserved_bytes: held of the device, after giving back.
-    """
+    """A request that does not fit, even after all that was cached has been given back."""
 
     def __init__(self, requested_bytes: int, allocated_bytes: int, reserved_bytes: int, limit_bytes: float) -> None:
         self.requested_bytes = requested_bytes
@@ -319,13 +273,7 @@ class OutOfMemory(Exception):
 
 @dataclass(frozen=True)
 class AllocatorPeaks:
-    """What a series of allocations and frees came to.
-
-    Attributes:
-        peak_allocated_bytes: most that blocks in use held, as ``torch.cuda.max_memory_allocated()`` counts it.
-        peak_reserved_bytes: most that was held of the device, as ``torch.cuda.max_memory_reserved()`` counts it.
-        retries: how often free memory was given back to make room, as ``num_alloc_retries`` counts it.
-    """
+    """As ``torch.cuda.max_memory_allocated``, ``max_memory_reserved`` and ``num_alloc_retries`` count."""
 
     peak_allocated_bytes: int
     peak_reserved_bytes: int
@@ -335,9 +283,26 @@ class AllocatorPeaks:
 class CachingAllocator:
     """The allocator of one device, with one stream.
 
+    The rules, of pytorch ``c10/cuda/CUDACachingAllocator.cpp`` at commit 001074d (``DeviceCachingAllocator::malloc``
+    and ``free``; constants unchanged in torch 2.13's ``c10/core/AllocatorConfig.h``):
+
+    1. A request is rounded up to 512 bytes. Up to 1 MiB is served by the small pool, more by the large one.
+    2. The smallest free block of the pool that is large enough is taken; among equals the one at the lowest address.
+    3. Without one, the pool asks the device for a segment or, under ``expandable_segments:True``, for pages.
+    4. Where the device has no room, all segments (pages) that are free are given back, and 3 is tried again: a retry.
+    5. A block that is much larger than the request is split. A freed block merges with its free neighbours, and is
+       kept.
+
+    Left out: several streams, CUDA graphs, and ``roundup_power2_divisions``, ``max_split_size_mb`` and
+    ``garbage_collection_threshold``, which are off by default.
+
     Hand-worked, without expandable segments: 3,000,000 bytes are rounded to 3,000,320 and cut from a segment of
     20,971,520; 100 bytes are rounded to 512 and cut from one of 2,097,152: 3,000,832 allocated, 23,068,672 reserved.
     Both freed, 0 are allocated, and 23,068,672 stay reserved.
+
+    Args:
+        limit_bytes: what can be reserved: the device's memory less what the process takes outside of the allocator and
+            what other processes hold. None: any amount.
     """
 
     def __init__(self, limit_bytes: int | None = None, expandable_segments: bool = False) -> None:
@@ -348,13 +313,18 @@ class CachingAllocator:
         self._large: Pool = kind(small=False)
         self._limit = math.inf if limit_bytes is None else limit_bytes
         self._live: dict[int, tuple[Pool, Block] | None] = {}
-        self._allocated = self._peak_allocated = self._peak_reserved = self._retries = 0
+        self.allocated_bytes = self.peak_allocated_bytes = self.peak_reserved_bytes = self.retries = 0
+
+    @property
+    def reserved_bytes(self) -> int:
+        """What is held of the device."""
+        return self._small.reserved_bytes + self._large.reserved_bytes
 
     def allocate(self, key: int, size: int) -> None:
-        """Allocates; 0 bytes take nothing.
+        """Allocates; 0 bytes take nothing. A key may be used again after it was freed.
 
-        Args:
-            key: by which it is freed; may be used again after that.
+        Raises:
+            OutOfMemory: the limit is passed. Nothing was allocated; what was free has been given back.
         """
         if size < 0:
             raise ValueError(f"{size} bytes for key {key}")
@@ -372,18 +342,17 @@ class CachingAllocator:
             block.size = size
             pool.put(rest)
         self._live[key] = (pool, block)
-        self._allocated += block.size
-        if self._allocated > self._peak_allocated:
-            self._peak_allocated = self._allocated
+        self.allocated_bytes += block.size
+        if self.allocated_bytes > self.peak_allocated_bytes:
+            self.peak_allocated_bytes = self.allocated_bytes
 
     def free(self, key: int) -> None:
-        """Frees what was allocated under a key."""
         if key not in self._live:
             raise ValueError(f"nothing is allocated under key {key}")
         held = self._live.pop(key)
         if held is not None:
             pool, block = held
-            self._allocated -= block.size
+            self.allocated_bytes -= block.size
             block.allocated = False
             pool.put(block)
 
@@ -392,37 +361,12 @@ class CachingAllocator:
             if retry:
                 self._large.release()
                 self._small.release()
-                self._retries += 1
+                self.retries += 1
             block = pool.grow(size, self._limit - self.reserved_bytes)
-            self._peak_reserved = max(self._peak_reserved, self.reserved_bytes)
+            self.peak_reserved_bytes = max(self.peak_reserved_bytes, self.reserved_bytes)
             if block is not None:
                 return block
-        raise OutOfMemory(size, self._allocated, self.reserved_bytes, self._limit)
-
-    @property
-    def allocated_bytes(self) -> int:
-        """What blocks in use hold, their rounding included."""
-        return self._allocated
-
-    @property
-    def reserved_bytes(self) -> int:
-        """What is held of the device."""
-        return self._small.reserved_bytes + self._large.reserved_bytes
-
-    @property
-    def peak_allocated_bytes(self) -> int:
-        """The most that blocks in use have held."""
-        return self._peak_allocated
-
-    @property
-    def peak_reserved_bytes(self) -> int:
-        """The most that has been held of the device."""
-        return self._peak_reserved
-
-    @property
-    def retries(self) -> int:
-        """How often free memory was given back to make room."""
-        return self._retries
+        raise OutOfMemory(size, self.allocated_bytes, self.reserved_bytes, self._limit)
 
 
 def replay(

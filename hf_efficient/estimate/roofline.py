@@ -22,8 +22,6 @@ the two add up.
 
 Only products (matmul, fused attention) are held against a math rate. The other families do a few FLOPs per byte, far
 below what any device here could do in the time that its memory needs.
-
-The roofs of a device: what was measured on it, else what was published of it, else what others of its kind reach.
 """
 
 from __future__ import annotations
@@ -36,14 +34,13 @@ from typing import Literal
 from hf_efficient.facts.accelerators import (
     DTYPES,
     Accelerator,
-    Reached,
     attention_efficiency,
     bandwidth_efficiency,
     launch_overhead,
     matmul_efficiency,
     matmul_startup,
 )
-from hf_efficient.records.device import OPERATOR_FAMILIES, Calibration, MatmulRate, OperatorFamily, OperatorWork
+from hf_efficient.records.device import Calibration, MatmulRate, OperatorWork
 
 Bound = Literal["math", "bandwidth", "launch"]
 BOUNDS: tuple[Bound, ...] = ("math", "bandwidth", "launch")
@@ -51,7 +48,7 @@ BOUNDS: tuple[Bound, ...] = ("math", "bandwidth", "launch")
 
 @dataclass(frozen=True)
 class Roofs:
-    """What a device really does, efficiency included (see ``estimate/roofs.py``).
+    """What a device really does, efficiency included.
 
     Attributes:
         matmul_flops_per_second: of large products, by dtype; an unknown one is absent.
@@ -81,7 +78,6 @@ class OperatorTime:
         unknown: the rates that were missing: what they bound is left out, so the true time may be longer.
     """
 
-    work: OperatorWork
     math_seconds: float
     memory_seconds: float
     host_seconds: float
@@ -97,11 +93,6 @@ class OperatorTime:
         """What its kernels wait for, however they are launched."""
         return "math" if self.math_seconds > self.memory_seconds else "bandwidth"
 
-    @property
-    def bound(self) -> Bound:
-        """The longest of arithmetic, bytes and launch."""
-        return "launch" if self.host_seconds > self.device_seconds else self.device_bound
-
 
 @dataclass(frozen=True)
 class StepTime:
@@ -109,23 +100,14 @@ class StepTime:
 
     Attributes:
         seconds: no less than the device's nor the host's; their sum on a CPU.
-        host_seconds: that the host needs to launch them.
         seconds_by_bound: ``math`` and ``bandwidth``: the device's seconds by what bounds the kernel; ``launch``: the
             rest, which no kernel covers. They add up to ``seconds``.
-        device_seconds_by_family: they add up to ``device_seconds``; families that do not occur are absent.
-        launch_bound_seconds: of the host, for kernels that are shorter than their launch.
         unknown: rates that were missing, each once: the step may take longer.
-        operators: one by one, in the order given.
     """
 
     seconds: float
-    device_seconds: float
-    host_seconds: float
     seconds_by_bound: Mapping[Bound, float]
-    device_seconds_by_family: Mapping[OperatorFamily, float]
-    launch_bound_seconds: float
     unknown: tuple[str, ...]
-    operators: tuple[OperatorTime, ...]
 
 
 def operator_time(work: OperatorWork, roofs: Roofs) -> OperatorTime:
@@ -148,7 +130,7 @@ def operator_time(work: OperatorWork, roofs: Roofs) -> OperatorTime:
     elif moved:
         unknown.append("bytes/s of the memory")
     host_seconds = work.calls * roofs.launch_seconds
-    return OperatorTime(work, math_seconds, memory_seconds, host_seconds, tuple(unknown))
+    return OperatorTime(math_seconds, memory_seconds, host_seconds, tuple(unknown))
 
 
 def step_time(operators: Iterable[OperatorWork], roofs: Roofs) -> StepTime:
@@ -156,82 +138,46 @@ def step_time(operators: Iterable[OperatorWork], roofs: Roofs) -> StepTime:
 
     Hand-worked, launch 5 us: the product of ``operator_time`` (300 us of the device) and 100 calls of a copy of 1e6
     bytes (1 us each at 1e12 bytes/s): device 300 + 100 = 400 us, host 110 * 5 = 550 us. The step takes 550 us: 300
-    bound by math, 100 by memory, and 150 in which the device waits to be told what to do. 500 us of the host are
-    spent on kernels shorter than their launch.
+    bound by math, 100 by memory, and 150 in which the device waits for launches.
     """
-    found = tuple(operator_time(work, roofs) for work in operators)
+    found = [operator_time(work, roofs) for work in operators]
     device, host = sum(one.device_seconds for one in found), sum(one.host_seconds for one in found)
     seconds = max(device, host) if roofs.runs_ahead else device + host
     by_bound: dict[Bound, float] = dict.fromkeys(BOUNDS, 0.0)
-    by_family: dict[OperatorFamily, float] = {}
     for one in found:
         by_bound[one.device_bound] += one.device_seconds
-        by_family[one.work.family] = by_family.get(one.work.family, 0.0) + one.device_seconds
     by_bound["launch"] = seconds - device
-    return StepTime(
-        seconds,
-        device,
-        host,
-        seconds_by_bound=by_bound,
-        device_seconds_by_family={name: by_family[name] for name in OPERATOR_FAMILIES if name in by_family},
-        launch_bound_seconds=sum(one.host_seconds for one in found if one.bound == "launch"),
-        unknown=tuple(dict.fromkeys(rate for one in found for rate in one.unknown)),
-        operators=found,
-    )
+    return StepTime(seconds, by_bound, tuple(dict.fromkeys(rate for one in found for rate in one.unknown)))
 
 
-@dataclass(frozen=True)
-class SourcedRoofs:
-    """Roofs, and where each comes from.
-
-    Attributes:
-        sources: by roof (``matmul bf16``, ``attention bf16``, ``memory``, ``startup``, ``launch``): where it is from.
-        estimated: the roofs that nobody measured on such a device, in the order of ``sources``.
-    """
-
-    roofs: Roofs
-    sources: Mapping[str, str]
-    estimated: tuple[str, ...]
-
-
-def accelerator_roofs(held: Accelerator, calibration: Calibration | None = None) -> SourcedRoofs:
+def accelerator_roofs(held: Accelerator, calibration: Calibration | None = None) -> Roofs:
     """Of an accelerator: a calibration's rates, and for what it lacks the stated figure times the share reached.
 
     A dtype without a stated peak has no roof unless it was measured; nor has memory without a stated bandwidth.
     """
-    told = _Told()
-    measured = _fastest(calibration.matmul) if calibration is not None else {}
-    matmul, attention = dict[str, float](), dict[str, float]()
-    for dtype in DTYPES:
-        peak = held.peak(dtype)
-        if peak is None:
-            continue
-        if dtype not in measured:
-            matmul[dtype] = peak * told.of(f"matmul {dtype}", matmul_efficiency(held, dtype))
-        if dtype in ("bf16", "fp16"):  # fused attention computes in 16 bits
-            attention[dtype] = peak * told.of(f"attention {dtype}", attention_efficiency(held))
+    peaks = {dtype: peak for dtype in DTYPES if (peak := held.peak(dtype)) is not None}
+    measured = {} if calibration is None else _fastest(calibration.matmul)
+    unmeasured = {
+        dtype: peak * matmul_efficiency(held, dtype).value for dtype, peak in peaks.items() if dtype not in measured
+    }
+    # Fused attention computes in 16 bits.
+    attention = {
+        dtype: peak * attention_efficiency(held).value for dtype, peak in peaks.items() if dtype in ("bf16", "fp16")
+    }
     if calibration is not None:
-        matmul |= {dtype: told.measured(f"matmul {dtype}", rate, calibration) for dtype, rate in measured.items()}
-        bandwidth: float | None = told.measured("memory", calibration.bandwidth_bytes_per_second, calibration)
-        startup = told.measured("startup", startup_seconds(calibration.matmul), calibration)
-        launch = told.measured("launch", calibration.launch_seconds, calibration)
+        bandwidth: float | None = calibration.bandwidth_bytes_per_second
+        startup, launch = startup_seconds(calibration.matmul), calibration.launch_seconds
     else:
         stated = held.bandwidth_bytes_per_second
-        bandwidth = None if stated is None else stated * told.of("memory", bandwidth_efficiency(held))
-        startup, launch = told.of("startup", matmul_startup()), told.of("launch", launch_overhead("cuda"))
-    return told.roofs(Roofs(matmul, attention, bandwidth, startup, launch))
+        bandwidth = None if stated is None else stated * bandwidth_efficiency(held).value
+        startup, launch = matmul_startup().value, launch_overhead("cuda").value
+    return Roofs({**unmeasured, **measured}, attention, bandwidth, startup, launch)
 
 
-def cpu_roofs(calibration: Calibration) -> SourcedRoofs:
+def cpu_roofs(calibration: Calibration) -> Roofs:
     """Of a CPU, which has no stated peak: as measured. Attention computes at the rate of products."""
-    told = _Told()
-    rates = {
-        dtype: told.measured(f"matmul {dtype}", rate, calibration)
-        for dtype, rate in _fastest(calibration.matmul).items()
-    }
-    bandwidth = told.measured("memory", calibration.bandwidth_bytes_per_second, calibration)
-    launch = told.measured("launch", calibration.launch_seconds, calibration)
-    return told.roofs(Roofs(rates, rates, bandwidth, 0.0, launch, runs_ahead=False))
+    rates, launch = _fastest(calibration.matmul), calibration.launch_seconds
+    return Roofs(rates, rates, calibration.bandwidth_bytes_per_second, 0.0, launch, runs_ahead=False)
 
 
 def startup_seconds(rates: Iterable[MatmulRate]) -> float:
@@ -257,25 +203,3 @@ def _fastest(rates: Iterable[MatmulRate]) -> dict[str, float]:
     for rate in rates:
         found[rate.dtype] = max(rate.flops_per_second, found.get(rate.dtype, 0.0))
     return found
-
-
-class _Told:
-    """Notes where a figure is from on its way into the roofs."""
-
-    def __init__(self) -> None:
-        self._sources: dict[str, str] = {}
-        self._estimated: list[str] = []
-
-    def of(self, roof: str, reached: Reached) -> float:
-        self._sources[roof] = reached.source
-        if reached.estimated:
-            self._estimated.append(roof)
-        return reached.value
-
-    def measured(self, roof: str, value: float, calibration: Calibration) -> float:
-        busy = " while it was busy" if calibration.busy else ""
-        self._sources[roof] = f"measured on {calibration.device_name}{busy} ({calibration.measured_on})"
-        return value
-
-    def roofs(self, roofs: Roofs) -> SourcedRoofs:
-        return SourcedRoofs(roofs, self._sources, tuple(roof for roof in self._sources if roof in self._estimated))

@@ -1,9 +1,7 @@
-"""How training is spread over ranks: the strategy and its settings, and the share of parameters that a rank holds.
-
-What a rank holds of parameters, gradients and optimizer state when they are spread over ranks.
+"""How training is spread over ranks: strategy and settings, what there is to spread, and a rank's share of it.
 
 With n ranks, T trained and F frozen elements, and per element w (frozen: v) bytes of weight, g of gradient, o of
-optimizer state and m of master copy (16-bit weights under DeepSpeed have one in fp32):
+optimizer state and m of master copy (16-bit weights under DeepSpeed have one in fp32), a rank holds:
 
     strategy    parameters        gradients    optimizer
     none, ddp   T w + F v         T g          T (o + m)
@@ -13,29 +11,15 @@ optimizer state and m of master copy (16-bit weights under DeepSpeed have one in
     fsdp2       (T w + F v) / n   T g / n      T (o + m) / n
 
 Source: Rajbhandari et al., "ZeRO", arXiv 1910.02054, section 3.1 and figure 1, with K = o + m; all parameters are
-trained there. DeepSpeed's ``estimate_zero2_model_states_mem_needs`` (2 P + 18 P / n) and
-``estimate_zero3_model_states_mem_needs`` (4 L + 18 P / n) take that and 16-bit weights under Adam for granted: of LoRA
-on frozen weights they count 16 bytes of gradient and state for every element that has none. They leave out the buckets.
-
-What comes on top, of DeepSpeed at commit edaa72212 (2026-08-22) and torch 2.13:
-
-- ``ddp``: buckets of all gradients, a second copy, unless ``gradient_as_bucket_view`` (accelerate's default is false).
-- ``zero1``, ``zero2``: a bucket of ``reduce_bucket_size`` elements in the backward pass, however small the model is;
-  two with ``overlap_comm`` (``stage_1_and_2.py``, ``setup_buckets``). ``zero3``: one (``stage3.py``). All: a copy of
-  what one bucket holds while it is sent (``allreduce_bucket``, ``reduce_scatter_coalesced``).
-- ``zero3``, ``fsdp2``: the weights that are gathered at once; see ``rank_bytes``.
-- ``fsdp2`` with several micro-batches: all gradients, T g, unless ``sync_each_batch``; see ``Sharding``.
-- ZeRO with a master copy: the shard's gradient in its dtype during the optimizer step.
-
-Left out: gradients of a layer on their way to a reduce-scatter, which the simulation of a step sees as gradients, and
-what ZeRO keeps on the host between micro-batches.
+trained there. FSDP2 keeps all gradients, T g, from one micro-batch to the next; ``planning/ranks`` has buffers and
+weights that are gathered for a while.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 Strategy = Literal["none", "ddp", "zero1", "zero2", "zero3", "fsdp2"]
@@ -48,19 +32,18 @@ WEIGHTS_SHARDED: tuple[Strategy, ...] = ("zero3", "fsdp2")
 
 @dataclass(frozen=True)
 class Sharding:
-    """How it is spread.
+    """How it is spread; ``none`` is one process.
 
     Attributes:
-        strategy: see ``sharding``; ``none`` is one process.
         offload_optimizer: DeepSpeed's ``offload_optimizer``: optimizer state and the step on the host.
         offload_parameters: DeepSpeed's ``offload_param``, ZeRO-3 alone; FSDP2's ``CPUOffloadPolicy``, which takes
             gradients and optimizer state along.
         to_disk: what is offloaded lies on an NVMe disk (ZeRO-Infinity), and not in the host's memory.
         bucket_elements: DeepSpeed's ``reduce_bucket_size``; transformers puts hidden_size squared for ``auto``.
-        overlap_comm: of DeepSpeed; counts a second bucket under ZeRO-1 and 2.
+        overlap_comm: of DeepSpeed; takes a second bucket under ZeRO-1 and 2.
         micro_batches: per optimizer step and rank.
-        sync_each_batch: accelerate's. Without it FSDP2 reduces the gradients of the last micro-batch alone, and keeps
-            them whole until then (``Accelerator.no_sync``, which transformers' Trainer uses).
+        reuse_elements: DeepSpeed's ``stage3_max_reuse_distance``.
+        prefetch_elements: DeepSpeed's ``stage3_prefetch_bucket_size``.
         persistent_elements: DeepSpeed's ``stage3_param_persistence_threshold``: ZeRO-3 keeps a weight of no more.
     """
 
@@ -69,20 +52,21 @@ class Sharding:
     offload_optimizer: bool = False
     offload_parameters: bool = False
     to_disk: bool = False
-    gradient_as_bucket_view: bool = False
     bucket_elements: int = 500_000_000
     overlap_comm: bool = False
     micro_batches: int = 1
-    sync_each_batch: bool = False
     reuse_elements: int = 1_000_000_000
     prefetch_elements: int = 50_000_000
     persistent_elements: int = 100_000
 
     @property
     def whole_gradients(self) -> bool:
-        """Whether a rank keeps the gradients of all trained weights from one micro-batch to the next."""
+        """Whether a rank keeps the gradients of all trained weights from one micro-batch to the next.
+
+        FSDP2 reduces those of the last micro-batch alone (``Accelerator.no_sync``, which transformers' Trainer uses).
+        """
         if self.strategy == "fsdp2":
-            return self.micro_batches > 1 and not self.sync_each_batch
+            return self.micro_batches > 1
         return self.strategy not in ("zero2", "zero3")
 
     def __post_init__(self) -> None:
@@ -146,17 +130,6 @@ class ModelStates:
     gathered_bytes: float | None = None
     layer_uses: int = 2
 
-    def __post_init__(self) -> None:
-        for one in fields(self):
-            value = getattr(self, one.name)
-            if value is not None and not (math.isfinite(value) and value >= 0):
-                raise ValueError(f"{one.name} of {value}")
-        if self.largest_layer + self.staying > self.trained + self.frozen:
-            raise ValueError(
-                f"largest_layer {self.largest_layer} and staying {self.staying} of"
-                f" {self.trained + self.frozen} elements"
-            )
-
     @property
     def weight_bytes(self) -> float:
         """All weights, unsharded."""
@@ -168,90 +141,40 @@ class ModelStates:
         return self.weight_bytes if self.gathered_bytes is None else (self.trained + self.frozen) * self.gathered_bytes
 
 
-@dataclass(frozen=True)
-class RankBytes:
-    """What one rank holds; the first four from the first step on, on its device.
+def host_bytes(states: ModelStates, sharding: Sharding) -> int:
+    """What a rank has offloaded to the host's memory or disk.
 
-    Attributes:
-        parameter_bytes, gradient_bytes, optimizer_bytes: as in the table; 0 where they are on the host.
-        gathered_bytes: weights that are gathered at once, at most, during forward and backward.
-        step_bytes: gradients in the master copy's dtype, during the optimizer step.
-        host_bytes: what is offloaded, in the host's memory or on its disk.
+    Hand-worked, 100 elements of 2 bytes with gradients of 2, state of 8, a master copy of 4, on 2 ranks. ZeRO-1 and 2
+    with the optimizer there: half of (8 + 4), and a gradient in the dtype of the copy, half of 4: 800 bytes. FSDP2 with
+    the weights there: half of 2 + 2 + 12: 800.
     """
-
-    parameter_bytes: int
-    gradient_bytes: int
-    optimizer_bytes: int
-    bucket_bytes: int
-    gathered_bytes: int
-    step_bytes: int
-    host_bytes: int
-
-
-def rank_bytes(states: ModelStates, sharding: Sharding) -> RankBytes:
-    """What one rank holds, by the formulas of the module, each part rounded up to whole bytes.
-
-    Parameters count as one flat tensor, which is hardly padded; ``shard_elements`` tells the exact number by shape.
-
-    Gathered are under FSDP2 the final norm and the head, which stay from forward to backward (accelerate 1.15,
-    ``fsdp2_prepare_model``: ``reshard_after_forward`` is off for them and the root), one layer, and the next, which is
-    prefetched; an embedding with a weight of its own is gone by then. ZeRO-3 keeps what is used again within
-    ``reuse_elements``, counted in the parameters of every module that runs until then, as often as it runs
-    (``partitioned_param_coordinator.py``): the head h twice, a layer u times (``layer_uses``). A layer with d elements
-    of layers behind it comes again after u d + 2 h, so that the head stays, the last (``reuse_elements`` - 2 h) / u of
-    the layers, and the layer at that border. At least two layers are there at once, and a layer with the head.
-
-    Hand-worked (ZeRO's figure 1): T = 7.5e9, w = g = 2, o = 8, m = 4, n = 64. ZeRO-1: 15 + 15 + 90 / 64 = 31.4 GB.
-    ZeRO-2: 15 + 15 / 64 + 90 / 64 = 16.6 GB. ZeRO-3: 120 / 64 = 1.9 GB.
-    """
-    strategy, ranks, trained = sharding.strategy, sharding.ranks, states.trained
-    shard, host = shard_elements(strategy, [(trained,)], ranks), 0.0
-    parameters = states.weight_bytes
-    if strategy in WEIGHTS_SHARDED:
-        parameters = shard * states.trained_bytes + -(-states.frozen // ranks) * states.frozen_bytes
-    gradients = (trained if sharding.whole_gradients else shard) * states.gradient_bytes
+    strategy, ranks = sharding.strategy, sharding.ranks
+    shard, held = shard_elements(strategy, [(states.trained,)], ranks), 0.0
     optimizer = shard * (states.optimizer_bytes + states.master_bytes)
-    step = shard * states.master_bytes if strategy in ZERO else 0.0
     if sharding.offload_optimizer:
-        host, optimizer = optimizer + step, 0.0
-        if strategy != "zero1":
-            # ZeRO-2 holds the shard's gradient once on the host, in the dtype of the master copy where there is one.
-            host, gradients = host + (gradients if strategy == "zero3" or not step else 0.0), 0.0
-        step = 0.0
+        held += optimizer + shard * states.master_bytes
+        # ZeRO-2 holds the shard's gradient once, in the dtype of the master copy where there is one.
+        if strategy == "zero3" or (strategy == "zero2" and not states.master_bytes):
+            held += shard * states.gradient_bytes
     if sharding.offload_parameters:
-        host, parameters = host + parameters, 0.0
+        held += shard * states.trained_bytes + -(-states.frozen // ranks) * states.frozen_bytes
         if strategy == "fsdp2":
-            # Whole gradients wait for the last micro-batch on the device; what it leaves of them goes to the host.
-            host, optimizer = host + shard * states.gradient_bytes + optimizer, 0.0
-            gradients = gradients if sharding.whole_gradients else 0.0
-    parts = (parameters, gradients, optimizer, _buckets(states, sharding), _gathered(states, sharding), step, host)
-    return RankBytes(*(math.ceil(part) for part in parts))
-
-
-def _buckets(states: ModelStates, sharding: Sharding) -> float:
-    if sharding.strategy == "ddp":
-        return 0.0 if sharding.gradient_as_bucket_view else states.trained * states.gradient_bytes
-    if sharding.strategy not in ZERO:
-        return 0.0
-    double = sharding.overlap_comm and sharding.strategy != "zero3"
-    copied = min(sharding.bucket_elements, states.trained)
-    return (sharding.bucket_elements * (2 if double else 1) + copied) * states.gradient_bytes
+            held += shard * states.gradient_bytes + optimizer
+    return math.ceil(held)
 
 
 def kept_elements(states: ModelStates, sharding: Sharding) -> int:
-    """Elements of gathered weights that stay from the forward to the backward pass; see ``rank_bytes``."""
+    """Elements of gathered weights that stay from the forward to the backward pass.
+
+    Under FSDP2 the final norm and the head (accelerate 1.15, ``fsdp2_prepare_model``: ``reshard_after_forward`` is off
+    for them and the root). ZeRO-3 keeps what is used again within ``reuse_elements``, counted in the parameters of
+    every module that runs until then, as often as it runs (``partitioned_param_coordinator.py``): the head h twice, a
+    layer u times (``layer_uses``). A layer with d elements of layers behind it comes again after u d + 2 h, so that the
+    head stays, the last (``reuse_elements`` - 2 h) / u of the layers, and the layer at that border.
+    """
     if sharding.strategy == "fsdp2":
         return states.staying
     beyond = sharding.reuse_elements - 2 * states.staying
     layers = states.largest_layer + beyond // states.layer_uses if beyond > 0 else 0
     head = states.staying if sharding.reuse_elements else 0
     return min(head + layers, states.trained + states.frozen)
-
-
-def _gathered(states: ModelStates, sharding: Sharding) -> float:
-    if sharding.strategy not in WEIGHTS_SHARDED:
-        return 0.0
-    elements, kept = states.trained + states.frozen, kept_elements(states, sharding)
-    layer = states.largest_layer
-    at_once = kept + 2 * layer if sharding.strategy == "fsdp2" else max(2 * layer, layer + states.staying, kept)
-    return min(elements, at_once) / elements * states.gathered_weight_bytes if elements else 0.0

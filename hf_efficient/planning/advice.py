@@ -1,11 +1,4 @@
-"""One recipe after another simulated for one accelerator, and what each comes to there.
-
-The largest micro-batch and the longest rows that fit an accelerator.
-
-What to change in a recipe so that it fits an accelerator, or runs faster there, each change simulated.
-
-What goes beyond a plan for one accelerator: what to change, and the most that fits.
-"""
+"""What to change in a recipe so that it fits an accelerator, or runs faster there, and the most that fits."""
 
 from __future__ import annotations
 

@@ -1,18 +1,4 @@
-"""What a trainer sets for the whole process, put back: the run that follows a simulation must not notice it.
-
-Python's search for cycles of garbage, put off.
-
-bitsandbytes' optimizers, which a machine without their kernels cannot run: the state that they keep, no update.
-
-An 8-bit one keeps, for a parameter of 4,096 values or more, each moment in one byte per value and a float32 constant
-per block of 256; for a smaller one in float32, and so for the weight of every embedding: transformers'
-``Trainer.create_optimizer`` asks for that. AdEMAMix keeps its two averages in one tensor. Source: Dettmers et al. 2021
-(8-bit optimizers via block-wise quantization), ``init_state`` of ``bitsandbytes.optim.optimizer.Optimizer2State`` and
-``bitsandbytes.optim.ademamix.AdEMAMix`` (0.50). Paged ones keep the moments of parameters of 100,000 values or more in
-memory that the driver moves between device and host, outside torch's allocator (``Optimizer8bit.get_state_buffer``).
-
-The recipe's training arguments on a machine that is not the run's: nothing written, nothing logged.
-"""
+"""The recipe's training arguments on a machine that is not the run's, and what keeps a simulation apart from it."""
 
 from __future__ import annotations
 
@@ -134,7 +120,15 @@ def stand_in(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer | None:
 
 
 class BitsAndBytesState(torch.optim.Optimizer):
-    """Allocates the state in the first step and does nothing else.
+    """bitsandbytes' optimizers, whose kernels a machine may lack: allocates the state in the first step, and no more.
+
+    An 8-bit one keeps, for a parameter of 4,096 values or more, each moment in one byte per value and a float32
+    constant per block of 256; for a smaller one in float32, and so for the weight of every embedding
+    (transformers' ``Trainer.create_optimizer``). AdEMAMix keeps its two averages in one tensor. Paged ones keep the
+    moments of parameters of 100,000 values or more in memory that the driver moves between device and host
+    (``Optimizer8bit.get_state_buffer``). Source: Dettmers et al. 2021 (8-bit optimizers via block-wise quantization),
+    ``init_state`` of ``bitsandbytes.optim.optimizer.Optimizer2State`` and ``bitsandbytes.optim.ademamix.AdEMAMix``
+    (0.50).
 
     Attributes:
         paged_bytes: of the state that lies outside torch's allocator.
@@ -155,7 +149,6 @@ class BitsAndBytesState(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
-        """Allocate what is not there yet."""
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None and parameter not in self.state:
@@ -208,21 +201,13 @@ _LEFT_OUT = ("deepspeed", "fsdp", "fsdp_config", "neftune_noise_alpha", "resume_
 
 
 def simulation_arguments(recipe: Recipe, directory: str) -> SFTConfig:
-    """``SFTConfig`` (``DPOConfig`` for ``method: dpo``) of the recipe's fields, for two steps.
-
-    Raises:
-        SetupError: a package that a value needs is not installed.
-    """
+    """``SFTConfig`` (``DPOConfig`` for ``method: dpo``) of the recipe's fields, for two steps."""
     steps = min(int(recipe.train.get("gradient_accumulation_steps", 1)), MOST_MICRO_BATCHES)
     return _arguments(recipe, directory, {**_SHORT, "gradient_accumulation_steps": steps})
 
 
 def run_arguments(recipe: Recipe, directory: str) -> SFTConfig:
-    """``SFTConfig`` of the recipe's fields, for reading how its run trains and evaluates; it trains nothing.
-
-    Raises:
-        SetupError: a package that a value needs is not installed.
-    """
+    """The same, for reading how its run trains and evaluates; it trains nothing."""
     return _arguments(recipe, directory, {})
 
 

@@ -1,9 +1,4 @@
-"""The packs that TRL makes of examples, by their lengths alone.
-
-The shapes of the batches that a run will train on, from its tokenised rows.
-
-The same examples as batches of several kinds: how much of each is padding, and how many steps an epoch takes.
-"""
+"""The shapes of a run's batches, from its tokenised rows, and how these could be batched instead."""
 
 from __future__ import annotations
 

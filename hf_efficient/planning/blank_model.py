@@ -1,16 +1,4 @@
-"""bitsandbytes' 4-bit layers with packed weights and quantization constants that have no values.
-
-Bytes of a weight of ``n`` values in blocks of 64: ``n / 2`` packed, and per block one constant: 4 bytes (float32), or
-with double quantization 1 byte, plus 4 bytes for every 256 of these. Source: Dettmers et al. 2023 (QLoRA), section 3,
-and ``bitsandbytes.functional.quantize_4bit`` (0.50), which rounds every count up.
-
-bitsandbytes' 8-bit layers (LLM.int8()) with weights that have no values.
-
-A weight takes a byte per value, and each of its rows a float32 constant. Source: Dettmers et al. 2022 (LLM.int8()), and
-``bitsandbytes.nn.Int8Params`` (0.50).
-
-The model that a recipe trains, as its run builds it, on tensors without values.
-"""
+"""The model that a recipe trains, as its run builds it, on tensors without values; bitsandbytes' layers included."""
 
 from __future__ import annotations
 

@@ -1,60 +1,13 @@
-"""What a change is, and what it sees of the recipe and the accelerator.
+"""What may be changed in a recipe so that it fits or runs faster.
 
-Activation checkpointing: keep the input of every layer, compute the rest again.
-
-The loss without whole logits.
-
-AdamW with moments of one byte per value.
-
-Source of what it costs: Dettmers et al. 2021, 8-bit optimizers via block-wise quantization, table 1.
-
-Weights spread over the ranks as well, by torch.
-
-Rows of like length in one micro-batch.
-
-More rows at a time, accumulated less often.
-
-An adapter in place of all weights.
-
-Mixed precision in float16 in the place of bfloat16, which older devices have not.
-
-Without activation checkpointing: keep everything for the backward, compute nothing again.
-
-The optimizer on the host.
-
-The weights on the host.
-
-Examples laid one after the other, without padding.
-
-AdamW with moments of one byte per value, which the driver moves to the host where the device is full.
-
-A frozen base in 4 bits.
-
-Fused attention, which never holds the whole matrix of scores.
-
-Activation checkpointing of every second layer: between all of them and none.
-
-Rows of half the length.
-
-Fewer rows at a time in evaluations.
-
-Fewer rows at a time, accumulated more often.
-
-Weights of two bytes in place of four.
-
-Gradients and optimizer state spread over the ranks.
-
-Weights spread over the ranks as well, by DeepSpeed.
-
-What may be changed in a recipe so that it fits or runs faster: one change, one file.
-
-To add a change: write a function that takes a ``Situation`` and returns a ``Change``, or None where it does not apply,
-is already set, or could not matter; and name it in ``CHANGES``. A change that the run would not honour has no place
-here. One that ``train`` refuses says so in what it costs, and ``--fix`` never writes it.
+To add a change, write a function that takes a ``Situation`` and returns overrides, or None where it does not apply, is
+already set, or could not matter. ``CHANGES`` holds them in the order of this file. A change that the run would not
+honour has no place here. One that ``train`` refuses says so in what it costs, and ``--fix`` never writes it.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -67,8 +20,14 @@ from hf_efficient.recipe.rules.training import fits_chunked_loss
 from hf_efficient.recipe.schema import mixed_precision
 from hf_efficient.records.plan import PlannedMemory
 
+IN_FLOAT32 = ("adamw_torch", "adamw_torch_fused", "paged_adamw_32bit")
+"""Optimizers of the Trainer that are AdamW with moments in float32."""
 _MATTERS = 0.01
 _MUCH_PADDING = 0.05
+_SHORTEST = 128
+_FIRST_WITH_BFLOAT16 = (8, 0)
+_EVERY = "every_n_layers"
+_ROWS = "train.per_device_train_batch_size"
 
 
 @dataclass(frozen=True)
@@ -89,9 +48,9 @@ class Situation:
     padding_share: float = 0.0
 
     @property
-    def is_padded(self) -> bool:
-        """Whether a twentieth of the positions or more is padding."""
-        return self.padding_share >= _MUCH_PADDING
+    def is_padded_sft(self) -> bool:
+        """Whether a twentieth of the positions or more is padding, in rows that could be batched otherwise."""
+        return self.padding_share >= _MUCH_PADDING and self.settings.recipe.method == "sft"
 
     @property
     def is_replicated(self) -> bool:
@@ -116,7 +75,7 @@ class Change:
     """Other values for a recipe.
 
     Attributes:
-        gives: what they are good for.
+        overrides: by dotted key.
         keeps_training: whether the same weights learn from the same tokens; rounding may differ.
         repeats: whether it can be proposed again for the changed recipe, for about half of what it saved.
     """
@@ -129,6 +88,26 @@ class Change:
 
 
 Proposer = Callable[[Situation], Change | None]
+CHANGES: list[Proposer] = []
+
+
+def _change(
+    gives: str = "", costs: str = "", *, keeps_training: bool = True, repeats: bool = False
+) -> Callable[[Callable[[Situation], Change | dict[str, Any] | None]], Proposer]:
+    """Registers a proposer; one that returns overrides alone has these words."""
+
+    def register(propose: Callable[[Situation], Change | dict[str, Any] | None]) -> Proposer:
+        @functools.wraps(propose)
+        def proposed(situation: Situation) -> Change | None:
+            found = propose(situation)
+            if isinstance(found, dict):
+                return Change(found, gives, costs, keeps_training, repeats)
+            return found
+
+        CHANGES.append(proposed)
+        return proposed
+
+    return register
 
 
 def activation_checkpointing(settings: Settings) -> tuple[str, bool]:
@@ -142,275 +121,87 @@ def activation_checkpointing(settings: Settings) -> tuple[str, bool]:
     return "gradient_checkpointing", bool(settings.train("gradient_checkpointing"))
 
 
-def checkpoint_activations(situation: Situation) -> Change | None:
-    """Where it is off."""
-    field, on = activation_checkpointing(situation.settings)
-    if on or not situation.matters("activations"):
+@_change(
+    gives="float16 is what the device multiplies fast; it has no bfloat16",
+    costs="a narrower range: the loss is scaled, and a step whose gradients overflow is left out",
+)
+def mix_float16(situation: Situation) -> dict[str, Any] | None:
+    if not situation.device.lacks_bfloat16 or mixed_precision(situation.settings.recipe) != "bf16":
         return None
-    return Change(
-        {f"train.{field}": True},
-        gives="of each layer only the input is kept for the backward",
-        costs="each layer's forward is computed twice",
-    )
+    return {"train.fp16": True, "train.bf16": False}
 
 
-def chunked_loss(situation: Situation) -> Change | None:
-    """In place of ``nll``, where nothing else of the recipe needs the LM head."""
+@_change(
+    gives="rows of like length share a micro-batch, so that few positions are padding",
+    costs="the examples come in another order, those of like length together",
+)
+def group_by_length(situation: Situation) -> dict[str, Any] | None:
+    grouped = {"train.train_sampling_strategy": "group_by_length"}
+    is_grouped = situation.settings.train("train_sampling_strategy") == "group_by_length"
+    return grouped if situation.is_padded_sft and not is_grouped else None
+
+
+@_change(
+    gives="logits and activations of fewer rows at a time in an evaluation, which takes more memory than training",
+    costs="more and smaller kernels in evaluations",
+    repeats=True,
+)
+def smaller_evaluation_batch(situation: Situation) -> dict[str, Any] | None:
+    rows = int(situation.settings.train("per_device_eval_batch_size"))
+    if rows < 2 or situation.memory.peak_phase != "evaluation":
+        return None
+    return {"train.per_device_eval_batch_size": rows // 2}
+
+
+@_change(
+    gives="the attention's scores, which grow with the square of the length, are never held whole",
+    costs="nothing: the same attention, in another order of sums",
+)
+def fused_attention(situation: Situation) -> dict[str, Any] | None:
+    eager = situation.settings.recipe.model.attn_implementation == "eager"
+    return {"model.attn_implementation": "sdpa"} if eager else None
+
+
+@_change(
+    gives="logits are computed and scored tile by tile, and never held whole", costs="the LM head is computed twice"
+)
+def chunked_loss(situation: Situation) -> dict[str, Any] | None:
     settings = situation.settings
     if settings.train("loss_type") != "nll" or not fits_chunked_loss(settings) or not situation.matters("logits"):
         return None
-    return Change(
-        {"train.loss_type": "chunked_nll"},
-        gives="logits are computed and scored tile by tile, and never held whole",
-        costs="the LM head is computed twice",
-    )
+    return {"train.loss_type": "chunked_nll"}
 
 
-IN_FLOAT32 = ("adamw_torch", "adamw_torch_fused", "paged_adamw_32bit")
-"""Optimizers of the Trainer that are AdamW with moments in float32."""
-
-
-def eight_bit_optimizer(situation: Situation) -> Change | None:
-    """In place of an AdamW in float32."""
-    name = situation.settings.train("optim")
-    if name not in IN_FLOAT32 or name.startswith("paged") or not situation.matters("optimizer_state"):
-        return None
-    return Change(
-        {"train.optim": "adamw_8bit"},
-        gives="the optimizer's state takes a quarter of the memory",
-        costs="the moments are rounded to 8 bits, block by block; its authors saw no loss of quality",
-    )
-
-
-def shard_weights_by_fsdp(situation: Situation) -> Change | None:
-    """Several ranks, each with all weights, to FSDP2."""
-    if not situation.is_replicated or not situation.matters("weights"):
-        return None
-    return Change(
-        {"distributed.strategy": "fsdp2"},
-        gives="each GPU keeps its share of weights, gradients and optimizer's state",
-        costs="weights are gathered layer by layer for every forward and backward",
-    )
-
-
-def group_by_length(situation: Situation) -> Change | None:
-    """Where much of a step is padding."""
-    if (
-        not situation.is_padded
-        or situation.settings.recipe.method != "sft"
-        or situation.settings.train("train_sampling_strategy") == "group_by_length"
-    ):
-        return None
-    return Change(
-        {"train.train_sampling_strategy": "group_by_length"},
-        gives="rows of like length share a micro-batch, so that few positions are padding",
-        costs="the examples come in another order, those of like length together",
-    )
-
-
-def larger_micro_batch(situation: Situation) -> Change | None:
-    """Double, where the recipe fits and accumulates an even number, so that the global batch stays the same."""
-    rows = int(situation.settings.train("per_device_train_batch_size"))
-    accumulated = int(situation.settings.train("gradient_accumulation_steps"))
-    if accumulated % 2 or not situation.fits:
-        return None
-    return Change(
-        {"train.per_device_train_batch_size": 2 * rows, **situation.accumulating(accumulated // 2)},
-        gives="fewer and larger kernels for the same tokens; the global batch stays the same",
-        costs="activations and logits of twice as many rows",
-    )
-
-
-def train_an_adapter(situation: Situation) -> Change | None:
-    """Full fine-tuning to LoRA on all linear layers."""
-    if situation.settings.recipe.adapter.method != "full":
-        return None
-    return Change(
-        {"adapter.method": "lora"},
-        gives="no gradients and no optimizer state but those of a small adapter",
-        costs="low-rank updates: it may learn less, and wants about ten times the learning rate",
-        keeps_training=False,
-    )
-
-
-def mix_float16(situation: Situation) -> Change | None:
-    """Where the recipe would be in bfloat16, and the device has none."""
-    if not situation.device.lacks_bfloat16 or mixed_precision(situation.settings.recipe) != "bf16":
-        return None
-    return Change(
-        {"train.fp16": True, "train.bf16": False},
-        gives="float16 is what the device multiplies fast; it has no bfloat16",
-        costs="a narrower range: the loss is scaled, and a step whose gradients overflow is left out",
-    )
-
-
-def store_activations(situation: Situation) -> Change | None:
-    """Where checkpointing is on, though the recipe fits with it."""
+@_change(gives="of each layer only the input is kept for the backward", costs="each layer's forward is computed twice")
+def checkpoint_activations(situation: Situation) -> dict[str, Any] | None:
     field, on = activation_checkpointing(situation.settings)
-    if not on or not situation.fits:
-        return None
-    return Change(
-        {f"train.{field}": False},
-        gives="no forward is computed twice",
-        costs="what every layer computes is kept for the backward",
-    )
+    return None if on or not situation.matters("activations") else {f"train.{field}": True}
 
 
-def offload_the_optimizer(situation: Situation) -> Change | None:
-    """Under DeepSpeed, whose own AdamW steps there; from plain data parallelism with ZeRO-2."""
-    distributed = situation.settings.recipe.distributed
-    under_zero = distributed.strategy in ("zero1", "zero2", "zero3")
-    if distributed.offload.optimizer or not (under_zero or situation.is_replicated):
-        return None
-    optimizer = situation.settings.train("optim")
-    if optimizer not in ("adamw_torch", "adamw_torch_fused") or not situation.matters("optimizer_state"):
-        return None
-    strategy = {} if under_zero else {"distributed.strategy": "zero2"}
-    return Change(
-        {**strategy, "distributed.offload.optimizer": True},
-        gives="the optimizer's state lies in the host's memory, and gradients go there as they are made",
-        costs="gradients and weights cross PCIe in every step, and the host computes it",
-    )
-
-
-def offload_the_weights(situation: Situation) -> Change | None:
-    """Where they are sharded: under ZeRO-3 and FSDP2."""
-    distributed = situation.settings.recipe.distributed
-    sharded = distributed.strategy in ("zero3", "fsdp2")
-    if distributed.offload.parameters or not sharded or not situation.matters("weights"):
-        return None
-    return Change(
-        {"distributed.offload.parameters": True},
-        gives="each GPU's share of the weights lies in the host's memory",
-        costs="it crosses PCIe whenever weights are gathered",
-    )
-
-
-def pack(situation: Situation) -> Change | None:
-    """Where much of a step is padding, and there is a length to pack to."""
-    settings = situation.settings
-    if (
-        not situation.is_padded
-        or situation.settings.recipe.method != "sft"
-        or settings.train("packing")
-        or settings.train("max_length") is None
-    ):
-        return None
-    return Change(
-        {"train.packing": True},
-        gives="examples fill rows of the full length, without padding",
-        costs="a step holds more examples, so that an epoch has fewer steps",
-        keeps_training=False,
-    )
-
-
-def paged_optimizer(situation: Situation) -> Change | None:
-    """In place of another AdamW."""
-    name = situation.settings.train("optim")
-    if name not in (*IN_FLOAT32, "adamw_8bit", "adamw_bnb_8bit") or not situation.matters("optimizer_state"):
-        return None
-    return Change(
-        {"train.optim": "paged_adamw_8bit"},
-        gives="the optimizer's state takes a quarter of the memory, and leaves the device where that is full",
-        costs="rounded moments; what was moved to the host comes back over PCIe in each step, which is not in the time",
-    )
-
-
-def quantize_the_base(situation: Situation) -> Change | None:
-    """LoRA to QLoRA."""
-    if situation.settings.recipe.adapter.method != "lora" or not situation.matters("weights"):
-        return None
-    return Change(
-        {"adapter.method": "qlora"},
-        gives="the linear layers of the frozen base take about half a byte per weight (NF4)",
-        costs="each product unpacks its weights first; the adapter learns on a rounded base",
-        keeps_training=False,
-    )
-
-
-def fused_attention(situation: Situation) -> Change | None:
-    """Where the recipe asks for ``eager``."""
-    if situation.settings.recipe.model.attn_implementation != "eager":
-        return None
-    return Change(
-        {"model.attn_implementation": "sdpa"},
-        gives="the attention's scores, which grow with the square of the length, are never held whole",
-        costs="nothing: the same attention, in another order of sums",
-    )
-
-
-_EVERY = "every_n_layers"
-
-
+@_change()
 def checkpoint_every_second_layer(situation: Situation) -> Change | None:
     """Where all layers are checkpointed though the recipe fits, or none is and it does not."""
     field, on = activation_checkpointing(situation.settings)
     held = situation.settings.train(f"{field}_kwargs") or {}
     if not isinstance(held, dict) or on != situation.fits or held.get(_EVERY, 1) != 1:
         return None
-    if not (on or situation.matters("activations")) or not _is_known():
+    if not (on or situation.matters("activations")) or not _can_leave_layers_out():
         return None
     gives, costs = "half of the layers keep their input alone", "the forward of every second layer is computed twice"
     if on:
         gives, costs = "only every second layer's forward is computed twice", "what the others compute is kept"
-    return Change(
-        {f"train.{field}": True, f"train.{field}_kwargs": {**held, _EVERY: 2}},
-        gives=gives,
-        costs=costs,
-    )
+    return Change({f"train.{field}": True, f"train.{field}_kwargs": {**held, _EVERY: 2}}, gives, costs)
 
 
-def _is_known() -> bool:
-    """Whether the installed transformers can leave layers out (5.23 can)."""
+def _can_leave_layers_out() -> bool:
+    """Whether the installed transformers has ``every_n_layers`` (5.23 has)."""
     from transformers import PreTrainedModel
 
     enable = getattr(PreTrainedModel, "activation_checkpointing_enable", None)
     return enable is not None and _EVERY in inspect.signature(enable).parameters
 
 
-_SHORTEST = 128
-
-
-def shorter_rows(situation: Situation) -> Change | None:
-    """Halve ``train.max_length``; packs are accumulated twice as often, so that a step sees as many tokens.
-
-    Where the recipe names its global batch, that stays, and a step of packs sees half as many.
-    """
-    train, distributed = situation.settings.train, situation.settings.recipe.distributed
-    length = train("max_length")
-    if length is None or length < 2 * _SHORTEST or not situation.matters("activations", "logits", "rest"):
-        return None
-    overrides: dict[str, Any] = {"train.max_length": length // 2}
-    fate = {"truncate": "are cut", "drop": "are left out", "error": "end the run"}[
-        situation.settings.recipe.data.overlong
-    ]
-    costs = f"examples of more than {length // 2:,} tokens {fate}"
-    if train("packing") and distributed.global_batch_size is not None:
-        costs += "; a step of as many packs sees half as many tokens"
-    elif train("packing"):
-        overrides["train.gradient_accumulation_steps"] = 2 * int(train("gradient_accumulation_steps"))
-    return Change(
-        overrides,
-        gives="activations and logits of fewer tokens at a time",
-        costs=costs,
-        keeps_training=False,
-        repeats=True,
-    )
-
-
-def smaller_evaluation_batch(situation: Situation) -> Change | None:
-    """Halve, where an evaluation takes more than training does."""
-    rows = int(situation.settings.train("per_device_eval_batch_size"))
-    if rows < 2 or situation.memory.peak_phase != "evaluation":
-        return None
-    return Change(
-        {"train.per_device_eval_batch_size": rows // 2},
-        gives="logits and activations of fewer rows at a time in an evaluation, which takes more memory than training",
-        costs="more and smaller kernels in evaluations",
-        repeats=True,
-    )
-
-
+@_change()
 def smaller_micro_batch(situation: Situation) -> Change | None:
     """Divide by the smallest factor, so that the global batch stays the same."""
     settings = situation.settings
@@ -421,22 +212,17 @@ def smaller_micro_batch(situation: Situation) -> Change | None:
     if settings.train("packing") or settings.train("padding_free"):
         costs += "; attention, whose mask covers the whole micro-batch, has less to compute"
     factor = next(number for number in range(2, rows + 1) if rows % number == 0)
+    accumulated = factor * int(settings.train("gradient_accumulation_steps"))
     return Change(
-        {
-            "train.per_device_train_batch_size": rows // factor,
-            **situation.accumulating(factor * int(settings.train("gradient_accumulation_steps"))),
-        },
+        {_ROWS: rows // factor, **situation.accumulating(accumulated)},
         gives="activations and logits of fewer rows at a time; the global batch stays the same",
         costs=costs,
         repeats=True,
     )
 
 
-_FIRST_WITH_BFLOAT16 = (8, 0)
-
-
+@_change()
 def weights_in_bfloat16(situation: Situation) -> Change | None:
-    """Where they are in float32, on a device that computes in bfloat16."""
     capability = situation.device.compute_capability
     if situation.weights != "float32" or (capability is not None and capability < _FIRST_WITH_BFLOAT16):
         return None
@@ -450,52 +236,153 @@ def weights_in_bfloat16(situation: Situation) -> Change | None:
     )
 
 
-def shard_gradients(situation: Situation) -> Change | None:
-    """Several ranks, each with all of it, to ZeRO-2."""
-    if not situation.is_replicated or not situation.matters("optimizer_state", "gradients"):
-        return None
-    return Change(
-        {"distributed.strategy": "zero2"},
-        gives="each GPU keeps its share of the gradients and of the optimizer's state",
-        costs="a reduction in every micro-batch, and buckets of a fixed size",
-    )
-
-
-def shard_weights_by_zero(situation: Situation) -> Change | None:
-    """Several ranks, each with all weights, to ZeRO-3; it leaves quantized weights whole."""
-    distributed = situation.settings.recipe.distributed
-    whole = situation.is_replicated or distributed.strategy in ("zero1", "zero2")
-    quantized = situation.settings.recipe.adapter.method == "qlora"
-    if not whole or quantized or not situation.matters("weights"):
-        return None
-    return Change(
-        {"distributed.strategy": "zero3"},
-        gives="each GPU keeps its share of weights, gradients and optimizer's state",
-        costs="weights are gathered for every forward and backward",
-    )
-
-
-CHANGES: tuple[Proposer, ...] = (
-    mix_float16,
-    group_by_length,
-    smaller_evaluation_batch,
-    fused_attention,
-    chunked_loss,
-    checkpoint_activations,
-    checkpoint_every_second_layer,
-    smaller_micro_batch,
-    weights_in_bfloat16,
-    eight_bit_optimizer,
-    paged_optimizer,
-    shard_gradients,
-    shard_weights_by_zero,
-    shard_weights_by_fsdp,
-    offload_the_optimizer,
-    offload_the_weights,
-    quantize_the_base,
-    train_an_adapter,
-    pack,
-    shorter_rows,
-    store_activations,
-    larger_micro_batch,
+@_change(
+    gives="the optimizer's state takes a quarter of the memory",
+    costs="the moments are rounded to 8 bits, block by block; its authors saw no loss of quality",
 )
+def eight_bit_optimizer(situation: Situation) -> dict[str, Any] | None:
+    """Source of what it costs: Dettmers et al. 2021, 8-bit optimizers via block-wise quantization, table 1."""
+    name = situation.settings.train("optim")
+    if name not in IN_FLOAT32 or name.startswith("paged") or not situation.matters("optimizer_state"):
+        return None
+    return {"train.optim": "adamw_8bit"}
+
+
+@_change(
+    gives="the optimizer's state takes a quarter of the memory, and leaves the device where that is full",
+    costs="rounded moments; what was moved to the host comes back over PCIe in each step, which is not in the time",
+)
+def paged_optimizer(situation: Situation) -> dict[str, Any] | None:
+    name = situation.settings.train("optim")
+    if name not in (*IN_FLOAT32, "adamw_8bit", "adamw_bnb_8bit") or not situation.matters("optimizer_state"):
+        return None
+    return {"train.optim": "paged_adamw_8bit"}
+
+
+@_change(
+    gives="each GPU keeps its share of the gradients and of the optimizer's state",
+    costs="a reduction in every micro-batch, and buckets of a fixed size",
+)
+def shard_gradients(situation: Situation) -> dict[str, Any] | None:
+    shards = situation.is_replicated and situation.matters("optimizer_state", "gradients")
+    return {"distributed.strategy": "zero2"} if shards else None
+
+
+@_change(
+    gives="each GPU keeps its share of weights, gradients and optimizer's state",
+    costs="weights are gathered for every forward and backward",
+)
+def shard_weights_by_zero(situation: Situation) -> dict[str, Any] | None:
+    """DeepSpeed leaves quantized weights whole."""
+    recipe = situation.settings.recipe
+    whole = situation.is_replicated or recipe.distributed.strategy in ("zero1", "zero2")
+    if not whole or recipe.adapter.method == "qlora" or not situation.matters("weights"):
+        return None
+    return {"distributed.strategy": "zero3"}
+
+
+@_change(
+    gives="each GPU keeps its share of weights, gradients and optimizer's state",
+    costs="weights are gathered layer by layer for every forward and backward",
+)
+def shard_weights_by_fsdp(situation: Situation) -> dict[str, Any] | None:
+    shards = situation.is_replicated and situation.matters("weights")
+    return {"distributed.strategy": "fsdp2"} if shards else None
+
+
+@_change(
+    gives="the optimizer's state lies in the host's memory, and gradients go there as they are made",
+    costs="gradients and weights cross PCIe in every step, and the host computes it",
+)
+def offload_the_optimizer(situation: Situation) -> dict[str, Any] | None:
+    """Under DeepSpeed, whose own AdamW steps there; from plain data parallelism with ZeRO-2."""
+    distributed = situation.settings.recipe.distributed
+    under_zero = distributed.strategy in ("zero1", "zero2", "zero3")
+    if distributed.offload.optimizer or not (under_zero or situation.is_replicated):
+        return None
+    is_adamw = situation.settings.train("optim") in ("adamw_torch", "adamw_torch_fused")
+    if not is_adamw or not situation.matters("optimizer_state"):
+        return None
+    strategy = {} if under_zero else {"distributed.strategy": "zero2"}
+    return {**strategy, "distributed.offload.optimizer": True}
+
+
+@_change(
+    gives="each GPU's share of the weights lies in the host's memory",
+    costs="it crosses PCIe whenever weights are gathered",
+)
+def offload_the_weights(situation: Situation) -> dict[str, Any] | None:
+    distributed = situation.settings.recipe.distributed
+    sharded = distributed.strategy in ("zero3", "fsdp2")
+    if distributed.offload.parameters or not sharded or not situation.matters("weights"):
+        return None
+    return {"distributed.offload.parameters": True}
+
+
+@_change(
+    gives="the linear layers of the frozen base take about half a byte per weight (NF4)",
+    costs="each product unpacks its weights first; the adapter learns on a rounded base",
+    keeps_training=False,
+)
+def quantize_the_base(situation: Situation) -> dict[str, Any] | None:
+    is_lora = situation.settings.recipe.adapter.method == "lora"
+    return {"adapter.method": "qlora"} if is_lora and situation.matters("weights") else None
+
+
+@_change(
+    gives="no gradients and no optimizer state but those of a small adapter",
+    costs="low-rank updates: it may learn less, and wants about ten times the learning rate",
+    keeps_training=False,
+)
+def train_an_adapter(situation: Situation) -> dict[str, Any] | None:
+    return {"adapter.method": "lora"} if situation.settings.recipe.adapter.method == "full" else None
+
+
+@_change(
+    gives="examples fill rows of the full length, without padding",
+    costs="a step holds more examples, so that an epoch has fewer steps",
+    keeps_training=False,
+)
+def pack(situation: Situation) -> dict[str, Any] | None:
+    train = situation.settings.train
+    packs = situation.is_padded_sft and not train("packing") and train("max_length") is not None
+    return {"train.packing": True} if packs else None
+
+
+@_change()
+def shorter_rows(situation: Situation) -> Change | None:
+    """Halve ``train.max_length``; packs are accumulated twice as often, so that a step sees as many tokens.
+
+    Where the recipe names its global batch, that stays, and a step of packs sees half as many.
+    """
+    train, recipe = situation.settings.train, situation.settings.recipe
+    length = train("max_length")
+    if length is None or length < 2 * _SHORTEST or not situation.matters("activations", "logits", "rest"):
+        return None
+    overrides: dict[str, Any] = {"train.max_length": length // 2}
+    fate = {"truncate": "are cut", "drop": "are left out", "error": "end the run"}[recipe.data.overlong]
+    costs = f"examples of more than {length // 2:,} tokens {fate}"
+    if train("packing") and recipe.distributed.global_batch_size is not None:
+        costs += "; a step of as many packs sees half as many tokens"
+    elif train("packing"):
+        overrides[ACCUMULATION] = 2 * int(train("gradient_accumulation_steps"))
+    gives = "activations and logits of fewer tokens at a time"
+    return Change(overrides, gives, costs, keeps_training=False, repeats=True)
+
+
+@_change(gives="no forward is computed twice", costs="what every layer computes is kept for the backward")
+def store_activations(situation: Situation) -> dict[str, Any] | None:
+    field, on = activation_checkpointing(situation.settings)
+    return {f"train.{field}": False} if on and situation.fits else None
+
+
+@_change(
+    gives="fewer and larger kernels for the same tokens; the global batch stays the same",
+    costs="activations and logits of twice as many rows",
+)
+def larger_micro_batch(situation: Situation) -> dict[str, Any] | None:
+    rows = int(situation.settings.train("per_device_train_batch_size"))
+    accumulated = int(situation.settings.train("gradient_accumulation_steps"))
+    if accumulated % 2 or not situation.fits:
+        return None
+    return {_ROWS: 2 * rows, **situation.accumulating(accumulated // 2)}

@@ -1,9 +1,4 @@
-"""A simulated training on one accelerator: does it fit, how long does it take?
-
-A simulated training as what it asks of a device.
-
-Which accelerators are beaten by another one in time and money, and which are not.
-"""
+"""A simulated training on one accelerator: does it fit, how long does it take?"""
 
 from __future__ import annotations
 
@@ -142,7 +137,7 @@ def _with_workspaces(demand: Demand, workspace: int) -> Iterator[tuple[int, int]
 
 def _roofs(device: Accelerator) -> Roofs:
     calibration = next(filter(None, map(load_calibration, device.device_names)), None)
-    return accelerator_roofs(device, calibration).roofs
+    return accelerator_roofs(device, calibration)
 
 
 def _step_seconds(

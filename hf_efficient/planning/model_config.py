@@ -1,9 +1,4 @@
-"""The architecture that a recipe's ``model`` section names, without its weights.
-
-The data type of a model's weights as a run loads them, found without loading them.
-
-How many elements the largest parameter of a model has.
-"""
+"""The architecture that a recipe's ``model`` section names, without its weights."""
 
 from __future__ import annotations
 

@@ -1,11 +1,4 @@
-"""What a run's money depends on beside the accelerator.
-
-A planned run on machines that may be taken away: how often to save, and what it comes to.
-
-What a planned run costs on an accelerator, on demand and spot, in money and energy.
-
-What a plan takes for granted of the run's evaluations and saves.
-"""
+"""What a planned run costs on an accelerator, on demand and spot, in money and energy."""
 
 from __future__ import annotations
 

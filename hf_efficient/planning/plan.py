@@ -1,9 +1,4 @@
-"""A simulation of the largest batches that a run's data give.
-
-A recipe in, its plan out: no GPU, no weights, no network.
-
-The plan of a run that begins: the batches that it will see, on the device that is here.
-"""
+"""A recipe in, its plan out: no GPU, no weights, no network. ``plan_run`` plans a run that begins."""
 
 from __future__ import annotations
 
@@ -273,7 +268,7 @@ def _cpu_seconds(demand: Demand, device: str, reasons: dict[str, str]) -> float 
     if calibration is None:
         reasons["time"] = "this CPU was not calibrated: `hf-efficient env --calibrate` does it once"
         return None
-    time = step_time(demand.operators, cpu_roofs(calibration).roofs)
+    time = step_time(demand.operators, cpu_roofs(calibration))
     if time.unknown:
         reasons["time"] = f"the calibration of this CPU lacks {', '.join(time.unknown)}"
         return None

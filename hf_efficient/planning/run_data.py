@@ -1,13 +1,4 @@
-"""How often a run evaluates and saves, as transformers' ``DefaultFlowCallback`` decides (5.23).
-
-What a run computes, from its data and its arguments: the steps, and the evaluations between them.
-
-How often a run evaluates and saves, where its data were not read: as far as the recipe alone tells.
-
-The recipe's data, where they lie on this machine: a plan reads them, and downloads nothing for it.
-
-What the plan tells of the run's data.
-"""
+"""What a run computes, from its data and arguments: its steps, and the evaluations and saves between them."""
 
 from __future__ import annotations
 

@@ -1,17 +1,9 @@
-"""The parameters of a model, in the units that are gathered at once.
-
-What a simulation has told: every storage, the moments between them, and the operators of a step.
-
-The recipe's own training loop, run on a model without values: what it allocates, and when.
-
-From a simulation to the memory that the plan tells.
-
-Bytes of each kind of tensor in a simulation, when there is most of it: what a run can count by itself.
-"""
+"""The recipe's own training loop on a model without values: what it allocates, when, and what its memory is made of."""
 
 from __future__ import annotations
 
 import copy
+import functools
 import math
 import tempfile
 from collections import Counter
@@ -24,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from hf_efficient.estimate.sharding import ZERO
+from hf_efficient.estimate.sharding import ZERO, ModelStates, Sharding
 from hf_efficient.model.adapter import check_wrap_classes
 from hf_efficient.planning.arguments import collector_paused, process_kept, simulation_arguments
 from hf_efficient.planning.blank_model import (
@@ -39,6 +31,7 @@ from hf_efficient.planning.trainers import (
     SimulatedEvaluation,
     SimulatedTrainer,
     is_evaluated,
+    preference_trainer,
     simulate_evaluation,
     simulation_trainer,
 )
@@ -66,15 +59,18 @@ if TYPE_CHECKING:
     from hf_efficient.estimate.sharding import ModelStates, Sharding
 
 
+_LARGEST = 10
+
+
 @dataclass(frozen=True)
 class HeldWeight:
     """One parameter.
 
     Attributes:
         shape: of the tensor; of a packed one, that of its bytes.
+        values: that it stands for.
         loaded_itemsize: bytes of an element as the run loads it.
         itemsize: bytes of an element as the step computes with it.
-        trained: whether it gets a gradient.
         packed: whether it holds several values in an element (bitsandbytes' 4-bit weights).
         quantized: packed, or of one byte per value (LLM.int8()).
     """
@@ -90,7 +86,6 @@ class HeldWeight:
 
     @property
     def elements(self) -> int:
-        """Of the tensor."""
         return math.prod(self.shape)
 
 
@@ -112,6 +107,65 @@ class Unit:
     stays: bool = False
     ends_last: bool = False
     is_layer: bool = False
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One of several ranks.
+
+    Attributes:
+        states: the whole of what is spread.
+        layers: that are gathered one by one.
+    """
+
+    sharding: Sharding
+    states: ModelStates
+    layers: int
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """What two optimizer steps did, and an evaluation after them.
+
+    Attributes:
+        backward_starts: events before each backward; likewise ``first_step``, ``second_step``.
+        vocabulary: tokens that the model knows; the last dimension of its logits.
+        rows, length: of a micro-batch; a pair of ``method: dpo`` is two rows.
+        micro_batches: of an optimizer step of the run; more than were simulated, perhaps.
+        operators: of such a step.
+        parameters, trained_parameters: of the model, a 4-bit weight counted as the values that it stands for.
+        paged_bytes: optimizer state outside of torch's allocator.
+        forward_ends: events up to the end of each of the training's forwards, when the model's output is still there.
+        evaluation: a batch of it, after the two steps; None where the run evaluates nothing.
+        units: parameters of the whole model, in the units that several ranks would gather.
+        rank: that this is the simulation of; None of a process that trains alone.
+    """
+
+    log: TensorLog
+    backward_starts: tuple[int, ...]
+    second_step: int
+    vocabulary: int
+    first_step: int
+    rows: int
+    length: int
+    micro_batches: int
+    operators: Sequence[OperatorWork]
+    parameters: int
+    trained_parameters: int
+    paged_bytes: int
+    forward_ends: tuple[int, ...] = ()
+    evaluation: SimulatedEvaluation | None = None
+    units: tuple[Unit, ...] = ()
+    rank: Rank | None = None
+
+    @functools.cached_property
+    def weights(self) -> dict[str, HeldWeight]:
+        """All parameters of the whole model, by name."""
+        return {weight.name: weight for unit in self.units for weight in unit.weights}
+
+    def category(self, life: StorageLife) -> str:
+        """What a storage is used for, in the words of ``MemoryCategory``."""
+        return category_of(life, self.backward_starts, self.vocabulary)
 
 
 def units_of(model: Any, loaded: dict[str, int], classes: Sequence[str] | None = None) -> tuple[Unit, ...]:
@@ -204,57 +258,6 @@ def _held(name: str, parameter: Any, loaded: dict[str, int]) -> HeldWeight:
     )
 
 
-@dataclass(frozen=True)
-class Rank:
-    """One of several ranks.
-
-    Attributes:
-        sharding: how the model is spread over them.
-        states: the whole of what is spread.
-        layers: that are gathered one by one.
-    """
-
-    sharding: Sharding
-    states: ModelStates
-    layers: int
-
-
-@dataclass(frozen=True)
-class Simulation:
-    """What two optimizer steps did, and an evaluation after them.
-
-    Attributes:
-        second_step: events before the second optimizer step.
-        vocabulary: tokens that the model knows; the last dimension of its logits.
-        first_step: events before the first optimizer step.
-        rows, length: of a micro-batch; a pair of ``method: dpo`` is two rows.
-        micro_batches: of an optimizer step of the run; more than were simulated, perhaps.
-        parameters, trained_parameters: of the model, a 4-bit weight counted as the values that it stands for.
-        paged_bytes: optimizer state outside of torch's allocator.
-        forward_ends: events up to the end of each of the training's forwards, when the model's output is still there.
-        evaluation: a batch of it, after the two steps; None where the run evaluates nothing.
-        units: parameters of the whole model, in the units that several ranks would gather.
-        rank: that this is the simulation of; None of a process that trains alone.
-    """
-
-    log: TensorLog
-    backward_starts: tuple[int, ...]
-    second_step: int
-    vocabulary: int
-    first_step: int
-    rows: int
-    length: int
-    micro_batches: int
-    operators: Sequence[OperatorWork]
-    parameters: int
-    trained_parameters: int
-    paged_bytes: int
-    forward_ends: tuple[int, ...] = ()
-    evaluation: SimulatedEvaluation | None = None
-    units: tuple[Unit, ...] = ()
-    rank: Rank | None = None
-
-
 def simulate(
     recipe: Recipe,
     config: PretrainedConfig,
@@ -283,28 +286,10 @@ def simulate(
             compute_in(model, computes_in)
         length = _longest(args, config) if length is None else length
         trainer = _trainer(recipe, config, model, args, length, padded=padded)
-        names = ModuleNames(model)
-        trainer.follow(names)
-        trainer.tensors = log = TensorLog(trainer.where, decompositions=decompositions(on_gpu=on_gpu))
-        _note_model(log, model)
-        reference = getattr(trainer, "ref_model", None)
-        if reference is not None:
-            _note_model(log, reference)
-        trainer.operators = OperatorCount()
-        trainer.on_gpu = on_gpu
         wanted = int(recipe.train.get("gradient_accumulation_steps", 1))
         trainer.micro_batch_factor = wanted / args.gradient_accumulation_steps
-        forward_ends: list[int] = []
-        hook = model.register_forward_hook(lambda *_: _note_end(forward_ends, log))
-        try:
-            with log, kernels_of_a_gpu() if is_eight_bit(recipe) else nullcontext():
-                trainer.train()
-                evaluation = None
-                if is_evaluated(recipe):
-                    evaluation = simulate_evaluation(trainer, evaluation_length or length)
-        finally:
-            hook.remove()
-            names.close()
+        log, operators = _observe(trainer, model, on_gpu=on_gpu)
+        forward_ends, evaluation = _run(recipe, trainer, model, log, evaluation_length or length)
     return Simulation(
         log=log,
         backward_starts=tuple(trainer.backward_starts),
@@ -314,7 +299,7 @@ def simulate(
         rows=args.per_device_train_batch_size * (2 if recipe.method == "dpo" else 1),
         length=length,
         micro_batches=wanted,
-        operators=trainer.operators.works(),
+        operators=operators.works(),
         parameters=sum(values_of(one) for one in model.parameters()),
         trained_parameters=sum(one.numel() for one in model.parameters() if one.requires_grad),
         paged_bytes=getattr(trainer.stand_in, "paged_bytes", 0),
@@ -324,10 +309,36 @@ def simulate(
     )
 
 
-def _note_end(ends: list[int], log: TensorLog) -> None:
-    """Of a forward that trains; a reference model's, and an evaluation's, do not."""
-    if torch.is_grad_enabled():
-        ends.append(len(log.events))
+def _observe(trainer: SimulatedTrainer, model: Any, *, on_gpu: bool) -> tuple[TensorLog, OperatorCount]:
+    """A log that knows the model, and a count of operators, for a trainer that has not trained yet."""
+    trainer.names, trainer.on_gpu = ModuleNames(model), on_gpu
+    trainer.tensors = log = TensorLog(trainer.where, decompositions=decompositions(on_gpu=on_gpu))
+    trainer.operators = operators = OperatorCount()
+    for one in (model, getattr(trainer, "ref_model", None)):
+        if one is not None:
+            _note_model(log, one)
+    return log, operators
+
+
+def _run(
+    recipe: Recipe, trainer: SimulatedTrainer, model: Any, log: TensorLog, evaluation_length: int
+) -> tuple[list[int], SimulatedEvaluation | None]:
+    """Train, and evaluate where the run would; the ends of the forwards that train, and the evaluation."""
+    ends: list[int] = []
+
+    def note_end(*_: Any) -> None:
+        if torch.is_grad_enabled():  # a reference model's forward, and an evaluation's, do not train
+            ends.append(len(log.events))
+
+    hook = model.register_forward_hook(note_end)
+    try:
+        with log, kernels_of_a_gpu() if is_eight_bit(recipe) else nullcontext():
+            trainer.train()
+            return ends, simulate_evaluation(trainer, evaluation_length) if is_evaluated(recipe) else None
+    finally:
+        hook.remove()
+        assert trainer.names is not None
+        trainer.names.close()
 
 
 def _trainer(
@@ -335,8 +346,6 @@ def _trainer(
 ) -> SimulatedTrainer:
     if recipe.method == "sft":
         return simulation_trainer(recipe, model, args, length, padded=padded)
-    from hf_efficient.planning.trainers import preference_trainer
-
     reference = None
     if recipe.adapter.method == "full":
         reference = blank_model(recipe, copy.deepcopy(config), seed=args.seed, checkpointing=False)
@@ -365,15 +374,12 @@ def _is_adapter(name: str) -> bool:
     return "lora_" in name or "modules_to_save" in name
 
 
-_LARGEST = 10
-
-
 def planned_memory(simulation: Simulation) -> PlannedMemory:
     """The peak of the two steps, and what it is made of."""
     log = simulation.log
     peak = find_peak(log)
     assert peak is not None  # weights are always there
-    there = [(life, _category(simulation, life)) for life in log.lives if life.lives_at(peak.event)]
+    there = [(life, simulation.category(life)) for life in log.lives if life.lives_at(peak.event)]
     categories: Counter[str] = Counter()
     for life, category in there:
         categories[category] += life.bytes
@@ -384,8 +390,13 @@ def planned_memory(simulation: Simulation) -> PlannedMemory:
         peak_module=peak.life.module,
         peak_step=2 if peak.event > simulation.second_step else 1,
         categories=dict(categories),
-        category_peak_bytes=category_peaks(log, lambda life: _category(simulation, life)),
-        largest=[_told(life, category) for life, category in there[:_LARGEST]],
+        category_peak_bytes=category_peaks(log, simulation.category),
+        largest=[
+            PlannedTensor(
+                one.bytes, category, one.module, one.operator, one.shape, str(one.dtype).removeprefix("torch.")
+            )
+            for one, category in there[:_LARGEST]
+        ],
         phase_peak_allocated_bytes={
             phase: most for phase, most in phase_peaks(log).items() if phase not in ("setup", "data")
         },
@@ -394,26 +405,20 @@ def planned_memory(simulation: Simulation) -> PlannedMemory:
     )
 
 
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
 def planned_timeline(simulation: Simulation) -> PlannedTimeline:
     """What is allocated from the first step on; two simulations may differ by when garbage is collected."""
     first = simulation.first_step
-    moments = timeline(simulation.log, lambda life: _category(simulation, life), first)
+    moments = timeline(simulation.log, simulation.category, first)
     names = dict.fromkeys(name for moment in moments for name in moment.categories)
     return PlannedTimeline(
         events=[moment.event - first for moment in moments],
         phases=[moment.phase for moment in moments],
         categories={name: [moment.categories.get(name, 0) for moment in moments] for name in names},
         second_step=simulation.second_step - first,
-    )
-
-
-def _category(simulation: Simulation, life: StorageLife) -> str:
-    return category_of(life, simulation.backward_starts, simulation.vocabulary)
-
-
-def _told(life: StorageLife, category: str) -> PlannedTensor:
-    return PlannedTensor(
-        life.bytes, category, life.module, life.operator, life.shape, str(life.dtype).removeprefix("torch.")
     )
 
 
@@ -458,6 +463,5 @@ def _bytes(simulation: Simulation, category: str, events: set[int]) -> int:
     return sum(
         life.bytes
         for life in simulation.log.lives
-        if any(life.lives_at(event) for event in events)
-        and category_of(life, simulation.backward_starts, simulation.vocabulary) == category
+        if any(life.lives_at(event) for event in events) and simulation.category(life) == category
     )

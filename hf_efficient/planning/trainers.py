@@ -1,19 +1,4 @@
-"""What a trainer tells while it simulates: the phase of every moment, and what its tensors are used for.
-
-One batch of an evaluation, as the Trainer's evaluation loop runs it, on a model without values.
-
-Rows for a simulation, all of one length, and their batches with the padding of rows that differ.
-
-The Triton kernels of TRL's fused LM head, for a simulation of a GPU: what they read, write and allocate.
-
-On a GPU the head scores each tile of logits with two kernels that work inside the tile, and adds up its gradients with
-a product that rounds nothing. On a CPU it does the same with torch's operators, whose copies of a tile in float32 take
-more memory than all the rest of the head: a simulation, whose tensors say ``cpu``, would take those for the GPU's.
-
-The trainer of ``method: sft`` for a simulation: the recipe's own, on rows of one length.
-
-The trainer of ``method: dpo`` for a simulation: TRL's own, on pairs of one length.
-"""
+"""The trainers of a simulation: the recipe's own, on rows of one length, noting the phase of every moment."""
 
 from __future__ import annotations
 
@@ -67,14 +52,13 @@ class SimulatedTrainer(Trainer):
         self.backward_starts: list[int] = []
         self.step_starts: list[int] = []
         self.phase = "setup"
-        self._names: ModuleNames | None = None
+        self.names: ModuleNames | None = None
         super().__init__(*args, **kwargs)
         self.add_callback(_Marks(self))
         self.remove_callback(PrinterCallback)
         self.data_collator = self._collated_as_it_is(self.data_collator)
 
     def evaluation_rows(self, length: int, count: int) -> list[dict[str, Any]]:
-        """Rows to evaluate on, for the trainer's collator."""
         raise NotImplementedError
 
     def _collated_as_it_is(self, collator: Callable[[Any], dict[str, Any]]) -> Callable[[Any], dict[str, Any]]:
@@ -92,18 +76,13 @@ class SimulatedTrainer(Trainer):
 
         return collate
 
-    def follow(self, names: ModuleNames) -> None:
-        """The modules that run."""
-        self._names = names
-
     def where(self) -> tuple[str, str]:
         """Phase and module; a forward inside the backward is ``recompute``."""
-        assert self._names is not None
-        phase = "recompute" if self.phase == "backward" and self._names.in_forward else self.phase
-        return phase, self._names.current()
+        assert self.names is not None
+        phase = "recompute" if self.phase == "backward" and self.names.in_forward else self.phase
+        return phase, self.names.current()
 
     def mark(self, tensor: torch.Tensor, category: str, name: str | None) -> None:
-        """What a tensor is used for."""
         if self.tensors is not None:
             self.tensors.mark(tensor, category, name)
 
@@ -155,7 +134,6 @@ class _Marks(TrainerCallback):
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Gradients are whole."""
         self._trainer.phase = "optimizer"
         if self._trainer.operators is not None:
             self._trainer.operators.factor = 1.0
@@ -166,7 +144,6 @@ class _Marks(TrainerCallback):
     def on_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """The state is there."""
         optimizer = getattr(kwargs["optimizer"], "optimizer", kwargs["optimizer"])
         names = {id(parameter): name for name, parameter in kwargs["model"].named_parameters()}
         for parameter, held in optimizer.state.items():
@@ -186,7 +163,6 @@ class SimulatedEvaluation:
 
     @property
     def positions(self) -> int:
-        """Of the batch, padding included."""
         return self.rows * self.length
 
 
@@ -247,7 +223,6 @@ class PaddedBatches:
         self._collator = collator
 
     def __call__(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
-        """A batch of shape (rows, tokens)."""
         batch = self._collator(rows)
         batch["attention_mask"][0, -1] = 0
         batch["labels"][0, -1] = -100
@@ -256,7 +231,13 @@ class PaddedBatches:
 
 @contextmanager
 def fused_kernels_of_a_gpu(on_logits: Callable[[torch.Tensor], None]) -> Iterator[None]:
-    """TRL's fused head computes as on a GPU."""
+    """TRL's fused head computes as on a GPU.
+
+    There the head scores each tile of logits with two kernels that work inside the tile, and adds up its gradients with
+    a product that rounds nothing. On a CPU it does the same with torch's operators, whose copies of a tile in float32
+    take more memory than all the rest of the head: a simulation, whose tensors say ``cpu``, would take those for the
+    GPU's.
+    """
     stood_in: dict[str, Any] = {
         "_use_triton": lambda device: True,
         "_forward_kernel": _Launched(lambda tile: tile.amax(-1), on_logits),
@@ -315,7 +296,6 @@ class SimulationTrainer(SimulatedTrainer, RecipeTrainerMixin, Trainer):
     """The trainer of ``method: sft``, without its instruments."""
 
     def evaluation_rows(self, length: int, count: int) -> list[dict[str, Any]]:
-        """Rows to evaluate on, packed where the run packs them."""
         args = cast("SFTConfig", self.args)
         return longest_rows(args, length, count, packed=is_packed(args, "eval"))
 
@@ -357,7 +337,6 @@ class PreferenceSimulationTrainer(SimulatedTrainer, RecipeDPOTrainer):
     """The trainer of ``method: dpo``, without its instruments."""
 
     def evaluation_rows(self, length: int, count: int) -> list[dict[str, Any]]:
-        """Pairs to evaluate on."""
         return _pairs(length, count)
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:

@@ -1,30 +1,30 @@
-"""What torch's ``fully_shard`` allocates on the way through a step (torch 2.13, ``_fsdp_param_group.py``).
-
-Before a unit runs, its weights are gathered into one flat buffer, from which they are copied out. In the forward the
-buffer is freed once the next unit is copied out, and the copies end with the unit, but for those that stay. In the
-backward a unit gathers anew and frees the buffer at once; then the next one's buffer is filled ahead. After a unit's
-backward its gradients are copied into one flat buffer, of which each rank gets its share; that buffer is freed after
-the next unit's backward. In all but the last micro-batch of a step gradients stay whole (``no_sync``).
-"""
+"""What torch's ``fully_shard`` allocates on the way through a step (torch 2.13, ``_fsdp_param_group.py``)."""
 
 from __future__ import annotations
 
 from hf_efficient.planning.ranks.log import Score, Walk
-from hf_efficient.planning.ranks.shares import Sizes, gradient_indices, held_weights
+from hf_efficient.planning.ranks.shares import Sizes, gradient_indices
 from hf_efficient.planning.simulation import HeldWeight, Simulation, Unit
 
 _GATHERED, _SENT = "gathered_weights", "communication"
 
 
 class FullyShardWalk(Walk):
-    """Adds to a score what the units gather and reduce."""
+    """Adds to a score what the units gather and reduce.
+
+    Before a unit runs, its weights are gathered into one flat buffer, from which they are copied out. In the forward
+    the buffer is freed once the next unit is copied out, and the copies end with the unit, but for those that stay. In
+    the backward a unit gathers anew and frees the buffer at once; then the next one's buffer is filled ahead. After a
+    unit's backward its gradients are copied into one flat buffer, of which each rank gets its share; that buffer is
+    freed after the next unit's backward. In all but the last micro-batch of a step gradients stay whole (``no_sync``).
+    """
 
     def __init__(self, simulation: Simulation, score: Score, sizes: Sizes) -> None:
         super().__init__(simulation)
         self._score, self._sizes = score, sizes
         self._root = simulation.units[-1]
         self._lives, self._gradients = simulation.log.lives, gradient_indices(simulation)
-        self._weights = held_weights(simulation)
+        self._casts = sizes.mixed or sizes.sharding.offload_parameters
         self._order: list[Unit] = []
         self._buffers: dict[str, int] = {}
         self._copies: dict[str, list[int]] = {}
@@ -38,24 +38,22 @@ class FullyShardWalk(Walk):
         self.before_forward(self._root, event)
 
     def before_forward(self, unit: Unit, event: int) -> None:
-        """Gather, and free the last one's buffer."""
         if unit.name in self._copies or not self._sizes.unit_gathered(unit):
             return
         buffer = self._gather(unit, event, "forward")
         self._copy_out(unit, event, "forward")
-        self._free_last_buffer(event)
+        self._score.end(self._last_buffer, event)
         self._last_buffer = buffer
 
     def after_forward(self, unit: Unit, event: int) -> None:
-        """Free what does not stay."""
         if unit not in self._order:
             self._order.append(unit)
         if not unit.stays:
             self._free(unit, event)
 
     def forward_ends(self, event: int) -> None:
-        """The last buffer goes."""
-        self._free_last_buffer(event)
+        self._score.end(self._last_buffer, event)
+        self._last_buffer = None
 
     def backward_begins(self, event: int) -> None:
         """The root's backward comes first, and gathers ahead what ran last."""
@@ -73,7 +71,6 @@ class FullyShardWalk(Walk):
         self._gather_ahead(unit, event)
 
     def after_backward(self, unit: Unit, event: int) -> None:
-        """Free the weights, and reduce the gradients in the last micro-batch of a step."""
         self._free(unit, event)
         if self.is_last_micro_batch:
             self._reduce(unit, event)
@@ -96,13 +93,8 @@ class FullyShardWalk(Walk):
         itemsize = unit.weights[0].itemsize
         share = self._score.add(event, size // ranks, _GATHERED, unit.name, phase, itemsize) if self._casts else None
         buffer = self._score.add(event, size, _GATHERED, unit.name, phase, itemsize)
-        if share is not None:
-            self._score.end(share, event)
+        self._score.end(share, event)
         return buffer
-
-    @property
-    def _casts(self) -> bool:
-        return self._sizes.mixed or self._sizes.sharding.offload_parameters
 
     def _gather_ahead(self, unit: Unit, event: int) -> None:
         place = self._order.index(unit) if unit in self._order else 0
@@ -122,39 +114,28 @@ class FullyShardWalk(Walk):
         for copy in self._copies.pop(unit.name, ()):
             self._score.end(copy, event)
 
-    def _free_last_buffer(self, event: int) -> None:
-        if self._last_buffer is not None:
-            self._score.end(self._last_buffer, event)
-        self._last_buffer = None
-
     def _free_last_input(self, event: int) -> None:
-        if self._last_input is not None:
-            self._score.end(self._last_input, event)
+        self._score.end(self._last_input, event)
         self._last_input = None
 
     def _reduce(self, unit: Unit, event: int) -> None:
-        trained = [weight for weight in unit.weights if self._gradient(weight) is not None]
+        found = [(weight, self._gradient(weight)) for weight in unit.weights]
+        trained = [(weight, index) for weight, index in found if index is not None]
         self._free_last_input(event)
         if not trained:
             return
-        sizes, score = self._sizes, self._score
-        whole = sum(sizes.whole_gradient(weight) for weight in trained)
-        itemsize = trained[0].itemsize
-        self._last_input = score.add(event, whole, _SENT, unit.name, "backward", itemsize)
-        ends = []
-        for weight in trained:
-            index = self._gradient(weight)
-            assert index is not None
-            score.cut(index, event)
-            ends.append(self._lives[index].freed_at)
-        output = score.add(event, whole // sizes.sharding.ranks, _SENT, unit.name, "backward", itemsize)
-        kept = [sizes.gradient_shard(weight) for weight in trained]
+        sizes, score, first = self._sizes, self._score, trained[0][0]
+        whole = sum(sizes.whole_gradient(weight) for weight, _ in trained)
+        self._last_input = score.add(event, whole, _SENT, unit.name, "backward", first.itemsize)
+        for _, index in trained:
+            score.end(index, event)
+        output = score.add(event, whole // sizes.sharding.ranks, _SENT, unit.name, "backward", first.itemsize)
         if not sizes.sharding.offload_parameters:
-            stored = sizes.stored_itemsize(trained[0])
-            share = score.add(event, sum(kept), "gradients", unit.name, "backward", stored)
-            known = [end for end in ends if end is not None]
-            if known:
-                score.end(share, max(known) - 1)
+            kept = sum(sizes.gradient_shard(weight) for weight, _ in trained)
+            share = score.add(event, kept, "gradients", unit.name, "backward", sizes.stored_itemsize(first))
+            ends = [end for _, index in trained if (end := self._lives[index].freed_at) is not None]
+            if ends:
+                score.end(share, max(ends) - 1)
         score.end(output, event)
 
     def _gradient(self, weight: HeldWeight) -> int | None:

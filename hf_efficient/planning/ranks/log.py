@@ -1,11 +1,7 @@
-"""A log of allocations with some of them resized, cut short or added.
-
-The order in which the units of a model run, read from a simulation's log.
-"""
+"""A simulation's log rewritten for one rank, and the order in which the units of the model run in it."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import defaultdict
 from copy import copy
 from dataclasses import replace
@@ -17,10 +13,11 @@ from hf_efficient.planning.simulation import Simulation, Unit, unit_names
 from hf_efficient.simulate.tensor_log import StorageLife, TensorLog
 
 _DTYPES = {2: torch.bfloat16, 4: torch.float32}
+_DOING = {"forward": "forward", "backward": "backward", "recompute": "backward", "evaluation": "forward"}
 
 
 class Score:
-    """Takes changes of a simulation's log, and writes it anew.
+    """Takes changes of a simulation's log (storages resized, cut short or added), and writes it anew.
 
     Events are counted as in the old log. Changes at the same event happen in the order in which they were asked for,
     before the event itself.
@@ -36,23 +33,19 @@ class Score:
         """An old storage takes so many bytes; none at all with 0."""
         self._sizes[index] = size
 
-    def cut(self, index: int, event: int) -> None:
-        """An old storage ends before an event, if it lives so long."""
-        self._before[event].append((index, False))
-
     def add(self, event: int, size: int, category: str, name: str, phase: str, itemsize: int = 1) -> int:
         """A new flat storage before an event; returns what names it in ``end``. 0 bytes are not there."""
         shape, dtype = (size // max(1, itemsize),), _DTYPES.get(itemsize, torch.uint8)
-        life = StorageLife(size, shape, dtype, category, phase, name, 0, category=category)
-        self._added.append(life)
+        self._added.append(StorageLife(size, shape, dtype, category, phase, name, 0, category=category))
         number = -len(self._added)
         if size:
             self._before[event].append((number, True))
         return number
 
-    def end(self, number: int, event: int) -> None:
-        """A new storage ends before an event."""
-        self._before[event].append((number, False))
+    def end(self, number: int | None, event: int) -> None:
+        """A storage ends before an event: a new one, or an old one by its index, if it lives so long."""
+        if number is not None:
+            self._before[event].append((number, False))
 
     def written(self) -> Simulation:
         """The simulation with the new log, its boundaries moved along."""
@@ -96,11 +89,10 @@ class _NewLog:
 
     def end(self, key: int) -> None:
         index = self._there.pop(key, None)
-        if index is None:
-            return
-        life = self.log.lives[index]
-        self._note(index, -life.bytes)
-        life.freed_at = len(self.log.events)
+        if index is not None:
+            life = self.log.lives[index]
+            self._note(index, -life.bytes)
+            life.freed_at = len(self.log.events)
 
     def _note(self, index: int, size: int) -> None:
         self.log.events.append((index, size))
@@ -119,11 +111,8 @@ def _moved(simulation: Simulation, log: TensorLog, counts: list[int]) -> Simulat
     return replace(simulation, log=log, **moved)
 
 
-_DOING = {"forward": "forward", "backward": "backward", "recompute": "backward", "evaluation": "forward"}
-
-
-class Walk(ABC):
-    """Goes through a log and tells where forwards, backwards and their units begin and end; each told with its event.
+class Walk:
+    """Goes through a log and calls the methods below where forwards, backwards and their units begin and end.
 
     A unit runs from the first allocation in one of its modules to the first in another unit's. In the forward, what the
     root allocates ends it as well; in the backward it does not, where a gradient's own node belongs to no module.
@@ -186,34 +175,19 @@ class Walk(ABC):
             self._done.add(self._unit.name)
         self._unit = None
 
-    @abstractmethod
-    def forward_begins(self, event: int) -> None:
-        """Of a micro-batch."""
+    def forward_begins(self, event: int) -> None: ...
 
-    @abstractmethod
-    def before_forward(self, unit: Unit, event: int) -> None:
-        """A unit begins to run."""
+    def before_forward(self, unit: Unit, event: int) -> None: ...
 
-    @abstractmethod
-    def after_forward(self, unit: Unit, event: int) -> None:
-        """A unit has run."""
+    def after_forward(self, unit: Unit, event: int) -> None: ...
 
-    @abstractmethod
-    def forward_ends(self, event: int) -> None:
-        """Of a micro-batch."""
+    def forward_ends(self, event: int) -> None: ...
 
-    @abstractmethod
-    def backward_begins(self, event: int) -> None:
-        """Of a micro-batch."""
+    def backward_begins(self, event: int) -> None: ...
 
-    @abstractmethod
     def before_backward(self, unit: Unit, event: int) -> None:
         """A unit's backward begins, with its recomputation where its activations were not kept."""
 
-    @abstractmethod
-    def after_backward(self, unit: Unit, event: int) -> None:
-        """A unit's backward has run."""
+    def after_backward(self, unit: Unit, event: int) -> None: ...
 
-    @abstractmethod
-    def backward_ends(self, event: int) -> None:
-        """Of a micro-batch."""
+    def backward_ends(self, event: int) -> None: ...

@@ -1,15 +1,4 @@
-"""What ``DistributedDataParallel`` holds: a second copy of all gradients, in buckets (torch 2.13, ``reducer.cpp``).
-
-The simulation of one rank of several.
-
-What a plan tells of its ranks.
-
-The operators of a rank's step.
-
-What a rank's step exchanges with other ranks and with the host, and how long it waits for that.
-
-What a plan for several ranks takes for granted.
-"""
+"""One rank of several: its simulation, what its step exchanges with others, and what a plan takes for granted."""
 
 from __future__ import annotations
 
@@ -31,8 +20,8 @@ from hf_efficient.estimate.sharding import (
     ZERO,
     ModelStates,
     Sharding,
+    host_bytes,
     kept_elements,
-    rank_bytes,
     shard_elements,
 )
 from hf_efficient.facts.accelerators import collective_bandwidth, collective_overhead, host_bandwidth
@@ -45,37 +34,16 @@ from hf_efficient.planning.simulation import Rank, Simulation, simulate
 from hf_efficient.recipe.schema import Recipe, mixed_precision
 from hf_efficient.records.device import OperatorWork
 from hf_efficient.records.plan import PlannedRanks
-from hf_efficient.text import size
+from hf_efficient.text import size as size_text
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-_FIRST = 1 << 20
-_OTHERS = 25 << 20
-"""``kDefaultFirstBucketBytes``, and ``bucket_cap_mb``."""
-
-
-def bucket_bytes(gradients: Iterable[int]) -> list[int]:
-    """Gradients in the order in which they are made, put into buckets: each is closed once it holds its limit.
-
-    Hand-worked, MiB: 0.5, 0.75, 20, 10, 3 are in buckets of 1.25, 30 and 3.
-    """
-    found: list[int] = []
-    held, limit = 0, _FIRST
-    for bytes_ in gradients:
-        held += bytes_
-        if held >= limit:
-            found.append(held)
-            held, limit = 0, _OTHERS
-    return [*found, held] if held else found
-
-
-def add_buckets(simulation: Simulation, score: Score) -> None:
-    """They are there from the first step on; accelerate leaves ``gradient_as_bucket_view`` off."""
-    trained = [weight for unit in simulation.units for weight in unit.weights if weight.trained]
-    itemsize = trained[0].itemsize
-    for held in bucket_bytes(weight.elements * weight.itemsize for weight in reversed(trained)):
-        score.add(simulation.first_step, held, "communication", "DDP bucket", "setup", itemsize)
+_FIRST_BUCKET = 1 << 20
+"""DDP's ``kDefaultFirstBucketBytes`` (torch 2.13, ``reducer.cpp``)."""
+_OTHER_BUCKETS = 25 << 20
+"""DDP's ``bucket_cap_mb``."""
+_MOST_IN_ONE_MACHINE = 8
 
 
 def simulate_rank(
@@ -88,11 +56,10 @@ def simulate_rank(
     on_gpu: bool = True,
     processes: int | None = None,
 ) -> Simulation:
-    """Simulate the recipe on one rank of those that its ``distributed`` section starts.
+    """Simulate the recipe on one rank of those that its ``distributed`` section starts; see ``simulate``.
 
-    Args:
-        length: tokens of every row; default: the most that the recipe allows.
-        padded: whether a row of each micro-batch is shorter, so that the attention needs a mask.
+    Raises:
+        HfEfficientError: what the recipe's own run would refuse.
     """
     sharding, mixed = sharding_of(recipe, processes, model_width(config)), mixed_precision(recipe) != "no"
     if not on_gpu:  # what is offloaded goes where all the rest is
@@ -112,17 +79,17 @@ def simulate_rank(
 
 
 def spread(simulation: Simulation, sharding: Sharding, *, mixed: bool) -> Simulation:
-    """A simulation of the whole model as that of the rank that holds most.
+    """A simulation of the whole model, in 16 bits where the strategy computes so, as that of the rank that holds most.
 
     Args:
-        simulation: of the whole model; in 16 bits where the strategy computes so.
+        mixed: whether the run trains in mixed precision.
     """
     if sharding.strategy == "none":
         return simulation
-    packed = any(weight.packed for unit in simulation.units for weight in unit.weights)
+    packed = any(weight.packed for weight in simulation.weights.values())
     sizes, score = Sizes(sharding, mixed, packed), Score(simulation)
     if sharding.strategy == "ddp":
-        add_buckets(simulation, score)
+        _add_buckets(simulation, score)
     else:
         shrink_held(simulation, score, sizes)
     if sharding.strategy == "fsdp2":
@@ -139,13 +106,36 @@ def spread(simulation: Simulation, sharding: Sharding, *, mixed: bool) -> Simula
     )
 
 
+def _add_buckets(simulation: Simulation, score: Score) -> None:
+    """DDP's second copy of all gradients, from the first step on; accelerate leaves ``gradient_as_bucket_view`` off."""
+    trained = [weight for unit in simulation.units for weight in unit.weights if weight.trained]
+    itemsize = trained[0].itemsize
+    for held in bucket_bytes(weight.elements * weight.itemsize for weight in reversed(trained)):
+        score.add(simulation.first_step, held, "communication", "DDP bucket", "setup", itemsize)
+
+
+def bucket_bytes(gradients: Iterable[int]) -> list[int]:
+    """Gradients in the order in which they are made, put into buckets: each is closed once it holds its limit.
+
+    Hand-worked, MiB: 0.5, 0.75, 20, 10, 3 are in buckets of 1.25, 30 and 3.
+    """
+    found: list[int] = []
+    held, limit = 0, _FIRST_BUCKET
+    for gradient in gradients:
+        held += gradient
+        if held >= limit:
+            found.append(held)
+            held, limit = 0, _OTHER_BUCKETS
+    return [*found, held] if held else found
+
+
 def planned_ranks(rank: Rank | None) -> PlannedRanks | None:
     """How many, by which strategy, and what is offloaded to where; None of a process that trains alone."""
     if rank is None:
         return None
     sharding = rank.sharding
     offloaded = [name for name in ("optimizer", "parameters") if getattr(sharding, f"offload_{name}")]
-    away = rank_bytes(rank.states, sharding).host_bytes * sharding.ranks
+    away = host_bytes(rank.states, sharding) * sharding.ranks
     host, disk = (0, away) if sharding.to_disk else (away, 0)
     return PlannedRanks(sharding.ranks, sharding.strategy, offloaded, host_bytes=host, disk_bytes=disk)
 
@@ -166,7 +156,7 @@ def _shared(one: OperatorWork, ranks: int) -> OperatorWork:
 
 @dataclass(frozen=True)
 class Exchange:
-    """Of an optimizer step.
+    """What a rank exchanges with other ranks and the host in an optimizer step.
 
     Attributes:
         seconds: in which the links are busy; None where no link of the device is known.
@@ -230,50 +220,57 @@ def host_bytes_moved(states: ModelStates, sharding: Sharding) -> float:
     return moved
 
 
-_MOST_IN_ONE_MACHINE = 8
+_ZERO = "buckets of hidden_size^2 elements, as the launch sets them"
+_ZERO_1_2 = f"{_ZERO}; the model is cast to 16 bits, and each rank steps on its share in float32"
+_MODELS = {
+    "none": "one rank",
+    "ddp": "DDP: each rank holds the whole model and a second copy of the gradients, in buckets",
+    "zero1": _ZERO_1_2,
+    "zero2": _ZERO_1_2,
+    "zero3": f"{_ZERO}, weights gathered layer by layer and kept where they come again within 1,000 million elements",
+    "fsdp2": "FSDP2 as accelerate sets it up: trained weights in float32 under mixed precision, gathered layer by "
+    "layer in 16 bits; its buffers lie in the pools of other streams, whose own cache is not in the reserved memory",
+}
 
 
 def rank_remarks(recipe: Recipe, simulation: Simulation) -> list[str]:
-    """One line each; for a process that trains alone, only what ``auto`` counts for."""
-    if simulation.rank is not None:
-        several = recipe.distributed.nodes > 1
-        return [*_remarks(simulation, simulation.rank, several), *_optimizer_remarks(recipe, simulation.rank)]
-    if recipe.distributed.processes == "auto":
-        return ["distributed.processes: auto is planned as one process; --num-gpus N plans N"]
-    return []
+    """What a plan for several ranks takes for granted; for one process, only what ``auto`` counts for."""
+    rank = simulation.rank
+    if rank is None:
+        auto = recipe.distributed.processes == "auto"
+        return ["distributed.processes: auto is planned as one process; --num-gpus N plans N"] if auto else []
+    return [
+        _MODELS[rank.sharding.strategy],
+        *_weight_remarks(simulation, rank.sharding),
+        *_machine_remarks(rank.sharding, several_machines=recipe.distributed.nodes > 1),
+        *_optimizer_remarks(recipe, rank),
+    ]
 
 
-def _optimizer_remarks(recipe: Recipe, rank: Rank) -> Iterator[str]:
-    if recipe.method == "dpo" and recipe.adapter.method == "full" and rank.sharding.strategy in WEIGHTS_SHARDED:
-        yield "the reference model is planned whole on each rank: an upper bound"
-    name = str(recipe.train.get("optim", ""))
-    if is_bitsandbytes(name) and rank.sharding.strategy == "fsdp2":
-        yield f"train.optim={name} crashes under FSDP2 (bitsandbytes issue 1633, open when read): adamw_torch runs"
-
-
-def _remarks(simulation: Simulation, rank: Rank, several_machines: bool) -> Iterator[str]:
-    sharding = rank.sharding
-    yield _MODELS[sharding.strategy]
+def _weight_remarks(simulation: Simulation, sharding: Sharding) -> Iterator[str]:
+    weights, fsdp2 = list(simulation.weights.values()), sharding.strategy == "fsdp2"
     if sharding.ranks > 1:
         yield "communication is hidden behind computation as far as its order allows: what is left of it is the least"
-    weights = [weight for unit in simulation.units for weight in unit.weights]
-    if any(weight.packed for weight in weights) and sharding.strategy == "fsdp2":
+    if any(weight.packed for weight in weights) and fsdp2:
         yield (
             "4-bit weights are sharded as bytes, their constants are whole on each rank: that takes "
             "bnb_4bit_quant_storage in 16 bits; stored as uint8 accelerate leaves them whole as well"
         )
         whole = sum(weight.elements * weight.loaded_itemsize for weight in weights if not weight.trained)
         yield (
-            f"loading: each process reads and quantizes the whole model in the host's memory, {size(whole)} for each "
-            f"of {sharding.ranks} processes; a GPU then gets its share layer by layer"
+            f"loading: each process reads and quantizes the whole model in the host's memory, {size_text(whole)} for "
+            f"each of {sharding.ranks} processes; a GPU then gets its share layer by layer"
         )
     if any(weight.quantized for weight in weights) and sharding.strategy == "zero3":
         yield "quantized weights are whole on each rank: DeepSpeed does not shard them (PEFT issue 2016)"
-    if any(weight.quantized and not weight.packed for weight in weights) and sharding.strategy == "fsdp2":
+    if any(weight.quantized and not weight.packed for weight in weights) and fsdp2:
         yield "8-bit weights are whole on each rank: fully_shard does not shard integers"
     few = sum(1 for weight in weights if weight.shape and weight.shape[0] < sharding.ranks)
-    if few and sharding.strategy == "fsdp2":
+    if few and fsdp2:
         yield f"{few:,} parameters have fewer rows than there are ranks: some ranks hold none of them"
+
+
+def _machine_remarks(sharding: Sharding, *, several_machines: bool) -> Iterator[str]:
     if sharding.to_disk:
         yield "DeepSpeed's pinned buffers for what goes to the NVMe disk lie in the host's memory, and are not planned"
     elif sharding.offload_optimizer or sharding.offload_parameters:
@@ -283,14 +280,9 @@ def _remarks(simulation: Simulation, rank: Rank, several_machines: bool) -> Iter
         yield f"{sharding.ranks} GPUs exchange data as if all were in one machine: no network between machines"
 
 
-_DDP = "DDP: each rank holds the whole model and a second copy of the gradients, in buckets"
-_ZERO = "buckets of hidden_size^2 elements, as the launch sets them"
-_MODELS = {
-    "none": "one rank",
-    "ddp": _DDP,
-    "zero1": f"{_ZERO}; the model is cast to 16 bits, and each rank steps on its share in float32",
-    "zero2": f"{_ZERO}; the model is cast to 16 bits, and each rank steps on its share in float32",
-    "zero3": f"{_ZERO}, weights gathered layer by layer and kept where they come again within 1,000 million elements",
-    "fsdp2": "FSDP2 as accelerate sets it up: trained weights in float32 under mixed precision, gathered layer by "
-    "layer in 16 bits; its buffers lie in the pools of other streams, whose own cache is not in the reserved memory",
-}
+def _optimizer_remarks(recipe: Recipe, rank: Rank) -> Iterator[str]:
+    if recipe.method == "dpo" and recipe.adapter.method == "full" and rank.sharding.strategy in WEIGHTS_SHARDED:
+        yield "the reference model is planned whole on each rank: an upper bound"
+    name = str(recipe.train.get("optim", ""))
+    if is_bitsandbytes(name) and rank.sharding.strategy == "fsdp2":
+        yield f"train.optim={name} crashes under FSDP2 (bitsandbytes issue 1633, open when read): adamw_torch runs"

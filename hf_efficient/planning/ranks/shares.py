@@ -1,11 +1,4 @@
-"""What a recipe says of ``distributed``, as the arithmetic's own settings.
-
-Bytes of a parameter's weight, gradient and optimizer state on one rank.
-
-A simulated model in the terms of the arithmetic of sharding.
-
-What a rank holds all the time: weights and optimizer state cut to its share, or moved to the host.
-"""
+"""A rank's share of weights, gradients and optimizer state, by the recipe's strategy."""
 
 from __future__ import annotations
 
@@ -22,14 +15,17 @@ from hf_efficient.recipe.rules.distributed import planned_processes
 from hf_efficient.recipe.schema import Recipe
 from hf_efficient.simulate.tensor_log import StorageLife
 
+_FLOAT32 = 4
+_SCALAR = 8
+"""Bytes of a count of steps, at most."""
+
 
 def model_width(config: Any) -> int | None:
     """The width by which transformers sets what DeepSpeed's configuration leaves ``auto``; None: it would refuse.
 
     Source: ``HfTrainerDeepSpeedConfig.trainer_config_finalize`` (transformers 5.23, ``integrations/deepspeed.py``).
     """
-    places: tuple[Any, ...] = (config, getattr(config, "text_config", None))
-    for one in places:
+    for one in (config, getattr(config, "text_config", None)):
         if hasattr(one, "hidden_size"):
             return int(one.hidden_size)
         if hasattr(one, "hidden_sizes"):
@@ -44,14 +40,13 @@ def sharding_of(recipe: Recipe, processes: int | None = None, width: int | None 
         width: of the model, by which a launch sets DeepSpeed's buckets; default: DeepSpeed's own sizes.
 
     Raises:
-        RecipeError: the strategy cannot have as many processes, or cannot offload what is to be offloaded. A recipe
-            that was loaded has been checked.
+        RecipeError: the strategy cannot have as many processes, or cannot offload what is to be offloaded.
     """
     distributed = recipe.distributed
     ranks = processes or planned_processes(recipe)
     strategy: Strategy = "none" if ranks == 1 else "ddp"
-    if distributed.strategy not in ("auto", strategy):
-        strategy = "none" if distributed.strategy == "ddp" and ranks == 1 else distributed.strategy  # type: ignore[assignment]
+    if distributed.strategy not in ("auto", "ddp"):
+        strategy = distributed.strategy  # type: ignore[assignment]
     try:
         return Sharding(
             strategy,
@@ -67,30 +62,27 @@ def sharding_of(recipe: Recipe, processes: int | None = None, width: int | None 
 
 
 def _as_launched(strategy: Strategy, width: int | None) -> dict[str, Any]:
-    """What ``launch.engines.deepspeed_config`` tells DeepSpeed, its ``auto`` filled in; a test holds them together."""
+    """As the launch writes DeepSpeed's configuration, its ``auto`` filled in; a test holds them together."""
     if strategy not in ZERO:
         return {}
-    told: dict[str, Any] = {"overlap_comm": True}
+    settings: dict[str, Any] = {"overlap_comm": True}
     if width is not None:
-        told["bucket_elements"] = width * width
+        settings["bucket_elements"] = width * width
         if strategy == "zero3":
-            told |= {"prefetch_elements": int(0.9 * width * width), "persistent_elements": 10 * width}
-    return told
-
-
-_FLOAT32 = 4
+            settings |= {"prefetch_elements": int(0.9 * width * width), "persistent_elements": 10 * width}
+    return settings
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """By parameter or unit.
+    """Bytes on one rank, by parameter or unit.
 
     accelerate (1.15, ``fsdp2_prepare_model``) stores trained weights in float32 under mixed precision, and gathers all
     in 16 bits; it leaves a model with 4-bit weights as it is loaded. DeepSpeed casts the model to 16 bits and steps on
     a float32 copy; without mixed precision ZeRO-1 and 2 copy as well (``stage_1_and_2.py``), ZeRO-3 does not.
 
     Attributes:
-        mixed: whether it trains in mixed precision.
+        mixed: whether the run trains in mixed precision.
         packed: whether there are 4-bit weights.
     """
 
@@ -100,13 +92,17 @@ class Sizes:
 
     @property
     def strategy(self) -> str:
-        """Of the sharding."""
         return self.sharding.strategy
 
     @property
     def shards_optimizer(self) -> bool:
         """Whether a rank steps on a share of the weights."""
         return self.strategy in ZERO or self.strategy == "fsdp2"
+
+    @property
+    def steps_on_host(self) -> bool:
+        """Whether the optimizer and its state are there."""
+        return self.sharding.offload_optimizer or (self.strategy == "fsdp2" and self.sharding.offload_parameters)
 
     def is_sharded(self, weight: HeldWeight) -> bool:
         """Whether a rank holds a share of a weight alone; DeepSpeed leaves quantized ones whole (PEFT issue 2016).
@@ -135,15 +131,11 @@ class Sizes:
 
     def gathered(self, weight: HeldWeight) -> int:
         """Of a weight that is gathered, its padding included; 0 of one that is never sharded."""
-        if not self.is_sharded(weight):
-            return 0
-        return self.shard(weight.shape) * self.sharding.ranks * weight.itemsize
+        return self.whole_gradient(weight) if self.is_sharded(weight) else 0
 
     def gradient_shard(self, weight: HeldWeight) -> int:
-        """Of a rank's share of a gradient."""
-        if self.strategy == "fsdp2":
-            return self.shard(weight.shape) * self.stored_itemsize(weight)
-        return self.shard(weight.shape) * weight.itemsize
+        itemsize = self.stored_itemsize(weight) if self.strategy == "fsdp2" else weight.itemsize
+        return self.shard(weight.shape) * itemsize
 
     def whole_gradient(self, weight: HeldWeight) -> int:
         """Of a gradient on its way to be reduced, its padding included."""
@@ -154,10 +146,11 @@ class Sizes:
         copies = self.strategy in ZERO and (self.mixed or self.strategy != "zero3")
         return self.shard(weight.shape) * _FLOAT32 if copies and weight.trained else 0
 
-    def state_itemsize(self, itemsize: int, floating: bool) -> int:
-        """Bytes of an element of what the optimizer computes with, in the place of so many."""
+    def state_itemsize(self, life: StorageLife) -> int:
+        """Bytes of an element of what the optimizer computes with."""
+        itemsize = life.dtype.itemsize
         in_float32 = self.mixed and (self.strategy in ZERO or (self.strategy == "fsdp2" and not self.packed))
-        return _FLOAT32 if floating and in_float32 and itemsize > 1 else itemsize
+        return _FLOAT32 if life.dtype.is_floating_point and in_float32 and itemsize > 1 else itemsize
 
     def unit_gathered(self, unit: Unit) -> int:
         """Of all weights of a unit, gathered."""
@@ -170,19 +163,17 @@ def layer_uses(simulation: Simulation) -> int:
 
 
 def states_of(simulation: Simulation, sizes: Sizes) -> ModelStates:
-    """Elements and bytes; weights that the strategy leaves whole are none of it."""
-    shared = [
-        weight
-        for unit in simulation.units
-        for weight in unit.weights
+    """A simulated model in the terms of the arithmetic; weights that the strategy leaves whole are none of it."""
+    shared = {
+        weight.name: weight
+        for weight in simulation.weights.values()
         if not weight.quantized or sizes.is_sharded(weight) or sizes.strategy not in WEIGHTS_SHARDED
-    ]
-    trained = [weight for weight in shared if weight.trained]
-    frozen = [weight for weight in shared if not weight.trained]
-    layers = [sum(one.values for one in unit.weights if one in shared) for unit in simulation.units if unit.is_layer]
-    staying = sum(one.values for unit in simulation.units if unit.stays for one in unit.weights if one in shared)
-    elements = sum(one.values for one in shared)
-    gathered = sum(one.elements * one.itemsize for one in shared)
+    }
+    trained = [weight for weight in shared.values() if weight.trained]
+    frozen = [weight for weight in shared.values() if not weight.trained]
+    held = [(unit, sum(one.values for one in unit.weights if one.name in shared)) for unit in simulation.units]
+    elements = sum(one.values for one in shared.values())
+    gathered = sum(one.elements * one.itemsize for one in shared.values())
     return ModelStates(
         trained=sum(one.values for one in trained),
         frozen=sum(one.values for one in frozen),
@@ -191,8 +182,8 @@ def states_of(simulation: Simulation, sizes: Sizes) -> ModelStates:
         gradient_bytes=max((one.itemsize for one in trained), default=0),
         optimizer_bytes=_optimizer_bytes(simulation, sizes, trained),
         master_bytes=4.0 if any(sizes.master(one) for one in trained) else 0.0,
-        largest_layer=max(layers, default=0),
-        staying=staying,
+        largest_layer=max((values for unit, values in held if unit.is_layer), default=0),
+        staying=sum(values for unit, values in held if unit.stays),
         gathered_bytes=gathered / elements if elements else None,
         layer_uses=layer_uses(simulation),
     )
@@ -207,20 +198,11 @@ def _mean(weights: list[HeldWeight], sizes: Sizes) -> float:
 def _optimizer_bytes(simulation: Simulation, sizes: Sizes, trained: list[HeldWeight]) -> float:
     values = sum(one.values for one in trained)
     held = sum(
-        life.bytes // life.dtype.itemsize * sizes.state_itemsize(life.dtype.itemsize, life.dtype.is_floating_point)
+        life.bytes // life.dtype.itemsize * sizes.state_itemsize(life)
         for life in simulation.log.lives
         if life.category == "optimizer_state"
     )
     return held / values if values else 0.0
-
-
-_SCALAR = 8
-"""Bytes of a count of steps, at most."""
-
-
-def held_weights(simulation: Simulation) -> dict[str, HeldWeight]:
-    """All parameters by name."""
-    return {weight.name: weight for unit in simulation.units for weight in unit.weights}
 
 
 def gradient_indices(simulation: Simulation) -> dict[str, list[int]]:
@@ -234,9 +216,10 @@ def gradient_indices(simulation: Simulation) -> dict[str, list[int]]:
 
 def shrink_held(simulation: Simulation, score: Score, sizes: Sizes) -> None:
     """Resize weights, optimizer state, and what the optimizer allocates to step, to the rank's share on its device."""
-    weights, seen = held_weights(simulation), set[str]()
+    weights, seen = simulation.weights, set[str]()
     whole = {weight.shape for weight in weights.values() if weight.trained}
     counts = _flat_counts(simulation, weights) if sizes.strategy in ZERO else {}
+    on_host = sizes.steps_on_host
     for index, life in enumerate(simulation.log.lives):
         weight = weights.get(life.module)
         if life.category in ("weights", "adapter") and weight is not None and life.operator == life.module:
@@ -246,11 +229,11 @@ def shrink_held(simulation: Simulation, score: Score, sizes: Sizes) -> None:
             moved = sizes.sharding.offload_parameters and sizes.is_sharded(weight)
             score.resize(index, 0 if moved else sizes.weight(weight))
         elif life.category == "optimizer_state" and weight is not None and sizes.shards_optimizer:
-            score.resize(index, 0 if _on_host(sizes) else counts.get(index, _share(life, weight, sizes)))
+            score.resize(index, 0 if on_host else counts.get(index, _share(life, weight, sizes)))
         elif life.phase == "optimizer" and life.shape in whole and not life.category and sizes.shards_optimizer:
-            score.resize(index, 0 if _on_host(sizes) else _state(life, life.shape, sizes))
-    for unit in simulation.units:
-        if not _on_host(sizes):
+            score.resize(index, 0 if on_host else _state(life, life.shape, sizes))
+    if not on_host:
+        for unit in simulation.units:
             master = sum(sizes.master(weight) for weight in unit.weights)
             score.add(simulation.first_step, master, "optimizer_state", f"{unit.name} (master copy)", "setup", 4)
 
@@ -270,20 +253,13 @@ def _flat_counts(simulation: Simulation, weights: Mapping[str, HeldWeight]) -> d
     return counts
 
 
-def _on_host(sizes: Sizes) -> bool:
-    sharding = sizes.sharding
-    return sharding.offload_optimizer or (sharding.strategy == "fsdp2" and sharding.offload_parameters)
-
-
 def _share(life: StorageLife, weight: HeldWeight, sizes: Sizes) -> int:
     """Of a tensor of the state: an element per value, several, or a constant for a block of them; a scalar is whole."""
     if life.shape[-len(weight.shape) :] == weight.shape and weight.shape:
         return _state(life, weight.shape, sizes)
-    elements = weight.elements
-    return life.bytes if life.bytes <= _SCALAR else -(-life.bytes * sizes.shard(weight.shape) // elements)
+    return life.bytes if life.bytes <= _SCALAR else -(-life.bytes * sizes.shard(weight.shape) // weight.elements)
 
 
 def _state(life: StorageLife, shape: tuple[int, ...], sizes: Sizes) -> int:
-    itemsize, elements = life.dtype.itemsize, math.prod(shape)
-    tensors = life.bytes // max(1, elements * itemsize)
-    return tensors * sizes.shard(shape) * sizes.state_itemsize(itemsize, life.dtype.is_floating_point)
+    tensors = life.bytes // max(1, math.prod(shape) * life.dtype.itemsize)
+    return tensors * sizes.shard(shape) * sizes.state_itemsize(life)

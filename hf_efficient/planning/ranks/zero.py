@@ -1,17 +1,4 @@
-"""What becomes of whole gradients under ZeRO-2 and 3 (DeepSpeed 0.19.8).
-
-A gradient is copied into the bucket as soon as it is made, and a rank keeps its share. One that is larger than a bucket
-waits whole, outside of it, for the next gradient (``extra_large_param_to_reduce`` in ``stage_1_and_2.py``,
-``__add_grad_to_ipg_bucket`` in ``stage3.py``). Left out: the copy of such a one whose parts go to several ranks.
-
-What DeepSpeed's ZeRO allocates on the way through a step (0.19.8), set as the launch sets it.
-
-ZeRO-1 and 2 have a bucket for reductions, of a fixed size, during each backward; ZeRO-3 has it from the start. What is
-in a bucket is copied once more to be sent: several tensors, or parts for several ranks, are made one (``torch.cat`` in
-``reduce_scatter_coalesced``, ``flatten`` in ``allreduce_bucket``). ZeRO-3 gathers weights when they are needed, into a
-flat buffer that they are copied from, keeps those that come again soon, and all the time those that are small. Modelled
-unit by unit, where DeepSpeed goes from module to module.
-"""
+"""What DeepSpeed's ZeRO allocates on the way through a step (0.19.8), set as the launch sets it."""
 
 from __future__ import annotations
 
@@ -20,68 +7,30 @@ from hf_efficient.planning.ranks.shares import Sizes, gradient_indices, layer_us
 from hf_efficient.planning.simulation import HeldWeight, Simulation, Unit
 
 _BACKWARD = ("backward", "recompute")
-
-
-def spread_gradients(simulation: Simulation, score: Score, sizes: Sizes) -> None:
-    """Under ZeRO-2 and 3 whole gradients last for a moment, and the rank's share takes their place."""
-    if sizes.sharding.whole_gradients:
-        return
-    weights = {weight.name: weight for unit in simulation.units for weight in unit.weights}
-    steps: dict[int, list[tuple[int, int | None]]] = {}
-    made: dict[int, list[tuple[int, int, int]]] = {}
-    for name, places in gradient_indices(simulation).items():
-        for step, index in enumerate(places):
-            life = simulation.log.lives[index]
-            made.setdefault(step, []).append((life.born_at, index, weights[name].elements if name in weights else 0))
-            if name in weights:
-                steps.setdefault(step, []).append((life.born_at, life.freed_at))
-    for of_a_step in made.values():
-        _cut_whole(simulation, score, sorted(of_a_step), sizes.sharding.bucket_elements)
-    trained = [weight for weight in weights.values() if weight.trained]
-    share, itemsize = sum(map(sizes.gradient_shard, trained)), trained[0].itemsize
-    if sizes.sharding.offload_optimizer:
-        return
-    if sizes.strategy == "zero3":
-        score.add(simulation.first_step, share, "gradients", "share of all", "setup", itemsize)
-        return
-    for lives in steps.values():
-        held = score.add(min(born for born, _ in lives), share, "gradients", "share of all", "backward", itemsize)
-        ends = [freed for _, freed in lives if freed is not None]
-        if ends:
-            score.end(held, max(ends) - 1)
-
-
-def _cut_whole(simulation: Simulation, score: Score, made: list[tuple[int, int, int]], bucket_elements: int) -> None:
-    """End whole gradients: into the bucket at once, or, where that is too small, when the next one is there."""
-    lives, events = simulation.log.lives, simulation.log.events
-    for place, (born, index, elements) in enumerate(made):
-        end = born + 1
-        if elements > bucket_elements and place + 1 < len(made):
-            end = made[place + 1][0] + 1
-        elif elements > bucket_elements:  # the last one of a backward, which its end sends
-            later = range(born + 1, len(events))
-            over = (at for at in later if events[at][1] > 0 and lives[events[at][0]].phase not in _BACKWARD)
-            end = next(over, len(events))
-        score.cut(index, end)
-
-
 _STEP_GROUP = 1_000_000_000
 """Elements that ZeRO-3 steps on at once: ``sub_group_size``."""
 
 
 class ZeroWalk(Walk):
-    """Adds to a score buckets, gathered weights, and gradients in float32 during the step."""
+    """Adds to a score buckets, gathered weights, and gradients in float32 during the step.
+
+    ZeRO-1 and 2 have a bucket for reductions, of a fixed size, during each backward; ZeRO-3 has it from the start. What
+    is in a bucket is copied once more to be sent: several tensors, or parts for several ranks, are made one
+    (``torch.cat`` in ``reduce_scatter_coalesced``, ``flatten`` in ``allreduce_bucket``). ZeRO-3 gathers weights when
+    they are needed, into a flat buffer that they are copied from, keeps those that come again soon, and all the time
+    those that are small. Modelled unit by unit, where DeepSpeed goes from module to module.
+    """
 
     def __init__(self, simulation: Simulation, score: Score, sizes: Sizes) -> None:
         super().__init__(simulation)
         self._score, self._sizes, self._units_all = score, sizes, simulation.units
-        trained = [weight for unit in simulation.units for weight in unit.weights if weight.trained]
+        trained = [weight for weight in simulation.weights.values() if weight.trained]
         itemsize = max((weight.itemsize for weight in trained), default=0)
+        elements = sizes.sharding.bucket_elements
         doubled = 2 if sizes.sharding.overlap_comm and sizes.strategy != "zero3" else 1
         self._itemsize = itemsize
-        self._bucket_bytes = sizes.sharding.bucket_elements * itemsize * doubled
-        filled = min(sizes.sharding.bucket_elements, sum(weight.elements for weight in trained))
-        self._copy_bytes = filled * itemsize
+        self._bucket_bytes = elements * itemsize * doubled
+        self._copy_bytes = min(elements, sum(weight.elements for weight in trained)) * itemsize
         self._buckets: list[int] = []
         self._gathered: dict[str, list[int]] = {}
         self._layer_uses = layer_uses(simulation)
@@ -92,10 +41,9 @@ class ZeroWalk(Walk):
 
     def forward_begins(self, event: int) -> None:
         """What the root holds is needed at once."""
-        self.before_forward(self._units_all[-1], event)
+        self._gather(self._units_all[-1], event, "forward")
 
     def before_forward(self, unit: Unit, event: int) -> None:
-        """Gather."""
         self._gather(unit, event, "forward")
 
     def after_forward(self, unit: Unit, event: int) -> None:
@@ -103,9 +51,6 @@ class ZeroWalk(Walk):
         self._end_ahead(event)
         if self._evaluating or not self._comes_again_soon(unit):
             self._free(unit, event)
-
-    def forward_ends(self, event: int) -> None:
-        """What is kept stays."""
 
     def backward_begins(self, event: int) -> None:
         """The bucket of ZeRO-1 and 2, and the copy of what is in one."""
@@ -118,16 +63,13 @@ class ZeroWalk(Walk):
         ]
 
     def before_backward(self, unit: Unit, event: int) -> None:
-        """Gather what was not kept."""
         self._gather(unit, event, "backward")
 
     def after_backward(self, unit: Unit, event: int) -> None:
-        """Nothing of it is needed again."""
         self._end_ahead(event)
         self._free(unit, event)
 
     def backward_ends(self, event: int) -> None:
-        """Bucket and weights go."""
         for unit in self._units_all:
             self._free(unit, event)
         for number in self._buckets:
@@ -159,12 +101,8 @@ class ZeroWalk(Walk):
     def _persists(self, weight: HeldWeight) -> bool:
         return weight.elements <= self._sizes.sharding.persistent_elements
 
-    def _needed(self, unit: Unit) -> list[HeldWeight]:
-        found = [weight for weight in unit.weights if not self._persists(weight)]
-        return [weight for weight in found if self._sizes.gathered(weight)]
-
     def _gather(self, unit: Unit, event: int, phase: str) -> None:
-        needed = self._needed(unit)
+        needed = [one for one in unit.weights if not self._persists(one) and self._sizes.gathered(one)]
         if unit.name in self._gathered or not needed:
             return
         sizes, itemsize = [self._sizes.gathered(weight) for weight in needed], needed[0].itemsize
@@ -193,10 +131,61 @@ class ZeroWalk(Walk):
         return between < self._sizes.sharding.reuse_elements
 
     def _end_ahead(self, event: int) -> None:
-        if self._ahead is not None:
-            self._score.end(self._ahead, event)
+        self._score.end(self._ahead, event)
         self._ahead = None
 
     def _free(self, unit: Unit, event: int) -> None:
         for number in self._gathered.pop(unit.name, ()):
             self._score.end(number, event)
+
+
+def spread_gradients(simulation: Simulation, score: Score, sizes: Sizes) -> None:
+    """Under ZeRO-2 and 3 whole gradients last for a moment, and the rank's share takes their place.
+
+    A gradient is copied into the bucket as soon as it is made. One that is larger than a bucket waits whole, outside of
+    it, for the next gradient (``extra_large_param_to_reduce`` in ``stage_1_and_2.py``, ``__add_grad_to_ipg_bucket`` in
+    ``stage3.py``). Left out: the copy of such a one whose parts go to several ranks.
+    """
+    if sizes.sharding.whole_gradients:
+        return
+    steps: dict[int, list[int]] = {}
+    for places in gradient_indices(simulation).values():
+        for step, index in enumerate(places):
+            steps.setdefault(step, []).append(index)
+    lives, weights = simulation.log.lives, simulation.weights
+    for of_a_step in steps.values():
+        of_a_step.sort(key=lambda index: lives[index].born_at)
+        _cut_whole(simulation, score, of_a_step, sizes.sharding.bucket_elements)
+    trained = [weight for weight in weights.values() if weight.trained]
+    share, itemsize = sum(map(sizes.gradient_shard, trained)), trained[0].itemsize
+    if sizes.sharding.offload_optimizer:
+        return
+    if sizes.strategy == "zero3":
+        score.add(simulation.first_step, share, "gradients", "share of all", "setup", itemsize)
+        return
+    for of_a_step in steps.values():
+        known = [lives[index] for index in of_a_step if lives[index].module in weights]
+        born = min(life.born_at for life in known)
+        held = score.add(born, share, "gradients", "share of all", "backward", itemsize)
+        ends = [life.freed_at for life in known if life.freed_at is not None]
+        if ends:
+            score.end(held, max(ends) - 1)
+
+
+def _cut_whole(simulation: Simulation, score: Score, made: list[int], bucket_elements: int) -> None:
+    """End whole gradients: into the bucket at once, or, where that is too small, when the next one is there."""
+    lives, events, weights = simulation.log.lives, simulation.log.events, simulation.weights
+    for place, index in enumerate(made):
+        weight, end = weights.get(lives[index].module), lives[index].born_at + 1
+        is_large = weight is not None and weight.elements > bucket_elements
+        if is_large and place + 1 < len(made):
+            end = lives[made[place + 1]].born_at + 1
+        elif is_large:  # the last one of a backward, which its end sends
+            over = (at for at in range(end, len(events)) if _is_after_backward(simulation, at))
+            end = next(over, len(events))
+        score.end(index, end)
+
+
+def _is_after_backward(simulation: Simulation, event: int) -> bool:
+    index, size = simulation.log.events[event]
+    return size > 0 and simulation.log.lives[index].phase not in _BACKWARD
