@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hf_efficient.accounting.columns import Column, Columns, column, joined, table
-from hf_efficient.estimate.energy import stretches
+from hf_efficient.estimate.energy import joules_between
 from hf_efficient.records.events import Meter, SystemSample
 from hf_efficient.run_dir.reading import LineReader
 
@@ -144,11 +144,9 @@ class MeterCurve:
         if unit == "joules" and most is not None and most < _PLAIN_RANGE_JOULES:
             plain[:] = False
         for index in np.flatnonzero(~plain):  # few: resets, counters that start again, gaps
-            pair = [(float(times[at]), float(values[at])) for at in (index, index + 1)]
-            (stretch,) = stretches(pair, unit, most)
-            joules[index], passed[index] = (
-                (0.0, 0.0) if stretch.joules is None else (stretch.joules, stretch.end - stretch.start)
-            )
+            before, after = ((float(times[at]), float(values[at])) for at in (index, index + 1))
+            between = joules_between(before, after, unit, most)
+            joules[index], passed[index] = (0.0, 0.0) if between is None else (between, passed[index])
         return joules, passed
 
     @cached_property

@@ -1,9 +1,4 @@
-"""The difference of two variants of a training, step by step and round by round.
-
-An optimizer step's time by the differences of its variants.
-
-Whether a predicted gain came: a run held against the one that it was predicted from.
-"""
+"""Variants of a training step by step, a step's time by their differences, and whether a predicted gain came."""
 
 from __future__ import annotations
 

@@ -1,13 +1,10 @@
-"""Money: hours times price, per run, per phase, per million tokens.
+"""Money and disk space of a run, and what it takes on machines that can be taken away at any time.
 
-A price of None is unknown and makes every figure None; a price of 0 is a machine that costs nothing more, and makes
-them 0; a negative price is an error.
+A price of None is unknown and makes every figure None; a price of 0 is a machine that costs nothing more.
 
-What a run takes and costs on machines that can be taken away at any time, and how often it should save.
-
-Preemptions come at random, at a mean distance M, whatever happened before (a Poisson process). A run works for tau
-seconds, saves for delta, and so on. When the machine is taken away, the work since the last save is lost, and after a
-restart of R seconds it is done again; a restart can be cut short too.
+Spot machines: preemptions come at random, at a mean distance M, whatever happened before (a Poisson process). A run
+works for tau seconds, saves for delta, and so on. When the machine is taken away, the work since the last save is lost,
+and after a restart of R seconds it is done again; a restart can be cut short too.
 
 The expected time of a piece of L = tau + delta: a first try takes L; each later one needs R + L without a preemption.
 A try of x seconds that starts over whenever it is cut short takes M (e^(x / M) - 1) on average. The first try ends,
@@ -23,8 +20,6 @@ Systems 22 (2006), 303-312, doi 10.1016/j.future.2004.11.016. Young, "A first or
 checkpoint interval", Communications of the ACM 17 (1974), 530-531, doi 10.1145/361147.361115.
 
 Left out: a notice before the machine is taken (a run that saves in time loses less), prices that move.
-
-What a run will write to its disk.
 """
 
 from __future__ import annotations

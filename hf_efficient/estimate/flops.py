@@ -1,6 +1,4 @@
-"""What a step computes on: how many positions, and which of them attend to which.
-
-FLOPs of a training step, counted product by product, LoRA-correct.
+"""FLOPs of a training step, counted product by product, LoRA-correct.
 
 A product of ``tokens x inputs`` with ``inputs x outputs`` is ``2 * tokens * inputs * outputs`` FLOPs: a multiplication
 and an addition per term (torch's ``FlopCounterMode`` counts the same). Its backward has two products of that size:
@@ -14,12 +12,6 @@ for a gradient, and the products there cost their forward alone.
 
 Not counted, as everywhere in the field: norms, activations, softmax, rotary embeddings, the loss, dropout, the
 optimizer, and unpacking 4-bit weights. They are additions and multiplications of vectors, below a percent.
-
-FLOPs of a training step in a few multiplications.
-
-The FLOPs of a forward and backward (``pass_flops``) are linear in the positions, in the pairs of query and key of each
-kind of layer, and in the positions that the LM head projects. The factors follow from the model alone and are worked
-out once; a step costs a multiplication for each.
 """
 
 from __future__ import annotations
@@ -355,7 +347,7 @@ those that bear a loss alone."""
 
 @dataclass(frozen=True)
 class Coefficients:
-    """FLOPs per unit.
+    """FLOPs per unit: ``pass_flops`` is linear in them, so that a step costs a multiplication for each.
 
     Attributes:
         per_token: for a position that passes through the layers.

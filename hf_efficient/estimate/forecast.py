@@ -1,13 +1,10 @@
-"""What is still to come of a training: steps, evaluations and saves, in seconds.
-
-Limits of what a run may spend, all counted in seconds at the rate at which it spends.
-"""
+"""What is still to come of a training, in seconds, and which limit of its budget comes first."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from statistics import median
 from typing import Literal
 
@@ -115,11 +112,7 @@ def passed_of(pace: Pace, passed: Pace) -> float:
     Args:
         passed: how long each has gone on; None: nothing of the kind is under way.
     """
-    pairs = (
-        (pace.step_seconds, passed.step_seconds),
-        (pace.evaluation_seconds, passed.evaluation_seconds),
-        (pace.save_seconds, passed.save_seconds),
-    )
+    pairs = zip(astuple(pace), astuple(passed), strict=True)
     return math.fsum(min(whole, part) for whole, part in pairs if whole is not None and part is not None)
 
 
@@ -202,19 +195,13 @@ class Limits:
         if not self.given():
             raise ValueError("a budget without a limit; give usd, hours or kwh")
         for name, value in self.given().items():
-            if not (math.isfinite(value) and value > 0):
-                raise ValueError(f"a budget of {value} {name}; write a positive number")
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not (is_number and math.isfinite(value) and value > 0):
+                raise ValueError(f"a budget of {value!r} {name}; write a positive number")
 
     def given(self) -> dict[LimitName, float]:
         """The limits that there are."""
-        found: dict[LimitName, float] = {}
-        for one in fields(self):
-            value = getattr(self, one.name)
-            if value is not None:
-                if isinstance(value, bool) or not isinstance(value, int | float):
-                    raise ValueError(f"a budget of {value!r} {one.name}; write a positive number")
-                found[one.name] = float(value)  # type: ignore[index]
-        return found
+        return {name: value for name, value in asdict(self).items() if value is not None}  # type: ignore[misc]
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,4 @@
-"""The dimensions of a decoder that its parameters and FLOPs follow from.
-
-Which parameters of a model a run trains: what decides which gradients its backward computes.
-
-Which transformers configurations are known, and what each adds to the shape of a Llama.
+"""The dimensions of a decoder, which of its parameters a run trains, and which configurations are known.
 
 A configuration of another architecture is refused: a guess that is 2% wrong looks like a measurement.
 """

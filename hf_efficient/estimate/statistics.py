@@ -1,11 +1,4 @@
-"""Sums in which a part that is not known makes the whole unknown: missing is not zero.
-
-Percentiles of step times, with the warm-up set apart.
-
-Statistics of paired measurements: the median of the pairs, and the interval in which it lies.
-
-Whether a quantity grows steadily, and how fast: robust against jumps and against what goes up and down.
-"""
+"""Percentiles, medians of pairs with their spread, steady growth, and sums in which missing is not zero."""
 
 from __future__ import annotations
 

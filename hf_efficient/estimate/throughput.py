@@ -1,12 +1,8 @@
-"""How much of an accelerator's peak a run used: MFU and HFU.
+"""How fast a run is against what it could be: MFU, scaling, batches loaded beside it, small batches, instruments.
 
-How much of the speed of one process several of them keep, each.
-
-The time of a step whose batches are loaded beside it.
-
-A process that loads its own batches pays for them one after the other with its computing. ``n`` workers load beside it,
-and three things can bind: the computing itself, the loading of a batch by one worker of ``n``, and the cores, which
-have both to do:
+Loading: a process that loads its own batches pays for them one after the other with its computing. ``n`` workers load
+beside it, and three things can bind: the computing itself, the loading of a batch by one worker of ``n``, and the
+cores, which have both to do:
 
     step(0) = compute + load
     step(n) = max(compute, load / n, (compute * compute_cores + load_cpu) / cores)
@@ -18,15 +14,6 @@ is free, the part of the loading's CPU work that finds none is done one after th
     step(n) >= compute + load_cpu * (1 - free)    where free = cores - compute_cores < 1
 
 It leaves out what a worker itself costs: copying a batch to the process that trains, its memory.
-
-The time of a micro-batch as a straight line over its tokens: what it costs before it holds anything.
-
-    seconds = fixed + per_token * tokens
-
-The intercept is launching, Python and reading the weights; it is paid once per micro-batch, so that larger ones pay it
-less often (Hockney's ``t = (n + n_half) / r_inf``, see ``estimate/roofline.py``).
-
-What an instrument costs, from the durations of the steps with and without it.
 """
 
 from __future__ import annotations
@@ -172,10 +159,12 @@ _MOST_ERROR = 0.1
 
 @dataclass(frozen=True)
 class BatchTime:
-    """The line.
+    """``seconds = fixed + per_token * tokens``: what a micro-batch costs before it holds anything, and each token.
+
+    The intercept is launching, Python and reading the weights; it is paid once per micro-batch, so that larger ones pay
+    it less often (Hockney's ``t = (n + n_half) / r_inf``, see ``estimate/roofline.py``).
 
     Attributes:
-        fixed_seconds: of a micro-batch without tokens.
         fit: 1 - residual variance / variance, of the micro-batches that it was fitted to.
     """
 

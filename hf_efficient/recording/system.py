@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 
-from hf_efficient.estimate.energy import believable, stretches
+from hf_efficient.estimate.energy import believable, joules_between
 from hf_efficient.recording.memory import device_memory
 from hf_efficient.recording.meters import EnergyMeter, Found, cuda_devices, gpu_meters, host_meters
 from hf_efficient.recording.probes import LoadSample
@@ -172,10 +172,10 @@ class SystemStream(JsonlStream):
             before, self._last[name] = self._last.get(name), (at, value)
             if before is None or before[0] >= at:
                 return
-            (stretch,) = stretches([before, (at, value)], meter.unit, meter.range_joules)
-            if stretch.joules is not None:
-                self.joules += stretch.joules
-                sample.setdefault("watts", {}).setdefault(name, round(stretch.joules / (at - before[0]), 3))
+            joules = joules_between(before, (at, value), meter.unit, meter.range_joules)
+            if joules is not None:
+                self.joules += joules
+                sample.setdefault("watts", {}).setdefault(name, round(joules / (at - before[0]), 3))
 
         self._probe(name, read)
 

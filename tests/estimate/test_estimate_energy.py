@@ -1,96 +1,49 @@
-"""Joules, kilowatt-hours and grams by hand."""
+"""Energy between readings, estimates of it, carbon, and what a meter can read, by hand."""
 
 from __future__ import annotations
+
+import math
 
 import pytest
 
 from hf_efficient.estimate.energy import (
-    Stretch,
+    believable,
     co2e_grams,
-    counter_stretches,
     energy_from_cpu_seconds,
     energy_from_tdp,
+    joules_between,
     kilowatt_hours,
-    power_stretches,
 )
-
-
-def joules(stretches):
-    return [stretch.joules for stretch in stretches]
-
-
-def test_power_at_irregular_times():
-    """2 s at a mean of 150 W and 1 s at 200 W."""
-    assert list(power_stretches([(0, 100), (2, 200), (3, 200)])) == [Stretch(0, 2, 300.0), Stretch(2, 3, 200.0)]
-
-
-def test_a_gap_is_missing_and_claims_nothing():
-    samples = [(0, 100), (1, 100), (21, 300), (22, 300)]
-    assert list(power_stretches(samples))[1] == Stretch(1, 21, None)
-    assert joules(power_stretches(samples)) == [100.0, None, 300.0]
-    assert joules(power_stretches(samples, max_gap_seconds=20)) == [100.0, 4000.0, 300.0]
-
-
-def test_samples_at_one_time_add_nothing():
-    assert joules(power_stretches([(1, 100), (1, 300), (2, 300)])) == [0.0, 300.0]
-
-
-def test_samples_may_come_as_a_stream():
-    assert joules(power_stretches(iter([(0.0, 10.0), (1.0, 10.0)]))) == [10.0]
-
-
-@pytest.mark.parametrize("samples", [[], [(0, 100)]])
-def test_too_few_samples_are_no_zero(samples):
-    assert joules(power_stretches(samples)) == []
-    assert joules(counter_stretches(samples)) == []
-
-
-def test_a_counter():
-    readings = [(0, 5000), (10, 5400), (20, 6000)]
-    assert list(counter_stretches(readings)) == [Stretch(0, 10, 400), Stretch(10, 20, 600)]
-
-
-def test_a_counter_that_wraps_around():
-    """80 J, then 20 J to the end of its range and 30 J from 0 on."""
-    assert joules(counter_stretches([(0, 900), (1, 980), (2, 30)], range_joules=1000)) == [80, 50]
-
-
-def test_a_counter_without_range_that_falls_was_reset():
-    assert joules(counter_stretches([(0, 900), (1, 950), (4, 30), (5, 40)])) == [50, None, 10]
 
 
 @pytest.mark.parametrize(
-    ("samples", "told"),
+    ("before", "after", "joules"),
+    [((0, 100), (2, 200), 300), ((0, 100), (10, 300), 2000), ((10, 300), (21, 300), None)],
+)
+def test_power_is_bridged_over_ten_seconds(before, after, joules):
+    assert joules_between(before, after, "watts") == joules
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "counted_to", "joules"),
     [
-        ([(1, 5), (0, 6)], "power samples run backwards: 0 s after 1 s"),
-        ([(0, 5), (1, -6)], "power samples: -6 W at 1 s"),
-        ([(0, 5), (1, float("nan"))], "power samples: nan W at 1 s"),
+        ((0, 100), (7200, 500_100), None, 500_000),  # any gap
+        ((2, 980), (3, 30), None, None),  # a reset
+        ((0, 0), (1, 20_001), None, None),  # no device draws that
+        ((0, 0), (0.01, 70), None, 70),  # a counter that moves in steps
+        ((1, 980), (2.5, 30), 1000, None),  # a kilowatt could wrap it once a second
+        ((1, 980), (1.9, 30), 1000, 50),  # 20 J to the end of its range and 30 J from 0 on
+        ((262, 100), (525, 200), 262_144, None),
+        ((525, 200), (526, 50), 262_144, None),  # more than a device draws
     ],
 )
-def test_impossible_samples_are_refused(samples, told):
-    with pytest.raises(ValueError, match=f"^{told}$"):
-        list(power_stretches(samples))
-
-
-def test_a_counter_above_its_range_is_refused():
-    with pytest.raises(ValueError, match=r"^a counter of range 100 J reads 120 J$"):
-        list(counter_stretches([(0, 90), (1, 120)], range_joules=100))
-
-
-def test_a_counter_that_runs_backwards_in_time_is_refused():
-    with pytest.raises(ValueError, match=r"^counter readings run backwards: 0 s after 1 s$"):
-        list(counter_stretches([(1, 5), (0, 6)]))
+def test_a_counter(before, after, counted_to, joules):
+    assert joules_between(before, after, "joules", counted_to) == joules
 
 
 def test_an_estimate_from_tdp():
     assert energy_from_tdp(400, 3600, devices=2, utilization=0.75) == 2_160_000.0
     assert energy_from_tdp(400, 3600) == 1_440_000.0
-
-
-@pytest.mark.parametrize("arguments", [{"tdp_watts": -1}, {"seconds": -1}, {"devices": -1}, {"utilization": 1.5}])
-def test_an_impossible_estimate_is_refused(arguments):
-    with pytest.raises(ValueError, match=r"^(an energy of|utilization 1.5 is outside)"):
-        energy_from_tdp(**{"tdp_watts": 400, "seconds": 10, **arguments})
 
 
 def test_kilowatt_hours_and_carbon():
@@ -99,27 +52,6 @@ def test_kilowatt_hours_and_carbon():
     assert co2e_grams(9_000_000, 0) == 0.0
     assert co2e_grams(None, 400) is None
     assert co2e_grams(1.0, None) is None
-
-
-def test_a_negative_intensity_is_refused():
-    with pytest.raises(ValueError, match=r"^a grid intensity of -1 gCO2e/kWh$"):
-        co2e_grams(1.0, -1)
-
-
-def test_a_counter_with_a_range_is_not_bridged_over_a_gap_in_which_it_may_wrap_twice():
-    readings = [(0, 100), (10, 200), (100, 150), (101, 160)]
-    assert joules(counter_stretches(readings, range_joules=1000, max_gap_seconds=50)) == [100, None, 10]
-    assert joules(counter_stretches(readings, range_joules=1000)) == [100, 950, 10]
-
-
-def test_more_than_a_device_can_draw_is_no_energy():
-    """A zero told once: the fall is a reset, the climb back is 5,000 J in a second."""
-    readings = [(0, 5000), (1, 5100), (2, 0), (3, 5300), (4, 5400)]
-    assert joules(counter_stretches(readings, max_watts=1000)) == [100, None, None, 100]
-
-
-def test_a_counter_that_moves_in_steps_may_hold_a_whole_one():
-    assert joules(counter_stretches([(0, 0), (0.01, 70)], max_watts=1000)) == [70]
 
 
 def test_an_estimate_from_cpu_seconds():
@@ -134,8 +66,22 @@ def test_the_estimates_of_processes_add_up():
     assert (whole, first, second) == (110.0, 100.0, 10.0)
 
 
-@pytest.mark.parametrize("wrong", [{"cpus": -1}, {"min_watts": 5}, {"seconds": -1}, {"cpu_seconds": -1}])
-def test_an_impossible_cpu_estimate_is_refused(wrong):
-    settings = {"cpu_seconds": 1, "seconds": 1, "cpus": 1, "min_watts": 1, "max_watts": 2, **wrong}
-    with pytest.raises(ValueError, match=r"^an energy of "):
-        energy_from_cpu_seconds(settings.pop("cpu_seconds"), settings.pop("seconds"), **settings)
+@pytest.mark.parametrize(
+    ("value", "unit", "range_joules"),
+    [
+        (-1, "joules", None),
+        (math.nan, "joules", None),
+        (math.inf, "watts", None),
+        (101, "joules", 100),
+        (2e4 + 1, "watts", None),
+    ],
+)
+def test_what_no_meter_reads(value, unit, range_joules):
+    with pytest.raises(ValueError, match=f"^it reads .* {unit}$"):
+        believable(value, unit, range_joules)
+
+
+def test_what_a_meter_reads():
+    assert believable(1.8e12, "joules") == 1.8e12
+    assert believable(700, "watts") == 700
+    assert believable(100, "joules", 100) == 100

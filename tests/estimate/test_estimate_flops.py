@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from peft import LoraConfig, get_peft_model
 from tiny_models import counted, tiny_config, tiny_model, tiny_model_4bit
 
-from hf_efficient.estimate.flops import StepFlops, Workload, attention_flops, linear_flops, training_flops
+from hf_efficient.estimate.flops import (
+    Coefficients,
+    MicroBatch,
+    StepFlops,
+    WorkFormula,
+    Workload,
+    attention_flops,
+    causal_pairs,
+    coefficients,
+    linear_flops,
+    training_flops,
+)
 from hf_efficient.estimate.model_shape import Linear, ModelShape, Trained, adapter_parameters, parameter_counts
 
 ROWS, LENGTH = 2, 48
@@ -149,11 +162,6 @@ def test_a_projection_by_hand(asks, trains, rank, flops):
     assert linear_flops(Linear("x", 3, 5), 10, input_gradient=asks, weight_gradient=trains, rank=rank) == flops
 
 
-def test_a_token_pays_for_the_experts_it_passes_through():
-    experts = Linear("experts.down_proj", 3, 5, copies=8, active=2)
-    assert linear_flops(experts, 10, input_gradient=True, weight_gradient=True) == StepFlops(600, 600, 600)
-
-
 @pytest.mark.parametrize(
     ("scores", "values", "backward"),
     [
@@ -205,12 +213,6 @@ def test_checkpointing_does_not_change_the_model_s_flops():
     assert hardware.input_gradient - masked.input_gradient == 2 * 96 * 64 * (64 + 32 + 32 + 3 * 16)
 
 
-def test_a_kernel_that_skips_masked_pairs_computes_what_is_needed():
-    shape = ModelShape.from_config(tiny_config("llama"))
-    model, hardware = training_flops(shape, Trained.full(), Workload.of([4, 2], rows=[6], masked_square=False))
-    assert hardware == model
-
-
 def test_a_head_on_fewer_positions_and_once_more_in_the_backward():
     shape = ModelShape.from_config(tiny_config("llama"))
     everywhere, _ = training_flops(shape, Trained.full(), Workload.of([10]))
@@ -221,8 +223,143 @@ def test_a_head_on_fewer_positions_and_once_more_in_the_backward():
     assert hardware.recompute == 4 * product
 
 
-def test_flops_add_up_over_steps():
-    shape = ModelShape.from_config(tiny_config("llama"))
-    trained = Trained.adapter(shape)
-    one, two, both = (training_flops(shape, trained, Workload.of(lengths)) for lengths in ([5], [7, 7], [5, 7, 7]))
-    assert (one[0] + two[0], one[1] + two[1]) == both
+@pytest.mark.parametrize(("length", "window", "pairs"), [(4, None, 10), (4, 2, 7), (4, 4, 10), (4, 9, 10), (1, 1, 1)])
+def test_causal_pairs_by_hand(length, window, pairs):
+    assert causal_pairs({length: 1}, window) == pairs
+
+
+@pytest.mark.parametrize("window", [None, 1, 3, 5, 50])
+def test_causal_pairs_by_enumeration(window):
+    lengths = {1: 2, 4: 1, 9: 3}
+    seen = [
+        (query, key)
+        for length, count in lengths.items()
+        for _ in range(count)
+        for query in range(length)
+        for key in range(query + 1)
+        if window is None or query - key < window
+    ]
+    assert causal_pairs(lengths, window) == len(seen)
+
+
+def test_a_padded_batch():
+    work = Workload.of([3, 5], rows=[5, 5])
+    assert (work.document_tokens, work.row_tokens) == (8, 10)
+    assert (work.needed_pairs(None), work.computed_pairs(None)) == (6 + 15, 50)
+
+
+def test_a_pack_on_a_kernel_that_knows_the_documents():
+    work = Workload.of([3, 5], rows=[8], masked_square=False)
+    assert (work.needed_pairs(2), work.computed_pairs(2)) == (1 + 2 + 2 + 1 + 2 * 4, 14)
+
+
+STEP_WORK_FAMILIES = {
+    "llama": {},
+    "mistral": {"sliding_window": 7, "head_dim": 24},
+    "gemma3_text": {"head_dim": 24, "sliding_window": 5, "layer_types": ["sliding_attention", "full_attention"] * 1},
+    "qwen3_moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "mlp_only_layers": [2]},
+}
+
+
+def shape_of(family: str) -> ModelShape:
+    changes = dict(STEP_WORK_FAMILIES[family])
+    if "layer_types" in changes:
+        changes["num_hidden_layers"] = len(changes["layer_types"])
+    return ModelShape.from_config(tiny_config(family, **changes))
+
+
+@pytest.mark.parametrize("targets", [None, ["q_proj", "v_proj"], ["o_proj", "lm_head"]])
+@pytest.mark.parametrize("way", ["none", "non_reentrant", "reentrant"])
+@pytest.mark.parametrize("family", STEP_WORK_FAMILIES)
+def test_coefficients_give_what_the_formulas_give(family, way, targets):
+    """For batches drawn at random: FLOPs of model and hardware, to the last one."""
+    shape = shape_of(family)
+    trained = Trained.full() if targets is None else Trained.adapter(shape, targets, 8, input_gradient=way != "none")
+    windows = set(shape.windows)
+    model = coefficients(shape, trained)
+    hardware = coefficients(shape, trained, checkpointing=way, head_recomputed=True)
+    draw = random.Random(family + way)
+    for _ in range(5):
+        documents = [draw.randint(1, 20) for _ in range(draw.randint(1, 6))]
+        rows = [max(documents)] * len(documents)
+        head = draw.choice([None, 3])
+        work = Workload.of(
+            documents,
+            rows,
+            masked_square=draw.random() < 0.5,
+            head_tokens=head,
+            head_recomputed=True,
+        )
+        wanted = training_flops(shape, trained, work, checkpointing=way)
+        found = model.flops(work.needed(windows)), hardware.flops(work.computed(windows))
+        assert found == (wanted[0].total, wanted[1].total)
+
+
+def test_the_forward_alone():
+    shape = shape_of("llama")
+    work = Workload.of([5, 9])
+    amounts = work.needed([None])
+    for trained in (Trained(), Trained.adapter(shape, rank=8)):
+        forward = training_flops(shape, trained, work)[0].forward
+        assert coefficients(shape, trained, forward_alone=True).flops(amounts) == forward
+    assert coefficients(shape, Trained()) == coefficients(shape, Trained(), forward_alone=True)
+
+
+def test_checkpointing_of_some_layers():
+    """Three layers alike, trained in full: each that is checkpointed adds as much."""
+    shape = shape_of("llama")
+
+    def of(layers):
+        found = coefficients(shape, Trained.full(), checkpointing="reentrant", checkpointed_layers=layers)
+        return found.per_token, found.per_pair[None]
+
+    none, one, every = of(()), of({1}), of(None)
+    assert every == tuple(base + 3 * (more - base) for base, more in zip(none, one, strict=True))
+    assert one[1] - none[1] == 2 * 2 * 64  # a pair's score and its weighing, forward, over 64 features
+
+
+ONE = Coefficients(0, {None: 1, 4: 1000}, 0)
+"""Pairs in layers without a window, and a thousand for each with a window of four."""
+
+
+@pytest.mark.parametrize(
+    ("kernel", "batch", "pairs"),
+    [
+        # One row of 6 without padding: 21 causal pairs, 1 + 2 + 3 + 4 + 4 + 4 in the window, 36 in the square.
+        ("square", MicroBatch(1, 6, [6]), 36_036),
+        ("sdpa", MicroBatch(1, 6, [6]), 36_021),  # the window needs a mask, for the row is as long
+        ("documents", MicroBatch(1, 6, [6]), 18_021),
+        ("sdpa", MicroBatch(2, 4, [4, 4]), 32_020),  # as long as the window: masked
+        ("sdpa", MicroBatch(2, 3, [3, 3]), 12_012),  # shorter than it: causal everywhere
+        ("sdpa", MicroBatch(2, 3, [3, 2]), 18_018),  # padding: 2 * 9
+        ("documents", MicroBatch(2, 3, [3, 2]), 9_009),
+        ("sdpa", MicroBatch(1, 3, [2, 1]), 9_009),  # a pack
+        ("documents", MicroBatch(1, 3, [2, 1]), 4_004),
+    ],
+)
+def test_which_pairs_a_kernel_computes(kernel, batch, pairs):
+    needed = WorkFormula(ONE, ONE, "documents").flops(batch)[0]
+    assert WorkFormula(ONE, ONE, kernel).flops(batch) == (needed, pairs)
+
+
+def test_sdpa_that_is_always_given_a_mask():
+    formula = WorkFormula(ONE, ONE, "sdpa", always_masked=True)
+    assert formula.flops(MicroBatch(1, 3, [3])) == (6_006, 9_009)
+
+
+HEAD = Coefficients(100, {None: 0}, 1)
+
+
+@pytest.mark.parametrize(
+    ("head", "model", "hardware"),
+    [("everywhere", 505, 606), ("shifted", 503, 604), ("scored", 503, 603)],
+)
+def test_which_positions_the_head_projects(head, model, hardware):
+    """Two rows of three with five tokens, three of which are predicted with a loss."""
+    assert WorkFormula(HEAD, HEAD, "square", head).flops(MicroBatch(2, 3, [3, 2], 3)) == (model, hardware)
+
+
+def test_what_is_not_known_stays_unknown():
+    batch = MicroBatch(2, 3, [3, 2])
+    assert WorkFormula(HEAD, HEAD, "square", "scored").flops(batch) is None
+    assert WorkFormula(HEAD, None, "square").flops(batch) == (505, None)

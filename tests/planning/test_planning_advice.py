@@ -10,7 +10,6 @@ from planned_recipes import device, memory, tiny_recipe
 
 from hf_efficient.errors import ModelError
 from hf_efficient.planning import advice as advice_module
-from hf_efficient.planning import advice as trials_module
 from hf_efficient.planning.advice import Trial, Trials, advise, cheapest_fix, with_advice
 from hf_efficient.planning.model_config import model_config
 from hf_efficient.planning.plan import plan
@@ -114,20 +113,8 @@ def test_what_keeps_the_training_is_put_together_though_an_adapter_would_do(advi
     assert found.changes[0].keeps_training
 
 
-def test_nothing_helps(advised):
-    found, _ = advised(30, *STORED)
-    assert not any(change.after.fits for change in found.changes)
-
-
-def test_where_it_fits_faster_ways_come_first(advised):
-    found, _ = advised(500, "train.per_device_train_batch_size=8")
-    assert told(found)[0] == ({"train.gradient_checkpointing": False}, 180, True)
-    assert found.changes[0].before.tokens_per_second == 750
-    assert found.changes[0].after.tokens_per_second == 1000
-
-
 def test_no_more_simulations_than_there_is_time_for(advised, monkeypatch):
-    monkeypatch.setattr(trials_module, "MOST_TRIALS", 2)
+    monkeypatch.setattr(advice_module, "MOST_TRIALS", 2)
     found, trials = advised(180, *STORED)
     assert trials.done == 2
     assert [tuple(change.overrides) for change in found.changes] == [
@@ -166,7 +153,7 @@ def simulated(tmp_path, monkeypatch):
 
     def build(mebibytes, *overrides):
         gpu = device(mebibytes)
-        for module in ("plan", "advised"):
+        for module in ("plan", "advice"):
             monkeypatch.setattr(f"hf_efficient.planning.{module}.accelerator", lambda name: gpu)
         recipe = tiny_recipe(tmp_path, *overrides)
         return recipe, with_advice(recipe, plan(recipe, ["Toy"]))
@@ -183,11 +170,6 @@ def test_the_cheapest_fix_really_fits(simulated):
     assert again.gpus[0].needed_bytes == planned.advice.changes[0].after.needed_bytes
     assert again.gpus[0].step_seconds == planned.advice.changes[0].after.step_seconds
     assert planned.advice.before.needed_bytes == planned.gpus[0].needed_bytes
-
-
-def test_no_fix(simulated):
-    _, planned = simulated(430)
-    assert cheapest_fix(planned) is None
 
 
 def test_one_simulation_does_not_change_the_next(tmp_path, monkeypatch):

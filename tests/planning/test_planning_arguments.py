@@ -1,12 +1,19 @@
-"""What a simulation takes from the recipe's ``train``, and what it puts in place of it."""
+"""A simulation's arguments, and that nothing of the process is different afterwards."""
 
 from __future__ import annotations
 
+import os
+import random
+
+import numpy
 import pytest
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 
 from hf_efficient.errors import RecipeError, SetupError
 from hf_efficient.planning import arguments
-from hf_efficient.planning.arguments import is_bitsandbytes, simulation_arguments
+from hf_efficient.planning.arguments import is_bitsandbytes, process_kept, simulation_arguments
 
 
 def test_the_recipes_own_fields_stay(recipe, tmp_path):
@@ -27,38 +34,6 @@ def test_the_recipes_own_fields_stay(recipe, tmp_path):
     assert {name: getattr(found, name) for name in own} == own
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "found"),
-    [
-        ("max_steps", 1000, 2),
-        ("num_train_epochs", 3, 3),  # max_steps goes before it
-        ("report_to", ["tensorboard"], []),
-        ("disable_tqdm", False, True),
-        ("logging_strategy", "steps", "no"),
-        ("save_strategy", "steps", "no"),
-        ("eval_strategy", "epoch", "no"),
-        ("eval_on_start", True, False),
-        ("load_best_model_at_end", True, False),
-        ("push_to_hub", True, False),
-        ("torch_compile", True, False),
-        ("dataloader_pin_memory", True, False),
-        ("dataloader_num_workers", 4, 0),
-        ("dataloader_persistent_workers", True, False),
-        ("use_liger_kernel", True, False),
-        ("activation_offloading", True, False),
-        ("tf32", True, None),
-        ("warmup_steps", 100, 0),
-        ("full_determinism", True, False),
-        ("use_cpu", False, True),
-        ("neftune_noise_alpha", 5.0, None),
-        ("resume_from_checkpoint", "last", None),
-        ("hub_model_id", "me/model", None),
-    ],
-)
-def test_what_a_simulation_sets_itself(field, value, found, recipe, tmp_path):
-    assert getattr(simulation_arguments(recipe(train={field: value}), str(tmp_path)), field) == found
-
-
 def test_workers_with_a_prefetch_factor_are_left_out_together(recipe, tmp_path):
     train = {"dataloader_num_workers": 4, "dataloader_prefetch_factor": 8}
     assert simulation_arguments(recipe(train=train), str(tmp_path)).dataloader_prefetch_factor is None
@@ -69,12 +44,6 @@ def test_sharding_is_no_part_of_a_simulation(train, recipe, tmp_path):
     found = simulation_arguments(recipe(train=train), str(tmp_path))
     assert found.deepspeed is None
     assert not found.fsdp
-
-
-def test_nothing_is_put_into_the_recipes_directory(recipe, tmp_path):
-    found = simulation_arguments(recipe(train={"output_dir": "elsewhere"}), str(tmp_path / "mine"))
-    assert found.output_dir == str(tmp_path / "mine")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_float16_becomes_bfloat16(recipe, tmp_path):
@@ -116,3 +85,74 @@ def test_a_missing_package_is_an_error_of_the_setup(recipe, tmp_path, monkeypatc
     monkeypatch.setattr("hf_efficient.model.recipe_trainer.SFTConfig", missing)
     with pytest.raises(SetupError, match="train: no module named apollo"):
         arguments.simulation_arguments(recipe(), str(tmp_path))
+
+
+def draw():
+    return random.random(), float(numpy.random.rand()), float(torch.rand(()))
+
+
+def seed():
+    random.seed(5)
+    numpy.random.seed(5)
+    torch.manual_seed(5)
+
+
+def test_the_generators_go_on_where_they_were():
+    seed()
+    draw()
+    expected = draw()
+    seed()
+    draw()
+    with process_kept():
+        random.seed(9)
+        numpy.random.seed(9)
+        torch.manual_seed(9)
+        draw()
+    assert draw() == expected
+
+
+def test_variables_are_as_before(monkeypatch):
+    monkeypatch.setenv("KEPT", "1")
+    monkeypatch.setenv("REMOVED", "2")
+    monkeypatch.delenv("ADDED", raising=False)
+    with process_kept():
+        os.environ["KEPT"] = "changed"
+        os.environ["ADDED"] = "3"
+        del os.environ["REMOVED"]
+    assert (os.environ["KEPT"], os.environ["REMOVED"], os.environ.get("ADDED")) == ("1", "2", None)
+
+
+def test_accelerates_state_is_the_same_object_with_the_same_content():
+    AcceleratorState._reset_state(reset_partial_state=True)
+    accelerator = Accelerator(cpu=True, mixed_precision="no")
+    with process_kept():
+        AcceleratorState._reset_state(reset_partial_state=True)
+        assert Accelerator(cpu=True, mixed_precision="bf16").mixed_precision == "bf16"
+    assert accelerator.mixed_precision == "no"
+    assert accelerator.state.initialized
+    assert accelerator.device == torch.device("cpu")
+
+
+class ZeroThree:
+    def is_zero3(self):
+        return True
+
+
+def test_no_process_group(monkeypatch):
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    with process_kept():
+        assert not torch.distributed.is_initialized()
+    assert torch.distributed.is_initialized()
+
+
+def test_no_deepspeed_that_would_share_a_model_out():
+    from transformers.integrations import deepspeed
+
+    held = ZeroThree()
+    deepspeed.set_hf_deepspeed_config(held)
+    try:
+        with process_kept():
+            assert not deepspeed.is_deepspeed_zero3_enabled()
+        assert deepspeed.is_deepspeed_zero3_enabled()
+    finally:
+        deepspeed.unset_hf_deepspeed_config()

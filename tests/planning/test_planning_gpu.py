@@ -1,4 +1,4 @@
-"""A training on one accelerator, by numbers worked out by hand."""
+"""A training on one accelerator: memory, time, and which accelerators are not beaten."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import pytest
 from planned_recipes import MIB, device
 
 from hf_efficient.estimate.allocator import CONTEXT, cublas_workspace_bytes
-from hf_efficient.estimate.roofline import Roofs, SourcedRoofs
+from hf_efficient.estimate.roofline import Roofs
 from hf_efficient.estimate.sharding import ModelStates, Sharding
 from hf_efficient.facts.accelerators import Reached
 from hf_efficient.planning import gpu as gpu_module
-from hf_efficient.planning.gpu import Demand, planned_gpu
+from hf_efficient.planning.gpu import Demand, planned_gpu, with_frontier
 from hf_efficient.planning.ranks import rank as exchange_module
 from hf_efficient.planning.simulation import Rank
 from hf_efficient.records.device import OperatorWork
+from hf_efficient.records.plan import PlannedGpu, PlannedSpot
 
 GIB = 2**30
 WORKSPACES = 2 * cublas_workspace_bytes((8, 0))
@@ -26,7 +27,7 @@ WORKSPACES = 2 * cublas_workspace_bytes((8, 0))
 def _roofs(monkeypatch):
     """1e14 FLOP/s, 1e12 bytes/s, nothing else."""
     roofs = Roofs({"bf16": 1e14}, {"bf16": 1e14}, 1e12, 0.0, 0.0)
-    monkeypatch.setattr(gpu_module, "accelerator_roofs", lambda held, calibration: SourcedRoofs(roofs, {}, ()))
+    monkeypatch.setattr(gpu_module, "accelerator_roofs", lambda held, calibration: roofs)
 
 
 def work(flops, moved, dtype="bf16", family="matmul"):
@@ -56,36 +57,12 @@ def test_memory_is_what_the_allocator_reserves_and_the_context():
     assert found.allocation_retries == 0
 
 
-def test_devices_with_room_share_one_replay(monkeypatch):
-    limits, real = [], gpu_module.replay
-
-    def counted(events, limit_bytes=None):
-        limits.append(limit_bytes)
-        return real(events, limit_bytes=limit_bytes)
-
-    monkeypatch.setattr(gpu_module, "replay", counted)
-    asked = demand(GIB, 100 * MIB)
-    found = [planned(asked, mebibytes).needed_bytes for mebibytes in (8192, 4096, 1024)]
-    assert found == [GIB + 120 * MIB + CONTEXT.bytes] * 3
-    assert limits == [None, 1024 * MIB - CONTEXT.bytes]
-    planned(dataclasses.replace(asked, events=[(0, GIB)]))
-    assert limits[2:] == [None]
-
-
 def test_the_last_byte_decides():
     needed = (GIB + 120 * MIB + CONTEXT.bytes) / MIB
     assert planned(demand(GIB, 100 * MIB), needed).fits
     short = planned(demand(GIB, 100 * MIB), needed - 1)
     assert (short.fits, short.reserved_bytes, short.needed_bytes) == (False, None, needed * MIB)
     assert short.allocated_bytes is None
-
-
-def test_the_last_byte_that_torch_reports_decides():
-    """Not what the vendor states."""
-    needed = GIB + 120 * MIB + CONTEXT.bytes
-    for usable, fits in ((needed, True), (needed - 1, False)):
-        found = planned(demand(GIB, 100 * MIB), 4096, usable_memory_bytes=usable)
-        assert (found.fits, found.memory_bytes, found.usable_memory_bytes) == (fits, 4096 * MIB, usable)
 
 
 def test_no_workspace_of_cublas_where_there_is_no_cuda():
@@ -118,7 +95,7 @@ def test_a_rate_that_is_not_known_leaves_no_time():
 
 def test_a_device_without_bfloat16_is_told_what_to_do(monkeypatch):
     roofs = Roofs({"fp16": 1e14}, {"fp16": 1e14}, 1e12, 0.0, 0.0)
-    monkeypatch.setattr(gpu_module, "accelerator_roofs", lambda held, calibration: SourcedRoofs(roofs, {}, ()))
+    monkeypatch.setattr(gpu_module, "accelerator_roofs", lambda held, calibration: roofs)
     mixed = dataclasses.replace(demand(GIB), bf16=True)
     refused = planned(mixed, compute_capability=(7, 5))
     (note,) = refused.notes
@@ -180,3 +157,35 @@ def test_no_time_where_no_link_is_known():
     assert (found.step_seconds, found.communication_seconds, found.tokens_per_second) == (None, None, None)
     assert found.fits
     assert "no time: how fast several of it communicate is not known" in found.notes
+
+
+def gpu(name, seconds, usd, fits=True):
+    return dataclasses.replace(
+        PlannedGpu(name, 2**32, 2**32, 2**31, None, fits, 0, seconds, None, {}), usd_per_million_tokens=usd
+    )
+
+
+def marked(*gpus):
+    return [one.name for one in with_frontier(gpus) if one.on_frontier]
+
+
+def test_those_that_are_not_beaten():
+    gpus = [gpu("cheap", 2.0, 1.0), gpu("fast", 1.0, 3.0), gpu("slow and dear", 2.0, 3.0), gpu("between", 1.5, 2.0)]
+    assert marked(*gpus) == ["cheap", "fast", "between"]
+
+
+def test_equals_are_both_marked():
+    assert marked(gpu("a", 2.0, 1.0), gpu("b", 2.0, 1.0), gpu("c", 2.0, 1.1)) == ["a", "b"]
+
+
+def test_what_does_not_fit_or_is_not_known_is_in_nobodys_way():
+    gpus = [gpu("too small", 1.0, 0.1, fits=False), gpu("no price", 0.5, None), gpu("no time", None, 0.1)]
+    assert marked(*gpus, gpu("it", 2.0, 1.0)) == ["it"]
+
+
+def test_spot_machines_count_with_what_they_lose():
+    """1 s with twice the work lost is 3 s: slower than 2 s."""
+    lossy = PlannedSpot(1.0, "a", 2.0, 1, 1.0, 1, overhead_share=2.0)
+    spot = dataclasses.replace(gpu("lossy", 1.0, 3.0), market="spot", spot=lossy)
+    assert marked(spot, gpu("steady", 2.0, 2.0)) == ["steady"]
+    assert marked(dataclasses.replace(spot, market="on_demand"), gpu("steady", 2.0, 2.0)) == ["lossy", "steady"]

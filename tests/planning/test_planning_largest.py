@@ -69,7 +69,7 @@ def planned(tmp_path, monkeypatch):
 
     def build(mebibytes, *overrides):
         gpu = device(mebibytes)
-        for module in ("plan", "advised"):
+        for module in ("plan", "advice"):
             monkeypatch.setattr(f"hf_efficient.planning.{module}.accelerator", lambda name: gpu)
         recipe = tiny_recipe(tmp_path, *overrides)
         return recipe, gpu, with_largest(recipe, plan(recipe, ["Toy"])).largest

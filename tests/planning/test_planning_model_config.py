@@ -1,4 +1,4 @@
-"""Where the architecture is read: a folder, a GGUF file, the catalogue; and what is said where it is nowhere."""
+"""Configuration, dtype and largest parameter of a model, found without its weights."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import importlib.util
 import json
 
 import pytest
-from transformers import LlamaConfig
+import torch
+from planned_recipes import CONFIG, write_model
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig
 
 from hf_efficient.errors import ModelError
-from hf_efficient.planning.model_config import model_config
+from hf_efficient.model.load import load_dense_base
+from hf_efficient.planning.model_config import largest_parameter, model_config, weights_dtype
 from hf_efficient.recipe.schema import ModelSection
 
 
@@ -84,3 +87,59 @@ def test_a_configuration_that_contradicts_itself_is_named(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(fields))
     with pytest.raises(ModelError, match=r"model\.id: the configuration of .* cannot be read: "):
         model_config(ModelSection(id=str(tmp_path)))
+
+
+@pytest.fixture
+def saved_without_dtype(tmp_path):
+    """A checkpoint whose configuration does not tell its data type."""
+
+    def build(dtype):
+        fields = {name: value for name, value in CONFIG.items() if name not in ("architectures", "dtype")}
+        AutoModelForCausalLM.from_config(AutoConfig.for_model(**fields), dtype=dtype).save_pretrained(tmp_path)
+        path = tmp_path / "config.json"
+        held = json.loads(path.read_text())
+        for key in ("dtype", "torch_dtype"):
+            held.pop(key, None)
+        path.write_text(json.dumps(held))
+        return ModelSection(id=str(tmp_path))
+
+    return build
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_the_checkpoints_own(saved_without_dtype, dtype):
+    model = saved_without_dtype(dtype)
+    assert weights_dtype(model, model_config(model)) == load_dense_base(model).dtype == dtype
+
+
+def test_the_recipe_and_the_configuration_go_before_it(saved_without_dtype, saved):
+    model = saved_without_dtype(torch.bfloat16)
+    other = model.model_copy(update={"dtype": "float16"})
+    assert weights_dtype(other, model_config(other)) == torch.float16
+    stated = ModelSection(id=str(saved("llama")))
+    assert weights_dtype(stated, model_config(stated)) == torch.bfloat16
+
+
+def test_without_weights_it_is_transformers_default(saved_without_dtype, tmp_path):
+    model = saved_without_dtype(torch.bfloat16)
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(b"broken")
+    assert weights_dtype(model, model_config(model)) == torch.float32
+    weights.unlink()
+    assert weights_dtype(model, model_config(model)) == torch.float32
+
+
+def test_an_embedding_and_the_experts_of_a_layer(tmp_path):
+    seed = torch.get_rng_state()
+    llama = write_model(tmp_path / "llama")
+    assert largest_parameter(ModelSection(id=str(llama))) == 2048 * 128
+    experts = {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "num_local_experts": 8}
+    mixtral = write_model(tmp_path / "mixtral", vocab_size=100, **experts)
+    assert largest_parameter(ModelSection(id=str(mixtral))) == 8 * 2 * 256 * 128  # two matrices of each, in one
+    assert torch.equal(torch.get_rng_state(), seed)
+
+
+def test_a_model_that_is_not_known(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "nobodys"}), encoding="utf-8")
+    with pytest.raises(ModelError, match="cannot be read"):
+        largest_parameter(ModelSection(id=str(tmp_path)))

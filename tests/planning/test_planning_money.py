@@ -1,15 +1,18 @@
-"""Money and energy of a plan, by numbers worked out by hand."""
+"""Money and energy of a planned run, on demand and spot."""
 
 from __future__ import annotations
 
 import dataclasses
 
 import pytest
-from planned_recipes import device
+from planned_recipes import device, memory, tiny_recipe
 
+from hf_efficient.estimate.sharding import ModelStates, Sharding
 from hf_efficient.facts import prices as prices_module
 from hf_efficient.facts.prices import Price, SpotTerms
-from hf_efficient.planning.money import Terms, with_costs
+from hf_efficient.planning.money import Terms, checkpoint_bytes, terms_of, with_costs
+from hf_efficient.planning.plan import plan
+from hf_efficient.planning.simulation import Rank
 from hf_efficient.records.plan import PlannedGpu
 
 TIMED = PlannedGpu(
@@ -97,11 +100,6 @@ def test_without_the_number_of_steps():
     assert (found.run_seconds, found.run_usd, found.run_kwh, found.run_co2e_grams) == (None,) * 4
 
 
-def test_a_machine_that_costs_nothing_more():
-    found = costs(price_usd_per_hour=0.0)
-    assert (found.price_usd_per_hour, found.usd_per_million_tokens, found.run_usd) == (0.0, 0.0, 0.0)
-
-
 def test_no_price_is_known():
     found = with_costs(
         dataclasses.replace(TIMED, name="New"),
@@ -112,15 +110,6 @@ def test_no_price_is_known():
     assert found.run_seconds == pytest.approx(3600.0)
     assert found.run_kwh == pytest.approx(0.36)
     assert found.notes == ["a note", "no price of it is known: set efficiency.price_usd_per_hour to what you pay"]
-
-
-def test_no_time_and_no_board_power():
-    nothing = costs(dataclasses.replace(ENDLESS, step_seconds=None))
-    assert nothing.price_usd_per_hour == 3.6
-    assert (nothing.run_seconds, nothing.run_usd, nothing.kwh_per_million_tokens) == (None,) * 3
-    unpowered = costs(watts=None)
-    assert unpowered.run_usd == pytest.approx(3.6)
-    assert (unpowered.run_kwh, unpowered.run_co2e_grams, unpowered.kwh_per_million_tokens) == (None,) * 3
 
 
 def test_the_cheapest_list_price_of_the_accelerator():
@@ -211,11 +200,6 @@ def test_a_run_that_would_hardly_ever_end():
     assert beside.spot.run_usd is None
 
 
-def test_a_step_longer_than_the_interval_is_saved_each_time():
-    long = dataclasses.replace(TIMED, step_seconds=3600.0)
-    assert costs(long, price_usd_per_hour=None).spot.save_every_steps == 1
-
-
 def test_several_devices():
     """A list price is of each; what the user pays is of all. Each draws 360 W for an hour."""
     listed, paid = costs(devices=4, price_usd_per_hour=None), costs(devices=4)
@@ -224,3 +208,61 @@ def test_several_devices():
     assert listed.spot.price_usd_per_hour == 4.0
     assert paid.run_kwh == pytest.approx(4 * 0.36)
     assert paid.kwh_per_million_tokens == pytest.approx(4 * 0.3)
+
+
+HELD = dataclasses.replace(
+    memory(weights=1000, adapter=20, optimizer_state=40, activations=500), model_bytes=1020, paged_bytes=3
+)
+
+
+@pytest.mark.parametrize(("method", "held"), [("full", 1020 + 40 + 3), ("lora", 20 + 40 + 3), ("qlora", 20 + 40 + 3)])
+def test_a_save_holds_what_is_trained_and_its_state(method, held):
+    assert checkpoint_bytes(HELD, method) == held
+
+
+def test_what_the_recipe_leaves_open(tmp_path):
+    found = terms_of(tiny_recipe(tmp_path), HELD, 100)
+    assert (found.price_usd_per_hour, found.provider, found.market) == (None, None, "on_demand")
+    assert (found.tokens, found.checkpoint_bytes, found.grid_grams_per_kwh) == (100, 63, 481)
+    assert len(found.spot.assumed) == 3
+
+
+def test_what_the_recipe_says(tmp_path):
+    made = tiny_recipe(
+        tmp_path,
+        "efficiency.market=spot",
+        "efficiency.price_from=gcp",
+        "efficiency.grid=100",
+        "efficiency.spot.hours_between_preemptions=6",
+        "efficiency.spot.write_mb_per_second=500",
+    )
+    found = terms_of(made, HELD, 100)
+    assert (found.provider, found.market, found.grid_grams_per_kwh) == ("gcp", "spot", 100)
+    assert (found.spot.hours_between_preemptions, found.spot.write_mb_per_second) == (6, 500)
+    assert found.spot.assumed == ("300 s until the next one trains (assumed, not measured)",)
+
+
+@pytest.mark.parametrize(("strategy", "paged"), [("ddp", 3), ("zero3", 4 * 3), ("fsdp2", 4 * 3)])
+def test_a_save_of_several_ranks_holds_the_shares_of_all(tmp_path, strategy, paged):
+    """Of 100 trained values 2 bytes, 8 of moments and 4 of the optimizer's own copy, whatever one rank holds.
+
+    Each rank pages 3 bytes: under DDP the same, else its own.
+    """
+    rank = Rank(Sharding(strategy, 4), ModelStates(100, 900, 2, 2, 2, 8, master_bytes=4), layers=1)
+    found = terms_of(tiny_recipe(tmp_path), HELD, 100, rank)
+    assert (found.checkpoint_bytes, found.devices) == (1400 + paged, 4)
+
+
+def test_paged_state_is_saved_by_several_ranks_as_by_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    made = tiny_recipe(tmp_path, "adapter.method=full", "train.optim=paged_adamw_8bit")
+    alone, both = (plan(made, ["H100 SXM"], num_gpus=number) for number in (1, 2))
+    assert alone.memory.paged_bytes > 0
+    frequencies = 2 * 16 * 4  # of the rotary embedding, which are no weights
+    assert both.gpus[0].spot.checkpoint_bytes == alone.gpus[0].spot.checkpoint_bytes - frequencies
+
+
+def test_the_time_of_a_save(tmp_path):
+    made = tiny_recipe(tmp_path, "efficiency.spot.write_mb_per_second=500")
+    found = terms_of(made, dataclasses.replace(HELD, paged_bytes=10**9 - 60), 100, saves=2)
+    assert (found.saves, found.save_seconds) == (2, 2.0)

@@ -12,13 +12,15 @@ import transformers
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState, PartialState
 from plan_accuracy_real import real_peak
+from trl.kernels import chunked_logprob
 
+from hf_efficient.errors import SetupError
 from hf_efficient.model.adapter import add_adapter
 from hf_efficient.model.load import load_base
 from hf_efficient.planning.arguments import simulation_arguments
 from hf_efficient.planning.model_config import model_config
 from hf_efficient.planning.simulation import planned_memory, simulate
-from hf_efficient.planning.trainers import simulation_trainer
+from hf_efficient.planning.trainers import fused_kernels_of_a_gpu, is_evaluated, simulation_trainer
 
 CASES = {
     "full": ("llama", "full", {}, {}),
@@ -164,3 +166,131 @@ def test_a_batch_of_more_tokens_than_are_computed_with(recipe, saved):
 
 def config_of(wanted):
     return model_config(wanted.model)
+
+
+LARGE = {"per_device_train_batch_size": 1, "per_device_eval_batch_size": 16}
+
+
+@pytest.fixture
+def evaluated(recipe):
+    """A recipe with data to evaluate on."""
+
+    def build(*args, metrics=(), at_end=True, fraction=None, **kwargs):
+        built = recipe(*args, **kwargs)
+        data = {"eval_fraction": fraction} if fraction else {"eval": built.data.train}
+        return built.model_copy(
+            update={
+                "data": built.data.model_copy(update=data),
+                "evaluate": built.evaluate.model_copy(update={"metrics": list(metrics), "at_end": at_end}),
+            }
+        )
+
+    return build
+
+
+@pytest.mark.parametrize("metrics", [(), ("perplexity", "token_accuracy")])
+@pytest.mark.parametrize("method", ["lora", "qlora"])
+def test_its_peak_is_the_real_ones(evaluated, saved, method, metrics):
+    wanted = evaluated(saved("llama"), method, LARGE, metrics=metrics)
+    config = model_config(wanted.model)
+    memory = planned_memory(simulate(wanted, config, 64))
+    assert memory.peak_phase == "evaluation"
+    assert memory.peak_allocated_bytes == pytest.approx(real_peak(wanted, config, 64), rel=0.02)
+
+
+def test_what_was_evaluated(evaluated, saved):
+    wanted = evaluated(saved("llama"), "lora", LARGE)
+    config = model_config(wanted.model)
+    found = simulate(wanted, config, 64, evaluation_length=32)
+    assert (found.evaluation.rows, found.evaluation.length, found.evaluation.positions) == (16, 32, 512)
+    assert found.second_step < found.evaluation.start
+    assert len(found.forward_ends) == len(found.backward_starts)
+    flops = sum(one.flops for one in found.evaluation.operators)
+    # by hand: two per weight of a matrix and position, adapters of rank 16 included; scores and values of the
+    # attention, half of which the causal mask leaves out
+    matrices = 2 * (2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 160) + 96 * 64
+    adapters = 2 * 16 * (2 * (64 + 64) + 2 * (64 + 32) + 3 * (64 + 160))
+    attention = 2 * 2 * 2 * 16 * 32 * 32 * 64 // 2
+    assert flops == 2 * 512 * (matrices + adapters) + attention
+    assert simulate(wanted, config, 64).evaluation.length == 64
+
+
+@pytest.mark.parametrize(
+    ("fields", "train", "expected"),
+    [
+        ({}, {}, True),
+        ({"at_end": False}, {}, False),
+        ({"at_end": False}, {"eval_strategy": "steps"}, True),
+        ({"at_end": False}, {"eval_on_start": True}, True),
+        ({"fraction": 0.1}, {}, True),
+    ],
+)
+def test_whether_a_run_evaluates(evaluated, fields, train, expected):
+    assert is_evaluated(evaluated(train=train, **fields)) == expected
+
+
+def test_without_data_nothing_is_evaluated(recipe):
+    assert not is_evaluated(recipe(train={"eval_strategy": "steps"}))
+
+
+ROWS, LENGTH, HIDDEN, VOCABULARY = 4, 64, 64, 96
+TILE = 32768
+
+
+@pytest.fixture
+def simulated(recipe, saved):
+    def build(loss_type, method="lora", train=None, **settings):
+        fields = {"per_device_train_batch_size": ROWS, "loss_type": loss_type, **(train or {})}
+        wanted = recipe(saved("llama"), method, fields)
+        return simulate(wanted, model_config(wanted.model), LENGTH, **settings)
+
+    return build
+
+
+def flops(simulation):
+    return sum(one.flops for one in simulation.operators)
+
+
+def test_one_tile_in_two_bytes_is_all_that_is_held_of_the_logits(simulated):
+    memory = planned_memory(simulated("chunked_nll"))
+    assert memory.category_peak_bytes["logits"] == ROWS * (LENGTH - 1) * TILE * 2
+    assert planned_memory(simulated("nll")).category_peak_bytes["logits"] > 2 * ROWS * LENGTH * VOCABULARY * 4
+
+
+def test_on_a_cpu_a_smaller_tile_is_copied_several_times(simulated):
+    """Of its columns there are as many as the vocabulary has entries."""
+    positions = ROWS * (LENGTH - 1)
+
+    def shapes(**settings):
+        lives = simulated("chunked_nll", **settings).log.lives
+        return [(life.shape, str(life.dtype)) for life in lives]
+
+    on_cpu, on_gpu = shapes(on_gpu=False), shapes()
+    assert on_cpu.count(((positions, VOCABULARY), "torch.float32")) > 10
+    assert ((positions, 8192), "torch.bfloat16") in on_cpu
+    assert ((positions, TILE), "torch.bfloat16") not in on_cpu
+    assert ((positions, TILE), "torch.bfloat16") in on_gpu
+    assert not [one for one in on_gpu if one[0][-1:] == (VOCABULARY,) and one[1] == "torch.float32"]
+
+
+@pytest.mark.parametrize("on_gpu", [True, False])
+@pytest.mark.parametrize(("method", "passes"), [("lora", 2), ("full", 3)])
+def test_the_head_is_computed_once_more(simulated, method, passes, on_gpu):
+    """Beside forward and gradient of the inputs, and of the weight where that is trained."""
+    head = 2 * HIDDEN * VOCABULARY
+    whole, chunked = flops(simulated("nll", method)), flops(simulated("chunked_nll", method, on_gpu=on_gpu))
+    # the last position of each row predicts nothing, and is left out
+    assert chunked - whole == head * (ROWS * (LENGTH - 1) * (passes + 1) - ROWS * LENGTH * passes)
+
+
+def test_nothing_of_trl_is_changed_afterwards(simulated):
+    before = dict(vars(chunked_logprob))
+    for on_gpu in (True, False):
+        simulated("chunked_nll", on_gpu=on_gpu)
+    assert {name for name, value in vars(chunked_logprob).items() if before.get(name) is not value} == set()
+
+
+def test_another_trl_is_said_to_be_another(monkeypatch):
+    monkeypatch.delattr(chunked_logprob, "_backward_kernel")
+    with pytest.raises(SetupError, match=r"whose kernels are others \(_backward_kernel is gone\)"):
+        fused_kernels_of_a_gpu(lambda tensor: None).__enter__()

@@ -1,12 +1,14 @@
-"""Tensors without values: what torch sees of them is what it sees of real ones."""
+"""Blank tensors behave as real ones, without memory."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional
 
-from hf_efficient.simulate.blank import Blank, blank, emptied
+from hf_efficient.simulate.blank import Blank, ResultShapes, blank, make_blank
+from hf_efficient.simulate.tensor_log import TensorLog
 
 
 def looks(tensor):
@@ -118,17 +120,6 @@ def test_a_scalar_read_is_one_or_false(dtype, value):
     assert type(read) is type(value)
 
 
-def test_a_condition_on_a_blank_is_false():
-    assert not (blank(3, dtype=torch.float32) > 2).all()
-
-
-def test_emptied_keeps_strides_and_dtype():
-    real = torch.randn(4, 6, dtype=torch.bfloat16).t()
-    found = emptied(real)
-    assert looks(found) == looks(real)
-    assert isinstance(found, Blank)
-
-
 def test_autocast_casts_as_on_a_cpu():
     def code(values, weight):
         with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -191,5 +182,130 @@ def test_clipping_by_the_norm_runs():
     assert looks(torch.nn.utils.clip_grad_norm_([weight], 1.0))[0] == ()
 
 
-def test_a_blank_tells_its_shape():
-    assert repr(blank(2, 3, dtype=torch.bfloat16)) == "Blank((2, 3), torch.bfloat16)"
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(10, 4, dtype=torch.bfloat16)
+        self.head = nn.Linear(4, 10, dtype=torch.bfloat16)
+        self.head.weight = self.embedding.weight
+        self.head.bias.requires_grad_(False)
+        self.register_buffer("table", torch.ones(3, 5).t())
+        self.register_parameter("nothing", None)
+        self.register_buffer("none", None)
+
+
+def test_parameters_and_buffers_become_blank_and_keep_what_they_are():
+    with torch.device("meta"):
+        model = Tied()
+    make_blank(model)
+    assert all(isinstance(one, Blank) for one in [*model.parameters(), *model.buffers()])
+    assert all(isinstance(one, nn.Parameter) for one in model.parameters())
+    assert model.head.weight is model.embedding.weight
+    assert (model.head.weight.dtype, model.head.weight.requires_grad) == (torch.bfloat16, True)
+    assert not model.head.bias.requires_grad
+    assert (tuple(model.table.shape), model.table.stride()) == ((5, 3), (1, 5))
+    assert model.nothing is None
+    assert model.none is None
+
+
+def test_what_has_values_keeps_them():
+    with torch.device("meta"):
+        model = Tied()
+    model.table = torch.arange(3)
+    kept = model.head.bias = nn.Parameter(torch.ones(10))
+    make_blank(model)
+    assert model.head.bias is kept
+    assert model.table.tolist() == [0, 1, 2]
+    assert isinstance(model.embedding.weight, Blank)
+
+
+aten = torch.ops.aten
+
+
+def meta(*shape, dtype=torch.float32):
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+class Counted:
+    """An operator that counts how often it really runs."""
+
+    def __init__(self, func):
+        self._schema = func._schema
+        self.func = func
+        self.runs = 0
+
+    def __call__(self, *args, **kwargs):
+        self.runs += 1
+        return self.func(*args, **kwargs)
+
+
+def test_the_same_shapes_run_once_and_never_share_a_storage():
+    shapes, multiply = ResultShapes(), Counted(aten.mul.Tensor)
+    results = [shapes.run(multiply, (meta(2, 3), meta(3)), {}) for _ in range(4)]
+    assert multiply.runs == 1
+    assert len({one.untyped_storage()._cdata for one in results}) == 4
+    assert {(tuple(one.shape), one.stride(), one.dtype) for one in results} == {((2, 3), (3, 1), torch.float32)}
+
+
+@pytest.mark.parametrize(
+    ("func", "args"),
+    [
+        (aten.view.default, (meta(6), [2, 3])),
+        (aten.t.default, (meta(2, 3),)),
+        (aten.slice.Tensor, (meta(6), 0, 1, 3)),
+        (aten.split.Tensor, (meta(6), 3)),
+        (aten._unsafe_view.default, (meta(6), [2, 3])),
+        (aten._reshape_alias.default, (meta(6), [2, 3], [3, 1])),
+        (aten.mul_.Tensor, (meta(6), 2.0)),
+        (aten.detach.default, (meta(6),)),
+    ],
+    ids=lambda one: str(one) if isinstance(one, torch._ops.OpOverload) else "",
+)
+def test_what_shares_or_writes_a_storage_is_not_remembered(func, args):
+    shapes = ResultShapes()
+    for _ in range(2):
+        result = shapes.run(func, args, {})
+        first = result[0] if isinstance(result, (list, tuple)) else result
+        assert first.untyped_storage()._cdata == args[0].untyped_storage()._cdata
+
+
+CPU = {"device": torch.device("cpu"), "pin_memory": False}
+
+
+def logged(make):
+    log = TensorLog()
+    with log:
+        made = make()
+    return made, sum(size for _, size in log.events)
+
+
+@pytest.mark.parametrize(
+    ("make", "size"),
+    [
+        (lambda: torch.eye(2**20), 4 * 2**40),
+        (lambda: torch.zeros(2**20, 2**20, dtype=torch.bfloat16), 2 * 2**40),
+        (lambda: torch.full((2**21,), 1, dtype=torch.int64), 8 * 2**21),
+    ],
+)
+def test_a_matrix_that_no_machine_could_hold_is_blank(make, size):
+    made, bytes_ = logged(make)
+    assert isinstance(made, Blank)
+    assert bytes_ == size
+
+
+def test_a_mask_of_rows_and_columns_that_no_machine_could_hold_is_blank():
+    places = torch.arange(2**20)
+    log = TensorLog()
+    log.add(places, "positions", "rest")
+    with log:
+        mask = (places[:, None] >= places[None]) & (places[:, None] < 2**20 - places[None])
+    assert isinstance(mask, Blank)
+    assert (mask.shape, mask.dtype) == ((2**20, 2**20), torch.bool)
+    assert max(size for _, size in log.events) == 2**40
+
+
+def test_what_is_small_keeps_its_values():
+    places, _ = logged(lambda: torch.arange(1000) * 2)
+    mask, _ = logged(lambda: places[:, None] > places[None])
+    assert int(mask.sum()) == 999 * 1000 // 2
+    assert float(logged(lambda: torch.eye(1024).sum())[0]) == 1024

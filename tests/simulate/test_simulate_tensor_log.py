@@ -1,17 +1,28 @@
-"""Every allocation and free of hand-worked sequences, and of small networks against the profiler."""
+"""What the log sees, which module runs, and the peak that it comes to."""
 
 from __future__ import annotations
 
 import random
-from itertools import accumulate
+import threading
+from collections import defaultdict
 
 import pytest
 import torch
 from real_allocations import most_at_once, real_allocations
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
 
 from hf_efficient.simulate.blank import Blank, blank, make_blank
-from hf_efficient.simulate.tensor_log import TensorLog, find_peak
+from hf_efficient.simulate.tensor_log import (
+    ModuleNames,
+    StorageLife,
+    TensorLog,
+    category_of,
+    find_peak,
+    phase_peaks,
+    timeline,
+)
 
 aten = torch.ops.aten
 
@@ -66,14 +77,6 @@ def test_views_and_writes_in_place_allocate_nothing():
     assert log.lives[0].freed_at is not None
 
 
-def test_an_empty_tensor_is_no_allocation():
-    log = TensorLog()
-    with log:
-        made = blank(0, 5, dtype=torch.float32) * 2
-    assert made.shape == (0, 5)
-    assert log.events == []
-
-
 def test_real_tensors_are_logged_and_keep_their_values():
     log = TensorLog()
     with log:
@@ -126,30 +129,6 @@ def test_a_decomposition_is_seen_in_place_of_its_operator():
     assert made.shape == (5, 5)
     assert sizes(log) == [100, 100, -100]
     assert seen == ["aten.mul.Tensor", "aten.mul.Tensor"]
-
-
-def test_the_operator_is_told_with_arguments_and_result():
-    told = []
-    log = TensorLog(on_operator=lambda *all_of_it: told.append(all_of_it))
-    first = blank(5, dtype=torch.float32)
-    with log:
-        made = torch.add(first, first, alpha=3)
-    func, args, kwargs, out = told[0]
-    assert func is aten.add.Tensor
-    assert args[0] is first
-    assert kwargs == {"alpha": 3}
-    assert out is made
-
-
-def test_what_an_operator_wrote_into_is_told_as_its_result():
-    told = []
-    log = TensorLog(on_operator=lambda func, args, kwargs, out: told.append(out is args[0]))
-    base, other = blank(5, dtype=torch.float32), blank(5, dtype=torch.float32)
-    with log:
-        base.mul_(2)
-        base.copy_(other)
-        base.mul(2)
-    assert told == [True, True, False]
 
 
 def norm(hidden, scale):
@@ -216,17 +195,221 @@ def test_a_random_network_allocates_on_blanks_what_it_allocates_on_real_tensors(
     assert logged == real
 
 
-def test_events_sum_to_what_lives():
-    kind, rows, width = network(3)
-    with torch.device("meta"):
-        model = kind()
-    make_blank(model)
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(4, 8, bias=False), nn.Linear(8, 4, bias=False)
+
+    def forward(self, hidden):
+        return hidden + self.down(torch.relu(self.up(hidden)))
+
+
+class Model(nn.Module):
+    def __init__(self, checkpointing=None):
+        super().__init__()
+        self.blocks = nn.ModuleList([Block(), Block()])
+        self.head = nn.Linear(4, 3, bias=False)
+        self.checkpointing = checkpointing
+
+    def forward(self, hidden):
+        for block in self.blocks:
+            if self.checkpointing is None:
+                hidden = block(hidden)
+            else:
+                hidden = checkpoint(block, hidden, use_reentrant=self.checkpointing == "reentrant")
+        return self.head(hidden).exp().sum()
+
+
+class Seen(TorchDispatchMode):
+    """The operators of each module, apart where a forward runs."""
+
+    def __init__(self, names):
+        super().__init__()
+        self.names = names
+        self.by_module = defaultdict(list)
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if not func.is_view:
+            self.by_module[(self.names.in_forward, self.names.current())].append(func.__name__.split(".")[0])
+        return func(*args, **(kwargs or {}))
+
+
+def products(seen, in_forward):
+    """Matrix products by module."""
+    return {
+        module: operators.count("mm")
+        for (forward, module), operators in seen.by_module.items()
+        if forward == in_forward and "mm" in operators
+    }
+
+
+LINEARS = ["blocks.0.up", "blocks.0.down", "blocks.1.up", "blocks.1.down", "head"]
+VALUES = torch.ones(5, 4)
+
+
+def test_the_forward_runs_in_the_innermost_module():
+    model = Model()
+    names = ModuleNames(model)
+    with Seen(names) as seen:
+        assert names.current() == ""
+        loss = model(VALUES)
+        assert (names.in_forward, names.current()) == (False, "")
+    assert loss.requires_grad
+    assert products(seen, in_forward=True) == dict.fromkeys(LINEARS, 1)
+    assert seen.by_module[(True, "blocks.0")] == ["relu", "add"]
+    assert seen.by_module[(True, "")] == ["exp", "sum"]
+
+
+def test_the_backward_runs_in_the_module_whose_forward_made_its_nodes():
+    model = Model()
+    names = ModuleNames(model)
+    for _ in range(2):  # the numbers go on from step to step
+        loss = model(VALUES)
+        with Seen(names) as seen:
+            loss.backward()
+        assert products(seen, in_forward=True) == {}
+        # the first layer's input needs no gradient
+        assert products(seen, in_forward=False) == {**dict.fromkeys(LINEARS, 2), "blocks.0.up": 1}
+        assert "threshold_backward" in seen.by_module[(False, "blocks.1")]
+
+
+@pytest.mark.parametrize("kind", ["reentrant", "other"])
+def test_a_recomputation_counts_as_a_forward_and_its_backward_keeps_its_modules(kind):
+    model = Model(kind)
+    names = ModuleNames(model)
+    values = VALUES.clone().requires_grad_()
+    for _ in range(2):
+        loss = model(values)
+        with Seen(names) as seen:
+            loss.backward()
+        again = products(seen, in_forward=True)
+        assert {module: again[module] for module in LINEARS[:1]} == {"blocks.0.up": 1}
+        assert set(again) <= set(LINEARS[:-1])
+        assert products(seen, in_forward=False) == dict.fromkeys(LINEARS, 2)
+
+
+def test_a_forward_in_another_thread_whose_numbers_start_again_mixes_nothing_up():
+    model = Model()
+    names = ModuleNames(model)
+    loss = model(VALUES)
+    other = threading.Thread(target=model, args=(VALUES,))
+    other.start()
+    other.join()
+    with Seen(names) as seen:
+        loss.backward()
+    assert products(seen, in_forward=False) == {**dict.fromkeys(LINEARS, 2), "blocks.0.up": 1}
+
+
+def test_an_exception_leaves_the_module():
+    model = Model()
+    names = ModuleNames(model)
+    with pytest.raises(RuntimeError):
+        model(torch.ones(5, 3))
+    assert (names.in_forward, names.current()) == (False, "")
+
+
+def test_closed_it_leaves_no_hooks():
+    model = Model()
+    names = ModuleNames(model)
+    assert all(module._forward_hooks and module._forward_pre_hooks for module in model.modules())
+    names.close()
+    for module in model.modules():
+        assert not module._forward_hooks
+        assert not module._forward_pre_hooks
+        assert not module._forward_hooks_always_called
+
+
+def life(size, phase="forward", shape=(4, 8), born_at=0, freed_at=None, category=""):
+    return StorageLife(size, shape, torch.float32, "aten.mul.Tensor", phase, "layer", born_at, freed_at, category)
+
+
+def log_of(*events, phases=None):
+    """Events by (index, bytes); a storage is born where its bytes are positive."""
     log = TensorLog()
-    with log:
-        loss = model(torch.randn(rows, width))
-    assert sum(sizes(log)) == log.live_bytes > 0
-    assert log.live_bytes == sum(life.bytes for life in log.lives if life.freed_at is None)
-    assert min(accumulate(sizes(log))) >= 0
-    loss.backward()
-    del loss, model
-    assert log.live_bytes == 0
+    for place, (index, size) in enumerate(events):
+        if size > 0:
+            log.lives.append(life(size, (phases or {}).get(index, "forward"), born_at=place))
+        else:
+            log.lives[index].freed_at = place + 1
+        log.events.append((index, size))
+    return log
+
+
+EVENTS = ((0, 100), (1, 50), (1, -50), (2, 70), (3, 20), (2, -70), (0, -100), (4, 160), (4, -160), (5, 10))
+
+
+def test_the_peak_its_moment_and_the_storage_that_made_it():
+    log = log_of(*EVENTS)
+    peak = find_peak(log)
+    assert (peak.bytes, peak.event) == (190, 5)
+    assert peak.life is log.lives[3]
+    assert sum(one.bytes for one in log.lives if one.lives_at(peak.event)) == 190
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "found"),
+    [(0, 3, (150, 2)), (3, None, (190, 5)), (5, None, (180, 8)), (8, None, (30, 10)), (5, 7, None), (10, None, None)],
+)
+def test_the_peak_within_some_events(start, end, found):
+    peak = find_peak(log_of(*EVENTS), start, end)
+    assert (None if peak is None else (peak.bytes, peak.event)) == found
+
+
+def test_each_phase_has_its_own_peak():
+    phases = {0: "setup", 1: "setup", 2: "forward", 3: "backward", 4: "optimizer", 5: "optimizer"}
+    assert phase_peaks(log_of(*EVENTS, phases=phases)) == {
+        "setup": 150,
+        "forward": 170,
+        "backward": 190,
+        "optimizer": 180,
+    }
+
+
+@pytest.mark.parametrize(
+    ("one", "category"),
+    [
+        (life(1, category="gradients", shape=(4, 96)), "gradients"),  # said counts first
+        (life(1, shape=(2, 5, 96)), "logits"),
+        (life(1, "backward", shape=(2, 5, 96)), "logits"),
+        (life(1, "recompute", shape=(10, 96)), "logits"),
+        (life(1, shape=(96,)), "rest"),  # one dimension: a norm, a table
+        (life(1, "recompute"), "activations"),
+        (life(1, "forward", born_at=3, freed_at=30), "activations"),  # kept for the backward at 20
+        (life(1, "forward", born_at=3, freed_at=20), "rest"),  # freed before it
+        (life(1, "forward", born_at=3), "activations"),
+        (life(1, "forward", born_at=25, freed_at=30), "rest"),  # freed before its own backward at 40
+        (life(1, "forward", born_at=25, freed_at=41), "activations"),
+        (life(1, "forward", born_at=50), "rest"),  # no backward comes
+        (life(1, "backward"), "rest"),
+        (life(1, "optimizer"), "rest"),
+    ],
+)
+def test_what_a_storage_is_used_for(one, category):
+    starts = () if one.shape == (96,) else (20, 40)
+    assert category_of(one, starts, vocabulary=96) == category
+
+
+def by_index(life):
+    return "odd" if life.bytes in (50, 20) else "even"
+
+
+def test_every_moment_where_there_are_few():
+    found = timeline(log_of(*EVENTS), by_index)
+    assert [moment.event for moment in found] == list(range(1, 11))
+    totals = [sum(moment.categories.values()) for moment in found]
+    assert totals == [100, 150, 100, 170, 190, 120, 20, 180, 20, 30]
+    assert found[4].categories == {"even": 170, "odd": 20}
+
+
+def test_of_each_stretch_the_highest():
+    """Stretches of four events: 100 150 100 170 | 190 120 20 180 | 20 30."""
+    found = timeline(log_of(*EVENTS), by_index, most=3)
+    assert [(moment.event, sum(moment.categories.values())) for moment in found] == [(4, 170), (5, 190), (10, 30)]
+
+
+def test_from_a_later_event_on_what_is_there_counts():
+    found = timeline(log_of(*EVENTS), by_index, start=6, most=2)
+    assert [(moment.event, moment.categories) for moment in found] == [
+        (8, {"even": 160, "odd": 20}),
+        (10, {"even": 10, "odd": 20}),
+    ]

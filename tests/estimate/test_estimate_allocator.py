@@ -1,15 +1,19 @@
-"""The allocator's rules by hand, and against a naive telling of them on random allocations and frees."""
+"""The allocator's rules by hand, and what a process takes beside it."""
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
-from naive_allocator import NaiveAllocator
 
-from hf_efficient.estimate.allocator import AllocatorPeaks, CachingAllocator, OutOfMemory, replay
+from hf_efficient.estimate.allocator import (
+    CONTEXT,
+    AllocatorPeaks,
+    CachingAllocator,
+    OutOfMemory,
+    cublas_workspace_bytes,
+    nccl_bytes,
+    replay,
+)
 
 MIB = 1 << 20
 
@@ -85,18 +89,6 @@ def test_neighbours_merge_and_segments_do_not():
     allocator.free(4)
     allocator.allocate(5, 40 * MIB)
     assert allocator.reserved_bytes == 80 * MIB
-
-
-def test_one_expandable_segment_has_no_such_gaps():
-    """40 MiB after 20 and 20 that were freed: the same pages."""
-    allocator = allocated(20 * MIB, 20 * MIB, expandable=True)
-    allocator.free(0)
-    allocator.free(1)
-    allocator.allocate(2, 40 * MIB)
-    assert held(allocator) == (40 * MIB, 40 * MIB)
-    allocator.free(2)
-    allocator.allocate(3, 50 * MIB)
-    assert held(allocator) == (50 * MIB, 60 * MIB)
 
 
 def test_cached_segments_are_given_back_when_the_device_is_full():
@@ -192,38 +184,27 @@ SIZES = st.one_of(
 ORDERS = st.lists(st.tuples(SIZES, st.one_of(st.none(), st.integers(0, 30))), min_size=20, max_size=60)
 
 
-def blocks_in_use(allocator: CachingAllocator) -> list[tuple[int, int, int]]:
-    """(pool, start, end), in order."""
-    live = [entry for entry in allocator._live.values() if entry is not None]
-    return sorted((id(pool), block.address, block.address + block.size) for pool, block in live)
+@pytest.mark.parametrize(
+    ("capability", "size"),
+    [
+        ((7, 5), 8_519_680),
+        ((8, 0), 8_519_680),
+        ((8, 9), 8_519_680),
+        ((9, 0), 33_554_432),
+        ((10, 0), 33_554_432),
+        ((12, 0), 33_554_432),
+    ],
+)
+def test_workspace(capability, size):
+    assert cublas_workspace_bytes(capability) == size
 
 
-@settings(max_examples=300, deadline=None)
-@given(orders=ORDERS, expandable=st.booleans(), limit=st.one_of(st.none(), st.integers(2 * MIB, 200 * MIB)))
-def test_it_does_what_the_naive_telling_does(orders, expandable, limit):
-    """Each order allocates, then frees one of what is held, if told so."""
-    fast, slow, keys = CachingAllocator(limit, expandable), NaiveAllocator(limit, expandable), []
-    for key, (size, freed) in enumerate(orders):
-        try:
-            fast.allocate(key, size)
-            keys.append(key)
-        except OutOfMemory:
-            assert not slow.allocate(key, size)
-        else:
-            assert slow.allocate(key, size)
-        if freed is not None and keys:
-            gone = keys.pop(freed % len(keys))
-            fast.free(gone)
-            slow.free(gone)
-        assert held(fast) == (slow.allocated, slow.reserved)
-        assert 0 <= fast.allocated_bytes <= fast.reserved_bytes <= (limit or fast.reserved_bytes)
-        assert fast.reserved_bytes % (2 * MIB) == 0
-        used = blocks_in_use(fast)
-        assert all(one[0] != other[0] or one[2] <= other[1] for one, other in itertools.pairwise(used))
-        assert sorted(end - start for _, start, end in used) == sorted(size for _, _, size in slow.live.values())
-    peaks = (fast.peak_allocated_bytes, fast.peak_reserved_bytes, fast.retries)
-    assert peaks == (slow.peak_allocated, slow.peak_reserved, slow.retries)
-    for key in keys:
-        fast.free(key)
-    assert fast.allocated_bytes == 0
-    assert fast.reserved_bytes == slow.reserved
+def test_the_context_is_marked_as_an_estimate_with_a_source():
+    assert CONTEXT.estimated
+    assert CONTEXT.bytes == 446_693_376
+    assert CONTEXT.source.startswith("https://")
+
+
+@pytest.mark.parametrize(("ranks", "mebibytes"), [(1, 0), (2, 342), (3, 392), (8, 392)])
+def test_what_nccl_takes(ranks, mebibytes):
+    assert nccl_bytes(ranks) == mebibytes * 2**20
