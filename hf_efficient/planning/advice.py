@@ -48,8 +48,17 @@ from hf_efficient.records.plan import (
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
+logger = logging.getLogger(__name__)
+
 MOST_TRIALS = 14
 """Simulations for one list of advice, so that it takes no more than some times as long as the plan itself."""
+ROW_TOKENS_STEP = 64
+_MOST_ROWS = 1024
+_MOST_TOKENS = 2**20
+"""Of a micro-batch: a simulation holds the token ids, and nothing else, of real size."""
+_PROBES_ON_THE_LINE = 6
+_MOST_TIMES = 6
+"""How often a change that can be repeated is."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +84,7 @@ class Trials:
     def __init__(self, config: PretrainedConfig, device: Accelerator, documents: RunRows | None = None) -> None:
         self.device = device
         self.done = 0
-        self._config = config
+        self.config = config
         self._documents = documents
 
     @property
@@ -90,7 +99,7 @@ class Trials:
             length: tokens of every row; default: as the documents have it, or the most that the recipe allows.
         """
         self.done += 1
-        config = copy.deepcopy(self._config)  # transformers writes attention and dtype into the one that it builds from
+        config = copy.deepcopy(self.config)  # transformers writes attention and dtype into the one that it builds from
         shapes = None if length is not None else self._shapes(recipe)
         simulation = (
             simulate_rank(recipe, config, length) if shapes is None else simulate_shapes(recipe, config, shapes)
@@ -113,16 +122,43 @@ def outcome_of(gpu: PlannedGpu) -> PlannedOutcome:
     return PlannedOutcome(gpu.needed_bytes, gpu.fits, gpu.step_seconds, gpu.tokens_per_second)
 
 
-ROW_TOKENS_STEP = 64
-_MOST_ROWS = 1024
-_MOST_TOKENS = 2**20
-"""Of a micro-batch: a simulation holds the token ids, and nothing else, of real size."""
-_PROBES_ON_THE_LINE = 6
+def with_advice(recipe: Recipe, plan: Plan) -> Plan:
+    """The plan, and the changes of the recipe, simulated and ranked, for its first accelerator."""
+    return replace(plan, advice=advise(recipe, *_trials(recipe, plan)))
 
 
-def largest_that_fit(
-    recipe: Recipe, config: PretrainedConfig, plan: Plan, trials: Trials, start: Trial
-) -> PlannedLargest:
+def with_largest(recipe: Recipe, plan: Plan) -> Plan:
+    """The plan, and the largest micro-batch and the longest rows that fit its first accelerator."""
+    return replace(plan, largest=largest_that_fit(recipe, plan, *_trials(recipe, plan)))
+
+
+def cheapest_fix(plan: Plan) -> Mapping[str, Any] | None:
+    """The first change of the plan's advice that makes the recipe fit; None where none does."""
+    assert plan.advice is not None
+    return next((change.overrides for change in plan.advice.changes if change.after.fits), None)
+
+
+def _trials(recipe: Recipe, plan: Plan) -> tuple[Trials, Trial]:
+    gpu = plan.gpus[0]
+    documents = None if plan.data is None else _documents(recipe)
+    trials = Trials(model_config(recipe.model), accelerator(gpu.name), documents)
+    return trials, Trial(outcome_of(gpu), plan.memory, 0.0 if plan.data is None else plan.data.padding_share)
+
+
+def _documents(recipe: Recipe) -> RunRows | None:
+    """Those that the plan has read, from the cache of tokenised data; None where packs have cut them."""
+    known = data_at_hand(recipe)
+    if isinstance(known, str):
+        return None
+    if isinstance(known.data, PreferenceData):
+        return rows_of(known.data, known.args)
+    if is_cut(known.args, known.data):
+        return None
+    evaluation = None if known.data.eval is None else document_lengths(known.data.eval)
+    return RunRows(document_lengths(known.data.train), evaluation)
+
+
+def largest_that_fit(recipe: Recipe, plan: Plan, trials: Trials, start: Trial) -> PlannedLargest:
     """Search along both, the other being the recipe's."""
     memory = trials.device.usable_memory_bytes
     answers = 2 if recipe.method == "dpo" else 1
@@ -134,7 +170,7 @@ def largest_that_fit(
         {rows: start.outcome},
         most_rows,
     )
-    positions = int(getattr(config.get_text_config(), "max_position_embeddings", None) or _MOST_TOKENS)
+    positions = int(getattr(trials.config.get_text_config(), "max_position_embeddings", None) or _MOST_TOKENS)
     most = max(1, min(positions, _MOST_TOKENS // (answers * rows)) // ROW_TOKENS_STEP)
     known = {length // ROW_TOKENS_STEP: start.outcome} if length % ROW_TOKENS_STEP == 0 else {}
     found_steps = most_that_fits(lambda count: trials.run(recipe, count * ROW_TOKENS_STEP).outcome, memory, known, most)
@@ -186,12 +222,6 @@ def _guess(seen: dict[int, PlannedOutcome], memory_bytes: int) -> int:
     return int(low + (memory_bytes - seen[low].needed_bytes) / slope)
 
 
-logger = logging.getLogger(__name__)
-
-_MOST_TIMES = 6
-"""How often a change that can be repeated is."""
-
-
 @dataclass(frozen=True)
 class _Tried:
     """A recipe with a change, or with several."""
@@ -202,17 +232,18 @@ class _Tried:
     proposer: Proposer | None = field(default=None, compare=False)
 
 
-def advise(recipe: Recipe, config: PretrainedConfig, trials: Trials, start: Trial) -> PlannedAdvice:
+def advise(recipe: Recipe, trials: Trials, start: Trial) -> PlannedAdvice:
     """Try every change alone; where none of them makes the recipe fit, those that save the most together.
 
     Where no single change fits that leaves the training what it is, such changes are put together as well.
     """
-    return _Advice(recipe, config, trials, start).made()
+    return _Advice(recipe, trials, start).made()
 
 
 class _Advice:
-    def __init__(self, recipe: Recipe, config: PretrainedConfig, trials: Trials, start: Trial) -> None:
-        self._recipe, self._config, self._trials, self._start = recipe, config, trials, start
+    def __init__(self, recipe: Recipe, trials: Trials, start: Trial) -> None:
+        self._recipe, self._trials, self._start = recipe, trials, start
+        self._memory = trials.device.usable_memory_bytes
         self._fields = train_fields(recipe.method)
         self._left_out: list[str] = []
 
@@ -230,7 +261,7 @@ class _Advice:
             memory_bytes=self._trials.device.memory_bytes,
             usable_memory_bytes=self._trials.device.usable_memory_bytes,
             before=self._start.outcome,
-            changes=sorted(map(self._told, [*single, *together]), key=_rank),
+            changes=sorted(map(self._planned, [*single, *together]), key=_rank),
             left_out=self._left_out,
         )
 
@@ -239,46 +270,44 @@ class _Advice:
         once = self._simulated(base, propose, 1)
         if once is None or once.trial.outcome.fits or not once.change.repeats:
             return once
-        times = _times_needed(base.trial, once.trial, self._trials.device.usable_memory_bytes)
+        times = _times_needed(base.trial, once.trial, self._memory)
         often = self._simulated(base, propose, times) if times > 1 else None
         return often if often is not None and often.trial.outcome.fits else once
 
     def _simulated(self, base: _Tried, propose: Proposer, times: int) -> _Tried | None:
-        recipe, change = base.recipe, None
+        recipe, overrides, proposed = base.recipe, dict[str, Any](), None
         try:
             for _ in range(times):
-                proposed = propose(self._situation(recipe, base.trial))
-                if proposed is None:
+                change = propose(self._situation(recipe, base.trial))
+                if change is None:
                     break
-                recipe = change_recipe(recipe, proposed.overrides)
-                merged = proposed.overrides if change is None else {**change.overrides, **proposed.overrides}
-                change = replace(proposed, overrides=merged)
-            if change is None:
+                proposed = change
+                overrides |= change.overrides
+                recipe = change_recipe(recipe, change.overrides)
+            if proposed is None:
                 return None
             if not self._trials.left:
-                self._leave_out(change.overrides, "not tried, for want of time")
+                self._leave_out(overrides, "not tried, for want of time")
                 return None
-            return _Tried(recipe, change, self._trials.run(recipe), propose)
+            return _Tried(recipe, replace(proposed, overrides=overrides), self._trials.run(recipe), propose)
         except HfEfficientError as error:
-            self._leave_out((change or proposed or Change({}, "", "")).overrides, first_line(error))
-            return None
+            self._leave_out(overrides, first_line(error))
         except Exception as error:
             logger.warning("A change of the recipe could not be simulated.", exc_info=True)
             why = f"its simulation failed, a defect of hf_efficient: {type(error).__name__}: {first_line(error)}"
-            self._leave_out((change or proposed or Change({}, "", "")).overrides, why)
-            return None
+            self._leave_out(overrides, why)
+        return None
 
     def _situation(self, recipe: Recipe, trial: Trial) -> Situation:
-        weights = str(weights_dtype(recipe.model, self._config)).removeprefix("torch.")
-        settings = Settings(recipe, self._fields)
-        outcome, padding = trial.outcome, trial.padding_share
-        return Situation(settings, trial.memory, weights, self._trials.device, outcome.fits, padding)
+        weights = str(weights_dtype(recipe.model, self._trials.config)).removeprefix("torch.")
+        settings, device = Settings(recipe, self._fields), self._trials.device
+        return Situation(settings, trial.memory, weights, device, trial.outcome.fits, trial.padding_share)
 
     def _combined(self, start: _Tried, single: Iterable[_Tried]) -> _Tried | None:
         """The change that saves the most, then the next one on top of it, until all fits."""
         waiting = [one for one in single if _saved(start.trial, one.trial) > 0]
         waiting.sort(key=lambda one: _saved(start.trial, one.trial), reverse=True)
-        missing = _missing(start.trial, self._trials.device.usable_memory_bytes)
+        missing = _missing(start.trial, self._memory)
         if len(waiting) < 2 or sum(_most_saved(start.trial, one) for one in waiting) < missing:
             return None
         found = waiting[0]
@@ -292,14 +321,12 @@ class _Advice:
                 return found
         return None
 
-    def _told(self, tried: _Tried) -> PlannedChange:
-        change = tried.change
-        before, after = self._start.outcome, tried.trial.outcome
-        return PlannedChange(dict(change.overrides), change.gives, change.costs, change.keeps_training, before, after)
+    def _planned(self, tried: _Tried) -> PlannedChange:
+        one, before, after = tried.change, self._start.outcome, tried.trial.outcome
+        return PlannedChange(dict(one.overrides), one.gives, one.costs, one.keeps_training, before, after)
 
     def _leave_out(self, overrides: Mapping[str, Any], why: str) -> None:
-        told = ", ".join(f"{key}={value}" for key, value in overrides.items())
-        self._left_out.append(f"{told}: {why}")
+        self._left_out.append(f"{', '.join(f'{key}={value}' for key, value in overrides.items())}: {why}")
 
 
 def _both(first: Change, second: Change) -> Change:
@@ -341,41 +368,3 @@ def _times_needed(before: Trial, after: Trial, memory_bytes: int) -> int:
 def _rank(change: PlannedChange) -> tuple[bool, bool, float, int]:
     rate = change.after.tokens_per_second
     return not change.after.fits, not change.keeps_training, -(rate or 0.0), change.after.needed_bytes
-
-
-def with_advice(recipe: Recipe, plan: Plan) -> Plan:
-    """The plan, and the changes of the recipe, simulated and ranked, for its first accelerator."""
-    config, trials, start = model_config(recipe.model), *_trials(recipe, plan)
-    return replace(plan, advice=advise(recipe, config, trials, start))
-
-
-def with_largest(recipe: Recipe, plan: Plan) -> Plan:
-    """The plan, and the largest micro-batch and the longest rows that fit its first accelerator."""
-    config, trials, start = model_config(recipe.model), *_trials(recipe, plan)
-    return replace(plan, largest=largest_that_fit(recipe, config, plan, trials, start))
-
-
-def cheapest_fix(plan: Plan) -> Mapping[str, Any] | None:
-    """The first change of the plan's advice that makes the recipe fit; None where none does."""
-    assert plan.advice is not None
-    return next((change.overrides for change in plan.advice.changes if change.after.fits), None)
-
-
-def _trials(recipe: Recipe, plan: Plan) -> tuple[Trials, Trial]:
-    gpu = plan.gpus[0]
-    documents = None if plan.data is None else _documents(recipe)
-    trials = Trials(model_config(recipe.model), accelerator(gpu.name), documents)
-    return trials, Trial(outcome_of(gpu), plan.memory, 0.0 if plan.data is None else plan.data.padding_share)
-
-
-def _documents(recipe: Recipe) -> RunRows | None:
-    """Those that the plan has read, from the cache of tokenised data; None where packs have cut them."""
-    known = data_at_hand(recipe)
-    if isinstance(known, str):
-        return None
-    if isinstance(known.data, PreferenceData):
-        return rows_of(known.data, known.args)
-    if is_cut(known.args, known.data):
-        return None
-    evaluation = None if known.data.eval is None else document_lengths(known.data.eval)
-    return RunRows(document_lengths(known.data.train), evaluation)

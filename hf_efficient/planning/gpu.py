@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hf_efficient.estimate.allocator import (
     CONTEXT,
@@ -78,7 +77,8 @@ def planned_gpu(demand: Demand, device: Accelerator) -> PlannedGpu:
     if demand.bf16 and device.lacks_bfloat16:
         peaks = None
         notes.append(_NO_BF16)
-    roofs = _roofs(device)
+    calibration = next(filter(None, map(load_calibration, device.device_names)), None)
+    roofs = accelerator_roofs(device, calibration)
     seconds, bounds, exchange = _step_seconds(demand, device, roofs, notes)
     run = evaluating = None
     if seconds is not None and demand.steps is not None:
@@ -110,7 +110,9 @@ def _memory(demand: Demand, device: Accelerator) -> tuple[AllocatorPeaks | None,
     outside = CONTEXT.bytes + nccl_bytes(demand.ranks)
     limit = device.usable_memory_bytes - outside
     workspace = 0 if device.compute_capability is None else cublas_workspace_bytes(device.compute_capability)
-    anywhere = _without_limit(demand, workspace)
+    if workspace not in demand.without_limit:
+        demand.without_limit[workspace] = replay(_with_workspaces(demand, workspace))
+    anywhere = demand.without_limit[workspace]
     if anywhere.peak_reserved_bytes <= limit:
         return anywhere, anywhere.peak_reserved_bytes + outside
     try:
@@ -120,24 +122,12 @@ def _memory(demand: Demand, device: Accelerator) -> tuple[AllocatorPeaks | None,
     return peaks, peaks.peak_reserved_bytes + outside
 
 
-def _without_limit(demand: Demand, workspace: int) -> AllocatorPeaks:
-    """Of a device with any amount of memory; one that never meets its limit does the same."""
-    if workspace not in demand.without_limit:
-        demand.without_limit[workspace] = replay(_with_workspaces(demand, workspace))
-    return demand.without_limit[workspace]
-
-
 def _with_workspaces(demand: Demand, workspace: int) -> Iterator[tuple[int, int]]:
     """cuBLAS takes its workspaces with the first products, for good."""
     yield from demand.events[: demand.first_step]
     for key in _WORKSPACES:
         yield key, workspace
     yield from demand.events[demand.first_step :]
-
-
-def _roofs(device: Accelerator) -> Roofs:
-    calibration = next(filter(None, map(load_calibration, device.device_names)), None)
-    return accelerator_roofs(device, calibration)
 
 
 def _step_seconds(
@@ -178,42 +168,29 @@ def demand_of(recipe: Recipe, simulation: Simulation, shapes: RunShapes | None =
             evaluation has as many as ``data.max_eval_examples`` allows.
     """
     positions = simulation.rows * simulation.length * simulation.micro_batches
-    rank = simulation.rank
+    rank, evaluation, steps = simulation.rank, simulation.evaluation, steps_of(recipe)
     ranks = 1 if rank is None else rank.sharding.ranks
-    events, first, operators = simulation.log.events, simulation.first_step, _as_run(recipe, simulation.operators)
-    operators = rank_operators(operators, rank)
-    bf16 = mixed_precision(recipe) == "bf16"
+    found = Demand(
+        events=simulation.log.events,
+        first_step=simulation.first_step,
+        operators=rank_operators(_as_run(recipe, simulation.operators), rank),
+        tokens=positions * ranks,
+        steps=steps,
+        evaluation=() if evaluation is None else _as_run(recipe, evaluation.operators),
+        rank=rank,
+        bf16=mixed_precision(recipe) == "bf16",
+    )
     if shapes is None:
-        found = Demand(events, first, operators, positions * ranks, steps_of(recipe), rank=rank, bf16=bf16)
-        return _with_pauses(found, recipe, simulation)
-    evaluation = simulation.evaluation
+        batches, saves = unread_pauses(recipe, steps, evaluation, ranks)
+        return replace(found, evaluation_batches=batches, saves=saves)
     evaluated = 0 if evaluation is None else evaluation.positions * (2 if recipe.method == "dpo" else 1)
-    return Demand(
-        events=events,
-        first_step=first,
-        operators=operators,
+    return replace(
+        found,
         tokens=round(shapes.train.step_content * ranks / processes),
         steps=shapes.train.steps,
         step_share=shapes.train.step_tokens / processes / positions,
-        evaluation=() if evaluation is None else _as_run(recipe, evaluation.operators),
         evaluation_batches=0.0 if evaluation is None else shapes.evaluated_positions / processes / evaluated,
-        rank=rank,
-        bf16=bf16,
         saves=shapes.saves,
-    )
-
-
-def _with_pauses(demand: Demand, recipe: Recipe, simulation: Simulation) -> Demand:
-    """Evaluations and saves as the recipe alone tells them."""
-    evaluation = simulation.evaluation
-    if demand.steps is None:
-        return dataclasses.replace(demand, evaluation_batches=0.0 if evaluation is None else None, saves=None)
-    pauses = unread_pauses(recipe, demand.steps, evaluation, demand.ranks)
-    return dataclasses.replace(
-        demand,
-        evaluation=() if evaluation is None else _as_run(recipe, evaluation.operators),
-        evaluation_batches=pauses.evaluation_batches,
-        saves=pauses.saves,
     )
 
 
@@ -221,7 +198,7 @@ def _as_run(recipe: Recipe, operators: Sequence[OperatorWork]) -> Sequence[Opera
     """What was simulated with bfloat16 in place of float16, in the run's own dtype."""
     if not recipe.train.get("fp16"):
         return operators
-    return [dataclasses.replace(one, dtype="fp16") if one.dtype == "bf16" else one for one in operators]
+    return [replace(one, dtype="fp16") if one.dtype == "bf16" else one for one in operators]
 
 
 def steps_of(recipe: Recipe) -> int | None:
@@ -230,31 +207,27 @@ def steps_of(recipe: Recipe) -> int | None:
     return steps if steps > 0 else None
 
 
-_Point = tuple[float, float]
-
-
 def with_frontier(gpus: Sequence[PlannedGpu]) -> list[PlannedGpu]:
     """The same, marked where none that fits is at least as fast and as cheap, and better in one of the two.
 
     Hand-worked: (2 s, $1), (1 s, $3), (2 s, $3): the first two; the third is as slow as the first, and dearer.
-
     Those that do not fit, or whose time or cost is not known, are in nobody's way and never marked.
     """
     points = [_point(gpu) for gpu in gpus]
     known = [point for point in points if point is not None]
+
+    def is_beaten(point: tuple[float, float]) -> bool:
+        return any(one != point and one[0] <= point[0] and one[1] <= point[1] for one in known)
+
     return [
-        dataclasses.replace(gpu, on_frontier=point is not None and not any(_beats(one, point) for one in known))
+        replace(gpu, on_frontier=point is not None and not is_beaten(point))
         for gpu, point in zip(gpus, points, strict=True)
     ]
 
 
-def _point(gpu: PlannedGpu) -> _Point | None:
+def _point(gpu: PlannedGpu) -> tuple[float, float] | None:
     """Time of a step and cost of its tokens, what spot machines lose included."""
     if not gpu.fits or gpu.step_seconds is None or gpu.usd_per_million_tokens is None:
         return None
     lost = gpu.spot.overhead_share if gpu.market == "spot" and gpu.spot is not None else None
     return gpu.step_seconds * (1 + (lost or 0.0)), gpu.usd_per_million_tokens
-
-
-def _beats(one: _Point, other: _Point) -> bool:
-    return one != other and one[0] <= other[0] and one[1] <= other[1]

@@ -105,9 +105,8 @@ class RunShapes:
     @property
     def evaluated_positions(self) -> float:
         """Of all evaluations, padding included."""
-        return (
-            0.0 if self.evaluation is None else self.evaluations * self.evaluation.steps * self.evaluation.step_tokens
-        )
+        one = self.evaluation
+        return 0.0 if one is None else self.evaluations * one.steps * one.step_tokens
 
 
 @dataclass(frozen=True)
@@ -122,7 +121,6 @@ class RunRows:
 
 
 def rows_of(data: SftData | PreferenceData, args: SFTConfig) -> RunRows:
-    """Of prepared data."""
     if isinstance(data, PreferenceData):
         pairs = (pair_lengths(held, args.max_length) for held in (data.train, data.eval) if held is not None)
         return RunRows(*pairs)
@@ -183,30 +181,21 @@ def _packs(args: SFTConfig) -> bool:
     return hasattr(args, "packing")
 
 
-@dataclass(frozen=True)
-class UnreadPauses:
-    """What a run does beside its steps.
-
-    Attributes:
-        evaluation_batches: of all evaluations on one rank; None where the recipe does not tell.
-        saves: checkpoints that it writes; None where the recipe does not tell.
-    """
-
-    evaluation_batches: float | None
-    saves: int | None
-
-
-def unread_pauses(recipe: Recipe, steps: int, evaluation: SimulatedEvaluation | None, ranks: int) -> UnreadPauses:
-    """Of a run whose steps are known.
+def unread_pauses(
+    recipe: Recipe, steps: int | None, evaluation: SimulatedEvaluation | None, ranks: int
+) -> tuple[float | None, int | None]:
+    """Batches of all evaluations on one rank, and checkpoints; None where the recipe alone does not tell.
 
     Args:
         evaluation: the batch that was simulated; None where the run evaluates nothing.
     """
+    if steps is None:
+        return 0.0 if evaluation is None else None, None
     with process_kept(), tempfile.TemporaryDirectory() as directory:
         args = run_arguments(recipe, directory)
     run = BatchShapes(1, 1.0, steps, epoch_steps=steps, step_content=1.0)  # its epoch is read by nothing below
     batches = 0.0 if evaluation is None else _batches(recipe, args, run, evaluation, ranks)
-    return UnreadPauses(batches, None if saves_by_epoch(args) else saves_of(args, run))
+    return batches, None if saves_by_epoch(args) else saves_of(args, run)
 
 
 def _batches(
@@ -224,8 +213,6 @@ def _batches(
 
 @dataclass(frozen=True)
 class DataAtHand:
-    """Data and arguments of a run."""
-
     args: SFTConfig
     data: SftData | PreferenceData
 

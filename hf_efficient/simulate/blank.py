@@ -1,22 +1,10 @@
-"""Shapes of an operator's results, remembered by those of its arguments.
-
-A model repeats its layers, so almost every call is like one before. torch works many results out in Python, a hundred
-microseconds each; to remember them takes five.
-
-Tensors that have shape, strides and dtype, and no values: they say that they lie on a CPU, and hold no memory.
+"""Tensors that have shape, strides and dtype, and no values: they say that they lie on a CPU, and hold no memory.
 
 torch's own ``FakeTensor`` does the same for compilers, which must know much more of an operator than its results'
 shapes; that costs several times as much per operator, and a simulated step has a hundred thousand of them. A ``Blank``
 wraps a tensor on the meta device and runs every operator there. Since it says ``cpu``, autocast, the choice of kernels
 and code that asks for a device behave as on a CPU. Where a real tensor (token ids, masks) meets a blank one the result
 is blank; among themselves real tensors keep their values.
-
-A module on the meta device to one whose parameters are blank tensors: it runs as on a CPU, and holds no memory.
-
-What becomes a large real tensor, told before it is computed: a simulation has neither its memory nor its time.
-
-Real tensors (token ids, positions) become masks of rows and columns, and code makes whole matrices of ones or zeros;
-PEFT's DoRA makes a unit matrix as wide as each layer.
 """
 
 from __future__ import annotations
@@ -34,7 +22,11 @@ _ALIASES_UNSAID = frozenset({torch.ops.aten._unsafe_view.default, torch.ops.aten
 
 
 class ResultShapes:
-    """Runs operators on tensors of the meta device; those that only make new tensors run once per shape."""
+    """Runs operators on tensors of the meta device; those that only make new tensors run once per shape.
+
+    A model repeats its layers, so almost every call is like one before. torch works many results out in Python, a
+    hundred microseconds each; to remember them takes five.
+    """
 
     def __init__(self) -> None:
         self._known: dict[Any, Any] = {}
@@ -100,8 +92,7 @@ def _made(shapes: Any) -> Any:
 
 
 _CPU = torch.device("cpu")
-_BLANK_META = torch.device("meta")
-_blank_shapes = ResultShapes()
+_results = ResultShapes()
 _PLAIN = frozenset({bool, int, float, str, type(None), torch.dtype, torch.layout, torch.memory_format})
 """Types of arguments that are the same on every device."""
 _DISPATCH = frozenset({"__torch_dispatch__", "__call__", "_fn", "inner"})
@@ -153,7 +144,7 @@ def run_blank(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -
     owners: dict[int, Blank] = {}
     shells = tuple([_inside(arg, owners) for arg in args])
     named = {name: _inside(value, owners) for name, value in kwargs.items()} if kwargs else {}
-    return _outside(_blank_shapes.run(func, shells, named), owners)
+    return _outside(_results.run(func, shells, named), owners)
 
 
 def _summed_in_place(args: tuple[Any, ...]) -> bool:
@@ -183,12 +174,12 @@ def _called_by_engine() -> bool:
 
 def blank(*shape: int, dtype: torch.dtype) -> Blank:
     """A new one, contiguous."""
-    return Blank(torch.empty(shape, dtype=dtype, device=_BLANK_META))
+    return Blank(torch.empty(shape, dtype=dtype, device=_META))
 
 
 def emptied(tensor: torch.Tensor) -> Blank:
     """A real tensor without its values."""
-    return Blank(torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=_BLANK_META))
+    return Blank(torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=_META))
 
 
 def _inside(value: Any, owners: dict[int, Blank]) -> Any:
@@ -202,10 +193,10 @@ def _inside(value: Any, owners: dict[int, Blank]) -> Any:
     if isinstance(value, torch.Tensor):
         if value.is_meta:
             return value
-        return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=_BLANK_META)
+        return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=_META)
     if kind is list or isinstance(value, (list, tuple)):
         return [_inside(one, owners) for one in value]
-    return _BLANK_META if kind is torch.device else value
+    return _META if kind is torch.device else value
 
 
 def _outside(value: Any, owners: dict[int, Blank]) -> Any:
@@ -260,7 +251,6 @@ def _blank(tensor: torch.Tensor) -> Blank:
 
 MOST_REAL = 2**20
 """Values of a real tensor; a larger one becomes blank."""
-_LARGE_RESULTS_META = torch.device("meta")
 
 
 def grows_large(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -279,5 +269,5 @@ def grows_large(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> boo
 def _makes_large(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     if "device" not in kwargs:
         return False
-    made = func(*args, **{**kwargs, "device": _LARGE_RESULTS_META})
+    made = func(*args, **{**kwargs, "device": _META})
     return isinstance(made, torch.Tensor) and made.numel() > MOST_REAL

@@ -1,13 +1,4 @@
-"""Sums and products of tensors of two dtypes, as a CPU computes them: on copies in the common dtype.
-
-A GPU casts each value as it is read, and takes no memory for it. Source: ``TensorIteratorBase::compute_types`` of
-pytorch (``aten/src/ATen/TensorIterator.cpp``, 2.13), "Promotes inputs by creating temporaries of the correct dtype",
-where the common device is a CPU.
-
-The products of bitsandbytes' 8-bit layers in parts: what the kernels of a GPU allocate before they return.
-
-Operators whose inside is told: what their kernels allocate and free before they return.
-"""
+"""Operators in parts: what their kernels allocate and free before they return."""
 
 from __future__ import annotations
 
@@ -23,7 +14,12 @@ _COMMON = {(one, other): torch.promote_types(one, other) for one in _KINDS for o
 
 
 def cpu_casts() -> Mapping[Any, Callable[..., Any]]:
-    """By operator, what it does; not implemented for tensors of one dtype, which need no copy."""
+    """Sums and products of tensors of two dtypes, as a CPU computes them: on copies in the common dtype.
+
+    A GPU casts each value as it is read, and takes no memory for it. Source: ``TensorIteratorBase::compute_types`` of
+    pytorch (``aten/src/ATen/TensorIterator.cpp``, 2.13), "Promotes inputs by creating temporaries of the correct
+    dtype", where the common device is a CPU.
+    """
     aten = torch.ops.aten
     operators = (aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor)
     return {func: functools.partial(_cast_first, func) for func in operators}

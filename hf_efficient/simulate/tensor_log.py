@@ -1,16 +1,8 @@
-"""One storage, from its allocation to its end.
-
-Which module of a model runs, in the forward and in the backward.
-
-Every storage that a piece of torch code allocates and frees, in order.
+"""Every storage that a piece of torch code allocates and frees, in order, and the peak that it comes to.
 
 The code runs on blank tensors (``blank.py``), real ones, or both; nothing in it has to know. A ``TorchDispatchMode``
 sees each operator's results. A storage that it sees for the first time was allocated by that operator; a weak reference
 tells when it dies. What an operator allocates and frees inside itself it does not see.
-
-From the log of a simulation to its peak: when it is, and what it is made of.
-
-What is allocated over a simulation, thinned out without losing a peak.
 """
 
 from __future__ import annotations
@@ -31,7 +23,7 @@ from hf_efficient.simulate.blank import MOST_REAL, Blank, emptied, grows_large, 
 
 @dataclass(slots=True)
 class StorageLife:
-    """What is known of a storage.
+    """What is known of a storage, from its allocation to its end.
 
     Attributes:
         shape, dtype: of the tensor that it was first seen with.
@@ -198,11 +190,6 @@ class TensorLog(TorchDispatchMode):
         if not life.category:
             life.category = category
             life.module = name or life.module
-
-    def life_of(self, tensor: torch.Tensor) -> StorageLife | None:
-        """Of a tensor's storage; None for one not seen."""
-        known = self._known.get(_storage(tensor)._cdata)
-        return None if known is None else self.lives[known[0]]
 
     def _see(self, tensor: torch.Tensor, operator: Any) -> StorageLife | None:
         storage = _storage(tensor)

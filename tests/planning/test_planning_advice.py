@@ -51,7 +51,7 @@ def advised(tmp_path, monkeypatch):
         config = model_config(recipe.model)
         start = HandWorked(config, limit).run(recipe)
         trials = HandWorked(config, limit)
-        return advise(recipe, config, trials, start), trials
+        return advise(recipe, trials, start), trials
 
     return build
 

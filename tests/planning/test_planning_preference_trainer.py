@@ -30,9 +30,14 @@ def preference(recipe, saved):
     ("family", "method", "train", "more"),
     [
         ("llama", "lora", STORED, {}),
-        ("mistral", "lora", {**STORED, "gradient_checkpointing": True, "bf16": True}, {}),
-        ("qwen2", "full", {**STORED, "gradient_accumulation_steps": 2}, {"dtype": "float32"}),
-        ("llama", "qlora", {**STORED, "bf16": True}, {}),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                ("mistral", "lora", {**STORED, "gradient_checkpointing": True, "bf16": True}, {}),
+                ("qwen2", "full", {**STORED, "gradient_accumulation_steps": 2}, {"dtype": "float32"}),
+                ("llama", "qlora", {**STORED, "bf16": True}, {}),
+            )
+        ),
     ],
 )
 def test_the_peak_is_the_real_ones(preference, family, method, train, more):
@@ -96,6 +101,7 @@ def test_an_evaluation_of_all_pairs_is_as_many_batches(preference, tiny_llama_di
     assert demand_of(wanted, simulation, shapes).evaluation_batches == 3.0
 
 
+@pytest.mark.slow
 def test_the_largest_micro_batch_is_told_in_pairs(preference, monkeypatch):
     monkeypatch.setattr(largest_module, "_MOST_ROWS", 6)
     wanted = preference("llama", "lora", {**STORED, "max_length": 32})

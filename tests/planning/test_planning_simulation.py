@@ -42,7 +42,12 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+FAST = ("full in mixed precision", "LoRA", "QLoRA", "accumulation", "a chunked loss")
+
+
+@pytest.mark.parametrize(
+    "case", [case if case in FAST else pytest.param(case, marks=pytest.mark.slow) for case in CASES]
+)
 def test_the_peak_is_within_two_per_cent_of_the_real_one(case, recipe, saved):
     family, method, train, more = CASES[case]
     wanted = recipe(saved(family), method, {"per_device_train_batch_size": 8, **train}, **more)
@@ -132,7 +137,7 @@ def test_nothing_of_the_process_is_changed_and_nothing_is_written(recipe, saved,
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("method", ["full", "qlora"])
+@pytest.mark.parametrize("method", ["full", pytest.param("qlora", marks=pytest.mark.slow)])
 def test_a_training_after_a_simulation_is_the_training_before_it(method, recipe, saved, tmp_path):
     wanted = recipe(saved("llama"), method, {"bf16": method == "full"}, dropout=0.1, dtype="float32")
     config = model_config(wanted.model)
@@ -153,6 +158,7 @@ def test_a_training_after_a_simulation_is_the_training_before_it(method, recipe,
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
+@pytest.mark.slow
 def test_a_batch_of_more_tokens_than_are_computed_with(recipe, saved):
     """The collator looks at each of a million token ids, of which none is lost to a tensor without values."""
     train = {"packing": True, "per_device_train_batch_size": 16_400, "gradient_checkpointing": True}

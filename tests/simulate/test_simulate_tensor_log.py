@@ -51,7 +51,7 @@ def test_what_is_known_of_a_storage():
     log, before = TensorLog(where=lambda: ("forward", "layers.0")), blank(4, 8, dtype=torch.bfloat16)
     with log:
         made = before * 2
-    life = log.life_of(made)
+    (life,) = log.lives
     assert (life.bytes, life.shape, life.dtype) == (64, (4, 8), torch.bfloat16)
     assert (life.operator, life.phase, life.module) == ("aten.mul.Tensor", "forward", "layers.0")
     assert (life.born_at, life.freed_at, life.category) == (0, None, "")
@@ -100,7 +100,7 @@ def test_what_was_there_before_is_added_once_and_named():
     log.add(weight, "head.weight", "weights")
     log.add(weight.view(2, 5), "embedding.weight", "adapter")  # tied
     assert sizes(log) == [40]
-    life = log.life_of(weight)
+    (life,) = log.lives
     assert (life.module, life.category) == ("head.weight", "weights")
 
 
@@ -114,7 +114,6 @@ def test_the_first_mark_counts():
     log.mark(other, "rest")
     log.mark(blank(3, dtype=torch.float32), "rest")  # never seen: nothing
     assert [(life.category, life.module) for life in log.lives] == [("gradients", "layer.weight"), ("rest", "layer")]
-    assert log.life_of(blank(3, dtype=torch.float32)) is None
 
 
 def test_a_decomposition_is_seen_in_place_of_its_operator():

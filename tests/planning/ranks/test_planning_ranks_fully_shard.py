@@ -58,7 +58,17 @@ def recipe_of(tmp_path_factory, tiny_config_of):
     return build
 
 
-@pytest.mark.parametrize(("case", "ranks"), [("accumulation", 2), *((case, 8) for case in CASES)])
+FAST = ("LoRA", "mixed precision")
+
+
+@pytest.mark.parametrize(
+    ("case", "ranks"),
+    [
+        *((case, 8) for case in FAST),
+        pytest.param("accumulation", 2, marks=pytest.mark.slow),
+        *(pytest.param(case, 8, marks=pytest.mark.slow) for case in CASES if case not in FAST),
+    ],
+)
 def test_the_peak_of_a_rank_is_the_real_one(case, ranks, recipe_of):
     recipe = recipe_of(case, ranks)
     with torch.backends.mkldnn.flags(enabled=False):  # its products take room for themselves

@@ -25,11 +25,19 @@ PARAMETERS = 4 * 21
 BUCKET = 64 * 64
 """Elements: the width squared."""
 MLP = 64 * 160
+SIMULATED = {}
+"""By what was asked for: a simulation serves all tests."""
 
 
 @pytest.fixture
 def ranked(recipe, saved):
     def build(strategy, method="full", offload=(), processes=RANKS, **train):
+        key = (strategy, method, tuple(offload), processes, str(train))
+        if key not in SIMULATED:
+            SIMULATED[key] = simulated(strategy, method, offload, processes, train)
+        return SIMULATED[key]
+
+    def simulated(strategy, method, offload, processes, train):
         distributed = {"processes": processes, "strategy": strategy, "offload": dict.fromkeys(offload, True)}
         train = {"optim": "adamw_torch", **train}
         wanted = recipe(saved("llama"), method, train, dtype="bfloat16", distributed=distributed)
