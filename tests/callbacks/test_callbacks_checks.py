@@ -124,16 +124,6 @@ def test_frozen_leaves_are_watched_during_the_first_step_only():
     assert hooked(model) == []
 
 
-def test_hooks_of_a_run_that_failed_are_gone_when_the_next_begins_or_this_one_ends():
-    first, second, check = half_frozen(), half_frozen(), GradientCheck()
-    for model, end in ((first, check.on_train_begin), (second, check.on_train_end)):
-        check.on_train_begin(ARGS, None, None)
-        check.on_step_begin(ARGS, None, None, model=model)
-        assert hooked(model) == ["", "1", "3"]
-        end(ARGS, None, None)
-        assert hooked(model) == []
-
-
 @pytest.mark.parametrize(
     ("optimizer", "distributed", "reason"),
     [

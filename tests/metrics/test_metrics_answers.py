@@ -1,5 +1,4 @@
 import copy
-import logging
 
 import pytest
 import torch
@@ -133,20 +132,6 @@ def test_the_model_is_left_as_it_was(model, tokenizer, tmp_path, monkeypatch):
     assert [module.training for module in model.modules()] == modes
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
-
-
-def test_no_warning_about_sampling_settings(model, tokenizer, tmp_path):
-    model.generation_config.update(do_sample=True, temperature=0.6, top_p=0.9)
-    records = []
-    handler = logging.Handler(logging.WARNING)
-    handler.emit = records.append
-    library = logging.getLogger("transformers")
-    library.addHandler(handler)
-    try:
-        run(model, tokenizer, tmp_path, [{"prompt": "abc", "answer": ""}], max_new_tokens=2)
-    finally:
-        library.removeHandler(handler)
-    assert [record.getMessage() for record in records] == []
 
 
 def adapted(model):

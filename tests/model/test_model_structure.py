@@ -10,7 +10,7 @@ from transformers import LlamaConfig, LlamaForSequenceClassification
 
 from hf_efficient.errors import ModelError
 from hf_efficient.estimate.model_shape import ModelShape, Trained, adapter_parameters
-from hf_efficient.model.structure import adapter_of, layer_of, shape_of_model, trained_of
+from hf_efficient.model.structure import adapter_of, shape_of_model, trained_of
 
 MIXTURE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
 
@@ -42,11 +42,6 @@ def test_every_known_family_is_recognised(family):
 def test_an_adapted_model_is_its_base():
     model = adapted(live(), modules_to_save=["lm_head", "embed_tokens"])
     assert shape_of_model(model) == ModelShape.from_config(live().config)
-
-
-def test_layers_by_name():
-    names = ["model.layers.3.mlp", "model.layers.12", "lm_head", "layers.0.x", "model.playlayers.3.x"]
-    assert [layer_of(name) for name in names] == [3, 12, None, 0, None]
 
 
 def with_an_extra_layer():
@@ -101,12 +96,6 @@ def test_lora_as_the_recipe_says_it(targets):
     shape = shape_of_model(model)
     assert found(model) == Trained.adapter(shape, targets, 8)
     assert adapter_parameters(shape, found(model)) == sum(p.numel() for p in model.parameters() if p.requires_grad)
-
-
-def test_ranks_by_module():
-    model = adapted(live(), ["q_proj"], rank_pattern={r"layers.1.self_attn.q_proj": 3})
-    trained = found(model)
-    assert [dict(trained.ranks_of_layer(layer)) for layer in (0, 1)] == [{"q_proj": 8}, {"q_proj": 3}]
 
 
 @pytest.mark.parametrize(

@@ -136,21 +136,6 @@ def test_allocations_are_labelled_by_their_module_until_it_stops(tmp_path):
     assert note.endswith(" of the host's time in 4 calls, which its cost leaves out")
 
 
-@pytest.mark.parametrize(
-    ("labels", "model", "told"),
-    [
-        (None, nn.Linear(2, 2), "this torch cannot label allocations, 2.10 can"),
-        ([], None, "the model is compiled, or not known"),
-    ],
-)
-def test_where_no_module_can_be_named_it_says_so(tmp_path, labels, model, told):
-    history = MemoryHistory(allocator=Fake(labels=labels))
-    start(history, tmp_path, model)
-    (note,) = history.notes
-    assert note == f"modules are told by the stacks alone: {told}"
-    history.stop()
-
-
 class Seen(torch.autograd.Function):
     """An operator that notes what is told while it runs: where an allocation of it would be booked."""
 
@@ -302,16 +287,6 @@ def test_the_step_of_the_optimizer(notes):
     labels.close()
     optimizer.step(closure)
     assert notes.seen[-1] == ("step", "")
-
-
-def test_a_forward_that_fails_leaves_no_name(notes):
-    model = Model(notes)
-    labels = ModuleLabels(model, notes.tell)
-    with pytest.raises(RuntimeError):
-        model(torch.ones(2))
-    assert notes.label == ""
-    run(model, labels)
-    assert notes.seen[:6] == of_layer(0, "forward") + of_layer(1, "forward")
 
 
 def test_a_compiled_part_is_seen():

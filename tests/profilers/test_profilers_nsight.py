@@ -91,8 +91,3 @@ def test_without_a_gpu_it_says_so(tmp_path, instrument, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert train(instrument, tmp_path, 7) == [False] * 7
     assert instrument.notes == ["needs a CUDA device, and there is none"]
-
-
-def test_a_capture_of_nothing_is_refused():
-    with pytest.raises(ValueError, match="after_step is 5, steps is 0; write at least 0 and 1"):
-        Capture(5, 0)

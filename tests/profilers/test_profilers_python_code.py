@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pstats
-from pathlib import Path
 
 import pytest
 import torch
@@ -75,18 +74,6 @@ def test_cprofile_counts_calls(tmp_path):
     assert (table.process, table.tool) == ("main", "cprofile")
     assert found.self_seconds <= found.total_seconds <= table.seconds
     assert pstats.Stats(str(tmp_path / "python.rank0.pstats")).total_calls > 0
-
-
-def test_pyinstrument_samples(tmp_path):
-    profile = PythonProfile("pyinstrument", after_step=0)
-    train(profile, tmp_path, lambda: Step().run(400_000))
-    table = read_table(table_path(tmp_path, "python", 0), FunctionTable)
-    (found,) = [function for function in table.functions if function.place.endswith(" busy")]
-    own = [function for function in table.functions if Path(__file__).name in function.place]  # threads have a run, too
-    (around,) = [function for function in own if function.place.endswith(" run")]
-    assert found.calls is None
-    assert around.total_seconds >= found.total_seconds > around.self_seconds
-    assert [path.name for path in profile.files] == ["python.rank0.html", "python.rank0.json"]
 
 
 class Rows(torch.utils.data.Dataset):

@@ -211,18 +211,6 @@ def test_what_the_graph_no_longer_holds_is_not_counted():
     assert kept(model, forward)[0] == Kept({"cpu": 4 * ROWS * WIDTH}, {})
 
 
-def test_a_transposed_copy_of_the_heads_weight_is_no_logits():
-    model, inputs = Perceptron(), torch.randn(ROWS, HIDDEN, requires_grad=True)
-
-    def forward():
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            return model.second(inputs).float().sum()
-
-    found, _ = kept(model, forward, (), VOCABULARY)
-    # In bfloat16: the input, and a copy of the weight, which is saved transposed, (hidden, vocabulary).
-    assert found == Kept({"cpu": 2 * ROWS * HIDDEN + 2 * VOCABULARY * HIDDEN}, {})
-
-
 def test_no_hook_stays_after_an_exception():
     model = Perceptron()
     watch = ForwardWatch(model, [model.first], VOCABULARY)
