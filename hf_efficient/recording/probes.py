@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -17,9 +18,6 @@ _LEAST_SECONDS = 0.2
 _MOST_CORES = 64
 """Each by itself; of a larger machine only their sum and the busiest one are recorded."""
 _IDLE = ("idle", "iowait", "guest", "guest_nice", "steal")  # guests are in user; what a host steals nobody here has
-_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
-_UTIME = 11  # place among the fields behind the name, proc_pid_stat(5): utime, stime, cutime, cstime
-_PROC = Path("/proc")
 
 
 class Probe(Protocol):
@@ -298,7 +296,7 @@ class GpuProbe:
             return None
 
 
-def children_of(pid: int, proc: Path = _PROC) -> list[int]:
+def children_of(pid: int, proc: Path = Path("/proc")) -> list[int]:
     """The processes that the main thread of this one has started and that live.
 
     Linux answers in ten microseconds; elsewhere all processes are looked through, which takes a millisecond.
@@ -320,47 +318,29 @@ def siblings(environment: Mapping[str, str] = os.environ) -> list[int]:
     return [pid for pid in children_of(os.getppid()) if pid != os.getpid()]
 
 
-def cpu_seconds_of(pids: Iterable[int], proc: Path = _PROC) -> tuple[float, float]:
+def cpu_seconds_of(pids: Iterable[int]) -> tuple[float, float]:
     """CPU time of these processes themselves, and of those of their children that they have waited for.
 
     One that has ended counts nothing: its parent has its time by then.
     """
     own = waited = 0.0
     for pid in pids:
-        try:
-            fields = (proc / f"{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-            user, system, of_children, in_children = (int(one) for one in fields[_UTIME : _UTIME + 4])
-        except (OSError, ValueError):
-            if proc.exists():
-                continue
-            with_psutil = _by_psutil(pid)
-            own, waited = own + with_psutil[0], waited + with_psutil[1]
-            continue
-        own += (user + system) / _TICKS_PER_SECOND
-        waited += (of_children + in_children) / _TICKS_PER_SECOND
+        with contextlib.suppress(psutil.Error):
+            times = psutil.Process(pid).cpu_times()
+            own += times.user + times.system
+            waited += times.children_user + times.children_system
     return own, waited
 
 
-def io_bytes_of(pids: Iterable[int], proc: Path = _PROC) -> tuple[int, int] | None:
+def io_bytes_of(pids: Iterable[int]) -> tuple[int, int] | None:
     """Bytes that these processes, and the children that they have waited for, had disks read and write.
 
     None where the system does not know. (proc_pid_io(5): ``read_bytes``, ``write_bytes``)
     """
     read = written = answers = 0
     for pid in pids:
-        try:
-            lines = (proc / f"{pid}/io").read_text(encoding="ascii").splitlines()
-            counters = {name: int(value) for name, _, value in (line.partition(":") for line in lines)}
-            read, written = read + counters["read_bytes"], written + counters["write_bytes"]
-        except (OSError, ValueError, KeyError):
-            continue
-        answers += 1
+        with contextlib.suppress(psutil.Error, AttributeError, OSError):
+            counters = psutil.Process(pid).io_counters()
+            read, written = read + counters.read_bytes, written + counters.write_bytes
+            answers += 1
     return (read, written) if answers else None
-
-
-def _by_psutil(pid: int) -> tuple[float, float]:
-    try:
-        times = psutil.Process(pid).cpu_times()
-    except psutil.Error:
-        return 0.0, 0.0
-    return times.user + times.system, times.children_user + times.children_system
