@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -12,39 +10,22 @@ import torch
 from hf_efficient.profilers.torch_trace import OperatorSums
 
 
-@dataclass
-class Event:
+def Event(name, start, lasted, device="CPU", **more):
     """Has what the table reads of a ``_KinetoEvent``; times in nanoseconds."""
-
-    title: str
-    start: int
-    lasted: int
-    device: str = "CPU"
-    thread: int = 1
-    id: int = 0
-    launched_by: int = 0
-    work: int = 0
-    of: list[list[int]] = field(default_factory=list)
-    python: bool = False
-    annotation: bool = False
-
-    def __getattr__(self, name: str) -> Any:
-        told = {
-            "name": self.title,
-            "device_type": SimpleNamespace(name=self.device),
-            "start_ns": self.start,
-            "duration_ns": self.lasted,
-            "start_thread_id": self.thread,
-            "correlation_id": self.id,
-            "linked_correlation_id": self.launched_by,
-            "flops": self.work,
-            "shapes": self.of,
-            "is_python_function": self.python,
-            "is_user_annotation": self.annotation,
-        }
-        if name not in told:
-            raise AttributeError(name)
-        return lambda: told[name]
+    values = {
+        "name": name,
+        "device_type": SimpleNamespace(name=device),
+        "start_ns": start,
+        "duration_ns": lasted,
+        "start_thread_id": more.get("thread", 1),
+        "correlation_id": more.get("id", 0),
+        "linked_correlation_id": more.get("launched_by", 0),
+        "flops": more.get("work", 0),
+        "shapes": more.get("of", []),
+        "is_python_function": more.get("python", False),
+        "is_user_annotation": more.get("annotation", False),
+    }
+    return SimpleNamespace(**{key: lambda value=value: value for key, value in values.items()})
 
 
 def rows(table):
