@@ -9,7 +9,8 @@ from typing import Any, Final
 import numpy as np
 from pydantic import ValidationError
 
-from hf_efficient.diagnosis.case import Case, StepColumns
+from hf_efficient.accounting.steps import StepColumns
+from hf_efficient.diagnosis.case import Case
 from hf_efficient.estimate.comparison import (
     Outcome,
     judge_gain,

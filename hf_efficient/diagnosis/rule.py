@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from hf_efficient.records.findings import Abstention, Cost, Evidence, Finding, Gain
-from hf_efficient.records.isolation import Isolation, StepPart
+from hf_efficient.records.findings import Abstention, Confidence, Cost, Evidence, Finding, Gain, Remedy, Severity
+from hf_efficient.records.isolation import Isolation
 from hf_efficient.records.trace import DeviceBreakdown, TraceBreakdown
 
+Row = tuple[str, float | int | str | None, str, str]
+"""Evidence: what, value, unit, source."""
+_NOTHING: Final = Cost()
 MATTERS: Final = 0.05
 """Below this share of the time a cost is no warning."""
 
@@ -54,19 +58,42 @@ Rule = Callable[[S], Verdict]
 
 
 def rule(*, name: str = "", needs_steps: bool = True) -> Callable[[Rule[S]], Rule[S]]:
-    """A rule of this name, else of the function's; without a recorded step it abstains, unless it needs none."""
+    """Give the function, and its verdicts, this name, else its own; without a recorded step it abstains."""
 
     def named(judge: Rule[S]) -> Rule[S]:
+        own = name or judge.__name__
+
         @functools.wraps(judge)
         def judged(subject: S) -> Verdict:
             if needs_steps and not subject.has_steps:
-                return Abstention(name or judge.__name__, "no optimizer step is recorded")
-            return judge(subject)
+                return Abstention(own, "no optimizer step is recorded")
+            verdict = judge(subject)
+            return None if verdict is None else dataclasses.replace(verdict, rule=own)
 
-        judged.__name__ = name or judge.__name__
+        judged.__name__ = own
         return judged
 
     return named
+
+
+def finding(
+    title: str,
+    evidence: Iterable[Row],
+    remedies: Sequence[Remedy],
+    cost: Cost = _NOTHING,
+    *,
+    severity: Severity = "warning",
+    confidence: Confidence = "measured",
+    explains: Sequence[str] = (),
+) -> Finding:
+    """A rule's finding, without the evidence that is None; ``rule`` puts its name in."""
+    known = [Evidence(what, value, unit, source) for what, value, unit, source in evidence if value is not None]
+    return Finding("", title, severity, confidence, known, cost, list(remedies), list(explains))
+
+
+def abstains(why: str, instrument: str = "") -> Abstention:
+    """A rule that cannot judge: which evidence is missing, and what would give it."""
+    return Abstention("", why, instrument)
 
 
 @dataclass(frozen=True)
@@ -96,27 +123,21 @@ class IsolatedRecipe(Subject):
         part = self.found.part(name)
         return 0.0 if part is None else max(0.0, part.seconds or 0.0)
 
-    def unknown(self, rule: str, name: str) -> Abstention | None:
+    def unknown(self, name: str) -> Abstention | None:
         """Where a part applies and was not measured."""
         part = self.found.part(name)
-        return Abstention(rule, f"{name}: {part.note}") if part is not None and part.seconds is None else None
+        return abstains(f"{name}: {part.note}") if part is not None and part.seconds is None else None
 
-    def evidence(self, name: str, what: str) -> list[Evidence]:
+    def evidence(self, name: str, what: str) -> list[Row]:
         """Seconds of a part that is known, its spread and its share."""
         part = self.found.part(name)
         assert part is not None
         return [
-            Evidence(what, self.taken(name), "seconds", f"--isolate: {part.how}"),
-            *_spread(part),
-            Evidence("its share of a step", self.of_a_step(self.taken(name)), "share", "--isolate"),
+            (what, self.taken(name), "seconds", f"--isolate: {part.how}"),
+            ("at least", part.low, "seconds", "--isolate: its spread"),
+            ("at most", part.high, "seconds", "--isolate: its spread"),
+            ("its share of a step", self.of_a_step(self.taken(name)), "share", "--isolate"),
         ]
-
-
-def _spread(part: StepPart) -> list[Evidence]:
-    if part.low is None or part.high is None:
-        return []
-    bounds = {"at least": part.low, "at most": part.high}
-    return [Evidence(what, seconds, "seconds", "--isolate: its spread") for what, seconds in bounds.items()]
 
 
 @dataclass(frozen=True)

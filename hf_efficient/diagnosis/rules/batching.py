@@ -10,11 +10,11 @@ import numpy as np
 
 from hf_efficient.accounting.columns import Column
 from hf_efficient.diagnosis.case import Case
-from hf_efficient.diagnosis.rule import MATTERS, IsolatedRecipe, Verdict, rule
+from hf_efficient.diagnosis.rule import MATTERS, IsolatedRecipe, Row, Verdict, abstains, finding, rule
 from hf_efficient.diagnosis.rules.machine import core_wait
 from hf_efficient.diagnosis.rules.memory import memory_room, position_bytes
 from hf_efficient.estimate.throughput import batch_time
-from hf_efficient.records.findings import Abstention, Evidence, Finding, Remedy
+from hf_efficient.records.findings import Finding, Remedy
 from hf_efficient.records.isolation import MicroBatchLine
 from hf_efficient.text import share
 
@@ -40,25 +40,22 @@ def padding_waste(case: Case) -> Verdict:
     """A seventh of the positions or more is padding: what grouping by length or packing would give on these lengths."""
     padded, sequences = case.account.tokens.padding_share, case.account.sequences
     if padded is None:
-        return Abstention("padding_waste", "tokens are not counted", "EfficientTrainerMixin in place of the callback")
+        return abstains("tokens are not counted", "EfficientTrainerMixin in place of the callback")
     if padded < _MUCH_PADDING:
         return None
     computed = case.compute_seconds
     evidence = [
-        Evidence("padding", padded, "share", "run.json: tokens.padding_share"),
-        Evidence("time in forward and backward", computed, "seconds", "steps.jsonl: phase_seconds"),
+        ("padding", padded, "share", "run.json: tokens.padding_share"),
+        ("time in forward and backward", computed, "seconds", "steps.jsonl: phase_seconds"),
     ]
     for name in ("shortest_tokens", "mean_tokens", "longest_tokens"):
-        value = getattr(sequences, name)
-        if value is not None:
-            evidence.append(Evidence(name.replace("_", " "), value, "tokens", f"run.json: sequences.{name}"))
-    return Finding(
-        rule="padding_waste",
-        title=f"{share(padded)} of the positions that are computed are padding",
+        evidence.append((name.replace("_", " "), getattr(sequences, name), "tokens", f"run.json: sequences.{name}"))
+    return finding(
+        f"{share(padded)} of the positions that are computed are padding",
+        evidence,
+        _less_padding(case, computed, padded),
+        case.cost(computed * padded),
         severity="warning" if case.share(computed * padded) >= 0.1 else "info",
-        evidence=evidence,
-        cost=case.cost(computed * padded),
-        remedies=_less_padding(case, computed, padded),
     )
 
 
@@ -279,39 +276,38 @@ def accumulation(case: Case) -> Verdict:
         return None
     most = fitting_times(case, min(MOST_TIMES, case.accumulated))
     if most is None:
-        return Abstention("accumulation", "memory is not known by what it is used for", "EfficientTrainerMixin")
+        return abstains("memory is not known by what it is used for", "EfficientTrainerMixin")
     if most < 2:
         return None
     held = micro_batch(case)
     if held is None:
-        return Abstention("accumulation", *NO_LINE)
+        return abstains(*NO_LINE)
     remedies = _accumulate_less(case, held, most)
     if not remedies:
         return None
     gain = remedies[0].gain
     assert gain is not None
-    return Finding(
-        rule="accumulation",
-        title=f"a step accumulates {case.accumulated} micro-batches of {_rows(held.rows)}, {share(held.fixed_share)} "
+    return finding(
+        f"a step accumulates {case.accumulated} micro-batches of {_rows(held.rows)}, {share(held.fixed_share)} "
         "of whose time does not grow with their tokens, and idle memory holds larger ones",
+        _accumulation_evidence(case, held),
+        remedies,
+        case.cost(gain.seconds),
         confidence="likely",
-        evidence=_accumulation_evidence(case, held),
-        cost=case.cost(gain.seconds),
-        remedies=remedies,
     )
 
 
-def _accumulation_evidence(case: Case, held: MicroBatch) -> list[Evidence]:
-    found = [
-        Evidence("micro-batches of a step", held.accumulated, "count", _ARGUMENTS),
-        Evidence("rows of a micro-batch", held.rows, "count", _ARGUMENTS),
-        Evidence("time of a micro-batch", held.seconds, "seconds", "steps.jsonl: phase_seconds"),
-        Evidence("of it without any tokens", held.fixed_seconds, "seconds", _FIXED),
-        Evidence("Trainer's own work around it", held.around_seconds, "seconds", "steps.jsonl: phase_seconds"),
+def _accumulation_evidence(case: Case, held: MicroBatch) -> list[Row]:
+    found: list[Row] = [
+        ("micro-batches of a step", held.accumulated, "count", _ARGUMENTS),
+        ("rows of a micro-batch", held.rows, "count", _ARGUMENTS),
+        ("time of a micro-batch", held.seconds, "seconds", "steps.jsonl: phase_seconds"),
+        ("of it without any tokens", held.fixed_seconds, "seconds", _FIXED),
+        ("Trainer's own work around it", held.around_seconds, "seconds", "steps.jsonl: phase_seconds"),
     ]
     room = memory_room(case)
     if room is not None:
-        found.append(Evidence("idle memory at the peak", room.idle_bytes, "bytes", room.source))
+        found.append(("idle memory at the peak", room.idle_bytes, "bytes", room.source))
     return found
 
 
@@ -355,29 +351,28 @@ def small_micro_batch(case: Case) -> Verdict:
     wait = core_wait(case)
     if wait is not None and wait.share >= _BUSY:
         why = f"other processes held the cores in {share(wait.share)} of the time, which a line over tokens cannot tell"
-        return Abstention("small_micro_batch", why, _ISOLATE)
+        return abstains(why, _ISOLATE)
     held = micro_batch(case)
     if held is None:
-        return Abstention("small_micro_batch", *NO_LINE)
+        return abstains(*NO_LINE)
     if held.fixed_share < _MUCH_FIXED:
         return None
     both = [_enlarge(case, held, grouped=grouped) for grouped in (False, True)]
     found = [one for one in both if one is not None]
     if not found:
         return None
-    return Finding(
-        rule="small_micro_batch",
-        title=_small_title(held.rows, held.fixed_share),
-        confidence="likely",
-        evidence=[
-            Evidence("fixed time of a micro-batch", held.fixed_seconds, "seconds", _FIXED),
-            Evidence("time of a micro-batch", held.seconds, "seconds", "steps.jsonl: phase_seconds"),
-            Evidence("its share", held.fixed_share, "share", _FIXED),
-            Evidence("tokens of a micro-batch", held.tokens, "tokens", "steps.jsonl: tokens.processed"),
-            Evidence("rows of a micro-batch", held.rows, "count", _ARGUMENTS),
+    return finding(
+        _small_title(held.rows, held.fixed_share),
+        [
+            ("fixed time of a micro-batch", held.fixed_seconds, "seconds", _FIXED),
+            ("time of a micro-batch", held.seconds, "seconds", "steps.jsonl: phase_seconds"),
+            ("its share", held.fixed_share, "share", _FIXED),
+            ("tokens of a micro-batch", held.tokens, "tokens", "steps.jsonl: tokens.processed"),
+            ("rows of a micro-batch", held.rows, "count", _ARGUMENTS),
         ],
-        cost=case.cost(case.compute_seconds * held.fixed_share),
-        remedies=sorted(found, key=lambda one: -(one.gain.share or 0.0) if one.gain is not None else 0.0),
+        sorted(found, key=lambda one: -(one.gain.share or 0.0) if one.gain is not None else 0.0),
+        case.cost(case.compute_seconds * held.fixed_share),
+        confidence="likely",
     )
 
 
@@ -432,24 +427,23 @@ def isolated_small_micro_batch(recipe: IsolatedRecipe) -> Verdict:
     """The fixed part of a micro-batch is 30% of its time or more: larger ones pay it less often."""
     line, schedule = recipe.found.micro_batch, recipe.found.schedule
     if line is None:
-        return Abstention("small_micro_batch", "micro-batches of other sizes gave no line of time over tokens")
+        return abstains("micro-batches of other sizes gave no line of time over tokens")
     fixed = min(line.fixed_seconds, line.seconds)
     taken = fixed / line.seconds if line.seconds > 0 else 0.0
     if taken < _MUCH_FIXED:
         return None
     source = f"--isolate: {', '.join(line.variants)}"
-    return Finding(
-        rule="small_micro_batch",
-        title=_small_title(schedule.micro_batch_rows, taken),
-        evidence=[
-            Evidence("fixed time of a micro-batch", fixed, "seconds", source),
-            Evidence("time of a micro-batch", line.seconds, "seconds", "--isolate: as_is"),
-            Evidence("its share", taken, "share", source),
-            Evidence("tokens of a micro-batch", line.tokens, "tokens", "--isolate: as_is"),
-            Evidence("rows of a micro-batch", schedule.micro_batch_rows, "count", "recipe"),
+    return finding(
+        _small_title(schedule.micro_batch_rows, taken),
+        [
+            ("fixed time of a micro-batch", fixed, "seconds", source),
+            ("time of a micro-batch", line.seconds, "seconds", "--isolate: as_is"),
+            ("its share", taken, "share", source),
+            ("tokens of a micro-batch", line.tokens, "tokens", "--isolate: as_is"),
+            ("rows of a micro-batch", schedule.micro_batch_rows, "count", "recipe"),
         ],
-        cost=recipe.cost(recipe.of_steps(fixed * schedule.accumulation)),
-        remedies=[_isolated_larger(recipe, line, fixed)],
+        [_isolated_larger(recipe, line, fixed)],
+        recipe.cost(recipe.of_steps(fixed * schedule.accumulation)),
     )
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from hf_efficient.diagnosis.case import Case
-from hf_efficient.diagnosis.rule import MATTERS, Verdict, rule
+from hf_efficient.diagnosis.rule import MATTERS, Verdict, abstains, finding, rule
 from hf_efficient.diagnosis.rules.batching import MOST_TIMES, NO_LINE, MicroBatch, micro_batch, padding_growth
 from hf_efficient.diagnosis.rules.memory import category_bytes, checkpointing_override, memory_room
-from hf_efficient.records.findings import Abstention, Evidence, Finding, Remedy
+from hf_efficient.records.findings import Finding, Remedy
 from hf_efficient.text import share, size
 
 _KEPT_TIMES = 30
@@ -33,12 +33,12 @@ def checkpointing_missing(case: Case) -> Verdict:
         return None
     room, kept = memory_room(case), category_bytes(case, "activations")
     if room is None or not kept:
-        return Abstention("checkpointing_missing", _UNKNOWN, "EfficientTrainerMixin")
+        return abstains(_UNKNOWN, "EfficientTrainerMixin")
     if room.share < 0.8:
         return None
     held = micro_batch(case)
     if held is None:
-        return Abstention("checkpointing_missing", *NO_LINE)
+        return abstains(*NO_LINE)
     return _missing(case, held, kept, room.fillable_bytes)
 
 
@@ -73,19 +73,18 @@ def _missing(case: Case, held: MicroBatch, kept: int, fillable: int) -> Finding 
         "the layers' forward is computed twice; the global batch stays the same",
         case.gain(saved, basis, freed),
     )
-    return Finding(
-        rule="checkpointing_missing",
-        title=f"activations fill the memory ({size(kept)}), so that {held.accumulated} micro-batches are accumulated; "
+    return finding(
+        f"activations fill the memory ({size(kept)}), so that {held.accumulated} micro-batches are accumulated; "
         f"{share(held.fixed_share)} of their time does not grow with their tokens",
-        confidence="possible",
-        evidence=[
-            Evidence("activations that a micro-batch keeps", kept, "bytes", "run.json: memory.categories.activations"),
-            Evidence("freed by checkpointing (estimate)", freed, "bytes", f"{_KEPT_TIMES - 1} of {_KEPT_TIMES} parts"),
-            Evidence("fixed part of a micro-batch's time", held.fixed_share, "share", "steps.jsonl"),
-            Evidence("forward, of forward and backward", forward, "share", "steps.jsonl: phase_seconds"),
+        [
+            ("activations that a micro-batch keeps", kept, "bytes", "run.json: memory.categories.activations"),
+            ("freed by checkpointing (estimate)", freed, "bytes", f"{_KEPT_TIMES - 1} of {_KEPT_TIMES} parts"),
+            ("fixed part of a micro-batch's time", held.fixed_share, "share", "steps.jsonl"),
+            ("forward, of forward and backward", forward, "share", "steps.jsonl: phase_seconds"),
         ],
-        cost=case.cost(saved),
-        remedies=[remedy],
+        [remedy],
+        case.cost(saved),
+        confidence="possible",
         explains=["accumulation", "small_micro_batch"],
     )
 
@@ -97,11 +96,11 @@ def checkpointing_unneeded(case: Case) -> Verdict:
         return None
     room, kept = memory_room(case), category_bytes(case, "activations")
     if room is None or not kept:
-        return Abstention("checkpointing_unneeded", _UNKNOWN, "EfficientTrainerMixin")
+        return abstains(_UNKNOWN, "EfficientTrainerMixin")
     again = _recomputed_seconds(case)
     if again is None:
         why = "forward and backward are not told apart"
-        return Abstention("checkpointing_unneeded", why, "EfficientTrainerMixin")
+        return abstains(why, "EfficientTrainerMixin")
     more = (_KEPT_TIMES - 1) * kept
     if more > room.fillable_bytes or case.share(again) < MATTERS:
         return None
@@ -116,22 +115,19 @@ def checkpointing_unneeded(case: Case) -> Verdict:
         case.gain(again, basis),
     )
     evidence = [
-        Evidence("forward computed again, as part of the loop", case.share(again), "share", "steps.jsonl: forward"),
-        Evidence("idle memory at the peak", room.idle_bytes, "bytes", room.source),
-        Evidence("inputs that the checkpointed layers keep", kept, "bytes", "run.json: memory.categories.activations"),
-        Evidence("what they would keep besides (estimate)", more, "bytes", f"{_KEPT_TIMES - 1} times their inputs"),
+        ("forward computed again, as part of the loop", case.share(again), "share", "steps.jsonl: forward"),
+        ("FLOPs beyond the model's and padding's", _recompute_share(case), "share", "run.json: work"),
+        ("idle memory at the peak", room.idle_bytes, "bytes", room.source),
+        ("inputs that the checkpointed layers keep", kept, "bytes", "run.json: memory.categories.activations"),
+        ("what they would keep besides (estimate)", more, "bytes", f"{_KEPT_TIMES - 1} times their inputs"),
     ]
-    of_flops = _recompute_share(case)
-    if of_flops is not None:
-        evidence.insert(1, Evidence("FLOPs beyond the model's and padding's", of_flops, "share", "run.json: work"))
-    return Finding(
-        rule="checkpointing_unneeded",
-        title=f"activation checkpointing computes every layer twice, {share(case.share(again))} of the loop, though "
+    return finding(
+        f"activation checkpointing computes every layer twice, {share(case.share(again))} of the loop, though "
         f"{size(room.idle_bytes)} of memory lie idle",
+        evidence,
+        [remedy],
+        case.cost(again),
         confidence="likely",
-        evidence=evidence,
-        cost=case.cost(again),
-        remedies=[remedy],
     )
 
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from hf_efficient.diagnosis.case import Case
-from hf_efficient.diagnosis.rule import MATTERS, Verdict, rule
+from hf_efficient.diagnosis.rule import MATTERS, Verdict, abstains, finding, rule
 from hf_efficient.diagnosis.rules.memory import PERSISTENT, MemoryRoom, category_bytes, memory_room
-from hf_efficient.records.findings import Abstention, Evidence, Finding, Gain, Remedy
+from hf_efficient.records.findings import Finding, Gain, Remedy
 from hf_efficient.text import share, size
 
 _TOO_MUCH = 0.1
@@ -44,23 +44,22 @@ def exposed_communication(case: Case) -> Verdict:
         if not case.on_cuda:
             return None  # gloo's threads leave no events
         why = "what of the communication the computation covers is not known"
-        return Abstention("exposed_communication", why, "efficiency.profile.trace")
+        return abstains(why, "efficiency.profile.trace")
     found = device.communication
     if found is None or found.exposed_share < _TOO_MUCH:
         return None
     lost = found.exposed_share * case.account.time.training_seconds
-    return Finding(
-        rule="exposed_communication",
-        title=f"in {share(found.exposed_share)} of the time the device communicates, and computes nothing",
-        evidence=[
-            Evidence("communication that nothing covers", found.exposed_seconds, "seconds", _TRACE),
-            Evidence("of the traced time", found.exposed_share, "share", _TRACE),
-            Evidence("communication, of which is covered", found.overlap_share, "share", _TRACE),
-            Evidence("kernels that communicate", found.kernels, "count", _TRACE),
-            Evidence("ranks", case.ranks, "count", "run.json: ranks"),
+    return finding(
+        f"in {share(found.exposed_share)} of the time the device communicates, and computes nothing",
+        [
+            ("communication that nothing covers", found.exposed_seconds, "seconds", _TRACE),
+            ("of the traced time", found.exposed_share, "share", _TRACE),
+            ("communication, of which is covered", found.overlap_share, "share", _TRACE),
+            ("kernels that communicate", found.kernels, "count", _TRACE),
+            ("ranks", case.ranks, "count", "run.json: ranks"),
         ],
-        cost=case.cost(lost),
-        remedies=_communicate_less(case, lost),
+        _communicate_less(case, lost),
+        case.cost(lost),
     )
 
 
@@ -92,7 +91,7 @@ def sharding(case: Case) -> Verdict:
     room, persistent = memory_room(case), category_bytes(case, *PERSISTENT)
     peak = case.account.memory.device_peak_allocated_bytes
     if room is None or persistent is None or peak is None:
-        return Abstention("sharding", "what the memory is used for is not known", "EfficientTrainerMixin")
+        return abstains("what the memory is used for is not known", "EfficientTrainerMixin")
     if strategy == "ddp":
         return _hardly_fits(case, room)
     whole = peak + (case.ranks - 1) * persistent
@@ -103,28 +102,26 @@ def _would_fit(case: Case, strategy: str, room: MemoryRoom, persistent: int, who
     device = case.traced_device
     exposed = None if device is None or device.communication is None else device.communication.exposed_share
     evidence = [
-        Evidence("weights, gradients and optimizer state of a rank", persistent, "bytes", _MEMORY),
-        Evidence("peak with all of them whole (estimate)", whole, "bytes", f"{_MEMORY}, times the ranks"),
-        Evidence("that tensors may take of a device (estimate)", room.device_bytes, "bytes", "settings.device"),
+        ("weights, gradients and optimizer state of a rank", persistent, "bytes", _MEMORY),
+        ("peak with all of them whole (estimate)", whole, "bytes", f"{_MEMORY}, times the ranks"),
+        ("that tensors may take of a device (estimate)", room.device_bytes, "bytes", "settings.device"),
+        ("time in which only communication runs", exposed, "share", "profile/trace.rank0"),
     ]
     overrides = {"distributed.strategy": "ddp"} if case.recipe is not None else {}
     remedy = Remedy(f"let each rank hold the whole model: ddp in place of {strategy}", overrides, "more memory")
     lost = None
     if exposed is not None:
-        evidence.append(Evidence("time in which only communication runs", exposed, "share", "profile/trace.rank0"))
         lost = exposed * case.account.time.training_seconds * _spared(case)
-        remedy = replace(
-            remedy, gain=case.gain(lost, "exposed communication, in proportion to the bytes that are sent")
-        )
-    return Finding(
-        rule="sharding",
-        title=f"the model is spread over {case.ranks} ranks ({strategy}), and would fit whole: "
+        basis = "exposed communication, in proportion to the bytes that are sent"
+        remedy = replace(remedy, gain=case.gain(lost, basis))
+    return finding(
+        f"the model is spread over {case.ranks} ranks ({strategy}), and would fit whole: "
         f"{size(whole)} of {size(room.device_bytes)}",
+        evidence,
+        [remedy],
+        case.cost(lost),
         severity="warning" if lost is not None and case.share(lost) >= MATTERS else "info",
         confidence="likely",
-        evidence=evidence,
-        cost=case.cost(lost),
-        remedies=[remedy],
         explains=["exposed_communication"],
     )
 
@@ -158,15 +155,14 @@ def _hardly_fits(case: Case, room: MemoryRoom) -> Finding | None:
     gain = Gain(None, None, freed[best], None, f"{ranks - 1} of {ranks} parts of what is spread")
     plan = f"hf-efficient plan RECIPE distributed.strategy={best}"
     what = f"spread them over the ranks: {best} ({plan} tells what that takes)"
-    return Finding(
-        rule="sharding",
-        title=f"each of {ranks} ranks holds all of the model, and its memory is {share(room.share)} full",
-        severity="info",
-        evidence=[
-            Evidence("memory taken at the peak", room.held_bytes, "bytes", room.source),
-            Evidence("gradients and optimizer state", spread["zero2"], "bytes", _MEMORY),
-            Evidence("these and the weights", spread["fsdp2"], "bytes", _MEMORY),
+    return finding(
+        f"each of {ranks} ranks holds all of the model, and its memory is {share(room.share)} full",
+        [
+            ("memory taken at the peak", room.held_bytes, "bytes", room.source),
+            ("gradients and optimizer state", spread["zero2"], "bytes", _MEMORY),
+            ("these and the weights", spread["fsdp2"], "bytes", _MEMORY),
         ],
-        cost=case.cost(held_bytes=freed[best]),
-        remedies=[Remedy(what, costs="more communication", gain=gain)],
+        [Remedy(what, costs="more communication", gain=gain)],
+        case.cost(held_bytes=freed[best]),
+        severity="info",
     )

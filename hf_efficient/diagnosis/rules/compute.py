@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hf_efficient.diagnosis.case import Case, StepColumns
-from hf_efficient.diagnosis.rule import MATTERS, Verdict, rule
-from hf_efficient.records.findings import Abstention, Evidence, Finding, Remedy
+from hf_efficient.accounting.steps import StepColumns
+from hf_efficient.diagnosis.case import Case
+from hf_efficient.diagnosis.rule import MATTERS, Row, Verdict, abstains, finding, rule
+from hf_efficient.records.findings import Finding, Remedy
 from hf_efficient.text import share
 
 _SHORTEST_ON_CPU = 768
@@ -47,14 +48,14 @@ def attention_kernel(case: Case) -> Verdict:
         return None
     rows, positions = float(first.rows.sum()), float(first.processed.sum())
     if not rows > 0 or not positions > 0:
-        return Abstention("attention_kernel", "the length of the rows is not known", "EfficientTrainerMixin")
+        return abstains("the length of the rows is not known", "EfficientTrainerMixin")
     length = float((first.processed**2 / first.rows).sum() / positions)
     if not case.on_cuda and length < _SHORTEST_ON_CPU:
         return None
     found = _attention_time(case)
     if found is None:
         why = "attention is eager; its part of the time cannot be told"
-        return Abstention("attention_kernel", why, "efficiency.profile.trace")
+        return abstains(why, "efficiency.profile.trace")
     return _eager(case, found, length)
 
 
@@ -71,17 +72,16 @@ def _eager(case: Case, found: _AttentionTime, length: float) -> Finding | None:
         "none: the same attention, in another order of sums",
         case.gain(part * taken, basis + found.basis),
     )
-    return Finding(
-        rule="attention_kernel",
-        title=f"attention is eager and takes {share(case.share(taken))} of the loop on rows of {length:,.0f} tokens",
-        confidence="likely",
-        evidence=[
-            Evidence("attention implementation", "eager", "", "spans.jsonl: settings.model.attention"),
-            Evidence("attention, as part of forward and backward", found.share, "share", found.source),
-            Evidence("length of a row, weighted by its tokens", length, "tokens", "steps.jsonl: tokens, sequences"),
+    return finding(
+        f"attention is eager and takes {share(case.share(taken))} of the loop on rows of {length:,.0f} tokens",
+        [
+            ("attention implementation", "eager", "", "spans.jsonl: settings.model.attention"),
+            ("attention, as part of forward and backward", found.share, "share", found.source),
+            ("length of a row, weighted by its tokens", length, "tokens", "steps.jsonl: tokens, sequences"),
         ],
-        cost=case.cost(taken),
-        remedies=[remedy],
+        [remedy],
+        case.cost(taken),
+        confidence="likely",
     )
 
 
@@ -149,17 +149,16 @@ def optimizer_kernel(case: Case) -> Verdict:
         return None
     basis = "a fused step reads and writes 7 tensors for each weight where the operators one by one do 21"
     gain = case.gain(_FEWER_PASSES * spent, basis)
-    return Finding(
-        rule="optimizer_kernel",
-        title=f"the optimizer takes {share(case.share(spent))} of the loop, operator by operator: it is not fused",
-        confidence="likely",
-        evidence=[
-            Evidence("time in the optimizer", spent, "seconds", f"steps.jsonl: {kind}.optimizer"),
-            Evidence("optimizer", str(held["class"]), "", "spans.jsonl: settings.optimizer"),
-            Evidence("train.optim", str(case.argument("optim", "not known")), "", "spans.jsonl: settings.arguments"),
+    return finding(
+        f"the optimizer takes {share(case.share(spent))} of the loop, operator by operator: it is not fused",
+        [
+            ("time in the optimizer", spent, "seconds", f"steps.jsonl: {kind}.optimizer"),
+            ("optimizer", str(held["class"]), "", "spans.jsonl: settings.optimizer"),
+            ("train.optim", str(case.argument("optim", "not known")), "", "spans.jsonl: settings.arguments"),
         ],
-        cost=case.cost(spent),
-        remedies=[Remedy("take the fused AdamW", {"train.optim": "adamw_torch_fused"}, "", gain)],
+        [Remedy("take the fused AdamW", {"train.optim": "adamw_torch_fused"}, "", gain)],
+        case.cost(spent),
+        confidence="likely",
     )
 
 
@@ -184,24 +183,22 @@ def recompilation(case: Case) -> Verdict:
         remedies.insert(0, Remedy(what, {"train.packing": True}, "an epoch has fewer steps", gain))
     remedies.append(Remedy("look at the reasons: TORCH_LOGS=recompiles,graph_breaks"))
     source = "steps.jsonl: phase_seconds.compilation"
-    return Finding(
-        rule="recompilation",
-        title=f"torch.compile compiles again in {steps} steps after warm-up: {share(case.share(spent))} of the loop",
-        severity="warning" if case.share(spent) >= MATTERS else "info",
-        evidence=[
-            Evidence("compilation after warm-up", spent, "seconds", source),
-            Evidence("steps with a compilation", steps, "count", source),
+    return finding(
+        f"torch.compile compiles again in {steps} steps after warm-up: {share(case.share(spent))} of the loop",
+        [
+            ("compilation after warm-up", spent, "seconds", source),
+            ("steps with a compilation", steps, "count", source),
             *_counted(case.facts.get("compilation", {})),
         ],
-        cost=case.cost(spent),
-        remedies=remedies,
+        remedies,
+        case.cost(spent),
+        severity="warning" if case.share(spent) >= MATTERS else "info",
     )
 
 
-def _counted(compiled: Mapping[str, Any]) -> Iterator[Evidence]:
+def _counted(compiled: Mapping[str, Any]) -> Iterator[Row]:
     """By dynamo's counters, over the life of the process."""
     for key, what in (("recompiles", "recompilations"), ("graph_breaks", "graph breaks")):
-        if compiled.get(key) is not None:
-            yield Evidence(what, int(compiled[key]), "count", f"spans.jsonl: compilation.{key}")
+        yield what, compiled.get(key), "count", f"spans.jsonl: compilation.{key}"
     for reason, times in list(compiled.get("break_reasons", {}).items())[:1]:
-        yield Evidence(f"most frequent break, {times} times", str(reason), "", "spans.jsonl: compilation.break_reasons")
+        yield (f"most frequent break, {times} times", str(reason), "", "spans.jsonl: compilation.break_reasons")

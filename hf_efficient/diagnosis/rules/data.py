@@ -22,11 +22,12 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from hf_efficient.diagnosis.case import Case, StepColumns
-from hf_efficient.diagnosis.rule import MATTERS, IsolatedRecipe, Verdict, rule
+from hf_efficient.accounting.steps import StepColumns
+from hf_efficient.diagnosis.case import Case
+from hf_efficient.diagnosis.rule import MATTERS, IsolatedRecipe, Row, Verdict, abstains, finding, rule
 from hf_efficient.diagnosis.rules.machine import compute_cores, cores_of_a_rank
 from hf_efficient.estimate.throughput import StepLoad, best_workers, loaded_step_seconds
-from hf_efficient.records.findings import Abstention, Evidence, Finding, Remedy
+from hf_efficient.records.findings import Finding, Remedy
 from hf_efficient.records.isolation import LoaderAlone
 from hf_efficient.text import share, short_seconds
 
@@ -187,7 +188,7 @@ def _ready(first: StepColumns, watched: npt.NDArray[np.bool_]) -> float | None:
 @rule()
 def data_storage(case: Case) -> Verdict:
     """The training waits for batches, and their data set is blocked: by a disk, a network, or whatever it waits for."""
-    wait = _judged(case, "data_storage", "storage")
+    wait = _judged(case, "storage")
     if not isinstance(wait, _DataWait):
         return wait
     title = (
@@ -200,13 +201,13 @@ def data_storage(case: Case) -> Verdict:
         costs="room on that disk, or memory",
         gain=case.gain(saved, "reads that do not block, the rest of the loading as measured"),
     )
-    return _finding(case, "data_storage", title, wait, saved, [*_workers_remedy(case, wait), local])
+    return _finding(case, title, wait, saved, [*_workers_remedy(case, wait), local])
 
 
 @rule()
 def data_transform(case: Case) -> Verdict:
     """The training waits for batches, and their data set computes: tokenisation, decoding, augmentation per example."""
-    wait = _judged(case, "data_transform", "transform")
+    wait = _judged(case, "transform")
     if not isinstance(wait, _DataWait):
         return wait
     title = (
@@ -214,7 +215,7 @@ def data_transform(case: Case) -> Verdict:
         f"{short_seconds(wait.parts['transform'].seconds)} per step: tokenisation or another transform in __getitem__"
     )
     remedies = [*_workers_remedy(case, wait), _transform_once(case, wait)]
-    return _finding(case, "data_transform", title, wait, wait.saved_without("transform"), remedies)
+    return _finding(case, title, wait, wait.saved_without("transform"), remedies)
 
 
 def _transform_once(case: Case, wait: _DataWait) -> Remedy:
@@ -228,7 +229,7 @@ def _transform_once(case: Case, wait: _DataWait) -> Remedy:
 @rule()
 def data_collation(case: Case) -> Verdict:
     """The training waits for batches, and most of their time is the collator's."""
-    wait = _judged(case, "data_collation", "collation")
+    wait = _judged(case, "collation")
     if not isinstance(wait, _DataWait):
         return wait
     collator = case.facts.get("loader", {}).get("collator")
@@ -242,13 +243,13 @@ def data_collation(case: Case) -> Verdict:
         "move work out of the collator: per example into dataset.map before the training, padding in whole tensors",
         gain=case.gain(saved, "a collator that takes no time"),
     )
-    return _finding(case, "data_collation", title, wait, saved, [*_workers_remedy(case, wait), lighter])
+    return _finding(case, title, wait, saved, [*_workers_remedy(case, wait), lighter])
 
 
 @rule()
 def few_workers(case: Case) -> Verdict:
     """The workers cannot keep up though there is room for more."""
-    wait = _judged(case, "few_workers", "workers")
+    wait = _judged(case, "workers")
     if not isinstance(wait, _DataWait):
         return wait
     kind = max(wait.parts, key=lambda part: wait.parts[part].seconds)
@@ -261,30 +262,22 @@ def few_workers(case: Case) -> Verdict:
     remedies = _workers_remedy(case, wait)
     if kind == "transform":
         remedies.append(_transform_once(case, wait))
-    return _finding(case, "few_workers", title, wait, wait.saved_by_workers, remedies)
+    return _finding(case, title, wait, wait.saved_by_workers, remedies)
 
 
-def _judged(case: Case, rule: str, cause: Cause) -> _DataWait | Verdict:
+def _judged(case: Case, cause: Cause) -> _DataWait | Verdict:
     """The wait whose cause is the rule's own; else what that rule says."""
     if "wait_seconds" not in case.first.loader:
-        return Abstention(rule, "the data loader was not watched", "EfficientTrainerMixin, or hf_efficient.callbacks")
+        return abstains("the data loader was not watched", "EfficientTrainerMixin, or hf_efficient.callbacks")
     wait = _data_wait(case)
     if wait is None:
-        return Abstention(rule, f"fewer than {_FEWEST_STEPS} steps after warm-up were watched", "a longer run")
+        return abstains(f"fewer than {_FEWEST_STEPS} steps after warm-up were watched", "a longer run")
     return wait if wait.cause == cause else None
 
 
-def _finding(
-    case: Case, rule: str, title: str, wait: _DataWait, saved_seconds: float, remedies: Sequence[Remedy]
-) -> Finding:
+def _finding(case: Case, title: str, wait: _DataWait, saved_seconds: float, remedies: Sequence[Remedy]) -> Finding:
     """``saved_seconds``: over the run, if the cause were not."""
-    return Finding(
-        rule=rule,
-        title=title,
-        evidence=_evidence(wait),
-        cost=case.cost(saved_seconds),
-        remedies=sorted(remedies, key=_worth, reverse=True),
-    )
+    return finding(title, _evidence(wait), sorted(remedies, key=_worth, reverse=True), case.cost(saved_seconds))
 
 
 def _worth(remedy: Remedy) -> float:
@@ -293,24 +286,21 @@ def _worth(remedy: Remedy) -> float:
     return (seconds or 0.0) * (_MUCH_MORE if remedy.overrides else 1.0)
 
 
-def _evidence(wait: _DataWait) -> list[Evidence]:
+def _evidence(wait: _DataWait) -> list[Row]:
     load = "steps.jsonl: loader"
     computing = wait.parts["transform"].seconds
-    found = [
-        Evidence("share of the loop that waits for data", wait.share, "share", f"{load}.wait_seconds"),
-        Evidence("wait of a step", wait.wait_seconds, "seconds", f"{load}.wait_seconds"),
-        Evidence("loading of a step, one batch after the other", wait.load.seconds, "seconds", load),
-        Evidence("of that: data set blocked", wait.parts["storage"].seconds, "seconds", f"{load}.fetch_seconds"),
-        Evidence("of that: data set computing", computing, "seconds", f"{load}.fetch_cpu_seconds"),
-        Evidence("of that: collator", wait.parts["collation"].seconds, "seconds", f"{load}.collate_seconds"),
-        Evidence("rest of a step", wait.load.compute_seconds, "seconds", "steps.jsonl: wall_seconds"),
+    found: list[Row] = [
+        ("share of the loop that waits for data", wait.share, "share", f"{load}.wait_seconds"),
+        ("wait of a step", wait.wait_seconds, "seconds", f"{load}.wait_seconds"),
+        ("loading of a step, one batch after the other", wait.load.seconds, "seconds", load),
+        ("of that: data set blocked", wait.parts["storage"].seconds, "seconds", f"{load}.fetch_seconds"),
+        ("of that: data set computing", computing, "seconds", f"{load}.fetch_cpu_seconds"),
+        ("of that: collator", wait.parts["collation"].seconds, "seconds", f"{load}.collate_seconds"),
+        ("rest of a step", wait.load.compute_seconds, "seconds", "steps.jsonl: wall_seconds"),
+        ("workers", wait.workers, "count", "spans.jsonl: loader.workers"),
+        ("batches ready when one is asked for", wait.ready, "count", f"{load}.ready"),
+        ("cores of a rank", wait.cores, "count", "spans.jsonl: settings.host.cores"),
     ]
-    if wait.workers is not None:
-        found.append(Evidence("workers", wait.workers, "count", "spans.jsonl: loader.workers"))
-    if wait.ready is not None:
-        found.append(Evidence("batches ready when one is asked for", wait.ready, "count", f"{load}.ready"))
-    if wait.cores is not None:
-        found.append(Evidence("cores of a rank", wait.cores, "count", "spans.jsonl: settings.host.cores"))
     return found
 
 
@@ -346,19 +336,17 @@ def isolated_few_workers(recipe: IsolatedRecipe) -> Verdict:
     """Batches made beforehand save a twentieth of the step or more: workers load while the model computes."""
     taken, loader, workers = recipe.taken("data"), recipe.found.loader, recipe.found.schedule.workers
     if recipe.of_a_step(taken) < MATTERS:
-        return recipe.unknown("few_workers", "data")
+        return recipe.unknown("data")
     evidence = recipe.evidence("data", "data wait of a step")
     if loader is not None:
-        evidence.append(Evidence("the loader alone", loader.step_seconds, "seconds", "--isolate: loader"))
-    if loader is not None and loader.model_step_seconds is not None:
-        evidence.append(Evidence("the model alone", loader.model_step_seconds, "seconds", "--isolate: held_batches"))
+        evidence.append(("the loader alone", loader.step_seconds, "seconds", "--isolate: loader"))
+        evidence.append(("the model alone", loader.model_step_seconds, "seconds", "--isolate: held_batches"))
     loads = f"of {workers} workers" if workers else "in the process that trains"
-    return Finding(
-        rule="few_workers",
-        title=f"{share(recipe.of_a_step(taken))} of a step is waiting for the data loader, which loads {loads}",
-        evidence=[*evidence, Evidence("workers of the loader", workers, "count", "recipe")],
-        cost=recipe.cost(recipe.of_steps(taken)),
-        remedies=[] if loader is None else _isolated_workers(recipe, taken, loader),
+    return finding(
+        f"{share(recipe.of_a_step(taken))} of a step is waiting for the data loader, which loads {loads}",
+        [*evidence, ("workers of the loader", workers, "count", "recipe")],
+        [] if loader is None else _isolated_workers(recipe, taken, loader),
+        recipe.cost(recipe.of_steps(taken)),
     )
 
 

@@ -7,9 +7,10 @@ from typing import Literal
 
 import numpy as np
 
-from hf_efficient.diagnosis.case import Case, StepColumns
-from hf_efficient.diagnosis.rule import MATTERS, Verdict, rule
-from hf_efficient.records.findings import Abstention, Evidence, Finding, Remedy
+from hf_efficient.accounting.steps import StepColumns
+from hf_efficient.diagnosis.case import Case
+from hf_efficient.diagnosis.rule import MATTERS, Verdict, abstains, finding, rule
+from hf_efficient.records.findings import Finding, Remedy
 from hf_efficient.text import share, short_seconds
 
 _MOST = 0.5
@@ -82,7 +83,7 @@ def _of_a_batch(first: StepColumns, steps: np.ndarray) -> tuple[float, float]:
 @rule()
 def worker_start(case: Case) -> Verdict:
     """A twentieth of the loop or more goes into starting and joining workers, which could live on."""
-    starts = _judged(case, "worker_start", "workers")
+    starts = _judged(case, "workers")
     if not isinstance(starts, _EpochStarts):
         return starts
     each = starts.seconds / starts.epochs
@@ -96,13 +97,13 @@ def worker_start(case: Case) -> Verdict:
         "their memory is held during evaluations too",
         case.gain(each * (starts.epochs - 1), "workers start once"),
     )
-    return _finding(case, "worker_start", title, starts, remedy)
+    return _finding(case, title, starts, remedy)
 
 
 @rule()
 def epoch_boundary(case: Case) -> Verdict:
     """A twentieth of the loop or more goes into the first batches of epochs: a sampler, a shuffle, files, a buffer."""
-    starts = _judged(case, "epoch_boundary", "boundary")
+    starts = _judged(case, "boundary")
     if not isinstance(starts, _EpochStarts):
         return starts
     each = starts.seconds / starts.epochs
@@ -118,35 +119,28 @@ def epoch_boundary(case: Case) -> Verdict:
         else "make the sampler cheaper (what it sorts or draws, once), or repeat the rows so that an epoch is longer"
     )
     gain = case.gain(each * (starts.epochs - 1), "all epochs but the first start at once")
-    return _finding(case, "epoch_boundary", title, starts, Remedy(what, gain=gain))
+    return _finding(case, title, starts, Remedy(what, gain=gain))
 
 
-def _judged(case: Case, rule: str, cause: str) -> _EpochStarts | Verdict:
+def _judged(case: Case, cause: str) -> _EpochStarts | Verdict:
     """The starts of a run with epochs, where they take a twentieth of the loop by a rule's own cause; else its say."""
     if "start_seconds" not in case.first.loader:
-        return Abstention(rule, "the data loader was not watched", "EfficientTrainerMixin, or hf_efficient.callbacks")
+        return abstains("the data loader was not watched", "EfficientTrainerMixin, or hf_efficient.callbacks")
     starts = _epoch_starts(case)
     if starts.epochs < 2 or case.share(starts.seconds) < MATTERS:
         return None
     return starts if starts.cause == cause else None
 
 
-def _finding(case: Case, rule: str, title: str, starts: _EpochStarts, remedy: Remedy) -> Finding:
+def _finding(case: Case, title: str, starts: _EpochStarts, remedy: Remedy) -> Finding:
     load = "steps.jsonl: loader"
     evidence = [
-        Evidence("share of the loop in starts of epochs", case.share(starts.seconds), "share", load),
-        Evidence("epochs started", starts.epochs, "count", f"{load}.start_seconds"),
-        Evidence("starting iterators and workers", starts.started_seconds, "seconds", f"{load}.start_seconds"),
-        Evidence("ending workers", starts.ended_seconds, "seconds", f"{load}.end_seconds"),
-        Evidence("first batches, beyond loading them", starts.late_seconds, "seconds", f"{load}.first_wait_seconds"),
-        Evidence("of that: the data set's own", starts.dataset_seconds, "seconds", f"{load}.fetch_seconds"),
+        ("share of the loop in starts of epochs", case.share(starts.seconds), "share", load),
+        ("epochs started", starts.epochs, "count", f"{load}.start_seconds"),
+        ("starting iterators and workers", starts.started_seconds, "seconds", f"{load}.start_seconds"),
+        ("ending workers", starts.ended_seconds, "seconds", f"{load}.end_seconds"),
+        ("first batches, beyond loading them", starts.late_seconds, "seconds", f"{load}.first_wait_seconds"),
+        ("of that: the data set's own", starts.dataset_seconds, "seconds", f"{load}.fetch_seconds"),
+        ("workers", starts.workers, "count", "spans.jsonl: loader.workers"),
     ]
-    if starts.workers is not None:
-        evidence.append(Evidence("workers", starts.workers, "count", "spans.jsonl: loader.workers"))
-    return Finding(
-        rule=rule,
-        title=title,
-        evidence=evidence,
-        cost=case.cost(starts.seconds),
-        remedies=[remedy],
-    )
+    return finding(title, evidence, [remedy], case.cost(starts.seconds))

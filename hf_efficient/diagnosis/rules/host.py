@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hf_efficient.diagnosis.case import Case
-from hf_efficient.diagnosis.rule import MATTERS, Verdict, rule
+from hf_efficient.diagnosis.rule import MATTERS, Row, Verdict, abstains, finding, rule
 from hf_efficient.diagnosis.rules.batching import (
     MOST_TIMES,
     accumulation,
@@ -18,7 +18,7 @@ from hf_efficient.diagnosis.rules.batching import (
     larger_micro_batch,
     small_micro_batch,
 )
-from hf_efficient.records.findings import Abstention, Evidence, Finding, Remedy
+from hf_efficient.records.findings import Finding, Remedy
 from hf_efficient.text import share, short_seconds, size
 
 _MUCH_LAUNCHING = 0.15
@@ -50,7 +50,7 @@ class _LaunchWaits:
     share: float | None
     is_waiting: bool
     traced: bool
-    evidence: list[Evidence]
+    evidence: list[Row]
 
 
 @rule()
@@ -60,7 +60,7 @@ def launch_bound(case: Case) -> Verdict:
         return None
     waits = _traced_waits(case) or _recorded_waits(case)
     if waits is None:
-        return Abstention("launch_bound", "what the device waits for is not known", "efficiency.profile.trace")
+        return abstains("what the device waits for is not known", "efficiency.profile.trace")
     if not waits.is_waiting or (waits.share is not None and waits.share < _MUCH_LAUNCHING):
         return None
     title = "the host needs as long to launch a step's kernels as the device has for them"
@@ -68,13 +68,12 @@ def launch_bound(case: Case) -> Verdict:
         title = f"the device waits for the next kernel to be launched in {share(waits.share)} of its time"
     computed = case.compute_seconds
     lost = None if waits.share is None else waits.share * computed
-    return Finding(
-        rule="launch_bound",
-        title=title,
+    return finding(
+        title,
+        [*waits.evidence, ("forward and backward", computed, "seconds", "steps.jsonl: phase_seconds")],
+        _fewer_launches(case, lost),
+        case.cost(lost),
         confidence="measured" if waits.traced else "possible",
-        evidence=[*waits.evidence, Evidence("forward and backward", computed, "seconds", "steps.jsonl: phase_seconds")],
-        cost=case.cost(lost),
-        remedies=_fewer_launches(case, lost),
     )
 
 
@@ -85,16 +84,16 @@ def _traced_waits(case: Case) -> _LaunchWaits | None:
         return None
     idle, launches = device.busy.idle, device.launches
     share = idle.launch_bound_seconds / device.busy.window_seconds
+    call_seconds = None if launches.call is None else launches.call.p50_seconds
     source = "profile/trace.rank0"
-    evidence = [
-        Evidence("device waits for the next launch", share, "share", source),
-        Evidence("device idle altogether", device.busy.idle_share, "share", source),
-        Evidence("kernels a second", launches.kernels_per_second, "count", source),
-        Evidence("median kernel", launches.length.p50_seconds, "seconds", source),
-        Evidence("kernels shorter than their launch", launches.short_share, "share", source),
+    evidence: list[Row] = [
+        ("device waits for the next launch", share, "share", source),
+        ("device idle altogether", device.busy.idle_share, "share", source),
+        ("kernels a second", launches.kernels_per_second, "count", source),
+        ("median kernel", launches.length.p50_seconds, "seconds", source),
+        ("kernels shorter than their launch", launches.short_share, "share", source),
+        ("median call that launches one", call_seconds, "seconds", source),
     ]
-    if launches.call is not None:
-        evidence.append(Evidence("median call that launches one", launches.call.p50_seconds, "seconds", source))
     return _LaunchWaits(share, idle.launch_bound_seconds >= idle.host_bound_seconds, True, evidence)
 
 
@@ -111,9 +110,9 @@ def _recorded_waits(case: Case) -> _LaunchWaits | None:
     host = float(np.sum([first.phase(name)[first.steady] for name in _TIMED]))
     if device <= 0:
         return None
-    evidence = [
-        Evidence("host's time to submit a step, over the device's", host / device, "share", "steps.jsonl"),
-        Evidence("hardware FLOP/s over the peak", used, "share", "run.json: work.hfu"),
+    evidence: list[Row] = [
+        ("host's time to submit a step, over the device's", host / device, "share", "steps.jsonl"),
+        ("hardware FLOP/s over the peak", used, "share", "run.json: work.hfu"),
     ]
     return _LaunchWaits(None, host >= _AHEAD * device and used < _LOW_USE, False, evidence)
 
@@ -139,7 +138,7 @@ def hidden_synchronisation(case: Case) -> Verdict:
     census = case.facts.get("synchronisations", {})
     if "sites" not in census:
         why = "no census of the lines that read tensors was taken"
-        return Abstention("hidden_synchronisation", why, "efficiency.profile.synchronisations")
+        return abstains(why, "efficiency.profile.synchronisations")
     own = [site for site in census["sites"] if not site["inside_library"]]
     inside = [site for site in census["sites"] if site["inside_library"]]
     micro_batches = float(np.nanmedian(case.first.micro_batches))
@@ -168,33 +167,31 @@ def _own_reads(case: Case, own: Sequence[Site], libraries: float, on_device: boo
         "keep tensors on the device and read them at the log interval: add up loss.detach(), and call .item() when it "
         "is logged; let torch.where or masks decide, not if"
     )
-    by_libraries = Evidence("reads by libraries, per step", libraries, "count", "spans.jsonl: synchronisations")
-    return Finding(
-        rule="hidden_synchronisation",
-        title=title,
+    by_libraries = ("reads by libraries, per step", libraries, "count", "spans.jsonl: synchronisations")
+    return finding(
+        title,
+        [*_read_evidence(own), by_libraries],
+        [Remedy(what)],
+        case.cost(min(seconds, case.loop_seconds)) if on_device else case.cost(),
         confidence="measured" if on_device else "likely",
-        evidence=[*_read_evidence(own), by_libraries],
-        cost=case.cost(min(seconds, case.loop_seconds)) if on_device else case.cost(),
-        remedies=[Remedy(what)],
     )
 
 
 def _library_reads(inside: Sequence[Site]) -> Finding:
     costs = "a loss that is no number shows in the log, and spoils its mean"
-    return Finding(
-        rule="hidden_synchronisation",
-        title=f"libraries read tensors {_reads(inside):g} times per step, first {_place(inside[0])}",
+    return finding(
+        f"libraries read tensors {_reads(inside):g} times per step, first {_place(inside[0])}",
+        _read_evidence(inside),
+        [Remedy("leave out the Trainer's look at every loss", {f"train.{_FILTER}": False}, costs)],
         severity="info",
-        evidence=_read_evidence(inside),
-        remedies=[Remedy("leave out the Trainer's look at every loss", {f"train.{_FILTER}": False}, costs)],
     )
 
 
-def _read_evidence(sites: Sequence[Site]) -> list[Evidence]:
-    found = []
+def _read_evidence(sites: Sequence[Site]) -> list[Row]:
+    found: list[Row] = []
     for site in sites[:5]:
         what = f"reads per step at {_place(site)} in {site['function']}, {site['operator']}"
-        found.append(Evidence(what, float(site["count_per_step"]), "count", "spans.jsonl: synchronisations.sites"))
+        found.append((what, float(site["count_per_step"]), "count", "spans.jsonl: synchronisations.sites"))
     return found
 
 
@@ -236,27 +233,24 @@ def host_to_device_copy(case: Case) -> Verdict:
     copies = _copies(case)
     if copies is None:
         why = "what the batches hold is not recorded"
-        return Abstention(
-            "host_to_device_copy", why, "EfficientTrainerMixin; efficiency.profile.trace shows every copy"
-        )
+        return abstains(why, "EfficientTrainerMixin; efficiency.profile.trace shows every copy")
     taken = case.share(copies.seconds * case.account.steps.count)
     if taken < MATTERS:
         return None
     saved = max(0.0, copies.seconds - copies.least_seconds) * case.account.steps.count
     spent = "steps.jsonl: host_to_device, and data_wait without the loader's"
-    return Finding(
-        rule="host_to_device_copy",
-        title=f"{share(taken)} of the training loop hands batches to the GPU {copies.kind}: "
+    return finding(
+        f"{share(taken)} of the training loop hands batches to the GPU {copies.kind}: "
         f"{size(round(copies.bytes))} in {short_seconds(copies.seconds)} per step",
-        confidence="likely",
-        evidence=[
-            Evidence("host time of a step's copies", copies.seconds, "seconds", spent),
-            Evidence("bytes of a step", copies.bytes, "bytes", "steps.jsonl: loader.bytes"),
-            Evidence("tensors of a step", copies.tensors, "count", "spans.jsonl: loader.first_batch"),
-            Evidence("page-locked", "yes" if copies.pinned else "no", "", "spans.jsonl: loader.first_batch"),
+        [
+            ("host time of a step's copies", copies.seconds, "seconds", spent),
+            ("bytes of a step", copies.bytes, "bytes", "steps.jsonl: loader.bytes"),
+            ("tensors of a step", copies.tensors, "count", "spans.jsonl: loader.first_batch"),
+            ("page-locked", "yes" if copies.pinned else "no", "", "spans.jsonl: loader.first_batch"),
         ],
-        cost=case.cost(saved),
-        remedies=[_quicker_copies(case, copies, saved)],
+        [_quicker_copies(case, copies, saved)],
+        case.cost(saved),
+        confidence="likely",
     )
 
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from hf_efficient.accounting.columns import Column
 from hf_efficient.diagnosis.case import Case
-from hf_efficient.diagnosis.rule import Verdict, rule
-from hf_efficient.records.findings import Abstention, Confidence, Evidence, Finding, Remedy, Severity
+from hf_efficient.diagnosis.rule import Row, Verdict, abstains, finding, rule
+from hf_efficient.records.findings import Confidence, Finding, Remedy, Severity
 from hf_efficient.text import share
 
 _FLAT = 0.02
@@ -53,20 +53,20 @@ def learning_rate_idle(case: Case) -> Verdict:
     rates, losses, steps = _logged(case, "learning_rate"), _logged(case, "loss"), case.account.steps.count
     if len(rates) < 3 or len(losses) < 3 or steps < 20:
         why = "fewer than three losses, or than twenty steps, were logged"
-        return Abstention("learning_rate_idle", why, "train.logging_steps, or a longer run")
+        return abstains(why, "train.logging_steps, or a longer run")
     highest, moved = float(rates.max()), float(rates.mean()) * steps
     evidence = [
-        Evidence("learning rate, highest", highest, "", "steps.jsonl: learning_rate"),
-        Evidence("learning rates added up", moved, "", "steps.jsonl: learning_rate, mean times steps"),
-        Evidence("first loss", float(losses[0]), "", "steps.jsonl: loss"),
-        Evidence("last loss", float(losses[-1]), "", "steps.jsonl: loss"),
+        ("learning rate, highest", highest, "", "steps.jsonl: learning_rate"),
+        ("learning rates added up", moved, "", "steps.jsonl: learning_rate, mean times steps"),
+        ("first loss", float(losses[0]), "", "steps.jsonl: loss"),
+        ("last loss", float(losses[-1]), "", "steps.jsonl: loss"),
     ]
     asked, planned = case.argument("learning_rate"), case.facts.get("run", {}).get("max_steps")
     rising = bool(np.all(np.diff(rates) > 0))
     ended = planned is not None and steps >= planned
     if rising and not ended and asked and rates[-1] < asked:
         why = f"the run is within its warm-up, at {rates[-1]:.2g} of {asked:.2g}"
-        return Abstention("learning_rate_idle", why, "a longer run")
+        return abstains(why, "a longer run")
     optimizer = str(case.settings("optimizer").get("class", "")).lower()
     is_sign_like = any(kind in optimizer for kind in _SIGN_LIKE)
     still = is_sign_like and moved < _STANDS_STILL and not case.is_of_preferences
@@ -74,12 +74,12 @@ def learning_rate_idle(case: Case) -> Verdict:
         title = f"the learning rate does nothing: {highest:.2g} at most, and the loss stays at {losses[-1]:.3g}"
         severity: Severity = "critical" if moved < _NOTHING else "warning"
         remedy = _higher_rate(case, highest)
-        return Finding("learning_rate_idle", title, severity, "measured", evidence, remedies=[remedy])
+        return finding(title, evidence, [remedy], severity=severity)
     if asked and ended and rising and rates[-1] < _STILL_RISING * asked:
         title = f"the run ends within its warm-up, at {rates[-1] / asked:.0%} of the learning rate that was asked for"
         warm_up = max(1, round(_WARM_UP * steps))
         remedy = Remedy(f"warm up for {warm_up} steps", {"train.warmup_steps": warm_up})
-        return Finding("learning_rate_idle", title, "warning", "measured", evidence, remedies=[remedy])
+        return finding(title, evidence, [remedy])
     return None
 
 
@@ -108,7 +108,7 @@ def learning_rate_diverges(case: Case) -> Verdict:
     """
     losses = _logged(case, "loss")
     if len(losses) < 4:
-        return Abstention("learning_rate_diverges", "fewer than four losses were logged", "train.logging_steps")
+        return abstains("fewer than four losses were logged", "train.logging_steps")
     windows = np.array_split(losses, min(_WINDOWS, len(losses)))
     medians = [float(np.median(window)) for window in windows]
     noise = float(np.median(np.abs(np.diff(losses))))  # what a log differs by without a trend
@@ -128,21 +128,19 @@ def learning_rate_diverges(case: Case) -> Verdict:
     rates, asked = _logged(case, "learning_rate"), case.argument("learning_rate")
     highest = float(rates.max()) if len(rates) else asked
     evidence = [
-        Evidence("loss before it grew", low, "", "steps.jsonl: loss"),
-        Evidence("highest loss", float(losses.max()), "", "steps.jsonl: loss"),
-        Evidence("last loss", float(losses[-1]), "", "steps.jsonl: loss"),
-        Evidence("what a log differs by from the one before", noise, "", "steps.jsonl: loss, median"),
+        ("loss before it grew", low, "", "steps.jsonl: loss"),
+        ("highest loss", float(losses.max()), "", "steps.jsonl: loss"),
+        ("last loss", float(losses[-1]), "", "steps.jsonl: loss"),
+        ("what a log differs by from the one before", noise, "", "steps.jsonl: loss, median"),
+        ("highest learning rate", highest or None, "", "steps.jsonl: learning_rate"),
     ]
-    if highest:
-        evidence.append(Evidence("highest learning rate", highest, "", "steps.jsonl: learning_rate"))
     rate = f" at a learning rate of {highest:.2g}" if highest else ""
-    return Finding(
-        rule="learning_rate_diverges",
-        title=f"the loss grows from {low:.3g} to {high:.3g}{rate}",
+    return finding(
+        f"the loss grows from {low:.3g} to {high:.3g}{rate}",
+        evidence,
+        [_lower_rate(asked)],
         severity="critical",
         confidence="likely",
-        evidence=evidence,
-        remedies=[_lower_rate(asked)],
         explains=["not_finite_steps", "scaler_skips"],
     )
 
@@ -162,7 +160,7 @@ def not_finite_steps(case: Case) -> Verdict:
     counted = case.facts.get("silent_failures", {})
     logs = 0 if case.series is None else sum(case.series.steps.not_finite)
     if "losses_not_finite" not in counted and not logs:
-        return Abstention("not_finite_steps", "losses of micro-batches are not counted", "EfficientTrainerMixin")
+        return abstains("losses of micro-batches are not counted", "EfficientTrainerMixin")
     bad, seen = int(counted.get("losses_not_finite") or 0), int(counted.get("losses") or 0)
     if not bad and not logs:
         return None
@@ -170,17 +168,16 @@ def not_finite_steps(case: Case) -> Verdict:
     what = f"{share(bad / seen)} of the micro-batches have" if bad and seen else "the Trainer logged"
     nameless = unlabelled >= _HALF * max(bad, 1)
     why = f": {unlabelled} steps hold no label to learn from" if nameless else ""
-    return Finding(
-        rule="not_finite_steps",
-        title=f"{what} a loss that is no number{why}",
-        severity="critical",
-        evidence=[
-            Evidence("losses that are no finite number", bad, "count", f"{_SILENT}.losses_not_finite"),
-            Evidence("losses of micro-batches", seen, "count", f"{_SILENT}.losses"),
-            Evidence("logged values that are no finite number", logs, "count", "steps.jsonl: loss, grad_norm"),
-            Evidence("steps without a label", unlabelled, "count", _LOSS_TOKENS),
+    return finding(
+        f"{what} a loss that is no number{why}",
+        [
+            ("losses that are no finite number", bad, "count", f"{_SILENT}.losses_not_finite"),
+            ("losses of micro-batches", seen, "count", f"{_SILENT}.losses"),
+            ("logged values that are no finite number", logs, "count", "steps.jsonl: loss, grad_norm"),
+            ("steps without a label", unlabelled, "count", _LOSS_TOKENS),
         ],
-        remedies=_finite_losses(case, nameless),
+        _finite_losses(case, nameless),
+        severity="critical",
         explains=["masked_labels", "few_loss_tokens"] if nameless else [],
     )
 
@@ -206,9 +203,7 @@ def scaler_skips(case: Case) -> Verdict:
         return None
     counted = case.facts.get("silent_failures", {})
     if not counted.get("updates") or "skipped_updates" not in counted:
-        return Abstention(
-            "scaler_skips", "skipped updates are not counted", "EfficientTrainerMixin, or AccountCallback"
-        )
+        return abstains("skipped updates are not counted", "EfficientTrainerMixin, or AccountCallback")
     skipped, updates = int(counted["skipped_updates"]), int(counted["updates"])
     taken = skipped / updates
     if skipped <= _FINDING_ITS_SCALE or taken < _OFTEN:
@@ -219,16 +214,15 @@ def scaler_skips(case: Case) -> Verdict:
         gain = case.gain(case.loop_seconds * taken, "every update counts")
         costs = "bfloat16 keeps 8 bits where float16 keeps 11"
         remedies.insert(0, Remedy("train in bfloat16, which needs no scaler", overrides, costs, gain))
-    return Finding(
-        rule="scaler_skips",
-        title=f"{share(taken)} of the updates are skipped: gradients overflow in float16",
-        severity="critical" if taken >= _HALF else "warning",
-        evidence=[
-            Evidence("skipped updates", skipped, "count", f"{_SILENT}.skipped_updates"),
-            Evidence("updates", updates, "count", f"{_SILENT}.updates"),
+    return finding(
+        f"{share(taken)} of the updates are skipped: gradients overflow in float16",
+        [
+            ("skipped updates", skipped, "count", f"{_SILENT}.skipped_updates"),
+            ("updates", updates, "count", f"{_SILENT}.updates"),
         ],
-        cost=case.cost(case.loop_seconds * taken),
-        remedies=remedies,
+        remedies,
+        case.cost(case.loop_seconds * taken),
+        severity="critical" if taken >= _HALF else "warning",
     )
 
 
@@ -238,7 +232,7 @@ def no_gradient(case: Case) -> Verdict:
     counted = case.facts.get("silent_failures", {})
     if "without_gradient" not in counted:
         why = "gradients were not looked at: they are not on the parameters under DeepSpeed and FSDP"
-        return Abstention("no_gradient", why, "EfficientTrainerMixin, or AccountCallback")
+        return abstains(why, "EfficientTrainerMixin, or AccountCallback")
     without, trainable = int(counted["without_gradient"]), int(counted["trainable_parameters"])
     if not without:
         return None
@@ -251,17 +245,16 @@ def no_gradient(case: Case) -> Verdict:
     )
     if experts:
         what = "nothing, if these experts are chosen by later batches; else look at the router's balance"
-    return Finding(
-        rule="no_gradient",
-        title=f"{without} of {trainable} trainable tensors get no gradient: {named}",
+    return finding(
+        f"{without} of {trainable} trainable tensors get no gradient: {named}",
+        [
+            ("trainable tensors without gradient", without, "count", f"{_SILENT}.without_gradient"),
+            ("trainable tensors", trainable, "count", f"{_SILENT}.trainable_parameters"),
+            ("their names", ", ".join(names) or "not known", "", f"{_SILENT}.names_without_gradient"),
+        ],
+        [Remedy(what)],
         severity="warning" if experts else "critical",
         confidence="possible" if experts else "measured",
-        evidence=[
-            Evidence("trainable tensors without gradient", without, "count", f"{_SILENT}.without_gradient"),
-            Evidence("trainable tensors", trainable, "count", f"{_SILENT}.trainable_parameters"),
-            Evidence("their names", ", ".join(names) or "not known", "", f"{_SILENT}.names_without_gradient"),
-        ],
-        remedies=[Remedy(what)],
     )
 
 
@@ -270,20 +263,20 @@ def masked_labels(case: Case) -> Verdict:
     """Of the tokens that are computed a twentieth or less is learnt from, or a twentieth of the steps has none."""
     tokens, counts = case.account.tokens, case.first.loss_bearing
     if tokens.loss_bearing is None or not tokens.non_padding:
-        return Abstention("masked_labels", *_NOT_COUNTED)
+        return abstains(*_NOT_COUNTED)
     learnt = tokens.loss_bearing / tokens.non_padding
     empty = float((counts[np.isfinite(counts)] == 0).mean())
     if learnt >= _OFTEN and empty < _OFTEN:
         return None
     evidence = [
-        Evidence("tokens with a label", learnt, "share", "run.json: tokens.loss_bearing over non_padding"),
-        Evidence("steps without a label", empty, "share", _LOSS_TOKENS),
+        ("tokens with a label", learnt, "share", "run.json: tokens.loss_bearing over non_padding"),
+        ("steps without a label", empty, "share", _LOSS_TOKENS),
     ]
     prepared = case.facts.get("data", {})
     if prepared.get("examples"):
         wholly, cut = int(prepared.get("masked") or 0), int(prepared.get("truncated") or 0)
-        evidence.append(Evidence("examples without a label", wholly, "count", "spans.jsonl: data.masked"))
-        evidence.append(Evidence("examples that were cut", cut, "count", "spans.jsonl: data.truncated"))
+        evidence.append(("examples without a label", wholly, "count", "spans.jsonl: data.masked"))
+        evidence.append(("examples that were cut", cut, "count", "spans.jsonl: data.truncated"))
     title = f"only {share(learnt)} of the tokens bear loss: the labels are mostly masked"
     if empty >= _OFTEN:
         title = f"{share(empty)} of the steps hold no token that bears loss"
@@ -291,13 +284,12 @@ def masked_labels(case: Case) -> Verdict:
         "look at a batch: labels != -100 where the answer is; usual causes are a response template that does not match "
         "the chat template, prompts that fill max_length so that the answer is cut, and padding sides"
     )
-    return Finding(
-        rule="masked_labels",
-        title=title,
+    return finding(
+        title,
+        evidence,
+        [Remedy(what)],
         severity="critical" if empty >= _OFTEN else "warning",
         confidence="measured" if empty >= _OFTEN else "likely",
-        evidence=evidence,
-        remedies=[Remedy(what)],
         explains=["few_loss_tokens"],
     )
 
@@ -307,7 +299,7 @@ def few_loss_tokens(case: Case) -> Verdict:
     """Half of the updates or more learn from fewer than 32 tokens, over all ranks: their gradients are mostly noise."""
     known = case.first.loss_bearing[np.isfinite(case.first.loss_bearing)]
     if not len(known):
-        return Abstention("few_loss_tokens", *_NOT_COUNTED)
+        return abstains(*_NOT_COUNTED)
     tokens = float(np.median(known)) * case.ranks
     if tokens >= 32:
         return None
@@ -317,15 +309,14 @@ def few_loss_tokens(case: Case) -> Verdict:
         {"train.gradient_accumulation_steps": case.accumulated * times},
         "an epoch has fewer updates; the learning rate may want to grow",
     )
-    return Finding(
-        rule="few_loss_tokens",
-        title=f"an update learns from {tokens:.0f} tokens",
-        confidence="likely",
-        evidence=[
-            Evidence("tokens that bear loss in an update", tokens, "tokens", f"{_LOSS_TOKENS}, median"),
-            Evidence("gradient accumulation", case.accumulated, "count", "spans.jsonl: settings.arguments"),
+    return finding(
+        f"an update learns from {tokens:.0f} tokens",
+        [
+            ("tokens that bear loss in an update", tokens, "tokens", f"{_LOSS_TOKENS}, median"),
+            ("gradient accumulation", case.accumulated, "count", "spans.jsonl: settings.arguments"),
         ],
-        remedies=[remedy],
+        [remedy],
+        confidence="likely",
     )
 
 
@@ -335,18 +326,18 @@ def truncated_examples(case: Case) -> Verdict:
     longest, prepared = int(case.argument("max_length") or 0), case.facts.get("data", {})
     if prepared.get("examples") and "truncated" in prepared:
         cut = prepared["truncated"] / (prepared["examples"] + prepared.get("dropped_masked", 0))  # dropped once cut
-        count = Evidence("examples that were cut", int(prepared["truncated"]), "count", "spans.jsonl: data.truncated")
+        count = ("examples that were cut", int(prepared["truncated"]), "count", "spans.jsonl: data.truncated")
         return _cut_at(longest, cut, count, prepared.get("longest"), "measured")
     sequences = case.account.sequences
     if not sequences.length_buckets or not longest:
         why = "neither the lengths of the examples nor the longest that is allowed are known"
-        return Abstention("truncated_examples", why, "a recipe, or SFTTrainer with EfficientTrainerMixin")
+        return abstains(why, "a recipe, or SFTTrainer with EfficientTrainerMixin")
     if case.argument("packing"):
-        return Abstention("truncated_examples", "packing leaves no lengths that would show it", "a recipe")
+        return abstains("packing leaves no lengths that would show it", "a recipe")
     cut = _piled_up({int(bound): count for bound, count in sequences.length_buckets.items()})
     if sequences.longest_tokens != longest:
         return None
-    seen = Evidence("examples as long as is allowed", cut, "share", "run.json: sequences.length_buckets")
+    seen = ("examples as long as is allowed", cut, "share", "run.json: sequences.length_buckets")
     return _cut_at(longest, cut, seen, None, "likely")
 
 
@@ -362,25 +353,23 @@ def _piled_up(buckets: dict[int, int]) -> float:
     return buckets[last] / sum(buckets.values()) if buckets[last] > 2 * neighbour else 0.0
 
 
-def _cut_at(longest: int, cut: float, evidence: Evidence, whole: int | None, sure: Confidence) -> Finding | None:
+def _cut_at(longest: int, cut: float, evidence: Row, whole: int | None, sure: Confidence) -> Finding | None:
     """``whole``: the longest example before it was cut; None: not known."""
     if cut < 0.1:
         return None
     wanted = 2 * longest if whole is None else min(-(-int(whole) // 64) * 64, 4 * longest)
     figures = [
         evidence,
-        Evidence("longest that is allowed", longest, "tokens", "spans.jsonl: settings.arguments.max_length"),
+        ("longest that is allowed", longest, "tokens", "spans.jsonl: settings.arguments.max_length"),
+        ("longest example before", whole, "tokens", "spans.jsonl: data.longest"),
     ]
-    if whole is not None:
-        figures.append(Evidence("longest example before", int(whole), "tokens", "spans.jsonl: data.longest"))
-    return Finding(
-        rule="truncated_examples",
-        title=f"{share(cut)} of the examples are cut at {longest} tokens, and their ends are not learnt",
-        severity="warning" if cut >= 0.3 else "info",
-        confidence=sure,
-        evidence=figures,
-        remedies=[
+    return finding(
+        f"{share(cut)} of the examples are cut at {longest} tokens, and their ends are not learnt",
+        figures,
+        [
             Remedy(f"allow {wanted} tokens", {"train.max_length": wanted}, "more memory and time per example"),
             Remedy("split long examples before the training, where their parts make sense by themselves"),
         ],
+        severity="warning" if cut >= 0.3 else "info",
+        confidence=sure,
     )

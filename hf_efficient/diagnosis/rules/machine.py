@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hf_efficient.diagnosis.case import Case
-from hf_efficient.diagnosis.rule import Verdict, rule
+from hf_efficient.diagnosis.rule import Row, Verdict, abstains, finding, rule
 from hf_efficient.diagnosis.rules.memory import MemoryRoom, memory_room
 from hf_efficient.estimate.allocator import CONTEXT
 from hf_efficient.facts.accelerators import Accelerator, accelerator_of_device, accelerators
 from hf_efficient.facts.prices import offers
-from hf_efficient.records.findings import Abstention, Evidence, Finding, Gain, Remedy
+from hf_efficient.records.findings import Gain, Remedy
 from hf_efficient.records.series import SystemSeries
 from hf_efficient.text import share
 
@@ -94,7 +94,7 @@ def cpu_contention(case: Case) -> Verdict:
     wait = core_wait(case)
     if wait is None:
         why = "who kept the cores busy while the loop ran was not sampled"
-        return Abstention("cpu_contention", why, _SAMPLED_BY)
+        return abstains(why, _SAMPLED_BY)
     lost = wait.share * wait.others_share
     if lost < _MUCH_WAIT or wait.others + wait.stolen < _SOMEBODY:
         return None
@@ -109,32 +109,27 @@ def cpu_contention(case: Case) -> Verdict:
         "each other, and do not hold cores that the others need",
         costs="waking up takes some microseconds per operator",
     )
-    return Finding(
-        rule="cpu_contention",
-        title=f"the training waits for a core in {share(lost)} of its time: {who} keep "
+    return finding(
+        f"the training waits for a core in {share(lost)} of its time: {who} keep "
         f"{wait.others + wait.stolen:.1f} cores busy of {wait.cores:g}",
-        evidence=_contention_evidence(case, wait),
-        cost=case.cost(saved),
-        remedies=[alone, passive],
+        _contention_evidence(case, wait),
+        [alone, passive],
+        case.cost(saved),
     )
 
 
-def _contention_evidence(case: Case, wait: CoreWait) -> list[Evidence]:
+def _contention_evidence(case: Case, wait: CoreWait) -> list[Row]:
     host = "system.jsonl: host"
-    found = [
-        Evidence("main thread ready to run, without a core", wait.share, "share", f"{host}.main_thread_core_wait"),
-        Evidence("cores busy with other processes", wait.others, "count", f"{host}.other_cores"),
-        Evidence("cores taken by the machine's host", wait.stolen, "count", f"{host}.stolen_cores"),
-        Evidence("cores that the run may use", wait.cores, "count", "spans.jsonl: system.usable_cpus"),
-    ]
-    own = case.host_mean("process_cores")
-    if own is not None:
-        found.append(Evidence("cores busy with this process", own, "count", f"{host}.process_cores"))
     loaded = case.first.loader.get("core_wait_seconds")
-    if loaded is not None:
-        source = "steps.jsonl: loader.core_wait_seconds"
-        found.append(Evidence("loading that waited for a core", float(loaded[loaded > 0].sum()), "seconds", source))
-    return found
+    waited = None if loaded is None else float(loaded[loaded > 0].sum())
+    return [
+        ("main thread ready to run, without a core", wait.share, "share", f"{host}.main_thread_core_wait"),
+        ("cores busy with other processes", wait.others, "count", f"{host}.other_cores"),
+        ("cores taken by the machine's host", wait.stolen, "count", f"{host}.stolen_cores"),
+        ("cores that the run may use", wait.cores, "count", "spans.jsonl: system.usable_cpus"),
+        ("cores busy with this process", case.host_mean("process_cores"), "count", f"{host}.process_cores"),
+        ("loading that waited for a core", waited, "seconds", "steps.jsonl: loader.core_wait_seconds"),
+    ]
 
 
 @rule()
@@ -142,7 +137,7 @@ def cpu_oversubscription(case: Case) -> Verdict:
     """Its own threads, ranks and loader workers want more cores than there are, and its main thread waits for one."""
     wait = core_wait(case)
     if wait is None:
-        return Abstention("cpu_oversubscription", "the threads' wait for cores was not sampled", _SAMPLED_BY)
+        return abstains("the threads' wait for cores was not sampled", _SAMPLED_BY)
     own = wait.share * (1 - wait.others_share)
     if wait.own < wait.cores + _EXCESS or own < _MUCH_WAIT:
         return None
@@ -159,20 +154,19 @@ def cpu_oversubscription(case: Case) -> Verdict:
         gain=case.gain(saved, f"the {share(own)} of its time that the main thread waits for a core"),
     )
     host = "system.jsonl: host"
-    return Finding(
-        rule="cpu_oversubscription",
-        title=f"torch computes with {threads} threads{processes}{beside} on {wait.cores:g} cores",
-        confidence="likely",
-        evidence=[
-            Evidence("threads of torch", threads, "count", "spans.jsonl: settings.host.torch_threads"),
-            Evidence("ranks on the machine", ranks, "count", "spans.jsonl: system.ranks_here"),
-            Evidence("cores busy with loader workers", wait.own - threads * ranks, "count", f"{host}.children_cores"),
-            Evidence("cores that the run may use", wait.cores, "count", "spans.jsonl: system.usable_cpus"),
-            Evidence("main thread ready to run, without a core", wait.share, "share", f"{host}.main_thread_core_wait"),
-            Evidence("cores busy with other processes", wait.others, "count", f"{host}.other_cores"),
+    return finding(
+        f"torch computes with {threads} threads{processes}{beside} on {wait.cores:g} cores",
+        [
+            ("threads of torch", threads, "count", "spans.jsonl: settings.host.torch_threads"),
+            ("ranks on the machine", ranks, "count", "spans.jsonl: system.ranks_here"),
+            ("cores busy with loader workers", wait.own - threads * ranks, "count", f"{host}.children_cores"),
+            ("cores that the run may use", wait.cores, "count", "spans.jsonl: system.usable_cpus"),
+            ("main thread ready to run, without a core", wait.share, "share", f"{host}.main_thread_core_wait"),
+            ("cores busy with other processes", wait.others, "count", f"{host}.other_cores"),
         ],
-        cost=case.cost(saved),
-        remedies=[fewer],
+        [fewer],
+        case.cost(saved),
+        confidence="likely",
     )
 
 
@@ -187,24 +181,23 @@ def throttling(case: Case) -> Verdict:
         return None
     system = case.series.system if case.series is not None else None
     if system is None or not system.gpus:
-        return Abstention("throttling", "NVML told nothing of the GPUs")
+        return abstains("NVML told nothing of the GPUs")
     found = [(number, reason, held) for number, reason, held in _throttled(system) if held >= _OFTEN_THROTTLED]
     if not found:
         return None
     heat = [one for one in found if "power" not in one[1] or "brake" in one[1]]
     worst = max(heat or found, key=lambda one: one[2])
-    return Finding(
-        rule="throttling",
-        title=f"GPU {worst[0]} is held back in {share(worst[2])} of the readings: {worst[1].replace('_', ' ')}",
-        severity="warning" if heat else "info",
-        evidence=[
+    return finding(
+        f"GPU {worst[0]} is held back in {share(worst[2])} of the readings: {worst[1].replace('_', ' ')}",
+        [
             *(
-                Evidence(f"GPU {number}: {reason.replace('_', ' ')}", held, "share", "system.jsonl: throttled")
+                (f"GPU {number}: {reason.replace('_', ' ')}", held, "share", "system.jsonl: throttled")
                 for number, reason, held in found
             ),
             *_highest(system, dict.fromkeys(number for number, _, _ in found)),
         ],
-        remedies=[Remedy("look after the cooling, or ask for another machine" if heat else "raise the power limit")],
+        [Remedy("look after the cooling, or ask for another machine" if heat else "raise the power limit")],
+        severity="warning" if heat else "info",
     )
 
 
@@ -218,15 +211,14 @@ def _throttled(system: SystemSeries) -> list[tuple[str, str, float]]:
     ]
 
 
-def _highest(system: SystemSeries, numbers: dict[str, None]) -> list[Evidence]:
-    evidence = []
+def _highest(system: SystemSeries, numbers: dict[str, None]) -> list[Row]:
+    evidence: list[Row] = []
     for number in numbers:
         for name, unit in (("temperature_celsius", "°C"), ("sm_clock_mhz", "MHz")):
             band = system.gpus.get(number, {}).get(name)
             highest = [value for value in band.high if value is not None] if band is not None else []
-            if highest:
-                what = f"GPU {number}: highest {name.rpartition('_')[0].replace('_', ' ')}"
-                evidence.append(Evidence(what, max(highest), unit, f"system.jsonl: gpus.{name}"))
+            what = f"GPU {number}: highest {name.rpartition('_')[0].replace('_', ' ')}"
+            evidence.append((what, max(highest, default=None), unit, f"system.jsonl: gpus.{name}"))
     return evidence
 
 
@@ -257,19 +249,16 @@ def unused_memory(case: Case) -> Verdict:
         return None
     best = min(found, key=_Other.relative_cost)
     name, saved = best.device.name, cost * (1 - best.relative_cost() / paid)
-    return Finding(
-        rule="unused_memory",
-        title=f"{share(1 - room.share)} of the {here.name}'s memory stay empty: {name} would do",
-        severity="info",
-        confidence="possible",
-        evidence=[
-            Evidence("memory taken at the peak", room.held_bytes, "bytes", room.source),
-            Evidence("memory of the device", room.device_bytes, "bytes", "spans.jsonl: settings.device.memory_bytes"),
-            Evidence("an hour of a GPU now", paid, "usd", "run.json: money.price_usd_per_hour"),
-            Evidence(f"an hour of {name}", best.usd_per_gpu_hour, "usd", "list prices, the lowest"),
-            Evidence("time there, an estimate", best.slower, "times", "stated peaks and bandwidths"),
+    return finding(
+        f"{share(1 - room.share)} of the {here.name}'s memory stay empty: {name} would do",
+        [
+            ("memory taken at the peak", room.held_bytes, "bytes", room.source),
+            ("memory of the device", room.device_bytes, "bytes", "spans.jsonl: settings.device.memory_bytes"),
+            ("an hour of a GPU now", paid, "usd", "run.json: money.price_usd_per_hour"),
+            (f"an hour of {name}", best.usd_per_gpu_hour, "usd", "list prices, the lowest"),
+            ("time there, an estimate", best.slower, "times", "stated peaks and bandwidths"),
         ],
-        remedies=[
+        [
             Remedy(
                 f"rent {name} ({best.usd_per_gpu_hour:.2f} USD an hour), after a look at "
                 f'hf-efficient plan RECIPE --gpu "{name}"',
@@ -277,6 +266,8 @@ def unused_memory(case: Case) -> Verdict:
                 gain=Gain(None, None, None, saved, "the run's cost, by the price and the time there"),
             )
         ],
+        severity="info",
+        confidence="possible",
     )
 
 

@@ -10,10 +10,10 @@ import numpy as np
 
 from hf_efficient.accounting.columns import Column
 from hf_efficient.diagnosis.case import Case
-from hf_efficient.diagnosis.rule import Verdict, rule
+from hf_efficient.diagnosis.rule import Verdict, abstains, finding, rule
 from hf_efficient.estimate.allocator import CONTEXT, nccl_bytes
 from hf_efficient.estimate.statistics import steady_growth
-from hf_efficient.records.findings import Abstention, Evidence, Finding, Gain, Remedy
+from hf_efficient.records.findings import Finding, Gain, Remedy
 from hf_efficient.text import count, share, size
 
 PERSISTENT = ("weights", "adapter", "gradients", "optimizer_state")
@@ -136,21 +136,17 @@ def out_of_memory(case: Case) -> Verdict:
     account, memory = case.account, case.account.memory
     if account.ended != "error" or not _OUT_OF_MEMORY.search(account.error or ""):
         return None
-    evidence = [
-        Evidence("what ended the run", account.error or "", "", "run.json: error"),
-        Evidence("optimizer steps before", account.steps.count, "count", "run.json: steps.count"),
-    ]
     total = case.settings("device").get("memory_bytes")
-    if memory.device_peak_allocated_bytes is not None:
-        evidence.append(Evidence("peak of the tensors", memory.device_peak_allocated_bytes, "bytes", _PEAK))
-    if total:
-        evidence.append(Evidence("memory of the device", int(total), "bytes", "spans.jsonl: settings.device"))
-    return Finding(
-        rule="out_of_memory",
-        title="the run ran out of memory",
+    return finding(
+        "the run ran out of memory",
+        [
+            ("what ended the run", account.error, "", "run.json: error"),
+            ("optimizer steps before", account.steps.count, "count", "run.json: steps.count"),
+            ("peak of the tensors", memory.device_peak_allocated_bytes, "bytes", _PEAK),
+            ("memory of the device", total or None, "bytes", "spans.jsonl: settings.device"),
+        ],
+        [Remedy(f"let the plan simulate what would fit: {_PLAN}"), *_less_memory(case, "smaller kernels")],
         severity="critical",
-        evidence=evidence,
-        remedies=[Remedy(f"let the plan simulate what would fit: {_PLAN}"), *_less_memory(case, "smaller kernels")],
     )
 
 
@@ -164,26 +160,25 @@ def near_out_of_memory(case: Case) -> Verdict:
     room, tensors = memory_room(case), case.account.memory.device_peak_allocated_bytes
     if room is None:
         why = "the device's memory, or its peak, is not known"
-        return Abstention("near_out_of_memory", why) if case.has_steps else None
+        return abstains(why) if case.has_steps else None
     if room.share < (0.95 if case.on_cuda else 0.97):
         return None
     if case.on_cuda and tensors is not None and tensors < 0.85 * room.device_bytes:
         return None
     evidence = [
-        Evidence("memory taken at the peak", room.held_bytes, "bytes", room.source),
-        Evidence("memory of the device", room.device_bytes, "bytes", "spans.jsonl: settings.device.memory_bytes"),
-        Evidence("share", room.share, "share", room.source),
+        ("memory taken at the peak", room.held_bytes, "bytes", room.source),
+        ("memory of the device", room.device_bytes, "bytes", "spans.jsonl: settings.device.memory_bytes"),
+        ("share", room.share, "share", room.source),
     ]
     longest = case.account.sequences.longest_tokens
     if longest is not None:
-        evidence.append(Evidence("longest document so far", longest, "tokens", "run.json: sequences.longest_tokens"))
+        evidence.append(("longest document so far", longest, "tokens", "run.json: sequences.longest_tokens"))
     simulate = Remedy(f"let the plan simulate what gives room: {_PLAN}")
-    return Finding(
-        rule="near_out_of_memory",
-        title=f"{share(room.share)} of the memory are taken: {size(room.idle_bytes)} are left for a longer batch",
-        evidence=evidence,
-        cost=case.cost(held_bytes=room.held_bytes),
-        remedies=[*_less_memory(case, "more and smaller kernels"), simulate],
+    return finding(
+        f"{share(room.share)} of the memory are taken: {size(room.idle_bytes)} are left for a longer batch",
+        evidence,
+        [*_less_memory(case, "more and smaller kernels"), simulate],
+        case.cost(held_bytes=room.held_bytes),
         explains=["fragmentation"],
     )
 
@@ -221,17 +216,16 @@ def large_micro_batch(case: Case) -> Verdict:
     seconds = _retry_seconds(case)
     basis = "steps with a retry as long as those without; what smaller kernels cost is not counted"
     gain = None if seconds is None else case.gain(seconds, basis)
-    return Finding(
-        rule="large_micro_batch",
-        title=f"micro-batches of {case.rows} rows fill the memory: the allocator had to free its cache {retries} times",
-        confidence="likely",
-        evidence=[
-            Evidence("retries after warm-up", retries, "count", "steps.jsonl: memory.allocation_retries"),
-            Evidence("memory taken at the peak", room.share, "share", room.source),
-            Evidence("rows of a micro-batch", case.rows, "count", "spans.jsonl: settings.arguments"),
+    return finding(
+        f"micro-batches of {case.rows} rows fill the memory: the allocator had to free its cache {retries} times",
+        [
+            ("retries after warm-up", retries, "count", "steps.jsonl: memory.allocation_retries"),
+            ("memory taken at the peak", room.share, "share", room.source),
+            ("rows of a micro-batch", case.rows, "count", "spans.jsonl: settings.arguments"),
         ],
-        cost=case.cost(seconds),
-        remedies=[Remedy("take fewer rows into a micro-batch", fewer, "more and smaller kernels", gain)],
+        [Remedy("take fewer rows into a micro-batch", fewer, "more and smaller kernels", gain)],
+        case.cost(seconds),
+        confidence="likely",
         explains=["fragmentation", "near_out_of_memory"],
     )
 
@@ -249,14 +243,13 @@ def fragmentation(case: Case) -> Verdict:
     gap, retries = reserved - allocated, _retries(case)
     if not retries and gap < max(1 << 30, 0.3 * reserved):
         return None
-    evidence = [
-        Evidence("reserved at the peak", reserved, "bytes", "run.json: memory.device_peak_reserved_bytes"),
-        Evidence("tensors at the peak", allocated, "bytes", _PEAK),
-        Evidence("retries after warm-up", retries, "count", "steps.jsonl: memory.allocation_retries"),
-    ]
     seconds = _retry_seconds(case) if retries else None
-    if seconds is not None:
-        evidence.append(Evidence("steps with a retry took longer by", seconds, "seconds", "steps.jsonl: wall_seconds"))
+    evidence = [
+        ("reserved at the peak", reserved, "bytes", "run.json: memory.device_peak_reserved_bytes"),
+        ("tensors at the peak", allocated, "bytes", _PEAK),
+        ("retries after warm-up", retries, "count", "steps.jsonl: memory.allocation_retries"),
+        ("steps with a retry took longer by", seconds, "seconds", "steps.jsonl: wall_seconds"),
+    ]
     remedies = [
         Remedy(
             "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True in the environment of the run",
@@ -268,14 +261,13 @@ def fragmentation(case: Case) -> Verdict:
         overrides = {"train.train_sampling_strategy": "group_by_length"}
         remedies.append(Remedy("put examples of like length into a batch", overrides, "another order of examples"))
     freed = f"the allocator had to free its cache {retries} times"
-    return Finding(
-        rule="fragmentation",
-        title=freed if retries else f"{size(gap)} are reserved and unused",
+    return finding(
+        freed if retries else f"{size(gap)} are reserved and unused",
+        evidence,
+        remedies,
+        case.cost(seconds, gap),
         severity="warning" if retries else "info",
         confidence="measured" if retries else "likely",
-        evidence=evidence,
-        cost=case.cost(seconds, gap),
-        remedies=remedies,
     )
 
 
@@ -288,19 +280,17 @@ def logits_spike(case: Case) -> Verdict:
         return None
     vocabulary = case.settings("model").get("vocabulary_size")
     evidence = [
-        Evidence("logits", held, "bytes", "run.json: memory.categories.logits"),
-        Evidence("tensors at the peak", peak, "bytes", _PEAK),
-        Evidence("memory taken", room.share, "share", room.source),
+        ("logits", held, "bytes", "run.json: memory.categories.logits"),
+        ("tensors at the peak", peak, "bytes", _PEAK),
+        ("memory taken", room.share, "share", room.source),
+        ("vocabulary", vocabulary or None, "count", "spans.jsonl: settings.model"),
     ]
-    if vocabulary:
-        evidence.append(Evidence("vocabulary", int(vocabulary), "count", "spans.jsonl: settings.model"))
-    return Finding(
-        rule="logits_spike",
-        title=f"the logits are {size(held)}, {share(held / peak)} of the tensors at the peak",
+    return finding(
+        f"the logits are {size(held)}, {share(held / peak)} of the tensors at the peak",
+        evidence,
+        _smaller_logits(case, held),
+        case.cost(held_bytes=held),
         severity="warning" if room.share >= 0.7 else "info",
-        evidence=evidence,
-        cost=case.cost(held_bytes=held),
-        remedies=_smaller_logits(case, held),
     )
 
 
@@ -334,17 +324,16 @@ def optimizer_state(case: Case) -> Verdict:
         remedies.append(Remedy("keep AdamW's moments in 8 bits", {"train.optim": "adamw_8bit"}, costs, gain))
     if model.get("trainable_parameters") == model.get("parameters"):
         remedies.append(Remedy("train an adapter in place of all weights", {"adapter.method": "lora"}, "learns less"))
-    return Finding(
-        rule="optimizer_state",
-        title=f"the optimizer's state is {size(held)}, {share(held / peak)} of the tensors at the peak",
-        severity="info",
-        evidence=[
-            Evidence("optimizer state", held, "bytes", "run.json: memory.categories.optimizer_state"),
-            Evidence("tensors at the peak", peak, "bytes", _PEAK),
-            Evidence("memory taken", room.share, "share", room.source),
+    return finding(
+        f"the optimizer's state is {size(held)}, {share(held / peak)} of the tensors at the peak",
+        [
+            ("optimizer state", held, "bytes", "run.json: memory.categories.optimizer_state"),
+            ("tensors at the peak", peak, "bytes", _PEAK),
+            ("memory taken", room.share, "share", room.source),
         ],
-        cost=case.cost(held_bytes=held),
-        remedies=remedies,
+        remedies,
+        case.cost(held_bytes=held),
+        severity="info",
     )
 
 
@@ -381,7 +370,7 @@ def memory_growth(case: Case) -> Verdict:
     curves = (_device_growth(case), _host_growth(case))
     known = [one for one in curves if one is not None and one.known >= 6]
     if not known:
-        return Abstention("memory_growth", "memory was read fewer than six times after warm-up", "a longer run")
+        return abstains("memory was read fewer than six times after warm-up", "a longer run")
     for growth in known:
         if growth.grown_bytes >= max(64 << 20, 0.05 * growth.first_bytes):
             return _grows(case, growth)
@@ -395,14 +384,13 @@ def _grows(case: Case, growth: _Growth) -> Finding:
     fails = until is not None and until < to_do
     sure = growth.where == "the device" or growth.known >= 30 or growth.grown_bytes >= growth.first_bytes
     evidence = [
-        Evidence("growth per step", growth.bytes_per_step, "bytes", growth.source),
-        Evidence("growth after warm-up", growth.grown_bytes, "bytes", growth.source),
-        Evidence("memory at its beginning", growth.first_bytes, "bytes", growth.source),
-        Evidence("readings", growth.known, "count", growth.source),
+        ("growth per step", growth.bytes_per_step, "bytes", growth.source),
+        ("growth after warm-up", growth.grown_bytes, "bytes", growth.source),
+        ("memory at its beginning", growth.first_bytes, "bytes", growth.source),
+        ("readings", growth.known, "count", growth.source),
+        ("free at the end", growth.left_bytes, "bytes", growth.source),
+        ("steps until nothing is free", until, "count", "free memory over growth per step"),
     ]
-    if growth.left_bytes is not None and until is not None:
-        evidence.append(Evidence("free at the end", growth.left_bytes, "bytes", growth.source))
-        evidence.append(Evidence("steps until nothing is free", until, "count", "free memory over growth per step"))
     title = f"the memory of {growth.where} grows by {size(round(growth.bytes_per_step))} with every step"
     if fails and until is not None:
         title += f", and is used up {count(until)} steps further on"
@@ -412,14 +400,13 @@ def _grows(case: Case, growth: _Growth) -> Finding:
         gain=case.gain(0.0, "nothing is kept from a step", round(growth.grown_bytes)),
     )
     look = "to see which line keeps it: efficiency.profile.memory (on a GPU) or efficiency.profile.host_memory"
-    return Finding(
-        rule="memory_growth",
-        title=title,
+    return finding(
+        title,
+        evidence,
+        [let_go, Remedy(look)],
+        case.cost(held_bytes=round(growth.grown_bytes)),
         severity="critical" if fails and sure else "warning" if sure else "info",
         confidence="measured" if sure else "possible",
-        evidence=evidence,
-        cost=case.cost(held_bytes=round(growth.grown_bytes)),
-        remedies=[let_go, Remedy(look)],
     )
 
 

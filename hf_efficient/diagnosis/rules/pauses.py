@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hf_efficient.diagnosis.case import Case
-from hf_efficient.diagnosis.rule import MATTERS, IsolatedRecipe, Verdict, rule
-from hf_efficient.records.findings import Abstention, Evidence, Finding, Remedy
+from hf_efficient.diagnosis.rule import MATTERS, IsolatedRecipe, Row, Verdict, abstains, finding, rule
+from hf_efficient.records.findings import Finding, Remedy
 from hf_efficient.text import share, short_seconds
 
 _TOO_MUCH = 0.10
@@ -31,7 +31,6 @@ class _Pause:
         basis: of their gain, likewise.
     """
 
-    rule: str
     phase: str
     one: str
     an_one: str
@@ -52,7 +51,6 @@ class _Pause:
 
 
 _EVALUATIONS = _Pause(
-    rule="evaluations_cost",
     phase="evaluation",
     one="evaluation",
     an_one="an evaluation",
@@ -63,7 +61,6 @@ _EVALUATIONS = _Pause(
     basis="evaluations after every {every} steps",
 )
 _SAVES = _Pause(
-    rule="saves_cost",
     phase="checkpointing",
     one="checkpoint",
     an_one="a checkpoint",
@@ -98,24 +95,23 @@ def _of_run(case: Case, pause: _Pause) -> Finding | None:
         what, overrides, costs, basis = pause.rarer(every, bool(case.argument("load_best_model_at_end")), "measured")
         remedies.append(Remedy(what, overrides, costs, case.gain(spent - left, basis)))
     remedies += _quicker_evaluations(case) if pause is _EVALUATIONS else _smaller_saves(case)
-    return Finding(
-        rule=pause.rule,
-        title=f"{share(case.share(spent))} of the training loop is spent in {pause.one}s",
-        evidence=_evidence(case, pause, spent),
-        cost=case.cost(spent),
-        remedies=remedies,
+    return finding(
+        f"{share(case.share(spent))} of the training loop is spent in {pause.one}s",
+        _evidence(case, pause, spent),
+        remedies,
+        case.cost(spent),
     )
 
 
-def _evidence(case: Case, pause: _Pause, spent: float) -> list[Evidence]:
+def _evidence(case: Case, pause: _Pause, spent: float) -> list[Row]:
     """What they took of the loop, those outside it left out."""
     source = f"steps.jsonl: phase_seconds.{pause.phase}"
     count = int((case.first.phase(pause.phase) > 0).sum())
     return [
-        Evidence(f"share of the loop in {pause.one}s", case.share(spent), "share", source),
-        Evidence(f"time in {pause.one}s", spent, "seconds", source),
-        Evidence("steps with one", count, "count", source),
-        Evidence(f"mean {pause.one}", spent / count, "seconds", source),
+        (f"share of the loop in {pause.one}s", case.share(spent), "share", source),
+        (f"time in {pause.one}s", spent, "seconds", source),
+        ("steps with one", count, "count", source),
+        (f"mean {pause.one}", spent / count, "seconds", source),
     ]
 
 
@@ -144,7 +140,7 @@ def logging_cost(case: Case) -> Verdict:
     """A twentieth of the loop or more goes into logs; rarer ones are to take a hundredth."""
     first = case.first
     if "logging" not in first.phase_seconds and "between_steps" in first.phase_seconds:
-        return Abstention("logging_cost", "logging is not told from fetching data", "EfficientTrainerMixin")
+        return abstains("logging is not told from fetching data", "EfficientTrainerMixin")
     spent = case.phase_seconds("logging")
     if case.share(spent) < MATTERS:
         return None
@@ -164,16 +160,15 @@ def logging_cost(case: Case) -> Verdict:
         Remedy("look at who is told (train.report_to, callbacks with on_log): a slow tracker holds every log")
     )
     source = "steps.jsonl: phase_seconds.logging"
-    return Finding(
-        rule="logging_cost",
-        title=f"{share(case.share(spent))} of the training loop goes into logs, {short_seconds(each)} each",
-        evidence=[
-            Evidence("share of the loop in logs", case.share(spent), "share", source),
-            Evidence("time in logs", spent, "seconds", source),
-            Evidence("steps with a log", times, "count", source),
+    return finding(
+        f"{share(case.share(spent))} of the training loop goes into logs, {short_seconds(each)} each",
+        [
+            ("share of the loop in logs", case.share(spent), "share", source),
+            ("time in logs", spent, "seconds", source),
+            ("steps with a log", times, "count", source),
         ],
-        cost=case.cost(spent),
-        remedies=remedies,
+        remedies,
+        case.cost(spent),
     )
 
 
@@ -193,20 +188,19 @@ def isolated_saves_cost(recipe: IsolatedRecipe) -> Verdict:
 def _of_variants(recipe: IsolatedRecipe, pause: _Pause, each: float | None, every: int | None) -> Verdict:
     taken = recipe.taken(pause.phase)
     if each is None or every is None or recipe.of_a_step(taken) < _TOO_MUCH:
-        return recipe.unknown(pause.rule, pause.phase)
+        return recipe.unknown(pause.phase)
     longer = _distance(each, recipe.found.step_seconds - taken, pause.allowed)
     what, overrides, costs, basis = pause.rarer(longer, recipe.found.schedule.best_at_end, "timed")
     gain = recipe.gain(recipe.of_steps(taken - each / longer), basis)
-    return Finding(
-        rule=pause.rule,
-        title=f"{share(recipe.of_a_step(taken))} of the training loop goes to {pause.one}s",
-        evidence=[
-            Evidence(pause.an_one, each, "seconds", "--isolate: pauses"),
-            Evidence("steps between two", every, "count", "recipe"),
+    return finding(
+        f"{share(recipe.of_a_step(taken))} of the training loop goes to {pause.one}s",
+        [
+            (pause.an_one, each, "seconds", "--isolate: pauses"),
+            ("steps between two", every, "count", "recipe"),
             *recipe.evidence(pause.phase, f"{pause.one}s, of each step"),
         ],
-        cost=recipe.cost(recipe.of_steps(taken)),
-        remedies=[Remedy(what, overrides, costs, gain)] if longer > every else [],
+        [Remedy(what, overrides, costs, gain)] if longer > every else [],
+        recipe.cost(recipe.of_steps(taken)),
     )
 
 
@@ -215,7 +209,7 @@ def isolated_logging_cost(recipe: IsolatedRecipe) -> Verdict:
     """A twentieth of the step or more goes to logs; rarer ones are to take a hundredth."""
     taken, each, every = recipe.taken("logging"), recipe.found.pauses.log_seconds, recipe.found.schedule.log_every
     if each is None or every is None or recipe.of_a_step(taken) < MATTERS:
-        return recipe.unknown("logging_cost", "logging")
+        return recipe.unknown("logging")
     longer = _distance(each, recipe.found.step_seconds - taken, _LOGS_ALLOWED)
     basis = f"a log after every {longer} steps, each as long as those that were measured"
     remedy = Remedy(
@@ -224,16 +218,15 @@ def isolated_logging_cost(recipe: IsolatedRecipe) -> Verdict:
         "a coarser curve of the loss",
         recipe.gain(recipe.of_steps(taken - each / longer), basis),
     )
-    return Finding(
-        rule="logging_cost",
-        title=f"{share(recipe.of_a_step(taken))} of a step goes to logging",
-        evidence=[
-            Evidence("a log", each, "seconds", "--isolate: logged less quiet"),
-            Evidence("steps between two", every, "count", "recipe"),
+    return finding(
+        f"{share(recipe.of_a_step(taken))} of a step goes to logging",
+        [
+            ("a log", each, "seconds", "--isolate: logged less quiet"),
+            ("steps between two", every, "count", "recipe"),
             *recipe.evidence("logging", "logs, of each step"),
         ],
-        cost=recipe.cost(recipe.of_steps(taken)),
-        remedies=[remedy],
+        [remedy],
+        recipe.cost(recipe.of_steps(taken)),
     )
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from hf_efficient.diagnosis.case import Case
-from hf_efficient.diagnosis.rule import MATTERS, Verdict, rule
+from hf_efficient.diagnosis.rule import MATTERS, Row, Verdict, abstains, finding, rule
 from hf_efficient.facts.accelerators import Dtype, accelerator_of_device
-from hf_efficient.records.findings import Abstention, Evidence, Finding, Remedy
+from hf_efficient.records.findings import Finding, Remedy
 from hf_efficient.records.trace import DeviceBreakdown, KernelTime
 from hf_efficient.text import flops, share
 
@@ -34,7 +34,7 @@ class FasterProducts:
     times: float
     seconds: float
     basis: str
-    evidence: list[Evidence]
+    evidence: list[Row]
 
 
 def _peak_of(case: Case, dtype: Dtype) -> tuple[float, str] | None:
@@ -64,15 +64,13 @@ def faster_products(case: Case, dtype: Dtype, now: Dtype = "fp32") -> FasterProd
     computed, work = case.compute_seconds, case.account.work
     flop = work.hardware_flops or work.model_flops
     products = min(computed, flop / case.ranks / slow[0]) if flop else None
-    evidence = [
-        Evidence("dtype of the matrix products", _NAMES[now], "", "spans.jsonl: settings.model.matmul_dtype"),
-        Evidence(f"peak in {_NAMES[now]}", slow[0], "FLOP/s", slow[1]),
-        Evidence(f"peak in {_NAMES[dtype]}", fast[0], "FLOP/s", fast[1]),
-        Evidence("time in forward and backward", computed, "seconds", "steps.jsonl: phase_seconds"),
+    evidence: list[Row] = [
+        ("dtype of the matrix products", _NAMES[now], "", "spans.jsonl: settings.model.matmul_dtype"),
+        (f"peak in {_NAMES[now]}", slow[0], "FLOP/s", slow[1]),
+        (f"peak in {_NAMES[dtype]}", fast[0], "FLOP/s", fast[1]),
+        ("time in forward and backward", computed, "seconds", "steps.jsonl: phase_seconds"),
+        (f"time of the products at the {_NAMES[now]} peak", products, "seconds", "run.json: work"),
     ]
-    if products is not None:
-        what = f"time of the products at the {_NAMES[now]} peak"
-        evidence.append(Evidence(what, products, "seconds", "run.json: work"))
     saved = (products or computed) * (1 - slow[0] / fast[0])
     basis = f"products {fast[0] / slow[0]:.1f} times as fast ({flops(fast[0])}FLOP/s, not {flops(slow[0])}FLOP/s)"
     if dtype != "tf32" and case.on_cuda:
@@ -89,21 +87,19 @@ def float32_products(case: Case) -> Verdict:
     """
     dtype = case.settings("model").get("matmul_dtype") or case.account.work.dtype
     if dtype is None:
-        return Abstention("float32_products", "the dtype of the matrix products is not known", "EfficientTrainerMixin")
+        return abstains("the dtype of the matrix products is not known", "EfficientTrainerMixin")
     asked = case.argument("bf16") or case.argument("fp16")
     if dtype != "fp32" or asked or not case.settings("device").get("supports_bf16"):
         return None
     faster = faster_products(case, "bf16")
     if faster is None:
-        return Abstention("float32_products", "the device's peaks are not known")
+        return abstains("the device's peaks are not known")
     if faster.times < _MUCH_FASTER or case.share(faster.seconds) < MATTERS:
         return None
     costs = "bfloat16 keeps 8 of float32's 24 bits; the weights stay in float32"
     gain = case.gain(faster.seconds, faster.basis)
     remedies = [Remedy("train in mixed precision", {"train.bf16": True}, costs, gain), *_in_tf32(case)]
-    return _finding(
-        case, "float32_products", "the layers multiply in float32, and bfloat16 is faster here", faster, remedies
-    )
+    return _finding(case, "the layers multiply in float32, and bfloat16 is faster here", faster, remedies)
 
 
 def _in_tf32(case: Case) -> list[Remedy]:
@@ -124,7 +120,7 @@ def emulated_bfloat16(case: Case) -> Verdict:
         return None
     faster = faster_products(case, "fp32", now="bf16")
     if faster is None:
-        return Abstention("emulated_bfloat16", "the CPU's peaks are not known")
+        return abstains("the CPU's peaks are not known")
     if faster.times < _MUCH_FASTER or case.share(faster.seconds) < MATTERS:
         return None
     overrides: dict[str, Any] = {"train.bf16": False} if case.argument("bf16") else {}
@@ -135,18 +131,17 @@ def emulated_bfloat16(case: Case) -> Verdict:
     costs = "weights and activations in float32 are twice as large"
     remedy = Remedy("multiply in float32", overrides, costs, case.gain(faster.seconds, faster.basis))
     title = "the layers multiply in bfloat16, which this CPU emulates: float32 is faster here"
-    return _finding(case, "emulated_bfloat16", title, faster, [remedy])
+    return _finding(case, title, faster, [remedy])
 
 
-def _finding(case: Case, rule: str, title: str, faster: FasterProducts, remedies: list[Remedy]) -> Finding:
-    return Finding(
-        rule=rule,
-        title=title,
+def _finding(case: Case, title: str, faster: FasterProducts, remedies: list[Remedy]) -> Finding:
+    return finding(
+        title,
+        faster.evidence,
+        remedies,
+        case.cost(faster.seconds),
         severity="warning" if case.share(faster.seconds) >= _MUCH else "info",
         confidence="likely",
-        evidence=faster.evidence,
-        cost=case.cost(faster.seconds),
-        remedies=remedies,
     )
 
 
@@ -166,7 +161,7 @@ def silent_upcasts(case: Case) -> Verdict:
         return None
     device = case.traced_device
     if device is None:
-        return Abstention("silent_upcasts", "the dtype of the kernels is not known", "efficiency.profile.trace")
+        return abstains("the dtype of the kernels is not known", "efficiency.profile.trace")
     return _kernels_upcast(case, device)
 
 
@@ -178,17 +173,16 @@ def _layers_upcast(case: Case) -> Finding:
     if case.is_qlora:
         overrides = {"adapter.quantization.compute_dtype": "bfloat16"}
         what = "let the 4-bit layers multiply in bfloat16"
-    known = [Evidence("dtype of the matrix products", "float32", "", "spans.jsonl: settings.model.matmul_dtype")]
+    known = [("dtype of the matrix products", "float32", "", "spans.jsonl: settings.model.matmul_dtype")]
     gain = None if faster is None else case.gain(faster.seconds, faster.basis)
-    return Finding(
-        rule="silent_upcasts",
-        title=f"train.{asked} is on, and yet the layers multiply in float32",
-        evidence=[
-            Evidence(f"train.{asked}", "true", "", "spans.jsonl: settings.arguments"),
+    return finding(
+        f"train.{asked} is on, and yet the layers multiply in float32",
+        [
+            (f"train.{asked}", "true", "", "spans.jsonl: settings.arguments"),
             *(known if faster is None else faster.evidence),
         ],
-        cost=case.cost(None if faster is None else faster.seconds),
-        remedies=[Remedy(what, overrides, "", gain)],
+        [Remedy(what, overrides, "", gain)],
+        case.cost(None if faster is None else faster.seconds),
         explains=["float32_products"],
     )
 
@@ -202,18 +196,17 @@ def _kernels_upcast(case: Case, device: DeviceBreakdown) -> Finding | None:
     saved = taken * (1 - slow[0] / fast[0] if slow is not None and fast is not None else 0.5)
     source = "profile/trace.rank0"
     evidence = [
-        Evidence(f"{one.name}, by {one.operator or 'an unknown operator'}", one.seconds, "seconds", source)
+        (f"{one.name}, by {one.operator or 'an unknown operator'}", one.seconds, "seconds", source)
         for one in upcast[:3]
     ]
     basis = "their part of the traced time, in 16 bits at the ratio of the peaks"
     what = "find the modules that are kept in float32 (an LM head, an adapter, a norm before a product), and cast them"
-    return Finding(
-        rule="silent_upcasts",
-        title=f"{share(taken)} of the device's time are float32 products, though 16 bits were asked for",
+    return finding(
+        f"{share(taken)} of the device's time are float32 products, though 16 bits were asked for",
+        [("float32 products, of the traced time", taken, "share", source), *evidence],
+        [Remedy(what, gain=case.gain(saved * case.loop_seconds, basis))],
+        case.cost(taken * case.loop_seconds),
         confidence="likely",
-        evidence=[Evidence("float32 products, of the traced time", taken, "share", source), *evidence],
-        cost=case.cost(taken * case.loop_seconds),
-        remedies=[Remedy(what, gain=case.gain(saved * case.loop_seconds, basis))],
     )
 
 

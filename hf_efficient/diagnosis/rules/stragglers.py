@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from hf_efficient.accounting.columns import Column
-from hf_efficient.diagnosis.case import Case, StepColumns
-from hf_efficient.diagnosis.rule import MATTERS, Verdict, rule
+from hf_efficient.accounting.steps import StepColumns
+from hf_efficient.diagnosis.case import Case
+from hf_efficient.diagnosis.rule import MATTERS, Row, Verdict, abstains, finding, rule
 from hf_efficient.records.account import RankAccount
-from hf_efficient.records.findings import Abstention, Evidence, Finding, Remedy, Severity
+from hf_efficient.records.findings import Remedy, Severity
 from hf_efficient.text import share, short_seconds
 
 _PAUSES = {"evaluation": "evaluation", "checkpointing": "save"}
@@ -113,7 +114,7 @@ def straggler(case: Case) -> Verdict:
     held = {rank: columns for rank, columns in sorted(case.steps.items()) if len(columns)}
     in_steps = _slow_in_steps(case, held)
     if in_steps is None:
-        return Abstention("straggler", f"fewer than five steps after warm-up are recorded of all {ranks} ranks")
+        return abstains(f"fewer than five steps after warm-up are recorded of all {ranks} ranks")
     pauses = [slow for phase in _PAUSES if (slow := _slow_in_pause(held, phase)) is not None]
     costs = [(_waited(case, one), one) for one in (in_steps, *pauses) if one.slowest_share >= _MOSTLY]
     waited, found = max(costs, key=lambda cost: cost[0], default=(0.0, in_steps))
@@ -125,15 +126,14 @@ def straggler(case: Case) -> Verdict:
         if case.share(waited) < _WORTH_TELLING:
             return None
     waited_for = "computation" if found.phase == "computation" else found.phase_name
-    return Finding(
-        rule="straggler",
-        title=f"rank {found.rank}{_place(case, found.rank)} is the slowest of {ranks}: the others wait for its "
+    return finding(
+        f"rank {found.rank}{_place(case, found.rank)} is the slowest of {ranks}: the others wait for its "
         f"{waited_for}, {share(case.share(waited))} of the loop",
+        _evidence(case, found),
+        [_remedy(case, found, waited)],
+        case.cost(waited),
         severity=severity,
         confidence="likely" if found.backward_is_estimated else "measured",
-        evidence=_evidence(case, found),
-        cost=case.cost(waited),
-        remedies=[_remedy(case, found, waited)],
         explains=["exposed_communication"],
     )
 
@@ -161,36 +161,34 @@ def _place(case: Case, rank: int) -> str:
     return f" ({named})" if named else ""
 
 
-def _evidence(case: Case, found: SlowRank) -> list[Evidence]:
+def _evidence(case: Case, found: SlowRank) -> list[Row]:
     source, name = "steps.jsonl, steps.rankN.jsonl", found.phase_name
     of_steps = found.pauses is None
-    evidence = [
-        Evidence(
-            f"{name} of a step, rank {rank}" if of_steps else f"{name}, rank {rank}, each", value, "seconds", source
-        )
+    evidence: list[Row] = [
+        (f"{name} of a step, rank {rank}" if of_steps else f"{name}, rank {rank}, each", value, "seconds", source)
         for rank, value in found.phase_seconds.items()
     ]
     if of_steps and found.phase != "computation":
         evidence += [
-            Evidence(f"time of its own of a step, rank {rank}", value, "seconds", source)
+            (f"time of its own of a step, rank {rank}", value, "seconds", source)
             for rank, value in found.own_seconds.items()
         ]
     many = "steps" if of_steps else f"of {found.pauses} {name}, those"
     unit = "a step" if of_steps else "one of them"
     evidence += [
-        Evidence(f"{many} in which it was the slowest", found.slowest_share, "share", source),
-        Evidence(f"that {unit} takes longer for it", found.extra_seconds, "seconds", source),
-        Evidence("the rank", found.rank, "count", source),
-        Evidence("the phase", found.phase, "", source),
+        (f"{many} in which it was the slowest", found.slowest_share, "share", source),
+        (f"that {unit} takes longer for it", found.extra_seconds, "seconds", source),
+        ("the rank", found.rank, "count", source),
+        ("the phase", found.phase, "", source),
     ]
     account, spans = _account_of(case, found.rank), f"spans.rank{found.rank}.jsonl" if found.rank else "spans.jsonl"
     if account is not None:
-        places = {"its host": account.host, "its device": account.device}
-        evidence += [Evidence(what, name, "", spans) for what, name in places.items() if name is not None]
-    if found.others_tokens is not None:
-        evidence.append(Evidence(f"tokens of a step, rank {found.rank}", found.tokens[found.rank], "tokens", source))
-        evidence.append(Evidence("tokens of a step, the others' mean", found.others_tokens, "tokens", source))
-    return evidence
+        evidence += [("its host", account.host, "", spans), ("its device", account.device, "", spans)]
+    return [
+        *evidence,
+        (f"tokens of a step, rank {found.rank}", found.tokens.get(found.rank), "tokens", source),
+        ("tokens of a step, the others' mean", found.others_tokens, "tokens", source),
+    ]
 
 
 def _remedy(case: Case, found: SlowRank, waited: float) -> Remedy:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hf_efficient.diagnosis.rule import TracedDevice, Verdict, rule
+from hf_efficient.diagnosis.rule import Row, TracedDevice, Verdict, finding, rule
 from hf_efficient.diagnosis.rules.precision import float32_products_of
 from hf_efficient.facts.accelerators import accelerator_of_device
-from hf_efficient.records.findings import Evidence, Finding, Gain, Remedy
+from hf_efficient.records.findings import Gain, Remedy
 from hf_efficient.records.trace import CopyKind, SyncSite
 from hf_efficient.text import share, short_seconds, size
 
@@ -33,24 +33,23 @@ def trace_host_bound(traced: TracedDevice) -> Verdict:
         return None
     gaps = [gap for gap in device.gaps if gap.cause == "host_bound"]
     evidence = [
-        Evidence("waits for the host", idle.host_bound_seconds, "seconds", _SOURCE),
-        Evidence("such waits", idle.host_bound_gaps, "count", _SOURCE),
+        ("waits for the host", idle.host_bound_seconds, "seconds", _SOURCE),
+        ("such waits", idle.host_bound_gaps, "count", _SOURCE),
     ]
     for gap in gaps[:3]:
         doing = ", ".join(name for name, _ in gap.host[:2]) or "nothing that was recorded"
-        evidence.append(Evidence(f"a wait, during {doing}", gap.seconds, "seconds", _SOURCE))
+        evidence.append((f"a wait, during {doing}", gap.seconds, "seconds", _SOURCE))
     in_syncs = sum(one.idle_after_seconds for one in traced.trace.syncs)
     what = _instead([name for gap in gaps for name, _ in gap.host], in_syncs >= idle.host_bound_seconds / 2)
     gain = None if what == _LATER else traced.gain(idle.host_bound_seconds, "at most: none of these waits")
     overrides = {"train.dataloader_num_workers": 4} if what == _WORKERS else {}
-    return Finding(
-        rule="trace_host_bound",
-        title=f"{traced.name} waits for the host in {share(traced.share(idle.host_bound_seconds))} of the time, the "
+    return finding(
+        f"{traced.name} waits for the host in {share(traced.share(idle.host_bound_seconds))} of the time, the "
         f"longest for {short_seconds(gaps[0].seconds) if gaps else 'unknown'}",
+        evidence,
+        [Remedy(what, overrides, gain=gain)],
+        traced.cost(idle.host_bound_seconds),
         severity="info" if what == _LATER else "warning",
-        evidence=evidence,
-        cost=traced.cost(idle.host_bound_seconds),
-        remedies=[Remedy(what, overrides, gain=gain)],
     )
 
 
@@ -72,21 +71,20 @@ def trace_launch_bound(traced: TracedDevice) -> Verdict:
         return None
     doubled = traced.gain(seconds / 2, "as many gaps for twice the rows")
     fused = traced.gain(seconds / 2, "half of the gaps, by fused operators: an estimate")
-    return Finding(
-        rule="trace_launch_bound",
-        title=f"{traced.name} waits for launches in {share(traced.share(seconds))} of the time: half of its kernels "
+    return finding(
+        f"{traced.name} waits for launches in {share(traced.share(seconds))} of the time: half of its kernels "
         f"are shorter than {short_seconds(launches.length.p50_seconds)}",
-        evidence=[
-            Evidence("gaps between kernels", seconds, "seconds", _SOURCE),
-            Evidence("kernels a second", launches.kernels_per_second, "count", _SOURCE),
-            Evidence("median kernel", launches.length.p50_seconds, "seconds", _SOURCE),
-            Evidence("kernels shorter than their launch", launches.short_share, "share", _SOURCE),
+        [
+            ("gaps between kernels", seconds, "seconds", _SOURCE),
+            ("kernels a second", launches.kernels_per_second, "count", _SOURCE),
+            ("median kernel", launches.length.p50_seconds, "seconds", _SOURCE),
+            ("kernels shorter than their launch", launches.short_share, "share", _SOURCE),
         ],
-        cost=traced.cost(seconds),
-        remedies=[
+        [
             Remedy("take twice the rows into a micro-batch", costs="activations of more rows", gain=doubled),
             Remedy("compile the model", {"train.torch_compile": True}, "compilation at the start", fused),
         ],
+        traced.cost(seconds),
     )
 
 
@@ -103,16 +101,15 @@ def trace_exposed_communication(traced: TracedDevice) -> Verdict:
         gain=traced.gain(found.exposed_seconds / 2, basis),
     )
     others = Remedy("hold the other ranks' traces against it: who communicates least is who the others wait for")
-    return Finding(
-        rule="trace_exposed_communication",
-        title=f"{traced.name} communicates and computes nothing in {share(found.exposed_share)} of the time",
-        evidence=[
-            Evidence("communication", found.seconds, "seconds", _SOURCE),
-            Evidence("of it, that nothing covers", found.exposed_seconds, "seconds", _SOURCE),
-            Evidence("of it, covered by computation", found.overlap_share, "share", _SOURCE),
+    return finding(
+        f"{traced.name} communicates and computes nothing in {share(found.exposed_share)} of the time",
+        [
+            ("communication", found.seconds, "seconds", _SOURCE),
+            ("of it, that nothing covers", found.exposed_seconds, "seconds", _SOURCE),
+            ("of it, covered by computation", found.overlap_share, "share", _SOURCE),
         ],
-        cost=traced.cost(found.exposed_seconds),
-        remedies=[fewer, others],
+        [fewer, others],
+        traced.cost(found.exposed_seconds),
     )
 
 
@@ -134,26 +131,25 @@ def trace_pageable_copies(traced: TracedDevice) -> Verdict:
     ]
     if small > count / 2:
         remedies.append(Remedy("put many small tensors into one before they are copied"))
-    return Finding(
-        rule="trace_pageable_copies",
-        title=f"{count} copies from pageable memory to {traced.name} take {short_seconds(lost)}, "
+    return finding(
+        f"{count} copies from pageable memory to {traced.name} take {short_seconds(lost)}, "
         f"{share(traced.share(lost))} of the time",
-        evidence=[*_copy_evidence(found), Evidence("of at most 64 KiB", small, "count", _SOURCE)],
-        cost=traced.cost(lost),
-        remedies=remedies,
+        [*_copy_evidence(found), ("of at most 64 KiB", small, "count", _SOURCE)],
+        remedies,
+        traced.cost(lost),
     )
 
 
-def _copy_evidence(found: Sequence[CopyKind]) -> list[Evidence]:
+def _copy_evidence(found: Sequence[CopyKind]) -> list[Row]:
     seconds, copied = sum(one.seconds for one in found), sum(one.bytes or 0 for one in found)
     calls = sum(one.call_seconds or 0.0 for one in found)
-    evidence = [
-        Evidence("copies' time on the device", seconds, "seconds", _SOURCE),
-        Evidence("host's time in their calls", calls, "seconds", _SOURCE),
+    evidence: list[Row] = [
+        ("copies' time on the device", seconds, "seconds", _SOURCE),
+        ("host's time in their calls", calls, "seconds", _SOURCE),
     ]
     if copied:
-        evidence.append(Evidence("copied", copied, "bytes", _SOURCE))
-        evidence.append(Evidence("rate", f"{size(round(copied / seconds))}/s", "", _SOURCE))
+        evidence.append(("copied", copied, "bytes", _SOURCE))
+        evidence.append(("rate", f"{size(round(copied / seconds))}/s", "", _SOURCE))
     return evidence
 
 
@@ -167,21 +163,20 @@ def trace_synchronisations(traced: TracedDevice) -> Verdict:
     if not sites or traced.share(idle) < 0.03:
         return None
     evidence = [
-        Evidence(f"idle after {one.count} waits in {_place(one)}", one.idle_after_seconds, "seconds", _SOURCE)
+        (f"idle after {one.count} waits in {_place(one)}", one.idle_after_seconds, "seconds", _SOURCE)
         for one in sites[:5]
     ]
     if trace.steps:
         within = sum(one.count - one.outside_steps for one in sites)
-        evidence.append(Evidence("waits per step", within / len(trace.steps), "count", _SOURCE))
+        evidence.append(("waits per step", within / len(trace.steps), "count", _SOURCE))
     gain = traced.gain(idle, "the device never runs out of work there")
     what = "keep values on the device, and read them back when something is logged, not in every step"
-    return Finding(
-        rule="trace_synchronisations",
-        title=f"{traced.name} runs out of work in {share(traced.share(idle))} of the time because the host waits for "
+    return finding(
+        f"{traced.name} runs out of work in {share(traced.share(idle))} of the time because the host waits for "
         f"it, most of all in {_place(sites[0])}",
-        evidence=evidence,
-        cost=traced.cost(idle),
-        remedies=[Remedy(what, gain=gain)],
+        evidence,
+        [Remedy(what, gain=gain)],
+        traced.cost(idle),
         explains=["trace_host_bound"] if idle >= traced.device.busy.idle.host_bound_seconds / 2 else [],
     )
 
@@ -200,19 +195,18 @@ def trace_memory_bound(traced: TracedDevice) -> Verdict:
     gain = traced.gain(_FUSED * seconds, "fused kernels read and write half as much: an estimate")
     longest = [kernel for kernel in traced.device.kernels if kernel.family in _FUSABLE][:3]
     fused = "or take fused kernels for norms, MLP and loss"
-    return Finding(
-        rule="trace_memory_bound",
-        title=f"{share(taken)} of {traced.name}'s kernel time moves memory, and multiplies nothing",
-        confidence="likely",
-        evidence=[
-            *(Evidence(f"{one.family} kernels", one.seconds, "seconds", _SOURCE) for one in found),
-            *(Evidence(f"{one.name}, {one.count} times", one.seconds, "seconds", _SOURCE) for one in longest),
+    return finding(
+        f"{share(taken)} of {traced.name}'s kernel time moves memory, and multiplies nothing",
+        [
+            *((f"{one.family} kernels", one.seconds, "seconds", _SOURCE) for one in found),
+            *((f"{one.name}, {one.count} times", one.seconds, "seconds", _SOURCE) for one in longest),
         ],
-        cost=traced.cost(seconds),
-        remedies=[
+        [
             Remedy("compile the model: it fuses such kernels", {"train.torch_compile": True}, "compilation", gain),
             Remedy(fused, {"train.use_liger_kernel": True}, "pip install liger-kernel", gain),
         ],
+        traced.cost(seconds),
+        confidence="likely",
     )
 
 
@@ -224,13 +218,12 @@ def trace_float32_products(traced: TracedDevice) -> Verdict:
     if not found or traced.share(seconds) < 0.1:
         return None
     gain = traced.gain(_IN_16_BITS * seconds, "half of their time at the least, by half of the bytes")
-    return Finding(
-        rule="trace_float32_products",
-        title=f"{share(traced.share(seconds))} of {traced.name}'s time are matrix products in float32",
+    return finding(
+        f"{share(traced.share(seconds))} of {traced.name}'s time are matrix products in float32",
+        [(f"{one.name}, {one.count} times", one.seconds, "seconds", _SOURCE) for one in found[:3]],
+        _fewer_bits(traced, gain),
+        traced.cost(seconds),
         confidence="likely",
-        evidence=[Evidence(f"{one.name}, {one.count} times", one.seconds, "seconds", _SOURCE) for one in found[:3]],
-        cost=traced.cost(seconds),
-        remedies=_fewer_bits(traced, gain),
     )
 
 
