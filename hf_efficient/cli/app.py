@@ -1,20 +1,11 @@
-"""How a command ends: the one place that turns exceptions into messages and exit codes.
+"""``hf-efficient``: the table of commands, the way in, and how a command ends.
 
-0    done
-1    the command ran and the answer is no; or a defect of ours
-2    bad input: the recipe, the data, the flags, this machine
-130  interrupted from the keyboard
+To add a command: write ``cli/NAME.py`` with one function ``NAME`` (its parameters are typer's, its docstring is the help
+and shows an example), and a line in ``COMMANDS``. Import what it needs inside the function, so that ``--help`` stays
+instant. Raise ``HfEfficientError`` for what the user can mend and ``typer.Exit(1)`` where the answer is no.
 
-What the package itself logs while a command runs, on standard error.
-
-A group of commands whose modules are imported when a command is used, not to list them.
-
-``hf-efficient``: the table of commands and the way in.
-
-To add a command: write ``cli/NAME.py`` with one function (its parameters are typer's, its docstring is the
-help and shows an example), and a line in ``COMMANDS``. Import what it needs inside the function, so that
-``--help`` stays instant. Raise ``HfEfficientError`` for what the user can mend and ``typer.Exit(1)`` where
-the answer is no.
+Exit codes: 0 done; 1 the command ran and the answer is no, or a defect of ours; 2 bad input (the recipe, the data, the
+flags, this machine); 130 interrupted from the keyboard.
 """
 
 from __future__ import annotations
@@ -25,7 +16,6 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
@@ -34,23 +24,117 @@ from typer.core import TyperGroup
 from hf_efficient.errors import HfEfficientError
 from hf_efficient.version import __version__
 
-INTERRUPTED = 130
+_INTERRUPTED = 130
+
+COMMANDS = {
+    "train": "Fine-tune as a recipe says.",
+    "plan": "Predict memory, time and cost of a recipe, without a GPU.",
+    "report": "Show where a run's time, tokens and memory went.",
+    "diagnose": "Tell what slows a run down, and what to change.",
+    "merge": "Merge a trained adapter into its model.",
+    "recipes": "List the shipped recipes; show one resolved.",
+    "validate": "Check a recipe and tell all its problems.",
+    "schema": "Print the JSON Schema of a recipe file.",
+    "check-node": "Check a machine of a cluster's job before it trains.",
+    "env": "Print versions and hardware, for a bug report.",
+}
+"""Name and the line in the list."""
 
 
-def run_guarded(action: Callable[[], object], *, debug: bool) -> int:
-    """Run a command and tell how it went.
+def command_of(name: str) -> Any:
+    """The function behind a name, or its ``typer.Typer`` with commands of its own."""
+    attribute = name.replace("-", "_")
+    return getattr(importlib.import_module(f"hf_efficient.cli.{attribute}"), attribute)
 
-    Args:
-        action: the command. ``SystemExit`` passes through.
-        debug: show tracebacks.
 
-    Returns:
-        The exit code.
+class _LazyGroup(TyperGroup):
+    """Imports a command's module when the command is used, not to list it."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in COMMANDS:
+            return None
+        found = command_of(cmd_name)
+        if not isinstance(found, typer.Typer):
+            function, found = found, typer.Typer(add_completion=False, rich_markup_mode=None)
+            found.command(cmd_name)(function)
+        return typer.main.get_command(found)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] not in COMMANDS and not args[0].startswith("-"):
+            ctx.fail(_unknown(args[0]))
+        name, command, rest = super().resolve_command(ctx, args)
+        # --debug may stand anywhere; a command that passes it on gets it back.
+        if command is not None and ctx.obj and any(param.name == "debug" for param in command.params):
+            rest = ["--debug", *rest]
+        return name, command, rest
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            # Here, because the layer above prints "Aborted!" before it exits.
+            raise SystemExit(_INTERRUPTED) from None
+
+
+def _unknown(name: str) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(name, COMMANDS, n=1)
+    return f"No such command '{name}'." + (f" Did you mean '{close[0]}'?" if close else "")
+
+
+_app = typer.Typer(cls=_LazyGroup, add_completion=False, rich_markup_mode=None)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(__version__)
+        raise typer.Exit
+
+
+@_app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Anywhere: show the traceback of an error.")] = False,
+) -> None:
+    """Fine-tuning with Hugging Face that is predictable, explained and cheap.
+
+    Example: hf-efficient train quickstart/qlora train.learning_rate=1e-4
     """
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run ``hf-efficient`` with ``argv`` (default: the process's) and exit.
+
+    Raises:
+        SystemExit: always.
+    """
+    given = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in given
+    args = [arg for arg in given if arg != "--debug"] or ["--help"]
+    with messages_on_stderr():
+        raise SystemExit(_guarded(lambda: _run(args, debug), debug=debug))
+
+
+def _run(args: list[str], debug: bool) -> None:
+    typer.main.get_command(_app).main(args, prog_name="hf-efficient", obj=debug)
+
+
+def _guarded(action: Callable[[], object], *, debug: bool) -> int:
+    """The exit code; the one place that turns exceptions into messages and codes. ``SystemExit`` passes through."""
     try:
         action()
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return _INTERRUPTED
     except HfEfficientError as error:
         if debug:
             traceback.print_exc()
@@ -91,121 +175,3 @@ def messages_on_stderr() -> Iterator[None]:
     finally:
         logger.setLevel(level)
         logger.removeHandler(handler)
-
-
-@dataclass(frozen=True)
-class LazyCommand:
-    """One command of the table.
-
-    Attributes:
-        module: where it lives.
-        attribute: a function that typer can wrap, or a ``typer.Typer`` with commands of its own.
-        help: the line in the list.
-    """
-
-    module: str
-    attribute: str
-    help: str
-
-
-def lazy_group(commands: dict[str, LazyCommand]) -> type[TyperGroup]:
-    """A class for ``typer.Typer(cls=...)`` that offers the commands of a table."""
-
-    class LazyGroup(TyperGroup):
-        def list_commands(self, ctx: Any) -> list[str]:
-            return list(commands)
-
-        def get_command(self, ctx: Any, cmd_name: str) -> Any:
-            return _load(cmd_name, commands[cmd_name]) if cmd_name in commands else None
-
-        def format_commands(self, ctx: Any, formatter: Any) -> None:
-            with formatter.section("Commands"):
-                formatter.write_dl([(name, command.help) for name, command in commands.items()])
-
-        def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-            if args[0] not in commands and not args[0].startswith("-"):
-                ctx.fail(_unknown(args[0], list(commands)))
-            name, command, rest = super().resolve_command(ctx, args)
-            # --debug may stand anywhere; a command that passes it on gets it back.
-            if command is not None and ctx.obj and any(param.name == "debug" for param in command.params):
-                rest = ["--debug", *rest]
-            return name, command, rest
-
-        def invoke(self, ctx: Any) -> Any:
-            try:
-                return super().invoke(ctx)
-            except KeyboardInterrupt:
-                # Here, because the layer above prints "Aborted!" before it exits.
-                raise SystemExit(INTERRUPTED) from None
-
-    return LazyGroup
-
-
-def _load(name: str, command: LazyCommand) -> Any:
-    found = getattr(importlib.import_module(command.module), command.attribute)
-    if isinstance(found, typer.Typer):
-        return typer.main.get_command(found)
-    app = typer.Typer(add_completion=False, rich_markup_mode=None)
-    app.command(name)(found)
-    return typer.main.get_command(app)
-
-
-def _unknown(name: str, names: list[str]) -> str:
-    import difflib
-
-    close = difflib.get_close_matches(name, names, n=1)
-    return f"No such command '{name}'." + (f" Did you mean '{close[0]}'?" if close else "")
-
-
-COMMANDS: dict[str, LazyCommand] = {
-    "train": LazyCommand("hf_efficient.cli.train", "train", "Fine-tune as a recipe says."),
-    "plan": LazyCommand("hf_efficient.cli.plan", "plan", "Predict memory, time and cost of a recipe, without a GPU."),
-    "report": LazyCommand("hf_efficient.cli.report", "report", "Show where a run's time, tokens and memory went."),
-    "diagnose": LazyCommand("hf_efficient.cli.diagnose", "diagnose", "Tell what slows a run down, and what to change."),
-    "merge": LazyCommand("hf_efficient.cli.merge", "merge", "Merge a trained adapter into its model."),
-    "recipes": LazyCommand("hf_efficient.cli.recipes", "recipes", "List the shipped recipes; show one resolved."),
-    "validate": LazyCommand("hf_efficient.cli.validate", "validate", "Check a recipe and tell all its problems."),
-    "schema": LazyCommand("hf_efficient.cli.schema", "schema", "Print the JSON Schema of a recipe file."),
-    "check-node": LazyCommand(
-        "hf_efficient.cli.check_node", "check_node", "Check a machine of a cluster's job before it trains."
-    ),
-    "env": LazyCommand("hf_efficient.cli.env", "env", "Print versions and hardware, for a bug report."),
-}
-
-_app = typer.Typer(cls=lazy_group(COMMANDS), add_completion=False, rich_markup_mode=None)
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        print(__version__)
-        raise typer.Exit
-
-
-@_app.callback()
-def _root(
-    version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
-    ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Anywhere: show the traceback of an error.")] = False,
-) -> None:
-    """Fine-tuning with Hugging Face that is predictable, explained and cheap.
-
-    Example: hf-efficient train quickstart/qlora train.learning_rate=1e-4
-    """
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run ``hf-efficient`` with ``argv`` (default: the process's) and exit.
-
-    Raises:
-        SystemExit: always; ``cli/errors.py`` lists the codes.
-    """
-    given = list(sys.argv[1:] if argv is None else argv)
-    debug = "--debug" in given
-    args = [arg for arg in given if arg != "--debug"] or ["--help"]
-    with messages_on_stderr():
-        raise SystemExit(run_guarded(lambda: _run(args, debug), debug=debug))
-
-
-def _run(args: list[str], debug: bool) -> None:
-    typer.main.get_command(_app).main(args, prog_name="hf-efficient", obj=debug)

@@ -1,11 +1,4 @@
-"""``hf-efficient diagnose RUN_DIR``.
-
-``hf-efficient diagnose TRACE.json.gz``: where the time of a trace went, and what to change.
-
-``hf-efficient diagnose RECIPE --isolate``: short controlled variants, and a step's time by their differences.
-
-``hf-efficient diagnose``: what slows a run down or spoils it, what to change, and what that gives.
-"""
+"""``hf-efficient diagnose``: what slows a run down or spoils it, what to change, and what that gives."""
 
 from __future__ import annotations
 
@@ -20,195 +13,16 @@ from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
-from hf_efficient.diagnosis.case import read_case
-from hf_efficient.diagnosis.confirmation import prediction
-from hf_efficient.diagnosis.engine import diagnose_case, findings_of_trace, to_json
-from hf_efficient.diagnosis.remedies import applied_recipe, remedy_of
 from hf_efficient.errors import SetupError
-from hf_efficient.recipe.files import SUFFIXES
-from hf_efficient.recipe.writing import check_new_file, write_new_file
-from hf_efficient.reporting.diagnosis import (
-    OF_THE_TRACE,
-    diagnosis_renderables,
-    finding_renderables,
-    told_change,
-    told_gain,
-)
-from hf_efficient.reporting.isolation import isolation_renderables
-from hf_efficient.reporting.trace_tables import trace_renderables
-from hf_efficient.run_dir.paths import records_folder
-from hf_efficient.text import seconds as shown
-from hf_efficient.trace.breakdown import trace_breakdown
 from hf_efficient.version import __version__
 
 if TYPE_CHECKING:
     from hf_efficient.isolate.variants import Variant
+    from hf_efficient.records.findings import Remedy
     from hf_efficient.records.isolation import Isolation
 
-
-def diagnose_run(run_dir: Path, apply: Path | None, number: int | None, as_json: bool) -> None:
-    """Print the diagnosis of a run; write the recipe with a remedy.
-
-    Args:
-        run_dir: its output directory.
-        apply: of the new recipe; None: none is written.
-        number: of the finding whose remedy it takes, from 1; None: the first that changes a recipe.
-        as_json: print it as JSON.
-
-    Raises:
-        OutputError: there are no records, they cannot be read, or the file cannot be written.
-    """
-    if apply is not None:
-        check_new_file(apply, "--apply")
-    directory = records_folder(run_dir)
-    case = read_case(directory)
-    found = diagnose_case(case)
-    if as_json:
-        print(to_json(found), end="")
-    else:
-        console = Console(highlight=False)
-        for part in diagnosis_renderables(found):
-            console.print(part)
-    if apply is None:
-        return
-    finding, remedy = remedy_of(found, number)
-    confirms = prediction(case, finding, remedy)
-    write_new_file(apply, applied_recipe(directory, finding, remedy, confirms), "--apply")
-    gain = f", {told_gain(remedy.gain)} predicted for the same tokens" if remedy.gain is not None else ""
-    changes = " ".join(told_change(key, value) for key, value in remedy.overrides.items())
-    then = f"hf-efficient train {apply}{'; its report says whether it came' if confirms else ''}"
-    print(f"--apply: {apply} is the recipe with {changes}{gain}. Run it: {then}", file=sys.stderr)
-
-
-def diagnose_trace(path: Path, as_json: bool) -> None:
-    """Print the breakdown of a Chrome trace that torch's profiler wrote, and below it what it tells to change.
-
-    Args:
-        path: of the trace, plain or gzipped.
-        as_json: print the record as strict JSON instead, with ``findings`` beside its own keys.
-
-    Raises:
-        OutputError: the file cannot be read, or is no Chrome trace.
-    """
-    found = trace_breakdown(path)
-    findings = findings_of_trace(found)
-    if as_json:
-        told = {**dataclasses.asdict(found), "findings": [dataclasses.asdict(one) for one in findings]}
-        print(json.dumps(told, indent=2, allow_nan=False))
-        return
-    console = Console(highlight=False)
-    for part in [
-        *trace_renderables(found),
-        *([""] if findings else []),
-        *finding_renderables(findings, of=OF_THE_TRACE),
-    ]:
-        console.print(part)
-
-
-def check_target(target: str, isolate: bool) -> None:
-    """A recipe goes with ``--isolate``, and a run without.
-
-    Raises:
-        SetupError: it is the other way round.
-    """
-    path = Path(target).expanduser()
-    if isolate and path.is_dir():
-        raise SetupError(
-            f"--isolate: {target} is a folder, and variants are made of a recipe: name the recipe file, or a shipped "
-            f"recipe. Of a run: hf-efficient diagnose {target}"
-        )
-    if not isolate and path.suffix in SUFFIXES and path.is_file():
-        raise SetupError(
-            f"{target} is a recipe, which has recorded nothing: add --isolate to run short variants of it, or name the "
-            "output directory of a run of it."
-        )
-
-
-def diagnose_isolate(
-    recipe: str, overrides: Sequence[str], steps: int | None, apply: Path | None, number: int | None, as_json: bool
-) -> None:
-    """Run the variants, print the attribution and the findings; write the recipe with a remedy.
-
-    Args:
-        recipe: a recipe file, or the name of a shipped one.
-        overrides: ``a.b=value`` each.
-        steps: to be measured of each variant; None: the default.
-        apply: of the new recipe; None: none is written.
-        number: of the finding whose remedy it takes, from 1; None: the first that changes a recipe.
-        as_json: print it as JSON.
-
-    Raises:
-        HfEfficientError: the recipe, this machine or the new file cannot be used.
-    """
-    from hf_efficient.isolate.result import FEWEST_STEPS, STEPS, isolate
-
-    wanted = STEPS if steps is None else steps
-    if wanted < FEWEST_STEPS:
-        raise SetupError(f"--steps: {wanted} are too few to tell a difference from its spread; write {FEWEST_STEPS}")
-    if apply is not None:
-        check_new_file(apply, "--apply")
-    with _ends_as_by_keyboard():
-        found = isolate(recipe, overrides, wanted, _Lines())
-    if as_json:
-        print(json.dumps(dataclasses.asdict(found), indent=2, allow_nan=False))
-    else:
-        console = Console(highlight=False)
-        for part in isolation_renderables(found):
-            console.print(part)
-    if apply is not None:
-        _apply(recipe, overrides, found, apply, number)
-
-
-def _apply(argument: str, overrides: Sequence[str], found: Isolation, path: Path, number: int | None) -> None:
-    from hf_efficient.diagnosis.remedies import remedy_of
-    from hf_efficient.planning.fixed_recipe import fixed_recipe
-    from hf_efficient.recipe.load import load_recipe
-
-    assert found.diagnosis is not None
-    finding, remedy = remedy_of(found.diagnosis, number)
-    recipe = load_recipe(argument, overrides)
-    own = {"output_dir": f"{recipe.output_dir}-{finding.rule.replace('_', '-')}"}
-    remark = f"{finding.title}: {remedy.what}. By hf-efficient diagnose --isolate {__version__}."
-    write_new_file(path, fixed_recipe(recipe, {**remedy.overrides, **own}, path, remark), "--apply")
-    gain = f", {told_gain(remedy.gain)} predicted" if remedy.gain is not None else ""
-    changes = " ".join(told_change(key, value) for key, value in remedy.overrides.items())
-    print(f"--apply: {path} is the recipe with {changes}{gain}. Run it: hf-efficient train {path}", file=sys.stderr)
-
-
-class _Lines:
-    """A line on standard error for each variant that runs."""
-
-    def begins(self, variant: Variant, number: int, of: int, round_number: int) -> None:
-        again = f", round {round_number}" if round_number > 1 else ""
-        print(f"[{number}/{of}{again}] {variant.name}: {variant.what} ...", end="", file=sys.stderr, flush=True)
-
-    def ends(self, variant: Variant, seconds: float, failure: str) -> None:
-        print(f" {shown(seconds)}{f', failed: {failure}' if failure else ''}", file=sys.stderr, flush=True)
-
-
-@contextmanager
-def _ends_as_by_keyboard() -> Iterator[None]:
-    """A signal to end leaves no process and no folder behind, as Ctrl-C does."""
-
-    def end(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    previous = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
-
 _TRACES = (".json", ".json.gz")
-
-
-def is_trace(path: Path) -> bool:
-    """Whether the name is that of a trace rather than a run's."""
-    return path.name.endswith(_TRACES) and not path.is_dir()
 
 
 def diagnose(
@@ -253,19 +67,153 @@ def diagnose(
     path = Path(target).expanduser()
     if apply is None and finding is not None:
         raise typer.BadParameter("--finding says what --apply takes: give both.")
-
-    check_target(target, isolate)
-    if isolate:
-        diagnose_isolate(target, overrides or [], steps, apply, finding, as_json)
-        return
-    if overrides or steps is not None:
+    _check_target(target, isolate)
+    is_trace = path.name.endswith(_TRACES) and not path.is_dir()
+    if not isolate and (overrides or steps is not None):
         said = "--steps" if steps is not None else (overrides or [""])[0]
         raise typer.BadParameter(f"{said} goes with --isolate: add it, and name a recipe.")
-    if is_trace(path):
-        if apply is not None:
-            raise typer.BadParameter("--apply changes the recipe of a run, and a trace has none: name the RUN_DIR.")
+    if is_trace and not isolate and apply is not None:
+        raise typer.BadParameter("--apply changes the recipe of a run, and a trace has none: name the RUN_DIR.")
+    if isolate:
+        _diagnose_recipe(target, overrides or [], steps, apply, finding, as_json)
+    elif is_trace:
+        _diagnose_trace(path, as_json)
+    else:
+        _diagnose_run(path, apply, finding, as_json)
 
-        diagnose_trace(path, as_json)
+
+def _check_target(target: str, isolate: bool) -> None:
+    """A recipe goes with ``--isolate``, and a run without."""
+    from hf_efficient.recipe.files import SUFFIXES
+
+    path = Path(target).expanduser()
+    if isolate and path.is_dir():
+        raise SetupError(
+            f"--isolate: {target} is a folder, and variants are made of a recipe: name the recipe file, or a shipped "
+            f"recipe. Of a run: hf-efficient diagnose {target}"
+        )
+    if not isolate and path.suffix in SUFFIXES and path.is_file():
+        raise SetupError(
+            f"{target} is a recipe, which has recorded nothing: add --isolate to run short variants of it, or name the "
+            "output directory of a run of it."
+        )
+
+
+def _diagnose_run(run_dir: Path, apply: Path | None, number: int | None, as_json: bool) -> None:
+    from hf_efficient.accounting.account import records_folder
+    from hf_efficient.diagnosis.case import read_case
+    from hf_efficient.diagnosis.confirmation import prediction
+    from hf_efficient.diagnosis.engine import diagnose_case, to_json
+    from hf_efficient.diagnosis.remedies import applied_recipe, remedy_of
+    from hf_efficient.recipe.writing import check_new_file, write_new_file
+    from hf_efficient.reporting.diagnosis import diagnosis_renderables
+    from hf_efficient.reporting.terminal import show
+
+    if apply is not None:
+        check_new_file(apply, "--apply")
+    directory = records_folder(run_dir)
+    case = read_case(directory)
+    found = diagnose_case(case)
+    if as_json:
+        print(to_json(found), end="")
+    else:
+        show(diagnosis_renderables(found))
+    if apply is None:
         return
+    finding, remedy = remedy_of(found, number)
+    confirms = prediction(case, finding, remedy)
+    write_new_file(apply, applied_recipe(directory, finding, remedy, confirms), "--apply")
+    _tell_applied(apply, remedy, " for the same tokens", "; its report says whether it came" if confirms else "")
 
-    diagnose_run(path, apply, finding, as_json)
+
+def _tell_applied(path: Path, remedy: Remedy, of: str, then: str) -> None:
+    from hf_efficient.reporting.diagnosis import told_change, told_gain
+
+    gain = f", {told_gain(remedy.gain)} predicted{of}" if remedy.gain is not None else ""
+    changes = " ".join(told_change(key, value) for key, value in remedy.overrides.items())
+    told = f"--apply: {path} is the recipe with {changes}{gain}. Run it: hf-efficient train {path}{then}"
+    print(told, file=sys.stderr)
+
+
+def _diagnose_trace(path: Path, as_json: bool) -> None:
+    """The breakdown of a Chrome trace that torch's profiler wrote, and below it what it tells to change."""
+    from hf_efficient.diagnosis.engine import findings_of_trace
+    from hf_efficient.reporting.diagnosis import OF_THE_TRACE, finding_renderables
+    from hf_efficient.reporting.terminal import show
+    from hf_efficient.reporting.trace_tables import trace_renderables
+    from hf_efficient.trace.breakdown import trace_breakdown
+
+    found = trace_breakdown(path)
+    findings = findings_of_trace(found)
+    if as_json:
+        told = {**dataclasses.asdict(found), "findings": [dataclasses.asdict(one) for one in findings]}
+        print(json.dumps(told, indent=2, allow_nan=False))
+        return
+    show([*trace_renderables(found), *([""] if findings else []), *finding_renderables(findings, of=OF_THE_TRACE)])
+
+
+def _diagnose_recipe(
+    recipe: str, overrides: Sequence[str], steps: int | None, apply: Path | None, number: int | None, as_json: bool
+) -> None:
+    """Run the variants, print the attribution and the findings; write the recipe with a remedy."""
+    from hf_efficient.isolate.result import FEWEST_STEPS, STEPS, isolate
+    from hf_efficient.recipe.writing import check_new_file
+    from hf_efficient.reporting.isolation import isolation_renderables
+    from hf_efficient.reporting.terminal import show
+
+    wanted = STEPS if steps is None else steps
+    if wanted < FEWEST_STEPS:
+        raise SetupError(f"--steps: {wanted} are too few to tell a difference from its spread; write {FEWEST_STEPS}")
+    if apply is not None:
+        check_new_file(apply, "--apply")
+    with _ends_as_by_keyboard():
+        found = isolate(recipe, overrides, wanted, _Lines())
+    if as_json:
+        print(json.dumps(dataclasses.asdict(found), indent=2, allow_nan=False))
+    else:
+        show(isolation_renderables(found))
+    if apply is not None:
+        _apply(recipe, overrides, found, apply, number)
+
+
+def _apply(argument: str, overrides: Sequence[str], found: Isolation, path: Path, number: int | None) -> None:
+    from hf_efficient.diagnosis.remedies import remedy_of
+    from hf_efficient.planning.fixed_recipe import fixed_recipe
+    from hf_efficient.recipe.load import load_recipe
+    from hf_efficient.recipe.writing import write_new_file
+
+    assert found.diagnosis is not None
+    finding, remedy = remedy_of(found.diagnosis, number)
+    recipe = load_recipe(argument, overrides)
+    own = {"output_dir": f"{recipe.output_dir}-{finding.rule.replace('_', '-')}"}
+    remark = f"{finding.title}: {remedy.what}. By hf-efficient diagnose --isolate {__version__}."
+    write_new_file(path, fixed_recipe(recipe, {**remedy.overrides, **own}, path, remark), "--apply")
+    _tell_applied(path, remedy, "", "")
+
+
+class _Lines:
+    """A line on standard error for each variant that runs."""
+
+    def begins(self, variant: Variant, number: int, of: int, round_number: int) -> None:
+        again = f", round {round_number}" if round_number > 1 else ""
+        print(f"[{number}/{of}{again}] {variant.name}: {variant.what} ...", end="", file=sys.stderr, flush=True)
+
+    def ends(self, variant: Variant, seconds: float, failure: str) -> None:
+        from hf_efficient.text import seconds as shown
+
+        print(f" {shown(seconds)}{f', failed: {failure}' if failure else ''}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _ends_as_by_keyboard() -> Iterator[None]:
+    """A signal to end leaves no process and no folder behind, as Ctrl-C does."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    previous = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

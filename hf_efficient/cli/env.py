@@ -1,21 +1,65 @@
-"""A calibration as lines of text.
-
-``hf-efficient env``: versions and hardware; what the hardware does, measured.
-"""
+"""``hf-efficient env``: versions and hardware; what the hardware does, measured."""
 
 from __future__ import annotations
 
-import json
 import logging
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hf_efficient.records.device import Calibration, MatmulRate
+from hf_efficient.cli.output import print_json
 from hf_efficient.text import flops
 
 if TYPE_CHECKING:
     from hf_efficient.facts.environment import Environment, GpuFacts
+    from hf_efficient.records.device import Calibration, MatmulRate
+
+logger = logging.getLogger(__name__)
+
+
+def env(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    calibrate: Annotated[
+        bool,
+        typer.Option(
+            "--calibrate",
+            help="Measure the GPUs and the CPU instead (matrix products, memory, launches), and keep it for plans.",
+        ),
+    ] = False,
+) -> None:
+    """Print versions and hardware, to paste into a bug report.
+
+    Example: hf-efficient env --json
+    """
+    if calibrate:
+        _calibrate(as_json)
+        return
+    from hf_efficient.facts.environment import describe_environment
+
+    found = describe_environment()
+    if as_json:
+        print_json(found.to_dict())
+        return
+    rows = _rows(found)
+    width = max(len(name) for name, _ in rows)
+    for name, value in rows:
+        print(f"{name:<{width}}  {value}")
+
+
+def _calibrate(as_json: bool) -> None:
+    """Measure every device, keep what was found, and print it device by device."""
+    from hf_efficient.profilers.calibration import benches, calibrate, save_calibration
+
+    told = []
+    for bench in benches():
+        logger.info("Measuring %s ...", bench.name)
+        found = calibrate(bench)
+        path = str(save_calibration(found))
+        told.append({**found.to_json(), "path": path})
+        if not as_json:
+            print("\n".join([*calibration_lines(found), f"  kept in {path}"]))
+    if as_json:
+        print_json({"calibrations": told})
 
 
 def calibration_lines(calibration: Calibration) -> list[str]:
@@ -46,54 +90,6 @@ def _fastest(calibration: Calibration) -> list[MatmulRate]:
         if best is None or rate.flops_per_second > best.flops_per_second:
             found[rate.dtype] = rate
     return list(found.values())
-
-
-logger = logging.getLogger(__name__)
-
-
-def env(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    calibrate: Annotated[
-        bool,
-        typer.Option(
-            "--calibrate",
-            help="Measure the GPUs and the CPU instead (matrix products, memory, launches), and keep it for plans.",
-        ),
-    ] = False,
-) -> None:
-    """Print versions and hardware, to paste into a bug report.
-
-    Example: hf-efficient env --json
-    """
-    if calibrate:
-        _calibrate(as_json)
-        return
-    from hf_efficient.facts.environment import describe_environment
-
-    found = describe_environment()
-    if as_json:
-        print(json.dumps(found.to_dict(), indent=2))
-        return
-    rows = _rows(found)
-    width = max(len(name) for name, _ in rows)
-    for name, value in rows:
-        print(f"{name:<{width}}  {value}")
-
-
-def _calibrate(as_json: bool) -> None:
-    """Measure every device, keep what was found, and print it device by device."""
-    from hf_efficient.profilers.calibration import benches, calibrate, save_calibration
-
-    told = []
-    for bench in benches():
-        logger.info("Measuring %s ...", bench.name)
-        found = calibrate(bench)
-        path = str(save_calibration(found))
-        told.append({**found.to_json(), "path": path})
-        if not as_json:
-            print("\n".join([*calibration_lines(found), f"  kept in {path}"]))
-    if as_json:
-        print(json.dumps({"calibrations": told}, indent=2))
 
 
 def _rows(found: Environment) -> list[tuple[str, str]]:

@@ -1,15 +1,37 @@
-"""Where a command's page goes."""
+"""What commands share: arguments that mean the same everywhere, JSON, and files that they write."""
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TextIO
+from typing import Annotated, Any, TextIO
+
+import typer
 
 from hf_efficient.errors import OutputError
 
+RecipeArgument = Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe file, or the name of a shipped one.")]
+Overrides = Annotated[list[str] | None, typer.Argument(metavar="a.b=value", help="Values that replace the recipe's.")]
 _REMEDY = "name a file in a folder that is there and can be written"
+
+
+def print_json(data: Any) -> None:
+    print(json.dumps(data, indent=2))
+
+
+def write_text(flag: str, path: Path, text: str) -> None:
+    """Write a file that a flag names.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        told = f"{flag}: {path} cannot be written: {error.strerror or error}."
+        raise OutputError(f"{told} Name a file in a folder that exists.") from error
 
 
 def check_page_file(path: Path) -> None:
@@ -25,7 +47,7 @@ def check_page_file(path: Path) -> None:
         raise OutputError(f"--html: there is no folder {path.parent}; {_REMEDY}")
 
 
-def write_page_file(named: Path | None, default: Path, make: Callable[[], str], told_to: TextIO | None = None) -> None:
+def write_page(named: Path | None, default: Path, make: Callable[[], str], told_to: TextIO | None = None) -> None:
     """Write a page, over one that is there, and say where it is.
 
     Args:

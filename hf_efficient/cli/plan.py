@@ -1,185 +1,35 @@
-"""What a process that plans and ends can do without: torch's compiler, and the search for garbage in loaded libraries.
-
-Measured on two cores (torch 2.13, bitsandbytes 0.50): bitsandbytes compiles functions where it is imported, which loads
-torch's compiler, 0.5 s; Python searches the half a million objects of the libraries for cycles again and again while
-they load, 1 s, and once more when it ends, 0.5 s.
-
-``--num-gpus``: another word for ``distributed.processes``.
-
-``hf-efficient plan --fix``: the recipe that fits.
-
-What ``hf-efficient plan`` prints: each part as soon as it is there, or all of it as JSON.
-
-``hf-efficient plan``: memory, time and cost of a recipe before it runs.
-"""
+"""``hf-efficient plan``: memory, time and cost of a recipe before it runs."""
 
 from __future__ import annotations
 
 import atexit
+import dataclasses
 import gc
 import os
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hf_efficient.cli.output import check_page_file
+from hf_efficient.cli.output import Overrides, RecipeArgument, check_page_file, print_json, write_page
 from hf_efficient.errors import SetupError
 from hf_efficient.version import __version__
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from hf_efficient.recipe.schema import Recipe
     from hf_efficient.records.plan import Plan
 
-
-@contextmanager
-def lean_imports() -> Iterator[None]:
-    """Import the libraries of a plan in the block; nothing in a process that has loaded torch before.
-
-    What was imported is never searched for garbage afterwards; what comes later is, as ever.
-    """
-    if "torch" in sys.modules or not gc.isenabled():
-        yield
-        return
-    os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.enable()
-    atexit.register(gc.freeze)
-
-
-_KEY = "distributed.processes"
-
-
-def with_num_gpus(overrides: Sequence[str], num_gpus: int | None) -> list[str]:
-    """The overrides and the flag's own.
-
-    Args:
-        overrides: as the user wrote them.
-        num_gpus: of the flag; None where it was not given.
-
-    Raises:
-        SetupError: both say how many, and not the same.
-    """
-    if num_gpus is None:
-        return list(overrides)
-    if num_gpus < 1:
-        raise SetupError(f"--num-gpus: {num_gpus} cannot train. Write the number of GPUs, 1 or more.")
-    said = [one.partition("=")[2] for one in overrides if one.startswith(f"{_KEY}=")]
-    if said and said[-1].strip() != str(num_gpus):
-        raise SetupError(f"--num-gpus: is {num_gpus}, but {_KEY}={said[-1]} was written as well. Write one of them.")
-    return [*overrides, f"{_KEY}={num_gpus}"]
-
-
-def write_fix(recipe: Recipe, planned: Plan, path: Path) -> bool:
-    """Write the cheapest change as a recipe that extends this one, and say so.
-
-    Args:
-        recipe: the original.
-        planned: its plan for one accelerator, with advice where it does not fit.
-        path: of the new recipe.
-
-    Returns:
-        Whether the recipe fits, or the one that was written.
-
-    Raises:
-        OutputError: the file cannot be written.
-    """
-    from hf_efficient.planning.advice import cheapest_fix
-    from hf_efficient.planning.fixed_recipe import fixed_recipe
-    from hf_efficient.recipe.writing import write_new_file
-
-    name = planned.gpus[0].name
-    if planned.gpus[0].fits:
-        print(f"--fix: it fits {name} as it is; nothing is written.", file=sys.stderr)
-        return True
-    overrides = cheapest_fix(planned)
-    if overrides is None:
-        print(f"--fix: no change makes it fit {name}; nothing is written.", file=sys.stderr)
-        return False
-    remark = f"Fits {name} by hf-efficient plan {__version__}."
-    write_new_file(path, fixed_recipe(recipe, overrides, path, remark), "--fix")
-    print(f"--fix: {path} fits {name}. Run it: hf-efficient train {path}", file=sys.stderr)
-    return True
-
-
-class PlanOutput:
-    """Prints every part when it is there, or all as JSON at the end."""
-
-    def __init__(self, as_json: bool) -> None:
-        self._as_json = as_json
-
-    def plan(self, planned: Plan) -> None:
-        """The plan itself."""
-        from hf_efficient.reporting.plan import plan_renderables
-
-        self._print(plan_renderables(planned))
-
-    def advice(self, planned: Plan) -> None:
-        """What to change."""
-        from hf_efficient.reporting.plan import advice_renderables
-
-        if planned.advice is not None:
-            self._print(advice_renderables(planned.advice))
-
-    def largest(self, planned: Plan) -> None:
-        """The most that fits."""
-        from hf_efficient.reporting.plan import largest_renderables
-
-        if planned.largest is not None:
-            self._print(largest_renderables(planned.largest, planned.micro_batch_rows, planned.row_tokens))
-
-    def end(self, planned: Plan) -> None:
-        """All of it, for a machine."""
-        if self._as_json:
-            import dataclasses
-            import json
-
-            print(json.dumps(dataclasses.asdict(planned), indent=2))
-
-    def page(self, planned: Plan, path: Path, command: str) -> None:
-        """Write it as a page.
-
-        Args:
-            planned: all of it.
-            path: of the page.
-            command: that makes it again.
-
-        Raises:
-            OutputError: the file cannot be written.
-        """
-        from datetime import datetime
-
-        from hf_efficient.cli.output import write_page_file
-        from hf_efficient.reporting.html.plan_page import plan_page
-
-        told_to = sys.stderr if self._as_json else None
-        write_page_file(path, path, lambda: plan_page(planned, command, datetime.now().astimezone()), told_to)
-
-    def _print(self, parts: list[RenderableType]) -> None:
-        if self._as_json:
-            return
-        from rich.console import Console
-
-        console = Console(highlight=False)
-        for part in parts:
-            console.print(part)
+_PROCESSES = "distributed.processes"
 
 
 def plan(
-    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe file, or the name of a shipped one.")],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="a.b=value", help="Values that replace the recipe's.")
-    ] = None,
+    recipe: RecipeArgument,
+    overrides: Overrides = None,
     gpu: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="An accelerator, again for more; default: all known.")
     ] = None,
@@ -226,7 +76,8 @@ def plan(
     """
     from hf_efficient.recipe.load import load_recipe
 
-    loaded = load_recipe(recipe, with_num_gpus(overrides or [], num_gpus))
+    overrides = with_num_gpus(overrides or [], num_gpus)
+    loaded = load_recipe(recipe, overrides)
     names = _checked_names(gpu)
     if names is None or len(names) != 1:
         _need_one_gpu(advise=bool(advise), fix=fix is not None, largest=largest)
@@ -237,27 +88,51 @@ def plan(
     if html is not None:
         check_page_file(html)
     planned = _planned(loaded, names, read_data=read_data)
-    show = PlanOutput(as_json)
-    show.plan(planned)
+    from hf_efficient.reporting.plan import advice_renderables, largest_renderables, plan_renderables
+    from hf_efficient.reporting.terminal import show
+
+    if not as_json:  # each part as soon as it is there
+        show(plan_renderables(planned))
     fits = any(one.fits for one in planned.gpus)
-    if names is not None and len(names) == 1:
-        planned = _beyond(loaded, planned, show, advise=_wanted(advise, fits, fix), largest=largest)
-    show.end(planned)
+    is_one = names is not None and len(names) == 1
+    if is_one and largest:
+        from hf_efficient.planning.advice import with_largest
+
+        planned = with_largest(loaded, planned)
+        if planned.largest is not None and not as_json:
+            show(largest_renderables(planned.largest, planned.micro_batch_rows, planned.row_tokens))
+    if is_one and _wants_advice(advise, fits, fix):
+        from hf_efficient.planning.advice import with_advice
+
+        planned = with_advice(loaded, planned)
+        if planned.advice is not None and not as_json:
+            show(advice_renderables(planned.advice))
+    if as_json:
+        print_json(dataclasses.asdict(planned))
     if html is not None:
         asked = {"advise": planned.advice is not None, "largest": largest, "no-data": not read_data}
-        again = _again(recipe, with_num_gpus(overrides or [], num_gpus), names, html, **asked)
-        show.page(planned, html, again)
+        _write_page(planned, html, _again(recipe, overrides, names, html, **asked), as_json)
     if fix is not None:
-        fits = write_fix(loaded, planned, fix)
+        fits = _write_fix(loaded, planned, fix)
     if not fits:
         raise typer.Exit(1)
 
 
-def _again(recipe: str, overrides: list[str], names: list[str] | None, html: Path, **asked: bool) -> str:
-    """The command that makes the page again."""
-    flags = [part for name in names or () for part in ("--gpu", name)]
-    flags += [f"--{name}" for name, wanted in asked.items() if wanted]
-    return shlex.join(["hf-efficient", "plan", recipe, *overrides, *flags, "--html", str(html)])
+def with_num_gpus(overrides: Sequence[str], num_gpus: int | None) -> list[str]:
+    """``--num-gpus`` is another word for ``distributed.processes``.
+
+    Raises:
+        SetupError: both say how many, and not the same.
+    """
+    if num_gpus is None:
+        return list(overrides)
+    if num_gpus < 1:
+        raise SetupError(f"--num-gpus: {num_gpus} cannot train. Write the number of GPUs, 1 or more.")
+    said = [one.partition("=")[2] for one in overrides if one.startswith(f"{_PROCESSES}=")]
+    if said and said[-1].strip() != str(num_gpus):
+        told = f"{_PROCESSES}={said[-1]} was written as well"
+        raise SetupError(f"--num-gpus: is {num_gpus}, but {told}. Write one of them.")
+    return [*overrides, f"{_PROCESSES}={num_gpus}"]
 
 
 def _checked_names(gpu: list[str] | None) -> list[str] | None:
@@ -275,10 +150,11 @@ def _need_one_gpu(**asked: bool) -> None:
             raise SetupError(f"--{name}: is for one accelerator. Name it once: --gpu NAME, for instance --gpu A10.")
 
 
-def _wanted(advise: bool | None, fits: bool, fix: Path | None) -> bool:
-    if fix is not None:
-        return not fits or bool(advise)
-    return not fits if advise is None else advise
+def _wants_advice(advise: bool | None, fits: bool, fix: Path | None) -> bool:
+    """Where it is not said: of what does not fit; a fix needs it there in any case."""
+    if advise is None or (fix is not None and not fits):
+        return not fits
+    return advise
 
 
 def _planned(recipe: Recipe, names: list[str] | None, *, read_data: bool) -> Plan:
@@ -291,13 +167,57 @@ def _planned(recipe: Recipe, names: list[str] | None, *, read_data: bool) -> Pla
     return make_plan(recipe, names, read_data=read_data)
 
 
-def _beyond(recipe: Recipe, planned: Plan, show: PlanOutput, *, advise: bool, largest: bool) -> Plan:
-    from hf_efficient.planning.advice import with_advice, with_largest
+@contextmanager
+def lean_imports() -> Iterator[None]:
+    """Import the libraries of a plan in the block; nothing in a process that has loaded torch before.
 
-    if largest:
-        planned = with_largest(recipe, planned)
-        show.largest(planned)
-    if advise:
-        planned = with_advice(recipe, planned)
-        show.advice(planned)
-    return planned
+    A process that plans and ends can do without torch's compiler and the search for garbage in loaded libraries.
+    Measured on two cores (torch 2.13, bitsandbytes 0.50): bitsandbytes compiles functions where it is imported, which
+    loads torch's compiler, 0.5 s; Python searches the half a million objects of the libraries for cycles again and
+    again while they load, 1 s, and once more when it ends, 0.5 s. What comes after the block is searched as ever.
+    """
+    if "torch" in sys.modules or not gc.isenabled():
+        yield
+        return
+    os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+    atexit.register(gc.freeze)
+
+
+def _again(recipe: str, overrides: list[str], names: list[str] | None, html: Path, **asked: bool) -> str:
+    """The command that makes the page again."""
+    flags = [part for name in names or () for part in ("--gpu", name)]
+    flags += [f"--{name}" for name, wanted in asked.items() if wanted]
+    return shlex.join(["hf-efficient", "plan", recipe, *overrides, *flags, "--html", str(html)])
+
+
+def _write_page(planned: Plan, path: Path, command: str, as_json: bool) -> None:
+    from hf_efficient.reporting.html.plan_page import plan_page
+
+    now = datetime.now().astimezone()
+    write_page(path, path, lambda: plan_page(planned, command, now), sys.stderr if as_json else None)
+
+
+def _write_fix(recipe: Recipe, planned: Plan, path: Path) -> bool:
+    """Write the cheapest change as a recipe that extends this one; whether the recipe fits, or the one written."""
+    from hf_efficient.planning.advice import cheapest_fix
+    from hf_efficient.planning.fixed_recipe import fixed_recipe
+    from hf_efficient.recipe.writing import write_new_file
+
+    name = planned.gpus[0].name
+    if planned.gpus[0].fits:
+        print(f"--fix: it fits {name} as it is; nothing is written.", file=sys.stderr)
+        return True
+    overrides = cheapest_fix(planned)
+    if overrides is None:
+        print(f"--fix: no change makes it fit {name}; nothing is written.", file=sys.stderr)
+        return False
+    remark = f"Fits {name} by hf-efficient plan {__version__}."
+    write_new_file(path, fixed_recipe(recipe, overrides, path, remark), "--fix")
+    print(f"--fix: {path} fits {name}. Run it: hf-efficient train {path}", file=sys.stderr)
+    return True

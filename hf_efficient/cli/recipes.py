@@ -1,9 +1,4 @@
-"""A resolved recipe as a table: every value and what set it.
-
-How a recipe is launched, for ``hf-efficient recipes show --launch``.
-
-``hf-efficient recipes``: the shipped recipes, and any recipe resolved and explained.
-"""
+"""``hf-efficient recipes``: the shipped recipes, and any recipe resolved, explained, or as it is launched."""
 
 from __future__ import annotations
 
@@ -12,124 +7,16 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from hf_efficient.facts.environment import accelerator_count, thread_count
-from hf_efficient.launch.command import (
-    DEFAULT_PORT,
-    NodePlace,
-    accelerate_command,
-    accelerate_config,
-    deepspeed_config,
-    is_zero,
-    largest_share,
-    layout_of,
-    printable,
-    strategy_of,
-)
-from hf_efficient.recipe.rules.distributed import with_accumulation
-from hf_efficient.recipe.schema import Origin, Recipe
-from hf_efficient.recipe.train_fields import train_defaults, train_versions
-from hf_efficient.recipe.tree import dotted, wrap
-from hf_efficient.recipe.writing import dump_yaml
+from hf_efficient.cli.output import Overrides, RecipeArgument, print_json
+
+if TYPE_CHECKING:
+    from hf_efficient.recipe.schema import Origin, Recipe
 
 _LEAST_WIDTH = 80
-
-
-class ExplainedValue(NamedTuple):
-    """One leaf: its dotted key, its value, and the file and line, flag or default that set it."""
-
-    key: str
-    value: Any
-    set_by: str
-
-
-def explained(recipe: Recipe) -> list[ExplainedValue]:
-    """Every value of a recipe in the order of the sections; below ``train``, what is set goes before the defaults."""
-    rows: dict[str, list[ExplainedValue]] = {section: [] for section in type(recipe).model_fields}
-    for key, value in _leaves(recipe.resolved()):
-        rows[key.partition(".")[0]].append(ExplainedValue(key, value, _told(recipe.provenance[key])))
-    if not recipe.train:
-        rows["train"].clear()
-    told = f"default of trl {train_versions()['trl']}"
-    rows["train"] += [ExplainedValue(key, value, told) for key, value in _leaves({"train": train_defaults(recipe)})]
-    return [row for of_section in rows.values() for row in of_section]
-
-
-def _leaves(data: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    return ((dotted(path), node.value) for path, node in wrap(data, Origin("default")).leaves())
-
-
-def explanation_table(rows: list[ExplainedValue], width: int | None = None) -> str:
-    """The rows in aligned columns; what does not fit ``width`` (default: the terminal's) is folded."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
-    for title in ("key", "value", "set by"):
-        table.add_column(title, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in (row.key, _shown(row.value), row.set_by)))
-    console = Console(width=max(width or shutil.get_terminal_size((120, 24)).columns, _LEAST_WIDTH), no_color=True)
-    with console.capture() as capture:
-        console.print(table)
-    return "\n".join(line.rstrip() for line in capture.get().splitlines())
-
-
-def _shown(value: Any) -> str:
-    """The value as YAML on one line."""
-    return dump_yaml([value]).removeprefix("- ").removesuffix("\n")
-
-
-def _told(origin: Origin) -> str:
-    """The origin, with a path below the current directory told from there."""
-    if origin.line is None:
-        return str(origin)
-    path = Path(origin.source)
-    try:
-        path = path.relative_to(Path.cwd()) if path.is_absolute() else path
-    except ValueError:
-        path = Path(os.path.normpath(path))
-    return f"{path}:{origin.line}"
-
-
-def launch_page(recipe: Recipe, argument: str, overrides: Sequence[str], *, as_json: bool) -> str:
-    """accelerate's configuration file, DeepSpeed's JSON where DeepSpeed runs it, and the command that needs neither.
-
-    Args:
-        recipe: resolved.
-        argument: the recipe as the user wrote it.
-        overrides: as the user wrote them.
-        as_json: one JSON object in place of pages to read.
-
-    Raises:
-        RecipeError: as many processes do not divide the global batch that the recipe names.
-    """
-    automatic = recipe.distributed.processes == "auto"
-    place = NodePlace(0, "MACHINE_0", DEFAULT_PORT) if recipe.distributed.nodes > 1 else None
-    layout = layout_of(recipe, device_count=accelerator_count() if automatic else 0, cores=thread_count(), place=place)
-    with_accumulation(recipe, layout.world_size)
-    engine = strategy_of(recipe, layout.world_size)
-    config = accelerate_config(recipe, layout)
-    zero = None
-    if is_zero(engine):
-        zero = deepspeed_config(recipe, engine, largest_share(recipe, layout.world_size))
-    command = printable(accelerate_command(recipe, argument, overrides, layout))
-    if as_json:
-        return (
-            json.dumps({"strategy": engine, "accelerate": config, "deepspeed": zero, "command": command}, indent=2)
-            + "\n"
-        )
-    parts = [f"# accelerate launch --config_file FILE -m hf_efficient.train {argument}\n{dump_yaml(config)}"]
-    if zero is not None:
-        told = json.dumps(zero, indent=2)
-        parts.append(f"# What the run tells DeepSpeed; `auto` is filled in from the recipe.\n{told}\n")
-    parts.append(f"# The same by flags alone, as `hf-efficient train` does it:\n$ {command}\n")
-    return "\n".join(parts)
-
 
 recipes = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -149,8 +36,7 @@ def _list(
 
     found = list_recipes()
     if as_json:
-        rows = [{"name": one.name, "description": one.description, "path": str(one.path)} for one in found]
-        print(json.dumps(rows, indent=2))
+        print_json([{"name": one.name, "description": one.description, "path": str(one.path)} for one in found])
         return
     width = max((len(one.name) for one in found), default=0)
     for one in found:
@@ -159,10 +45,8 @@ def _list(
 
 @recipes.command()
 def show(
-    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe file, or the name of a shipped one.")],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="a.b=value", help="Values that replace the recipe's.")
-    ] = None,
+    recipe: RecipeArgument,
+    overrides: Overrides = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Every value, trl's defaults too, and who set it.")
     ] = False,
@@ -182,10 +66,105 @@ def show(
     if launch:
         print(launch_page(loaded, recipe, overrides or [], as_json=as_json), end="")
     elif explain and as_json:
-        print(json.dumps([row._asdict() for row in explained(loaded)], indent=2))
+        print_json([row._asdict() for row in explained(loaded)])
     elif explain:
         print(explanation_table(explained(loaded)))
     elif as_json:
-        print(json.dumps(loaded.resolved(), indent=2))
+        print_json(loaded.resolved())
     else:
         print(dump_yaml(loaded.resolved()), end="")
+
+
+class ExplainedValue(NamedTuple):
+    """One leaf: its dotted key, its value, and the file and line, flag or default that set it."""
+
+    key: str
+    value: Any
+    set_by: str
+
+
+def explained(recipe: Recipe) -> list[ExplainedValue]:
+    """Every value of a recipe in the order of the sections; below ``train``, what is set goes before the defaults."""
+    from hf_efficient.recipe.train_fields import train_defaults, train_versions
+
+    rows: dict[str, list[ExplainedValue]] = {section: [] for section in type(recipe).model_fields}
+    for key, value in _leaves(recipe.resolved()):
+        rows[key.partition(".")[0]].append(ExplainedValue(key, value, _told(recipe.provenance[key])))
+    if not recipe.train:
+        rows["train"].clear()
+    told = f"default of trl {train_versions()['trl']}"
+    rows["train"] += [ExplainedValue(key, value, told) for key, value in _leaves({"train": train_defaults(recipe)})]
+    return [row for of_section in rows.values() for row in of_section]
+
+
+def _leaves(data: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    from hf_efficient.recipe.schema import Origin
+    from hf_efficient.recipe.tree import dotted, wrap
+
+    return ((dotted(path), node.value) for path, node in wrap(data, Origin("default")).leaves())
+
+
+def _told(origin: Origin) -> str:
+    """The origin, with a path below the current directory told from there."""
+    if origin.line is None:
+        return str(origin)
+    path = Path(origin.source)
+    try:
+        path = path.relative_to(Path.cwd()) if path.is_absolute() else path
+    except ValueError:
+        path = Path(os.path.normpath(path))
+    return f"{path}:{origin.line}"
+
+
+def explanation_table(rows: list[ExplainedValue], width: int | None = None) -> str:
+    """The rows in aligned columns; what does not fit ``width`` (default: the terminal's) is folded."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from hf_efficient.recipe.writing import dump_yaml
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
+    for title in ("key", "value", "set by"):
+        table.add_column(title, overflow="fold")
+    for row in rows:
+        value = dump_yaml([row.value]).removeprefix("- ").removesuffix("\n")
+        table.add_row(*map(Text, (row.key, value, row.set_by)))
+    console = Console(width=max(width or shutil.get_terminal_size((120, 24)).columns, _LEAST_WIDTH), no_color=True)
+    with console.capture() as capture:
+        console.print(table)
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+
+def launch_page(recipe: Recipe, argument: str, overrides: Sequence[str], *, as_json: bool) -> str:
+    """accelerate's configuration file, DeepSpeed's JSON where DeepSpeed runs it, and the command that needs neither.
+
+    Raises:
+        RecipeError: as many processes do not divide the global batch that the recipe names.
+    """
+    from hf_efficient.facts.environment import accelerator_count, thread_count
+    from hf_efficient.launch import command as launching
+    from hf_efficient.recipe.rules.distributed import with_accumulation
+    from hf_efficient.recipe.writing import dump_yaml
+
+    devices = accelerator_count() if recipe.distributed.processes == "auto" else 0
+    several = recipe.distributed.nodes > 1
+    place = launching.NodePlace(0, "MACHINE_0", launching.DEFAULT_PORT) if several else None
+    layout = launching.layout_of(recipe, device_count=devices, cores=thread_count(), place=place)
+    with_accumulation(recipe, layout.world_size)
+    engine = launching.strategy_of(recipe, layout.world_size)
+    config = launching.accelerate_config(recipe, layout)
+    zero = None
+    if launching.is_zero(engine):
+        share = launching.largest_share(recipe, layout.world_size)
+        zero = launching.deepspeed_config(recipe, engine, share)
+    command = launching.printable(launching.accelerate_command(recipe, argument, overrides, layout))
+    if as_json:
+        told = {"strategy": engine, "accelerate": config, "deepspeed": zero, "command": command}
+        return f"{json.dumps(told, indent=2)}\n"
+    parts = [f"# accelerate launch --config_file FILE -m hf_efficient.train {argument}\n{dump_yaml(config)}"]
+    if zero is not None:
+        held = json.dumps(zero, indent=2)
+        parts.append(f"# What the run tells DeepSpeed; `auto` is filled in from the recipe.\n{held}\n")
+    parts.append(f"# The same by flags alone, as `hf-efficient train` does it:\n$ {command}\n")
+    return "\n".join(parts)

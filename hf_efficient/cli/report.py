@@ -1,9 +1,4 @@
-"""What ``hf-efficient report`` prints and writes.
-
-``hf-efficient report RUN_DIR --watch``: the account of a run on a terminal, while it goes on.
-
-``hf-efficient report``: the account of a run from its records, its page, and several runs side by side.
-"""
+"""``hf-efficient report``: the account of a run and its page, several runs side by side, and a run as it goes on."""
 
 from __future__ import annotations
 
@@ -14,203 +9,24 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console, RenderableType
-from rich.live import Live
-from rich.text import Text
 
-from hf_efficient.accounting.account import load_run
-from hf_efficient.accounting.account import read_run as read_run_records
-from hf_efficient.accounting.live import RunView, view_of
-from hf_efficient.accounting.run_records import RunReader
-from hf_efficient.cli.output import write_page_file
+from hf_efficient.cli.output import write_page
 from hf_efficient.errors import OutputError
-from hf_efficient.reporting.comparison import comparison_renderables
-from hf_efficient.reporting.console import account_renderables, live_screen
-from hf_efficient.reporting.diagnosis import diagnosis_hint
-from hf_efficient.reporting.run_data import RunData, read_run
-from hf_efficient.run_dir.json_file import strict_json
-from hf_efficient.run_dir.paths import rank_files, records_folder
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from hf_efficient.accounting.live import RunView
+    from hf_efficient.reporting.run_data import RunData
 
 COMPARISON_HTML = "comparison.html"
-
-
-def print_json(run_dirs: Sequence[Path], html: Path | None) -> None:
-    """The account of a run as JSON; of several runs as a list.
-
-    Args:
-        run_dirs: output directories of runs, or their ``efficiency`` folders.
-        html: where their page goes; None: it is not written.
-
-    Raises:
-        OutputError: there are no records, they cannot be read, or ``html`` cannot be written.
-    """
-    texts = [strict_json(load_run(directory)) for directory in run_dirs]
-    print(texts[0] if len(texts) == 1 else f"[\n{','.join(texts)}]\n", end="")
-    if html is not None:
-        runs = [read_run(records_folder(directory), trace=len(run_dirs) == 1) for directory in run_dirs]
-        write_page_file(html, html, lambda: _page(runs), told_to=sys.stderr)
-
-
-def print_account(run_dir: Path, html: Path | None, *, page: bool) -> None:
-    """Print the account of a run, and write its page.
-
-    Args:
-        run_dir: output directory of the run, or its ``efficiency`` folder.
-        html: where the page goes; None: beside the records, or nowhere where that cannot be written.
-        page: False to print only.
-
-    Raises:
-        OutputError: there are no records, they cannot be read, or ``html`` cannot be written.
-    """
-    from hf_efficient.reporting.finish_run import REPORT_HTML
-
-    directory = records_folder(run_dir)
-    run = read_run(directory, trace=page)
-    _print([*account_renderables(run.account), *diagnosis_hint(run.diagnosis, run.directory)])
-    if page:
-        write_page_file(html, directory / REPORT_HTML, lambda: _page([run]))
-
-
-def print_comparison(run_dirs: Sequence[Path], html: Path | None, *, page: bool) -> None:
-    """Print several runs beside each other, and write them as a page.
-
-    Args:
-        run_dirs: the first one is what the others are compared with.
-        html: where the page goes; None: ``comparison.html`` in the current directory.
-        page: False to print only.
-
-    Raises:
-        OutputError: a run has no records, they cannot be read, or ``html`` cannot be written.
-    """
-    runs = [read_run(records_folder(directory)) for directory in run_dirs]
-    _print(comparison_renderables(runs))
-    if page:
-        write_page_file(html, Path(COMPARISON_HTML), lambda: _page(runs))
-
-
-def _print(parts: Sequence[RenderableType]) -> None:
-    console = Console(highlight=False)
-    for part in parts:
-        console.print(part)
-
-
-def _page(runs: Sequence[RunData]) -> str:
-    from hf_efficient.reporting.html.compare_page import compare_page
-    from hf_efficient.reporting.html.run_page import run_page
-
-    now = datetime.now().astimezone()
-    return run_page(runs[0], now) if len(runs) == 1 else compare_page(runs, now)
-
-
 _REFRESH_SECONDS = 1.0
 _MOST_FAILURES = 5
 _LONGEST_SHARE = 0.2
 """Of the time, that may go into reading: a very long run is looked at less often."""
-
-
-def watch(run_dir: Path, console: Console | None = None) -> None:
-    """Show the run until it ends, is gone for good, or the user has seen enough (Ctrl-C).
-
-    It only reads. A run that has left no record yet is waited for, and so is its folder where the one that it is to
-    lie in is there.
-
-    Args:
-        run_dir: output directory of a run, or its ``efficiency`` folder.
-        console: default: standard output. Where that is no terminal, only the last look is printed.
-
-    Raises:
-        OutputError: there is neither such a folder nor its parent, or its records cannot be read.
-    """
-    console = console or Console(highlight=False)
-    looking = _Looking(run_dir)
-    with _half_lines_unsaid(), Live(console=console, auto_refresh=False) as live:
-        try:
-            while True:
-                began = time.monotonic()
-                view = looking.look()
-                live.update(_screen(view, run_dir), refresh=console.is_terminal)
-                if view is not None and view.state in ("ended", "gone"):
-                    return
-                time.sleep(max(_REFRESH_SECONDS, (time.monotonic() - began) / _LONGEST_SHARE))
-        except KeyboardInterrupt:
-            return
-
-
-class _Looking:
-    """Follows a run, and measures by its own clock how long ago the last sign of life came."""
-
-    def __init__(self, run_dir: Path) -> None:
-        self._run_dir = run_dir
-        self._directory: Path | None = None
-        self._reader = RunReader(run_dir)
-        self._seen: RunView | None = None
-        self._failed = 0
-        self._written: float | None = None
-        self._silent_since = 0.0
-
-    def look(self) -> RunView | None:
-        """The run as it is now; None where it has left no record yet.
-
-        Raises:
-            OutputError: there is neither such a folder nor its parent, or its records cannot be read, again and again.
-        """
-        if _is_to_come(self._run_dir):
-            return None
-        directory = records_folder(self._run_dir, latest=True)
-        try:
-            files = [path.stat() for kind in ("spans", "steps") for path in rank_files(directory, kind).values()]
-        except FileNotFoundError:  # a start that is ready moves its records to the run's
-            return self._seen
-        if not any(file.st_size for file in files):
-            return self._seen
-        if directory != self._directory:
-            self._directory, self._reader = directory, RunReader(directory)
-        silent = self._silent_seconds(max(file.st_mtime for file in files))
-        try:
-            run = read_run_records(directory, self._reader)
-        except OutputError:  # a line may be written over while it is read
-            self._failed += 1
-            if self._failed > _MOST_FAILURES or self._seen is None:
-                raise
-            return self._seen
-        self._failed = 0
-        self._seen = view_of(run, silent)
-        return self._seen
-
-    def _silent_seconds(self, written: float) -> float:
-        """From the time of the last writing; of one that is seen to change, by this process's clock alone."""
-        if written != self._written:
-            age = max(0.0, time.time() - written) if self._written is None else 0.0
-            self._written, self._silent_since = written, time.monotonic() - age
-        return time.monotonic() - self._silent_since
-
-
-def _screen(view: RunView | None, run_dir: Path) -> RenderableType:
-    if view is not None:
-        return live_screen(view, run_dir)
-    what = f"the folder {run_dir} of a run" if _is_to_come(run_dir) else f"the first records in {run_dir}"
-    return Text(f"waiting for {what}; Ctrl-C ends it", "dim")
-
-
-def _is_to_come(run_dir: Path) -> bool:
-    """Whether there is no such folder, but one in which it can be made."""
-    path = run_dir.expanduser()
-    return not path.exists() and path.parent.is_dir()
-
-
-@contextmanager
-def _half_lines_unsaid() -> Iterator[None]:
-    """A line that is being written while it is read is no news."""
-    logger = logging.getLogger("hf_efficient.run_dir")
-    level = logger.level
-    logger.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
 
 
 def report(
@@ -239,16 +55,172 @@ def report(
     if live:
         if as_json or html is not None or len(run_dirs) > 1:
             raise typer.BadParameter("--watch shows one run in the terminal: without --json, --html or a second run.")
-
         watch(run_dirs[0])
         return
-    from hf_efficient.errors import OutputError
-
     if html is not None and no_html:
         raise OutputError("--html names a file and --no-html says that there is none: give one of them")
     if as_json:
-        print_json(run_dirs, html)
+        _print_json(run_dirs, html)
     elif len(run_dirs) == 1:
-        print_account(run_dirs[0], html, page=not no_html)
+        _print_account(run_dirs[0], html, page=not no_html)
     else:
-        print_comparison(run_dirs, html, page=not no_html)
+        _print_comparison(run_dirs, html, page=not no_html)
+
+
+def _print_json(run_dirs: Sequence[Path], html: Path | None) -> None:
+    """The account of a run as JSON; of several runs as a list."""
+    from hf_efficient.accounting.account import load_run, records_folder, to_json
+    from hf_efficient.reporting.run_data import read_run
+
+    texts = [to_json(load_run(directory)) for directory in run_dirs]
+    print(texts[0] if len(texts) == 1 else f"[\n{','.join(texts)}]\n", end="")
+    if html is not None:
+        runs = [read_run(records_folder(directory), trace=len(run_dirs) == 1) for directory in run_dirs]
+        write_page(html, html, lambda: _page(runs), told_to=sys.stderr)
+
+
+def _print_account(run_dir: Path, html: Path | None, *, page: bool) -> None:
+    from hf_efficient.accounting.account import records_folder
+    from hf_efficient.reporting.console import account_renderables
+    from hf_efficient.reporting.diagnosis import diagnosis_hint
+    from hf_efficient.reporting.finish_run import REPORT_HTML
+    from hf_efficient.reporting.run_data import read_run
+    from hf_efficient.reporting.terminal import show
+
+    directory = records_folder(run_dir)
+    run = read_run(directory, trace=page)
+    show([*account_renderables(run.account), *diagnosis_hint(run.diagnosis, run.directory)])
+    if page:
+        write_page(html, directory / REPORT_HTML, lambda: _page([run]))
+
+
+def _print_comparison(run_dirs: Sequence[Path], html: Path | None, *, page: bool) -> None:
+    """The first run is what the others are compared with."""
+    from hf_efficient.accounting.account import records_folder
+    from hf_efficient.reporting.comparison import comparison_renderables
+    from hf_efficient.reporting.run_data import read_run
+    from hf_efficient.reporting.terminal import show
+
+    runs = [read_run(records_folder(directory)) for directory in run_dirs]
+    show(comparison_renderables(runs))
+    if page:
+        write_page(html, Path(COMPARISON_HTML), lambda: _page(runs))
+
+
+def _page(runs: Sequence[RunData]) -> str:
+    from hf_efficient.reporting.html.compare_page import compare_page
+    from hf_efficient.reporting.html.run_page import run_page
+
+    now = datetime.now().astimezone()
+    return run_page(runs[0], now) if len(runs) == 1 else compare_page(runs, now)
+
+
+def watch(run_dir: Path) -> None:
+    """Show the run until it ends, is gone for good, or the user has seen enough (Ctrl-C).
+
+    It only reads. A run that has left no record yet is waited for, and so is its folder where the one that it is to
+    lie in is there. Where standard output is no terminal, only the last look is printed.
+
+    Raises:
+        OutputError: there is neither such a folder nor its parent, or its records cannot be read.
+    """
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(highlight=False)
+    looking = _Looking(run_dir)
+    with _half_lines_unsaid(), Live(console=console, auto_refresh=False) as live:
+        try:
+            while True:
+                began = time.monotonic()
+                view = looking.look()
+                live.update(_screen(view, run_dir), refresh=console.is_terminal)
+                if view is not None and view.state in ("ended", "gone"):
+                    return
+                time.sleep(max(_REFRESH_SECONDS, (time.monotonic() - began) / _LONGEST_SHARE))
+        except KeyboardInterrupt:
+            return
+
+
+class _Looking:
+    """Follows a run, and measures by its own clock how long ago the last heartbeat came."""
+
+    def __init__(self, run_dir: Path) -> None:
+        from hf_efficient.accounting.live import RunFollower
+
+        self._run_dir = run_dir
+        self._directory: Path | None = None
+        self._follower = RunFollower(run_dir)
+        self._seen: RunView | None = None
+        self._failed = 0
+        self._written: float | None = None
+        self._silent_since = 0.0
+
+    def look(self) -> RunView | None:
+        """The run as it is now; None where it has left no record yet."""
+        from hf_efficient.accounting.account import records_folder
+        from hf_efficient.accounting.live import RunFollower, view_of
+        from hf_efficient.run_dir import reading
+
+        if _is_to_come(self._run_dir):
+            return None
+        directory = records_folder(self._run_dir, latest=True)
+        try:
+            files = [
+                path.stat() for kind in ("spans", "steps") for path in reading.rank_files(directory, kind).values()
+            ]
+        except FileNotFoundError:  # a start that is ready moves its records to the run's
+            return self._seen
+        if not any(file.st_size for file in files):
+            return self._seen
+        if directory != self._directory:
+            self._directory, self._follower = directory, RunFollower(directory)
+        silent = self._silent_seconds(max(file.st_mtime for file in files))
+        try:
+            account, series = self._follower.account_and_series()
+        except OutputError:  # a line may be written over while it is read
+            self._failed += 1
+            if self._failed > _MOST_FAILURES or self._seen is None:
+                raise
+            return self._seen
+        self._failed = 0
+        self._seen = view_of(account, series.steps, self._follower.processes, silent)
+        return self._seen
+
+    def _silent_seconds(self, written: float) -> float:
+        """From the time of the last writing; of one that is seen to change, by this process's clock alone."""
+        if written != self._written:
+            age = max(0.0, time.time() - written) if self._written is None else 0.0
+            self._written, self._silent_since = written, time.monotonic() - age
+        return time.monotonic() - self._silent_since
+
+
+def _screen(view: RunView | None, run_dir: Path) -> RenderableType:
+    from rich.text import Text
+
+    from hf_efficient.reporting.console import live_screen
+
+    if view is not None:
+        return live_screen(view, run_dir)
+    what = f"the folder {run_dir} of a run" if _is_to_come(run_dir) else f"the first records in {run_dir}"
+    return Text(f"waiting for {what}; Ctrl-C ends it", "dim")
+
+
+def _is_to_come(run_dir: Path) -> bool:
+    """Whether there is no such folder, but one in which it can be made."""
+    path = run_dir.expanduser()
+    return not path.exists() and path.parent.is_dir()
+
+
+@contextmanager
+def _half_lines_unsaid() -> Iterator[None]:
+    """A line that is being written while it is read is no news."""
+    loggers = [logging.getLogger(f"hf_efficient.{room}") for room in ("accounting", "run_dir")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

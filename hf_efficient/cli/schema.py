@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from hf_efficient.cli.output import write_text
+
 
 def schema(
     output: Annotated[Path | None, typer.Option("--output", help="Write it to this file instead.")] = None,
@@ -16,18 +18,11 @@ def schema(
 
     Example: hf-efficient schema --output recipe.schema.json
     """
-    from hf_efficient.errors import OutputError
     from hf_efficient.recipe.json_schema import json_schema
 
     text = json.dumps(json_schema(), indent=2) + "\n"
     if output is None:
         print(text, end="")
         return
-    try:
-        output.write_text(text, encoding="utf-8")
-    except OSError as error:
-        told = error.strerror or error
-        raise OutputError(
-            f"--output {output}: cannot be written: {told}. Name a file in a folder that exists."
-        ) from error
+    write_text("--output", output, text)
     print(f"written: {output}")

@@ -1,9 +1,4 @@
-"""``hf-efficient train --on``: a recipe as a job of a cluster, printed, written or submitted.
-
-``hf-efficient train``: the proof before the run, and the run.
-
-``hf-efficient train``: derive the accelerate command from the recipe, show it, run it.
-"""
+"""``hf-efficient train``: derive the accelerate command from the recipe, show it, run it; or write a cluster's job."""
 
 from __future__ import annotations
 
@@ -11,154 +6,195 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from hf_efficient.cli.output import Overrides, RecipeArgument, write_text
+from hf_efficient.errors import SetupError
 
 if TYPE_CHECKING:
     from hf_efficient.jobs.job import Job, Target
     from hf_efficient.launch.machine import NsightTool
     from hf_efficient.recipe.schema import Recipe
 
-OnOption = Annotated[
-    str | None,
-    typer.Option("--on", metavar="TARGET", help="Print the job of a cluster instead: slurm, skypilot or kubernetes."),
-]
-SubmitOption = Annotated[bool, typer.Option("--submit", help="With --on: hand the job to the cluster.")]
-OutputOption = Annotated[
-    Path | None, typer.Option("--output", metavar="FILE", help="With --on: write the job to a file.")
-]
-ClusterOption = Annotated[
-    Path | None, typer.Option("--cluster", metavar="FILE", help="With --on: the cluster, described in YAML.")
-]
-GpusOption = Annotated[str | None, typer.Option("--gpus", metavar="TYPE:N", help="GPUs of each machine: H100:8, or 8.")]
-TimeOption = Annotated[str | None, typer.Option("--time", metavar="LIMIT", help="Time limit: 90m, 12h, 2d.")]
-SharedOption = Annotated[
-    str | None, typer.Option("--shared", metavar="PATH", help="Storage that all machines share; output_dir is on it.")
-]
-PartitionOption = Annotated[str | None, typer.Option("--partition", metavar="NAME", help="Slurm's partition.")]
-AccountOption = Annotated[str | None, typer.Option("--account", metavar="NAME", help="Slurm's account.")]
-ImageOption = Annotated[
-    str | None, typer.Option("--image", metavar="NAME", help="Container image (SkyPilot, Kubernetes).")
-]
-InfraOption = Annotated[
-    str | None, typer.Option("--infra", metavar="CLOUD", help="SkyPilot's cloud, region, zone: aws/us-east-1.")
-]
-NamespaceOption = Annotated[str | None, typer.Option("--namespace", metavar="NAME", help="Kubernetes' namespace.")]
 
-
-@dataclass(frozen=True)
-class ClusterFlags:
-    """The flags that make sense with ``--on``, as typed."""
-
-    on: str | None
-    submit: bool
-    output: Path | None
-    cluster: Path | None
-    gpus: str | None
-    time: str | None
-    shared: str | None
-    partition: str | None
-    account: str | None
-    image: str | None
-    infra: str | None
-    namespace: str | None
-
-    def any(self) -> bool:
-        """Whether one of them was given."""
-        return any(value not in (None, False) for value in astuple(self))
-
-    def values(self) -> dict[str, str | None]:
-        """Those that stand for a key of a cluster's description."""
-        names = ("gpus", "time", "shared", "partition", "account", "image", "infra", "namespace")
-        return {f"--{name}": getattr(self, name) for name in names}
-
-
-def train_on(
-    recipe: str, resolved: Recipe, flags: ClusterFlags, switches: Sequence[str], *, others: Mapping[str, bool]
+def train(
+    recipe: RecipeArgument,
+    overrides: Overrides = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint in output_dir.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in output_dir.")] = False,
+    preflight_only: Annotated[
+        bool, typer.Option("--preflight-only", help="Prove that the run would get through, and stop: 0 yes, 1 no.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the command and stop.")] = False,
+    node_rank: Annotated[
+        int, typer.Option("--node-rank", min=0, help="Which of `distributed.nodes` machines this one is, from 0.")
+    ] = 0,
+    main_address: Annotated[
+        str | None, typer.Option("--main-address", metavar="HOST[:PORT]", help="Machine 0, as all the others reach it.")
+    ] = None,
+    nsys: Annotated[bool, typer.Option("--nsys", help="Run under Nsight Systems: some steps, on a timeline.")] = False,
+    ncu: Annotated[bool, typer.Option("--ncu", help="Run under Nsight Compute: one step's kernels.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and the libraries' messages.")] = False,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            "--on", metavar="TARGET", help="Print the job of a cluster instead: slurm, skypilot or kubernetes."
+        ),
+    ] = None,
+    submit: Annotated[bool, typer.Option("--submit", help="With --on: hand the job to the cluster.")] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", metavar="FILE", help="With --on: write the job to a file.")
+    ] = None,
+    cluster: Annotated[
+        Path | None, typer.Option("--cluster", metavar="FILE", help="With --on: the cluster, described in YAML.")
+    ] = None,
+    gpus: Annotated[
+        str | None, typer.Option("--gpus", metavar="TYPE:N", help="GPUs of each machine: H100:8, or 8.")
+    ] = None,
+    time: Annotated[str | None, typer.Option("--time", metavar="LIMIT", help="Time limit: 90m, 12h, 2d.")] = None,
+    shared: Annotated[
+        str | None,
+        typer.Option("--shared", metavar="PATH", help="Storage that all machines share; output_dir is on it."),
+    ] = None,
+    partition: Annotated[str | None, typer.Option("--partition", metavar="NAME", help="Slurm's partition.")] = None,
+    account: Annotated[str | None, typer.Option("--account", metavar="NAME", help="Slurm's account.")] = None,
+    image: Annotated[
+        str | None, typer.Option("--image", metavar="NAME", help="Container image (SkyPilot, Kubernetes).")
+    ] = None,
+    infra: Annotated[
+        str | None, typer.Option("--infra", metavar="CLOUD", help="SkyPilot's cloud, region, zone: aws/us-east-1.")
+    ] = None,
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", metavar="NAME", help="Kubernetes' namespace.")
+    ] = None,
 ) -> None:
-    """Print the job, write it or submit it.
+    """Fine-tune as a recipe says: here, or as a job of a cluster.
+
+    Example: hf-efficient train quickstart/qlora train.learning_rate=1e-4
+
+    On two machines of a Slurm cluster, printed first, then submitted:
+
+    hf-efficient train RECIPE distributed.nodes=2 distributed.processes=auto --on slurm --gpus 8 --time 12h
+
+    hf-efficient train RECIPE distributed.nodes=2 distributed.processes=auto --on slurm --cluster cluster.yaml --submit
+    """
+    from hf_efficient.launch.flags import parse_flags
+    from hf_efficient.recipe.load import load_recipe
+
+    switches = _given({"--resume": resume, "--overwrite": overwrite, "--debug": debug})
+    tail = [*(overrides or []), *switches]
+    flags = parse_flags([recipe, *tail])
+    resolved = load_recipe(flags.recipe, flags.overrides)
+    described = {
+        "--gpus": gpus,
+        "--time": time,
+        "--shared": shared,
+        "--partition": partition,
+        "--account": account,
+        "--image": image,
+        "--infra": infra,
+        "--namespace": namespace,
+    }
+    job_flags = _given({**described, "--submit": submit, "--output": output, "--cluster": cluster})
+    if on is not None or job_flags:
+        here = {"--dry-run": dry_run, "--nsys": nsys, "--ncu": ncu, "--main-address": main_address}
+        target = _target(on, job_flags, _given({**here, "--node-rank": node_rank > 0}))
+        job = _job(target, recipe, resolved, switches, cluster, described)
+        _write_job(target, job, resolved, output, submit)
+        return
+    tool = _nsight_tool(nsys, ncu)
+    if tool is not None:
+        from hf_efficient.launch.machine import nsight_overrides
+
+        tail = [*tail, *nsight_overrides(resolved)]
+        resolved = load_recipe(flags.recipe, parse_flags([recipe, *tail]).overrides)
+    resolved, command, environment = _launch(recipe, resolved, tail, tool, (node_rank, main_address), dry_run=dry_run)
+    if dry_run:
+        return
+    if preflight_only:
+        prove_run(resolved, command, environment, debug=debug)
+        return
+    if tool is not None:
+        from hf_efficient.cli.run_command import run_command
+
+        raise SystemExit(run_command(command, resolved.output_dir, environment))
+    raise SystemExit(run_proven(resolved, command, environment, debug=debug))
+
+
+def _given(flags: Mapping[str, object]) -> list[str]:
+    return [name for name, value in flags.items() if value not in (None, False)]
+
+
+def _nsight_tool(nsys: bool, ncu: bool) -> NsightTool | None:
+    if nsys and ncu:
+        raise SetupError("--ncu: --nsys is given too, and a process has one profiler; leave one of them out")
+    return "nsys" if nsys else "ncu" if ncu else None
+
+
+def _launch(
+    argument: str,
+    recipe: Recipe,
+    tail: Sequence[str],
+    tool: NsightTool | None,
+    node: tuple[int, str | None],
+    *,
+    dry_run: bool,
+) -> tuple[Recipe, list[str], Mapping[str, str]]:
+    """Print the command; refuse in a moment what the run would refuse after its imports.
 
     Args:
-        recipe: as the user named it.
-        resolved: the recipe, the command line's overrides included.
-        flags: about the cluster.
-        switches: ``--resume``, ``--overwrite``, ``--debug`` as given.
-        others: flags of a run on this machine, and whether they were given.
+        argument: the recipe as the user named it.
+        recipe: loaded.
+        tail: what stands behind it on the command line.
+        tool: of Nsight.
+        node: number of this machine, and the address of machine 0.
+        dry_run: print only.
 
-    Raises:
-        SetupError: flags that contradict each other; the cluster's command is not here.
-        RecipeError: the recipe and the cluster contradict each other.
+    Returns:
+        The recipe with its accumulation, the command, and the variables to run it with.
     """
-    from hf_efficient.jobs.cluster import load_cluster
-    from hf_efficient.jobs.job import job_of
-    from hf_efficient.jobs.targets import check_program, job_text, submit
-    from hf_efficient.launch.output import plan_output
-
-    target = _target(flags, others)
-    job = job_of(
-        target,
-        resolved,
-        load_cluster(flags.cluster, flags.values()),
-        source=recipe,
-        directory=str(Path.cwd()),
-        switch=next((one for one in switches if one != "--debug"), ""),
-        debug="--debug" in switches,
+    from hf_efficient.facts.environment import accelerator_count, thread_count
+    from hf_efficient.launch.command import (
+        accelerate_command,
+        check_engine,
+        check_port,
+        launch_environment,
+        layout_of,
+        node_place,
+        printable,
+        strategy_of,
     )
-    text = job_text(target, job)
-    if flags.submit:
-        check_program(target)
-        if target == "slurm":
-            plan_output(resolved)  # the login machine sees the storage: refuse now, not after days in the queue
-    if flags.output is not None:
-        _write(flags.output, text)
-    elif not flags.submit:
-        print(text, end="")
-    if flags.submit:
-        raise SystemExit(submit(target, job, text, flags.output))
-    _tell_next(target, job, flags.output)
+    from hf_efficient.launch.machine import check_installed, nsight_command
+    from hf_efficient.launch.output import check_layout, plan_output
+    from hf_efficient.model.wrapping import check_wrap_classes_without_weights
+    from hf_efficient.recipe.rules.distributed import with_accumulation
 
-
-def _target(flags: ClusterFlags, others: Mapping[str, bool]) -> Target:
-    from hf_efficient.errors import SetupError
-    from hf_efficient.jobs.job import target_of
-
-    if flags.on is None:
-        given = {**flags.values(), "--submit": flags.submit, "--output": flags.output, "--cluster": flags.cluster}
-        name = next(name for name, value in given.items() if value not in (None, False))
-        raise SetupError(
-            f"{name}: is about a cluster's job. Add --on slurm, --on skypilot or --on kubernetes, or leave it out."
-        )
-    for name, on in others.items():
-        if on:
-            raise SetupError(f"{name}: is about a run on this machine, and --on asks for a cluster's; leave one out.")
-    return target_of(flags.on)
-
-
-def _write(file: Path, text: str) -> None:
-    from hf_efficient.errors import OutputError
-
-    try:
-        file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise OutputError(f"--output: {file} cannot be written: {error.strerror or error}.") from error
-
-
-def _tell_next(target: Target, job: Job, file: Path | None) -> None:
-    """How to submit what was written; on standard error, so that standard output is the job alone."""
-    from hf_efficient.jobs.targets import submit_command
-
-    if file is not None:
-        command = shlex.join(submit_command(target, job, str(file)))
-        print(f"{file} is written. Submit it by: {command}", file=sys.stderr)
-    if job.gpus is None:
-        print("No GPUs are asked for; --gpus TYPE:COUNT does.", file=sys.stderr)
+    devices = accelerator_count()
+    automatic = recipe.distributed.processes == "auto"
+    place = node_place(recipe, *node)
+    layout = layout_of(recipe, device_count=devices if automatic else 0, cores=thread_count(), place=place)
+    recipe = with_accumulation(recipe, layout.world_size)
+    check_engine(recipe, layout, devices)
+    command = accelerate_command(recipe, argument, tail, layout)
+    if tool is not None:
+        command = [*nsight_command(tool, recipe, has_gpu=devices > 0), *command]
+    print(f"$ {printable(command)}", flush=True)
+    if not dry_run:
+        check_wrap_classes_without_weights(recipe)
+        if tool is not None:
+            check_installed(tool)
+        check_port(layout)
+        checkpoint = plan_output(recipe).checkpoint
+        if checkpoint is not None:
+            check_layout(checkpoint, strategy_of(recipe, layout.world_size), layout.world_size)
+    return recipe, command, launch_environment(layout)
 
 
 def prove_run(recipe: Recipe, command: Sequence[str], environment: Mapping[str, str], *, debug: bool) -> None:
-    """Prove it, and show what was proven.
+    """Check before the run that it would get through, and show what was checked.
 
     Args:
         recipe: of the run.
@@ -172,7 +208,6 @@ def prove_run(recipe: Recipe, command: Sequence[str], environment: Mapping[str, 
     from rich.console import Console
     from rich.markup import escape
 
-    from hf_efficient.errors import SetupError
     from hf_efficient.preflight.launches import ProofLaunch, prove
 
     if recipe.distributed.nodes > 1:
@@ -191,19 +226,12 @@ def prove_run(recipe: Recipe, command: Sequence[str], environment: Mapping[str, 
 
 
 def run_proven(recipe: Recipe, command: Sequence[str], environment: Mapping[str, str], *, debug: bool) -> int:
-    """Run; where the run wants a proof first, which it knows once it has read its data: prove it, and start it again.
+    """Run, and return the exit code of the run.
 
-    Args:
-        recipe: of the run.
-        command: that starts it.
-        environment: beside this process's own.
-        debug: show what the launches of a proof write.
-
-    Returns:
-        The exit code of the run.
+    Where the run wants a preflight check first, which it knows once it has read its data: check, and start it again.
 
     Raises:
-        HfEfficientError: the proof failed, and the run was not started again.
+        HfEfficientError: the check failed, and the run was not started again.
     """
     from hf_efficient.cli.run_command import run_command
     from hf_efficient.launch.proven import WISH_FILE, kept_preflight
@@ -215,9 +243,8 @@ def run_proven(recipe: Recipe, command: Sequence[str], environment: Mapping[str,
         return run_command(list(command), recipe.output_dir, environment)
     with tempfile.TemporaryDirectory() as folder:
         wish = Path(folder) / "wish"
-        code = run_command(
-            list(command), recipe.output_dir, {**environment, **({WISH_FILE: str(wish)} if wanted else {})}
-        )
+        asking = {WISH_FILE: str(wish)} if wanted else {}
+        code = run_command(list(command), recipe.output_dir, {**environment, **asking})
         if code or not wish.is_file():
             return code
         why = wish.read_text(encoding="utf-8")
@@ -226,117 +253,61 @@ def run_proven(recipe: Recipe, command: Sequence[str], environment: Mapping[str,
     return run_command(list(command), recipe.output_dir, environment)
 
 
-def train(
-    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe file, or the name of a shipped one.")],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="a.b=value", help="Values that replace the recipe's.")
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint in output_dir.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in output_dir.")] = False,
-    preflight_only: Annotated[
-        bool, typer.Option("--preflight-only", help="Prove that the run would get through, and stop: 0 yes, 1 no.")
-    ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the command and stop.")] = False,
-    node_rank: Annotated[
-        int, typer.Option("--node-rank", min=0, help="Which of `distributed.nodes` machines this one is, from 0.")
-    ] = 0,
-    main_address: Annotated[
-        str | None, typer.Option("--main-address", metavar="HOST[:PORT]", help="Machine 0, as all the others reach it.")
-    ] = None,
-    nsys: Annotated[bool, typer.Option("--nsys", help="Run under Nsight Systems: some steps, on a timeline.")] = False,
-    ncu: Annotated[bool, typer.Option("--ncu", help="Run under Nsight Compute: one step's kernels.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and the libraries' messages.")] = False,
-    on: OnOption = None,
-    submit: SubmitOption = False,
-    output: OutputOption = None,
-    cluster: ClusterOption = None,
-    gpus: GpusOption = None,
-    time: TimeOption = None,
-    shared: SharedOption = None,
-    partition: PartitionOption = None,
-    account: AccountOption = None,
-    image: ImageOption = None,
-    infra: InfraOption = None,
-    namespace: NamespaceOption = None,
-) -> None:
-    """Fine-tune as a recipe says: here, or as a job of a cluster.
+def _target(on: str | None, job_flags: Sequence[str], here: Sequence[str]) -> Target:
+    from hf_efficient.jobs.job import target_of
 
-    Example: hf-efficient train quickstart/qlora train.learning_rate=1e-4
+    if on is None:
+        raise SetupError(
+            f"{job_flags[0]}: is about a cluster's job. Add --on slurm, --on skypilot or --on kubernetes, or leave it "
+            "out."
+        )
+    if here:
+        told = "is about a run on this machine, and --on asks for a cluster's; leave one out."
+        raise SetupError(f"{here[0]}: {told}")
+    return target_of(on)
 
-    On two machines of a Slurm cluster, printed first, then submitted:
 
-    hf-efficient train RECIPE distributed.nodes=2 distributed.processes=auto --on slurm --gpus 8 --time 12h
+def _job(
+    target: Target,
+    argument: str,
+    recipe: Recipe,
+    switches: Sequence[str],
+    cluster: Path | None,
+    described: Mapping[str, str | None],
+) -> Job:
+    """``described`` are flags that stand for a key of the cluster's description."""
+    from hf_efficient.jobs.cluster import load_cluster
+    from hf_efficient.jobs.job import job_of
 
-    hf-efficient train RECIPE distributed.nodes=2 distributed.processes=auto --on slurm --cluster cluster.yaml --submit
-    """
-    from hf_efficient.cli.run_command import run_command
-    from hf_efficient.facts.environment import accelerator_count, thread_count
-    from hf_efficient.launch.checkpoints import check_layout
-    from hf_efficient.launch.command import accelerate_command, layout_of, node_place, printable, strategy_of
-    from hf_efficient.launch.machine import (
-        check_engine,
-        check_installed,
-        check_port,
-        check_wrap_classes_without_weights,
-        launch_environment,
-        nsight_command,
-        nsight_overrides,
+    return job_of(
+        target,
+        recipe,
+        load_cluster(cluster, dict(described)),
+        source=argument,
+        directory=str(Path.cwd()),
+        switch=next((one for one in switches if one != "--debug"), ""),
+        debug="--debug" in switches,
     )
+
+
+def _write_job(target: Target, job: Job, recipe: Recipe, output: Path | None, submits: bool) -> None:
+    """Print the job, write it or submit it; how to submit it goes to standard error."""
+    from hf_efficient.jobs.targets import check_program, job_text, submit, submit_command
     from hf_efficient.launch.output import plan_output
-    from hf_efficient.launch.started import parse_flags
-    from hf_efficient.recipe.load import load_recipe
-    from hf_efficient.recipe.rules.distributed import with_accumulation
 
-    switches = [name for name, on in (("--resume", resume), ("--overwrite", overwrite), ("--debug", debug)) if on]
-    tail = [*(overrides or []), *switches]
-    flags = parse_flags([recipe, *tail])
-    resolved = load_recipe(flags.recipe, flags.overrides)
-    asked = ClusterFlags(on, submit, output, cluster, gpus, time, shared, partition, account, image, infra, namespace)
-    if asked.any():
-        others = {"--dry-run": dry_run, "--nsys": nsys, "--ncu": ncu}
-        places = {"--node-rank": node_rank > 0, "--main-address": main_address is not None}
-        train_on(recipe, resolved, asked, switches, others={**others, **places})
-        return
-    tool = _nsight_tool(nsys, ncu)
-    if tool is not None:
-        tail = [*tail, *nsight_overrides(resolved)]
-        resolved = load_recipe(flags.recipe, parse_flags([recipe, *tail]).overrides)
-    automatic = resolved.distributed.processes == "auto"
-    devices = accelerator_count()
-    place = node_place(resolved, node_rank, main_address)
-    layout = layout_of(resolved, device_count=devices if automatic else 0, cores=thread_count(), place=place)
-    resolved = with_accumulation(resolved, layout.world_size)
-    check_engine(resolved, layout, devices)
-    command = accelerate_command(resolved, recipe, tail, layout)
-    if tool is not None:
-        command = [*nsight_command(tool, resolved, has_gpu=accelerator_count() > 0), *command]
-    print(f"$ {printable(command)}", flush=True)
-    if dry_run:
-        return
-    check_wrap_classes_without_weights(resolved)
-    if tool is not None:
-        check_installed(tool)
-    check_port(layout)
-    checkpoint = plan_output(resolved).checkpoint  # refuses in a moment what the run would refuse after its imports
-    if checkpoint is not None:
-        check_layout(checkpoint, strategy_of(resolved, layout.world_size), layout.world_size)
-    environment = launch_environment(layout)
-    if preflight_only:
-        prove_run(resolved, command, environment, debug=debug)
-        return
-    if tool is not None:
-        raise SystemExit(run_command(command, resolved.output_dir, environment))
-    raise SystemExit(run_proven(resolved, command, environment, debug=debug))
-
-
-def _nsight_tool(nsys: bool, ncu: bool) -> NsightTool | None:
-    """Which of the two was asked for.
-
-    Raises:
-        SetupError: both.
-    """
-    from hf_efficient.errors import SetupError
-
-    if nsys and ncu:
-        raise SetupError("--ncu: --nsys is given too, and a process has one profiler; leave one of them out")
-    return "nsys" if nsys else "ncu" if ncu else None
+    text = job_text(target, job)
+    if submits:
+        check_program(target)
+        if target == "slurm":
+            plan_output(recipe)  # the login machine sees the storage: refuse now, not after days in the queue
+    if output is not None:
+        write_text("--output", output, text)
+    elif not submits:
+        print(text, end="")
+    if submits:
+        raise SystemExit(submit(target, job, text, output))
+    if output is not None:
+        command = shlex.join(submit_command(target, job, str(output)))
+        print(f"{output} is written. Submit it by: {command}", file=sys.stderr)
+    if job.gpus is None:
+        print("No GPUs are asked for; --gpus TYPE:COUNT does.", file=sys.stderr)

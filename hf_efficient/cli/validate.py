@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from typing import Annotated
 
 import typer
 
+from hf_efficient.cli.output import Overrides, RecipeArgument, print_json
+
 
 def validate(
-    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe file, or the name of a shipped one.")],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="a.b=value", help="Values that replace the recipe's.")
-    ] = None,
+    recipe: RecipeArgument,
+    overrides: Overrides = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Check a recipe and tell all its problems at once; exit code 2 where there are any.
@@ -30,12 +29,11 @@ def validate(
     except RecipeError as error:
         if not as_json:
             raise
-        problems = [dataclasses.asdict(problem) for problem in error.problems]
-        print(json.dumps({"ok": False, "problems": problems}, indent=2))
+        print_json({"ok": False, "problems": [dataclasses.asdict(problem) for problem in error.problems]})
         raise typer.Exit(error.exit_code) from error
     remarks = recipe_remarks(loaded)
     if as_json:
         told = {"name": loaded.name, "method": loaded.method, "adapter": loaded.adapter.method}
-        print(json.dumps({"ok": True, **told, "path": str(loaded.path), "remarks": remarks}, indent=2))
+        print_json({"ok": True, **told, "path": str(loaded.path), "remarks": remarks})
     else:
         print("\n".join([f"ok: {loaded.name} ({loaded.method}, {loaded.adapter.method})", *remarks]))
