@@ -67,9 +67,7 @@ def train(
     infra: Annotated[
         str | None, typer.Option("--infra", metavar="CLOUD", help="SkyPilot's cloud, region, zone: aws/us-east-1.")
     ] = None,
-    namespace: Annotated[
-        str | None, typer.Option("--namespace", metavar="NAME", help="Kubernetes' namespace.")
-    ] = None,
+    namespace: Annotated[str | None, typer.Option("--namespace", metavar="NAME", help="Kubernetes' namespace.")] = None,
 ) -> None:
     """Fine-tune as a recipe says: here, or as a job of a cluster.
 
@@ -81,7 +79,7 @@ def train(
 
     hf-efficient train RECIPE distributed.nodes=2 distributed.processes=auto --on slurm --cluster cluster.yaml --submit
     """
-    from hf_efficient.launch.flags import parse_flags
+    from hf_efficient.launch.started import parse_flags
     from hf_efficient.recipe.load import load_recipe
 
     switches = _given({"--resume": resume, "--overwrite": overwrite, "--debug": debug})
@@ -157,19 +155,17 @@ def _launch(
         The recipe with its accumulation, the command, and the variables to run it with.
     """
     from hf_efficient.facts.environment import accelerator_count, thread_count
-    from hf_efficient.launch.command import (
-        accelerate_command,
+    from hf_efficient.launch.checkpoints import check_layout
+    from hf_efficient.launch.command import accelerate_command, layout_of, node_place, printable, strategy_of
+    from hf_efficient.launch.machine import (
         check_engine,
+        check_installed,
         check_port,
+        check_wrap_classes_without_weights,
         launch_environment,
-        layout_of,
-        node_place,
-        printable,
-        strategy_of,
+        nsight_command,
     )
-    from hf_efficient.launch.machine import check_installed, nsight_command
-    from hf_efficient.launch.output import check_layout, plan_output
-    from hf_efficient.model.wrapping import check_wrap_classes_without_weights
+    from hf_efficient.launch.output import plan_output
     from hf_efficient.recipe.rules.distributed import with_accumulation
 
     devices = accelerator_count()

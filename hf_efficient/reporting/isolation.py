@@ -30,12 +30,13 @@ _LABELS = {
 def isolation_renderables(found: Isolation) -> list[RenderableType]:
     """What to print, in order, within 80 columns."""
     apart = _apart_rows(found)
+    beside: list[RenderableType] = [grid(apart), Text()] if apart else []
     return [
         _headline(found),
         _parts(found),
         *_part_notes(found),
         Text(),
-        *([grid(apart), Text()] if apart else []),
+        *beside,
         _variants(found),
         *(Text(f"{note[:1].upper()}{note[1:]}.", "dim") for note in found.notes),
         Text(),

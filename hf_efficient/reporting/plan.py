@@ -130,7 +130,7 @@ def _peak(plan: Plan) -> str:
 def _categories(plan: Plan) -> Table:
     made = Table.grid(padding=(0, 2, 0, 0))
     for justify in ("left", "right", "right"):
-        made.add_column(justify=justify)  # type: ignore[arg-type]
+        made.add_column(justify=justify)
     whole = plan.memory.peak_allocated_bytes
     for name, held in sorted(plan.memory.categories.items(), key=lambda item: -item[1]):
         if held >= _SMALLEST_SHARE * whole:
@@ -334,14 +334,18 @@ def _money(plan: Plan) -> list[_Column]:
     if plan.steps is None:
         return [
             _Column("spot/M" if spot else "USD/M", lambda gpu: _short(gpu.usd_per_million_tokens)),
-            *([_Column("spot/M", lambda gpu: _short(gpu.spot and gpu.spot.usd_per_million_tokens))] if beside else []),
+            *(
+                [_Column("spot/M", lambda gpu: _short(gpu.spot.usd_per_million_tokens if gpu.spot else None))]
+                if beside
+                else []
+            ),
             _Column("kWh/M", lambda gpu: _short(gpu.kwh_per_million_tokens)),
             _Column("gCO2e/M", lambda gpu: _short(gpu.co2e_grams_per_million_tokens)),
         ]
     return [
         _Column("hours", lambda gpu: _short(gpu.run_seconds, 3600)),
         _Column("spot USD" if spot else "USD", lambda gpu: _usd(gpu.run_usd)),
-        *([_Column("spot", lambda gpu: _usd(gpu.spot and gpu.spot.run_usd))] if beside else []),
+        *([_Column("spot", lambda gpu: _usd(gpu.spot.run_usd if gpu.spot else None))] if beside else []),
         _Column("kWh", lambda gpu: _short(gpu.run_kwh)),
         _Column("kgCO2e", lambda gpu: _short(gpu.run_co2e_grams, 1000)),
     ]

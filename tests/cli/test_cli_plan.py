@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import torch  # noqa: F401  a process that has loaded it is not the plan's own
 
+from hf_efficient.cli.plan import lean_imports, with_num_gpus
+from hf_efficient.errors import SetupError
 from hf_efficient.facts import accelerators as accelerators_module
 from hf_efficient.recipe.load import load_recipe
 
@@ -66,19 +73,14 @@ def test_it_fits(run, tiny):
 
 
 def test_json_is_the_plan_and_nothing_else(run, tiny):
-    ended = run("plan", "r.yaml", "--gpu", "L4", "--gpu", "T4", "--json")
+    ended = run("plan", "r.yaml", "--gpu", "L4", "--gpu", "T4", "--gpu", "l4", "--json")
     assert ended.code == 0
     found = json.loads(ended.out)
-    assert {one["name"] for one in found["gpus"]} == {"L4", "T4"}
+    assert [one["name"] for one in found["gpus"]] == ["L4", "T4"]
     assert found["schema_version"] == 1
     assert found["advice"] is None
     assert found["largest"] is None
     assert sum(found["memory"]["categories"].values()) == found["memory"]["peak_allocated_bytes"]
-
-
-def test_an_accelerator_named_twice_is_told_once(run, tiny):
-    ended = run("plan", "r.yaml", "--gpu", "L4", "--gpu", "l4", "--json")
-    assert [one["name"] for one in json.loads(ended.out)["gpus"]] == ["L4"]
 
 
 def test_it_does_not_fit_and_what_to_change_is_told(run, tiny, shrunk):
@@ -90,13 +92,7 @@ def test_it_does_not_fit_and_what_to_change_is_told(run, tiny, shrunk):
     assert "each layer's forward is computed twice" in " ".join(ended.out.split())
 
 
-def test_no_advice_where_it_is_not_wanted(run, tiny, shrunk):
-    shrunk(500)
-    ended = run("plan", "r.yaml", "--gpu", "L4", "--no-advise")
-    assert ended.code == 1
-    assert "To fit" not in ended.out
-
-
+@pytest.mark.slow
 def test_what_the_run_would_refuse_does_not_fit(run, tiny):
     """A T4 has memory enough, and no bfloat16."""
     ended = run("plan", "r.yaml", "--gpu", "T4", "train.bf16=true", "--json")
@@ -114,6 +110,7 @@ def test_no_advice_of_its_own_for_several_accelerators(run, tiny, shrunk):
     assert "To fit" not in ended.out
 
 
+@pytest.mark.slow
 def test_advice_where_it_fits(run, tiny):
     ended = run("plan", "r.yaml", "--gpu", "L4", "--advise", "--json")
     assert ended.code == 0
@@ -127,6 +124,7 @@ def test_advice_where_it_fits(run, tiny):
     assert all(one["before"] == advice["before"] for one in advice["changes"])
 
 
+@pytest.mark.slow
 def test_fix_writes_a_recipe_that_validates_and_fits(run, tiny, shrunk):
     shrunk(500)
     ended = run("plan", "r.yaml", "--gpu", "L4", "--fix", "out.yaml", "train.max_steps=3", "--json")
@@ -152,6 +150,7 @@ def test_fix_where_nothing_needs_fixing(run, tiny):
     assert not Path("out.yaml").exists()
 
 
+@pytest.mark.slow
 def test_fix_where_nothing_helps(run, tiny, shrunk):
     shrunk(428)
     ended = run("plan", "r.yaml", "--gpu", "L4", "--fix", "out.yaml")
@@ -195,6 +194,7 @@ def test_a_machine_that_costs_nothing_more(run, tiny):
     assert (gpu["price_usd_per_hour"], gpu["usd_per_million_tokens"], gpu["run_usd"]) == (0.0, 0.0, 0.0)
 
 
+@pytest.mark.slow
 def test_the_most_that_fits(run, tiny, shrunk):
     shrunk(560)
     ended = run("plan", "r.yaml", "--gpu", "L4", "--largest", "--no-advise", "--json")
@@ -215,6 +215,7 @@ def test_the_page(run, tiny):
     assert "hf-efficient plan r.yaml train.max_steps=3 --gpu L4 --gpu T4 --html plan.html" in text
 
 
+@pytest.mark.slow
 def test_the_page_beside_json_holds_the_advice(run, tiny):
     ended = run("plan", "r.yaml", "--gpu", "L4", "--advise", "--html", "plan.html", "--json")
     assert json.loads(ended.out)["memory"]["timeline"]["second_step"] > 0
@@ -255,13 +256,67 @@ def test_several_gpus(run, tiny):
     assert planned["gpus"][0]["communication_seconds"] > 0
 
 
-def test_num_gpus_that_contradict(run, tiny):
-    ended = run("plan", "r.yaml", "--num-gpus", "4", "distributed.processes=2")
-    assert ended.code == 2
-    assert "--num-gpus: is 4, but distributed.processes=2" in ended.err
+def test_it_is_an_override():
+    assert with_num_gpus(["train.max_steps=3"], 8) == ["train.max_steps=3", "distributed.processes=8"]
+    assert with_num_gpus(["train.max_steps=3"], None) == ["train.max_steps=3"]
+    assert with_num_gpus(["distributed.processes=8"], 8)[-1] == "distributed.processes=8"
 
 
-def test_the_page_says_for_how_many_gpus(run, tiny):
-    assert run("plan", "r.yaml", "--gpu", "L4", "--num-gpus", "2", "--html", "plan.html").code == 0
-    text = Path("plan.html").read_text(encoding="utf-8")
-    assert "hf-efficient plan r.yaml distributed.processes=2 --gpu L4 --html plan.html" in text
+@pytest.mark.parametrize(
+    ("overrides", "number", "told"),
+    [
+        ([], 0, "--num-gpus: 0 cannot train. Write the number of GPUs, 1 or more."),
+        (
+            ["distributed.processes=2"],
+            4,
+            "--num-gpus: is 4, but distributed.processes=2 was written as well. Write one of them.",
+        ),
+    ],
+)
+def test_what_is_refused(overrides, number, told):
+    with pytest.raises(SetupError) as error:
+        with_num_gpus(overrides, number)
+    assert str(error.value) == told
+
+
+LOADING = """
+import gc, os, sys
+from hf_efficient.cli.plan import lean_imports
+try:
+    with lean_imports():
+        within = gc.isenabled()
+        {load}
+except ImportError:
+    pass
+print(within, gc.isenabled(), gc.get_freeze_count() > 0, os.environ["TORCHDYNAMO_DISABLE"])
+print(*(name for name in ("torch._inductor.compile_fx", "bitsandbytes") if name in sys.modules))
+"""
+
+
+def printed(load, **variables):
+    environment = {name: value for name, value in os.environ.items() if name != "TORCHDYNAMO_DISABLE"}
+    code = [sys.executable, "-c", LOADING.format(load=load)]
+    done = subprocess.run(code, capture_output=True, text=True, check=True, env={**environment, **variables})
+    return done.stdout.splitlines()
+
+
+@pytest.mark.slow
+def test_bitsandbytes_loads_without_the_compiler():
+    assert printed("import bitsandbytes") == ["False True True 1", "bitsandbytes"]
+
+
+def test_all_is_put_back_where_an_import_fails():
+    assert printed("import there_is_no_such_package")[0] == "False True True 1"
+
+
+def test_what_the_user_has_set_stays():
+    assert printed("import json", TORCHDYNAMO_DISABLE="0")[0] == "False True True 0"
+
+
+def test_a_process_that_has_loaded_torch_is_left_alone(monkeypatch):
+    monkeypatch.delenv("TORCHDYNAMO_DISABLE", raising=False)
+    frozen = gc.get_freeze_count()
+    with lean_imports():
+        assert gc.isenabled()
+    assert "TORCHDYNAMO_DISABLE" not in os.environ
+    assert gc.get_freeze_count() == frozen

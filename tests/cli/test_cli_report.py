@@ -1,11 +1,17 @@
-"""``hf-efficient report`` on records, on run.json alone, and on nothing."""
+"""``hf-efficient report``: on records, on run.json alone, of several runs, of a run that goes on."""
 
 from __future__ import annotations
 
 import json
+import os
+import time
 from pathlib import Path
 
 import pytest
+
+from hf_efficient.cli import report as watches
+from hf_efficient.run_dir import reading
+from tests.reporting.sample_run import write_records
 
 WORK = {
     "dtype": "bf16",
@@ -202,11 +208,6 @@ def test_a_run_that_was_killed_says_so(run, output):
     assert "  the end of the run: the process left no end: it was killed, or it is still running" in done.out
 
 
-def test_a_run_that_failed_says_so(run, output):
-    add(output, kind="end", ended="error", error="ValueError: [no]", at_seconds=5.0)
-    assert run("report", str(output)).out.startswith("The run failed after 5.0 s: ValueError: [no]")
-
-
 def test_json_is_that_of_run_json_which_is_enough(run, output):
     from hf_efficient.accounting.account import account_of, write_account
 
@@ -225,3 +226,282 @@ def test_what_is_no_run(run, tmp_path):
     done = run("report", str(tmp_path))
     assert done.code == 2
     assert done.err.startswith(f"error: {tmp_path}: holds no records of a run")
+
+
+@pytest.fixture
+def recorded(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.chdir(tmp_path)
+    write_records(Path("out"), steps=8)
+    return Path("out")
+
+
+@pytest.fixture
+def other(recorded):
+    write_records(Path("other"), steps=8, name="other", speed=2.0)
+    return Path("other")
+
+
+def test_the_page_is_written_beside_the_records(run, recorded):
+    done = run("report", str(recorded))
+    assert (done.code, done.err) == (0, "")
+    assert done.out.splitlines()[-1] == "The page is out/efficiency/report.html"
+    assert (recorded / "efficiency/report.html").read_text().startswith("<!doctype html>")
+
+
+def test_a_file_of_ones_own(run, recorded):
+    assert run("report", str(recorded), "--html", "page.html").out.endswith("The page is page.html\n")
+    assert Path("page.html").is_file()
+    assert not (recorded / "efficiency/report.html").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_said_and_the_account_printed(run, recorded):
+    (recorded / "efficiency/report.html").mkdir()
+    done = run("report", str(recorded))
+    assert done.code == 0
+    assert done.out.startswith("The run took")
+    assert done.err == (
+        "out/efficiency/report.html cannot be written: Is a directory; --html FILE puts the page elsewhere.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (
+            ("--html", "gone/page.html"),
+            "--html: gone/page.html cannot be written: No such file or directory; name a file",
+        ),
+        (("--html", "a.html", "--no-html"), "--html names a file and --no-html says that there is none"),
+    ],
+)
+def test_flags_that_cannot_be(run, recorded, flags, told):
+    done = run("report", str(recorded), *flags)
+    assert done.code == 2
+    assert done.err.startswith(f"error: {told}")
+
+
+def test_two_runs_side_by_side(run, recorded, other):
+    done = run("report", "out", "other")
+    assert (done.code, done.err) == (0, "")
+    lines = [line.rstrip() for line in done.out.splitlines()]
+    assert lines[:2] == ["A  llama3.1-8b-lora  out", "B  other             other"]
+    wall = next(line for line in lines if line.startswith("wall time"))
+    # 14 s until train(), 26.5 until the first step, the steps, 2.1 after them; forward and backward twice as fast in B.
+    assert wall.split() == ["wall", "time", "51.7", "s", "48.2", "s", "-6.8%"]
+    assert lines[-1] == "The page is comparison.html"
+    assert Path("comparison.html").read_text().startswith("<!doctype html>")
+    run("report", "out", "other", "--html", "two.html")
+    assert Path("two.html").is_file()
+
+
+def test_several_runs_as_json_are_a_list(run, recorded, other):
+    found = json.loads(run("report", "out", "other", "--json").out)
+    assert [one["steps"]["count"] for one in found] == [8, 8]
+    one = json.loads(run("report", "out", "--json").out)
+    assert one == found[0]
+
+
+@pytest.mark.parametrize("dirs", [["out"], ["out", "other"]])
+def test_json_beside_a_page_that_is_named(run, recorded, other, dirs):
+    done = run("report", *dirs, "--json", "--html", "page.html")
+    assert done.out == run("report", *dirs, "--json").out
+    assert done.err == "The page is page.html\n"
+    assert Path("page.html").read_text().startswith("<!doctype html>")
+
+
+START = {
+    "kind": "process",
+    "schema_version": 1,
+    "process": 0,
+    "rank": 0,
+    "pid": 1,
+    "way": "recipe",
+    "process_start_from": "kernel",
+    "began_at_seconds": 0.0,
+}
+ALIVE = {
+    "kind": "alive",
+    "process": 0,
+    "at_seconds": 7.5,
+    "started_at_seconds": 4.0,
+    "open_phase": "evaluation",
+    "phase_seconds": {"evaluation": 3.5},
+    "memory": {},
+}
+END = {"kind": "end", "process": 0, "ended": "done", "error": None, "at_seconds": 9.0, "memory": {}}
+
+
+@pytest.fixture
+def followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run in its evaluation."""
+    monkeypatch.setenv("COLUMNS", "200")
+    (tmp_path / "out/efficiency").mkdir(parents=True)
+    write(tmp_path / "out", START, ALIVE)
+    return tmp_path / "out"
+
+
+def write(followed: Path, *lines: object) -> None:
+    (followed / "efficiency/spans.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def age(followed: Path, seconds: float) -> None:
+    at = time.time() - seconds
+    os.utime(followed / "efficiency/spans.jsonl", (at, at))
+
+
+@pytest.fixture
+def between_looks(monkeypatch):
+    """What happens between one look and the next, in order; nobody sleeps."""
+    events = []
+
+    def sleep(seconds):
+        assert events, "it looks on for ever"
+        events.pop(0)()
+
+    monkeypatch.setattr(watches.time, "sleep", sleep)
+    return events
+
+
+def test_it_ends_when_the_run_ends(run, followed, between_looks):
+    between_looks += [
+        lambda: write(followed, START, {**ALIVE, "at_seconds": 8.0}),
+        lambda: write(followed, START, END),
+    ]
+    done = run("report", str(followed), "--watch")
+    assert (done.code, done.err, between_looks) == (0, "", [])
+    assert f"{followed}  ended after 9.0 s" in done.out
+
+
+def test_a_run_that_died_long_ago_is_shown_at_once(run, followed, between_looks):
+    age(followed, 3600)
+    done = run("report", str(followed), "--watch")
+    assert done.code == 0
+    assert "no sign of life for 1 h 00 min: it was killed, or its machine stands still" in done.out
+    assert "it had run for 7.5 s, in evaluation" in done.out
+
+
+def test_a_run_that_falls_silent_is_given_up_after_a_minute(run, followed, between_looks, monkeypatch):
+    now = [time.monotonic()]
+    monkeypatch.setattr(watches.time, "monotonic", lambda: now[0])
+    states = []
+    screen = watches._screen
+    monkeypatch.setattr(watches, "_screen", lambda view, run_dir: states.append(view.state) or screen(view, run_dir))
+
+    def wait(seconds):
+        def happens():
+            now[0] += seconds
+
+        return happens
+
+    between_looks += [wait(5), wait(6), wait(48), wait(2)]
+    assert run("report", str(followed), "--watch").code == 0
+    assert states == ["running", "running", "silent", "silent", "gone"]
+
+
+def test_a_run_without_records_is_waited_for(run, followed, between_looks):
+    (followed / "efficiency/spans.jsonl").unlink()
+    between_looks += [(followed / "efficiency/spans.jsonl").touch, lambda: write(followed, START, END)]
+    done = run("report", str(followed), "--watch")
+    assert (done.code, between_looks) == (0, [])
+    assert "ended after 9.0 s" in done.out
+
+
+def test_a_folder_that_is_not_there_yet_is_waited_for(run, followed, between_looks, monkeypatch):
+    later = followed.parent / "later"
+    texts = []
+    screen = watches._screen
+
+    def shown(view, run_dir):
+        texts.append(str(screen(view, run_dir)))
+        return screen(view, run_dir)
+
+    monkeypatch.setattr(watches, "_screen", shown)
+    between_looks += [later.mkdir, (later / "efficiency").mkdir, lambda: write(later, START, END)]
+    done = run("report", str(later), "--watch")
+    assert (done.code, done.err, between_looks) == (0, "", [])
+    assert texts[:3] == [
+        f"waiting for the folder {later} of a run; Ctrl-C ends it",
+        *[f"waiting for the first records in {later}; Ctrl-C ends it"] * 2,
+    ]
+    assert f"{later}  ended after 9.0 s" in done.out
+
+
+def test_a_record_that_is_being_written_over_is_looked_at_again(run, followed, between_looks):
+    broken = {"kind": "process", "process": 0, "schema_version": 9}
+    between_looks += [lambda: write(followed, START, broken)] * 5 + [lambda: write(followed, START, END)]
+    done = run("report", str(followed), "--watch")
+    assert (done.code, between_looks) == (0, [])
+    between_looks += [lambda: write(followed, START, ALIVE), *[lambda: write(followed, START, broken)] * 6]
+    write(followed, START, ALIVE)
+    done = run("report", str(followed), "--watch")
+    assert (done.code, "schema_version 9 is newer" in done.err) == (2, True)
+
+
+def test_ctrl_c_ends_it_quietly(run, followed, between_looks):
+    def interrupt():
+        raise KeyboardInterrupt
+
+    between_looks.append(interrupt)
+    done = run("report", str(followed), "--watch")
+    assert (done.code, done.err) == (0, "")
+
+
+def test_it_leaves_the_folder_as_it_is(run, followed, between_looks):
+    write(followed, START, END)
+    before = {path: path.read_bytes() for path in followed.rglob("*") if path.is_file()}
+    run("report", str(followed), "--watch")
+    assert {path: path.read_bytes() for path in followed.rglob("*") if path.is_file()} == before
+
+
+def test_a_half_written_line_is_no_news(run, followed, between_looks):
+    with (followed / "efficiency/spans.jsonl").open("a") as file:
+        file.write('{"kind": "sp')
+    age(followed, 3600)
+    assert run("report", str(followed), "--watch").err == ""
+
+
+def test_what_is_no_run_and_what_does_not_go_together(run, followed, tmp_path):
+    gone = tmp_path / "gone/deeper"
+    for path in (gone, followed / "efficiency/spans.jsonl"):
+        done = run("report", str(path), "--watch")
+        assert (done.code, done.err) == (2, f"error: {path}: no such folder; name the OUTPUT_DIR of a run\n")
+    done = run("report", str(followed), "--watch", "--json")
+    assert done.code == 2
+    assert "--watch shows one run in the terminal" in done.err
+
+
+def test_a_start_is_shown_and_followed_to_its_place(run, followed, between_looks, monkeypatch):
+    """Over an old run, too, whose records are there until the new one is ready."""
+    loading = {**ALIVE, "open_phase": "model_load", "phase_seconds": {"model_load": 3.5}}
+    write(followed, START, END)
+    age(followed, 100)
+    start = followed / "efficiency/starting"
+    (start / "efficiency").mkdir(parents=True)
+    write(start, START, loading)
+    (start / "efficiency/spans.jsonl").rename(start / "spans.jsonl")
+    texts = []
+    screen = watches._screen
+
+    def shown(view, run_dir):
+        texts.append(view.account.time.processes[-1].open_phase)
+        return screen(view, run_dir)
+
+    monkeypatch.setattr(watches, "_screen", shown)
+    rank_files = reading.rank_files
+
+    def moves_while_it_is_looked_at(directory, kind):
+        found = rank_files(directory, kind)
+        for path in found.values():
+            monkeypatch.setattr(reading, "rank_files", rank_files)
+            path.replace(followed / "efficiency/spans.jsonl")
+        return found
+
+    between_looks += [
+        lambda: monkeypatch.setattr(reading, "rank_files", moves_while_it_is_looked_at),
+        lambda: write(followed, START, ALIVE),
+        lambda: write(followed, START, END),
+    ]
+    done = run("report", str(followed), "--watch")
+    assert (done.code, done.err, between_looks) == (0, "", [])
+    assert texts == ["model_load", "model_load", "evaluation", None]

@@ -6,12 +6,28 @@ import dataclasses
 
 import pytest
 from hand_made import NO_STEPS, series, steps
+from page_reader import Page
+from sample_findings import diagnosed, finding
 
 from hf_efficient.records.account import StepTimes, TimeAccount
 from hf_efficient.records.amounts import Evaluation, MemoryAccount, MemoryCategory, SequenceAccount, TokenAccount
+from hf_efficient.records.findings import Cost, Gain, Remedy
 from hf_efficient.records.series import Band, Histogram, SystemSeries
+from hf_efficient.reporting.html.run_page import run_page
+from hf_efficient.reporting.html.run_sections import system_section
 from hf_efficient.reporting.labels import PHASE_COLORS
-from hf_efficient.reporting.plots.figure import Figure, LegendEntry, Missing, legend_of, rounded, span_data
+from hf_efficient.reporting.plots.figure import (
+    Figure,
+    LegendEntry,
+    Missing,
+    evaluation_places,
+    legend_of,
+    rounded,
+    span_data,
+    step_axis,
+    time_axis,
+)
+from hf_efficient.reporting.plots.findings import cost_bar, finding_figure
 from hf_efficient.reporting.plots.memory import memory_over_time
 from hf_efficient.reporting.plots.steps import (
     compare_losses,
@@ -22,7 +38,15 @@ from hf_efficient.reporting.plots.steps import (
     throughput,
     training_curve,
 )
-from hf_efficient.reporting.plots.system import power
+from hf_efficient.reporting.plots.system import (
+    cores_figure,
+    disk_figure,
+    gpu_figure,
+    host_memory_figure,
+    network_figure,
+    phases_over_time,
+    power,
+)
 from hf_efficient.reporting.plots.time import compare_phases, phase_shares, step_phases, time_bar
 
 GIB = 2**30
@@ -276,3 +300,318 @@ def test_a_name_of_the_legend_has_all_its_traces():
 @pytest.mark.parametrize(("value", "told"), [(1234567.8, 1234570.0), (0.000123456789, 0.000123457), (None, None)])
 def test_six_digits(value, told):
     assert rounded([value]) == [told]
+
+
+def evaluations(*after):
+    return [Evaluation(step, {}) for step in after]
+
+
+def test_single_steps_lie_on_their_numbers():
+    where = step_axis(steps())
+    assert (where.starts, where.ends) == ([0.5, 1.5, 2.5, 3.5], [1.5, 2.5, 3.5, 4.5])
+    assert where.centers == [1.0, 2.0, 3.0, 4.0]
+    assert (where.title, where.hover, where.resumed_at) == ("optimizer step", "step %{x:,.0f}", [])
+    assert where.layout()["range"] == [0.5, 4.5]
+
+
+def test_buckets_are_as_wide_as_their_steps():
+    where = step_axis(steps(steps=[8, 8, 3]))
+    assert where.ends == [8.5, 16.5, 19.5]
+    assert where.widths == [8, 8, 3]
+    assert where.centers == [4.5, 12.5, 18.0]
+    assert where.hover == "about step %{x:,.0f}, 8 together"
+
+
+def test_steps_done_again_follow_each_other():
+    held = steps(segment=[0, 0, 1, 1], first_step=[1, 2, 2, 3], last_step=[1, 2, 2, 3])
+    where = step_axis(held)
+    assert (where.starts, where.resumed_at) == ([0.5, 1.5, 2.5, 3.5], [2.5])
+    assert where.title == "optimizer steps in the order recorded"
+    assert [line["x0"] for line in where.resumptions()] == [2.5]
+    # Before the first step, after step 2 of the first start, after step 2 of the second, after step 3.
+    assert evaluation_places(evaluations(0, 2, 3), held, where) == [0.5, 2.5, 4.5]
+    assert evaluation_places(evaluations(3, 1), held, where) == [4.5, 1.5]
+
+
+def test_a_run_that_went_on_elsewhere_begins_at_its_own_step():
+    where = step_axis(steps(first_step=[101, 102, 103, 104], last_step=[101, 102, 103, 104]))
+    assert where.layout()["range"] == [100.5, 104.5]
+
+
+def test_an_evaluation_lies_after_its_step():
+    held = steps(steps=[8, 8, 3])
+    assert evaluation_places(evaluations(0, 8, 10, 19, 40), held, step_axis(held)) == [0.5, 8.5, 10.5, 19.5, 40.5]
+    assert evaluation_places(evaluations(0, 5), NO_STEPS, step_axis(NO_STEPS)) == [0.5, 5.5]
+
+
+def test_time_in_the_unit_that_fits():
+    assert [time_axis(wall).unit for wall in (0, 300, 301, 18_000, 18_001)] == ["s", "s", "min", "min", "h"]
+    where = time_axis(7200.0)
+    assert (where.end, where.places([0.0, 90.0])) == (120.0, [0.0, 1.5])
+    assert where.layout()["title"]["text"] == "time since the start, min"
+
+
+def with_steps(run, **columns):
+    """The run with four steps of a second."""
+    return dataclasses.replace(diagnosed(run), series=series(steps(**columns)))
+
+
+def saving(seconds):
+    return [Remedy("do it", {}, "", Gain(0.1, seconds, None, None, "a guess"))]
+
+
+def test_phases_stand_against_everything_else_with_the_mean_now_and_predicted(full_run):
+    run = with_steps(
+        full_run,
+        wall_seconds=[1.0, 3.0, 1.0, 3.0],
+        phase_seconds={"forward": [0.75] * 4, "checkpointing": [0.0, 2.0, 0.0, 2.0]},
+    )
+    figure = finding_figure(3, finding(remedies=saving(2.0)), run)
+    found = drawn(figure)
+    assert figure.id == "finding-3-evidence"
+    assert found["everything else"]["y"] == [1.0, 1.0, 1.0, 1.0]
+    assert found["checkpointing"]["y"] == [None, 2.0, None, 2.0]
+    assert found["checkpointing"]["marker"]["color"] == PHASE_COLORS["checkpointing"]
+    # 8 s in 4 steps, 4 of them in checkpoints; 6 s after 2 s are saved.
+    assert found["mean"]["y"] == [2.0, 2.0]
+    assert found["mean with the first remedy (estimated)"]["y"] == [1.5, 1.5]
+    assert figure.layout["yaxis"]["range"][1] >= 3.0
+    assert figure.summary.startswith("Checkpointing takes 50% of a mean of 2.00 s per step.")
+    assert figure.summary.endswith("With the first remedy that mean is predicted to be 1.50 s.")
+
+
+def test_pauses_are_left_out_where_the_finding_is_about_something_else(full_run):
+    run = with_steps(
+        full_run,
+        wall_seconds=[1.0, 9.0, 1.0, 1.0],
+        phase_seconds={"data_wait": [0.25, 0.25, 0.25, 0.25], "evaluation": [0.0, 8.0, 0.0, 0.0]},
+    )
+    figure = finding_figure(1, finding("few_workers", remedies=[]), run)
+    assert drawn(figure)["everything else"]["y"] == [0.75] * 4
+    assert drawn(figure)["mean"]["y"] == [1.0, 1.0]
+    assert figure.summary == "Data wait takes 25% of a mean of 1.00 s per step. Left out: evaluation."
+
+
+def test_padding_is_what_lies_between_two_areas(full_run):
+    run = with_steps(full_run, processed_tokens=[100] * 4, non_padding_tokens=[60] * 4, loss_bearing_tokens=[30] * 4)
+    figure = finding_figure(1, finding("padding_waste"), run)
+    assert [trace["y"] for trace in figure.traces] == [[100.0] * 4, [60.0] * 4]
+    assert "Padding: 13.3%." in figure.summary
+    masked = finding_figure(1, finding("masked_labels"), run)
+    assert [trace["y"] for trace in masked.traces] == [[60.0] * 4, [30.0] * 4]
+    assert "Padding" not in masked.summary
+
+
+def test_the_time_of_steps_over_their_tokens_meets_the_left_edge_at_what_is_paid_for_nothing(full_run):
+    tokens = [100 * number for number in range(1, 13)]
+    forward = [0.5 + 0.001 * number for number in tokens]  # half a second, and a millisecond per token
+    columns = {"steps": [1] * 12, "wall_seconds": forward, "phase_seconds": {"forward": forward}}
+    run = with_steps(full_run, **columns, processed_tokens=tokens)
+    found = drawn(figure := finding_figure(1, finding("small_micro_batch"), run))
+    assert found["steps"]["x"] == tokens
+    assert found["the line through them"]["x"] == [0.0, 1200.0]
+    assert found["the line through them"]["y"] == pytest.approx([0.5, 1.7])
+    assert "at 500 ms, is what a step takes whatever it holds" in figure.summary
+    even = with_steps(full_run, **columns, processed_tokens=[100] * 12)
+    assert finding_figure(1, finding("small_micro_batch"), even).title == "Of the loop's time"
+
+
+def test_lengths_show_what_was_cut(full_run):
+    figure = finding_figure(4, finding("truncated_examples"), full_run)
+    assert (figure.id, figure.title) == ("finding-4-evidence", "Sequence lengths")
+
+
+def test_learning_is_shown_by_what_was_logged(full_run):
+    run = with_steps(full_run, loss=[3.0, 2.5, 2.0, 1.5], grad_norm=[1.0, 1.0, 1.0, 1.0])
+    figure = finding_figure(2, finding("learning_rate_diverges"), run)
+    assert (figure.id, figure.title) == ("finding-2-evidence", "Loss and gradient norm")
+    assert drawn(figure)["training loss"]["y"] == [3.0, 2.5, 2.0, 1.5]
+
+
+def test_memory_stands_below_what_there_is(full_run):
+    system = SystemSeries(
+        process=[0, 0],
+        started_at_seconds=[1.0, 2.0],
+        ended_at_seconds=[1.0, 2.0],
+        device_reserved_bytes=Band([GIB, GIB], [GIB, GIB], [GIB, 2.0 * GIB]),
+    )
+    run = dataclasses.replace(diagnosed(full_run), series=series(steps(), system=system), memory_bytes=4 * GIB)
+    found = drawn(figure := finding_figure(1, finding("near_out_of_memory"), run))
+    assert found["reserved on the device"]["y"] == [1.0, 2.0]
+    assert found["all that there is"]["y"] == [4.0, 4.0]
+    assert "The line on top is all that there is: 4.00 GiB." in figure.summary
+    unknown = finding_figure(1, finding("near_out_of_memory"), dataclasses.replace(run, memory_bytes=None))
+    assert "all that there is" not in drawn(unknown)
+
+
+def test_ranks_stand_below_each_other_without_their_pauses(full_run):
+    held = {0: {"forward": 0.5, "communication": 0.5, "evaluation": 3.0}, 1: {"forward": 1.0, "evaluation": 3.0}}
+    run = dataclasses.replace(diagnosed(full_run), rank_step_seconds=held)
+    figure = finding_figure(1, finding("straggler"), run)
+    found = drawn(figure)
+    assert list(found) == ["forward", "communication"]
+    assert (found["communication"]["y"], found["communication"]["x"]) == (["rank 0", "rank 1"], [0.5, 0.0])
+    assert figure.layout["yaxis"]["autorange"] == "reversed"
+
+
+def test_the_cost_is_a_part_of_the_loop_above_what_the_remedy_leaves():
+    found = drawn(figure := cost_bar(finding(cost=Cost(25.0), remedies=saving(20.0)), 100.0, "a-bar"))
+    assert {name: trace["x"] for name, trace in found.items()} == {
+        "the rest of the loop": [75.0],
+        "what it costs": [25.0],
+        "with the first remedy (estimated)": [80.0],
+    }
+    assert figure.summary == (
+        "Of the training loop's 1 min 40 s it costs 25.0 s, 25%. With the first remedy the same training is predicted "
+        "to take 1 min 20 s."
+    )
+    assert "with the first remedy (estimated)" not in drawn(cost_bar(finding(remedies=[]), 100.0, "a-bar"))
+    assert cost_bar(finding(cost=Cost()), 100.0, "a-bar") is None
+
+
+@pytest.mark.parametrize("rule", ["saves_cost", "padding_waste", "memory_growth", "straggler", "of_a_newer_version"])
+def test_where_its_own_plot_has_no_data_the_cost_is_shown(full_run, rule):
+    run = with_steps(full_run, phase_seconds={"forward": [1.0] * 4})
+    run = dataclasses.replace(run, rank_step_seconds={0: {"forward": 1.0}})
+    assert finding_figure(1, finding(rule), run).title == "Of the loop's time"
+    assert finding_figure(1, finding(rule), dataclasses.replace(run, series=None)).title == "Of the loop's time"
+
+
+def band(*values):
+    return Band(list(values), list(values), list(values))
+
+
+def system(**parts):
+    """Two readings, at 1 s and at 3 s, of one process."""
+    plain = {"process": [0, 0], "started_at_seconds": [1.0, 3.0], "ended_at_seconds": [1.0, 3.0]}
+    return SystemSeries(**{**plain, **parts})
+
+
+def seen(**parts):
+    return series(steps(), system=system(**parts))
+
+
+def test_phases_are_shares_as_wide_as_their_time(full_run):
+    held = steps(
+        steps=[1, 1],
+        started_at_seconds=[10.0, 12.0],
+        wall_seconds=[2.0, 4.0],
+        phase_seconds={"forward": [1.0, 1.0], "evaluation": [0.0, 3.0]},
+    )
+    found = drawn(figure := phases_over_time(full_run.account, series(held)))
+    assert (found["forward"]["x"], found["forward"]["width"]) == ([11.0, 14.0], [2.0, 4.0])
+    assert (found["forward"]["y"], found["evaluation"]["y"]) == ([50.0, 25.0], [None, 75.0])
+    assert (figure.x, figure.layout["yaxis"]["range"]) == ("time", [0, 100])
+    assert isinstance(phases_over_time(full_run.account, series(NO_STEPS)), Missing)
+
+
+def test_cores_stack_by_who_keeps_them_busy(full_run):
+    host = {"process_cores": band(1.0, 1.5), "children_cores": band(0.0, 0.0), "other_cores": band(None, 6.5)}
+    host |= {"load_1_minute": band(2.0, 9.0), "main_thread_core_wait": band(0.0, 0.25)}
+    found = drawn(figure := cores_figure(full_run.account, seen(host=host), 8))
+    assert list(found) == ["this process", "others on the machine", "load average, 1 minute", "all cores"]
+    assert (found["this process"]["x"], found["this process"]["y"]) == ([1.0, 3.0], [1.0, 1.5])
+    assert found["others on the machine"]["stackgroup"] == "cores"
+    assert found["all cores"]["y"] == [8.0, 8.0]
+    assert figure.summary == (
+        "Cores in use, and by whom. At most: this process 1.5, others on the machine 6.5. The main thread waited for a "
+        "core in up to 25% of its time. The machine has 8."
+    )
+    assert cores_figure(full_run.account, seen(), 8) is None
+
+
+def test_disks_and_network_in_megabytes(full_run):
+    host = {"disk_read_bytes_per_second": band(2e6, 8e6), "write_bytes_per_second": band(0.0, 5e5)}
+    host |= {"disk_latency_milliseconds": band(None, 4.5), "network_sent_bytes_per_second": band(0.0, 0.0)}
+    run = seen(host=host)
+    found = drawn(figure := disk_figure(full_run.account, run))
+    assert {name: trace["y"] for name, trace in found.items()} == {
+        "read, all of the machine": [2.0, 8.0],
+        "written by this run": [0.0, 0.5],
+    }
+    assert "At most: read, all of the machine 8.0 MB/s, written by this run 0.50 MB/s." in figure.summary
+    assert figure.summary.endswith("A request took 4.5 ms at most, on average over a reading.")
+    assert network_figure(full_run.account, run) is None  # nothing moved
+
+
+def test_what_did_not_move_is_told_from_what_nobody_looked_at(full_run):
+    quiet = {"network_sent_bytes_per_second": band(0.0, 0.0)}
+    run = dataclasses.replace(full_run, series=seen(host=quiet, rss_bytes=band(GIB, GIB)))
+    told = {one.title: one.why for one in system_section(run).figures if isinstance(one, Missing)}
+    assert told == {
+        "Processor": "the sampler read nothing of it",
+        "Disks": "the sampler read nothing of it",
+        "Network": "nothing moved",
+    }
+    assert system_section(dataclasses.replace(full_run, series=series(steps()))) is None
+    assert system_section(dataclasses.replace(full_run, series=None)) is None
+
+
+def test_memory_that_the_machine_had_left(full_run):
+    run = seen(rss_bytes=band(GIB, 2 * GIB), host_available_bytes=band(7 * GIB, 5 * GIB))
+    found = drawn(figure := host_memory_figure(full_run.account, run))
+    assert found["held by this process"]["y"] == [1.0, 2.0]
+    assert found["available to all"]["y"] == [7.0, 5.0]
+    assert figure.summary == "Memory of the machine. At least 5.00 GiB were available."
+
+
+def gpu(**parts):
+    gpus = {"3": {"utilization_percent": band(90.0, 70.0), "sm_clock_mhz": band(1980.0, 1500.0)}}
+    return seen(gpus=gpus, watts={"GPU 3": band(300.0, 350.0)}, **parts)
+
+
+def test_a_gpu_in_panels_with_points_where_it_was_held_back(full_run):
+    run = gpu(throttled={"3": {"thermal": [0.0, 0.5], "power_cap": [0.0, 0.0]}})
+    found = drawn(figure := gpu_figure(full_run.account, run, "3", "a-gpu"))
+    assert {name: trace["yaxis"] for name, trace in found.items()} == {
+        "utilization": "y",
+        "power": "y2",
+        "clock of its processors": "y3",
+        "held back": "y3",
+    }
+    assert (found["held back"]["x"], found["held back"]["y"]) == ([3.0], [1500.0])
+    assert found["held back"]["customdata"] == ["its temperature 50%"]
+    assert figure.summary == (
+        "Read about once per second. 80% utilization on average. It was held back by its temperature in 25% of the "
+        "readings."
+    )
+    domains = [figure.layout[axis]["domain"] for axis in ("yaxis", "yaxis2", "yaxis3")]
+    assert domains[0][1] == 1.0
+    assert domains[2][0] == 0.0
+    assert domains[0][0] > domains[1][1] > domains[1][0] > domains[2][1]
+    assert "held back" not in drawn(gpu_figure(full_run.account, gpu(), "3", "a-gpu"))
+    assert gpu_figure(full_run.account, gpu(), "4", "a-gpu") is None
+
+
+def test_all_plots_of_the_machine_begin_at_the_same_place(full_run):
+    figures = [one for one in system_section(full_run).figures if not isinstance(one, Missing)]
+    assert [one.id for one in figures] == [
+        "phases-time",
+        "system-cores",
+        "system-gpu-0",
+        "system-memory",
+        "system-disks",
+        "system-network",
+    ]
+    assert len({tuple(one.layout["margin"].items()) for one in figures}) == 1
+    assert {one.x for one in figures} == {"time"}
+    assert {tuple(one.layout["xaxis"]["range"]) for one in figures} == {(0, full_run.account.time.wall_seconds)}
+    rows = [held for one in figures for name, held in one.layout.items() if name.startswith("yaxis")]
+    assert not any(held["automargin"] for held in rows)
+
+
+def test_findings_about_the_machine_show_it(full_run):
+    run = dataclasses.replace(diagnosed(full_run), cpus=16)
+    cores = finding_figure(1, finding("cpu_contention"), run)
+    assert (cores.id, cores.title, cores.selectable) == ("finding-1-evidence", "Processor", False)
+    hot = finding_figure(2, finding("throttling"), run)
+    assert "It was held back by its temperature in 18.3% of the readings." in hot.summary
+    cool = dataclasses.replace(run, series=gpu())
+    assert finding_figure(2, finding("throttling"), cool).title == "Of the loop's time"
+
+
+def test_the_section_on_the_page(full_run):
+    page = Page(run_page(full_run))
+    assert "The machine beside the phases Phases" in page.said
+    assert "others on the machine 9.5. The main thread waited for a core in up to 12% of its time." in page.said
+    assert page.ids("h2").index("time") + 1 == page.ids("h2").index("system")

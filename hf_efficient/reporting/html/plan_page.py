@@ -226,10 +226,12 @@ def _gpu_row(gpu: PlannedGpu, whole: bool) -> dict[str, Any]:
     spot = gpu.spot
     hours = gpu.run_seconds and gpu.run_seconds / 3600
     paid, kwh = gpu.usd_per_million_tokens, gpu.kwh_per_million_tokens
-    co2e, spot_usd = gpu.co2e_grams_per_million_tokens, spot and spot.usd_per_million_tokens
+    co2e = gpu.co2e_grams_per_million_tokens
+    spot_usd = spot.usd_per_million_tokens if spot else None
     if whole:
         paid, kwh = gpu.run_usd, gpu.run_kwh
-        co2e, spot_usd = gpu.run_co2e_grams and gpu.run_co2e_grams / 1000, spot and spot.run_usd
+        co2e = gpu.run_co2e_grams and gpu.run_co2e_grams / 1000
+        spot_usd = spot.run_usd if spot else None
     return {
         "gpu": gpu,
         "needed": in_gib(gpu.needed_bytes),

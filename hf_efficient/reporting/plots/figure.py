@@ -121,7 +121,7 @@ def legend_of(traces: Sequence[Trace]) -> list[LegendEntry]:
         if not key:
             continue
         held = entries.get(key) or LegendEntry(
-            name=trace.get("name", key),
+            name=str(trace.get("name", key)),
             color=_color(trace),
             traces=(),
             shown=trace.get("visible", True) is True,

@@ -252,8 +252,8 @@ def _losses(steps: StepSeries, where: StepAxis) -> list[Trace]:
     drawn = _logged(steps.loss, "training loss", BLUE, where)
     if steps.loss_min == steps.loss_max:
         return [drawn]
-    unseen = {"mode": "lines", "hoverinfo": "skip", "hovertemplate": None, "legendgroup": ""}
-    unseen["line"] = {"width": 0, "color": BLUE}
+    edge = {"width": 0, "color": BLUE}
+    unseen = {"mode": "lines", "line": edge, "hoverinfo": "skip", "hovertemplate": None, "legendgroup": ""}
     low, high = ({**_logged(values, "", BLUE, where), **unseen} for values in (steps.loss_min, steps.loss_max))
     return [low, {**high, "fill": "tonexty", "fillcolor": "rgba(35, 131, 210, 0.22)"}, drawn]
 

@@ -1,14 +1,31 @@
-"""One colour per phase, which people with colour blindness can tell apart; text that can be read."""
+"""What every page is made of: colours, scripts, data that cannot be taken for something else."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import itertools
+import json
+import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import hf_efficient
 from hf_efficient.records.steps import COARSE_PHASES, PHASES, STEP_PHASES
-from hf_efficient.reporting.html.render import DARK, LIGHT, theme_css
+from hf_efficient.reporting.html.render import (
+    DARK,
+    LIGHT,
+    json_for_script,
+    library_name,
+    library_script,
+    page_scripts,
+    policy,
+    script_text,
+    style_sheet,
+    theme_css,
+)
 from hf_efficient.reporting.labels import CATEGORY_COLORS, PHASE_COLORS, category_label, phase_color, phase_label
 
 # Linear RGB as a dichromat sees it: Machado, Oliveira, Fernandes 2009, "A Physiologically-based Model for Simulation
@@ -105,3 +122,72 @@ def test_paper_is_light():
     assert theme_css().count("@media screen") == 2
     assert "@media print" not in theme_css()
     assert set(LIGHT) == set(DARK)
+
+
+def test_json_holds_no_markup_and_is_the_same_data():
+    data = {"name": "</script><script>alert(1)</script>", "x": "<!-- & \u2028\u2029 é", "y": [1, 2.5, None, True]}
+    text = str(json_for_script(data))
+    assert not set("<>&\u2028\u2029é") & set(text)
+    assert json.loads(text) == data
+
+
+def test_what_is_no_number_becomes_null_and_what_is_nothing_is_left_out():
+    assert json.loads(json_for_script({"a": [math.nan, math.inf, 1.0], "b": None, "c": (None,)})) == {
+        "a": [None, None, 1.0],
+        "c": [None],
+    }
+
+
+def test_the_policy_lets_run_these_scripts_alone():
+    digest = base64.b64encode(hashlib.sha256(b"let a = 1").digest()).decode()
+    told = policy(["let a = 1"])
+    assert f"script-src 'sha256-{digest}';" in told
+    assert told.startswith("default-src 'none'; ")
+    assert "unsafe-inline" not in told.partition("script-src")[2].partition(";")[0]
+
+
+@pytest.mark.parametrize("text", ["a</script>b", "a</SCRIPT >", "<!-- a"])
+def test_a_script_that_would_end_itself_is_refused(text):
+    with pytest.raises(ValueError, match="cannot stand in a page"):
+        script_text(text)
+
+
+PACKAGE = Path(hf_efficient.__file__).parent
+ASSETS = PACKAGE / "reporting" / "assets"
+
+
+def test_the_library_is_unchanged():
+    held = json.loads((ASSETS / "vendored.json").read_text(encoding="utf-8"))
+    content = (ASSETS / held["file"]).read_bytes()
+    assert hashlib.sha256(content).hexdigest() == held["sha256"]
+    assert f"v{held['version']}\n".encode() in content[:200]
+    assert content.decode() == library_script()
+    assert library_name() == f"{held['name']} {held['version']} (MIT)"
+    assert (ASSETS / held["licence_file"]).read_text(encoding="utf-8").startswith("MIT License\n")
+    assert sorted(path.name for path in ASSETS.iterdir()) == sorted(
+        [held["file"], held["licence_file"], "vendored.json"]
+    )
+
+
+def test_scripts_and_style_name_no_address():
+    for text in (*page_scripts(), style_sheet()):
+        assert "http" not in text
+        assert "@import" not in text
+        assert "url(" not in text
+
+
+def test_the_wheel_carries_what_the_page_is_made_of():
+    from hatchling.builders.wheel import WheelBuilder
+
+    root = PACKAGE.parent
+    included = {
+        Path(file.path).relative_to(root).as_posix() for file in WheelBuilder(str(root)).recurse_project_files()
+    }
+    needed = [
+        path.relative_to(root).as_posix()
+        for folder in ("assets", "html/templates", "html/static")
+        for path in (PACKAGE / "reporting" / folder).rglob("*")
+        if path.is_file()
+    ]
+    assert len(needed) >= 11
+    assert sorted(set(needed) - included) == []

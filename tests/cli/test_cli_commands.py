@@ -1,0 +1,367 @@
+"""The short commands: recipes, validate, schema, env, check-node."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+from importlib.metadata import version
+
+import pytest
+
+from hf_efficient.cli.env import calibration_lines
+from hf_efficient.cli.recipes import ExplainedValue, explanation_table
+from hf_efficient.facts.environment import Environment, GpuFacts
+from hf_efficient.recipe.json_schema import json_schema
+from hf_efficient.recipe.load import load_recipe
+from hf_efficient.recipe.schema import Origin
+from hf_efficient.recipe.train_fields import train_fields
+from hf_efficient.recipe.tree import parse_yaml
+from hf_efficient.records.device import Calibration, MatmulRate
+from hf_efficient.version import __version__
+
+
+@pytest.fixture
+def shipped(tmp_path, monkeypatch):
+    root = tmp_path / "shipped"
+    (root / "llama").mkdir(parents=True)
+    (root / "llama" / "lora.yaml").write_text("description: LoRA\n", encoding="utf-8")
+    (root / "quick.yaml").write_text("name: q\n", encoding="utf-8")
+    monkeypatch.setattr("hf_efficient.recipe.files.shipped_root", lambda: root)
+    return root
+
+
+def test_the_list(run, shipped):
+    assert run("recipes") == (0, "llama/lora  LoRA\nquick\n", "")
+
+
+def test_the_list_as_json(run, shipped):
+    assert json.loads(run("recipes", "--json").out) == [
+        {"name": "llama/lora", "description": "LoRA", "path": str(shipped / "llama" / "lora.yaml")},
+        {"name": "quick", "description": "", "path": str(shipped / "quick.yaml")},
+    ]
+
+
+def test_show_prints_the_resolved_recipe_which_loads_to_the_same(run, recipe):
+    ended = run("recipes", "show", "r.yaml", "adapter.r=8")
+    assert (ended.code, ended.err) == (0, "")
+    resolved = load_recipe(recipe, ["adapter.r=8"]).resolved()
+    assert parse_yaml(ended.out, Origin("shown")).plain() == resolved
+    assert ended.out.startswith("name: tiny\ndescription: ''\nmethod: sft\nmodel:\n  id: some/model\n")
+    recipe.write_text(ended.out, encoding="utf-8")
+    assert load_recipe(recipe).resolved() == resolved
+
+
+def test_show_as_json(run, recipe):
+    assert json.loads(run("recipes", "show", "r.yaml", "--json").out) == load_recipe(recipe).resolved()
+
+
+def test_explain_says_what_set_every_value(run, recipe, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    ended = run("recipes", "show", "r.yaml", "train.seed=3", "--explain")
+    lines = {line.split()[0]: line.split()[1:] for line in ended.out.splitlines()}
+    assert lines["key"] == ["value", "set", "by"]
+    assert lines["name"] == ["tiny", "r.yaml:1"]
+    assert lines["data.train.0.path"] == ["chats.jsonl", "r.yaml:4"]
+    assert lines["train.learning_rate"] == ["0.0002", "r.yaml:6"]
+    assert lines["train.seed"] == ["3", "command", "line:", "train.seed=3"]
+    assert lines["adapter.r"] == ["16", "default"]
+    shown, set_ones = list(lines)[1:], list(load_recipe(recipe, ["train.seed=3"]).provenance)
+    assert [key for key in shown if key in set_ones] == set_ones
+    assert len({line.index("default") for line in ended.out.splitlines() if line.endswith(" default")}) == 1
+
+
+def test_explain_shows_the_defaults_of_the_configuration_class_after_what_is_set(run, recipe):
+    rows = json.loads(run("recipes", "show", "r.yaml", "method=dpo", "--explain", "--json").out)
+    told = f"default of trl {version('trl')}"
+    keys = [row["key"] for row in rows]
+    defaults = [row["key"] for row in rows if row["set_by"] == told]
+    first = keys.index("train.learning_rate") + 1
+    assert keys[first : first + len(defaults)] == defaults == sorted(defaults)
+    assert keys[first + len(defaults)] == "distributed.processes"
+    assert {"key": "train.beta", "value": 0.1, "set_by": told} in rows
+    assert {"key": "train.loss_type.0", "value": "sigmoid", "set_by": told} in rows
+    fields = {key.split(".")[1] for key in defaults}
+    missing = {
+        "learning_rate",
+        "output_dir",
+        "model_init_kwargs",
+        "trust_remote_code",
+        "hub_token",
+        "parallelism_config",
+    }
+    assert set(train_fields("dpo")) - fields == missing
+    assert "train.beta" not in run("recipes", "show", "r.yaml", "method=dpo").out
+
+
+def test_explain_without_a_train_section(run, recipe):
+    recipe.write_text("name: t\nmodel: {id: m}\ndata: {train: [{path: a}]}\noutput_dir: o\n", encoding="utf-8")
+    rows = json.loads(run("recipes", "show", "r.yaml", "--explain", "--json").out)
+    assert "train" not in {row["key"] for row in rows}
+    assert {"key": "train.seed", "value": 42, "set_by": f"default of trl {version('trl')}"} in rows
+
+
+def test_a_path_below_the_current_directory_is_told_from_there(run, recipe):
+    rows = json.loads(run("recipes", "show", str(recipe.absolute()), "--explain", "--json").out)
+    assert rows[0]["set_by"] == "r.yaml:1"
+
+
+def test_what_does_not_fit_is_folded_and_not_cut():
+    rows = [ExplainedValue("a.b", "x" * 70, "some/file.yaml:12"), ExplainedValue("c", "[red]", "default")]
+    table = explanation_table(rows, width=80)
+    assert max(map(len, table.splitlines())) <= 80
+    assert "".join(table.split()).count("x") == 70
+    assert table.splitlines()[-1].split() == ["c", "'[red]'", "default"]
+
+
+def test_ok_as_json(run, recipe):
+    ended = run("validate", "r.yaml", "--json")
+    assert (ended.code, ended.err) == (0, "")
+    assert json.loads(ended.out) == {
+        "ok": True,
+        "name": "tiny",
+        "method": "sft",
+        "adapter": "lora",
+        "path": "r.yaml",
+        "remarks": [],
+    }
+
+
+def test_what_has_no_effect_is_remarked_on(run, recipe):
+    remark = (
+        "command line: train.eval_steps=4: train.eval_steps: has no effect, because train.eval_strategy is no. "
+        "Write train.eval_strategy: steps, or remove it."
+    )
+    assert run("validate", "r.yaml", "train.eval_steps=4") == (0, f"ok: tiny (sft, lora)\n{remark}\n", "")
+    assert json.loads(run("validate", "r.yaml", "train.eval_steps=4", "--json").out)["remarks"] == [remark]
+
+
+def test_problems_as_json(run, recipe):
+    ended = run("validate", "r.yaml", "train.seed=1.0", "--json")
+    assert (ended.code, ended.err) == (2, "")
+    assert json.loads(ended.out) == {
+        "ok": False,
+        "problems": [
+            {
+                "where": "command line: train.seed=1.0",
+                "key": "train.seed",
+                "message": "is the number 1.0, but must be a whole number.",
+                "remedy": "Write 1.",
+            }
+        ],
+    }
+
+
+def test_a_misspelt_shipped_name(run):
+    assert run("validate", "quickstrt/qlora") == (
+        2,
+        "",
+        "error: quickstrt/qlora: is neither a file nor the name of a shipped recipe. Did you mean quickstart/qlora?\n",
+    )
+
+
+def test_a_recipe_anywhere_extends_a_base_by_its_name(run, recipe):
+    recipe.write_text(f"extends: bases/qlora\n{recipe.read_text(encoding='utf-8')}", encoding="utf-8")
+    assert run("validate", "r.yaml") == (0, "ok: tiny (sft, qlora)\n", "")
+
+
+def test_it_is_written(run, tmp_path):
+    path = tmp_path / "recipe.schema.json"
+    assert run("schema", "--output", str(path)) == (0, f"written: {path}\n", "")
+    assert json.loads(path.read_text(encoding="utf-8")) == json_schema()
+
+
+def test_a_file_that_cannot_be_written(run, tmp_path):
+    path = tmp_path / "gone" / "recipe.schema.json"
+    assert run("schema", "--output", str(path)) == (
+        2,
+        "",
+        f"error: --output: {path} cannot be written: No such file or directory. Name a file in a folder that exists.\n",
+    )
+
+
+FACTS = Environment(
+    python="3.11.7",
+    platform="Linux-6.1-x86_64",
+    cpu=None,
+    physical_cores=None,
+    logical_cores=4,
+    usable_cores=2,
+    memory_bytes=16 * 2**30,
+    gpus=(GpuFacts("NVIDIA A100", 80 * 2**30, "8.0"), GpuFacts("Other", 2**30, None)),
+    driver="550.1",
+    cuda="12.4",
+    versions={"hf_efficient": "0.1.0", "torch": "2.13.0+cu124", "evaluate": None},
+    git_commit="abc",
+    git_dirty=True,
+)
+
+
+@pytest.fixture
+def facts(monkeypatch):
+    def install(found: Environment) -> None:
+        monkeypatch.setattr("hf_efficient.facts.environment.describe_environment", lambda: found)
+
+    install(FACTS)
+    return install
+
+
+def test_as_text(run, facts):
+    assert run("env").out == (
+        "hf_efficient  0.1.0\n"
+        "torch         2.13.0+cu124\n"
+        "evaluate      not installed\n"
+        "python        3.11.7\n"
+        "platform      Linux-6.1-x86_64\n"
+        "cpu           unknown\n"
+        "cores         unknown physical, 4 logical, 2 usable\n"
+        "memory        16.0 GiB\n"
+        "gpu 0         NVIDIA A100, 80.0 GiB, capability 8.0\n"
+        "gpu 1         Other, 1.0 GiB\n"
+        "driver        550.1\n"
+        "cuda          12.4\n"
+        "git           abc with changes\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("gpus", "told"), [((), "none that torch can use"), (None, "unknown: torch cannot be imported")]
+)
+def test_without_a_gpu(run, facts, gpus, told):
+    facts(dataclasses.replace(FACTS, gpus=gpus, driver=None, cuda=None, git_commit=None, git_dirty=None))
+    assert run("env").out.splitlines()[8:] == [
+        f"gpu           {told}",
+        "driver        none found",
+        "cuda          none: torch is built without it, or missing",
+        "git           no repository here",
+    ]
+
+
+def test_as_json(run, facts):
+    assert json.loads(run("env", "--json").out) == json.loads(json.dumps(FACTS.to_dict()))
+
+
+@pytest.fixture
+def measured(monkeypatch, tmp_path):
+    """Two devices, measured in no time; their files lie in the folder that is returned."""
+    from hf_efficient.profilers import calibration
+
+    def calibrated(bench):
+        rate = MatmulRate("bf16", 4096, 1e14)
+        return Calibration(bench.name, "cuda", "2.13.0", "2026-01-02", (rate,), 1e12, 5e-6, bench.name == "Busy")
+
+    monkeypatch.setenv("HF_EFFICIENT_CACHE", str(tmp_path))
+    benches = [types.SimpleNamespace(name="Idle"), types.SimpleNamespace(name="Busy")]
+    monkeypatch.setattr(calibration, "benches", lambda: iter(benches))
+    monkeypatch.setattr(calibration, "calibrate", calibrated)
+    return tmp_path / "calibrations"
+
+
+def test_calibrate_as_text(run, measured):
+    told = run("env", "--calibrate")
+    assert told.code == 0
+    assert told.out.splitlines() == [
+        "Idle, torch 2.13.0, 2026-01-02",
+        "  matmul bf16  100 TFLOP/s, at 4096 x 4096",
+        "  memory       1,000.0 GB/s, read and written by a copy",
+        "  launch       5.00 us of the host for each kernel",
+        f"  kept in {measured / 'idle.json'}",
+        "Busy, torch 2.13.0, 2026-01-02",
+        "  matmul bf16  100 TFLOP/s, at 4096 x 4096",
+        "  memory       1,000.0 GB/s, read and written by a copy",
+        "  launch       5.00 us of the host for each kernel",
+        "  Others used it meanwhile: these figures are uncertain. Measure again when it is idle.",
+        f"  kept in {measured / 'busy.json'}",
+    ]
+    assert told.err == "Measuring Idle ...\nMeasuring Busy ...\n"
+
+
+def test_calibrate_as_json(run, measured):
+    idle, busy = json.loads(run("env", "--calibrate", "--json").out)["calibrations"]
+    assert (idle["device_name"], idle["busy"], busy["busy"]) == ("Idle", False, True)
+    assert idle.pop("path") == str(measured / "idle.json")
+    assert json.loads((measured / "idle.json").read_text()) == idle
+
+
+def test_calibrate_where_nothing_can_be_kept(run, measured, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("HF_EFFICIENT_CACHE", str(tmp_path / "file"))
+    told = run("env", "--calibrate")
+    assert told.code == 2
+    assert "Set HF_EFFICIENT_CACHE to a folder that can be." in told.err
+
+
+HELD = Calibration(
+    "NVIDIA H200",
+    "cuda",
+    "2.13.0",
+    "2026-01-02",
+    (MatmulRate("bf16", 512, 3e13), MatmulRate("bf16", 4096, 7.88e14), MatmulRate("fp32", 8192, 5.1e13)),
+    bandwidth_bytes_per_second=4.2513e12,
+    launch_seconds=6.283e-6,
+    busy=False,
+)
+
+
+def test_the_fastest_of_each_dtype():
+    assert calibration_lines(HELD) == [
+        "NVIDIA H200, torch 2.13.0, 2026-01-02",
+        "  matmul bf16  788 TFLOP/s, at 4096 x 4096",
+        "  matmul fp32  51 TFLOP/s, at 8192 x 8192",
+        "  memory       4,251.3 GB/s, read and written by a copy",
+        "  launch       6.28 us of the host for each kernel",
+    ]
+
+
+def test_how_far_to_trust_it():
+    busy = calibration_lines(dataclasses.replace(HELD, busy=True))
+    assert busy[-1] == "  Others used it meanwhile: these figures are uncertain. Measure again when it is idle."
+    untold = calibration_lines(dataclasses.replace(HELD, busy=None))
+    assert untold[-1] == "  Whether others used it meanwhile could not be told."
+
+
+def test_threads_of_a_cpu():
+    assert "NVIDIA H200, 1 thread, torch" in calibration_lines(dataclasses.replace(HELD, threads=1))[0]
+    assert "NVIDIA H200, 8 threads, torch" in calibration_lines(dataclasses.replace(HELD, threads=8))[0]
+
+
+@pytest.fixture
+def check(run, tmp_path):
+    def checked(*arguments, job="7", attempt="0"):
+        return run("check-node", str(tmp_path / "out"), "--job", job, "--attempt", attempt, *arguments)
+
+    return checked
+
+
+def test_a_first_start_says_nothing_and_a_later_one_to_resume(check, tmp_path):
+    first = check("--written-by", __version__)
+    assert (first.code, first.out) == (0, "")
+    assert first.err.endswith(f": hf_efficient {__version__}, no GPUs asked for, {tmp_path / 'out'}\n")
+    assert check(attempt="1").out == "--resume\n"
+    assert check(attempt="1", job="8").out == ""
+
+
+def test_a_job_that_another_version_wrote_is_remarked_on(check):
+    ended = check("--written-by", "0.0.7")
+    assert ended.code == 0
+    assert "The job was written by hf_efficient 0.0.7; " in ended.err
+
+
+def test_gpus_that_are_not_there(check, monkeypatch, tmp_path):
+    monkeypatch.setattr("hf_efficient.facts.environment.accelerator_count", lambda: 3)
+    assert check("--gpus", "3").code == 0
+    ended = check("--gpus", "4")
+    assert ended.code == 2
+    assert "shows torch 3 GPUs, and the job needs 4. Check the driver there" in ended.err
+
+
+def test_a_rank_that_is_none(check, tmp_path):
+    ended = check("--nodes", "2", "--node-rank", "2")
+    assert (ended.code, ended.err) == (2, "error: --node-rank: is 2, but --nodes 2 counts from 0 to 1.\n")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_machine_that_stays_alone(check):
+    ended = check("--nodes", "2", "--patience", "0")
+    assert ended.code == 2
+    assert "saw nothing of machine 1 in " in ended.err

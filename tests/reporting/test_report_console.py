@@ -1,0 +1,402 @@
+"""Rows about a run in words, and its screens on a terminal."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from hf_efficient.accounting.live import RunView
+from hf_efficient.estimate.forecast import Forecast
+from hf_efficient.records.account import (
+    AcrossRanks,
+    PhaseSkew,
+    PlanAccount,
+    PlanFigure,
+    Preflight,
+    PreflightFailure,
+    ProcessAccount,
+    RankAccount,
+    RestartAccount,
+    RunAccount,
+    StepTimes,
+    TimeAccount,
+)
+from hf_efficient.records.amounts import (
+    BudgetAccount,
+    EnergyAccount,
+    Evaluation,
+    MemoryAccount,
+    MemoryCategory,
+    MoneyAccount,
+    SequenceAccount,
+    TokenAccount,
+    WorkAccount,
+)
+from hf_efficient.reporting.comparison import comparison_rows
+from hf_efficient.reporting.console import live_screen, plan_table, rank_renderables, sparkline
+from hf_efficient.reporting.html.run_page import preflight_section, run_page
+from hf_efficient.reporting.labels import energies, prices, short_number, tokens_per_second
+from hf_efficient.reporting.run_rows import (
+    PlanRow,
+    across_lines,
+    memory_rows,
+    plan_notes,
+    plan_rows,
+    preflight_words,
+    rank_rows,
+    restart_words,
+)
+
+
+def test_rates():
+    assert [tokens_per_second(value) for value in (86.27, 14941.2)] == ["86.3 tokens/s", "14,941 tokens/s"]
+
+
+def test_short_numbers():
+    values = (0.0, 0.0421, 0.05, 0.994, 1.0, 1.55, 83.24, 99.96, 1234.5)
+    told = ["0", "0.042", "0.050", "0.99", "1.0", "1.6", "83.2", "100", "1,234"]
+    assert [short_number(value) for value in values] == told
+
+
+def test_columns_stand_under_each_other():
+    assert energies({"forward": 36_000.0, "logging": 360.0, "none": 0.0}) == {
+        "forward": "0.0100 kWh",
+        "logging": "0.0001 kWh",
+        "none": "0.0000 kWh",
+    }
+    assert energies({"a": 1800.0, "b": 3.6}) == {"a": "0.500 Wh", "b": "0.001 Wh"}
+    assert prices({"forward": 0.1259, "logging": 0.00012}) == {"forward": "$0.126", "logging": "$0.000"}
+    assert prices({"a": 1234.5}) == {"a": "$1,234.50"}
+    assert (energies({}), prices({})) == ({}, {})
+
+
+GIB = 2**30
+
+
+def categories(**sizes):
+    return [MemoryCategory(name, int(size * GIB), "exact") for name, size in sizes.items()]
+
+
+def test_peaks_alone():
+    assert list(memory_rows(MemoryAccount(3 * GIB, None, None, None))) == [
+        ("memory", "3.00 GiB at most in the host's memory")
+    ]
+    assert list(memory_rows(MemoryAccount(None, None, None, None))) == [("memory", "not known")]
+
+
+def test_the_largest_first():
+    found = categories(weights=4, adapter=0.5, gradients=0, optimizer_state=1, rest=2)
+    memory = MemoryAccount(3 * GIB, 8 * GIB, 9 * GIB, 2, {"forward_backward": 8 * GIB, "optimizer": 6 * GIB}, found)
+    assert list(memory_rows(memory)) == [
+        (
+            "memory",
+            "3.00 GiB at most in the host's memory, 8.00 GiB allocated on the device, 9.00 GiB reserved, "
+            "2 allocation retries",
+        ),
+        ("", "weights 4.00 GiB, everything else 2.00 GiB, optimizer state 1.00 GiB, adapter 512.0 MiB"),
+        ("", "at most in forward and backward 8.00 GiB, optimizer 6.00 GiB"),
+    ]
+
+
+def test_more_than_the_peak():
+    rows = dict(memory_rows(MemoryAccount(None, 3 * GIB, None, None, None, categories(weights=4, rest=-1))))
+    assert rows[""] == "weights 4.00 GiB; 1.00 GiB of that are not there at the moment of the peak"
+
+
+FIRST = RankAccount(
+    0, 10, 10, 8.0, "node-a", "NVIDIA H100 0", {"data_wait": 1.0, "forward": 0.1}, 3.0, None, GIB, 2 * GIB, 3 * GIB
+)
+SECOND = dataclasses.replace(FIRST, rank=1, host="node-b", waited_seconds=1.0, device_peak_allocated_bytes=None)
+SKEW = [
+    PhaseSkew("backward", 1, "node-b", "NVIDIA H100 0", 5.0, 2.0, 0.25, True),
+    PhaseSkew("forward", 0, "node-a", "NVIDIA H100 0", 3.0, 0.01, 0.001, True),
+]
+ACROSS = AcrossRanks(2, 2, SKEW, 1.0, 1.0, "device", 0.5, 0.125)
+
+
+@pytest.fixture
+def account(bare_run):
+    told = bare_run.account
+    time = dataclasses.replace(told.time, training_seconds=10.0)
+    return dataclasses.replace(told, time=time, ranks=[FIRST, SECOND], across=ACROSS)
+
+
+def test_a_row_per_rank(account):
+    first, second = rank_rows(account)
+    assert (first.rank, first.where, first.steps, first.training) == ("0", "node-a, NVIDIA H100 0", "10", "8.0 s")
+    assert first.phases == {"data wait": "1.0 s", "forward": "0.1 s"}
+    assert (first.waited, second.waited) == ("3.0 s", "1.0 s")
+    assert (first.memory, second.memory) == ("2.00 GiB", "1.00 GiB")
+
+
+def test_the_device_tells_what_it_knows(account):
+    timed = dataclasses.replace(FIRST, device_seconds={"forward": 2.0, "communication": 0.5})
+    row = rank_rows(dataclasses.replace(account, ranks=[timed, SECOND]))[0]
+    assert row.phases["forward"] == "2.0 s"
+    assert row.waited == "0.5 s"
+
+
+def test_communication_and_the_ranks_that_take_longer_with_what_it_costs(account):
+    communication, skew = across_lines(account)
+    assert communication.startswith("communication: 1.0 s exposed (10% of the training, $0.50)")
+    assert communication.endswith("waited 1.0 s each for those that came later, $0.12")
+    assert skew == ("rank 1 (node-b, NVIDIA H100 0) takes 2.0 s longer than the other in backward on the device, $0.25")
+
+
+def test_what_computation_covers_is_told_where_it_is_known(account):
+    told = dataclasses.replace(account, across=dataclasses.replace(ACROSS, covered_seconds=4.0))
+    assert next(across_lines(told)).endswith("; 4.0 s are covered by computation (estimated by DDP's own log)")
+
+
+def test_the_terminal_shows_them_and_nothing_of_one_rank(account):
+    console = Console(width=200, record=True, file=io.StringIO())
+    for part in rank_renderables(account):
+        console.print(part)
+    text = console.export_text()
+    assert "node-b, NVIDIA H100 0" in text
+    assert "waits" in text
+    assert "rank 1 (node-b" in text
+    assert list(rank_renderables(dataclasses.replace(account, across=None))) == []
+
+
+def test_runs_on_different_numbers_of_ranks_have_a_scaling_efficiency(bare_run):
+    def run(ranks, rate):
+        tokens = dataclasses.replace(bare_run.account.tokens, non_padding_tokens_per_second=rate)
+        each = [dataclasses.replace(FIRST, rank=rank) for rank in range(ranks)]
+        return dataclasses.replace(bare_run, account=dataclasses.replace(bare_run.account, tokens=tokens, ranks=each))
+
+    *_, ranks, scaling = comparison_rows([run(1, 1000.0), run(2, 1500.0)])
+    assert [cell.value for cell in ranks.runs] == ["1", "2"]
+    assert scaling.label == "scaling efficiency against the first run"
+    assert [cell.value for cell in scaling.runs] == ["100%", "75%"]
+    assert "scaling" not in comparison_rows([run(2, 1.0), run(2, 2.0)])[-1].label
+
+
+def test_words():
+    assert restart_words(
+        [
+            RestartAccount(1, 5, 3, 2, 20.0, 80.0, 0.1),
+            RestartAccount(2, 5, None, 0, 0.0, 30.0, None),
+            RestartAccount(3, 3, 0, 3, 9.0, 12.0, None),
+            RestartAccount(4, 8, 8, 0, 0.0, 12.0, None),
+        ]
+    ) == [
+        "start 2 on from step 3, 2 steps done again: 1 min 20 s until it trained and 20.0 s of lost steps, $0.10",
+        "start 3 never came to train: 30.0 s",
+        "start 4 from the first step again, 3 steps done again: 12.0 s until it trained and 9.0 s of lost steps",
+        "start 5 on from step 8: 12.0 s until it trained",
+    ]
+
+
+WHOLE = Preflight(
+    "f", True, 93.0, world_size=2, device="a GPU", batch_rows=4, batch_tokens=2048, micro_batches=2,
+    recipe_micro_batches=8, memory_bytes=24 * GIB, training_peak_bytes=12 * GIB, evaluation_peak_bytes=3 * GIB,
+    evaluation_rows=2, checkpoint_bytes=GIB // 2, model_bytes=1000, save_seconds=2.0, load_seconds=5.0,
+    compared_tensors=40, next_loss=1.25, next_loss_after_load=1.25, checkpoints_to_come=12, needed_bytes=6 * GIB,
+    free_bytes=90 * GIB,
+)  # fmt: skip
+
+
+def test_what_passed():
+    assert preflight_words(WHOLE) == [
+        "longest batch 4 x 2,048 tokens (2 of 8 micro-batches a step): peak 12.00 GiB of 24.00 GiB; 2 rows evaluated: "
+        "peak 3.00 GiB",
+        "saved 512.0 MiB in 2.00 s, loaded back in 5.00 s: 40 tensors of weights and optimizer are equal, and the next "
+        "loss, 1.25, bit for bit",
+        "12 checkpoints to come and the model need 6.00 GiB, 90.00 GiB are free",
+        "passed in 1 min 33 s",
+    ]
+
+
+def test_a_loss_that_kernels_round_otherwise_is_not_called_equal():
+    told = preflight_words(dataclasses.replace(WHOLE, next_loss_after_load=1.250001))
+    assert told[1].endswith("are equal; the next loss is 1.250001, it was 1.25")
+    told = preflight_words(dataclasses.replace(WHOLE, next_loss=None))
+    assert told[1].endswith("are equal")
+
+
+def test_what_failed_is_told_as_far_as_it_came():
+    failure = PreflightFailure("memory", "the evaluation of the longest batch", "out of memory", 1)
+    found = Preflight("", False, 20.0, batch_rows=1, batch_tokens=9, training_peak_bytes=GIB, failure=failure)
+    assert preflight_words(found) == [
+        "longest batch 1 x 9 tokens: peak 1.00 GiB",
+        "failed in 20.0 s, in the evaluation of the longest batch",
+    ]
+    unloaded = dataclasses.replace(WHOLE, load_seconds=None)
+    assert preflight_words(unloaded)[1].endswith("not loaded back: train.save_only_model keeps no optimizer")
+
+
+def test_the_page_tells_it_where_there_is_one(full_run):
+    assert preflight_section(full_run) is None
+    assert "Proven before the run" not in run_page(full_run)
+    proven = dataclasses.replace(full_run, account=dataclasses.replace(full_run.account, preflight=WHOLE))
+    assert "<p>passed in 1 min 33 s</p>" in run_page(proven)
+
+
+PLAN = PlanAccount(
+    "NVIDIA L4",
+    8,
+    [
+        PlanFigure("weights_bytes", 2**30, 2**30, 0.0),
+        PlanFigure("optimizer_state_bytes", 1000004, 1000000, 4e-6),
+        PlanFigure("step_seconds", None, 0.5, None, "not calibrated"),
+        PlanFigure("training_seconds", None, 4.0, None, "not calibrated"),
+        PlanFigure("training_cost_usd", 0.3, 0.4, -0.25),
+        PlanFigure("training_energy_joules", None, None, None, "no meter"),
+    ],
+)
+
+
+def test_rows():
+    assert plan_rows(PLAN) == [
+        PlanRow("weights", "1.00 GiB", "1.00 GiB", "exact"),
+        PlanRow("optimizer state", "976.6 KiB", "976.6 KiB", "+0.0%"),
+        PlanRow("mean step", "n/a", "500 ms", ""),
+        PlanRow("training loop", "n/a", "4.0 s", ""),
+        PlanRow("cost of the training loop", "$0.30", "$0.40", "-25.0%"),
+    ]
+
+
+def test_a_remark_is_made_once():
+    assert plan_notes(PLAN) == ["mean step, training loop: not calibrated"]
+
+
+def test_the_table():
+    console = Console(width=90, record=True, file=io.StringIO())
+    for part in plan_table(PLAN):
+        console.print(part)
+    text = console.export_text()
+    assert text.count("not calibrated") == 1
+    assert "  mean step, training loop: not calibrated" in text
+    assert "no meter" not in text
+
+
+PHASES = {"imports": 5.0, "model_load": 2.0, "data_wait": 0.5, "forward": 30.0, "backward": 40.0}
+MORE = {"optimizer": 3.0, "evaluation": 15.0, "checkpointing": 1.0, "shutdown": 1.5}
+PROCESS = ProcessAccount(
+    0, 0.0, 100.0, {**PHASES, **MORE}, 2.0, 9.0, 46, 1, 46, "died", None, "forward", 100.0, "kernel"
+)
+ACCOUNT = RunAccount(
+    schema_version=2,
+    hf_efficient_version="0",
+    recorded_by="recipe",
+    ended="died",
+    error=None,
+    time=TimeAccount(100.0, {**PHASES, **MORE}, 2.0, 75.0, 9.0, [PROCESS]),
+    steps=StepTimes(46, 3, "", 1.5, 2.25, 3.0, 3.5, 9.0),
+    tokens=TokenAccount(10_000, 9_000, 4_000, 0.1, 120.0, 133.0),
+    memory=MemoryAccount(3 * 2**30, None, None, None),
+    sequences=SequenceAccount(),
+    work=WorkAccount(mfu=0.31),
+    energy=EnergyAccount(),
+    money=MoneyAccount(cost_usd=1.25, price_usd_per_hour=45.0),
+    evaluations=[Evaluation(40, {"loss": 2.91, "perplexity": None})],
+    ranks=[],
+    not_measured=[],
+)
+VIEW = RunView(ACCOUNT, "running", 0.5, 46, 120, Forecast(152.0, False), 3.15, [4.0, 3.0, 2.5, 2.0])
+
+
+def shown(view, width=80):
+    file = io.StringIO()
+    Console(file=file, width=width, highlight=False).print(live_screen(view, Path("outputs/one")))
+    return [line.rstrip() for line in file.getvalue().splitlines()]
+
+
+def test_a_run_that_goes_on():
+    lines = shown(VIEW)
+    assert lines[0] == "outputs/one  running for 1 min 40 s, in forward"
+    assert lines[1].endswith("  46/120 steps, 2:32 left, $1.25 of about $3.15")
+    assert lines[3:14] == [
+        "where the time went       seconds   share",
+        "start of Python, imports     5.00    5.0%  █",
+        "model load                   2.00    2.0%",
+        "forward                     30.00   30.0%  ███████",
+        "backward                    40.00   40.0%  ██████████",
+        "optimizer                    3.00    3.0%  █",
+        "evaluation                  15.00   15.0%  ████",
+        "other phases                 3.00    3.0%  █",
+        "unattributed                 2.00    2.0%",
+        "in all                     100.00  100.0%",
+        "",
+    ]
+    assert lines[14:] == [
+        "loss       4 █▅▃▁ 2",
+        "evaluated  after step 40: loss 2.91",
+        "steps      p50 1.50 s, p95 2.25 s",
+        "tokens     120 per second without padding, 10% padding, 31% MFU",
+        "memory     3.00 GiB of the host's, at most",
+    ]
+    assert len(lines) <= 23
+
+
+def test_it_fits_into_sixty_columns():
+    assert max(len(line) for line in shown(VIEW, 60)) <= 60
+
+
+def test_a_lower_bound_says_so():
+    assert "more than 2:32 left" in shown(replace(VIEW, rest=Forecast(152.0, True)))[1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "account", "said"),
+    [
+        (
+            {"state": "silent", "silent_seconds": 12.0},
+            {},
+            "no sign of life for 12.0 s; it had run for 1 min 40 s, in forward",
+        ),
+        (
+            {"state": "gone", "silent_seconds": 61.0},
+            {},
+            "no sign of life for 1 min 01 s: it was killed, or its machine stands still; it had run for 1 min 40 s, in "
+            "forward",
+        ),
+        ({"state": "ended"}, {"ended": "done"}, "ended after 1 min 40 s"),
+        (
+            {"state": "ended"},
+            {"ended": "error", "error": "ValueError: [no]"},
+            "failed after 1 min 40 s: ValueError: [no]",
+        ),
+        (
+            {"state": "ended"},
+            {
+                "ended": "done",
+                "money": MoneyAccount(budget=BudgetAccount(2.0, None, None, "usd: $1.98 of $2.00 spent", 46)),
+            },
+            "ended by its budget after 1 min 40 s: usd: $1.98 of $2.00 spent",
+        ),
+    ],
+)
+def test_how_it_stands(changes, account, said):
+    lines = shown(replace(VIEW, rest=None, total_usd=None, account=replace(ACCOUNT, **account), **changes), 160)
+    assert lines[0] == f"outputs/one  {said}"
+    assert "left" not in lines[1]
+
+
+def test_what_is_not_known_has_no_line():
+    bare = replace(
+        ACCOUNT,
+        steps=StepTimes(0, 0, "", None, None, None, None, None),
+        tokens=TokenAccount(None, None, None, None, None, None),
+        memory=MemoryAccount(None, None, None, None),
+        work=WorkAccount(),
+        evaluations=[],
+    )
+    lines = shown(replace(VIEW, account=bare, max_steps=None, rest=None, losses=[]))
+    assert lines[1] == ""
+    assert [line for line in lines if line][-1].startswith("in all")
+
+
+def test_bars_of_losses():
+    assert sparkline([]) == ""
+    assert sparkline([1.0]) == "▁"
+    assert sparkline([2.0, 2.0]) == "▁▁"
+    assert sparkline([0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]) == "▁▂▃▄▅▆▇█"
+    assert sparkline([0.0, 2.0, 4.0, 6.0], width=2) == "▁█"  # means of 1 and 5
+    assert len(sparkline([float(number) for number in range(1001)])) == 40

@@ -1,0 +1,421 @@
+"""A plan on a terminal and as a page."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hostile import IMAGE, SCRIPT
+from page_reader import Page
+from rich.console import Console
+from sample_plan import ADVICE, BEFORE, CHANGES, FITS, MEMORY, PLAN, TOO_SMALL
+
+from hf_efficient.records.plan import PlannedBatching, PlannedData, PlannedLargest, PlannedRanks
+from hf_efficient.reporting.html.plan_page import plan_page, planned_tiles
+from hf_efficient.reporting.plan import (
+    advice_renderables,
+    data_renderables,
+    largest_renderables,
+    plan_renderables,
+    spot_saves,
+)
+
+
+def printed(parts, width=100):
+    console = Console(width=width, record=True, file=None, highlight=False, color_system=None)
+    with console.capture() as captured:
+        for part in parts:
+            console.print(part)
+    return [line.rstrip() for line in captured.get().splitlines()]
+
+
+def test_the_peak_may_be_in_an_evaluation():
+    memory = dataclasses.replace(MEMORY, peak_phase="evaluation", peak_module="lm_head", paged_bytes=0)
+    lines = printed(plan_renderables(dataclasses.replace(PLAN, memory=memory)))
+    assert "Memory: 20.00 GiB allocated at the peak, in the evaluation, in lm_head" in lines
+
+
+def test_a_plan():
+    lines = printed(plan_renderables(PLAN), 120)
+    assert "42.00 million of 8.00 billion parameters are trained (lora)." in lines
+    assert "A step is 8 x 2 x 2,048 = 32,768 tokens and 1.77 PFLOP." in lines
+    peak = next(line for line in lines if line.startswith("Memory:"))
+    assert peak.startswith("Memory: 20.00 GiB allocated at the peak, in the backward of every step after the first, in")
+    assert "besides, 3.00 GiB of paged optimizer state" in " ".join(lines)
+    assert [line.split() for line in lines if line.startswith("  weights")] == [["weights", "15.00", "GiB", "75%"]]
+    assert not any(line.startswith("  rest") for line in lines)  # one byte
+    rows = {line.split()[0]: line.split()[1:] for line in lines if line.startswith(("L4 ", "T4 "))}
+    assert rows["L4"] == ["*", "21.5", "22.0", "2.00", "s", "16,384", "0.80", "1.5", "1.20", "0.64", "0.10", "0.048"]
+    assert rows["T4"] == ["21.5", "14.5", "no", "n/a", "n/a", "0.80", "1.5", "1.20", "n/a", "0.10", "0.048"]
+    assert lines[-3:] == [
+        "- every row is long",
+        "- spot: a save writes 256.0 MiB in 2.05 s; train.save_steps that costs least: 40 on L4",
+        "- T4: no time",
+    ]
+    assert "* none of the others that fit is at least as fast and as cheap" in lines
+
+
+def head_of(plan, width=120):
+    (head,) = (line for line in printed(plan_renderables(plan), width) if line.startswith("accelerator"))
+    return head.split()[1:]
+
+
+def test_a_plan_that_knows_no_steps_tells_of_a_million_tokens():
+    assert head_of(PLAN)[-5:] == ["hours", "USD", "spot", "kWh", "kgCO2e"]
+    without = dataclasses.replace(PLAN, steps=None)
+    assert head_of(without)[-4:] == ["USD/M", "spot/M", "kWh/M", "gCO2e/M"]
+    (row,) = (line for line in printed(plan_renderables(without), 120) if line.startswith("L4"))
+    assert row.split()[-4:] == ["0.014", "0.0072", "0.0042", "2.0"]
+
+
+def test_cheap_tokens_differ():
+    cheap = dataclasses.replace(FITS, usd_per_million_tokens=0.00055, spot=None)
+    dear = dataclasses.replace(cheap, name="A10", usd_per_million_tokens=0.0010)
+    lines = printed(plan_renderables(dataclasses.replace(PLAN, steps=None, gpus=[cheap, dear])), 120)
+    assert [line.split()[-3] for line in lines if line.startswith(("L4", "A10"))] == ["0.00055", "0.0010"]
+
+
+def test_on_the_spot_market_there_is_one_price():
+    found = dataclasses.replace(PLAN, gpus=[dataclasses.replace(FITS, market="spot")])
+    assert head_of(found)[-4:] == ["spot", "USD", "kWh", "kgCO2e"]
+    assert head_of(dataclasses.replace(found, steps=None))[-3:] == ["spot/M", "kWh/M", "gCO2e/M"]
+
+
+def test_no_column_of_spot_where_no_such_price_is_known():
+    found = dataclasses.replace(PLAN, gpus=[TOO_SMALL])
+    assert head_of(found)[-4:] == ["hours", "USD", "kWh", "kgCO2e"]
+    assert not any("spot" in line for line in printed(plan_renderables(found)))
+
+
+def test_what_is_left_out_where_the_terminal_is_narrow():
+    assert "step" in head_of(PLAN, 90)
+    named = dataclasses.replace(PLAN, gpus=[dataclasses.replace(FITS, name="RTX PRO 6000 Blackwell")])
+    assert "step" not in head_of(named, 80)
+    assert "USD/h" in head_of(named, 80)
+    assert head_of(named, 60) == ["GiB", "of", "hours", "USD", "spot", "kWh", "kgCO2e"]
+
+
+def test_advice():
+    assert printed(advice_renderables(ADVICE)) == [
+        "",
+        "To fit L4 (22.0 GiB), each change simulated, the best first",
+        " GiB          step  tokens/s  change",
+        "30.0    no  4.00 s     8,192  as it is",
+        "20.0  fits  5.25 s     6,242  train.gradient_checkpointing=true",
+        "                              + of each layer only the input is kept for the backward",
+        "                              - each layer's forward is computed twice",
+        "25.2    no     n/a       n/a  adapter.method=qlora",
+        "                              train.max_length=1024",
+        "                              changes what is learned",
+        "                              + less memory",
+        "                              - a rounded base",
+        "- left out: train.optim=sgd: why not",
+    ]
+
+
+def test_advice_that_does_not_help():
+    lines = printed(advice_renderables(dataclasses.replace(ADVICE, changes=CHANGES[1:], left_out=[])))
+    assert lines[-1] == "None of them makes it fit: it takes a smaller model or a larger accelerator."
+
+
+def test_advice_without_a_change():
+    nothing = dataclasses.replace(ADVICE, changes=[], left_out=[])
+    assert printed(advice_renderables(nothing)) == [
+        "",
+        "To fit L4 (22.0 GiB): no change of the recipe is known that would help.",
+    ]
+
+
+def test_advice_where_it_fits():
+    fits = dataclasses.replace(ADVICE, before=dataclasses.replace(BEFORE, fits=True))
+    assert (
+        printed(advice_renderables(fits))[1] == "To run faster on L4 (22.0 GiB), each change simulated, the best first"
+    )
+
+
+@pytest.mark.parametrize(
+    ("largest", "told"),
+    [
+        (
+            PlannedLargest("L4", 3, 896, 64),
+            [
+                "  3 rows of 2,048 tokens: train.per_device_train_batch_size=3",
+                "  2 rows of 896 tokens: train.max_length=896",
+            ],
+        ),
+        (
+            PlannedLargest("L4", 512, 4096, 64, rows_bounded=True, tokens_bounded=True),
+            [
+                "  512 or more rows of 2,048 tokens: train.per_device_train_batch_size=512",
+                "  2 rows of 4,096 tokens, as far as the model's positions go: train.max_length=4096",
+            ],
+        ),
+        (PlannedLargest("L4", 0, 0, 64), ["  not even one row of 2,048 tokens", "  not even 2 rows of 64 tokens"]),
+    ],
+)
+def test_the_most_that_fits(largest, told):
+    assert printed(largest_renderables(largest, 2, 2048)) == ["", "The most that fits L4", *told]
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_nothing_is_cut(width):
+    lines = printed([*plan_renderables(PLAN), *advice_renderables(ADVICE)], width)
+    assert max(map(len, lines)) <= width
+    assert not any("…" in line for line in lines)
+
+
+def test_several_gpus():
+    ranks = PlannedRanks(count=4, strategy="zero3", offloaded=["optimizer", "parameters"], host_bytes=12 * 2**30)
+    gpu = dataclasses.replace(FITS, bound_shares={"math": 0.75, "communication": 0.25})
+    plan = dataclasses.replace(PLAN, ranks=ranks, gpus=[gpu])
+    lines = printed(plan_renderables(plan), 120)
+    assert "A step is 4 x 8 x 2 x 2,048 = 131,072 tokens and 1.77 PFLOP." in lines
+    assert "On 4 GPUs with ZeRO-3; memory is that of each." in lines
+    assert "Host memory: 12.00 GiB in the machine for the optimizer state and weights of all." in lines
+    assert head_of(plan)[-6:] == ["comm", "hours", "USD", "spot", "kWh", "kgCO2e"]
+    (row,) = (line for line in lines if line.startswith("L4"))
+    assert row.split()[-6] == "25%"
+
+
+def test_what_is_offloaded_to_a_disk():
+    ranks = PlannedRanks(4, "zero3", ["optimizer"], host_bytes=0, disk_bytes=12 * 2**30)
+    lines = printed(plan_renderables(dataclasses.replace(PLAN, ranks=ranks)), 120)
+    assert "NVMe disk: 12.00 GiB in the machine for the optimizer state of all." in lines
+
+
+def test_one_process_tells_nothing_of_others():
+    assert "comm" not in head_of(PLAN)
+    assert not any("Host memory" in line for line in printed(plan_renderables(PLAN), 120))
+
+
+KINDS = [
+    PlannedBatching("as they come", {}, True, 744_204, 0.281, 1_326),
+    PlannedBatching("packed", {}, False, 534_723, 0.0, 557),
+]
+
+
+def plan_data_printed(data):
+    console = Console(width=140, highlight=False, color_system=None)
+    with console.capture() as captured:
+        for part in data_renderables(data):
+            console.print(part)
+    return [line.rstrip() for line in captured.get().splitlines()]
+
+
+def test_a_sentence_and_a_table():
+    assert plan_data_printed(PlannedData(5_301, 534_723, 256, 0.25, 64, 2, KINDS)) == [
+        "",
+        "Data: 5,301 examples of 534,723 tokens, the longest 256; 25% of a step is padding. "
+        "64 rows are evaluated 2 times.",
+        "an epoch's batches           positions  padding  steps",
+        "  as they come (the recipe)    744,204    28.1%  1,326",
+        "  packed                       534,723       0%    557",
+    ]
+
+
+@pytest.mark.parametrize(("times", "said"), [(0, "padding."), (1, "padding. 7 rows are evaluated once.")])
+def test_evaluations(times, said):
+    (_, line) = plan_data_printed(PlannedData(1, 1, 1, 0.0, 7, times))
+    assert line.endswith(said)
+
+
+SAVE = "spot: a save writes 256.0 MiB in 2.05 s; "
+
+
+def fitting(name, every):
+    return dataclasses.replace(FITS, name=name, spot=dataclasses.replace(FITS.spot, save_every_steps=every))
+
+
+@pytest.mark.parametrize(
+    ("steps", "told"),
+    [
+        (None, "train.save_steps that costs least: 1,234 on L4, 40 on A10"),
+        (2000, "train.save_steps that costs least: 1,234 on L4, 40 on A10"),
+        (1234, "train.save_steps that costs least: 40 on A10; no save before the end of the run costs least on L4"),
+        (40, "no save before the end of the run costs least on L4, A10"),
+    ],
+)
+def test_after_how_many_steps_or_only_at_the_end(steps, told):
+    assert spot_saves([fitting("L4", 1234), fitting("A10", 40)], steps) == SAVE + told
+
+
+def test_nothing_where_it_is_not_known():
+    assert spot_saves([fitting("L4", None), TOO_SMALL], 100) == ""
+
+
+ADVISED = dataclasses.replace(PLAN, advice=ADVICE, largest=PlannedLargest("L4", 12, 8192, 64))
+BARE = dataclasses.replace(PLAN, gpus=[], memory=dataclasses.replace(MEMORY, timeline=None), steps=None)
+PLANS = {"plan": PLAN, "advised": ADVISED, "bare": BARE, "no steps": dataclasses.replace(PLAN, steps=None)}
+
+
+def read(plan):
+    return Page(plan_page(plan, "hf-efficient plan it"))
+
+
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+def test_every_page_is_whole_and_names_no_address(plan):
+    page = read(plan)
+    assert len(page.ids()) == len(set(page.ids()))
+    assert sorted(page.data["figures"]) == sorted(page.ids("figure"))
+    links = [attributes["href"] for tag, attributes in page.elements if tag == "a"]
+    assert all(link.removeprefix("#") in page.ids() for link in links)
+    tables = [tag for tag, _ in page.elements if tag in ("table", "caption")]
+    assert tables.count("table") == tables.count("caption") > 1
+    for _, attributes in page.elements:
+        assert (attributes.get("src") or "").startswith("data:") or "src" not in attributes
+
+
+def tiles(plan):
+    return {tile.label: (tile.value, tile.note) for tile in planned_tiles(plan)}
+
+
+def test_the_headline_of_several():
+    assert tiles(PLAN) == {
+        "Fits": ("1 of 2", "the smallest is L4 with 22.0 GiB"),
+        "Peak allocated": ("20.00 GiB", "in the backward of later steps"),
+        "Fastest": ("1 h 30 min", "2,700 steps on L4, 2.00 s a step"),
+        "Cheapest": ("$1.20", "L4, 1 h 30 min; $0.014 per million tokens"),
+        "Cheapest on spot": ("$0.64", "L4, saved every 40 steps, 6% more time"),
+        "Least energy": ("0.1 kWh", "on L4, 48 g CO₂e"),
+        "Tokens in a step": ("32,768", "8 x 2 x 2,048, 1.77 PFLOP"),
+        "Trained parameters": ("42.00 million", "of 8.00 billion (lora)"),
+    }
+
+
+def test_the_headline_of_several_gpus():
+    ranks = PlannedRanks(count=4, strategy="fsdp2", offloaded=["parameters"], host_bytes=12 * 2**30)
+    found = tiles(dataclasses.replace(PLAN, ranks=ranks))
+    assert found["Tokens in a step"] == ("131,072", "4 x 8 x 2 x 2,048, 1.77 PFLOP")
+    assert found["GPUs"] == ("4", "FSDP2, memory is that of each")
+    assert found["Host memory"] == ("12.00 GiB", "weights of all")
+
+
+def test_the_headline_of_one_without_steps():
+    spot = dataclasses.replace(FITS.spot, run_seconds=None, run_usd=None)
+    nothing = dict.fromkeys(("run_seconds", "run_usd", "run_kwh", "run_co2e_grams"))
+    gpu = dataclasses.replace(FITS, spot=spot, **nothing)
+    found = tiles(dataclasses.replace(PLAN, steps=None, gpus=[gpu]))
+    assert found["Fits L4"] == ("yes", "21.50 GiB of 22.00 GiB, 97.7%")
+    assert found["Time"] == ("2.00 s", "a step on L4")
+    assert found["Cost"] == ("$0.014", "per million tokens on L4")
+    assert found["On spot machines"] == ("$0.0072", "per million tokens on L4, saved every 40 steps")
+    assert found["Energy"] == ("0.0042 kWh", "per million tokens on L4, 2 g CO₂e")
+
+
+def test_the_headline_where_it_fits_nowhere():
+    found = tiles(dataclasses.replace(PLAN, gpus=[TOO_SMALL, dataclasses.replace(TOO_SMALL, name="A10")]))
+    assert found["Fits"] == ("nowhere", "2 accelerators asked")
+    assert [found[name][0] for name in ("Fastest", "Cheapest", "Cheapest on spot", "Least energy")] == [None] * 4
+
+
+def test_memory_over_the_steps_and_its_phases():
+    """What is computed again counts as the backward that asks for it."""
+    held = read(PLAN).data["figures"]["planned-memory"]
+    areas = {trace["name"]: trace["y"] for trace in held["traces"] if trace["type"] == "scatter"}
+    assert areas == {"weights": [15.0] * 5, "logits": [0.0, 1.0, 5.0, 0.0, 1.0]}
+    strip = [(trace["name"], trace["x"]) for trace in held["traces"] if trace["type"] == "bar"]
+    assert strip == [("forward", [10]), ("backward", [30]), ("optimizer", [15]), ("forward", [15])]
+    assert held["layout"]["shapes"][0]["x0"] == 60
+
+
+def test_the_data_where_they_were_read():
+    kinds = [PlannedBatching("by length", {}, True, 1200, 0.04, 7), PlannedBatching("packs", {}, False, 1000, 0.0, 5)]
+    known = dataclasses.replace(PLAN, data=PlannedData(100, 40_000, 900, 0.04, 20, 2, kinds))
+    said = read(known).said
+    assert "100 examples of 40,000 tokens, the longest 900; 4% of a step is padding. 20 rows are evaluated 2" in said
+    assert "by length (the recipe) 1,200 4 % 7 packs 1,000 0 % 5" in said
+    assert tiles(known)["Tokens in a step"] == ("32,768", "at most: 8 x 2 x 2,048, 1.77 PFLOP")
+
+
+def test_a_peak_in_an_evaluation():
+    held = dataclasses.replace(MEMORY.timeline, phases=["forward", "backward", "optimizer", "forward", "evaluation"])
+    memory = dataclasses.replace(MEMORY, peak_phase="evaluation", timeline=held)
+    plan = dataclasses.replace(PLAN, memory=memory)
+    assert tiles(plan)["Peak allocated"] == ("20.00 GiB", "in the evaluation")
+    said = read(plan).said
+    assert "and a batch of an evaluation behind them" in said
+    assert "Most is allocated in the evaluation: 20.00 GiB." in said
+
+
+def points(plan):
+    figure = read(plan).data["figures"]["time-money"]
+    return figure["layout"], {
+        trace["name"]: list(zip(trace["text"], trace["x"], trace["y"], strict=True)) for trace in figure["traces"]
+    }
+
+
+def test_time_against_money():
+    dear = dataclasses.replace(FITS, name="A10", run_seconds=7200.0, run_usd=3.0, on_frontier=False, spot=None)
+    layout, found = points(dataclasses.replace(PLAN, gpus=[FITS, dear, TOO_SMALL]))
+    assert found == {
+        "the best choices": [("L4", 1.5, 1.2)],
+        "others, on demand": [("A10", 2.0, 3.0)],
+        "on spot machines": [("L4", 1.59, 0.636)],
+    }
+    assert layout["xaxis"]["title"]["text"] == "hours of the run"
+    assert "type" not in layout["xaxis"]
+
+
+def test_time_against_money_of_a_million_tokens():
+    """16,384 tokens/s: 61.035 s, 0.016954 h; on spot machines 6% more."""
+    layout, found = points(dataclasses.replace(PLAN, steps=None))
+    assert found["the best choices"] == [("L4", 0.0169542, 0.0136)]
+    assert found["on spot machines"] == [("L4", 0.0179715, 0.0072)]
+    assert layout["yaxis"]["title"]["text"] == "USD per million tokens"
+
+
+def test_axes_whose_values_are_far_apart_are_logarithmic():
+    slow = dataclasses.replace(FITS, name="A10", run_seconds=54000.0, run_usd=1.0, spot=None)
+    layout, _ = points(dataclasses.replace(PLAN, gpus=[dataclasses.replace(FITS, run_seconds=3600.0), slow]))
+    assert layout["xaxis"]["type"] == "log"
+    assert layout["xaxis"]["ticktext"][:4] == ["1", "2", "5", "10"]
+    assert "type" not in layout["yaxis"]
+
+
+def test_no_point_without_a_price_or_where_it_does_not_fit():
+    free = dataclasses.replace(FITS, usd_per_million_tokens=None, run_usd=None, spot=None)
+    page = read(dataclasses.replace(PLAN, gpus=[free, TOO_SMALL]))
+    assert "time-money" not in page.data["figures"]
+    assert "Time against money: of no accelerator that fits are both the time and a price known." in page.said
+
+
+def test_accelerators_advice_and_assumptions_are_told():
+    said = read(ADVISED).said
+    for told in (
+        "L4 best 21.5 22.0 2.00 s 16,384 1.5 $1.20 $0.64 0.10 0.048 $0.80 somebody, 2026-11-20",
+        "T4 does not fit 21.5 14.5 n/a n/a 1.5 $1.20 n/a 0.10 0.048 $0.80",
+        "To fit L4 (22.0 GiB), each change simulated, the best first",
+        "train.gradient_checkpointing=true + of each layer only the input is kept for the backward",
+        "adapter.method=qlora train.max_length=1024 changes what is learned",
+        "Left out: train.optim=sgd: why not.",
+        "12 rows of 2,048 tokens: train.per_device_train_batch_size=12",
+        "every row is long",
+        "T4: no time",
+        "Again: hf-efficient plan it",
+        "Besides, 3.00 GiB of paged optimizer state",
+        "logits 2.00 GiB 4,096 x 131,072 float32 lm_head",
+    ):
+        assert told in said, told
+
+
+def test_a_column_of_spot_only_beside_prices_on_demand():
+    columns = "tokens/s hours {} kWh kg CO₂e an hour price from"
+    assert columns.format("on demand spot") in read(PLAN).said
+    assert columns.format("on demand") in read(dataclasses.replace(PLAN, gpus=[TOO_SMALL])).said
+    spot = dataclasses.replace(PLAN, gpus=[dataclasses.replace(FITS, market="spot")])
+    assert columns.format("spot") in read(spot).said
+    assert "on spot machines" not in points(spot)[1]
+
+
+def test_what_was_not_asked_for_is_not_there():
+    titles = [attributes.get("href") for tag, attributes in read(BARE).elements if tag == "a"]
+    assert titles == ["#main", "#summary", "#planned_memory", "#planned_notes"]
+
+
+def test_texts_from_outside_stay_texts():
+    gpu = dataclasses.replace(FITS, name=IMAGE, price_source=SCRIPT, notes=[SCRIPT])
+    plan = dataclasses.replace(ADVISED, recipe=SCRIPT, model=IMAGE, gpus=[gpu], assumptions=[IMAGE])
+    text = plan_page(plan, SCRIPT)
+    assert IMAGE not in text
+    assert SCRIPT not in text
+    assert {"img"} & {tag for tag, _ in Page(text).elements} == set()
