@@ -100,7 +100,6 @@ def _check_target(target: str, isolate: bool) -> None:
 
 
 def _diagnose_run(run_dir: Path, apply: Path | None, number: int | None, as_json: bool) -> None:
-    from hf_efficient.accounting.account import records_folder
     from hf_efficient.diagnosis.case import read_case
     from hf_efficient.diagnosis.confirmation import prediction
     from hf_efficient.diagnosis.engine import diagnose_case, to_json
@@ -108,6 +107,7 @@ def _diagnose_run(run_dir: Path, apply: Path | None, number: int | None, as_json
     from hf_efficient.recipe.writing import check_new_file, write_new_file
     from hf_efficient.reporting.diagnosis import diagnosis_renderables
     from hf_efficient.reporting.terminal import show
+    from hf_efficient.run_dir.paths import records_folder
 
     if apply is not None:
         check_new_file(apply, "--apply")

@@ -69,10 +69,12 @@ def report(
 
 def _print_json(run_dirs: Sequence[Path], html: Path | None) -> None:
     """The account of a run as JSON; of several runs as a list."""
-    from hf_efficient.accounting.account import load_run, records_folder, to_json
+    from hf_efficient.accounting.account import load_run
     from hf_efficient.reporting.run_data import read_run
+    from hf_efficient.run_dir.json_file import strict_json
+    from hf_efficient.run_dir.paths import records_folder
 
-    texts = [to_json(load_run(directory)) for directory in run_dirs]
+    texts = [strict_json(load_run(directory)) for directory in run_dirs]
     print(texts[0] if len(texts) == 1 else f"[\n{','.join(texts)}]\n", end="")
     if html is not None:
         runs = [read_run(records_folder(directory), trace=len(run_dirs) == 1) for directory in run_dirs]
@@ -80,12 +82,12 @@ def _print_json(run_dirs: Sequence[Path], html: Path | None) -> None:
 
 
 def _print_account(run_dir: Path, html: Path | None, *, page: bool) -> None:
-    from hf_efficient.accounting.account import records_folder
     from hf_efficient.reporting.console import account_renderables
     from hf_efficient.reporting.diagnosis import diagnosis_hint
     from hf_efficient.reporting.finish_run import REPORT_HTML
     from hf_efficient.reporting.run_data import read_run
     from hf_efficient.reporting.terminal import show
+    from hf_efficient.run_dir.paths import records_folder
 
     directory = records_folder(run_dir)
     run = read_run(directory, trace=page)
@@ -96,10 +98,10 @@ def _print_account(run_dir: Path, html: Path | None, *, page: bool) -> None:
 
 def _print_comparison(run_dirs: Sequence[Path], html: Path | None, *, page: bool) -> None:
     """The first run is what the others are compared with."""
-    from hf_efficient.accounting.account import records_folder
     from hf_efficient.reporting.comparison import comparison_renderables
     from hf_efficient.reporting.run_data import read_run
     from hf_efficient.reporting.terminal import show
+    from hf_efficient.run_dir.paths import records_folder
 
     runs = [read_run(records_folder(directory)) for directory in run_dirs]
     show(comparison_renderables(runs))
@@ -146,11 +148,11 @@ class _Looking:
     """Follows a run, and measures by its own clock how long ago the last heartbeat came."""
 
     def __init__(self, run_dir: Path) -> None:
-        from hf_efficient.accounting.live import RunFollower
+        from hf_efficient.accounting.run_records import RunReader
 
         self._run_dir = run_dir
         self._directory: Path | None = None
-        self._follower = RunFollower(run_dir)
+        self._reader = RunReader(run_dir)
         self._seen: RunView | None = None
         self._failed = 0
         self._written: float | None = None
@@ -158,33 +160,34 @@ class _Looking:
 
     def look(self) -> RunView | None:
         """The run as it is now; None where it has left no record yet."""
-        from hf_efficient.accounting.account import records_folder
-        from hf_efficient.accounting.live import RunFollower, view_of
-        from hf_efficient.run_dir import reading
+        from hf_efficient.accounting.account import read_run
+        from hf_efficient.accounting.live import view_of
+        from hf_efficient.accounting.run_records import RunReader
+        from hf_efficient.run_dir import paths
 
         if _is_to_come(self._run_dir):
             return None
-        directory = records_folder(self._run_dir, latest=True)
+        directory = paths.records_folder(self._run_dir, latest=True)
         try:
             files = [
-                path.stat() for kind in ("spans", "steps") for path in reading.rank_files(directory, kind).values()
+                path.stat() for kind in ("spans", "steps") for path in paths.rank_files(directory, kind).values()
             ]
         except FileNotFoundError:  # a start that is ready moves its records to the run's
             return self._seen
         if not any(file.st_size for file in files):
             return self._seen
         if directory != self._directory:
-            self._directory, self._follower = directory, RunFollower(directory)
+            self._directory, self._reader = directory, RunReader(directory)
         silent = self._silent_seconds(max(file.st_mtime for file in files))
         try:
-            account, series = self._follower.account_and_series()
+            run = read_run(directory, self._reader)
         except OutputError:  # a line may be written over while it is read
             self._failed += 1
             if self._failed > _MOST_FAILURES or self._seen is None:
                 raise
             return self._seen
         self._failed = 0
-        self._seen = view_of(account, series.steps, self._follower.processes, silent)
+        self._seen = view_of(run, silent)
         return self._seen
 
     def _silent_seconds(self, written: float) -> float:

@@ -12,7 +12,8 @@ from hf_efficient.accounting.account import build_account, read_account
 from hf_efficient.accounting.evaluations import SampleAnswers, sample_answers
 from hf_efficient.accounting.run_records import RunRecords, read_records
 from hf_efficient.accounting.series import build_series
-from hf_efficient.diagnosis.case import StepColumns, case_of
+from hf_efficient.accounting.steps import StepColumns
+from hf_efficient.diagnosis.case import case_of
 from hf_efficient.diagnosis.engine import diagnose_case
 from hf_efficient.errors import OutputError
 from hf_efficient.recipe.writing import ResolvedRecipe, read_resolved

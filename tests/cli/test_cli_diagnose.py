@@ -11,7 +11,7 @@ from hf_efficient.isolate import result as room
 from hf_efficient.isolate.result import isolation_of
 from hf_efficient.isolate.variants import VARIANTS
 from hf_efficient.recipe.load import load_recipe
-from tests.diagnosis.cases import case_in, settings, step
+from tests.diagnosis.made import case_in, settings, step
 from tests.isolate.variants_run import outcomes
 
 RESOLVED = """\

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hf_efficient.cli import report as watches
-from hf_efficient.run_dir import reading
+from hf_efficient.run_dir import paths
 from tests.reporting.sample_run import write_records
 
 WORK = {
@@ -488,17 +488,17 @@ def test_a_start_is_shown_and_followed_to_its_place(run, followed, between_looks
         return screen(view, run_dir)
 
     monkeypatch.setattr(watches, "_screen", shown)
-    rank_files = reading.rank_files
+    rank_files = paths.rank_files
 
     def moves_while_it_is_looked_at(directory, kind):
         found = rank_files(directory, kind)
         for path in found.values():
-            monkeypatch.setattr(reading, "rank_files", rank_files)
+            monkeypatch.setattr(paths, "rank_files", rank_files)
             path.replace(followed / "efficiency/spans.jsonl")
         return found
 
     between_looks += [
-        lambda: monkeypatch.setattr(reading, "rank_files", moves_while_it_is_looked_at),
+        lambda: monkeypatch.setattr(paths, "rank_files", moves_while_it_is_looked_at),
         lambda: write(followed, START, ALIVE),
         lambda: write(followed, START, END),
     ]

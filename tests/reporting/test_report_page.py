@@ -361,10 +361,10 @@ def test_the_rules_are_asked_of_a_run_that_is_read(tmp_path):
 
 
 def test_a_run_without_records_is_not_diagnosed(tmp_path):
-    from hf_efficient.accounting.account import write_account
+    from hf_efficient.accounting.account import account_of, write_account
 
     folder = write_records(tmp_path, steps=5)
-    write_account(folder)
+    write_account(folder, account_of(folder))
     for name in ("steps.jsonl", "spans.jsonl", "system.jsonl"):
         (folder / name).unlink()
     run = read_run(folder)
