@@ -169,9 +169,7 @@ class _Looking:
             return None
         directory = paths.records_folder(self._run_dir, latest=True)
         try:
-            files = [
-                path.stat() for kind in ("spans", "steps") for path in paths.rank_files(directory, kind).values()
-            ]
+            files = [path.stat() for kind in ("spans", "steps") for path in paths.rank_files(directory, kind).values()]
         except FileNotFoundError:  # a start that is ready moves its records to the run's
             return self._seen
         if not any(file.st_size for file in files):
