@@ -6,10 +6,14 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from hf_efficient.recipe.schema import Recipe
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -121,3 +125,46 @@ def chats_jsonl(tmp_path: Path) -> Path:
     path = tmp_path / "chats.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in tiny_chats()), encoding="utf-8")
     return path
+
+
+TINY_RECIPE = """
+name: tiny
+model: {{id: {model}}}
+adapter: {{method: lora, r: 4, dropout: 0.1}}
+data: {{train: [{{path: {chats}}}], eval_fraction: 0.2}}
+train:
+  max_steps: 4
+  max_length: 96
+  per_device_train_batch_size: 2
+  learning_rate: 1.0e-2
+  logging_steps: 1
+  save_steps: 2
+  bf16: false
+  use_cpu: true
+evaluate: {{metrics: [perplexity]}}
+efficiency: {{plan: false}}
+output_dir: {output}
+"""
+
+
+@pytest.fixture
+def tiny_recipe_file(tiny_llama_dir: Path, chats_jsonl: Path, tmp_path: Path) -> Path:
+    """A recipe of four steps on the tiny model, without a plan; it writes to ``tmp_path / "out"``."""
+    path = tmp_path / "tiny.yaml"
+    text = TINY_RECIPE.format(model=tiny_llama_dir, chats=chats_jsonl, output=tmp_path / "out")
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def tiny_recipe(tiny_recipe_file: Path) -> Callable[..., Recipe]:
+    """Loads it with overrides."""
+    from hf_efficient.recipe.load import load_recipe
+
+    return lambda *overrides: load_recipe(tiny_recipe_file, list(overrides))
+
+
+def logged_values(output: Path, key: str = "loss") -> list[float]:
+    """What a run's Trainer logged under a key, in its order."""
+    state = json.loads((output / "trainer_state.json").read_text(encoding="utf-8"))
+    return [entry[key] for entry in state["log_history"] if key in entry]

@@ -17,27 +17,12 @@ from hf_efficient.accounting.account import account_of, read_account
 from hf_efficient.accounting.json_schema import SHIPPED
 from hf_efficient.errors import SetupError
 from hf_efficient.facts.prices import providers
+from hf_efficient.launch.listener import RunListener
+from hf_efficient.launch.run import run_recipe
+from hf_efficient.recipe.load import load_recipe
 from hf_efficient.recipe.schema import EfficiencySection
 from hf_efficient.records.account import RunAccount
 
-RECIPE = """
-name: tiny
-model: {{id: {model}}}
-adapter: {{method: lora, r: 4}}
-data: {{train: [{{path: {chats}}}], eval_fraction: 0.2}}
-train:
-  max_steps: 8
-  max_length: 96
-  per_device_train_batch_size: 2
-  learning_rate: 1.0e-2
-  logging_steps: 1
-  eval_strategy: steps
-  eval_steps: 4
-  save_steps: 4
-  bf16: false
-  use_cpu: true
-output_dir: {output}
-"""
 SLOW = """
 import atexit, sys, time
 from hf_efficient.trainer import EfficientTrainer
@@ -64,16 +49,17 @@ sys.exit(main())
 
 
 @pytest.fixture
-def recipe(tmp_path: Path, tiny_llama_dir: Path, chats_jsonl: Path) -> Path:
-    path = tmp_path / "tiny.yaml"
-    path.write_text(RECIPE.format(model=tiny_llama_dir, chats=chats_jsonl, output=tmp_path / "out"), encoding="utf-8")
-    return path
+def recipe(tiny_recipe_file) -> Path:
+    return tiny_recipe_file
+
+
+EIGHT = ("train.max_steps=8", "train.eval_strategy=steps", "train.eval_steps=4", "train.save_steps=4")
 
 
 def run(recipe: Path, *more: str, raising: int = -1) -> tuple[subprocess.CompletedProcess[str], float]:
     """A run in a process of its own, and how long the process lived."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    command = [sys.executable, "-c", SLOW.format(raising=raising), str(recipe), *more]
+    command = [sys.executable, "-c", SLOW.format(raising=raising), str(recipe), *EIGHT, "efficiency.plan=true", *more]
     before = time.monotonic()
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     return done, time.monotonic() - before
@@ -98,6 +84,7 @@ def account(output: Path, unattributed_share: float = 0.02) -> RunAccount:
     return found
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_and_is_resumed(recipe, tmp_path):
     rates = ("efficiency.price_usd_per_hour=3.6", "efficiency.grid=FR")  # a tenth of a cent a second
     failed, lived = run(recipe, *rates, raising=6)
@@ -144,10 +131,8 @@ def test_a_run_that_fails_and_is_resumed(recipe, tmp_path):
     assert part.missing_seconds == pytest.approx(max(0.0, found.time.wall_seconds - covered), abs=1e-3)
 
 
+@pytest.mark.slow
 def test_runs_one_after_another_in_one_process(recipe, tmp_path):
-    from hf_efficient.launch.listener import RunListener
-    from hf_efficient.launch.run import run_recipe
-    from hf_efficient.recipe.load import load_recipe
 
     class Notes(RunListener):
         told: RunAccount | None = None
@@ -159,7 +144,7 @@ def test_runs_one_after_another_in_one_process(recipe, tmp_path):
     for output in outputs:
         notes = Notes()
         existing = "resume" if output.exists() else "refuse"
-        run_recipe(load_recipe(recipe, [f"output_dir={output}", f"existing_output={existing}"]), notes)
+        run_recipe(load_recipe(recipe, [*EIGHT, f"output_dir={output}", f"existing_output={existing}"]), notes)
         assert notes.told == read_account(output / "efficiency/run.json")
     one, three = account(tmp_path / "a", 0.3).time.processes
     (two,) = account(tmp_path / "b", 0.3).time.processes
@@ -169,21 +154,9 @@ def test_runs_one_after_another_in_one_process(recipe, tmp_path):
     assert two.phase_seconds.get("imports", 0.0) == 0.0
 
 
-def test_nothing_is_recorded_where_it_is_switched_off(recipe, tmp_path):
-    from hf_efficient.launch.run import run_recipe
-    from hf_efficient.recipe.load import load_recipe
-
-    overrides = [f"output_dir={tmp_path / 'off'}", "efficiency.record_steps=false"]
-    result = run_recipe(load_recipe(recipe, overrides))
-    assert result.steps == 8
-    assert sorted(path.name for path in (tmp_path / "off/efficiency").iterdir()) == ["recipe.resolved.yaml"]
-
-
 def test_a_provider_that_does_not_list_the_gpu_is_told_with_its_key(recipe, monkeypatch):
     from hf_efficient.facts import prices
     from hf_efficient.facts.prices import price_facts
-    from hf_efficient.launch.run import run_recipe
-    from hf_efficient.recipe.load import load_recipe
 
     monkeypatch.setattr(prices, "price_facts", lambda known, _name, gpus: price_facts(known, "NVIDIA H200", gpus))
     flag = "efficiency.price_from=lambda"
@@ -196,8 +169,6 @@ def test_a_provider_that_does_not_list_the_gpu_is_told_with_its_key(recipe, monk
 
 
 def test_own_prices_that_are_wrong_end_the_run_before_it_begins(recipe, tmp_path, monkeypatch):
-    from hf_efficient.launch.run import run_recipe
-    from hf_efficient.recipe.load import load_recipe
 
     facts = tmp_path / "facts"
     facts.mkdir()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -15,33 +14,14 @@ from hf_efficient.launch import records as budgets
 from hf_efficient.launch.listener import RunListener, RunResult
 from hf_efficient.launch.records import recipe_budget
 from hf_efficient.launch.run import run_recipe
-from hf_efficient.recipe.load import load_recipe
 from hf_efficient.recording.budget import BudgetWatch, Look
-
-RECIPE = """
-name: tiny
-model: {{id: {model}}}
-adapter: {{method: lora, r: 4, merge: true}}
-data: {{train: [{{path: {chats}}}], eval_fraction: 0.2}}
-train:
-  max_steps: 8
-  max_length: 96
-  per_device_train_batch_size: 2
-  learning_rate: 1.0e-2
-  logging_steps: 1
-  save_steps: 4
-  bf16: false
-  use_cpu: true
-efficiency: {{budget: {{hours: 1}}}}
-output_dir: {output}
-"""
+from tests.conftest import logged_values
 
 
 @pytest.fixture
-def recipe(tmp_path: Path, tiny_llama_dir: Path, chats_jsonl: Path) -> Path:
-    path = tmp_path / "tiny.yaml"
-    path.write_text(RECIPE.format(model=tiny_llama_dir, chats=chats_jsonl, output=tmp_path / "out"), encoding="utf-8")
-    return path
+def load(tiny_recipe):
+    own = ("train.max_steps=8", "train.save_steps=4", "evaluate.metrics=[]", "efficiency.budget.hours=1")
+    return lambda *overrides: tiny_recipe(*own, *overrides)
 
 
 class Notes(RunListener):
@@ -64,14 +44,9 @@ def spent_at_step_3(monkeypatch):
     monkeypatch.setattr(BudgetWatch, "look", look)
 
 
-def logged_losses(output: Path) -> list[float]:
-    state = json.loads((output / "trainer_state.json").read_text(encoding="utf-8"))
-    return [entry["loss"] for entry in state["log_history"] if "loss" in entry]
-
-
-def test_a_run_that_its_budget_ends_and_that_goes_on(recipe, tmp_path, spent_at_step_3):
+def test_a_run_that_its_budget_ends_and_that_goes_on(load, tmp_path, spent_at_step_3):
     notes, output = Notes(), tmp_path / "out"
-    result = run_recipe(load_recipe(recipe), notes)
+    result = run_recipe(load("adapter.merge=true"), notes)
     assert result.steps == 3
     assert result.ended_early is not None
     assert result.ended_early.startswith("hours: ")
@@ -88,38 +63,38 @@ def test_a_run_that_its_budget_ends_and_that_goes_on(recipe, tmp_path, spent_at_
     assert (account.ended, account.money.budget.reached) == ("done", result.ended_early)
     assert "evaluation" not in account.time.phase_seconds
 
-    again = run_recipe(load_recipe(recipe, ["existing_output=resume", "efficiency.budget.hours=1.1"]), notes)
+    again = run_recipe(load("adapter.merge=true", "existing_output=resume", "efficiency.budget.hours=1.1"), notes)
     assert (again.steps, again.ended_early) == (8, None)
     assert again.after
     assert (output / "merged").is_dir()
     whole = tmp_path / "whole"
-    run_recipe(load_recipe(recipe, [f"output_dir={whole}", "efficiency.budget=null"]))
-    assert logged_losses(output) == logged_losses(whole)
+    run_recipe(load(f"output_dir={whole}", "efficiency.budget=null"))
+    assert logged_values(output) == logged_values(whole)
     assert read_account(output / "efficiency/run.json").money.budget.reached is None
 
 
-def test_with_early_stopping_it_goes_on_as_well(recipe, tmp_path, spent_at_step_3):
+@pytest.mark.slow
+def test_with_early_stopping_it_goes_on_as_well(load, tmp_path, spent_at_step_3):
     overrides = [
         "evaluate.early_stopping.patience=5",
         "train.eval_strategy=steps",
         "train.eval_steps=4",
         "train.load_best_model_at_end=true",
         "train.metric_for_best_model=loss",
-        "adapter.merge=false",
     ]
-    assert run_recipe(load_recipe(recipe, overrides)).steps == 3
-    assert run_recipe(load_recipe(recipe, [*overrides, "existing_output=resume"])).steps == 8
+    assert run_recipe(load(*overrides)).steps == 3
+    assert run_recipe(load(*overrides, "existing_output=resume")).steps == 8
 
 
-def test_its_exit_code_is_0_and_the_terminal_says_it(recipe, capsys, spent_at_step_3):
-    assert train.main([str(recipe)]) == 0
+def test_its_exit_code_is_0_and_the_terminal_says_it(tiny_recipe_file, capsys, spent_at_step_3):
+    assert train.main([str(tiny_recipe_file), "efficiency.budget.hours=1"]) == 0
     told = capsys.readouterr()
     assert "The budget ended the run: hours: " in told.out
     assert "goes on." in told.out + told.err
 
 
-def test_the_forecast_knows_of_the_evaluation_after_the_training(recipe, tmp_path):
-    run_recipe(load_recipe(recipe, ["adapter.merge=false"]))
+def test_the_forecast_knows_of_the_evaluation_after_the_training(load, tmp_path):
+    run_recipe(load())
     lines = [json.loads(line) for line in (tmp_path / "out/efficiency/spans.jsonl").read_text().splitlines()]
     facts: dict[str, object] = {}
     for line in lines:
@@ -143,27 +118,27 @@ def test_the_forecast_knows_of_the_evaluation_after_the_training(recipe, tmp_pat
     assert [one.step for one in read_account(tmp_path / "out/efficiency/run.json").evaluations] == [8]
 
 
-@pytest.mark.parametrize(
-    ("limit", "said"),
-    [
-        ("hours: 0.0000001", r"efficiency\.budget\.hours=1e-07 \(.*\): the run has spent .* nothing is left"),
-        ("usd: 0.0000001", r"efficiency\.budget\.usd=1e-07: the run has spent \$.* nothing is left"),
-        ("kwh: 0.000000001", r"efficiency\.budget\.kwh=1e-09: the run has spent .* kWh .* nothing is left"),
-    ],
-)
-def test_a_run_that_has_spent_its_budget_does_not_load_a_model(recipe, monkeypatch, limit, said):
-    priced = ["adapter.merge=false", "efficiency.price_usd_per_hour=1", "efficiency.budget=null"]
-    run_recipe(load_recipe(recipe, priced))
-    monkeypatch.setattr("hf_efficient.launch.run.build", lambda *args: pytest.fail("it was built"))
-    resumed = load_recipe(recipe, [*priced[:2], "existing_output=resume", f"efficiency.budget={{{limit}}}"])
-    with pytest.raises(OutputError, match=said):
-        run_recipe(resumed)
+SPENT = {
+    "hours: 0.0000001": r"efficiency\.budget\.hours=1e-07 \(.*\): the run has spent .* nothing is left",
+    "usd: 0.0000001": r"efficiency\.budget\.usd=1e-07: the run has spent \$.* nothing is left",
+    "kwh: 0.000000001": r"efficiency\.budget\.kwh=1e-09: the run has spent .* kWh .* nothing is left",
+}
 
 
-def test_starts_that_were_lost_before_the_first_checkpoint_count(recipe, tmp_path, monkeypatch):
+def test_a_run_that_has_spent_its_budget_does_not_load_a_model(load, monkeypatch):
+    priced = ["train.max_steps=4", "efficiency.price_usd_per_hour=1", "efficiency.budget=null"]
+    run_recipe(load(*priced))
+    monkeypatch.setattr("hf_efficient.launch.run.build", lambda *args, **more: pytest.fail("it was built"))
+    for limit, said in SPENT.items():
+        with pytest.raises(OutputError, match=said):
+            run_recipe(load(*priced[:2], "existing_output=resume", f"efficiency.budget={{{limit}}}"))
+
+
+@pytest.mark.slow
+def test_starts_that_were_lost_before_the_first_checkpoint_count(load, tmp_path, monkeypatch):
     """The first start dies after two steps, before its checkpoint of step 4; the second starts anew, and adds to it."""
     output = tmp_path / "out/efficiency"
-    own = ["adapter.merge=false", "efficiency.price_usd_per_hour=3600", "efficiency.budget.hours=1"]
+    own = ["efficiency.price_usd_per_hour=3600", "efficiency.budget.hours=1"]
 
     def dies(self, args, state, control, **kwargs):
         if state.global_step == 2:
@@ -172,17 +147,17 @@ def test_starts_that_were_lost_before_the_first_checkpoint_count(recipe, tmp_pat
     with monkeypatch.context() as patched:
         patched.setattr(BudgetCallback, "on_step_begin", dies)
         with pytest.raises(RuntimeError, match="planted"):
-            run_recipe(load_recipe(recipe, own))
+            run_recipe(load(*own))
     (lost,) = read_account(output / "run.json").time.processes
     assert (lost.steps, lost.ended) == (2, "error")
-    little = load_recipe(recipe, [*own, "existing_output=resume", "efficiency.budget={usd: 0.01}"])
+    little = load(*own, "existing_output=resume", "efficiency.budget={usd: 0.01}")
     with monkeypatch.context() as patched:
-        patched.setattr("hf_efficient.launch.run.build", lambda *args: pytest.fail("it was built"))
+        patched.setattr("hf_efficient.launch.run.build", lambda *args, **more: pytest.fail("it was built"))
         with pytest.raises(OutputError, match=r"has spent .* and nothing is left"):
             run_recipe(little)
     seen = []
     monkeypatch.setattr(BudgetCallback, "on_step_begin", lambda self, *args, **kw: seen.append(self._live().spent()))
-    again = run_recipe(load_recipe(recipe, [*own, "existing_output=resume"]))
+    again = run_recipe(load(*own, "existing_output=resume"))
     assert again.steps == 8
     found = read_account(output / "run.json")
     assert found.time.processes[0] == lost
@@ -194,9 +169,9 @@ def test_starts_that_were_lost_before_the_first_checkpoint_count(recipe, tmp_pat
     assert seen[0].usd == pytest.approx(seen[0].wall_seconds)
 
 
-def test_without_a_budget_there_is_no_callback(recipe):
-    assert recipe_budget(load_recipe(recipe, ["efficiency.budget=null"]), RunListener()) is None
-    mine = recipe_budget(load_recipe(recipe, ["efficiency.budget={usd: 2, hours: null, kwh: 1}"]), RunListener())
+def test_without_a_budget_there_is_no_callback(load):
+    assert recipe_budget(load("efficiency.budget=null"), RunListener()) is None
+    mine = recipe_budget(load("efficiency.budget={usd: 2, hours: null, kwh: 1}"), RunListener())
     assert isinstance(mine, BudgetCallback)
     assert mine.limits.given() == {"usd": 2.0, "kwh": 1.0}
     assert budgets._words(mine.limits).no_price("no price") == "efficiency.budget.usd=2: no price."

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from accelerate.state import AcceleratorState, PartialState
 from pydantic import TypeAdapter
 
 from hf_efficient.accounting.account import account_of
@@ -21,9 +20,9 @@ from hf_efficient.launch.listener import RunListener
 from hf_efficient.launch.records import plan_before
 from hf_efficient.launch.run import run_recipe
 from hf_efficient.planning import plan as run_plan
-from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records.account import RunAccount
 from hf_efficient.records.plan import PlannedRanks, RunPlan
+from tests.conftest import logged_values
 
 
 class Notes(RunListener):
@@ -34,26 +33,10 @@ class Notes(RunListener):
         self.stages.append((title, detail))
 
 
-def recipe(model: Path, source: Path, output: Path, *, train=None, **sections) -> Recipe:
-    arguments = {
-        "max_steps": 3,
-        "max_length": 96,
-        "per_device_train_batch_size": 2,
-        "learning_rate": 5e-3,
-        "logging_steps": 1,
-        "save_steps": 2,
-        "bf16": False,
-        "use_cpu": True,
-    }
-    values = {
-        "name": "tiny",
-        "model": {"id": str(model)},
-        "adapter": {"r": 4},
-        "data": {"train": [{"path": str(source)}]},
-        "train": {**arguments, **(train or {})},
-        "output_dir": str(output),
-    }
-    return Recipe(**{**values, **sections})
+@pytest.fixture
+def recipe(tiny_recipe):
+    own = ("efficiency.plan=true", "train.max_steps=3", "data.eval_fraction=null", "evaluate.metrics=[]")
+    return lambda *overrides: tiny_recipe(*own, *overrides)
 
 
 def account(output: Path) -> RunAccount:
@@ -66,24 +49,20 @@ def stored(output: Path) -> RunPlan:
     return TypeAdapter(RunPlan).validate_json((output / "efficiency/plan.json").read_bytes())
 
 
-def losses(output: Path) -> list[float]:
-    state = json.loads((output / "trainer_state.json").read_text(encoding="utf-8"))
-    return [entry["loss"] for entry in state["log_history"] if "loss" in entry]
-
-
 WAYS = [
-    ({"method": "full"}, {}),
-    ({"method": "full"}, {"gradient_accumulation_steps": 2, "gradient_checkpointing": True, "optim": "adafactor"}),
-    ({"r": 4, "dropout": 0.1}, {}),
-    ({"r": 4, "modules_to_save": ["lm_head"]}, {"packing": True, "optim": "sgd"}),
-    ({"method": "qlora", "r": 4}, {"padding_free": True, "per_device_train_batch_size": 3}),
-]
+    ["adapter={method: full}", "train.gradient_accumulation_steps=2", "train.gradient_checkpointing=true",
+     "train.optim=adafactor"],
+    ["adapter={method: qlora, r: 4}", "train.padding_free=true", "train.max_length=null",
+     "train.per_device_train_batch_size=3"],
+    ["adapter.dropout=0.1"],
+    ["adapter.modules_to_save=[lm_head]", "train.packing=true", "train.optim=sgd"],
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("adapter", "train"), WAYS)
-def test_what_was_planned_is_what_the_run_counts(adapter, train, tiny_llama_dir, chats_jsonl, tmp_path):
-    run_recipe(recipe(tiny_llama_dir, chats_jsonl, tmp_path, adapter=adapter, train=train))
-    found = account(tmp_path)
+@pytest.mark.parametrize("way", [*WAYS[:2], *(pytest.param(one, marks=pytest.mark.slow) for one in WAYS[2:])])
+def test_what_was_planned_is_what_the_run_counts(way, recipe, tmp_path):
+    run_recipe(recipe(*way))
+    found = account(tmp_path / "out")
     assert found.time.phase_seconds["planning"] > 0
     whole = math.fsum(found.time.phase_seconds.values()) + found.time.unattributed_seconds
     assert whole == pytest.approx(found.time.wall_seconds, abs=1e-6)
@@ -95,30 +74,28 @@ def test_what_was_planned_is_what_the_run_counts(adapter, train, tiny_llama_dir,
     for name, held in counted.items():
         assert (figures[name].predicted, figures[name].observed, figures[name].relative_error) == (held, held, 0.0)
     assert not any(name.startswith("peak_") for name in figures)  # nobody counts them on a CPU
-    assert stored(tmp_path).run.steps == found.plan.steps == found.steps.count == 3
+    assert stored(tmp_path / "out").run.steps == found.plan.steps == found.steps.count == 3
 
 
-def test_activations_and_logits_of_the_largest_micro_batch(tiny_llama_dir, chats_jsonl, tmp_path):
+def test_activations_and_logits_of_the_largest_micro_batch(recipe, tmp_path):
     """One epoch of two rows each, all of which come: the largest is counted in the end."""
-    whole = recipe(tiny_llama_dir, chats_jsonl, tmp_path, train={"max_steps": -1, "num_train_epochs": 1})
-    run_recipe(whole)
-    found = account(tmp_path)
+    run_recipe(recipe("train.max_steps=-1", "train.num_train_epochs=1"))
+    found = account(tmp_path / "out")
     assert found.plan is not None
     assert found.steps.count == found.plan.steps == 12
     longest = max(int(bound) for bound in found.sequences.length_buckets)
-    planned = stored(tmp_path)
-    assert planned.plan.row_tokens == found.sequences.longest_tokens <= longest
+    assert stored(tmp_path / "out").plan.row_tokens == found.sequences.longest_tokens <= longest
     figures = {figure.name: figure for figure in found.plan.figures}
     assert figures["logits_bytes"].relative_error == pytest.approx(0, abs=0.002)
     assert figures["activations_bytes"].relative_error == pytest.approx(0, abs=0.03)
 
 
-@pytest.mark.parametrize("adapter", [{"method": "full"}, {"r": 4, "dropout": 0.1}], ids=["full", "dropout"])
-def test_a_planned_run_takes_the_steps_of_an_unplanned_one(adapter, tiny_llama_dir, chats_jsonl, tmp_path):
-    for name, plan in (("with", True), ("without", False)):
-        settings = {"adapter": adapter, "efficiency": {"plan": plan}}
-        run_recipe(recipe(tiny_llama_dir, chats_jsonl, tmp_path / name, **settings))
-    assert losses(tmp_path / "with") == losses(tmp_path / "without")
+@pytest.mark.slow
+@pytest.mark.parametrize("adapter", ["adapter={method: full}", "adapter.dropout=0.1"])
+def test_a_planned_run_takes_the_steps_of_an_unplanned_one(adapter, recipe, tmp_path):
+    for name, plan in (("with", "true"), ("without", "false")):
+        run_recipe(recipe(adapter, f"efficiency.plan={plan}", f"output_dir={tmp_path / name}"))
+    assert logged_values(tmp_path / "with") == logged_values(tmp_path / "without")
     found = account(tmp_path / "without")
     assert found.plan is None
     assert "planning" not in found.time.phase_seconds
@@ -126,50 +103,44 @@ def test_a_planned_run_takes_the_steps_of_an_unplanned_one(adapter, tiny_llama_d
     assert "predictions" not in [gap.what for gap in found.not_measured]
 
 
-def test_a_fault_in_the_planning_stops_nothing(tiny_llama_dir, chats_jsonl, tmp_path, monkeypatch, caplog):
+def test_a_fault_in_the_planning_stops_nothing(recipe, tmp_path, monkeypatch, caplog):
     def broken(*_args, **_kwargs):
         raise ZeroDivisionError("planted")
 
     monkeypatch.setattr(run_plan, "simulate_shapes", broken)
-    assert run_recipe(recipe(tiny_llama_dir, chats_jsonl, tmp_path)).steps == 3
+    assert run_recipe(recipe()).steps == 3
     assert [record.message for record in caplog.records if "planned" in record.message] == [
         "The run is not planned, because of a fault; it goes on."
     ]
-    found = account(tmp_path)
+    found = account(tmp_path / "out")
     assert found.plan is None
     told = {gap.what: gap.why for gap in found.not_measured}
     assert told["predictions"] == "the planning failed: ZeroDivisionError: planted"
 
 
-def test_preference_training_is_planned(tiny_llama_dir, tmp_path):
+@pytest.mark.slow
+def test_preference_training_is_planned(recipe, tmp_path):
     pairs = tmp_path / "pairs.jsonl"
     rows = [{"prompt": f"Say {i}.", "chosen": f" yes {i}", "rejected": f" no, never {i}"} for i in range(8)]
     pairs.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    run_recipe(recipe(tiny_llama_dir, pairs, tmp_path / "out", method="dpo"))
-    found = account(tmp_path / "out")
-    figures = {one.name: one for one in found.plan.figures}
+    run_recipe(recipe("method=dpo", f"data.train=[{{path: {pairs}}}]"))
+    figures = {one.name: one for one in account(tmp_path / "out").plan.figures}
     for name in ("weights_bytes", "adapter_bytes", "gradients_bytes", "optimizer_state_bytes"):
         assert figures[name].predicted == figures[name].observed, name
     told = json.loads((tmp_path / "out/efficiency/plan.json").read_text())["plan"]["data"]
     assert (told["examples"], told["evaluation_rows"], told["batchings"]) == (8, 0, [])
 
 
-def test_a_resumed_run_is_planned_as_before(tiny_llama_dir, chats_jsonl, tmp_path):
-    first = recipe(tiny_llama_dir, chats_jsonl, tmp_path)
-    run_recipe(first)
-    before = (tmp_path / "efficiency/plan.json").read_text()
-    run_recipe(first.model_copy(update={"existing_output": "resume"}))
-    assert (tmp_path / "efficiency/plan.json").read_text() == before
-    longer = first.model_copy(update={"existing_output": "resume", "train": {**first.train, "max_steps": 5}})
-    run_recipe(longer)
-    found = account(tmp_path)
+@pytest.mark.slow
+def test_a_resumed_run_is_planned_as_before(recipe, tmp_path):
+    run_recipe(recipe())
+    before = (tmp_path / "out/efficiency/plan.json").read_text()
+    run_recipe(recipe("existing_output=resume"))
+    assert (tmp_path / "out/efficiency/plan.json").read_text() == before
+    run_recipe(recipe("existing_output=resume", "train.max_steps=5"))
+    found = account(tmp_path / "out")
     assert found.plan is not None
-    assert (stored(tmp_path).run.steps, found.plan.steps, found.steps.count) == (5, 5, 5)
-
-
-def test_nothing_is_stored_of_a_run_that_is_not_recorded(tiny_llama_dir, chats_jsonl, tmp_path):
-    run_recipe(recipe(tiny_llama_dir, chats_jsonl, tmp_path, efficiency={"record_steps": False}))
-    assert not (tmp_path / "efficiency/plan.json").exists()
+    assert (stored(tmp_path / "out").run.steps, found.plan.steps, found.steps.count) == (5, 5, 5)
 
 
 def planned_for(
@@ -196,58 +167,26 @@ def planned_for(
     monkeypatch.setattr(plans, "plan_run", lambda *_: given)
 
 
-def test_what_does_not_fit_is_warned_of_and_refused_where_the_weights_alone_do_not(
-    tiny_llama_dir, chats_jsonl, tmp_path, monkeypatch
-):
-    made = recipe(tiny_llama_dir, chats_jsonl, tmp_path)
+def test_what_does_not_fit_is_warned_of_and_refused_where_the_weights_alone_do_not(recipe, tmp_path, monkeypatch):
+    made = recipe("train.max_steps=1")
     run_recipe(made)
     args = type("Args", (), {"process_index": 0, "deepspeed": None, "fsdp": []})()
-    planned_for("T4", stored(tmp_path), monkeypatch)
+    planned_for("T4", stored(tmp_path / "out"), monkeypatch)
     notes = Notes()
     assert plan_before(made, args, None, None, notes) is not None
     assert notes.stages == [
         (
             "Warning",
             "it may run out of memory: planned for 32.00 GiB, and T4 has 14.56 GiB. "
-            "`hf-efficient plan RECIPE --advise` tells what would fit.",
+            f"`hf-efficient plan {made.path} --advise` tells what would fit.",
         )
     ]
-    planned_for("T4", stored(tmp_path), monkeypatch, notes=["no bfloat16"], needed_bytes=8 * 2**30)
+    planned_for("T4", stored(tmp_path / "out"), monkeypatch, notes=["no bfloat16"], needed_bytes=8 * 2**30)
     assert plan_before(made, args, None, None, notes) is not None
     assert notes.stages[1:] == [("Warning", "T4: no bfloat16")]
-    planned_for("T4", stored(tmp_path), monkeypatch, ranks=PlannedRanks(2, "zero3", [], 0))
+    planned_for("T4", stored(tmp_path / "out"), monkeypatch, ranks=PlannedRanks(2, "zero3", [], 0))
     assert plan_before(made, args, None, None, notes) is not None
     assert notes.stages[2][1].startswith("it may run out of memory: planned for 32.00 GiB on each of 2 GPUs, and T4")
-    planned_for("T4", stored(tmp_path), monkeypatch, model_bytes=20 * 2**30)
+    planned_for("T4", stored(tmp_path / "out"), monkeypatch, model_bytes=20 * 2**30)
     with pytest.raises(SetupError, match=r"the weights alone are 20.00 GiB, and T4 has 14.56 GiB: .* --advise` tells"):
         plan_before(made, args, None, None, notes)
-
-
-def test_the_state_of_the_process_is_as_before(tiny_llama_dir, chats_jsonl, tmp_path, monkeypatch):
-    import os
-    import random
-
-    import numpy as np
-    import torch
-
-    from hf_efficient.planning.arguments import process_kept
-
-    monkeypatch.setenv("LOCAL_RANK", "3")
-    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
-    PartialState(cpu=True) if not PartialState._shared_state else None
-    states = [dict(state._shared_state) for state in (PartialState, AcceleratorState)]
-    environment, seeds = dict(os.environ), (random.getstate(), torch.get_rng_state())
-    numpy_state = np.random.get_state()[1].copy()
-    with process_kept():
-        assert not PartialState._shared_state
-        assert "LOCAL_RANK" not in os.environ
-        assert "ACCELERATE_MIXED_PRECISION" not in os.environ
-        os.environ["ACCELERATE_MIXED_PRECISION"] = "fp8"
-        os.environ["ACCELERATE_USE_FSDP"] = "true"
-        PartialState(cpu=True)
-        torch.manual_seed(7), random.seed(7), np.random.seed(7)
-    assert [dict(state._shared_state) for state in (PartialState, AcceleratorState)] == states
-    assert dict(os.environ) == environment
-    assert random.getstate() == seeds[0]
-    assert torch.equal(torch.get_rng_state(), seeds[1])
-    assert (np.random.get_state()[1] == numpy_state).all()

@@ -24,21 +24,6 @@ from hf_efficient.launch.records import RunStart, start_folder
 from hf_efficient.launch.run import run_recipe
 from hf_efficient.recipe.load import load_recipe
 
-RECIPE = """
-name: tiny
-model: {{id: {model}}}
-adapter: {{method: lora, r: 4}}
-data: {{train: [{{path: {chats}}}]}}
-train:
-  max_steps: 2
-  max_length: 96
-  per_device_train_batch_size: 2
-  logging_steps: 1
-  save_steps: 2
-  bf16: false
-  use_cpu: true
-output_dir: {output}
-"""
 STUCK = """
 import sys, time
 from hf_efficient.launch import build
@@ -49,10 +34,8 @@ sys.exit(main())
 
 
 @pytest.fixture
-def recipe(tmp_path: Path, tiny_llama_dir: Path, chats_jsonl: Path) -> Path:
-    path = tmp_path / "tiny.yaml"
-    path.write_text(RECIPE.format(model=tiny_llama_dir, chats=chats_jsonl, output=tmp_path / "out"), encoding="utf-8")
-    return path
+def recipe(tiny_recipe_file) -> Path:
+    return tiny_recipe_file
 
 
 @contextlib.contextmanager
@@ -96,7 +79,7 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def run(recipe: Path, *overrides: str) -> None:
-    run_recipe(load_recipe(recipe, list(overrides)))
+    run_recipe(load_recipe(recipe, ["train.max_steps=2", "efficiency.plan=true", *overrides]))
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -107,6 +90,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
+@pytest.mark.slow
 def test_a_start_that_is_killed_keeps_its_account_and_counts_when_it_is_resumed(recipe, tmp_path):
     out = tmp_path / "out"
     with a_start(recipe, out / "efficiency/starting/spans.jsonl") as process:
@@ -132,6 +116,7 @@ def test_a_start_that_is_killed_keeps_its_account_and_counts_when_it_is_resumed(
     assert (out / "efficiency/system.jsonl").is_file()
 
 
+@pytest.mark.slow
 def test_a_start_that_is_killed_is_in_nobodys_way(recipe, tmp_path):
     out = tmp_path / "out"
     with a_start(recipe, out / "efficiency/starting/spans.jsonl") as process:
@@ -145,6 +130,7 @@ def test_a_start_that_is_killed_is_in_nobodys_way(recipe, tmp_path):
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_an_old_run_stays_whole_until_its_successor_is_ready(recipe, tmp_path):
     out = tmp_path / "out"
     run(recipe)
@@ -161,6 +147,7 @@ def test_an_old_run_stays_whole_until_its_successor_is_ready(recipe, tmp_path):
     assert not (out / "efficiency/starting").exists()
 
 
+@pytest.mark.slow
 def test_a_resumed_start_that_is_killed_is_in_the_account_of_its_run(recipe, tmp_path):
     out = tmp_path / "out"
     run(recipe)
@@ -181,20 +168,14 @@ def test_a_signal_leaves_the_account_of_a_start(recipe, tmp_path):
     assert (found.ended, found.error) == ("error", "EndedBySignal: SIGTERM")
 
 
-@pytest.fixture
-def opened(monkeypatch) -> list[list[str]]:
-    """A model that cannot be loaded; what lay in the records when that was found."""
-    seen: list[list[str]] = []
+def test_a_mistake_that_is_found_after_the_records_opened_leaves_nothing(recipe, tmp_path, monkeypatch):
+    opened = []
 
     def broken(recipe):
-        seen.append(names(Path(recipe.output_dir) / "efficiency/starting"))
+        opened.append(names(Path(recipe.output_dir) / "efficiency/starting"))
         raise ModelError("model.id: planted")
 
     monkeypatch.setattr(builds, "load_base", broken)
-    return seen
-
-
-def test_a_mistake_that_is_found_after_the_records_opened_leaves_nothing(recipe, tmp_path, opened):
     for _ in range(2):
         with pytest.raises(ModelError, match="planted"):
             run(recipe)
@@ -221,29 +202,17 @@ def test_records_that_no_recipe_left_are_moved_aside(recipe, tmp_path):
     assert len(load_run(tmp_path / "out").time.processes) == 1
 
 
-def test_a_run_without_records_opens_none(recipe, tmp_path, monkeypatch):
+def test_a_run_without_records_opens_none(recipe, tmp_path):
     seen = []
 
     class Listener(RunListener):
-        def stage(self, name: str, text: str) -> None:
-            seen.append((tmp_path / "out/efficiency").exists())
+        def stage(self, title: str, detail: str = "") -> None:
+            seen.append((title, detail, (tmp_path / "out/efficiency").exists()))
 
-    run_recipe(load_recipe(recipe, ["efficiency.record_steps=false"]), Listener())
-    assert seen[:2] == [False, False]
+    run_recipe(load_recipe(recipe, ["efficiency.record_steps=false", "train.eval_steps=4"]), Listener())
+    assert (seen[0][0], seen[0][2]) == ("Recipe", False)  # a setting without effect is told at the start
+    assert "train.eval_steps: has no effect" in seen[0][1]
     assert names(tmp_path / "out/efficiency") == ["recipe.resolved.yaml"]
-
-
-def test_a_setting_without_effect_is_told_at_the_start(recipe, opened):
-    told = []
-
-    class Listener(RunListener):
-        def stage(self, name: str, text: str) -> None:
-            told.append((name, text))
-
-    with pytest.raises(ModelError):
-        run_recipe(load_recipe(recipe, ["train.eval_steps=4"]), Listener())
-    assert told[0][0] == "Recipe"
-    assert "train.eval_steps: has no effect" in told[0][1]
 
 
 def test_where_a_start_is_recorded(recipe, tmp_path):

@@ -1,4 +1,4 @@
-"""A tiny recipe, and a process that stands for those of a proof."""
+"""A process that stands for those of a preflight check."""
 
 from __future__ import annotations
 
@@ -6,28 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-from hf_efficient.recipe.load import load_recipe
-from hf_efficient.recipe.schema import Recipe
-
-TEXT = """
-name: tiny
-model: {{id: {model}}}
-adapter: {{method: lora, r: 4, dropout: 0.1}}
-data: {{train: [{{path: {chats}}}], eval_fraction: 0.2}}
-train:
-  max_steps: 4
-  max_length: 96
-  per_device_train_batch_size: 2
-  learning_rate: 1.0e-2
-  warmup_steps: 2
-  logging_steps: 1
-  save_steps: 2
-  bf16: false
-  use_cpu: true
-evaluate: {{metrics: [perplexity]}}
-output_dir: {output}
-"""
 
 FAKE = """
 import json, os, pathlib, sys, time
@@ -43,14 +21,6 @@ def ran():
 ran()
 {code}
 """
-
-
-@pytest.fixture
-def tiny_recipe(tiny_llama_dir: Path, chats_jsonl: Path, tmp_path: Path) -> Callable[..., Recipe]:
-    """Loads it with overrides."""
-    path = tmp_path / "tiny.yaml"
-    path.write_text(TEXT.format(model=tiny_llama_dir, chats=chats_jsonl, output=tmp_path / "out"), encoding="utf-8")
-    return lambda *overrides: load_recipe(path, overrides)
 
 
 @pytest.fixture

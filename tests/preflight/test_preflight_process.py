@@ -19,8 +19,8 @@ from hf_efficient.launch.run import run_recipe
 from hf_efficient.preflight import launches as parent
 from hf_efficient.preflight.launches import ProofLaunch, failure_of, log_of, notes_of
 from hf_efficient.preflight.process import prove_part, saved_fault
-from hf_efficient.recipe.schema import Recipe
 from hf_efficient.records.account import Preflight
+from tests.conftest import logged_values
 
 
 @pytest.fixture(autouse=True)
@@ -51,45 +51,37 @@ def failed(found: Preflight) -> tuple[str, str]:
     return found.failure.kind, found.failure.message
 
 
-def losses(recipe: Recipe) -> list[float]:
-    state = json.loads((Path(recipe.output_dir) / "trainer_state.json").read_text(encoding="utf-8"))
-    return [entry["loss"] for entry in state["log_history"] if "loss" in entry]
-
-
 @pytest.mark.parametrize(
     "overrides",
     [
-        ["train.gradient_accumulation_steps=5"],
-        ["adapter.method=full", "adapter.r=null", "train.packing=true", "train.optim=adafactor"],
-        ["adapter.method=qlora", "evaluate.metrics=[exact_match]", "evaluate.generate.max_new_tokens=3"],
+        ["train.gradient_accumulation_steps=5", "train.warmup_steps=2"],
+        pytest.param(["adapter={method: full}", "train.packing=true", "train.optim=adafactor"], marks=pytest.mark.slow),
+        pytest.param(
+            ["adapter.method=qlora", "evaluate.metrics=[exact_match]", "evaluate.generate.max_new_tokens=3"],
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_recipe_that_gets_through(proven, overrides, tmp_path):
-    overrides = [one for one in overrides if one != "adapter.r=null"]
-    if "adapter.method=full" in overrides:
-        overrides += ["adapter.dropout=0", "adapter.r=16"]
     found = proven(*overrides)
     assert found.failure is None
     assert found.passed
     assert found.micro_batches == (2 if "train.gradient_accumulation_steps=5" in overrides else 1)
     assert found.next_loss == found.next_loss_after_load
-    assert found.compared_tensors is not None
     assert found.compared_tensors > 14
     assert found.checkpoints_to_come == 2
-    assert found.checkpoint_bytes is not None
-    assert found.model_bytes is not None
     assert found.needed_bytes == 2 * found.checkpoint_bytes + found.model_bytes
     assert [path.name for path in (tmp_path / "out").iterdir() if path.name != ".hf_efficient.lock"] == ["efficiency"]
     assert json.loads((tmp_path / "out/efficiency/preflight.json").read_text())["passed"] is True
 
 
+@pytest.mark.slow
 def test_a_run_after_its_proof_is_the_run_without(proven, tiny_recipe, tmp_path):
-    alone = tiny_recipe(f"output_dir={tmp_path / 'alone'}")
-    run_recipe(alone)
+    run_recipe(tiny_recipe(f"output_dir={tmp_path / 'alone'}"))
     assert proven().passed
     run_recipe(tiny_recipe())
-    assert len(losses(alone)) == 4
-    assert losses(tiny_recipe()) == losses(alone)
+    assert len(logged_values(tmp_path / "alone")) == 4
+    assert logged_values(tmp_path / "out") == logged_values(tmp_path / "alone")
 
 
 def test_a_batch_that_only_the_longest_rows_make_too_large(proven, tiny_recipe, monkeypatch):
@@ -110,6 +102,7 @@ def test_a_batch_that_only_the_longest_rows_make_too_large(proven, tiny_recipe, 
     )
 
 
+@pytest.mark.slow
 def test_memory_that_lasts_for_a_step_and_not_for_the_next(proven, monkeypatch):
     step = RecipeTrainer.training_step
     done = []
@@ -126,6 +119,7 @@ def test_memory_that_lasts_for_a_step_and_not_for_the_next(proven, monkeypatch):
     assert message.startswith("out of memory in the step after it (2 x 75 tokens)")
 
 
+@pytest.mark.slow
 def test_memory_of_the_evaluation(proven, monkeypatch):
     def broken(self, *args, **kwargs):
         raise torch.OutOfMemoryError("CUDA out of memory.")
@@ -141,8 +135,6 @@ def test_memory_of_the_evaluation(proven, monkeypatch):
     ("error", "told"),
     [
         (OSError(errno.ENOSPC, "No space left on device"), "make room, or write an output_dir=... on another disk"),
-        (PermissionError(errno.EACCES, "Permission denied"), "cannot be written by this user"),
-        (RuntimeError("unexpected pos 64 vs 0"), "make room"),
         (RuntimeError("rank 3 has no such key"), "Write another distributed.strategy"),
     ],
 )
@@ -157,6 +149,7 @@ def test_a_checkpoint_that_cannot_be_saved(proven, monkeypatch, error, told):
     assert told in message
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full(proven, tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -173,6 +166,7 @@ def test_a_disk_that_is_full(proven, tmp_path):
     assert left == ["efficiency"]
 
 
+@pytest.mark.slow
 def test_a_model_that_is_not_there_in_the_end(proven, monkeypatch):
     save = RecipeTrainer.save_model
     monkeypatch.setattr(
@@ -208,7 +202,11 @@ def test_a_checkpoint_that_cannot_be_loaded(proven, monkeypatch):
     ("method", "told"),
     [
         ("_load_from_checkpoint", "tensors of the weights are not what was saved (rank 0: base_model"),
-        ("_load_optimizer_and_scheduler", "tensors of the optimizer's state are not what was saved"),
+        pytest.param(
+            "_load_optimizer_and_scheduler",
+            "tensors of the optimizer's state are not what was saved",
+            marks=pytest.mark.slow,
+        ),
         ("_load_rng_state", "though weights and optimizer are equal: the frozen weights or the random state"),
     ],
 )
@@ -247,12 +245,14 @@ def test_no_is_told_as_no(tiny_recipe, monkeypatch):
     assert raised.value.exit_code == 1
 
 
+@pytest.mark.slow
 def test_checkpoints_without_an_optimizer_are_not_loaded_back(proven):
     found = proven("train.save_only_model=true")
     assert found.passed
     assert found.load_seconds is None
 
 
+@pytest.mark.slow
 def test_a_run_that_never_evaluates_is_proven_without(proven):
     found = proven("evaluate.at_end=false", "evaluate.metrics=[]")
     assert found.passed
