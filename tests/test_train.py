@@ -16,35 +16,22 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from hf_efficient.errors import OutputError
+from hf_efficient import train
+from hf_efficient.errors import DataError, OutputError
+from hf_efficient.launch import build as builds
 from hf_efficient.launch.command import FLAGS_ALONE
+from hf_efficient.launch.exits import tell_to_end
+from hf_efficient.launch.run import run_recipe
+from hf_efficient.recipe.load import load_recipe
 from hf_efficient.recording.stop import EndedBySignal, StopRequest
+from tests.conftest import logged_values
 
-RECIPE = """
-name: tiny
-model: {{id: {model}}}
-adapter: {{method: lora, r: 4, dropout: 0.1}}
-data: {{train: [{{path: {chats}}}], eval_fraction: 0.2}}
-train:
-  max_steps: 4
-  max_length: 96
-  per_device_train_batch_size: 2
-  learning_rate: 1.0e-2
-  logging_steps: 1
-  save_steps: 2
-  bf16: false
-  use_cpu: true
-evaluate: {{metrics: [perplexity]}}
-output_dir: {output}
-"""
 SCRIPTS = Path(sys.executable).parent
 
 
 @pytest.fixture
-def recipe(tmp_path: Path, tiny_llama_dir: Path, chats_jsonl: Path) -> Path:
-    path = tmp_path / "tiny.yaml"
-    path.write_text(RECIPE.format(model=tiny_llama_dir, chats=chats_jsonl, output=tmp_path / "out"), encoding="utf-8")
-    return path
+def recipe(tiny_recipe_file) -> Path:
+    return tiny_recipe_file
 
 
 def run(*command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -52,39 +39,20 @@ def run(*command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300)
 
 
-def losses(output: Path) -> list[float]:
-    state = json.loads((output / "trainer_state.json").read_text(encoding="utf-8"))
-    return [entry["loss"] for entry in state["log_history"] if "loss" in entry]
-
-
-def test_both_commands_and_python_give_the_same_run(recipe, tmp_path):
-    from hf_efficient.launch.run import run_recipe
-    from hf_efficient.recipe.load import load_recipe
-
-    outputs = [tmp_path / name for name in ("accelerate", "command", "python")]
-    launch = run(
-        "accelerate",
-        "launch",
-        "--quiet",
-        "-m",
-        "hf_efficient.train",
-        str(recipe),
-        f"output_dir={outputs[0]}",
-        cwd=tmp_path,
+def same_run(one: Path, other: Path) -> bool:
+    weights, others = (load_file(folder / "adapter_model.safetensors") for folder in (one, other))
+    return logged_values(one) == logged_values(other) and all(
+        torch.equal(weights[name], others[name]) for name in weights
     )
-    assert launch.returncode == 0, launch.stderr
-    command = run("hf-efficient", "train", str(recipe), f"output_dir={outputs[1]}", cwd=tmp_path)
-    assert command.returncode == 0, command.stderr
-    result = run_recipe(load_recipe(recipe, [f"output_dir={outputs[2]}"]))
 
-    first = losses(outputs[0])
-    assert len(first) == 4
-    weights = load_file(outputs[0] / "adapter_model.safetensors")
-    for output in outputs[1:]:
-        assert losses(output) == first
-        other = load_file(output / "adapter_model.safetensors")
-        assert other.keys() == weights.keys()
-        assert all(torch.equal(other[name], weights[name]) for name in weights)
+
+def test_the_command_and_python_give_the_same_run(recipe, tmp_path):
+    python, out = tmp_path / "python", tmp_path / "command"
+    command = run("hf-efficient", "train", str(recipe), f"output_dir={out}", cwd=tmp_path)
+    assert command.returncode == 0, command.stderr
+    result = run_recipe(load_recipe(recipe, [f"output_dir={python}"]))
+    assert len(logged_values(python)) == 4
+    assert same_run(out, python)
     assert set(result.after) == {"loss", "perplexity"}
 
     # The line that it printed can be copied, and is what it ran.
@@ -92,14 +60,21 @@ def test_both_commands_and_python_give_the_same_run(recipe, tmp_path):
     assert printed == (
         f"$ accelerate launch --quiet --config_file={FLAGS_ALONE} --num_machines=1 --num_processes=1 "
         "--mixed_precision=no --dynamo_backend=no --num_cpu_threads_per_process=1 "
-        f"-m hf_efficient.train {recipe} output_dir={outputs[1]}"
+        f"-m hf_efficient.train {recipe} output_dir={out}"
     )
 
 
+@pytest.mark.slow
+def test_a_bare_launcher_gives_the_same_run(recipe, tmp_path):
+    python, out = tmp_path / "python", tmp_path / "bare"
+    launch = ("accelerate", "launch", "--quiet", "-m", "hf_efficient.train")
+    bare = run(*launch, str(recipe), f"output_dir={out}", cwd=tmp_path)
+    assert bare.returncode == 0, bare.stderr
+    run_recipe(load_recipe(recipe, [f"output_dir={python}"]))
+    assert same_run(out, python)
+
+
 def test_resume_and_overwrite_and_refuse(recipe, tmp_path):
-    from hf_efficient.errors import OutputError
-    from hf_efficient.launch.run import run_recipe
-    from hf_efficient.recipe.load import load_recipe
 
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     run_recipe(load_recipe(recipe, [f"output_dir={whole}"]))
@@ -109,9 +84,7 @@ def test_resume_and_overwrite_and_refuse(recipe, tmp_path):
     with pytest.raises(OutputError, match="already holds a run"):
         run_recipe(load_recipe(recipe, [f"output_dir={parts}"]))
     run_recipe(load_recipe(recipe, [f"output_dir={parts}", "existing_output=resume"]))
-    assert losses(parts) == losses(whole)
-    one, other = (load_file(folder / "adapter_model.safetensors") for folder in (whole, parts))
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert same_run(parts, whole)
     records = [json.loads(line) for line in (parts / "efficiency/steps.jsonl").read_text().splitlines()]
     assert [(record["segment"], record["step"]) for record in records] == [
         (0, 1), (0, 2), (0, 3), (0, 4), (1, 3), (1, 4),
@@ -131,15 +104,20 @@ def test_resume_and_overwrite_and_refuse(recipe, tmp_path):
         ("adapter.target_modules=[c_attn]", "adapter.target_modules: ['c_attn'] does not fit this model"),
     ],
 )
-def test_a_users_mistake_is_a_sentence_and_exit_code_2(recipe, tmp_path, override, said):
-    done = run("hf-efficient", "train", str(recipe), override, cwd=tmp_path)
+def test_a_users_mistake_is_a_sentence_and_exit_code_2(recipe, override, said, capsys):
+    assert train.main([str(recipe), override]) == 2
+    errors = capsys.readouterr().err
+    assert said in errors
+    assert "error: " in errors
+    assert "Traceback" not in errors
+
+
+@pytest.mark.slow
+def test_a_mistake_through_the_command_and_with_its_traceback(recipe, tmp_path):
+    done = run("hf-efficient", "train", str(recipe), "adapter.target_modules=[c_attn]", cwd=tmp_path)
     assert done.returncode == 2, done.stdout + done.stderr
-    assert said in done.stderr
-    assert "error: " in done.stderr
+    assert "adapter.target_modules: ['c_attn'] does not fit this model" in done.stderr
     assert "Traceback" not in done.stdout + done.stderr
-
-
-def test_debug_shows_the_traceback(recipe, tmp_path):
     done = run("hf-efficient", "train", str(recipe), "model.id=./no-such-model", "--debug", cwd=tmp_path)
     assert done.returncode == 2
     assert "Traceback" in done.stderr
@@ -148,8 +126,6 @@ def test_debug_shows_the_traceback(recipe, tmp_path):
 
 
 def test_a_fault_that_nobody_foresaw_keeps_its_traceback_in_a_file(recipe, tmp_path, monkeypatch, capsys):
-    from hf_efficient import train
-    from hf_efficient.launch import build as builds
 
     def broken(*arguments, **options):
         raise IndexError("index out of range in self\nsecond line")
@@ -167,9 +143,6 @@ def test_a_fault_that_nobody_foresaw_keeps_its_traceback_in_a_file(recipe, tmp_p
 
 
 def test_a_mistake_does_not_occupy_the_output_directory(recipe, tmp_path):
-    from hf_efficient.errors import DataError
-    from hf_efficient.launch.run import run_recipe
-    from hf_efficient.recipe.load import load_recipe
 
     with pytest.raises(DataError):
         run_recipe(load_recipe(recipe, ["data.train.0.path=gone.jsonl"]))
@@ -180,6 +153,7 @@ def test_a_mistake_does_not_occupy_the_output_directory(recipe, tmp_path):
     assert sorted((tmp_path / "out").rglob("*")) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_the_whole_run_and_says_how_to_go_on(recipe, tmp_path, number, code):
     environment = {**os.environ, "PATH": f"{SCRIPTS}{os.pathsep}{os.environ['PATH']}"}
@@ -210,7 +184,6 @@ def test_a_signal_ends_the_whole_run_and_says_how_to_go_on(recipe, tmp_path, num
 
 
 def test_what_the_user_has_to_mend_is_said_once_and_not_tried_again(tmp_path, monkeypatch, capsys):
-    from hf_efficient import train
 
     status = tmp_path / "status"
     monkeypatch.setenv("HF_EFFICIENT_STATUS_FILE", str(status))
@@ -228,7 +201,6 @@ def test_what_the_user_has_to_mend_is_said_once_and_not_tried_again(tmp_path, mo
 @pytest.fixture
 def started_by_us(tmp_path, monkeypatch):
     """Under `hf-efficient train` with a restart left; returns what is called when all is told to end."""
-    from hf_efficient.launch.exits import tell_to_end
 
     status = tmp_path / "status"
     monkeypatch.setenv("HF_EFFICIENT_STATUS_FILE", str(status))
@@ -239,7 +211,6 @@ def started_by_us(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("count", "code"), [("0", 0), ("1", 143)])
 def test_a_process_that_is_started_after_the_signal_ends_at_once(started_by_us, tmp_path, monkeypatch, count, code):
-    from hf_efficient import train
 
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", count)
     monkeypatch.setattr(train, "load_recipe", None)  # it comes to nothing
@@ -264,7 +235,6 @@ def test_a_process_that_is_started_after_the_signal_ends_at_once(started_by_us, 
 def test_however_a_process_ends_that_is_told_to_it_is_not_started_again(
     started_by_us, tmp_path, monkeypatch, error, told, code, stated
 ):
-    from hf_efficient import train
 
     def fails(recipe, flags):
         if told:
@@ -278,7 +248,6 @@ def test_however_a_process_ends_that_is_told_to_it_is_not_started_again(
 
 
 def test_a_training_that_does_not_stop_is_ended_by_a_late_signal(monkeypatch):
-    from hf_efficient import train
 
     request = StopRequest()
     monkeypatch.setattr(train, "stop_request", lambda: request)
@@ -292,6 +261,7 @@ def test_a_training_that_does_not_stop_is_ended_by_a_late_signal(monkeypatch):
         train._end(signal.SIGTERM, None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rank", "code", "said"), [(0, 2, "error: why\n"), (1, 2, "error: why\n"), (1, 143, "")])
 def test_under_a_bare_launcher_one_process_says_why(tmp_path, rank, code, said):
     """Of several that fail alike rank 0 speaks, and is the first to end; another only where rank 0 has not failed."""
@@ -300,6 +270,7 @@ def test_under_a_bare_launcher_one_process_says_why(tmp_path, rank, code, said):
     assert run(*command, cwd=tmp_path).stderr == said
 
 
+@pytest.mark.slow
 def test_a_process_that_waits_for_rank_0_ends_with_it_in_silence(tmp_path):
     leave = "import hf_efficient.train as train; print('waits', flush=True); train._leave(2, 'why')"
     environment = {**os.environ, "LOCAL_RANK": "1"}

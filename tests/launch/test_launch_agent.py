@@ -38,6 +38,7 @@ def launch(folder: Path, **environment: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(agent_command(command), cwd=folder, env=told, stderr=subprocess.DEVNULL)
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_killed_in_every_start_is_named(tmp_path):
     process = launch(tmp_path, DIES="1")
     try:
@@ -54,6 +55,7 @@ def test_a_rank_that_is_killed_in_every_start_is_named(tmp_path):
     assert failure_in(tmp_path) == Failure(rank=1, exit_code=-signal.SIGKILL, starts=2)
 
 
+@pytest.mark.slow
 def test_sigterm_leaves_it_to_the_processes_to_end(tmp_path):
     process = launch(tmp_path)
     try:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 
+import pytest
+
 from hf_efficient.launch.command import Layout, accelerate_command
 from hf_efficient.recipe.load import load_recipe
+
+pytestmark = pytest.mark.slow
 
 FSDP = """\
 compute_environment: LOCAL_MACHINE

@@ -14,6 +14,8 @@ from hf_efficient.accounting.account import load_run
 from hf_efficient.launch.exits import ended
 from tests.conftest import tiny_chats
 
+pytestmark = pytest.mark.slow
+
 RECIPE = """
 name: restarted
 model: {{id: {model}, dtype: float32}}

@@ -15,7 +15,7 @@ from waiting import wait_for
 
 from hf_efficient.launch.exits import ended
 
-pytestmark = pytest.mark.skipif(not can_make_machines(), reason="needs root and network namespaces")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not can_make_machines(), reason="needs root and network namespaces")]
 
 RECIPE = """
 name: two-machines

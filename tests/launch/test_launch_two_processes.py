@@ -15,7 +15,10 @@ from hf_efficient.accounting.account import account_of
 from hf_efficient.launch.command import accelerate_command, layout_of
 from hf_efficient.recipe.load import load_recipe
 
-pytestmark = pytest.mark.skipif(torch.accelerator.is_available(), reason="two processes want two accelerators")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(torch.accelerator.is_available(), reason="two processes want two accelerators"),
+]
 
 RECIPE = """
 name: tiny
