@@ -151,7 +151,7 @@ def test_a_broken_line_in_the_middle_is_skipped_with_a_warning(tmp_path, caplog)
     path.write_text("\0\0\0\n\n" + json.dumps(record(1).to_json()) + "\n")
     assert list(read_steps(path)) == [record(1)]
     assert [(entry.levelname, entry.getMessage()) for entry in caplog.records] == [
-        ("WARNING", f"{path}:1 is not a JSON object and skipped")
+        ("WARNING", f"{path}:1 is not a JSON object; it is skipped")
     ]
 
 
@@ -181,9 +181,6 @@ def test_reading_what_is_not_there_or_not_a_record(tmp_path):
         list(read_steps(missing))
     missing.write_text('{"schema_version": 99}\n')
     with pytest.raises(OutputError, match=r"steps.jsonl:1: schema_version 99 is newer than 1, which is read here"):
-        list(read_steps(missing))
-    missing.write_text('{"schema_version": 1}\n')
-    with pytest.raises(OutputError, match=r"steps.jsonl:1: not a step record: KeyError: 'tokens'"):
         list(read_steps(missing))
 
 
