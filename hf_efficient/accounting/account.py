@@ -46,7 +46,6 @@ def read_run(directory: Path, reader: RunReader | None = None) -> ReadRun:
     This is the one place that builds them: once at the end of a run, once for a report, once for each look at a run.
 
     Args:
-        directory: the folder.
         reader: one that has looked before, so that only what is new is read.
 
     Raises:

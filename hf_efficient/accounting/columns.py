@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -46,7 +46,7 @@ def column(values: Sequence[Any]) -> Column:
 def table(parts: Sequence[Mapping[str, Any] | None], absent: float = 0.0) -> dict[str, Column]:
     """A column for every name that any part holds; a row without a part is NaN, one that lacks the name ``absent``."""
     found = {}
-    for name in dict.fromkeys(name for part in parts if part for name in part):
+    for name in dict.fromkeys(chain.from_iterable(filter(None, parts))):
         try:
             found[name] = column([part[name] for part in parts])  # type: ignore[index]
         except (KeyError, TypeError):

@@ -1,9 +1,4 @@
-"""What a run noted of its evaluations: their figures, and answers that the model gave.
-
-A run may evaluate thousands of times; its account holds some of them.
-
-The sample answers that a run has written down.
-"""
+"""What a run noted of its evaluations: their figures, of thousands some, and answers that the model gave."""
 
 from __future__ import annotations
 
@@ -55,7 +50,6 @@ def evaluations_of(processes: Iterable[ProcessSpans]) -> list[Evaluation]:
         Evaluation(int(note["step"]), dict(note["metrics"]), note.get("seconds"))
         for process in processes
         for note in process.notes.get("evaluation", ())
-        if isinstance(note.get("metrics"), dict) and isinstance(note.get("step"), int)
     ]
 
 
@@ -109,8 +103,6 @@ class SampleAnswers:
     """One question, and what the model made of it at different times.
 
     Attributes:
-        question: the chat before the answer.
-        expected: the answer of the data.
         generated: optimizer steps done to the model's answer, in the order of the run.
     """
 
@@ -124,11 +116,7 @@ def sample_answers(processes: Sequence[ProcessSpans]) -> list[SampleAnswers]:
     found: dict[tuple[str, str], dict[int, str]] = {}
     for process in processes:
         for note in process.notes.get("answers", ()):
-            step, answers = note.get("step"), note.get("answers")
-            if not isinstance(step, int) or not isinstance(answers, list):
-                continue
-            for answer in answers:
-                if isinstance(answer, dict):
-                    question, expected = str(answer.get("question", "")), str(answer.get("expected", ""))
-                    found.setdefault((question, expected), {})[step] = str(answer.get("generated", ""))
+            for answer in note["answers"]:
+                asked = (answer["question"], answer["expected"])
+                found.setdefault(asked, {})[note["step"]] = answer["generated"]
     return [SampleAnswers(*asked, dict(sorted(generated.items()))) for asked, generated in found.items()]

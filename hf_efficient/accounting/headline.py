@@ -1,9 +1,4 @@
-"""Phases put together by the part of a run that they belong to.
-
-The few figures that a run is told in first, and how those of several runs differ.
-
-Runs on different numbers of ranks against the first of them.
-"""
+"""The few figures that stand first for a run, how those of several runs differ, and phases by part of a run."""
 
 from __future__ import annotations
 
@@ -33,8 +28,6 @@ class PhaseGroup:
 
     Attributes:
         name: of ``GROUPS``, or ``other`` for phases of a newer version.
-        total: sum over its phases.
-        phases: those that occurred.
     """
 
     name: str
@@ -118,7 +111,6 @@ class Difference:
 
     Attributes:
         name: of ``headline``.
-        values: run by run.
         relative: value / that of the first run - 1; None where either is not known, or the first is 0.
         judgement: ``better`` or ``worse`` than the first run; empty where it is neither, alike to 0.05%, or a total of
             runs that did not do the same number of steps.
@@ -157,9 +149,6 @@ def scaling_of(accounts: Sequence[RunAccount]) -> list[float | None]:
     """Scaling efficiency of each run against the first, the usual one being of one process.
 
     In tokens without padding of all ranks, or in all tokens computed where one of the two runs does not know those.
-
-    Args:
-        accounts: at least one.
     """
     first = accounts[0]
     return [_against(account, first) for account in accounts]

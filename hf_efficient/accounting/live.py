@@ -33,8 +33,6 @@ class RunView:
 
     Attributes:
         state: ``running``; ``silent``: no heartbeat for ``SILENT_SECONDS``; ``gone``: for ``GONE_SECONDS``; ``ended``.
-        silent_seconds: since the last heartbeat.
-        step: optimizer steps done.
         max_steps: of the whole run; None where it is not known.
         rest: of the training; None where it is over, or cannot be told.
         total_usd: what the run will have cost when the training is over; None where it is not known.

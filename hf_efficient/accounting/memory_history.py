@@ -1,15 +1,4 @@
-"""A line of code in few words.
-
-The class that a line of code belongs to.
-
-Which allocations were live at the peak of an allocator's history.
-
-The peak of a CUDA allocator's history by the modules of the model.
-
-A snapshot of the CUDA allocator in, what it says out; no torch.
-
-The file of a memory snapshot, read without trusting it.
-"""
+"""A snapshot of the CUDA allocator in, what its peak was made of out, by line of code and by module; no torch."""
 
 from __future__ import annotations
 
@@ -31,9 +20,7 @@ def code_place(filename: str, line: int, name: str) -> str:
     """``transformers/models/llama/modeling_llama.py:180 forward``; a function without a file is its name.
 
     Args:
-        filename: as Python knows it.
         line: 1-based.
-        name: of the function.
     """
     path = filename.replace("\\", "/")
     if not path.endswith(".py"):
@@ -74,7 +61,6 @@ class Live:
     """A block that is in use.
 
     Attributes:
-        bytes: as they were asked for.
         frames: of the call that allocated it, the innermost first; None where the history does not go back to it.
         label: that the allocator had been told when it allocated it; empty without one.
     """
@@ -89,10 +75,6 @@ def live_at_peak(segments: Iterable[dict[str, Any]], events: Sequence[dict[str, 
 
     The end is known: the blocks that are active. From there the events are undone, one after the other: an ``alloc``
     takes its block away, a ``free_completed`` brings it back. The peak is the largest sum on the way.
-
-    Args:
-        segments: of one device.
-        events: of its trace, oldest first.
     """
     live = {block["address"]: block for segment in segments for block in _with_addresses(segment) if _is_active(block)}
     total = sum(_size(block) for block in live.values())
@@ -168,7 +150,6 @@ def module_sums(live: Sequence[Live], line_of: Callable[[Live], str]) -> list[Mo
     stack, outside torch. Modules that differ in their numbers alone, as the layers do, are summed up.
 
     Args:
-        live: blocks.
         line_of: a block, the line of code that asked for it.
     """
     sums: dict[str, _Sum] = {}
@@ -215,8 +196,6 @@ def snapshot_record(
 
     Args:
         snapshot: of ``torch.cuda.memory._snapshot``.
-        moment: when it was taken, in words.
-        device: index of the CUDA device.
         allocation_retries: what ``torch.cuda.memory_stats`` says; a snapshot does not hold it.
     """
     segments = [segment for segment in snapshot["segments"] if segment.get("device", device) == device]

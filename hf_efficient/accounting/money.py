@@ -214,7 +214,6 @@ def cost_of_processes(lived: Sequence[ProcessSpans], wall_seconds: Sequence[floa
 
     Args:
         lived: the processes of rank 0.
-        wall_seconds: of each, in the same order.
     """
     stated = _prices(lived)
     costs = [cost_usd(wall, price.price_usd_per_hour) for price, wall in zip(stated, wall_seconds, strict=False)]

@@ -38,7 +38,6 @@ class ProcessSpans:
         trains, train_ends: by number of the segment, the ``train()`` calls.
         end: None where no end was written, or a heartbeat came after it.
         alive: the heartbeat of a process that left no end.
-        memory: peaks.
         facts: what the process said of itself, by topic (``work``, ``price``, ``grid``, ``memory``, ...).
         work: by segment, what its ``train()`` call said of its work.
         notes: other lines, by kind, in the order written (``evaluation``, ``answers``, ``save``, ``budget``).

@@ -74,7 +74,6 @@ def across_ranks(
 
     Args:
         accounts, ranks: of each rank, in the same order.
-        money: names the price.
         lived: by rank, its processes, whose facts hold what DDP logged.
     """
     if len(accounts) < 2:

@@ -32,7 +32,6 @@ class RunRecords:
     Attributes:
         processes: of rank 0, in the order of their starts.
         ranks: the steps of each, rank 0 first; none of a rank without a file.
-        system: what each sampled, likewise.
         others: by rank, the processes of ranks other than 0.
         unreadable: name of a file to how many of its lines hold something else and were skipped.
     """

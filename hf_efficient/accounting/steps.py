@@ -40,7 +40,6 @@ class StepColumns(Columns):
         device_seconds: by phase on the device; empty without device events.
         waited_seconds: by opaque phase, the time in it in which the rank waited for others.
         loader: by name, what is known of the data loader (see ``StepLoader``).
-        length_buckets: documents by length.
         phase_peaks: peak of the device's allocated memory by phase.
         not_finite: how many of a step's logged loss and gradient norm are no finite number.
     """
@@ -147,10 +146,7 @@ class SegmentSteps:
     """Sums over the steps of one ``train()`` call on one rank; times in nanoseconds.
 
     Attributes:
-        segment: number of the call.
         first_step, last_step: the Trainer's numbers of the first and the last record.
-        first_ends_at_seconds, last_ends_at_seconds: their ends, counted from the call.
-        device_steps: records with times of the device.
         waited_ns: of opaque phases, what the rank waited for others.
         counts: of tokens, sequences and FLOPs; None where a record does not know it.
         shortest, longest: tokens of a document; NaN where no record knows it.

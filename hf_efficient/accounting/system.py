@@ -28,7 +28,6 @@ class SystemColumns(Columns):
     """Samples of one rank, a row each (see ``SystemSample``); of ranks other than 0 the meters alone.
 
     Attributes:
-        cores: percent, by number of the core.
         gpus: by ``GPU/figure``.
         throttled: 1 where a GPU was held back, by ``GPU/reason``.
     """
@@ -75,9 +74,7 @@ class RankSystem:
     """What one rank sampled.
 
     Attributes:
-        meters: by process and name.
         faults: name of a part to why it did not answer, the first time.
-        skipped: lines that hold something else.
     """
 
     LINES: ClassVar[LineReader[SystemSample]] = LineReader(SystemSample, "sample")

@@ -55,8 +55,6 @@ def work_account(processes: Sequence[ProcessSpans], ranks: Sequence[RankSteps], 
 
     Args:
         processes: of rank 0; the ``train()`` call that did the last step is believed on dtype, peak and accelerators.
-        ranks: of all ranks.
-        training_seconds: the largest of any rank.
     """
     segments = [segment for rank in ranks for segment in rank.segments]
     stated = _stated(processes)
@@ -127,9 +125,6 @@ def sequence_account(
 
     Args:
         processes: of rank 0; the last one that said how its data was packed is believed.
-        ranks: of all ranks.
-        non_padding_tokens: of all ranks.
-        training_seconds: the largest of any rank.
     """
     packed = last_stated(processes, "data", DataFacts) or DataFacts()
     segments = [segment for rank in ranks for segment in rank.segments]

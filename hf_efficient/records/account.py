@@ -1,13 +1,4 @@
-"""When the processes of a run trained, and where their wall time went.
-
-What each rank of a run did, and what training on several cost.
-
-What was planned before a run, beside what it came to.
-
-What was proven before a run: on its longest batch, through a save, a new launch and back.
-
-The account of a run, as ``run.json`` holds it. None: not known, never zero; ``not_measured`` says why.
-"""
+"""The account of a run, as ``run.json`` holds it. None: not known, never zero; ``not_measured`` says why."""
 
 from __future__ import annotations
 
@@ -35,14 +26,9 @@ class TrainingAccount:
 
     Attributes:
         segment: its number in the records, from 0; a resumed run counts on.
-        called_at_seconds: when, counted from the start of the process.
-        wall_seconds: from there to its end; where no end was recorded, to the end of its last step, or to the last sign
-            of a process that died in it.
-        steps: optimizer steps recorded.
-        first_step, last_step: the Trainer's numbers of the first and the last of them.
-        time_to_first_step_seconds: from the call to the end of the first step.
-        ended: ``done``; ``stopped``; ``error``; ``died``: its process did; None: older records, which do not tell.
-        error: kind and first line of the exception.
+        wall_seconds: from there to its end; where no end was recorded, to the end of its last step, or to the last
+            heartbeat of a process that died in it.
+        ended: ``done``; ``stopped``; ``error``; ``died``: its process did; None: older records, which do not say.
     """
 
     segment: int
@@ -61,26 +47,16 @@ class ProcessAccount:
     """The host time of one process that the run lived in, on rank 0; a resumed run has several.
 
     Attributes:
-        process: number of the process in the records, from 0.
         began_at_seconds: where the run took the process over, counted from the start of the process; 0 for the first
             run in it.
-        wall_seconds: from there to the end of the run, or to its last sign of life.
+        wall_seconds: from there to the end of the run, or to its last heartbeat.
         phase_seconds: exclusive seconds per phase that occurred; with ``unattributed_seconds`` they sum up to the wall.
-        unattributed_seconds: what no phase claimed.
         time_to_first_step_seconds: from ``began_at_seconds`` to the end of the first optimizer step, with the logging,
             evaluation and saving that follow it.
-        steps: optimizer steps recorded.
-        first_step, last_step: the Trainer's numbers of the first and the last of them.
         ended: ``done``; ``stopped``: it was asked to end, and saved; ``error``: an exception ended it; ``died``: no end
             was recorded, since it was killed or still runs, and ``last_sign_at_seconds`` tells until when it is known
             to have lived.
-        error: kind and first line of the exception; after which step it stopped.
-        open_phase: what was under way at the last sign of life of a process that died.
         last_sign_at_seconds: time of the last record, counted from the start of the process.
-        process_start_from: what told the start of the process: ``kernel`` (to 10 ms), ``psutil`` (wall clock, to about
-            a second), ``import`` (unknown: counted from the import of hf_efficient), ``records`` (older records, from
-            the first step on).
-        trainings: its ``train()`` calls, in order.
     """
 
     process: int
@@ -105,7 +81,6 @@ class RestartAccount:
     """A process after the first: the run went on, by hand or by its launcher. Its time is counted with its process.
 
     Attributes:
-        process: its number.
         last_step_before: the last step that had been done; None: none had.
         resumed_after_step: the step of the checkpoint that it went on from, 0 for none; None: it never came to train.
         steps_again: that had been done before, and were lost.
@@ -129,13 +104,8 @@ class TimeAccount:
 
     Attributes:
         wall_seconds: sum of the processes' walls; what lay between them belongs to nobody.
-        phase_seconds: exclusive seconds per phase.
-        device_seconds: seconds on the device per phase, by device events, with ``exposed_wait``; None without them.
-        unattributed_seconds: what no phase claimed.
         training_seconds: wall time of the optimizer steps without evaluation and checkpointing: with data wait, logging
             and what is unattributed inside the loop. The denominator of every throughput.
-        time_to_first_step_seconds: of the first process.
-        processes: each by itself.
     """
 
     wall_seconds: float
@@ -153,11 +123,7 @@ class StepTimes:
 
     Attributes:
         count: steps recorded; one done again after a resumption counts again.
-        warm_up_count: steps set apart from the percentiles.
-        warm_up_rule: which those are.
-        p50_seconds, p95_seconds, p99_seconds: percentiles of the others, linear between neighbours.
-        max_seconds: the longest of the others.
-        warm_up_max_seconds: the longest of those set apart.
+        p50_seconds, p95_seconds, p99_seconds: of the steps after warm-up, linear between neighbours.
     """
 
     count: int
@@ -175,18 +141,9 @@ class RankAccount:
     """What is known of one rank.
 
     Attributes:
-        rank: its number.
-        steps: optimizer steps recorded.
-        last_step: the Trainer's number of the last of them.
         training_seconds: wall time of its steps without evaluation and checkpointing.
-        host: name of its machine; None in older records.
-        device: that trains in it: the GPU's name with its index, or ``cpu``.
-        phase_seconds: exclusive host seconds of its training loop per phase.
         waited_seconds: of them, the host time in which it waited for other ranks: ``communication``, and collectives
-            within logging, evaluations and saves. None where waits were not told apart, or the device tells.
-        device_seconds: seconds on its device per phase; None without device events.
-        peak_rss_bytes: resident host memory, from the start of the process.
-        device_peak_allocated_bytes, device_peak_reserved_bytes: of its CUDA device.
+            within logging, evaluations and saves. None where waits were not told apart, or on a device.
         memory_categories: what the rank itself held, as far as it was counted; nothing is derived.
     """
 
@@ -210,14 +167,8 @@ class PhaseSkew:
     """The rank that took the longest in a phase, waits for others apart, over the training loop.
 
     Attributes:
-        phase: its name.
-        rank: which.
-        host, device: where it ran, as in ``RankAccount``.
-        own_seconds: of it.
-        extra_seconds: those less the median of the other ranks': about what the others waited for it, as far as they
+        extra_seconds: its own less the median of the other ranks': about what the others waited for it, as far as they
             were not late themselves.
-        usd: what so much of the run's time costs; None where its price is not known.
-        on_device: whether the device's events told it.
     """
 
     phase: str
@@ -235,15 +186,12 @@ class AcrossRanks:
     """What training on several ranks cost beside what each had to do.
 
     Attributes:
-        ranks: that trained.
-        hosts: machines; None where they told no names.
         skew: by phase, the most extra seconds first.
         exposed_seconds: that the rank which waited least spent in communication: what is left of it where nobody is
             late. None where waits were not told apart.
         late_seconds: that the ranks waited beyond that, their mean: for ranks that came later.
         exposed_by: ``device``: events in its queue of work; ``host``: the time that the host waited, on a CPU. Both
             are an estimate of what nothing covers; what computation covers, a trace tells.
-        exposed_usd, late_usd: of these, at the run's price for all ranks.
         covered_seconds: that gradients were on their way while the rank still computed: an estimate, from DDP's own log
             of some steps of the rank with the shortest exchange. None without that log.
     """
@@ -265,10 +213,7 @@ class PlanFigure:
 
     Attributes:
         name: with its unit: ``weights_bytes``, ``step_seconds``, ``training_cost_usd``, ...
-        predicted: None where it could not be told.
-        observed: None where it was not measured, or is of something else.
         relative_error: ``predicted`` / ``observed`` - 1, or what ``note`` says; None where either is not known.
-        note: why one is not known, or what they are of.
     """
 
     name: str
@@ -283,8 +228,6 @@ class PlanAccount:
     """What was planned before the run, beside what it came to.
 
     Attributes:
-        device: what it was planned on.
-        steps: optimizer steps planned.
         figures: peaks and kinds of memory, then the training loop: speed, time, cost, energy, without evaluations and
             saves.
     """
@@ -303,14 +246,7 @@ FailureKind = Literal["memory", "save", "load", "differs", "disk", "hang", "kill
 
 @dataclass(frozen=True)
 class PreflightFailure:
-    """Why the answer is no.
-
-    Attributes:
-        kind: of failure.
-        stage: what was being done, in words.
-        message: what the user was told: what failed, and what to write instead.
-        rank: that failed; None where it is of all.
-    """
+    """Why the answer is no."""
 
     kind: FailureKind
     stage: str
@@ -320,32 +256,20 @@ class PreflightFailure:
 
 @dataclass(frozen=True)
 class Preflight:
-    """``preflight.json``; what was not come to is None. Peaks and times are the largest of all ranks.
+    """The preflight check of a run, as ``preflight.json`` holds it: its longest batch, a save, a load, the disk.
+
+    What the check did not reach is None. Peaks and times are the largest of all ranks.
 
     Attributes:
         fingerprint: of the recipe, its data, the packages and the processes that it was proven for; empty where it
             was not come to.
-        passed: whether the run may begin.
-        wall_seconds: of the whole proof.
-        world_size: processes that trained.
-        device: of rank 0.
         batch_rows, batch_tokens: shape of the longest micro-batch; tokens of each row, padding included.
-        micro_batches: of that kind, in each of the two optimizer steps, and
-        recipe_micro_batches: of a step of the run.
-        memory_bytes: of the device; of the host, where that trains.
         training_peak_bytes: in two steps, the second of which has the optimizer's state beside it. On a CUDA device
             what tensors held; on a CPU what the process has held at all.
-        evaluation_peak_bytes: likewise of the evaluation; None on a CPU, and without one.
-        evaluation_rows: of the longest batch that was evaluated, of each rank.
-        checkpoint_bytes, model_bytes: of a checkpoint, and of what the run saves in the end.
-        save_seconds: of the checkpoint.
         load_seconds: in a new launch, until the training stood where it was; None where nothing was loaded.
         compared_tensors: of weights and optimizer, of all ranks; equal bit for bit.
-        next_loss: mean of all ranks, of the step after the save, and
-        next_loss_after_load: of the same step in the new launch.
         checkpoints_to_come: that lie in the output directory at one time, at the most.
         needed_bytes, free_bytes: on the disk of the output directory, for all that is to come.
-        failure: None where it passed.
     """
 
     fingerprint: str
@@ -392,19 +316,10 @@ class RunAccount:
     """Where the time, the tokens and the memory of a run went.
 
     Attributes:
-        schema_version: of this layout.
-        hf_efficient_version: what built the account.
         recorded_by: ``recipe``, ``trainer`` (the mixin in a script of its own), ``callback`` (alone in a plain
             Trainer), ``unknown`` (older records).
-        ended: of the last process.
-        error: of the last process.
         environment: versions and hardware of the last process that told them, as ``hf-efficient env --json`` does; None
             in older records.
-        plan: None where the run was not planned.
-        profile: None where no deeper instrument was switched on.
-        loader: None where no data loader was watched.
-        across: what came of training on several ranks; None of one.
-        preflight: None where nothing was proven before the run.
         restarts: what it took to go on, once for every process after the first.
     """
 

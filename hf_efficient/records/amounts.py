@@ -1,9 +1,4 @@
-"""What a run trained on, and the arithmetic that it took.
-
-What the memory of a run was used for.
-
-The energy and the money of a run.
-"""
+"""Amounts in the account of a run: tokens, sequences, FLOPs, the data loader's work, memory, energy, money."""
 
 from __future__ import annotations
 
@@ -16,9 +11,6 @@ class TokenAccount:
     """Tokens of all ranks; a count is None where a step of any rank does not know it.
 
     Attributes:
-        processed: positions computed, padding included.
-        non_padding: positions that are no padding.
-        loss_bearing: positions with a label.
         padding_share: 1 - non_padding / processed.
         non_padding_tokens_per_second: ``non_padding`` / the largest ``training_seconds`` of any rank: evaluations,
             saves and all that lies outside the training loop are not in the denominator; data wait and logging are.
@@ -38,10 +30,7 @@ class SequenceAccount:
     """The sequences of all ranks; None where a step of any rank does not know them.
 
     Attributes:
-        rows: rows of the batches; a padding-free batch is one row.
         samples: documents: examples, or pieces of one that packing has cut.
-        mean_tokens: non-padding tokens per document.
-        shortest_tokens, longest_tokens: of a document.
         length_buckets: documents by length: upper bound of a bucket in tokens, as text, to how many are in it.
         samples_per_second: ``samples`` / the largest ``training_seconds`` of any rank.
         fill_rate: share of the packs' positions that hold tokens, over the data set as it was packed; None without
@@ -68,11 +57,8 @@ class WorkAccount:
         mfu: ``model_flops`` / (the largest ``training_seconds`` of any rank * accelerators * peak).
         hfu: the same of ``hardware_flops``.
         peak_flops_per_second: of one accelerator, dense, in the dtype of the matrix products.
-        peak_source: where that figure comes from.
         peak_estimated: whether it was measured here rather than stated by the vendor.
         accelerators: of all ranks; one for each, unless a rank's model is spread over several.
-        dtype: of the matrix products.
-        reason: why a figure is unknown.
     """
 
     model_flops: int | None = None
@@ -92,9 +78,7 @@ class Evaluation:
     """One evaluation.
 
     Attributes:
-        step: optimizer steps done before it.
         metrics: by name, without the prefix ``eval_``; None for a figure that is not finite.
-        seconds: wall time.
     """
 
     step: int
@@ -108,20 +92,10 @@ class LoaderAccount:
 
     Attributes:
         steps: optimizer steps in which it was watched.
-        epochs: times that an epoch was started.
         batches: that the trainer took; the last ones may never have been trained on.
-        rows: of them; None where a batch told none.
-        bytes: of their tensors.
         wait_seconds: the trainer waited for them; loading itself is a part of it where there are no workers.
-        first_wait_seconds: of that, for the first batch of each epoch.
         start_seconds, end_seconds: starting and ending epochs, with their workers.
-        fetched: batches that were loaded, by all processes that load.
-        fetch_seconds, fetch_cpu_seconds, fetch_process_cpu_seconds: in the data set, wall and CPU.
-        collate_seconds, collate_cpu_seconds, collate_process_cpu_seconds: in the collator.
-        core_wait_seconds: of both, ready to run and waiting for a core.
-        read_bytes: from the disk, as far as the system says.
         mean_ready: batches that lay ready when one was asked for; None without workers.
-        workers, prefetch_factor, persistent_workers, pin_memory: how the loader was set up; None where it is not known.
     """
 
     steps: int
@@ -155,10 +129,8 @@ class MemoryCategory:
 
     Attributes:
         name: ``weights``, ``adapter``, ``gradients``, ``optimizer_state``, ``activations``, ``logits``, ``rest``.
-        bytes: of the storages, each counted once.
         how: ``exact``: the tensors were counted; ``measured``: counted in one forward, see ``note``; ``derived``: what
             is left of a measured peak.
-        note: when, and on what.
     """
 
     name: str
@@ -174,10 +146,6 @@ class MemoryAccount:
     Attributes:
         peak_rss_bytes: resident host memory, from the start of the process.
         device_peak_allocated_bytes: tensors on the CUDA device, as torch's allocator counts them.
-        device_peak_reserved_bytes: what the allocator held of the device.
-        device_allocation_retries: times that it had to free its cache to allocate.
-        phase_peak_allocated_bytes: the device's peak within each phase; None without a CUDA device.
-        categories: what the memory was used for; empty where it was not looked at.
     """
 
     peak_rss_bytes: int | None
@@ -194,10 +162,6 @@ class EnergyPart:
 
     Attributes:
         name: ``GPU 0``, ``CPU package 0``, ``CPU``.
-        joules: energy over ``covered_seconds``.
-        source: ``nvml``, ``rapl``, or ``estimate``.
-        estimated: nothing was measured.
-        covered_seconds: time that ``joules`` is of.
         missing_seconds: the rest of the wall time of the processes that it was read in: before its first reading, since
             the meters are read from where the run knows its output directory, and where it did not tell.
         note: what it meters, or how an estimate was made.
@@ -217,13 +181,9 @@ class EnergyAccount:
     """Energy of the run's machines, all of its processes and ranks: what the meters told, without cooling.
 
     Attributes:
-        joules: sum of the parts; None where there is no part.
-        estimated: whether any part is an estimate.
-        parts: meter by meter.
         phase_joules: the energy by phase of rank 0, ``unattributed`` included, shared out by the readings' times (see
-            ``account/energy.py``); None where there is no part.
+            ``accounting/money.py``); None where there is no part.
         co2e_grams: ``joules`` times the grid's intensity; None where there is no part.
-        grid_grams_per_kwh, grid_source: that intensity, and where it comes from.
     """
 
     joules: float | None = None
@@ -240,9 +200,7 @@ class BudgetAccount:
     """The limits of a run.
 
     Attributes:
-        usd, hours, kwh: the limits; None where there is none.
         reached: in words, which limit ended the run; None where none did.
-        reached_at_step: after which step.
     """
 
     usd: float | None = None
@@ -258,14 +216,11 @@ class MoneyAccount:
 
     Attributes:
         cost_usd: ``wall_seconds`` of each process at the price that it stated; None where that is unknown.
-        usd_per_million_non_padding_tokens: of the whole cost.
         phase_usd: by phase, ``unattributed`` included: they sum up to ``cost_usd``.
         price_usd_per_hour: of everything that the run occupies, in its last process.
         lowest_price_usd_per_hour, highest_price_usd_per_hour: among all processes, where they had different ones; else
             None.
-        price_source: where that of the last process comes from, with its date.
         estimated: whether nobody said what is paid, so that it is the median of list prices.
-        budget: None where there is none.
     """
 
     cost_usd: float | None = None

@@ -1,7 +1,4 @@
-"""The work of a step by operator: what a simulated step counts and the roofline turns into time.
-
-What a device was measured to do: rates that plans take in place of the tables'.
-"""
+"""The work of a step by operator, and the rates that a device was measured to do it at."""
 
 from __future__ import annotations
 
@@ -61,7 +58,6 @@ class MatmulRate:
 
     Attributes:
         dtype: ``bf16``, ``fp16`` or ``fp32``.
-        size: rows and columns.
         flops_per_second: ``2 * size ** 3`` over the time of one.
     """
 
@@ -82,15 +78,12 @@ class Calibration:
     Attributes:
         device_name: as ``torch.cuda.get_device_name()`` or the processor tells it.
         device_type: ``cuda`` or ``cpu``.
-        torch_version: that measured.
         measured_on: date, ISO 8601.
-        matmul: rates of products.
         bandwidth_bytes_per_second: bytes read and written by a copy of a large tensor.
         launch_seconds: of the host, for each kernel of a chain of tiny operators.
         busy: others used the device or the processor meanwhile, so the true rates may be higher; None where that could
             not be told.
         threads: that torch computed with, on a CPU.
-        schema_version: of the file.
     """
 
     device_name: str

@@ -1,19 +1,4 @@
-"""Memory over the steps that a plan simulates.
-
-Memory that a plan foresees, on one device.
-
-What a plan says of a run on machines that may be taken away at any time.
-
-What a plan tells of one accelerator.
-
-What a plan would change: batches, changes of the recipe, and the largest of what still fits.
-
-How a planned run is spread over several GPUs.
-
-What a plan says before a run, in the words and units of the run's account.
-
-What was planned for the run that begins, in the terms in which its account can answer.
-"""
+"""What a plan says before a run, in the words and units of the run's account."""
 
 from __future__ import annotations
 
@@ -29,9 +14,6 @@ class PlannedTimeline:
 
     Attributes:
         events: allocations and frees up to each moment, from the start of the first step on.
-        phases: that run at each moment.
-        categories: bytes by use.
-        second_step: events before the second step.
     """
 
     events: list[int]
@@ -45,11 +27,7 @@ class PlannedTensor:
     """A tensor that is there at the peak.
 
     Attributes:
-        bytes: of its storage.
-        category: see ``MemoryCategory``.
-        module: that allocated it, or whose parameter, gradient or state it is.
         operator: that allocated it; the parameter's name for one that was there from the start.
-        shape, dtype: of the tensor.
     """
 
     bytes: int
@@ -68,16 +46,11 @@ class PlannedMemory:
         peak_allocated_bytes: tensors, at the worst moment of a step.
         peak_phase: the phase of that moment: forward, recompute (activation checkpointing), backward, optimizer,
             evaluation.
-        peak_module: the module that runs then; empty outside the model.
         peak_step: 1 where it is in the first step, 2 where it is in a later one or in an evaluation.
         categories: bytes at the peak by use; they add up to it. With several ranks also ``gathered_weights``, weights
             of others that are there for a moment, and ``communication``, buffers of what is sent.
         category_peak_bytes: bytes of each use at most, each at its own moment, as the run's account tells them.
-        largest: the ten largest tensors at the peak, the largest first.
-        phase_peak_allocated_bytes: the most that is allocated within each phase.
-        model_bytes: weights and adapter, before training.
         paged_bytes: optimizer state that lies outside of torch's allocator and moves between device and host.
-        timeline: over the two steps; None where it was not kept.
     """
 
     peak_allocated_bytes: int
@@ -98,16 +71,9 @@ class PlannedSpot:
     """A run on spot machines, in expectation.
 
     Attributes:
-        price_usd_per_hour: of a machine while it runs; None where none is known.
-        price_source: whose list price that is, and of which day.
-        hours_between_preemptions: on average, as assumed.
-        checkpoint_bytes: of one save.
-        checkpoint_seconds: that training stands still for it.
         save_every_steps: optimizer steps between two saves that cost least (Daly); None without a time.
         overhead_share: running time beyond the work: saves, restarts and what is done again, as a share of the work.
-        usd_per_million_tokens: with that overhead.
         preemptions, run_seconds, run_usd: of all steps, while a machine runs; None where their number is not known.
-        reason: why there are no figures; None where there are.
     """
 
     price_usd_per_hour: float | None
@@ -129,26 +95,17 @@ class PlannedGpu:
     """The run on one accelerator. All its times are estimates.
 
     Attributes:
-        name: of the accelerator.
-        memory_bytes: that its vendor states.
         usable_memory_bytes: of it, what torch reports as its total: the limit that ``fits`` is judged by.
         needed_bytes: reserved by torch's allocator, the CUDA context, and NCCL's buffers where there are several
             ranks; where it does not fit, what it asked for.
-        reserved_bytes: of it, reserved by the allocator at most; None where it does not fit.
         allocated_bytes: of these in use at most, as ``torch.cuda.max_memory_allocated`` counts: cuBLAS's workspaces
             included, and every tensor rounded up to 512 bytes; None where it does not fit.
         fits: whether the training runs: it is not out of memory, and not in a format that the device does not have,
             which a note then tells.
-        allocation_retries: how often the allocator has to give memory back to make room.
-        step_seconds: an optimizer step; None where a rate of the device is not known.
         tokens_per_second: without padding where the data were read; else of the rows, all of one length.
         bound_shares: shares of the step by what bounds it: math, bandwidth, launch; communication as well, where
             there are several ranks.
-        notes: what is missing, and why.
         market: that the figures below are of: ``on_demand``, or ``spot``, which are those of ``spot``.
-        price_usd_per_hour: of all GPUs together; None where no price is known.
-        price_source: whose list price that is, and of which day.
-        usd_per_million_tokens: None without a price or a time.
         run_seconds, run_usd, run_kwh, run_co2e_grams: of all steps, and of evaluations and saves where they are known;
             None where the number of steps is not known.
         run_evaluation_seconds: of it, evaluations, nothing lost; None where they are not known, and in no figure.
@@ -196,12 +153,7 @@ class PlannedBatching:
     """The run's examples as batches of one kind, at the recipe's micro-batch.
 
     Attributes:
-        name: of the kind.
-        overrides: values of the recipe by dotted key that make it so.
-        chosen: whether the recipe does.
         epoch_positions: places of an epoch's batches, padding included.
-        padding_share: of them, padding.
-        epoch_steps: optimizer steps.
     """
 
     name: str
@@ -218,9 +170,6 @@ class PlannedOutcome:
 
     Attributes:
         needed_bytes: reserved by torch's allocator, and the CUDA context.
-        fits: whether the training runs without being out of memory.
-        step_seconds: an optimizer step; None where a rate of the device is not known.
-        tokens_per_second: of the rows, padding included.
     """
 
     needed_bytes: int
@@ -234,12 +183,7 @@ class PlannedChange:
     """A change of the recipe, or several together, and what it comes to.
 
     Attributes:
-        overrides: values of the recipe by dotted key.
-        gives: what it is good for, in words.
-        costs: what it costs, in words.
         keeps_training: whether the same weights learn from the same tokens; rounding may differ.
-        before: the recipe as it is.
-        after: with the change; simulated, as the recipe itself.
     """
 
     overrides: dict[str, Any]
@@ -255,13 +199,8 @@ class PlannedAdvice:
     """What to change in a recipe for one accelerator.
 
     Attributes:
-        accelerator: its name.
-        memory_bytes: that its vendor states.
-        usable_memory_bytes: of it, what torch reports as its total.
-        before: the recipe as it is.
         changes: those that fit first; of these first those that keep the training, the fastest per token first, and
             the one that saves the most memory first among equals.
-        left_out: what was not tried, and why.
     """
 
     accelerator: str
@@ -277,10 +216,8 @@ class PlannedLargest:
     """The most that fits on one accelerator.
 
     Attributes:
-        accelerator: its name.
         micro_batch_rows: with rows as long as the recipe's, pairs of ``method: dpo``; 0 where not even one row fits.
         row_tokens: with as many rows as the recipe's; a multiple of ``row_tokens_step``, 0 where not even that fits.
-        row_tokens_step: how finely the length was searched.
         rows_bounded: whether the search for rows ended at its own limit, so that more may fit.
         tokens_bounded: whether the length ended at the positions that the model was made for.
     """
@@ -298,11 +235,8 @@ class PlannedRanks:
     """Several processes, one GPU each.
 
     Attributes:
-        count: how many.
-        strategy: ddp, zero1, zero2, zero3 or fsdp2.
         offloaded: to the host or its disk: optimizer, parameters.
         host_bytes: of the machine's memory, that what is offloaded takes, all ranks together.
-        disk_bytes: the same of its NVMe disk.
     """
 
     count: int
@@ -320,12 +254,6 @@ class PlannedData:
     """The data of the run, where they were read.
 
     Attributes:
-        examples: to train on.
-        tokens: of them all.
-        longest_tokens: of the longest.
-        padding_share: of the positions of a mean step.
-        evaluation_rows: to evaluate on; 0 where the run evaluates nothing.
-        evaluations: how often.
         batchings: the kinds of batches that these examples could make; empty where packs have cut them.
     """
 
@@ -343,17 +271,8 @@ class Plan:
     """A recipe before it runs.
 
     Attributes:
-        recipe, model, adapter: what was planned.
-        parameters, trained_parameters: of the model, adapters included.
-        micro_batch_rows, row_tokens, micro_batches: the shape of an optimizer step.
-        steps: of the run; None where the recipe alone does not tell.
         flops_per_step: that the operators of a step do; of the largest one, where the data were read.
-        memory: on any device.
         gpus: on each accelerator, those that fit first, the cheapest per token first.
-        assumptions: what the plan takes for granted.
-        advice: what to change; None where it was not asked for.
-        largest: the most that fits; None where it was not asked for.
-        data: of the run; None where they were not read.
         ranks: how the run is spread over GPUs; None where one process trains alone. Memory is of one rank, and so is
             the shape of a step; FLOPs, tokens, money and energy are of all.
     """
@@ -393,18 +312,12 @@ class PlannedRun:
     """The run on the device that is here, on rank 0. All its times are estimates.
 
     Attributes:
-        device: name of the GPU or the CPU.
-        steps: optimizer steps of the whole run, by the data and the arguments.
         positions: of the largest micro-batch, padding included: it decides the memory.
         step_tokens: positions of an optimizer step of all ranks, the mean over the data.
         categories: bytes of each kind of tensor when there is most of it, in the words of ``MemoryCategory``;
             activations and logits where a backward begins.
         peak_allocated_bytes, peak_reserved_bytes: on the CUDA device; None on a CPU, where nobody counts them.
-        fits: whether that is in the device's memory; None where that is not known.
-        step_seconds: the mean optimizer step.
-        tokens_per_second: of all ranks, padding included.
         training_seconds: of all steps, without evaluations and saves.
-        training_cost_usd: of that time, at the run's price.
         training_energy_joules: of the GPUs in that time, at the power that they are made for.
         reasons: by the name of a figure that is None, why.
     """
@@ -431,7 +344,6 @@ class RunPlan:
 
     Attributes:
         plan: of its longest rows, on the accelerator that is here; on none, where that is not known.
-        run: what the account of the run is compared with.
     """
 
     plan: Plan

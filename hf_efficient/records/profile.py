@@ -1,9 +1,4 @@
-"""What profilers of Python found.
-
-What a snapshot of the CUDA allocator's history says.
-
-What the deeper instruments of a run found, and what each of them cost.
-"""
+"""What the profilers of a run found, and what each of them cost: operators, Python functions, allocations."""
 
 from __future__ import annotations
 
@@ -16,8 +11,6 @@ class FunctionTime:
 
     Attributes:
         place: ``transformers/trainer.py:1900 _run_epoch``, or the name of a function of C.
-        self_seconds: in the function itself.
-        total_seconds: with what it calls.
         calls: how often; None where samples were taken.
     """
 
@@ -29,15 +22,7 @@ class FunctionTime:
 
 @dataclass(frozen=True)
 class FunctionTable:
-    """The functions of one process, the dearest first by their own time.
-
-    Attributes:
-        process: ``main`` or ``worker 0``, of the data loader.
-        tool: ``cprofile`` or ``pyinstrument``.
-        seconds: sum over all functions.
-        functions: the dearest.
-        left_out: how many further ones there were.
-    """
+    """The functions of one process, the dearest first by their own time."""
 
     process: str
     tool: str
@@ -102,9 +87,6 @@ class AllocationSite:
     Attributes:
         place: ``models/llama/modeling_llama.py:180 forward``, the innermost frame outside torch; in words where there
             is none.
-        called_from: the frames around it, from the inside.
-        bytes: of all its blocks, as they were asked for.
-        blocks: how many.
     """
 
     place: str
@@ -120,9 +102,6 @@ class ModuleAllocations:
     Attributes:
         module: ``model.layers.*.mlp.down_proj``, of a single one its number; `` (backward)`` behind it where its
             gradients asked for them; ``class LlamaMLP`` where the stack alone tells; in words where it is no module.
-        bytes: of all their blocks, as they were asked for.
-        blocks: how many.
-        modules: how many modules they are; 0 where they are none.
         place: the line of code that asked for most of it.
     """
 
@@ -139,22 +118,12 @@ class MemorySnapshot:
 
     Attributes:
         moment: ``after step 10``, ``at the end``, ``out of memory``.
-        reserved_bytes: held of the device.
         allocated_bytes: of that, in use by tensors, or waiting for another stream to be done with them.
         inactive_split_bytes: free, but in segments of which another part is in use: what fragmentation keeps from
             being given back, or used for something larger.
-        inactive_split_blocks: in so many pieces.
         largest_free_bytes: the largest piece that an allocation could get without asking the device.
         peak_bytes: the most that was live at once, as it was asked for, since the history begins.
-        sites: what it was made of, the largest first.
-        other_sites_bytes: of the sites that are left out.
-        allocation_retries: times that the allocator had to free its cache, since the process began; None where that is
-            not known.
-        failed_bytes: what could not be allocated; None where nothing failed.
-        device_free_bytes: what the device itself had left then.
-        history_events: allocations and releases that the history holds.
         modules: what the peak was made of by the modules of the model, the largest first; empty where it is not known.
-        other_modules_bytes: of the modules that are left out.
     """
 
     moment: str
@@ -179,13 +148,9 @@ class InstrumentAccount:
     """What one instrument did on rank 0, and what that cost.
 
     Attributes:
-        name: ``trace``, ``memory``, ``python``, ``lines``, ``host_memory``, ``nvtx``.
         cost_seconds: that it added to the run: ``own_seconds``, and what the steps under it took longer than the others
             where that could be compared; None where it never ran.
         own_seconds: spent in its own code between the steps: starting, stopping, writing.
-        steps: optimizer steps under it.
-        files: that it wrote, as paths inside the ``efficiency`` folder.
-        note: what the cost is made of, what is missing, and why.
     """
 
     name: str
@@ -201,13 +166,10 @@ class OperatorTime:
     """One operator at one set of input shapes, all its calls in the traced steps together.
 
     Attributes:
-        name: as the dispatcher calls it: ``aten::mm``.
-        calls: how often it ran.
         self_cpu_seconds: on the host, without the operators that it calls.
         self_device_seconds: of the kernels that it launched itself; None where no device was traced.
         flops: floating-point operations by torch's formulas; None where they were not asked for, 0 where torch has no
             formula for it.
-        shapes: of its inputs, ``[16, 64] [64, 64]``; empty where they were not asked for.
     """
 
     name: str
@@ -223,13 +185,8 @@ class OperatorTable:
     """The operators of the traced steps of one rank, the dearest first.
 
     Attributes:
-        rank: of the process.
-        steps: that were traced and kept.
         wall_seconds: of these steps, from the end of the one before to their own, under the profiler.
         self_cpu_seconds: sum over all operators; what is left of ``wall_seconds`` is Python, the Trainer, waiting.
-        self_device_seconds: sum over all kernels, copies and fills; None where no device was traced.
-        operators: by time on the device where one was traced, else on the host.
-        left_out: how many further rows there were.
     """
 
     rank: int
@@ -246,12 +203,7 @@ class ProfileAccount:
     """Everything that the deeper instruments left.
 
     Attributes:
-        instruments: those that were switched on.
-        operators: of rank 0; None where nothing was traced, or the file is gone.
-        memory: snapshots of rank 0, oldest first.
         functions: of Python, a table per process: rank 0 and the workers of its data loader.
-        lines: of the functions that were named for it.
-        host_memory: of the functions that were named for it.
     """
 
     instruments: list[InstrumentAccount]

@@ -25,10 +25,8 @@ class StepSeries:
 
     Attributes:
         segment: number of the ``train()`` call.
-        steps: how many a bucket holds.
         first_step, last_step: the Trainer's numbers of the first and the last of them.
         started_at_seconds: run time at the start of the first.
-        wall_seconds: sum.
         step_seconds_min, step_seconds_mean, step_seconds_max: of single steps, each without its evaluation and
             checkpointing.
         phase_seconds: sums by phase, with ``unattributed``; 0 where a phase did not occur.
@@ -38,7 +36,6 @@ class StepSeries:
         loss, learning_rate, grad_norm: the last that was logged, if it is finite.
         loss_min, loss_max, grad_norm_max: of those that were logged and are finite.
         not_finite: how many of the logged losses and gradient norms are no finite number.
-        peak_allocated_bytes, peak_reserved_bytes: the largest on the device.
         device_seconds: sums by phase on the device; None where a step has no device events.
         loader_seconds: sums of the data loader's times that occurred, by name (see ``StepLoader``); None where it was
             not watched.
@@ -98,14 +95,8 @@ class SystemSeries:
     """What the sampler saw of the machine of rank 0: a bucket is consecutive readings of one process.
 
     Attributes:
-        process: its number.
         started_at_seconds, ended_at_seconds: run time of the first and of the last reading.
-        rss_bytes: resident memory of the process.
-        host_available_bytes: of the machine.
-        device_allocated_bytes, device_reserved_bytes: on the device.
-        watts: by meter.
         host: what cores, disks and network did, by name (see ``measure/probes/``).
-        core_loads: percent, core by core.
         gpus: by number of the GPU and by name (see ``measure/probes/gpu.py``).
         throttled: by number of the GPU and by reason, the share of the bucket's readings in which it was held back.
     """
@@ -136,7 +127,6 @@ class RunSeries:
             account.
         steps: of rank 0.
         step_seconds: the steps of rank 0 after warm-up, each without its evaluation and checkpointing.
-        system: empty where no sampler ran.
     """
 
     process_starts_seconds: list[float]

@@ -100,8 +100,6 @@ def tables(directory: Path, files: Collection[str], name: str, kind: type[_R]) -
     Args:
         directory: the ``efficiency`` folder.
         files: what the run's instruments wrote, as paths in it; other files are those of an earlier run.
-        name: of the table.
-        kind: of its record.
     """
     stem = f"{PROFILE}/{name}.rank0."
     paths = [directory / file for file in files if file.startswith(stem) and file.endswith("json")]

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 TAIL_BYTES = 65536
 """More than a line is long."""
 
-_BLOCK_BYTES = 1 << 18
+_BLOCK_BYTES = 1 << 20
 _MARK_BYTES = 256
 
 
@@ -50,7 +50,6 @@ def last_record(path: Path, numbered: str = "") -> dict[str, Any] | None:
     """The last complete line of a JSONL file; None without one, or without a readable file.
 
     Args:
-        path: of the file.
         numbered: key under which the line must hold a whole number, so that a broken one is passed over.
     """
     try:
