@@ -1,33 +1,20 @@
-"""Energy and CO2e from samples, worked out by hand."""
+"""Energy, CO2e and money of hand-made records, and what restarts cost, worked out by hand."""
 
 from __future__ import annotations
 
 import logging
+import math
 
 import pytest
+from made_records import alive, end, facts, lines, meter, price, process, sample, span, step, train
 from replayed_nvml import replay
-from test_account_build import alive, end, lines, process, span, step, train
 from waiting import wait_for_line
 
 from hf_efficient.accounting.account import account_of
-from hf_efficient.errors import OutputError
 from hf_efficient.recording import system
 from hf_efficient.recording.meters import Found
-from hf_efficient.records.amounts import EnergyAccount, EnergyPart
-
-
-def sample(at, number=0, meters=None, **readings):
-    held = {"schema_version": 1, "process": number, "at_seconds": at, **readings}
-    return held if meters is None else {**held, "meters": meters}
-
-
-def meter(source="nvml", unit="joules", name="GPU 0", machine="m", note="", **more):
-    return {"id": name, "machine": machine, "source": source, "unit": unit, "note": note, **more}
-
-
-def facts(number=0, **topics):
-    return {"kind": "facts", "process": number, "facts": topics}
-
+from hf_efficient.records.account import RestartAccount
+from hf_efficient.records.amounts import EnergyAccount, EnergyPart, MoneyAccount
 
 GRID = {"grams_per_kwh": 400.0, "source": "Utopia 2023"}
 
@@ -150,13 +137,6 @@ def test_a_fault_is_the_reason(run):
     assert found.energy.joules == 100.0
 
 
-def test_samples_that_end_early_are_named(run):
-    lines(
-        run / "system.jsonl", sample(0, meters={"GPU 0": meter()}, joules={"GPU 0": 0}), sample(4, joules={"GPU 0": 8})
-    )
-    assert "energy of GPU 0 for 6.0 s" in [gap.what for gap in account_of(run).not_measured]
-
-
 def test_a_resumed_run_counts_no_joule_twice_and_none_in_between(run):
     """The counter ran on by 10 kJ while no process lived, and the second reads on from there."""
     lines(
@@ -250,18 +230,6 @@ def test_a_run_that_died_keeps_its_energy(tmp_path):
     assert (found.energy.grid_source, found.energy.grid_grams_per_kwh) == ("World 2023, Ember, July 2024", 481.0)
 
 
-def test_a_run_that_died_in_the_moment_in_which_a_phase_began(tmp_path):
-    lines(
-        tmp_path / "spans.jsonl", process(), span(0.0, imports=2.0), alive(2.0, 2.0, phase="model_load", model_load=0.0)
-    )
-    lines(
-        tmp_path / "system.jsonl",
-        sample(0, meters={"GPU 0": meter()}, joules={"GPU 0": 0}),
-        sample(2, joules={"GPU 0": 8}),
-    )
-    assert account_of(tmp_path).energy.phase_joules == {"imports": 8.0, "unattributed": 0.0}
-
-
 def test_a_line_that_is_no_sample_is_skipped_and_counted(run, caplog):
     described = {"GPU 0": meter()}
     wrong = [
@@ -286,19 +254,6 @@ def test_times_that_run_backwards_are_left_out(run):
     first, *rest = [sample(at, joules={"GPU 0": value}) for at, value in readings]
     lines(run / "system.jsonl", {**first, "meters": {"GPU 0": meter()}}, *rest)
     assert account_of(run).energy.joules == 100.0
-
-
-def test_a_single_reading_is_no_energy(run):
-    lines(run / "system.jsonl", sample(0, meters={"GPU 0": meter()}, joules={"GPU 0": 5000}))
-    found = account_of(run)
-    assert (found.energy.joules, found.energy.phase_joules, found.energy.co2e_grams) == (None, None, None)
-    assert "no meter was read" in [gap.why for gap in found.not_measured]
-
-
-def test_samples_of_a_newer_version_are_refused(run):
-    lines(run / "system.jsonl", {"schema_version": 9, "process": 0, "at_seconds": 0})
-    with pytest.raises(OutputError, match=r"system\.jsonl:1: schema_version 9 is newer than 1"):
-        account_of(run)
 
 
 @pytest.mark.parametrize(
@@ -328,3 +283,138 @@ def test_recordings_to_grams(tmp_path, monkeypatch, recording, rounds, joules, c
     assert (found.joules, found.parts[0].covered_seconds) == (joules, covered)
     assert found.co2e_grams == pytest.approx(joules / 3_600_000 * 400, rel=1e-12)
     assert stream.joules == joules
+
+
+@pytest.fixture
+def priced(tmp_path):
+    """An hour: 12 minutes of imports, 36 of a step with 18 of evaluation and 9 of checkpointing, 12 of nobody's."""
+    lines(tmp_path / "spans.jsonl", process(), span(0.0, imports=720.0), train(0, 720.0), end(3600.0))
+    lines(
+        tmp_path / "steps.jsonl",
+        step(1, 0.0, 2160.0, forward=540.0, evaluation=1080.0, checkpointing=540.0, tokens=(3_000_000, 2_000_000, 1)),
+    )
+    return tmp_path
+
+
+def test_money_by_hand(priced):
+    lines(priced / "spans.jsonl", facts(price=price(2.5)))
+    assert account_of(priced).money == MoneyAccount(
+        cost_usd=2.5,
+        usd_per_million_non_padding_tokens=1.25,
+        phase_usd={
+            "imports": 0.5,
+            "forward": 0.375,
+            "evaluation": 0.75,
+            "checkpointing": 0.375,
+            "unattributed": 0.5,
+        },
+        price_usd_per_hour=2.5,
+        price_source="by hand",
+        estimated=False,
+    )
+
+
+def test_an_estimate_says_so_and_a_free_machine_costs_nothing(priced):
+    lines(priced / "spans.jsonl", facts(price=price(2.5, "median", estimated=True)))
+    assert account_of(priced).money.estimated
+    lines(priced / "spans.jsonl", facts(price=price(0.0)))
+    found = account_of(priced).money
+    assert (found.cost_usd, found.usd_per_million_non_padding_tokens, found.estimated) == (0.0, 0.0, False)
+    assert set(found.phase_usd.values()) == {0.0}
+
+
+def test_each_process_is_paid_at_its_own_price(priced):
+    """3600 s at 2.50, 1800 s at 4: 2.50 + 2.00; the phases sum up to it."""
+    lines(priced / "spans.jsonl", facts(price=price(2.5)))
+    lines(
+        priced / "spans.jsonl",
+        process(1),
+        facts(1, price=price(4.0, "another")),
+        span(0.0, 1, imports=900.0),
+        end(1800.0, 1),
+    )
+    found = account_of(priced).money
+    assert found.cost_usd == 4.5
+    assert found.phase_usd["imports"] == 1.5
+    assert round(math.fsum(found.phase_usd.values()), 2) == 4.5
+    assert (found.price_usd_per_hour, found.price_source) == (4.0, "another")
+    assert (found.lowest_price_usd_per_hour, found.highest_price_usd_per_hour) == (2.5, 4.0)
+
+
+@pytest.mark.parametrize("silent", [0, 1, 2])
+def test_a_process_that_died_before_it_stated_a_price_is_paid_like_its_neighbour(tmp_path, silent):
+    """Half an hour each at 1, 2 and 4; the silent one at the price of the next, the last at that of the one before."""
+    stated = [1.0, 2.0, 4.0]
+    for number, usd in enumerate(stated):
+        lines(tmp_path / "spans.jsonl", process(number), end(1800.0, number))
+        if number != silent:
+            lines(tmp_path / "spans.jsonl", facts(number, price=price(usd)))
+    assert account_of(tmp_path).money.cost_usd == [4.0, 4.5, 2.5][silent]
+
+
+def test_no_price_is_no_cost_and_says_why(priced):
+    found = account_of(priced)
+    assert found.money == MoneyAccount()
+    assert ("cost", "the records state no price") in [(gap.what, gap.why) for gap in found.not_measured]
+    lines(priced / "spans.jsonl", facts(price=price(None, None, reason="nobody knows; set it")))
+    found = account_of(priced)
+    assert found.money == MoneyAccount()
+    assert ("cost", "nobody knows; set it") in [(gap.what, gap.why) for gap in found.not_measured]
+
+
+def test_tokens_that_are_not_known_have_no_price(priced):
+    lines(priced / "spans.jsonl", facts(price=price(2.5)))
+    lines(priced / "steps.jsonl", step(2, 2160.0, 1.0, tokens=(1, None, 1)))
+    assert account_of(priced).money.usd_per_million_non_padding_tokens is None
+
+
+@pytest.fixture
+def restarted(tmp_path):
+    """Steps 1 to 5 of 10 s each, from second 100 on; the process is killed in step 6."""
+    lines(tmp_path / "spans.jsonl", process(), facts(price=price(3600.0)), span(0.0, imports=100.0), train(0, 100.0))
+    lines(tmp_path / "steps.jsonl", *(step(one, 10.0 * (one - 1), 10.0, forward=10.0) for one in range(1, 6)))
+    return tmp_path
+
+
+def test_steps_beyond_the_checkpoint_are_done_again(restarted):
+    """From checkpoint-3: steps 4 and 5, 20 s, and 80 s until the first step begins: 100 s at a dollar a second."""
+    again = [step(one, 5.0 + 10.0 * (one - 4), 10.0, segment=1, forward=10.0) for one in range(4, 9)]
+    lines(restarted / "steps.jsonl", *again)
+    lines(
+        restarted / "spans.jsonl",
+        process(1),
+        facts(1, price=price(3600.0)),
+        span(0.0, 1, imports=75.0),
+        train(1, 75.0, 1),
+    )
+    lines(restarted / "spans.jsonl", end(130.0, 1))
+    found = account_of(restarted)
+    assert found.restarts == [RestartAccount(1, 5, 3, 2, 20.0, 80.0, 100.0)]
+    assert [one.steps for one in found.time.processes] == [5, 5]
+    assert found.time.wall_seconds == 150.0 + 130.0  # each second once
+
+
+def test_a_start_that_never_came_to_train_and_one_from_the_beginning(restarted):
+    """The second lives 30 s; the third begins anew after 40: 50 s of steps are lost."""
+    lines(restarted / "spans.jsonl", process(1), facts(1, price=price(3600.0)), end(30.0, 1, ended="error", error="x"))
+    lines(
+        restarted / "steps.jsonl", *(step(one, 10.0 * (one - 1), 10.0, segment=1, forward=10.0) for one in range(1, 8))
+    )
+    lines(restarted / "spans.jsonl", process(2), train(1, 40.0, 2), end(110.0, 2))
+    assert account_of(restarted).restarts == [
+        RestartAccount(1, 5, None, 0, 0.0, 30.0, 30.0),
+        RestartAccount(2, 5, 0, 5, 50.0, 40.0, None),
+    ]
+
+
+def test_what_a_killed_rank_did_not_write_is_missed(restarted):
+    """Of five steps before the restart rank 1 left two; of those after it, all."""
+    more = [step(one, 10.0 * (one - 6), 10.0, segment=1, forward=10.0) for one in (6, 7)]
+    lines(restarted / "steps.jsonl", *more)
+    lines(restarted / "spans.jsonl", process(1), train(1, 50.0, 1), end(70.0, 1))
+    theirs = [step(one, 10.0 * (one - 1), 10.0, rank=1, forward=10.0) for one in (1, 2)]
+    theirs += [step(one, 10.0 * (one - 6), 10.0, segment=1, rank=1, forward=10.0) for one in (6, 7)]
+    lines(restarted / "steps.rank1.jsonl", *theirs)
+    (gap,) = [one for one in account_of(restarted).not_measured if "of rank 1" in one.what]
+    assert gap.what == "3 steps of rank 1"
+    assert gap.why.startswith("its process was killed before it wrote their records")

@@ -11,10 +11,20 @@ from hf_efficient.errors import OutputError
 from hf_efficient.records.profile import AllocationSite
 
 MIB = 2**20
+
+
 LIB = "/venv/lib/python3.11/site-packages"
+
+
 LINEAR = {"filename": f"{LIB}/torch/nn/modules/linear.py", "line": 134, "name": "forward"}
+
+
 MLP = {"filename": f"{LIB}/transformers/models/llama/modeling_llama.py", "line": 180, "name": "forward"}
+
+
 TRAIN = {"filename": "/home/anna/project/scripts/train.py", "line": 12, "name": "main"}
+
+
 CPP = {"filename": "/src/c10/CUDAFunctions.cpp", "line": 9, "name": "c10::malloc"}
 
 
@@ -96,30 +106,11 @@ def test_a_block_freed_in_the_history_but_older_than_it_has_no_line():
     assert [site.place for site in found.sites] == ["allocated before the history begins"]
 
 
-def test_frames_of_torch_alone_are_shown_where_there_are_no_others():
-    held = [block(0, MIB, frames=[LINEAR]), block(MIB, MIB, frames=[LINEAR])]
-    (site,) = snapshot_record({"segments": [segment(0, held)], "device_traces": []}, "").sites
-    assert site == AllocationSite("torch/nn/modules/linear.py:134 forward", [], 2 * MIB, 2)
-
-
 def test_what_failed():
     events = [event("alloc", 0, MIB, [TRAIN]), {"action": "oom", "size": 9 * MIB, "device_free": 4 * MIB, "frames": []}]
     snapshot = {"segments": [segment(0, [block(0, MIB, frames=[TRAIN])])], "device_traces": [events]}
     found = snapshot_record(snapshot, "out of memory")
     assert (found.failed_bytes, found.device_free_bytes) == (9 * MIB, 4 * MIB)
-
-
-def test_blocks_without_addresses_lie_one_behind_the_other():
-    first, second = block(0, MIB), block(0, MIB)
-    del first["address"], second["address"]
-    events = [event("alloc", 100 + MIB, MIB, [TRAIN])]
-    snapshot = {"segments": [segment(100, [first, second])], "device_traces": [events]}
-    found = snapshot_record(snapshot, "")
-    assert found.peak_bytes == 2 * MIB
-    assert {site.place for site in found.sites} == {
-        "allocated before the history begins",
-        "project/scripts/train.py:12 main",
-    }
 
 
 def test_a_file_is_read_as_plain_data(tmp_path):

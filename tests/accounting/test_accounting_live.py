@@ -112,23 +112,6 @@ def test_a_run_without_a_sign_of_life(tmp_path, silent, state, forecasts):
     assert (seen.state, seen.silent_seconds, seen.rest is not None) == (state, silent, forecasts)
 
 
-def test_a_run_that_ended_is_not_forecast(tmp_path):
-    write(tmp_path, END)
-    seen = view(tmp_path, 1000.0)
-    assert (seen.state, seen.rest, seen.step) == ("ended", None, 6)
-
-
-def test_records_of_an_older_version_tell_no_schedule(tmp_path):
-    write(tmp_path, alive(25.5), facts={})
-    assert (view(tmp_path).max_steps, view(tmp_path).rest) == (None, None)
-
-
-def test_before_the_first_step(tmp_path):
-    write(tmp_path, alive(11.0), steps=0)
-    seen = view(tmp_path)
-    assert (seen.step, seen.rest, seen.losses) == (0, None, [])
-
-
 def under_way(at, phase, **seconds):
     return {**alive(at), "open_phase": phase, "phase_seconds": seconds}
 
@@ -137,6 +120,8 @@ SEEN = (
     {"kind": "evaluation", "at_seconds": 10.0, "step": 0, "seconds": 4.0, "metrics": {"loss": 4.0}},
     {"kind": "save", "at_seconds": 12.0, "step": 1, "seconds": 1.0},
 )
+
+
 WHOLE = 14 * 2.5 + 3 * 4.0 + 2 * 1.0
 
 

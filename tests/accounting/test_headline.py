@@ -1,13 +1,11 @@
-"""The headline figures, and how those of several runs differ."""
+"""The headline figures, how those of several runs differ, and phases by part of a run."""
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
-from hf_efficient.accounting.headline import differences, headline
-from hf_efficient.records.amounts import Evaluation
+from hf_efficient.accounting.headline import GROUPS, PhaseGroup, differences, grouped, headline
+from hf_efficient.records.steps import PHASES
 from tests.reporting.sample_run import full, write_records
 
 
@@ -28,13 +26,6 @@ def test_figures_of_a_run(run):
     assert found["unattributed_share"] == run.account.time.unattributed_seconds / run.account.time.wall_seconds
 
 
-def test_losses_that_are_not_known(run):
-    later = dataclasses.replace(run.account, evaluations=[Evaluation(30, {"loss": 2.0})])
-    assert [headline(later)[name] for name in ("loss_before", "loss_after", "training_loss")] == [None, 2.0, None]
-    only_before = dataclasses.replace(run.account, evaluations=[Evaluation(0, {"loss": 3.0}), Evaluation(5, {})])
-    assert [headline(only_before)[name] for name in ("loss_before", "loss_after")] == [3.0, None]
-
-
 def test_differences_by_hand():
     first = {"steps": 10, "wall_seconds": 100.0, "mfu": 0.4, "cost_usd": None, "hfu": None, "loss_before": 0.0}
     second = {"steps": 10, "wall_seconds": 80.0, "mfu": 0.3, "cost_usd": 2.0, "hfu": None, "loss_before": 1.0}
@@ -48,3 +39,17 @@ def test_differences_by_hand():
     assert found["loss_before"].relative == [None, None, None]
     assert found["steps"].judgement == ["", "", ""]
     assert differences([]) == []
+
+
+def test_every_phase_has_one_part():
+    assert sorted(phase for phases in GROUPS.values() for phase in phases) == sorted(PHASES)
+
+
+def test_sums_by_part_in_the_order_of_a_run():
+    found = grouped({"unattributed": 0.25, "backward": 2.0, "imports": 1.0, "evaluation": 4.0, "forward": 0.5})
+    assert found == [
+        PhaseGroup("before training", 1.0, {"imports": 1.0}),
+        PhaseGroup("training", 2.5, {"forward": 0.5, "backward": 2.0}),
+        PhaseGroup("evaluations and checkpoints", 4.0, {"evaluation": 4.0}),
+        PhaseGroup("unattributed", 0.25, {"unattributed": 0.25}),
+    ]

@@ -4,41 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from dataclasses import asdict
 
 import msgspec
 import pytest
-from test_account_build import alive, end, lines, process, span, step, train
+from made_records import alive, end, full_step, lines, process, reading, span, step, train
 
 from hf_efficient.accounting.account import account_of, read_run
-from hf_efficient.accounting.series import histogram
-from hf_efficient.records.series import Band, Histogram, SystemSeries
-from hf_efficient.records.steps import SequenceCounts, StepLoader, StepMemory, StepRecord, StepWork, TokenCounts
-
-
-def full_step(number, start, wall, **more):
-    phases = {"forward": 0.5, "backward": 0.25}
-    record = StepRecord(
-        segment=0,
-        rank=0,
-        step=number,
-        epoch=None,
-        wall_seconds=wall,
-        started_at_seconds=start,
-        phase_seconds=phases,
-        micro_batches=1,
-        tokens=TokenCounts(10, 8, 4),
-        sequences=SequenceCounts(2, 3, 1, 4, {"4": 3}),
-        work=StepWork(100, 120),
-        memory=StepMemory(1000 * number, 2000),
-        device_seconds={"forward": 0.125},
-        waited_seconds={"evaluation": 0.0625},
-        loader=StepLoader(batches=1, wait_seconds=0.0625, rows=2, bytes=80, fetched=1, fetch_seconds=0.03125),
-    )
-    return msgspec.structs.replace(record, **more).to_json()
-
-
-def reading(number, at, **what):
-    return {"schema_version": 1, "process": number, "at_seconds": at, **what}
+from hf_efficient.accounting.series import histogram, padding_share, per_step, tokens_per_second
+from hf_efficient.accounting.steps import LOADER_SECONDS
+from hf_efficient.records.series import Band, Histogram, StepSeries, SystemSeries
+from hf_efficient.records.steps import StepLoader
 
 
 @pytest.fixture
@@ -98,17 +74,6 @@ def test_the_load_of_the_machine_and_its_gpus(tmp_path, monkeypatch):
         }
     }
     assert found.throttled == {"0": {"thermal": [0.5, 0.0]}}
-
-
-def test_a_figure_that_is_none_is_no_sample(tmp_path):
-    lines(tmp_path / "spans.jsonl", process(), span(0.0, imports=2.0), train(0, 2.0), end(5.0))
-    lines(tmp_path / "steps.jsonl", step(1, 0.5, 1.0))
-    lines(
-        tmp_path / "system.jsonl",
-        reading(0, 1.0, host={"busy_cores": float("inf")}),
-        reading(0, 2.0, host={"busy_cores": 2.0}),
-    )
-    assert read_run(tmp_path).series.system.host["busy_cores"].high == [2.0]
 
 
 def test_steps_are_put_together_without_losing_extremes(tmp_path, monkeypatch):
@@ -182,11 +147,6 @@ def test_histograms(values, expected):
     assert histogram(values) == expected
 
 
-def test_a_histogram_has_at_most_sixty_bins():
-    found = histogram([float(value) for value in range(10_001)])
-    assert (len(found.counts), sum(found.counts), found.edges[-1]) == (60, 10_001, 10_000.0)
-
-
 def test_the_system_over_both_processes(resumed, monkeypatch):
     """Five readings in at most three buckets; one process ended, the other one died."""
     monkeypatch.setattr("hf_efficient.accounting.columns.MOST_BUCKETS", 3)
@@ -216,12 +176,6 @@ def test_the_system_over_both_processes(resumed, monkeypatch):
     assert len(found) == 3
 
 
-def test_a_broken_reading_is_left_out(resumed):
-    lines(resumed / "system.jsonl", reading(0, 1.0, rss_bytes=5), {"process": 0}, reading(0, 2.0, rss_bytes="many"))
-    assert read_run(resumed).series.system.rss_bytes == Band([5], [5.0], [5])
-    assert "a part of system.jsonl" in [gap.what for gap in account_of(resumed).not_measured]
-
-
 def test_a_long_run_keeps_its_sums_and_extremes_in_two_thousand_buckets(tmp_path):
     count, slow = 9000, 4321
     with (tmp_path / "steps.jsonl").open("w") as file:
@@ -233,3 +187,95 @@ def test_a_long_run_keeps_its_sums_and_extremes_in_two_thousand_buckets(tmp_path
     assert sum(steps.phase_seconds["forward"]) == count * 0.5
     assert max(steps.step_seconds_max) == 30.0
     assert steps.step_seconds_max.index(30.0) == (slow - 1) // 8
+
+
+@pytest.fixture
+def steps():
+    """Three buckets of 4, 4 and 1 steps; the last does not know its tokens."""
+    empty = {each.name: [] for each in dataclasses.fields(StepSeries)} | {"phase_seconds": {}, "device_seconds": {}}
+    return StepSeries(
+        **empty
+        | {
+            "segment": [0, 0, 0],
+            "steps": [4, 4, 1],
+            "step_seconds_mean": [0.5, 0.0, 2.0],
+            "processed_tokens": [1000, 0, None],
+            "non_padding_tokens": [800, 10, None],
+        }
+    )
+
+
+def test_rates_by_hand(steps):
+    assert tokens_per_second(steps) == [400.0, None, None]  # 800 / (4 * 0.5); no time; no tokens
+    assert padding_share(steps) == [pytest.approx(0.2), None, None]
+    assert per_step([2.0, None, 3.0], steps) == [0.5, None, 3.0]
+
+
+def loading(folder, *steps, facts=None):
+    told = {"kind": "facts", "process": 0, "facts": {"loader": facts or {}}}
+    lines(folder / "spans.jsonl", process(), span(0.0, imports=1.0), train(0, 1.0), told, end(9.0))
+    lines(folder / "steps.jsonl", *steps)
+    return folder
+
+
+def loaded(number, at, **part):
+    return {**step(number, at, 1.0), "loader": msgspec.to_builtins(StepLoader(**part))}
+
+
+def test_a_loader_with_workers_by_hand(tmp_path):
+    first = {"batches": 2, "wait_seconds": 1.5, "first_wait_seconds": 1.25, "start_seconds": 0.5, "ready": 1}
+    work = {"fetched": 3, "fetch_seconds": 2.0, "fetch_cpu_seconds": 0.25, "collate_seconds": 0.5, "read_bytes": 4096}
+    loading(
+        tmp_path,
+        loaded(1, 0.0, **first, **work, rows=8, bytes=100),
+        loaded(2, 1.0, batches=2, wait_seconds=0.25, ready=5, rows=8, bytes=100, core_wait_seconds=0.125),
+        facts={"workers": 2, "prefetch_factor": 4, "persistent_workers": False, "pin_memory": True},
+    )
+    told = account_of(tmp_path).loader
+    nothing = dict.fromkeys((name for name in LOADER_SECONDS), 0.0)
+    assert asdict(told) == nothing | {
+        "steps": 2,
+        "epochs": 1,
+        "batches": 4,
+        "rows": 16,
+        "bytes": 200,
+        "wait_seconds": 1.75,
+        "first_wait_seconds": 1.25,
+        "start_seconds": 0.5,
+        "fetched": 3,
+        "fetch_seconds": 2.0,
+        "fetch_cpu_seconds": 0.25,
+        "collate_seconds": 0.5,
+        "core_wait_seconds": 0.125,
+        "read_bytes": 4096,
+        "mean_ready": 1.5,
+        "workers": 2,
+        "prefetch_factor": 4,
+        "persistent_workers": False,
+        "pin_memory": True,
+    }
+
+
+def test_older_records_tell_nothing_of_it(tmp_path):
+    assert account_of(loading(tmp_path, step(1, 0.0, 1.0))).loader is None
+    steps = read_run(tmp_path).series.steps
+    assert (steps.loader_seconds, steps.ready_batches) == ({}, [None])
+
+
+def test_the_series_has_its_times_where_it_was_watched(tmp_path):
+    loading(
+        tmp_path,
+        loaded(1, 0.0, batches=1, wait_seconds=0.25),
+        step(2, 1.0, 1.0),
+        loaded(3, 2.0, batches=2, wait_seconds=0.5, ready=3),
+    )
+    steps = read_run(tmp_path).series.steps
+    assert steps.loader_seconds == {"wait_seconds": [0.25, None, 0.5]}
+    assert steps.ready_batches == [None, None, 1.5]
+
+
+def test_a_batch_that_told_no_rows_leaves_them_unknown(tmp_path):
+    loading(
+        tmp_path, loaded(1, 0.0, batches=1, wait_seconds=0.25, rows=4), loaded(2, 1.0, batches=1, wait_seconds=0.25)
+    )
+    assert account_of(tmp_path).loader.rows is None

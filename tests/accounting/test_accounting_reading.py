@@ -1,16 +1,18 @@
-"""A run followed while it goes on: at every moment what reading it from the start gives."""
+"""Records read while they grow, by other processes, and what is no record."""
 
 from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_account_build import alive, end, lines, process, span, step, train
-from test_account_series import full_step, reading
+from made_records import alive, end, full_step, lines, process, reading, span, step, train
 
+from hf_efficient.accounting import run_records
 from hf_efficient.accounting.account import read_run
 from hf_efficient.accounting.run_records import RunReader
 from hf_efficient.accounting.steps import RankSteps
@@ -71,7 +73,10 @@ WRITTEN = {
     "system.rank1.jsonl": text(sample(0), reading(0, 1.0, joules={"GPU 0": -5.0}), sample(7)),
 }
 
+
 APPENDING = st.tuples(st.sampled_from(sorted(WRITTEN)), st.integers(1, 900))
+
+
 STARTING_ANEW = st.just(("anew", 0))
 
 
@@ -192,11 +197,50 @@ def test_lines_that_were_skipped_are_counted_at_every_look(tmp_path):
         assert account.not_measured[-1] == NotMeasured("a part of spans.jsonl", f"{told} unreadable {were} skipped")
 
 
-@pytest.mark.parametrize("garbage", [b"\0" * 50, b"garbage"])
-def test_what_follows_the_last_line_and_is_no_records_beginning_is_told(tmp_path, garbage):
-    lines(tmp_path / "spans.jsonl", process(), end(4.0))
-    with (tmp_path / "spans.jsonl").open("ab") as file:
-        file.write(garbage)
-    account, _ = same(RunReader(tmp_path), tmp_path)
-    told = NotMeasured("a part of spans.jsonl", "1 unreadable line in spans.jsonl was skipped")
-    assert account.not_measured[-1] == told
+@pytest.fixture
+def whole(tmp_path):
+    for name, text_of in WRITTEN.items():
+        (tmp_path / name).write_bytes(text_of)
+    with (tmp_path / "steps.rank1.jsonl").open("ab") as file:
+        file.write(b'\0\n{"half')
+    return tmp_path
+
+
+@pytest.fixture
+def apart(monkeypatch):
+    """Read by two other processes, however little there is; counts them."""
+    started, popen = [], subprocess.Popen
+    monkeypatch.setattr(run_records, "_WORTH_A_PROCESS_BYTES", 0)
+    monkeypatch.setattr(run_records, "_cores", lambda: 2)
+    monkeypatch.setattr(subprocess, "Popen", lambda *args, **more: started.append(args) or popen(*args, **more))
+    return started
+
+
+def test_other_processes_find_the_same(whole, caplog, request):
+    with caplog.at_level("INFO"):
+        alone, told = read_run(whole), [entry.getMessage() for entry in caplog.records]
+        caplog.clear()
+        started = request.getfixturevalue("apart")
+        reader = RunReader(whole)
+        assert read_run(whole, reader)[1:] == alone[1:]
+    assert len(started) == 2
+    assert [entry.getMessage() for entry in caplog.records] == told
+    assert told == [
+        f"{whole}/steps.rank1.jsonl:8 is not a JSON object; it is skipped",
+        f"{whole}/steps.rank1.jsonl:9 is half-written and skipped",
+    ]
+    lines(whole / "system.jsonl", reading(1, 26.0, rss_bytes=9))
+    assert read_run(whole, reader)[1:] == read_run(whole)[1:]
+
+
+def test_a_fault_in_another_process_is_raised_here(whole, apart):
+    lines(whole / "system.jsonl", {**reading(1, 26.0), "schema_version": 4})
+    with pytest.raises(OutputError, match=r"system.jsonl:10: schema_version 4 is newer than 1"):
+        read_run(whole)
+    assert len(apart) == 2
+
+
+@pytest.mark.parametrize("executable", ["", "/opt/program", "/nowhere/python"])
+def test_where_no_process_can_be_had_it_reads_alone(whole, apart, monkeypatch, executable):
+    monkeypatch.setattr(sys, "executable", executable)
+    assert read_run(whole).account.steps.count == 12

@@ -7,9 +7,11 @@ import pytest
 from hf_efficient.accounting.plan import profile_account
 from hf_efficient.accounting.processes import ProcessSpans
 from hf_efficient.records.profile import InstrumentAccount, OperatorTable, OperatorTime
-from hf_efficient.run_dir.json_file import PROFILE, read_table, table_path, write_table
+from hf_efficient.run_dir.json_file import PROFILE, table_path, write_table
 
 TABLE = OperatorTable(0, 3, 1.5, 0.9, None, [OperatorTime("aten::mm", 6, 0.5, None, 96, "[2, 3] [3, 8]")], 4)
+
+
 TOLD = {"cost_seconds": 2.0, "own_seconds": 1.5, "steps": 3, "files": ["profile/operators.rank0.json"], "note": "n"}
 
 
@@ -32,24 +34,11 @@ def test_facts_and_tables_of_the_last_process_that_had_instruments(table, tmp_pa
     assert [path.name for path in (tmp_path / PROFILE).iterdir()] == ["operators.rank0.json"]
 
 
-def test_a_run_without_instruments(table, tmp_path):
-    assert profile_account(processes({}, {"price": {}}), tmp_path) is None
-
-
 def test_a_half_written_table_is_left_out_and_said(table, tmp_path, caplog):
     table.write_text(table.read_text()[:40])
     with caplog.at_level(logging.WARNING):
         assert profile_account(processes({"profile": {"trace": TOLD}}), tmp_path).operators is None
     assert "operators.rank0.json: cannot be read, so that it is left out" in caplog.text
-
-
-def test_a_table_that_is_not_there(tmp_path, caplog):
-    assert read_table(tmp_path / "operators.rank0.json", OperatorTable) is None
-    assert caplog.text == ""
-
-
-def test_facts_of_another_version_are_passed_over(tmp_path):
-    assert profile_account(processes({"profile": {"trace": {"cost": 1}, "odd": 3}}), tmp_path) is None
 
 
 def test_a_table_of_an_earlier_run_in_the_folder_is_not_this_ones(table, tmp_path):

@@ -25,6 +25,8 @@ PLANNED = {
     "training_energy_joules": 216.0,
     "reasons": {},
 }
+
+
 CATEGORIES = {"weights": 1000, "gradients": 40, "activations": 1900, "logits": 400}
 
 

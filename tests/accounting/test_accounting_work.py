@@ -21,8 +21,14 @@ FACTS = {
     "reason": None,
     "hardware_reason": None,
 }
+
+
 SHORT = SequenceCounts(2, 2, 3, 8, {"3": 1, "8": 1})
+
+
 WORK = StepWork(60, 100)
+
+
 LONG = SequenceCounts(1, 3, 2, 90, {"2": 1, "11": 1, "91": 1})
 
 
@@ -143,17 +149,6 @@ def test_what_is_unknown_says_why(tmp_path, told, work, what, why):
     assert NotMeasured(what, why) in found.not_measured
     assert found.work.mfu == (60 / 150 if work is not None and "peak_reason" not in told else None)
     assert found.work.hfu is None
-
-
-def test_records_that_say_nothing_of_work(tmp_path):
-    lines(tmp_path / "spans.jsonl", *begins())
-    lines(tmp_path / "steps.jsonl", step(1, work=None))
-    assert account_of(tmp_path).work.reason == "the records do not tell what the model computes"
-
-
-def test_no_step_at_all(tmp_path):
-    lines(tmp_path / "spans.jsonl", *begins(), facts())
-    assert account_of(tmp_path).work.reason == "no step was recorded"
 
 
 UNKNOWN = {**dict.fromkeys(FACTS), "accelerators": 1, "peak_estimated": False, "reason": "no such model"}

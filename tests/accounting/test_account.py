@@ -1,91 +1,23 @@
-"""The account from hand-made records, worked out by hand."""
+"""The account of hand-made records, worked out by hand; its file."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import os
 
+import jsonschema
 import pytest
+from made_records import alive, end, lines, process, span, step, train, train_end
 
-from hf_efficient.accounting.account import account_of, read_run
+import hf_efficient
+from hf_efficient.accounting.account import account_of, load_run, read_account, read_run, write_account
+from hf_efficient.accounting.json_schema import SHIPPED, run_schema
 from hf_efficient.errors import OutputError
 from hf_efficient.records.account import NotMeasured, ProcessAccount, StepTimes, TimeAccount, TrainingAccount
 from hf_efficient.records.amounts import MemoryAccount
-from hf_efficient.records.steps import StepRecord, TokenCounts
-
-
-def lines(path, *records):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
-        file.writelines(json.dumps(record) + "\n" for record in records)
-
-
-def process(number=0, began=0.0, way="recipe"):
-    return {
-        "kind": "process",
-        "schema_version": 1,
-        "rank": 0,
-        "pid": 7,
-        "way": way,
-        "process_start_from": "kernel",
-        "began_at_seconds": began,
-        "process": number,
-    }
-
-
-def span(start, number=0, **phases):
-    wall = sum(phases.values())
-    return {
-        "kind": "span",
-        "started_at_seconds": start,
-        "wall_seconds": wall,
-        "phase_seconds": phases,
-        "process": number,
-    }
-
-
-def train(segment, at, number=0):
-    return {"kind": "train", "segment": segment, "at_seconds": at, "process": number}
-
-
-def train_end(segment, at, number=0, error=None):
-    ended = "done" if error is None else "error"
-    return {
-        "kind": "train_end",
-        "segment": segment,
-        "at_seconds": at,
-        "ended": ended,
-        "error": error,
-        "process": number,
-    }
-
-
-def end(at, number=0, ended="done", error=None, **memory):
-    return {
-        "kind": "end",
-        "ended": ended,
-        "error": error,
-        "at_seconds": at,
-        "memory": {"peak_rss_bytes": 1000, **memory},
-        "process": number,
-    }
-
-
-def alive(at, start, number=0, phase=None, **phases):
-    return {
-        "kind": "alive",
-        "process": number,
-        "at_seconds": at,
-        "started_at_seconds": start,
-        "open_phase": phase,
-        "phase_seconds": phases,
-        "memory": {"peak_rss_bytes": 900},
-    }
-
-
-def step(number, start, wall, segment=0, rank=0, tokens=(10, 8, 4), **phases):
-    record = StepRecord(segment, rank, number, None, wall, start, phases, 1, TokenCounts(*tokens))
-    return record.to_json()
+from hf_efficient.run_dir.json_file import strict_json
+from hf_efficient.run_dir.paths import records_folder
 
 
 @pytest.fixture
@@ -306,10 +238,6 @@ def test_other_ranks_give_tokens_and_the_slowest_gives_the_denominator(run):
     assert told["communication between the ranks, by itself"] == "it goes on inside other phases, `backward` above all"
 
 
-def test_a_run_of_one_rank_names_nothing_of_others(run):
-    assert not [gap for gap in account_of(run).not_measured if "rank" in gap.what]
-
-
 def test_steps_of_an_older_version_alone(tmp_path):
     lines(tmp_path / "steps.jsonl", step(1, 5.0, 2.0, forward=1.0), step(2, 7.0, 1.0, segment=1, forward=1.0))
     found = account_of(tmp_path)
@@ -317,15 +245,6 @@ def test_steps_of_an_older_version_alone(tmp_path):
     assert (one.wall_seconds, one.phase_seconds, one.unattributed_seconds) == (3.0, {"forward": 2.0}, 1.0)
     assert (one.process_start_from, one.time_to_first_step_seconds, one.steps) == ("records", None, 2)
     assert found.not_measured[0].what == "time outside the training loop"
-
-
-def test_a_run_that_died_before_its_first_step(tmp_path):
-    lines(tmp_path / "spans.jsonl", process(), alive(3.0, 1.0, phase="model_load", model_load=2.0))
-    found = account_of(tmp_path)
-    assert (found.time.wall_seconds, found.time.unattributed_seconds) == (3.0, 1.0)
-    assert found.steps.p50_seconds is None
-    assert found.tokens.processed is None
-    assert found.ranks == []
 
 
 def test_no_records(tmp_path):
@@ -393,3 +312,96 @@ def test_steps_whose_call_is_in_a_broken_line_are_those_of_their_process(run):
     (run / "spans.jsonl").write_text(whole.replace('"segment": 3', '"segment": 2'))
     lines(run / "steps.jsonl", step(9, 1.0, 1.0, segment=1))
     assert [one.steps for one in account_of(run).time.processes] == [4, 1, 2]
+
+
+@pytest.fixture
+def written(tmp_path):
+    lines(tmp_path / "spans.jsonl", process(), span(0.0, imports=2.0), train(0, 2.0), end(4.0))
+    lines(tmp_path / "steps.jsonl", step(1, 0.0, 1.0, forward=1.0))
+    return tmp_path
+
+
+def test_the_shipped_schema_is_the_one_of_the_records():
+    assert json.loads(SHIPPED.read_text(encoding="utf-8")) == run_schema()
+
+
+def test_written_whole_read_back_and_valid(written):
+    (written / "run.json").write_text("{")
+    write_account(written, account_of(written))
+    assert sorted(path.name for path in written.iterdir()) == ["run.json", "spans.jsonl", "steps.jsonl"]
+    text = (written / "run.json").read_text(encoding="utf-8")
+    assert text == strict_json(account_of(written))
+    assert read_account(written / "run.json") == account_of(written)
+    jsonschema.validate(json.loads(text), run_schema())
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("{", "run.json: cannot be read: Input data was truncated"),
+        ('{"schema_version": 3}', "run.json: schema_version 3 is newer than 2, which is read here: upgrade"),
+        (
+            '{"schema_version": 2}',
+            "run.json: is not the account of a run: Object missing required field",
+        ),
+    ],
+)
+def test_what_is_no_account(tmp_path, text, told):
+    (tmp_path / "run.json").write_text(text)
+    with pytest.raises(OutputError) as caught:
+        read_account(tmp_path / "run.json")
+    assert str(caught.value).startswith(f"{tmp_path}/{told}")
+
+
+PROCESS = (
+    '{"kind": "process", "schema_version": 1, "rank": 0, "pid": 1, "way": "trainer", "process_start_from": "kernel", '
+    '"began_at_seconds": 1.0, "process": 0}\n'
+    '{"kind": "end", "ended": "done", "error": null, "at_seconds": 3.5, "memory": {}, "process": 0}\n'
+)
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    records = tmp_path / "run" / "efficiency"
+    records.mkdir(parents=True)
+    (records / "spans.jsonl").write_text(PROCESS)
+    return tmp_path / "run"
+
+
+def test_by_output_directory_and_by_records(run_dir):
+    assert load_run(run_dir) == load_run(str(run_dir / "efficiency"))
+    assert load_run(run_dir).time.wall_seconds == 2.5
+    assert hf_efficient.load_run is load_run
+
+
+def test_records_before_run_json_and_run_json_without_records(run_dir):
+    write_account(run_dir / "efficiency", account_of(run_dir / "efficiency"))
+    spans = run_dir / "efficiency/spans.jsonl"
+    spans.write_text(PROCESS.replace("3.5", "4.5"))
+    assert load_run(run_dir).time.wall_seconds == 3.5
+    spans.unlink()
+    assert load_run(run_dir).time.wall_seconds == 2.5
+
+
+def test_no_run(tmp_path):
+    with pytest.raises(OutputError, match="no such folder; name the OUTPUT_DIR of a run"):
+        records_folder(tmp_path / "none")
+    with pytest.raises(OutputError, match="holds no records of a run"):
+        load_run(tmp_path)
+
+
+def test_a_start_is_shown_where_there_is_nothing_else(run_dir):
+    own, start = run_dir / "efficiency", run_dir / "efficiency/starting"
+    start.mkdir()
+    spans = own / "spans.jsonl"
+    spans.rename(start / "spans.jsonl")
+    os.utime(start / "spans.jsonl", (1000, 1000))
+    assert records_folder(run_dir) == records_folder(own) == start
+    assert load_run(run_dir).time.wall_seconds == 2.5
+    for written, latest in ((999, start), (1001, own)):
+        spans.write_text(PROCESS)
+        os.utime(spans, (written, written))
+        assert (records_folder(run_dir), records_folder(run_dir, latest=True)) == (own, latest)
+    spans.unlink()
+    (own / "run.json").touch()  # of a run whose records are gone
+    assert records_folder(run_dir) == own

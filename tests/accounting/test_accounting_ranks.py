@@ -140,13 +140,6 @@ def test_a_rank_without_spans_is_known_by_its_steps(tmp_path):
     assert (second.host, second.device, second.peak_rss_bytes, second.steps) == (None, None, None, 2)
 
 
-def test_one_rank_has_nothing_across(tmp_path):
-    write(tmp_path, 0, [step(1, {"forward": 1.0})])
-    account = account_of(tmp_path)
-    assert account.across is None
-    assert account.ranks[0].waited_seconds is None
-
-
 def test_global_tokens_per_second_and_scaling_are_of_all_ranks(tmp_path):
     for name in ("one", "two"):
         (tmp_path / name).mkdir()

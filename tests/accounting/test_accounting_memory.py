@@ -67,11 +67,6 @@ def test_the_rest_of_a_devices_peak_may_be_negative_and_says_so(tmp_path):
     assert rest.note.startswith("negative, since what is counted above is not all there at one moment")
 
 
-def test_no_rest_of_a_peak_that_is_not_known(tmp_path):
-    lines(tmp_path / "spans.jsonl", *process(), facts(device="cuda:0", weights=100))
-    assert [one.name for one in account_of(tmp_path).memory.categories] == ["weights"]
-
-
 def test_the_last_process_that_counted_wins_with_its_own_peak(tmp_path):
     lines(tmp_path / "spans.jsonl", *process(peak_rss_bytes=5000), facts(weights=100))
     lines(tmp_path / "spans.jsonl", *process(1, peak_rss_bytes=600), facts(1, weights=200))
@@ -93,11 +88,6 @@ def test_what_was_not_counted_is_named(tmp_path):
     gaps = {gap.what: gap.why for gap in account_of(tmp_path).not_measured}
     assert gaps["memory of the gradients"] == "because"
     assert "time on the device" not in gaps
-
-
-def test_without_facts_there_are_no_categories(tmp_path):
-    lines(tmp_path / "spans.jsonl", *process())
-    assert account_of(tmp_path).memory.categories == []
 
 
 def test_the_devices_time_and_peaks_over_the_steps(tmp_path):
