@@ -11,10 +11,8 @@ from types import ModuleType
 import pytest
 import typer
 
-from hf_efficient.cli import app
 from hf_efficient.cli.app import COMMANDS, messages_on_stderr
 from hf_efficient.errors import DataError, RecipeError
-from hf_efficient.version import __version__
 
 
 @pytest.fixture
@@ -39,10 +37,6 @@ def test_help_lists_every_command(run):
     ]
 
 
-def test_no_argument_is_help(run):
-    assert run() == run("--help")
-
-
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_every_command_exists_and_shows_an_example(run, name):
     ended = run(name, "--help")
@@ -60,10 +54,6 @@ def test_help_imports_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
-
-
-def test_version(run):
-    assert run("--version") == (0, f"{__version__}\n", "")
 
 
 def test_an_unknown_command_names_the_nearest(run):
@@ -159,16 +149,6 @@ def test_the_answer_no_is_1_and_a_code_of_its_own_stays(run, command):
     command(probe)
     assert run("probe", "1") == (1, "", "")
     assert run("probe", "77") == (77, "", "")
-
-
-def test_an_interrupt_before_any_command_is_quiet(run, monkeypatch):
-    def interrupted(*_args: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(app.typer.main, "get_command", interrupted)
-    with pytest.raises(SystemExit) as caught:
-        app.main(["--help"])
-    assert caught.value.code == 130
 
 
 def test_the_package_s_messages_go_to_stderr_during_the_block(capsys):

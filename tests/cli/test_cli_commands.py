@@ -9,7 +9,6 @@ from importlib.metadata import version
 
 import pytest
 
-from hf_efficient.cli.env import calibration_lines
 from hf_efficient.cli.recipes import ExplainedValue, explanation_table
 from hf_efficient.facts.environment import Environment, GpuFacts
 from hf_efficient.recipe.json_schema import json_schema
@@ -35,13 +34,6 @@ def test_the_list(run, shipped):
     assert run("recipes") == (0, "llama/lora  LoRA\nquick\n", "")
 
 
-def test_the_list_as_json(run, shipped):
-    assert json.loads(run("recipes", "--json").out) == [
-        {"name": "llama/lora", "description": "LoRA", "path": str(shipped / "llama" / "lora.yaml")},
-        {"name": "quick", "description": "", "path": str(shipped / "quick.yaml")},
-    ]
-
-
 def test_show_prints_the_resolved_recipe_which_loads_to_the_same(run, recipe):
     ended = run("recipes", "show", "r.yaml", "adapter.r=8")
     assert (ended.code, ended.err) == (0, "")
@@ -50,10 +42,6 @@ def test_show_prints_the_resolved_recipe_which_loads_to_the_same(run, recipe):
     assert ended.out.startswith("name: tiny\ndescription: ''\nmethod: sft\nmodel:\n  id: some/model\n")
     recipe.write_text(ended.out, encoding="utf-8")
     assert load_recipe(recipe).resolved() == resolved
-
-
-def test_show_as_json(run, recipe):
-    assert json.loads(run("recipes", "show", "r.yaml", "--json").out) == load_recipe(recipe).resolved()
 
 
 def test_explain_says_what_set_every_value(run, recipe, monkeypatch):
@@ -92,18 +80,6 @@ def test_explain_shows_the_defaults_of_the_configuration_class_after_what_is_set
     }
     assert set(train_fields("dpo")) - fields == missing
     assert "train.beta" not in run("recipes", "show", "r.yaml", "method=dpo").out
-
-
-def test_explain_without_a_train_section(run, recipe):
-    recipe.write_text("name: t\nmodel: {id: m}\ndata: {train: [{path: a}]}\noutput_dir: o\n", encoding="utf-8")
-    rows = json.loads(run("recipes", "show", "r.yaml", "--explain", "--json").out)
-    assert "train" not in {row["key"] for row in rows}
-    assert {"key": "train.seed", "value": 42, "set_by": f"default of trl {version('trl')}"} in rows
-
-
-def test_a_path_below_the_current_directory_is_told_from_there(run, recipe):
-    rows = json.loads(run("recipes", "show", str(recipe.absolute()), "--explain", "--json").out)
-    assert rows[0]["set_by"] == "r.yaml:1"
 
 
 def test_what_does_not_fit_is_folded_and_not_cut():
@@ -158,11 +134,6 @@ def test_a_misspelt_shipped_name(run):
         "",
         "error: quickstrt/qlora: is neither a file nor the name of a shipped recipe. Did you mean quickstart/qlora?\n",
     )
-
-
-def test_a_recipe_anywhere_extends_a_base_by_its_name(run, recipe):
-    recipe.write_text(f"extends: bases/qlora\n{recipe.read_text(encoding='utf-8')}", encoding="utf-8")
-    assert run("validate", "r.yaml") == (0, "ok: tiny (sft, qlora)\n", "")
 
 
 def test_it_is_written(run, tmp_path):
@@ -276,53 +247,12 @@ def test_calibrate_as_text(run, measured):
     assert told.err == "Measuring Idle ...\nMeasuring Busy ...\n"
 
 
-def test_calibrate_as_json(run, measured):
-    idle, busy = json.loads(run("env", "--calibrate", "--json").out)["calibrations"]
-    assert (idle["device_name"], idle["busy"], busy["busy"]) == ("Idle", False, True)
-    assert idle.pop("path") == str(measured / "idle.json")
-    assert json.loads((measured / "idle.json").read_text()) == idle
-
-
 def test_calibrate_where_nothing_can_be_kept(run, measured, monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("HF_EFFICIENT_CACHE", str(tmp_path / "file"))
     told = run("env", "--calibrate")
     assert told.code == 2
     assert "Set HF_EFFICIENT_CACHE to a folder that can be." in told.err
-
-
-HELD = Calibration(
-    "NVIDIA H200",
-    "cuda",
-    "2.13.0",
-    "2026-01-02",
-    (MatmulRate("bf16", 512, 3e13), MatmulRate("bf16", 4096, 7.88e14), MatmulRate("fp32", 8192, 5.1e13)),
-    bandwidth_bytes_per_second=4.2513e12,
-    launch_seconds=6.283e-6,
-    busy=False,
-)
-
-
-def test_the_fastest_of_each_dtype():
-    assert calibration_lines(HELD) == [
-        "NVIDIA H200, torch 2.13.0, 2026-01-02",
-        "  matmul bf16  788 TFLOP/s, at 4096 x 4096",
-        "  matmul fp32  51 TFLOP/s, at 8192 x 8192",
-        "  memory       4,251.3 GB/s, read and written by a copy",
-        "  launch       6.28 us of the host for each kernel",
-    ]
-
-
-def test_how_far_to_trust_it():
-    busy = calibration_lines(dataclasses.replace(HELD, busy=True))
-    assert busy[-1] == "  Others used it meanwhile: these figures are uncertain. Measure again when it is idle."
-    untold = calibration_lines(dataclasses.replace(HELD, busy=None))
-    assert untold[-1] == "  Whether others used it meanwhile could not be told."
-
-
-def test_threads_of_a_cpu():
-    assert "NVIDIA H200, 1 thread, torch" in calibration_lines(dataclasses.replace(HELD, threads=1))[0]
-    assert "NVIDIA H200, 8 threads, torch" in calibration_lines(dataclasses.replace(HELD, threads=8))[0]
 
 
 @pytest.fixture
@@ -339,12 +269,6 @@ def test_a_first_start_says_nothing_and_a_later_one_to_resume(check, tmp_path):
     assert first.err.endswith(f": hf_efficient {__version__}, no GPUs asked for, {tmp_path / 'out'}\n")
     assert check(attempt="1").out == "--resume\n"
     assert check(attempt="1", job="8").out == ""
-
-
-def test_a_job_that_another_version_wrote_is_remarked_on(check):
-    ended = check("--written-by", "0.0.7")
-    assert ended.code == 0
-    assert "The job was written by hf_efficient 0.0.7; " in ended.err
 
 
 def test_gpus_that_are_not_there(check, monkeypatch, tmp_path):

@@ -138,17 +138,6 @@ def test_what_is_known_of_the_work(run, output, changed, told):
     assert told in run("report", str(output)).out
 
 
-def test_flops_that_are_not_known_say_why(run, output):
-    add(output, kind="facts", facts={"work": {**WORK, "reason": "no such model"}})
-    path = output / "efficiency/steps.jsonl"
-    steps = [json.loads(line) for line in path.read_text().splitlines()]
-    path.write_text("".join(json.dumps({**step, "work": None, "sequences": None}) + "\n" for step in steps))
-    lines = [line.rstrip() for line in run("report", str(output)).out.splitlines()]
-    assert "work       n/a: no such model" in lines
-    assert "  FLOPs, MFU and HFU: no such model" in lines
-    assert "sequences  packs 87.5% full" in lines
-
-
 METERS = {
     name: {"id": name, "machine": "m", "source": source, "unit": "joules", "note": note}
     for name, source, note in (("GPU 0", "nvml", "energy counter"), ("CPU", "estimate", "by table"))
@@ -180,17 +169,6 @@ def test_energy_and_money(run, output):
         "  the interpreter's own end: Python takes itself down after the last record that a run can write",
         "  measured energy of CPU: it is estimated: by table",
     ]
-
-
-def test_starts_at_different_prices(run, output):
-    """5 s at 720 an hour, then 10 s at 360."""
-    add(output, kind="facts", facts={"price": {"price_usd_per_hour": 720, "source": "by hand", "estimated": False}})
-    add(output, kind="end", ended="done", error=None, at_seconds=5.0)
-    other = {"price_usd_per_hour": 360, "source": "b", "estimated": False}
-    add(output, kind="facts", process=1, facts={"price": other})
-    add(output, kind="end", process=1, ended="done", error=None, at_seconds=10.0)
-    told = " ".join(run("report", str(output), "--no-html").out.split())
-    assert "$2.00 at $360.00 to $720.00/h (each start at its own; the last at $360.00/h, b); " in told
 
 
 def test_a_run_that_was_killed_says_so(run, output):
@@ -249,12 +227,6 @@ def test_the_page_is_written_beside_the_records(run, recorded):
     assert (recorded / "efficiency/report.html").read_text().startswith("<!doctype html>")
 
 
-def test_a_file_of_ones_own(run, recorded):
-    assert run("report", str(recorded), "--html", "page.html").out.endswith("The page is page.html\n")
-    assert Path("page.html").is_file()
-    assert not (recorded / "efficiency/report.html").exists()
-
-
 def test_a_folder_that_cannot_be_written_is_said_and_the_account_printed(run, recorded):
     (recorded / "efficiency/report.html").mkdir()
     done = run("report", str(recorded))
@@ -293,13 +265,6 @@ def test_two_runs_side_by_side(run, recorded, other):
     assert Path("comparison.html").read_text().startswith("<!doctype html>")
     run("report", "out", "other", "--html", "two.html")
     assert Path("two.html").is_file()
-
-
-def test_several_runs_as_json_are_a_list(run, recorded, other):
-    found = json.loads(run("report", "out", "other", "--json").out)
-    assert [one["steps"]["count"] for one in found] == [8, 8]
-    one = json.loads(run("report", "out", "--json").out)
-    assert one == found[0]
 
 
 @pytest.mark.parametrize("dirs", [["out"], ["out", "other"]])
@@ -373,14 +338,6 @@ def test_it_ends_when_the_run_ends(run, followed, between_looks):
     assert f"{followed}  ended after 9.0 s" in done.out
 
 
-def test_a_run_that_died_long_ago_is_shown_at_once(run, followed, between_looks):
-    age(followed, 3600)
-    done = run("report", str(followed), "--watch")
-    assert done.code == 0
-    assert "no sign of life for 1 h 00 min: it was killed, or its machine stands still" in done.out
-    assert "it had run for 7.5 s, in evaluation" in done.out
-
-
 def test_a_run_that_falls_silent_is_given_up_after_a_minute(run, followed, between_looks, monkeypatch):
     now = [time.monotonic()]
     monkeypatch.setattr(watches.time, "monotonic", lambda: now[0])
@@ -397,14 +354,6 @@ def test_a_run_that_falls_silent_is_given_up_after_a_minute(run, followed, betwe
     between_looks += [wait(5), wait(6), wait(48), wait(2)]
     assert run("report", str(followed), "--watch").code == 0
     assert states == ["running", "running", "silent", "silent", "gone"]
-
-
-def test_a_run_without_records_is_waited_for(run, followed, between_looks):
-    (followed / "efficiency/spans.jsonl").unlink()
-    between_looks += [(followed / "efficiency/spans.jsonl").touch, lambda: write(followed, START, END)]
-    done = run("report", str(followed), "--watch")
-    assert (done.code, between_looks) == (0, [])
-    assert "ended after 9.0 s" in done.out
 
 
 def test_a_folder_that_is_not_there_yet_is_waited_for(run, followed, between_looks, monkeypatch):
@@ -445,20 +394,6 @@ def test_ctrl_c_ends_it_quietly(run, followed, between_looks):
     between_looks.append(interrupt)
     done = run("report", str(followed), "--watch")
     assert (done.code, done.err) == (0, "")
-
-
-def test_it_leaves_the_folder_as_it_is(run, followed, between_looks):
-    write(followed, START, END)
-    before = {path: path.read_bytes() for path in followed.rglob("*") if path.is_file()}
-    run("report", str(followed), "--watch")
-    assert {path: path.read_bytes() for path in followed.rglob("*") if path.is_file()} == before
-
-
-def test_a_half_written_line_is_no_news(run, followed, between_looks):
-    with (followed / "efficiency/spans.jsonl").open("a") as file:
-        file.write('{"kind": "sp')
-    age(followed, 3600)
-    assert run("report", str(followed), "--watch").err == ""
 
 
 def test_what_is_no_run_and_what_does_not_go_together(run, followed, tmp_path):

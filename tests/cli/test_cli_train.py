@@ -87,14 +87,6 @@ def test_signals_that_come_together_are_no_impatience(monkeypatch, tmp_path):
     assert (signals.insisted, passed) == (15, [15, 2, 15, 15])
 
 
-def test_a_person_who_presses_again_is_impatient_sooner_than_a_cluster(monkeypatch, tmp_path):
-    monkeypatch.setattr(run_command_module, "_pass_on", lambda launcher, received, status: None)
-    signals = run_command_module._Signals(1, tmp_path / "status")
-    signals.pass_on(2, 100.0)
-    signals.pass_on(2, 110.0)
-    assert signals.insisted == 2
-
-
 FAKE_NSYS = """\
 #!/bin/sh
 printf '%s\\n' "$@" > "$NSYS_ARGUMENTS"
@@ -155,11 +147,6 @@ def test_nsight_that_is_not_here(recipe_file, tmp_path, monkeypatch):
         train(str(recipe_file), [], ncu=True)
     with pytest.raises(SetupError, match="leave one of them out"):
         train(str(recipe_file), [], nsys=True, ncu=True)
-
-
-def test_a_capture_after_the_last_step_is_refused(recipe_file):
-    with pytest.raises(RecipeError, match=r"capture\.after_step: waits for step 6, but `train.max_steps` is 4"):
-        train(str(recipe_file), ["train.max_steps=4"], nsys=True, dry_run=True)
 
 
 def test_a_checkpoint_of_other_processes_is_told_before_any_is_started(recipe_file, tmp_path, monkeypatch):
@@ -261,11 +248,6 @@ def test_a_job_is_submitted(target, sections, name, arguments, run, recipe, prog
     assert (tmp_path / "text").read_text() == printed
 
 
-def test_the_clusters_own_refusal_is_passed_on(run, recipe, program_on_path):
-    program_on_path("sbatch", code=7)
-    assert run("train", str(recipe), "--on", "slurm", "--submit").code == 7
-
-
 @pytest.mark.parametrize(
     ("target", "sections", "name"),
     [("slurm", {}, "sbatch"), ("skypilot", SKYPILOT, "sky"), ("kubernetes", KUBERNETES, "kubectl")],
@@ -362,11 +344,6 @@ def test_a_run_that_wants_a_proof_gets_one_and_is_started_again(launched, tmp_pa
     told = capsys.readouterr().out
     assert "Proven first, since the run is planned for 2 h 00 min:" in told
     assert "passed in" in told
-
-
-def test_a_run_that_wants_none(launched, tmp_path):
-    assert run_proven(*launched(wants=False), {}, debug=False) == 0
-    assert started(tmp_path) == ["run"]
 
 
 def test_true_is_proven_without_asking_and_once(launched, tmp_path):

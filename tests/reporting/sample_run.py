@@ -13,13 +13,12 @@ from hf_efficient.records.amounts import (
     EnergyAccount,
     EnergyPart,
     Evaluation,
-    MemoryAccount,
     MemoryCategory,
     MoneyAccount,
     SequenceAccount,
     WorkAccount,
 )
-from hf_efficient.reporting.run_data import RunData, read_run
+from hf_efficient.reporting.run_data import RunData
 
 GIB = 2**30
 RESOLVED = """\
@@ -311,13 +310,3 @@ def _answers(steps: int):
             {0: "os.path.commonpath is a Python module that", steps: "Return the longest common sub-path of paths."},
         ),
     ]
-
-
-def gpu_run(folder: Path, **settings: object) -> RunData:
-    """A full run."""
-    return full(read_run(write_records(folder, **settings)))
-
-
-def bare_memory() -> MemoryAccount:
-    """Nothing known."""
-    return MemoryAccount(None, None, None, None)

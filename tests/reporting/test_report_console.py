@@ -40,21 +40,16 @@ from hf_efficient.records.amounts import (
 from hf_efficient.reporting.comparison import comparison_rows
 from hf_efficient.reporting.console import live_screen, plan_table, rank_renderables, sparkline
 from hf_efficient.reporting.html.run_page import preflight_section, run_page
-from hf_efficient.reporting.labels import energies, prices, short_number, tokens_per_second
+from hf_efficient.reporting.labels import energies, prices, short_number
 from hf_efficient.reporting.run_rows import (
     PlanRow,
     across_lines,
     memory_rows,
-    plan_notes,
     plan_rows,
     preflight_words,
     rank_rows,
     restart_words,
 )
-
-
-def test_rates():
-    assert [tokens_per_second(value) for value in (86.27, 14941.2)] == ["86.3 tokens/s", "14,941 tokens/s"]
 
 
 def test_short_numbers():
@@ -82,13 +77,6 @@ def categories(**sizes):
     return [MemoryCategory(name, int(size * GIB), "exact") for name, size in sizes.items()]
 
 
-def test_peaks_alone():
-    assert list(memory_rows(MemoryAccount(3 * GIB, None, None, None))) == [
-        ("memory", "3.00 GiB at most in the host's memory")
-    ]
-    assert list(memory_rows(MemoryAccount(None, None, None, None))) == [("memory", "not known")]
-
-
 def test_the_largest_first():
     found = categories(weights=4, adapter=0.5, gradients=0, optimizer_state=1, rest=2)
     memory = MemoryAccount(3 * GIB, 8 * GIB, 9 * GIB, 2, {"forward_backward": 8 * GIB, "optimizer": 6 * GIB}, found)
@@ -101,11 +89,6 @@ def test_the_largest_first():
         ("", "weights 4.00 GiB, everything else 2.00 GiB, optimizer state 1.00 GiB, adapter 512.0 MiB"),
         ("", "at most in forward and backward 8.00 GiB, optimizer 6.00 GiB"),
     ]
-
-
-def test_more_than_the_peak():
-    rows = dict(memory_rows(MemoryAccount(None, 3 * GIB, None, None, None, categories(weights=4, rest=-1))))
-    assert rows[""] == "weights 4.00 GiB; 1.00 GiB of that are not there at the moment of the peak"
 
 
 FIRST = RankAccount(
@@ -134,23 +117,11 @@ def test_a_row_per_rank(account):
     assert (first.memory, second.memory) == ("2.00 GiB", "1.00 GiB")
 
 
-def test_the_device_tells_what_it_knows(account):
-    timed = dataclasses.replace(FIRST, device_seconds={"forward": 2.0, "communication": 0.5})
-    row = rank_rows(dataclasses.replace(account, ranks=[timed, SECOND]))[0]
-    assert row.phases["forward"] == "2.0 s"
-    assert row.waited == "0.5 s"
-
-
 def test_communication_and_the_ranks_that_take_longer_with_what_it_costs(account):
     communication, skew = across_lines(account)
     assert communication.startswith("communication: 1.0 s exposed (10% of the training, $0.50)")
     assert communication.endswith("waited 1.0 s each for those that came later, $0.12")
     assert skew == ("rank 1 (node-b, NVIDIA H100 0) takes 2.0 s longer than the other in backward on the device, $0.25")
-
-
-def test_what_computation_covers_is_told_where_it_is_known(account):
-    told = dataclasses.replace(account, across=dataclasses.replace(ACROSS, covered_seconds=4.0))
-    assert next(across_lines(told)).endswith("; 4.0 s are covered by computation (estimated by DDP's own log)")
 
 
 def test_the_terminal_shows_them_and_nothing_of_one_rank(account):
@@ -213,13 +184,6 @@ def test_what_passed():
     ]
 
 
-def test_a_loss_that_kernels_round_otherwise_is_not_called_equal():
-    told = preflight_words(dataclasses.replace(WHOLE, next_loss_after_load=1.250001))
-    assert told[1].endswith("are equal; the next loss is 1.250001, it was 1.25")
-    told = preflight_words(dataclasses.replace(WHOLE, next_loss=None))
-    assert told[1].endswith("are equal")
-
-
 def test_what_failed_is_told_as_far_as_it_came():
     failure = PreflightFailure("memory", "the evaluation of the longest batch", "out of memory", 1)
     found = Preflight("", False, 20.0, batch_rows=1, batch_tokens=9, training_peak_bytes=GIB, failure=failure)
@@ -260,10 +224,6 @@ def test_rows():
         PlanRow("training loop", "n/a", "4.0 s", ""),
         PlanRow("cost of the training loop", "$0.30", "$0.40", "-25.0%"),
     ]
-
-
-def test_a_remark_is_made_once():
-    assert plan_notes(PLAN) == ["mean step, training loop: not calibrated"]
 
 
 def test_the_table():
@@ -335,14 +295,6 @@ def test_a_run_that_goes_on():
     assert len(lines) <= 23
 
 
-def test_it_fits_into_sixty_columns():
-    assert max(len(line) for line in shown(VIEW, 60)) <= 60
-
-
-def test_a_lower_bound_says_so():
-    assert "more than 2:32 left" in shown(replace(VIEW, rest=Forecast(152.0, True)))[1]
-
-
 @pytest.mark.parametrize(
     ("changes", "account", "said"),
     [
@@ -377,20 +329,6 @@ def test_how_it_stands(changes, account, said):
     lines = shown(replace(VIEW, rest=None, total_usd=None, account=replace(ACCOUNT, **account), **changes), 160)
     assert lines[0] == f"outputs/one  {said}"
     assert "left" not in lines[1]
-
-
-def test_what_is_not_known_has_no_line():
-    bare = replace(
-        ACCOUNT,
-        steps=StepTimes(0, 0, "", None, None, None, None, None),
-        tokens=TokenAccount(None, None, None, None, None, None),
-        memory=MemoryAccount(None, None, None, None),
-        work=WorkAccount(),
-        evaluations=[],
-    )
-    lines = shown(replace(VIEW, account=bare, max_steps=None, rest=None, losses=[]))
-    assert lines[1] == ""
-    assert [line for line in lines if line][-1].startswith("in all")
 
 
 def test_bars_of_losses():

@@ -6,14 +6,12 @@ import dataclasses
 
 import pytest
 from hand_made import NO_STEPS, series, steps
-from page_reader import Page
 from sample_findings import diagnosed, finding
 
 from hf_efficient.records.account import StepTimes, TimeAccount
 from hf_efficient.records.amounts import Evaluation, MemoryAccount, MemoryCategory, SequenceAccount, TokenAccount
 from hf_efficient.records.findings import Cost, Gain, Remedy
 from hf_efficient.records.series import Band, Histogram, SystemSeries
-from hf_efficient.reporting.html.run_page import run_page
 from hf_efficient.reporting.html.run_sections import system_section
 from hf_efficient.reporting.labels import PHASE_COLORS
 from hf_efficient.reporting.plots.figure import (
@@ -22,8 +20,6 @@ from hf_efficient.reporting.plots.figure import (
     Missing,
     evaluation_places,
     legend_of,
-    rounded,
-    span_data,
     step_axis,
     time_axis,
 )
@@ -42,12 +38,10 @@ from hf_efficient.reporting.plots.system import (
     cores_figure,
     disk_figure,
     gpu_figure,
-    host_memory_figure,
     network_figure,
     phases_over_time,
-    power,
 )
-from hf_efficient.reporting.plots.time import compare_phases, phase_shares, step_phases, time_bar
+from hf_efficient.reporting.plots.time import compare_phases, step_phases, time_bar
 
 GIB = 2**30
 TIMES = StepTimes(4, 1, "the first", 1.0, 1.0, 1.0, 1.0, 1.0)
@@ -95,20 +89,6 @@ def test_an_evaluation_does_not_flatten_the_steps():
     assert figure.layout["yaxis"]["range"] == [0, 1.3]
     assert figure.summary.endswith("reach above the plot: “Whole” shows them.")
     assert drawn(figure)["evaluation"]["y"] == [None, 8.0, None, None]
-
-
-def test_many_steps_are_areas():
-    found = drawn(step_phases(steps(steps=[1] * 251), TIMES))
-    assert {trace["type"] for trace in found.values()} == {"scatter"}
-    assert {trace["stackgroup"] for trace in found.values()} == {"layers"}
-
-
-def test_no_steps():
-    assert step_phases(NO_STEPS, TIMES) == Missing("Per step", "no step was recorded")
-    assert isinstance(throughput(NO_STEPS, NO_TOKENS, 1), Missing)
-    assert isinstance(training_curve(NO_STEPS, []), Missing)
-    assert isinstance(step_tokens(NO_STEPS, NO_TOKENS), Missing)
-    assert span_data(NO_STEPS) is None
 
 
 def test_memory_lines_break_between_processes_and_kinds_stand_while_it_trained(full_run):
@@ -167,12 +147,6 @@ def test_the_least_and_the_most_loss_of_a_bucket_are_shown():
     assert [entry.name for entry in training_curve(held, []).legend] == ["training loss"]
 
 
-def test_hundreds_of_evaluations_are_a_line_alone():
-    figure = training_curve(steps(), [Evaluation(step, {"loss": 1.0}) for step in range(100)])
-    assert figure.layout["shapes"] == []
-    assert drawn(figure)["evaluation loss"]["mode"] == "lines"
-
-
 def test_throughput_and_its_mean():
     held = steps(non_padding_tokens=[100, 200, None, 400], step_seconds_mean=[0.5, 1.0, 1.0, 2.0])
     tokens = TokenAccount(None, None, None, None, 155.5, None)
@@ -212,36 +186,6 @@ def test_lengths_in_ascending_order():
     assert (trace["x"], trace["y"]) == ([5.875, 6.875, 9.875], [7, 2, 1])  # from 2 ** 5.75 to 64, and so on
     assert trace["customdata"] == ["≤ 64", "≤ 128", "≤ 1,024"]
     assert isinstance(sequence_lengths(SequenceAccount()), Missing)
-
-
-def test_shares_of_time_money_and_energy(full_run):
-    figure = phase_shares(full_run.account)
-    forward = drawn(figure)["forward"]
-    assert forward["y"] == ["energy", "money", "time"]
-    assert forward["x"] == [
-        full_run.account.energy.phase_joules["forward"],
-        full_run.account.money.phase_usd["forward"],
-        full_run.account.time.phase_seconds["forward"],
-    ]
-    assert figure.layout["barnorm"] == "percent"
-
-
-def test_power_of_every_meter(full_run):
-    found = drawn(power(full_run.account, full_run.series))
-    assert list(found) == ["GPU 0", "CPU package 0"]
-    assert found["CPU package 0"]["y"][5] == 120.0
-    assert isinstance(power(full_run.account, series(steps())), Missing)
-
-
-def test_columns_of_a_span():
-    held = span_data(steps(steps=[2, 1], step_seconds_mean=[0.5, 0.75], loss=[None, 1.5]))
-    assert (held["start"], held["end"]) == ([0.5, 2.5], [2.5, 3.5])
-    assert held["training"] == [1.0, 0.75]
-    assert held["loss"] == [None, 1.5]
-    assert [(phase["label"], phase["seconds"]) for phase in held["phases"]] == [
-        ("forward", [1.5, 0.75]),
-        ("unattributed", [0.5, 0.25]),
-    ]
 
 
 def test_runs_under_each_other():
@@ -297,29 +241,8 @@ def test_a_name_of_the_legend_has_all_its_traces():
     ]
 
 
-@pytest.mark.parametrize(("value", "told"), [(1234567.8, 1234570.0), (0.000123456789, 0.000123457), (None, None)])
-def test_six_digits(value, told):
-    assert rounded([value]) == [told]
-
-
 def evaluations(*after):
     return [Evaluation(step, {}) for step in after]
-
-
-def test_single_steps_lie_on_their_numbers():
-    where = step_axis(steps())
-    assert (where.starts, where.ends) == ([0.5, 1.5, 2.5, 3.5], [1.5, 2.5, 3.5, 4.5])
-    assert where.centers == [1.0, 2.0, 3.0, 4.0]
-    assert (where.title, where.hover, where.resumed_at) == ("optimizer step", "step %{x:,.0f}", [])
-    assert where.layout()["range"] == [0.5, 4.5]
-
-
-def test_buckets_are_as_wide_as_their_steps():
-    where = step_axis(steps(steps=[8, 8, 3]))
-    assert where.ends == [8.5, 16.5, 19.5]
-    assert where.widths == [8, 8, 3]
-    assert where.centers == [4.5, 12.5, 18.0]
-    assert where.hover == "about step %{x:,.0f}, 8 together"
 
 
 def test_steps_done_again_follow_each_other():
@@ -331,11 +254,6 @@ def test_steps_done_again_follow_each_other():
     # Before the first step, after step 2 of the first start, after step 2 of the second, after step 3.
     assert evaluation_places(evaluations(0, 2, 3), held, where) == [0.5, 2.5, 4.5]
     assert evaluation_places(evaluations(3, 1), held, where) == [4.5, 1.5]
-
-
-def test_a_run_that_went_on_elsewhere_begins_at_its_own_step():
-    where = step_axis(steps(first_step=[101, 102, 103, 104], last_step=[101, 102, 103, 104]))
-    assert where.layout()["range"] == [100.5, 104.5]
 
 
 def test_an_evaluation_lies_after_its_step():
@@ -414,18 +332,6 @@ def test_the_time_of_steps_over_their_tokens_meets_the_left_edge_at_what_is_paid
     assert "at 500 ms, is what a step takes whatever it holds" in figure.summary
     even = with_steps(full_run, **columns, processed_tokens=[100] * 12)
     assert finding_figure(1, finding("small_micro_batch"), even).title == "Of the loop's time"
-
-
-def test_lengths_show_what_was_cut(full_run):
-    figure = finding_figure(4, finding("truncated_examples"), full_run)
-    assert (figure.id, figure.title) == ("finding-4-evidence", "Sequence lengths")
-
-
-def test_learning_is_shown_by_what_was_logged(full_run):
-    run = with_steps(full_run, loss=[3.0, 2.5, 2.0, 1.5], grad_norm=[1.0, 1.0, 1.0, 1.0])
-    figure = finding_figure(2, finding("learning_rate_diverges"), run)
-    assert (figure.id, figure.title) == ("finding-2-evidence", "Loss and gradient norm")
-    assert drawn(figure)["training loss"]["y"] == [3.0, 2.5, 2.0, 1.5]
 
 
 def test_memory_stands_below_what_there_is(full_run):
@@ -547,14 +453,6 @@ def test_what_did_not_move_is_told_from_what_nobody_looked_at(full_run):
     assert system_section(dataclasses.replace(full_run, series=None)) is None
 
 
-def test_memory_that_the_machine_had_left(full_run):
-    run = seen(rss_bytes=band(GIB, 2 * GIB), host_available_bytes=band(7 * GIB, 5 * GIB))
-    found = drawn(figure := host_memory_figure(full_run.account, run))
-    assert found["held by this process"]["y"] == [1.0, 2.0]
-    assert found["available to all"]["y"] == [7.0, 5.0]
-    assert figure.summary == "Memory of the machine. At least 5.00 GiB were available."
-
-
 def gpu(**parts):
     gpus = {"3": {"utilization_percent": band(90.0, 70.0), "sm_clock_mhz": band(1980.0, 1500.0)}}
     return seen(gpus=gpus, watts={"GPU 3": band(300.0, 350.0)}, **parts)
@@ -581,37 +479,3 @@ def test_a_gpu_in_panels_with_points_where_it_was_held_back(full_run):
     assert domains[0][0] > domains[1][1] > domains[1][0] > domains[2][1]
     assert "held back" not in drawn(gpu_figure(full_run.account, gpu(), "3", "a-gpu"))
     assert gpu_figure(full_run.account, gpu(), "4", "a-gpu") is None
-
-
-def test_all_plots_of_the_machine_begin_at_the_same_place(full_run):
-    figures = [one for one in system_section(full_run).figures if not isinstance(one, Missing)]
-    assert [one.id for one in figures] == [
-        "phases-time",
-        "system-cores",
-        "system-gpu-0",
-        "system-memory",
-        "system-disks",
-        "system-network",
-    ]
-    assert len({tuple(one.layout["margin"].items()) for one in figures}) == 1
-    assert {one.x for one in figures} == {"time"}
-    assert {tuple(one.layout["xaxis"]["range"]) for one in figures} == {(0, full_run.account.time.wall_seconds)}
-    rows = [held for one in figures for name, held in one.layout.items() if name.startswith("yaxis")]
-    assert not any(held["automargin"] for held in rows)
-
-
-def test_findings_about_the_machine_show_it(full_run):
-    run = dataclasses.replace(diagnosed(full_run), cpus=16)
-    cores = finding_figure(1, finding("cpu_contention"), run)
-    assert (cores.id, cores.title, cores.selectable) == ("finding-1-evidence", "Processor", False)
-    hot = finding_figure(2, finding("throttling"), run)
-    assert "It was held back by its temperature in 18.3% of the readings." in hot.summary
-    cool = dataclasses.replace(run, series=gpu())
-    assert finding_figure(2, finding("throttling"), cool).title == "Of the loop's time"
-
-
-def test_the_section_on_the_page(full_run):
-    page = Page(run_page(full_run))
-    assert "The machine beside the phases Phases" in page.said
-    assert "others on the machine 9.5. The main thread waited for a core in up to 12% of its time." in page.said
-    assert page.ids("h2").index("time") + 1 == page.ids("h2").index("system")

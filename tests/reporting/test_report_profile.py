@@ -20,7 +20,7 @@ from hf_efficient.records.profile import (
     OperatorTime,
     ProfileAccount,
 )
-from hf_efficient.reporting.profile_tables import found_tables, instrument_rows, profile_renderables, shared_remark
+from hf_efficient.reporting.profile_tables import found_tables, instrument_rows, profile_renderables
 
 MIB = 2**20
 OPERATORS = OperatorTable(
@@ -83,15 +83,6 @@ def test_each_table_holds_shares_of_its_own_whole():
     assert memory.rows == [["d.py:9 load", "50.0 MiB", "25%", "3", "rows = read()"]]
 
 
-def test_what_could_not_be_allocated():
-    (_, snapshot, *_) = found_tables(PROFILE, 1)
-    assert snapshot.summary == (
-        "out of memory: 60.0 MiB in use of 100.0 MiB reserved; 24.0 MiB free in 3 pieces beside others in use; "
-        "the largest free piece is 16.0 MiB; at most 80.0 MiB at once in the last 9 events; 4 allocation retries; "
-        "32.0 MiB could not be allocated with 8.0 MiB left on the device"
-    )
-
-
 def test_what_an_instrument_cost():
     assert instrument_rows(PROFILE.instruments) == [
         ("trace", "cost 1.50 s over 3 steps (1.25 s of it in its own code): n; wrote profile/t"),
@@ -108,11 +99,3 @@ def test_a_narrow_terminal_keeps_the_numbers():
     assert "75.0 ms" in line
     assert "123 M" in line
     assert "x = pad(x)" in told
-
-
-def test_costs_that_several_instruments_share():
-    slower = InstrumentAccount("python", 2.0, 0.5, 3)
-    assert shared_remark([PROFILE.instruments[1], slower, InstrumentAccount("memory", 1.0, 1.0, 3)]) == ""
-    assert shared_remark([PROFILE.instruments[0], slower]) == (
-        "trace and python ran at the same time: what their steps took longer is in the cost of each."
-    )

@@ -16,7 +16,7 @@ from hf_efficient.records.trace import TraceStep
 from hf_efficient.reporting.finish_run import finish_run
 from hf_efficient.reporting.html.run_page import run_page
 from hf_efficient.reporting.plots.time import device_time_bar, family_bar
-from hf_efficient.reporting.run_data import RunTrace, read_run, read_run_trace
+from hf_efficient.reporting.run_data import RunTrace, read_run
 from hf_efficient.reporting.trace_tables import trace_renderables
 
 
@@ -30,13 +30,6 @@ def printed(trace, width=80):
 
 def has(lines, *cells):
     return any(line.split() == " ".join(cells).split() for line in lines)
-
-
-def test_the_title_and_the_remarks():
-    lines = printed(TRACE)
-    title = "run/trace.json.gz: 12,345 events in 2.0 MiB, 12.0 s long, rank 1 of 2, steps 5 to 6"
-    assert " ".join(lines[:2]) == title
-    assert lines[2] == "Mind this."
 
 
 def test_each_second_of_a_device_is_in_one_row():
@@ -91,12 +84,6 @@ def test_of_many_steps_the_longest_are_shown_in_order():
     assert [line.split()[0] for line in lines[start + 1 :]] == ["1", "2", "4", "5", "7", "8", "10", "11"]
 
 
-@pytest.mark.parametrize("width", [80, 40])
-def test_a_trace_of_nothing(width):
-    empty = dataclasses.replace(TRACE, devices=(), host=None, syncs=(), steps=(), remarks=())
-    assert " ".join(printed(empty, width)).startswith("run/trace.json.gz: 12,345 events")
-
-
 NAME = "trace.rank0.cycle0.pt.trace.json.gz"
 STEP = {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#5", "pid": 1, "tid": 1, "ts": 0, "dur": 1000}
 MM = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 100, "dur": 600}
@@ -137,14 +124,6 @@ def test_a_device_is_told_by_cause_family_kernel_copy_and_gap(full_run):
     assert "trace-families-host" not in page.data["figures"]
 
 
-def test_without_a_device_the_operators_of_the_host_are_told(full_run):
-    steps = tuple(dataclasses.replace(step, busy_seconds=None) for step in TRACE.steps)
-    page = Page(run_page(traced(full_run, dataclasses.replace(TRACE, devices=(), syncs=(), steps=steps))))
-    assert [name for name in page.ids("figure") if name.startswith("trace")] == ["trace-families-host"]
-    assert "operators by family time share calls share as a bar matmul 2.00 s 100.0 % 3" in page.said
-    assert "aten::mm 2.00 s 100.0 % 3 2.50 s" in page.said
-
-
 def test_bars_are_as_long_as_their_seconds():
     figure = device_time_bar(DEVICE)
     assert {trace["name"]: trace["x"] for trace in figure.traces} == {
@@ -182,12 +161,6 @@ def test_a_trace_beside_the_records_is_read(tmp_path):
     assert "aten::mm 600 µs 100.0 % 1 600 µs" in said
 
 
-def test_ranks_are_counted_as_numbers(tmp_path):
-    for rank in (10, 2):
-        write_trace(tmp_path, f"trace.rank{rank}.cycle0.pt.trace.json.gz")
-    assert read_run_trace(tmp_path).name == "profile/trace.rank2.cycle0.pt.trace.json.gz"
-
-
 @pytest.mark.parametrize("data", [b"", b"no trace at all", gzip.compress(b'{"a": 1}', mtime=0)[:-9]])
 def test_what_is_no_trace_is_said(tmp_path, data):
     directory = write_records(tmp_path, steps=4)
@@ -204,7 +177,3 @@ def test_a_large_trace_is_left_to_its_command(tmp_path, monkeypatch):
     page = Page(run_page(read_run(directory, trace=True)))
     assert f"it holds {size} B, which is more than a page reads." in page.said
     assert f"hf-efficient diagnose {directory}/profile/{NAME}" in page.said
-
-
-def test_a_run_without_a_trace_has_no_such_section(full_run):
-    assert "trace" not in Page(run_page(full_run)).ids("h2")
