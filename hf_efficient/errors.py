@@ -7,7 +7,7 @@
     ├── OutputError             the output directory: occupied, unwritable, no such checkpoint
     ├── SetupError              this machine or its packages lack what the recipe asks for
     ├── TrainingCheckError      a check of the running training failed (no gradient, for instance)
-    └── PreflightError          the proof before a run failed: the answer is no; exit code 1
+    └── PreflightError          a preflight check failed: the answer is no; exit code 1
 
 Anything else that is raised is a defect of ours, and keeps its traceback.
 """
@@ -81,6 +81,6 @@ class TrainingCheckError(HfEfficientError):
 
 
 class PreflightError(HfEfficientError):
-    """What a run would fail in later failed in the proof before it."""
+    """What a run would fail in later failed in a check before it."""
 
     exit_code = 1

@@ -90,7 +90,7 @@ def _accelerators(own_folder: Path | None) -> tuple[Accelerator, ...]:
 
 
 def _of_row(row: Mapping[str, Any], *, own: bool = False) -> Accelerator:
-    told = "usable_gib" in row
+    is_usable_known = "usable_gib" in row
     bandwidth, tdp = row.get("bandwidth_gb_per_second"), row.get("tdp_watts")
     return Accelerator(
         name=row["name"],
@@ -107,8 +107,8 @@ def _of_row(row: Mapping[str, Any], *, own: bool = False) -> Accelerator:
         date=str(row["date"]),
         aliases=tuple(row.get("aliases", ())),
         own=own,
-        usable_source=row.get("usable_source", row["source"]) if told else "",
-        usable_date=str(row.get("usable_date", row["date"])) if told else "",
+        usable_source=row.get("usable_source", row["source"]) if is_usable_known else "",
+        usable_date=str(row.get("usable_date", row["date"])) if is_usable_known else "",
     )
 
 

@@ -118,7 +118,7 @@ def environment_facts() -> dict[str, Any]:
 
 
 def machine_facts() -> dict[str, Any]:
-    """Facts of topic ``system``; raises nothing, and leaves out what the system does not tell.
+    """Facts of topic ``system``; raises nothing, and leaves out what the system does not know.
 
     ``hostname``, ``cpus`` (hardware threads of the machine), ``physical_cores``, ``allowed_cpus`` (that it may run on),
     ``usable_cpus`` (those, or fewer where its container has a quota), ``torch_threads`` and ``torch_interop_threads``,
@@ -174,7 +174,7 @@ def cpu_emulates_bf16() -> bool:
     """Whether it is an x86 without them, on which float32 is faster by far.
 
     Products of 800 x 576 by 576 x 1536 took 7 times as long in bfloat16 forwards and 28 times backwards on an AMD EPYC
-    with AVX2 (torch 2.13). Of other architectures torch does not tell.
+    with AVX2 (torch 2.13). Of other architectures torch does not know it.
     """
     return platform.machine().lower() in ("x86_64", "amd64") and not cpu_multiplies_bf16()
 

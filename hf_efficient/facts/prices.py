@@ -46,7 +46,7 @@ class Price:
     own: bool = False
 
     @property
-    def told(self) -> str:
+    def label(self) -> str:
         """Whose it is and of when, in a few words."""
         dated = f", {self.date}" if self.date else ""
         return f"your own prices: {self.provider}{dated}" if self.own else f"{self.provider}{dated}"

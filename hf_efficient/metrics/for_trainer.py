@@ -118,7 +118,7 @@ def reduce_logits(outputs: Any, labels: Any) -> Any:
 
 
 def reduce_scores(log_probs: torch.Tensor, is_top1: torch.Tensor, labels: torch.Tensor) -> Reduced:
-    """``reduce_logits`` of a batch of which a fused head tells the labels' scores alone.
+    """``reduce_logits`` of a batch of which a fused head gives the labels' scores alone.
 
     Args:
         log_probs: float [batch, length - 1], the label's log-probability: position t speaks of label t+1; 0 where that

@@ -196,7 +196,7 @@ class Work:
 def work_of(trainer: Any) -> Work:
     """Look at a trainer whose model stands as it will be trained; never raises, a fault is one warning.
 
-    The peak is looked up on the main process alone, whose records tell it.
+    The peak is looked up on the main process alone, whose records hold it.
     """
     try:
         formula, hardware_reason = formula_of(trainer)

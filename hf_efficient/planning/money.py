@@ -198,7 +198,7 @@ def _price(device: Accelerator, terms: Terms, market: Market) -> tuple[float | N
         return (terms.price_usd_per_hour, "efficiency.price_usd_per_hour") if market == terms.market else (None, None)
     known = offers(device.name, market, terms.provider)
     offer = min(known, key=lambda one: one.usd_per_gpu_hour, default=None)
-    return (None, None) if offer is None else (offer.usd_per_gpu_hour * terms.devices, offer.told)
+    return (None, None) if offer is None else (offer.usd_per_gpu_hour * terms.devices, offer.label)
 
 
 def _no_price(terms: Terms) -> str:

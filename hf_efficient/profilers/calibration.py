@@ -194,7 +194,7 @@ def measure_matmul(dtype: torch.dtype) -> MatmulPeak:
 
 
 def _share(cpu_seconds: float, seconds: float) -> float:
-    """Of the CPU that a product asked for; 1 where the process's clock is too coarse to tell."""
+    """Of the CPU that a product asked for; 1 where the process's clock is too coarse."""
     return round(min(1.0, cpu_seconds / (seconds * torch.get_num_threads())), 3) if cpu_seconds > 0 else 1.0
 
 
@@ -350,12 +350,12 @@ def launch_seconds(bench: Bench, clock: Callable[[], float] = time.perf_counter)
 
 
 def _gpu_is_busy(index: int) -> bool | None:
-    """Whether somebody's kernels ran there over the last moments; None where the driver does not tell."""
+    """Whether somebody's kernels ran there over the last moments; None where the driver does not say."""
     try:
         return torch.cuda.utilization(index) >= _BUSY_PERCENT
     except Exception:
         # The management libraries, NVIDIA's and AMD's, each have errors of their own.
-        logger.debug("the load of GPU %d cannot be told", index, exc_info=True)
+        logger.debug("the load of GPU %d is not known", index, exc_info=True)
         return None
 
 

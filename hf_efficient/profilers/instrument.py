@@ -78,7 +78,7 @@ class Instrument:
 class WindowedInstrument(Instrument):
     """Runs from the end of step ``after_step`` of this training for so many steps, or to its end where that is None.
 
-    The steps before let its cost be told by comparison with them.
+    The steps before are what its cost is compared with.
     """
 
     def __init__(self, after_step: int = AFTER_STEPS, steps: int | None = None) -> None:

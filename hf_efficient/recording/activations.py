@@ -188,7 +188,7 @@ class _Saved:
 
 
 def foreign_hooks() -> bool:
-    """Whether somebody's saved-tensor hooks are in force already; False where torch does not tell (before 2.8)."""
+    """Whether somebody's saved-tensor hooks are in force already; False where torch does not say (before 2.8)."""
     top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
     return top is not None and top(True) is not None
 
@@ -224,7 +224,7 @@ class ForwardWatch:
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda saved: saved.tensor)
 
     def start(self) -> None:
-        """Watch from here on; raises RuntimeError where torch was told to refuse hooks."""
+        """Watch from here on; raises RuntimeError where torch refuses hooks."""
         self._hooks.__enter__()
         for layer in self.checkpointed:
             self._handles.append(layer.register_forward_pre_hook(self._keep_inputs, with_kwargs=True))

@@ -82,8 +82,8 @@ def test_own_prices_come_before_the_shipped_ones_of_the_same_market(own):
     assert offers("Thing One", "on_demand")[0].usd_per_gpu_hour == 0.0
     assert "our cluster" in providers()
     assert price("Our Cluster", "H100 SXM").usd_per_gpu_hour == 3.1
-    assert offers("H100 SXM", "on_demand")[0].told == "your own prices: our cluster, 2026-11-01"
-    assert offers("H100 SXM", "spot")[0].told == "your own prices: own"
+    assert offers("H100 SXM", "on_demand")[0].label == "your own prices: our cluster, 2026-11-01"
+    assert offers("H100 SXM", "spot")[0].label == "your own prices: own"
 
 
 def test_a_run_pays_them(own):
