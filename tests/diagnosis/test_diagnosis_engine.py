@@ -116,14 +116,6 @@ def test_a_file_that_is_no_diagnosis_is_refused(tmp_path, text, told):
         read_diagnosis(tmp_path / "diagnosis.json")
 
 
-def test_a_newer_schema_is_refused(tmp_path):
-    case_in(tmp_path, saving(), facts=MANY_SAVES)
-    with (tmp_path / "steps.jsonl").open("a") as file:
-        file.write(json.dumps({**step(21), "schema_version": 99}) + "\n")
-    with pytest.raises(OutputError, match=r"steps.jsonl:21: schema_version 99 is newer"):
-        diagnose(tmp_path)
-
-
 @pytest.mark.parametrize("steps", [[], saving(1)], ids=["no step", "one step"])
 def test_a_run_that_never_came_to_train_has_no_finding_made_up(tmp_path, steps):
     case_in(tmp_path, steps)

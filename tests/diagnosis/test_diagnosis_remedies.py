@@ -89,16 +89,6 @@ def test_where_there_is_nothing_to_apply_it_says_so(found, number, told):
         remedy_of(found, number)
 
 
-def test_a_mapping_is_added_to_and_not_replaced(tmp_path):
-    change = Remedy("copy beside the computing", {"train.accelerator_config": {"non_blocking": True}})
-    own = "train: {max_steps: 100, save_steps: 2, accelerator_config: {split_batches: true}}"
-    text = RESOLVED.replace("train: {max_steps: 100, save_steps: 2}", own)
-    text = text.replace("  output_dir: r", "  train.accelerator_config.split_batches: recipe.yaml:9\n  output_dir: r")
-    (tmp_path / "recipe.resolved.yaml").write_text(text)
-    held = yaml.safe_load(applied_recipe(tmp_path, finding("host_to_device_copy", change), change))
-    assert held["train"]["accelerator_config"] == {"split_batches": True, "non_blocking": True}
-
-
 def test_what_is_to_be_confirmed_goes_in_and_what_was_is_over(tmp_path):
     own = "  efficiency: {grid: France, confirms: {rule: old}}\n"
     keys = "  efficiency.grid: r.yaml:8\n  efficiency.confirms.rule: r.yaml:9\n"
@@ -313,15 +303,6 @@ def test_a_run_is_measured_without_its_warm_up_but_with_its_pauses(tmp_path):
     }
 
 
-def test_an_epoch_that_starts_is_a_pause(tmp_path):
-    def one(n):
-        turn = {"start_seconds": 1.0, "first_wait_seconds": 3.0} if n in (5, 9) else {}
-        wait = 4.0 if n in (5, 9) else 0.0
-        return step(n, phases={"forward": 1.0, "data_wait": wait}, loader={"batches": 1, "wait_seconds": wait, **turn})
-
-    assert measured_run(case_in(tmp_path, [one(n) for n in range(1, 12)])).spread == pytest.approx(0, abs=1e-12)
-
-
 def remedy(gain=None, **overrides):
     return Remedy("change it", overrides or {"train.save_steps": 50}, "", gain)
 
@@ -355,13 +336,6 @@ def test_what_the_remedy_sets_must_be_set(tmp_path):
         "train.accelerator_config.split_batches": "True",
         "train.accelerator_config.even": "True",
     }
-
-
-def test_a_remark_without_a_figure_is_nothing_to_confirm(tmp_path):
-    case = case_in(tmp_path, [step(1)], recipe=RECIPE)
-    assert prediction(case, finding_confirm("info"), remedy()) is None
-    assert prediction(case, finding_confirm("info"), remedy(Gain(None, None, None, 3.0, ""))) is None
-    assert prediction(case, finding_confirm("info"), remedy(Gain(0.1, 1.0, None, None, ""))) is not None
 
 
 def test_the_diagnosis_of_the_second_run_holds_it(tmp_path):

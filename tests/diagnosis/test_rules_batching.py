@@ -79,12 +79,6 @@ def test_float32_on_a_device_that_is_four_times_as_fast_in_bfloat16(tmp_path):
     assert on_a_gpu.cost.seconds == pytest.approx(1.5 + 1.5)  # and a quarter of the other 6 s
 
 
-def test_float32_is_right_where_bfloat16_is_not_faster_or_not_known(tmp_path):
-    assert fp32(tmp_path, "a", {"fp32": 1e11, "bf16": 1.2e11}) is None
-    assert fp32(tmp_path, "b", supports_bf16=False) is None
-    assert isinstance(fp32(tmp_path, "c", {}), Abstention)
-
-
 def bf16(tmp_path, name="a", peaks=None, recipe="", dtype="bf16", **device):
     parts = {
         "model": {"matmul_dtype": dtype, "weights_dtype": "float32"},
@@ -108,14 +102,6 @@ def test_bfloat16_on_a_cpu_that_emulates_it_at_a_fifth_of_float32(tmp_path):
         "model.dtype": "float32",
         "adapter.quantization.compute_dtype": "float32",
     }
-
-
-def test_bfloat16_is_right_where_the_device_has_it_or_float32_is_not_faster(tmp_path):
-    assert bf16(tmp_path, "a", supports_bf16=True) is None
-    assert bf16(tmp_path, "b", type="cuda") is None
-    assert bf16(tmp_path, "c", dtype="fp32") is None
-    assert bf16(tmp_path, "d", {"fp32": 1e11, "bf16": 0.9e11}) is None
-    assert isinstance(bf16(tmp_path, "e", {}), Abstention)
 
 
 def sequences(longest, rows):
@@ -167,11 +153,6 @@ def test_the_padding_of_larger_batches_is_counted_and_grouping_avoids_it(tmp_pat
     assert "times the positions for the same tokens" in other.gain.basis
 
 
-def test_sorted_lengths_do_not_tell_a_line_from_a_drift(tmp_path):
-    steps, facts = batches(0.3, sorted(VARYING))
-    assert isinstance(small_micro_batch(case_in(tmp_path, steps, facts=facts)), Abstention)
-
-
 def test_a_busy_machine_does_not_tell_either(tmp_path):
     steps, facts = batches(0.3, VARYING)
     facts["settings"]["host"] = {"cores": 2, "torch_threads": 2}
@@ -216,12 +197,6 @@ def test_accumulation_beside_idle_memory_is_found_with_what_larger_micro_batches
     # Without padding: 0.06 / 8 + 0.04 = 0.0475 of 0.1 s are left; the lengths differ by 5/3, so that some is padding.
     assert 0.4 < best.gain.share < 0.525
     assert found.cost.seconds == best.gain.seconds
-
-
-def test_it_takes_no_more_rows_than_idle_memory_holds(tmp_path):
-    # 16 GiB, a resident kilobyte: 12.8 GiB may be filled; three rows more of 2 * 2 GiB each are 12.
-    found = accumulation(case_in(tmp_path, accumulated(), facts=facts(kept=2 * GIB)))
-    assert {one.overrides["train.per_device_train_batch_size"] for one in found.remedies} == {4}
 
 
 def test_it_abstains_where_memory_or_the_fixed_cost_is_not_known(tmp_path):

@@ -12,8 +12,6 @@ from hf_efficient.diagnosis.rules.precision import float32_products, silent_upca
 from hf_efficient.records.findings import Abstention
 from tests.diagnosis.made import GIB, MATMUL, case_in, kernels, leave_trace, memory, settings, step
 
-WORK = {"work": {"model_flops": 300, "hardware_flops": 800}}
-
 
 def optimizing(seconds, **more):
     return [step(n, phases={"forward": 0.4, "backward": 0.6, "optimizer": seconds}, **more) for n in range(1, 11)]
@@ -77,13 +75,6 @@ def test_rows_of_one_length_tell_attention_by_its_flops(tmp_path):
     assert found.remedies[0].gain.share == pytest.approx(0.7 * 0.64)
 
 
-def test_fused_attention_and_short_rows_are_no_finding(tmp_path):
-    assert attention_kernel(case_in(tmp_path / "a", long_rows(1e-7), facts=eager(attention="sdpa"))) is None
-    assert attention_kernel(case_in(tmp_path / "b", long_rows(1e-9), facts=eager())) is None
-    short = long_rows(1e-6, lengths=(100, 150, 200))
-    assert attention_kernel(case_in(tmp_path / "c", short, facts=eager())) is None
-
-
 def checkpointed(forward=1.0, backward=2.6, work=None):
     work = work or {"model_flops": 300, "hardware_flops": 800}
     phases = {"forward": forward, "backward": backward, "optimizer": 0.4}
@@ -106,12 +97,6 @@ def test_checkpointing_beside_idle_memory_is_found_with_the_second_forward(tmp_p
     assert found.remedies[0].overrides == {"train.gradient_checkpointing": False}
     assert found.evidence[-1].value == 29 * (100 << 20)
     assert found.remedies[0].costs == "about 2.83 GiB more memory"
-
-
-def test_checkpointing_that_is_off_or_needed_is_no_finding(tmp_path):
-    assert checkpointing_unneeded(case_in(tmp_path / "a", checkpointed(), facts=with_checkpointing(on=False))) is None
-    needed = with_checkpointing(kept=GIB)  # 29 GiB more, of 16
-    assert checkpointing_unneeded(case_in(tmp_path / "b", checkpointed(), facts=needed)) is None
 
 
 CUDA = {"settings": settings(device={"type": "cuda"})}
@@ -138,12 +123,6 @@ def test_compiling_again_after_the_warm_up_is_found(tmp_path):
     assert found.remedies[0].gain.share == pytest.approx(3 / 24)
 
 
-def test_compiling_once_is_how_it_is_meant(tmp_path):
-    assert compiled(tmp_path / "a", {1, 2}, seconds=9.0) is None
-    assert compiled(tmp_path / "b", {8}, seconds=0.2) is None
-    assert recompilation(case_in(tmp_path / "c", [step(n) for n in range(1, 11)])) is None
-
-
 def samples(reasons, clock=1500.0):
     return [
         {
@@ -164,14 +143,6 @@ def test_heat_is_a_warning_and_a_power_cap_is_not(tmp_path):
     assert [(one.value, one.unit) for one in hot.evidence[2:]] == [(90.0, "°C"), (1500.0, "MHz")]
     capped = throttling(case_in(tmp_path / "b", steps, facts=CUDA, system=samples(["power_cap"])))
     assert capped.severity == "info"
-
-
-def test_a_cool_gpu_is_none_and_an_unseen_one_is_not_judged(tmp_path):
-    steps = [step(n) for n in range(1, 21)]
-    cool = case_in(tmp_path / "a", steps, facts=CUDA, system=samples([]))
-    assert throttling(cool) is None
-    assert isinstance(throttling(case_in(tmp_path / "b", steps, facts=CUDA)), Abstention)
-    assert throttling(case_in(tmp_path / "c", steps)) is None
 
 
 SHORT = kernels(*((MATMUL, 10.0 * n, 10.0 * n + 5, 10.0 * n - 2) for n in range(1, 11)))

@@ -80,14 +80,6 @@ def test_busy_workers_that_cannot_keep_up_are_too_few(tmp_path):
     assert found.remedies[0].costs == "6 more processes, each with its own memory"
 
 
-def test_where_workers_have_all_the_cores_the_work_is_the_cause(tmp_path):
-    steps = loaded_steps(compute=1.0, wait_seconds=3.5, fetch_seconds=8.0, fetch_cpu_seconds=8.0, ready=0)
-    found = only(tmp_path, steps, loaded_facts(workers=2, cores=2))
-    assert found.rule == "data_transform"
-    assert [remedy.overrides for remedy in found.remedies] == [{}]
-    assert found.remedies[0].gain.share == pytest.approx(3.5 / 4.5)
-
-
 def test_workers_that_are_hardly_busy_are_not_blamed(tmp_path):
     """The wait is elsewhere: between the processes."""
     steps = loaded_steps(compute=1.0, wait_seconds=1.0, fetch_seconds=0.2, fetch_cpu_seconds=0.2, ready=0)

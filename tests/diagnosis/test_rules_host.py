@@ -7,7 +7,6 @@ import pytest
 from hf_efficient.diagnosis.rules.host import hidden_synchronisation, host_to_device_copy
 from hf_efficient.diagnosis.rules.machine import cpu_contention, cpu_oversubscription
 from hf_efficient.diagnosis.rules.pauses import logging_cost
-from hf_efficient.records.findings import Abstention
 from tests.diagnosis.made import case_in, loaded_step, settings, step
 
 PLAIN = {"forward": 0.4, "backward": 0.6}
@@ -87,14 +86,6 @@ def test_pinned_batches_may_still_be_waited_for_and_small_pieces_put_together(tm
     pieces = host_to_device_copy(copied(tmp_path / "b", 0.2, tensors=40, size=40_000))
     assert "in many small pieces" in pieces.title
     assert not pieces.remedies[0].overrides
-
-
-def test_quick_copies_and_cpus_are_no_finding_and_unknown_batches_no_verdict(tmp_path):
-    assert host_to_device_copy(copied(tmp_path / "a", 0.02)) is None
-    assert host_to_device_copy(copied(tmp_path / "b", 0.2, device="cpu")) is None
-    cuda = {"settings": settings(device={"type": "cuda"})}
-    assert isinstance(host_to_device_copy(case_in(tmp_path / "c", [step()], facts=cuda)), Abstention)
-    assert isinstance(host_to_device_copy(case_in(tmp_path / "d")), Abstention)
 
 
 def machine(folder, *, threads=2, ranks=1, cores=2, steps=20, device="cpu", **host):

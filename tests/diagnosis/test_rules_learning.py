@@ -138,14 +138,6 @@ def test_losses_that_are_no_number_with_their_cause(tmp_path):
     assert found.explains == ["masked_labels", "few_loss_tokens"]
 
 
-def test_overflow_in_float16_has_a_remedy(tmp_path):
-    facts = counted({"fp16": True}, {"type": "cuda", "supports_bf16": True}, losses=4, losses_not_finite=1)
-    found = not_finite_steps(case_in(tmp_path, labelled([400] * 4), facts=facts))
-    assert found.title == "25% of the micro-batches have a loss that is no number"
-    assert found.explains == []
-    assert found.remedies[0].overrides == {"train.fp16": False, "train.bf16": True}
-
-
 def test_skipped_updates(tmp_path):
     bf16 = {"type": "cuda", "supports_bf16": True}
     steps = [step(number) for number in range(1, 11)]

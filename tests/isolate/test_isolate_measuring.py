@@ -10,7 +10,7 @@ import torch
 from transformers import Trainer
 
 from hf_efficient.isolate import measuring
-from hf_efficient.isolate.measuring import MEASURES, StepStamps, hold_batches, positions, step_batches
+from hf_efficient.isolate.measuring import MEASURES, StepStamps, hold_batches, step_batches
 from hf_efficient.isolate.variants import VARIANTS, Setup, in_folder, varied
 from hf_efficient.isolate.worker import MEASUREMENT, main
 from hf_efficient.recipe.load import load_recipe
@@ -215,9 +215,3 @@ def test_a_step_is_what_lies_between_the_ends_of_two():
     assert found.step_seconds == [1.0, 2.0, 3.0]
     assert (found.step_tokens, found.step_micro_batches) == ([24] * 3, [2] * 3)
     assert found.step_logged == [False, True, False]  # the log after step 2 falls into step 3
-
-
-def test_positions_of_a_batch():
-    assert positions({"input_ids": torch.zeros(2, 5), "labels": torch.zeros(9, 9)}) == 10
-    assert positions({"pixel_values": torch.zeros(3, 4), "name": "x"}) == 12
-    assert positions([1, 2]) == 0
