@@ -37,14 +37,6 @@ _MOST_TRACE_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
-class Pause:
-    """An evaluation or a save, after so many optimizer steps."""
-
-    step: int
-    seconds: float
-
-
-@dataclass(frozen=True)
 class Case(Subject):
     """A run to be diagnosed; its time is that of the training loop of rank 0, evaluations and saves included.
 
@@ -52,7 +44,7 @@ class Case(Subject):
         directory: the folder of its records.
         steps: by rank; of a long run the last ones.
         facts: what the run said of itself, by topic; later processes over earlier ones.
-        evaluations, saves: inside and outside the training loop.
+        evaluations: seconds of each, inside and outside the training loop.
         series: over its time; None where only ``run.json`` was kept.
         recipe: its values by dotted key; None without one.
     """
@@ -61,8 +53,7 @@ class Case(Subject):
     account: RunAccount
     steps: Mapping[int, StepColumns]
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    evaluations: Sequence[Pause] = ()
-    saves: Sequence[Pause] = ()
+    evaluations: Sequence[float] = ()
     series: RunSeries | None = None
     recipe: Mapping[str, Any] | None = None
 
@@ -226,13 +217,13 @@ def read_case(directory: Path, reader: RunReader | None = None) -> Case:
 
 def case_of(directory: Path, records: RunRecords, account: RunAccount, series: RunSeries) -> Case:
     """The case of records that were read."""
+    notes = [note for process in records.processes for note in process.notes.get("evaluation", ())]
     return Case(
         directory=str(directory),
         account=account,
         steps={rank.rank: rank.columns[-MOST_ROWS:] for rank in records.ranks},
         facts=_facts(records.processes),
-        evaluations=_pauses(records.processes, "evaluation"),
-        saves=_pauses(records.processes, "save"),
+        evaluations=[float(note["seconds"]) for note in notes if note.get("seconds")],
         series=series,
         recipe=_recipe(directory / RESOLVED),
     )
@@ -244,11 +235,6 @@ def _facts(processes: Iterable[ProcessSpans]) -> dict[str, dict[str, Any]]:
         for topic, facts in process.facts.items():
             found.setdefault(topic, {}).update(facts)
     return found
-
-
-def _pauses(processes: Iterable[ProcessSpans], kind: str) -> list[Pause]:
-    notes = [note for process in processes for note in process.notes.get(kind, ())]
-    return [Pause(int(note.get("step") or 0), float(note["seconds"])) for note in notes if note.get("seconds")]
 
 
 def _recipe(path: Path) -> Mapping[str, Any] | None:

@@ -10,14 +10,12 @@ from hf_efficient.records.trace import DeviceBreakdown
 from hf_efficient.text import share
 from hf_efficient.trace.families import operator_family
 
-_NEAR_THE_PEAK = 0.5
 _MUCH_WAIT = 0.15
 _MOST = 0.5
 _PRODUCTS = ("matmul", "attention")
 _MOVING = ("elementwise", "reduction", "normalisation", "embedding", "optimizer", "copy", "memset")
 """Families that do a few FLOPs per byte: the memory's bandwidth is their roof (``estimate/roofline.py``)."""
 _TRACE = "profile/trace.rank0"
-_TABLE = "profile/operators.rank0.json"
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,7 @@ def limit_of(case: Case) -> Limit:
     waiting = _waiting(case, device, evidence)
     if waiting is not None:
         return waiting
-    if used is not None and used >= _NEAR_THE_PEAK:
+    if used is not None and used >= _MOST:
         text = f"it is bound by arithmetic: {share(used)} of the dense peak in {case.account.work.dtype}"
         return Limit("math", text, evidence)
     parts = _of_device(device) if device is not None else _of_operators(case)
@@ -65,8 +63,9 @@ def limit_of(case: Case) -> Limit:
 
 def _waiting(case: Case, device: DeviceBreakdown | None, evidence: list[Evidence]) -> Limit | None:
     """A device that waits for the host; adds to the evidence what it finds."""
-    between = _between_steps(case)
-    if between is not None:
+    events, training = case.account.time.device_seconds, case.account.time.training_seconds
+    if events and training > 0:
+        between = events.get("exposed_wait", 0.0) / training
         evidence.append(Evidence("device waits between steps", between, "share", "steps.jsonl: device_seconds"))
         if between >= _MUCH_WAIT:
             text = f"the device waits for the host between steps in {share(between)} of the time"
@@ -82,13 +81,6 @@ def _waiting(case: Case, device: DeviceBreakdown | None, evidence: list[Evidence
     if launch >= host:
         return Limit("launch", f"it is bound by launches: the device waits for them in {share(launch)} of it", evidence)
     return Limit("host", f"the device waits for the host in {share(host)} of the time", evidence)
-
-
-def _between_steps(case: Case) -> float | None:
-    device = case.account.time.device_seconds
-    if not device or case.account.time.training_seconds <= 0:
-        return None
-    return device.get("exposed_wait", 0.0) / case.account.time.training_seconds
 
 
 def _of_device(device: DeviceBreakdown) -> _Parts | None:
@@ -110,7 +102,7 @@ def _of_operators(case: Case) -> _Parts | None:
             if operator_family(one.name) in families:
                 seconds[families] += one.self_cpu_seconds
     outside = max(0.0, 1 - table.self_cpu_seconds / wall)
-    return _Parts(seconds[_PRODUCTS] / wall, seconds[_MOVING] / wall, outside, _TABLE)
+    return _Parts(seconds[_PRODUCTS] / wall, seconds[_MOVING] / wall, outside, "profile/operators.rank0.json")
 
 
 def _of_parts(parts: _Parts, used: float | None, evidence: list[Evidence]) -> Limit:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -24,13 +25,7 @@ NO_LINE: Final = (
     "what a micro-batch costs by itself cannot be told: too few steps, or their tokens hardly differ",
     _ISOLATE,
 )
-_MUCH_PADDING = 0.15
 _MUCH_FIXED = 0.3
-_BUSY = 0.2
-_SORTED = 0.8
-_LEAST_BATCHES = 8
-_MEGA_BATCHES = 50
-_MOST_LENGTHS = 50_000
 _FIXED = "steps.jsonl: forward and backward over tokens"
 _ARGUMENTS = "spans.jsonl: settings.arguments"
 
@@ -41,7 +36,7 @@ def padding_waste(case: Case) -> Verdict:
     padded, sequences = case.account.tokens.padding_share, case.account.sequences
     if padded is None:
         return abstains("tokens are not counted", "EfficientTrainerMixin in place of the callback")
-    if padded < _MUCH_PADDING:
+    if padded < 0.15:
         return None
     computed = case.compute_seconds
     evidence = [
@@ -86,18 +81,13 @@ def grouped_padding_share(length_buckets: Mapping[str, int], rows: int | None) -
     if not length_buckets or not rows:
         return None
     lengths = _shuffled(length_buckets)
-    stretch = rows * min(_MEGA_BATCHES, max(1, len(lengths) // (rows * 4)))
+    stretch = rows * min(50, max(1, len(lengths) // (rows * 4)))
     return _padding_share(lengths, rows, stretch)
-
-
-def _mixed_padding_share(length_buckets: Mapping[str, int], rows: int) -> float | None:
-    """The same where batches are drawn as they come."""
-    return _padding_share(_shuffled(length_buckets), rows, rows) if length_buckets else None
 
 
 def _shuffled(length_buckets: Mapping[str, int]) -> Column:
     counts = sorted((int(bound), count) for bound, count in length_buckets.items())
-    keep = min(1.0, _MOST_LENGTHS / sum(count for _, count in counts))
+    keep = min(1.0, 50_000 / sum(count for _, count in counts))
     found = [np.linspace(bound / 2 ** (1 / 4), bound, max(1, round(count * keep))) for bound, count in counts]
     lengths = np.concatenate(found)
     np.random.default_rng(0).shuffle(lengths)
@@ -186,7 +176,7 @@ def _sorted(tokens: Column) -> bool:
     known = tokens[np.isfinite(tokens)]
     if len(known) < 2 or known.std() == 0:
         return False
-    return bool(abs(np.corrcoef(known, np.arange(len(known)))[0, 1]) > _SORTED)
+    return bool(abs(np.corrcoef(known, np.arange(len(known)))[0, 1]) > 0.8)
 
 
 def padding_growth(case: Case, rows: int, times: int, *, grouped: bool = False) -> float:
@@ -195,13 +185,14 @@ def padding_growth(case: Case, rows: int, times: int, *, grouped: bool = False) 
     1 where rows hold more than one document (packing), or the lengths are not known. ``grouped``: where examples of
     like length are put together, as they may not be now.
     """
-    sequences = case.account.sequences
-    if sequences.rows and (sequences.samples or 0) > 1.05 * sequences.rows:
+    sequences, larger = case.account.sequences, rows * times
+    if not sequences.length_buckets or (sequences.samples or 0) > 1.05 * (sequences.rows or math.inf):
         return 1.0
-    grouped = grouped or case.argument("train_sampling_strategy") == "group_by_length"
-    share_of = grouped_padding_share if grouped else _mixed_padding_share
-    then = share_of(sequences.length_buckets, rows * times)
-    return 1.0 if then is None else (1 - (case.account.tokens.padding_share or 0.0)) / (1 - then)
+    if grouped or case.argument("train_sampling_strategy") == "group_by_length":
+        then = grouped_padding_share(sequences.length_buckets, larger) or 0.0
+    else:
+        then = _padding_share(_shuffled(sequences.length_buckets), larger, larger)
+    return (1 - (case.account.tokens.padding_share or 0.0)) / (1 - then)
 
 
 def fitting_times(case: Case, most: int) -> int | None:
@@ -349,7 +340,7 @@ def small_micro_batch(case: Case) -> Verdict:
     if isinstance(accumulation(case), Finding):
         return None
     wait = core_wait(case)
-    if wait is not None and wait.share >= _BUSY:
+    if wait is not None and wait.share >= 0.2:
         why = f"other processes held the cores in {share(wait.share)} of the time, which a line over tokens cannot tell"
         return abstains(why, _ISOLATE)
     held = micro_batch(case)
@@ -385,14 +376,13 @@ def _small_title(rows: int, fixed_share: float) -> str:
 
 def _enlarge(case: Case, held: MicroBatch, *, grouped: bool) -> Remedy | None:
     """None where no size saves a twentieth, or grouping would change nothing."""
-    if grouped and (not case.can_be_grouped or _is_alike_grouped(case, held)):
+    growth = {times: padding_growth(case, held.rows, times, grouped=grouped) for times in (2, 4, 8, 16)}
+    if grouped and (not case.can_be_grouped or abs(growth[2] - padding_growth(case, held.rows, 2)) < 0.02):
         return None
-    most = min(fitting_times(case, MOST_TIMES) or MOST_TIMES, _most_by_the_data(case, held))
-    saved = {
-        times: _saved_seconds(case, held, times, padding_growth(case, held.rows, times, grouped=grouped))
-        for times in (2, 4, 8, 16)
-        if times <= most
-    }
+    most, examples = fitting_times(case, MOST_TIMES) or MOST_TIMES, case.facts.get("loader", {}).get("rows")
+    if examples:  # an epoch still has eight micro-batches
+        most = min(most, max(1, int(examples) // (8 * held.rows)))
+    saved = {times: _saved_seconds(case, held, times, growth[times]) for times in growth if times <= most}
     # The fewest rows that give nine tenths of the most that any number of them does.
     enough = 0.9 * max(saved.values(), default=0.0)
     best = next((times for times, seconds in saved.items() if seconds > 0 and seconds >= enough), None)
@@ -401,17 +391,6 @@ def _enlarge(case: Case, held: MicroBatch, *, grouped: bool) -> Remedy | None:
     change = larger_micro_batch(held.rows, held.accumulated, best)
     parts = (change.what, change.overrides, change.costs)
     return Remedy(*(_grouped(*parts) if grouped else parts), case.gain(saved[best], _basis(case, held, best, grouped)))
-
-
-def _is_alike_grouped(case: Case, held: MicroBatch) -> bool:
-    """Whether grouping by length would leave the padding what it is."""
-    return abs(padding_growth(case, held.rows, 2) - padding_growth(case, held.rows, 2, grouped=True)) < 0.02
-
-
-def _most_by_the_data(case: Case, held: MicroBatch) -> int:
-    """So many times the rows that an epoch still has eight micro-batches; ``MOST_TIMES`` of data of unknown length."""
-    examples = case.facts.get("loader", {}).get("rows")
-    return MOST_TIMES if not examples else max(1, int(examples) // (_LEAST_BATCHES * held.rows))
 
 
 def _saved_seconds(case: Case, held: MicroBatch, times: int, growth: float) -> float:

@@ -11,11 +11,7 @@ from hf_efficient.diagnosis.rules.memory import PERSISTENT, MemoryRoom, category
 from hf_efficient.records.findings import Finding, Gain, Remedy
 from hf_efficient.text import share, size
 
-_TOO_MUCH = 0.1
 _TRACE = "profile/trace.rank0: communication"
-_FITS = 0.85
-_FULL = 0.9
-_WORTH = 0.2
 _MEMORY = "run.json: memory.categories"
 
 Strategy = Literal["none", "ddp", "zero1", "zero2", "zero3", "fsdp2", "deepspeed"]
@@ -46,7 +42,7 @@ def exposed_communication(case: Case) -> Verdict:
         why = "what of the communication the computation covers is not known"
         return abstains(why, "efficiency.profile.trace")
     found = device.communication
-    if found is None or found.exposed_share < _TOO_MUCH:
+    if found is None or found.exposed_share < 0.1:
         return None
     lost = found.exposed_share * case.account.time.training_seconds
     return finding(
@@ -95,7 +91,7 @@ def sharding(case: Case) -> Verdict:
     if strategy == "ddp":
         return _hardly_fits(case, room)
     whole = peak + (case.ranks - 1) * persistent
-    return None if whole > _FITS * room.device_bytes else _would_fit(case, strategy, room, persistent, whole)
+    return None if whole > 0.85 * room.device_bytes else _would_fit(case, strategy, room, persistent, whole)
 
 
 def _would_fit(case: Case, strategy: str, room: MemoryRoom, persistent: int, whole: int) -> Finding:
@@ -141,7 +137,7 @@ def _spared(case: Case) -> float:
 
 def _hardly_fits(case: Case, room: MemoryRoom) -> Finding | None:
     """ZeRO-2 spreads gradients and optimizer state, FSDP2 the weights as well (arXiv 1910.02054)."""
-    if room.share < _FULL:
+    if room.share < 0.9:
         return None
     ranks = case.ranks
     spread = {
@@ -149,7 +145,7 @@ def _hardly_fits(case: Case, room: MemoryRoom) -> Finding | None:
         "fsdp2": category_bytes(case, *PERSISTENT) or 0,
     }
     freed = {name: held * (ranks - 1) // ranks for name, held in spread.items()}
-    best = next((name for name in freed if freed[name] >= _WORTH * room.held_bytes), None)
+    best = next((name for name in freed if freed[name] >= 0.2 * room.held_bytes), None)
     if best is None:
         return None
     gain = Gain(None, None, freed[best], None, f"{ranks - 1} of {ranks} parts of what is spread")

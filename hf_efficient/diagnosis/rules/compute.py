@@ -10,11 +10,9 @@ import numpy as np
 from hf_efficient.accounting.steps import StepColumns
 from hf_efficient.diagnosis.case import Case
 from hf_efficient.diagnosis.rule import MATTERS, Row, Verdict, abstains, finding, rule
-from hf_efficient.records.findings import Finding, Remedy
+from hf_efficient.records.findings import Remedy
 from hf_efficient.text import share
 
-_SHORTEST_ON_CPU = 768
-_PADDED = 0.02
 _SAVED = {(True, False): 0.8, (True, True): 0.7, (False, False): 0.7, (False, True): 0.5}
 """Of eager attention's time, by (CUDA, padded rows).
 
@@ -22,14 +20,10 @@ CPU: measured on one core in float32, four heads of 64, forward and backward, to
 359 ms eager, 100 ms causal, 172 ms with a mask; 2 x 1024: 181, 62, 85; 4 x 512: 48, 43, 44: shorter rows gain nothing.
 CUDA: an estimate, FlashAttention-2's figures (arXiv 2307.08691, figure 4) are 3 to 10 times those of eager attention.
 """
-_FEWEST = 8
-_SPREAD = 0.15
-_EXPLAINED = 0.7
 _FEWER_PASSES = 2 / 3
 """Of the optimizer's time: AdamW's operators one after another read or write 21 tensors (decay 2, first moment 3,
 second moment 5, its root, division and epsilon 6, update 4, and the gradient), one kernel 7. Clipping the gradients,
 which is in the same phase, stays."""
-_AGAIN = 3
 
 
 class _AttentionTime(NamedTuple):
@@ -50,17 +44,13 @@ def attention_kernel(case: Case) -> Verdict:
     if not rows > 0 or not positions > 0:
         return abstains("the length of the rows is not known", "EfficientTrainerMixin")
     length = float((first.processed**2 / first.rows).sum() / positions)
-    if not case.on_cuda and length < _SHORTEST_ON_CPU:
+    if not case.on_cuda and length < 768:
         return None
     found = _attention_time(case)
     if found is None:
         why = "attention is eager; its part of the time cannot be told"
         return abstains(why, "efficiency.profile.trace")
-    return _eager(case, found, length)
-
-
-def _eager(case: Case, found: _AttentionTime, length: float) -> Finding | None:
-    padded = (case.account.tokens.padding_share or 0.0) >= _PADDED
+    padded = (case.account.tokens.padding_share or 0.0) >= 0.02
     taken = found.share * case.compute_seconds
     part = _SAVED[case.on_cuda, padded]
     if case.share(part * taken) < MATTERS:
@@ -116,12 +106,12 @@ def _fitted_share(first: StepColumns) -> float | None:
         length = first.processed[steady] / rows
     known = np.isfinite(seconds) & np.isfinite(tokens) & np.isfinite(length)
     seconds, tokens, length = seconds[known], tokens[known], length[known]
-    if len(seconds) < _FEWEST or length.std() < _SPREAD * length.mean():
+    if len(seconds) < 8 or length.std() < 0.15 * length.mean():
         return None
     linear, square = _least_squares(np.stack([tokens, tokens * length], axis=1), seconds)
     fitted = linear * tokens + square * tokens * length
     left = float(((seconds - fitted) ** 2).sum() / ((seconds - seconds.mean()) ** 2).sum())
-    if 1 - left < _EXPLAINED:
+    if 1 - left < 0.7:
         return None
     return float((square * tokens * length).sum() / fitted.sum())
 
@@ -174,7 +164,7 @@ def recompilation(case: Case) -> Verdict:
         return None
     late = np.where(first.steady, first.phase("compilation"), 0.0)
     spent, steps = float(late.sum()), int((late > 0).sum())
-    if steps < _AGAIN and case.share(spent) < MATTERS:
+    if steps < 3 and case.share(spent) < MATTERS:
         return None
     gain = case.gain(spent, "no compilation after the warm-up")
     remedies = [Remedy("pad every batch to one length (pad_to_multiple_of), or pack", {}, "some padding", gain)]

@@ -31,10 +31,8 @@ from hf_efficient.records.findings import Finding, Remedy
 from hf_efficient.records.isolation import LoaderAlone
 from hf_efficient.text import share, short_seconds
 
-_STARVED = 0.10
 _FEWEST_STEPS = 5
 _MOST = 0.5
-_MUCH_MORE = 2.0
 _SHARES_ITSELF = "datasets.iterable_dataset.IterableDataset"
 
 Cause = Literal["none", "elsewhere", "workers", "storage", "transform", "collation"]
@@ -107,7 +105,7 @@ class _DataWait:
     @cached_property
     def cause(self) -> Cause:
         """See the module."""
-        if self.share < _STARVED:
+        if self.share < 0.1:
             return "none"
         beside = self.load.seconds / (self.workers or 1)
         if beside < _MOST * (self.step_seconds if self.workers else self.wait_seconds):
@@ -283,7 +281,7 @@ def _finding(case: Case, title: str, wait: _DataWait, saved_seconds: float, reme
 def _worth(remedy: Remedy) -> float:
     """By gain; a change of the recipe before one of the code, unless that gives more than twice as much."""
     seconds = remedy.gain.seconds if remedy.gain is not None else None
-    return (seconds or 0.0) * (_MUCH_MORE if remedy.overrides else 1.0)
+    return (seconds or 0.0) * (2.0 if remedy.overrides else 1.0)
 
 
 def _evidence(wait: _DataWait) -> list[Row]:

@@ -21,17 +21,12 @@ from hf_efficient.diagnosis.rules.batching import (
 from hf_efficient.records.findings import Finding, Remedy
 from hf_efficient.text import share, short_seconds, size
 
-_MUCH_LAUNCHING = 0.15
 _FUSED = 0.5
 """Of the waits, what torch.compile is taken to save: it fuses the operators between products. An estimate."""
-_AHEAD = 0.95
-_LOW_USE = 0.35
 _TIMED = ("forward", "backward", "optimizer")
 _PINNED_BYTES_PER_SECOND = 12e9
 """What a 16-lane link of the third generation carries from page-locked memory; newer ones carry more."""
 _CALL_SECONDS = 1e-5
-_MANY_TENSORS = 16
-_SMALL_BYTES = 64 << 10
 _FILTER = "logging_nan_inf_filter"
 
 Site = Mapping[str, Any]
@@ -61,7 +56,7 @@ def launch_bound(case: Case) -> Verdict:
     waits = _traced_waits(case) or _recorded_waits(case)
     if waits is None:
         return abstains("what the device waits for is not known", "efficiency.profile.trace")
-    if not waits.is_waiting or (waits.share is not None and waits.share < _MUCH_LAUNCHING):
+    if not waits.is_waiting or (waits.share is not None and waits.share < 0.15):
         return None
     title = "the host needs as long to launch a step's kernels as the device has for them"
     if waits.share is not None:
@@ -114,7 +109,7 @@ def _recorded_waits(case: Case) -> _LaunchWaits | None:
         ("host's time to submit a step, over the device's", host / device, "share", "steps.jsonl"),
         ("hardware FLOP/s over the peak", used, "share", "run.json: work.hfu"),
     ]
-    return _LaunchWaits(None, host >= _AHEAD * device and used < _LOW_USE, False, evidence)
+    return _LaunchWaits(None, host >= 0.95 * device and used < 0.35, False, evidence)
 
 
 def _fewer_launches(case: Case, lost: float | None) -> list[Remedy]:
@@ -216,7 +211,7 @@ class _Copies:
 
     @property
     def in_pieces(self) -> bool:
-        return self.tensors >= _MANY_TENSORS and self.bytes < _SMALL_BYTES * self.tensors
+        return self.tensors >= 16 and self.bytes < (64 << 10) * self.tensors
 
     @property
     def kind(self) -> str:

@@ -12,19 +12,9 @@ from hf_efficient.diagnosis.rule import Row, Verdict, abstains, finding, rule
 from hf_efficient.records.findings import Confidence, Finding, Remedy, Severity
 from hf_efficient.text import share
 
-_FLAT = 0.02
-_STANDS_STILL = 2e-5
-_NOTHING = 1e-6
-_STILL_RISING = 0.5
-_WARM_UP = 0.05
 _SIGN_LIKE = ("adam", "lion", "adagrad", "adafactor")
-_WINDOWS = 10
-_GREW = 1.3
-_TIMES_THE_NOISE = 3.0
-_NOT_OVERCOME = 0.75
 _OFTEN = 0.05
 _HALF = 0.5
-_FINDING_ITS_SCALE = 5
 _SILENT = "spans.jsonl: silent_failures"
 _LOSS_TOKENS = "steps.jsonl: tokens.loss_bearing"
 _NOT_COUNTED = ("tokens that bear loss are not counted", "EfficientTrainerMixin")
@@ -69,15 +59,15 @@ def learning_rate_idle(case: Case) -> Verdict:
         return abstains(why, "a longer run")
     optimizer = str(case.settings("optimizer").get("class", "")).lower()
     is_sign_like = any(kind in optimizer for kind in _SIGN_LIKE)
-    still = is_sign_like and moved < _STANDS_STILL and not case.is_of_preferences
+    still = is_sign_like and moved < 2e-5 and not case.is_of_preferences
     if _is_flat(losses) and (highest == 0 or still):
         title = f"the learning rate does nothing: {highest:.2g} at most, and the loss stays at {losses[-1]:.3g}"
-        severity: Severity = "critical" if moved < _NOTHING else "warning"
+        severity: Severity = "critical" if moved < 1e-6 else "warning"
         remedy = _higher_rate(case, highest)
         return finding(title, evidence, [remedy], severity=severity)
-    if asked and ended and rising and rates[-1] < _STILL_RISING * asked:
+    if asked and ended and rising and rates[-1] < 0.5 * asked:
         title = f"the run ends within its warm-up, at {rates[-1] / asked:.0%} of the learning rate that was asked for"
-        warm_up = max(1, round(_WARM_UP * steps))
+        warm_up = max(1, round(0.05 * steps))
         remedy = Remedy(f"warm up for {warm_up} steps", {"train.warmup_steps": warm_up})
         return finding(title, evidence, [remedy])
     return None
@@ -87,7 +77,7 @@ def _is_flat(losses: Column) -> bool:
     """Whether the last third of them differs from the first by less than a fiftieth of it."""
     third = max(1, len(losses) // 3)
     before, after = float(np.median(losses[:third])), float(np.median(losses[-third:]))
-    return abs(after - before) < _FLAT * abs(before)
+    return abs(after - before) < 0.02 * abs(before)
 
 
 def _higher_rate(case: Case, highest: float) -> Remedy:
@@ -109,7 +99,7 @@ def learning_rate_diverges(case: Case) -> Verdict:
     losses = _logged(case, "loss")
     if len(losses) < 4:
         return abstains("fewer than four losses were logged", "train.logging_steps")
-    windows = np.array_split(losses, min(_WINDOWS, len(losses)))
+    windows = np.array_split(losses, min(10, len(losses)))
     medians = [float(np.median(window)) for window in windows]
     noise = float(np.median(np.abs(np.diff(losses))))  # what a log differs by without a trend
     start, best, peak, end = medians[0], min(medians), max(medians), medians[-1]
@@ -117,9 +107,9 @@ def learning_rate_diverges(case: Case) -> Verdict:
         return None  # of a loss that may be negative a ratio says nothing
 
     def grew(before: float, after: float) -> bool:
-        return after >= _GREW * before and after - before > _TIMES_THE_NOISE * noise
+        return after >= 1.3 * before and after - before > 3 * noise
 
-    stays_up = grew(start, peak) and end >= _NOT_OVERCOME * start
+    stays_up = grew(start, peak) and end >= 0.75 * start
     if not stays_up and not grew(best, end):
         return None
     low, high = best, end
@@ -206,7 +196,7 @@ def scaler_skips(case: Case) -> Verdict:
         return abstains("skipped updates are not counted", "EfficientTrainerMixin, or AccountCallback")
     skipped, updates = int(counted["skipped_updates"]), int(counted["updates"])
     taken = skipped / updates
-    if skipped <= _FINDING_ITS_SCALE or taken < _OFTEN:
+    if skipped <= 5 or taken < _OFTEN:
         return None
     remedies = [Remedy("a lower learning rate, or a smaller max_grad_norm, if the loss grows before it skips")]
     if case.settings("device").get("supports_bf16"):

@@ -15,12 +15,7 @@ from hf_efficient.records.series import SystemSeries
 from hf_efficient.text import share
 
 _MUCH_WAIT = 0.10
-_SOMEBODY = 0.2
 _EXCESS = 0.5
-_OFTEN_THROTTLED = 0.1
-_UNUSED = 0.5
-_MARGIN = 1.1
-_WORTH = 0.1
 _SAMPLED_BY = "a run of some seconds on Linux, with EfficientTrainerMixin"
 
 
@@ -96,7 +91,7 @@ def cpu_contention(case: Case) -> Verdict:
         why = "who kept the cores busy while the loop ran was not sampled"
         return abstains(why, _SAMPLED_BY)
     lost = wait.share * wait.others_share
-    if lost < _MUCH_WAIT or wait.others + wait.stolen < _SOMEBODY:
+    if lost < _MUCH_WAIT or wait.others + wait.stolen < 0.2:
         return None
     who = "other processes" if wait.others >= wait.stolen else "other virtual machines"
     saved = lost * case.loop_seconds
@@ -182,7 +177,7 @@ def throttling(case: Case) -> Verdict:
     system = case.series.system if case.series is not None else None
     if system is None or not system.gpus:
         return abstains("NVML told nothing of the GPUs")
-    found = [(number, reason, held) for number, reason, held in _throttled(system) if held >= _OFTEN_THROTTLED]
+    found = [(number, reason, held) for number, reason, held in _throttled(system) if held >= 0.1]
     if not found:
         return None
     heat = [one for one in found if "power" not in one[1] or "brake" in one[1]]
@@ -241,10 +236,10 @@ def unused_memory(case: Case) -> Verdict:
     room = memory_room(case)
     here = accelerator_of_device(str(case.settings("device").get("name", ""))) if case.on_cuda else None
     price, cost = case.price_usd_per_hour, case.account.money.cost_usd
-    if room is None or here is None or room.share >= _UNUSED or price is None or cost is None:
+    if room is None or here is None or room.share >= 0.5 or price is None or cost is None:
         return None
     paid = price / max(1, case.account.work.accelerators, case.ranks)
-    found = [other for other in _others(case, here, room) if other.relative_cost() < (1 - _WORTH) * paid]
+    found = [other for other in _others(case, here, room) if other.relative_cost() < 0.9 * paid]
     if not found:
         return None
     best = min(found, key=_Other.relative_cost)
@@ -272,7 +267,7 @@ def unused_memory(case: Case) -> Verdict:
 
 
 def _others(case: Case, here: Accelerator, room: MemoryRoom) -> list[_Other]:
-    needed = _MARGIN * (room.held_bytes + CONTEXT.bytes)
+    needed = 1.1 * (room.held_bytes + CONTEXT.bytes)
     found = []
     for device in accelerators():
         slower = _slower(case.account.work.dtype, here, device)

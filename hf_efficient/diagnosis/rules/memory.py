@@ -18,8 +18,6 @@ from hf_efficient.text import count, share, size
 
 PERSISTENT = ("weights", "adapter", "gradients", "optimizer_state")
 """What is there however large the micro-batch is."""
-_MAY_FILL = 0.8
-_TEMPORARY = 2.0
 _OUT_OF_MEMORY = re.compile(r"out of memory|OutOfMemoryError|can't allocate memory|DefaultCPUAllocator", re.IGNORECASE)
 _PEAK = "run.json: memory.device_peak_allocated_bytes"
 _PLAN = "hf-efficient plan RECIPE --advise"
@@ -46,7 +44,7 @@ class MemoryRoom:
     @property
     def fillable_bytes(self) -> int:
         """Four fifths of the idle ones: what a change may take, by an estimate, and still be safe."""
-        return int(_MAY_FILL * self.idle_bytes)
+        return int(0.8 * self.idle_bytes)
 
     @property
     def share(self) -> float:
@@ -94,7 +92,7 @@ def position_bytes(case: Case) -> tuple[float, int] | None:
     peak, persistent = case.account.memory.device_peak_allocated_bytes, category_bytes(case, *PERSISTENT)
     if case.on_cuda and peak is not None and persistent is not None:
         return max(peak - persistent, kept) / positions, int(positions)
-    return _TEMPORARY * kept / positions, int(positions)
+    return 2.0 * kept / positions, int(positions)
 
 
 def smaller_micro_batch(case: Case) -> dict[str, Any] | None:

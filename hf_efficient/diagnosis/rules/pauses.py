@@ -122,7 +122,7 @@ def _quicker_evaluations(case: Case) -> list[Remedy]:
         overrides = {"train.per_device_eval_batch_size": 2 * train_batch}
         found.append(Remedy("evaluate in larger batches", overrides, "more memory in evaluations"))
     if case.recipe is not None and case.recipe.get("data.max_eval_examples") is None and case.evaluations:
-        mean = short_seconds(sum(pause.seconds for pause in case.evaluations) / len(case.evaluations))
+        mean = short_seconds(sum(case.evaluations) / len(case.evaluations))
         what = f"evaluate on fewer examples (data.max_eval_examples); one evaluation takes {mean}"
         found.append(Remedy(what, costs="a noisier evaluation loss"))
     return found

@@ -14,7 +14,6 @@ from hf_efficient.records.trace import DeviceBreakdown, KernelTime
 from hf_efficient.text import flops, share
 
 _MUCH_FASTER = 1.5
-_MUCH = 0.1
 _NAMES: dict[Dtype, str] = {"fp32": "float32", "bf16": "bfloat16", "tf32": "TF32"}
 _FLOAT32 = re.compile(r"sgemm|f32f32_f32f32|s1688gemm|s1684gemm|_ffma|simt_s", re.IGNORECASE)
 """Products of float32: SIMT kernels of cuBLAS and CUTLASS, and TF32's of both."""
@@ -140,7 +139,7 @@ def _finding(case: Case, title: str, faster: FasterProducts, remedies: list[Reme
         faster.evidence,
         remedies,
         case.cost(faster.seconds),
-        severity="warning" if case.share(faster.seconds) >= _MUCH else "info",
+        severity="warning" if case.share(faster.seconds) >= 0.1 else "info",
         confidence="likely",
     )
 

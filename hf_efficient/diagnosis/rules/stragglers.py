@@ -22,14 +22,7 @@ _OWN = ("data_wait", "host_to_device", "forward", "forward_backward", "bookkeepi
 _WAITS_APART = (*_OWN, "backward", "device_wait", "optimizer")
 """The same where every wait for others is a phase of its own, ``communication``."""
 _FEWEST_STEPS = 5
-_FEWEST_PAUSES = 2
 _STANDS_OUT = 0.15
-_ALONE = 0.5
-_MOSTLY_SEEN = 0.5
-_MOSTLY = 0.8
-_ALMOST_ALWAYS = 0.9
-_WORTH_TELLING = 0.01
-_UNEVEN = 1.1
 _ON_ITS_CORES = "what else computes on its cores, their clocks, and what this rank does that the others do not"
 _ON_ITS_GPU = "its GPU's clocks, temperature and power limit, and other processes on it"
 _WHERE = {
@@ -116,14 +109,14 @@ def straggler(case: Case) -> Verdict:
     if in_steps is None:
         return abstains(f"fewer than five steps after warm-up are recorded of all {ranks} ranks")
     pauses = [slow for phase in _PAUSES if (slow := _slow_in_pause(held, phase)) is not None]
-    costs = [(_waited(case, one), one) for one in (in_steps, *pauses) if one.slowest_share >= _MOSTLY]
+    costs = [(_waited(case, one), one) for one in (in_steps, *pauses) if one.slowest_share >= 0.8]
     waited, found = max(costs, key=lambda cost: cost[0], default=(0.0, in_steps))
     severity: Severity = "warning"
     if case.share(waited) < MATTERS:
         severity = "info"
-        told = [(_waited(case, one), one) for one in pauses if one.rank and one.slowest_share >= _ALMOST_ALWAYS]
+        told = [(_waited(case, one), one) for one in pauses if one.rank and one.slowest_share >= 0.9]
         waited, found = max(told, key=lambda cost: cost[0], default=(0.0, in_steps))
-        if case.share(waited) < _WORTH_TELLING:
+        if case.share(waited) < 0.01:
             return None
     waited_for = "computation" if found.phase == "computation" else found.phase_name
     return finding(
@@ -196,7 +189,7 @@ def _remedy(case: Case, found: SlowRank, waited: float) -> Remedy:
     if found.backward_is_estimated:
         basis += "; its backward is taken to be as slow as it is longer than usual"
     gain = case.gain(waited, basis)
-    if found.others_tokens is not None and found.tokens[found.rank] > _UNEVEN * found.others_tokens:
+    if found.others_tokens is not None and found.tokens[found.rank] > 1.1 * found.others_tokens:
         return Remedy("deal the tokens out evenly: this rank is given more of them", gain=gain)
     return Remedy(f"look at rank {found.rank}: {_ON_ITS_GPU if found.on_device else _WHERE[found.phase]}", gain=gain)
 
@@ -210,15 +203,11 @@ def _slow_in_steps(case: Case, held: Held) -> SlowRank | None:
         return None
     found = _by_phases(case, held, rows)
     busier = None if case.on_cuda else _busier(case, held, rows)
-    if busier is not None and busier.extra_seconds > found.extra_seconds and not _shows_more(found, busier):
-        found = busier
+    if busier is not None:  # phases that show the same rank, and most of what CPU time shows, name the phase as well
+        mostly_seen = 0.5 if busier.rank == found.rank else 1.0
+        found = busier if found.extra_seconds < mostly_seen * busier.extra_seconds else found
     tokens = {rank: float(columns.processed[rows[rank]].mean()) for rank, columns in held.items()}
     return found if any(value != value for value in tokens.values()) else replace(found, tokens=tokens)
-
-
-def _shows_more(found: SlowRank, busier: SlowRank) -> bool:
-    """Whether the phases show the same rank, and most of what CPU time shows: they name the phase as well."""
-    return found.rank == busier.rank and found.extra_seconds >= _MOSTLY_SEEN * busier.extra_seconds
 
 
 def _by_phases(case: Case, held: Held, rows: Rows) -> SlowRank:
@@ -320,11 +309,11 @@ def _slow_in_pause(held: Held, phase: str) -> SlowRank | None:
     rows = _common_rows({rank: columns.phase(phase) > 0 for rank, columns in held.items()}, held)
     own = {rank: columns.own(phase)[rows[rank]] for rank, columns in held.items()}
     count = len(next(iter(own.values())))
-    if count < _FEWEST_PAUSES:
+    if count < 2:
         return None
     slow, extra, usual = _most_excess(own)
     medians = _medians(own)
-    if extra < _STANDS_OUT * usual or (phase == "checkpointing" and slow == 0 and usual < _ALONE * medians[slow]):
+    if extra < _STANDS_OUT * usual or (phase == "checkpointing" and slow == 0 and usual < 0.5 * medians[slow]):
         return None
     return SlowRank(slow, medians, phase, medians, extra, _slowest_share(own, slow), pauses=count)
 
