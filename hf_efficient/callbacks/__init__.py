@@ -7,10 +7,10 @@ from hf_efficient.callbacks.checks import (
     keep_four_bit_trainable,
     parameters_without_gradient,
 )
-from hf_efficient.callbacks.instrument import InstrumentCallback
 from hf_efficient.callbacks.profilers import (
     CaptureCallback,
     HostMemoryCallback,
+    InstrumentCallback,
     LineTimesCallback,
     MemoryHistoryCallback,
     NvtxCallback,

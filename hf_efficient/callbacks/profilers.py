@@ -2,18 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_efficient.callbacks.instrument import InstrumentCallback
-from hf_efficient.profilers.instrument import AFTER_STEPS, named_functions, require
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from hf_efficient.profilers.instrument import AFTER_STEPS, Instrument, InstrumentRun, named_functions, require
 from hf_efficient.profilers.memory_history import MemoryHistory
 from hf_efficient.profilers.nsight import Capture, NvtxRanges
 from hf_efficient.profilers.python_code import HostMemory, LineTimes, PythonProfile
 from hf_efficient.profilers.synchronisations import Synchronisations
 from hf_efficient.profilers.torch_trace import TorchTrace, TraceSchedule
 from hf_efficient.recording.timeline import process_timeline
+from hf_efficient.run_dir.json_file import PROFILE
+from hf_efficient.text import instrument_cost
+
+logger = logging.getLogger(__name__)
+
+
+class InstrumentCallback(TrainerCallback):
+    """Base of the callbacks of ``efficiency.profile``; each works alone in any Trainer.
+
+    What it cost is said when training ends: in a recipe's run by its account, elsewhere on the main process by ``tell``.
+    """
+
+    def __init__(
+        self,
+        instrument: Instrument,
+        directory: str | Path | None = None,
+        tell: Callable[[str], None] = logger.warning,
+    ) -> None:
+        self.instrument = instrument
+        self._directory, self._tell = directory, tell
+        self._timeline = process_timeline()
+        self._run = InstrumentRun(instrument, self._timeline)
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        directory = Path(self._directory or Path(str(args.output_dir)) / "efficiency" / PROFILE)
+        model = None if args.torch_compile else kwargs.get("model")  # a hook would break the compiled graph apart
+        self._run.begin(directory, args.process_index, kwargs.get("train_dataloader"), model)
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._run.step_begins(state.global_step + 1)
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self._run.step_ends(state.global_step)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self.close()
+        if self._timeline.way != "recipe" and args.process_index == 0:
+            found = self._run.account
+            cost = instrument_cost(found.cost_seconds, found.own_seconds, found.steps, found.files, found.note)
+            self._tell(f"profile.{found.name} {cost}")
+
+    def close(self) -> None:
+        """End it where no event does: training was ended by an exception."""
+        self._run.end()
 
 
 class TorchTraceCallback(InstrumentCallback):

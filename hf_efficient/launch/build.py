@@ -12,10 +12,10 @@ from trl import DPOConfig, SFTConfig
 
 from hf_efficient.accounting.evaluations import answers_to_note
 from hf_efficient.callbacks.checks import FusedHeadCheck, PackingCheck
-from hf_efficient.callbacks.instrument import InstrumentCallback
 from hf_efficient.callbacks.profilers import (
     CaptureCallback,
     HostMemoryCallback,
+    InstrumentCallback,
     LineTimesCallback,
     MemoryHistoryCallback,
     NvtxCallback,
