@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 class InstrumentCallback(TrainerCallback):
     """Base of the callbacks of ``efficiency.profile``; each works alone in any Trainer.
 
-    What it cost is said when training ends: in a recipe's run by its account, elsewhere on the main process by ``tell``.
+    When training ends, its cost is in the account of a recipe's run; elsewhere ``tell`` says it on the main process.
     """
 
     def __init__(
