@@ -13,19 +13,17 @@ What is sent in a step of A micro-batches, T trained elements of g bytes of grad
     zero1   all-reduce of T g, once; all-gather of the trained weights, once
     zero2   all-reduce of T g, A times; all-gather of the trained weights, once
     zero3   all-gather of W, A times forward, and again backward but for what is kept; reduce-scatter of T g, A times
-    fsdp2   as zero3, reduce-scatter once, or A times with ``sync_each_batch``; final norm and head are gathered once
+    fsdp2   as zero3, reduce-scatter once; final norm and head are gathered once
 
 Frozen weights are gathered where they are sharded, and never reduced. The ZeRO paper (arXiv 1910.02054, section 7) has
 a reduce-scatter in ZeRO-1 and 2; DeepSpeed at commit edaa72212 does an all-reduce by default, of which a rank then uses
 its part (``stage_1_and_2.py``, ``use_multi_rank_bucket_allreduce``): half as much again as DDP, not the same.
 
-How much of a step's communication runs beside computation.
-
 What the ranks exchange can hide behind what they compute meanwhile, and not its first or last piece: something has to
 be there before the first can be sent, and nothing is left to compute beside the last. With c seconds of communication
 in m messages, and w seconds of computation beside which it may run,
 
-    hidden = min(w, c (1 - 1 / m)) / c
+    hidden = min(w, c (1 - 1 / m))
 
 It may run beside (torch 2.13; DeepSpeed 0.19.8):
 
@@ -121,29 +119,10 @@ def communication_seconds(
     Hand-worked: an all-reduce of 800 MB in 32 messages on 8 ranks at 100 GB/s and 20 us: 1400 / 100,000 + 32 * 2e-5 =
     0.014 + 0.00064 s.
     """
-    if ranks < 1:
-        raise ValueError(f"{ranks} ranks")
-    if not bandwidth_bytes_per_second > 0:
-        raise ValueError(f"a bandwidth of {bandwidth_bytes_per_second} bytes per second")
-    if not (math.isfinite(latency_seconds) and latency_seconds >= 0):
-        raise ValueError(f"a latency of {latency_seconds} s")
     return math.fsum(
         sent_bytes(one, ranks) / bandwidth_bytes_per_second + one.messages * one.times * latency_seconds
         for one in collectives
     )
-
-
-def exposed_seconds(seconds: float, overlap: float) -> float:
-    """The part of communication that compute does not hide: ``seconds * (1 - overlap)``.
-
-    Hand-worked: 0.2 s, of which three quarters run beside compute: 0.05 s.
-
-    Args:
-        overlap: share of it during which the device computes, 0 to 1.
-    """
-    if not 0 <= overlap <= 1:
-        raise ValueError(f"an overlap of {overlap}; it is a share, 0 to 1")
-    return seconds * (1 - overlap)
 
 
 BACKWARD_SHARE = 2 / 3
@@ -162,13 +141,9 @@ def overlap_window_seconds(sharding: Sharding, compute_seconds: float) -> float:
     return compute_seconds * (BACKWARD_SHARE if sharding.strategy == "zero2" else 1.0)
 
 
-def overlap_share(seconds: float, window_seconds: float, messages: int) -> float:
-    """The share of communication that is hidden, for ``communication.exposed_seconds``.
+def hidden_seconds(seconds: float, window_seconds: float, messages: int) -> float:
+    """Seconds of communication that computation hides: all beside which it may run, but not the last message.
 
-    Hand-worked: 2 s in 10 messages beside 1.2 s: 0.6; beside 5 s: 0.9, as the last fifth of a second stays.
+    Hand-worked: 2 s in 10 messages beside 1.2 s: 1.2; beside 5 s: 1.8, as the last fifth of a second stays.
     """
-    if seconds <= 0:
-        return 0.0
-    if messages < 1:
-        raise ValueError(f"{seconds} s of communication in {messages} messages")
-    return min(window_seconds, seconds * (1 - 1 / messages)) / seconds
+    return min(window_seconds, seconds * (1 - 1 / messages)) if seconds > 0 else 0.0

@@ -57,6 +57,10 @@ def causal_pairs(lengths: Mapping[int, int], window: int | None = None) -> int:
     return total
 
 
+def _total(lengths: Mapping[int, int]) -> int:
+    return sum(length * count for length, count in lengths.items())
+
+
 def square_pairs(lengths: Mapping[int, int]) -> int:
     """Pairs that a kernel computes which fills the whole matrix and masks it: ``n * n`` for a row of ``n`` tokens."""
     return sum(count * length * length for length, count in lengths.items())
@@ -73,7 +77,6 @@ class Workload(NamedTuple):
             it is given a mask); otherwise it computes the causal pairs of the documents alone (FlashAttention).
         head_tokens: positions that the LM head projects; None for all. ``SFTTrainer`` on a GPU projects only those
             that bear a loss.
-        head_recomputed: whether the backward projects them once more (fused and chunked losses).
         needed_head_tokens: those of ``head_tokens`` that the loss needs; None for all of them.
         square_windows: whether, where it is not ``masked_square``, a layer whose window is no longer than the row is
             (SDPA is given no mask for causal attention, but one for a window).
@@ -83,34 +86,8 @@ class Workload(NamedTuple):
     rows: Mapping[int, int]
     masked_square: bool = True
     head_tokens: int | None = None
-    head_recomputed: bool = False
     needed_head_tokens: int | None = None
     square_windows: bool = False
-
-    @classmethod
-    def of(
-        cls,
-        documents: Iterable[int],
-        rows: Iterable[int] | None = None,
-        *,
-        masked_square: bool = True,
-        head_tokens: int | None = None,
-        head_recomputed: bool = False,
-    ) -> Workload:
-        """Counts lengths. ``rows`` defaults to a row for each document, without padding."""
-        counted = Counter(documents)
-        counted_rows = counted if rows is None else Counter(rows)
-        return cls(counted, counted_rows, masked_square, head_tokens, head_recomputed)
-
-    @property
-    def document_tokens(self) -> int:
-        """Tokens that are not padding."""
-        return sum(length * count for length, count in self.documents.items())
-
-    @property
-    def row_tokens(self) -> int:
-        """Positions computed, padding included."""
-        return sum(length * count for length, count in self.rows.items())
 
     def needed_pairs(self, window: int | None) -> int:
         """Pairs that the mathematics needs in a layer with this window."""
@@ -129,12 +106,12 @@ class Workload(NamedTuple):
     def needed(self, windows: Iterable[int | None]) -> Amounts:
         """What the mathematics needs in a model whose layers have these windows."""
         head = self.head_tokens if self.needed_head_tokens is None else self.needed_head_tokens
-        tokens = self.document_tokens
+        tokens = _total(self.documents)
         return Amounts(tokens, {one: self.needed_pairs(one) for one in windows}, tokens if head is None else head)
 
     def computed(self, windows: Iterable[int | None]) -> Amounts:
         """What is computed for it."""
-        head, tokens = self.head_tokens, self.row_tokens
+        head, tokens = self.head_tokens, _total(self.rows)
         return Amounts(tokens, {one: self.computed_pairs(one) for one in windows}, tokens if head is None else head)
 
 
@@ -205,22 +182,6 @@ def attention_flops(features: int, pairs: int, scores_gradient: tuple[bool, bool
     product = 2 * features * pairs
     products = sum(scores_gradient) + any(scores_gradient) + values_gradient
     return StepFlops(forward=2 * product, input_gradient=products * product)
-
-
-def training_flops(
-    shape: ModelShape, trained: Trained, work: Workload, *, checkpointing: Checkpointing = "none"
-) -> tuple[StepFlops, StepFlops]:
-    """Forward and backward of the sequences in ``work``.
-
-    The model's FLOPs (what the mathematics needs: no padding, causal pairs within documents alone, nothing twice;
-    divide by time and peak for MFU) and the hardware's (what is computed: padding, masked pairs, recompute; HFU).
-    """
-    windows = frozenset(shape.windows)
-    computed, again = work.computed(windows), work.head_recomputed
-    return (
-        pass_flops(shape, trained, work.needed(windows)),
-        pass_flops(shape, trained, computed, checkpointing=checkpointing, head_recomputed=again),
-    )
 
 
 def pass_flops(

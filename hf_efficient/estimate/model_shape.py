@@ -101,17 +101,6 @@ class ModelShape:
         """Whether a layer routes its tokens to experts."""
         return self.experts is not None and layer not in self.dense_layers
 
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any] | Any) -> ModelShape:
-        """The shape that a transformers configuration describes.
-
-        Raises:
-            ModelError: the architecture is not one whose parameters are known exactly here, or the configuration
-                lacks a dimension.
-        """
-
-        return shape_of(config)
-
 
 @dataclass(frozen=True)
 class ParameterCounts:
@@ -382,7 +371,12 @@ _WHOLE = "A config.json leaves out its class's defaults: load it with AutoConfig
 
 
 def shape_of(config: Mapping[str, Any] | Any) -> ModelShape:
-    """The shape that a configuration describes; see ``ModelShape.from_config``."""
+    """The shape that a transformers configuration, or its mapping (``config.to_dict()``), describes.
+
+    Raises:
+        ModelError: the architecture is not one whose parameters are known exactly here, or the configuration lacks a
+            dimension.
+    """
     read = _Config(config)
     model_type = str(read.get("model_type", ""))
     extras = ARCHITECTURES.get(model_type)

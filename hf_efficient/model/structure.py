@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from hf_efficient.errors import ModelError
-from hf_efficient.estimate.model_shape import ModelShape, Trained, head_linear, linears_of_layer
+from hf_efficient.estimate.model_shape import ModelShape, Trained, head_linear, linears_of_layer, shape_of
 
 
 def whole_shape(parameter: torch.Tensor) -> torch.Size:
@@ -52,7 +52,7 @@ def shape_of_model(model: nn.Module) -> ModelShape:
     if config is None:
         raise ModelError(f"{type(base).__name__}: it has no configuration to know its FLOPs from.")
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
-    shape = ModelShape.from_config(text)
+    shape = shape_of(text)
     _check(shape, linear_modules(base))
     return shape
 

@@ -6,24 +6,29 @@ import random
 
 import pytest
 from peft import LoraConfig, get_peft_model
-from tiny_models import counted, tiny_config, tiny_model, tiny_model_4bit
+from tiny_models import counted, tiny_config, tiny_model, tiny_model_4bit, training_flops, workload
 
 from hf_efficient.estimate.flops import (
     Coefficients,
     MicroBatch,
     StepFlops,
     WorkFormula,
-    Workload,
     attention_flops,
     causal_pairs,
     coefficients,
     linear_flops,
-    training_flops,
 )
-from hf_efficient.estimate.model_shape import Linear, ModelShape, Trained, adapter_parameters, parameter_counts
+from hf_efficient.estimate.model_shape import (
+    Linear,
+    ModelShape,
+    Trained,
+    adapter_parameters,
+    parameter_counts,
+    shape_of,
+)
 
 ROWS, LENGTH = 2, 48
-BATCH = Workload.of([LENGTH] * ROWS)
+BATCH = workload([LENGTH] * ROWS)
 MIXTURE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
 FAMILIES = {
     "llama": {},
@@ -43,7 +48,7 @@ WAYS = ["none", "non_reentrant"]
 def built(model_type: str):
     """A model whose experts are computed by plain products, which torch can count."""
     model = tiny_model(model_type, **FAMILIES[model_type])
-    if ModelShape.from_config(model.config).experts:
+    if shape_of(model.config).experts:
         model.set_experts_implementation("eager")
     return model
 
@@ -64,16 +69,14 @@ def adapted(model, targets, way: str, **settings):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_full_training_is_what_torch_counts(family, way):
     model = built(family)
-    assert hardware(ModelShape.from_config(model.config), Trained.full(), way) == counted(
-        model, ROWS, LENGTH, checkpointing=way
-    )
+    assert hardware(shape_of(model.config), Trained.full(), way) == counted(model, ROWS, LENGTH, checkpointing=way)
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3", "gemma3_text", "phi3", "olmo2"])
 def test_lora_on_all_linear_is_what_torch_counts(family, way):
     model = adapted(built(family), "all-linear", way)
-    shape = ModelShape.from_config(model.config)
+    shape = shape_of(model.config)
     trained = Trained.adapter(shape, "all-linear", 8, input_gradient=way != "none")
     assert hardware(shape, trained, way) == counted(model, ROWS, LENGTH, checkpointing=way)
     assert adapter_parameters(shape, trained) == sum(p.numel() for p in model.parameters() if p.requires_grad)
@@ -99,7 +102,7 @@ def test_lora_on_all_linear_is_what_torch_counts(family, way):
 )
 def test_lora_on_some_modules_is_what_torch_counts(family, targets, settings, way):
     model = adapted(built(family), targets, way, **settings)
-    shape = ModelShape.from_config(model.config)
+    shape = shape_of(model.config)
     trained = Trained.adapter(
         shape,
         targets,
@@ -115,7 +118,7 @@ def test_lora_on_some_modules_is_what_torch_counts(family, targets, settings, wa
 @pytest.mark.parametrize("family", ["llama", "gemma3_text"])
 def test_reentrant_checkpointing_is_what_torch_counts(family, targets):
     model = built(family)
-    shape = ModelShape.from_config(model.config)
+    shape = shape_of(model.config)
     trained = Trained.full()
     if targets:
         model = adapted(model, targets, "reentrant")
@@ -125,7 +128,7 @@ def test_reentrant_checkpointing_is_what_torch_counts(family, targets):
 
 def test_ranks_by_module_are_what_torch_counts():
     model = adapted(built("llama"), "all-linear", "none", rank_pattern={"q_proj": 3, r"layers.1.mlp.up_proj": 5})
-    shape = ModelShape.from_config(model.config)
+    shape = shape_of(model.config)
     ranks = {
         name.removesuffix(".lora_A.default"): module.out_features
         for name, module in model.named_modules()
@@ -142,7 +145,7 @@ def test_ranks_by_module_are_what_torch_counts():
 @pytest.mark.parametrize("family", ["llama", "mistral", "qwen2"])
 def test_qlora_is_what_torch_counts(family, targets, way, tmp_path):
     model = adapted(tiny_model_4bit(tmp_path, family, **FAMILIES[family]), targets, way)
-    shape = ModelShape.from_config(model.config)
+    shape = shape_of(model.config)
     trained = Trained.adapter(shape, targets, 8, input_gradient=way != "none")
     assert hardware(shape, trained, way) == counted(model, ROWS, LENGTH, checkpointing=way)
 
@@ -178,7 +181,7 @@ def test_attention_by_hand(scores, values, backward):
 
 
 def test_full_training_costs_six_flops_per_parameter_and_token():
-    shape = ModelShape.from_config(tiny_config("llama"))
+    shape = shape_of(tiny_config("llama"))
     counts = parameter_counts(shape)
     flops, _ = training_flops(shape, Trained.full(), BATCH)
     pairs = 2 * 48 * 49 // 2
@@ -187,10 +190,10 @@ def test_full_training_costs_six_flops_per_parameter_and_token():
 
 
 def test_the_model_s_flops_leave_out_padding_masked_pairs_and_recompute():
-    shape = ModelShape.from_config(tiny_config("mistral", sliding_window=3))
-    packed = Workload.of([4, 2], rows=[10])
+    shape = shape_of(tiny_config("mistral", sliding_window=3))
+    packed = workload([4, 2], rows=[10])
     model, hardware = training_flops(shape, Trained.full(), packed, checkpointing="reentrant")
-    alone, _ = training_flops(shape, Trained.full(), Workload.of([4, 2]))
+    alone, _ = training_flops(shape, Trained.full(), workload([4, 2]))
     assert model == alone
     assert model.recompute == 0
     # Needed: 1 + 2 + 3 + 3 and 1 + 2 pairs; computed: 10 * 10. A pair costs 12 FLOPs per feature and layer.
@@ -203,7 +206,7 @@ def test_the_model_s_flops_leave_out_padding_masked_pairs_and_recompute():
 
 
 def test_checkpointing_does_not_change_the_model_s_flops():
-    shape = ModelShape.from_config(tiny_config("llama"))
+    shape = shape_of(tiny_config("llama"))
     plain, _ = training_flops(shape, Trained.adapter(shape), BATCH)
     asking = Trained.adapter(shape, input_gradient=True)
     model, hardware = training_flops(shape, asking, BATCH, checkpointing="non_reentrant")
@@ -214,10 +217,9 @@ def test_checkpointing_does_not_change_the_model_s_flops():
 
 
 def test_a_head_on_fewer_positions_and_once_more_in_the_backward():
-    shape = ModelShape.from_config(tiny_config("llama"))
-    everywhere, _ = training_flops(shape, Trained.full(), Workload.of([10]))
-    fused = Workload.of([10], head_tokens=4, head_recomputed=True)
-    model, hardware = training_flops(shape, Trained.full(), fused)
+    shape = shape_of(tiny_config("llama"))
+    everywhere, _ = training_flops(shape, Trained.full(), workload([10]))
+    model, hardware = training_flops(shape, Trained.full(), workload([10], head_tokens=4), head_recomputed=True)
     product = 2 * 64 * 96
     assert everywhere.total - model.total == 3 * 6 * product
     assert hardware.recompute == 4 * product
@@ -243,13 +245,12 @@ def test_causal_pairs_by_enumeration(window):
 
 
 def test_a_padded_batch():
-    work = Workload.of([3, 5], rows=[5, 5])
-    assert (work.document_tokens, work.row_tokens) == (8, 10)
+    work = workload([3, 5], rows=[5, 5])
     assert (work.needed_pairs(None), work.computed_pairs(None)) == (6 + 15, 50)
 
 
 def test_a_pack_on_a_kernel_that_knows_the_documents():
-    work = Workload.of([3, 5], rows=[8], masked_square=False)
+    work = workload([3, 5], rows=[8], masked_square=False)
     assert (work.needed_pairs(2), work.computed_pairs(2)) == (1 + 2 + 2 + 1 + 2 * 4, 14)
 
 
@@ -261,19 +262,21 @@ STEP_WORK_FAMILIES = {
 }
 
 
-def shape_of(family: str) -> ModelShape:
+def family_shape(family: str) -> ModelShape:
     changes = dict(STEP_WORK_FAMILIES[family])
     if "layer_types" in changes:
         changes["num_hidden_layers"] = len(changes["layer_types"])
-    return ModelShape.from_config(tiny_config(family, **changes))
+    return shape_of(tiny_config(family, **changes))
 
 
-@pytest.mark.parametrize("targets", [None, ["q_proj", "v_proj"], ["o_proj", "lm_head"]])
-@pytest.mark.parametrize("way", ["none", "non_reentrant", "reentrant"])
-@pytest.mark.parametrize("family", STEP_WORK_FAMILIES)
+@pytest.mark.parametrize("targets", [None, ["o_proj", "lm_head"]])
+@pytest.mark.parametrize(
+    ("family", "way"),
+    [("llama", "none"), ("mistral", "non_reentrant"), ("gemma3_text", "reentrant"), ("qwen3_moe", "non_reentrant")],
+)
 def test_coefficients_give_what_the_formulas_give(family, way, targets):
     """For batches drawn at random: FLOPs of model and hardware, to the last one."""
-    shape = shape_of(family)
+    shape = family_shape(family)
     trained = Trained.full() if targets is None else Trained.adapter(shape, targets, 8, input_gradient=way != "none")
     windows = set(shape.windows)
     model = coefficients(shape, trained)
@@ -283,21 +286,15 @@ def test_coefficients_give_what_the_formulas_give(family, way, targets):
         documents = [draw.randint(1, 20) for _ in range(draw.randint(1, 6))]
         rows = [max(documents)] * len(documents)
         head = draw.choice([None, 3])
-        work = Workload.of(
-            documents,
-            rows,
-            masked_square=draw.random() < 0.5,
-            head_tokens=head,
-            head_recomputed=True,
-        )
-        wanted = training_flops(shape, trained, work, checkpointing=way)
+        work = workload(documents, rows, masked_square=draw.random() < 0.5, head_tokens=head)
+        wanted = training_flops(shape, trained, work, checkpointing=way, head_recomputed=True)
         found = model.flops(work.needed(windows)), hardware.flops(work.computed(windows))
         assert found == (wanted[0].total, wanted[1].total)
 
 
 def test_the_forward_alone():
-    shape = shape_of("llama")
-    work = Workload.of([5, 9])
+    shape = family_shape("llama")
+    work = workload([5, 9])
     amounts = work.needed([None])
     for trained in (Trained(), Trained.adapter(shape, rank=8)):
         forward = training_flops(shape, trained, work)[0].forward
@@ -307,7 +304,7 @@ def test_the_forward_alone():
 
 def test_checkpointing_of_some_layers():
     """Three layers alike, trained in full: each that is checkpointed adds as much."""
-    shape = shape_of("llama")
+    shape = family_shape("llama")
 
     def of(layers):
         found = coefficients(shape, Trained.full(), checkpointing="reentrant", checkpointed_layers=layers)

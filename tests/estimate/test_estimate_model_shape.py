@@ -14,6 +14,7 @@ from hf_efficient.estimate.model_shape import (
     adapter_parameters,
     linears_of_layer,
     parameter_counts,
+    shape_of,
 )
 
 MIXTURE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
@@ -60,7 +61,7 @@ def test_the_parameters_are_those_of_the_built_model(model_type, changes):
     built = dict.fromkeys(("embedding", "attention", "mlp", "norms", "head"), 0)
     for name, parameter in model.named_parameters():
         built[part_of(name)] += parameter.numel()
-    counts = parameter_counts(ModelShape.from_config(model.config))
+    counts = parameter_counts(shape_of(model.config))
     assert counts == ParameterCounts(**built)
     assert counts.total == model.num_parameters()
 
@@ -70,7 +71,7 @@ def test_the_linear_modules_are_those_of_the_built_model(model_type, changes):
     import torch
 
     model = tiny_model(model_type, **changes)
-    shape = ModelShape.from_config(model.config)
+    shape = shape_of(model.config)
     for index, layer in enumerate(model.model.layers):
         built = {
             name.rsplit(".", 1)[-1]: (module.in_features, module.out_features, module.bias is not None)
@@ -94,7 +95,7 @@ def test_llama_3_1_8b_by_hand():
 
 def test_a_mapping_and_an_object_give_the_same_shape():
     config = tiny_config("gemma3_text", head_dim=24)
-    assert ModelShape.from_config(config.to_dict()) == ModelShape.from_config(config)
+    assert shape_of(config.to_dict()) == shape_of(config)
 
 
 @pytest.mark.parametrize(
@@ -110,17 +111,17 @@ def test_a_mapping_and_an_object_give_the_same_shape():
     ],
 )
 def test_the_window_of_each_layer(model_type, changes, windows):
-    assert ModelShape.from_config(tiny_config(model_type, **changes)).windows == windows
+    assert shape_of(tiny_config(model_type, **changes)).windows == windows
 
 
 def test_dense_layers_of_a_mixture():
-    shape = ModelShape.from_config(tiny_config("qwen3_moe", **MIXTURE, decoder_sparse_step=2, mlp_only_layers=[0]))
+    shape = shape_of(tiny_config("qwen3_moe", **MIXTURE, decoder_sparse_step=2, mlp_only_layers=[0]))
     assert [shape.is_mixture(layer) for layer in range(3)] == [False, True, False]
 
 
 def test_an_unknown_architecture_is_refused():
     with pytest.raises(ModelError) as told:
-        ModelShape.from_config({"model_type": "mamba"})
+        shape_of({"model_type": "mamba"})
     assert str(told.value).startswith(
         "model_type 'mamba': its parameters and FLOPs are not known here. Known are gemma,"
     )
@@ -128,12 +129,12 @@ def test_an_unknown_architecture_is_refused():
 
 def test_a_model_with_a_vision_tower_points_to_its_text_part():
     with pytest.raises(ModelError, match=r"Pass its text_config where that is one of them\."):
-        ModelShape.from_config({"model_type": "gemma3", "text_config": {}})
+        shape_of({"model_type": "gemma3", "text_config": {}})
 
 
 def test_a_configuration_without_a_dimension_is_refused():
     with pytest.raises(ModelError) as told:
-        ModelShape.from_config({**DIMENSIONS, "model_type": "llama", "intermediate_size": None})
+        shape_of({**DIMENSIONS, "model_type": "llama", "intermediate_size": None})
     assert str(told.value) == (
         "intermediate_size: the model's configuration holds None, not a positive number. A config.json leaves out its "
         "class's defaults: load it with AutoConfig and pass that, or its to_dict()."
@@ -142,7 +143,7 @@ def test_a_configuration_without_a_dimension_is_refused():
 
 def test_a_configuration_that_does_not_say_whether_its_embeddings_are_tied_is_refused():
     with pytest.raises(ModelError, match="tie_word_embeddings: the model's configuration holds None"):
-        ModelShape.from_config({**DIMENSIONS, "model_type": "llama"})
+        shape_of({**DIMENSIONS, "model_type": "llama"})
 
 
 SHAPE = ModelShape("llama", 2, 64, 160, 4, 2, 16, 96, tied_embeddings=True, windows=(None, None))

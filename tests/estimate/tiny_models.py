@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import torch
 from flop_counting import counting
 from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
+
+from hf_efficient.estimate.flops import Workload, pass_flops
 
 VOCABULARY = 96
 DIMENSIONS: dict[str, Any] = {
@@ -58,3 +61,19 @@ def counted(model: torch.nn.Module, rows: int, length: int, *, checkpointing: st
     with counting() as counter:
         model(input_ids=ids, labels=ids, use_cache=False).loss.backward()
     return counter.get_total_flops()
+
+
+def workload(documents, rows=None, **more):
+    """Of documents of these lengths; ``rows`` defaults to a row for each, without padding."""
+    counted = Counter(documents)
+    return Workload(counted, counted if rows is None else Counter(rows), **more)
+
+
+def training_flops(shape, trained, work, *, checkpointing="none", head_recomputed=False):
+    """The model's FLOPs of a forward and backward, and the hardware's."""
+    windows = frozenset(shape.windows)
+    again = {"checkpointing": checkpointing, "head_recomputed": head_recomputed}
+    return (
+        pass_flops(shape, trained, work.needed(windows)),
+        pass_flops(shape, trained, work.computed(windows), **again),
+    )

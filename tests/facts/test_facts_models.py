@@ -11,7 +11,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from hf_efficient.errors import ModelError
-from hf_efficient.estimate.model_shape import ARCHITECTURES, ModelShape, parameter_counts
+from hf_efficient.estimate.model_shape import ARCHITECTURES, parameter_counts, shape_of
 from hf_efficient.facts.models import find_model, known_models
 
 # Models without an exact count in a source that can be named.
@@ -90,7 +90,7 @@ def test_the_arithmetic_counts_what_is_built(name):
     config = AutoConfig.for_model(**find_model(name).config)
     text = config.get_text_config()
     language_model = whole(name) if text is config else built(text)
-    assert parameter_counts(ModelShape.from_config(text)).total == language_model.num_parameters()
+    assert parameter_counts(shape_of(text)).total == language_model.num_parameters()
 
 
 def test_all_shipped_families_are_counted_by_the_arithmetic_but_those_with_a_vision_tower():

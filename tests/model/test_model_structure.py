@@ -9,7 +9,7 @@ from peft import IA3Config, LoraConfig, PromptTuningConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForSequenceClassification
 
 from hf_efficient.errors import ModelError
-from hf_efficient.estimate.model_shape import ModelShape, Trained, adapter_parameters
+from hf_efficient.estimate.model_shape import Trained, adapter_parameters, shape_of
 from hf_efficient.model.structure import adapter_of, shape_of_model, trained_of
 
 MIXTURE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
@@ -36,12 +36,12 @@ FAMILIES = {
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_known_family_is_recognised(family):
     model = live(family, **FAMILIES[family])
-    assert shape_of_model(model) == ModelShape.from_config(model.config)
+    assert shape_of_model(model) == shape_of(model.config)
 
 
 def test_an_adapted_model_is_its_base():
     model = adapted(live(), modules_to_save=["lm_head", "embed_tokens"])
-    assert shape_of_model(model) == ModelShape.from_config(live().config)
+    assert shape_of_model(model) == shape_of(live().config)
 
 
 def with_an_extra_layer():

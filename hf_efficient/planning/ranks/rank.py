@@ -10,8 +10,7 @@ import torch
 
 from hf_efficient.estimate.communication import (
     communication_seconds,
-    exposed_seconds,
-    overlap_share,
+    hidden_seconds,
     overlap_window_seconds,
     step_collectives,
 )
@@ -185,8 +184,8 @@ def exchange_of(rank: Rank, device: str, compute_seconds: float) -> Exchange:
             for part in (collectives, beside)
         )
         messages = sum(one.messages * one.times for one in beside)
-        share = overlap_share(hidable, overlap_window_seconds(sharding, compute_seconds), messages)
-        exposed = seconds - hidable + exposed_seconds(hidable, share)
+        window = overlap_window_seconds(sharding, compute_seconds)
+        exposed = seconds - hidden_seconds(hidable, window, messages)
     moved = host_bytes_moved(states, sharding)
     if moved and sharding.to_disk:
         return Exchange(None, None, ("no time: the speed of the disk at distributed.offload.nvme_path is not known",))
