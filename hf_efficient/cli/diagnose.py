@@ -178,9 +178,8 @@ def _diagnose_recipe(
 
 def _apply(argument: str, overrides: Sequence[str], found: Isolation, path: Path, number: int | None) -> None:
     from hf_efficient.diagnosis.remedies import remedy_of
-    from hf_efficient.planning.fixed_recipe import fixed_recipe
     from hf_efficient.recipe.load import load_recipe
-    from hf_efficient.recipe.writing import write_new_file
+    from hf_efficient.recipe.writing import fixed_recipe, write_new_file
 
     assert found.diagnosis is not None
     finding, remedy = remedy_of(found.diagnosis, number)

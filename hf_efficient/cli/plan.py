@@ -206,8 +206,7 @@ def _write_page(planned: Plan, path: Path, command: str, as_json: bool) -> None:
 def _write_fix(recipe: Recipe, planned: Plan, path: Path) -> bool:
     """Write the cheapest change as a recipe that extends this one; whether the recipe fits, or the one written."""
     from hf_efficient.planning.advice import cheapest_fix
-    from hf_efficient.planning.fixed_recipe import fixed_recipe
-    from hf_efficient.recipe.writing import write_new_file
+    from hf_efficient.recipe.writing import fixed_recipe, write_new_file
 
     name = planned.gpus[0].name
     if planned.gpus[0].fits:
