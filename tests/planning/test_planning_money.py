@@ -62,15 +62,6 @@ def test_money_and_energy():
     assert found.spot is None
 
 
-def test_evaluations_are_of_the_run_and_not_of_its_tokens():
-    """Half an hour of them."""
-    found = costs(dataclasses.replace(TIMED, run_seconds=5400.0, run_evaluation_seconds=1800.0))
-    assert found.run_usd == pytest.approx(5.4)
-    assert found.run_kwh == pytest.approx(0.54)
-    assert found.usd_per_million_tokens == pytest.approx(3.0)
-    assert found.run_evaluation_seconds == 1800.0
-
-
 def test_saves_are_of_the_run_and_not_of_its_tokens():
     """Three saves of 1 GB at 100 MB/s: 30 s beside the hour of work, at 3.60 USD/h and 360 W."""
     found = costs(saves=3)
@@ -93,13 +84,6 @@ def test_spot_counts_its_own_saves_alone(market):
     if market == "spot":
         assert found.run_seconds == pytest.approx(found.spot.run_seconds)
         assert found.run_saving_seconds is None
-
-
-def test_without_the_number_of_steps():
-    found = costs(ENDLESS)
-    assert found.usd_per_million_tokens == pytest.approx(3.0)
-    assert found.kwh_per_million_tokens == pytest.approx(0.3)
-    assert (found.run_seconds, found.run_usd, found.run_kwh, found.run_co2e_grams) == (None,) * 4
 
 
 def test_no_price_is_known():
@@ -163,12 +147,6 @@ def test_the_market_decides_the_headline():
     assert found.usd_per_million_tokens == pytest.approx(spot.usd_per_million_tokens)
     assert found.run_kwh == pytest.approx(0.36 * (1 + spot.overhead_share))
     assert found.step_seconds == 3.0
-
-
-def test_the_users_price_is_a_spot_price_where_the_market_is():
-    found = costs(price_usd_per_hour=0.9, market="spot")
-    assert (found.price_usd_per_hour, found.spot.price_usd_per_hour) == (0.9, 0.9)
-    assert found.spot.price_source == "efficiency.price_usd_per_hour"
 
 
 def test_without_steps_the_overhead_is_that_of_one_interval():

@@ -77,14 +77,6 @@ def test_views_and_writes_in_place_allocate_nothing():
     assert log.lives[0].freed_at is not None
 
 
-def test_real_tensors_are_logged_and_keep_their_values():
-    log = TensorLog()
-    with log:
-        mask = torch.ones(10, dtype=torch.int64).cumsum(0)
-    assert mask.tolist() == list(range(1, 11))
-    assert sizes(log) == [80, 80, -80]
-
-
 def test_a_large_real_result_loses_its_values_and_keeps_its_size():
     log = TensorLog()
     with log:
@@ -343,15 +335,6 @@ def test_the_peak_its_moment_and_the_storage_that_made_it():
     assert (peak.bytes, peak.event) == (190, 5)
     assert peak.life is log.lives[3]
     assert sum(one.bytes for one in log.lives if one.lives_at(peak.event)) == 190
-
-
-@pytest.mark.parametrize(
-    ("start", "end", "found"),
-    [(0, 3, (150, 2)), (3, None, (190, 5)), (5, None, (180, 8)), (8, None, (30, 10)), (5, 7, None), (10, None, None)],
-)
-def test_the_peak_within_some_events(start, end, found):
-    peak = find_peak(log_of(*EVENTS), start, end)
-    assert (None if peak is None else (peak.bytes, peak.event)) == found
 
 
 def test_each_phase_has_its_own_peak():
