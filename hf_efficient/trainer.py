@@ -1,15 +1,15 @@
 """The trainer: a mixin for any Trainer, and the plain Trainer with it.
 
-It trains exactly as the class below it does. What it adds: the phases of every step in ``steps.jsonl``,
-figures of the run in its logs and beside its progress bar, a budget, evaluations that leave no trace in the
-training, evaluators of your own, and a check of the first step's gradients.
+It trains exactly as the class below it does. What it adds: the phases of every step in ``steps.jsonl``, figures of the
+run in its logs and beside its progress bar, a budget, evaluations that leave no trace in the training, evaluators of
+your own, and a check of the first step's gradients.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -17,25 +17,20 @@ import torch
 from torch import nn
 from transformers import Trainer
 
-from hf_efficient.accounting.evaluations import metrics_to_note
 from hf_efficient.callbacks.account import StepRecorderCallback
 from hf_efficient.callbacks.checks import GradientCheck, keep_four_bit_trainable
 from hf_efficient.callbacks.memory import ActivationProbe, MemoryCount
 from hf_efficient.callbacks.progress import show_figures
-from hf_efficient.callbacks.run_facts import note_settings
-from hf_efficient.callbacks.silent_failures import SilentFailures
+from hf_efficient.callbacks.run_facts import SilentFailures, note_settings
 from hf_efficient.callbacks.stop import BudgetCallback, budget_callback
-from hf_efficient.facts.environment import environment_facts, machine_facts
 from hf_efficient.facts.prices import Rates, rate_facts
 from hf_efficient.model.work import work_of
 from hf_efficient.recording.activations import kept_modes, kept_random_state
-from hf_efficient.recording.deepspeed import tell_engine_steps
-from hf_efficient.recording.device import watch_device
+from hf_efficient.recording.deepspeed import watch_engine_steps
 from hf_efficient.recording.ranks import RankMarks
-from hf_efficient.recording.steps import RunLog, StepRecorder
+from hf_efficient.recording.steps import StepRecorder
 from hf_efficient.recording.timeline import process_timeline
 from hf_efficient.records.steps import PhaseName
-from hf_efficient.run_dir.archive import open_run
 
 Evaluator = Callable[[Any], dict[str, float]]
 """Takes the trainer, returns metrics by name; may run the model, generate, and draw random numbers."""
@@ -79,8 +74,8 @@ class EfficientTrainerMixin(_Base):
             extra_evaluators: run at the end of every evaluation, without gradients and in eval mode; their
                 metrics join the evaluation's, with its prefix, so that logs, best checkpoint and early
                 stopping see them. Where ``eval_dataset`` is a dict they run once for each of its data sets.
-            log_metrics: let training logs and the closing summary carry the figures of ``measure/log_figures.py``, so
-                that whatever ``report_to`` names has them.
+            log_metrics: let training logs and the closing summary carry the figures of ``recording.live.log_figures``,
+                so that whatever ``report_to`` names has them.
             budget: limits at which to save and stop: ``{"usd": 10, "hours": 2, "kwh": 5}``, any of them.
             rates: what an hour costs and where the electricity comes from, for the account; default: list prices of
                 the GPU, as an estimate, and the world's mean grid.
@@ -93,9 +88,9 @@ class EfficientTrainerMixin(_Base):
             raise ValueError("budget: counts what record_steps records; leave record_steps on")
         self._efficiency_dir = efficiency_dir
         self._extra_evaluators = tuple(extra_evaluators)
-        self._recorder = StepRecorder(timeline=process_timeline() if record_steps else None)
-        self._marks = RankMarks(self._recorder) if self._recorder.several_ranks else None
-        self._run_log = RunLog(self._recorder)
+        self._timeline = process_timeline() if record_steps else None
+        self._recorder = StepRecorder(self._timeline)
+        self._ranks = RankMarks(self._recorder.log) if self._recorder.several_ranks else None
         self._gradient_check = GradientCheck(self._gradients_are_checked) if check_gradients else None
         self._gradient_check_place: int | None = None
         self._activations: ActivationProbe | None = None
@@ -105,27 +100,29 @@ class EfficientTrainerMixin(_Base):
         self._log_metrics = log_metrics
         self._budget = budget_callback(budget) if isinstance(budget, Mapping) else budget
         self._rate_facts: dict[str, dict[str, Any]] = {}
-        if self._recorder.timeline is not None:
-            self._recorder.timeline.trainer_begins()
-        with self._process_phase("trainer_setup"):
+        if self._timeline is not None:
+            self._timeline.trainer_begins()
+        with self._phase("trainer_setup"):
             super().__init__(*args, **kwargs)
             if self._gradient_check is not None:
                 self.add_callback(self._gradient_check)
-            memory = None
-            if self._recorder.timeline is not None:
-                memory = MemoryCount(self._recorder.timeline, lambda: getattr(self, "ref_model", None))
-                self._activations = ActivationProbe(memory)
-                self._silent = SilentFailures(self._recorder.timeline)
+            memory = self._watch_memory_and_failures()
             recorder = StepRecorderCallback(self._recorder, memory, self._model_stands, self._silent)
             self.callback_handler.callbacks.insert(0, recorder)
             if self._budget is not None:
                 self.add_callback(self._budget)
-            if record_steps:
-                show_figures(self)
             keep_four_bit_trainable(self._module)  # what model_init made, or a trainer below adapted
-            if self._recorder.timeline is not None:
+            if self._timeline is not None:
+                show_figures(self)
                 gpus = self.args.world_size * max(1, self.args.n_gpu)
                 self._rate_facts = rate_facts(rates or Rates(), self.args.device, gpus)
+
+    def _watch_memory_and_failures(self) -> MemoryCount | None:
+        if self._timeline is None:
+            return None
+        memory = MemoryCount(self._timeline, lambda: getattr(self, "ref_model", None))
+        self._activations, self._silent = ActivationProbe(memory), SilentFailures(self._timeline)
+        return memory
 
     def create_accelerator_and_postprocess(self) -> None:
         """Also time the backward and the gradients' norm, which the Trainer runs through the accelerator."""
@@ -137,26 +134,35 @@ class EfficientTrainerMixin(_Base):
 
         @functools.wraps(backward)
         def timed_backward(*args: Any, **kwargs: Any) -> None:
-            before = self._recorder.marks.backward()
+            before = self._mark("backward")
             try:
-                if self._marks is None:
+                if self._ranks is None:
                     backward(*args, **kwargs)
                     return
-                with self._marks.backward(args[0] if args else kwargs.get("loss")):
+                with self._ranks.backward(args[0] if args else kwargs.get("loss")):
                     backward(*args, **kwargs)
             finally:
-                before()
+                self._mark(before)
 
         @functools.wraps(clip_grad_norm)
         def timed_clip_grad_norm(*args: Any, **kwargs: Any) -> Any:
-            self._recorder.marks.optimizer()  # until on_step_end
+            self._mark("optimizer")  # until on_step_end
             return clip_grad_norm(*args, **kwargs)
 
         self.accelerator.backward, self.accelerator.clip_grad_norm_ = timed_backward, timed_clip_grad_norm
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Train, and record the steps of this call as one segment of ``steps.jsonl``."""
-        self._open_records(resumed=bool(kwargs.get("resume_from_checkpoint", args[0] if args else None)))
+        self._recorder.begin(
+            self._efficiency_path(),
+            self.args.process_index,
+            self.args.world_size,
+            "trainer",
+            resumed=bool(kwargs.get("resume_from_checkpoint", args[0] if args else None)),
+            rates=self._rate_facts,
+            device=self.args.device,
+            memory=self.args.skip_memory_metrics,
+        )
         self._evaluated_at_step = None
         error: BaseException | None = None
         try:
@@ -165,93 +171,56 @@ class EfficientTrainerMixin(_Base):
             error = raised
             raise
         finally:
-            if self._marks is not None:
-                if error is None and self._recorder.timeline is not None:
-                    self._recorder.timeline.state("exchange", self._marks.exchange())
-                self._marks.remove()
-            self._close_records(error)
-            if self._gradient_check is not None:
-                self._gradient_check.remove_hooks()
-                if self._gradient_check_place is not None:
-                    self.callback_handler.callbacks.insert(self._gradient_check_place, self._gradient_check)
-                    self._gradient_check_place = None
+            if self._ranks is not None:
+                if error is None and self._timeline is not None:
+                    self._timeline.state("exchange", self._ranks.exchange())
+                self._ranks.remove()
+            self._recorder.end(error)
+            self._put_gradient_check_back()
         if self._evaluated_at_step == self.state.global_step:
             self._module.eval()  # as the Trainer leaves it when it evaluates last
         return result
 
-    def _open_records(self, *, resumed: bool) -> None:
-        timeline = self._recorder.timeline
-        if timeline is None:
-            return
-        args, directory = self.args, self._efficiency_path()
-        open_run(timeline, directory, args.process_index, args.world_size, "trainer", resumed=resumed)
-        if timeline.way != "recipe":  # which has stated its own
-            for topic, stated in self._rate_facts.items():
-                timeline.state(topic, stated)
-            timeline.state_later("environment", environment_facts)
-        timeline.state_later("system", machine_facts)
-        timeline.enter("trainer_setup")
-        device = watch_device(args.device, memory=args.skip_memory_metrics)
-        self._recorder.open(directory, args.process_index, device)
-
-    def _close_records(self, error: BaseException | None) -> None:
-        self._recorder.close(error)
-        timeline = self._recorder.timeline
-        if timeline is None:
-            return
-        timeline.leave_all()
-        timeline.note_memory()
-        if timeline.way != "recipe":  # which has more to do, and says itself when it ends
-            timeline.end(error)
-
-    def _process_phase(self, name: PhaseName) -> AbstractContextManager[None]:
-        timeline = self._recorder.timeline
-        return nullcontext() if timeline is None else timeline.phase(name)
-
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
         """Fetch the micro-batches of a step: its data wait."""
         self._recorder.next_step()
-        self._recorder.marks.data_wait()
+        self._mark("data_wait")
         try:
             batches, items = super().get_batch_samples(*args, **kwargs)
         except BaseException:
-            self._recorder.marks.nothing()
+            self._mark(None)
             raise
-        self._recorder.marks.bookkeeping()
+        self._mark("bookkeeping")
         self._recorder.add_batches(batches)
         return batches, items
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         """Forward and backward; what lies around it is the Trainer's own, up to the optimizer."""
-        self._recorder.marks.nothing()
-        if self._marks is not None:
-            self._marks.watch(args[0] if args else kwargs["model"])
+        self._mark(None)
+        if self._ranks is not None:
+            self._ranks.watch(args[0] if args else kwargs["model"])
         loss = super().training_step(*args, **kwargs)
         if self._silent is not None:
             self._silent.loss(loss)
-        marks = self._recorder.marks
-        if self._recorder.has_device:
-            marks.device_wait()  # the Trainer reads the loss, for its NaN filter
-        else:
-            marks.bookkeeping()
+        self._mark("device_wait" if self._recorder.has_device else "bookkeeping")  # the Trainer reads the loss
         return loss
 
     def floating_point_ops(self, *args: Any, **kwargs: Any) -> int:
         """Count as the trainer below does; by now the host has read the micro-batch's loss."""
         if self._recorder.has_device:
-            self._recorder.marks.bookkeeping()
+            self._mark("bookkeeping")
         return super().floating_point_ops(*args, **kwargs)
 
     def _prepare_inputs(self, *args: Any, **kwargs: Any) -> Any:
-        before = self._recorder.marks.host_to_device()
+        before = self._mark("host_to_device")
         try:
             return super()._prepare_inputs(*args, **kwargs)
         finally:
-            before()
+            self._mark(before)
 
     def compute_loss(self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         """Run the forward and the loss; of one micro-batch, count what it keeps for the backward."""
-        before = self._recorder.marks.forward()
+        before = self._mark("forward")
         try:
             probe = self._activations
             if probe is None or not probe.wants(model, inputs):
@@ -259,21 +228,21 @@ class EfficientTrainerMixin(_Base):
             forward = functools.partial(super().compute_loss, model, inputs, *args, **kwargs)
             return probe.run(forward, self.args, model, self._module, inputs)
         finally:
-            if self._marks is not None:
-                self._recorder.end("communication")  # where a wait for buffers failed
-            before()
+            if self._ranks is not None:
+                self._ranks.end_wait()  # where a wait for buffers failed
+            self._mark(before)
 
     def _mixed_mesh_grad_norm(self, *args: Any, **kwargs: Any) -> Any:
-        self._recorder.marks.optimizer()  # in place of the accelerator's
+        self._mark("optimizer")  # in place of the accelerator's
         return super()._mixed_mesh_grad_norm(*args, **kwargs)
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Log, with the figures of the run; the step's record takes what the Trainer has read for it."""
         if "loss" in logs:
             self._recorder.logged(logs)
-        with self._recorder.phase("logging", opaque=True):
+        with self._phase("logging", opaque=True):
             if self._log_metrics and ("loss" in logs or "train_runtime" in logs):
-                logs.update(self._run_log.figures(self.state.global_step, whole="train_runtime" in logs))
+                logs.update(self._recorder.figures(self.state.global_step, whole="train_runtime" in logs))
             super().log(logs, *args, **kwargs)
             self._note_memory()
             if self._silent is not None and "loss" in logs:
@@ -285,14 +254,14 @@ class EfficientTrainerMixin(_Base):
             self._recorder.start_loop()
             self._evaluated_at_step = self.state.global_step
         evaluating, self._evaluating = self._evaluating, True
-        began = self._run_log.now_seconds()
+        began = self._recorder.now_seconds()
         try:
-            with self._recorder.phase("evaluation", opaque=True), self._unnoticed():
+            with self._phase("evaluation", opaque=True), self._unnoticed():
                 metrics = super().evaluate(*args, **kwargs)
                 if not evaluating:  # the data sets of a dict are one evaluation
                     prefix = kwargs.get("metric_key_prefix", args[2] if len(args) > 2 else "eval")
-                    seconds = self._run_log.now_seconds() - began
-                    self._run_log.evaluated(self.state.global_step, seconds, metrics_to_note(metrics, prefix))
+                    seconds = self._recorder.now_seconds() - began
+                    self._recorder.evaluated(self.state.global_step, seconds, metrics, prefix)
                 return metrics
         finally:
             self._evaluating = evaluating
@@ -311,41 +280,46 @@ class EfficientTrainerMixin(_Base):
         return output
 
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
-        began = self._run_log.now_seconds()
-        with self._recorder.phase("checkpointing", opaque=True):
+        began = self._recorder.now_seconds()
+        with self._phase("checkpointing", opaque=True):
             super()._save_checkpoint(*args, **kwargs)
-        self._run_log.saved(self.state.global_step, self._run_log.now_seconds() - began)
+        self._recorder.saved(self.state.global_step, self._recorder.now_seconds() - began)
 
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
         super()._maybe_log_save_evaluate(*args, **kwargs)
-        if self._recorder.begun:
-            self._recorder.end("checkpointing")  # which the callbacks' part of a save has begun
+        if self._recorder.log.marked == "checkpointing":  # the callbacks' part of a save
+            self._mark("bookkeeping")
 
     def save_model(self, *args: Any, **kwargs: Any) -> None:
         """Save; outside the training too this is checkpointing."""
-        with self._recorder.phase("checkpointing", opaque=True):
+        with self._phase("checkpointing", opaque=True):
             super().save_model(*args, **kwargs)
 
     def predict(self, *args: Any, **kwargs: Any) -> Any:
         """Predict; its time is evaluation."""
-        with self._recorder.phase("evaluation", opaque=True):
+        with self._phase("evaluation", opaque=True):
             return super().predict(*args, **kwargs)
 
     def _finalize_training(self, *args: Any, **kwargs: Any) -> Any:
         self._recorder.end_loop()
-        if self._recorder.timeline is not None:
-            self._recorder.timeline.enter("shutdown")
+        if self._timeline is not None:
+            self._timeline.enter("shutdown")
         return super()._finalize_training(*args, **kwargs)
+
+    @property
+    def budget_reached(self) -> str | None:
+        """In words, which limit of the budget ended the training; None where none did."""
+        return None if self._budget is None else self._budget.reached
 
     def _model_stands(self) -> None:
         keep_four_bit_trainable(self._module)  # what model_init made for this call of train()
-        tell_engine_steps(self.accelerator, self._recorder)
-        timeline = self._recorder.timeline
-        if timeline is not None and self._recorder.recording:
+        end_wait = (lambda: None) if self._ranks is None else self._ranks.end_wait
+        watch_engine_steps(self.accelerator, self._recorder.log, end_wait)
+        if self._timeline is not None and self._recorder.recording:
             work = work_of(self)
             self._recorder.count_work(work.formula)
-            timeline.state("work", work.facts())
-            note_settings(timeline, self.args, self._module, self.optimizer, matmul_dtype=work.dtype)
+            self._timeline.state("work", work.facts())
+            note_settings(self._timeline, self.args, self._module, self.optimizer, matmul_dtype=work.dtype)
 
     def _gradients_are_checked(self) -> None:
         """Take the check out until the next ``train()``: every callback costs every step some microseconds."""
@@ -354,19 +328,25 @@ class EfficientTrainerMixin(_Base):
         del callbacks[self._gradient_check_place]
         self.callback_handler.callbacks = callbacks
 
-    @property
-    def budget_reached(self) -> str | None:
-        """In words, which limit of the budget ended the training; None where none did."""
-        return None if self._budget is None else self._budget.reached
+    def _put_gradient_check_back(self) -> None:
+        if self._gradient_check is not None:
+            self._gradient_check.remove_hooks()
+            if self._gradient_check_place is not None:
+                self.callback_handler.callbacks.insert(self._gradient_check_place, self._gradient_check)
+                self._gradient_check_place = None
+
+    def _mark(self, phase: PhaseName | None) -> PhaseName | None:
+        return self._recorder.mark(phase)
+
+    def _phase(self, name: PhaseName, *, opaque: bool = False) -> AbstractContextManager[None]:
+        return self._recorder.phase(name, opaque=opaque)
 
     def _note_memory(self) -> None:
-        if self._recorder.timeline is not None:
-            self._recorder.timeline.note_memory()
+        if self._timeline is not None:
+            self._timeline.note_memory()
 
     def _efficiency_path(self) -> Path:
-        if self._efficiency_dir is not None:
-            return Path(self._efficiency_dir)
-        return Path(str(self.args.output_dir)) / "efficiency"
+        return Path(self._efficiency_dir or Path(str(self.args.output_dir)) / "efficiency")
 
     @property
     def _module(self) -> nn.Module:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hf_efficient.recording.clocks import ProcessStart
+from hf_efficient.recording.steps import StepRecorder
 from hf_efficient.recording.timeline import Timeline
 
 SECOND = 1_000_000_000
@@ -21,4 +22,13 @@ class Hand:
 
 def timeline_of(clock, lived_seconds=100):
     """Of a process that started so long ago."""
-    return Timeline(clock, lambda: ProcessStart(clock.at - lived_seconds * SECOND, "kernel"))
+    return Timeline(clock, lambda: ProcessStart(clock() - lived_seconds * SECOND, "kernel"))
+
+
+def recorder_of(clock, folder, device=None):
+    """A recorder of the steps of a run that is recorded there; ``end`` writes them."""
+    timeline = timeline_of(clock)
+    timeline.open(folder, 0, "trainer")
+    recorder = StepRecorder(timeline)
+    recorder.open(device)
+    return recorder

@@ -3,28 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
-import numbers
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from hf_efficient.accounting.processes import ProcessSpans
 from hf_efficient.records.amounts import Evaluation
 
-_SPEED = ("runtime", "samples_per_second", "steps_per_second", "model_preparation_time")
 _LONGEST_TEXT = 1000
 _MOST_BYTES = 32_000
-
-
-def metrics_to_note(metrics: Mapping[str, Any], prefix: str = "eval") -> dict[str, float | None]:
-    """The numbers of an evaluation without their prefix and without its speed; None for what is not finite."""
-    found: dict[str, float | None] = {}
-    for name, value in metrics.items():
-        short = name.removeprefix(f"{prefix}_")
-        if isinstance(value, numbers.Real) and short != "epoch" and not short.endswith(_SPEED):
-            found[short] = float(value) if math.isfinite(value) else None
-    return found
 
 
 def answers_to_note(answers: Sequence[tuple[str, str, str]]) -> list[dict[str, str]]:

@@ -1,7 +1,4 @@
-"""The account of a run by a callback alone, in a Trainer that is not ours.
-
-What only the Trainer's events know: epochs, the optimizer's step, the end of a step.
-"""
+"""The account of a run by a callback alone, in a Trainer that is not ours; and what ours takes from the events."""
 
 from __future__ import annotations
 
@@ -11,17 +8,86 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from hf_efficient.accounting.evaluations import metrics_to_note
 from hf_efficient.callbacks.memory import MemoryCount
-from hf_efficient.callbacks.run_facts import note_schedule, note_settings
-from hf_efficient.callbacks.silent_failures import SilentFailures
-from hf_efficient.facts.environment import environment_facts, machine_facts
+from hf_efficient.callbacks.run_facts import SilentFailures, note_schedule, note_settings
 from hf_efficient.facts.prices import Rates, rate_facts
-from hf_efficient.recording.device import watch_device
-from hf_efficient.recording.steps import RunLog, StepRecorder
+from hf_efficient.recording.steps import StepRecorder
 from hf_efficient.recording.timeline import process_timeline
 from hf_efficient.records.steps import CoarsePhase, StepPhase
-from hf_efficient.run_dir.archive import open_run
+
+
+class StepRecorderCallback(TrainerCallback):
+    """What only the Trainer's events know; belongs to ``EfficientTrainerMixin``, which records the phases.
+
+    It goes first among the callbacks, so that what the others do is not counted as the optimizer's work.
+    """
+
+    def __init__(
+        self,
+        recorder: StepRecorder,
+        memory: MemoryCount | None = None,
+        model_stands: Callable[[], None] = lambda: None,
+        silent: SilentFailures | None = None,
+    ) -> None:
+        """``model_stands`` is called when training begins: the model is placed, wrapped and checkpointed."""
+        self._recorder, self._memory, self._model_stands = recorder, memory, model_stands
+        self._silent = silent
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """The loop starts, perhaps for a second time (``auto_find_batch_size``)."""
+        self._recorder.abandon_step()
+        self._model_stands()
+        if self._silent is not None:
+            self._silent.begin()
+        self._recorder.watch_loader(kwargs.get("train_dataloader"))
+        if self._recorder.timeline is not None:
+            note_schedule(self._recorder.timeline, args, state, kwargs.get("train_dataloader"))
+        if self._memory is not None:
+            self._memory.begin(args, kwargs.get("model"), kwargs.get("optimizer"))
+
+    def on_epoch_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """From here to the first batch, workers start and fetch: data wait of the next step."""
+        self._recorder.next_step()
+        self._recorder.mark("data_wait")
+
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """The optimizer steps; the scheduler and ``zero_grad`` follow."""
+        self._recorder.mark("optimizer")
+        if self._memory is not None and self._memory.wanted:
+            self._memory.before_step(kwargs.get("model"))
+        if self._silent is not None and self._silent.first:
+            self._silent.before_update(args, kwargs.get("model"))
+
+    def on_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """The optimizer has stepped; gradients are still there."""
+        if self._memory is not None and self._memory.wanted:
+            self._memory.after_step(kwargs.get("model"), kwargs.get("optimizer"))
+        if self._silent is not None:
+            self._silent.after_update(kwargs.get("optimizer"))
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """The update is done; what the other callbacks do now, and the Trainer until it fetches, is bookkeeping."""
+        self._recorder.step_done(state.global_step, state.epoch)
+        self._recorder.mark("bookkeeping")
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """A checkpoint is written; what the other callbacks do with it, an upload perhaps, belongs to it."""
+        self._recorder.mark("checkpointing")
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """State what failed without an error."""
+        if self._silent is not None:
+            self._silent.end()
 
 
 class AccountCallback(TrainerCallback):
@@ -56,11 +122,9 @@ class AccountCallback(TrainerCallback):
         self._efficiency_dir = efficiency_dir
         self._rates = rates or Rates()
         self._timeline = process_timeline()
-        self._recorder = StepRecorder(timeline=self._timeline)
-        self._run_log = RunLog(self._recorder)
+        self._recorder = StepRecorder(self._timeline)
         self._memory = MemoryCount(self._timeline)
         self._silent = SilentFailures(self._timeline)
-        self._phase: StepPhase | CoarsePhase | None = None
         self._since_seconds = 0.0
 
     def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -78,24 +142,23 @@ class AccountCallback(TrainerCallback):
         seen_by_another = self._timeline.way != "callback" or self._timeline.recorded_training is state
         if self._timeline.recording and seen_by_another:
             return
-        facts = rate_facts(self._rates, args.device, args.world_size * max(1, args.n_gpu))
-        directory = Path(self._efficiency_dir or Path(str(args.output_dir)) / "efficiency")
-        resumed = state.global_step > 0
-        open_run(self._timeline, directory, args.process_index, args.world_size, "callback", resumed=resumed)
-        self._recorder.close()  # of a training that never ended, where the timeline is broken
+        self._recorder.begin(
+            Path(self._efficiency_dir or Path(str(args.output_dir)) / "efficiency"),
+            args.process_index,
+            args.world_size,
+            "callback",
+            resumed=state.global_step > 0,
+            rates=rate_facts(self._rates, args.device, args.world_size * max(1, args.n_gpu)),
+            device=args.device,
+            memory=args.skip_memory_metrics,
+            phase="evaluation" if args.eval_on_start else "trainer_setup",
+        )
         self._timeline.recorded_training = state
-        for topic, stated in facts.items():
-            self._timeline.state(topic, stated)
-        self._timeline.state_later("environment", environment_facts)
-        self._timeline.state_later("system", machine_facts)
-        self._timeline.enter("evaluation" if args.eval_on_start else "trainer_setup")
-        device = watch_device(args.device, memory=args.skip_memory_metrics)
-        self._recorder.open(directory, args.process_index, device)
         self._recorder.watch_loader(kwargs.get("train_dataloader"))
         self._memory.begin(args, kwargs.get("model"), kwargs.get("optimizer"))
         self._silent.begin()
         self._memory.leave_out("memory of activations and logits", "no event is given a batch")
-        self._since_seconds = self._run_log.now_seconds()
+        self._since_seconds = self._recorder.now_seconds()
         note_schedule(self._timeline, args, state, kwargs.get("train_dataloader"))
         note_settings(self._timeline, args, kwargs.get("model"), kwargs.get("optimizer"))
 
@@ -104,7 +167,7 @@ class AccountCallback(TrainerCallback):
     ) -> None:
         """The loop begins, or goes on, by fetching."""
         self._recorder.next_step()
-        self._switch("between_steps")
+        self._mark("between_steps")
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -112,7 +175,7 @@ class AccountCallback(TrainerCallback):
         """The batches are there."""
         self._recorder.next_step()
         self._recorder.add_micro_batch()
-        self._switch("forward_backward")
+        self._mark("forward_backward")
 
     def on_substep_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -124,7 +187,7 @@ class AccountCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """The optimizer, the scheduler and ``zero_grad`` follow."""
-        self._switch("optimizer")
+        self._mark("optimizer")
         if self._recorder.recording:
             self._memory.before_step(kwargs.get("model"))
             self._silent.before_update(args, kwargs.get("model"))
@@ -140,13 +203,13 @@ class AccountCallback(TrainerCallback):
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """The update is done."""
         self._recorder.step_done(state.global_step, state.epoch)
-        self._switch("between_steps" if control.should_log else _next(control))
+        self._mark("between_steps" if control.should_log else _next(control))
 
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """The epoch's own log, evaluation and save follow."""
-        self._switch("between_steps" if control.should_log else _next(control))
+        self._mark("between_steps" if control.should_log else _next(control))
 
     def on_log(
         self,
@@ -158,29 +221,30 @@ class AccountCallback(TrainerCallback):
     ) -> None:
         """A log was written: the step's own, or that of an evaluation, which goes on."""
         self._timeline.note_memory()
-        if self._phase == "between_steps":
+        if self._recorder.recording and self._recorder.log.marked == "between_steps":
             if logs is not None and "loss" in logs:
                 self._recorder.logged(logs)
-            self._switch(_next(control))
+            self._mark(_next(control))
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """An evaluation is done."""
         self._timeline.note_memory()
-        if self._recorder.recording:
-            seconds = self._run_log.now_seconds() - self._since_seconds
-            self._since_seconds += seconds
-            self._run_log.evaluated(state.global_step, seconds, metrics_to_note(kwargs.get("metrics") or {}))
-        if self._recorder.clock is not None:
-            self._switch("checkpointing" if control.should_save else "between_steps")
-        elif self._timeline.way == "callback" and self._recorder.recording:
+        if not self._recorder.recording:
+            return
+        seconds = self._recorder.now_seconds() - self._since_seconds
+        self._since_seconds += seconds
+        self._recorder.evaluated(state.global_step, seconds, kwargs.get("metrics") or {})
+        if self._recorder.in_loop:
+            self._mark("checkpointing" if control.should_save else "between_steps")
+        else:
             self._timeline.leave_all()
             self._timeline.enter("trainer_setup")
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """A checkpoint is written."""
         if self._recorder.recording:
-            self._run_log.saved(state.global_step, self._run_log.now_seconds() - self._since_seconds)
-        self._switch("between_steps")
+            self._recorder.saved(state.global_step, self._recorder.now_seconds() - self._since_seconds)
+        self._mark("between_steps")
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -188,19 +252,13 @@ class AccountCallback(TrainerCallback):
         """The account is written. An exception that ends the training earlier is not told to callbacks."""
         if self._recorder.recording:
             self._silent.end()
-            self._recorder.close()
-            self._timeline.leave_all()
-            self._timeline.end()
+            self._recorder.end()
             self._timeline.recorded_training = None
 
-    def _switch(self, phase: StepPhase | CoarsePhase) -> None:
-        if self._recorder.clock is None:
-            return
-        if self._phase is not None:
-            self._recorder.end(self._phase)
-        self._phase = phase
-        self._since_seconds = self._run_log.now_seconds()
-        self._recorder.begin(phase)
+    def _mark(self, phase: StepPhase | CoarsePhase) -> None:
+        if self._recorder.in_loop:
+            self._since_seconds = self._recorder.now_seconds()
+            self._recorder.mark(phase)
 
 
 def _next(control: TrainerControl) -> StepPhase | CoarsePhase:
@@ -208,84 +266,3 @@ def _next(control: TrainerControl) -> StepPhase | CoarsePhase:
     if control.should_evaluate:
         return "evaluation"
     return "checkpointing" if control.should_save else "between_steps"
-
-
-class StepRecorderCallback(TrainerCallback):
-    """Belongs to ``EfficientTrainerMixin``, which records the phases that no event marks.
-
-    It goes first among the callbacks, so that what the others do is not counted as the optimizer's work.
-    """
-
-    def __init__(
-        self,
-        recorder: StepRecorder,
-        memory: MemoryCount | None = None,
-        model_stands: Callable[[], None] = lambda: None,
-        silent: SilentFailures | None = None,
-    ) -> None:
-        """Nothing is recorded by the callback itself.
-
-        Args:
-            recorder: is told.
-            memory: counts the memory by category; None: it is not counted.
-            model_stands: called when training begins: the model is placed, wrapped and checkpointed.
-            silent: counts what fails without an error; None: it is not counted.
-        """
-        self._recorder, self._memory, self._model_stands = recorder, memory, model_stands
-        self._silent = silent
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """The loop starts, perhaps for a second time (``auto_find_batch_size``)."""
-        self._recorder.abandon_step()
-        self._model_stands()
-        if self._silent is not None:
-            self._silent.begin()
-        self._recorder.watch_loader(kwargs.get("train_dataloader"))
-        if self._recorder.timeline is not None:
-            note_schedule(self._recorder.timeline, args, state, kwargs.get("train_dataloader"))
-        if self._memory is not None:
-            self._memory.begin(args, kwargs.get("model"), kwargs.get("optimizer"))
-
-    def on_epoch_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """From here to the first batch (``next_step``), workers start and fetch: data wait of the next step."""
-        self._recorder.next_step()
-        self._recorder.marks.data_wait()
-
-    def on_pre_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """The optimizer steps; the scheduler and ``zero_grad`` follow."""
-        self._recorder.marks.optimizer()
-        if self._memory is not None and self._memory.wanted:
-            self._memory.before_step(kwargs.get("model"))
-        if self._silent is not None and self._silent.first:
-            self._silent.before_update(args, kwargs.get("model"))
-
-    def on_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """The optimizer has stepped; gradients are still there."""
-        if self._memory is not None and self._memory.wanted:
-            self._memory.after_step(kwargs.get("model"), kwargs.get("optimizer"))
-        if self._silent is not None:
-            self._silent.after_update(kwargs.get("optimizer"))
-
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """The update is done; what the other callbacks do now, and the Trainer until it fetches, is bookkeeping."""
-        self._recorder.step_done(state.global_step, state.epoch)
-        self._recorder.marks.bookkeeping()
-
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """A checkpoint is written; what the other callbacks do with it, an upload perhaps, belongs to it."""
-        self._recorder.begin("checkpointing")
-
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """What failed without an error is stated."""
-        if self._silent is not None:
-            self._silent.end()

@@ -1,7 +1,4 @@
-"""When a Trainer will evaluate and save, from its arguments.
-
-How a run was set up, stated once for its diagnosis: arguments, model, optimizer, device and host.
-"""
+"""Facts of a training that a Trainer knows: its schedule, how it was set up, and what fails in it without an error."""
 
 from __future__ import annotations
 
@@ -17,10 +14,13 @@ from torch import nn
 from transformers import TrainerState, TrainingArguments
 from transformers.trainer_utils import has_length
 
+from hf_efficient.callbacks.checks import gradients_elsewhere, parameters_without_gradient
 from hf_efficient.estimate.forecast import Schedule
 from hf_efficient.facts.environment import cpu_multiplies_bf16
 from hf_efficient.model.structure import base_model, whole_shape
 from hf_efficient.profilers.calibration import cpu_matmul_peak
+from hf_efficient.recording.compilation import compile_counts
+from hf_efficient.recording.guard import guard
 from hf_efficient.recording.timeline import Timeline
 
 logger = logging.getLogger(__name__)
@@ -31,12 +31,7 @@ def schedule_of(
 ) -> Schedule:
     """The evaluations and saves of a run that begins, or goes on.
 
-    Args:
-        args: of the Trainer.
-        state: with its number of steps.
-        train_dataloader: for the length of an epoch.
-        evaluate_at_end: whether the caller evaluates after the training, unless the Trainer has done so after its last
-            step.
+    ``evaluate_at_end``: the caller evaluates after the training, unless the Trainer has done so after its last step.
     """
     epoch = _steps_per_epoch(args, train_dataloader) or state.max_steps
     evaluate_every = _every(args.eval_strategy, state.eval_steps, epoch)
@@ -84,6 +79,9 @@ def _steps_per_epoch(args: TrainingArguments, train_dataloader: Any) -> int | No
 
 _LONGEST = 500
 _SECRET = ("token", "key", "password")
+_MOST_NAMES = 20
+_MOST_LOSSES = 64
+"""That are held before they are counted on their device."""
 
 
 def note_settings(
@@ -96,20 +94,13 @@ def note_settings(
 ) -> None:
     """State the topic ``settings``; a fault is logged, and the diagnosis goes without.
 
-        arguments   the fields of TrainingArguments that are plain values
-        model       attention, weights_dtype, matmul_dtype, activation_checkpointing, parameters,
-                    trainable_parameters, vocabulary_size, compiled
-        optimizer   class, fused
-        device      type, index, name, memory_bytes, supports_bf16, count
-        host        cores (that this process may use), torch_threads
-        peaks       FLOP/s of matrix products on this CPU by dtype, where bfloat16 could be float32, or the reverse
-
-    Args:
-        timeline: is told.
-        args: of the Trainer.
-        model: as it is trained; None: not known.
-        optimizer: the same.
-        matmul_dtype: of the model's products; None: not known.
+    arguments   the fields of TrainingArguments that are plain values
+    model       attention, weights_dtype, matmul_dtype, activation_checkpointing, parameters,
+                trainable_parameters, vocabulary_size, compiled
+    optimizer   class, fused
+    device      type, index, name, memory_bytes, supports_bf16, count
+    host        cores (that this process may use), torch_threads
+    peaks       FLOP/s of matrix products on this CPU by dtype, where bfloat16 could be float32, or the reverse
     """
     try:
         timeline.state(
@@ -188,3 +179,98 @@ def _peaks(device: torch.device, dtype: str | None) -> dict[str, float]:
         return {}
     kinds = {"fp32": torch.float32, "bf16": torch.bfloat16}
     return {name: cpu_matmul_peak(kind).flops_per_second for name, kind in kinds.items()}
+
+
+_guarded = guard("Silent failures are no longer counted")
+
+
+class SilentFailures:
+    """What goes wrong in the trainings of one trainer without an error; only ``settle`` and ``end`` wait for a device.
+
+    Facts of topic ``silent_failures``:
+
+        trainable_parameters, without_gradient    tensors, at the first update; absent where gradients are elsewhere
+        names_without_gradient                    the first twenty of them
+        updates, skipped_updates                  of the optimizer; those that a gradient scaler left out
+        losses, losses_not_finite                 of micro-batches; absent where nobody sees them
+
+    And of topic ``compilation`` what ``compile_counts`` tells.
+    """
+
+    def __init__(self, timeline: Timeline) -> None:
+        self._timeline = timeline
+        self._updates = self._skipped = self._seen = 0
+        self._losses: list[torch.Tensor] = []
+        self._not_finite: torch.Tensor | int = 0
+        self.begin()
+
+    def begin(self) -> None:
+        """A training begins; what is counted goes on."""
+        self.broken = False
+        self._losses.clear()
+        self.first = True
+        """No update of this training was seen yet."""
+        self._told: dict[str, Any] = {}
+
+    @_guarded
+    def loss(self, loss: torch.Tensor) -> None:
+        """That of a micro-batch; nothing waits."""
+        self._losses.append(loss.detach())
+        if len(self._losses) >= _MOST_LOSSES:
+            self._fold_losses()
+
+    @_guarded
+    def before_update(self, args: TrainingArguments, model: nn.Module | None) -> None:
+        """The gradients are there; those of the first update are looked at, not read."""
+        if not self.first:
+            return
+        self.first = False
+        if model is None or gradients_elsewhere(args):
+            return
+        without = parameters_without_gradient(model)
+        self._timeline.state(
+            "silent_failures",
+            {
+                "trainable_parameters": sum(one.requires_grad for one in model.parameters()),
+                "without_gradient": len(without),
+                "names_without_gradient": without[:_MOST_NAMES],
+            },
+        )
+
+    @_guarded
+    def after_update(self, optimizer: Any) -> None:
+        """The optimizer has stepped, or a gradient scaler has left that out (``AcceleratedOptimizer`` knows)."""
+        self._updates += 1
+        self._skipped += bool(getattr(optimizer, "step_was_skipped", False))
+
+    @_guarded
+    def settle(self) -> None:
+        """State what is known by now, where that is news."""
+        failures = self._failures()
+        if failures != self._told:
+            self._told = failures
+            self._state(failures)
+
+    @_guarded
+    def end(self) -> None:
+        """Training is over."""
+        self._state(self._failures())
+        compiled = compile_counts()
+        if compiled is not None:
+            self._timeline.state("compilation", compiled)
+
+    def _failures(self) -> dict[str, int]:
+        self._fold_losses()
+        return {"skipped_updates": self._skipped, "losses_not_finite": int(self._not_finite)}
+
+    def _fold_losses(self) -> None:
+        if self._losses:
+            self._seen += len(self._losses)
+            self._not_finite = self._not_finite + torch.stack(self._losses).isfinite().logical_not().sum()
+            self._losses.clear()
+
+    def _state(self, failures: dict[str, int]) -> None:
+        facts = {"updates": self._updates, **failures, "losses": self._seen}
+        if not self._seen:
+            del facts["losses"], facts["losses_not_finite"]
+        self._timeline.state("silent_failures", facts)

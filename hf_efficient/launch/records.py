@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_efficient.accounting.account import read_account
+from hf_efficient.accounting.account import STARTING
 from hf_efficient.callbacks.budget_words import BudgetWords
 from hf_efficient.callbacks.stop import BudgetCallback
 from hf_efficient.data.build import PreferenceData, SftData
-from hf_efficient.diagnosis.engine import DIAGNOSIS_JSON, read_diagnosis
 from hf_efficient.errors import HfEfficientError, OutputError, SetupError, first_line
 from hf_efficient.estimate.energy import JOULES_PER_KWH
 from hf_efficient.estimate.forecast import Limits, Spent
@@ -37,7 +36,7 @@ from hf_efficient.records.findings import Diagnosis
 from hf_efficient.records.plan import RunPlan
 from hf_efficient.records.steps import PhaseName
 from hf_efficient.run_dir.archive import make_room
-from hf_efficient.run_dir.paths import RUN_JSON, STARTING, rank_files, records_path
+from hf_efficient.run_dir.paths import STARTING, rank_files, records_path
 from hf_efficient.text import size
 
 if TYPE_CHECKING:
@@ -83,16 +82,12 @@ def recorded_run(recipe: Recipe) -> Iterator[RecordedRun]:
         if not timeline.until_exit:
             timeline.release()
         raise
-    directory = timeline.directory
     timeline.end()
+    finished = timeline.finished  # None where nothing could be written, which was said, and on other ranks
     if not timeline.until_exit:
         timeline.release()
-    if directory is not None:
-        # What could not be written was said when it was tried.
-        with suppress(OutputError):
-            run.account = read_account(directory / RUN_JSON)
-        with suppress(OutputError):
-            run.diagnosis = read_diagnosis(directory / DIAGNOSIS_JSON)
+    if finished is not None:
+        run.account, run.diagnosis = finished.account, finished.diagnosis
 
 
 def recipe_rates(recipe: Recipe, args: TrainingArguments) -> dict[str, dict[str, Any]]:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from hf_efficient.profilers.instrument import NO_CUDA, Instrument, Place, WindowedInstrument
-from hf_efficient.recording.phases import mark_phases
+from hf_efficient.recording.events import mark_phases
 
 
 class NvtxRanges(Instrument):

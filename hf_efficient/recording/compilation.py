@@ -1,7 +1,4 @@
-"""The time that torch.compile takes, told by dynamo's own callbacks when a compilation starts and ends.
-
-What torch.compile did in this process, by dynamo's own counters.
-"""
+"""torch.compile: the time that it takes, told by dynamo's own callbacks, and what it did, by dynamo's own counters."""
 
 from __future__ import annotations
 
@@ -13,6 +10,8 @@ from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import Any
 
+_MOST_REASONS = 10
+
 
 class CompilationWatch:
     """Opens a phase for as long as dynamo compiles; imports nothing: without dynamo nothing is compiled.
@@ -22,12 +21,7 @@ class CompilationWatch:
     """
 
     def __init__(self, phase: Callable[[], AbstractContextManager[None]], in_backward: Callable[[], bool]) -> None:
-        """Nothing is watched before ``install``.
-
-        Args:
-            phase: a context of the phase; called by the thread that compiles.
-            in_backward: whether the thread that trains waits for a backward.
-        """
+        """``phase`` is called by the thread that compiles; ``in_backward``: the thread that trains waits for one."""
         self._phase, self._in_backward = phase, in_backward
         self._callbacks: ModuleType | None = None
         self._owner = threading.get_ident()
@@ -35,7 +29,7 @@ class CompilationWatch:
         self._depth = 0
 
     def install(self) -> None:
-        """Be told from here on; called by the thread that trains."""
+        """Watch from here on; called by the thread that trains."""
         self._callbacks = sys.modules.get("torch._dynamo.callback")
         self._owner = threading.get_ident()
         if self._callbacks is not None:
@@ -43,7 +37,6 @@ class CompilationWatch:
             self._callbacks.callback_handler.register_end_callback(self._ends)
 
     def remove(self) -> None:
-        """Be told no more."""
         if self._callbacks is not None:
             with contextlib.suppress(ValueError):  # torch._dynamo.reset() forgets all callbacks
                 self._callbacks.callback_handler.remove_start_callback(self._starts)
@@ -72,9 +65,6 @@ class CompilationWatch:
             opened.__exit__(None, None, None)
 
 
-_MOST_REASONS = 10
-
-
 def compile_counts() -> dict[str, Any] | None:
     """None where nothing was compiled; imports nothing.
 
@@ -82,10 +72,8 @@ def compile_counts() -> dict[str, Any] | None:
     first), ``graphs``, ``graph_breaks``, and ``break_reasons``: first line to how often, the most frequent.
     """
     frames, utilities = sys.modules.get("torch._dynamo.convert_frame"), sys.modules.get("torch._dynamo.utils")
-    if frames is None or utilities is None:
-        return None
     compiled = getattr(frames, "FRAME_COMPILE_COUNTER", {})
-    if not compiled:
+    if utilities is None or not compiled:
         return None
     breaks = utilities.counters["graph_break"]
     reasons = sorted(breaks.items(), key=lambda one: -one[1])[:_MOST_REASONS]

@@ -1,20 +1,17 @@
-"""Bytes of gradients under DeepSpeed, which takes them from the parameters and steps before the Trainer looks.
-
-The optimizer's step of a DeepSpeed engine, which accelerate runs inside its backward, as a phase of its own.
-"""
+"""DeepSpeed's engine, which takes the gradients and steps inside accelerate's backward: its step, and its gradients."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 from torch import nn
 
 from hf_efficient.recording.activations import tensors_in
-from hf_efficient.recording.guard import never_raises
-from hf_efficient.recording.ranks import PhaseMarks
+from hf_efficient.recording.events import EventLog
+from hf_efficient.recording.guard import guard
 
 _HELD = ("averaged_gradients", "all_grad_tensors", "grads_in_partition", "grad_partitions_flat_buffer")
 """Where ZeRO's optimizers keep a rank's share (DeepSpeed 0.19, ``stage_1_and_2.py`` and ``stage3.py``)."""
@@ -22,10 +19,35 @@ _LOOKS = 64
 """In a micro-batch at most: each looks at every parameter."""
 _MICRO_BATCHES = 2
 """After the second one what is accumulated lies where it stays."""
+_WATCHED = "_watched_by_hf_efficient"
+
+
+def watch_engine_steps(accelerator: Any, log: EventLog, end_wait: Callable[[], None]) -> None:
+    """From here on ``engine.step`` is the phase ``optimizer``; does nothing without DeepSpeed, and once per engine.
+
+    What the engine exchanges in it (ZeRO gathers the updated weights) is communication as far as its calls are seen.
+    ``end_wait`` ends the wait of the backward, whose gradients are there.
+    """
+    engine = getattr(getattr(accelerator, "deepspeed_engine_wrapped", None), "engine", None)
+    if engine is None or getattr(engine.step, _WATCHED, False):
+        return
+    step = engine.step
+
+    @functools.wraps(step)
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        end_wait()
+        token = log.enter("optimizer", instead_of="backward")
+        try:
+            return step(*args, **kwargs)
+        finally:
+            log.leave(token, "optimizer")
+
+    setattr(watched, _WATCHED, True)
+    engine.step = watched
 
 
 class EngineGradients:
-    """Counts them when one is made, of hundreds every few; what was there at most is kept.
+    """Counts gradients when one is made, of hundreds every few; what was there at most is kept.
 
     A gradient counts from the moment when it is made, whole as it then is, until the engine lets go of it; copies
     in the buckets that are sent count where a parameter's gradient lies there.
@@ -36,12 +58,7 @@ class EngineGradients:
     """
 
     def __init__(self, model: nn.Module, engine_optimizer: Any) -> None:
-        """Counts from here to ``remove``, in two micro-batches at most.
-
-        Args:
-            model: that is trained.
-            engine_optimizer: ZeRO's own.
-        """
+        """Counts from here to ``remove``, in two micro-batches at most."""
         self.most_bytes: dict[str, int] = {}
         self.broken = False
         self._optimizer = engine_optimizer
@@ -51,12 +68,7 @@ class EngineGradients:
 
     @classmethod
     def of(cls, model: nn.Module, optimizer: Any) -> EngineGradients | None:
-        """Counts where the optimizer is ZeRO's; None where it is another.
-
-        Args:
-            model: that is trained.
-            optimizer: as accelerate has wrapped it.
-        """
+        """Counts where the optimizer, as accelerate has wrapped it, is ZeRO's; None where it is another."""
         inner = getattr(optimizer, "optimizer", None)
         return cls(model, inner) if hasattr(inner, "averaged_gradients") else None
 
@@ -66,12 +78,11 @@ class EngineGradients:
         return self._every > 1
 
     def remove(self) -> None:
-        """Count no longer."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
 
-    @never_raises("The memory of the gradients is no longer counted")
+    @guard("The memory of the gradients is no longer counted")
     def _made(self, gradient: torch.Tensor) -> None:
         self._made_so_far += 1
         if self._made_so_far > _MICRO_BATCHES * len(self._trained) or self._made_so_far % self._every:
@@ -107,33 +118,3 @@ def _union(intervals: Iterable[tuple[int, int]]) -> int:
         taken += max(0, end - max(start, reached))
         reached = max(reached, end)
     return taken
-
-
-_TOLD = "_told_by_hf_efficient"
-
-
-def tell_engine_steps(accelerator: Any, phases: PhaseMarks) -> None:
-    """From here on ``engine.step`` is the phase ``optimizer``; does nothing without DeepSpeed, and once per engine.
-
-    What the engine exchanges in it (ZeRO gathers the updated weights) is communication as far as its calls are seen.
-
-    Args:
-        accelerator: whose backward runs it.
-        phases: is told.
-    """
-    engine = getattr(getattr(accelerator, "deepspeed_engine_wrapped", None), "engine", None)
-    if engine is None or getattr(engine.step, _TOLD, False):
-        return
-    step = engine.step
-
-    @functools.wraps(step)
-    def told(*args: Any, **kwargs: Any) -> Any:
-        phases.end("communication")  # of the backward, whose gradients are there
-        phases.begin("optimizer", instead_of="backward")
-        try:
-            return step(*args, **kwargs)
-        finally:
-            phases.end("optimizer")
-
-    setattr(told, _TOLD, True)
-    engine.step = told

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass
 from pathlib import Path
 
 from hf_efficient.accounting.money import cost_of_processes
@@ -12,45 +11,16 @@ from hf_efficient.accounting.processes import ProcessSpans, read_processes
 from hf_efficient.accounting.run_records import read_system
 from hf_efficient.accounting.system import once_each
 from hf_efficient.errors import OutputError
-from hf_efficient.estimate.cost import cost_usd
+from hf_efficient.recording.live import Earlier
 from hf_efficient.run_dir.paths import records_path
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Earlier:
-    """Sums over the earlier processes of a run, on rank 0.
-
-    Attributes:
-        wall_seconds: their wall time, of one that was killed until its last sign of life.
-        evaluations, evaluation_seconds: how many evaluations they did, and how long those took together.
-        saves, save_seconds: the same of their checkpoints.
-        joules: energy of all ranks' meters; None where nothing told it.
-        cost_usd: each process at the price that it stated; None where one of them states none.
-    """
-
-    wall_seconds: float = 0.0
-    evaluations: int = 0
-    evaluation_seconds: float = 0.0
-    saves: int = 0
-    save_seconds: float = 0.0
-    joules: float | None = 0.0
-    cost_usd: float | None = None
-
-    def cost_at(self, price_usd_per_hour: float | None) -> float | None:
-        """What they cost; at this price where they state none; None where that is not known either."""
-        return cost_usd(self.wall_seconds, price_usd_per_hour) if self.cost_usd is None else self.cost_usd
-
-
 def read_earlier(directory: Path) -> Earlier:
     """Read what earlier processes left, before this process adds to it: spans of rank 0, samples of all ranks.
 
-    Args:
-        directory: the ``efficiency`` folder of the run.
-
-    Returns:
-        Zeros where nothing was recorded, or nothing that can be read (which is logged).
+    Zeros where nothing was recorded, or nothing that can be read (which is logged).
     """
     try:
         found = read_processes(records_path(directory, "spans", 0))

@@ -1,4 +1,4 @@
-"""Methods of instruments whose faults must not reach the training."""
+"""The one guard of everything that records: a fault is logged once and switches its part off; training goes on."""
 
 from __future__ import annotations
 
@@ -8,39 +8,42 @@ from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 
-class Breakable(Protocol):
-    """What can be broken, and then does nothing."""
+class Part(Protocol):
+    """A part that does nothing once it is broken."""
 
     broken: bool
 
 
 _P = ParamSpec("_P")
-_B = TypeVar("_B", bound=Breakable)
+_R = TypeVar("_R")
+_S = TypeVar("_S", bound=Part)
 
 
-def never_raises(
-    consequence: str, then: Callable[[Any], None] = lambda broken: None
-) -> Callable[[Callable[Concatenate[_B, _P], Any]], Callable[Concatenate[_B, _P], None]]:
-    """A fault is logged once, and breaks the object; the training goes on.
+def guard(
+    consequence: str, then: Callable[[Any], object] = lambda part: None
+) -> Callable[[Callable[Concatenate[_S, _P], _R]], Callable[Concatenate[_S, _P], _R | None]]:
+    """Guard the methods of a part, which return None where it is broken.
 
     Args:
         consequence: what there is no longer: ``The time of this process is no longer recorded``.
-        then: called with what is broken now.
+        then: called once with the part that broke.
     """
 
-    def decorated(method: Callable[Concatenate[_B, _P], Any]) -> Callable[Concatenate[_B, _P], None]:
+    def decorated(method: Callable[Concatenate[_S, _P], _R]) -> Callable[Concatenate[_S, _P], _R | None]:
         logger = logging.getLogger(method.__module__)
 
         @functools.wraps(method)
-        def guarded(self: _B, *args: _P.args, **kwargs: _P.kwargs) -> None:
+        def guarded(self: _S, *args: _P.args, **kwargs: _P.kwargs) -> _R | None:
             if self.broken:
-                return
+                return None
             try:
-                method(self, *args, **kwargs)
+                return method(self, *args, **kwargs)
             except Exception:
-                self.broken = True
-                then(self)
-                logger.warning("%s, because of a fault.", consequence, exc_info=True)
+                if not self.broken:
+                    self.broken = True
+                    logger.warning("%s, because of a fault; training goes on.", consequence, exc_info=True)
+                    then(self)
+                return None
 
         return guarded
 

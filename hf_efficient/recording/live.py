@@ -1,34 +1,59 @@
-"""What a ``train()`` call has come to so far on this rank: sums over the records of its steps, kept as they come.
-
-The run under way: what it has spent, and what it will have spent in the end.
-
-The figures that join a training's logs.
-"""
+"""The run under way: sums over its steps, what it has spent and will have spent, and the figures that join its logs."""
 
 from __future__ import annotations
 
+import threading
 from array import array
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
 
 from hf_efficient.estimate.cost import cost_usd
 from hf_efficient.estimate.energy import JOULES_PER_KWH
 from hf_efficient.estimate.forecast import RECENT_STEPS, Pace, Schedule, Spent, forecast, recent_step_seconds
 from hf_efficient.estimate.statistics import percentile, warm_up_count
 from hf_efficient.estimate.throughput import utilization
-from hf_efficient.recording.earlier import Earlier
 from hf_efficient.records.steps import StepRecord
 
-if TYPE_CHECKING:
-    from hf_efficient.recording.timeline import Timeline
+PREFIX = "efficiency/"
+WHOLE_PREFIX = f"{PREFIX}run/"
+"""Of the closing summary, so that its sums are no last point of a curve."""
 
-# The places of a list of sums; behind the counts stands, for each, of how many steps it is not known.
-_STEPS, _WALL, _TRAINING, _DATA_WAIT, _UNATTRIBUTED, _COUNTS = range(6)
-_KINDS = 5
-_NOTHING = [0] * (_COUNTS + 2 * _KINDS)
-_MOST_DRAFTS = 128
+_FRESH_SECONDS = 1.0
+_TIMES = ("wall_seconds", "training_seconds", "data_wait_seconds", "unattributed_seconds")
+_COUNTS = ("processed", "non_padding", "loss_bearing", "model_flops", "hardware_flops")
+_KNOWN, _UNKNOWN = 1 + len(_TIMES), 1 + len(_TIMES) + len(_COUNTS)
+_NOTHING = np.zeros(_UNKNOWN + len(_COUNTS))
+"""Steps, times, counts, and for each count of how many steps it is not known."""
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """What a run had spent before this process: sums over its earlier processes, on rank 0.
+
+    Attributes:
+        wall_seconds: their wall time, of one that was killed until its last heartbeat.
+        evaluations, evaluation_seconds: how many evaluations they did, and how long those took together.
+        saves, save_seconds: the same of their checkpoints.
+        joules: energy of all ranks' meters; None where nothing told it.
+        cost_usd: each process at the price that it stated; None where one of them states none.
+    """
+
+    wall_seconds: float = 0.0
+    evaluations: int = 0
+    evaluation_seconds: float = 0.0
+    saves: int = 0
+    save_seconds: float = 0.0
+    joules: float | None = 0.0
+    cost_usd: float | None = None
+
+    def cost_at(self, price_usd_per_hour: float | None) -> float | None:
+        """What they cost; at this price where they state none; None where that is not known either."""
+        return cost_usd(self.wall_seconds, price_usd_per_hour) if self.cost_usd is None else self.cost_usd
 
 
 @dataclass(frozen=True)
@@ -90,61 +115,48 @@ class Durations:
         return self.seconds / self.count if self.count else None
 
 
-class Draft(Protocol):
-    """A step that has been recorded, and is worked out when somebody asks."""
-
-    def record(self) -> StepRecord:
-        """The record."""
-
-
 class RunningFigures:
-    """Fed by the step recorder where it writes its records; arithmetic of the host, on one thread.
-
-    Steps are added up when somebody asks, or once there are many: every log, every second, not every step.
+    """What a ``train()`` call has come to so far on this rank; fed by one thread, asked by another.
 
     Attributes:
         earlier: what the run had spent before this process, where it goes on.
         evaluations, saves: those of the call so far, and of the run's earlier processes.
     """
 
-    def __init__(self, earlier: Earlier | None = None) -> None:
+    def __init__(self, earlier: Earlier | None = None, catch_up: Callable[[], object] = lambda: None) -> None:
+        """``catch_up`` adds the steps that have ended and are not added yet; called before anything is told."""
         self.earlier = earlier or Earlier()
         self.evaluations = Durations(self.earlier.evaluations, self.earlier.evaluation_seconds)
         self.saves = Durations(self.earlier.saves, self.earlier.save_seconds)
-        self._sums: list[float] = list(_NOTHING)
-        self._mark: list[float] = list(_NOTHING)
+        self._catch_up, self._lock = catch_up, threading.Lock()
+        self._sums = self._mark = _NOTHING
         self._step_seconds = array("d")
         self._recent: deque[tuple[float, int | None, int | None]] = deque(maxlen=RECENT_STEPS)
         self._peak: int | None = None
-        self._peak_since_mark: int | None = None
-        self._drafts: deque[Draft] = deque()
+        self._window_peak: int | None = None
 
     @property
     def steps(self) -> int:
         """Steps that have been recorded in this call."""
-        return int(self._sums[_STEPS]) + len(self._drafts)
-
-    def add_later(self, draft: Draft) -> None:
-        """One more step, to be added up later."""
-        self._drafts.append(draft)
-        if len(self._drafts) >= _MOST_DRAFTS:
-            self._catch_up()
+        self._catch_up()
+        return len(self._step_seconds)
 
     def add(self, record: StepRecord) -> None:
         """One more step."""
-        seconds = _training_seconds(record)
-        _add(self._sums, record, seconds)
-        self._step_seconds.append(seconds)
-        flops = None if record.work is None else record.work.model_flops
-        self._recent.append((seconds, record.tokens.non_padding, flops))
-        if record.memory is not None:
-            self._peak_since_mark = max(self._peak_since_mark or 0, record.memory.peak_allocated_bytes)
-            self._peak = max(self._peak or 0, self._peak_since_mark)
+        row = _row(record)
+        with self._lock:
+            self._sums = self._sums + row
+            self._step_seconds.append(row[2])
+            flops = None if record.work is None else record.work.model_flops
+            self._recent.append((row[2], record.tokens.non_padding, flops))
+            self._window_peak = _larger_peak(self._window_peak, record)
+            self._peak = _larger_peak(self._peak, record)
 
     def whole(self) -> WindowSums:
         """The steps of the call that have been recorded."""
         self._catch_up()
-        return _between(_NOTHING, self._sums, self._step_seconds, self._peak)
+        with self._lock:
+            return _window(self._sums, self._step_seconds[:], self._peak)
 
     def take_window(self, under_way: StepRecord | None) -> WindowSums:
         """The steps since this method was called last, or since the start; windows tile the call.
@@ -154,18 +166,16 @@ class RunningFigures:
                 that step, the log itself for instance, goes to the next window.
         """
         self._catch_up()
-        now = self._sums
-        times = self._step_seconds[int(self._mark[_STEPS]) :]
-        peak = self._peak_since_mark
-        if under_way is not None:
-            now, seconds = list(now), _training_seconds(under_way)
-            _add(now, under_way, seconds)
-            times.append(seconds)
-            if under_way.memory is not None:
-                peak = max(peak or 0, under_way.memory.peak_allocated_bytes)
-        window = _between(self._mark, now, times, peak)
-        self._mark, self._peak_since_mark = list(now), None
-        return window
+        with self._lock:
+            now, peak = self._sums, self._window_peak
+            times = self._step_seconds[int(self._mark[0]) :]
+            if under_way is not None:
+                row = _row(under_way)
+                now, peak = now + row, _larger_peak(peak, under_way)
+                times.append(row[2])
+            window = _window(now - self._mark, times, peak)
+            self._mark, self._window_peak = now, None
+            return window
 
     def step_seconds(self) -> float | None:
         """How long a step takes: of the last ones, without those of the warm-up; None before the first."""
@@ -185,59 +195,52 @@ class RunningFigures:
             sum(flops) / seconds if len(flops) == len(steady) else None,
         )
 
-    def _catch_up(self) -> None:
-        while self._drafts:
-            self.add(self._drafts.popleft().record())
-
     def _steady(self) -> list[tuple[float, int | None, int | None]]:
         """The last steps; those of the warm-up are among them only in a call that has not done many more."""
         self._catch_up()
-        recent = list(self._recent)
-        return recent[max(0, warm_up_count(self.steps) - (self.steps - len(recent))) :]
+        with self._lock:
+            recent, steps = list(self._recent), len(self._step_seconds)
+        return recent[max(0, warm_up_count(steps) - (steps - len(recent))) :]
 
 
-def _training_seconds(record: StepRecord) -> float:
-    phases = record.phase_seconds
-    return record.wall_seconds - phases.get("evaluation", 0.0) - phases.get("checkpointing", 0.0)
-
-
-def _add(sums: list[float], record: StepRecord, training_seconds: float) -> None:
+def _row(record: StepRecord) -> npt.NDArray[np.float64]:
     phases, tokens, work = record.phase_seconds, record.tokens, record.work
-    sums[_STEPS] += 1
-    sums[_WALL] += record.wall_seconds
-    sums[_TRAINING] += training_seconds
-    sums[_DATA_WAIT] += phases.get("data_wait", 0.0)
-    sums[_UNATTRIBUTED] += record.wall_seconds - sum(phases.values())
+    training = record.wall_seconds - phases.get("evaluation", 0.0) - phases.get("checkpointing", 0.0)
+    unattributed = record.wall_seconds - sum(phases.values())
     flops = (None, None) if work is None else (work.model_flops, work.hardware_flops)
-    for place, more in enumerate((tokens.processed, tokens.non_padding, tokens.loss_bearing, *flops), start=_COUNTS):
-        if more is None:
-            sums[place + _KINDS] += 1
-        else:
-            sums[place] += more
+    counts = (tokens.processed, tokens.non_padding, tokens.loss_bearing, *flops)
+    times = (1, record.wall_seconds, training, phases.get("data_wait", 0.0), unattributed)
+    return np.array([*times, *(count or 0 for count in counts), *(count is None for count in counts)], dtype=np.float64)
 
 
-def _between(before: Sequence[float], now: Sequence[float], times: Sequence[float], peak: int | None) -> WindowSums:
-    sums = [later - earlier for later, earlier in zip(now, before, strict=True)]
-    processed, non_padding, loss_bearing, model_flops, hardware_flops = (
-        None if sums[place + _KINDS] else int(sums[place]) for place in range(_COUNTS, _COUNTS + _KINDS)
-    )
+def _larger_peak(peak: int | None, record: StepRecord) -> int | None:
+    return peak if record.memory is None else max(peak or 0, record.memory.peak_allocated_bytes)
+
+
+def _window(sums: npt.NDArray[np.float64], times: Sequence[float], peak: int | None) -> WindowSums:
+    told = sums.tolist()
+    counts = zip(_COUNTS, told[_KNOWN:_UNKNOWN], told[_UNKNOWN:], strict=True)
     return WindowSums(
-        steps=int(sums[_STEPS]),
-        wall_seconds=sums[_WALL],
-        training_seconds=sums[_TRAINING],
-        data_wait_seconds=sums[_DATA_WAIT],
-        unattributed_seconds=sums[_UNATTRIBUTED],
-        processed=processed,
-        non_padding=non_padding,
-        loss_bearing=loss_bearing,
-        model_flops=model_flops,
-        hardware_flops=hardware_flops,
+        steps=int(told[0]),
+        **dict(zip(_TIMES, told[1:_KNOWN], strict=True)),
+        **{name: None if unknown else int(count) for name, count, unknown in counts},
         peak_allocated_bytes=peak,
         step_seconds=times,
     )
 
 
-_FRESH_SECONDS = 1.0
+class LivingRun(Protocol):
+    """What is asked of the run: ``timeline.Timeline``."""
+
+    @property
+    def facts(self) -> Mapping[str, Mapping[str, Any]]: ...
+
+    @property
+    def system(self) -> Any: ...
+
+    def now_seconds(self) -> float: ...
+
+    def lived_seconds(self) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -265,15 +268,15 @@ class LiveRun:
         elsewhere_joules: energy that other ranks have told of; 0 where nobody asked them.
     """
 
-    def __init__(self, timeline: Timeline, figures: RunningFigures) -> None:
+    def __init__(self, run: LivingRun, figures: RunningFigures) -> None:
         self.figures = figures
         self.schedule: Schedule | None = None
         self.world_size = 1
         self.elsewhere_joules = 0.0
-        self._timeline = timeline
+        self._run = run
         self._step_seconds: float | None = None
         self._paced_seconds = float("-inf")
-        self._opened_seconds, self._opened_joules = timeline.lived_seconds(), self._joules() or 0.0
+        self._opened_seconds, self._opened_joules = run.lived_seconds(), self._joules() or 0.0
 
     def begins(self, schedule: Schedule, world_size: int) -> None:
         """Training begins."""
@@ -282,27 +285,25 @@ class LiveRun:
     @property
     def price_usd_per_hour(self) -> float | None:
         """Of everything that the run occupies; None where nobody stated it."""
-        price = self._timeline.facts.get("price", {}).get("price_usd_per_hour")
-        return None if price is None else float(price)
+        return self._fact("price", "price_usd_per_hour")
 
     @property
     def peak_flops_per_second(self) -> float | None:
         """Of the accelerator of one rank; None where nobody stated it."""
-        peak = self._timeline.facts.get("work", {}).get("peak_flops_per_second")
-        return None if peak is None else float(peak)
+        return self._fact("work", "peak_flops_per_second")
+
+    @property
+    def startup_seconds(self) -> float:
+        """From where the run took this process over to where its training began; 0 where nobody stated it."""
+        return self._fact("run", "startup_seconds") or 0.0
 
     def spent(self) -> Spent:
         """Until now, the run's earlier processes included."""
         joules, earlier = self._joules(), self.figures.earlier.joules
         return self._spent(
-            self.figures.earlier.wall_seconds + self._timeline.lived_seconds(),
+            self.figures.earlier.wall_seconds + self._run.lived_seconds(),
             None if joules is None or earlier is None else joules + earlier,
         )
-
-    @property
-    def startup_seconds(self) -> float:
-        """From where the run took this process over to where its training began; 0 where nobody stated it."""
-        return float(self._timeline.facts.get("run", {}).get("startup_seconds", 0.0))
 
     def outlook(self, step: int, *, another_start: bool = False) -> Outlook | None:
         """What is to come after this step; None while that cannot be told.
@@ -323,7 +324,7 @@ class LiveRun:
 
     def pace(self) -> Pace:
         """How long things take; the time of a step is looked at once a second."""
-        now = self._timeline.now_seconds()
+        now = self._run.now_seconds()
         if now - self._paced_seconds >= _FRESH_SECONDS or self._step_seconds is None:
             self._step_seconds, self._paced_seconds = self.figures.step_seconds(), now
         return Pace(self._step_seconds, self.figures.evaluations.mean_seconds, self.figures.saves.mean_seconds)
@@ -331,30 +332,24 @@ class LiveRun:
     def watts(self) -> float | None:
         """Mean power since ``train()`` was called; None without a meter."""
         joules = self._joules()
-        seconds = self._timeline.lived_seconds() - self._opened_seconds
-        if joules is None or seconds <= 0:
-            return None
-        return (joules - self._opened_joules) / seconds
+        seconds = self._run.lived_seconds() - self._opened_seconds
+        return None if joules is None or seconds <= 0 else (joules - self._opened_joules) / seconds
+
+    def _fact(self, topic: str, name: str) -> float | None:
+        value = self._run.facts.get(topic, {}).get(name)
+        return None if value is None else float(value)
 
     def _spent(self, wall_seconds: float, joules: float | None) -> Spent:
-        kwh = None if joules is None else joules / JOULES_PER_KWH
-        return Spent(wall_seconds, self._cost(wall_seconds - self.figures.earlier.wall_seconds), kwh)
-
-    def _cost(self, own_seconds: float) -> float | None:
         """Each process is paid at its own price, as in the account: a run may go on on another machine."""
-        price = self.price_usd_per_hour
-        before, own = self.figures.earlier.cost_at(price), cost_usd(max(0.0, own_seconds), price)
-        return None if before is None or own is None else before + own
+        earlier, price = self.figures.earlier, self.price_usd_per_hour
+        before, own = earlier.cost_at(price), cost_usd(max(0.0, wall_seconds - earlier.wall_seconds), price)
+        usd = None if before is None or own is None else before + own
+        return Spent(wall_seconds, usd, None if joules is None else joules / JOULES_PER_KWH)
 
     def _joules(self) -> float | None:
-        system = self._timeline.system
+        system = self._run.system
         joules = None if system is None else system.energy_joules
         return None if joules is None else joules + self.elsewhere_joules
-
-
-PREFIX = "efficiency/"
-WHOLE_PREFIX = f"{PREFIX}run/"
-"""Of the closing summary, so that its sums are no last point of a curve."""
 
 
 def log_figures(window: WindowSums, live: LiveRun, outlook: Outlook | None, prefix: str = PREFIX) -> dict[str, float]:
@@ -381,12 +376,6 @@ def log_figures(window: WindowSums, live: LiveRun, outlook: Outlook | None, pref
     ``window``: the steps since the log before. ``run``: with the processes that a resumed run had before. A key whose
     figure is not known is left out. The closing summary has the same, ``efficiency/run/...``, over the steps of the
     whole ``train()`` call.
-
-    Args:
-        window: the steps.
-        live: the run.
-        outlook: its end; None where it cannot be told, or is reached.
-        prefix: of the keys.
     """
     spent, seconds = live.spent(), window.training_seconds
     ordered = sorted(window.step_seconds)

@@ -1,16 +1,13 @@
-"""Where a rank's own work ends and its wait for the others begins, in the forward and the backward of DDP.
+"""Where a rank's own work ends and its wait for the others begins.
 
     forward     DDP hands out the first rank's buffers (``broadcast_buffers``), where the others wait for it, then
                 calls the module inside: a hook before each of the two tells that time.
     backward    autograd runs its final callbacks in the order in which they were queued. One that is queued by the
                 loss's own hook comes before DDP's, which is queued when the last bucket is full and waits for all
                 ranks: between the end of the rank's own work and that wait.
+    elsewhere   collectives that Python calls: gathers of figures, barriers, a backend's own exchange.
 
-No collective, no tensor and no order of work changes. Under DDP the same marks are put into the device's queue of work:
-there they stand before the computing stream is made to wait for the gradients' exchange. Where weights are sharded, it
-waits in between as well, so that its events could not tell the waits apart, and none are put there.
-
-The host's time in collectives that Python calls: gathers of figures, barriers, a backend's own exchange.
+No collective, no tensor and no order of work changes.
 """
 
 from __future__ import annotations
@@ -20,38 +17,46 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from hf_efficient.recording.events import EventLog
 
-class PhaseMarks(Protocol):
-    """Who is told; ``StepRecorder`` is one. What it has raises nothing.
-
-    Attributes:
-        begin: a phase begins that the caller of another one does not see; on the device it takes its place.
-        end: it ends, and on the device the other one goes on.
-    """
-
-    @property
-    def begin(self) -> Callable[..., object]: ...
-
-    @property
-    def end(self) -> Callable[..., object]: ...
+_COLLECTIVES = (
+    "all_gather",
+    "all_gather_into_tensor",
+    "all_gather_object",
+    "all_reduce",
+    "all_to_all_single",
+    "barrier",
+    "broadcast",
+    "broadcast_object_list",
+    "gather",
+    "gather_object",
+    "monitored_barrier",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_tensor",
+    "scatter",
+)
+"""Of ``torch.distributed``, whose callers (transformers, accelerate, DeepSpeed) look them up at each call."""
 
 
 class RankMarks:
-    """Of one trainer; for runs of several ranks alone, since it costs every micro-batch some microseconds."""
+    """Waits in the forward and the backward of one trainer; for runs of several ranks alone.
 
-    def __init__(self, phases: PhaseMarks) -> None:
-        """Nothing is marked before ``watch``.
+    Under DDP they are put into the device's queue of work too: there they stand before the computing stream is made to
+    wait for the gradients' exchange. Where weights are sharded, it waits in between as well, so that its events could
+    not tell the waits apart, and none are put there.
+    """
 
-        Args:
-            phases: is told.
-        """
-        self._phases = phases
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
+        self._wait: int | None = None
+        self._is_on_device = False
         self._watched: nn.Module | None = None
         self._ddp: DistributedDataParallel | None = None
         self._hooks: list[Any] = []
@@ -66,8 +71,8 @@ class RankMarks:
         self._ddp = inside if isinstance(inside, DistributedDataParallel) else None
         if self._ddp is model and model.broadcast_buffers and model.modules_buffers:  # a compiled one keeps its graph
             self._hooks = [
-                model.register_forward_pre_hook(self._buffers_begin),
-                model.module.register_forward_pre_hook(self._buffers_end),
+                model.register_forward_pre_hook(lambda *_: self._begin_wait("forward")),
+                model.module.register_forward_pre_hook(lambda *_: self.end_wait("forward")),
             ]
 
     def exchange(self) -> dict[str, Any]:
@@ -90,75 +95,50 @@ class RankMarks:
         return {"seconds": seconds, "covered_seconds": min(max(covered, 0.0), seconds)}
 
     def remove(self) -> None:
-        """Take the hooks out."""
         for hook in self._hooks:
             hook.remove()
         self._hooks, self._watched, self._ddp = [], None, None
 
     @contextmanager
     def backward(self, loss: Any) -> Iterator[None]:
-        """The backward of this loss, whatever runs it.
-
-        Args:
-            loss: anything but a tensor that requires gradients is left alone.
-        """
+        """The backward of this loss, whatever runs it; anything but a tensor that requires gradients is left alone."""
         hook = None
         if isinstance(loss, torch.Tensor) and loss.requires_grad:
             hook = loss.register_hook(self._backward_starts)
         try:
             yield
         finally:
-            self._phases.end("communication")
+            self.end_wait()
             if hook is not None:
                 hook.remove()
 
-    def _buffers_begin(self, *_: Any) -> None:
-        self._phases.begin("communication", instead_of="forward")
+    def end_wait(self, then: str | None = None) -> None:
+        """The wait is over, if there was one; on the device ``then`` goes on."""
+        token, self._wait = self._wait, None
+        on_device = self._is_on_device
+        self._log.leave(token, "communication" if on_device else None, then if on_device else None)
 
-    def _buffers_end(self, *_: Any) -> None:
-        self._phases.end("communication", then="forward")
+    def _begin_wait(self, instead_of: str | None) -> None:
+        if not self._wait:
+            self._is_on_device = instead_of is not None
+            self._wait = self._log.enter("communication", instead_of=instead_of)
 
     def _backward_starts(self, _: torch.Tensor) -> None:
         torch.autograd.Variable._execution_engine.queue_callback(self._backward_computed)
 
     def _backward_computed(self) -> None:
-        self._phases.begin("communication", instead_of=None if self._ddp is None else "backward")
-
-
-_NAMES = (
-    "all_gather",
-    "all_gather_into_tensor",
-    "all_gather_object",
-    "all_reduce",
-    "all_to_all_single",
-    "barrier",
-    "broadcast",
-    "broadcast_object_list",
-    "gather",
-    "gather_object",
-    "monitored_barrier",
-    "reduce",
-    "reduce_scatter",
-    "reduce_scatter_tensor",
-    "scatter",
-)
-"""Of ``torch.distributed``, whose callers (transformers, accelerate, DeepSpeed) look them up at each call."""
+        self._begin_wait(None if self._ddp is None else "backward")
 
 
 class CollectiveWatch:
-    """Opens a phase for as long as the thread that trains is in a collective.
+    """Opens a phase for as long as the thread that trains is in a collective that Python calls.
 
     What it waits for there is the ranks that come later, and the exchange itself. A collective that is only started
-    (``async_op=True``) is not waited for here; those of DDP's gradients start in C++ and are not seen either (see
-    ``rank_marks.py``). On a GPU a collective returns when it is queued: its time is on the device.
+    (``async_op=True``) is not waited for here; those of DDP's gradients start in C++ and are not seen either. On a GPU
+    a collective returns when it is queued: its time is on the device.
     """
 
     def __init__(self, phase: Callable[[], AbstractContextManager[None]]) -> None:
-        """Nothing is watched before ``install``.
-
-        Args:
-            phase: a context of the phase, which raises nothing.
-        """
         self._phase = phase
         self._owner = threading.get_ident()
         self._inside = False
@@ -170,7 +150,7 @@ class CollectiveWatch:
         self._owner = threading.get_ident()
         if module is None or self._replaced:
             return
-        for name in _NAMES:
+        for name in _COLLECTIVES:
             original = getattr(module, name, None)
             if original is not None:
                 timed = self._timed(original)

@@ -1,35 +1,45 @@
-"""How a run, or a call of ``train()``, ended.
+"""What a process writes of the run that holds it: its times and facts, its steps, and samples of the machine.
 
-The lines of a process in its run's ``spans.jsonl``, which ``account/processes.py`` reads.
-
-The other ranks of a launch, as their files show them: the account of all needs what the last one has written.
-
-What a process leaves of the run that holds it: its spans, its samples, and in the end its account.
+One thread does it, once a second: it takes the events of the log, folds them, writes what came of them, and samples the
+machine. Training waits for it nowhere but at the end.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
-from hf_efficient.facts.environment import machine_facts
+import msgspec
+
+from hf_efficient.recording.clocks import ProcessStart
+from hf_efficient.recording.events import EventLog, Fold, Span
 from hf_efficient.recording.memory import device_peaks, peak_rss_bytes
 from hf_efficient.recording.meters import current_device
-from hf_efficient.recording.phases import Glimpse, Span
 from hf_efficient.recording.stop import RunStopped
-from hf_efficient.recording.system import SystemStream
-from hf_efficient.records.steps import SCHEMA_VERSION
-from hf_efficient.reporting.finish_run import RunResults
+from hf_efficient.recording.system import SystemSampler
+from hf_efficient.records.steps import SCHEMA_VERSION, StepRecord
 from hf_efficient.run_dir.paths import records_path
-from hf_efficient.run_dir.reading import TAIL_BYTES, parse_line
-from hf_efficient.run_dir.stream import FaultLatch, SignOfLife, SpanStream
+from hf_efficient.run_dir.reading import TAIL_BYTES, last_record, parse_line
+from hf_efficient.run_dir.stream import FaultLatch, JsonlFile
+
+Way = Literal["recipe", "trainer", "callback"]
+
+_ROUND_SECONDS = 1.0
+_PATIENCE_SECONDS = 10.0
+"""That the end of a run waits for a probe or a disk that does not answer."""
+_MOST_WAITING = 64
+"""Steps that wait for the device; one more is written without what it was to tell."""
+
+_json = msgspec.json.Encoder()
 
 
 class Ending(NamedTuple):
-    """``done``; ``stopped``, as it was asked to, and where; or ``error`` with what ended it."""
+    """How a run, or a call of ``train()``, ended; with what ended it, or where it was stopped."""
 
     how: Literal["done", "stopped", "error"]
     error: str | None
@@ -48,181 +58,284 @@ def ending_of(error: BaseException | None) -> Ending:
     return Ending("error", f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__)
 
 
-_MOST_PENDING = 10_000
+class Draft(Protocol):
+    """A step that has ended, on its way to a record."""
 
-Way = Literal["recipe", "trainer", "callback"]
+    def ready(self, *, wait: bool, patient: bool) -> bool:
+        """Whether its figures have arrived from the device: ``wait`` until they have; not ``patient``: without them."""
+
+    def record(self, span: Span) -> StepRecord: ...
 
 
-class SpanRecords:
-    """Writes the lines; those from before a run has a place are kept until it has one.
+class RunFiles:
+    """Of one run in one process. The thread runs from ``start`` to ``stop``; a run that goes on starts it again.
 
     Attributes:
-        began_ns: reading of the clock where a run took the process over; None while nobody holds it, and then nothing
-            is kept.
-        dirty: a line came since somebody set it to False.
-        facts: what was stated of the run in this process, by topic.
+        directory: where they are, absolute.
+        way: how the run is recorded; of several trainings, how the last one is.
+        ended: how the run ended, as far as is known; None while it goes on.
+        gone: it has ended, and somebody has removed it since.
+        dirty: something came since the end was written.
+        latch: told once what cannot be written.
+        system: samples the machine; None: nobody does any more.
+        on_step: called with the record of each step.
+        finished: what the end of the run has come to so far.
     """
 
-    def __init__(self, start_ns: int, source: str) -> None:
-        """Nothing is written before ``open``.
-
-        Args:
-            start_ns: reading of the clock at the start of the process, from which all times count.
-            source: what told it.
-        """
-        self.began_ns: int | None = start_ns
-        self.dirty = False
-        self.facts: dict[str, dict[str, Any]] = {}
-        self._start_ns, self._source = start_ns, source
-        self._pending: list[dict[str, Any]] = []
-        self._stream: SpanStream | None = None
-        self._process = 0
-
-    @property
-    def process(self) -> int:
-        """Number of this process in the run's records; 0 while there are none."""
-        return self._process
-
-    @property
-    def is_open(self) -> bool:
-        """Whether lines go to a file."""
-        return self._stream is not None
-
-    def open(self, directory: Path, rank: int, way: Way, alive: SignOfLife, latch: FaultLatch) -> None:
-        """From here on lines go to the run's file, first those that were kept.
-
-        Args:
-            directory: of the run.
-            rank: whose file it is.
-            way: how the run is recorded.
-            alive: the sign of life (see ``SpanStream``).
-            latch: shared with the other files of the run.
-        """
-        self._stream = SpanStream(records_path(directory, "spans", rank), alive, latch)
-        self._process = self._stream.process
-        self.write(
+    def __init__(
+        self, directory: Path, rank: int, way: Way, log: EventLog, fold: Fold, started: ProcessStart, began_ns: int
+    ) -> None:
+        self.directory, self.rank, self.way = directory, rank, way
+        self.ended: Ending | None = None
+        self.gone, self.dirty = False, True
+        self.latch = FaultLatch()
+        self.finished: Any = None
+        self.on_step: Callable[[StepRecord], None] = lambda record: None
+        self._log, self._fold, self._start_ns = log, fold, started.perf_ns
+        self._folding, self._writing = threading.Lock(), threading.RLock()
+        self._files: dict[str, JsonlFile] = {}
+        self._lines: dict[str, list[bytes]] = {"spans": [], "steps": []}
+        self._waiting: deque[tuple[Draft, Span]] = deque()
+        self._later: deque[tuple[str, Callable[[], Mapping[str, Any]]]] = deque()
+        self._device_peaks: dict[str, int] = {}
+        self._segment: int | None = None
+        self._thread: threading.Thread | None = None
+        self._stopping = threading.Event()
+        path = records_path(directory, "spans", rank)
+        previous = last_record(path, "process")
+        self._try(path, lambda: self._file("spans", path))  # the folder is there from here on
+        self.process = 0 if previous is None else int(previous["process"]) + 1
+        self.system: SystemSampler | None = SystemSampler(
+            self.process, lambda: self.seconds(log.now()), current_device()
+        )
+        self._take(
             {
                 "kind": "process",
                 "schema_version": SCHEMA_VERSION,
                 "rank": rank,
                 "pid": os.getpid(),
                 "way": way,
-                "process_start_from": self._source,
-                "began_at_seconds": self.seconds(self._start_ns if self.began_ns is None else self.began_ns),
+                "process_start_from": started.source,
+                "began_at_seconds": self.seconds(began_ns),
             }
         )
-        pending, self._pending = self._pending, []
-        for record in pending:
-            self.write(record)
-        self._stream.write_soon()  # a run that is killed at once leaves a trace
-
-    def move_to(self, path: Path) -> None:
-        """What was written lies there from here on, and what comes follows it."""
-        if self._stream is not None:
-            self._stream.move_to(path)
-
-    def begin(self, at_ns: int) -> None:
-        """A run takes the process over: what was kept is not its own."""
-        self._pending.clear()
-        self.facts.clear()
-        self.began_ns = at_ns
-
-    def forget(self) -> None:
-        """The run no longer holds the process."""
-        self._pending.clear()
-        self.facts.clear()
-        self._stream = self.began_ns = None
-
-    def wake(self) -> None:
-        """Write what comes, also after the end of a run."""
-        if self._stream is not None:
-            self._stream.wake()
-
-    def close(self) -> None:
-        """Everything is in the file afterwards."""
-        if self._stream is not None:
-            self._stream.close()
-
-    def state(self, topic: str, facts: Mapping[str, Any]) -> None:
-        """One line of facts; ``facts`` holds them for whoever asks in this process."""
-        self.facts.setdefault(topic, {}).update(facts)
-        self.write({"kind": "facts", "facts": {topic: dict(facts)}})
-
-    def state_later(self, topic: str, gather: Callable[[], Mapping[str, Any]]) -> None:
-        """Facts that the thread that writes gathers; once per topic, and only where there is a file."""
-        if self._stream is None or topic in self.facts:
-            return
-        self.facts[topic], process = {}, self._process
-
-        def line() -> dict[str, Any]:
-            return {"kind": "facts", "facts": {topic: dict(gather())}, "process": process}
-
-        self._stream.write_later(line)
-        self.dirty = True
-
-    def write(self, record: Mapping[str, Any]) -> None:
-        """One line, of whatever kind."""
-        if self._stream is not None:
-            self._stream.write({**record, "process": self._process})
-            self.dirty = True
-        elif self.began_ns is not None and len(self._pending) < _MOST_PENDING:
-            self._pending.append(dict(record))
-
-    def span(self, start_ns: int, wall_ns: int, phase_ns: Mapping[str, int]) -> None:
-        """Time outside the training loops; one without phases or length is not worth a line."""
-        if phase_ns and wall_ns > 0:
-            self.write(
-                {
-                    "kind": "span",
-                    "started_at_seconds": self.seconds(start_ns),
-                    "wall_seconds": wall_ns / 1e9,
-                    "phase_seconds": {name: value / 1e9 for name, value in phase_ns.items()},
-                }
-            )
-
-    def add(self, span: Span) -> None:
-        """The same of what a clock has read."""
-        self.span(span.start_ns, span.wall_ns, span.phase_ns)
-
-    def alive(self, seen: Glimpse, now_ns: int, memory: Mapping[str, int]) -> dict[str, Any]:
-        """A sign of life, which the stream writes itself: until when, and what the span under way has come to."""
-        phases = dict(seen.phase_ns)
-        if seen.open_phase is not None:
-            phases[seen.open_phase] = phases.get(seen.open_phase, 0) + max(0, now_ns - seen.mark_ns)
-        return {
-            "kind": "alive",
-            "process": self._process,
-            "at_seconds": self.seconds(now_ns),
-            "started_at_seconds": self.seconds(seen.start_ns),
-            "open_phase": seen.open_phase,
-            "phase_seconds": {name: value / 1e9 for name, value in phases.items()},
-            "memory": dict(memory),
-        }
+        self.start()
 
     def seconds(self, ns: int) -> float:
         """A reading of the clock, counted from the start of the process."""
         return (ns - self._start_ns) / 1e9
 
-    def lived_seconds(self, now_ns: int) -> float:
-        """How long the run has held this process."""
-        return (now_ns - (self._start_ns if self.began_ns is None else self.began_ns)) / 1e9
+    def next_segment(self) -> int:
+        """Number of the ``train()`` call that begins in ``steps.jsonl``."""
+        if self._segment is None:
+            previous = last_record(records_path(self.directory, "steps", self.rank), "segment")
+            self._segment = -1 if previous is None else int(previous["segment"])
+        self._segment += 1
+        return self._segment
+
+    def later(self, topic: str, gather: Callable[[], Mapping[str, Any]]) -> None:
+        """Facts that take a while to gather: the thread does it."""
+        self._later.append((topic, gather))
+        self.dirty = True
+
+    def fold(self, *, wait: bool = False) -> None:
+        """Decide what the events until now come to; writes nothing.
+
+        Args:
+            wait: for what a device is still to tell.
+        """
+        with self._folding:
+            for one in self._fold.take(self._log.swap()):
+                self._take(one)
+            self._take_steps(wait)
+
+    def last_event_ns(self) -> int:
+        """The clock's last reading."""
+        self.fold()
+        return self._fold.since_ns
+
+    def so_far(self) -> Span:
+        """The span that goes on."""
+        self.fold()
+        with self._folding:
+            return self._fold.so_far(self._log.now())
+
+    def start(self) -> None:
+        """Write and sample, unless that goes on."""
+        if self._thread is not None:
+            return
+        self._stopping = threading.Event()
+        thread = threading.Thread(target=self._run, args=(self._stopping,), name="hf-efficient records", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # no more threads, or the interpreter is going down
+            self.latch.tell(self.directory, error)
+            return
+        self._thread = thread
+
+    def stop(self, *, sample: bool = True) -> None:
+        """Everything is in the files afterwards, and no thread runs; a disk or a probe that hangs is left behind."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._stopping.set()
+            thread.join(_PATIENCE_SECONDS)
+            if thread.is_alive() and self.system is not None:
+                self.system.give_up(TimeoutError(f"no answer within {_PATIENCE_SECONDS:g} s"))
+        elif sample:
+            self._gather()
+            self._sample()
+        if not self._writing.acquire(timeout=0.1):
+            self.latch.tell(self.directory, TimeoutError(f"no answer within {_PATIENCE_SECONDS:g} s"))
+            return
+        try:
+            self._write(last=True)
+        finally:
+            self._writing.release()
+
+    def end(self, at_ns: int) -> None:
+        """Tell how the run ended, and stop."""
+        assert self.ended is not None
+        told = {"ended": self.ended.how, "error": self.ended.error, "at_seconds": self.seconds(at_ns)}
+        self._log.line({"kind": "end", **told, "memory": self._memory()})
+        self.stop(sample=self.system is not None)
+        self.dirty = False
+
+    def is_gone(self) -> bool:
+        """Whether the run has ended, and somebody has removed what was recorded of it."""
+        if self.ended is not None:
+            self.gone = self.gone or not records_path(self.directory, "spans", self.rank).exists()
+        return self.gone
+
+    def move_to(self, directory: Path) -> None:
+        """What was written lies there from here on, on the same file system; what comes follows it."""
+        awake = self._thread is not None
+        self.stop()
+        self.directory = directory
+        for kind, file in self._files.items():
+            self._try(file.path, lambda file=file, kind=kind: file.move_to(records_path(directory, kind, self.rank)))
+        if awake:
+            self.start()
+
+    def note_memory(self) -> None:
+        """Read the device's peaks from the allocator's books on the host."""
+        if self.system is not None:
+            self.system.device = current_device()
+        for name, value in device_peaks().items():
+            self._device_peaks[name] = max(value, self._device_peaks.get(name, 0))
+
+    def _memory(self) -> dict[str, int]:
+        rss = peak_rss_bytes()
+        return {**({} if rss is None else {"peak_rss_bytes": rss}), **self._device_peaks}
+
+    def _run(self, stopping: threading.Event) -> None:
+        while True:
+            with self._writing:
+                self._write(last=False)
+            self._sample()
+            stops = stopping.wait(_ROUND_SECONDS)
+            self._gather()
+            if stops:
+                break
+        self._sample()
+
+    def _sample(self) -> None:
+        sample = None if self.system is None else self.system.sample()
+        if sample is not None:
+            with self._writing:
+                self._append("system", _json.encode(sample) + b"\n")
+
+    def _gather(self) -> None:
+        while self._later:
+            topic, gather = self._later.popleft()
+            self._log.line({"kind": "facts", "facts": {topic: dict(gather())}})
+
+    def _take(self, one: Span | Mapping[str, Any]) -> None:
+        """A record of the process, or a step, in its order."""
+        self.dirty = True
+        if not isinstance(one, Span):
+            self._lines["spans"].append(_line({**one, "process": self.process}))
+        elif one.step is not None:
+            self._waiting.append((one.step, one))
+        else:
+            wall_ns = one.end_ns - one.start_ns
+            self._take(
+                {
+                    "kind": "span",
+                    "started_at_seconds": self.seconds(one.start_ns),
+                    "wall_seconds": wall_ns / 1e9,
+                    "phase_seconds": _seconds(one.phase_ns),
+                }
+            )
+
+    def _take_steps(self, wait: bool) -> None:
+        """Those whose figures have arrived from the device, in order."""
+        while self._waiting:
+            draft, span = self._waiting[0]
+            if not draft.ready(wait=wait, patient=len(self._waiting) <= _MOST_WAITING):
+                return
+            self._waiting.popleft()
+            record = draft.record(span)
+            self._lines["steps"].append(_line(record.to_json()))
+            self.on_step(record)
+
+    def _write(self, *, last: bool) -> None:
+        self._try(self.directory, lambda: self.fold(wait=last))
+        with self._folding:
+            spans, steps = (b"".join(self._lines[kind]) for kind in ("spans", "steps"))
+            self._lines["spans"].clear()
+            self._lines["steps"].clear()
+            alive = b"" if last else self._alive()
+        self._append("steps", steps)
+        self._append("spans", spans, alive)
+
+    def _append(self, kind: str, lines: bytes, tail: bytes = b"") -> None:
+        if lines or tail:
+            path = records_path(self.directory, kind, self.rank)
+            self._try(path, lambda: self._file(kind, path).append(lines, tail))
+
+    def _file(self, kind: str, path: Path) -> JsonlFile:
+        if kind not in self._files:
+            self._files[kind] = JsonlFile(path)
+        return self._files[kind]
+
+    def _try(self, path: Path, do: Callable[[], object]) -> None:
+        if not self.latch.told:
+            try:
+                do()
+            except Exception as error:  # noqa: BLE001  whatever it is, the training must not notice
+                self.latch.tell(path, error)
+
+    def _alive(self) -> bytes:
+        """Until when the process has lived, and what the span under way has come to, should it be killed."""
+        now_ns = self._log.now()
+        seen = self._fold.so_far(now_ns)
+        return _line(
+            {
+                "kind": "alive",
+                "process": self.process,
+                "at_seconds": self.seconds(now_ns),
+                "started_at_seconds": self.seconds(seen.start_ns),
+                "open_phase": seen.open_phase,
+                "phase_seconds": _seconds(seen.phase_ns),
+                "memory": self._memory(),
+            }
+        )
 
 
-_LOOK_SECONDS = 0.01
+def _line(record: Mapping[str, Any]) -> bytes:
+    """Strict JSON, where msgspec alone would write null for a number that is not finite."""
+    return _json.encode(record) + b"\n"
+
+
+def _seconds(of: Mapping[str, int]) -> dict[str, float]:
+    return {name: value / 1e9 for name, value in of.items()}
 
 
 def await_other_ranks(directory: Path, most_seconds: float = 3.0) -> bool:
-    """Wait until the other ranks have told their end, too; ranks end within some hundredths of a second.
+    """Wait until the other ranks have told their end too, which takes some hundredths of a second; whether all have.
 
     Waits for those of this machine (``LOCAL_WORLD_SIZE``), which write where this rank does, and for those of other
     machines whose files are here. One that died never tells: hence the limit.
-
-    Args:
-        directory: of the run.
-        most_seconds: how long.
-
-    Returns:
-        Whether all have.
     """
     until = time.monotonic() + most_seconds
     here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
@@ -231,169 +344,16 @@ def await_other_ranks(directory: Path, most_seconds: float = 3.0) -> bool:
         while (rank < here or path.exists()) and not _has_ended(path):
             if time.monotonic() >= until:
                 return False
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(0.01)
     return True
 
 
 def _has_ended(path: Path) -> bool:
-    """Whether the last process of a rank has told its end; what it does after that may follow."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, file.seek(0, 2) - TAIL_BYTES))
             lines = file.read().split(b"\n")
     except OSError:
         return False
-    for line in reversed(lines):
-        record = parse_line(line)
-        if record is not None and record.get("kind") in ("end", "process"):
-            return record["kind"] == "end"
-    return False
-
-
-class RunFiles:
-    """Of one run after the other.
-
-    Attributes:
-        directory: where the run that holds the process is recorded; None while there is none.
-        way: how that run is recorded; of several trainings, how the last one is.
-        latch: told once what cannot be written of it.
-        system: samples memory and energy beside it; None while there is none.
-        ended: how it ended, as far as is known now; None while it goes on.
-        gone: it has ended, and somebody was seen to have removed it since.
-    """
-
-    def __init__(self, records: SpanRecords) -> None:
-        """No run holds the process.
-
-        Args:
-            records: the lines of the process.
-        """
-        self.directory: Path | None = None
-        self.way: Way | None = None
-        self.latch = FaultLatch()
-        self.system: SystemStream | None = None
-        self.ended: Ending | None = None
-        self.gone = False
-        self._records = records
-        self._results = RunResults()
-        self._device_peaks: dict[str, int] = {}
-        self._rank = 0
-        self._held: set[Path] = set()
-
-    def has_held(self, directory: Path) -> bool:
-        """Whether a run of this process was recorded there."""
-        return directory.resolve() in self._held
-
-    def open(self, directory: Path, rank: int, way: Way, alive: SignOfLife, now_ns: Callable[[], int]) -> None:
-        """A run holds the process from here on.
-
-        Args:
-            directory: its folder, an absolute path.
-            rank: of the process.
-            way: how the run is recorded.
-            alive: the sign of life.
-            now_ns: the clock.
-        """
-        self.directory, self.way, self.latch = directory, way, FaultLatch()
-        self._held.add(directory.resolve())
-        self.ended, self.gone, self._rank = None, False, rank
-        self._results.forget()
-        self._records.open(directory, rank, way, alive, self.latch)
-        self._records.state_later("system", machine_facts)
-        self.system = SystemStream(
-            records_path(directory, "system", rank),
-            self._records.process,
-            lambda: self._records.seconds(now_ns()),
-            self.latch,
-            current_device(),
-        )
-
-    def move_to(self, directory: Path) -> None:
-        """The run is recorded there from here on, with what was recorded of it so far in this process.
-
-        Args:
-            directory: its folder, an absolute path on the same file system.
-        """
-        self.directory = directory
-        self._held.add(directory.resolve())
-        self._results.forget()
-        self._records.move_to(records_path(directory, "spans", self._rank))
-        if self.system is not None:
-            self.system.device = current_device()
-            self.system.move_to(records_path(directory, "system", self._rank))
-
-    def are_gone(self) -> bool:
-        """Whether the run has ended, and somebody has removed what was recorded of it."""
-        if self.directory is not None and self.ended is not None:
-            self.gone = self.gone or not records_path(self.directory, "spans", self._rank).exists()
-        return self.gone
-
-    def go_on(self, way: Way) -> None:
-        """The run that holds the process has not ended after all.
-
-        Args:
-            way: how its next training is recorded; a recipe's run stays one.
-        """
-        self.ended = None
-        if self.way != "recipe":
-            self.way = way
-        self.wake()
-
-    def wake(self) -> None:
-        """Write and sample what comes, also after the end of the run."""
-        self._records.wake()
-        if self.system is not None:
-            self.system.wake()
-
-    def close(self) -> None:
-        """Everything is in the files afterwards, and no thread runs."""
-        self._records.close()
-        if self.system is not None:
-            self.system.close()
-
-    def dismiss_system(self) -> None:
-        """The samples end where the run has: one that sleeps would take another of a time that is not the run's."""
-        if self.system is not None and self.system.is_awake:
-            self.system.close()
-        self.system = None
-
-    def write_end(self, at_ns: int, *, page: bool = True) -> None:
-        """Tell how the run ended, close, and write its account.
-
-        Args:
-            at_ns: when, by the clock.
-            page: whether to write the page too.
-        """
-        if not self._records.is_open or self.ended is None or self.directory is None or self.gone:
-            return
-        if not self.directory.is_dir():
-            self.gone = self.latch.told = True  # whoever removed it knows
-            self.close()
-            return
-        at = self._records.seconds(at_ns)
-        told = {"ended": self.ended.how, "error": self.ended.error, "at_seconds": at, "memory": self.memory()}
-        self._records.write({"kind": "end", **told})
-        self.close()
-        self._records.dirty = False
-        if self._rank == 0 and not self.latch.told:
-            if self.ended.how != "error":  # after which the others may hang
-                await_other_ranks(self.directory)
-            self._results.write(self.directory, self.latch, page=page, tell=self.way != "recipe")
-
-    def forget(self) -> None:
-        """No run holds the process any more."""
-        self._records.forget()
-        self._results.forget()
-        self.directory = self.way = self.system = None
-
-    def note_memory(self) -> None:
-        """Read the device's peaks from the allocator's books on the host."""
-        if self.system is not None:
-            self.system.device = current_device()
-        peaks = device_peaks()
-        self._device_peaks = {name: max(value, self._device_peaks.get(name, 0)) for name, value in peaks.items()}
-
-    def memory(self) -> dict[str, int]:
-        """The peaks of the process until now, as far as they are known; of the device, those that were read."""
-        rss = peak_rss_bytes()
-        return {**({} if rss is None else {"peak_rss_bytes": rss}), **self._device_peaks}
+    kinds = (record.get("kind") for line in reversed(lines) if (record := parse_line(line)) is not None)
+    return next((kind for kind in kinds if kind in ("end", "process")), None) == "end"

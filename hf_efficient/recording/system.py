@@ -1,10 +1,9 @@
-"""What a thread of its own sees about once per second: memory, load of the machine and its GPUs, energy meters."""
+"""What is seen of the machine about once per second: memory, load of the machine and its GPUs, energy meters."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -14,15 +13,14 @@ from hf_efficient.recording.memory import device_memory
 from hf_efficient.recording.meters import EnergyMeter, Found, cuda_devices, gpu_meters, host_meters
 from hf_efficient.recording.probes import LoadSample
 from hf_efficient.records.steps import SCHEMA_VERSION
-from hf_efficient.run_dir.stream import FaultLatch, JsonlStream
 
 logger = logging.getLogger(__name__)
 
 _LOOK_FOR_DEVICES_EVERY = 10
 
 
-class SystemStream(JsonlStream):
-    """Writes ``system.jsonl``: a sample when its thread starts, one per round, and one when it ends.
+class SystemSampler:
+    """Samples memory, load and energy, for the lines of ``system.jsonl``; called by one thread, about once a second.
 
     A sample holds what is known, by these keys:
 
@@ -47,27 +45,17 @@ class SystemStream(JsonlStream):
         joules: energy since the first sample, of the meters that this process reads.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        process: int,
-        now_seconds: Callable[[], float],
-        latch: FaultLatch | None = None,
-        device: int | None = None,
-        flush_seconds: float = 1.0,
-    ) -> None:
-        """Start the thread; the meters are looked for in it.
+    def __init__(self, process: int, now_seconds: Callable[[], float], device: int | None = None) -> None:
+        """Nothing is looked for before the first sample.
 
         Args:
-            path: ``system.jsonl``.
             process: number of the process in the records.
             now_seconds: the clock of its spans.
-            latch: shared with the other files of the run.
             device: the training thread's CUDA device, where there is one already.
-            flush_seconds: length of a round.
         """
         self.device = device
         self.joules = 0.0
+        self.broken = False
         self._process, self._now_seconds = process, now_seconds
         self._self = psutil.Process()
         self._meters: dict[str, EnergyMeter] = {}
@@ -78,44 +66,29 @@ class SystemStream(JsonlStream):
         self._news: dict[str, Any] = {}
         self._samples = 0
         self._load = LoadSample(self._probe)
-        super().__init__(path, flush_seconds, latch)
 
     @property
     def energy_joules(self) -> float | None:
         """Energy since the first sample, of the meters that this process reads; None where none has answered yet."""
         return self.joules if self._last else None
 
-    @property
-    def is_awake(self) -> bool:
-        """Whether its thread samples."""
-        return self._thread is not None
-
-    def close(self, timeout_seconds: float = 2.0) -> None:
-        """Take a last sample and end the thread; one that hangs in a probe is left behind and never started again."""
-        thread = self._thread
-        super().close(timeout_seconds)
-        if thread is not None and thread.is_alive():
-            self._give_up(TimeoutError(f"no answer within {timeout_seconds:g} s"))
-
-    def _run(self) -> None:
+    def sample(self) -> dict[str, Any] | None:
+        """What is known now; None once sampling has ended. Raises nothing."""
+        if self.broken:
+            return None
         try:
-            self._write_batch(last=False)
-            super()._run()
-        except BaseException as error:  # noqa: BLE001  the thread ends here, and nobody else would tell
-            self._give_up(error)
+            found = self._sample()
+        except BaseException as error:  # noqa: BLE001  the thread would end here, and nobody else would tell
+            self.give_up(error)
+        return None if self.broken else found  # it may have been left behind meanwhile
 
-    def _drain(self, last: bool) -> None:
-        sample = self._sample()
-        if not self._broken:  # it was left behind meanwhile
-            self._queue.append(sample)
-            super()._drain(last)
-
-    def _give_up(self, error: BaseException) -> None:
-        self._broken = True
+    def give_up(self, error: BaseException) -> None:
+        """Nothing is sampled from here on: a probe does not answer, or something else is wrong."""
+        self.broken = True
         self._warn(f"Memory and energy of this process are no longer sampled ({type(error).__name__}: {error}).")
 
     def _warn(self, what: str) -> None:
-        """One warning; what else comes is in the records. The latch is not told: the run's files can be written."""
+        """One warning; what else comes is in the records."""
         level = logging.DEBUG if self._warned else logging.WARNING
         self._warned = True
         logger.log(level, "%s Training goes on; the account names what is missing.", what)

@@ -1,412 +1,384 @@
-"""The call of ``train()`` that goes on in this process: when it begins and ends, and that it ends at all.
+"""The run that holds this process, from the start of the process to its exit.
 
-The time of this process outside its training loops, from its start to its exit.
-
-A process has one timeline, which belongs to one run at a time: the first run to open it holds the process from its
-start, a later one from where it opened it, so that no second is in two accounts. What happens before a run is known is
-kept until it is. Inside a training loop the step recorder takes over; its records and the timeline's spans tile the
-run.
-
-The one timeline of this process, and the end of it.
+A process has one timeline, which belongs to one run at a time: the first run holds the process from its start, a later
+one from where it began, so that no second is in two accounts. What happens before a run is known is kept until it is.
 """
 
 from __future__ import annotations
 
 import atexit
+import importlib
 import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
+from hf_efficient.errors import OutputError
+from hf_efficient.facts.environment import machine_facts
 from hf_efficient.recording.clocks import ProcessStart, process_start
-from hf_efficient.recording.earlier import Earlier, read_earlier
-from hf_efficient.recording.guard import never_raises
-from hf_efficient.recording.phases import PhaseClock, PhaseContext, Span
-from hf_efficient.recording.run_files import DONE, Ending, RunFiles, SpanRecords, Way, ending_of
-from hf_efficient.recording.system import SystemStream
+from hf_efficient.recording.events import EventLog, Fold
+from hf_efficient.recording.guard import guard
+from hf_efficient.recording.live import Earlier, LiveRun
+from hf_efficient.recording.run_files import DONE, Ending, RunFiles, Way, await_other_ranks, ending_of
+from hf_efficient.recording.system import SystemSampler
 from hf_efficient.records.steps import PhaseName
-from hf_efficient.run_dir.stream import FaultLatch
-
-if TYPE_CHECKING:
-    from hf_efficient.recording.live import LiveRun
+from hf_efficient.run_dir.archive import make_room
+from hf_efficient.run_dir.paths import records_path
 
 _NOT_SEEN = Ending("error", "its end was not seen: callbacks are not told of an exception")
-
-
-class TrainingWatch:
-    """Writes the lines of its begin and its end."""
-
-    def __init__(self, records: SpanRecords) -> None:
-        """No call goes on."""
-        self._records = records
-        self._segment: int | None = None
-        self._close_steps: Callable[[], None] | None = None
-
-    def begins(self, segment: int, at_ns: int, close_steps: Callable[[], None] | None) -> None:
-        """``train()`` was called.
-
-        Args:
-            segment: of its steps.
-            at_ns: reading of the clock.
-            close_steps: ends their records.
-        """
-        self._segment, self._close_steps = segment, close_steps
-        self._records.write({"kind": "train", "segment": segment, "at_seconds": self._records.seconds(at_ns)})
-
-    def ends(self, ending: Ending, at_ns: int) -> None:
-        """It is over; does nothing where none goes on."""
-        segment, self._segment = self._segment, None
-        if segment is not None:
-            at = self._records.seconds(at_ns)
-            told = {"segment": segment, "ended": ending.how, "error": ending.error, "at_seconds": at}
-            self._records.write({"kind": "train_end", **told})
-
-    def leave(self, clock: PhaseClock, loop_clock: PhaseClock | None) -> bool:
-        """End the records of a call that goes on, as far as is known: it raised, which callbacks are not told.
-
-        Whatever came after its last event is in no phase, since nobody saw when it stopped.
-
-        Args:
-            clock: of the process.
-            loop_clock: of its training loop; None outside one.
-
-        Returns:
-            Whether there was one.
-        """
-        if self._segment is None:
-            return False
-        self.ends(_NOT_SEEN, (loop_clock or clock).glimpse().mark_ns)
-        if loop_clock is not None:
-            loop_clock.stop()
-        elif clock.is_open:
-            self._records.add(clock.cut(at_last_reading=True))
-        if self._close_steps is not None:
-            self._close_steps()
-        return True
-
-
-_NO_PHASE: AbstractContextManager[None] = nullcontext()
 _INTERRUPTED = Ending("error", "the training did not end, and another run began in its process")
 _EXITED = Ending("error", "the process exited before its training ended")
 
+_guarded = guard("The time of this process is no longer recorded")
 
-_never_raises = never_raises("The time of this process is no longer recorded")
+
+class Finish(Protocol):
+    """What makes of a run's records what is to be looked at."""
+
+    def __call__(self, directory: Path, earlier: Any = None, *, page: bool, tell: bool) -> Any:
+        """Write the account beside the records; with ``page`` the diagnosis and the page too.
+
+        Args:
+            directory: of the run.
+            earlier: what an earlier call returned for the same run.
+            page: also write what takes longer.
+            tell: log the first finding; a recipe's run shows them itself.
+
+        Raises:
+            OSError, OutputError: the account cannot be written.
+        """
+
+
+_FINISHED_BY = "hf_efficient.reporting.finish_run"
+"""The hook that ends a run where nobody handed another one down; named, since what is presented lies above."""
+
+
+def _finish(directory: Path, earlier: Any = None, *, page: bool, tell: bool) -> Any:
+    return importlib.import_module(_FINISHED_BY).finish_run(directory, earlier, page=page, tell=tell)
 
 
 class Timeline:
-    """Writes ``spans.jsonl``; no method raises. One thread uses it, the one that trains.
+    """Begins, ends and describes runs; no method raises. One thread uses it, the one that trains.
 
     Attributes:
+        log: where the time goes.
         until_exit: the process ends with the run, which then holds it until its exit.
-        now: the clock, in nanoseconds.
+        facts: what was stated of the run in this process, by topic.
+        files: of the run that holds the process; None while there is none.
         earlier: what the run had spent before this process; rank 0 alone reads it.
         live: the figures of the ``train()`` call that goes on; None outside one.
         recorded_training: stands for the training that a callback records, for a second callback of the same one.
-        files: what is written of the run that holds the process.
+        finish: called where a run ends, on rank 0.
+        finished: what it returned last.
     """
 
     def __init__(
         self, now: Callable[[], int] = time.perf_counter_ns, start: Callable[[], ProcessStart] = process_start
     ) -> None:
-        started = start()
-        self.broken = False
+        self._started = started = start()
+        self.log = EventLog(now)
+        self.log.on_edge = self._edge
         self.until_exit = False
-        self.now = self._now = now
+        self.facts: dict[str, dict[str, Any]] = {}
+        self.files: RunFiles | None = None
         self.earlier = Earlier()
         self.live: LiveRun | None = None
         self.recorded_training: object | None = None
-        self._clock = PhaseClock(now, started.perf_ns)
-        self._in_loop = False
-        self._loop_clock: PhaseClock | None = None
+        self.finish: Finish = _finish
+        self.finished: Any = None
+        self._fold = Fold(started.perf_ns)
+        self._began_ns: int | None = started.perf_ns
         self._gap: PhaseName | None = "before_trainer"
-        self._records = SpanRecords(started.perf_ns, started.source)
-        self._training = TrainingWatch(self._records)
-        self.files = RunFiles(self._records)
+        self._segment: int | None = None
+        self._close_steps: Callable[[int], None] = lambda at_ns: None
+        self._held: set[Path] = set()
+
+    @property
+    def broken(self) -> bool:
+        """A fault has ended the recording."""
+        return self.log.broken
+
+    @broken.setter
+    def broken(self, value: bool) -> None:
+        self.log.broken = value
 
     @property
     def directory(self) -> Path | None:
         """Where the run that holds the process is recorded; None while there is none."""
-        return self.files.directory
+        return None if self.files is None else self.files.directory
 
     @property
     def way(self) -> Way | None:
         """How that run is recorded."""
-        return self.files.way
+        return None if self.files is None else self.files.way
 
     @property
-    def latch(self) -> FaultLatch:
-        """Told once what cannot be written of it."""
-        return self.files.latch
-
-    @property
-    def system(self) -> SystemStream | None:
-        """Samples memory and energy beside it; None while there is none."""
-        return self.files.system
+    def system(self) -> SystemSampler | None:
+        """Samples memory and energy beside it."""
+        return None if self.files is None else self.files.system
 
     @property
     def recording(self) -> bool:
         """Whether a run holds the process that has not ended."""
-        return self.directory is not None and self.files.ended is None
-
-    @property
-    def facts(self) -> Mapping[str, Mapping[str, Any]]:
-        """What was stated of this run in this process, by topic."""
-        return self._records.facts
+        return self.files is not None and self.files.ended is None
 
     def has_held(self, directory: Path) -> bool:
         """Whether a run of this process was recorded there."""
-        return self.files.has_held(directory)
+        return directory.resolve() in self._held
 
     def now_seconds(self) -> float:
         """A reading of the clock, to measure a duration by."""
-        return self._now() / 1e9
+        return self.log.now() / 1e9
 
     def lived_seconds(self) -> float:
         """How long the run has held this process: its wall time so far, as the account counts it."""
-        return self._records.lived_seconds(self._now())
+        began_ns = self._started.perf_ns if self._began_ns is None else self._began_ns
+        return (self.log.now() - began_ns) / 1e9
 
-    @_never_raises
+    @_guarded
     def begin(self, first_phase: PhaseName) -> None:
         """A run begins whose ``open`` follows; the time since the start of the process is called ``first_phase``."""
-        if self.directory is not None:
+        if self.files is not None:
             self.release()
-        if self._records.began_ns is None:
+        if self._began_ns is None:
             self._take_over()
         else:
-            self._name_gap(first_phase)
-        self._gap = None
+            self._name_gap(first_phase, None)
 
-    @_never_raises
+    @_guarded
     def trainer_begins(self) -> None:
         """A trainer is built, perhaps in a script that knows nothing of timelines."""
-        if self.directory is not None or self._gap is None:
+        if self.files is not None or self._gap is None:
             return
-        if self._records.began_ns is None:
+        gap = self._gap
+        if self._began_ns is None:
             self._take_over()
-        self._name_gap(self._gap)
-        self._gap = "outside_trainer"
+        self._name_gap(gap, "outside_trainer")
 
-    @_never_raises
+    @_guarded
     def open(self, directory: Path, rank: int, way: Way) -> None:
         """Record the run in ``directory/spans.jsonl`` (``spans.rankN.jsonl`` on rank N > 0) from here on."""
-        directory = directory.absolute()
-        if self.directory == directory and not self.files.are_gone():
-            self._training.leave(self._clock, self._loop_clock)
-            if self._gap is not None:
-                self._name_gap(self._gap)
-            self._gap = None
-            self.files.go_on(way)
+        directory, files = directory.absolute(), self.files
+        if files is not None and files.directory == directory and not files.is_gone():
+            self._leave_training()
+            self._settle_gap()
+            files.ended = None
+            if files.way != "recipe":
+                files.way = way
+            files.start()
             return
-        if self.directory is not None:
+        if files is not None:
             self.release()
-        if self._records.began_ns is None:
+        if self._began_ns is None:
             self._take_over()
-        if self._gap is not None:
-            self._name_gap(self._gap)
-        self._gap = None
-        self.earlier = read_earlier(directory) if rank == 0 else Earlier()
-        self.files.open(directory, rank, way, self._alive, self._now)
+        self._settle_gap()
+        assert self._began_ns is not None
+        self.earlier = _earlier(directory) if rank == 0 else Earlier()
+        self.finished = None
+        self.files = RunFiles(directory, rank, way, self.log, self._fold, self._started, self._began_ns)
+        self._held.add(directory.resolve())
+        self.state_later("system", machine_facts)
 
-    @_never_raises
+    @_guarded
     def move_to(self, directory: Path) -> None:
         """The run that holds the process has its place there from here on; its records so far move along."""
-        if self.directory is not None:
+        if self.files is not None:
             self.files.move_to(directory.absolute())
+            self._held.add(directory.resolve())
 
-    @_never_raises
+    @_guarded
     def discard(self) -> None:
         """The run that holds the process never came to be: nothing more is written of it."""
-        if self.directory is not None:
-            self.files.close()
-            self.files.forget()
+        if self.files is not None:
+            self.files.stop()
+            self._forget()
 
     def phase(self, name: PhaseName, *, opaque: bool = False) -> AbstractContextManager[None]:
-        """A context in which the time belongs to ``name``; nothing inside a training loop, which the steps tell."""
-        if self.broken or self._in_loop:
-            return _NO_PHASE
-        return PhaseContext(self, name, opaque)
+        """A context in which the time belongs to ``name``; nothing inside a training loop, whose steps record it."""
+        return nullcontext() if self.log.in_loop else self.log.phase(name, opaque=opaque)
 
-    @_never_raises
     def enter(self, name: PhaseName) -> None:
         """Open a phase that ends with the next loop, the next ``leave_all``, or the phase around it."""
-        if not self._in_loop:
-            self.open_phase(PhaseContext(self, name, False))
+        if not self.log.in_loop:
+            self.log.enter(name)
 
-    @_never_raises
     def leave_all(self) -> None:
-        """End every phase that is open."""
-        if not self._in_loop and self._clock.is_open:
-            self._cut()
+        """End every phase that is open; does nothing inside a loop."""
+        self.log.end_phases()
 
-    @_never_raises
-    def train_begins(self, segment: int, at_ns: int, close_steps: Callable[[], None] | None = None) -> None:
-        """``train()`` was called at this reading of the clock.
+    @_guarded
+    def train_begins(self, segment: int, at_ns: int, close_steps: Callable[[int], None]) -> None:
+        """``train()`` was called; ``close_steps`` ends its records at a reading, where nobody said that it is over."""
+        assert self.files is not None
+        self._segment, self._close_steps = segment, close_steps
+        self.log.line({"kind": "train", "segment": segment, "at_seconds": self.files.seconds(at_ns)})
 
-        Args:
-            segment: of its steps.
-            at_ns: the reading.
-            close_steps: ends their records, where another run begins and nobody has said that this training is over.
-        """
-        self._training.begins(segment, at_ns, close_steps)
-
-    @_never_raises
+    @_guarded
     def train_ends(self, error: BaseException | None = None) -> None:
-        """The call is over.
+        """The call is over; does nothing where none goes on."""
+        self._train_ends(ending_of(error), self.log.now())
 
-        Args:
-            error: what ended it.
-        """
-        self._training.ends(ending_of(error), self._now())
-
-    @_never_raises
-    def loop_begins(self) -> None:
-        """From here on the steps tell the time."""
-        self._cut()
-        self._in_loop = True
-
-    def watch(self, clock: PhaseClock) -> None:
-        """The steps' clock, for signs of life."""
-        self._loop_clock = clock
-
-    @_never_raises
-    def loop_ends(self) -> None:
-        """The timeline takes over again; does nothing outside a loop."""
-        if self._in_loop:
-            self._in_loop, self._loop_clock = False, None
-            self._clock.cut()  # the steps' time
-
-    @_never_raises
-    def unfinished_step(self, span: Span) -> None:
-        """What a loop spent in a step that was never done."""
-        self._records.add(span)
-
-    @_never_raises
+    @_guarded
     def state(self, topic: str, facts: Mapping[str, Any]) -> None:
         """Facts of this process that the account needs beside the times; a key stated again replaces the one before."""
-        self._records.state(topic, facts)
+        if self._began_ns is not None:
+            self.facts.setdefault(topic, {}).update(facts)
+            self.log.line({"kind": "facts", "facts": {topic: dict(facts)}})
 
-    @_never_raises
+    @_guarded
     def state_later(self, topic: str, gather: Callable[[], Mapping[str, Any]]) -> None:
-        """The same of facts that take a while to gather, which the thread that writes them does.
+        """Facts that take a while to gather, once per topic; the thread that writes does it, in an open run."""
+        if self.files is not None and topic not in self.facts:
+            self.facts[topic] = {}
+            self.files.later(topic, gather)
 
-        Args:
-            topic: told once per run of this process.
-            gather: called by that thread; raises nothing.
-        """
-        self._records.state_later(topic, gather)
-
-    @_never_raises
+    @_guarded
     def note(self, kind: str, **what: Any) -> None:
         """Something that happened now: an evaluation's figures, a budget that is spent."""
-        self._records.write({"kind": kind, "at_seconds": self._records.seconds(self._now()), **what})
+        at_seconds = (self.log.now() - self._started.perf_ns) / 1e9
+        self.log.line({"kind": kind, "at_seconds": at_seconds, **what})
 
-    @_never_raises
+    @_guarded
     def note_memory(self) -> None:
         """Read the device's peaks from the allocator's books on the host. For logs, evaluations and ends, not steps."""
-        self.files.note_memory()
+        if self.files is not None:
+            self.files.note_memory()
 
-    @_never_raises
+    @_guarded
     def end(self, error: BaseException | None = None) -> None:
-        """The run is over, as far as is known now; everything is in the file afterwards. It may go on.
-
-        Args:
-            error: what ended it.
-        """
-        if self.directory is None:
+        """The run is over, as far as is known now; everything is in the files afterwards. It may go on."""
+        if self.files is None:
             return
-        self._name_gap(self._gap)  # so that what follows has its own name
-        self._gap = "shutdown" if self.way == "recipe" else "outside_trainer"
+        self._name_gap(self._gap, "shutdown" if self.way == "recipe" else "outside_trainer")
         self.files.note_memory()
-        self.files.ended = ending_of(error)
-        self.files.write_end(self._now())
+        was_over, self.files.ended = self.files.ended is not None, ending_of(error)
+        self._write_end(self.log.now(), was_over)
 
-    @_never_raises
+    @_guarded
     def release(self) -> None:
         """The run no longer holds the process; a run that follows starts where it begins itself."""
-        if self.directory is None:  # it ended before it had a place: what it took is nobody's
-            self._flush_open_phases()
-            self._records.forget()
-            self._gap = "before_trainer"
+        files = self.files
+        if files is None:  # a run that ended before it had a place: what it took is nobody's
+            self._forget()
             return
-        is_over = self.files.ended is not None
-        if self._training.leave(self._clock, self._loop_clock):
-            self.files.ended = _INTERRUPTED
-        if not is_over or self._records.dirty:
-            self._flush_open_phases()
-            at_ns = self._now()
-            if is_over:
-                at_ns = self._clock.glimpse().start_ns
-                self.files.dismiss_system()
-            self.files.ended = self.files.ended or DONE
-            self.files.write_end(at_ns)
-        self.files.forget()
-        self.live = None
-        self._in_loop, self._loop_clock = False, None
-        self._gap = "before_trainer"
+        was_over = files.ended is not None
+        if self._leave_training():
+            files.ended = _INTERRUPTED
+        self.log.end_phases()
+        files.fold()
+        if not was_over or files.dirty:
+            at_ns = self.log.now()
+            if was_over:  # a sample now would be of a time that is not the run's
+                at_ns, files.system = self._fold.start_ns, None
+            files.ended = files.ended or DONE
+            self._write_end(at_ns, was_over)
+        self._forget()
 
-    @_never_raises
+    @_guarded
     def exits(self) -> None:
         """The process exits: the last thing that can be recorded."""
-        if self.directory is None or self.latch.told:
+        files = self.files
+        if files is None or files.latch.told:
             return
-        self._training.leave(self._clock, self._loop_clock)
-        self._in_loop, self._loop_clock = False, None
-        self._flush_open_phases()
+        self._leave_training()
+        self.log.end_phases()
         if self._gap is not None:
-            self._name_gap(self._gap)
-        if self.files.ended is None:
-            self.files.ended = _EXITED
-        self.files.write_end(self._now())
-        self._name_gap(self._gap)
-        if self._records.dirty:  # the time that the page took
-            self.files.write_end(self._now(), page=False)
+            self._name_gap(self._gap, self._gap)
+        was_over, files.ended = files.ended is not None, files.ended or _EXITED
+        self._write_end(self.log.now(), was_over)
+        self._name_gap(self._gap, self._gap)
+        files.fold()
+        if files.dirty:  # the time that the page took
+            self._write_end(self.log.now(), was_over=True, page=False)
+
+    def _edge(self, opens: bool) -> None:
+        """After the end of a run a thread runs only while a phase is open, not for the rest of a notebook's life."""
+        if self.files is not None and self.files.ended is not None:
+            if opens:
+                self.files.start()
+            else:
+                self.files.stop()
 
     def _take_over(self) -> None:
-        self._clock.cut()
-        self._records.begin(self._clock.glimpse().start_ns)
+        self.log.swap()
+        self._began_ns = self.log.now()
+        self._fold = Fold(self._began_ns)
+        self.facts.clear()
+        self._gap = None
 
-    def _name_gap(self, phase: PhaseName | None) -> None:
-        """The time since the last span, outside every phase."""
-        if self._clock.is_open or self._in_loop:
+    def _forget(self) -> None:
+        self.log.swap()
+        self.log.loop(False)
+        self.facts.clear()
+        self.files = self.live = self._began_ns = None
+        self._gap = "before_trainer"
+
+    def _name_gap(self, past: PhaseName | None, future: PhaseName | None) -> None:
+        self.log.gap(past, future)
+        self._gap = future
+
+    def _settle_gap(self) -> None:
+        if self._gap is not None:
+            self._name_gap(self._gap, None)
+
+    def _train_ends(self, ending: Ending, at_ns: int) -> None:
+        segment, self._segment = self._segment, None
+        if segment is not None and self.files is not None:
+            told = {"segment": segment, "ended": ending.how, "error": ending.error}
+            self.log.line({"kind": "train_end", **told, "at_seconds": self.files.seconds(at_ns)})
+
+    def _leave_training(self) -> bool:
+        """End the records of a call that goes on, as far as is known: it raised, which callbacks are not told.
+
+        Whatever came after its last event is in no phase, since nobody saw when it stopped.
+        """
+        if self._segment is None or self.files is None:
+            return False
+        at_ns = self.files.last_event_ns()
+        self._train_ends(_NOT_SEEN, at_ns)
+        self.log.end_phases(at_ns)
+        self._close_steps(at_ns)
+        return True
+
+    def _write_end(self, at_ns: int, was_over: bool, *, page: bool = True) -> None:
+        files = self.files
+        if files is None or files.ended is None or files.gone:
             return
-        span = self._clock.cut()
-        if phase is not None:
-            self._records.span(span.start_ns, span.wall_ns, {phase: span.wall_ns})
-
-    @_never_raises
-    def open_phase(self, phase: PhaseContext) -> None:
-        """For ``PhaseContext``."""
-        if self._in_loop:
+        if was_over and not files.directory.is_dir():
+            files.gone = files.latch.told = True  # whoever removed it knows
+            files.stop(sample=False)
             return
-        if not self._clock.is_open:
-            self._name_gap(self._gap)
-            self.files.wake()
-        phase.token = self._clock.enter(phase.name, opaque=phase.opaque)
-
-    @_never_raises
-    def close_phase(self, phase: PhaseContext) -> None:
-        """For ``PhaseContext``."""
-        if self._in_loop or not self._clock.is_open:
+        files.end(at_ns)
+        if files.rank > 0 or files.latch.told:
             return
-        self._clock.leave(phase.token)
-        if not self._clock.is_open:
-            self._cut()
-            if self.files.ended is not None:
-                self.files.close()  # after the end of the run: no thread for the rest of a notebook's life
+        if files.ended.how != "error":  # after which the others may hang
+            await_other_ranks(files.directory)
+        try:
+            files.finished = self.finish(files.directory, files.finished, page=page, tell=files.way != "recipe")
+            self.finished = files.finished
+        except (OSError, OutputError) as fault:
+            files.latch.tell(files.directory / "run.json", fault)
 
-    def _cut(self) -> None:
-        self._records.add(self._clock.cut())
 
-    def _flush_open_phases(self) -> None:
-        if self._clock.is_open:
-            self._cut()
+def open_run(timeline: Timeline, directory: Path, rank: int, world_size: int, way: Way, *, resumed: bool) -> None:
+    """Open a run whose training begins; raises nothing.
 
-    def _alive(self) -> tuple[object, dict[str, Any]]:
-        clock = self._loop_clock or self._clock
-        seen = clock.glimpse()
-        return (id(clock), seen.cuts), self._records.alive(seen, self._now(), self.files.memory())
+    Its account goes on where it is resumed from a checkpoint, and where this process has recorded there before; else it
+    is a new run, and the records of the one before are moved aside.
+    """
+    if not (resumed or timeline.broken or timeline.has_held(directory)):
+        make_room(directory, rank, world_size)
+    timeline.open(directory, rank, way)
+
+
+def _earlier(directory: Path) -> Earlier:
+    if not records_path(directory, "spans", 0).exists():
+        return Earlier()
+    from hf_efficient.recording.earlier import read_earlier  # which reads as the account does
+
+    return read_earlier(directory)
 
 
 _timeline: Timeline | None = None
@@ -420,7 +392,7 @@ def process_timeline() -> Timeline:
     return _timeline
 
 
-def _forget() -> None:
+def _forget_timeline() -> None:
     global _timeline
     _timeline = None
 
@@ -432,4 +404,4 @@ def _at_exit() -> None:
 
 atexit.register(_at_exit)  # early: what was registered later runs before, and is counted
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+    os.register_at_fork(after_in_child=_forget_timeline)

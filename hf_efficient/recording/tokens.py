@@ -1,16 +1,14 @@
-"""A micro-batch that is looked at later: what is small and lies in host memory need not be counted at once.
+"""Tokens, sequences and documents of a step's micro-batches, without waiting for a device.
 
-Tokens and sequences of a micro-batch, without waiting for a device.
-
-A small batch in host memory is kept, and counted later by the thread that writes: between two kernels, with cold
-caches, its counting would take twice as long. A large one is counted at once. A batch that is already on a device
-(accelerate's data loader moves it there) is counted by small reductions queued on that device; their results are copied
-to the host in the background and read when an event says that they arrived.
+A batch in host memory is counted at once. One that is on a device already (accelerate's data loader moves it there) is
+counted by small reductions queued on that device; their results are copied to the host in the background and read when
+an event says that they arrived.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -18,50 +16,16 @@ import torch
 
 from hf_efficient.estimate.flops import MicroBatch, WorkFormula
 from hf_efficient.estimate.statistics import sum_if_known
-from hf_efficient.recording.lengths import document_starts, documents_of_rows, documents_of_starts, sequence_counts
 from hf_efficient.records.steps import SequenceCounts, StepWork, TokenCounts
 
-MOST_KEPT_POSITIONS = 8192
-"""Of a batch that is kept: a step with a larger one takes so long that its counting does not show, and memory would."""
-
-
-class KeptBatch:
-    """The tensors of a batch, and whether somebody has written into them since.
-
-    Attributes:
-        batch: by name.
-    """
-
-    __slots__ = ("_versions", "batch")
-
-    def __init__(self, batch: dict[str, Any], versions: list[int]) -> None:
-        self.batch, self._versions = batch, versions
-
-    @classmethod
-    def of(cls, batch: Mapping[str, Any]) -> KeptBatch | None:
-        """Keep it; None where it is large, or a tensor lies on a device or does not tell when it is written into."""
-        ids = batch.get("input_ids")
-        if not isinstance(ids, torch.Tensor) or ids.numel() > MOST_KEPT_POSITIONS:
-            return None
-        kept = dict(batch)  # from which a trainer takes the labels out
-        versions = []
-        try:
-            for value in kept.values():
-                if isinstance(value, torch.Tensor):
-                    if not value.is_cpu or value.numel() > MOST_KEPT_POSITIONS:
-                        return None
-                    versions.append(value._version)
-        except RuntimeError:  # a tensor made in inference mode; asking each of them takes longer than this
-            return None
-        return cls(kept, versions)
-
-    def unchanged(self) -> bool:
-        """Whether its tensors hold what they held, by torch's own count of in-place operations."""
-        tensors = (value for value in self.batch.values() if isinstance(value, torch.Tensor))
-        return all(tensor._version == version for tensor, version in zip(tensors, self._versions, strict=True))
-
-
 _IGNORED = -100
+
+LENGTH_BOUNDS: tuple[int, ...] = tuple(dict.fromkeys(round(2 ** (quarter / 4)) for quarter in range(24 * 4 + 1)))
+"""Upper bounds of the length buckets in tokens: a quarter of an octave apart, so that a length is known to 19%.
+
+1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 13, 16, 19, 23, 27, 32, 38, 45, 54, 64, ...: every power of two is a bound. A document
+is in the bucket of the first bound that is not below its length.
+"""
 
 
 class TokenTally:
@@ -69,89 +33,65 @@ class TokenTally:
 
     Tokens: ``processed`` is the size of ``input_ids``. ``non_padding`` is the sum of an ``attention_mask`` of that
     shape; a padding-free batch (``position_ids`` and no mask) has no padding. ``loss_bearing`` counts
-    ``labels != -100`` (``shift_labels`` where the collator made them), or the ``completion_mask`` of
-    preference data. A count that one micro-batch does not tell is None for the whole step.
+    ``labels != -100`` (``shift_labels`` where the collator made them), or the ``completion_mask`` of preference data. A
+    count that one micro-batch does not tell is None for the whole step.
 
     Sequences: with a mask a row is a document, padded left or right; without one a document begins where
     ``position_ids`` are 0. Of preference data, chosen and rejected are a row and a document each. A batch with more
     token ids than ``input_ids`` (``KL_input_ids``, ``decoder_input_ids``) tells nothing.
-
-    Attributes:
-        events: that a device has not passed yet; without one, all counts are there.
     """
 
-    # One is made in every step: what most of them do not need lies in the class.
-    _watched: Sequence[KeptBatch] = ()
-    events: Sequence[Any] = ()
-    _batches: list[MicroBatch] | None = None
-
-    def __init__(self, scored: bool = False, at_once: bool = True) -> None:
-        """Nothing is counted yet.
-
-        Args:
-            scored: count the positions whose prediction bears a loss as well, for ``WorkFormula``.
-            at_once: keep no batch; otherwise one that is written into before it is counted tells nothing.
-        """
-        self._scored, self._at_once = scored, at_once
-        self._seen: list[_Seen | KeptBatch] = []
+    def __init__(self, scored: bool = False) -> None:
+        """``scored``: count the target positions whose prediction enters the loss as well, for ``WorkFormula``."""
+        self._scored = scored
+        self._seen: list[_Seen] = []
+        self._events: list[Any] = []
+        self._batches: list[MicroBatch] | None = None
 
     def add(self, batch: Any) -> None:
         """Count one micro-batch: a mapping of names to tensors of shape (rows, positions)."""
-        is_mapping = isinstance(batch, (dict, Mapping))  # a dict's check is the cheap one
-        kept = KeptBatch.of(batch) if is_mapping else None
-        if kept is not None and not self._at_once:
-            self._seen.append(kept)
-            return
-        if kept is not None:
-            self._watched = [*self._watched, kept]
-        seen = _count(batch, self._scored) if is_mapping else _Seen()
+        seen = _count(batch, self._scored) if isinstance(batch, Mapping) else _Seen()
         self._seen.append(seen)
         device: torch.device | None = None
-        for name in _PERHAPS_ON_DEVICE:
-            found = getattr(seen, name)
+        for field in fields(seen):
+            found = getattr(seen, field.name)
             if isinstance(found, torch.Tensor) and found.device.type != "cpu":
                 device = found.device
-                setattr(seen, name, found.to("cpu", non_blocking=True))
+                setattr(seen, field.name, found.to("cpu", non_blocking=True))
         if device is not None:
             event = torch.get_device_module(device).Event()
             event.record()
-            self.events = [*self.events, event]
-
-    def unchanged(self) -> bool | None:
-        """Whether nobody has written into the batches that were counted at once; None where none could be kept."""
-        watched, self._watched = self._watched, ()
-        return all(kept.unchanged() for kept in watched) if watched else None
+            self._events.append(event)
 
     def ready(self) -> bool:
         """Whether all counts have arrived on the host; asks the device, never waits for it."""
-        while self.events and self.events[0].query():
-            self.events = self.events[1:]
-        return not self.events
+        while self._events and self._events[0].query():
+            del self._events[0]
+        return not self._events
 
     def wait(self) -> None:
         """Until all counts have arrived."""
-        for event in self.events:
+        for event in self._events:
             event.synchronize()
-        self.events = ()
+        self._events = []
 
     def counts(self) -> TokenCounts:
-        """The sums; waits for the device where ``ready()`` is not yet true."""
-        all_seen = self._all_seen()
+        """The sums; this and what follows wait for the device where ``ready()`` is not yet true."""
+        self.wait()
         return TokenCounts(
-            sum_if_known([seen.processed for seen in all_seen]),
-            sum_if_known([seen.non_padding() for seen in all_seen]),
-            sum_if_known([_number(seen.loss_bearing) for seen in all_seen]),
+            sum_if_known([seen.processed for seen in self._seen]),
+            sum_if_known([seen.non_padding() for seen in self._seen]),
+            sum_if_known([_number(seen.loss_bearing) for seen in self._seen]),
         )
 
     def sequences(self) -> SequenceCounts | None:
-        """The sums, lengths sorted into buckets; waits as ``counts`` does. None where a micro-batch does not tell."""
+        """The sums, lengths sorted into buckets; None where a micro-batch does not tell."""
         batches = self._micro_batches()
         return None if batches is None else sequence_counts(batches)
 
     def work(self, formula: WorkFormula) -> StepWork | None:
-        """The FLOPs by this formula; waits as ``counts`` does. None where a micro-batch does not tell."""
-        batches = self._micro_batches()
-        found = [formula.flops(batch) for batch in batches or ()]
+        """The FLOPs by this formula; None where a micro-batch does not tell."""
+        found = [formula.flops(batch) for batch in self._micro_batches() or ()]
         known = [flops for flops in found if flops is not None]
         if not known or len(known) < len(found):
             return None
@@ -159,18 +99,10 @@ class TokenTally:
 
     def _micro_batches(self) -> list[MicroBatch] | None:
         if self._batches is None:
-            found = [seen.micro_batch() for seen in self._all_seen()]
+            self.wait()
+            found = [seen.micro_batch() for seen in self._seen]
             self._batches = [batch for batch in found if batch is not None]
         return self._batches if self._batches and len(self._batches) == len(self._seen) else None
-
-    def _all_seen(self) -> list[_Seen]:
-        self.wait()
-        found = []
-        for place, seen in enumerate(self._seen):  # two threads may do it at once, and come to the same
-            if isinstance(seen, KeptBatch):
-                seen = self._seen[place] = _count(seen.batch, self._scored) if seen.unchanged() else _Seen()
-            found.append(seen)
-        return found
 
 
 @dataclass
@@ -183,7 +115,7 @@ class _Seen:
     rows: int = 0
     row_length: int = 0
     processed: int | None = None
-    row_sums: torch.Tensor | list[int] | None = None
+    row_sums: torch.Tensor | None = None
     starts: torch.Tensor | None = None
     padding_free: bool = False
     loss_bearing: torch.Tensor | None = None
@@ -191,54 +123,46 @@ class _Seen:
 
     def non_padding(self) -> int | None:
         if self.row_sums is not None:
-            return sum(_numbers(self.row_sums))
+            return sum(self.row_sums.tolist())
         return self.processed if self.padding_free else None
 
     def micro_batch(self) -> MicroBatch | None:
         documents = None
         if self.row_sums is not None:
-            documents = documents_of_rows(_numbers(self.row_sums))
+            documents = [tokens for tokens in self.row_sums.tolist() if tokens]
         elif self.starts is not None:
             documents = documents_of_starts(self.starts)
         return None if documents is None else MicroBatch(self.rows, self.row_length, documents, _number(self.scored))
-
-
-_PERHAPS_ON_DEVICE = tuple(field.name for field in fields(_Seen) if "Tensor" in str(field.type))
 
 
 def _number(count: torch.Tensor | None) -> int | None:
     return None if count is None else int(count)
 
 
-def _numbers(counts: torch.Tensor | list[int]) -> list[int]:
-    return counts if isinstance(counts, list) else counts.tolist()
-
-
 def _count(batch: Mapping[str, Any], scored: bool) -> _Seen:
-    for name in batch:
-        if name.endswith("_input_ids"):
-            return _Seen()
-    ids, mask, positions = (_tensor(batch, name) for name in ("input_ids", "attention_mask", "position_ids"))
     seen = _Seen()
+    if any(name.endswith("_input_ids") for name in batch):
+        return seen
+    ids, mask, positions = (_tensor(batch, name) for name in ("input_ids", "attention_mask", "position_ids"))
     if ids is not None:
         seen.processed = ids.numel()
         if ids.ndim == 2:
             seen.rows, seen.row_length = ids.shape
     if ids is not None and mask is not None and mask.shape == ids.shape and ids.ndim == 2:
-        seen.row_sums = _row_sums(mask)
+        seen.row_sums = mask.ne(0).sum(-1)
     elif mask is None and "position_ids" in batch:
         seen.padding_free = True
         seen.starts = None if ids is None or positions is None else document_starts(positions, ids.shape)
-    bearing, shifted = _bearing(batch, ids)
-    if bearing is not None:
-        seen.loss_bearing = torch.count_nonzero(bearing)
-        if scored and bearing.ndim == 2:
-            seen.scored = seen.loss_bearing if shifted else torch.count_nonzero(bearing[:, 1:])
+    targets, shifted = _targets(batch, ids)
+    if targets is not None:
+        seen.loss_bearing = torch.count_nonzero(targets)
+        if scored and targets.ndim == 2:
+            seen.scored = seen.loss_bearing if shifted else torch.count_nonzero(targets[:, 1:])
     return seen
 
 
-def _bearing(batch: Mapping[str, Any], ids: torch.Tensor | None) -> tuple[torch.Tensor | None, bool]:
-    """Which positions bear a loss, and whether they are those that predict rather than those that are predicted."""
+def _targets(batch: Mapping[str, Any], ids: torch.Tensor | None) -> tuple[torch.Tensor | None, bool]:
+    """The target positions, and whether they are those that predict rather than those that are predicted."""
     shifted, labels = _tensor(batch, "shift_labels"), _tensor(batch, "labels")
     wanted = labels if shifted is None else shifted
     if wanted is not None:
@@ -247,14 +171,50 @@ def _bearing(batch: Mapping[str, Any], ids: torch.Tensor | None) -> tuple[torch.
     return (None if completion is None else completion.ne(0)), False
 
 
-def _row_sums(mask: torch.Tensor) -> torch.Tensor | list[int]:
-    """Tokens by row; on the host first whether there is any padding, which takes a third of the time."""
-    if mask.device.type == "cpu" and int(torch.count_nonzero(mask)) == mask.numel():
-        rows, length = mask.shape
-        return [length] * rows
-    return mask.ne(0).sum(-1)
-
-
 def _tensor(batch: Mapping[str, Any], name: str) -> torch.Tensor | None:
     value = batch.get(name)
     return value if isinstance(value, torch.Tensor) else None
+
+
+def document_starts(positions: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor | None:
+    """Where ``position_ids`` start again at 0, shape (rows, positions), bool; None where they are of another kind.
+
+    Packed and padding-free batches carry them in place of an attention mask. A padding-free batch that is padded to a
+    multiple of some length continues with zeros, and so do its documents: each of these positions is one of its own, to
+    the attention as well.
+
+    Args:
+        positions: shape (rows, positions), or (1, positions) for all rows.
+        shape: that of ``input_ids``.
+    """
+    if positions.ndim != 2 or len(shape) != 2 or positions.shape[1] != shape[1]:
+        return None
+    return positions.eq(0).expand(shape) if positions.shape[0] in (1, shape[0]) else None
+
+
+def documents_of_starts(starts: torch.Tensor) -> list[int] | None:
+    """Tokens of each document, from starts on the host; None where a row goes on with the document of another."""
+    firsts = starts.reshape(-1).nonzero().flatten().tolist()
+    rows, length = starts.shape
+    if len(firsts) < rows or not all(starts[:, 0].tolist()):
+        return None
+    return [after - first for first, after in zip(firsts, [*firsts[1:], rows * length], strict=True)]
+
+
+def sequence_counts(batches: Iterable[MicroBatch]) -> SequenceCounts | None:
+    """The sequences of a step; None of nothing."""
+    batches = list(batches)
+    lengths = [tokens for batch in batches for tokens in batch.documents]
+    if not lengths:
+        return None
+    buckets: dict[int, int] = {}
+    for tokens in lengths:
+        bound = LENGTH_BOUNDS[min(bisect_left(LENGTH_BOUNDS, tokens), len(LENGTH_BOUNDS) - 1)]
+        buckets[bound] = buckets.get(bound, 0) + 1
+    return SequenceCounts(
+        rows=sum(batch.rows for batch in batches),
+        documents=len(lengths),
+        shortest=min(lengths),
+        longest=max(lengths),
+        length_buckets={str(bound): buckets[bound] for bound in sorted(buckets)},
+    )

@@ -20,7 +20,6 @@ from hf_efficient.reporting.html.run_page import run_page
 from hf_efficient.reporting.run_data import RunData, read_run_trace, run_data
 from hf_efficient.run_dir.json_file import write_whole
 from hf_efficient.run_dir.paths import RUN_JSON
-from hf_efficient.run_dir.stream import FaultLatch
 
 REPORT_HTML = "report.html"
 
@@ -106,19 +105,3 @@ def _logged(told: str) -> Iterator[None]:
         yield
     except Exception:
         logger.warning(told, exc_info=True)
-
-
-class RunResults:
-    """``finish_run`` as the recording side asks for it."""
-
-    def __init__(self) -> None:
-        self._finished: FinishedRun | None = None
-
-    def write(self, directory: Path, latch: FaultLatch, *, page: bool, tell: bool) -> None:
-        try:
-            self._finished = finish_run(directory, self._finished, page=page, tell=tell)
-        except (OSError, OutputError) as fault:
-            latch.tell(directory / RUN_JSON, fault)
-
-    def forget(self) -> None:
-        self._finished = None

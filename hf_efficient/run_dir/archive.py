@@ -6,8 +6,6 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 
-from hf_efficient.recording.run_files import Way
-from hf_efficient.recording.timeline import Timeline
 from hf_efficient.run_dir.paths import RUN_JSON, rank_files, records_path
 
 logger = logging.getLogger(__name__)
@@ -17,33 +15,8 @@ _KINDS = ("spans", "steps", "system")  # spans first: where those of rank 0 lie 
 _OF_THE_RUN = (RUN_JSON, "report.html", "recipe.resolved.yaml")
 
 
-def open_run(timeline: Timeline, directory: Path, rank: int, world_size: int, way: Way, *, resumed: bool) -> None:
-    """Open a run whose training begins; raises nothing.
-
-    Its account goes on where it is resumed from a checkpoint, and where this process has recorded there before; else it
-    is a new run, whose account begins empty.
-
-    Args:
-        timeline: of the process.
-        directory: the ``efficiency`` folder of the run.
-        rank: of the process, and
-        world_size: how many there are.
-        way: how the run is recorded.
-        resumed: whether the training goes on from a checkpoint.
-    """
-    if not (resumed or timeline.broken or timeline.has_held(directory)):
-        make_room(directory, rank, world_size)
-    timeline.open(directory, rank, way)
-
-
 def make_room(directory: Path, rank: int, world_size: int) -> None:
-    """Move the records of an earlier run aside and say so; raises nothing.
-
-    Args:
-        directory: the ``efficiency`` folder of the run that begins.
-        rank: of this process, and
-        world_size: how many there are.
-    """
+    """Move the records of an earlier run in this ``efficiency`` folder aside and say so; raises nothing."""
     try:
         folder = set_aside(directory, rank, world_size)
     except OSError as error:
@@ -64,13 +37,7 @@ def set_aside(directory: Path, rank: int, world_size: int) -> Path | None:
     there are no more. All of a run go to one folder: rank 0 takes the next number, and the others follow its spans,
     which are the ones that were last written to when theirs were, whether rank 0 has moved them already or not.
 
-    Args:
-        directory: the ``efficiency`` folder of a run.
-        rank: whose files.
-        world_size: ranks that there are now.
-
-    Returns:
-        The folder; None where there was nothing to move.
+    Returns the folder; None where there was nothing to move.
 
     Raises:
         OSError: something cannot be moved; what has been moved stays where it is.

@@ -18,7 +18,7 @@ from hf_efficient.accounting.run_records import RunReader
 from hf_efficient.accounting.steps import RankSteps
 from hf_efficient.errors import OutputError
 from hf_efficient.records.account import NotMeasured
-from hf_efficient.run_dir.stream import SpanStream
+from hf_efficient.run_dir.stream import JsonlFile
 
 
 def now(read, *arguments):
@@ -104,35 +104,25 @@ def test_the_account_at_every_moment(happenings, tmp_path_factory):
     assert account.energy.joules == 7.0
 
 
-class HandStream(SpanStream):
-    """Writes when told to, by the way that the thread does."""
-
-    def wake(self):
-        pass
-
-    def round(self):
-        self._drain(last=False)
-
-
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rounds=st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["forward", "a_phase_with_a_long_name"]))))
 def test_a_sign_of_life_that_is_written_over(rounds, tmp_path_factory):
     directory = tmp_path_factory.mktemp("run")
     follower = RunReader(directory)
     at, phase = 1.0, "forward"
-    stream = HandStream(directory / "spans.jsonl", lambda: (at, alive(at, at - 0.5, phase=phase, **{phase: 0.25})))
-    stream.write(process())
+    file, queued = JsonlFile(directory / "spans.jsonl"), [process()]
     for spans, phase in rounds:
         for _ in range(spans):
-            stream.write(span(at, logging=1.0))
+            queued.append(span(at, logging=1.0))
             at += 1.0
-        stream.round()
+        tail = json.dumps(alive(at, at - 0.5, phase=phase, **{phase: 0.25})) + "\n"
+        file.append("".join(json.dumps(one) + "\n" for one in queued).encode(), tail.encode())
+        queued.clear()
         at += 0.5
         account, _ = same(follower, directory)
         assert account.time.processes[0].open_phase == phase
         assert account.ended == "died"
-    stream.write(end(at))
-    stream.close()
+    file.append("".join(json.dumps(one) + "\n" for one in [*queued, end(at)]).encode())
     account, _ = same(follower, directory)
     assert account.ended == "done"
     assert account.time.phase_seconds.get("logging", 0.0) == sum(count for count, _ in rounds)

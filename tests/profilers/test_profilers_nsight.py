@@ -8,7 +8,7 @@ import pytest
 
 from hf_efficient.profilers.instrument import Place
 from hf_efficient.profilers.nsight import Capture, NvtxRanges
-from hf_efficient.recording.phases import PhaseClock, RangedClock, phase_clock
+from hf_efficient.recording.events import EventLog
 
 
 class Marker:
@@ -66,9 +66,14 @@ def test_loops_that_begin_meanwhile_mark_their_phases(tmp_path):
     marker = Marker()
     nvtx = NvtxRanges(marker)
     nvtx.start(Place(tmp_path, 0))
-    assert type(phase_clock(lambda: 0)) is RangedClock
-    nvtx.stop()
-    assert type(phase_clock(lambda: 0)) is PhaseClock
+    for expected in (["forward", "/"], []):
+        log = EventLog(lambda: 0)
+        log.loop(True)
+        log.mark("forward")
+        log.loop(False)
+        assert marker.calls == expected
+        nvtx.stop()
+        marker.calls.clear()
 
 
 @pytest.mark.parametrize(

@@ -11,29 +11,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 import torch._dynamo.callback
-from hand_clock import Hand
-
-from hf_efficient.recording.earlier import Earlier
-from hf_efficient.recording.steps import StepRecorder
-
-
-class Facts:
-    """A timeline that keeps what it is told."""
-
-    latch = live = system = None
-    earlier = Earlier()
-
-    def __init__(self):
-        self.told = {}
-
-    def lived_seconds(self):
-        return 0.0
-
-    def state(self, topic, facts):
-        self.told[topic] = facts
-
-    def __getattr__(self, name):
-        return lambda *args: None
+from hand_clock import Hand, recorder_of
 
 
 @pytest.fixture
@@ -43,16 +21,15 @@ def hand():
 
 @pytest.fixture
 def recorder(hand, tmp_path):
-    recorder = StepRecorder(hand, Facts())
-    recorder.open(tmp_path, 0)
+    recorder = recorder_of(hand, tmp_path)
     recorder.next_step()
     yield recorder
-    recorder.close()
+    recorder.end()
 
 
 def phases(recorder, tmp_path):
     recorder.step_done(1, None)
-    recorder.close()
+    recorder.end()
     return json.loads((tmp_path / "steps.jsonl").read_text())["phase_seconds"]
 
 
@@ -78,9 +55,10 @@ def test_a_compilation_is_no_part_of_the_phase_that_it_holds_up(recorder, hand, 
         compiles(hand, 5)
         hand.wait(0.5)
         compiles(hand, 2)
-    with recorder.phase("backward"):  # in a thread of autograd, which this one waits for
-        in_thread(lambda: compiles(hand, 3))
-        hand.wait(0.25)
+    recorder.mark("backward")
+    in_thread(lambda: compiles(hand, 3))  # a thread of autograd, which this one waits for
+    hand.wait(0.25)
+    recorder.mark(None)
     with recorder.phase("evaluation", opaque=True):
         compiles(hand, 4)
     in_thread(lambda: compiles(hand, 8))  # somebody else's business
@@ -102,15 +80,14 @@ def test_nested_compilations_are_one(recorder, hand, tmp_path):
 
 def test_nothing_is_left_behind(hand, tmp_path):
     before = (list(handler().start_callbacks), list(handler().end_callbacks))
-    recorder = StepRecorder(hand)
-    recorder.open(tmp_path, 0)
+    recorder = recorder_of(hand, tmp_path)
     recorder.next_step()
     assert len(handler().start_callbacks) == len(before[0]) + 1
     recorder.end_loop()
     assert (handler().start_callbacks, handler().end_callbacks) == before
     recorder.next_step()
     assert len(handler().start_callbacks) == len(before[0]) + 1
-    recorder.close()
+    recorder.end()
     assert (handler().start_callbacks, handler().end_callbacks) == before
 
 
@@ -123,10 +100,9 @@ def test_callbacks_that_somebody_cleared(recorder, hand, tmp_path):
 
 def test_without_dynamo_nothing_is_imported(hand, tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "torch._dynamo.callback", raising=False)
-    recorder = StepRecorder(hand)
-    recorder.open(tmp_path, 0)
+    recorder = recorder_of(hand, tmp_path)
     recorder.next_step()
-    recorder.close()
+    recorder.end()
     assert "torch._dynamo.callback" not in sys.modules
 
 
@@ -143,15 +119,14 @@ def test_a_torch_that_does_not_tell_of_the_backward_is_named(hand, tmp_path, mon
     if version == "2.13":
         old.CallbackTrigger = object
     monkeypatch.setitem(sys.modules, "torch._dynamo.callback", old)
-    timeline = Facts()
-    recorder = StepRecorder(hand, timeline)
-    recorder.open(tmp_path, 0)
+    recorder = recorder_of(hand, tmp_path)
     recorder.next_step()
     start[0]()  # without arguments, as torch 2.6 calls it
     end[0]()
-    recorder.close()
+    recorder.end()
     missing = {"what": "compilation of the backward", "why": "torch tells it since 2.8; it is in `backward`"}
-    assert timeline.told == ({"compilation": {"missing": [missing]}} if version == "2.6" else {})
+    told = {topic: facts for topic, facts in recorder.timeline.facts.items() if topic == "compilation"}
+    assert told == ({"compilation": {"missing": [missing]}} if version == "2.6" else {})
     assert (start, end) == ([], [])
 
 
@@ -162,14 +137,13 @@ def test_dynamo_calls_back(tmp_path):
 
     torch._dynamo.reset()
     compiled = torch.compile(lambda x: (x * 2).sum(), backend=slow)
-    recorder = StepRecorder()
-    recorder.open(tmp_path, 0)
+    recorder = recorder_of(time.perf_counter_ns, tmp_path)
     for number in (1, 2):
         recorder.next_step()
         with recorder.phase("forward"):
             assert compiled(torch.ones(3)) == 6
         recorder.step_done(number, None)
-    recorder.close()
+    recorder.end()
     first, second = (json.loads(line)["phase_seconds"] for line in (tmp_path / "steps.jsonl").read_text().splitlines())
     assert first["compilation"] >= 0.2 > first["forward"]
     assert set(second) == {"forward"}

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 
 import pytest
 import torch
 from fake_device import Device
+from hand_clock import recorder_of
 
 from hf_efficient.recording import memory as memory_module
 from hf_efficient.recording.device import DeviceWatch, watch_device
 from hf_efficient.recording.device_clock import DeviceClock, EventPool
 from hf_efficient.recording.memory import device_peaks, keep_device_peaks
-from hf_efficient.recording.steps import StepRecorder
 from hf_efficient.records.steps import StepMemory
 
 
@@ -51,22 +52,21 @@ def step(recorder, device, number):
     for name, work in (("forward", 1.0), ("backward", 2.0)):
         with recorder.phase(name):
             device.queue(work)
-    recorder.begin("optimizer")
+    recorder.mark("optimizer")
     device.queue(0.5)
-    recorder.end("optimizer")
+    recorder.mark(None)
     recorder.step_done(number, None)
 
 
 def test_records_have_what_the_device_did(device, watch, tmp_path):
-    recorder = StepRecorder()
-    recorder.open(tmp_path, 0, watch)
+    recorder = recorder_of(time.perf_counter_ns, tmp_path, watch)
     step(recorder, device, 1)
     with recorder.phase("evaluation", opaque=True), recorder.phase("host_to_device"):
         device.queue(4.0)
     step(recorder, device, 2)
     recorder.end_loop()
     device.host = 100.0
-    recorder.close()
+    recorder.end()
     alone = {"forward": 1.0, "backward": 2.0, "optimizer": 0.5}
     first, second = lines(tmp_path)
     assert first["device_seconds"] == pytest.approx(alone)
@@ -76,30 +76,29 @@ def test_records_have_what_the_device_did(device, watch, tmp_path):
 
 
 def test_records_wait_for_the_device_but_not_for_ever(device, watch, tmp_path):
-    recorder = StepRecorder()
-    recorder.open(tmp_path, 0, watch)
+    recorder = recorder_of(time.perf_counter_ns, tmp_path, watch)
     device.stuck = True
     for number in range(1, 71):
         step(recorder, device, number)
-    assert len(recorder._unwritten) == 64  # the step under way is the seventieth
+    recorder.timeline.files.fold()
+    assert len(recorder.timeline.files._waiting) == 64  # the step under way is the seventieth
     device.stuck = False
     device.host = 1000.0
-    recorder.close()
+    recorder.end()
     found = lines(tmp_path)
     assert [line["step"] for line in found] == list(range(1, 71))
     assert ["device_seconds" in line for line in found] == [False] * 5 + [True] * 65
 
 
 def test_what_an_abandoned_step_had_begun_is_forgotten(device, watch, tmp_path):
-    recorder = StepRecorder()
-    recorder.open(tmp_path, 0, watch)
+    recorder = recorder_of(time.perf_counter_ns, tmp_path, watch)
     recorder.next_step()
     with recorder.phase("forward"):
         device.queue(9.0)
     recorder.abandon_step()
     step(recorder, device, 1)
     device.host = 100.0
-    recorder.close()
+    recorder.end()
     (line,) = lines(tmp_path)
     assert line["device_seconds"] == pytest.approx(
         {"exposed_wait": 0.0, "forward": 1.0, "backward": 2.0, "optimizer": 0.5}
@@ -110,11 +109,10 @@ def test_a_fault_is_one_warning_and_the_steps_go_on(device, tmp_path, caplog):
     def fail():
         raise OSError("no more events")
 
-    recorder = StepRecorder()
-    recorder.open(tmp_path, 0, DeviceWatch(DeviceClock(EventPool(fail)), Peaks()))
+    recorder = recorder_of(time.perf_counter_ns, tmp_path, DeviceWatch(DeviceClock(EventPool(fail)), Peaks()))
     for number in (1, 2):
         step(recorder, device, number)
-    recorder.close()
+    recorder.end()
     assert [(record.levelno, record.getMessage()) for record in caplog.records] == [
         (
             logging.WARNING,

@@ -5,7 +5,8 @@ import logging
 
 import pytest
 
-from hf_efficient.recording.earlier import Earlier, read_earlier
+from hf_efficient.recording.earlier import read_earlier
+from hf_efficient.recording.live import Earlier
 
 START = {"kind": "process", "schema_version": 1, "way": "recipe", "process_start_from": "kernel"}
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from hand_clock import Hand, timeline_of
+from hand_clock import SECOND, Hand
 
 from hf_efficient.estimate.forecast import Pace, Schedule, Spent
-from hf_efficient.recording.earlier import Earlier
-from hf_efficient.recording.live import LiveRun, Outlook, RunningFigures, log_figures
+from hf_efficient.recording.live import Earlier, LiveRun, Outlook, RunningFigures, log_figures
 from hf_efficient.records.steps import StepMemory, StepRecord, StepWork, TokenCounts
 
 
@@ -16,9 +15,27 @@ def clock():
     return Hand()
 
 
+class Run:
+    """Of a process that has lived for 100 s."""
+
+    system = None
+
+    def __init__(self, clock):
+        self.clock, self.began, self.facts = clock, clock.at - 100 * SECOND, {}
+
+    def state(self, topic, facts):
+        self.facts[topic] = facts
+
+    def now_seconds(self):
+        return self.clock() / SECOND
+
+    def lived_seconds(self):
+        return (self.clock() - self.began) / SECOND
+
+
 @pytest.fixture
 def timeline(clock):
-    return timeline_of(clock)
+    return Run(clock)
 
 
 class Meter:
@@ -43,7 +60,7 @@ def test_time_money_and_energy_so_far(timeline, clock):
     assert live.spent() == Spent(100.0, None, None)
     timeline.state("price", {"price_usd_per_hour": 36.0})
     assert live.spent() == Spent(100.0, pytest.approx(1.0), None)
-    timeline.files.system = Meter(lambda: 3_600_000.0)
+    timeline.system = Meter(lambda: 3_600_000.0)
     assert live.spent() == Spent(100.0, pytest.approx(1.0), pytest.approx(1.0))
     clock.wait(50)
     assert live.spent().wall_seconds == 150.0
@@ -51,7 +68,7 @@ def test_time_money_and_energy_so_far(timeline, clock):
 
 def test_what_earlier_processes_spent_counts(timeline):
     timeline.state("price", {"price_usd_per_hour": 36.0})
-    timeline.files.system = Meter(lambda: 3_600_000.0)
+    timeline.system = Meter(lambda: 3_600_000.0)
     live = LiveRun(timeline, RunningFigures(Earlier(wall_seconds=200.0, joules=7_200_000.0)))
     assert live.spent() == Spent(300.0, pytest.approx(3.0), pytest.approx(3.0))
     live.elsewhere_joules = 1_800_000.0  # other ranks
@@ -64,7 +81,7 @@ def test_what_earlier_processes_spent_counts(timeline):
 
 def test_the_outlook(timeline, clock):
     timeline.state("price", {"price_usd_per_hour": 36.0})
-    timeline.files.system = Meter(lambda: 100.0 * (timeline.lived_seconds() - 100.0))  # 100 W from here on
+    timeline.system = Meter(lambda: 100.0 * (timeline.lived_seconds() - 100.0))  # 100 W from here on
     live = LiveRun(timeline, RunningFigures())
     assert live.outlook(1) is None  # nothing is scheduled
     live.schedule = Schedule(max_steps=10, evaluate_every=5)
@@ -142,7 +159,7 @@ def test_what_is_not_known_is_not_logged(timeline):
 
 def test_energy_is_told_once_an_interval_was_measured(timeline):
     joules = [0.0]
-    timeline.files.system = Meter(lambda: joules[0])
+    timeline.system = Meter(lambda: joules[0])
     live = LiveRun(timeline, RunningFigures())
     assert "efficiency/energy_kwh" not in log_figures(live.figures.take_window(None), live, None)
     joules[0] = 1800.0

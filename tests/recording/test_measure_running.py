@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.recording.earlier import Earlier
-from hf_efficient.recording.live import RecentSpeed, RunningFigures
+from hf_efficient.recording.live import Earlier, RecentSpeed, RunningFigures
 from hf_efficient.records.steps import StepMemory, StepRecord, StepWork, TokenCounts
 
 
@@ -108,30 +107,9 @@ def test_rates_of_nothing():
     assert figures.step_seconds() == pytest.approx(0.0)
 
 
-class Later:
-    """A draft, and how often it was asked for its record."""
-
-    def __init__(self, record):
-        self._record, self.asked = record, 0
-
-    def record(self):
-        self.asked += 1
-        return self._record
-
-
-def test_drafts_are_added_up_when_somebody_asks_or_there_are_many():
-    figures = RunningFigures()
-    drafts = [Later(step(number, 2.0, data_wait=0.5)) for number in range(1, 128)]
-    for one in drafts:
-        figures.add_later(one)
-    assert figures.steps == 127
-    assert sum(one.asked for one in drafts) == 0
-    last = Later(step(128, 4.0))
-    figures.add_later(last)
-    assert {one.asked for one in [*drafts, last]} == {1}
-    figures.add_later(Later(step(129, 8.0)))
-    whole = figures.whole()
-    assert (whole.steps, whole.wall_seconds, whole.data_wait_seconds) == (129, 266.0, 63.5)
-    assert figures.steps == 129
-    figures.add_later(Later(step(130, 16.0)))
-    assert figures.take_window(None).wall_seconds == 282.0
+def test_steps_that_have_ended_are_caught_up_with_before_anything_is_told():
+    figures = RunningFigures(catch_up=lambda: figures.add(step(1, 2.0)))
+    assert figures.steps == 1
+    assert figures.whole().wall_seconds == 4.0
+    assert figures.take_window(None).wall_seconds == 6.0
+    assert figures.step_seconds() == 2.0

@@ -9,7 +9,8 @@ import os
 import pytest
 from hand_clock import Hand, timeline_of
 
-from hf_efficient.run_dir.archive import open_run, set_aside
+from hf_efficient.recording.timeline import open_run
+from hf_efficient.run_dir.archive import set_aside
 
 OF_A_RUN = ("run.json", "report.html", "recipe.resolved.yaml")
 
@@ -131,4 +132,4 @@ def test_what_cannot_be_moved_is_told_and_the_run_goes_on(tmp_path, caplog):
     timeline.release()
     (told,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert "previous" in told
-    assert (tmp_path / "spans.jsonl").read_text().startswith('{"kind": "process"')
+    assert (tmp_path / "spans.jsonl").read_text().startswith('{"kind":"process"')

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-import logging
 import os
 import subprocess
 import sys
@@ -18,7 +16,6 @@ from waiting import wait_for_line
 from hf_efficient.recording.clocks import process_start, start_ticks
 from hf_efficient.recording.memory import device_peaks, peak_rss_bytes
 from hf_efficient.recording.steps import StepRecorder
-from hf_efficient.run_dir.stream import SpanStream
 
 
 @pytest.fixture
@@ -31,7 +28,8 @@ def timeline(hand):
     """Of a process that started three seconds before."""
     made = timeline_of(hand, lived_seconds=3)
     yield made
-    made.files.close()  # threads that go on would write into other tests
+    if made.files is not None:
+        made.files.stop()  # threads that go on would write into other tests
 
 
 def told(folder: Path, rank: int = 0):
@@ -59,12 +57,12 @@ def test_a_recipes_run(timeline, hand, tmp_path):
     hand.wait(0.25)
     timeline.open(tmp_path, 0, "trainer")  # the trainer inside, which only goes on
     timeline.enter("trainer_setup")
-    timeline.train_begins(0, hand())
+    timeline.train_begins(0, hand(), lambda at_ns: None)
     hand.wait(1)
-    timeline.loop_begins()
+    timeline.log.loop(True)
     with timeline.phase("forward"):
         hand.wait(5)
-    timeline.loop_ends()
+    timeline.log.loop(False)
     timeline.enter("shutdown")
     hand.wait(0.5)
     timeline.train_ends()
@@ -160,54 +158,6 @@ def test_an_exception_closes_its_phases(timeline, hand, tmp_path):
     assert (3.0, {"data_preparation": 1.0, "model_load": 0.0}) in told(tmp_path)
 
 
-def test_a_fault_is_one_warning_and_the_end_of_it(timeline, tmp_path, caplog, monkeypatch):
-    timeline.open(tmp_path, 0, "recipe")
-    monkeypatch.setattr(timeline, "_clock", None)
-    with timeline.phase("model_load"):
-        pass
-    with timeline.phase("model_load"):
-        pass
-    timeline.end()
-    assert [record.levelno for record in caplog.records] == [logging.WARNING]
-
-
-def test_a_sign_of_life_is_written_over(tmp_path):
-    path = tmp_path / "spans.jsonl"
-    signs = iter([{"kind": "alive", "text": "a long one"}, {"kind": "alive"}, {"kind": "alive", "at": 2}, {}])
-
-    def sign():
-        return 0, dict(current)
-
-    stream = SpanStream(path, sign, flush_seconds=1000)
-    current = next(signs)
-    stream.write({"kind": "process", "process": 0})
-    stream._write_batch(last=False)
-    first = path.read_bytes()
-    current = next(signs)
-    stream._write_batch(last=False)
-    assert len(path.read_bytes()) == len(first)
-    assert [json.loads(line) for line in path.read_text().splitlines()] == [{"kind": "process", "process": 0}, current]
-    current = next(signs)
-    stream.write({"kind": "span", "process": 0})
-    stream._write_batch(last=False)
-    assert [json.loads(line)["kind"] for line in path.read_text().splitlines()] == ["process", "span", "alive"]
-    stream.write({"kind": "end", "process": 0})
-    stream.close()
-    assert [json.loads(line)["kind"] for line in path.read_text().splitlines()] == ["process", "span", "end"]
-    following = SpanStream(path, sign, flush_seconds=1000)
-    assert following.process == 1
-    following.close()
-
-
-def test_a_record_that_came_in_between_is_not_in_the_sign_of_life(tmp_path):
-    path = tmp_path / "spans.jsonl"
-    tokens = itertools.chain([0], itertools.repeat(1))
-    stream = SpanStream(path, lambda: (token := next(tokens), {"token": token}), flush_seconds=1000)
-    stream._write_batch(last=False)
-    assert json.loads(path.read_text()) == {"token": 1}
-    stream.close()
-
-
 def test_the_start_of_this_process():
     done = subprocess.run(
         [
@@ -274,7 +224,7 @@ def test_device_peaks_start_nothing():
 
 
 def samplers():
-    return sum(one.name == "write system.jsonl" for one in threading.enumerate())
+    return sum(one.name == "hf-efficient records" for one in threading.enumerate())
 
 
 def sampled(folder: Path):
@@ -334,18 +284,17 @@ def the_end(folder):
 def left_in_the_middle(timeline, hand, folder):
     """A training whose first step takes 3 s; the second has been forward for 2 s at the last event, 4 s ago."""
     timeline.open(folder, 0, "callback")
-    recorder = StepRecorder(timeline=timeline)
-    recorder.open(folder, 0)
+    recorder = StepRecorder(timeline)
+    recorder.open()
     hand.wait(1)
     recorder.next_step()
-    recorder.begin("forward_backward")
+    recorder.mark("forward_backward")
     hand.wait(3)
     recorder.step_done(1, None)
     recorder.next_step()
-    recorder.begin("forward_backward")
+    recorder.mark("forward_backward")
     hand.wait(2)
-    recorder.end("forward_backward")
-    recorder.begin("optimizer")
+    recorder.mark("optimizer")
     hand.wait(4)
     return recorder
 
@@ -381,13 +330,13 @@ def test_a_training_that_never_ended_ends_when_another_run_opens(timeline, hand,
 
 def test_the_last_step_of_a_training_that_never_ended_ends_with_its_last_event(timeline, hand, tmp_path):
     timeline.open(tmp_path, 0, "callback")
-    recorder = StepRecorder(timeline=timeline)
-    recorder.open(tmp_path, 0)
+    recorder = StepRecorder(timeline)
+    recorder.open()
     recorder.next_step()
-    recorder.begin("forward_backward")
+    recorder.mark("forward_backward")
     hand.wait(3)
     recorder.step_done(1, None)
-    recorder.begin("evaluation")  # which raises, as nobody sees
+    recorder.mark("evaluation")  # which raises, as nobody sees
     hand.wait(60)
     timeline.open(tmp_path, 0, "callback")
     hand.wait(1)
@@ -404,8 +353,8 @@ def test_a_training_that_raised_before_its_first_step(timeline, hand, tmp_path):
     hand.wait(1)
     timeline.leave_all()
     timeline.enter("evaluation")
-    recorder = StepRecorder(timeline=timeline)
-    recorder.open(tmp_path, 0)
+    recorder = StepRecorder(timeline)
+    recorder.open()
     hand.wait(60)
     timeline.release()
     assert told(tmp_path) == [
@@ -446,7 +395,7 @@ def test_facts_that_take_a_while_are_gathered_by_the_thread_that_writes(timeline
     lines = [json.loads(line) for line in (tmp_path / "spans.jsonl").read_text().splitlines()]
     facts = [line["facts"] for line in lines if line["kind"] == "facts" and "system" not in line["facts"]]
     assert facts == [{"environment": {"python": "3.11.7"}}]
-    assert [thread.name for thread in gathered_by] == ["write spans.jsonl"]
+    assert [thread.name for thread in gathered_by] == ["hf-efficient records"]
 
 
 def test_a_start_that_is_ready_takes_its_records_along(timeline, hand, tmp_path):
@@ -474,9 +423,9 @@ def test_a_start_that_is_ready_takes_its_records_along(timeline, hand, tmp_path)
 def test_a_start_that_is_discarded_is_not_written_of_any_more(timeline, hand, tmp_path):
     timeline.begin("imports")
     timeline.open(tmp_path / "a", 0, "recipe")
-    system = timeline.system
     timeline.discard()
-    assert (timeline.directory, system.is_awake) == (None, False)
+    assert timeline.directory is None
+    assert samplers() == 0
     timeline.end(RuntimeError("planted"))
     timeline.release()
     hand.wait(4)
@@ -489,7 +438,7 @@ def test_a_start_that_is_discarded_is_not_written_of_any_more(timeline, hand, tm
 @pytest.mark.parametrize(("rank", "error", "waits"), [(0, None, 1), (0, ValueError("no"), 0), (1, None, 0)])
 def test_rank_0_waits_for_the_others_before_it_writes_the_account(timeline, tmp_path, monkeypatch, rank, error, waits):
     awaited = []
-    monkeypatch.setattr("hf_efficient.recording.run_files.await_other_ranks", awaited.append)
+    monkeypatch.setattr("hf_efficient.recording.timeline.await_other_ranks", awaited.append)
     timeline.open(tmp_path, rank, "trainer")
     timeline.end(error)
     assert awaited == [tmp_path] * waits

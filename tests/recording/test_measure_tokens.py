@@ -8,8 +8,14 @@ from trl.trainer.dpo_trainer import DataCollatorForPreference
 from trl.trainer.kto_trainer import DataCollatorForUnpairedPreference
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
-from hf_efficient.estimate.flops import Coefficients, WorkFormula
-from hf_efficient.recording.tokens import TokenTally
+from hf_efficient.estimate.flops import Coefficients, MicroBatch, WorkFormula
+from hf_efficient.recording.tokens import (
+    LENGTH_BOUNDS,
+    TokenTally,
+    document_starts,
+    documents_of_starts,
+    sequence_counts,
+)
 from hf_efficient.records.steps import SequenceCounts, StepWork, TokenCounts
 
 IDS = torch.tensor([[5, 6, 7, 0], [5, 6, 0, 0]])
@@ -217,34 +223,37 @@ def test_counts_on_a_device_are_read_when_their_event_says_so(monkeypatch, packe
     assert waited == [True]
 
 
-def test_batches_that_are_kept_are_counted_as_those_counted_at_once():
-    later = TokenTally(scored=True, at_once=False)
-    now = TokenTally(scored=True)
-    for batch in (WHOLE, PACK):
-        batch = dict(batch)
-        later.add(batch)
-        now.add(batch)
-        batch.pop("labels")  # as a loss does
-    assert later.counts() == now.counts() == TokenCounts(8 + 7, 5 + 7, 3 + 5)
-    assert later.sequences() == now.sequences()
-    assert later.work(FORMULA) == now.work(FORMULA)
+def test_bounds_are_a_quarter_of_an_octave_apart():
+    assert LENGTH_BOUNDS[:21] == (1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 13, 16, 19, 23, 27, 32, 38, 45, 54, 64, 76)
+    assert LENGTH_BOUNDS[-1] == 2**24
+    assert {2**octave for octave in range(25)} <= set(LENGTH_BOUNDS)
 
 
-def test_a_kept_batch_that_was_written_into_tells_nothing():
-    mine = {name: value.clone() for name, value in WHOLE.items()}
-    tally = TokenTally(at_once=False)
-    tally.add(mine)
-    mine["labels"][0, 0] = 3
-    assert tally.counts() == TokenCounts()
-    assert tally.sequences() is None
+def test_sequences_by_hand():
+    batches = [MicroBatch(2, 40, [40, 17]), MicroBatch(1, 60, [16, 32, 12])]
+    assert sequence_counts(batches) == SequenceCounts(
+        rows=3, documents=5, shortest=12, longest=40, length_buckets={"13": 1, "16": 1, "19": 1, "32": 1, "45": 1}
+    )
+    beyond = sequence_counts([MicroBatch(1, 2**25, [2**25])])
+    assert (beyond.length_buckets, beyond.longest) == ({str(2**24): 1}, 2**25)
+    assert sequence_counts([]) is None
+    assert sequence_counts([MicroBatch(2, 4, [])]) is None
 
 
-def test_whether_a_batch_counted_at_once_was_written_into():
-    untouched, written, nothing = TokenTally(), TokenTally(), TokenTally()
-    mine = {name: value.clone() for name, value in WHOLE.items()}
-    untouched.add(WHOLE)
-    written.add(mine)
-    mine["labels"].fill_(-100)
-    nothing.add([IDS])
-    assert (untouched.unchanged(), written.unchanged(), nothing.unchanged()) == (True, False, None)
-    assert written.counts() == TokenCounts(8, 5, 3)  # as it was
+@pytest.mark.parametrize(
+    ("positions", "shape", "documents"),
+    [
+        ([[0, 1, 2, 0, 1]], (1, 5), [3, 2]),
+        ([[0, 1, 2, 3, 4]], (1, 5), [5]),
+        ([[0, 1, 0], [0, 0, 1]], (2, 3), [2, 1, 1, 2]),
+        ([[0, 1, 2]], (2, 3), [3, 3]),  # one row of positions for all
+        ([[0, 1, 0, 0]], (1, 4), [2, 1, 1]),  # padded to a multiple: documents of one token, to the attention too
+        ([[3, 4, 0, 1]], (1, 4), None),  # goes on with the document of another row
+        ([[0, 1], [2, 3]], (2, 2), None),
+        ([[[0, 1, 2]]], (1, 3), None),
+        ([[0, 1, 2]], (1, 4), None),
+    ],
+)
+def test_documents_by_positions(positions, shape, documents):
+    starts = document_starts(torch.tensor(positions), torch.Size(shape))
+    assert (None if starts is None else documents_of_starts(starts)) == documents

@@ -31,7 +31,7 @@ def threads():
     """Names of the threads that were not there when the test began."""
     process_timeline().release()
     before = set(threading.enumerate())
-    yield lambda: sorted(one.name for one in set(threading.enumerate()) - before if "jsonl" in one.name)
+    yield lambda: sorted(one.name for one in set(threading.enumerate()) - before if one.name == "hf-efficient records")
     process_timeline().release()
 
 

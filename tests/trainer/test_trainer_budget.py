@@ -17,7 +17,7 @@ from hf_efficient.errors import SetupError
 from hf_efficient.facts.prices import Rates
 from hf_efficient.recording import timeline as timelines
 from hf_efficient.recording.earlier import read_earlier
-from hf_efficient.recording.system import SystemStream
+from hf_efficient.recording.system import SystemSampler
 from hf_efficient.records.amounts import BudgetAccount
 from hf_efficient.run_dir.reading import read_steps
 from hf_efficient.trainer import EfficientTrainer
@@ -257,7 +257,7 @@ def test_the_checkpoint_to_go_on_from_stays_beside_the_best(tiny_dir, tmp_path, 
 def test_energy_is_counted_by_the_meter(tiny_dir, tmp_path, hand, monkeypatch):
     # 360 W: 100 s before are 0.01 kWh, every step 0.001 kWh, the checkpoint at the end half of it.
     joules = property(lambda self: 360.0 * timelines.process_timeline().lived_seconds())
-    monkeypatch.setattr(SystemStream, "energy_joules", joules)
+    monkeypatch.setattr(SystemSampler, "energy_joules", joules)
     trainer, _, _ = train(tiny_dir, tmp_path, hand, budget={"kwh": 0.0199}, **NOTHING_ELSE)
     assert trainer.state.global_step == 9
     assert trainer.budget_reached == "kwh: 0.0195 kWh of 0.0199 kWh spent after step 9 of 12"
@@ -280,7 +280,7 @@ def test_energy_is_counted_by_the_meter(tiny_dir, tmp_path, hand, monkeypatch):
     ],
 )
 def test_what_cannot_be_counted_is_refused_before_the_first_step(tiny_dir, tmp_path, hand, monkeypatch, budget, said):
-    monkeypatch.setattr(SystemStream, "energy_joules", None)
+    monkeypatch.setattr(SystemSampler, "energy_joules", None)
     monkeypatch.setattr(budgets, "_METERS_WITHIN_SECONDS", 0.0)
     with pytest.raises(SetupError) as refused:
         train(tiny_dir, tmp_path, hand, budget=budget)

@@ -19,14 +19,14 @@ import tiny_training
 from transformers import TrainerCallback
 from hf_efficient import EfficientTrainer
 from hf_efficient.callbacks import BudgetCallback
-from hf_efficient.recording import agreement, process_timeline as timelines
+from hf_efficient.recording import budget as agreement, timeline as timelines
 from hf_efficient.recording.timeline import Timeline
 from hf_efficient.recording.clocks import ProcessStart
-from hf_efficient.recording.system import SystemStream
+from hf_efficient.recording.system import SystemSampler
 
 SECOND = 1_000_000_000
 rank, clock, exchanges = int(os.environ["RANK"]), [0], []
-SystemStream.energy_joules = property(lambda self: 1000.0 + rank)
+SystemSampler.energy_joules = property(lambda self: 1000.0 + rank)
 elsewhere = []
 timelines._timeline = Timeline(lambda: clock[0], lambda: ProcessStart(0, "kernel"))
 

@@ -24,7 +24,7 @@ from hf_efficient.accounting.json_schema import SHIPPED
 from hf_efficient.callbacks.account import AccountCallback
 from hf_efficient.errors import SetupError
 from hf_efficient.facts.prices import Rates
-from hf_efficient.recording import system
+from hf_efficient.recording import run_files, system
 from hf_efficient.recording.meters import EnergyMeter, Found
 from hf_efficient.recording.timeline import process_timeline
 from hf_efficient.records.account import RunAccount
@@ -50,7 +50,7 @@ def writers():
     before = set(threading.enumerate())
 
     def names() -> list[str]:
-        return [one.name for one in set(threading.enumerate()) - before if one.name.startswith("write ")]
+        return [one.name for one in set(threading.enumerate()) - before if one.name == "hf-efficient records"]
 
     return names
 
@@ -62,12 +62,7 @@ def warnings_of(caplog) -> list[str]:
 @pytest.fixture
 def sampled_often(monkeypatch):
     """Ten times per second, since the trainings here take no longer than a few seconds."""
-    build = system.SystemStream.__init__
-    monkeypatch.setattr(
-        system.SystemStream,
-        "__init__",
-        lambda self, *args, **more: build(self, *args, **{**more, "flush_seconds": 0.1}),
-    )
+    monkeypatch.setattr(run_files, "_ROUND_SECONDS", 0.1)
 
 
 def test_a_training_and_an_evaluation_after_it(tiny_dir, tmp_path, sampled_often, writers):

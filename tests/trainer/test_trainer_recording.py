@@ -11,26 +11,25 @@ from itertools import pairwise
 import pytest
 import torch
 from accelerate import Accelerator
-from hand_clock import Hand
+from hand_clock import Hand, timeline_of
 from tiny_training import assert_same_run, causal_trainer, gradient_norms, losses, rows
 from transformers import Trainer, TrainerCallback
 
 from hf_efficient.callbacks.account import AccountCallback
+from hf_efficient.recording import timeline as timelines
+from hf_efficient.recording.events import EventLog
 from hf_efficient.recording.steps import StepRecorder
 from hf_efficient.records.steps import TokenCounts
 from hf_efficient.run_dir.reading import read_steps
 from hf_efficient.trainer import EfficientTrainer, EfficientTrainerMixin
 
 
-class Ticks:
-    """A clock that moves on by one second whenever it is read."""
-
-    def __init__(self):
-        self.readings = 0
-
-    def __call__(self):
-        self.readings += 1
-        return self.readings * 1_000_000_000
+@pytest.fixture
+def hand(monkeypatch):
+    """The clock of this process."""
+    clock = Hand()
+    monkeypatch.setattr(timelines, "_timeline", timeline_of(clock))
+    return clock
 
 
 def records(folder):
@@ -75,7 +74,6 @@ def test_tokens_of_a_padded_step(tiny_dir, tmp_path):
 
 def test_records_tile_the_training_loop(tiny_dir, tmp_path):
     """Nothing between the first record's start and the last one's end is left out or counted twice."""
-    clock = Ticks()
     trainer = causal_trainer(
         EfficientTrainer,
         tiny_dir,
@@ -89,17 +87,15 @@ def test_records_tile_the_training_loop(tiny_dir, tmp_path):
         save_steps=3,
         per_device_train_batch_size=8,
     )
-    trainer._recorder._now = clock
     trainer.train()
     found = records(tmp_path / "efficiency")
     assert [r.step for r in found] == [1, 2, 3, 4, 5]
     for before, after in pairwise(found):
-        assert before.started_at_seconds + before.wall_seconds == after.started_at_seconds
-    # The first reading is the start of train(), the second that of the loop, the last its end.
-    assert found[0].started_at_seconds == 1.0
-    assert math.fsum(r.wall_seconds for r in found) == clock.readings - 2
+        assert before.started_at_seconds + before.wall_seconds == pytest.approx(after.started_at_seconds, abs=2e-9)
     for record in found:
-        assert record.wall_seconds == math.fsum(record.phase_seconds.values()) + record.unattributed_seconds
+        spent = math.fsum(record.phase_seconds.values()) + record.unattributed_seconds
+        assert record.wall_seconds == pytest.approx(spent, abs=2e-9)
+        assert 0 <= record.unattributed_seconds < record.wall_seconds
     every_step = {"data_wait", "host_to_device", "forward", "backward", "optimizer", "bookkeeping", "logging"}
     trailing = [set(r.phase_seconds) - every_step for r in found]
     assert trailing == [
@@ -121,31 +117,37 @@ class OwnCount(EfficientTrainer):
 
 @pytest.mark.parametrize("kind", [EfficientTrainer, OwnCount])
 @pytest.mark.parametrize("clipped", [{}, {"max_grad_norm": 0}])
-def test_phases_of_a_step_by_hand(tiny_dir, tmp_path, kind, clipped):
-    """One step read by a clock that ticks at every reading: each phase is entered as often as should be."""
-    trainer = causal_trainer(kind, tiny_dir, tmp_path, max_steps=1, gradient_accumulation_steps=2, **clipped)
-    trainer._recorder._now = Ticks()
-    trainer.train()
+def test_the_marks_of_a_step(tiny_dir, tmp_path, monkeypatch, kind, clipped):
+    marked, mark = [], EventLog.mark
+
+    def marks(self, phase):
+        if self.in_loop:
+            marked.append(phase)
+        return mark(self, phase)
+
+    monkeypatch.setattr(EventLog, "mark", marks)
+    causal_trainer(kind, tiny_dir, tmp_path, max_steps=1, gradient_accumulation_steps=2, **clipped).train()
+    # data_wait: from the epoch, again from get_batch_samples. optimizer: from the gradients' norm, also where nothing
+    # is clipped, again from the event, to on_step_end.
+    micro_batch = [None, "host_to_device", None, "forward", None, "backward", None, "bookkeeping"]
+    step = [
+        "data_wait",
+        "data_wait",
+        "bookkeeping",
+        *micro_batch,
+        *micro_batch,
+        "optimizer",
+        "optimizer",
+        "bookkeeping",
+    ]
+    assert marked[: len(step)] == step
     (record,) = records(tmp_path / "efficiency")
-    # data_wait: from the epoch, again from get_batch_samples. Twice each: inputs, forward, backward.
-    # optimizer: from the gradients' norm, also where nothing is clipped, again from the event, to on_step_end.
-    # bookkeeping: from the fetching to the first micro-batch, between the two, before the optimizer, around the log.
-    # logging: with one reading for its figures.
-    assert record.phase_seconds == {
-        "data_wait": 2.0,
-        "host_to_device": 2.0,
-        "forward": 2.0,
-        "backward": 2.0,
-        "optimizer": 2.0,
-        "bookkeeping": 5.0,
-        "logging": 2.0,
-    }
+    assert set(record.phase_seconds) == {*step, "logging"} - {None}
 
 
 @pytest.mark.parametrize("where", ["_prepare_inputs", "compute_loss", "backward"])
-def test_what_is_done_about_an_error_belongs_to_no_phase(tiny_dir, tmp_path, monkeypatch, where):
+def test_what_is_done_about_an_error_belongs_to_no_phase(tiny_dir, tmp_path, monkeypatch, hand, where):
     """A trainer that leaves out a micro-batch whose forward or backward fails."""
-    hand = Hand()
 
     def fails(*args, **kwargs):
         raise ValueError("this micro-batch is broken")
@@ -163,14 +165,12 @@ def test_what_is_done_about_an_error_belongs_to_no_phase(tiny_dir, tmp_path, mon
     else:
         monkeypatch.setattr(Trainer, where, fails)
     trainer = causal_trainer(LeavesOut, tiny_dir, tmp_path, max_steps=1, mixin={"check_gradients": False})
-    trainer._recorder._now = hand
     trainer.train()
     (record,) = records(tmp_path / "efficiency")
     assert record.unattributed_seconds == record.wall_seconds == 5.0
 
 
-def test_a_phase_goes_on_after_another_one_inside_it(tiny_dir, tmp_path):
-    hand = Hand()
+def test_a_phase_goes_on_after_another_one_inside_it(tiny_dir, tmp_path, hand):
 
     class Below(Trainer):
         def compute_loss(self, model, inputs, *args, **kwargs):
@@ -187,7 +187,6 @@ def test_a_phase_goes_on_after_another_one_inside_it(tiny_dir, tmp_path):
         pass
 
     trainer = causal_trainer(Ours, tiny_dir, tmp_path, max_steps=1)
-    trainer._recorder._now = hand
     trainer.train()
     (record,) = records(tmp_path / "efficiency")
     assert (record.phase_seconds["forward"], record.phase_seconds["host_to_device"]) == (3.0, 8.0)
@@ -243,11 +242,13 @@ def test_recording_can_be_switched_off_and_sent_elsewhere(tiny_dir, tmp_path):
 
 
 def test_other_ranks_write_files_of_their_own(tmp_path):
-    recorder = StepRecorder()
-    recorder.open(tmp_path, rank=3)
+    timeline = timeline_of(Hand())
+    timeline.open(tmp_path, 3, "trainer")
+    recorder = StepRecorder(timeline)
+    recorder.open()
     recorder.next_step()
     recorder.step_done(1, None)
-    recorder.close()
+    recorder.end()
     (record,) = read_steps(tmp_path / "steps.rank3.jsonl")
     assert (record.rank, record.step) == (3, 1)
 
@@ -264,7 +265,7 @@ class Vandal(TrainerCallback):
             self.folder.write_text("not a folder")
 
 
-@pytest.mark.parametrize("fault", ["never a folder", "vanishes", "clock", "tokens"])
+@pytest.mark.parametrize("fault", ["never a folder", "vanishes", "tokens"])
 def test_a_fault_of_the_recording_is_one_warning(tiny_dir, tmp_path, caplog, monkeypatch, fault):
     plain = causal_trainer(Trainer, tiny_dir, tmp_path / "plain", max_steps=4)
     plain.train()
@@ -279,11 +280,8 @@ def test_a_fault_of_the_recording_is_one_warning(tiny_dir, tmp_path, caplog, mon
     )
     if fault == "never a folder":
         folder.write_text("a file")
-    if fault == "clock":
-        ticks = iter(range(40))
-        ours._recorder._now = lambda: next(ticks)
     if fault == "tokens":
-        monkeypatch.setattr("hf_efficient.recording.tokens._count", lambda batch: 1 / 0)
+        monkeypatch.setattr("hf_efficient.recording.tokens._count", lambda batch, scored: 1 / 0)
     with caplog.at_level(logging.WARNING, logger="hf_efficient"):
         ours.train()
     assert_same_run(ours, plain)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 
 import pytest
@@ -22,44 +21,13 @@ def timeline(hand):
     return timeline_of(hand, lived_seconds=3)
 
 
-def wall(folder):
-    return json.loads((folder / "run.json").read_text())["time"]["wall_seconds"]
-
-
 def test_a_run_that_ends_leaves_its_page(timeline, hand, tmp_path):
     timeline.begin("imports")
     timeline.open(tmp_path, 0, "recipe")
     hand.wait(2)
     timeline.end()
     assert "5.0" in (tmp_path / "report.html").read_text()
-    assert wall(tmp_path) == 5.0
     timeline.release()
-
-
-def test_what_comes_after_the_end_is_in_the_page_too(timeline, hand, tmp_path):
-    timeline.trainer_begins()
-    timeline.open(tmp_path, 0, "trainer")
-    timeline.end()
-    before = (tmp_path / "report.html").read_text()
-    assert "evaluation</th>" not in before
-    with timeline.phase("evaluation"):
-        hand.wait(7)
-    timeline.exits()
-    after = (tmp_path / "report.html").read_text()
-    assert "evaluation</th>" in after
-    assert wall(tmp_path) == 10.0
-
-
-def test_the_time_that_the_last_page_takes_is_counted(timeline, hand, tmp_path, monkeypatch):
-    timeline.begin("imports")
-    timeline.open(tmp_path, 0, "recipe")
-    timeline.end()
-    monkeypatch.setattr(finish_run, "_write_page", lambda *args: hand.wait(4))
-    timeline.exits()
-    account = json.loads((tmp_path / "run.json").read_text())
-    assert account["time"]["wall_seconds"] == 7.0
-    assert account["time"]["phase_seconds"] == {"imports": 3.0, "shutdown": 4.0}
-    assert account["time"]["unattributed_seconds"] == 0.0
 
 
 def test_other_ranks_leave_no_page(timeline, tmp_path):
