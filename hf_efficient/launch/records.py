@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_efficient.accounting.account import STARTING
 from hf_efficient.callbacks.budget_words import BudgetWords
 from hf_efficient.callbacks.stop import BudgetCallback
 from hf_efficient.data.build import PreferenceData, SftData

@@ -19,7 +19,6 @@ from hf_efficient.records.findings import Diagnosis
 from hf_efficient.reporting.html.run_page import run_page
 from hf_efficient.reporting.run_data import RunData, read_run_trace, run_data
 from hf_efficient.run_dir.json_file import write_whole
-from hf_efficient.run_dir.paths import RUN_JSON
 
 REPORT_HTML = "report.html"
 
