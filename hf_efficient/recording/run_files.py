@@ -175,6 +175,19 @@ class RunFiles:
 
     def stop(self, *, sample: bool = True) -> None:
         """Everything is in the files afterwards, and no thread runs; a disk or a probe that hangs is left behind."""
+        self._end_thread(sample)
+        self._write_last()
+
+    def end(self, at_ns: int) -> None:
+        """Tell how the run ended, and stop."""
+        assert self.ended is not None
+        self._end_thread(sample=self.system is not None)
+        told = {"ended": self.ended.how, "error": self.ended.error, "at_seconds": self.seconds(at_ns)}
+        self._log.line({"kind": "end", **told, "memory": self._memory()})  # no heartbeat follows
+        self._write_last()
+        self.dirty = False
+
+    def _end_thread(self, sample: bool) -> None:
         thread, self._thread = self._thread, None
         if thread is not None:
             self._stopping.set()
@@ -184,6 +197,8 @@ class RunFiles:
         elif sample:
             self._gather()
             self._sample()
+
+    def _write_last(self) -> None:
         if not self._writing.acquire(timeout=0.1):
             self.latch.tell(self.directory, TimeoutError(f"no answer within {_PATIENCE_SECONDS:g} s"))
             return
@@ -191,14 +206,6 @@ class RunFiles:
             self._write(last=True)
         finally:
             self._writing.release()
-
-    def end(self, at_ns: int) -> None:
-        """Tell how the run ended, and stop."""
-        assert self.ended is not None
-        told = {"ended": self.ended.how, "error": self.ended.error, "at_seconds": self.seconds(at_ns)}
-        self._log.line({"kind": "end", **told, "memory": self._memory()})
-        self.stop(sample=self.system is not None)
-        self.dirty = False
 
     def is_gone(self) -> bool:
         """Whether the run has ended, and somebody has removed what was recorded of it."""
