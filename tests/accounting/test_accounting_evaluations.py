@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-import numpy as np
 import pytest
 
 from hf_efficient.accounting.evaluations import (
@@ -12,29 +11,11 @@ from hf_efficient.accounting.evaluations import (
     answers_to_note,
     evaluations_of,
     few_evaluations,
-    metrics_to_note,
     sample_answers,
 )
 from hf_efficient.accounting.processes import ProcessSpans
 from hf_efficient.records.amounts import Evaluation
 from hf_efficient.run_dir.reading import TAIL_BYTES
-
-
-def test_metrics_are_numbers_without_prefix_and_speed():
-    metrics = {
-        "eval_loss": np.float32(0.5),
-        "eval_accuracy": 1,
-        "eval_perplexity": float("inf"),
-        "eval_runtime": 2.0,
-        "eval_samples_per_second": 3.0,
-        "eval_steps_per_second": 3.0,
-        "eval_other_runtime": 1.0,
-        "eval_model_preparation_time": 0.1,
-        "eval_report": "text",
-        "epoch": 1.0,
-    }
-    assert metrics_to_note(metrics) == {"loss": 0.5, "accuracy": 1.0, "perplexity": None}
-    assert metrics_to_note({"test_loss": 1.0, "eval_loss": 2.0}, "test") == {"loss": 1.0, "eval_loss": 2.0}
 
 
 def test_the_evaluations_of_all_processes_in_their_order():

@@ -8,7 +8,6 @@ import math
 import pytest
 from made_records import alive, end, facts, lines, meter, price, process, sample, span, step, train
 from replayed_nvml import replay
-from waiting import wait_for_line
 
 from hf_efficient.accounting.account import account_of
 from hf_efficient.recording import system
@@ -271,18 +270,16 @@ def test_recordings_to_grams(tmp_path, monkeypatch, recording, rounds, joules, c
     monkeypatch.setattr(system, "host_meters", Found)
     monkeypatch.setattr(system, "cuda_devices", lambda _current: [nvml.device()])
     clock = [0.0]
-    stream = system.SystemStream(tmp_path / "system.jsonl", 0, lambda: clock[0], flush_seconds=1000)
-    wait_for_line(stream.path)
-    for _ in range(rounds - 1):
+    sampler = system.SystemSampler(0, lambda: clock[0])
+    lines(tmp_path / "system.jsonl", sampler.sample())
+    for _ in range(rounds):
         clock[0] += 1
-        stream._write_batch(last=False)
-    clock[0] += 1
-    stream.close()
+        lines(tmp_path / "system.jsonl", sampler.sample())
     lines(tmp_path / "spans.jsonl", process(), facts(grid=GRID), end(clock[0]))
     found = account_of(tmp_path).energy
     assert (found.joules, found.parts[0].covered_seconds) == (joules, covered)
     assert found.co2e_grams == pytest.approx(joules / 3_600_000 * 400, rel=1e-12)
-    assert stream.joules == joules
+    assert sampler.joules == joules
 
 
 @pytest.fixture
