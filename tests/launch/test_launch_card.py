@@ -66,22 +66,6 @@ def test_metadata(tmp_path):
     }
 
 
-def test_metadata_of_a_full_fine_tune_of_a_local_model(tmp_path, tiny_llama_dir):
-    data = card(
-        tmp_path,
-        method="dpo",
-        model={"id": str(tiny_llama_dir)},
-        adapter={"method": "full"},
-        data={"train": [{"path": "builtin:python-docstrings"}]},
-    ).data.to_dict()
-    assert data == {
-        "library_name": "transformers",
-        "model_name": "llama-qlora",
-        "pipeline_tag": "text-generation",
-        "tags": ["hf-efficient", "dpo", "full"],
-    }
-
-
 def test_text(tmp_path):
     text = card(tmp_path).text
     assert text.startswith(
@@ -148,11 +132,6 @@ With PEFT, on the base that it was trained beside:
 def test_recipe_stands_in_it_whole(tmp_path):
     (block,) = re.findall(r"<details>.*?```yaml\n(.*?)\n```\n\n</details>", card(tmp_path).text, flags=re.DOTALL)
     assert Recipe.model_validate(yaml.safe_load(block)) == recipe()
-
-
-def test_results_without_an_evaluation_before(tmp_path):
-    text = card(tmp_path, results={"eval_loss": 2.5}).text
-    assert "## Results\n\n| on the evaluation data | after |\n| --- | --- |\n| loss | 2.5 |\n\n## How" in text
 
 
 def test_what_is_missing_is_left_out(tmp_path):
@@ -249,12 +228,15 @@ def test_the_code_that_it_shows_runs(tmp_path, tiny_llama_dir, adapter, kinds):
     assert ("`hf-efficient merge path/to/this/folder`" in shown) == (adapter["method"] == "qlora")
 
 
-def test_it_takes_the_place_of_another_card(tmp_path):
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "README.md").write_text("---\nbase_model: /home/me/x\n---\n[More Information Needed]")
-    text = card(tmp_path).content
-    assert "More Information" not in text
-    assert "/home/me" not in text
+def test_pieces_of_markdown():
+    values = (1234567, 50.0, 2.60449, 1e-5, float("nan"), True, "x")
+    assert [_number(value) for value in values] == ["1,234,567", "50", "2.604", "1e-05", "nan", "True", "x"]
+    assert _table(["a", "b"], [("x|y", "two\nlines")]) == "| a | b |\n| --- | --- |\n| x\\|y | two lines |"
+    assert _fenced("a ``` b\n", "yaml") == "````yaml\na ``` b\n````"
+    paths = {"a": ["/x/y/z", "rel/z", 3, None], "b": {"c": "~/w", "d": "D:\\u\\v"}, "e": "/", "description": "/x/y"}
+    assert _without_local_paths(paths) == {
+        "a": ["z", "rel/z", 3, None], "b": {"c": "w", "d": "v"}, "e": "/", "description": "/x/y",
+    }  # fmt: skip
 
 
 def test_unwritable(tmp_path):
@@ -279,33 +261,3 @@ def test_hub_name(tmp_path, monkeypatch):
         "builtin:docs",
     )
     assert {name: _hub_name(name) for name in refused} == dict.fromkeys(refused)
-
-
-def test_number():
-    values = (1234567, 50.0, 2.60449, 1e-5, float("inf"), float("nan"), True, "x")
-    assert [_number(value) for value in values] == [
-        "1,234,567", "50", "2.604", "1e-05", "inf", "nan", "True", "x",
-    ]  # fmt: skip
-
-
-def test_table_cells_cannot_break_the_table():
-    assert _table(["a", "b"], [("x|y", "two\nlines")]) == "| a | b |\n| --- | --- |\n| x\\|y | two lines |"
-
-
-def test_fence_is_longer_than_any_in_the_text():
-    assert _fenced("a ``` b\n", "yaml") == "````yaml\na ``` b\n````"
-
-
-def test_without_local_paths():
-    value = {
-        "a": ["/x/y/z", "rel/z", 3, None],
-        "b": {"c": "~/w", "d": "D:\\u\\v"},
-        "e": "/",
-        "description": "/x/y",
-    }
-    assert _without_local_paths(value) == {
-        "a": ["z", "rel/z", 3, None],
-        "b": {"c": "w", "d": "v"},
-        "e": "/",
-        "description": "/x/y",
-    }

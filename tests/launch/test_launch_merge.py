@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from hf_efficient.errors import ModelError, OutputError
 from hf_efficient.launch import merge as merge_module
-from hf_efficient.launch.merge import merge_run, relative_difference, tolerance_of, written_whole
+from hf_efficient.launch.merge import merge_run, relative_difference, written_whole
 from hf_efficient.recipe.schema import Recipe
 
 IDS = torch.tensor([[5, 80, 33, 120, 7, 61, 200, 42]])
@@ -112,18 +112,17 @@ def saved(folder):
 
 
 @pytest.mark.parametrize(
-    "lora",
+    ("lora", "tied"),
     [
-        {},
-        {"use_dora": True},
-        {"use_rslora": True},
-        {"modules_to_save": ["embed_tokens", "lm_head"]},
-        {"bias": "all"},
-        {"target_modules": ["q_proj", "embed_tokens"]},
+        ({}, True),
+        ({"use_dora": True}, False),
+        ({"use_rslora": True}, True),
+        ({"modules_to_save": ["embed_tokens", "lm_head"]}, True),
+        ({"bias": "all"}, False),
+        ({"target_modules": ["q_proj", "embed_tokens"]}, True),
     ],
     ids=["lora", "dora", "rslora", "modules_to_save", "bias", "embedding"],
 )
-@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 def test_plain_transformers_loads_the_model_that_was_trained(tiny_llama_dir, tied_base, tmp_path, lora, tied):
     base = tied_base if tied else tiny_llama_dir
     trained = train(base, tmp_path / "run", **lora)
@@ -188,13 +187,6 @@ def test_qlora_merged_into_the_dense_weights_is_another_model(qlora_run, tiny_ll
     assert relative_difference(merged, trained) > 5e-3  # fifty times what the other way leaves
 
 
-@pytest.mark.parametrize("lora", [{"use_dora": True}, {"modules_to_save": ["lm_head"]}], ids=["dora", "lm_head"])
-def test_qlora_variants(tied_base, tmp_path, lora):
-    trained = train(tied_base, tmp_path / "run", nf4(), NF4, **lora)
-    merge_run(tmp_path / "run")
-    assert torch.allclose(logits(load(tmp_path / "run" / "merged")), trained, rtol=1e-4, atol=1e-5)
-
-
 def test_eight_bit(tiny_llama_dir, tmp_path):
     trained = train(tiny_llama_dir, tmp_path / "run", BitsAndBytesConfig(load_in_8bit=True), {"bits": 8})
     report = merge_run(tmp_path / "run")
@@ -206,7 +198,7 @@ def test_eight_bit(tiny_llama_dir, tmp_path):
     assert relative_difference(logits(load(tmp_path / "run" / "merged")), trained) < 3e-2
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [("bfloat16", 1e-1), ("float16", 2e-2), ("float32", 1e-4)])
+@pytest.mark.parametrize(("dtype", "tolerance"), [("bfloat16", 1e-1), ("float16", 2e-2)])
 def test_data_type_of_the_merged_weights(qlora_run, dtype, tolerance):
     run_dir, trained = qlora_run
     report = merge_run(run_dir, run_dir / dtype, dtype)
@@ -214,12 +206,6 @@ def test_data_type_of_the_merged_weights(qlora_run, dtype, tolerance):
     assert {parameter.dtype for parameter in merged.parameters()} == {getattr(torch, dtype)}
     assert (report.dtype, report.tolerance) == (dtype, tolerance)
     assert relative_difference(logits(merged), trained) < tolerance / 2
-
-
-def test_tolerance_is_that_of_the_coarsest_type():
-    assert tolerance_of("float32", "float32") == 1e-4
-    assert tolerance_of("float32", "float16") == 2e-2
-    assert tolerance_of("float32", "bfloat16", "float16") == 1e-1
 
 
 def test_relative_difference():
@@ -239,15 +225,6 @@ def test_adapter_without_a_recipe(tiny_llama_dir, tmp_path):
         "tokenizer.json",
         "tokenizer_config.json",
     ]
-
-
-def test_tokenizer_saved_with_the_adapter_goes_along(qlora_run, tiny_llama_dir):
-    run_dir, _ = qlora_run
-    tokenizer = AutoTokenizer.from_pretrained(tiny_llama_dir)
-    tokenizer.chat_template = "{{ messages[0]['content'] }}"
-    tokenizer.save_pretrained(run_dir)
-    merge_run(run_dir)
-    assert AutoTokenizer.from_pretrained(run_dir / "merged").chat_template == "{{ messages[0]['content'] }}"
 
 
 def test_checkpoint_of_a_run(qlora_run):
@@ -282,32 +259,6 @@ def test_mismatch_is_an_error_and_leaves_nothing(qlora_run, monkeypatch):
     assert saved(run_dir) == ["README.md", "adapter_config.json", "adapter_model.safetensors", "efficiency"]
 
 
-def test_not_a_number_is_a_mismatch(qlora_run, monkeypatch):
-    monkeypatch.setattr(merge_module, "relative_difference", lambda *_: float("nan"))
-    with pytest.raises(ModelError, match="differ from the unmerged model's by nan "):
-        merge_run(qlora_run[0])
-
-
-def test_full_fine_tune_needs_no_merge(tiny_llama_dir):
-    with pytest.raises(ModelError) as error:
-        merge_run(tiny_llama_dir)
-    assert str(error.value) == (
-        f"{tiny_llama_dir} holds no adapter but a whole model (a full fine-tune, or an earlier merge): "
-        f"there is nothing to merge, load it with AutoModelForCausalLM.from_pretrained('{tiny_llama_dir}')."
-    )
-
-
-def test_run_directory_that_is_none(tmp_path):
-    with pytest.raises(ModelError) as error:
-        merge_run(tmp_path / "nowhere")
-    assert str(error.value) == f"{tmp_path / 'nowhere'} does not exist. Write the output directory of a run."
-    with pytest.raises(ModelError) as error:
-        merge_run(tmp_path)
-    assert str(error.value) == (
-        f"{tmp_path} holds no adapter (no adapter_config.json). Write the output directory of a LoRA or QLoRA run."
-    )
-
-
 DAMAGED = "It was damaged, or copied in part: copy the folder again, or write one of the run's checkpoints."
 
 
@@ -321,38 +272,53 @@ def without_kind(path):
     path.write_text(json.dumps(config))
 
 
-@pytest.mark.parametrize("recipe", [True, False], ids=["recipe", "no recipe"])
 @pytest.mark.parametrize(
     ("file", "damage", "told"),
     [
         ("adapter_model.safetensors", cut_off, "{path} cannot be read: Error while deserializing header: "),
-        ("adapter_model.safetensors", lambda path: path.write_bytes(b""), "{path} cannot be read: Error while "),
-        (
-            "adapter_model.safetensors",
-            Path.unlink,
-            "{folder} holds adapter_config.json but no adapter_model.safetensors. ",
-        ),
+        ("adapter_model.safetensors", Path.unlink, "{folder} holds adapter_config.json but no adapter_model.safeten"),
         ("adapter_config.json", cut_off, "{path} cannot be read: "),
-        ("adapter_config.json", lambda path: path.write_bytes(b"\xff"), "{path} cannot be read: 'utf-8' codec can't "),
-        (
-            "adapter_config.json",
-            lambda path: path.write_text("[]"),
-            "{path} is no configuration of an adapter: it has no peft_type. ",
-        ),
         ("adapter_config.json", without_kind, "{path} is no configuration of an adapter: it has no peft_type. "),
     ],
 )
-def test_damaged_adapter_is_told_before_the_base_is_loaded(
-    tiny_llama_dir, tmp_path, monkeypatch, recipe, file, damage, told
-):
+def test_damaged_adapter_is_told_before_the_base_is_loaded(tiny_llama_dir, tmp_path, monkeypatch, file, damage, told):
     run_dir = tmp_path / "run"
-    train(tiny_llama_dir, run_dir, recipe=recipe)
+    train(tiny_llama_dir, run_dir)
     damage(run_dir / file)
     monkeypatch.setattr(merge_module, "_load", None)
     with pytest.raises(ModelError) as error:
         merge_run(run_dir)
     assert str(error.value).startswith(told.format(path=run_dir / file, folder=run_dir))
     assert str(error.value).endswith(DAMAGED)
+
+
+def test_what_is_no_adapter_of_a_run(qlora_run, tiny_llama_dir, tmp_path):
+    run_dir, _ = qlora_run
+    for folder, told in (
+        (
+            tiny_llama_dir,
+            "holds no adapter but a whole model (a full fine-tune, or an earlier merge): there is nothing",
+        ),
+        (tmp_path / "nowhere", "nowhere does not exist. Write the output directory of a run."),
+        (tmp_path, "holds no adapter (no adapter_config.json). Write the output directory of a LoRA or QLoRA run."),
+    ):
+        with pytest.raises(ModelError) as error:
+            merge_run(folder)
+        assert told in str(error.value)
+    with pytest.raises(ModelError, match="--dtype: 'bf16' is not one of float32, float16, bfloat16"):
+        merge_run(run_dir, dtype="bf16")
+    recipe = run_dir / "efficiency" / "recipe.resolved.yaml"
+    recipe.write_text("recipe: {name: x}")
+    with pytest.raises(ModelError, match="is not a resolved recipe of this version of hf_efficient: "):
+        merge_run(run_dir)
+    recipe.unlink()
+    with pytest.raises(ModelError, match=r"was saved without the recipe of its run\. Write --base dense\."):
+        merge_run(run_dir, base="dequantized")
+    config = run_dir / "adapter_config.json"
+    content = json.loads(config.read_text())
+    config.write_text(json.dumps(content | {"base_model_name_or_path": "/no/such/model"}))
+    with pytest.raises(ModelError, match="/no/such/model does not exist"):
+        merge_run(run_dir)
 
 
 def test_kind_of_adapter_that_peft_does_not_know(tiny_llama_dir, tmp_path):
@@ -367,27 +333,6 @@ def test_kind_of_adapter_that_peft_does_not_know(tiny_llama_dir, tmp_path):
     )
 
 
-def test_rank_that_is_no_number(tiny_llama_dir, tmp_path):
-    train(tiny_llama_dir, tmp_path / "run")
-    path = tmp_path / "run" / "adapter_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"r": "x"}))
-    with pytest.raises(ModelError, match="does not fit its base"):
-        merge_run(tmp_path / "run")
-
-
-def test_base_that_is_gone(tiny_llama_dir, tmp_path):
-    train(tiny_llama_dir, tmp_path / "run", recipe=False)
-    config = tmp_path / "run" / "adapter_config.json"
-    content = json.loads(config.read_text())
-    config.write_text(json.dumps(content | {"base_model_name_or_path": "/no/such/model"}))
-    with pytest.raises(ModelError, match="/no/such/model does not exist"):
-        merge_run(tmp_path / "run")
-    del content["base_model_name_or_path"]
-    config.write_text(json.dumps(content))
-    with pytest.raises(ModelError, match="does not name the base model"):
-        merge_run(tmp_path / "run")
-
-
 def test_base_that_does_not_fit(qlora_run, tmp_path, tiny_llama_dir):
     run_dir, _ = qlora_run
     other = tmp_path / "other"
@@ -398,29 +343,6 @@ def test_base_that_does_not_fit(qlora_run, tmp_path, tiny_llama_dir):
     path.write_text(path.read_text().replace(str(tiny_llama_dir), str(other)))
     with pytest.raises(ModelError, match=f"the adapter in {run_dir} does not fit its base {other}: "):
         merge_run(run_dir)
-
-
-def test_recipe_that_cannot_be_read(qlora_run):
-    run_dir, _ = qlora_run
-    path = run_dir / "efficiency" / "recipe.resolved.yaml"
-    path.write_text("recipe: {name: x}")
-    with pytest.raises(ModelError, match="is not a resolved recipe of this version of hf_efficient: "):
-        merge_run(run_dir)
-
-
-def test_dequantized_base_needs_a_quantized_run(tiny_llama_dir, tmp_path):
-    train(tiny_llama_dir, tmp_path / "run")
-    with pytest.raises(ModelError) as error:
-        merge_run(tmp_path / "run", base="dequantized")
-    assert str(error.value) == (
-        f"--base dequantized: the adapter in {tmp_path / 'run'} was trained on an unquantized base. Write --base dense."
-    )
-
-
-def test_unknown_data_type(qlora_run):
-    with pytest.raises(ModelError) as error:
-        merge_run(qlora_run[0], dtype="bf16")
-    assert str(error.value) == "--dtype: 'bf16' is not one of float32, float16, bfloat16."
 
 
 def test_output_that_is_occupied(qlora_run, tmp_path):
@@ -443,15 +365,6 @@ def test_full_disk_is_told_and_leaves_nothing(tmp_path):
         raise SafetensorError(told)
     assert str(error.value) == f"--output: {tmp_path / 'merged'} cannot be written: {told}."
     assert saved(tmp_path) == []
-
-
-def test_overwrite_replaces_an_earlier_merge(qlora_run):
-    run_dir, trained = qlora_run
-    (run_dir / "merged").mkdir()
-    (run_dir / "merged" / "old.bin").write_text("old")
-    merge_run(run_dir, overwrite=True)
-    assert "old.bin" not in saved(run_dir / "merged")
-    assert torch.allclose(logits(load(run_dir / "merged")), trained, rtol=1e-4, atol=1e-5)
 
 
 def command(*arguments):
@@ -479,19 +392,3 @@ def test_command_prints_json(qlora_run, tmp_path):
     }
     assert 0 < measured[0] < 0.1
     assert measured[1] > 0.01
-
-
-def test_command_prints_text(qlora_run):
-    run_dir, _ = qlora_run
-    result = command(run_dir)
-    assert result.exit_code == 0, result.output
-    first, second = result.stdout.splitlines()
-    assert first.startswith("Merged into the dequantized base, ")
-    assert first.endswith(f" parameters, float32: {run_dir / 'merged'}")
-    assert second.startswith("Its logits differ from the unmerged model's by ")
-
-
-def test_command_refuses_an_unknown_base(tmp_path):
-    result = command(tmp_path, "--base", "quantised")
-    assert result.exit_code == 2
-    assert "dequantized" in result.output

@@ -1,4 +1,4 @@
-"""A start of a launch that trained in this directory before; and one of another launch."""
+"""A start of a launch that trained here before, or of another one; a machine that is gone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,16 @@ from hf_efficient.errors import OutputError
 from hf_efficient.launch import output, restart
 from hf_efficient.launch import started as identity
 from hf_efficient.launch.output import plan_output, write_resolved_recipe
-from hf_efficient.launch.restart import agreed_output, meet_anew, restarts_remark, starts_again
+from hf_efficient.launch.restart import (
+    SILENT_SECONDS,
+    PeerWatch,
+    Silence,
+    agreed_output,
+    meet_anew,
+    restarts_remark,
+    starts_again,
+    watch_peers,
+)
 from hf_efficient.launch.started import ALONE, Launch, own_agent
 from hf_efficient.recipe.load import load_recipe
 
@@ -87,14 +96,6 @@ def test_a_restart_of_a_run_that_was_begun_from_a_named_checkpoint(recipe, train
     assert plan_output(begun, LAUNCH).checkpoint == named
 
 
-def test_what_a_start_has_spent_that_never_came_to_train_counts(recipe, tmp_path):
-    starting = tmp_path / "out/efficiency/starting"
-    starting.mkdir(parents=True)
-    (starting / "spans.jsonl").touch()
-    assert plan_output(recipe(), LAUNCH).goes_on
-    assert not plan_output(recipe(), ANOTHER).goes_on
-
-
 def test_an_agent_is_told_from_others():
     assert own_agent({}) is None
     host, pid, began = str(own_agent({"TORCHELASTIC_RUN_ID": "none"})).split("/")
@@ -112,12 +113,6 @@ def test_an_agent_is_the_same_after_the_clock_was_set(monkeypatch):
         monkeypatch.setattr(identity.psutil, "Process", lambda pid, process=process: process)
         names.append(own_agent({"TORCHELASTIC_RUN_ID": "none"}))
     assert names == [f"{socket.gethostname()}/7/50.25"] * 2
-
-
-def test_an_agent_of_ours_says_who_it_is():
-    """Whatever is started between it and the ranks."""
-    assert own_agent({"TORCHELASTIC_RUN_ID": "none", "HF_EFFICIENT_LAUNCH": "abc"}) == f"{socket.gethostname()}/abc"
-    assert own_agent({"HF_EFFICIENT_LAUNCH": "abc"}) is None
 
 
 def test_the_first_start_of_an_agent_on_one_machine_is_no_restart(recipe, trained):
@@ -162,13 +157,6 @@ def test_a_script_that_trains_twice_in_one_directory(monkeypatch, recipe, traine
     assert agreed(monkeypatch, recipe(), *same).checkpoint == trained / "checkpoint-8"
     with pytest.raises(OutputError, match="already holds a run"):
         agreed(monkeypatch, recipe(), [("two/8/2.00", 0, True)], [("two", None)])
-
-
-def test_one_machine_knows_that_it_is_a_restart(monkeypatch, recipe, trained):
-    plan = agreed(monkeypatch, recipe(), [("two/8/2.00", 1, False)], [("two", "from checkpoint-8")])
-    assert plan.checkpoint == trained / "checkpoint-8"
-    assert plan.agents[1] == "two/8/2.00"
-    assert len(plan.agents) == 2
 
 
 @pytest.mark.parametrize(("restarts", "seconds"), [(0, 0), (1, 60)])
@@ -238,3 +226,127 @@ def test_rank_0_opens_the_store_that_its_agent_did_not():
     meet_anew({**started, "RANK": "1", "TORCHELASTIC_RUN_ID": "none"})
     again = TCPStore("127.0.0.1", port, None, True, wait_for_workers=False, multi_tenant=True)  # as torch does
     again.set("key", "value")
+
+
+class Shelf(dict):
+    """What ``TCPStore`` does, without a server."""
+
+    def set(self, key, value):
+        self[key] = value.encode()
+
+    def get(self, key, default=None):
+        return self[key]
+
+    def check(self, keys):
+        return all(key in self for key in keys)
+
+
+class Hand:
+    def __init__(self):
+        self.at = 100.0
+
+    def __call__(self):
+        return self.at
+
+
+def test_a_machine_that_no_longer_counts_is_named(monkeypatch):
+    shelf, hand = Shelf(), Hand()
+    monkeypatch.setattr("socket.gethostname", lambda: "beta")
+    one, two = (PeerWatch(shelf, node, 2, hand) for node in (0, 1))
+    two.beat()
+    one.beat()
+    hand.at += SILENT_SECONDS
+    one.beat()  # just long enough
+    hand.at += 1
+    with pytest.raises(Silence, match=r"machine 1 \(beta\) has not been heard of for 21 s"):
+        one.beat()
+
+
+def test_the_store_stays_until_all_others_have_ended():
+    shelf, looks = Shelf(), []
+
+    def now():
+        looks.append(1)
+        if len(looks) == 4:
+            two.done()
+        return 0.1 * len(looks)
+
+    two = PeerWatch(shelf, 1, 3)
+    one = PeerWatch(shelf, 0, 3, now)  # the third never began
+    one.done()
+    one.see_off(100.0, look_every=0.0)
+    assert len(looks) == 4
+    PeerWatch(shelf, 2, 3)
+    one.see_off(0.5, look_every=0.0)  # but not for ever
+    assert len(looks) > 5
+
+
+def test_a_machine_that_has_not_begun_or_is_done_is_not_missed():
+    shelf, hand = Shelf(), Hand()
+    one, two = (PeerWatch(shelf, node, 2, hand) for node in (0, 1))
+    one.beat()
+    hand.at += 1000
+    two.beat()
+    one.beat()
+    two.done()
+    two.beat()  # one under way when it ended
+    hand.at += 1000
+    one.beat()
+
+
+def test_a_machine_that_was_met_and_never_counted_is_missed():
+    """It is cut off within three seconds of its start, after which the first count comes."""
+    shelf, hand, met = Shelf(), Hand(), []
+    PeerWatch(shelf, 1, 2, hand)
+    one = PeerWatch(shelf, 0, 2, hand, met=lambda: bool(met))
+    hand.at += 1000
+    one.beat()
+    met.append(True)
+    one.beat()
+    hand.at += SILENT_SECONDS
+    one.beat()
+    hand.at += 1
+    with pytest.raises(Silence, match=r"machine 1 .* has not been heard of for 21 s"):
+        one.beat()
+
+
+def test_what_an_earlier_start_has_counted_is_not_taken_for_silence():
+    shelf, hand = Shelf(), Hand()
+    PeerWatch(shelf, 1, 2, hand).beat()
+    one = PeerWatch(shelf, 0, 2, hand)  # both were started again, and machine 1 still imports
+    hand.at += 1000
+    one.beat()
+    two = PeerWatch(shelf, 1, 2, hand)
+    one.beat()
+    hand.at += SILENT_SECONDS + 1
+    with pytest.raises(Silence, match="machine 1"):
+        one.beat()
+    two.beat()
+    one.beat()
+
+
+def test_a_store_that_fails_is_machine_0():
+    class Broken(Shelf):
+        works = True
+
+        def check(self, keys):
+            if not self.works:
+                raise RuntimeError("connection reset")
+            return super().check(keys)
+
+    shelf = Broken()
+    watch = PeerWatch(shelf, 1, 2, Hand())
+    shelf.works = False
+    with pytest.raises(Silence, match=r"machine 0 does not answer \(RuntimeError, 0 s\)"):
+        watch.beat()
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [{}, {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}, {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "1"}],
+)
+def test_nobody_is_watched_on_one_machine_or_by_a_second_process(environment):
+    def never(why):
+        raise AssertionError(why)
+
+    watch_peers(environment, never)()

@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -20,7 +19,7 @@ from hf_efficient.errors import ModelError, OutputError
 from hf_efficient.launch import build as builds
 from hf_efficient.launch.listener import RunListener
 from hf_efficient.launch.output import OutputPlan, plan_output
-from hf_efficient.launch.records import RunStart, start_folder
+from hf_efficient.launch.records import start_folder
 from hf_efficient.launch.run import run_recipe
 from hf_efficient.recipe.load import load_recipe
 
@@ -234,12 +233,3 @@ def test_only_a_resumed_start_goes_on_with_the_records_of_a_lost_one(recipe, tmp
     plans = [plan_output(load_recipe(recipe, [f"existing_output={how}"])) for how in ("refuse", "overwrite", "resume")]
     assert [plan.goes_on for plan in plans] == [False, False, True]
     assert plans[2].remark == "the last start never came to train: what it has spent counts"
-
-
-def test_the_folder_that_another_process_removes_in_this_moment_is_gone(tmp_path, monkeypatch):
-    """Two processes leave a start together, as where the run is proven first: the last one removes it."""
-    args = SimpleNamespace(process_index=0, world_size=2)
-    start = RunStart(load_recipe("quickstart/lora"), OutputPlan(tmp_path / "out"), args)
-    monkeypatch.setattr(Path, "is_dir", lambda self: True)  # it was a moment ago
-    start.is_ready()
-    assert not start.folder.exists()
