@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hf_efficient.errors import RecipeError
-from hf_efficient.jobs.cluster import Gpus, clock_time, gpus_of, load_cluster, seconds_of
+from hf_efficient.jobs.cluster import Gpus, gpus_of, load_cluster, seconds_of
 
 
 @pytest.mark.parametrize(
@@ -27,12 +27,6 @@ from hf_efficient.jobs.cluster import Gpus, clock_time, gpus_of, load_cluster, s
     ],
 )
 def test_times_are_read(text, seconds):
-    assert seconds_of(text) == seconds
-
-
-@pytest.mark.parametrize(("seconds", "text"), [(5400, "01:30:00"), (131405, "1-12:30:05"), (172800, "2-00:00:00")])
-def test_times_are_written_as_slurm_writes_them(seconds, text):
-    assert clock_time(seconds) == text
     assert seconds_of(text) == seconds
 
 
@@ -134,20 +128,6 @@ def test_wrong_values(described, text, told):
     assert problems(described(text)) == [told]
 
 
-def test_a_clock_time_without_quotes(described):
-    assert load_cluster(described("time_limit: 12:00:00\n"), {}).time_limit == "12:00:00"
-
-
 def test_a_wrong_flag_is_told_as_such(described):
     (told,) = problems(None, gpus="none")
     assert told.startswith("command line: --gpus none: gpus: is the text 'none', but must be a count")
-
-
-def test_a_flag_over_a_section_that_is_none(described):
-    (told,) = problems(described("slurm: yes please\n"), partition="main")
-    assert told == "cluster.yaml:1: slurm: is the text 'yes please', but must be a mapping."
-
-
-def test_no_such_file(tmp_path):
-    with pytest.raises(RecipeError, match="there is no such file"):
-        load_cluster(tmp_path / "gone.yaml", {})

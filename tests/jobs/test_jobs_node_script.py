@@ -142,23 +142,11 @@ def test_the_first_start_and_later_ones_of_one_machine(target, variables, switch
 
 
 @pytest.mark.parametrize(("target", "variables"), [case[:2] for case in CASES])
-def test_a_check_that_fails_ends_the_machine(target, variables, programs, tmp_path):
-    done = run(node_of(target, job_in(tmp_path, target)), programs, CHECK_CODE="2", **variables)
-    assert done.returncode == 2
-    assert len(calls(tmp_path)) == 1
-
-
-@pytest.mark.parametrize(("target", "variables"), [case[:2] for case in CASES])
 def test_a_machine_without_hf_efficient(target, variables, tmp_path):
     done = run(node_of(target, job_in(tmp_path, target)), "/usr/bin:/bin", **variables)
     assert done.returncode == 2
     assert "there is no hf-efficient on the PATH. " in done.stderr
     assert "activate" in done.stderr
-
-
-def test_a_pod_works_on_the_shared_storage(programs, tmp_path):
-    run(node_of("kubernetes", job_in(tmp_path, "kubernetes")), programs, **KUBERNETES)
-    assert calls(tmp_path)[1]["here"] == str(tmp_path)
 
 
 def test_the_end_of_a_document_is_no_line_of_it():

@@ -56,14 +56,6 @@ def test_storage_that_cannot_be_written(tmp_path):
         answer(tmp_path / "out", "7", "0", machine(0), 1, patience=1)
 
 
-def test_half_a_file_is_waited_for(tmp_path):
-    folder = tmp_path / FOLDER / "7"
-    folder.mkdir(parents=True)
-    (folder / "0.1.json").write_text('{"node_rank": 1, "ho')
-    with pytest.raises(SetupError, match="saw nothing of machine 1 "):
-        answer(tmp_path, "7", "0", machine(0), 2, patience=0.05, look_every=0.01)
-
-
 def test_versions_that_differ():
     same_versions([machine(0), machine(1)])
     with pytest.raises(SetupError) as error:

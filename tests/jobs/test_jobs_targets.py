@@ -75,12 +75,6 @@ def test_srun_and_the_environment():
     assert "main_address" not in script
 
 
-@pytest.mark.parametrize(("port", "told"), [(None, "$((20000 + SLURM_JOB_ID % 10000))"), (4000, "4000")])
-def test_where_machines_meet(port, told):
-    script = sbatch_script(job_for("slurm", cluster_of(port=port), "distributed.nodes=2"))
-    assert f"export main_address=${{hosts[0]}}:{told}\n" in script
-
-
 def test_containers_are_the_sites_own():
     with pytest.raises(RecipeError, match=r"the cluster: image: is given, but Slurm runs containers by a plugin"):
         sbatch_script(job_for("slurm", cluster_of(image="a")))
@@ -130,12 +124,6 @@ def test_one_machine_without_gpus_and_a_volume():
     assert set(task) == {"name", "workdir", "num_nodes", "resources", "volumes", "setup", "run"}
     assert task["volumes"] == {"/mnt/runs": "runs"}
     assert "main_address" not in task["run"]
-
-
-def test_people_can_read_it():
-    text = skypilot_task(job_for("skypilot", cluster_of(**SMALL), OUTPUT))
-    assert text.startswith("# quickstart/lora, written by hf_efficient ")
-    assert "run: |\n  set -euo pipefail\n" in text
 
 
 def test_what_skypilot_needs_and_cannot_do():
@@ -211,15 +199,6 @@ def test_a_train_job_and_its_runtime():
     assert pod["volumes"][0] == {"name": "shared", "persistentVolumeClaim": {"claimName": "runs"}}
     assert pod["containers"][0]["volumeMounts"][0] == {"name": "shared", "mountPath": "/mnt/runs"}
     assert pod["containers"][0]["envFrom"] == [{"secretRef": {"name": "hf-token"}}]
-
-
-def test_bad_input_fails_the_job_at_once():
-    runtime, _ = documents(SMALL_POD)
-    template = runtime["spec"]["template"]["spec"]
-    (rule,) = template["failurePolicy"]["rules"]
-    assert (rule["action"], rule["onJobFailureReasons"]) == ("FailJobSet", ["PodFailurePolicy"])
-    (of_pods,) = template["replicatedJobs"][0]["template"]["spec"]["podFailurePolicy"]["rules"]
-    assert of_pods == {"action": "FailJob", "onExitCodes": {"containerName": "node", "operator": "In", "values": [2]}}
 
 
 def test_one_pod_without_gpus_says_nothing_that_nobody_gave():

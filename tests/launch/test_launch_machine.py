@@ -18,13 +18,11 @@ from hf_efficient.launch.machine import (
     check_port,
     check_wrap_classes_without_weights,
     go_offline_without_hub,
-    interface_of,
     is_free,
     launch_environment,
     needs_hub,
     nsight_command,
     nsight_overrides,
-    own_address,
 )
 from hf_efficient.recipe.load import load_recipe
 from hf_efficient.recipe.schema import Recipe
@@ -86,13 +84,6 @@ def test_the_port_to_meet_at_is_in_use():
         check_port(Layout(1, 2, 2))
     assert is_free(port)
     check_port(Layout(2, 1, 2, 0, "alpha", port))
-
-
-def test_interfaces():
-    assert own_address("127.0.0.1") == "127.0.0.1"
-    assert interface_of("127.0.0.1") == "lo"
-    assert own_address("no-such-host.invalid") is None
-    assert interface_of("192.0.2.77") is None
 
 
 def test_what_the_processes_of_several_machines_are_told(monkeypatch):
@@ -160,10 +151,6 @@ def test_the_configuration_alone_tells(tiny_llama_dir, tmp_path):
         check_wrap_classes_without_weights(of_model(tmp_path, "distributed.wrap_classes=[MistralDecoderLayer]"))
 
 
-def test_a_model_that_is_not_to_be_had_is_the_runs_to_tell(tmp_path):
-    check_wrap_classes_without_weights(of_model(tmp_path / "gone", "distributed.wrap_classes=[X]"))
-
-
 def profiled(profile=None):
     return Recipe(
         name="t",
@@ -186,10 +173,6 @@ def test_nsys_captures_the_recipes_steps():
         "--force-overwrite=true",
         f"--output={Path('out/efficiency/profile/nsys')}",
     ]
-
-
-def test_without_a_gpu_nothing_would_begin_the_capture():
-    assert not any("capture" in part for part in nsight_command("nsys", profiled(), has_gpu=False))
 
 
 def test_ncu_looks_at_the_first_captured_step():

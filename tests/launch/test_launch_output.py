@@ -47,10 +47,6 @@ def a_run(folder: Path, *steps: int, **train) -> None:
         a_checkpoint(folder / f"checkpoint-{step}")
 
 
-def test_a_new_directory_starts_from_the_beginning(tmp_path):
-    assert plan_output(recipe(tmp_path / "new")) == OutputPlan(tmp_path / "new")
-
-
 @pytest.mark.parametrize("name", ["README.md", "config.json", "model.safetensors"])
 @pytest.mark.parametrize("existing", ["refuse", "resume", "overwrite"])
 def test_what_is_not_ours_is_never_replaced(tmp_path, name, existing):
@@ -163,14 +159,6 @@ def test_the_accumulation_that_follows_from_the_global_batch_is_no_difference(tm
     assert plan_output(of(16, 2)).checkpoint == checkpoint
     with pytest.raises(OutputError, match=r"another distributed\.global_batch_size \(was 16, is 32\)\. Put"):
         plan_output(of(32, 2))
-
-
-def test_length_saving_logging_and_evaluating_may_change(tmp_path):
-    a_run(tmp_path, 2, max_steps=2, save_steps=2)
-    longer = recipe(
-        tmp_path, "resume", max_steps=9, save_steps=3, logging_steps=1, eval_strategy="steps", report_to="none"
-    )
-    assert plan_output(longer).checkpoint == tmp_path / "checkpoint-2"
 
 
 def test_overwrite_removes_the_run_and_nothing_else_and_only_when_told(tmp_path):
@@ -298,14 +286,6 @@ def checkpoint(tmp_path):
 )
 def test_who_wrote_it(checkpoint, names, kind, processes):
     assert layout_of_checkpoint(checkpoint(names)) == CheckpointLayout(kind, processes)
-
-
-@pytest.mark.parametrize(
-    ("names", "engine", "world_size"),
-    [(WHOLE_FILES, "none", 1), (DDP, "ddp", 2), (ZERO, "zero3", 2), (FSDP, "fsdp2", 2)],
-)
-def test_the_same_goes_on(checkpoint, names, engine, world_size):
-    check_layout(checkpoint(names), engine, world_size)
 
 
 @pytest.mark.parametrize(

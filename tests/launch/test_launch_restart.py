@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +22,7 @@ from hf_efficient.launch.restart import (
     starts_again,
     watch_peers,
 )
-from hf_efficient.launch.started import ALONE, Launch, own_agent
+from hf_efficient.launch.started import Launch, own_agent
 from hf_efficient.recipe.load import load_recipe
 
 LAUNCH = Launch(("one/7/1.00", "two/8/2.00"), is_restart=True)
@@ -62,27 +61,10 @@ def test_a_restart_goes_on_whatever_the_recipe_says_of_other_runs(recipe, traine
     assert plan.agents == launch.agents
 
 
-def test_another_launch_does_as_the_recipe_says(recipe, trained):
-    with pytest.raises(OutputError, match="already holds a run"):
-        plan_output(recipe(), ANOTHER)
-    assert plan_output(recipe("overwrite"), ANOTHER).replaces
-    assert plan_output(recipe("overwrite"), ALONE).replaces
-
-
 def test_a_restart_that_failed_before_it_cleared_the_old_run_does_not_go_on_with_it(recipe, trained):
     again = Launch(ANOTHER.agents, is_restart=True)
     plan = plan_output(recipe("overwrite"), again)
     assert (plan.checkpoint, plan.replaces, plan.goes_on) == (None, True, False)
-
-
-def test_a_restart_before_the_first_checkpoint(recipe, tmp_path):
-    write_resolved_recipe(tmp_path / "out", recipe(), {}, LAUNCH.agents)
-    plan = plan_output(recipe(), LAUNCH)
-    assert (plan.checkpoint, plan.replaces, plan.goes_on) == (None, True, True)
-    assert plan.remark == (
-        "the launcher started the processes again; there is no checkpoint yet: it starts again, and what it has spent "
-        "so far counts"
-    )
 
 
 def test_a_restart_of_a_run_that_was_begun_from_a_named_checkpoint(recipe, trained, tmp_path):
@@ -94,14 +76,6 @@ def test_a_restart_of_a_run_that_was_begun_from_a_named_checkpoint(recipe, train
     for step in (4, 8):
         (trained / f"checkpoint-{step}" / "trainer_state.json").unlink()
     assert plan_output(begun, LAUNCH).checkpoint == named
-
-
-def test_an_agent_is_told_from_others():
-    assert own_agent({}) is None
-    host, pid, began = str(own_agent({"TORCHELASTIC_RUN_ID": "none"})).split("/")
-    assert host
-    assert pid == str(os.getppid())
-    assert float(began) > 0
 
 
 def test_an_agent_is_the_same_after_the_clock_was_set(monkeypatch):
@@ -294,22 +268,6 @@ def test_a_machine_that_has_not_begun_or_is_done_is_not_missed():
     one.beat()
 
 
-def test_a_machine_that_was_met_and_never_counted_is_missed():
-    """It is cut off within three seconds of its start, after which the first count comes."""
-    shelf, hand, met = Shelf(), Hand(), []
-    PeerWatch(shelf, 1, 2, hand)
-    one = PeerWatch(shelf, 0, 2, hand, met=lambda: bool(met))
-    hand.at += 1000
-    one.beat()
-    met.append(True)
-    one.beat()
-    hand.at += SILENT_SECONDS
-    one.beat()
-    hand.at += 1
-    with pytest.raises(Silence, match=r"machine 1 .* has not been heard of for 21 s"):
-        one.beat()
-
-
 def test_what_an_earlier_start_has_counted_is_not_taken_for_silence():
     shelf, hand = Shelf(), Hand()
     PeerWatch(shelf, 1, 2, hand).beat()
@@ -323,22 +281,6 @@ def test_what_an_earlier_start_has_counted_is_not_taken_for_silence():
         one.beat()
     two.beat()
     one.beat()
-
-
-def test_a_store_that_fails_is_machine_0():
-    class Broken(Shelf):
-        works = True
-
-        def check(self, keys):
-            if not self.works:
-                raise RuntimeError("connection reset")
-            return super().check(keys)
-
-    shelf = Broken()
-    watch = PeerWatch(shelf, 1, 2, Hand())
-    shelf.works = False
-    with pytest.raises(Silence, match=r"machine 0 does not answer \(RuntimeError, 0 s\)"):
-        watch.beat()
 
 
 @pytest.mark.parametrize(

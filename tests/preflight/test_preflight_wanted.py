@@ -88,12 +88,6 @@ def test_a_run_of_unknown_length_says_so_and_one_told_not_to_does_not(planned, w
     assert not wish.exists()
 
 
-def test_true_wants_a_proof_whatever_the_plan(planned, wish, tiny_recipe):
-    planned(None)
-    with pytest.raises(PreflightWanted, match=r"efficiency\.preflight is true"):
-        run_recipe(tiny_recipe("efficiency.preflight=true"))
-
-
 def test_a_proof_is_remembered_for_this_recipe_alone_and_is_in_the_account(
     planned, wish, tiny_recipe, tmp_path, monkeypatch
 ):
