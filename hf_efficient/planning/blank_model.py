@@ -109,7 +109,7 @@ def _fill(layer: Any, dtype: torch.dtype) -> None:
     )
     weight.compress_statistics, weight.quant_type = double, kind
     layer.weight = weight
-    layer.support_avx512bf16_for_cpu = False  # the run's own setting; see callbacks/four_bit_guard.py
+    layer.support_avx512bf16_for_cpu = False  # the run's own setting; see callbacks/checks.py
 
 
 def is_eight_bit(recipe: Recipe) -> bool:

@@ -96,8 +96,8 @@ class SystemSeries:
 
     Attributes:
         started_at_seconds, ended_at_seconds: run time of the first and of the last reading.
-        host: what cores, disks and network did, by name (see ``measure/probes/``).
-        gpus: by number of the GPU and by name (see ``measure/probes/gpu.py``).
+        host: what cores, disks and network did, by name (see ``recording/probes.py``).
+        gpus: by number of the GPU and by name (see ``recording/probes.py``).
         throttled: by number of the GPU and by reason, the share of the bucket's readings in which it was held back.
     """
 
