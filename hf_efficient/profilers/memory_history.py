@@ -6,7 +6,7 @@ import pickle
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
@@ -20,26 +20,6 @@ from hf_efficient.text import short_seconds
 _BACKWARD = " (backward)"
 _PEFT = "base_model.model."
 _MARK = "hf_efficient.labelled"
-
-
-class Allocator(Protocol):
-    """What the instrument needs of an allocator: ``CudaAllocator``, or another in its place."""
-
-    def is_here(self) -> bool: ...
-
-    def record(self, max_entries: int) -> None: ...
-
-    def stop(self) -> None: ...
-
-    def snapshot(self) -> dict[str, Any]: ...
-
-    def when_out_of_memory(self, call: Callable[[], None]) -> None: ...
-
-    def retries(self) -> int | None: ...
-
-    def device(self) -> int: ...
-
-    def labeller(self) -> Callable[[str], None] | None: ...
 
 
 class CudaAllocator:
@@ -96,7 +76,7 @@ class MemoryHistory(Instrument):
         on_out_of_memory: bool = True,
         max_entries: int = 100_000,
         modules: bool = True,
-        allocator: Allocator | None = None,
+        allocator: CudaAllocator | None = None,
     ) -> None:
         super().__init__()
         self._at_steps, self._at_end = frozenset(at_steps), at_end

@@ -30,15 +30,16 @@ SNAPSHOT = {
 }
 
 
-class Fake:
+class Fake(CudaAllocator):
     def __init__(self, fails=False, labels=None):
-        self.calls, self.observers, self.fails, self.labels = [], [], fails, labels
+        self.calls, self.observers, self.fails = [], [], fails
+        self.record = self.calls.append
+        self.when_out_of_memory = self.observers.append
+        self.labels, self.labeller = labels, lambda: None if labels is None else labels.append
 
-    def is_here(self):
-        return True
-
-    def record(self, max_entries):
-        self.calls.append(max_entries)
+    is_here = staticmethod(lambda: True)
+    retries = staticmethod(lambda: 2)
+    device = staticmethod(lambda: 0)
 
     def stop(self):
         self.calls.append("stop")
@@ -47,18 +48,6 @@ class Fake:
         if self.fails:
             raise RuntimeError("no host memory")
         return SNAPSHOT
-
-    def when_out_of_memory(self, call):
-        self.observers.append(call)
-
-    def retries(self):
-        return 2
-
-    def device(self):
-        return 0
-
-    def labeller(self):
-        return None if self.labels is None else self.labels.append
 
 
 def train(history, folder, steps=3):
@@ -116,15 +105,10 @@ def test_without_cuda_it_says_so_and_the_run_goes_on(tmp_path, monkeypatch):
     assert names(tmp_path) == []
 
 
-def start(history, folder, model):
-    history.files = []
-    history.start(Place(folder, 0, None, model))
-
-
 def test_allocations_are_labelled_by_their_module_until_it_stops(tmp_path):
     fake, model = Fake(labels=[]), nn.Sequential(nn.Linear(2, 2))
     history = MemoryHistory(allocator=fake)
-    start(history, tmp_path, model)
+    history.start(Place(tmp_path, 0, None, model))
     model(torch.ones(1, 2))
     assert fake.labels == ["Sequential", "0", "Sequential", ""]
     history.stop()
