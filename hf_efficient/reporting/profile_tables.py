@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -18,29 +17,11 @@ from hf_efficient.records.profile import (
     OperatorTime,
     ProfileAccount,
 )
-from hf_efficient.reporting.terminal import cut, grid, table
+from hf_efficient.reporting.terminal import FoundTable, drawn, grid
 from hf_efficient.text import flops, instrument_cost, share, short_seconds, size
 
 _LONGEST_SHAPES = 60
 _MOST_ROWS = 10
-
-
-@dataclass(frozen=True)
-class FoundTable:
-    """What one instrument found.
-
-    Attributes:
-        summary: a sentence without a full stop.
-        headings: of the columns; the first and, where ``text_last``, the last hold words.
-        left_out: what is not shown, in words.
-    """
-
-    title: str
-    summary: str
-    headings: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    left_out: str = ""
-    text_last: bool = True
 
 
 def found_tables(profile: ProfileAccount, most: int) -> Iterator[FoundTable]:
@@ -77,11 +58,7 @@ def profile_renderables(profile: ProfileAccount) -> Iterator[RenderableType]:
     """What each instrument found, then a line per instrument: what it cost and wrote."""
     for found in found_tables(profile, _MOST_ROWS):
         yield Text(f"{found.title}: {found.summary}.", "bold")
-        words = {0, len(found.headings) - 1} if found.text_last else {0}
-        made = table(*found.headings, words=words)
-        for row in found.rows:
-            made.add_row(*map(cut, row))  # on a narrow terminal words are cut, not the numbers
-        yield made
+        yield drawn(found)
     yield Text("Instruments:", "bold")
     yield grid([(f"  {name}", told) for name, told in instrument_rows(profile.instruments)], style="")
     if remark := shared_remark(profile.instruments):
@@ -98,7 +75,8 @@ def _operators(found: OperatorTable, most: int) -> FoundTable:
     times = ["host", "share"] if found.self_device_seconds is None else ["device", "share", "host"]
     rows = [_operator_cells(found, one) for one in found.operators[:most]]
     left_out = _rows_left(len(found.operators) - len(rows) + found.left_out)
-    return FoundTable("Operators", summary, ["operator", "calls", *times, "FLOPs", "shapes"], rows, left_out)
+    headings = ["operator", "calls", *times, "FLOPs", "shapes"]
+    return FoundTable(headings, rows, "Operators", summary, left_out, (0, len(headings) - 1))
 
 
 def _operator_cells(found: OperatorTable, one: OperatorTime) -> list[str]:
@@ -118,7 +96,8 @@ def _snapshot(found: MemorySnapshot, most: int) -> FoundTable:
     ]
     more = found.other_sites_bytes + sum(site.bytes for site in found.sites[most:])
     headings = ("asked for by", "size", "share", "blocks", "called from")
-    return FoundTable("CUDA memory", _snapshot_summary(found), headings, rows, _bytes_left(more, "lines"))
+    left_out = _bytes_left(more, "lines")
+    return FoundTable(headings, rows, "CUDA memory", _snapshot_summary(found), left_out, (0, 4))
 
 
 def _snapshot_summary(found: MemorySnapshot) -> str:
@@ -153,7 +132,7 @@ def _modules(found: MemorySnapshot, most: int) -> FoundTable:
     more = found.other_modules_bytes + sum(held.bytes for held in found.modules[most:])
     summary = f"{found.moment}: the {size(found.peak_bytes)} at the peak by the modules that they are for"
     headings = ("module", "size", "share", "blocks", "modules", "most of it asked for by")
-    return FoundTable("CUDA memory by module", summary, headings, rows, _bytes_left(more, "modules"))
+    return FoundTable(headings, rows, "CUDA memory by module", summary, _bytes_left(more, "modules"), (0, 5))
 
 
 def _functions(found: FunctionTable, most: int) -> FoundTable:
@@ -171,7 +150,7 @@ def _functions(found: FunctionTable, most: int) -> FoundTable:
     left_out = _rows_left(len(found.functions) - len(rows) + found.left_out)
     summary = f"{process}: {short_seconds(found.seconds)} seen by {found.tool}"
     headings = ("function", "own time", "share", "with calls", "calls")
-    return FoundTable("Python functions", summary, headings, rows, left_out, text_last=False)
+    return FoundTable(headings, rows, "Python functions", summary, left_out)
 
 
 def _lines(found: FunctionLines) -> FoundTable:
@@ -180,7 +159,7 @@ def _lines(found: FunctionLines) -> FoundTable:
         for one in found.lines
     ]
     summary = f"{found.place}: {short_seconds(found.seconds)}, line by line, on the thread that trains"
-    return FoundTable("Python lines", summary, ("line", "time", "share", "hits", "text"), rows)
+    return FoundTable(("line", "time", "share", "hits", "text"), rows, "Python lines", summary, words=(0, 4))
 
 
 def _host_memory(found: HostMemoryTable, most: int) -> FoundTable:
@@ -190,7 +169,8 @@ def _host_memory(found: HostMemoryTable, most: int) -> FoundTable:
     ]
     held = size(sum(line.bytes for line in found.lines))
     summary = f"{size(found.peak_bytes)} at the peak since the instrument began; {held} under the named functions"
-    return FoundTable("Host memory", summary, ("line", "held", "share", "allocations", "text"), rows)
+    headings = ("line", "held", "share", "allocations", "text")
+    return FoundTable(headings, rows, "Host memory", summary, words=(0, 4))
 
 
 def _part(value: float, whole: float) -> str:

@@ -1,14 +1,53 @@
-"""Tables on a terminal: columns of words that give way, and columns of figures that do not."""
+"""Tables: of one shape for terminal and page; on a terminal words give way, and figures do not."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 LONGEST_BAR = 24
+
+
+@dataclass(frozen=True)
+class FoundTable:
+    """What was found, in words.
+
+    Attributes:
+        headings: of the columns; the first names what the rows are.
+        title: its heading, where it stands for itself.
+        summary: a sentence without a full stop.
+        left_out: what is not shown.
+        words: places of the columns that hold words.
+        shares: of 1, for a bar behind each row.
+        total: a last row.
+    """
+
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    title: str = ""
+    summary: str = ""
+    left_out: str = ""
+    words: Collection[int] = (0,)
+    shares: Sequence[float] | None = None
+    total: Sequence[str] | None = None
+
+
+def drawn(found: FoundTable) -> Table:
+    """On a narrow terminal words are cut, not the figures."""
+    made = table(*found.headings, words=found.words)
+    made.columns[0].header = cut(found.headings[0])
+    if found.shares is not None:
+        made.add_column("", no_wrap=True)
+    for place, row in enumerate(found.rows):
+        bar = [] if found.shares is None else [share_bar(found.shares[place])]
+        made.add_row(*map(cut, row), *bar)
+    if found.total is not None:
+        made.add_row(Text(found.total[0], "bold"), *found.total[1:])
+    return made
 
 
 def show(parts: Iterable[RenderableType]) -> None:

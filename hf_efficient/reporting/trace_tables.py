@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from rich.console import RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from hf_efficient.records.trace import (
@@ -24,27 +22,11 @@ from hf_efficient.records.trace import (
     TraceBreakdown,
     TraceStep,
 )
-from hf_efficient.reporting.terminal import cut, share_bar
+from hf_efficient.reporting.terminal import FoundTable, drawn
 from hf_efficient.text import count, share, short_count, short_seconds, size
 
 _MOST_ROWS = 8
 _CAUSES = {"host_bound": "host", "launch_bound": "launch", "other": "other"}
-
-
-@dataclass(frozen=True)
-class TraceTable:
-    """Names, and figures in words.
-
-    Attributes:
-        headings: of the columns; the first names what the rows are.
-        shares: of 1, for a bar behind each row; None where there are none.
-        total: a last row; None without.
-    """
-
-    headings: tuple[str, ...]
-    rows: Sequence[tuple[str, ...]]
-    shares: Sequence[float] | None = None
-    total: tuple[str, ...] | None = None
 
 
 def trace_title(trace: TraceBreakdown, name: str = "") -> str:
@@ -117,26 +99,27 @@ def device_time_rows(device: DeviceBreakdown) -> list[tuple[str, float]]:
     return [(name, max(seconds, 0.0)) for name, seconds in rows if seconds > 0 or name == "computing"]
 
 
-def device_time_table(device: DeviceBreakdown, name: str) -> TraceTable:
+def device_time_table(device: DeviceBreakdown, name: str) -> FoundTable:
     """Where the time of a device went, from its first event to its last; each second in one row."""
     window = device.busy.window_seconds
     held = [(label, seconds, seconds / window if window else 0.0) for label, seconds in device_time_rows(device)]
     rows = [(label, short_seconds(seconds), _percent(part)) for label, seconds, part in held]
     total = ("in all", short_seconds(window), "100.0%" if window else "")
-    return TraceTable((name, "time", "share"), rows, [part for _, _, part in held], total)
+    shares = [part for _, _, part in held]
+    return FoundTable((name, "time", "share"), rows, shares=shares, total=total)
 
 
-def family_table(families: Sequence[FamilyTime], title: str, counted: str) -> TraceTable:
+def family_table(families: Sequence[FamilyTime], title: str, counted: str) -> FoundTable:
     """Time by kind of work."""
     rows = [(one.family, short_seconds(one.seconds), _percent(one.share), f"{one.count:,}") for one in families]
-    return TraceTable((title, "time", "share", counted), rows, [one.share for one in families])
+    return FoundTable((title, "time", "share", counted), rows, shares=[one.share for one in families])
 
 
-def work_table(device: DeviceBreakdown) -> TraceTable:
+def work_table(device: DeviceBreakdown) -> FoundTable:
     return family_table(device.families, "kernels, copies and memsets by family", "count")
 
 
-def device_tables(device: DeviceBreakdown, most: int) -> Iterator[TraceTable]:
+def device_tables(device: DeviceBreakdown, most: int) -> Iterator[FoundTable]:
     """The kernels that take longest, copies by direction, the longest gaps."""
     yield _kernel_table(device.kernels, most)
     if device.copies:
@@ -145,14 +128,14 @@ def device_tables(device: DeviceBreakdown, most: int) -> Iterator[TraceTable]:
         yield _gap_table(device.gaps, most)
 
 
-def host_families(trace: TraceBreakdown) -> TraceTable | None:
+def host_families(trace: TraceBreakdown) -> FoundTable | None:
     """Where no device tells of the work, the host's operators do."""
     if trace.host is None or trace.devices:
         return None
     return family_table(trace.host.families, "operators by family", "calls")
 
 
-def _kernel_table(kernels: Sequence[KernelTime], most: int) -> TraceTable:
+def _kernel_table(kernels: Sequence[KernelTime], most: int) -> FoundTable:
     rows = [
         (
             one.name.removeprefix("at::native::") + (f" ({one.operator})" if one.operator else ""),
@@ -163,10 +146,10 @@ def _kernel_table(kernels: Sequence[KernelTime], most: int) -> TraceTable:
         )
         for one in kernels[:most]
     ]
-    return TraceTable(("kernel (operator)", "time", "share", "count", "mean"), rows)
+    return FoundTable(("kernel (operator)", "time", "share", "count", "mean"), rows)
 
 
-def operator_table(host: HostBreakdown, most: int) -> TraceTable:
+def operator_table(host: HostBreakdown, most: int) -> FoundTable:
     """The operators of longest self time on the host."""
     rows = [
         (
@@ -178,10 +161,10 @@ def operator_table(host: HostBreakdown, most: int) -> TraceTable:
         )
         for one in host.operators[:most]
     ]
-    return TraceTable(("operator on the host", "self time", "share", "calls", "in all"), rows)
+    return FoundTable(("operator on the host", "self time", "share", "calls", "in all"), rows)
 
 
-def _copy_table(copies: Sequence[CopyKind]) -> TraceTable:
+def _copy_table(copies: Sequence[CopyKind]) -> FoundTable:
     rows = [
         (
             one.direction + (f", {one.host_memory}" if one.host_memory else ""),
@@ -193,10 +176,10 @@ def _copy_table(copies: Sequence[CopyKind]) -> TraceTable:
         )
         for one in copies
     ]
-    return TraceTable(("copies", "time", "count", "small", "bytes", "rate"), rows)
+    return FoundTable(("copies", "time", "count", "small", "bytes", "rate"), rows)
 
 
-def _gap_table(gaps: Sequence[DeviceGap], most: int) -> TraceTable:
+def _gap_table(gaps: Sequence[DeviceGap], most: int) -> FoundTable:
     rows = [
         (
             ", ".join(f"{name} {100 * part:.0f}%" for name, part in one.host) or "not told",
@@ -207,10 +190,10 @@ def _gap_table(gaps: Sequence[DeviceGap], most: int) -> TraceTable:
         )
         for one in gaps[:most]
     ]
-    return TraceTable(("what the host did in the longest gaps", "gap", "at", "step", "bound by"), rows)
+    return FoundTable(("what the host did in the longest gaps", "gap", "at", "step", "bound by"), rows)
 
 
-def sync_table(syncs: Sequence[SyncSite], most: int) -> TraceTable:
+def sync_table(syncs: Sequence[SyncSite], most: int) -> FoundTable:
     """Where the host waited for a device."""
     rows = [
         (
@@ -221,15 +204,15 @@ def sync_table(syncs: Sequence[SyncSite], most: int) -> TraceTable:
         )
         for one in syncs[:most]
     ]
-    return TraceTable(("the host waited for the device in", "count", "waited", "idle after"), rows)
+    return FoundTable(("the host waited for the device in", "count", "waited", "idle after"), rows)
 
 
-def step_table(steps: Sequence[TraceStep], most: int) -> TraceTable:
+def step_table(steps: Sequence[TraceStep], most: int) -> FoundTable:
     """The steps; of many the longest, in order."""
     shown = sorted(sorted(steps, key=lambda one: -one.seconds)[:most], key=lambda one: one.start_seconds)
     title = "step" if len(shown) == len(steps) else f"the longest {len(shown)} of {len(steps)} steps"
     if steps[0].busy_seconds is None:
-        return TraceTable((title, "time"), [(str(one.number), short_seconds(one.seconds)) for one in shown])
+        return FoundTable((title, "time"), [(str(one.number), short_seconds(one.seconds)) for one in shown])
     rows = [
         (
             str(one.number),
@@ -240,7 +223,7 @@ def step_table(steps: Sequence[TraceStep], most: int) -> TraceTable:
         )
         for one in shown
     ]
-    return TraceTable((title, "time", "device busy", "waits", "waited"), rows)
+    return FoundTable((title, "time", "device busy", "waits", "waited"), rows)
 
 
 def _percent(part: float) -> str:
@@ -252,10 +235,10 @@ def trace_renderables(trace: TraceBreakdown) -> list[RenderableType]:
     parts: list[RenderableType] = [Text(trace_title(trace), "bold"), *(Text(one, "yellow") for one in trace.remarks)]
     for device in trace.devices:
         parts += map(_spaced, _device(device))
-    return [*parts, *(_spaced(_table(one)) for one in _host_tables(trace))]
+    return [*parts, *(_spaced(drawn(one)) for one in _host_tables(trace))]
 
 
-def _host_tables(trace: TraceBreakdown) -> Iterator[TraceTable]:
+def _host_tables(trace: TraceBreakdown) -> Iterator[FoundTable]:
     if trace.syncs:
         yield sync_table(trace.syncs, _MOST_ROWS)
     if trace.steps:
@@ -267,29 +250,13 @@ def _host_tables(trace: TraceBreakdown) -> Iterator[TraceTable]:
 
 
 def _device(device: DeviceBreakdown) -> Iterator[RenderableType]:
-    yield _table(device_time_table(device, device_title(device)))
-    yield _table(work_table(device))
+    yield drawn(device_time_table(device, device_title(device)))
+    yield drawn(work_table(device))
     kernels, *others = device_tables(device, _MOST_ROWS)
-    yield _table(kernels)
+    yield drawn(kernels)
     if lines := device_lines(device):
         yield Text("\n".join(lines))
-    yield from map(_table, others)
-
-
-def _table(held: TraceTable) -> Table:
-    """A column of names that gives way, and columns of figures that do not: 80 columns are enough."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(cut(held.headings[0]))
-    for heading in held.headings[1:]:
-        table.add_column(heading, justify="right", no_wrap=True)
-    if held.shares is not None:
-        table.add_column("", no_wrap=True)
-    for place, (name, *figures) in enumerate(held.rows):
-        bar = [] if held.shares is None else [share_bar(held.shares[place])]
-        table.add_row(cut(name), *figures, *bar)
-    if held.total is not None:
-        table.add_row(Text(held.total[0], "bold"), *held.total[1:])
-    return table
+    yield from map(drawn, others)
 
 
 def _spaced(part: RenderableType) -> RenderableType:

@@ -29,8 +29,8 @@ from hf_efficient.reporting.plots.findings import finding_figure
 from hf_efficient.reporting.plots.time import device_color, device_time_bar, family_bar, family_color
 from hf_efficient.reporting.profile_tables import found_tables, instrument_rows, shared_remark
 from hf_efficient.reporting.run_data import RunData
+from hf_efficient.reporting.terminal import FoundTable
 from hf_efficient.reporting.trace_tables import (
-    TraceTable,
     device_lines,
     device_tables,
     device_time_table,
@@ -171,6 +171,6 @@ def _host(trace: TraceBreakdown) -> list[dict[str, Any]]:
     return [{"title": "host", "tables": tables, "lines": []}] if tables else []
 
 
-def _shown(table: TraceTable, colors: Sequence[str] = (), figure: Figure | None = None) -> dict[str, Any]:
+def _shown(table: FoundTable, colors: Sequence[str] = (), figure: Figure | None = None) -> dict[str, Any]:
     """A table, with the colours of its rows where a figure stands above it."""
     return {"table": table, "colors": colors, "figure": figure}
