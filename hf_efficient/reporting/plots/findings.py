@@ -16,28 +16,8 @@ from hf_efficient.records.account import StepTimes
 from hf_efficient.records.findings import Finding
 from hf_efficient.records.series import StepSeries
 from hf_efficient.reporting.labels import phase_color, phase_label, phases_in_order
-from hf_efficient.reporting.plots.figure import (
-    BLUE,
-    GIB,
-    GREEN,
-    GREY,
-    PURPLE,
-    RED,
-    Figure,
-    Layer,
-    Missing,
-    Trace,
-    axis,
-    bar,
-    legend_of,
-    line,
-    phase_layers,
-    rounded,
-    stack_traces,
-    step_axis,
-    step_layout,
-    time_axis,
-)
+from hf_efficient.reporting.plots import figure as draw
+from hf_efficient.reporting.plots.figure import Figure, Layer, Missing, Trace
 from hf_efficient.reporting.plots.memory import memory_over_time
 from hf_efficient.reporting.plots.steps import sequence_lengths, step_tokens, training_curve
 from hf_efficient.reporting.plots.system import cores_figure, gpu_figure
@@ -91,27 +71,29 @@ def cost_bar(finding: Finding, loop_seconds: float, name: str) -> Figure | None:
         return None
     spent = min(spent, loop_seconds)
     parts = [
-        ("the rest of the loop", _AS_IT_RAN, loop_seconds - spent, GREY),
-        ("what it costs", _AS_IT_RAN, spent, RED),
+        ("the rest of the loop", _AS_IT_RAN, loop_seconds - spent, draw.GREY),
+        ("what it costs", _AS_IT_RAN, spent, draw.RED),
     ]
     rows = [_AS_IT_RAN]
     told = f"Of the training loop's {seconds(loop_seconds)} it costs {seconds(spent)}, {share(spent / loop_seconds)}."
     saved = _saved_seconds(finding)
     if saved is not None:
         left = max(loop_seconds - saved, 0.0)
-        parts.append(("with the first remedy (estimated)", _WITH, left, GREEN))
+        parts.append(("with the first remedy (estimated)", _WITH, left, draw.GREEN))
         rows = [_WITH, _AS_IT_RAN]  # from the bottom up
         told += f" With the first remedy the same training is predicted to take {seconds(left)}."
-    where = time_axis(loop_seconds)
-    traces = [bar(label, color, where.places([value]), [row], [seconds(value)]) for label, row, value, color in parts]
+    where = draw.time_axis(loop_seconds)
+    traces = [
+        draw.bar(label, color, where.places([value]), [row], [seconds(value)]) for label, row, value, color in parts
+    ]
     layout: dict[str, Any] = {
         "barmode": "stack",
         "bargap": 0.35,
         "hovermode": "closest",
         "xaxis": {**where.layout(), "title": {"text": f"the training loop, {where.unit}", "standoff": 6}},
-        "yaxis": axis("", fixedrange=True, categoryorder="array", categoryarray=rows),
+        "yaxis": draw.axis("", fixedrange=True, categoryorder="array", categoryarray=rows),
     }
-    legend = legend_of(traces)
+    legend = draw.legend_of(traces)
     return Figure(name, "Of the loop's time", told, traces, layout, 84 + 34 * len(rows), legend=legend, zoomable=False)
 
 
@@ -125,29 +107,29 @@ def _phase_evidence(finding: Finding, run: RunData, name: str, *, phases: Sequen
     if parts is None:
         return None
     steps = parts.steps
-    where = step_axis(steps)
+    where = draw.step_axis(steps)
     rest = Layer("everything else", _REST_COLOR, per_step(parts.rest, steps))
     widths = where.widths if max(steps.steps) > 1 else None
-    traces = stack_traces([rest, *phase_layers(steps, parts.held)], where.centers, widths)
+    traces = draw.stack_traces([rest, *draw.phase_layers(steps, parts.held)], where.centers, widths)
     whole, count = sum(parts.spent) + sum(parts.rest), sum(steps.steps)
     mean = whole / count
     told = f"{_named(list(parts.held))} {share(sum(parts.spent) / whole)} of a mean of {short_seconds(mean)} per step."
     ends = [where.starts[0], where.ends[-1]]
-    traces.append(line("mean", ends, [mean, mean], RED, dash="dot", hoverinfo="skip"))
+    traces.append(draw.line("mean", ends, [mean, mean], draw.RED, dash="dot", hoverinfo="skip"))
     saved = _saved_seconds(finding)
     if saved is not None and saved < whole:
         after = (whole - saved) / count
         label = "mean with the first remedy (estimated)"
-        traces.append(line(label, ends, [after, after], GREEN, dash="dash", hoverinfo="skip"))
+        traces.append(draw.line(label, ends, [after, after], draw.GREEN, dash="dash", hoverinfo="skip"))
         told += f" With the first remedy that mean is predicted to be {short_seconds(after)}."
     if parts.left_out:
         told += f" Left out: {', '.join(map(phase_label, parts.left_out))}."
-    layout = step_layout(steps, where)
+    layout = draw.step_layout(steps, where)
     top, clipped = _top(parts, run.account.steps)
     layout["yaxis"]["range"] = [0, top]
     if clipped:
         told += " Some steps reach above the plot, by something else."
-    legend = legend_of(traces)
+    legend = draw.legend_of(traces)
     return Figure(name, "Seconds per step", told, traces, layout, 260, "step", legend=legend, selectable=False)
 
 
@@ -218,24 +200,24 @@ def _batch_evidence(finding: Finding, run: RunData, name: str) -> Figure | None:
         "type": "scatter",
         "mode": "markers",
         "name": "steps",
-        "x": rounded(tokens.tolist()),
-        "y": rounded(times.tolist()),
-        "marker": {"color": BLUE, "size": 5, "opacity": 0.6},
+        "x": draw.rounded(tokens.tolist()),
+        "y": draw.rounded(times.tolist()),
+        "marker": {"color": draw.BLUE, "size": 5, "opacity": 0.6},
         "hovertemplate": "%{x:,.4~s} tokens: %{y:.3~s}s",
     }
-    fit = line("the line through them", rounded([0.0, end]), ends, RED, dash="dash", hoverinfo="skip")
+    fit = draw.line("the line through them", draw.rounded([0.0, end]), ends, draw.RED, dash="dash", hoverinfo="skip")
     traces = [markers, fit]
     top = _ROOM_OF_POINTS * max(float(np.quantile(times, _MOST)), *ends)
     layout = {
         "hovermode": "closest",
-        "xaxis": axis("tokens of a step, padding included", range=[0, _ROOM_OF_POINTS * end], zeroline=False),
-        "yaxis": axis("seconds, forward and backward", range=[0, top], hoverformat=".3~s"),
+        "xaxis": draw.axis("tokens of a step, padding included", range=[0, _ROOM_OF_POINTS * end], zeroline=False),
+        "yaxis": draw.axis("seconds, forward and backward", range=[0, top], hoverformat=".3~s"),
     }
     told = (
         f"Forward and backward of each step over its tokens. Where the line meets the left edge, at "
         f"{short_seconds(fitted.fixed_seconds)}, is what a step takes whatever it holds."
     )
-    return Figure(name, "Time over tokens", told, traces, layout, 260, legend=legend_of(traces))
+    return Figure(name, "Time over tokens", told, traces, layout, 260, legend=draw.legend_of(traces))
 
 
 def _points(steps: StepSeries) -> Any:
@@ -258,16 +240,16 @@ def _rank_evidence(finding: Finding, run: RunData, name: str) -> Figure | None:
     for phase in phases_in_order(sorted(known)):
         values = [held.get(phase, 0.0) for held in ranks.values()]
         told = [short_seconds(value) for value in values]
-        traces.append(bar(phase_label(phase), phase_color(phase), rounded(values), labels, told))
+        traces.append(draw.bar(phase_label(phase), phase_color(phase), draw.rounded(values), labels, told))
     layout: dict[str, Any] = {
         "barmode": "stack",
         "bargap": 0.25,
         "hovermode": "closest",
-        "xaxis": axis("mean seconds of a step", rangemode="tozero"),
-        "yaxis": axis("", fixedrange=True, type="category", autorange="reversed"),
+        "xaxis": draw.axis("mean seconds of a step", rangemode="tozero"),
+        "yaxis": draw.axis("", fixedrange=True, type="category", autorange="reversed"),
     }
     summary = "Where a mean step of each rank went, evaluations and checkpoints left out."
-    height, legend = 80 + min(36 * len(ranks), 560), legend_of(traces)
+    height, legend = 80 + min(36 * len(ranks), 560), draw.legend_of(traces)
     return Figure(name, "By rank", summary, traces, layout, height, legend=legend, zoomable=False)
 
 
@@ -278,10 +260,12 @@ def _memory_evidence(finding: Finding, run: RunData, name: str) -> Figure | None
     if shown is None or run.memory_bytes is None:
         return shown
     ends, limit = shown.layout["xaxis"]["range"], run.memory_bytes
-    drawn = line("all that there is", ends, [limit / GIB] * 2, PURPLE, width=1.5, dash="dash", hoverinfo="skip")
+    drawn = draw.line(
+        "all that there is", ends, [limit / draw.GIB] * 2, draw.PURPLE, width=1.5, dash="dash", hoverinfo="skip"
+    )
     traces = [*shown.traces, drawn]
     summary = f"{shown.summary} The line on top is all that there is: {size(limit)}."
-    return dataclasses.replace(shown, traces=traces, summary=summary, legend=legend_of(traces))
+    return dataclasses.replace(shown, traces=traces, summary=summary, legend=draw.legend_of(traces))
 
 
 def _shown(figure: Figure | Missing | None, name: str, **parts: Any) -> Figure | None:

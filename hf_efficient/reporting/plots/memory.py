@@ -12,24 +12,8 @@ from hf_efficient.records.amounts import MemoryAccount
 from hf_efficient.records.plan import Plan, PlannedGpu, PlannedMemory, PlannedTimeline
 from hf_efficient.records.series import RunSeries
 from hf_efficient.reporting.labels import CATEGORY_COLORS, category_color, category_label, phase_color, phase_label
-from hf_efficient.reporting.plots.figure import (
-    BLUE,
-    GIB,
-    GREEN,
-    GREY,
-    Figure,
-    Missing,
-    TimeAxis,
-    Trace,
-    area,
-    axis,
-    bar,
-    legend_of,
-    rounded,
-    time_axis,
-    time_line,
-    upright,
-)
+from hf_efficient.reporting.plots import figure as draw
+from hf_efficient.reporting.plots.figure import Figure, Missing, TimeAxis, Trace
 from hf_efficient.text import seconds, size, usd
 
 _TOLD = "%{y:.3~f} GiB"
@@ -49,11 +33,13 @@ _PLACES = ("top center", "bottom center")
 def memory_over_time(account: RunAccount, series: RunSeries, *, kinds: bool = True) -> Figure | Missing:
     """Lines of what was seen about once per second; behind them, while the run trained, the kinds of memory stacked."""
     system = series.system
-    where = time_axis(account.time.wall_seconds)
+    where = draw.time_axis(account.time.wall_seconds)
     lines = [
         trace
         for name, label, color, dash in _LINES
-        for trace in time_line(label, getattr(system, name).high, system, where, color, _TOLD, 1 / GIB, dash=dash)
+        for trace in draw.time_line(
+            label, getattr(system, name).high, system, where, color, _TOLD, 1 / draw.GIB, dash=dash
+        )
     ]
     if not lines:
         return Missing("Over time", "no readings were taken while the run went on; the peaks are in the table")
@@ -65,10 +51,12 @@ def memory_over_time(account: RunAccount, series: RunSeries, *, kinds: bool = Tr
     layout: dict[str, Any] = {
         "hovermode": "x unified",
         "xaxis": where.layout(),
-        "yaxis": axis("GiB", rangemode="tozero"),
-        "shapes": [upright(at, dash="dash") for at in where.places(series.process_starts_seconds[1:])],
+        "yaxis": draw.axis("GiB", rangemode="tozero"),
+        "shapes": [draw.upright(at, dash="dash") for at in where.places(series.process_starts_seconds[1:])],
     }
-    return Figure("memory-time", "Over time", summary, traces, layout, 300, "time", where.per_second, legend_of(traces))
+    return Figure(
+        "memory-time", "Over time", summary, traces, layout, 300, "time", where.per_second, draw.legend_of(traces)
+    )
 
 
 def _levels(memory: MemoryAccount, series: RunSeries, where: TimeAxis) -> list[Trace]:
@@ -85,8 +73,8 @@ def _levels(memory: MemoryAccount, series: RunSeries, where: TimeAxis) -> list[T
 
 
 def _kind_area(name: str, x: Sequence[float], sizes: Sequence[float], **more: Any) -> Trace:
-    gib = [held / GIB for held in sizes]
-    return area(category_label(name), x, gib, category_color(name), stackgroup="kinds", **more)
+    gib = [held / draw.GIB for held in sizes]
+    return draw.area(category_label(name), x, gib, category_color(name), stackgroup="kinds", **more)
 
 
 def _trained(series: RunSeries, where: TimeAxis) -> list[tuple[float, float]]:
@@ -127,13 +115,13 @@ def planned_memory_over_steps(memory: PlannedMemory) -> Figure | Missing:
         "hovermode": "x unified",
         "barmode": "stack",
         "bargap": 0,
-        "xaxis": axis("allocations and frees, in order", range=[0, held.events[-1]], anchor="y2"),
-        "yaxis": axis("GiB", rangemode="tozero", domain=[_STRIP + 0.03, 1]),
+        "xaxis": draw.axis("allocations and frees, in order", range=[0, held.events[-1]], anchor="y2"),
+        "yaxis": draw.axis("GiB", rangemode="tozero", domain=[_STRIP + 0.03, 1]),
         "yaxis2": {"visible": False, "fixedrange": True, "domain": [0, _STRIP]},
-        "shapes": [upright(held.second_step, dash="dash")],
+        "shapes": [draw.upright(held.second_step, dash="dash")],
     }
     summary = _summary(memory, held)
-    return Figure("planned-memory", "Over two steps", summary, traces, layout, 340, legend=legend_of(traces))
+    return Figure("planned-memory", "Over two steps", summary, traces, layout, 340, legend=draw.legend_of(traces))
 
 
 def _summary(memory: PlannedMemory, held: PlannedTimeline) -> str:
@@ -155,7 +143,7 @@ def _strip(held: PlannedTimeline) -> list[Trace]:
     for phase, group in itertools.groupby(zip(phases, held.events, strict=True), key=lambda pair: pair[0]):
         start, end = end, [event for _, event in group][-1]
         label = phase_label(phase)
-        drawn = bar(label, phase_color(phase), [end - start], [""], [""])
+        drawn = draw.bar(label, phase_color(phase), [end - start], [""], [""])
         found.append({**drawn, "legendgroup": label, "yaxis": "y2", "hoverinfo": "skip", "hovertemplate": None})
     return found
 
@@ -176,24 +164,24 @@ def time_against_money(plan: Plan) -> Figure | Missing:
     others = [point for gpu, point in known if not gpu.on_frontier]
     spot = [point for gpu in plan.gpus if (point := _spot_point(gpu, plan)) is not None]
     market = "spot" if plan.gpus[0].market == "spot" else "on demand"
-    joined = {"mode": "lines+markers+text", "line": {"color": BLUE, "width": 1.5}}
+    joined = {"mode": "lines+markers+text", "line": {"color": draw.BLUE, "width": 1.5}}
     traces = [
-        {**_points(best, "the best choices", BLUE), **joined},
-        *([_points(others, f"others, {market}", GREY)] if others else []),
-        *([_points(spot, "on spot machines", GREEN, "diamond-open")] if spot else []),
+        {**_points(best, "the best choices", draw.BLUE), **joined},
+        *([_points(others, f"others, {market}", draw.GREY)] if others else []),
+        *([_points(spot, "on spot machines", draw.GREEN, "diamond-open")] if spot else []),
     ]
     points = [*best, *others, *spot]
     per = "of the run" if plan.steps is not None else "per million tokens"
     layout: dict[str, Any] = {
         "hovermode": "closest",
-        "xaxis": axis(f"hours {per}", **_scale([point.hours for point in points])),
-        "yaxis": axis(f"USD {per}", **_scale([point.usd for point in points])),
+        "xaxis": draw.axis(f"hours {per}", **_scale([point.hours for point in points])),
+        "yaxis": draw.axis(f"USD {per}", **_scale([point.usd for point in points])),
     }
     told = ", ".join(f"{point.name} ({seconds(point.hours * 3600)}, {usd(point.usd)})" for point in best)
     summary = (
         f"Further left is faster, further down is cheaper, {per}. Nothing that fits beats both figures of: {told}."
     )
-    return Figure("time-money", title, summary, traces, layout, 380, legend=legend_of(traces))
+    return Figure("time-money", title, summary, traces, layout, 380, legend=draw.legend_of(traces))
 
 
 def _point(gpu: PlannedGpu, plan: Plan) -> _Point | None:
@@ -226,8 +214,8 @@ def _points(points: Sequence[_Point], name: str, color: str, symbol: str = "circ
         "type": "scatter",
         "mode": "markers",
         "name": name,
-        "x": rounded(point.hours for point in points),
-        "y": rounded(point.usd for point in points),
+        "x": draw.rounded(point.hours for point in points),
+        "y": draw.rounded(point.usd for point in points),
         "text": [point.name for point in points],
         "textposition": [_PLACES[place % len(_PLACES)] for place in range(len(points))],
         "cliponaxis": False,

@@ -10,32 +10,14 @@ from hf_efficient.accounting.series import per_step, tokens_per_second
 from hf_efficient.records.account import StepTimes
 from hf_efficient.records.amounts import Evaluation, SequenceAccount, TokenAccount
 from hf_efficient.records.series import Histogram, StepSeries
-from hf_efficient.reporting.plots.figure import (
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    PURPLE,
-    RED,
-    Figure,
-    Missing,
-    StepAxis,
-    Trace,
-    area,
-    axis,
-    evaluation_places,
-    legend_of,
-    line,
-    rounded,
-    step_axis,
-    upright,
-)
+from hf_efficient.reporting.plots import figure as draw
+from hf_efficient.reporting.plots.figure import Figure, Missing, StepAxis, Trace
 from hf_efficient.text import count, share, short_seconds
 
 _LEFT_FROM = 0.72
 _EACH_TICKED = 5
 _POWERS_DIVIDED = 3
-_PERCENTILES = (("p50", GREEN, "solid"), ("p95", ORANGE, "dash"), ("p99", RED, "dot"))
+_PERCENTILES = (("p50", draw.GREEN, "solid"), ("p95", draw.ORANGE, "dash"), ("p99", draw.RED, "dot"))
 _MARKED = 60
 _DENSE = 400
 _KINDS = {
@@ -45,7 +27,14 @@ _KINDS = {
 }
 _OCTAVE_PART = 0.25  # buckets are a quarter of an octave wide
 _HEIGHTS = {1: ((0.0, 1.0),), 2: ((0.36, 1.0), (0.0, 0.26)), 3: ((0.5, 1.0), (0.26, 0.42), (0.0, 0.18))}
-RUN_STYLES = [(BLUE, "solid"), (ORANGE, "solid"), (GREEN, "dash"), (PURPLE, "dash"), (RED, "dot"), (GREY, "dot")]
+RUN_STYLES = [
+    (draw.BLUE, "solid"),
+    (draw.ORANGE, "solid"),
+    (draw.GREEN, "dash"),
+    (draw.PURPLE, "dash"),
+    (draw.RED, "dot"),
+    (draw.GREY, "dot"),
+]
 """Colour and dash of each run, in their order; they start again from the seventh on."""
 
 
@@ -68,8 +57,8 @@ def step_times(times: StepTimes, histogram: Histogram) -> Figure | Missing:
     each = {"dtick": 1} if most <= _EACH_TICKED else {}
     layout = {
         "hovermode": "x",
-        "xaxis": axis("seconds per step", **plain, **(_ticks(low, high) if histogram.scale == "log" else {})),
-        "yaxis": axis("steps", rangemode="tozero", range=[0, most * 1.32], **each),
+        "xaxis": draw.axis("seconds per step", **plain, **(_ticks(low, high) if histogram.scale == "log" else {})),
+        "yaxis": draw.axis("steps", rangemode="tozero", range=[0, most * 1.32], **each),
     }
     return Figure("step-times", "Step times", summary, traces, layout, 280)
 
@@ -85,7 +74,7 @@ def _ticks(low: float, high: float) -> dict[str, Any]:
 def _mark(name: str, value: float, top: float, histogram: Histogram, **style: str) -> Trace:
     """An upright line with its name and figure at its top."""
     words = {"text": ["", f" {name}  {short_seconds(value)} "], "textposition": f"middle {_side(value, histogram)}"}
-    drawn = line(name, rounded([value, value]), [0, top], hoverinfo="skip", cliponaxis=False, **style)
+    drawn = draw.line(name, draw.rounded([value, value]), [0, top], hoverinfo="skip", cliponaxis=False, **style)
     return {**drawn, **words, "mode": "lines+text", "y": [0, top]}
 
 
@@ -103,12 +92,12 @@ def _counts(histogram: Histogram) -> Trace:
         "type": "scatter",
         "mode": "lines",
         "name": "steps",
-        "x": rounded(histogram.edges),
+        "x": draw.rounded(histogram.edges),
         "y": [*histogram.counts, histogram.counts[-1]],
         "customdata": [*told, told[-1]],
         "fill": "tozeroy",
         "fillcolor": "rgba(35, 131, 210, 0.45)",
-        "line": {"color": BLUE, "width": 1, "shape": "hv"},
+        "line": {"color": draw.BLUE, "width": 1, "shape": "hv"},
         "hovertemplate": "%{customdata}<extra></extra>",
     }
 
@@ -118,17 +107,19 @@ def throughput(steps: StepSeries, tokens: TokenAccount, ranks: int) -> Figure | 
     rates = tokens_per_second(steps)
     if not any(rate is not None for rate in rates):
         return Missing("Throughput", "the tokens of the steps are not known" if len(steps) else "no step was recorded")
-    where = step_axis(steps)
+    where = draw.step_axis(steps)
     label = "tokens/s" if ranks <= 1 else "tokens/s of rank 0"
-    drawn = line(label, rounded(where.centers), rates, BLUE, hovertemplate="%{y:,.4~s}")
+    drawn = draw.line(label, draw.rounded(where.centers), rates, draw.BLUE, hovertemplate="%{y:,.4~s}")
     mode = "lines+markers" if len(rates) <= _MARKED else "lines"
-    traces = [{**drawn, "mode": mode, "marker": {"color": BLUE, "size": 5}}]
+    traces = [{**drawn, "mode": mode, "marker": {"color": draw.BLUE, "size": 5}}]
     mean, told = tokens.non_padding_tokens_per_second, ""
     if mean is not None:
         told = f" Over the run: {mean:,.0f} per second{' on all ranks' if ranks > 1 else ''}."
     if mean is not None and ranks <= 1:
         ends = [where.starts[0], where.ends[-1]]
-        traces.append(line("over the run", ends, [mean, mean], ORANGE, width=1.5, dash="dash", hoverinfo="skip"))
+        traces.append(
+            draw.line("over the run", ends, [mean, mean], draw.ORANGE, width=1.5, dash="dash", hoverinfo="skip")
+        )
     summary = f"Tokens without padding per second of training, evaluations and checkpoints apart.{told}"
     return Figure(
         "throughput",
@@ -138,7 +129,7 @@ def throughput(steps: StepSeries, tokens: TokenAccount, ranks: int) -> Figure | 
         _over_steps(where, "tokens per second"),
         280,
         "step",
-        legend=legend_of(traces),
+        legend=draw.legend_of(traces),
     )
 
 
@@ -146,10 +137,10 @@ def step_tokens(
     steps: StepSeries, tokens: TokenAccount, kinds: Sequence[str] = tuple(_KINDS), name: str = "step-tokens"
 ) -> Figure | Missing:
     """Nested areas: what was processed, what of it is no padding, what of that bears loss; the outer kind first."""
-    where = step_axis(steps)
-    x = rounded(where.centers)
+    where = draw.step_axis(steps)
+    x = draw.rounded(where.centers)
     traces = [
-        area(label, x, per_step(sums, steps), color, shape="hvh", fill="tozeroy", hovertemplate="%{y:,.4~s}")
+        draw.area(label, x, per_step(sums, steps), color, shape="hvh", fill="tozeroy", hovertemplate="%{y:,.4~s}")
         for kind, (label, color) in ((kind, _KINDS[kind]) for kind in kinds)
         if any(sums := getattr(steps, f"{kind}_tokens"))
     ]
@@ -160,14 +151,14 @@ def step_tokens(
     padding = f" Padding: {share(tokens.padding_share or 0.0)}." if is_known else ""
     summary = f"Each area lies within the one before. Over the run: {', '.join(told)}.{padding}" if told else ""
     layout = _over_steps(where, "tokens per step")
-    return Figure(name, "Tokens per step", summary, traces, layout, 260, "step", legend=legend_of(traces))
+    return Figure(name, "Tokens per step", summary, traces, layout, 260, "step", legend=draw.legend_of(traces))
 
 
 def _over_steps(where: StepAxis, title: str) -> dict[str, Any]:
     return {
         "hovermode": "x unified",
         "xaxis": where.layout(),
-        "yaxis": axis(title, rangemode="tozero"),
+        "yaxis": draw.axis(title, rangemode="tozero"),
         "shapes": where.resumptions(),
     }
 
@@ -184,7 +175,7 @@ def sequence_lengths(sequences: SequenceAccount) -> Figure | Missing:
         told += f", from {sequences.shortest_tokens:,} to {sequences.longest_tokens:,}"
     trace = {
         "type": "bar",
-        "x": rounded(math.log2(bound) - _OCTAVE_PART / 2 for bound in bounds),
+        "x": draw.rounded(math.log2(bound) - _OCTAVE_PART / 2 for bound in bounds),
         "y": [sequences.length_buckets[str(bound)] for bound in bounds],
         "width": _OCTAVE_PART,
         "customdata": [f"≤ {bound:,}" for bound in bounds],
@@ -195,19 +186,19 @@ def sequence_lengths(sequences: SequenceAccount) -> Figure | Missing:
     ticks = {"tickvals": list(powers), "ticktext": [f"{2**power:,}" for power in powers]}
     layout = {
         "hovermode": "closest",
-        "xaxis": axis("tokens of a document", showgrid=False, zeroline=False, **ticks),
-        "yaxis": axis("documents", rangemode="tozero"),
+        "xaxis": draw.axis("tokens of a document", showgrid=False, zeroline=False, **ticks),
+        "yaxis": draw.axis("documents", rangemode="tozero"),
     }
     return Figure("sequence-lengths", "Sequence lengths", f"{told}.", [trace], layout, 260)
 
 
 def training_curve(steps: StepSeries, evaluations: Sequence[Evaluation]) -> Figure | Missing:
     """The logged loss (with its least and most where steps are put together), and below it what else was logged."""
-    where = step_axis(steps)
-    places = evaluation_places(evaluations, steps, where)
+    where = draw.step_axis(steps)
+    places = draw.evaluation_places(evaluations, steps, where)
     losses = [*_losses(steps, where), *_evaluated(evaluations, places)]
     panels = [("loss", losses)] if losses else []
-    others = (("learning rate", steps.learning_rate, GREEN), ("gradient norm", steps.grad_norm, ORANGE))
+    others = (("learning rate", steps.learning_rate, draw.GREEN), ("gradient norm", steps.grad_norm, draw.ORANGE))
     panels += [(label, [_logged(values, label, color, where)]) for label, values, color in others if _is_known(values)]
     if not panels:
         return Missing("Loss", "no loss was logged; train.logging_steps says how often it is")
@@ -217,14 +208,14 @@ def training_curve(steps: StepSeries, evaluations: Sequence[Evaluation]) -> Figu
         for trace in rows:
             trace["yaxis"] = f"y{suffix}"
         ticks = 6 if number == 1 else 3
-        layout[f"yaxis{suffix}"] = axis(title, domain=list(domain), nticks=ticks, exponentformat="power")
+        layout[f"yaxis{suffix}"] = draw.axis(title, domain=list(domain), nticks=ticks, exponentformat="power")
     layout["xaxis"] = where.layout(anchor="free", position=0)
-    layout["shapes"] = where.resumptions() + [upright(at) for at in places if len(places) <= _MARKED]
+    layout["shapes"] = where.resumptions() + [draw.upright(at) for at in places if len(places) <= _MARKED]
     traces = [trace for _, rows in panels for trace in rows]
     title = _joined([title for title, _ in panels])
     height = 200 + 90 * len(panels)
     summary = _summary(steps, evaluations)
-    return Figure("training-curve", title, summary, traces, layout, height, "step", legend=legend_of(traces))
+    return Figure("training-curve", title, summary, traces, layout, height, "step", legend=draw.legend_of(traces))
 
 
 def _is_known(values: Sequence[float | None]) -> bool:
@@ -239,9 +230,9 @@ def _joined(titles: Sequence[str]) -> str:
 
 def _logged(values: Sequence[float | None], label: str, color: str, where: StepAxis) -> Trace:
     known = [(at, value) for at, value in zip(where.ends, values, strict=True) if value is not None]
-    x = rounded(at - 0.5 for at, _ in known)
+    x = draw.rounded(at - 0.5 for at, _ in known)
     width = 2 if len(known) <= _DENSE else 1.2
-    drawn = line(label, x, [value for _, value in known], color, width=width, hovertemplate="%{y:.4~g}")
+    drawn = draw.line(label, x, [value for _, value in known], color, width=width, hovertemplate="%{y:.4~g}")
     mode = "lines+markers" if len(known) <= _MARKED else "lines"
     return {**drawn, "mode": mode, "marker": {"color": color, "size": 5}}
 
@@ -249,12 +240,12 @@ def _logged(values: Sequence[float | None], label: str, color: str, where: StepA
 def _losses(steps: StepSeries, where: StepAxis) -> list[Trace]:
     if not _is_known(steps.loss):
         return []
-    drawn = _logged(steps.loss, "training loss", BLUE, where)
+    drawn = _logged(steps.loss, "training loss", draw.BLUE, where)
     if steps.loss_min == steps.loss_max:
         return [drawn]
-    edge = {"width": 0, "color": BLUE}
+    edge = {"width": 0, "color": draw.BLUE}
     unseen = {"mode": "lines", "line": edge, "hoverinfo": "skip", "hovertemplate": None, "legendgroup": ""}
-    low, high = ({**_logged(values, "", BLUE, where), **unseen} for values in (steps.loss_min, steps.loss_max))
+    low, high = ({**_logged(values, "", draw.BLUE, where), **unseen} for values in (steps.loss_min, steps.loss_max))
     return [low, {**high, "fill": "tonexty", "fillcolor": "rgba(35, 131, 210, 0.22)"}, drawn]
 
 
@@ -267,14 +258,14 @@ def _evaluated(evaluations: Sequence[Evaluation], places: Sequence[float]) -> li
     if not told:
         return []
     few = len(told) <= _MARKED
-    x, y = rounded(at for at, _, _ in told), [loss for _, _, loss in told]
-    drawn = line("evaluation loss", x, y, PURPLE, width=1.5, dash="dot" if few else "solid", cliponaxis=False)
+    x, y = draw.rounded(at for at, _, _ in told), [loss for _, _, loss in told]
+    drawn = draw.line("evaluation loss", x, y, draw.PURPLE, width=1.5, dash="dot" if few else "solid", cliponaxis=False)
     return [
         {
             **drawn,
             "mode": "lines+markers" if few else "lines",
             "customdata": [when for _, when, _ in told],
-            "marker": {"color": PURPLE, "size": 9, "symbol": "diamond"},
+            "marker": {"color": draw.PURPLE, "size": 9, "symbol": "diamond"},
             "hovertemplate": "%{y:.4~g} %{customdata}",
         }
     ]
@@ -309,7 +300,7 @@ def compare_losses(series: Sequence[StepSeries | None], labels: Sequence[str]) -
     if not traces:
         return Missing("Training loss", "no run has logged any")
     summary = f"As the Trainer logged it.{_left_out(labels, traces)}"
-    return _compared("compare-loss", "Training loss", summary, traces, end, axis("loss"))
+    return _compared("compare-loss", "Training loss", summary, traces, end, draw.axis("loss"))
 
 
 def compare_step_times(series: Sequence[StepSeries | None], labels: Sequence[str]) -> Figure | Missing:
@@ -319,7 +310,7 @@ def compare_step_times(series: Sequence[StepSeries | None], labels: Sequence[str
     if not traces:
         return Missing("Step times", "no run has recorded a step")
     summary = f"Evaluations and checkpoints apart.{_left_out(labels, traces)}"
-    vertical = axis("seconds per step", rangemode="tozero")
+    vertical = draw.axis("seconds per step", rangemode="tozero")
     return _compared("compare-step-times", "Step times", summary, traces, end, vertical)
 
 
@@ -335,11 +326,11 @@ def _lines(
     for place, (steps, column, label) in enumerate(zip(series, columns, labels, strict=True)):
         if steps is None or not _is_known(column):
             continue
-        where = step_axis(steps)
+        where = draw.step_axis(steps)
         known = [(at, value) for at, value in zip(where.centers, column, strict=True) if value is not None]
         color, dash = RUN_STYLES[place % len(RUN_STYLES)]
-        x, y = rounded(at for at, _ in known), [value for _, value in known]
-        traces.append(line(label, x, y, color, dash=dash, hovertemplate=told))
+        x, y = draw.rounded(at for at, _ in known), [value for _, value in known]
+        traces.append(draw.line(label, x, y, color, dash=dash, hovertemplate=told))
         end = max(end, where.ends[-1])
     return traces, end
 
@@ -352,6 +343,6 @@ def _left_out(labels: Sequence[str], traces: Sequence[Trace]) -> str:
 def _compared(name: str, title: str, summary: str, traces: list[Trace], end: float, vertical: dict[str, Any]) -> Figure:
     hover = {"text": "step %{x:,.0f}"}
     form = {"tickformat": ",.1~f", "unifiedhovertitle": hover, "showgrid": False, "zeroline": False}
-    horizontal = axis("optimizer step", range=[0.5, end], **form)
+    horizontal = draw.axis("optimizer step", range=[0.5, end], **form)
     layout = {"hovermode": "x unified", "xaxis": horizontal, "yaxis": vertical}
-    return Figure(name, title, summary, traces, layout, 300, "step", legend=legend_of(traces), selectable=False)
+    return Figure(name, title, summary, traces, layout, 300, "step", legend=draw.legend_of(traces), selectable=False)

@@ -10,58 +10,40 @@ from typing import Any
 from hf_efficient.records.account import RunAccount
 from hf_efficient.records.series import Band, RunSeries, SystemSeries
 from hf_efficient.reporting.labels import phase_color, phase_label, short_number
-from hf_efficient.reporting.plots.figure import (
-    BLUE,
-    GIB,
-    GREEN,
-    GREY,
-    ORANGE,
-    PURPLE,
-    RED,
-    Figure,
-    Layer,
-    Missing,
-    TimeAxis,
-    Trace,
-    axis,
-    legend_of,
-    line,
-    middles,
-    rounded,
-    stack_traces,
-    time_axis,
-    time_line,
-    upright,
-)
+from hf_efficient.reporting.plots import figure as draw
+from hf_efficient.reporting.plots.figure import Figure, Layer, Missing, TimeAxis, Trace
 from hf_efficient.text import share, size
 
 _MB = 1e6
 _MARGIN = {"l": 60, "r": 14, "t": 10, "b": 8}
 """In pixels, wide enough for the figures and the title of a vertical axis."""
 _BROWN, _NAVY, _TEAL = "#823f35", "#2e548d", "#67a3a0"
-_METERS = (RED, BLUE, GREEN, PURPLE, ORANGE, _BROWN, _NAVY, GREY)
+_METERS = (draw.RED, draw.BLUE, draw.GREEN, draw.PURPLE, draw.ORANGE, _BROWN, _NAVY, draw.GREY)
 _CORES = (
-    ("process_cores", "this process", BLUE),
-    ("children_cores", "its workers", GREEN),
-    ("ranks_cores", "other ranks", PURPLE),
-    ("other_cores", "others on the machine", ORANGE),
+    ("process_cores", "this process", draw.BLUE),
+    ("children_cores", "its workers", draw.GREEN),
+    ("ranks_cores", "other ranks", draw.PURPLE),
+    ("other_cores", "others on the machine", draw.ORANGE),
 )
 _DISKS = (
-    ("disk_read_bytes_per_second", "read, all of the machine", BLUE, "solid"),
-    ("disk_write_bytes_per_second", "written, all of the machine", ORANGE, "solid"),
-    ("read_bytes_per_second", "read by this run", GREEN, "dot"),
-    ("write_bytes_per_second", "written by this run", PURPLE, "dot"),
+    ("disk_read_bytes_per_second", "read, all of the machine", draw.BLUE, "solid"),
+    ("disk_write_bytes_per_second", "written, all of the machine", draw.ORANGE, "solid"),
+    ("read_bytes_per_second", "read by this run", draw.GREEN, "dot"),
+    ("write_bytes_per_second", "written by this run", draw.PURPLE, "dot"),
 )
 _NETWORK = (
-    ("network_received_bytes_per_second", "received", BLUE, "solid"),
-    ("network_sent_bytes_per_second", "sent", ORANGE, "solid"),
+    ("network_received_bytes_per_second", "received", draw.BLUE, "solid"),
+    ("network_sent_bytes_per_second", "sent", draw.ORANGE, "solid"),
 )
 _READ = "Between readings about a second apart; the mean where several are put together."
 _GAP = 0.06
 _GPU_CURVES = {
-    "%": (("utilization", "utilization_percent", BLUE), ("memory traffic", "memory_utilization_percent", ORANGE)),
-    "GiB": (("memory in use, by all", "memory_used_bytes", GREEN),),
-    "W": (("power", "", PURPLE),),
+    "%": (
+        ("utilization", "utilization_percent", draw.BLUE),
+        ("memory traffic", "memory_utilization_percent", draw.ORANGE),
+    ),
+    "GiB": (("memory in use, by all", "memory_used_bytes", draw.GREEN),),
+    "W": (("power", "", draw.PURPLE),),
     "°C": (("temperature", "temperature_celsius", _BROWN),),
     "MHz": (
         ("clock of its processors", "sm_clock_mhz", _NAVY),
@@ -100,7 +82,7 @@ class _Curve:
         if not any(self.values):
             return []
         more = {"stackgroup": "cores", "fillcolor": self.color, "width": 0} if self.stacked else {}
-        return time_line(
+        return draw.time_line(
             self.label, self.values, system, where, self.color, self.told, self.scale, dash=self.dash, **more
         )
 
@@ -114,7 +96,7 @@ def _aligned(where: TimeAxis, series: RunSeries, **more: Any) -> dict[str, Any]:
 
     Its vertical axes must not make room for themselves: ``automargin`` is to be false.
     """
-    shapes = [upright(at, dash="dash") for at in where.places(series.process_starts_seconds[1:])]
+    shapes = [draw.upright(at, dash="dash") for at in where.places(series.process_starts_seconds[1:])]
     return {"hovermode": "x unified", "margin": _MARGIN, "xaxis": where.layout(**more), "shapes": shapes}
 
 
@@ -123,9 +105,9 @@ def _figure(
 ) -> Figure | None:
     if not traces:
         return None
-    upwards = {**axis(vertical, rangemode="tozero"), "automargin": False}
+    upwards = {**draw.axis(vertical, rangemode="tozero"), "automargin": False}
     layout = {**_aligned(where, series), "yaxis": upwards}
-    legend = legend_of(traces)
+    legend = draw.legend_of(traces)
     return Figure(name, title, summary, traces, layout, 210, "time", where.per_second, legend, selectable=False)
 
 
@@ -134,7 +116,7 @@ def phases_over_time(account: RunAccount, series: RunSeries) -> Figure | Missing
     steps = series.steps
     if not len(steps):
         return Missing("Phases", "no step was recorded")
-    where = time_axis(account.time.wall_seconds)
+    where = draw.time_axis(account.time.wall_seconds)
     layers = [
         Layer(phase_label(name), phase_color(name), _percents(sums, steps.wall_seconds))
         for name, sums in steps.phase_seconds.items()
@@ -142,16 +124,16 @@ def phases_over_time(account: RunAccount, series: RunSeries) -> Figure | Missing
     ]
     pairs = zip(steps.started_at_seconds, steps.wall_seconds, strict=True)
     centers = where.places([start + wall / 2 for start, wall in pairs])
-    traces = stack_traces(layers, centers, where.places(steps.wall_seconds), "%{y:.3~g}%")
+    traces = draw.stack_traces(layers, centers, where.places(steps.wall_seconds), "%{y:.3~g}%")
     layout = {
         "barmode": "stack",
         "bargap": 0,
         **_aligned(where, series),
         "shapes": [],
-        "yaxis": {**axis("% of the time", range=[0, 100]), "automargin": False},
+        "yaxis": {**draw.axis("% of the time", range=[0, 100]), "automargin": False},
     }
     told = "What each optimizer step was spent on. Before the first and after the last one the run starts and ends."
-    legend = legend_of(traces)
+    legend = draw.legend_of(traces)
     return Figure("phases-time", "Phases", told, traces, layout, 190, "time", where.per_second, legend)
 
 
@@ -161,18 +143,20 @@ def _percents(sums: Sequence[float], walls: Sequence[float]) -> list[float | Non
 
 def cores_figure(account: RunAccount, series: RunSeries, cpus: int | None, name: str = "system-cores") -> Figure | None:
     """Areas of cores in use, the load average over them, and a line at all that there are; None: nothing was read."""
-    system, where = series.system, time_axis(account.time.wall_seconds)
+    system, where = series.system, draw.time_axis(account.time.wall_seconds)
     curves = [
         _Curve(label, system.host[key].mean, color, "%{y:.3~g} cores", stacked=True)
         for key, label, color in _CORES
         if key in system.host
     ]
     load = system.host.get("load_1_minute", Band())
-    curves.append(_Curve("load average, 1 minute", load.mean, GREY, "%{y:.3~g}", dash="dot"))
+    curves.append(_Curve("load average, 1 minute", load.mean, draw.GREY, "%{y:.3~g}", dash="dot"))
     traces = [trace for curve in curves for trace in curve.drawn(system, where)]
     told = f"Cores in use, and by whom.{_most_cores(system.host)}"
     if traces and cpus:
-        traces.append(line("all cores", [0, where.end], [cpus, cpus], RED, width=1.5, dash="dash", hoverinfo="skip"))
+        traces.append(
+            draw.line("all cores", [0, where.end], [cpus, cpus], draw.RED, width=1.5, dash="dash", hoverinfo="skip")
+        )
     told += f" The machine has {cpus:,}." if cpus else ""
     return _figure(name, "Processor", told, traces, where, series, "cores")
 
@@ -207,7 +191,7 @@ def _flows(
     title: str,
     more: str,
 ) -> Figure | None:
-    system, where = series.system, time_axis(account.time.wall_seconds)
+    system, where = series.system, draw.time_axis(account.time.wall_seconds)
     traces, most = [], []
     for key, label, color, dash in kinds:
         band = system.host.get(key, Band())
@@ -220,10 +204,10 @@ def _flows(
 
 def host_memory_figure(account: RunAccount, series: RunSeries) -> Figure | None:
     """What the process held of the machine's memory, and what there was left; None where nothing was read of it."""
-    system, where = series.system, time_axis(account.time.wall_seconds)
+    system, where = series.system, draw.time_axis(account.time.wall_seconds)
     curves = [
-        _Curve("held by this process", system.rss_bytes.high, BLUE, "%{y:.3~f} GiB", 1 / GIB),
-        _Curve("available to all", system.host_available_bytes.low, GREEN, "%{y:.3~f} GiB", 1 / GIB, "dot"),
+        _Curve("held by this process", system.rss_bytes.high, draw.BLUE, "%{y:.3~f} GiB", 1 / draw.GIB),
+        _Curve("available to all", system.host_available_bytes.low, draw.GREEN, "%{y:.3~f} GiB", 1 / draw.GIB, "dot"),
     ]
     least = _known(system.host_available_bytes.low)
     told = "Memory of the machine." + (f" At least {size(round(min(least)))} were available." if least else "")
@@ -233,7 +217,7 @@ def host_memory_figure(account: RunAccount, series: RunSeries) -> Figure | None:
 
 def gpu_figure(account: RunAccount, series: RunSeries, gpu: str, name: str) -> Figure | None:
     """Panels below each other: utilization, memory, power, temperature, clock; points where it was held back."""
-    system, where = series.system, time_axis(account.time.wall_seconds)
+    system, where = series.system, draw.time_axis(account.time.wall_seconds)
     bands = system.gpus.get(gpu, {})
     panels = [(title, traces) for title, traces in _panels(bands, system, gpu, where) if traces]
     if not panels:
@@ -243,11 +227,11 @@ def gpu_figure(account: RunAccount, series: RunSeries, gpu: str, name: str) -> F
     for place, (title, traces) in enumerate(panels, start=1):
         suffix = "" if place == 1 else str(place)
         drawn += [{**trace, "yaxis": f"y{suffix}"} for trace in traces]
-        vertical = axis(title, domain=_domain(place, len(panels)), nticks=4, rangemode="tozero")
+        vertical = draw.axis(title, domain=_domain(place, len(panels)), nticks=4, rangemode="tozero")
         layout[f"yaxis{suffix}"] = {**vertical, "automargin": False}
     told = f"Read about once per second.{_most_gpu(bands)}{_held_back(system, gpu)}"
     height = 90 + 92 * len(panels)
-    unit, legend = where.per_second, legend_of(drawn)
+    unit, legend = where.per_second, draw.legend_of(drawn)
     return Figure(name, f"GPU {gpu}", told, drawn, layout, height, "time", unit, legend, selectable=False)
 
 
@@ -258,7 +242,7 @@ def _panels(bands: dict[str, Band], system: SystemSeries, gpu: str, where: TimeA
         traces: list[Trace] = []
         for label, key, color in curves:
             band = bands.get(key, Band()) if key else watts
-            scale = 1 / GIB if unit == "GiB" else 1.0
+            scale = 1 / draw.GIB if unit == "GiB" else 1.0
             traces += _Curve(label, band.mean, color, f"%{{y:,.4~g}} {unit}", scale).drawn(system, where)
         if unit == "MHz" and traces:
             traces += _marks(bands.get("sm_clock_mhz", Band()), system, gpu, where)
@@ -283,16 +267,16 @@ def _marks(clock: Band, system: SystemSeries, gpu: str, where: TimeAxis) -> list
     places = [place for place, words in enumerate(told) if words and clock.mean and clock.mean[place] is not None]
     if not places:
         return []
-    at = middles(system, where)
+    at = draw.middles(system, where)
     return [
         {
             "type": "scatter",
             "mode": "markers",
             "name": "held back",
             "x": [at[place] for place in places],
-            "y": rounded(clock.mean[place] for place in places),
+            "y": draw.rounded(clock.mean[place] for place in places),
             "customdata": [", ".join(told[place]) for place in places],
-            "marker": {"color": RED, "size": 6},
+            "marker": {"color": draw.RED, "size": 6},
             "hovertemplate": "%{customdata} of the time",
         }
     ]
@@ -324,12 +308,12 @@ def power(account: RunAccount, series: RunSeries) -> Figure | Missing:
     system = series.system
     if not system.watts:
         return Missing("Power", "no meter told its power while the run went on")
-    where = time_axis(account.time.wall_seconds)
+    where = draw.time_axis(account.time.wall_seconds)
     traces = [
         trace
         for (name, band), color in zip(system.watts.items(), itertools.cycle(_METERS), strict=False)
-        for trace in time_line(name, band.mean, system, where, color, "%{y:.4~g} W")
+        for trace in draw.time_line(name, band.mean, system, where, color, "%{y:.4~g} W")
     ]
-    layout = {"hovermode": "x unified", "xaxis": where.layout(), "yaxis": axis("W", rangemode="tozero")}
+    layout = {"hovermode": "x unified", "xaxis": where.layout(), "yaxis": draw.axis("W", rangemode="tozero")}
     told = f"Watts as read about once per second: {', '.join(system.watts)}."
-    return Figure("power", "Power", told, traces, layout, 240, "time", where.per_second, legend_of(traces))
+    return Figure("power", "Power", told, traces, layout, 240, "time", where.per_second, draw.legend_of(traces))

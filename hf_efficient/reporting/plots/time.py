@@ -9,24 +9,8 @@ from hf_efficient.records.series import StepSeries
 from hf_efficient.records.steps import PHASES
 from hf_efficient.records.trace import DeviceBreakdown, FamilyTime
 from hf_efficient.reporting.labels import all_phases, phase_color, phase_label, phases_in_order
-from hf_efficient.reporting.plots.figure import (
-    BLUE,
-    GREY,
-    ORANGE,
-    PURPLE,
-    RED,
-    Figure,
-    Missing,
-    axis,
-    bar,
-    legend_of,
-    phase_layers,
-    rounded,
-    stack_traces,
-    step_axis,
-    step_layout,
-    time_axis,
-)
+from hf_efficient.reporting.plots import figure as draw
+from hf_efficient.reporting.plots.figure import Figure, Missing
 from hf_efficient.reporting.trace_tables import device_time_rows
 from hf_efficient.text import kilowatt_hours, seconds, share, short_seconds, usd
 
@@ -40,11 +24,11 @@ _ONE_BAR = {
 }
 _ROWS = {"barmode": "stack", "bargap": 0.3, "hovermode": "closest"}
 _DEVICE_COLORS = {
-    "computing": BLUE,
-    "only communicating": RED,
+    "computing": draw.BLUE,
+    "only communicating": draw.RED,
     "only copying or setting memory": "#e3ce80",
-    "idle, host-bound": ORANGE,
-    "idle, launch-bound": PURPLE,
+    "idle, host-bound": draw.ORANGE,
+    "idle, launch-bound": draw.PURPLE,
 }
 _FAMILY_PHASES = {
     "matmul": "backward",
@@ -63,10 +47,10 @@ _FAMILY_PHASES = {
 
 def time_bar(time: TimeAccount) -> Figure:
     """One stacked bar over the wall time; the table below it tells the colours and the figures."""
-    where = time_axis(time.wall_seconds)
+    where = draw.time_axis(time.wall_seconds)
     held = {name: value for name, value in all_phases(time).items() if value > 0}
     traces = [
-        bar(phase_label(name), phase_color(name), where.places([value]), [""], [seconds(value)])
+        draw.bar(phase_label(name), phase_color(name), where.places([value]), [""], [seconds(value)])
         for name, value in held.items()
     ]
     longest = sorted(((value, name) for name, value in held.items()), reverse=True)[:3]
@@ -84,18 +68,18 @@ def step_phases(steps: StepSeries, times: StepTimes) -> Figure | Missing:
     """
     if not len(steps):
         return Missing("Per step", "no step was recorded")
-    where, most = step_axis(steps), max(steps.steps)
-    traces = stack_traces(phase_layers(steps), where.centers, where.widths if most > 1 else None)
+    where, most = draw.step_axis(steps), max(steps.steps)
+    traces = draw.stack_traces(draw.phase_layers(steps), where.centers, where.widths if most > 1 else None)
     top, clipped = _top(steps, times)
     first, last = steps.first_step[0], steps.last_step[-1]
     summary = f"Seconds per optimizer step by phase, from step {first:,} to {last:,}."
     if most > 1:
         summary += f" A point is the mean of up to {most:,} steps."
-    layout = step_layout(steps, where)
+    layout = draw.step_layout(steps, where)
     if clipped:
         summary += " Steps with an evaluation, a checkpoint or a slow start reach above the plot: “Whole” shows them."
         layout["yaxis"]["range"] = [0, top]
-    return Figure("step-phases", "Per step", summary, traces, layout, 340, "step", legend=legend_of(traces))
+    return Figure("step-phases", "Per step", summary, traces, layout, 340, "step", legend=draw.legend_of(traces))
 
 
 def _top(steps: StepSeries, times: StepTimes) -> tuple[float, bool]:
@@ -119,14 +103,14 @@ def phase_shares(account: RunAccount) -> Figure:
         values = [max(row.get(name, 0.0), 0.0) for _, row, _ in rows]
         if any(values):
             told = [tell(value) for value, (_, _, tell) in zip(values, rows, strict=True)]
-            each = bar(phase_label(name), phase_color(name), values, labels, told)
+            each = draw.bar(phase_label(name), phase_color(name), values, labels, told)
             traces.append({**each, "hovertemplate": "%{customdata}, %{x:.3~g}%"})
     summary = " and ".join(reversed(labels[:-1]))
     layout = {
         **_ROWS,
         "barnorm": "percent",
-        "xaxis": axis("", range=[0, 100], ticksuffix="%", showgrid=False, zeroline=False),
-        "yaxis": axis("", fixedrange=True),
+        "xaxis": draw.axis("", range=[0, 100], ticksuffix="%", showgrid=False, zeroline=False),
+        "yaxis": draw.axis("", fixedrange=True),
     }
     summary = f"Which share of the time, and of the {summary}, went to which phase; the table has the figures."
     return Figure("phase-shares", "By phase", summary, traces, layout, 80 + 48 * len(rows), zoomable=False)
@@ -134,7 +118,7 @@ def phase_shares(account: RunAccount) -> Figure:
 
 def compare_phases(times: Sequence[TimeAccount], labels: Sequence[str]) -> Figure:
     """A stacked bar per run over the same axis; the first run is on top."""
-    where = time_axis(max(time.wall_seconds for time in times))
+    where = draw.time_axis(max(time.wall_seconds for time in times))
     held = [all_phases(time) for time in reversed(times)]
     known = dict.fromkeys(name for phases in reversed(held) for name, value in phases.items() if value > 0)
     rows = list(reversed(labels))
@@ -142,20 +126,22 @@ def compare_phases(times: Sequence[TimeAccount], labels: Sequence[str]) -> Figur
     for name in phases_in_order(known):
         values = [phases.get(name, 0.0) for phases in held]
         x = where.places([max(value, 0.0) for value in values])
-        traces.append(bar(phase_label(name), phase_color(name), x, rows, [seconds(value) for value in values]))
+        traces.append(draw.bar(phase_label(name), phase_color(name), x, rows, [seconds(value) for value in values]))
     told = ", ".join(f"{label} {seconds(time.wall_seconds)}" for label, time in zip(labels, times, strict=True))
     layout = {
         **_ROWS,
         "xaxis": {**where.layout(), "title": {"text": f"wall time, {where.unit}", "standoff": 6}},
-        "yaxis": axis("", fixedrange=True, type="category"),
+        "yaxis": draw.axis("", fixedrange=True, type="category"),
     }
     summary = f"The wall time of each run by phase: {told}."
-    return Figure("compare-phases", "By phase", summary, traces, layout, 90 + 52 * len(times), legend=legend_of(traces))
+    return Figure(
+        "compare-phases", "By phase", summary, traces, layout, 90 + 52 * len(times), legend=draw.legend_of(traces)
+    )
 
 
 def device_color(label: str) -> str:
     """Of a row of ``device_time_rows``."""
-    return _DEVICE_COLORS.get(label, GREY)
+    return _DEVICE_COLORS.get(label, draw.GREY)
 
 
 def family_color(family: str) -> str:
@@ -184,9 +170,9 @@ def _trace_bar(name: str, title: str, told: str, parts: Sequence[tuple[str, floa
     whole = sum(value for _, value, _ in parts)
     unit, scale = ("s", 1.0) if whole >= 1 else ("ms", 1e3)
     traces = [
-        bar(label, color, rounded([scale * value]), [""], [short_seconds(value)])
+        draw.bar(label, color, draw.rounded([scale * value]), [""], [short_seconds(value)])
         for label, value, color in parts
         if value > 0
     ]
-    horizontal = axis(unit, range=[0, scale * whole or 1], showgrid=False, zeroline=False)
+    horizontal = draw.axis(unit, range=[0, scale * whole or 1], showgrid=False, zeroline=False)
     return Figure(name, title, told, traces, {**_ONE_BAR, "xaxis": horizontal}, 104, zoomable=False)
