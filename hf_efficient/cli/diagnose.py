@@ -48,8 +48,7 @@ def diagnose(
         typer.Option(metavar="OUT.yaml", help="Write the recipe with a remedy in it, to be run as the next one."),
     ] = None,
     finding: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Which finding --apply takes; default: the first that it can."),
+        int | None, typer.Option(metavar="N", help="Which finding --apply takes; default: the first that it can.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the diagnosis as JSON.")] = False,
 ) -> None:

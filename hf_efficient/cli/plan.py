@@ -9,7 +9,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -34,8 +34,7 @@ def plan(
         list[str] | None, typer.Option(metavar="NAME", help="An accelerator, again for more; default: all known.")
     ] = None,
     num_gpus: Annotated[
-        int | None,
-        typer.Option("--num-gpus", metavar="N", help="GPUs of one machine, as distributed.processes=N."),
+        int | None, typer.Option("--num-gpus", metavar="N", help="GPUs of one machine, as distributed.processes=N.")
     ] = None,
     advise: Annotated[
         bool | None,
@@ -98,13 +97,15 @@ def plan(
     if is_one and largest:
         from hf_efficient.planning.advice import with_largest
 
-        planned = with_largest(loaded, planned)
+        with redirect_stdout(sys.stderr):
+            planned = with_largest(loaded, planned)
         if planned.largest is not None and not as_json:
             show(largest_renderables(planned.largest, planned.micro_batch_rows, planned.row_tokens))
     if is_one and _wants_advice(advise, fits, fix):
         from hf_efficient.planning.advice import with_advice
 
-        planned = with_advice(loaded, planned)
+        with redirect_stdout(sys.stderr):
+            planned = with_advice(loaded, planned)
         if planned.advice is not None and not as_json:
             show(advice_renderables(planned.advice))
     if as_json:
@@ -161,10 +162,11 @@ def _planned(recipe: Recipe, names: list[str] | None, *, read_data: bool) -> Pla
     from hf_efficient.facts.libraries import quieten_libraries
 
     quieten_libraries(debug=False)
-    with lean_imports():
-        from hf_efficient.planning.plan import plan as make_plan
+    with redirect_stdout(sys.stderr):  # DeepSpeed, where it is installed, says something when it is imported
+        with lean_imports():
+            from hf_efficient.planning.plan import plan as make_plan
 
-    return make_plan(recipe, names, read_data=read_data)
+        return make_plan(recipe, names, read_data=read_data)
 
 
 @contextmanager

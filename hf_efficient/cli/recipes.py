@@ -23,8 +23,7 @@ recipes = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @recipes.callback(invoke_without_command=True)
 def _list(
-    context: typer.Context,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the list as JSON.")] = False,
+    context: typer.Context, as_json: Annotated[bool, typer.Option("--json", help="Print the list as JSON.")] = False
 ) -> None:
     """List the shipped recipes, or show one resolved.
 

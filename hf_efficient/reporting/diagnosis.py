@@ -31,12 +31,7 @@ _NOT_JUDGED = "Nothing was found: no optimizer step is recorded that could be ju
 _LITTLE_SECONDS = 0.1
 _MOST_NAMED = 4
 _STYLES = {"critical": "bold red", "warning": "bold yellow", "info": "bold"}
-_VERDICT_STYLES = {
-    "confirmed": "bold green",
-    "larger": "bold green",
-    "smaller": "bold yellow",
-    "retracted": "bold red",
-}
+_VERDICT_STYLES = {"confirmed": "bold green", "larger": "bold green", "smaller": "bold yellow", "retracted": "bold red"}
 
 
 def several_gains(diagnosis: Diagnosis) -> bool:

@@ -13,16 +13,27 @@ from hf_efficient.cli import report as watches
 from hf_efficient.run_dir import paths
 from tests.reporting.sample_run import write_records
 
-WORK = {
-    "dtype": "bf16",
-    "peak_flops_per_second": 3e12,
+WORK = {"dtype": "bf16", "peak_flops_per_second": 3e12, "peak_estimated": True, "accelerators": 2} | {
     "peak_source": "a matmul measured here: 512 x 512, 1 thread, 2026-01-02",
-    "peak_estimated": True,
-    "peak_reason": None,
-    "accelerators": 2,
-    "reason": None,
-    "hardware_reason": None,
+    **dict.fromkeys(("peak_reason", "reason", "hardware_reason")),
 }
+START = {"kind": "process", "schema_version": 1, "process": 0, "rank": 0, "pid": 1, "way": "recipe"}
+START |= {"process_start_from": "kernel", "began_at_seconds": 0.0}
+
+
+def two_steps():
+    for number in (1, 2):
+        lengths = {"shortest": 300 - 100 * number, "longest": 200 * number}
+        lengths["length_buckets"] = {str(100 * number): number + 1}
+        yield {"schema_version": 1, "segment": 0, "rank": 0, "step": number, "epoch": None, "micro_batches": 1} | {
+            "wall_seconds": 1.0,
+            "started_at_seconds": number - 1.0,
+            "phase_seconds": {"forward": 0.75},
+            "tokens": {"processed": 1000, "non_padding": 750, "loss_bearing": 500},
+            "sequences": {"rows": number, "documents": number + 1, **lengths},
+            "work": {"model_flops": 3 * 10**12, "hardware_flops": 4 * 10**12},
+            "loss": None,
+        }
 
 
 @pytest.fixture
@@ -30,54 +41,13 @@ def output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("COLUMNS", "120")
     folder = tmp_path / "out" / "efficiency"
     folder.mkdir(parents=True)
-    spans = [
-        {
-            "kind": "process",
-            "schema_version": 1,
-            "process": 0,
-            "rank": 0,
-            "pid": 1,
-            "way": "recipe",
-            "process_start_from": "kernel",
-            "began_at_seconds": 0.0,
-        },
-        {
-            "kind": "span",
-            "process": 0,
-            "started_at_seconds": 0.0,
-            "wall_seconds": 2.0,
-            "phase_seconds": {"imports": 2.0},
-        },
-        {"kind": "train", "process": 0, "segment": 0, "at_seconds": 2.0},
-        {"kind": "facts", "process": 0, "facts": {"work": WORK, "data": {"fill_rate": 0.875, "packs": 10}}},
-    ]
-    steps = [
-        {
-            "schema_version": 1,
-            "segment": 0,
-            "rank": 0,
-            "step": number,
-            "epoch": None,
-            "wall_seconds": 1.0,
-            "started_at_seconds": number - 1.0,
-            "phase_seconds": {"forward": 0.75},
-            "unattributed_seconds": 0.25,
-            "micro_batches": 1,
-            "tokens": {"processed": 1000, "non_padding": 750, "loss_bearing": 500},
-            "sequences": {
-                "rows": number,
-                "documents": number + 1,
-                "shortest": 300 - 100 * number,
-                "longest": 200 * number,
-                "length_buckets": {str(100 * number): number + 1},
-            },
-            "work": {"model_flops": 3 * 10**12, "hardware_flops": 4 * 10**12},
-            "loss": None,
-        }
-        for number in (1, 2)
-    ]
-    (folder / "spans.jsonl").write_text("".join(json.dumps(line) + "\n" for line in spans))
-    (folder / "steps.jsonl").write_text("".join(json.dumps(line) + "\n" for line in steps))
+    imports = {"started_at_seconds": 0.0, "wall_seconds": 2.0, "phase_seconds": {"imports": 2.0}}
+    facts = {"work": WORK, "data": {"fill_rate": 0.875, "packs": 10}}
+    write(folder.parent, START)
+    add(folder.parent, kind="span", **imports)
+    add(folder.parent, kind="train", segment=0, at_seconds=2.0)
+    add(folder.parent, kind="facts", facts=facts)
+    (folder / "steps.jsonl").write_text("".join(json.dumps(line) + "\n" for line in two_steps()))
     return folder.parent
 
 
@@ -275,25 +245,8 @@ def test_json_beside_a_page_that_is_named(run, recorded, other, dirs):
     assert Path("page.html").read_text().startswith("<!doctype html>")
 
 
-START = {
-    "kind": "process",
-    "schema_version": 1,
-    "process": 0,
-    "rank": 0,
-    "pid": 1,
-    "way": "recipe",
-    "process_start_from": "kernel",
-    "began_at_seconds": 0.0,
-}
-ALIVE = {
-    "kind": "alive",
-    "process": 0,
-    "at_seconds": 7.5,
-    "started_at_seconds": 4.0,
-    "open_phase": "evaluation",
-    "phase_seconds": {"evaluation": 3.5},
-    "memory": {},
-}
+ALIVE = {"kind": "alive", "process": 0, "at_seconds": 7.5, "started_at_seconds": 4.0, "open_phase": "evaluation"}
+ALIVE |= {"phase_seconds": {"evaluation": 3.5}, "memory": {}}
 END = {"kind": "end", "process": 0, "ended": "done", "error": None, "at_seconds": 9.0, "memory": {}}
 
 
@@ -329,10 +282,7 @@ def between_looks(monkeypatch):
 
 
 def test_it_ends_when_the_run_ends(run, followed, between_looks):
-    between_looks += [
-        lambda: write(followed, START, {**ALIVE, "at_seconds": 8.0}),
-        lambda: write(followed, START, END),
-    ]
+    between_looks += [lambda: write(followed, START, {**ALIVE, "at_seconds": 8.0}), lambda: write(followed, START, END)]
     done = run("report", str(followed), "--watch")
     assert (done.code, done.err, between_looks) == (0, "", [])
     assert f"{followed}  ended after 9.0 s" in done.out
@@ -356,26 +306,6 @@ def test_a_run_that_falls_silent_is_given_up_after_a_minute(run, followed, betwe
     assert states == ["running", "running", "silent", "silent", "gone"]
 
 
-def test_a_folder_that_is_not_there_yet_is_waited_for(run, followed, between_looks, monkeypatch):
-    later = followed.parent / "later"
-    texts = []
-    screen = watches._screen
-
-    def shown(view, run_dir):
-        texts.append(str(screen(view, run_dir)))
-        return screen(view, run_dir)
-
-    monkeypatch.setattr(watches, "_screen", shown)
-    between_looks += [later.mkdir, (later / "efficiency").mkdir, lambda: write(later, START, END)]
-    done = run("report", str(later), "--watch")
-    assert (done.code, done.err, between_looks) == (0, "", [])
-    assert texts[:3] == [
-        f"waiting for the folder {later} of a run; Ctrl-C ends it",
-        *[f"waiting for the first records in {later}; Ctrl-C ends it"] * 2,
-    ]
-    assert f"{later}  ended after 9.0 s" in done.out
-
-
 def test_a_record_that_is_being_written_over_is_looked_at_again(run, followed, between_looks):
     broken = {"kind": "process", "process": 0, "schema_version": 9}
     between_looks += [lambda: write(followed, START, broken)] * 5 + [lambda: write(followed, START, END)]
@@ -385,15 +315,6 @@ def test_a_record_that_is_being_written_over_is_looked_at_again(run, followed, b
     write(followed, START, ALIVE)
     done = run("report", str(followed), "--watch")
     assert (done.code, "schema_version 9 is newer" in done.err) == (2, True)
-
-
-def test_ctrl_c_ends_it_quietly(run, followed, between_looks):
-    def interrupt():
-        raise KeyboardInterrupt
-
-    between_looks.append(interrupt)
-    done = run("report", str(followed), "--watch")
-    assert (done.code, done.err) == (0, "")
 
 
 def test_what_is_no_run_and_what_does_not_go_together(run, followed, tmp_path):

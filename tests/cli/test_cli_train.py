@@ -15,8 +15,7 @@ import yaml
 from hf_efficient.cli.recipes import launch_page
 from hf_efficient.cli.run_command import run_command
 from hf_efficient.cli.train import prove_run, run_proven, train
-from hf_efficient.errors import OutputError, PreflightError, RecipeError, SetupError
-from hf_efficient.launch.output import OutputPlan
+from hf_efficient.errors import PreflightError, RecipeError
 from hf_efficient.recipe.load import load_recipe
 
 run_command_module = importlib.import_module("hf_efficient.cli.run_command")
@@ -141,28 +140,6 @@ def test_a_launch_under_nsight(recipe_file, tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.startswith("$ nsys profile --trace=cuda,nvtx")
 
 
-def test_nsight_that_is_not_here(recipe_file, tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(SetupError, match="--ncu: Nsight Compute is not installed here"):
-        train(str(recipe_file), [], ncu=True)
-    with pytest.raises(SetupError, match="leave one of them out"):
-        train(str(recipe_file), [], nsys=True, ncu=True)
-
-
-def test_a_checkpoint_of_other_processes_is_told_before_any_is_started(recipe_file, tmp_path, monkeypatch):
-    checkpoint = tmp_path / "out" / "checkpoint-4"
-    checkpoint.mkdir(parents=True)
-    for name in ("rng_state_0.pth", "rng_state_1.pth"):
-        (checkpoint / name).touch()
-    monkeypatch.setattr(
-        "hf_efficient.launch.output.plan_output", lambda recipe: OutputPlan(tmp_path / "out", checkpoint)
-    )
-    with pytest.raises(OutputError, match=r"processes: 1 train, but checkpoint-4 was written by 2"):
-        train(str(recipe_file), [], resume=True)
-    with pytest.raises(OutputError, match=r"strategy: is fsdp2, but checkpoint-4 was written by whole models"):
-        train(str(recipe_file), ["distributed.strategy=fsdp2", "distributed.processes=2"], resume=True)
-
-
 def test_processes_that_do_not_divide_the_global_batch(recipe_file, monkeypatch):
     """``auto`` is counted here, before anything is launched."""
     monkeypatch.setattr("hf_efficient.facts.environment.accelerator_count", lambda: 3)
@@ -220,13 +197,6 @@ def test_a_job_is_printed_and_nothing_else(run, recipe, tmp_path):
     assert f"#SBATCH --chdir={tmp_path}\n" in ended.out
     assert ended.err == "No GPUs are asked for; --gpus TYPE:COUNT does.\n"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["r.yaml"]
-
-
-def test_a_job_is_written(run, recipe):
-    ended = run("train", str(recipe), "--on", "slurm", "--gpus", "1", "--output", "job.sbatch", "--overwrite")
-    assert (ended.code, ended.out) == (0, "")
-    assert ended.err == "job.sbatch is written. Submit it by: sbatch job.sbatch\n"
-    assert '"${again:---overwrite}"' in Path("job.sbatch").read_text()
 
 
 @pytest.mark.parametrize(

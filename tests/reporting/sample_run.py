@@ -110,12 +110,7 @@ def _append(path: Path, lines: list[dict[str, object]]) -> None:
 
 
 def _span(start: float, **phases: float) -> dict[str, object]:
-    return {
-        "kind": "span",
-        "started_at_seconds": start,
-        "wall_seconds": sum(phases.values()),
-        "phase_seconds": phases,
-    }
+    return {"kind": "span", "started_at_seconds": start, "wall_seconds": sum(phases.values()), "phase_seconds": phases}
 
 
 def _wave(step: int, period: float) -> float:

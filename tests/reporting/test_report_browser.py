@@ -92,15 +92,6 @@ def test_a_phone_scrolls_one_way(browser, pages, name):
         assert browser.js(f"return ['.tiles', '.pair'].map({columns})") == [2, 1]
 
 
-@pytest.mark.parametrize("name", ["full", "bare", "resumed"])
-def test_a_phone_shows_every_column_of_the_phases(browser, pages, name):
-    browser.open(pages(name), width=360, height=800)
-    rights = "[...document.querySelectorAll('.phases')].map((it) => it.getBoundingClientRect().right)"
-    tables = browser.js(f"return {rights}")
-    assert tables
-    assert max(tables) <= 360 - 16  # the page's margin
-
-
 @pytest.mark.parametrize("name", ["full", "crashed", "found", "compare", "plan"])
 def test_every_text_can_be_read(browser, pages, name):
     browser.open(pages(name))
@@ -222,28 +213,6 @@ def test_a_span_that_is_dragged_tells_its_figures(browser, pages, full_run):
     assert browser.messages() == []
 
 
-def test_a_span_can_be_typed_and_left_by_the_keyboard(browser, pages, full_run):
-    from selenium.webdriver.common.keys import Keys
-
-    browser.open(pages("full"))
-    button = browser.driver.find_element("css selector", "#throughput [data-tool=select]")
-    button.send_keys(Keys.ENTER)
-    assert browser.wait("!document.getElementById('span').hidden")
-    first, last = browser.driver.find_elements("css selector", "#span input")
-    for field, value in ((first, "51"), (last, "60")):
-        field.clear()
-        field.send_keys(value)
-    last.send_keys(Keys.ENTER)
-    assert browser.wait("document.querySelector('#span h2').textContent === 'Steps 51 to 60'")
-    rate, padding, forward, _ = expected(full_run, 51, 60)
-    _, figures, shares = told_of(browser)
-    assert (figures["tokens/s without padding"], figures["padding"]) == (rate, padding)
-    assert forward in shares
-    assert browser.js("return document.querySelector('#throughput .plot').layout.selections[0].x1") == 60.5
-    browser.driver.find_element("css selector", "body").send_keys(Keys.ESCAPE)
-    assert browser.js("return document.getElementById('span').hidden")
-
-
 def test_a_name_of_the_legend_hides_and_shows(browser, pages):
     browser.open(pages("full"))
     button = """[...document.querySelectorAll('#step-phases .legend button')]
@@ -268,18 +237,6 @@ def test_everything_is_reached_by_the_keyboard(browser, pages):
     )
     assert len(reached) > 40
     assert [entry for entry in reached if not entry[0] or entry[1] == "none"] == []
-
-
-def test_the_curves_of_the_machine_stand_below_each_other_and_zoom_as_one(browser, pages):
-    browser.open(pages("full"))
-    edges = "[...document.querySelectorAll('.section-system .nsewdrag')].map((it) => it.getBoundingClientRect())"
-    lefts = browser.js(f"return {edges}.map((box) => [Math.round(box.left), Math.round(box.right)])")
-    assert len(lefts) >= 6
-    assert len(set(map(tuple, lefts))) == 1
-    browser.drag("phases-time", 0.5, 0.75)
-    ranges = "[...document.querySelectorAll('.section-system .plot')].map((it) => it.layout.xaxis.range.join())"
-    assert browser.wait(f"new Set({ranges}).size === 1 && !{ranges}[0].startsWith('0,')")
-    assert browser.messages() == []
 
 
 def test_the_lines_of_a_remedy_are_copied(browser, pages):

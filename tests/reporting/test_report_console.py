@@ -38,9 +38,8 @@ from hf_efficient.records.amounts import (
     WorkAccount,
 )
 from hf_efficient.reporting.comparison import comparison_rows
-from hf_efficient.reporting.console import live_screen, plan_table, rank_renderables, sparkline
-from hf_efficient.reporting.html.run_page import preflight_section, run_page
-from hf_efficient.reporting.labels import energies, prices, short_number
+from hf_efficient.reporting.console import live_screen, rank_renderables, sparkline
+from hf_efficient.reporting.labels import energies, prices
 from hf_efficient.reporting.run_rows import (
     PlanRow,
     across_lines,
@@ -50,12 +49,6 @@ from hf_efficient.reporting.run_rows import (
     rank_rows,
     restart_words,
 )
-
-
-def test_short_numbers():
-    values = (0.0, 0.0421, 0.05, 0.994, 1.0, 1.55, 83.24, 99.96, 1234.5)
-    told = ["0", "0.042", "0.050", "0.99", "1.0", "1.6", "83.2", "100", "1,234"]
-    assert [short_number(value) for value in values] == told
 
 
 def test_columns_stand_under_each_other():
@@ -195,13 +188,6 @@ def test_what_failed_is_told_as_far_as_it_came():
     assert preflight_words(unloaded)[1].endswith("not loaded back: train.save_only_model keeps no optimizer")
 
 
-def test_the_page_tells_it_where_there_is_one(full_run):
-    assert preflight_section(full_run) is None
-    assert "Proven before the run" not in run_page(full_run)
-    proven = dataclasses.replace(full_run, account=dataclasses.replace(full_run.account, preflight=WHOLE))
-    assert "<p>passed in 1 min 33 s</p>" in run_page(proven)
-
-
 PLAN = PlanAccount(
     "NVIDIA L4",
     8,
@@ -224,16 +210,6 @@ def test_rows():
         PlanRow("training loop", "n/a", "4.0 s", ""),
         PlanRow("cost of the training loop", "$0.30", "$0.40", "-25.0%"),
     ]
-
-
-def test_the_table():
-    console = Console(width=90, record=True, file=io.StringIO())
-    for part in plan_table(PLAN):
-        console.print(part)
-    text = console.export_text()
-    assert text.count("not calibrated") == 1
-    assert "  mean step, training loop: not calibrated" in text
-    assert "no meter" not in text
 
 
 PHASES = {"imports": 5.0, "model_load": 2.0, "data_wait": 0.5, "forward": 30.0, "backward": 40.0}

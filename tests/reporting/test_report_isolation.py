@@ -111,9 +111,3 @@ def test_notes_and_the_diagnosis_follow(lines):
     assert "No cause is clear: 25% of a step is unexplained." in text
     assert "Nothing to fix" not in text
     assert "Not judged: evaluations_cost: evaluation: the disk is full" in text
-
-
-def test_a_step_that_is_explained_is_told_its_limit(isolation):
-    text = " ".join(" ".join(printed(dataclasses.replace(isolation, unexplained_seconds=0.0))).split())
-    assert "Nothing to fix." in text
-    assert "75% of a step is the model's own forward, backward and update" in text

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
-from datetime import datetime, timezone
 
 import pytest
 from hostile import IMAGE, QUOTES, SCRIPT, hostile
@@ -14,13 +12,11 @@ from sample_run import write_records
 
 from hf_efficient.records.account import TrainingAccount
 from hf_efficient.records.findings import Confirmation
-from hf_efficient.reporting.console import account_renderables
 from hf_efficient.reporting.diagnosis import told_confirmation
 from hf_efficient.reporting.html.compare_page import compare_page
 from hf_efficient.reporting.html.run_findings import findings_section
 from hf_efficient.reporting.html.run_page import run_page
 from hf_efficient.reporting.run_data import read_run
-from hf_efficient.reporting.run_rows import told_parts
 
 RUNS = ("full_run", "bare_run", "crashed_run", "resumed_run", "long_run")
 
@@ -116,16 +112,6 @@ def test_how_it_ended(full_run, crashed_run, resumed_run):
     )
 
 
-def test_a_budget_that_ended_the_run(full_run):
-    money = full_run.account.money
-    budget = dataclasses.replace(money.budget, reached="0.25 usd of 0.25 are spent", reached_at_step=120)
-    account = dataclasses.replace(full_run.account, money=dataclasses.replace(money, budget=budget))
-    said = Page(run_page(dataclasses.replace(full_run, account=account))).said
-    assert "stopped Its budget ended it: 0.25 usd of 0.25 are spent" in said
-    assert "The budget was $40.00, 2 h. It ended the run after step 120: 0.25 usd of 0.25 are spent." in said
-    assert "The budget was $40.00, 2 h. It was not reached." in Page(run_page(full_run)).said
-
-
 def test_estimates_are_marked(full_run):
     said = Page(run_page(full_run)).said
     assert "cost of the wall time $0.23 estimated" in said
@@ -216,14 +202,6 @@ def test_a_million_steps_fit(full_run, long_run):
     assert len(text.encode()) < 5_000_000
 
 
-def test_the_footer(full_run):
-    said = Page(run_page(full_run, datetime(2026, 1, 2, 3, 4, tzinfo=timezone.utc))).said
-    assert re.search(
-        r"Made by hf_efficient \S+, 2026-01-02 03:04 UTC\. Again, from the records: hf-efficient report", said
-    )
-    assert "Plots by plotly.js-basic 4.1.1 (MIT). This file makes no request to anywhere." in said
-
-
 def test_runs_side_by_side(full_run, crashed_run, bare_run):
     page = Page(compare_page([full_run, crashed_run, bare_run]))
     assert sorted(page.data["figures"]) == ["compare-loss", "compare-phases", "compare-step-times"]
@@ -286,13 +264,6 @@ def test_a_healthy_run_has_nothing_to_fix_and_a_limit(full_run):
     assert "--apply" not in told
 
 
-def test_a_run_without_a_recipe_is_told_its_arguments(full_run):
-    told = said(dataclasses.replace(diagnosed(full_run), recipe=None))
-    assert "save_strategy='steps', save_steps=120, Copy" in told
-    assert "lines to copy are fields of its TrainingArguments" in told
-    assert "--apply" not in told
-
-
 def test_the_rules_are_asked_of_a_run_that_is_read(tmp_path):
     """A twelfth of the loop evaluates every thirtieth step for as long as a dozen steps take."""
     run = read_run(write_records(tmp_path, steps=60))
@@ -335,15 +306,6 @@ def test_a_confirmation_in_words(held, told):
     assert told_confirmation(held) == told
 
 
-def test_it_stands_above_the_findings_on_the_page(full_run):
-    run = healthy(full_run)
-    held = dataclasses.replace(run, diagnosis=dataclasses.replace(run.diagnosis, confirmations=[CAME]))
-    said = Page(run_page(held)).said
-    told = "Findings Confirmed data_transform: 44 % less time per token predicted, 41 % ±3 % came"
-    assert f"{told} predicted from out/slow Nothing to fix." in said
-    assert "Confirmed" not in Page(run_page(run)).said
-
-
 CALLS = [
     TrainingAccount(0, 20.0, 30.0, 8, 1, 8, 2.5, "done", None),
     TrainingAccount(1, 60.0, 4.0, 0, None, None, None, "error", "ValueError: no"),
@@ -357,15 +319,6 @@ def with_calls(run, *calls):
     ]
     time = dataclasses.replace(run.account.time, processes=processes)
     return dataclasses.replace(run, account=dataclasses.replace(run.account, time=time))
-
-
-def test_how_many_parts(full_run, resumed_run):
-    assert told_parts(with_calls(full_run, CALLS[:1]).account) == ""
-    assert told_parts(with_calls(full_run, CALLS).account) == ", 2 calls of train()"
-    assert told_parts(with_calls(resumed_run, CALLS[:1], CALLS[1:]).account) == ", 2 starts"
-    assert told_parts(with_calls(resumed_run, CALLS, CALLS[1:]).account) == ", 2 starts, 3 calls of train()"
-    title = account_renderables(with_calls(full_run, CALLS).account)[0]
-    assert str(title).endswith(", 2 calls of train()")
 
 
 def test_each_call_has_a_row(full_run, resumed_run):

@@ -12,7 +12,6 @@ from hf_efficient.records.account import StepTimes, TimeAccount
 from hf_efficient.records.amounts import Evaluation, MemoryAccount, MemoryCategory, SequenceAccount, TokenAccount
 from hf_efficient.records.findings import Cost, Gain, Remedy
 from hf_efficient.records.series import Band, Histogram, SystemSeries
-from hf_efficient.reporting.html.run_sections import system_section
 from hf_efficient.reporting.labels import PHASE_COLORS
 from hf_efficient.reporting.plots.figure import (
     Figure,
@@ -21,7 +20,6 @@ from hf_efficient.reporting.plots.figure import (
     evaluation_places,
     legend_of,
     step_axis,
-    time_axis,
 )
 from hf_efficient.reporting.plots.findings import cost_bar, finding_figure
 from hf_efficient.reporting.plots.memory import memory_over_time
@@ -34,14 +32,8 @@ from hf_efficient.reporting.plots.steps import (
     throughput,
     training_curve,
 )
-from hf_efficient.reporting.plots.system import (
-    cores_figure,
-    disk_figure,
-    gpu_figure,
-    network_figure,
-    phases_over_time,
-)
-from hf_efficient.reporting.plots.time import compare_phases, step_phases, time_bar
+from hf_efficient.reporting.plots.system import cores_figure, disk_figure, gpu_figure, network_figure, phases_over_time
+from hf_efficient.reporting.plots.time import step_phases, time_bar
 
 GIB = 2**30
 TIMES = StepTimes(4, 1, "the first", 1.0, 1.0, 1.0, 1.0, 1.0)
@@ -79,16 +71,6 @@ def test_seconds_per_step_are_means_of_their_bucket():
     assert found["forward"]["type"] == "bar"
     assert "A point is the mean of up to 2 steps." in figure.summary
     assert "range" not in figure.layout["yaxis"]
-
-
-def test_an_evaluation_does_not_flatten_the_steps():
-    held = steps(
-        wall_seconds=[1.0, 9.0, 1.0, 1.0], phase_seconds={"forward": [1.0] * 4, "evaluation": [0.0, 8.0, 0.0, 0.0]}
-    )
-    figure = step_phases(held, TIMES)
-    assert figure.layout["yaxis"]["range"] == [0, 1.3]
-    assert figure.summary.endswith("reach above the plot: “Whole” shows them.")
-    assert drawn(figure)["evaluation"]["y"] == [None, 8.0, None, None]
 
 
 def test_memory_lines_break_between_processes_and_kinds_stand_while_it_trained(full_run):
@@ -139,14 +121,6 @@ def test_losses_rates_and_evaluations():
     )
 
 
-def test_the_least_and_the_most_loss_of_a_bucket_are_shown():
-    held = steps(steps=[8, 8], loss=[3.0, 2.0], loss_min=[2.5, 1.5], loss_max=[4.0, 2.0])
-    low, high, line = training_curve(held, []).traces
-    assert (low["y"], high["y"], line["y"]) == ([2.5, 1.5], [4.0, 2.0], [3.0, 2.0])
-    assert high["fill"] == "tonexty"
-    assert [entry.name for entry in training_curve(held, []).legend] == ["training loss"]
-
-
 def test_throughput_and_its_mean():
     held = steps(non_padding_tokens=[100, 200, None, 400], step_seconds_mean=[0.5, 1.0, 1.0, 2.0])
     tokens = TokenAccount(None, None, None, None, 155.5, None)
@@ -186,15 +160,6 @@ def test_lengths_in_ascending_order():
     assert (trace["x"], trace["y"]) == ([5.875, 6.875, 9.875], [7, 2, 1])  # from 2 ** 5.75 to 64, and so on
     assert trace["customdata"] == ["≤ 64", "≤ 128", "≤ 1,024"]
     assert isinstance(sequence_lengths(SequenceAccount()), Missing)
-
-
-def test_runs_under_each_other():
-    figure = compare_phases([time(imports=2.0, forward=5.0), time(forward=1.0, dreaming=7.0)], ["A", "B"])
-    found = drawn(figure)
-    assert list(found) == ["start of Python, imports", "forward", "unattributed", "dreaming"]
-    assert (found["forward"]["y"], found["forward"]["x"]) == (["B", "A"], [1.0, 5.0])
-    assert found["dreaming"]["x"] == [7.0, 0.0]
-    assert figure.layout["xaxis"]["range"] == [0, 9.0]
 
 
 @pytest.mark.parametrize(
@@ -254,19 +219,6 @@ def test_steps_done_again_follow_each_other():
     # Before the first step, after step 2 of the first start, after step 2 of the second, after step 3.
     assert evaluation_places(evaluations(0, 2, 3), held, where) == [0.5, 2.5, 4.5]
     assert evaluation_places(evaluations(3, 1), held, where) == [4.5, 1.5]
-
-
-def test_an_evaluation_lies_after_its_step():
-    held = steps(steps=[8, 8, 3])
-    assert evaluation_places(evaluations(0, 8, 10, 19, 40), held, step_axis(held)) == [0.5, 8.5, 10.5, 19.5, 40.5]
-    assert evaluation_places(evaluations(0, 5), NO_STEPS, step_axis(NO_STEPS)) == [0.5, 5.5]
-
-
-def test_time_in_the_unit_that_fits():
-    assert [time_axis(wall).unit for wall in (0, 300, 301, 18_000, 18_001)] == ["s", "s", "min", "min", "h"]
-    where = time_axis(7200.0)
-    assert (where.end, where.places([0.0, 90.0])) == (120.0, [0.0, 1.5])
-    assert where.layout()["title"]["text"] == "time since the start, min"
 
 
 def with_steps(run, **columns):
@@ -438,19 +390,6 @@ def test_disks_and_network_in_megabytes(full_run):
     assert "At most: read, all of the machine 8.0 MB/s, written by this run 0.50 MB/s." in figure.summary
     assert figure.summary.endswith("A request took 4.5 ms at most, on average over a reading.")
     assert network_figure(full_run.account, run) is None  # nothing moved
-
-
-def test_what_did_not_move_is_told_from_what_nobody_looked_at(full_run):
-    quiet = {"network_sent_bytes_per_second": band(0.0, 0.0)}
-    run = dataclasses.replace(full_run, series=seen(host=quiet, rss_bytes=band(GIB, GIB)))
-    told = {one.title: one.why for one in system_section(run).figures if isinstance(one, Missing)}
-    assert told == {
-        "Processor": "the sampler read nothing of it",
-        "Disks": "the sampler read nothing of it",
-        "Network": "nothing moved",
-    }
-    assert system_section(dataclasses.replace(full_run, series=series(steps()))) is None
-    assert system_section(dataclasses.replace(full_run, series=None)) is None
 
 
 def gpu(**parts):

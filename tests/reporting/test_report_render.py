@@ -61,9 +61,7 @@ def contrast(one: str, other: str) -> float:
 
 
 def test_every_phase_has_a_colour_of_its_own():
-    assert list(PHASE_COLORS) == [
-        *(name for name in PHASES if name in PHASE_COLORS),
-    ]
+    assert list(PHASE_COLORS) == [*(name for name in PHASES if name in PHASE_COLORS)]
     assert set(PHASE_COLORS) == set(PHASES)
     assert len(set(PHASE_COLORS.values())) == len(PHASES)
     assert phase_color("dreaming") not in PHASE_COLORS.values()

@@ -32,21 +32,6 @@ def has(lines, *cells):
     return any(line.split() == " ".join(cells).split() for line in lines)
 
 
-def test_each_second_of_a_device_is_in_one_row():
-    lines = printed(TRACE)
-    start = next(index for index, line in enumerate(lines) if line.startswith("device 0, NVIDIA Test GPU"))
-    rows = [line.replace("█", "").split() for line in lines[start + 1 : start + 8]]
-    assert rows == [
-        ["computing", "4.00", "s", "40.0%"],
-        ["only", "communicating", "1.50", "s", "15.0%"],
-        ["only", "copying", "or", "setting", "memory", "500", "ms", "5.0%"],
-        ["idle,", "host-bound", "2.50", "s", "25.0%"],
-        ["idle,", "launch-bound", "1.00", "s", "10.0%"],
-        ["idle,", "other", "500", "ms", "5.0%"],
-        ["in", "all", "10.0", "s", "100.0%"],
-    ]
-
-
 def test_figures_stay_whole_in_80_columns():
     lines = printed(TRACE)
     assert max(map(len, lines)) <= 80
@@ -168,12 +153,3 @@ def test_what_is_no_trace_is_said(tmp_path, data):
     run = read_run(directory, trace=True)
     assert run.trace.breakdown is None
     assert f"profile/{NAME}: {directory}/profile/{NAME}" in Page(run_page(run)).said
-
-
-def test_a_large_trace_is_left_to_its_command(tmp_path, monkeypatch):
-    directory = write_records(tmp_path, steps=4)
-    size = write_trace(directory).stat().st_size
-    monkeypatch.setattr("hf_efficient.reporting.run_data._LARGEST_BYTES", size - 1)
-    page = Page(run_page(read_run(directory, trace=True)))
-    assert f"it holds {size} B, which is more than a page reads." in page.said
-    assert f"hf-efficient diagnose {directory}/profile/{NAME}" in page.said

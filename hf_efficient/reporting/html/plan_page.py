@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
 from hf_efficient.records.plan import Plan, PlannedGpu, PlannedOutcome, PlannedRanks
 from hf_efficient.reporting.html.render import Section, render
 from hf_efficient.reporting.html.run_sections import Tile
-from hf_efficient.reporting.labels import (
-    category_color,
-    category_label,
-    in_gib,
-    or_nothing,
-    phase_label,
-    short_number,
-)
+from hf_efficient.reporting.labels import category_color, category_label, in_gib, or_nothing, phase_label, short_number
 from hf_efficient.reporting.plan import (
     advice_title,
     batching_cells,
@@ -106,13 +100,18 @@ def _peak_tile(plan: Plan) -> Tile:
     return Tile("Peak allocated", size(memory.peak_allocated_bytes), f"in the {phase_label(memory.peak_phase)}{step}")
 
 
+def _least(plan: Plan, figure: Callable[[PlannedGpu], float | None]) -> tuple[float, PlannedGpu] | None:
+    """The least that an accelerator takes of those that fit; None where it is known of none."""
+    each = [(figure(gpu), gpu) for gpu in plan.gpus if gpu.fits]
+    return min([(value, gpu) for value, gpu in each if value is not None], key=lambda one: one[0], default=None)
+
+
 def _time_tile(plan: Plan) -> Tile:
-    known = [(gpu.step_seconds, gpu) for gpu in plan.gpus if gpu.fits and gpu.step_seconds is not None]
     label = "Time" if len(plan.gpus) == 1 else "Fastest"
-    if not known:
+    found = _least(plan, lambda gpu: gpu.step_seconds)
+    if found is None:
         return Tile(label, None, "no rate of the accelerators that fit is known")
-    step, gpu = min(known, key=lambda one: one[0])
-    told = short_seconds(step)
+    told, gpu = short_seconds(found[0]), found[1]
     if plan.steps is None or gpu.run_seconds is None:
         return Tile(label, told, f"a step on {gpu.name}", estimated=True)
     return Tile(label, seconds(gpu.run_seconds), f"{plan.steps:,} steps on {gpu.name}, {told} a step", estimated=True)
@@ -120,40 +119,34 @@ def _time_tile(plan: Plan) -> Tile:
 
 def _cost_tile(plan: Plan) -> Tile:
     label = "Cost" if len(plan.gpus) == 1 else "Cheapest"
-    each = [(gpu.usd_per_million_tokens, gpu) for gpu in plan.gpus if gpu.fits]
-    known = [(paid, gpu) for paid, gpu in each if paid is not None]
-    if not known:
+    found = _least(plan, lambda gpu: gpu.usd_per_million_tokens)
+    if found is None:
         return Tile(label, None, "no price of an accelerator that fits is known")
-    paid, gpu = min(known, key=lambda one: one[0])
+    paid, gpu = usd(found[0]), found[1]
     if plan.steps is None or gpu.run_usd is None:
-        return Tile(label, usd(paid), f"per million tokens on {gpu.name}", estimated=True)
-    note = f"{gpu.name}, {seconds(gpu.run_seconds or 0.0)}; {usd(paid)} per million tokens"
+        return Tile(label, paid, f"per million tokens on {gpu.name}", estimated=True)
+    note = f"{gpu.name}, {seconds(gpu.run_seconds or 0.0)}; {paid} per million tokens"
     return Tile(label, usd(gpu.run_usd), note, estimated=True)
 
 
 def _spot_tile(plan: Plan) -> Tile:
-    known = [
-        (gpu.spot.usd_per_million_tokens, gpu.name, gpu.spot)
-        for gpu in plan.gpus
-        if gpu.fits and gpu.spot is not None and gpu.spot.usd_per_million_tokens is not None
-    ]
     label = "On spot machines" if len(plan.gpus) == 1 else "Cheapest on spot"
-    if not known:
+    found = _least(plan, lambda gpu: gpu.spot.usd_per_million_tokens if gpu.spot else None)
+    if found is None or found[1].spot is None:
         return Tile(label, None, "no spot price of an accelerator that fits is known")
-    each, name, spot = min(known, key=lambda one: one[0])
-    note = f"{name}, saved every {spot.save_every_steps:,} steps"
+    spot = found[1].spot
+    note = f"{found[1].name}, saved every {spot.save_every_steps:,} steps"
     if plan.steps is None or spot.run_usd is None:
-        return Tile(label, usd(each), f"per million tokens on {note}", estimated=True)
+        return Tile(label, usd(found[0]), f"per million tokens on {note}", estimated=True)
     return Tile(label, usd(spot.run_usd), f"{note}, {share(spot.overhead_share or 0.0)} more time", estimated=True)
 
 
 def _energy_tile(plan: Plan) -> Tile:
-    each = [(gpu.kwh_per_million_tokens, gpu) for gpu in plan.gpus if gpu.fits]
-    known = [(used, gpu) for used, gpu in each if used is not None]
     label = "Energy" if len(plan.gpus) == 1 else "Least energy"
-    if not known:
+    found = _least(plan, lambda gpu: gpu.kwh_per_million_tokens)
+    if found is None:
         return Tile(label, None, "the power of no accelerator that fits is known")
-    kwh, gpu = min(known, key=lambda one: one[0])
+    kwh, gpu = found
     co2e, per = gpu.co2e_grams_per_million_tokens, "per million tokens "
     if plan.steps is not None and gpu.run_kwh is not None:
         kwh, co2e, per = gpu.run_kwh, gpu.run_co2e_grams, ""

@@ -315,10 +315,7 @@ def compare_step_times(series: Sequence[StepSeries | None], labels: Sequence[str
 
 
 def _lines(
-    series: Sequence[StepSeries | None],
-    columns: Sequence[Sequence[float | None]],
-    labels: Sequence[str],
-    told: str,
+    series: Sequence[StepSeries | None], columns: Sequence[Sequence[float | None]], labels: Sequence[str], told: str
 ) -> tuple[list[Trace], float]:
     """A line per run that has figures, and where the longest one ends."""
     traces: list[Trace] = []

@@ -45,10 +45,7 @@ _GPU_CURVES = {
     "GiB": (("memory in use, by all", "memory_used_bytes", draw.GREEN),),
     "W": (("power", "", draw.PURPLE),),
     "°C": (("temperature", "temperature_celsius", _BROWN),),
-    "MHz": (
-        ("clock of its processors", "sm_clock_mhz", _NAVY),
-        ("clock of its memory", "memory_clock_mhz", _TEAL),
-    ),
+    "MHz": (("clock of its processors", "sm_clock_mhz", _NAVY), ("clock of its memory", "memory_clock_mhz", _TEAL)),
 }
 _REASONS = {
     "power_cap": "its power limit",
@@ -184,12 +181,7 @@ def network_figure(account: RunAccount, series: RunSeries) -> Figure | None:
 
 
 def _flows(
-    account: RunAccount,
-    series: RunSeries,
-    kinds: Sequence[tuple[str, str, str, str]],
-    name: str,
-    title: str,
-    more: str,
+    account: RunAccount, series: RunSeries, kinds: Sequence[tuple[str, str, str, str]], name: str, title: str, more: str
 ) -> Figure | None:
     system, where = series.system, draw.time_axis(account.time.wall_seconds)
     traces, most = [], []

@@ -16,12 +16,7 @@ from hf_efficient.text import kilowatt_hours, seconds, share, short_seconds, usd
 
 _ROOM = 1.3
 _CLIP_FROM = 2.0
-_ONE_BAR = {
-    "barmode": "stack",
-    "bargap": 0,
-    "hovermode": "closest",
-    "yaxis": {"visible": False, "fixedrange": True},
-}
+_ONE_BAR = {"barmode": "stack", "bargap": 0, "hovermode": "closest", "yaxis": {"visible": False, "fixedrange": True}}
 _ROWS = {"barmode": "stack", "bargap": 0.3, "hovermode": "closest"}
 _DEVICE_COLORS = {
     "computing": draw.BLUE,
