@@ -9,6 +9,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
+from hf_efficient.callbacks.checks import keep_four_bit_trainable
 from hf_efficient.data.prepare import is_packed
 from hf_efficient.model.adapter import add_adapter
 from hf_efficient.model.load import load_base
@@ -37,6 +38,7 @@ def real_peak(recipe: Recipe, config: PretrainedConfig, length: int) -> int:
         args = simulation_arguments(recipe, folder)
         base = load_base(located)
         model = add_adapter(base, recipe.adapter, seed=args.seed, checkpointing=args.gradient_checkpointing)
+        keep_four_bit_trainable(model)
         trainer = _trainer(located, model, args, length)
         reference = getattr(trainer, "ref_model", None)
         before = _bytes(model) + (0 if reference is None else _bytes(reference))

@@ -424,10 +424,6 @@ def _attention_bias(read: _Config) -> Extras:
     return {"qkv_bias": bias, "output_bias": bias}
 
 
-def _qwen2(_: _Config) -> Extras:
-    return {"qkv_bias": True}
-
-
 def _qwen3(read: _Config) -> Extras:
     return {**_attention_bias(read), "qk_norm": (read.head_dim(), read.head_dim())}
 
@@ -469,10 +465,6 @@ def _qwen3_moe(read: _Config) -> Extras:
     return {**_qwen3(read), **_sparse(read)}
 
 
-def _phi3(_: _Config) -> Extras:
-    return {"fused": True}
-
-
 def _olmo2(read: _Config) -> Extras:
     heads = read.need("num_attention_heads")
     norms = (heads * read.head_dim(), read.get("num_key_value_heads", heads) * read.head_dim())
@@ -488,8 +480,8 @@ ARCHITECTURES: Mapping[str, Callable[[_Config], Extras]] = {
     "mistral": lambda _: {},
     "mixtral": _mixtral,
     "olmo2": _olmo2,
-    "phi3": _phi3,
-    "qwen2": _qwen2,
+    "phi3": lambda _: {"fused": True},
+    "qwen2": lambda _: {"qkv_bias": True},
     "qwen2_moe": _qwen2_moe,
     "qwen3": _qwen3,
     "qwen3_moe": _qwen3_moe,

@@ -11,10 +11,9 @@ import torch
 from torch import nn
 
 from hf_efficient.data.sources import replaced
-from hf_efficient.errors import ModelError, SetupError, first_line
 from hf_efficient.model.adapter import add_adapter
 from hf_efficient.model.load import quantization_config
-from hf_efficient.planning.model_config import weights_dtype
+from hf_efficient.planning.model_config import meta_model, weights_dtype
 from hf_efficient.recipe.schema import QuantizationSection, Recipe
 from hf_efficient.simulate.blank import Blank, blank, make_blank
 
@@ -29,11 +28,26 @@ CONSTANTS_BLOCK = 256
 
 
 class Params4bit(Blank):
-    """A packed weight, under the name by which PEFT's DoRA knows what it must unpack."""
+    """A packed weight, under the name by which PEFT's DoRA knows what it must unpack.
+
+    ``n`` values in blocks of 64 take ``n / 2`` bytes packed, and per block one constant: 4 bytes (float32), or with
+    double quantization 1 byte, plus 4 bytes for every 256 of these. Source: Dettmers et al. 2023 (QLoRA), section 3,
+    and ``bitsandbytes.functional.quantize_4bit`` (0.50), which rounds every count up.
+    """
 
     quant_state: Any
     compress_statistics: bool
     quant_type: str
+
+
+class Int8Params(Blank):
+    """A rounded weight, a byte per value, and a float32 constant for each of its rows.
+
+    Source: Dettmers et al. 2022 (LLM.int8()), and ``bitsandbytes.nn.Int8Params`` (0.50).
+    """
+
+    CB: torch.Tensor | None
+    SCB: torch.Tensor | None
 
 
 def plain_weights(model: nn.Module, dtype: torch.dtype) -> None:
@@ -54,17 +68,22 @@ def plain_weights(model: nn.Module, dtype: torch.dtype) -> None:
                 layer.bias = nn.Parameter(layer.bias.data.to(dtype), requires_grad=layer.bias.requires_grad)
 
 
-def blank_four_bit(model: nn.Module, dtype: torch.dtype) -> None:
-    """Give every ``Linear4bit`` of a model on the meta device its packed weight; other layers stay as they are."""
+def blank_quantized(model: nn.Module, dtype: torch.dtype) -> None:
+    """Give every layer of bitsandbytes on the meta device its packed or rounded weight; others stay as they are."""
     import bitsandbytes as bnb
 
     for layer in model.modules():
         if isinstance(layer, bnb.nn.Linear4bit):
-            _fill(layer, dtype)
+            _fill_four_bit(layer, dtype)
+        elif isinstance(layer, bnb.nn.Linear8bitLt):
+            _fill_eight_bit(layer, dtype)
 
 
 def quantization_constants(layer: nn.Module) -> list[torch.Tensor]:
-    """The constants of a 4-bit layer, which are no parameters; empty for another layer."""
+    """The constants of a 4-bit layer, or of an 8-bit layer's rows, which are no parameters; empty for another layer."""
+    rows = getattr(getattr(layer, "state", None), "SCB", None)
+    if rows is not None:
+        return [rows]
     state = getattr(getattr(layer, "weight", None), "quant_state", None)
     if state is None:
         return []
@@ -80,7 +99,7 @@ def values_of(parameter: torch.Tensor) -> int:
     return parameter.numel() if state is None else int(state.shape.numel())
 
 
-def _fill(layer: Any, dtype: torch.dtype) -> None:
+def _fill_four_bit(layer: Any, dtype: torch.dtype) -> None:
     from bitsandbytes.functional import QuantState
 
     shape = torch.Size((layer.out_features, layer.in_features))
@@ -118,21 +137,6 @@ def is_eight_bit(recipe: Recipe) -> bool:
     return recipe.adapter.method == "qlora" and section is not None and section.bits == 8
 
 
-def blank_eight_bit(model: nn.Module, dtype: torch.dtype) -> None:
-    """Give every ``Linear8bitLt`` of a model on the meta device its rounded weight; other layers stay as they are."""
-    import bitsandbytes as bnb
-
-    for layer in model.modules():
-        if isinstance(layer, bnb.nn.Linear8bitLt):
-            _eight_bit_fill(layer, dtype)
-
-
-def row_constants(layer: nn.Module) -> list[torch.Tensor]:
-    """The constants of an 8-bit layer's rows, which are no parameter; empty for another layer."""
-    constants = getattr(getattr(layer, "state", None), "SCB", None)
-    return [] if constants is None else [constants]
-
-
 @contextmanager
 def kernels_of_a_gpu() -> Iterator[None]:
     """Within, ``bitsandbytes.matmul`` goes the way that it goes on a GPU, not the one of a CPU."""
@@ -142,7 +146,7 @@ def kernels_of_a_gpu() -> Iterator[None]:
         yield
 
 
-def _eight_bit_fill(layer: Any, dtype: torch.dtype) -> None:
+def _fill_eight_bit(layer: Any, dtype: torch.dtype) -> None:
     shape = (layer.out_features, layer.in_features)
     weight = Int8Params(blank(*shape, dtype=torch.int8).shell)
     vars(weight)["_is_param"] = True  # what makes a subclass a parameter (torch.nn.Parameter.__new__)
@@ -152,13 +156,6 @@ def _eight_bit_fill(layer: Any, dtype: torch.dtype) -> None:
     layer.state.SCB = blank(layer.out_features, dtype=torch.float32)
     if layer.bias is not None:
         layer.bias = nn.Parameter(layer.bias.data.to(dtype), requires_grad=layer.bias.requires_grad)
-
-
-class Int8Params(Blank):
-    """A rounded weight."""
-
-    CB: torch.Tensor | None
-    SCB: torch.Tensor | None
 
 
 def blank_model(
@@ -173,28 +170,17 @@ def blank_model(
     base = _base(recipe, config)
     adapted = add_adapter(base, recipe.adapter, seed=seed, checkpointing=checkpointing, on_meta=True)
     if recipe.adapter.method == "qlora":
-        blank_four_bit(adapted, weights_dtype(recipe.model, config))
-        blank_eight_bit(adapted, weights_dtype(recipe.model, config))
+        blank_quantized(adapted, weights_dtype(recipe.model, config))
     make_blank(adapted)
     vars(adapted)["to"] = lambda *args, **kwargs: adapted  # it is where it is to be
     return adapted
 
 
 def _base(recipe: Recipe, config: PretrainedConfig) -> PreTrainedModel:
-    from transformers import AutoModelForCausalLM
-
     options: dict[str, Any] = {"dtype": weights_dtype(recipe.model, config)}
     if recipe.model.attn_implementation is not None:
         options["attn_implementation"] = recipe.model.attn_implementation
-    try:
-        with torch.device("meta"):
-            base = AutoModelForCausalLM.from_config(config, trust_remote_code=recipe.model.trust_remote_code, **options)
-    except ImportError as error:
-        raise SetupError(f"model: {first_line(error)}") from error
-    except (ValueError, KeyError, RuntimeError) as error:
-        raise ModelError(
-            f"model: transformers cannot build a causal language model from its configuration: {first_line(error)}"
-        ) from error
+    base = meta_model(recipe.model, config, **options)
     if recipe.adapter.method == "qlora":
         _quantize(base, recipe.adapter.quantization or QuantizationSection())
         plain_weights(base, options["dtype"])

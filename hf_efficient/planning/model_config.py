@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hf_efficient.errors import HfEfficientError, ModelError, first_line
+from hf_efficient.errors import HfEfficientError, ModelError, SetupError, first_line
 from hf_efficient.facts.libraries import hub_reachable
 from hf_efficient.facts.models import find_model, nearest_models
 from hf_efficient.model.source import ModelSource, converted_folder, resolve_model_source
@@ -15,7 +15,7 @@ from hf_efficient.planning.arguments import process_kept
 from hf_efficient.recipe.schema import ModelSection
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig
+    from transformers import PretrainedConfig, PreTrainedModel
 
 
 def model_config(model: ModelSection) -> PretrainedConfig:
@@ -121,14 +121,20 @@ def largest_parameter(model: ModelSection) -> int:
     Raises:
         ModelError: there is no configuration of it, or transformers cannot build it.
     """
+    with process_kept():
+        return max(parameter.numel() for parameter in meta_model(model, model_config(model)).parameters())
+
+
+def meta_model(model: ModelSection, config: PretrainedConfig, **options: Any) -> PreTrainedModel:
+    """What transformers builds, on the meta device."""
     from transformers import AutoModelForCausalLM
 
-    config = model_config(model)
     try:
-        with process_kept(), torch.device("meta"):
-            built = AutoModelForCausalLM.from_config(config, trust_remote_code=model.trust_remote_code)
+        with torch.device("meta"):
+            return AutoModelForCausalLM.from_config(config, trust_remote_code=model.trust_remote_code, **options)
+    except ImportError as error:
+        raise SetupError(f"model: {first_line(error)}") from error
     except (ValueError, KeyError, RuntimeError) as error:
         raise ModelError(
             f"model: transformers cannot build a causal language model from its configuration: {first_line(error)}"
         ) from error
-    return max(parameter.numel() for parameter in built.parameters())

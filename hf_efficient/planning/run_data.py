@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 
 def evaluations_of(args: SFTConfig, train: BatchShapes, *, at_end: bool) -> int:
-    """How many evaluations a run makes; one at the end is not repeated."""
+    """How many evaluations a run makes, as transformers' ``DefaultFlowCallback`` decides (5.23).
+
+    One at the end is not repeated.
+    """
     reached = _evaluated_after(args, train)
     last = at_end and (train.steps not in reached or args.load_best_model_at_end)
     return len(reached) + bool(args.eval_on_start) + bool(last)

@@ -24,7 +24,6 @@ from hf_efficient.planning.blank_model import (
     is_eight_bit,
     kernels_of_a_gpu,
     quantization_constants,
-    row_constants,
     values_of,
 )
 from hf_efficient.planning.trainers import (
@@ -364,7 +363,7 @@ def _note_model(log: TensorLog, model: torch.nn.Module) -> None:
     for name, parameter in model.named_parameters():
         log.add(parameter, name, "adapter" if parameter.requires_grad and _is_adapter(name) else "weights")
     for name, module in model.named_modules():
-        for constant in (*quantization_constants(module), *row_constants(module)):
+        for constant in quantization_constants(module):
             log.add(constant, f"{name}.weight", "weights")
         for buffer in module.buffers(recurse=False):
             log.add(buffer, name, "weights")

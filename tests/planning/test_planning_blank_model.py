@@ -18,12 +18,11 @@ from hf_efficient.model.load import load_base
 from hf_efficient.planning import simulation as simulation_module
 from hf_efficient.planning.arguments import BitsAndBytesState, is_bitsandbytes, stand_in
 from hf_efficient.planning.blank_model import (
-    blank_four_bit,
     blank_model,
+    blank_quantized,
     is_eight_bit,
     plain_weights,
     quantization_constants,
-    row_constants,
 )
 from hf_efficient.planning.model_config import model_config
 from hf_efficient.planning.simulation import planned_memory, simulate
@@ -124,7 +123,7 @@ def blank_layer(outputs, inputs, *, double, kind="nf4", dtype=torch.bfloat16):
         layer = bnb.nn.Linear4bit(inputs, outputs, bias=False, compress_statistics=double, quant_type=kind)
     model = nn.Sequential(layer)
     plain_weights(model, dtype)
-    blank_four_bit(model, dtype)
+    blank_quantized(model, dtype)
     return layer
 
 
@@ -194,11 +193,11 @@ def test_every_weight_is_that_of_the_real_model(eight_bit, family):
     assert {name: (one.shape, one.dtype) for name, one in real.named_parameters()} == {
         name: (one.shape, one.dtype) for name, one in own.items()
     }
-    layers = [layer for layer in planned.modules() if row_constants(layer)]
+    layers = [layer for layer in planned.modules() if quantization_constants(layer)]
     assert len(layers) == 2 * 7  # all linear ones of two layers
     real_layer = real.model.layers[0].mlp.down_proj
     constants = real_layer.weight.SCB if real_layer.state.SCB is None else real_layer.state.SCB
-    (planned_constants,) = row_constants(planned.model.layers[0].mlp.down_proj.base_layer)
+    (planned_constants,) = quantization_constants(planned.model.layers[0].mlp.down_proj.base_layer)
     assert (planned_constants.shape, planned_constants.dtype) == (constants.shape, constants.dtype)
 
 
