@@ -33,11 +33,7 @@ provenance:
   existing_output: 'command line: --overwrite'
 environment: {}
 """
-
-
 CODE = Remedy("move the work out of the collator")
-
-
 CHANGE = Remedy("save every 50 steps", {"train.save_steps": 50, "train.save_strategy": "steps"})
 
 
@@ -98,9 +94,8 @@ def test_what_is_to_be_confirmed_goes_in_and_what_was_is_over(tmp_path):
     asked = {"rule": "saves_cost", "predicted_saving": 0.4, "setup": {"model": "tiny"}}
     held = yaml.safe_load(applied_recipe(tmp_path, finding("saves_cost", CHANGE), CHANGE, asked))
     assert held["efficiency"] == {"grid": "France", "confirms": asked}
-    assert yaml.safe_load(applied_recipe(tmp_path, finding("saves_cost", CHANGE), CHANGE))["efficiency"] == {
-        "grid": "France"
-    }
+    held = yaml.safe_load(applied_recipe(tmp_path, finding("saves_cost", CHANGE), CHANGE))
+    assert held["efficiency"] == {"grid": "France"}
 
 
 def test_what_was_derived_is_derived_again(tmp_path):
@@ -119,8 +114,6 @@ def test_what_was_derived_is_derived_again(tmp_path):
 
 
 NAMED = "recipe: {name: t, distributed: {global_batch_size: 64}}\nprovenance: {}\n"
-
-
 ROWS, ACCUMULATION = "train.per_device_train_batch_size", "train.gradient_accumulation_steps"
 
 
@@ -148,16 +141,10 @@ def test_another_batch_is_said(tmp_path, change, batch):
 
 
 SETUP = {"model": "tiny", "data": "a.jsonl", "processes": "1", "device": "cpu"}
-
-
 ASKED = ConfirmsSection(
     rule="data_transform", run="out", predicted_saving=0.4, seconds_per_token=0.01, spread=0.03, setup=SETUP
 )
-
-
 RUN = MeasuredRun(0.006, 0.04, None, SETUP)
-
-
 RECIPE = """\
 recipe:
   name: chats
@@ -181,7 +168,7 @@ def taking(seconds):
     return dataclasses.replace(RUN, seconds_per_token=seconds)
 
 
-def finding_confirm(severity="warning"):
+def slow_transform(severity="warning"):
     return Finding("data_transform", "the transform is slow", severity, "measured", [])
 
 
@@ -250,13 +237,13 @@ def test_memory_is_held_against_the_peak(peak, verdict, achieved):
     [
         ({}, "confirmed", ""),
         (
-            {"findings": [finding_confirm("info")]},
+            {"findings": [slow_transform("info")]},
             "confirmed",
             "what is left of the finding is no more than info",
         ),
-        ({"findings": [finding_confirm()]}, "retracted", "the finding is still there"),
+        ({"findings": [slow_transform()]}, "retracted", "the finding is still there"),
         (
-            {"findings": [finding_confirm("critical")], "is_short": True},
+            {"findings": [slow_transform("critical")], "is_short": True},
             "retracted",
             "the finding is still there",
         ),
@@ -309,7 +296,7 @@ def remedy(gain=None, **overrides):
 
 def test_the_prediction_is_written_with_what_it_is_held_against(tmp_path):
     case = case_in(tmp_path, [step(n) for n in range(1, 12)], recipe=RECIPE)
-    told = prediction(case, finding_confirm(), remedy(Gain(0.25, 3.0, 700, None, "")))
+    told = prediction(case, slow_transform(), remedy(Gain(0.25, 3.0, 700, None, "")))
     assert told["rule"] == "data_transform"
     assert told["run"] == "out/run"
     assert (told["predicted_saving"], told["predicted_bytes"]) == (0.25, 700)
@@ -320,7 +307,7 @@ def test_the_prediction_is_written_with_what_it_is_held_against(tmp_path):
 
 def test_what_the_remedy_changes_need_not_be_alike(tmp_path):
     case = case_in(tmp_path, [step(n) for n in range(1, 12)], recipe=RECIPE)
-    told = prediction(case, finding_confirm(), remedy(**{"adapter.method": "lora", "distributed.strategy": "ddp"}))
+    told = prediction(case, slow_transform(), remedy(**{"adapter.method": "lora", "distributed.strategy": "ddp"}))
     assert {"method", "model", "data", "processes", "device"} == {
         name for name in told["setup"] if not name.startswith("train.")
     }
@@ -330,7 +317,7 @@ def test_what_the_remedy_changes_need_not_be_alike(tmp_path):
 def test_what_the_remedy_sets_must_be_set(tmp_path):
     case = case_in(tmp_path, [step(n) for n in range(1, 12)], recipe=RECIPE)
     change = remedy(**{"train.save_steps": 50, "train.learning_rate": 1e-3, "train.accelerator_config": {"even": True}})
-    told = prediction(case, finding_confirm(), change)["setup"]
+    told = prediction(case, slow_transform(), change)["setup"]
     assert {name: value for name, value in told.items() if name.startswith("train.")} == {
         "train.save_steps": "50",
         "train.accelerator_config.split_batches": "True",

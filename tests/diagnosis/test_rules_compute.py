@@ -146,14 +146,8 @@ def test_heat_is_a_warning_and_a_power_cap_is_not(tmp_path):
 
 
 SHORT = kernels(*((MATMUL, 10.0 * n, 10.0 * n + 5, 10.0 * n - 2) for n in range(1, 11)))
-
-
 PHASES = {"forward": 0.3, "backward": 0.5, "optimizer": 0.2}
-
-
 H100 = {"type": "cuda", "name": "NVIDIA H100 80GB HBM3", "supports_bf16": True}
-
-
 QLORA = "recipe: {adapter: {method: qlora}}\nprovenance: {adapter.method: a}\n"
 
 

@@ -10,17 +10,11 @@ from hf_efficient.records.findings import Abstention
 from tests.diagnosis.made import ALL_REDUCE, GIB, MATMUL, case_in, kernels, leave_trace, memory, settings, step
 
 MIB = 1 << 20
-
-
 TOTAL = 16 * GIB + (426 + 342) * MIB  # 16 GiB beside context and NCCL
-
-
 EXPOSED = [
     *kernels((MATMUL, 0, 400, 0), (MATMUL, 700, 1000, 1)),
     *kernels((ALL_REDUCE, 300, 700, 2), first=10, stream=20),
 ]
-
-
 SHARDED = "recipe: {distributed: {strategy: fsdp2}}\nprovenance: {distributed.strategy: a}\n"
 
 
