@@ -7,11 +7,6 @@ import msgspec
 import pytest
 
 from hf_efficient.records.steps import (
-    CLOSING_PHASES,
-    COARSE_PHASES,
-    PHASES,
-    STARTUP_PHASES,
-    STEP_PHASES,
     StepRecord,
     TokenCounts,
 )
@@ -31,23 +26,6 @@ def record(**changes):
         "loss": 1.5,
     }
     return StepRecord(**{**values, **changes})
-
-
-def test_phases():
-    assert (*STARTUP_PHASES, *STEP_PHASES, *COARSE_PHASES, *CLOSING_PHASES, "unattributed") == PHASES
-    assert STEP_PHASES == (
-        "data_wait",
-        "host_to_device",
-        "forward",
-        "backward",
-        "device_wait",
-        "optimizer",
-        "communication",
-        "bookkeeping",
-        "logging",
-        "evaluation",
-        "checkpointing",
-    )
 
 
 def test_unattributed_is_the_rest():

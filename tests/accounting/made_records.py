@@ -16,27 +16,13 @@ def lines(path, *records):
 
 
 def process(number=0, began=0.0, way="recipe"):
-    return {
-        "kind": "process",
-        "schema_version": 1,
-        "rank": 0,
-        "pid": 7,
-        "way": way,
-        "process_start_from": "kernel",
-        "began_at_seconds": began,
-        "process": number,
-    }
+    told = {"way": way, "process_start_from": "kernel", "began_at_seconds": began}
+    return {"kind": "process", "schema_version": 1, "rank": 0, "pid": 7, "process": number, **told}
 
 
 def span(start, number=0, **phases):
-    wall = sum(phases.values())
-    return {
-        "kind": "span",
-        "started_at_seconds": start,
-        "wall_seconds": wall,
-        "phase_seconds": phases,
-        "process": number,
-    }
+    told = {"started_at_seconds": start, "wall_seconds": sum(phases.values()), "phase_seconds": phases}
+    return {"kind": "span", "process": number, **told}
 
 
 def train(segment, at, number=0):
@@ -44,38 +30,18 @@ def train(segment, at, number=0):
 
 
 def train_end(segment, at, number=0, error=None):
-    ended = "done" if error is None else "error"
-    return {
-        "kind": "train_end",
-        "segment": segment,
-        "at_seconds": at,
-        "ended": ended,
-        "error": error,
-        "process": number,
-    }
+    told = {"ended": "done" if error is None else "error", "error": error}
+    return {"kind": "train_end", "segment": segment, "at_seconds": at, "process": number, **told}
 
 
 def end(at, number=0, ended="done", error=None, **memory):
-    return {
-        "kind": "end",
-        "ended": ended,
-        "error": error,
-        "at_seconds": at,
-        "memory": {"peak_rss_bytes": 1000, **memory},
-        "process": number,
-    }
+    told = {"ended": ended, "error": error, "memory": {"peak_rss_bytes": 1000, **memory}}
+    return {"kind": "end", "at_seconds": at, "process": number, **told}
 
 
 def alive(at, start, number=0, phase=None, **phases):
-    return {
-        "kind": "alive",
-        "process": number,
-        "at_seconds": at,
-        "started_at_seconds": start,
-        "open_phase": phase,
-        "phase_seconds": phases,
-        "memory": {"peak_rss_bytes": 900},
-    }
+    told = {"open_phase": phase, "phase_seconds": phases, "memory": {"peak_rss_bytes": 900}}
+    return {"kind": "alive", "process": number, "at_seconds": at, "started_at_seconds": start, **told}
 
 
 def step(number, start, wall, segment=0, rank=0, tokens=(10, 8, 4), **phases):

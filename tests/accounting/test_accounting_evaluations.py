@@ -49,11 +49,6 @@ def steps(found):
     return [one.step for one in found]
 
 
-def test_few_are_kept_as_they_are():
-    some = [evaluation(step, 1.0) for step in (1, 2, 3)]
-    assert few_evaluations(some, 3) == some
-
-
 def test_first_last_best_and_worst_are_kept():
     """Of ten the first, the last, step 4 (least) and step 7 (most); of 2, 3, 5, 6, 8, 9 one per third."""
     losses = [5.0, 4.0, 4.0, 1.0, 4.0, 4.0, 9.0, 4.0, 4.0, 3.0]

@@ -2,70 +2,36 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
+from made_records import lines, process, step, train
 
 from hf_efficient.accounting.account import read_run
 from hf_efficient.accounting.live import view_of
 from hf_efficient.estimate.forecast import Forecast
-from hf_efficient.records.steps import StepRecord, TokenCounts
 
-RUN = {
-    "max_steps": 20,
-    "evaluate_every": 8,
-    "evaluate_from": 0,
-    "evaluate_after": False,
-    "save_every": 10,
-    "save_best": False,
-    "world_size": 1,
-}
+RUN = {"max_steps": 20, "evaluate_every": 8, "save_every": 10, "world_size": 1}
 
 
 def write(folder, *more, steps=6, facts=RUN):
     """Ten seconds until the training, then steps of 2 s, the first of them of 5 s, with a loss every second one."""
-    spans = [
-        {
-            "kind": "process",
-            "schema_version": 1,
-            "process": 0,
-            "rank": 0,
-            "pid": 7,
-            "way": "recipe",
-            "process_start_from": "kernel",
-            "began_at_seconds": 0.0,
-        },
-        {"kind": "train", "process": 0, "segment": 0, "at_seconds": 10.0},
-        {"kind": "facts", "process": 0, "facts": {"run": facts}},
-        *({"process": 0, **line} for line in more),
+    spans = [process(), train(0, 10.0), {"kind": "facts", "facts": {"run": facts}}, *more]
+    walls = [5.0, *[2.0] * (steps - 1)][:steps]
+    records = [
+        step(number, sum(walls[: number - 1]), wall, forward=wall) | {"loss": None if number % 2 else 4.0 - number / 10}
+        for number, wall in enumerate(walls, start=1)
     ]
-    records, at = [], 0.0
-    for number in range(1, steps + 1):
-        wall = 5.0 if number == 1 else 2.0
-        loss = 4.0 - number / 10 if number % 2 == 0 else None
-        tokens = TokenCounts(10, 8, 4)
-        records.append(StepRecord(0, 0, number, None, wall, at, {"forward": wall}, 1, tokens, loss=loss).to_json())
-        at += wall
-    for name, lines in (("spans", spans), ("steps", records)):
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for name, held in (("spans", [{"process": 0, **line} for line in spans]), ("steps", records)):
+        (folder / f"{name}.jsonl").unlink(missing_ok=True)
+        lines(folder / f"{name}.jsonl", *held)
 
 
 def view(folder, silent_seconds=0.0):
     return view_of(read_run(folder), silent_seconds)
 
 
-def alive(at):
-    return {
-        "kind": "alive",
-        "at_seconds": at,
-        "started_at_seconds": 25.0,
-        "open_phase": "forward",
-        "phase_seconds": {},
-        "memory": {},
-    }
-
-
-END = {"kind": "end", "ended": "done", "error": None, "at_seconds": 26.0, "memory": {}}
+def alive(at, phase="forward", **seconds):
+    told = {"started_at_seconds": 25.0, "open_phase": phase, "phase_seconds": seconds, "memory": {}}
+    return {"kind": "alive", "at_seconds": at, **told}
 
 
 def test_a_run_that_goes_on(tmp_path):
@@ -112,10 +78,6 @@ def test_a_run_without_a_sign_of_life(tmp_path, silent, state, forecasts):
     assert (seen.state, seen.silent_seconds, seen.rest is not None) == (state, silent, forecasts)
 
 
-def under_way(at, phase, **seconds):
-    return {**alive(at), "open_phase": phase, "phase_seconds": seconds}
-
-
 SEEN = (
     {"kind": "evaluation", "at_seconds": 10.0, "step": 0, "seconds": 4.0, "metrics": {"loss": 4.0}},
     {"kind": "save", "at_seconds": 12.0, "step": 1, "seconds": 1.0},
@@ -138,7 +100,7 @@ WHOLE = 14 * 2.5 + 3 * 4.0 + 2 * 1.0
     ],
 )
 def test_what_has_passed_of_a_step_is_not_to_come(tmp_path, phase, seconds, left):
-    write(tmp_path, *SEEN, under_way(25.5, phase, **seconds))
+    write(tmp_path, *SEEN, alive(25.5, phase, **seconds))
     assert view(tmp_path).rest == Forecast(pytest.approx(left), False)
 
 
@@ -150,8 +112,8 @@ def test_the_evaluation_after_the_training_counts_down_and_is_over(tmp_path):
         write(tmp_path, *SEEN, trained, *more, steps=20, facts=run)
         return view(tmp_path).rest.seconds
 
-    assert left(under_way(56.0, "checkpointing", checkpointing=1.0)) == 4.0
-    assert left(under_way(57.5, "evaluation", evaluation=1.5)) == 2.5
-    assert left(under_way(66.0, "evaluation", evaluation=10.0)) == 0.0
+    assert left(alive(56.0, "checkpointing", checkpointing=1.0)) == 4.0
+    assert left(alive(57.5, "evaluation", evaluation=1.5)) == 2.5
+    assert left(alive(66.0, "evaluation", evaluation=10.0)) == 0.0
     done = {**SEEN[0], "at_seconds": 66.5, "step": 20}
-    assert left(done, under_way(67.0, "merging", merging=0.5)) == 0.0
+    assert left(done, alive(67.0, "merging", merging=0.5)) == 0.0

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
+from made_records import lines
 
 from hf_efficient.accounting.account import account_of
 from hf_efficient.records.amounts import MemoryCategory
 from hf_efficient.records.steps import StepMemory, StepRecord
-
-
-def lines(path, *records):
-    with path.open("a", encoding="utf-8") as file:
-        file.writelines(json.dumps(record) + "\n" for record in records)
 
 
 def process(number=0, **memory):

@@ -359,12 +359,6 @@ def test_no_price_is_no_cost_and_says_why(priced):
     assert ("cost", "nobody knows; set it") in [(gap.what, gap.why) for gap in found.not_measured]
 
 
-def test_tokens_that_are_not_known_have_no_price(priced):
-    lines(priced / "spans.jsonl", facts(price=price(2.5)))
-    lines(priced / "steps.jsonl", step(2, 2160.0, 1.0, tokens=(1, None, 1)))
-    assert account_of(priced).money.usd_per_million_non_padding_tokens is None
-
-
 @pytest.fixture
 def restarted(tmp_path):
     """Steps 1 to 5 of 10 s each, from second 100 on; the process is killed in step 6."""

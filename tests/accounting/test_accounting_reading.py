@@ -17,7 +17,6 @@ from hf_efficient.accounting.account import read_run
 from hf_efficient.accounting.run_records import RunReader
 from hf_efficient.accounting.steps import RankSteps
 from hf_efficient.errors import OutputError
-from hf_efficient.records.account import NotMeasured
 from hf_efficient.run_dir.stream import JsonlFile
 
 
@@ -75,8 +74,6 @@ WRITTEN = {
 
 
 APPENDING = st.tuples(st.sampled_from(sorted(WRITTEN)), st.integers(1, 900))
-
-
 STARTING_ANEW = st.just(("anew", 0))
 
 
@@ -173,18 +170,6 @@ def test_another_run_with_files_as_long(tmp_path):
     account, _ = same(follower, tmp_path)
     assert account.time.phase_seconds == {"imports": 3.0}
     assert (account.steps.count, account.energy.joules) == (2, 6.0)
-
-
-def test_lines_that_were_skipped_are_counted_at_every_look(tmp_path):
-    follower = RunReader(tmp_path)
-    wrong = {"kind": "span", "process": 0}
-    for told, broken in ((1, text(wrong)), (2, text(wrong)), (3, b"\0\0\n"), (4, text(wrong)), (4, b'{"half')):
-        lines(tmp_path / "spans.jsonl", process())
-        with (tmp_path / "spans.jsonl").open("ab") as file:
-            file.write(broken)
-        account, _ = same(follower, tmp_path)
-        were = "line in spans.jsonl was" if told == 1 else "lines in spans.jsonl were"
-        assert account.not_measured[-1] == NotMeasured("a part of spans.jsonl", f"{told} unreadable {were} skipped")
 
 
 @pytest.fixture

@@ -256,12 +256,6 @@ def test_a_loader_with_workers_by_hand(tmp_path):
     }
 
 
-def test_older_records_tell_nothing_of_it(tmp_path):
-    assert account_of(loading(tmp_path, step(1, 0.0, 1.0))).loader is None
-    steps = read_run(tmp_path).series.steps
-    assert (steps.loader_seconds, steps.ready_batches) == ({}, [None])
-
-
 def test_the_series_has_its_times_where_it_was_watched(tmp_path):
     loading(
         tmp_path,
@@ -272,10 +266,3 @@ def test_the_series_has_its_times_where_it_was_watched(tmp_path):
     steps = read_run(tmp_path).series.steps
     assert steps.loader_seconds == {"wait_seconds": [0.25, None, 0.5]}
     assert steps.ready_batches == [None, None, 1.5]
-
-
-def test_a_batch_that_told_no_rows_leaves_them_unknown(tmp_path):
-    loading(
-        tmp_path, loaded(1, 0.0, batches=1, wait_seconds=0.25, rows=4), loaded(2, 1.0, batches=1, wait_seconds=0.25)
-    )
-    assert account_of(tmp_path).loader.rows is None

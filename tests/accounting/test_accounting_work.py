@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
+from made_records import lines, process, train
 
 from hf_efficient.accounting.account import account_of
 from hf_efficient.records.account import NotMeasured
@@ -15,26 +14,12 @@ FACTS = {
     "dtype": "bf16",
     "peak_flops_per_second": 100.0,
     "peak_source": "a vendor",
-    "peak_estimated": False,
-    "peak_reason": None,
-    "accelerators": 1,
-    "reason": None,
-    "hardware_reason": None,
 }
 
 
 SHORT = SequenceCounts(2, 2, 3, 8, {"3": 1, "8": 1})
-
-
 WORK = StepWork(60, 100)
-
-
 LONG = SequenceCounts(1, 3, 2, 90, {"2": 1, "11": 1, "91": 1})
-
-
-def lines(path, *records):
-    with path.open("a", encoding="utf-8") as file:
-        file.writelines(json.dumps(record) + "\n" for record in records)
 
 
 def step(number, *, rank=0, segment=0, sequences=SHORT, work=WORK, wall=2.0):
@@ -51,10 +36,8 @@ def facts(work=FACTS, process=0, **topics):
     return {"kind": "facts", "process": process, "facts": told}
 
 
-def begins(process=0, way="trainer"):
-    start = {"kind": "process", "schema_version": 1, "process": process, "rank": 0, "pid": 1, "way": way}
-    where = {"process_start_from": "kernel", "began_at_seconds": 0.0}
-    return [{**start, **where}, {"kind": "train", "process": process, "segment": process, "at_seconds": 1.0}]
+def begins(number=0, way="trainer"):
+    return [process(number, way=way), train(number, 1.0, number)]
 
 
 def test_one_rank(tmp_path):
@@ -178,17 +161,3 @@ def test_each_call_has_its_own_reason(tmp_path):
     lines(tmp_path / "steps.jsonl", step(1, work=None), step(2, segment=1, sequences=None, work=None))
     batches = "the batches do not tell their sequences: no attention_mask and no position_ids that start again at 0"
     assert account_of(tmp_path).work.reason == f"no such model (1 of 2 steps); {batches} (1 of 2 steps)"
-
-
-def test_the_hardware_of_one_call_is_not_known(tmp_path):
-    first, then = {**FACTS, "hardware_reason": "no such kernel"}, facts(process=1)
-    lines(tmp_path / "spans.jsonl", *begins(), facts(first), *begins(1), then)
-    lines(tmp_path / "steps.jsonl", step(1, work=StepWork(60, None)), step(2, segment=1))
-    found = account_of(tmp_path).work
-    assert (found.mfu, found.hfu, found.reason) == (120 / 300, None, "no such kernel (1 of 2 steps)")
-
-
-def test_a_call_without_steps_does_not_tell_the_peak(tmp_path):
-    lines(tmp_path / "spans.jsonl", *begins(), facts(), *begins(1), facts(UNKNOWN, 1))
-    lines(tmp_path / "steps.jsonl", step(1))
-    assert account_of(tmp_path).work.mfu == 60 / 150
