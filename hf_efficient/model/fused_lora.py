@@ -1,0 +1,159 @@
+"""LoRA on a linear layer as one autograd function: one saved input, no intermediate casts, the small products added in
+place.
+
+PEFT's layer casts its input to the adapter's dtype, multiplies, scales and adds in five operators that each save a tensor.
+Here a layer saves its input and the rank-r product alone; a 4-bit base is dequantized once in the forward and once in the
+backward.
+
+    y = x W' + s (x A') B'          dx = dy W + s (dy B) A
+    dA = s (dy B)' x                dB = s dy' (x A')
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+
+@dataclass(frozen=True)
+class FusedLayers:
+    """How many LoRA layers are fused, and for which reasons the others are not."""
+
+    fused: int
+    left: dict[str, int]
+
+
+def fuse_lora(model: nn.Module) -> FusedLayers:
+    """Let the LoRA layers of a PEFT model compute by :class:`_LoraLinear` wherever that gives PEFT's own result.
+
+    A call that the function does not cover (a disabled or merged adapter, several active ones, mixed dtypes without
+    autocast) goes to PEFT's forward as before. Calling it again changes nothing.
+    """
+    from peft.tuners.lora import LoraLayer
+
+    fused, left = 0, Counter[str]()
+    for module in model.modules():
+        if not isinstance(module, LoraLayer):
+            continue
+        reason = _reason_against(module)
+        if reason is not None:
+            left[reason] += 1
+            continue
+        if "forward" not in vars(module):
+            module.forward = _FusedForward(module)
+        fused += 1
+    return FusedLayers(fused, dict(left))
+
+
+def unfuse_lora(model: nn.Module) -> None:
+    """Give every layer PEFT's own forward again."""
+    for module in model.modules():
+        if isinstance(vars(module).get("forward"), _FusedForward):
+            del module.forward
+
+
+def _reason_against(layer: Any) -> str | None:
+    """Why PEFT's own forward stays; None where it need not."""
+    base = layer.get_base_layer()
+    if type(base) is not nn.Linear and not _is_four_bit(base):
+        return f"its base is a {type(base).__name__}"
+    if any(parameter.requires_grad for parameter in base.parameters()):
+        return "its base is trained"
+    if layer.lora_variant:
+        return "its adapter is a variant of LoRA"
+    if any(b.bias is not None for b in layer.lora_B.values()):
+        return "its adapter has a bias"
+    return None
+
+
+def _is_four_bit(base: nn.Module) -> bool:
+    return type(base).__name__ == "Linear4bit"
+
+
+class _FusedForward:
+    """The forward of one layer; PEFT's own where the call is not the plain one."""
+
+    def __init__(self, layer: Any) -> None:
+        self._layer = layer
+        self._plain = type(layer).forward
+
+    def __call__(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        layer, active = self._layer, self._layer.active_adapters
+        dtype = None
+        if not (args or kwargs or layer.disable_adapters or layer.merged) and len(active) == 1:
+            dtype = _product_dtype(x, layer, active[0])
+        if dtype is None:
+            return self._plain(layer, x, *args, **kwargs)
+        name = active[0]
+        dropout = layer.lora_dropout[name]
+        dropped = dropout(x) if layer.training and isinstance(dropout, nn.Dropout) and dropout.p > 0 else None
+        a, b = layer.lora_A[name].weight, layer.lora_B[name].weight
+        return _LoraLinear.apply(x, dropped, a, b, layer.get_base_layer(), layer.scaling[name], dtype)
+
+
+def _product_dtype(x: torch.Tensor, layer: Any, name: str) -> torch.dtype | None:
+    """What all products are computed in: autocast's dtype, or that of base and adapter; None where those differ."""
+    if name not in layer.lora_A:
+        return None
+    if torch.is_autocast_enabled(x.device.type):
+        return torch.get_autocast_dtype(x.device.type)
+    base, adapter = layer.get_base_layer(), layer.lora_A[name].weight.dtype
+    weight = (base.compute_dtype or x.dtype) if _is_four_bit(base) else base.weight.dtype
+    return adapter if weight == adapter == x.dtype else None
+
+
+def _dense_weight(base: Any, dtype: torch.dtype) -> torch.Tensor:
+    """The weight (out, in) of a layer, dequantized where it is in four bits."""
+    if not _is_four_bit(base):
+        return base.weight.to(dtype)
+    from bitsandbytes.functional import dequantize_4bit
+
+    return dequantize_4bit(base.weight.data, base.weight.quant_state).to(dtype)
+
+
+class _LoraLinear(torch.autograd.Function):
+    """``x`` (..., in) to (..., out). ``dropped`` is what the adapter sees where dropout took part of it."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        dropped: torch.Tensor | None,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        base: Any,
+        scaling: float,
+        dtype: torch.dtype,
+    ) -> torch.Tensor:
+        rows = x.reshape(-1, x.shape[-1]).to(dtype)
+        seen = rows if dropped is None else dropped.reshape(rows.shape).to(dtype)
+        weight = _dense_weight(base, dtype)
+        out = rows @ weight.t() if base.bias is None else torch.addmm(base.bias.to(dtype), rows, weight.t())
+        inner = seen @ a.to(dtype).t()
+        out.addmm_(inner, b.to(dtype).t(), alpha=scaling)
+        ctx.save_for_backward(seen, inner, a, b)
+        ctx.base, ctx.scaling, ctx.dtype = base, scaling, dtype
+        ctx.in_dtype, ctx.has_dropout = x.dtype, dropped is not None
+        return out.view(*x.shape[:-1], out.shape[-1])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        seen, inner, a, b = ctx.saved_tensors
+        shape = (*grads[0].shape[:-1], seen.shape[-1])
+        grad = grads[0].reshape(-1, grads[0].shape[-1]).to(ctx.dtype)
+        grad_inner = (grad @ b.to(ctx.dtype)).mul_(ctx.scaling)
+        grad_b = (grad.t() @ inner).to(b.dtype).mul_(ctx.scaling)
+        grad_a = (grad_inner.t() @ seen).to(a.dtype)
+        grad_x = grad_dropped = None
+        if ctx.needs_input_grad[0]:
+            grad_x = grad @ _dense_weight(ctx.base, ctx.dtype)
+            if not ctx.has_dropout:
+                grad_x.addmm_(grad_inner, a.to(ctx.dtype))
+            grad_x = grad_x.view(shape).to(ctx.in_dtype)
+        if ctx.has_dropout and ctx.needs_input_grad[1]:
+            grad_dropped = (grad_inner @ a.to(ctx.dtype)).view(shape).to(ctx.in_dtype)
+        return grad_x, grad_dropped, grad_a, grad_b, None, None, None

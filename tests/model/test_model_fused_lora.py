@@ -1,0 +1,111 @@
+"""The fused LoRA layer against PEFT's own, forward and backward."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from torch import nn
+
+from hf_efficient.model.fused_lora import fuse_lora, unfuse_lora
+
+
+class Block(nn.Module):
+    def __init__(self, dtype=torch.float32, bias=False):
+        super().__init__()
+        self.up = nn.Linear(24, 40, bias=bias, dtype=dtype)
+        self.down = nn.Linear(40, 24, dtype=dtype)
+
+    def forward(self, x):
+        return self.down(torch.tanh(self.up(x)))
+
+
+def adapted(dtype=torch.float32, bias=False, **options):
+    """A block with a LoRA whose B is not zero."""
+    torch.manual_seed(0)
+    config = LoraConfig(r=4, lora_alpha=12, target_modules=["up", "down"], **options)
+    model = get_peft_model(Block(dtype, bias), config)
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            nn.init.normal_(parameter, std=0.3)
+    return model.train()
+
+
+def step(model, x, autocast=None):
+    """The output, and the gradients of the input and of every trained parameter."""
+    x = x.clone().requires_grad_()
+    torch.manual_seed(1)  # of the dropout
+    with torch.autocast("cpu", autocast or torch.bfloat16, enabled=autocast is not None):
+        out = model(x)
+    out.float().pow(2).sum().backward()
+    grads = {name: p.grad for name, p in model.named_parameters() if p.requires_grad}
+    model.zero_grad(set_to_none=True)
+    return out, x.grad, grads
+
+
+def compare(model, x, tolerance, autocast=None):
+    plain = step(copy.deepcopy(model), x, autocast)
+    assert fuse_lora(model).fused == 2
+    fused = step(model, x, autocast)
+    torch.testing.assert_close(fused[0], plain[0], rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(fused[1], plain[1], rtol=tolerance, atol=tolerance * 10)
+    assert fused[2].keys() == plain[2].keys()
+    for name, grad in plain[2].items():
+        torch.testing.assert_close(fused[2][name], grad, rtol=tolerance, atol=tolerance * float(grad.abs().max()))
+
+
+@pytest.mark.parametrize("options", [{}, {"bias": True}, {"lora_dropout": 0.3}, {"use_rslora": True}], ids=str)
+def test_it_computes_what_peft_computes(options):
+    compare(adapted(**options), torch.randn(2, 7, 24), 2e-5)
+
+
+def test_under_autocast_it_rounds_no_more_than_peft():
+    compare(adapted(torch.bfloat16), torch.randn(2, 7, 24).bfloat16(), 3e-2, torch.bfloat16)
+
+
+def test_four_bit_layers_are_dequantized_for_forward_and_backward():
+    bnb = pytest.importorskip("bitsandbytes")
+    torch.manual_seed(0)
+    block = Block()
+    for name in ("up", "down"):
+        dense = getattr(block, name)
+        layer = bnb.nn.Linear4bit(
+            dense.in_features, dense.out_features, bias=dense.bias is not None, compute_dtype=torch.float32, quant_type="nf4"
+        )
+        layer.load_state_dict(dense.state_dict(), strict=False)
+        layer.support_avx512bf16_for_cpu = False
+        setattr(block, name, layer.to("cpu").requires_grad_(False))
+    model = get_peft_model(block, LoraConfig(r=4, lora_alpha=12, target_modules=["up", "down"])).train()
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            nn.init.normal_(parameter, std=0.3)
+    compare(model, torch.randn(2, 7, 24), 1e-4)
+
+
+def test_a_disabled_adapter_and_several_active_ones_go_to_peft():
+    model = adapted()
+    x = torch.randn(3, 24)
+    fuse_lora(model)
+    with model.disable_adapter():
+        torch.testing.assert_close(model(x), model.get_base_model()(x))
+        alone = model(x)
+    assert not torch.allclose(alone, model(x))
+    model.add_adapter("second", LoraConfig(r=2, target_modules=["up", "down"], init_lora_weights=False))
+    model.base_model.set_adapter(["default", "second"])
+    both = model(x)
+    unfuse_lora(model)
+    torch.testing.assert_close(model(x), both, rtol=0, atol=0)
+
+
+def test_a_variant_keeps_its_own_forward():
+    found = fuse_lora(adapted(use_dora=True))
+    assert (found.fused, found.left) == (0, {"its adapter is a variant of LoRA": 2})
+
+
+def test_the_first_layer_needs_no_gradient_of_its_input():
+    model = adapted()
+    fuse_lora(model)
+    model(torch.randn(3, 24)).sum().backward()
+    assert all(p.grad is not None for p in model.parameters() if p.requires_grad)
