@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,8 @@ from hf_efficient.recipe.tree import nearest
 if TYPE_CHECKING:
     from peft import LoraConfig, PeftModel
     from transformers import PreTrainedModel
+
+logger = logging.getLogger(__name__)
 
 
 def lora_config(section: AdapterSection) -> LoraConfig:
@@ -65,9 +68,19 @@ def add_adapter(
             f"adapter.target_modules: {section.target_modules!r} does not fit this model: {str(error).splitlines()[0]} "
             f"Write all-linear, or some of: {', '.join(_linear_names(model))}."
         ) from error
+    if section.fused:
+        _fuse(adapted)
     if checkpointing:
         adapted.enable_input_require_grads()
     return adapted
+
+
+def _fuse(adapted: PeftModel) -> None:
+    from hf_efficient.model.fused_lora import fuse_lora
+
+    found = fuse_lora(adapted)
+    for reason, count in found.left.items():
+        logger.warning("adapter.fused: %d of %d LoRA layers stay PEFT's own: %s.", count, count + found.fused, reason)
 
 
 def _check_modules_to_save(model: PreTrainedModel, section: AdapterSection) -> None:

@@ -200,6 +200,8 @@ def _load_causal_lm(
 ) -> PreTrainedModel:
     from transformers import AutoModelForCausalLM
 
+    from hf_efficient.model.documents import known_attention
+
     source = _dense(resolve_model_source(model))
     check_not_an_adapter(source)
     options: dict[str, Any] = {"dtype": model.dtype, **_common(model, source)}
@@ -208,7 +210,7 @@ def _load_causal_lm(
     if in_host_memory:
         options["device_map"] = {"": "cpu"}
     if model.attn_implementation is not None:
-        options["attn_implementation"] = model.attn_implementation
+        options["attn_implementation"] = known_attention(model.attn_implementation)
     model_and_report: Any = _load(
         "model",
         source,

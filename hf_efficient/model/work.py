@@ -36,7 +36,7 @@ def kernel_of(model: nn.Module, device_type: str) -> Kernel:
         # torch's fused kernel for CPUs knows no dropout; in its place plain products are computed, and masked.
         plain = device_type == "cpu" and getattr(config, "attention_dropout", 0.0) > 0
         return "square" if plain else "sdpa"
-    if isinstance(name, str) and ("flash" in name or name == "flex_attention"):
+    if isinstance(name, str) and ("flash" in name or name in ("flex_attention", "documents")):
         return "documents"
     raise ModelError(f"attention implementation {name!r}: which pairs it computes is not known here.")
 

@@ -177,9 +177,11 @@ def blank_model(
 
 
 def _base(recipe: Recipe, config: PretrainedConfig) -> PreTrainedModel:
+    from hf_efficient.model.documents import known_attention
+
     options: dict[str, Any] = {"dtype": weights_dtype(recipe.model, config)}
     if recipe.model.attn_implementation is not None:
-        options["attn_implementation"] = recipe.model.attn_implementation
+        options["attn_implementation"] = known_attention(recipe.model.attn_implementation)
     base = meta_model(recipe.model, config, **options)
     if recipe.adapter.method == "qlora":
         _quantize(base, recipe.adapter.quantization or QuantizationSection())

@@ -182,7 +182,8 @@ class ModelSection(Section):
     )
     attn_implementation: str | None = Field(
         None,
-        description="sdpa, eager, flash_attention_2, flash_attention_3, flex_attention; default: transformers'.",
+        description="documents (each document of a packed row by itself), sdpa, eager, flash_attention_2, "
+        "flash_attention_3, flex_attention; default: transformers'.",
     )
     trust_remote_code: bool = Field(False, description="Run Python code that the model repository ships.")
 
@@ -220,6 +221,9 @@ class AdapterSection(Section):
         default_factory=list, description="Modules trained in full and saved with the adapter."
     )
     bias: Literal["none", "all", "lora_only"] = Field("none", description="Which bias terms are trained.")
+    fused: bool = Field(
+        False, description="Compute each LoRA layer as one function: less memory and time, other rounding in 16 bits."
+    )
     quantization: QuantizationSection | None = Field(
         None, description="For `method: qlora`; default: 4-bit NF4, double quantization."
     )

@@ -12,7 +12,7 @@ LENGTHS = (5, 1, 9, 3)
 
 
 def build(kind="llama", dtype=torch.float32, implementation=documents.NAME, **options):
-    documents.register()
+    documents.known_attention(documents.NAME)
     shape = {
         "vocab_size": 50,
         "hidden_size": 32,

@@ -47,6 +47,15 @@ def one_process_is_not_spread(settings: Settings) -> Iterator[Contradiction]:
         yield "distributed.strategy", f"{one_process} `distributed.nodes` is {distributed.nodes}.", f"{ways}."
 
 
+@rule("distributed.strategy", "adapter")
+def fused_layers_have_whole_weights(settings: Settings) -> Iterator[Contradiction]:
+    """A fused LoRA layer reads its base's weight in the backward, when ZeRO-3 and FSDP2 have given it back."""
+    strategy = settings.recipe.distributed.strategy
+    if settings.recipe.adapter.fused and strategy in ("zero3", "fsdp2"):
+        message = f"is true, but `distributed.strategy: {strategy}` shards the weights that fused layers read."
+        yield "adapter.fused", message, "Write false, or ddp, zero1 or zero2."
+
+
 @rule("distributed", "train.optim")
 def offload_fits_the_strategy(settings: Settings) -> Iterator[Contradiction]:
     """DeepSpeed offloads the optimizer by itself, and takes its own AdamW for that; torch with the weights alone."""
