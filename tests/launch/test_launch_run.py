@@ -93,6 +93,16 @@ def test_metrics_answers_and_the_two_ends(tiny_recipe, out):
     assert [title for title, _ in notes.stages if title] == ["Tokenizer", "Data", "Preflight", "Model", "Training"]
 
 
+def test_fused_layers_and_attention_by_documents_train_the_same(tiny_recipe, out):
+    packed = ("train.packing=true", "train.max_length=256", "train.bf16=false", "train.logging_steps=1")
+    run_recipe(tiny_recipe(*packed))
+    plain = logged(out, "loss")
+    fast = ("adapter.fused=true", "model.attn_implementation=documents", "existing_output=overwrite")
+    run_recipe(tiny_recipe(*packed, *fast))
+    assert len(plain) == 4
+    assert logged(out, "loss") == pytest.approx(plain, rel=1e-5)
+
+
 def test_answers_only_at_the_ends_where_nothing_is_matched(tiny_recipe):
     notes = Notes()
     shown = "evaluate.generate={max_new_tokens: 3, show: 1}"

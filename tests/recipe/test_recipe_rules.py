@@ -46,6 +46,8 @@ train.dataloader_prefetch_factor=2 | train.dataloader_persistent_workers=true
     train.dataloader_persistent_workers: is set, but `train.dataloader_num_workers` is 0. Write at least 1 worker,
 train.packing=true | model.attn_implementation=paged_attention
     model.attn_implementation: is paged_attention, which is not known to keep packed examples apart. Write one of
+adapter.fused=true | distributed={strategy: zero3, processes: 2}
+    adapter.fused: is true, but `distributed.strategy: zero3` shards the weights that fused layers read. Write false,
 train.packing=true | train.max_length=null
     train.max_length: is null, but packing fills rows of this length. Write a length in tokens, for instance 2048.
 train.padding_free=true | train.max_length=512
@@ -234,6 +236,7 @@ train.gradient_checkpointing=false | train.activation_checkpointing=true | train
 train.dataloader_num_workers=2 | train.dataloader_prefetch_factor=2
 train.packing=true
 train.packing=true | model.attn_implementation=sdpa
+train.packing=true | model.attn_implementation=documents | adapter.fused=true
 train.packing=true | model.attn_implementation=flex_attention
 train.packing=true | model.attn_implementation=flash_attention_2
 train.packing=true | model.attn_implementation=kernels-community/vllm-flash-attn3
