@@ -1,9 +1,9 @@
 """LoRA on a linear layer as one autograd function: one saved input, no intermediate casts, the small products added in
 place.
 
-PEFT's layer casts its input to the adapter's dtype, multiplies, scales and adds in five operators that each save a tensor.
-Here a layer saves its input and the rank-r product alone; a 4-bit base is dequantized once in the forward and once in the
-backward.
+PEFT's layer casts its input to the adapter's dtype, multiplies, scales and adds in five operators that each save a
+tensor. Here a layer saves its input and the rank-r product alone; a 4-bit base is dequantized once in the forward and
+once in the backward.
 
     y = x W' + s (x A') B'          dx = dy W + s (dy B) A
     dA = s (dy B)' x                dB = s dy' (x A')

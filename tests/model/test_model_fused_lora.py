@@ -72,7 +72,7 @@ def test_four_bit_layers_are_dequantized_for_forward_and_backward():
     for name in ("up", "down"):
         dense = getattr(block, name)
         layer = bnb.nn.Linear4bit(
-            dense.in_features, dense.out_features, bias=dense.bias is not None, compute_dtype=torch.float32, quant_type="nf4"
+            dense.in_features, dense.out_features, dense.bias is not None, compute_dtype=torch.float32, quant_type="nf4"
         )
         layer.load_state_dict(dense.state_dict(), strict=False)
         layer.support_avx512bf16_for_cpu = False

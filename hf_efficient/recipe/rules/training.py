@@ -12,7 +12,8 @@ _NLL = "or write `train.loss_type: nll`."
 
 # From position ids that start again, transformers (>= 5.17) builds a block-diagonal mask for the first three;
 # the flash kernels take the sequence boundaries.
-_KEEPS_APART = ("documents", "sdpa", "eager", "flex_attention", "flash_attention_2", "flash_attention_3", "flash_attention_4")
+_FLASH = ("flash_attention_2", "flash_attention_3", "flash_attention_4")
+_KEEPS_APART = ("documents", "sdpa", "eager", "flex_attention", *_FLASH)
 
 # Integrations: the modules of which one is needed, and what to install.
 _INTEGRATIONS: dict[str, tuple[tuple[str, ...], str]] = {
