@@ -55,9 +55,7 @@ def test_a_packed_row_is_its_documents_one_by_one(kind, options, with_bounds):
     together = model(input_ids=ids, position_ids=positions, use_cache=False, **extra).logits[0]
     apart = torch.cat([alone(input_ids=one, use_cache=False).logits[0] for one in ids.split(LENGTHS, 1)])
     torch.testing.assert_close(together, apart, rtol=1e-5, atol=1e-6)
-    for ours, theirs in zip(
-        gradients(model, together.pow(2).sum()), gradients(alone, apart.pow(2).sum()), strict=True
-    ):
+    for ours, theirs in zip(gradients(model, together.pow(2).sum()), gradients(alone, apart.pow(2).sum()), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
