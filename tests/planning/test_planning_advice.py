@@ -137,15 +137,6 @@ def test_a_change_that_the_run_would_refuse_is_left_out_with_its_reason(advised,
     assert {"adapter.method": "qlora"} not in [change.overrides for change in found.changes]
 
 
-def test_a_change_that_contradicts_the_recipe_is_left_out_with_its_reason(advised):
-    found, _ = advised(
-        500, "train.per_device_train_batch_size=8", "train.gradient_checkpointing_kwargs={use_reentrant: false}"
-    )
-    (left_out,) = found.left_out
-    assert left_out.startswith("train.gradient_checkpointing=False: ")
-    assert "activation checkpointing is off" in left_out
-
-
 @pytest.fixture
 def simulated(tmp_path, monkeypatch):
     """A plan of the tiny recipe with advice, really simulated, on a device of so many MiB."""

@@ -38,6 +38,7 @@ from hf_efficient.recipe.rules.settings import Settings
 from hf_efficient.recipe.train_fields import train_fields
 
 FULL = "adapter.method=full"
+ROWS, STEPS = "train.per_device_train_batch_size", "train.gradient_accumulation_steps"
 WHOLE = {"weights": 40, "activations": 20, "logits": 20, "optimizer_state": 20}
 
 
@@ -57,8 +58,8 @@ def test_a_global_batch_that_is_named_stays(situation):
     smaller, larger = smaller_micro_batch(situation(*named)), larger_micro_batch(situation(*named, fits=True))
     assert smaller is not None
     assert larger is not None
-    assert smaller.overrides == {"train.per_device_train_batch_size": 2}
-    assert larger.overrides == {"train.per_device_train_batch_size": 8}
+    assert smaller.overrides == {ROWS: 2}
+    assert larger.overrides == {ROWS: 8}
     recipe = situation(*named).settings.recipe
     changed = [change_recipe(recipe, one.overrides).train for one in (smaller, larger)]
     assert [one["gradient_accumulation_steps"] for one in changed] == [4, 1]
@@ -68,7 +69,7 @@ def test_a_global_batch_that_is_named_stays(situation):
     assert packed.costs.endswith("; a step of as many packs sees half as many tokens")
     both = smaller_micro_batch(situation("distributed.global_batch_size=8"))  # the recipe names both, which agree
     assert both is not None
-    assert both.overrides["train.gradient_accumulation_steps"] == 4
+    assert both.overrides[STEPS] == 4
 
 
 @pytest.mark.parametrize(
@@ -78,21 +79,9 @@ def test_a_global_batch_that_is_named_stays(situation):
         (checkpoint_activations, ["train.activation_checkpointing=false"], {"train.activation_checkpointing": True}),
         (checkpoint_activations, ["train.gradient_checkpointing=true"], None),
         (checkpoint_activations, [], None),  # TRL's default is on
-        (
-            smaller_micro_batch,
-            [],
-            {"train.per_device_train_batch_size": 2, "train.gradient_accumulation_steps": 4},
-        ),
-        (
-            smaller_micro_batch,
-            ["train.per_device_train_batch_size=15"],
-            {"train.per_device_train_batch_size": 5, "train.gradient_accumulation_steps": 6},
-        ),
-        (
-            smaller_micro_batch,
-            ["train.per_device_train_batch_size=7"],
-            {"train.per_device_train_batch_size": 1, "train.gradient_accumulation_steps": 14},
-        ),
+        (smaller_micro_batch, [], {ROWS: 2, STEPS: 4}),
+        (smaller_micro_batch, ["train.per_device_train_batch_size=15"], {ROWS: 5, STEPS: 6}),
+        (smaller_micro_batch, ["train.per_device_train_batch_size=7"], {ROWS: 1, STEPS: 14}),
         (smaller_micro_batch, ["train.per_device_train_batch_size=1"], None),
         (eight_bit_optimizer, [], {"train.optim": "adamw_8bit"}),
         (eight_bit_optimizer, ["train.optim=adamw_torch"], {"train.optim": "adamw_8bit"}),
@@ -119,11 +108,7 @@ def test_a_global_batch_that_is_named_stays(situation):
         (chunked_loss, ["train.use_liger_kernel=true"], None),
         (chunked_loss, ["adapter.target_modules=[q_proj, lm_head]"], None),
         (shorter_rows, [], {"train.max_length": 128}),
-        (
-            shorter_rows,
-            ["train.packing=true"],
-            {"train.max_length": 128, "train.gradient_accumulation_steps": 4},
-        ),
+        (shorter_rows, ["train.packing=true"], {"train.max_length": 128, STEPS: 4}),
         (shorter_rows, ["train.max_length=255"], None),
         (shorter_rows, ["train.max_length=null"], None),
     ],
@@ -179,7 +164,7 @@ def test_bfloat16_changes_what_is_learned_where_all_weights_are_trained(situatio
     ("propose", "expected"),
     [
         (store_activations, {"train.gradient_checkpointing": False}),
-        (larger_micro_batch, {"train.per_device_train_batch_size": 8, "train.gradient_accumulation_steps": 1}),
+        (larger_micro_batch, {ROWS: 8, STEPS: 1}),
     ],
 )
 def test_what_runs_faster_is_proposed_where_the_recipe_fits(situation, propose, expected):
@@ -275,22 +260,14 @@ SEVERAL = "distributed.processes=4"
         (shard_weights_by_zero, [SEVERAL, "distributed.strategy=fsdp2"], None),
         (shard_weights_by_fsdp, [SEVERAL, "adapter.method=qlora"], {"distributed.strategy": "fsdp2"}),
         (shard_weights_by_fsdp, [SEVERAL, "distributed.strategy=zero3"], None),
-        (
-            offload_the_optimizer,
-            [SEVERAL],
-            {"distributed.strategy": "zero2", "distributed.offload.optimizer": True},
-        ),
+        (offload_the_optimizer, [SEVERAL], {"distributed.strategy": "zero2", "distributed.offload.optimizer": True}),
         (offload_the_optimizer, [SEVERAL, "distributed.strategy=zero3"], {"distributed.offload.optimizer": True}),
         (offload_the_optimizer, [SEVERAL, "distributed.strategy=fsdp2"], None),
         (offload_the_optimizer, [SEVERAL, "train.optim=adafactor"], None),
         (offload_the_optimizer, [], None),
         (offload_the_weights, [SEVERAL, "distributed.strategy=fsdp2"], {"distributed.offload.parameters": True}),
         (offload_the_weights, [SEVERAL, "distributed.strategy=zero2"], None),
-        (
-            offload_the_weights,
-            [SEVERAL, "distributed.strategy=zero3", "distributed.offload.parameters=true"],
-            None,
-        ),
+        (offload_the_weights, [SEVERAL, "distributed.strategy=zero3", "distributed.offload.parameters=true"], None),
     ],
 )
 def test_what_is_proposed_for_several_gpus(situation, propose, overrides, expected):

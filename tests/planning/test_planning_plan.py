@@ -7,7 +7,7 @@ import json
 import pytest
 import torch
 from flop_counting import counting
-from planned_recipes import MIB, device, tiny_recipe
+from planned_recipes import device, tiny_recipe
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from hf_efficient.errors import ModelError, RecipeError
@@ -78,15 +78,6 @@ def test_those_that_fit_come_first_the_cheapest_first(recipe, monkeypatch):
     assert [one.name for one in found.gpus] == ["dear", "slow", "unknown", "small"]
     assert [one.fits for one in found.gpus] == [True, True, True, False]
     assert found.gpus[2].usd_per_million_tokens is None
-
-
-def test_the_smallest_is_that_with_the_least_memory_that_can_be_used(recipe, monkeypatch):
-    names = {
-        "less": device(4096, name="less", usable_memory_bytes=3000 * MIB, peak_flops_per_second={}),
-        "more": device(4000, name="more", peak_flops_per_second={}),
-    }
-    monkeypatch.setattr(plan_module, "accelerator", names.__getitem__)
-    assert [one.name for one in plan(recipe(), ["more", "less"]).gpus] == ["less", "more"]
 
 
 @pytest.mark.slow

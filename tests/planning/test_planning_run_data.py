@@ -198,12 +198,6 @@ def test_saves_are_in_the_hours_and_whose_disk_they_go_to_is_named(unread_data_r
     assert about(told, "hours and money")[0].endswith("written at your 262 MB/s")
 
 
-def test_of_the_best_there_are_at_most_so_many_saves(unread_data_recipe):
-    best = ("train.save_strategy=best", "train.eval_strategy=steps", "train.eval_steps=5")
-    _, told = only(unread_data_recipe(*EVAL, *best, "train.metric_for_best_model=loss", "train.max_steps=10"))
-    assert about(told, "hours and money hold up to 2 saves of ")
-
-
 def test_nothing_of_saves_where_there_are_none_or_spot_has_its_own(unread_data_recipe):
     for override in ("train.save_strategy=no", "efficiency.market=spot"):
         assert about(only(unread_data_recipe("train.max_steps=10", override))[1], "hours and money") == []

@@ -160,10 +160,9 @@ def test_on_a_cpu_that_was_calibrated(tiny_llama_dir, data, monkeypatch):
     assert after.categories == before.categories
     calibrated = Calibration("Some CPU", "cpu", "2.13.0", "2026-01-02", rates, 1e10, 1e-5, threads=4)
     save_calibration(calibrated)
-    for threads, fewer in ((4, 1), (8, 1), (2, 2)):
-        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
-        slower = plan_run(recipe(tiny_llama_dir), arguments("cpu"), data, 3.6).run
-        assert slower.step_seconds == pytest.approx(fewer * after.step_seconds)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    slower = plan_run(recipe(tiny_llama_dir), arguments("cpu"), data, 3.6).run
+    assert slower.step_seconds == pytest.approx(2 * after.step_seconds)
     shared = plan_run(recipe(tiny_llama_dir), arguments("cpu", world_size=2), data, 3.6)
     assert shared.run.step_seconds is not None
     assert any("what processes on CPUs exchange takes no time" in one for one in shared.plan.assumptions)

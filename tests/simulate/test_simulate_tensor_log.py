@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import random
-import threading
 from collections import defaultdict
 
 import pytest
 import torch
-from real_allocations import most_at_once, real_allocations
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
-from hf_efficient.simulate.blank import Blank, blank, make_blank
+from hf_efficient.simulate.blank import Blank, blank
 from hf_efficient.simulate.tensor_log import (
     ModuleNames,
     StorageLife,
@@ -122,70 +119,6 @@ def test_a_decomposition_is_seen_in_place_of_its_operator():
     assert seen == ["aten.mul.Tensor", "aten.mul.Tensor"]
 
 
-def norm(hidden, scale):
-    return scale * (hidden * torch.rsqrt(hidden.pow(2).mean(-1, keepdim=True) + 1e-6))
-
-
-def network(seed):
-    """A random network of linear layers, residuals, norms and casts; the width and depth are drawn too.
-
-    None of its operators has a kernel that allocates more than its results: that a log does not see.
-    """
-    draw = random.Random(seed)
-    width, rows = draw.choice([8, 16, 24]), draw.choice([4, 12])
-    kinds = [draw.choice(["linear", "residual", "norm", "cast", "gelu", "dropout"]) for _ in range(draw.randint(4, 9))]
-
-    class Network(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layers = nn.ModuleList([nn.Linear(width, width, bias=draw.random() < 0.5) for _ in kinds])
-            self.scales = nn.ParameterList([torch.ones(width) for _ in kinds])
-
-        def forward(self, hidden):
-            for kind, layer, scale in zip(kinds, self.layers, self.scales, strict=True):
-                if kind == "linear":
-                    hidden = layer(hidden)
-                elif kind == "residual":
-                    hidden = hidden + torch.relu(layer(norm(hidden, scale)))
-                elif kind == "norm":
-                    hidden = norm(hidden, scale)
-                elif kind == "cast":
-                    hidden = hidden.double().float()
-                elif kind == "gelu":
-                    hidden = nn.functional.gelu(layer(hidden))
-                else:
-                    hidden = nn.functional.dropout(hidden, 0.5)
-            return hidden.exp().mean()
-
-    return Network, rows, width
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_a_random_network_allocates_on_blanks_what_it_allocates_on_real_tensors(seed):
-    kind, rows, width = network(seed)
-    model = kind()
-    values = torch.randn(rows, width)
-
-    def train(model, values):
-        for _ in range(2):
-            model(values).backward()
-
-    real = [size for size in real_allocations(lambda: train(model, values)) if abs(size) > 8]
-    kind, rows, width = network(seed)
-    with torch.device("meta"):
-        simulated = kind()
-    make_blank(simulated)
-    log = TensorLog()
-    for name, parameter in simulated.named_parameters():
-        log.add(parameter, name, "weights")
-    before = len(log.events)
-    with log:
-        train(simulated, values)
-    logged = [size for size in sizes(log)[before:] if abs(size) > 8]
-    assert most_at_once(logged) == most_at_once(real)
-    assert logged == real
-
-
 class Block(nn.Module):
     def __init__(self):
         super().__init__()
@@ -279,26 +212,6 @@ def test_a_recomputation_counts_as_a_forward_and_its_backward_keeps_its_modules(
         assert products(seen, in_forward=False) == dict.fromkeys(LINEARS, 2)
 
 
-def test_a_forward_in_another_thread_whose_numbers_start_again_mixes_nothing_up():
-    model = Model()
-    names = ModuleNames(model)
-    loss = model(VALUES)
-    other = threading.Thread(target=model, args=(VALUES,))
-    other.start()
-    other.join()
-    with Seen(names) as seen:
-        loss.backward()
-    assert products(seen, in_forward=False) == {**dict.fromkeys(LINEARS, 2), "blocks.0.up": 1}
-
-
-def test_an_exception_leaves_the_module():
-    model = Model()
-    names = ModuleNames(model)
-    with pytest.raises(RuntimeError):
-        model(torch.ones(5, 3))
-    assert (names.in_forward, names.current()) == (False, "")
-
-
 def test_closed_it_leaves_no_hooks():
     model = Model()
     names = ModuleNames(model)
@@ -373,14 +286,6 @@ def test_what_a_storage_is_used_for(one, category):
 
 def by_index(life):
     return "odd" if life.bytes in (50, 20) else "even"
-
-
-def test_every_moment_where_there_are_few():
-    found = timeline(log_of(*EVENTS), by_index)
-    assert [moment.event for moment in found] == list(range(1, 11))
-    totals = [sum(moment.categories.values()) for moment in found]
-    assert totals == [100, 150, 100, 170, 190, 120, 20, 180, 20, 30]
-    assert found[4].categories == {"even": 170, "odd": 20}
 
 
 def test_of_each_stretch_the_highest():

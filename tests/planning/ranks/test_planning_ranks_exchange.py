@@ -35,16 +35,6 @@ def test_ddp_hides_behind_the_last_backward():
     assert told.exposed_seconds == pytest.approx(0.4)
 
 
-def test_the_last_message_stays():
-    assert found("ddp", 1000.0).exposed_seconds == pytest.approx(1.4 / 31)
-
-
-def test_zero2_without_overlap_waits_for_all():
-    """4 times 1400 MB of gradients, and 700 of weights."""
-    told = found("zero2", 1000.0, micro_batches=4)
-    assert told.seconds == told.exposed_seconds == pytest.approx(4 * 1.4 + 0.7)
-
-
 @pytest.mark.parametrize(
     ("strategy", "computing", "seconds", "exposed"),
     [
