@@ -149,36 +149,27 @@ def _rounded_up(length: int, multiple_of: int | None) -> int:
     return length if not multiple_of else math.ceil(length / multiple_of) * multiple_of
 
 
-_NOT_PACKED: dict[str, Any] = {"train.packing": False}
-
-
 def batchings(
     documents: Lengths, how: Batching, *, packed: bool, max_length: int | None, seed: int
 ) -> list[PlannedBatching]:
     """In batches as they come, grouped by length, and packed, the recipe's own kind marked."""
-    kinds: list[tuple[str, dict[str, Any], Batching, Lengths]] = []
     apart = replace(how, padding_free=False)
-    for by_length in (False, True):
-        strategy = "group_by_length" if by_length else "random"
-        overrides = {**_NOT_PACKED, "train.train_sampling_strategy": strategy}
-        name = "grouped by length" if by_length else "as they come"
-        kinds.append((name, overrides, replace(apart, by_length=by_length), documents))
+    kinds = {
+        "as they come": (replace(apart, by_length=False), documents, _unpacked("random")),
+        "grouped by length": (replace(apart, by_length=True), documents, _unpacked("group_by_length")),
+    }
     if max_length is not None:
         together = replace(how, padding_free=True, by_length=False)
-        kinds.append(("packed", {"train.packing": True}, together, packs(documents, max_length)))
+        kinds["packed"] = (together, packs(documents, max_length), {"train.packing": True})
     chosen = "packed" if packed else "grouped by length" if how.by_length else "as they come"
-    return [_told(name, overrides, one, rows, seed, name == chosen) for name, overrides, one, rows in kinds]
+    found = []
+    for name, (kind, rows, overrides) in kinds.items():
+        shapes = batch_shapes(rows, replace(kind, epochs=1.0, max_steps=-1), seed)
+        positions = round(shapes.step_tokens * shapes.epoch_steps)
+        share, steps = shapes.padding_share, shapes.epoch_steps
+        found.append(PlannedBatching(name, overrides, name == chosen, positions, share, steps))
+    return found
 
 
-def _told(
-    name: str, overrides: dict[str, Any], how: Batching, rows: Lengths, seed: int, chosen: bool
-) -> PlannedBatching:
-    shapes = batch_shapes(rows, replace(how, epochs=1.0, max_steps=-1), seed)
-    return PlannedBatching(
-        name=name,
-        overrides=overrides,
-        chosen=chosen,
-        epoch_positions=round(shapes.step_tokens * shapes.epoch_steps),
-        padding_share=shapes.padding_share,
-        epoch_steps=shapes.epoch_steps,
-    )
+def _unpacked(strategy: str) -> dict[str, Any]:
+    return {"train.packing": False, "train.train_sampling_strategy": strategy}
