@@ -109,52 +109,49 @@ def test_they_are_looked_for_beside_the_users_configuration(tmp_path, monkeypatc
     assert offers("L4", "on_demand")[0].usd_per_gpu_hour == 0.25
 
 
-@pytest.mark.parametrize(
-    ("files", "told"),
-    [
-        ({}, "HF_EFFICIENT_FACTS: FOLDER holds neither accelerators.yaml nor prices.yaml. Put one of them there, or"),
-        (
-            {"prices": "- accelerator: L4\n  usd_per_gpu_hour: -1\n"},
-            "FOLDER/prices.yaml:1: row 1: usd_per_gpu_hour: is -1; write a number from 0.",
-        ),
-        (
-            {"prices": "\n- {accelerator: L4, usd_per_gpu_hour: 1}\n- {accelerator: L4, usd_per_hour: 1}\n"},
-            "FOLDER/prices.yaml:3: row 2: usd_per_gpu_hour: is missing; every row needs it.\n"
-            "FOLDER/prices.yaml:3: row 2: usd_per_hour: is no key of a row. Did you mean usd_per_gpu_hour?",
-        ),
-        (
-            {"prices": "- {accelerator: L4, usd_per_gpu_hour: .nan}\n"},
-            "FOLDER/prices.yaml:1: row 1: usd_per_gpu_hour: is nan; ",
-        ),
-        (
-            {"prices": "- {accelerator: L4, usd_per_gpu_hour: '2'}\n"},
-            "FOLDER/prices.yaml:1: row 1: usd_per_gpu_hour: is '2'; input should be a valid number.",
-        ),
-        (
-            {"prices": "- {accelerator: L4, usd_per_gpu_hour: 1, market: sopt}\n"},
-            "FOLDER/prices.yaml:1: row 1: market: is 'sopt'; write on_demand or spot.",
-        ),
-        (
-            {"prices": "- {accelerator: RTX 4009, usd_per_gpu_hour: 1}\n"},
-            "FOLDER/prices.yaml: accelerator: 'RTX 4009' is no accelerator with known figures. Did you mean RTX 4090",
-        ),
-        ({"prices": "accelerator: L4\n"}, "FOLDER/prices.yaml: is no list of rows. Each row begins with `- `"),
-        ({"prices": "- L4\n"}, "FOLDER/prices.yaml:1: row 1: is 'L4'; write `- ` and keys with values"),
-        ({"prices": "- {accelerator: L4\n"}, "FOLDER/prices.yaml: cannot be read: line "),
-        (
-            {"accelerators": "- {name: X, memory_gib: 0, peak_tflops: {bf17: 3, bf16: -2}}\n"},
-            "FOLDER/accelerators.yaml:1: row 1: memory_gib: is 0; write a number above 0.\n"
-            "FOLDER/accelerators.yaml:1: row 1: peak_tflops.bf17: is 'bf17'; write fp32, tf32, fp16, bf16, fp8 or int8."
-            "\nFOLDER/accelerators.yaml:1: row 1: peak_tflops.bf16: is -2; write a number above 0.",
-        ),
-        (
-            {"accelerators": "- {memory_gib: 8}\n"},
-            "FOLDER/accelerators.yaml:1: row 1: name: is missing; every row needs it.",
-        ),
-    ],
-)
-def test_what_is_wrong_is_told_with_file_row_and_key(own, files, told):
-    folder = own(**files)
+WRONG_PRICES = {
+    "- accelerator: L4\n  usd_per_gpu_hour: -1\n": ":1: row 1: usd_per_gpu_hour: is -1; write a number from 0.",
+    "\n- {accelerator: L4, usd_per_hour: 1}\n": (
+        ":2: row 1: usd_per_gpu_hour: is missing; every row needs it.\n"
+        "FOLDER/prices.yaml:2: row 1: usd_per_hour: is no key of a row. Did you mean usd_per_gpu_hour?"
+    ),
+    "- {accelerator: L4, usd_per_gpu_hour: .nan}\n": ":1: row 1: usd_per_gpu_hour: is nan; ",
+    "- {accelerator: L4, usd_per_gpu_hour: '2'}\n": (
+        ":1: row 1: usd_per_gpu_hour: is '2'; input should be a valid number."
+    ),
+    "- {accelerator: L4, usd_per_gpu_hour: 1, market: sopt}\n": (
+        ":1: row 1: market: is 'sopt'; write on_demand or spot."
+    ),
+    "- {accelerator: RTX 4009, usd_per_gpu_hour: 1}\n": (
+        ": accelerator: 'RTX 4009' is no accelerator with known figures. Did you mean RTX 4090"
+    ),
+    "accelerator: L4\n": ": is no list of rows. Each row begins with `- `",
+    "- L4\n": ":1: row 1: is 'L4'; write `- ` and keys with values",
+    "- {accelerator: L4\n": ": cannot be read: line ",
+}
+WRONG_ACCELERATOR = "- {name: X, memory_gib: 0, peak_tflops: {bf17: 3, bf16: -2}}\n"
+
+
+@pytest.mark.parametrize(("text", "said"), WRONG_PRICES.items())
+def test_a_wrong_price_is_named_with_file_row_and_key(own, text, said):
+    folder = own(prices=text)
     with pytest.raises(SetupError) as error:
-        accelerators(), prices()
-    assert str(error.value).startswith(told.replace("FOLDER", str(folder)))
+        prices()
+    assert str(error.value).startswith(f"{folder}/prices.yaml{said.replace('FOLDER', str(folder))}")
+
+
+def test_all_that_is_wrong_with_an_accelerator_is_named(own):
+    folder = own(accelerators=WRONG_ACCELERATOR)
+    with pytest.raises(SetupError) as error:
+        accelerators()
+    assert str(error.value).replace(f"{folder}/accelerators.yaml:1: row 1: ", "").split("\n") == [
+        "memory_gib: is 0; write a number above 0.",
+        "peak_tflops.bf17: is 'bf17'; write fp32, tf32, fp16, bf16, fp8 or int8.",
+        "peak_tflops.bf16: is -2; write a number above 0.",
+    ]
+
+
+def test_a_folder_without_facts(own):
+    folder = own()
+    with pytest.raises(SetupError, match=f"^HF_EFFICIENT_FACTS: {folder} holds neither accelerators.yaml nor prices"):
+        accelerators()
