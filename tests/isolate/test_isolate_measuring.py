@@ -54,12 +54,12 @@ def test_the_recipe_as_it_is_tells_steps_logs_phases_and_the_schedule_of_the_who
 
 
 def test_all_variants_train_on_the_batches_of_the_recipe(worker):
+    assert set(MEASURES) == set(NAMED)
     tokens = [worker(name)[1]["step_tokens"] for name in ("quiet", "held_batches", "loader")]
     assert len(set(tokens[0])) > 1
     assert tokens[1:] == [tokens[0]] * 2
 
 
-@pytest.mark.slow
 def test_micro_batches_of_twice_the_rows_hold_about_twice_the_tokens(worker):
     _, halved = worker("micro_batch_halved")
     _, doubled = worker("micro_batch_doubled")
@@ -67,9 +67,7 @@ def test_micro_batches_of_twice_the_rows_hold_about_twice_the_tokens(worker):
     assert len(doubled["micro_batch_seconds"]) == STEPS
 
 
-@pytest.mark.parametrize(
-    ("overrides", "evaluations"), [((), 2), pytest.param(NO_EVALUATION, 0, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("overrides", "evaluations"), [((), 2), (NO_EVALUATION, 0)])
 def test_evaluations_and_saves_are_timed_twice(worker, overrides, evaluations):
     _, found = worker("pauses", *overrides)
     counts = [len(found[name]) for name in ("evaluation_seconds", "save_seconds", "step_seconds")]
