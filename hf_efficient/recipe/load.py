@@ -14,7 +14,7 @@ from hf_efficient.recipe.rules import RULES, Settings
 from hf_efficient.recipe.rules.distributed import as_planned, names_accumulation
 from hf_efficient.recipe.schema import DERIVED, Origin, Recipe, told_where
 from hf_efficient.recipe.schema_check import Finding, check_schema, to_problems
-from hf_efficient.recipe.train_fields import CONFIG_CLASSES, TrainField, check_train, train_fields
+from hf_efficient.recipe.train_fields import CONFIG_CLASSES, checked_recipe, train_fields
 from hf_efficient.recipe.tree import KeyPath, Node, dotted, wrap
 
 _DEFAULT = Origin("default")
@@ -97,9 +97,8 @@ def _check(tree: Node) -> list[Finding]:
     method = Recipe.model_fields["method"].default if said is None else said.value
     if method not in list(CONFIG_CLASSES):
         return check_schema(tree)
-    fields = train_fields(method)
-    findings = check_schema(tree, fields) + check_train(tree, method, fields)
-    return findings + list(_contradictions(tree, fields, findings))
+    findings = check_schema(tree, checked_recipe(method))
+    return findings + list(_contradictions(tree, method, findings))
 
 
 def _leave_open(tree: Node) -> None:
@@ -110,7 +109,7 @@ def _leave_open(tree: Node) -> None:
         tree.remove(path)
 
 
-def _contradictions(tree: Node, fields: Mapping[str, TrainField], findings: list[Finding]) -> Iterator[Finding]:
+def _contradictions(tree: Node, method: str, findings: list[Finding]) -> Iterator[Finding]:
     """What the rules find in the part of the recipe that is right so far.
 
     A rule that reads a key with a problem of its own would only repeat that problem, so it is left out.
@@ -122,9 +121,9 @@ def _contradictions(tree: Node, fields: Mapping[str, TrainField], findings: list
     for path in sorted(broken, key=lambda path: [(isinstance(part, str), part) for part in path], reverse=True):
         sound.remove(path)
     _fill(sound)
-    if check_schema(sound, fields):
+    if check_schema(sound, checked_recipe(method)):
         return
-    settings = Settings(_build(sound, None), fields)
+    settings = Settings(_build(sound, None), train_fields(method))
     for rule in RULES:
         if not any(_touches(path, _key_path(key)) for path in wrong for key in rule.reads):
             yield from (Finding(_key_path(key), message, remedy) for key, message, remedy in rule.check(settings))

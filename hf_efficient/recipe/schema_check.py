@@ -9,7 +9,6 @@ import functools
 import math
 import types
 import typing
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +28,7 @@ _KINDS = {
     "model_type": "a mapping",
     "model_attributes_type": "a mapping",
     "finite_number": "a finite number",
+    "none_required": "left out: it cannot be written in YAML",
 }
 _BOUNDS = {
     "greater_than": ("greater than", "gt"),
@@ -36,7 +36,19 @@ _BOUNDS = {
     "less_than": ("less than", "lt"),
     "less_than_equal": ("at most", "le"),
 }
-TRUTHS = frozenset({"yes", "no", "on", "off", "y", "n", "true", "false"})
+_TRUTHS = frozenset({"yes", "no", "on", "off", "y", "n", "true", "false"})
+
+# Longer lists of choices (there are dozens of optimizers) are shown only where no close one can be named.
+_MOST_SHOWN = 20
+
+# Fields of the configuration class that a recipe sets in another place.
+ELSEWHERE = {
+    "output_dir": "Write `output_dir` at the top of the recipe.",
+    "model_init_kwargs": "Write the settings under `model`: dtype, attn_implementation, revision.",
+    "trust_remote_code": "Write `model.trust_remote_code`.",
+    "dataset_kwargs": "Write the settings under `data`.",
+    "hub_token": "Run `hf auth login` or set HF_TOKEN: a recipe is copied into the run directory and the model card.",
+}
 
 # What other tools call a setting, and where it is here. Exact names only.
 _OTHER_NAMES: dict[str, KeyPath] = {
@@ -95,14 +107,11 @@ def to_problems(tree: Node, findings: list[Finding]) -> list[Problem]:
     ]
 
 
-def check_schema(
-    tree: Node, train_names: Iterable[str] = (), root: type[Section] = Recipe, kind: str = "a recipe"
-) -> list[Finding]:
+def check_schema(tree: Node, root: type[Section] = Recipe, kind: str = "a recipe") -> list[Finding]:
     """Unknown and missing keys, wrong types, values out of range, numbers that are not finite.
 
     Args:
         tree: the merged recipe, or another file of sections.
-        train_names: of the fields of ``train:``, to recognise one that is written elsewhere.
         root: what the whole file is.
         kind: what the file is called.
     """
@@ -115,8 +124,7 @@ def check_schema(
             if path in told:
                 continue
             if errors[0]["type"] == "extra_forbidden":
-                meant = meant_key(path, train_names, root)
-                findings.append(Finding(path, f"is no key of {kind}.", suggestion(path, meant, root), meant))
+                findings.append(_unknown_key(path, root, kind))
             elif errors[0]["type"] == "missing":
                 section = _section_at(path[:-1], root)
                 help_text = section.model_fields[str(path[-1])].description if section is not None else None
@@ -124,6 +132,34 @@ def check_schema(
             else:
                 findings.append(_wrong_value(path, errors, tree))
     return findings
+
+
+def _unknown_key(path: KeyPath, root: type[Section], kind: str) -> Finding:
+    key, around = str(path[-1]), path[:-1]
+    section = _section_at(around, root)
+    names = list(section.model_fields) if section is not None else []
+    message = f"is no key of {kind}."
+    if around == ("train",):
+        if key in ELSEWHERE:
+            return Finding(path, "is set elsewhere in a recipe.", ELSEWHERE[key])
+        message = f"is no field of {section.__doc__}."
+    elif not around and issubclass(root, Recipe):
+        names = ["extends", *names]
+    meant = _meant_key(key, around, names, root)
+    if meant is not None:
+        return Finding(path, message, f"Did you mean `{meant[-1] if meant[:-1] == around else dotted(meant)}`?", meant)
+    return Finding(path, message, f"Valid here: {any_of(names)}." if len(names) <= _MOST_SHOWN else "")
+
+
+def _meant_key(key: str, around: KeyPath, names: list[str], root: type[Section]) -> KeyPath | None:
+    """The valid path that an unknown one was meant to be: the same name elsewhere, or a close one."""
+    others = [home for home in _homes(root).get(key, ()) if home[:-1] != around]
+    if len(others) == 1:
+        return others[0]
+    if key in _OTHER_NAMES and issubclass(root, Recipe):
+        return _OTHER_NAMES[key]
+    close = nearest(key, names)
+    return (*around, close) if close is not None else None
 
 
 def _by_path(tree: Node, errors: list[Any]) -> dict[KeyPath, list[Any]]:
@@ -168,9 +204,10 @@ def _expected(error: Any) -> str:
         return _KINDS[kind]
     if kind in _BOUNDS:
         words, name = _BOUNDS[kind]
-        return f"{words} {context[name]:g}"
+        return f"{words} {context[name]:.15g}"
     if kind == "literal_error":
-        return str(context["expected"]).replace("'", "")
+        choices = _choices(error)
+        return any_of(choices) if len(choices) <= _MOST_SHOWN else "one of its choices"
     if kind == "too_short":
         return f"a list of at least {context['min_length']}"
     if kind == "string_too_short":
@@ -186,17 +223,23 @@ def _remedy(value: Any, errors: list[Any]) -> str:
         return f"Write {int(value)}." if value.is_integer() else ""
     if not isinstance(value, str):
         return ""
-    if "bool_type" in kinds and value.lower() in TRUTHS:
+    if "bool_type" in kinds and value.lower() in _TRUTHS:
         return "Write true or false, without quotes."
-    if kinds & {"int_type", "float_type"} and reads_as_number(value) is not None:
+    number = _number(value)
+    if number is not None and ("float_type" in kinds or ("int_type" in kinds and isinstance(number, int))):
         return f"Write {value} without quotes."
-    literals = (str(error["ctx"]["expected"]) for error in errors if error["type"] == "literal_error")
-    choices = [choice for one in literals for choice in one.replace("'", "").replace(" or ", ", ").split(", ")]
+    choices = [choice for error in errors if error["type"] == "literal_error" for choice in _choices(error)]
     meant = nearest(value, choices)
-    return f"Did you mean {meant}?" if meant is not None else ""
+    if meant is not None:
+        return f"Did you mean {meant}?"
+    return f"Choices: {any_of(choices)}." if len(choices) > _MOST_SHOWN else ""
 
 
-def reads_as_number(text: str) -> int | float | None:
+def _choices(error: Any) -> list[str]:
+    return str(error["ctx"]["expected"]).replace("'", "").replace(" or ", ", ").split(", ")
+
+
+def _number(text: str) -> int | float | None:
     """The number that a text would be without its quotes; None where it is none."""
     try:
         value = read_scalar(text)
@@ -226,7 +269,7 @@ def _section_of(annotation: Any) -> type[Section] | None:
     return None
 
 
-def _section_at(path: KeyPath, root: type[Section] = Recipe) -> type[Section] | None:
+def _section_at(path: KeyPath, root: type[Section]) -> type[Section] | None:
     """The section at a path of the file; None where the path ends in a value or in nothing known."""
     section: type[Section] | None = root
     for part in path:
@@ -235,35 +278,6 @@ def _section_at(path: KeyPath, root: type[Section] = Recipe) -> type[Section] | 
         field = section.model_fields.get(part)
         section = _section_of(field.annotation) if field is not None else None
     return section
-
-
-def meant_key(path: KeyPath, train_names: Iterable[str], root: type[Section] = Recipe) -> KeyPath | None:
-    """The valid path that an unknown one was meant to be: the same name elsewhere, or a close one."""
-    key = str(path[-1])
-    names = list(train_names)
-    here = names if path[:-1] == ("train",) else list(_names_at(path[:-1], root))
-    elsewhere = [*_homes(root).get(key, ()), *([("train", key)] if key in names else [])]
-    others = [home for home in elsewhere if home[:-1] != path[:-1]]
-    if len(others) == 1:
-        return others[0]
-    if key in _OTHER_NAMES and root is Recipe:
-        return _OTHER_NAMES[key]
-    close = nearest(key, here)
-    return (*path[:-1], close) if close is not None else None
-
-
-def suggestion(path: KeyPath, meant: KeyPath | None, root: type[Section] = Recipe) -> str:
-    """The remedy for an unknown key: the key that was meant, else those that are valid here."""
-    if meant is not None:
-        return f"Did you mean `{meant[-1] if meant[:-1] == path[:-1] else dotted(meant)}`?"
-    names = _names_at(path[:-1], root)
-    return f"Valid here: {any_of(names)}." if names else ""
-
-
-def _names_at(path: KeyPath, root: type[Section]) -> list[str]:
-    section = _section_at(path, root)
-    names = list(section.model_fields) if section is not None else []
-    return ["extends", *names] if not path and root is Recipe else names
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""``train:``: the fields of the installed ``trl.SFTConfig`` or ``trl.DPOConfig``, and the check of a recipe's values.
+"""``train:``: the fields of the installed ``trl.SFTConfig`` or ``trl.DPOConfig``, as a section of the recipe.
 
 Reading the fields means importing trl, and with it torch and transformers: seconds. They are remembered by version,
 so that from the second time on a recipe is checked without any of the three.
@@ -8,26 +8,26 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import importlib.metadata
 import json
 import logging
-import math
 import os
 import tempfile
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, Union
 
 import msgspec
+from pydantic import Field, create_model
 
 from hf_efficient.errors import SetupError
 from hf_efficient.facts.libraries import quiet_imports
 from hf_efficient.facts.tables import cache_dir
-from hf_efficient.recipe.schema import Recipe
-from hf_efficient.recipe.schema_check import TRUTHS, Finding, meant_key, reads_as_number, suggestion
-from hf_efficient.recipe.tree import KeyPath, Node, any_of, found, nearest
+from hf_efficient.recipe.schema import Recipe, Section
+from hf_efficient.recipe.schema_check import ELSEWHERE
 
 logger = logging.getLogger(__name__)
 
@@ -43,51 +43,19 @@ _KINDS: dict[Any, str] = {
     type(None): "null",
     dict: "mapping",
 }
+_TYPES: dict[str, Any] = {"bool": bool, "int": int, "float": float, "str": str, "mapping": dict[str, Any], "null": None}
 _FORMAT = 3
 
-ELSEWHERE = {
-    "output_dir": "Write `output_dir` at the top of the recipe.",
-    "model_init_kwargs": "Write the settings under `model`: dtype, attn_implementation, revision.",
-    "trust_remote_code": "Write `model.trust_remote_code`.",
-    "dataset_kwargs": "Write the settings under `data`.",
-    "hub_token": "Run `hf auth login` or set HF_TOKEN: a recipe is copied into the run directory and the model card.",
-}
-
-# Values below these are refused by the libraries only after the model was loaded, or train nothing at all.
-LEAST: dict[str, int] = {
-    "per_device_train_batch_size": 1,
-    "per_device_eval_batch_size": 1,
-    "gradient_accumulation_steps": 1,
-    "max_length": 1,
-    "learning_rate": 0,
-    "weight_decay": 0,
-    "warmup_steps": 0,
-    "max_grad_norm": 0,
-    "eval_steps": 0,
-    "save_steps": 0,
-    "dataloader_num_workers": 0,
-    "seed": 0,
-    "data_seed": 0,
-}
+# Values beyond these are refused by the libraries only after the model was loaded, or train nothing at all.
 # NumPy takes no larger seed.
-MOST: dict[str, int] = {"seed": 2**32 - 1, "data_seed": 2**32 - 1}
-# Fields of which 0 trains nothing, and what to write instead.
-TRAINS_NOTHING = {
-    "max_steps": "Write a number of steps, or -1 for as many as `num_train_epochs` takes.",
-    "num_train_epochs": "Write more than 0.",
-}
-
-# Longer lists of choices (there are dozens of optimizers) are shown only where no close one can be named.
-_MOST_SHOWN = 12
-
-_WORDS = {
-    "bool": "true or false",
-    "int": "a whole number",
-    "float": "a number",
-    "str": "text",
-    "list": "a list",
-    "mapping": "a mapping",
-    "null": "null",
+_FROM_1 = ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps", "max_length")
+_FROM_0 = ("learning_rate", "weight_decay", "warmup_steps", "max_grad_norm", "eval_steps", "save_steps")
+_BOUNDS: dict[str, dict[str, Any]] = {
+    **{name: {"ge": 1} for name in _FROM_1},
+    **{name: {"ge": 0} for name in (*_FROM_0, "dataloader_num_workers")},
+    **{name: {"ge": 0, "le": 2**32 - 1} for name in ("seed", "data_seed")},
+    "num_train_epochs": {"gt": 0},
+    "max_steps": {"json_schema_extra": {"not": {"const": 0}}},
 }
 
 
@@ -265,98 +233,40 @@ def train_defaults(recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def check_train(tree: Node, method: str, fields: Mapping[str, TrainField]) -> list[Finding]:
-    """Unknown fields, fields with another home in the recipe, values of the wrong kind, choice or range."""
-    section = tree.child("train")
-    if section is None or not isinstance(section.value, dict):
-        return []
-    return [one for name, node in section.value.items() for one in _check_field(name, node.plain(), method, fields)]
+@functools.cache
+def checked_recipe(method: str) -> type[Recipe]:
+    """The recipe whose ``train:`` is a section too: the fields of the configuration class, with bounds of our own.
+
+    Raises:
+        SetupError: as ``train_fields``.
+    """
+    fields = {name: field for name, field in train_fields(method).items() if name not in ELSEWHERE}
+    section = create_model(
+        "Train",
+        __base__=Section,
+        __doc__=f"trl.{CONFIG_CLASSES[method]} (trl {train_versions()['trl']})",
+        **{name: (_annotation(field), _default(field)) for name, field in fields.items()},
+    )
+    return create_model("CheckedRecipe", __base__=Recipe, train=(section, Field(default_factory=section)))
 
 
-def _check_field(name: str, value: Any, method: str, fields: Mapping[str, TrainField]) -> Iterator[Finding]:
-    path: KeyPath = ("train", name)
-    if name in ELSEWHERE:
-        yield Finding(path, "is set elsewhere in a recipe.", ELSEWHERE[name])
-    elif name not in fields:
-        meant = meant_key(path, [one for one in fields if one not in ELSEWHERE])
-        message = f"is no field of trl.{CONFIG_CLASSES[method]} (trl {train_versions()['trl']})."
-        yield Finding(path, message, suggestion(path, meant), meant)
-    else:
-        yield from _check_value(path, value, fields[name])
+def _default(field: TrainField) -> Any:
+    return Field(field.default, description=field.help or None)
 
 
-def _check_value(path: KeyPath, value: Any, field: TrainField) -> Iterator[Finding]:
-    if not _fits(value, field.kinds):
-        yield Finding(path, f"is {found(value)}, but must be {_expected(field)}.", _remedy(value, field))
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            yield from _check_item((*path, index), item, field)
-    elif isinstance(value, str):
+def _annotation(field: TrainField) -> Any:
+    """What YAML may write; a field that holds objects of Python alone is None."""
+    if "any" in field.kinds:
+        return Any
+    text = Literal[field.choices] if field.choices else str
+    items = [text if kind == "str" else _TYPES[kind] for kind in field.item_kinds]
+    bounds = Field(**_BOUNDS.get(field.name, {}))
+    of: dict[str, Any] = {
+        **_TYPES,
+        "int": Annotated[int, bounds],
+        "float": Annotated[float, bounds],
         # Of this field alone, text is the items of a list with spaces between.
-        yield from _check_choice(path, value, value.split() if field.name == "debug" else [value], field)
-    elif isinstance(value, (int, float)) and math.isfinite(value):  # the check of the whole recipe tells the others
-        yield from _check_range(path, value, field.name)
-
-
-def _check_range(path: KeyPath, value: int | float, name: str) -> Iterator[Finding]:
-    if name in LEAST and value < LEAST[name]:
-        yield Finding(path, f"is {found(value)}, but must be at least {LEAST[name]}.")
-    elif name in MOST and value > MOST[name]:
-        yield Finding(path, f"is {found(value)}, but must be at most {MOST[name]}.")
-    # A negative number of steps stands for "not given"; of epochs it stands for nothing.
-    elif name in TRAINS_NOTHING and (value == 0 or (value < 0 and name == "num_train_epochs")):
-        yield Finding(path, f"is {found(value)}, which trains nothing.", TRAINS_NOTHING[name])
-
-
-def _check_item(path: KeyPath, item: Any, field: TrainField) -> Iterator[Finding]:
-    if field.item_kinds and not _fits(item, field.item_kinds):
-        expected = any_of(_WORDS[kind] for kind in field.item_kinds if kind in _WORDS)
-        yield Finding(path, f"is {found(item)}, but must be {expected}.")
-    elif isinstance(item, str):
-        yield from _check_choice(path, item, [item], field)
-
-
-def _check_choice(path: KeyPath, value: str, words: list[str], field: TrainField) -> Iterator[Finding]:
-    if not field.choices or all(word in field.choices for word in words):
-        return
-    meant = nearest(value, field.choices)
-    remedy = f"Choices: {any_of(field.choices)}." if len(field.choices) > _MOST_SHOWN else ""
-    if meant is not None:
-        remedy = f"Did you mean {meant}?"
-    yield Finding(path, f"is {found(value)}, but must be {_choice(field)}.", remedy)
-
-
-def _fits(value: Any, kinds: tuple[str, ...]) -> bool:
-    if "any" in kinds:
-        return True
-    if isinstance(value, bool):
-        return "bool" in kinds
-    if isinstance(value, int):
-        return "int" in kinds or "float" in kinds
-    of = {float: "float", str: "str", list: "list", dict: "mapping", type(None): "null"}
-    return of[type(value)] in kinds
-
-
-def _expected(field: TrainField) -> str:
-    kinds = [kind for kind in field.kinds if kind != "null"]
-    if not kinds:
-        return "left out: it cannot be written in YAML"
-    named = {**_WORDS, "str": _choice(field)} if field.choices else _WORDS
-    return any_of(named[kind] for kind in kinds)
-
-
-def _choice(field: TrainField) -> str:
-    return f"one of {any_of(field.choices)}" if len(field.choices) <= _MOST_SHOWN else "one of its choices"
-
-
-def _remedy(value: Any, field: TrainField) -> str:
-    if value is None:
-        return "Leave the key out to get its default."
-    if isinstance(value, float) and "int" in field.kinds and value.is_integer():
-        return f"Write {int(value)}."
-    if not isinstance(value, str):
-        return ""
-    if "bool" in field.kinds and value.lower() in TRUTHS:
-        return "Write true or false, without quotes."
-    meant = reads_as_number(value)
-    return f"Write {value} without quotes." if meant is not None and _fits(meant, field.kinds) else ""
+        "str": str if field.name == "debug" else text,
+        "list": list[Union[tuple(items)]] if items else list[Any],  # type: ignore[misc]  # noqa: UP007
+    }
+    return Union[tuple(of[kind] for kind in field.kinds)] if field.kinds else None  # noqa: UP007

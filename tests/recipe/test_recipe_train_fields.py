@@ -11,9 +11,7 @@ import pytest
 
 from hf_efficient.errors import SetupError
 from hf_efficient.recipe import train_fields as module
-from hf_efficient.recipe.schema import Origin
-from hf_efficient.recipe.train_fields import TrainField, check_train, train_fields
-from hf_efficient.recipe.tree import dotted, wrap
+from hf_efficient.recipe.train_fields import train_fields
 
 
 @pytest.fixture
@@ -130,145 +128,78 @@ def test_a_package_that_is_not_installed(monkeypatch):
     assert str(caught.value) == "The package trl is not installed. Install it: pip install trl"
 
 
-def field(name: str, *kinds: str, items: tuple[str, ...] = (), choices: tuple[str, ...] = ()) -> TrainField:
-    return TrainField(name, kinds, items, choices, None, "")
-
-
-FIELDS = {
-    one.name: one
-    for one in (
-        field("flag", "bool"),
-        field("count", "int", "null"),
-        field("rate", "float"),
-        field("text", "str"),
-        field("choice", "str", choices=("red", "green")),
-        field("many", "str", choices=tuple(f"choice_{i:02}" for i in range(13))),
-        field("names", "null", "str", "list", items=("str",)),
-        field("debug", "str", "list", items=("str",), choices=("flow", "metrics")),
-        field("kwargs", "mapping", "str", "null"),
-        field("object", "null"),
-        field("free", "any"),
-        field("max_length", "int", "null"),
-        field("seed", "int"),
-        field("data_seed", "int", "null"),
-        field("max_steps", "int"),
-        field("num_train_epochs", "float"),
-        field("report_to", "str", "list", items=("str",), choices=("none", "all", "wandb")),
-        field("output_dir", "str"),
-    )
-}
-
-
-def said(name: str, value: object, fields=FIELDS, method: str = "sft") -> list[str]:
-    tree = wrap({"train": {name: value}}, Origin("r.yaml", 1))
-    found = check_train(tree, method, fields)
-    return [f"{dotted(one.path)}: {one.message} {one.remedy}".rstrip() for one in found]
+HEAD = "name: t\nmodel: {id: m}\ndata: {train: [{path: a}]}\noutput_dir: o\n"
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
+    "flag",
     [
-        ("flag", True),
-        ("count", 3),
-        ("count", None),
-        ("rate", 3),
-        ("rate", 2e-4),
-        ("text", ""),
-        ("choice", "green"),
-        ("many", "choice_07"),
-        ("names", ["a", "b"]),
-        ("names", "a"),
-        ("names", None),
-        ("debug", "flow metrics"),
-        ("debug", ""),
-        ("debug", ["flow"]),
-        ("kwargs", {"a": [1]}),
-        ("kwargs", "{}"),
-        ("object", None),
-        ("free", [{}]),
-        ("max_length", 1),
-        ("max_length", None),
-        ("seed", 2**32 - 1),
-        ("max_steps", -1),
-        ("num_train_epochs", 0.5),
-        ("report_to", ["wandb"]),
+        "bf16=false",
+        "max_length=null",
+        "learning_rate=1",
+        "run_name=''",
+        "lr_scheduler_type=cosine",
+        "optim=paged_adamw_8bit",
+        "debug=underflow_overflow",
+        "debug=[underflow_overflow]",
+        "lr_scheduler_kwargs={num_cycles: 2}",
+        "lr_scheduler_kwargs='{}'",
+        "parallelism_config=null",
+        "seed=4294967295",
+        "max_steps=-1",
+        "num_train_epochs=0.5",
+        "report_to=[none]",
+        "save_strategy=best",
+        "max_grad_norm=.inf",
+        "label_names=[a, b]",
+        "fsdp=false",
     ],
 )
-def test_what_fits(name, value):
-    assert said(name, value) == []
+def test_what_fits(problems, flag):
+    assert problems(HEAD, f"train.{flag}") == []
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "problem"),
+    ("flag", "problem"),
     [
-        ("flag", 1, "is the number 1, but must be true or false."),
-        ("flag", "yes", "is the text 'yes', but must be true or false. Write true or false, without quotes."),
-        ("flag", None, "is nothing (null), but must be true or false. Leave the key out to get its default."),
-        ("count", True, "is true, but must be a whole number."),
-        ("count", 3.0, "is the number 3.0, but must be a whole number. Write 3."),
-        ("count", 3.5, "is the number 3.5, but must be a whole number."),
-        ("count", "3", "is the text '3', but must be a whole number. Write 3 without quotes."),
-        ("count", "3.5", "is the text '3.5', but must be a whole number."),
-        ("rate", "2e-4", "is the text '2e-4', but must be a number. Write 2e-4 without quotes."),
-        ("rate", "fast", "is the text 'fast', but must be a number."),
-        ("rate", False, "is false, but must be a number."),
-        ("text", 3, "is the number 3, but must be text."),
-        ("choice", "grene", "is the text 'grene', but must be one of red or green. Did you mean green?"),
-        ("choice", 3, "is the number 3, but must be one of red or green."),
-        ("many", "coice_07", "is the text 'coice_07', but must be one of its choices. Did you mean choice_07?"),
-        ("many", "x", "is the text 'x', but must be one of its choices. Choices: choice_00, choice_01, choice_02,"),
-        ("names", {"a": 1}, "is a mapping, but must be text or a list."),
-        ("debug", "flow metric", "is the text 'flow metric', but must be one of flow or metrics. Did you mean"),
-        ("kwargs", [1], "is a list, but must be a mapping or text."),
-        ("object", {}, "is an empty mapping, but must be left out: it cannot be written in YAML."),
-        ("max_length", 0, "is the number 0, but must be at least 1."),
-        ("seed", 2**32, "is the number 4294967296, but must be at most 4294967295."),
-        ("data_seed", 2**32, "is the number 4294967296, but must be at most 4294967295."),
-        ("data_seed", -1, "is the number -1, but must be at least 0."),
-        ("max_steps", 0, "is the number 0, which trains nothing. Write a number of steps, or -1 for as many as"),
-        ("num_train_epochs", 0.0, "is the number 0.0, which trains nothing. Write more than 0."),
-        ("num_train_epochs", -1, "is the number -1, which trains nothing. Write more than 0."),
-        ("report_to", "wadb", "is the text 'wadb', but must be one of none, all or wandb. Did you mean wandb?"),
-        ("report_to", "all wandb", "is the text 'all wandb', but must be one of none, all or wandb. Did you mean"),
-        ("output_dir", "x", "is set elsewhere in a recipe. Write `output_dir` at the top of the recipe."),
+        ("packing=1", "is the number 1, but must be true or false."),
+        ("packing=yes", "is the text 'yes', but must be true or false. Write true or false, without quotes."),
+        ("packing=null", "is nothing (null), but must be true or false. Leave the key out to get its default."),
+        ("seed=true", "is true, but must be a whole number."),
+        ("seed=3.0", "is the number 3.0, but must be a whole number. Write 3."),
+        ("seed=3.5", "is the number 3.5, but must be a whole number."),
+        ("seed='3'", "is the text '3', but must be a whole number. Write 3 without quotes."),
+        ("seed='3.5'", "is the text '3.5', but must be a whole number."),
+        ("learning_rate='2e-4'", "is the text '2e-4', but must be a number. Write 2e-4 without quotes."),
+        ("run_name=3", "is the number 3, but must be text."),
+        ("eval_strategy=step", "is the text 'step', but must be no, steps or epoch. Did you mean steps?"),
+        ("eval_strategy=3", "is the number 3, but must be no, steps or epoch."),
+        ("optim=adamw_tourch", "is the text 'adamw_tourch', but must be one of its choices. Did you mean adamw_torch?"),
+        ("optim=x", "is the text 'x', but must be one of its choices. Choices: adamw_torch, "),
+        ("lr_scheduler_kwargs=[1]", "is a list, but must be a mapping or text."),
+        ("parallelism_config={}", "is an empty mapping, but must be left out: it cannot be written in YAML."),
+        ("label_names.0=3", "is the number 3, but must be text."),
+        ("max_length=0", "is the number 0, but must be at least 1."),
+        ("seed=4294967296", "is the number 4294967296, but must be at most 4294967295."),
+        ("data_seed=-1", "is the number -1, but must be at least 0."),
+        ("max_steps=0", "is the number 0, which trains nothing. Write a number of steps, or -1 for as many as"),
+        ("num_train_epochs=-1", "is the number -1, but must be greater than 0."),
+        ("report_to=wadb", "is the text 'wadb', but must be "),
+        ("output_dir=x", "is set elsewhere in a recipe. Write `output_dir` at the top of the recipe."),
+        ("model_init_kwargs={}", "is set elsewhere in a recipe. Write the settings under `model`: dtype, "),
+        ("packin=true", "is no field of trl.SFTConfig (trl TRL). Did you mean `packing`?"),
+        ("lr=1", "is no field of trl.SFTConfig (trl TRL). Did you mean `learning_rate`?"),
+        ("target_modules=1", "is no field of trl.SFTConfig (trl TRL). Did you mean `adapter.target_modules`?"),
+        ("xyzzy=1", "is no field of trl.SFTConfig (trl TRL)."),
     ],
 )
-def test_what_does_not_fit(name, value, problem):
-    (found,) = said(name, value)
-    assert found.startswith(f"train.{name}: {problem}")
+def test_what_does_not_fit(problems, flag, problem):
+    (found,) = problems(HEAD, f"train.{flag}")
+    name = flag.partition("=")[0]
+    assert f"train.{name}: {problem.replace('TRL', module.train_versions()['trl'])}" in found
 
 
-def test_items_of_a_list_are_told_by_their_index():
-    assert said("names", ["a", 3, None]) == [
-        "train.names.1: is the number 3, but must be text.",
-        "train.names.2: is nothing (null), but must be text.",
-    ]
-    assert said("debug", ["flow", "metric"]) == [
-        "train.debug.1: is the text 'metric', but must be one of flow or metrics. Did you mean metrics?"
-    ]
-
-
-@pytest.mark.parametrize(
-    ("name", "remedy"),
-    [
-        ("model_init_kwargs", "Write the settings under `model`: dtype, attn_implementation, revision."),
-        ("trust_remote_code", "Write `model.trust_remote_code`."),
-        ("dataset_kwargs", "Write the settings under `data`."),
-    ],
-)
-def test_fields_with_another_home(name, remedy):
-    assert said(name, {}) == [f"train.{name}: is set elsewhere in a recipe. {remedy}"]
-
-
-def test_unknown_fields_and_where_they_belong(monkeypatch):
-    monkeypatch.setattr("hf_efficient.recipe.train_fields.train_versions", lambda: {"trl": "1.2"})
-    fields, unknown = train_fields("sft"), "is no field of trl.SFTConfig (trl 1.2)."
-    assert said("packin", True, fields) == [f"train.packin: {unknown} Did you mean `packing`?"]
-    assert said("lr", 1, fields) == [f"train.lr: {unknown} Did you mean `learning_rate`?"]
-    assert said("target_modules", 1, fields) == [
-        f"train.target_modules: {unknown} Did you mean `adapter.target_modules`?"
-    ]
-    assert said("xyzzy", 1, fields) == [f"train.xyzzy: {unknown}"]
-    assert said("packing", True, train_fields("dpo"), "dpo") == [
-        "train.packing: is no field of trl.DPOConfig (trl 1.2)."
-    ]
+def test_the_fields_of_another_class(problems):
+    (found,) = problems(HEAD, "method=dpo", "train.packing=true")
+    assert "train.packing: is no field of trl.DPOConfig (trl " in found
+    assert problems(HEAD, "method=dpo", "train.loss_type=sigmoid") == []

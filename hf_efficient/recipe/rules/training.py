@@ -107,6 +107,14 @@ def full_weights_are_not_float16(settings: Settings) -> Iterator[Contradiction]:
         yield "model.dtype", message, "Write bfloat16, or float32 with `train.fp16: true`."
 
 
+@rule("train.max_steps")
+def some_steps_are_trained(settings: Settings) -> Iterator[Contradiction]:
+    """A negative number of steps stands for "not given"."""
+    if settings.train("max_steps") == 0:
+        remedy = "Write a number of steps, or -1 for as many as `num_train_epochs` takes."
+        yield "train.max_steps", "is the number 0, which trains nothing.", remedy
+
+
 @rule("train.bf16", "train.fp16", "train.bf16_full_eval", "train.fp16_full_eval")
 def one_half_precision(settings: Settings) -> Iterator[Contradiction]:
     """One of bf16 and fp16."""
