@@ -248,10 +248,7 @@ class Format:
 
 FORMATS: dict[str, Format] = {
     "messages": Format(
-        ("messages",),
-        "sft",
-        "messages: a list of {role, content}, at least one of them the assistant's",
-        _messages,
+        ("messages",), "sft", "messages: a list of {role, content}, at least one of them the assistant's", _messages
     ),
     "sharegpt": Format(
         ("conversations",), "sft", "conversations: a list of {from: human|gpt|system, value}", _sharegpt

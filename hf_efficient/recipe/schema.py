@@ -314,8 +314,7 @@ class DistributedSection(Section):
     """How many processes run the recipe, and how the model is spread over them."""
 
     processes: PositiveInt | Literal["auto"] = Field(
-        1,
-        description="Data-parallel processes on each machine; `auto`: one per GPU, one where there is none.",
+        1, description="Data-parallel processes on each machine; `auto`: one per GPU, one where there is none."
     )
     nodes: PositiveInt = Field(1, description="Machines that train together, each with as many processes.")
     global_batch_size: PositiveInt | None = Field(
@@ -430,8 +429,7 @@ class Recipe(Section):
     adapter: AdapterSection = Field(default_factory=AdapterSection)
     data: DataSection = Field(description="Training and evaluation data.")
     train: dict[str, Any] = Field(
-        default_factory=dict,
-        description="Fields of the installed trl.SFTConfig (trl.DPOConfig for dpo), unrenamed.",
+        default_factory=dict, description="Fields of the installed trl.SFTConfig (trl.DPOConfig for dpo), unrenamed."
     )
     distributed: DistributedSection = Field(default_factory=DistributedSection)
     efficiency: EfficiencySection = Field(default_factory=EfficiencySection)

@@ -35,14 +35,7 @@ CONFIG_CLASSES = {"sft": "SFTConfig", "dpo": "DPOConfig"}
 
 # Kinds that a class accepts beyond its annotation: DPOConfig makes a list of one name by itself.
 _ALSO_ACCEPTED = {("dpo", "loss_type"): ("str",)}
-_KINDS: dict[Any, str] = {
-    bool: "bool",
-    int: "int",
-    float: "float",
-    str: "str",
-    type(None): "null",
-    dict: "mapping",
-}
+_KINDS: dict[Any, str] = {bool: "bool", int: "int", float: "float", str: "str", type(None): "null", dict: "mapping"}
 _TYPES: dict[str, Any] = {"bool": bool, "int": int, "float": float, "str": str, "mapping": dict[str, Any], "null": None}
 _FORMAT = 3
 

@@ -101,13 +101,6 @@ def test_an_eval_source_packed_as_its_setting_says(chats_jsonl, tmp_path, tokeni
     assert one.collator.padding_free
 
 
-def test_a_source_that_contributes_little_is_in_the_counts(chats_jsonl, tmp_path, tokenizer, args):
-    made = recipe([{"path": str(chats_jsonl)}, {"path": str(chats_jsonl), "weight": 0.0001}], tmp_path)
-    for cached in (False, True):
-        data = build_sft_data(made, tokenizer, args)
-        assert (data.cached, data.stats.examples, data.stats.small_sources) == (cached, 25, {"data.train.1": 1})
-
-
 def test_the_second_start_tokenises_nothing(chats_jsonl, tmp_path, tokenizer, args, monkeypatch):
     made = recipe(chats_jsonl, tmp_path, eval_fraction=0.25)
     first = build_sft_data(made, tokenizer, args)

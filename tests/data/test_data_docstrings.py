@@ -115,12 +115,7 @@ def test_a_made_up_tree_gives_exactly_these_examples(tree):
 
 def test_the_split_is_by_full_name_alone():
     # first 16 digits of `printf m:f23 | sha256sum`, modulo 100: 4; likewise 5, 0 and 45
-    assert [split_of("m", name) for name in ("f23", "f102", "f191", "f0")] == [
-        "eval",
-        "train",
-        "eval",
-        "train",
-    ]
+    assert [split_of("m", name) for name in ("f23", "f102", "f191", "f0")] == ["eval", "train", "eval", "train"]
 
 
 def test_the_standard_library_gives_thousands_of_distinct_examples():
@@ -135,10 +130,7 @@ def test_the_standard_library_gives_thousands_of_distinct_examples():
 def test_the_sides_share_no_definition_and_no_docstring():
     train, evaluation = docstring_split("train"), docstring_split("eval")
     assert 0.03 < len(evaluation) / (len(train) + len(evaluation)) < 0.07
-    for name in (
-        lambda chat: (chat["module"], chat["qualname"]),
-        lambda chat: chat["completion"][0]["content"],
-    ):
+    for name in (lambda chat: (chat["module"], chat["qualname"]), lambda chat: chat["completion"][0]["content"]):
         assert {name(chat) for chat in train} & {name(chat) for chat in evaluation} == set()
 
 

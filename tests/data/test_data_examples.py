@@ -94,15 +94,6 @@ def test_the_held_out_share_is_taken_before_the_weights(tmp_path):
     assert len(train) == 3 * sum(name[0] == "a" for name in set(train)) + sum(name[0] == "b" for name in set(train))
 
 
-def test_caps_draw_with_the_seed(tmp_path):
-    path = jsonl(tmp_path / "a.jsonl", texts(50))
-    data = raw([{"path": path}], eval_fraction=0.4, max_train_examples=7, max_eval_examples=3)
-    assert data.eval is not None
-    assert (len(data.train), len(data.eval)) == (7, 3)
-    again = raw([{"path": path}], eval_fraction=0.4, max_train_examples=7, max_eval_examples=3)
-    assert again.train["text"][:] == data.train["text"][:]
-
-
 def test_columns_are_renamed_before_the_layout_is_recognised(tmp_path):
     path = jsonl(tmp_path / "a.jsonl", [{"question": "q", "answer": "a"}])
     data = raw([{"path": path, "columns": {"prompt": "question", "completion": "answer"}}])
@@ -141,26 +132,9 @@ def test_a_later_row_that_does_not_fit_is_named(tmp_path):
     )
     pairs = jsonl(
         tmp_path / "b.jsonl",
-        [
-            {"prompt": "p", "completion": "c"},
-            {"instruction": "i", "prompt": chat("q")["messages"], "completion": []},
-        ],
+        [{"prompt": "p", "completion": "c"}, {"instruction": "i", "prompt": chat("q")["messages"], "completion": []}],
     )
     assert message([{"path": pairs}]) == f"{pairs}:2: 'completion' is an empty conversation."
-
-
-def test_a_system_message_needs_chats(tmp_path):
-    path = jsonl(tmp_path / "a.jsonl", texts(1))
-    assert message([{"path": path}], system="s") == (
-        f"data.system: data.train.0 ({path}) has strings, not chats, so a system message cannot be put first."
-    )
-
-
-def test_an_unrecognised_layout_names_source_and_row(tmp_path):
-    path = jsonl(tmp_path / "a.jsonl", [{"x": 1}])
-    assert message([{"path": path}]).startswith(
-        f"data.train.0 ({path}:1): the layout of the rows is not recognised. Columns found: x. Known formats: messages"
-    )
 
 
 def test_more_rows_than_one_chunk(tmp_path):
@@ -202,19 +176,13 @@ def test_a_weight_is_how_often_an_epoch_sees_each_example():
     assert len(set(more[20:])) == 3
 
 
-def test_a_small_weight_leaves_at_least_one():
-    assert len(weighted(range(10), 0.01, 0)) == 1
-    assert weighted([4], 0.1, 0) == [4]
-
-
 def test_draws_follow_the_seed_alone():
     assert weighted(range(1000), 0.1, "0") == weighted(range(1000), 0.1, "0")
     assert weighted(range(1000), 0.1, "0:a") != weighted(range(1000), 0.1, "0:b")
 
 
 @pytest.mark.parametrize(
-    ("count", "fraction", "evaluated"),
-    [(10, 0.2, 2), (10, 0.01, 1), (10, 0.999, 9), (2, 0.5, 1), (100, 0.05, 5)],
+    ("count", "fraction", "evaluated"), [(10, 0.2, 2), (10, 0.01, 1), (10, 0.999, 9), (2, 0.5, 1), (100, 0.05, 5)]
 )
 def test_held_out_splits_without_overlap(count, fraction, evaluated):
     train, evaluation = held_out(count, fraction, 0)

@@ -102,12 +102,6 @@ def test_pairs_whose_prompt_fills_max_length_are_counted(build):
     assert (len(split.train) + split.dropped, len(split.eval) + split.eval_dropped) == (4, 4)
 
 
-def test_no_pair_left(build):
-    assert message(build, [text_pair(9), text_pair(8)], max_length=8) == (
-        "train.max_length: 8 is too small: the prompt alone fills it in all 2 train pairs (the shortest has 8 tokens)."
-    )
-
-
 def test_no_end_and_no_padding_token(build, tokenizer):
     tokenizer.pad_token = None
     build([chat_pair(3)])

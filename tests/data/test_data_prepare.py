@@ -32,10 +32,7 @@ def examples(kind: str, count: int = 12) -> list[dict[str, Any]]:
         "messages": lambda i: {
             "messages": [user("q" * (3 * i + 1)), answer("a" * (2 * i + 1)), user("u"), answer("z")]
         },
-        "chat_pair": lambda i: {
-            "prompt": [user("q" * (3 * i + 1))],
-            "completion": [answer("a" * (2 * i + 1))],
-        },
+        "chat_pair": lambda i: {"prompt": [user("q" * (3 * i + 1))], "completion": [answer("a" * (2 * i + 1))]},
         "string_pair": lambda i: {"prompt": "q" * (3 * i + 1), "completion": " " + "a" * (2 * i + 1)},
         "text": lambda i: {"text": "t" * (5 * i + 1)},
     }[kind]
@@ -74,11 +71,7 @@ class Prepared(NamedTuple):
 
 
 def ours(
-    rows: list[dict[str, Any]],
-    tokenizer: Any,
-    args: SFTConfig,
-    overlong: str = "truncate",
-    name: str = "train",
+    rows: list[dict[str, Any]], tokenizer: Any, args: SFTConfig, overlong: str = "truncate", name: str = "train"
 ) -> Prepared:
     kind = kind_of(rows[0])
     return Prepared(*prepare(as_dataset(rows), kind, tokenizer, args, overlong, completion_only(args, kind), name))
@@ -143,17 +136,6 @@ def test_packing_in_batches_of_a_thousand_as_sft_trainer(arguments, tokenizer, m
     assert held(ours(rows, tokenizer, args).dataset) == held(theirs.train_dataset)
 
 
-def test_trl_s_replacement_template_is_used(arguments, tokenizer, model):
-    from trl.chat_template_utils import llama3_chat_template
-
-    tokenizer.chat_template = llama3_chat_template
-    rows, args = examples("messages", 3), arguments(assistant_only_loss=True)
-    theirs = SFTTrainer(model, args, train_dataset=datasets.Dataset.from_list(rows), processing_class=tokenizer)
-    prepared = ours(rows, tokenizer, args)
-    assert held(prepared.dataset) == held(theirs.train_dataset)
-    assert 0 < prepared.stats.tokens_loss_bearing < prepared.stats.tokens_total
-
-
 def test_hand_worked_rows_and_counts(arguments, tokenizer):
     rows = [{"prompt": "ab", "completion": "cd"}, {"prompt": "abcdef", "completion": "g"}]
     prepared = ours(rows, tokenizer, arguments(max_length=6))
@@ -201,11 +183,7 @@ def test_counts_of_packed_rows(arguments, tokenizer):
     # split instead: 8+3 | 5 | 4, that is 8 | 5+3 | 4
     prepared = ours(rows, tokenizer, arguments(packing=True, max_length=8, packing_strategy="bfd_split"))
     assert sorted(prepared.dataset["seq_lengths"][:]) == [[4], [5, 3], [8]]
-    assert (prepared.stats.truncated, prepared.stats.tokens_total, prepared.stats.fill_rate) == (
-        0,
-        20,
-        20 / 24,
-    )
+    assert (prepared.stats.truncated, prepared.stats.tokens_total, prepared.stats.fill_rate) == (0, 20, 20 / 24)
 
 
 def test_packs_tell_how_many_examples_bear_no_loss(arguments, tokenizer):
@@ -230,16 +208,6 @@ def test_an_example_of_one_token_teaches_nothing(arguments, tokenizer):
     for settings in ({}, {"max_length": None}, {"packing": True, "max_length": 8}):
         stats = ours(rows, tokenizer, arguments(**settings)).stats
         assert (stats.examples, stats.masked, stats.empty, stats.tokens_loss_bearing) == (2, 1, 1, 2)
-
-
-def test_only_first_tokens_are_nothing_to_learn(arguments, tokenizer):
-    tokenizer.eos_token = "<|im_end|>"
-    rows = [{"text": "<|im_end|>"}] * 2  # ends as it should, so that none is added
-    for settings in ({}, {"max_length": None}, {"packing": True, "max_length": 8}):
-        assert message(rows, tokenizer, arguments(**settings)) == (
-            "All labels of all 2 train examples are masked, so there is nothing to learn. Look at "
-            "train.completion_only_loss, train.assistant_only_loss and the chat template."
-        )
 
 
 EMPTY = {
@@ -315,14 +283,6 @@ def test_a_chat_template_that_prints_no_answer(template, arguments, tokenizer):
     assert ours(examples("text"), tokenizer, arguments()).stats.examples == 12
 
 
-def test_no_end_token(arguments, tokenizer):
-    tokenizer.eos_token = None
-    assert message(examples("text"), tokenizer, arguments()) == (
-        "The tokenizer (unnamed) has no end-of-sequence token, which ends every text. Set train.eos_token to a token "
-        "of its vocabulary."
-    )
-
-
 def test_no_padding_token(arguments, tokenizer):
     tokenizer.pad_token = None
     assert build_collator(tokenizer, arguments()).pad_token_id == 2
@@ -362,8 +322,5 @@ def test_a_chat_that_the_template_refuses_is_named(arguments, tokenizer):
         "{% for m in messages %}{% if m['role'] == 'system' %}{{ raise_exception('No system role') }}{% endif %}{{ "
         "m['content'] }}{% endfor %}"
     )
-    rows = [
-        *examples("messages", 2),
-        {"messages": [{"role": "system", "content": "s"}, user("q"), answer("a")]},
-    ]
+    rows = [*examples("messages", 2), {"messages": [{"role": "system", "content": "s"}, user("q"), answer("a")]}]
     assert message(rows, tokenizer, arguments()) == "f:3: the chat template refuses this chat: No system role."

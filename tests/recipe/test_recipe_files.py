@@ -13,7 +13,6 @@ from hf_efficient.recipe.files import (
     compose,
     find_recipe,
     list_recipes,
-    near_names,
     shipped_root,
 )
 from hf_efficient.recipe.schema import Origin
@@ -88,13 +87,6 @@ def test_the_root_of_a_checkout_holds_the_recipes():
     assert "quickstart/qlora" in {recipe.name for recipe in list_recipes()}
 
 
-def test_a_part_of_a_name_is_near_to_at_most_five_names_the_quickstart_first():
-    names = [f"{model}/{kind}" for model in ("a", "b", "c", "d", "e", "quickstart") for kind in ("lora", "dora")]
-    assert near_names("lora", names) == ["quickstart/lora", "a/lora", "b/lora", "c/lora", "d/lora"]
-    assert near_names("quickstart/lra", names) == ["quickstart/lora"]
-    assert near_names("something", names) == []
-
-
 def refused(path, *overrides: str) -> list[str]:
     with pytest.raises(RecipeError) as caught:
         compose(path, overrides)
@@ -107,11 +99,7 @@ def test_layers_are_merged_and_lists_replaced(write):
     path = write("extends: bases/high.yaml\ntrain: {bf16: false}\nlist: [3]\n")
     tree, problems = compose(path, ["train.seed=3"])
     assert problems == []
-    assert tree.plain() == {
-        "train": {"seed": 3, "optim": "sgd", "bf16": False},
-        "list": [3],
-        "kept": "yes",
-    }
+    assert tree.plain() == {"train": {"seed": 3, "optim": "sgd", "bf16": False}, "list": [3], "kept": "yes"}
     assert {dotted(at): str(node.origin) for at, node in tree.leaves()} == {
         "train.seed": "command line: train.seed=3",
         "train.optim": "bases/low.yaml:1",
@@ -188,15 +176,6 @@ def test_problems_of_several_bases_and_flags_come_together(write):
         "command line: oops: is no override. Write key=value, for instance train.learning_rate=1e-4 or"
         " data.train.0.path=chats.jsonl.",
     ]
-
-
-def test_bases_that_multiply_are_stopped(write):
-    write("a: 1\n", "b0.yaml")
-    for i in range(1, 12):
-        write(f"extends: [b{i - 1}.yaml, b{i - 1}.yaml]\n", f"b{i}.yaml")
-    problems = refused(write("extends: b11.yaml\n"))
-    assert len(problems) == 1
-    assert problems[0].endswith("extends: leads to more than 64 files. Extend fewer files.")
 
 
 @pytest.mark.parametrize(

@@ -83,11 +83,7 @@ def test_text(content, overrides):
 
 
 @given(
-    st.lists(
-        st.tuples(st.integers(0, len(BASE)), st.integers(0, 12), st.sampled_from(TOKENS)),
-        min_size=1,
-        max_size=4,
-    ),
+    st.lists(st.tuples(st.integers(0, len(BASE)), st.integers(0, 12), st.sampled_from(TOKENS)), min_size=1, max_size=4),
     OVERRIDES,
 )
 @settings(deadline=None, max_examples=100)
@@ -106,10 +102,7 @@ ANYTHING = st.recursive(
 )
 
 
-@given(
-    st.dictionaries(st.sampled_from([*Recipe.model_fields, "extends", "x"]), ANYTHING, max_size=6),
-    st.booleans(),
-)
+@given(st.dictionaries(st.sampled_from([*Recipe.model_fields, "extends", "x"]), ANYTHING, max_size=6), st.booleans())
 @settings(deadline=None, max_examples=100)
 def test_any_data_in_any_section(sections, complete):
     data = {**(yaml.safe_load(BASE) if complete else {}), **sections}

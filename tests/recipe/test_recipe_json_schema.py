@@ -47,23 +47,14 @@ def test_valid(validator, text):
         ("extends: 3", "$.extends: 3 is not valid under any of the given schemas"),
         ("adapter: {r: 0}", "$.adapter.r: 0 is less than or equal to the minimum of 0"),
         ("data: {train: [{weight: 2}]}", "$.data.train[0]: 'path' is a required property"),
-        (
-            "train: {lerning_rate: 1}",
-            "$.train: Additional properties are not allowed ('lerning_rate' was unexpected)",
-        ),
+        ("train: {lerning_rate: 1}", "$.train: Additional properties are not allowed ('lerning_rate' was unexpected)"),
         ("train: {learning_rate: fast}", "$.train.learning_rate: 'fast' is not of type 'number'"),
         ("train: {weight_decay: -0.1}", "$.train.weight_decay: -0.1 is less than the minimum of 0"),
         ("train: {seed: 4294967296}", "$.train.seed: 4294967296 is greater than the maximum of 4294967295"),
         ("train: {max_steps: 0}", "$.train.max_steps: 0 should not be valid under {'const': 0}"),
         ("train: {num_train_epochs: 0}", "$.train.num_train_epochs: 0 is less than or equal to the minimum of 0"),
-        (
-            "train: {eval_strategy: often}",
-            "$.train.eval_strategy: 'often' is not one of ['no', 'steps', 'epoch']",
-        ),
-        (
-            "train: {output_dir: x}",
-            "$.train: Additional properties are not allowed ('output_dir' was unexpected)",
-        ),
+        ("train: {eval_strategy: often}", "$.train.eval_strategy: 'often' is not one of ['no', 'steps', 'epoch']"),
+        ("train: {output_dir: x}", "$.train: Additional properties are not allowed ('output_dir' was unexpected)"),
     ],
 )
 def test_invalid(validator, text, error):
@@ -82,13 +73,9 @@ def test_fields_carry_their_help_and_default():
     assert train["packing_strategy"]["default"] == "bfd"
     assert train["packing_strategy"]["description"].startswith("Strategy for packing sequences.")
     assert "default" not in train["learning_rate"], "SFTConfig and DPOConfig differ"
-    assert {
-        "output_dir",
-        "model_init_kwargs",
-        "trust_remote_code",
-        "dataset_kwargs",
-        "parallelism_config",
-    } & set(train) == set()
+    assert {"output_dir", "model_init_kwargs", "trust_remote_code", "dataset_kwargs", "parallelism_config"} & set(
+        train
+    ) == set()
 
 
 def test_every_shipped_file_fits(validator):

@@ -66,10 +66,6 @@ def test_scalars_are_read_as_yaml_1_2(text, value):
     assert (type(found), found) == (type(value), value)
 
 
-def test_nan_is_a_float():
-    assert math.isnan(parse("a: .nan").plain()["a"])
-
-
 def test_block_text_is_text_even_where_it_looks_like_a_number():
     assert parse("a: |\n  12\nb: >-\n  3\n").plain() == {"a": "12\n", "b": "3"}
 
@@ -85,10 +81,6 @@ def test_every_value_knows_its_line():
         "data.train.1.path": 8,
         "empty": 9,
     }
-
-
-def test_aliases_are_values():
-    assert parse("a: &x {r: 1}\nb: *x\n").plain() == {"a": {"r": 1}, "b": {"r": 1}}
 
 
 def test_tags_duplicates_and_keys_are_all_reported():
@@ -143,14 +135,6 @@ def test_32_levels_are_allowed_and_33_are_not():
 def test_what_cannot_be_read_is_told_with_its_line(text, problem):
     (found,) = said(text)
     assert found.startswith(problem)
-
-
-def test_a_flag_has_one_origin_for_all_its_values():
-    flag = Origin("command line", None, "a={b: 1}")
-    node = parse_yaml("{b: 1}", flag)
-    assert node.child("b").origin == flag
-    with pytest.raises(RecipeError, match=r"^command line: a=\{b:: is not valid YAML: "):
-        parse_yaml("{b:", Origin("command line", None, "a={b:"))
 
 
 TEXT = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=12)

@@ -178,12 +178,6 @@ def test_a_trace_of_the_device_alone(broken_down):
     assert found.devices[0].launches.delay is None
 
 
-def test_a_trace_without_events(broken_down):
-    found = broken_down([])
-    assert (found.devices, found.host, found.steps, found.window_seconds) == ((), None, (), 0.0)
-    assert found.remarks == ("The trace holds no events.",)
-
-
 def test_the_profilers_own_time_is_told(broken_down):
     found = broken_down([*EVENTS, event("overhead", "Lazy Function Loading", 0, 500)])
     assert "0.001 s are the profiler's own overhead or the loading of kernels: Lazy Function Loading." in found.remarks
@@ -236,12 +230,6 @@ def test_recorded_functions_tell_the_place(broken_down):
     assert found.file.has_stacks
     assert found.syncs[0].site == "train.py:12 (compute_loss)"
     assert found.syncs[1].site is None  # cudaDeviceSynchronize: nothing is around it
-
-
-def test_call_stacks_of_operators_tell_it_too(broken_down):
-    stack = "<built-in>;torch/_tensor.py(5): item;train.py(12): compute_loss;train.py(3): main"
-    events = [{**one, "args": {"Call stack": stack}} if one["name"] == "aten::item" else one for one in EVENTS]
-    assert broken_down(events).syncs[0].site == "train.py:12 (compute_loss)"
 
 
 def test_several_waits_at_one_place_are_one(broken_down):

@@ -42,11 +42,6 @@ def test_pieces_of_any_size_give_the_same(tmp_path, monkeypatch, pieces, indent)
     assert trace.file.rank == 1
 
 
-def test_what_a_trace_says_may_stand_behind_its_events(tmp_path):
-    trace = read_text(tmp_path, json.dumps({"traceEvents": EVENTS, **HEAD}))
-    assert (len(trace.events), trace.file.rank, len(trace.file.device_names)) == (KEPT, 1, 2)
-
-
 def test_a_bare_list_is_a_trace(tmp_path):
     trace = read_text(tmp_path, "\n" + json.dumps(EVENTS))
     assert (len(trace.events), trace.file.truncated, trace.file.rank) == (KEPT, False, None)
@@ -70,12 +65,6 @@ def test_cut_off_within_an_event(tmp_path):
     assert [trace.events.names[name] for name in trace.events.name] == ["aten::linear", "aten::mm", "aten::add"]
     assert (trace.file.truncated, trace.file.unreadable_events) == (True, 0)
     assert trace.file.rank == 1
-
-
-def test_cut_off_behind_an_event(tmp_path):
-    text = trace_text(OPERATORS, indent=None)
-    trace = read_text(tmp_path, text[: text.index("]", text.index("_local_scalar_dense"))])
-    assert (len(trace.events), trace.file.truncated) == (5, True)
 
 
 def test_cut_off_behind_its_list_it_is_whole(tmp_path):

@@ -73,7 +73,7 @@ def launch_bound(case: Case) -> Verdict:
 
 
 def _traced_waits(case: Case) -> _LaunchWaits | None:
-    """A trace shows each gap (``trace/idle.py``): gaps below 30 microseconds are the launches' own."""
+    """A trace shows each gap (``trace/device.py``): gaps below 30 microseconds are the launches' own."""
     device = case.traced_device
     if device is None or device.launches is None or device.busy.window_seconds <= 0:
         return None
