@@ -170,7 +170,7 @@ class _Reader:
         shipped = shipped_files(shipped_root(), bases=True)
         if entry.value in shipped:
             return shipped[entry.value]
-        if os.path.lexists(base):  # a folder, for instance: the reader tells
+        if os.path.lexists(base):  # a folder, for instance: the reader says so
             return base
         near = near_names(entry.value, shipped)
         message = f"{entry.value} is neither a file ({base}) nor the name of a shipped recipe or base."

@@ -65,7 +65,7 @@ def _train(fields: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _property(variants: list[dict[str, Any]]) -> dict[str, Any]:
-    """One field; where the configuration classes differ, either's values are valid and no default is told."""
+    """One field; where the configuration classes differ, either's values are valid and there is no default."""
     about = ("title", "description", "default")
     values = [{key: value for key, value in one.items() if key not in about} for one in variants]
     schema = values[0] if all(value == values[0] for value in values) else {"anyOf": values}

@@ -79,7 +79,7 @@ def recipe_remarks(recipe: Recipe) -> list[str]:
 
 
 def _checked(tree: Node, problems: list[Problem], file: Path | None) -> Recipe:
-    """The recipe of a tree, with what follows from other values as far as the recipe alone tells.
+    """The recipe of a tree, with what follows from other values as far as the recipe alone says.
 
     How many processes ``auto`` stands for, or a bare ``accelerate launch`` starts, is known to the launch, which
     derives once more.

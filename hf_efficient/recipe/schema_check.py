@@ -1,6 +1,6 @@
 """A tree against the sections of ``schema.py``: pydantic decides, its verdicts are told in plain words.
 
-An unknown key is told with the one that was probably meant.
+The problem of an unknown key names the one that was probably meant.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Finding:
 def to_problems(tree: Node, findings: list[Finding]) -> list[Problem]:
     """Findings with file and line, in the order of files and lines; the command line last.
 
-    A key that is not there is told at the closest key around it that is.
+    A missing key is reported at the closest key around it that exists.
     """
 
     def place(finding: Finding) -> tuple[bool, str, int]:
@@ -174,7 +174,7 @@ def _by_path(tree: Node, errors: list[Any]) -> dict[KeyPath, list[Any]]:
         grouped.setdefault(path, []).append(error)
         if len(path) < len(error["loc"]):
             alternatives.add(path)
-    # A list with a bad item is told at the item, not a second time as "no text" by the other alternative.
+    # A list with a bad item is reported at the item, not a second time as "no text" by the other alternative.
     deeper = {path[:end] for path in grouped for end in range(len(path))}
     return {path: found for path, found in grouped.items() if not (path in alternatives and path in deeper)}
 

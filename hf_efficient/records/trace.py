@@ -1,4 +1,4 @@
-"""What a Chrome trace of torch's profiler tells: the breakdown that ``trace/`` makes, and that reports and rules read.
+"""What a Chrome trace of torch's profiler holds: the breakdown that ``trace/`` makes, and that reports and rules read.
 
 All times are seconds on the trace's own clock. What a trace does not tell is None, never zero.
 """
@@ -49,7 +49,7 @@ class KernelTime:
         name: without the arguments of templates and functions.
         full_name: as the trace has it, at most 400 characters.
         share: of all kernels', copies' and memsets' time.
-        operator: that launched most of its time, as far as the trace tells.
+        operator: that launched most of its time, as far as the trace knows.
     """
 
     name: str
@@ -339,7 +339,7 @@ class TraceBreakdown:
 
     Attributes:
         window_seconds: from its first event to its last.
-        devices: none where the trace has no device events; then ``host`` tells where the time went.
+        devices: none where the trace has no device events; then ``host`` says where the time went.
         host: None where the trace has no operators.
         syncs: the costliest first.
         remarks: what a reader should know before the figures.

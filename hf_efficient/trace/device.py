@@ -335,7 +335,7 @@ def copy_of_name(name: str) -> tuple[str, _HostMemory]:
 
 def _copy_kind(copies: DeviceWork, direction: str, host_memory: _HostMemory) -> CopyKind:
     events, calls = copies.events, copies.call_lengths()
-    # As the copy tells, or (ROCm) the call that submitted it; -1: neither.
+    # Of the copy, or (ROCm) the call that submitted it; -1: neither.
     own = events.bytes[copies.rows]
     told = np.where((own < 0) & (copies.calls >= 0), events.bytes[np.maximum(copies.calls, 0)], own)
     known = told >= 0

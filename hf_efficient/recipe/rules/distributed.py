@@ -136,7 +136,7 @@ def global_batch_stays(settings: Settings) -> Iterator[Contradiction]:
 
 @rule(GLOBAL_BATCH, "distributed.processes", "distributed.nodes", _ROWS, ACCUMULATION)
 def global_batch_is_divided(settings: Settings) -> Iterator[Contradiction]:
-    """The processes divide it; where only a launch tells their number, the rows of one on each machine do."""
+    """The processes divide it; where only a launch knows their number, the rows of one on each machine do."""
     recipe = settings.recipe
     is_open = recipe.distributed.processes == "auto" or not settings.was_set("distributed.processes")
     yield from _batch_faults(settings, None if is_open else planned_processes(recipe))
@@ -186,7 +186,7 @@ def unnamed_batch(recipe: Recipe) -> dict[str, Any]:
 
 
 def planned_processes(recipe: Recipe) -> int:
-    """On all machines, as far as the recipe tells: ``processes: auto`` counts for one on each."""
+    """On all machines, as far as the recipe says: ``processes: auto`` counts for one on each."""
     distributed = recipe.distributed
     return distributed.nodes * (1 if distributed.processes == "auto" else distributed.processes)
 
