@@ -154,6 +154,7 @@ def test_a_cache_that_cannot_be_written_is_done_without(chats_jsonl, tmp_path, t
     assert warnings[0].startswith(f"The tokenised data cannot be cached in {tmp_path / 'cache'}: ")
 
 
+@pytest.mark.slow
 def test_the_embedded_docstrings(tmp_path, tokenizer):
     args = SFTConfig(output_dir="o", use_cpu=True, bf16=False, report_to="none", max_length=4096)
     sources = [{"path": "builtin:python-docstrings"}]

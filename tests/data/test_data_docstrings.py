@@ -134,6 +134,7 @@ def test_the_sides_share_no_definition_and_no_docstring():
         assert {name(chat) for chat in train} & {name(chat) for chat in evaluation} == set()
 
 
+@pytest.mark.slow
 def test_the_same_in_every_process():
     script = (
         "import hashlib, json; from hf_efficient.data.docstrings import build_docstring_chats as b;"

@@ -76,12 +76,6 @@ def resolves_or_says_why(content: bytes, overrides: list[str]) -> None:
         assert list(Path(folder).iterdir()) == [path]
 
 
-@given(st.text(max_size=60) | WORDS, OVERRIDES)
-@settings(deadline=None, max_examples=100)
-def test_text(content, overrides):
-    resolves_or_says_why(content.encode("utf-8", "surrogatepass"), overrides)
-
-
 @given(
     st.lists(st.tuples(st.integers(0, len(BASE)), st.integers(0, 12), st.sampled_from(TOKENS)), min_size=1, max_size=4),
     OVERRIDES,
