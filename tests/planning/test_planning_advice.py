@@ -152,6 +152,7 @@ def simulated(tmp_path, monkeypatch):
     return build
 
 
+@pytest.mark.slow
 def test_the_cheapest_fix_really_fits(simulated):
     recipe, planned = simulated(475, "train.per_device_train_batch_size=8", "train.gradient_checkpointing=false")
     assert not planned.gpus[0].fits

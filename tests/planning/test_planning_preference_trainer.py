@@ -69,6 +69,7 @@ def test_a_plan(preference):
     assert found.gpus[0].tokens_per_second == pytest.approx(8 * 32 / found.gpus[0].step_seconds)
 
 
+@pytest.mark.slow
 def test_a_plan_by_the_pairs(preference, tiny_llama_dir, tmp_path):
     """Of six pairs in twos the mean step is that of the data; both answers are as long as the longest."""
     rows = [{"prompt": "a", "chosen": "b" * 2 * n, "rejected": "c"} for n in range(1, 7)]

@@ -194,8 +194,10 @@ def evaluated(recipe):
     return build
 
 
-@pytest.mark.parametrize("metrics", [(), ("perplexity", "token_accuracy")])
-@pytest.mark.parametrize("method", ["lora", "qlora"])
+@pytest.mark.parametrize(
+    ("method", "metrics"),
+    [("qlora", ("perplexity", "token_accuracy")), pytest.param("lora", (), marks=pytest.mark.slow)],
+)
 def test_its_peak_is_the_real_ones(evaluated, saved, method, metrics):
     wanted = evaluated(saved("llama"), method, LARGE, metrics=metrics)
     config = model_config(wanted.model)
@@ -279,8 +281,7 @@ def test_on_a_cpu_a_smaller_tile_is_copied_several_times(simulated):
     assert not [one for one in on_gpu if one[0][-1:] == (VOCABULARY,) and one[1] == "torch.float32"]
 
 
-@pytest.mark.parametrize("on_gpu", [True, False])
-@pytest.mark.parametrize(("method", "passes"), [("lora", 2), ("full", 3)])
+@pytest.mark.parametrize(("method", "passes", "on_gpu"), [("lora", 2, True), ("full", 3, False)])
 def test_the_head_is_computed_once_more(simulated, method, passes, on_gpu):
     """Beside forward and gradient of the inputs, and of the weight where that is trained."""
     head = 2 * HIDDEN * VOCABULARY
