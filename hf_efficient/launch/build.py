@@ -107,9 +107,9 @@ def build(
     answers = answer_evaluators(recipe.evaluate, tokenizer, examples, listener, lambda: trainer[0].state.global_step)
     with phase(recipe, "trainer_setup"):
         if isinstance(data, SftData):
-            trainer.append(_sft_trainer(recipe, model, tokenizer, args, data, answers, listener))
+            trainer.append(_sft_trainer(recipe, model, tokenizer, cast("SFTConfig", args), data, answers, listener))
         else:
-            trainer.append(_dpo_trainer(recipe, model, tokenizer, args, data, listener))
+            trainer.append(_dpo_trainer(recipe, model, tokenizer, cast("DPOConfig", args), data, listener))
     return Built(trainer[0], answers, _summary(data), plan)
 
 

@@ -416,6 +416,7 @@ def _prove(recipe: Recipe, args: SFTConfig | DPOConfig, book: _Notebook) -> None
 
 def _facts(recipe: Recipe, args: SFTConfig | DPOConfig, data: SftData | PreferenceData) -> dict[str, Any]:
     """Of the run, for what it is checked for and for the room that its checkpoints need."""
+    given: Any = args
     on_gpu = args.device.type == "cuda"
     plan = plan_output(recipe)
     memory = torch.cuda.get_device_properties(args.device).total_memory if on_gpu else psutil.virtual_memory().total
@@ -423,7 +424,7 @@ def _facts(recipe: Recipe, args: SFTConfig | DPOConfig, data: SftData | Preferen
         "fingerprint": fingerprint_of(recipe, args, data),
         "device": torch.cuda.get_device_name(args.device) if on_gpu else args.device.type,
         "memory_bytes": int(memory),
-        "saves": run_shapes(args, rows_of(data, args), args.world_size, at_end=recipe.evaluate.at_end).saves,
+        "saves": run_shapes(given, rows_of(data, given), args.world_size, at_end=recipe.evaluate.at_end).saves,
         "checkpoints_there": 0 if plan.replaces else len(checkpoints(plan.directory)),  # of a run that goes on
         "save_total_limit": args.save_total_limit,
         "keeps_best": bool(args.load_best_model_at_end),
