@@ -77,13 +77,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(recipe: Recipe, flags: RunFlags) -> int:
     quieten_libraries(debug=flags.debug)
     go_offline_without_hub(recipe)
-    from hf_efficient.launch.proven import PreflightWanted
+    from hf_efficient.launch.preflight_wanted import PreflightWanted
 
     meet_anew(os.environ)
     if flags.preflight is not None:
-        from hf_efficient.preflight.process import prove_part
+        from hf_efficient.preflight.process import check_part
 
-        prove_part(recipe, flags.preflight)
+        check_part(recipe, flags.preflight)
         return 0
     from hf_efficient.launch.listener import TerminalListener
     from hf_efficient.launch.run import run_recipe

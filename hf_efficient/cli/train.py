@@ -204,7 +204,7 @@ def prove_run(recipe: Recipe, command: Sequence[str], environment: Mapping[str, 
     from rich.console import Console
     from rich.markup import escape
 
-    from hf_efficient.preflight.launches import ProofLaunch, prove
+    from hf_efficient.preflight.launches import PreflightLaunch, check_run
 
     if recipe.distributed.nodes > 1:
         raise SetupError(
@@ -217,8 +217,8 @@ def prove_run(recipe: Recipe, command: Sequence[str], environment: Mapping[str, 
         console.print(f"[bold]{escape(title):<12}[/bold]{escape(detail)}", soft_wrap=True)
 
     with console.status("starting ...") as status:  # shows on a terminal alone
-        launch = ProofLaunch(command, environment, debug, lambda stage: status.update(f"{stage} ..."))
-        prove(recipe, launch, tell)
+        launch = PreflightLaunch(command, environment, debug, lambda stage: status.update(f"{stage} ..."))
+        check_run(recipe, launch, tell)
 
 
 def run_proven(recipe: Recipe, command: Sequence[str], environment: Mapping[str, str], *, debug: bool) -> int:
@@ -230,7 +230,7 @@ def run_proven(recipe: Recipe, command: Sequence[str], environment: Mapping[str,
         HfEfficientError: the check failed, and the run was not started again.
     """
     from hf_efficient.cli.run_command import run_command
-    from hf_efficient.launch.proven import WISH_FILE, kept_preflight
+    from hf_efficient.launch.preflight_wanted import WISH_FILE, kept_preflight
 
     wanted = recipe.efficiency.preflight if recipe.distributed.nodes == 1 else False
     kept = kept_preflight(recipe) if wanted is True else None

@@ -28,7 +28,7 @@ RESOLVED = "recipe.resolved.yaml"
 """The recipe as it ran; written when training starts, and the sign that a run of ours lies here."""
 
 PREFLIGHT_JSON = "preflight.json"
-"""What was proven before the run; it outlives the run that it replaces."""
+"""The result of the preflight check; it outlives the run that it replaces."""
 
 _WEIGHTS = ("adapter_model.safetensors", "model.safetensors", "model.safetensors.index.json")
 _OTHERS = (

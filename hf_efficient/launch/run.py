@@ -25,7 +25,7 @@ from hf_efficient.launch.exits import explained_faults
 from hf_efficient.launch.listener import RunListener, RunResult
 from hf_efficient.launch.merge import merge_run
 from hf_efficient.launch.output import OutputPlan, clear_output, locked, write_resolved_recipe
-from hf_efficient.launch.proven import check_proven
+from hf_efficient.launch.preflight_wanted import check_preflight
 from hf_efficient.launch.records import (
     check_budget_left,
     phase,
@@ -53,7 +53,7 @@ def run_recipe(recipe: Recipe, listener: RunListener | None = None) -> RunResult
 
     Raises:
         HfEfficientError: one of its kinds, for everything that the user can mend.
-        PreflightWanted: the run wants a preflight check first (``proven.WISH_FILE``).
+        PreflightWanted: the run wants a preflight check first (``preflight_wanted.WISH_FILE``).
         EndedBySignal: it was asked to end in its last step; the weights are saved, and nothing is evaluated.
         RunStopped: it was asked to end, and can go on from a checkpoint of its last step.
     """
@@ -97,7 +97,7 @@ def _run(
         state(recipe, "environment", machine)
 
         def check(data: Any, args: Any, plan: Any) -> Any:
-            check_proven(recipe, args, data, plan, listener)
+            check_preflight(recipe, args, data, plan, listener)
             return data
 
         built = build(recipe, args, listener, price, on_data=check)

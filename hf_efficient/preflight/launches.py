@@ -29,7 +29,7 @@ from hf_efficient.errors import HfEfficientError, OutputError, PreflightError
 from hf_efficient.estimate.cost import checkpoints_at_once, disk_needed
 from hf_efficient.launch.checkpoints import remove
 from hf_efficient.launch.exits import ended
-from hf_efficient.launch.proven import preflight_path, write_preflight
+from hf_efficient.launch.preflight_wanted import preflight_path, write_preflight
 from hf_efficient.recipe.load import change_recipe
 from hf_efficient.recipe.rules.distributed import unnamed_batch
 from hf_efficient.recipe.schema import ProfileSection, Recipe
@@ -109,7 +109,7 @@ def preflight_folder(recipe: Recipe) -> Path:
     return Path(recipe.output_dir).expanduser() / ".preflight"
 
 
-def proof_recipe(recipe: Recipe, micro_batches: int) -> Recipe:
+def preflight_recipe(recipe: Recipe, micro_batches: int) -> Recipe:
     """The run's own recipe, two steps long, in a folder of its own, without logs, records and instruments."""
     changes: dict[str, Any] = {
         f"train.{name}": value for name, value in _WHERE_SET.items() if recipe.train.get(name) is not None
@@ -163,7 +163,7 @@ def notes_of(folder: Path, part: Part) -> list[RankNotes]:
 
 
 @dataclass(frozen=True)
-class ProofLaunch:
+class PreflightLaunch:
     """How the two launches are started: the run's command, to which the part is appended."""
 
     command: Sequence[str]
@@ -172,7 +172,7 @@ class ProofLaunch:
     on_stage: Callable[[str], None] = lambda stage: None
 
 
-def prove(recipe: Recipe, launch: ProofLaunch, tell: Callable[[str, str], None]) -> None:
+def check_run(recipe: Recipe, launch: PreflightLaunch, tell: Callable[[str, str], None]) -> None:
     """Check a run, show what was found by ``tell(title, text)``, and remember it in the output directory.
 
     Raises:
@@ -188,7 +188,7 @@ def prove(recipe: Recipe, launch: ProofLaunch, tell: Callable[[str, str], None])
         raise HfEfficientError(told) if found.failure.kind == "input" else PreflightError(f"preflight: {told}")
 
 
-def preflight(recipe: Recipe, launch: ProofLaunch) -> Preflight:
+def preflight(recipe: Recipe, launch: PreflightLaunch) -> Preflight:
     """Check a run, and write ``preflight.json``; nothing else is left."""
     began = time.monotonic()
     folder = preflight_folder(recipe)
@@ -215,7 +215,7 @@ def preflight(recipe: Recipe, launch: ProofLaunch) -> Preflight:
     return found
 
 
-def _checked(recipe: Recipe, launch: ProofLaunch) -> tuple[dict[str, Any], PreflightFailure | None]:
+def _checked(recipe: Recipe, launch: PreflightLaunch) -> tuple[dict[str, Any], PreflightFailure | None]:
     folder, limit = preflight_folder(recipe), 60 * recipe.efficiency.preflight_minutes
     saved, failure = launch_part(launch, folder, "save", limit)
     figures = figures_of(saved)
@@ -258,7 +258,7 @@ def _ends_on_signals() -> Iterator[None]:
 
 
 def launch_part(
-    launch: ProofLaunch, folder: Path, part: Part, limit_seconds: float
+    launch: PreflightLaunch, folder: Path, part: Part, limit_seconds: float
 ) -> tuple[list[RankNotes], PreflightFailure | None]:
     """The notes of all ranks, and why it failed; none of its processes is left. Still for the limit: it hangs."""
     with log_of(folder, part).open("wb") as log:

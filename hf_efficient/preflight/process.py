@@ -33,7 +33,7 @@ from hf_efficient.launch.checkpoints import checkpoints, replaced_by_a_run
 from hf_efficient.launch.exits import cause_of
 from hf_efficient.launch.listener import RunListener
 from hf_efficient.launch.output import locked, plan_output
-from hf_efficient.launch.proven import fingerprint_of
+from hf_efficient.launch.preflight_wanted import fingerprint_of
 from hf_efficient.launch.run import gather_when_saved
 from hf_efficient.planning.run_data import rows_of, run_shapes
 from hf_efficient.preflight.launches import (
@@ -43,7 +43,7 @@ from hf_efficient.preflight.launches import (
     RankNotes,
     Stage,
     preflight_folder,
-    proof_recipe,
+    preflight_recipe,
     write_notes,
 )
 from hf_efficient.recipe.schema import Recipe
@@ -285,7 +285,7 @@ class _Notebook:
         self.notes.figures.update(figures)
 
 
-class ProofWatch(TrainerCallback):
+class PreflightWatch(TrainerCallback):
     """Step 1, an evaluation, a save, step 2; or a loaded checkpoint and step 2."""
 
     def __init__(self, book: _Notebook, trainer: Trainer, *, evaluates: bool) -> None:
@@ -349,7 +349,7 @@ class ProofWatch(TrainerCallback):
             self._book.note(**{name: max(peak, self._book.notes.figures.get(name, 0))})
 
 
-def prove_part(recipe: Recipe, part: Part) -> None:
+def check_part(recipe: Recipe, part: Part) -> None:
     """This process's share: ``save`` first, then, in a new launch, ``load``; whatever fails is noted and raised."""
     book = _Notebook(recipe, part)
     book.enter("starting")
@@ -357,7 +357,7 @@ def prove_part(recipe: Recipe, part: Part) -> None:
     try:
         recipe, args = settle(recipe)
         with locked(Path(recipe.output_dir).expanduser()) if args.process_index == 0 else nullcontext():
-            _prove(recipe, args, book)
+            _check(recipe, args, book)
         book.enter("done")
         args.distributed_state.destroy_process_group()
     except BaseException as raised:
@@ -374,7 +374,7 @@ def prove_part(recipe: Recipe, part: Part) -> None:
         raise error from raised
 
 
-def _prove(recipe: Recipe, args: SFTConfig | DPOConfig, book: _Notebook) -> None:
+def _check(recipe: Recipe, args: SFTConfig | DPOConfig, book: _Notebook) -> None:
     book.enter("data")
     saves = book.part == "save"
     if args.process_index == 0 and saves:
@@ -386,12 +386,12 @@ def _prove(recipe: Recipe, args: SFTConfig | DPOConfig, book: _Notebook) -> None
         book.enter("building")
         return longest_data(data, short_args, STEPS)
 
-    short = proof_recipe(recipe, args.gradient_accumulation_steps)
+    short = preflight_recipe(recipe, args.gradient_accumulation_steps)
     built = build(short, training_arguments(short), RunListener(), on_data=on_data)
     trainer = built.trainer
     for evaluator in built.answers:
         evaluator.after_training = True  # else it answers at the ends of a run alone
-    ProofWatch(book, trainer, evaluates=_evaluates(recipe, args, trainer))
+    PreflightWatch(book, trainer, evaluates=_evaluates(recipe, args, trainer))
     output = Path(str(trainer.args.output_dir))
     if not saves:
         book.enter("loading")

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from hf_efficient.preflight.launches import (
-    ProofLaunch,
+    PreflightLaunch,
     RankNotes,
     differing,
     disk_failure,
@@ -28,7 +28,7 @@ def folder(tmp_path):
 
 
 def launched(fake, folder, code: str, limit: float = 60) -> PreflightFailure | None:
-    return launch_part(ProofLaunch(fake(code)), folder, "save", limit)[1]
+    return launch_part(PreflightLaunch(fake(code)), folder, "save", limit)[1]
 
 
 def test_processes_that_come_to_their_end(fake, folder):
@@ -139,13 +139,15 @@ for stage in ("training", "saving", "done"):
     time.sleep(0.7)
 """
     told: list[str] = []
-    assert launch_part(ProofLaunch(fake(code), on_stage=told.append), folder, "save", 60)[1] is None
+    assert launch_part(PreflightLaunch(fake(code), on_stage=told.append), folder, "save", 60)[1] is None
     assert told == ["the training step on the longest batch", "saving a checkpoint", "ending"]
 
 
 def test_a_failure_leaves_its_log_and_nothing_else(fake, tmp_path, tiny_recipe):
     recipe = tiny_recipe()
-    found = preflight(recipe, ProofLaunch(fake("print('what it wrote'); notes('loading', kind='load', message='Oh.')")))
+    found = preflight(
+        recipe, PreflightLaunch(fake("print('what it wrote'); notes('loading', kind='load', message='Oh.')"))
+    )
     log = tmp_path / "out/efficiency/preflight.log"
     assert not found.passed
     assert found.failure is not None

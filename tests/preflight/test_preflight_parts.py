@@ -14,7 +14,7 @@ from hf_efficient.data.build import build_preference_data, build_sft_data
 from hf_efficient.data.stats import lengths
 from hf_efficient.launch.arguments import training_arguments
 from hf_efficient.model.load import load_tokenizer
-from hf_efficient.preflight.launches import preflight_folder, proof_recipe
+from hf_efficient.preflight.launches import preflight_folder, preflight_recipe
 from hf_efficient.preflight.process import (
     digest,
     longest_data,
@@ -120,7 +120,7 @@ SHIPPED = sorted(shipped_files(shipped_root()))[::4]
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_shipped_recipe_can_be_proven(name):
     recipe = load_recipe(name)
-    short = proof_recipe(recipe, 8)
+    short = preflight_recipe(recipe, 8)
     assert short.train["max_steps"] == 2
     assert short.train["gradient_accumulation_steps"] == 2
     for key in ("per_device_train_batch_size", "max_length", "gradient_checkpointing", "optim", "packing"):
@@ -141,7 +141,7 @@ def test_what_would_wait_tell_or_stand_still_is_off(tmp_path):
         "efficiency.profile.nvtx=true", "train.gradient_accumulation_steps=1",
     ]  # fmt: skip
     recipe = load_recipe(path, overrides)
-    short = proof_recipe(recipe, 1)
+    short = preflight_recipe(recipe, 1)
     told = {name: short.train[name] for name in ("eval_strategy", "save_strategy", "report_to", "lr_scheduler_type")}
     assert told == {"eval_strategy": "no", "save_strategy": "no", "report_to": "none", "lr_scheduler_type": "constant"}
     assert (short.train["warmup_steps"], short.train["gradient_accumulation_steps"]) == (0, 1)
@@ -155,5 +155,5 @@ def test_what_would_wait_tell_or_stand_still_is_off(tmp_path):
 def test_a_global_batch_is_not_proven_in_full():
     """64 sequences of 4 rows on 2 processes are 8 micro-batches, of which 2 are enough."""
     recipe = load_recipe("quickstart/lora", ["distributed.processes=2", "distributed.global_batch_size=64"])
-    short = proof_recipe(recipe, recipe.train["gradient_accumulation_steps"])
+    short = preflight_recipe(recipe, recipe.train["gradient_accumulation_steps"])
     assert (short.train["gradient_accumulation_steps"], short.distributed.global_batch_size) == (2, None)

@@ -17,8 +17,8 @@ from hf_efficient.errors import HfEfficientError
 from hf_efficient.launch.build import RecipeTrainer
 from hf_efficient.launch.run import run_recipe
 from hf_efficient.preflight import launches as parent
-from hf_efficient.preflight.launches import ProofLaunch, failure_of, log_of, notes_of
-from hf_efficient.preflight.process import prove_part, saved_fault
+from hf_efficient.preflight.launches import PreflightLaunch, failure_of, log_of, notes_of
+from hf_efficient.preflight.process import check_part, saved_fault
 from hf_efficient.records.account import Preflight
 from tests.conftest import logged_values
 
@@ -27,11 +27,11 @@ from tests.conftest import logged_values
 def _in_this_process(monkeypatch: pytest.MonkeyPatch, tiny_recipe) -> None:
     """A launch takes seconds of imports; its processes' work is done here."""
 
-    def launch_part(launch: ProofLaunch, folder: Path, part, limit_seconds: float):
+    def launch_part(launch: PreflightLaunch, folder: Path, part, limit_seconds: float):
         log_of(folder, part).touch()
         code = 0
         try:
-            prove_part(tiny_recipe(*launch.command), part)
+            check_part(tiny_recipe(*launch.command), part)
         except Exception as error:  # noqa: BLE001  as the process would end
             log_of(folder, part).write_text(repr(error))
             code = 1
@@ -42,7 +42,7 @@ def _in_this_process(monkeypatch: pytest.MonkeyPatch, tiny_recipe) -> None:
 
 @pytest.fixture
 def proven(tiny_recipe):
-    return lambda *overrides: parent.preflight(tiny_recipe(*overrides), ProofLaunch(overrides))
+    return lambda *overrides: parent.preflight(tiny_recipe(*overrides), PreflightLaunch(overrides))
 
 
 def failed(found: Preflight) -> tuple[str, str]:
@@ -213,7 +213,7 @@ def test_what_the_run_would_refuse_is_refused(tiny_recipe, tmp_path):
     overrides = ["data.train.0.path=nothing.jsonl"]
     told: list[tuple[str, str]] = []
     with pytest.raises(HfEfficientError, match=r"nothing\.jsonl") as raised:
-        parent.prove(tiny_recipe(*overrides), ProofLaunch(overrides), lambda *line: told.append(line))
+        parent.check_run(tiny_recipe(*overrides), PreflightLaunch(overrides), lambda *line: told.append(line))
     assert raised.value.exit_code == 2
     assert told[-1][1].endswith("in reading the data")
 

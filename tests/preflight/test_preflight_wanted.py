@@ -11,9 +11,9 @@ import pytest
 
 from hf_efficient.accounting.account import account_of
 from hf_efficient.launch import build as builds
-from hf_efficient.launch import proven as wanted
+from hf_efficient.launch import preflight_wanted as wanted
 from hf_efficient.launch.listener import RunListener
-from hf_efficient.launch.proven import WISH_FILE, PreflightWanted, write_preflight
+from hf_efficient.launch.preflight_wanted import WISH_FILE, PreflightWanted, write_preflight
 from hf_efficient.launch.run import run_recipe
 from hf_efficient.records.account import Preflight
 from hf_efficient.records.plan import Plan, PlannedRun, RunPlan

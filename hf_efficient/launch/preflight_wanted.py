@@ -94,17 +94,17 @@ def _version(name: str) -> str | None:
 
 
 LONG_SECONDS = 1800.0
-"""A run planned for so long is proven first, where ``efficiency.preflight`` is ``auto``."""
+"""A run planned for so long is checked first, where ``efficiency.preflight`` is ``auto``."""
 
 WISH_FILE = "HF_EFFICIENT_PREFLIGHT_FILE"
-"""Environment variable: the file in which a run that wants a proof says why; whoever set it gives one."""
+"""Environment variable: the file in which a run that wants a preflight check says why; whoever set it does it."""
 
 
 class PreflightWanted(Exception):
     """The run ends before its model is loaded, and is to be started again after the check; no error."""
 
 
-def check_proven(
+def check_preflight(
     recipe: Recipe,
     args: SFTConfig | DPOConfig,
     data: SftData | PreferenceData,
