@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
-from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import PreTrainedModel, TrainerCallback, TrainingArguments
 
 from hf_efficient.errors import TrainingCheckError
 from hf_efficient.recording.checks import floating_tensors, passes_gradient
@@ -65,7 +65,7 @@ def _unpack(weight: Any, state: Any) -> None:
 class FourBitGuard(TrainerCallback):
     """``keep_four_bit_trainable`` as a callback, for a plain ``Trainer(callbacks=[FourBitGuard()])``."""
 
-    def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_init_end(self, *_: Any, **kwargs: Any) -> None:
         """Guard the model that the trainer was built with."""
         if kwargs.get("model") is not None:
             keep_four_bit_trainable(kwargs["model"])
@@ -92,15 +92,11 @@ class GradientCheck(TrainerCallback):
         self._handles: list[RemovableHandle] = []
         self._broken: list[str] = []
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, *_: Any, **kwargs: Any) -> None:
         self.remove_hooks()
         self._pending = True
 
-    def on_step_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_begin(self, args: TrainingArguments, *_: Any, **kwargs: Any) -> None:
         """Watch the frozen layers during the first step."""
         model: nn.Module | None = kwargs.get("model")
         if not self._pending or self._handles or model is None or args.torch_compile:
@@ -109,15 +105,11 @@ class GradientCheck(TrainerCallback):
             self._handles.append(module.register_forward_hook(self._watch(name), with_kwargs=True))
         self._handles.append(model.register_forward_hook(lambda *_: self._raise_if_broken()))
 
-    def on_substep_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_substep_end(self, *_: Any, **kwargs: Any) -> None:
         """Report a layer whose chain broke in a recomputed forward, after the model's own had ended."""
         self._raise_if_broken()
 
-    def on_pre_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_pre_optimizer_step(self, args: TrainingArguments, *_: Any, **kwargs: Any) -> None:
         """Check the gradients of the first step, and stop watching."""
         if not self._pending:
             return
@@ -133,9 +125,7 @@ class GradientCheck(TrainerCallback):
             _require_gradients(kwargs["model"])
         self._done()
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_end(self, *_: Any, **kwargs: Any) -> None:
         self.remove_hooks()
 
     def remove_hooks(self) -> None:
@@ -226,9 +216,7 @@ class PackingCheck(TrainerCallback):
 
     _LIMIT = 0.5
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, *_: Any, **kwargs: Any) -> None:
         model = kwargs["model"]
         if mixing_ratio(model) > self._LIMIT:
             name = getattr(model.config, "_attn_implementation", None)
@@ -281,9 +269,7 @@ class FusedHeadCheck(TrainerCallback):
 
     _LIMIT = 0.1
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, *_: Any, **kwargs: Any) -> None:
         model = kwargs["model"]
         if head_error(model) > self._LIMIT:
             family = model.config.model_type

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback, TrainerState, TrainingArguments
 
 from hf_efficient.profilers.instrument import AFTER_STEPS, Instrument, InstrumentRun, named_functions, require
 from hf_efficient.profilers.memory_history import MemoryHistory
@@ -39,24 +39,18 @@ class InstrumentCallback(TrainerCallback):
         self._timeline = process_timeline()
         self._run = InstrumentRun(instrument, self._timeline)
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: TrainingArguments, *_: Any, **kwargs: Any) -> None:
         directory = Path(self._directory or Path(str(args.output_dir)) / "efficiency" / PROFILE)
         model = None if args.torch_compile else kwargs.get("model")  # a hook would break the compiled graph apart
         self._run.begin(directory, args.process_index, kwargs.get("train_dataloader"), model)
 
-    def on_step_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_begin(self, args: TrainingArguments, state: TrainerState, *_: Any, **kwargs: Any) -> None:
         self._run.step_begins(state.global_step + 1)
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, *_: Any, **kwargs: Any) -> None:
         self._run.step_ends(state.global_step)
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_end(self, args: TrainingArguments, *_: Any, **kwargs: Any) -> None:
         self.close()
         if self._timeline.way != "recipe" and args.process_index == 0:
             found = self._run.account

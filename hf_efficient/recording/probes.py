@@ -7,7 +7,7 @@ import functools
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import psutil
 
@@ -20,28 +20,18 @@ _MOST_CORES = 64
 _IDLE = ("idle", "iowait", "guest", "guest_nice", "steal")  # guests are in user; what a host steals nobody here has
 
 
-class Probe(Protocol):
-    """One part of the machine; read by one thread, about once per second."""
-
-    name: str
-
-    def read(self, at: float) -> dict[str, float]:
-        """Figures by name, with their units; those that need an earlier reading are absent in the first.
-
-        ``at`` is in seconds on a monotonic clock. May raise anything, and answer later.
-        """
-
-
 class LoadSample:
     """The load of the machine and its GPUs, put into a sample of the system; belongs to the thread that samples.
 
-    ``guarded`` calls a probe under its name, and records the fault of one that fails.
+    Each probe reads one part of the machine: figures by name, with their units; those that need an earlier reading are
+    absent in the first. Its ``at`` is in seconds on a monotonic clock. ``guarded`` calls a probe under its name, and
+    records the fault of one that fails.
     """
 
     def __init__(self, guarded: Callable[[str, Callable[[], None]], None]) -> None:
         self._guarded = guarded
         self._cores = CoresProbe()
-        self._host: tuple[Probe, ...] = (self._cores, DisksProbe(), NetworkProbe())
+        self._host: tuple[CoresProbe | DisksProbe | NetworkProbe, ...] = (self._cores, DisksProbe(), NetworkProbe())
         self._gpus: dict[str, GpuProbe] = {}
         self._described: set[str] = set()
 
@@ -60,7 +50,7 @@ class LoadSample:
         """Add what is known now."""
         host: dict[str, float] = {}
         for probe in self._host:
-            self._guarded(probe.name, functools.partial(_read_into, host, probe, at))
+            self._guarded(probe.name, functools.partial(lambda one: host.update(one.read(at)), probe))
         sample["host"] = host
         if 0 < len(self._cores.core_loads) <= _MOST_CORES:
             sample["core_loads"] = self._cores.core_loads
@@ -74,10 +64,6 @@ class LoadSample:
         if number not in self._described:
             self._described.add(number)
             sample.setdefault("gpu_limits", {})[number] = gpu.limits
-
-
-def _read_into(found: dict[str, float], probe: Probe, at: float) -> None:
-    found.update(probe.read(at))
 
 
 class Rates:
