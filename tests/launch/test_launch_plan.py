@@ -77,6 +77,7 @@ def test_what_was_planned_is_what_the_run_counts(way, recipe, tmp_path):
     assert stored(tmp_path / "out").run.steps == found.plan.steps == found.steps.count == 3
 
 
+@pytest.mark.slow
 def test_activations_and_logits_of_the_largest_micro_batch(recipe, tmp_path):
     """One epoch of two rows each, all of which come: the largest is counted in the end."""
     run_recipe(recipe("train.max_steps=-1", "train.num_train_epochs=1"))

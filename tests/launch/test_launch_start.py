@@ -158,6 +158,7 @@ def test_a_resumed_start_that_is_killed_is_in_the_account_of_its_run(recipe, tmp
     assert not (out / "efficiency/starting").exists()
 
 
+@pytest.mark.slow
 def test_a_signal_leaves_the_account_of_a_start(recipe, tmp_path):
     out = tmp_path / "out"
     with a_start(recipe, out / "efficiency/starting/spans.jsonl") as process:
@@ -182,6 +183,7 @@ def test_a_mistake_that_is_found_after_the_records_opened_leaves_nothing(recipe,
     assert opened == [["spans.jsonl", "system.jsonl"]] * 2
 
 
+@pytest.mark.slow
 def test_a_mistake_leaves_the_run_that_it_would_have_replaced(recipe, tmp_path, monkeypatch):
     run(recipe)
     before = content(tmp_path / "out")

@@ -71,6 +71,7 @@ def test_a_short_run_begins_and_says_nothing(planned, wish, tiny_recipe):
     assert not wish.exists()
 
 
+@pytest.mark.slow
 def test_a_long_run_that_nobody_can_prove_says_so_once(planned, tiny_recipe):
     planned(7200.0)
     (told,) = started(tiny_recipe())
