@@ -157,11 +157,11 @@ def accelerator_roofs(held: Accelerator, calibration: Calibration | None = None)
     """
     peaks = {dtype: peak for dtype in DTYPES if (peak := held.peak(dtype)) is not None}
     measured = {} if calibration is None else _fastest(calibration.matmul)
-    unmeasured = {
+    matmul: dict[str, float] = {
         dtype: peak * matmul_efficiency(held, dtype).value for dtype, peak in peaks.items() if dtype not in measured
     }
     # Fused attention computes in 16 bits.
-    attention = {
+    attention: dict[str, float] = {
         dtype: peak * attention_efficiency(held).value for dtype, peak in peaks.items() if dtype in ("bf16", "fp16")
     }
     if calibration is not None:
@@ -171,7 +171,7 @@ def accelerator_roofs(held: Accelerator, calibration: Calibration | None = None)
         stated = held.bandwidth_bytes_per_second
         bandwidth = None if stated is None else stated * bandwidth_efficiency(held).value
         startup, launch = matmul_startup().value, launch_overhead("cuda").value
-    return Roofs({**unmeasured, **measured}, attention, bandwidth, startup, launch)
+    return Roofs(matmul | measured, attention, bandwidth, startup, launch)
 
 
 def cpu_roofs(calibration: Calibration) -> Roofs:

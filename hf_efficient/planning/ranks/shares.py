@@ -25,7 +25,8 @@ def model_width(config: Any) -> int | None:
 
     Source: ``HfTrainerDeepSpeedConfig.trainer_config_finalize`` (transformers 5.23, ``integrations/deepspeed.py``).
     """
-    for one in (config, getattr(config, "text_config", None)):
+    places: tuple[Any, ...] = (config, getattr(config, "text_config", None))
+    for one in places:
         if hasattr(one, "hidden_size"):
             return int(one.hidden_size)
         if hasattr(one, "hidden_sizes"):
