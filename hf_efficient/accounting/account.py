@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from hf_efficient.accounting.evaluations import evaluations_of, few_evaluations
 from hf_efficient.accounting.gaps import across_gaps, not_measured, sequence_gaps, work_gaps
@@ -32,18 +34,22 @@ from hf_efficient.run_dir.paths import RUN_JSON, has_only_account, records_folde
 from hf_efficient.version import __version__
 
 
-class ReadRun(NamedTuple):
-    """A run from its records; the records are good until their reader looks again."""
+@dataclass(frozen=True)
+class AccountedRun:
+    """A run from its records, which are good until their reader looks again."""
 
     records: RunRecords
     account: RunAccount
-    series: RunSeries
+
+    @cached_property
+    def series(self) -> RunSeries:
+        return build_series(self.account, self.records)
 
 
-def read_run(directory: Path, reader: RunReader | None = None) -> ReadRun:
-    """Records, account and series of the run in an ``efficiency`` folder, whether it goes on, ended or died.
+def account_run(directory: Path, reader: RunReader | None = None) -> AccountedRun:
+    """The run in an ``efficiency`` folder, whether it goes on, ended or died.
 
-    This is the one place that builds them: once at the end of a run, once for a report, once for each look at a run.
+    Everything that shows or judges a run begins here: its end, a report, a diagnosis, each look of ``report --watch``.
 
     Args:
         reader: one that has looked before, so that only what is new is read.
@@ -52,13 +58,12 @@ def read_run(directory: Path, reader: RunReader | None = None) -> ReadRun:
         OutputError: there are no records, or they cannot be read.
     """
     records = (reader or RunReader(directory)).look()
-    account = build_account(records)
-    return ReadRun(records, account, build_series(account, records))
+    return AccountedRun(records, build_account(records))
 
 
 def account_of(directory: Path) -> RunAccount:
-    """The account alone (see ``read_run``)."""
-    return build_account(RunReader(directory).look())
+    """The account alone (see ``account_run``)."""
+    return account_run(directory).account
 
 
 def load_run(run_dir: str | Path) -> RunAccount:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from hf_efficient.accounting.account import ReadRun
+from hf_efficient.accounting.account import AccountedRun
 from hf_efficient.accounting.processes import ProcessSpans
 from hf_efficient.estimate.cost import cost_usd
 from hf_efficient.estimate.forecast import RECENT_STEPS, Forecast, Pace, Schedule, forecast, passed_of
@@ -49,7 +49,7 @@ class RunView:
     losses: list[float]
 
 
-def view_of(run: ReadRun, silent_seconds: float = 0.0) -> RunView:
+def view_of(run: AccountedRun, silent_seconds: float = 0.0) -> RunView:
     """What the records say of a run whose last heartbeat was so long ago, as the onlooker measures it."""
     account, steps, processes = run.account, run.series.steps, run.records.processes
     last = processes[-1] if processes else None

@@ -160,7 +160,7 @@ class _Looking:
 
     def look(self) -> RunView | None:
         """The run as it is now; None where it has left no record yet."""
-        from hf_efficient.accounting.account import read_run
+        from hf_efficient.accounting.account import account_run
         from hf_efficient.accounting.live import view_of
         from hf_efficient.accounting.run_records import RunReader
         from hf_efficient.run_dir import paths
@@ -178,7 +178,7 @@ class _Looking:
             self._directory, self._reader = directory, RunReader(directory)
         silent = self._silent_seconds(max(file.st_mtime for file in files))
         try:
-            run = read_run(directory, self._reader)
+            run = account_run(directory, self._reader)
         except OutputError:  # a line may be written over while it is read
             self._failed += 1
             if self._failed > _MOST_FAILURES or self._seen is None:

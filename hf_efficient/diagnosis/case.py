@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 import yaml
 
-from hf_efficient.accounting.account import build_account, read_account
+from hf_efficient.accounting.account import AccountedRun, account_run, read_account
 from hf_efficient.accounting.columns import Column
 from hf_efficient.accounting.processes import ProcessSpans
-from hf_efficient.accounting.run_records import RunReader, RunRecords
-from hf_efficient.accounting.series import build_series
+from hf_efficient.accounting.run_records import RunReader
 from hf_efficient.accounting.steps import MOST_ROWS, StepColumns, columns_of
 from hf_efficient.diagnosis.rule import Subject
 from hf_efficient.errors import OutputError
@@ -210,21 +209,20 @@ def read_case(directory: Path, reader: RunReader | None = None) -> Case:
     """
     if has_only_account(directory):
         return Case(str(directory), read_account(directory / RUN_JSON), {}, recipe=_recipe(directory / RESOLVED))
-    records = (reader or RunReader(directory)).look()
-    account = build_account(records)
-    return case_of(directory, records, account, build_series(account, records))
+    return case_of(account_run(directory, reader))
 
 
-def case_of(directory: Path, records: RunRecords, account: RunAccount, series: RunSeries) -> Case:
+def case_of(run: AccountedRun) -> Case:
     """The case of records that were read."""
+    records, directory = run.records, run.records.directory
     notes = [note for process in records.processes for note in process.notes.get("evaluation", ())]
     return Case(
         directory=str(directory),
-        account=account,
+        account=run.account,
         steps={rank.rank: rank.columns[-MOST_ROWS:] for rank in records.ranks},
         facts=_facts(records.processes),
         evaluations=[float(note["seconds"]) for note in notes if note.get("seconds")],
-        series=series,
+        series=run.series,
         recipe=_recipe(directory / RESOLVED),
     )
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
-from hf_efficient.accounting.account import build_account, write_account
-from hf_efficient.accounting.run_records import RunReader, RunRecords
+from hf_efficient.accounting.account import AccountedRun, account_run, write_account
+from hf_efficient.accounting.run_records import RunReader
 from hf_efficient.diagnosis.engine import DIAGNOSIS_JSON
 from hf_efficient.diagnosis.engine import to_json as diagnosis_to_json
 from hf_efficient.errors import OutputError
@@ -60,22 +60,21 @@ def finish_run(
     """
     reader = earlier.reader if earlier is not None else RunReader(directory)
     said = earlier.said if earlier is not None else set()
-    records = reader.look()
-    account = build_account(records)
-    write_account(directory, account)
-    diagnosis = _diagnosis_and_page(directory, records, account, said) if page else None
+    run = account_run(directory, reader)
+    write_account(directory, run.account)
+    diagnosis = _diagnosis_and_page(directory, run, said) if page else None
     if tell and diagnosis is not None and not diagnosis.is_healthy and "finding" not in said:
         said.add("finding")
         title = diagnosis.findings[0].title
         told = f"{title[:1].upper()}{title[1:]}"
         logger.warning("%s. `hf-efficient diagnose %s` tells what to change.", told, directory)
-    return FinishedRun(account, diagnosis, reader, said)
+    return FinishedRun(run.account, diagnosis, reader, said)
 
 
-def _diagnosis_and_page(directory: Path, records: RunRecords, account: RunAccount, said: set[str]) -> Diagnosis | None:
+def _diagnosis_and_page(directory: Path, accounted: AccountedRun, said: set[str]) -> Diagnosis | None:
     run = None
     with _logged("The run could not be diagnosed, because of a fault; it is not affected."):
-        run = run_data(directory, records, account)
+        run = run_data(accounted)
         if run.diagnosis is not None:
             write_whole(directory / DIAGNOSIS_JSON, diagnosis_to_json(run.diagnosis))
     if run is None:

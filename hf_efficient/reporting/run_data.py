@@ -8,10 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from hf_efficient.accounting.account import build_account, read_account
+from hf_efficient.accounting.account import AccountedRun, account_run, read_account
 from hf_efficient.accounting.evaluations import SampleAnswers, sample_answers
-from hf_efficient.accounting.run_records import RunRecords, read_records
-from hf_efficient.accounting.series import build_series
 from hf_efficient.accounting.steps import StepColumns
 from hf_efficient.diagnosis.case import case_of
 from hf_efficient.diagnosis.engine import diagnose_case
@@ -99,22 +97,17 @@ def read_run(directory: Path, *, trace: bool = False) -> RunData:
     if has_only_account(directory):
         run = _known(directory, read_account(directory / RUN_JSON))
     else:
-        records = read_records(directory)
-        run = run_data(directory, records, build_account(records))
+        run = run_data(account_run(directory))
     return replace(run, trace=read_run_trace(directory)) if trace else run
 
 
-def run_data(directory: Path, records: RunRecords, account: RunAccount) -> RunData:
-    """The same from records that were read, without a trace.
-
-    Raises:
-        OutputError: the steps cannot be read again.
-    """
-    case = case_of(directory, records, account, build_series(account, records))
+def run_data(run: AccountedRun) -> RunData:
+    """The same from records that were read, without a trace."""
+    case = case_of(run)
     return replace(
-        _known(directory, account),
-        series=case.series,
-        answers=sample_answers(records.processes),
+        _known(run.records.directory, run.account),
+        series=run.series,
+        answers=sample_answers(run.records.processes),
         diagnosis=diagnose_case(case),
         rank_step_seconds={rank: _step_seconds(columns) for rank, columns in case.steps.items()},
         memory_bytes=case.settings("device").get("memory_bytes"),

@@ -11,7 +11,7 @@ import pytest
 from made_records import alive, end, lines, process, span, step, train, train_end
 
 import hf_efficient
-from hf_efficient.accounting.account import account_of, load_run, read_account, read_run, write_account
+from hf_efficient.accounting.account import account_of, account_run, load_run, read_account, write_account
 from hf_efficient.accounting.json_schema import SHIPPED, run_schema
 from hf_efficient.errors import OutputError
 from hf_efficient.records.account import NotMeasured, ProcessAccount, StepTimes, TimeAccount, TrainingAccount
@@ -194,7 +194,7 @@ def test_steps_that_are_written_before_the_call_that_does_them(tmp_path):
     (one,) = account_of(tmp_path).time.processes
     assert (one.wall_seconds, one.unattributed_seconds) == (3.5, 0.5)
     assert (one.steps, one.time_to_first_step_seconds) == (1, None)
-    assert read_run(tmp_path).series.steps.started_at_seconds == [2.5]
+    assert account_run(tmp_path).series.steps.started_at_seconds == [2.5]
 
 
 def test_other_ranks_give_tokens_and_the_slowest_gives_the_denominator(run):

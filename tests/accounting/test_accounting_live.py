@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from made_records import lines, process, step, train
 
-from hf_efficient.accounting.account import read_run
+from hf_efficient.accounting.account import account_run
 from hf_efficient.accounting.live import view_of
 from hf_efficient.estimate.forecast import Forecast
 
@@ -26,7 +26,7 @@ def write(folder, *more, steps=6, facts=RUN):
 
 
 def view(folder, silent_seconds=0.0):
-    return view_of(read_run(folder), silent_seconds)
+    return view_of(account_run(folder), silent_seconds)
 
 
 def alive(at, phase="forward", **seconds):

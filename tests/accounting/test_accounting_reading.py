@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from made_records import alive, end, full_step, lines, process, reading, span, step, train
 
 from hf_efficient.accounting import run_records
-from hf_efficient.accounting.account import read_run
+from hf_efficient.accounting.account import account_run
 from hf_efficient.accounting.run_records import RunReader
 from hf_efficient.accounting.steps import RankSteps
 from hf_efficient.errors import OutputError
@@ -27,9 +27,14 @@ def now(read, *arguments):
         return str(error)
 
 
+def both(directory, reader=None):
+    run = account_run(directory, reader)
+    return run.account, run.series
+
+
 def same(follower, directory):
-    found = now(lambda: read_run(directory, follower)[1:])
-    assert found == now(lambda: read_run(directory)[1:])
+    found = now(both, directory, follower)
+    assert found == now(both, directory)
     return found
 
 
@@ -153,9 +158,9 @@ def test_a_fault_is_told_at_every_look_until_it_is_mended(tmp_path):
 def test_a_folder_that_is_not_there_yet(tmp_path):
     follower = RunReader(tmp_path / "later")
     with pytest.raises(OutputError, match="holds no records of a run"):
-        read_run(tmp_path / "later", follower)
+        account_run(tmp_path / "later", follower)
     lines(tmp_path / "later" / "steps.jsonl", step(1, 0.0, 1.0))
-    assert read_run(tmp_path / "later", follower).account.steps.count == 1
+    assert account_run(tmp_path / "later", follower).account.steps.count == 1
 
 
 def test_another_run_with_files_as_long(tmp_path):
@@ -193,11 +198,11 @@ def apart(monkeypatch):
 
 def test_other_processes_find_the_same(whole, caplog, request):
     with caplog.at_level("INFO"):
-        alone, told = read_run(whole), [entry.getMessage() for entry in caplog.records]
+        alone, told = both(whole), [entry.getMessage() for entry in caplog.records]
         caplog.clear()
         started = request.getfixturevalue("apart")
         reader = RunReader(whole)
-        assert read_run(whole, reader)[1:] == alone[1:]
+        assert both(whole, reader) == alone
     assert len(started) == 2
     assert [entry.getMessage() for entry in caplog.records] == told
     assert told == [
@@ -205,17 +210,17 @@ def test_other_processes_find_the_same(whole, caplog, request):
         f"{whole}/steps.rank1.jsonl:9 is half-written and skipped",
     ]
     lines(whole / "system.jsonl", reading(1, 26.0, rss_bytes=9))
-    assert read_run(whole, reader)[1:] == read_run(whole)[1:]
+    assert both(whole, reader) == both(whole)
 
 
 def test_a_fault_in_another_process_is_raised_here(whole, apart):
     lines(whole / "system.jsonl", {**reading(1, 26.0), "schema_version": 4})
     with pytest.raises(OutputError, match=r"system.jsonl:10: schema_version 4 is newer than 1"):
-        read_run(whole)
+        account_run(whole)
     assert len(apart) == 2
 
 
 @pytest.mark.parametrize("executable", ["", "/opt/program", "/nowhere/python"])
 def test_where_no_process_can_be_had_it_reads_alone(whole, apart, monkeypatch, executable):
     monkeypatch.setattr(sys, "executable", executable)
-    assert read_run(whole).account.steps.count == 12
+    assert account_run(whole).account.steps.count == 12

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from made_records import alive, end, full_step, lines, process, reading, span, step, train
 
-from hf_efficient.accounting.account import account_of, read_run
+from hf_efficient.accounting.account import account_of, account_run
 from hf_efficient.accounting.series import histogram, padding_share, per_step, tokens_per_second
 from hf_efficient.accounting.steps import LOADER_SECONDS
 from hf_efficient.records.series import Band, Histogram, StepSeries, SystemSeries
@@ -28,7 +28,7 @@ def resumed(tmp_path):
 
 
 def test_a_resumed_run_has_one_axis_without_a_gap(resumed):
-    found = read_run(resumed).series
+    found = account_run(resumed).series
     assert found.process_starts_seconds == [0.0, 5.0]
     steps = found.steps
     assert (steps.segment, steps.steps) == ([0, 0, 1], [1, 1, 1])
@@ -46,7 +46,6 @@ def test_a_resumed_run_has_one_axis_without_a_gap(resumed):
     assert steps.samples == steps.model_flops == steps.loss == steps.peak_allocated_bytes == [None] * 3
     assert steps.device_seconds == {}
     assert found.system == SystemSeries()
-    assert read_run(resumed)[1:] == (account_of(resumed), found)
 
 
 def test_the_load_of_the_machine_and_its_gpus(tmp_path, monkeypatch):
@@ -61,7 +60,7 @@ def test_the_load_of_the_machine_and_its_gpus(tmp_path, monkeypatch):
         reading(0, 2.0, host={"busy_cores": 0.5, "threads": 7}, core_loads=[0, 50], gpus={"0": idle}),
         reading(0, 3.0, host={}),
     )
-    found = read_run(tmp_path).series.system
+    found = account_run(tmp_path).series.system
     assert found.host == {
         "busy_cores": Band([0.5, None], [1.0, None], [1.5, None]),
         "threads": Band([7, None], [7.0, None], [7, None]),
@@ -88,7 +87,7 @@ def test_steps_are_put_together_without_losing_extremes(tmp_path, monkeypatch):
     ]
     written[6]["sequences"] = None
     lines(tmp_path / "steps.jsonl", *written)
-    steps = read_run(tmp_path).series.steps
+    steps = account_run(tmp_path).series.steps
     assert {name: value for name, value in dataclasses.asdict(steps).items() if name != "learning_rate"} == {
         "segment": [0, 0],
         "steps": [4, 3],
@@ -124,13 +123,13 @@ def test_steps_are_put_together_without_losing_extremes(tmp_path, monkeypatch):
 
 def test_older_records_without_spans_lie_end_to_end(tmp_path):
     lines(tmp_path / "steps.jsonl", step(1, 5.0, 2.0), step(2, 7.0, 1.0), step(3, 9.0, 1.0, segment=1))
-    assert read_run(tmp_path).series.steps.started_at_seconds == [0.0, 2.0, 3.0]
+    assert account_run(tmp_path).series.steps.started_at_seconds == [0.0, 2.0, 3.0]
 
 
 def test_the_distribution_leaves_the_warm_up_out(tmp_path):
     """Of eight steps three are warm-up; the square root of five, rounded up, is three bins from 1 to 4."""
     lines(tmp_path / "steps.jsonl", *[step(n + 1, 0.0, wall) for n, wall in enumerate((9, 9, 9, 1, 1, 2, 3, 4))])
-    assert read_run(tmp_path).series.step_seconds == Histogram("linear", [1.0, 2.0, 3.0, 4.0], [2, 1, 2])
+    assert account_run(tmp_path).series.step_seconds == Histogram("linear", [1.0, 2.0, 3.0, 4.0], [2, 1, 2])
 
 
 @pytest.mark.parametrize(
@@ -159,7 +158,7 @@ def test_the_system_over_both_processes(resumed, monkeypatch):
         reading(7, 1.0, rss_bytes=1),  # a process that left no spans
     )
     lines(resumed / "spans.jsonl", alive(105.0, 104.0, 1))
-    found = read_run(resumed).series.system
+    found = account_run(resumed).series.system
     assert found == SystemSeries(
         process=[0, 0, 1],
         started_at_seconds=[1.0, 3.0, 5.5],
@@ -181,7 +180,7 @@ def test_a_long_run_keeps_its_sums_and_extremes_in_two_thousand_buckets(tmp_path
     with (tmp_path / "steps.jsonl").open("w") as file:
         for number in range(1, count + 1):
             file.write(json.dumps(step(number, number - 1.0, 30.0 if number == slow else 1.0, forward=0.5)) + "\n")
-    steps = read_run(tmp_path).series.steps
+    steps = account_run(tmp_path).series.steps
     assert len(steps) == 1125  # of eight steps each: 4500 and 2250 buckets are too many
     assert (sum(steps.steps), sum(steps.processed_tokens)) == (count, 10 * count)
     assert sum(steps.phase_seconds["forward"]) == count * 0.5
@@ -263,6 +262,6 @@ def test_the_series_has_its_times_where_it_was_watched(tmp_path):
         step(2, 1.0, 1.0),
         loaded(3, 2.0, batches=2, wait_seconds=0.5, ready=3),
     )
-    steps = read_run(tmp_path).series.steps
+    steps = account_run(tmp_path).series.steps
     assert steps.loader_seconds == {"wait_seconds": [0.25, None, 0.5]}
     assert steps.ready_batches == [None, None, 1.5]

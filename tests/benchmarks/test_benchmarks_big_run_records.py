@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from big_run_records import write_run
 
-from hf_efficient.accounting.account import account_of, read_run
+from hf_efficient.accounting.account import account_of, account_run
 from hf_efficient.run_dir.paths import rank_files
 from hf_efficient.run_dir.reading import read_steps
 
@@ -18,7 +18,7 @@ def test_the_records_are_those_of_a_run(tmp_path):
         assert all(record.sequences and record.work and record.memory and record.device_seconds for record in records)
         assert 0.0002 < min(record.unattributed_seconds for record in records) < 0.0005
     assert sum(record.loss is not None for record in read[0]) == 100
-    account, series = account_of(tmp_path), read_run(tmp_path).series
+    account, series = account_of(tmp_path), account_run(tmp_path).series
     assert (account.ended, account.steps.count, len(account.ranks)) == ("done", 1000, 3)
     assert account.tokens.processed == 3 * 1000 * 16384
     samples = len((tmp_path / "system.jsonl").read_text().splitlines())
