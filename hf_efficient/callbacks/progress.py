@@ -1,7 +1,4 @@
-"""The Trainer's progress bar, with the figures of the run beside it.
-
-The Trainer's progress bar, with its logs as lines that a person reads.
-"""
+"""The Trainer's progress bar with the figures of the run beside it, and its logs as lines that a person reads."""
 
 from __future__ import annotations
 

@@ -39,10 +39,6 @@ def progress_text(progress: Progress, room: int | None = None) -> str:
     """``2:31:05 left, 12.3k tok/s, 31% MFU, $1.20 of $4.80``.
 
     Where it does not fit, the money at the end, the MFU, the rate and the money go, in this order.
-
-    Args:
-        progress: the figures.
-        room: characters that there are for it; None: no limit.
     """
     left, rate, mfu = _left(progress), _rate(progress), _mfu(progress)
     short = "" if progress.cost_usd is None else usd(progress.cost_usd)

@@ -1,7 +1,4 @@
-"""A budget: warns when the forecast passes it; when it is spent, the run is saved and stopped.
-
-A run that is asked to end does so after the step that is under way, with a checkpoint of it.
-"""
+"""The end of a training before its last step: a budget or a signal asks for it, one controller saves and stops."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from hf_efficient.callbacks.budget_words import BudgetWords
 from hf_efficient.errors import SetupError
 from hf_efficient.estimate.forecast import LimitName, Limits
 from hf_efficient.facts.prices import Rates
-from hf_efficient.recording.budget import Agreement, BudgetWatch, Passing
+from hf_efficient.recording.budget import Agreement, BudgetWatch
 from hf_efficient.recording.live import LiveRun, RunningFigures
 from hf_efficient.recording.loader import torch_loader
 from hf_efficient.recording.stop import EndedBySignal, ShelteredStart, StopAgreement, StopRequest
@@ -29,6 +26,112 @@ logger = logging.getLogger(__name__)
 # What rank 0 tells the others; any other number is one more than the place of a limit among those given.
 _GO_ON, _REFUSE = 0, -1
 _METERS_WITHIN_SECONDS = 5.0
+
+
+class StopController:
+    """Saves and stops one training after a step; the checkpoint is one of a training that goes on.
+
+    on_step_end     wanted? save, do not evaluate
+    on_save         the checkpoint is written: stop
+    on_epoch_end    no evaluation and no further checkpoint
+    on_train_end    put back what was changed
+    """
+
+    def __init__(self) -> None:
+        self.stopping = False
+        self.stopped_after: int | None = None
+        """The step after which the training was ended; None: it was not."""
+        self._kept_limit: int | None = None
+
+    def step_ends(self, args: TrainingArguments, control: TrainerControl, wanted: Callable[[], bool]) -> None:
+        """Whether the training is to end is asked for where it is not over anyway."""
+        if control.should_training_stop:
+            return
+        if self.stopping:  # whatever kept the Trainer from saving
+            control.should_training_stop = True
+        elif wanted():
+            self.stopping = True
+            control.should_save, control.should_evaluate = True, False
+            if args.save_total_limit == 1:  # the Trainer would delete this checkpoint in the end, beside the best
+                self._kept_limit, args.save_total_limit = 1, 2
+
+    def saved(self, state: TrainerState, control: TrainerControl) -> bool:
+        """Stop only now, so that the checkpoint does not say that the training is over; whether it ends here."""
+        if not self.stopping or self.stopped_after is not None:
+            return False
+        control.should_training_stop = True
+        self.stopped_after = state.global_step
+        return True
+
+    def epoch_ends(self, control: TrainerControl) -> None:
+        if self.stopped_after is not None:
+            control.should_evaluate = control.should_save = False
+
+    def train_ends(self, args: TrainingArguments) -> None:
+        if self._kept_limit is not None:
+            args.save_total_limit, self._kept_limit = self._kept_limit, None
+
+
+class StopWhenAsked(TrainerCallback):
+    """Ends the training where its ranks agreed to, once this process or another was asked to stop.
+
+    transformers' own ``enable_jit_checkpoint`` (5.23) is not used: each process saves when its own timer has run out,
+    which no two do at the same step, and it may save between the gradients of a step and its update, which are then
+    lost.
+    """
+
+    def __init__(self, request: StopRequest, agreement: StopAgreement) -> None:
+        self._request, self._agreement = request, agreement
+        self._controller = StopController()
+        self._loader: Any = None
+        self._sheltered: ShelteredStart | None = None
+
+    @property
+    def stopped_after(self) -> int | None:
+        """The step after which the training was ended; None: it was not."""
+        return self._controller.stopped_after
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Listen; the signal that is heard shall not end those who load the data."""
+        self._loader = torch_loader(kwargs.get("train_dataloader"))
+        if getattr(self._loader, "num_workers", 0) > 0:
+            self._sheltered = self._loader.worker_init_fn = ShelteredStart(self._loader.worker_init_fn)
+        self._request.heard = True
+        self._agreement.begin(state.global_step)
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Stop here?
+
+        Raises:
+            EndedBySignal: the others cannot be asked; nothing is saved.
+        """
+        asked = self._agreement.after(state.global_step)
+        if self._agreement.failed:
+            raise EndedBySignal(signal.SIGTERM)
+        self._controller.step_ends(args, control, lambda: asked)
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self._controller.saved(state, control)
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._controller.epoch_ends(control)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._controller.train_ends(args)
+        self.close()
+
+    def close(self) -> None:
+        """Nobody listens any more, however the training ended."""
+        self._request.heard = False
+        self._agreement.close()
+        if self._sheltered is not None and self._loader.worker_init_fn is self._sheltered:
+            self._loader.worker_init_fn = self._sheltered.inner
 
 
 def budget_callback(limits: Mapping[str, float]) -> BudgetCallback:
@@ -50,12 +153,8 @@ class BudgetCallback(AccountCallback):
     the run's processes, each from its start, those before a resumption included. It warns once when the forecast passes
     a limit, and again when the forecast has become clearly worse. It ends the training after the last step that leaves
     room for a checkpoint: that checkpoint is written, the evaluation that would be due is left out, and ``run.json``
-    says why. What the last step of a run brings with it is not held back.
-
-        on_train_begin     what nothing can count, or is spent already, is refused before the first step
-        on_step_end        enough for what comes next? else: save, do not evaluate
-        on_save            the checkpoint is written: stop
-        on_epoch_end       nothing more
+    says why. What the last step of a run brings with it is not held back. What nothing can count, or is spent already,
+    is refused before the first step.
 
     Under several processes rank 0 decides. The others hear of it in an exchange about every ten seconds, more often
     when the end is near, and never need to wait for one another in between.
@@ -96,8 +195,8 @@ class BudgetCallback(AccountCallback):
         self._words = words(self.limits)
         self._agreement: Agreement | None = None
         self._watch: BudgetWatch | None = None
-        self._stopping: LimitName | None = None
-        self._kept_limit: int | None = None
+        self._limit: LimitName | None = None
+        self._controller = StopController()
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -108,8 +207,8 @@ class BudgetCallback(AccountCallback):
             SetupError: there is no price or no meter for a limit, or nothing is left to spend.
         """
         super().on_train_begin(args, state, control, **kwargs)
-        self.reached = self._stopping = None
-        self._watch = BudgetWatch(self.limits)
+        self.reached = self._limit = None
+        self._watch, self._controller = BudgetWatch(self.limits), StopController()
         self._timeline.state("budget", vars(self.limits))
         if self._agreement is None:
             self._agreement = Agreement(args.process_index, args.world_size)
@@ -121,37 +220,25 @@ class BudgetCallback(AccountCallback):
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Look at what is left."""
-        if self._stopping is not None:  # whatever kept the Trainer from saving
-            control.should_training_stop = True
-        elif not control.should_training_stop:
-            self._stopping = self._spent(state, control)
-            if self._stopping is not None:
-                control.should_save, control.should_evaluate = True, False
-                if args.save_total_limit == 1:  # the Trainer would delete this checkpoint in the end, beside the best
-                    self._kept_limit, args.save_total_limit = 1, 2
+        self._controller.step_ends(args, control, lambda: self._is_spent(state, control))
         super().on_step_end(args, state, control, **kwargs)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Stop only now, so that the checkpoint is one of a training that goes on."""
+        """Say why the training ends here, if it does."""
         super().on_save(args, state, control, **kwargs)
-        if self._stopping is not None and self.reached is None:
-            control.should_training_stop = True
-            self._end(self._stopping, args, state)
+        if self._controller.saved(state, control) and self._limit is not None:
+            self._end(self._limit, args, state)
 
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """No evaluation and no further checkpoint of an epoch that the budget ended."""
-        if self.reached is not None:
-            control.should_evaluate = control.should_save = False
+        self._controller.epoch_ends(control)
         super().on_epoch_end(args, state, control, **kwargs)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Put back what was changed."""
-        if self._kept_limit is not None:
-            args.save_total_limit, self._kept_limit = self._kept_limit, None
+        self._controller.train_ends(args)
         super().on_train_end(args, state, control, **kwargs)
 
     def _problem(self) -> str | None:
@@ -169,38 +256,31 @@ class BudgetCallback(AccountCallback):
                 return self._words.spent_before(limit, used)
         return None
 
-    def _spent(self, state: TrainerState, control: TrainerControl) -> LimitName | None:
-        """The limit that leaves no room, on all ranks the same after the same step."""
+    def _is_spent(self, state: TrainerState, control: TrainerControl) -> bool:
+        """Whether a limit leaves no room, on all ranks the same after the same step."""
         agreement, names = self._agreement, list(self.limits.given())
         if agreement is None or not agreement.due(state.global_step):
-            return None
+            return False
         decision, next_step = _GO_ON, state.global_step + 1
         self._add_up_energy(agreement)
         if agreement.decides and self._watch is not None:
             try:
-                look = self._watch.look(
-                    self._live(), state.global_step, evaluates=control.should_evaluate, saves=control.should_save
-                )
-                decision, next_step = _GO_ON if look.spent is None else 1 + names.index(look.spent), look.next_step
-                if look.passing is not None:
-                    self._warn(look.passing, state)
+                decision, next_step = self._look(self._watch, state, control)
             except Exception:
                 logger.warning("The budget is no longer watched, because of a fault.", exc_info=True)
                 self._watch = None
         decision = agreement.settle(decision, next_step)
-        return None if decision == _GO_ON else names[decision - 1]
+        self._limit = None if decision == _GO_ON else names[decision - 1]
+        return self._limit is not None
 
-    def _warn(self, passing: Passing, state: TrainerState) -> None:
-        self.tell(
-            self._words.will_pass(
-                passing.limit,
-                passing.total,
-                state.max_steps,
-                passing.fits,
-                at_least=passing.at_least,
-                train_seconds=passing.train_seconds,
-            )
-        )
+    def _look(self, watch: BudgetWatch, state: TrainerState, control: TrainerControl) -> tuple[int, int]:
+        """The decision, and the step after which the next one is worth an exchange."""
+        due = {"evaluates": control.should_evaluate, "saves": control.should_save}
+        look = watch.look(self._live(), state.global_step, **due)
+        if look.passing is not None:
+            self.tell(self._words.will_pass(steps=state.max_steps, **vars(look.passing)))
+        place = _GO_ON if look.spent is None else 1 + list(self.limits.given()).index(look.spent)
+        return place, look.next_step
 
     def _end(self, limit: LimitName, args: TrainingArguments, state: TrainerState) -> None:
         live, step, steps = self._live(), state.global_step, state.max_steps
@@ -234,91 +314,3 @@ class BudgetCallback(AccountCallback):
         if self._timeline.live is None:
             return LiveRun(self._timeline, RunningFigures(self._timeline.earlier))
         return self._timeline.live
-
-
-class StopWhenAsked(TrainerCallback):
-    """Ends the training where its ranks agreed to; the checkpoint is one of a training that goes on.
-
-    transformers' own ``enable_jit_checkpoint`` (5.23) is not used: each process saves when its own timer has run out,
-    which no two do at the same step, and it may save between the gradients of a step and its update, which are then
-    lost.
-
-        on_train_begin     from here on a request is heard
-        on_step_end        asked, and all ranks are here? save, do not evaluate
-        on_save            the checkpoint is written: stop
-        on_epoch_end       nothing more
-
-    Attributes:
-        stopped_after: the step after which the training was ended; None: it was not.
-    """
-
-    def __init__(self, request: StopRequest, agreement: StopAgreement) -> None:
-        """Nobody is listened to before the training begins.
-
-        Args:
-            request: of this process.
-            agreement: of this rank with the others.
-        """
-        self._request, self._agreement = request, agreement
-        self._stopping = False
-        self._kept_limit: int | None = None
-        self._loader: Any = None
-        self._sheltered: ShelteredStart | None = None
-        self.stopped_after: int | None = None
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Listen; the signal that is heard shall not end those who load the data."""
-        self._loader = torch_loader(kwargs.get("train_dataloader"))
-        if getattr(self._loader, "num_workers", 0) > 0:
-            self._sheltered = self._loader.worker_init_fn = ShelteredStart(self._loader.worker_init_fn)
-        self._request.heard = True
-        self._agreement.begin(state.global_step)
-
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Stop here?
-
-        Raises:
-            EndedBySignal: the others cannot be asked; nothing is saved.
-        """
-        asked = self._agreement.after(state.global_step)
-        if self._agreement.failed:
-            raise EndedBySignal(signal.SIGTERM)
-        if control.should_training_stop:  # it is over anyway
-            return
-        if self._stopping:  # whatever kept the Trainer from saving
-            control.should_training_stop = True
-        elif asked:
-            self._stopping = True
-            control.should_save, control.should_evaluate = True, False
-            if args.save_total_limit == 1:  # the Trainer would delete this checkpoint in the end, beside the best
-                self._kept_limit, args.save_total_limit = 1, 2
-
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Stop only now, so that the checkpoint does not say that the training is over."""
-        if self._stopping:
-            control.should_training_stop = True
-            self.stopped_after = state.global_step
-
-    def on_epoch_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """No evaluation and no further checkpoint of an epoch that was ended."""
-        if self.stopped_after is not None:
-            control.should_evaluate = control.should_save = False
-
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Put back what was changed."""
-        if self._kept_limit is not None:
-            args.save_total_limit, self._kept_limit = self._kept_limit, None
-        self.close()
-
-    def close(self) -> None:
-        """Nobody listens any more, however the training ended."""
-        self._request.heard = False
-        self._agreement.close()
-        if self._sheltered is not None and self._loader.worker_init_fn is self._sheltered:
-            self._loader.worker_init_fn = self._sheltered.inner

@@ -1,7 +1,4 @@
-"""A decision that rank 0 takes, and that all ranks act on after the same optimizer step.
-
-A run held against its limits, step by step.
-"""
+"""A run held against its limits, step by step, and how rank 0's decision reaches the others."""
 
 from __future__ import annotations
 
@@ -22,12 +19,6 @@ class Agreement:
     """
 
     def __init__(self, rank: int, world_size: int) -> None:
-        """Make the group; all ranks do so at the same time.
-
-        Args:
-            rank: of this process.
-            world_size: processes that train.
-        """
         self._rank = rank
         self._shared = world_size > 1 and dist.is_available() and dist.is_initialized()
         self._group = dist.new_group(backend="gloo") if self._shared and dist.is_gloo_available() else None
@@ -121,12 +112,6 @@ class BudgetWatch:
         """After an optimizer step, before the evaluation and the save that belong to it.
 
         There is room as long as these, one more step and a checkpoint fit.
-
-        Args:
-            live: the run.
-            step: optimizer steps done.
-            evaluates: whether an evaluation is due.
-            saves: whether a checkpoint is due.
         """
         spent = live.spent()
         first = clearance(self._limits, spent, live.price_usd_per_hour, live.watts())

@@ -1,7 +1,4 @@
-"""Questions to the autograd graph that was just built; reads no values.
-
-How many losses were no finite number, without waiting for a device before somebody does anyway.
-"""
+"""Questions to the autograd graph that was just built; reads no values."""
 
 from __future__ import annotations
 

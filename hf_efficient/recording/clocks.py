@@ -1,7 +1,4 @@
-"""When this process started, on the clock that everything else is timed by.
-
-How long a thread was ready to run and waited for a core: the kernel's own count.
-"""
+"""Clocks that the system keeps: when this process started, and how long a thread waited for a core."""
 
 from __future__ import annotations
 
@@ -81,11 +78,7 @@ def core_wait_seconds() -> float:
 
 @functools.cache
 def core_wait_of(thread: int) -> Callable[[], float] | None:
-    """Reads the seconds of a thread of this process; None where the system does not tell.
-
-    Args:
-        thread: its native id.
-    """
+    """Reads the seconds of a thread of this process; None where the system does not tell."""
     try:  # Documentation/scheduler/sched-stats.rst: ns on a core, ns waiting for one, times it got one
         file = os.open(f"/proc/self/task/{thread}/schedstat", os.O_RDONLY)
         _ = int(os.pread(file, 100, 0).split()[1])

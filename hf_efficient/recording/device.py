@@ -1,66 +1,304 @@
-"""What is told of the device while a training loop runs: its time per phase, and its memory."""
+"""The device while a training loop runs: its time per phase by its own events, and its memory by the allocator's books.
+
+Events are read long after they happened: nobody ever waits for one.
+"""
 
 from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import torch
 
-from hf_efficient.recording.device_clock import DeviceClock, DeviceTimes, EventPool
-from hf_efficient.recording.memory import PhasePeaks, keep_device_peaks
+from hf_efficient.recording.guard import guard
+from hf_efficient.recording.memory import keep_device_peaks
 from hf_efficient.records.steps import StepMemory
 
 logger = logging.getLogger(__name__)
+
+_guarded = guard("Time and memory of the device are no longer told")
+_TIMED = frozenset({"forward", "backward", "optimizer", "forward_backward", "communication"})
+_APART = frozenset({"evaluation", "checkpointing"})
+
+
+class Event(Protocol):
+    """A mark in the device's queue of work; ``torch.cuda.Event(enable_timing=True)`` is one."""
+
+    def record(self) -> None:
+        """Put the mark behind the work that is queued now; a mark that was put before moves here."""
+
+    def query(self) -> bool:
+        """Whether the device has passed the mark; does not wait."""
+
+    def elapsed_time(self, end: Any, /) -> float:
+        """Milliseconds from this mark to another; both must have been passed."""
+
+
+class EventPool:
+    """Events to be used again, since making one costs more than recording it."""
+
+    def __init__(self, make: Callable[[], Event], most: int = 4096) -> None:
+        self._make, self._left = make, most
+        self._free: list[Event] = []
+
+    def take(self) -> Event | None:
+        """An event that nobody uses; None where there may be no more."""
+        if self._free:
+            return self._free.pop()
+        if self._left == 0:
+            return None
+        self._left -= 1
+        return self._make()
+
+    def give(self, events: list[Event]) -> None:
+        """Events that were read; those that never came to pass are not given back."""
+        self._free.extend(events)
+
+
+@dataclass
+class _Interval:
+    name: str
+    start: Event
+    end: Event | None = None
+
+
+@dataclass
+class DeviceTimes:
+    """The events of one step, until they can be read.
+
+    Attributes:
+        intervals: of the phases, in the order recorded.
+        owned: events to give back once these times are read.
+        whole: every event that the step asked for could be had.
+    """
+
+    pool: EventPool
+    intervals: list[_Interval] = field(default_factory=list)
+    owned: list[Event] = field(default_factory=list)
+    whole: bool = True
+
+    def ready(self) -> bool:
+        """Whether the device has passed all of the step's events, or has failed; asks, does not wait."""
+        try:
+            return all(event.query() for event in self._events())
+        except RuntimeError:  # training will meet it as well, and say more
+            self.whole = False
+            return True
+
+    def read(self) -> dict[str, float] | None:
+        """Seconds per phase, and the events go back to the pool; None where an event is missing or not yet passed."""
+        if not self.intervals or not self.ready() or not self.whole:
+            return None
+        found: dict[str, float] = {}
+        for one in self.intervals:
+            assert one.end is not None
+            found[one.name] = found.get(one.name, 0.0) + one.start.elapsed_time(one.end) / 1e3
+        self.pool.give(self.owned)
+        self.owned = []
+        return found
+
+    def _events(self) -> Iterator[Event]:
+        """The last first: while the device is behind, one question tells."""
+        for one in reversed(self.intervals):
+            if one.end is not None:
+                yield one.end
+            yield one.start
+
+
+class DeviceClock:
+    """Marks the device's work of a step: forward, backward, optimizer, and what lies between two steps.
+
+    ``communication`` is told in a run of several ranks under DDP: what the computing stream waits for others, at the
+    start of the forward (buffers) and at the end of the backward (gradients); it is exposed.
+
+    A phase that goes on (the optimizer: clipping, then the step) is one interval from its first start to its last end.
+    ``exposed_wait`` is the time on the device from the end of a step's last phase to the start of the next step's
+    first, without evaluations and saves that lie in between: what the device had nothing of either step to do, while
+    data was fetched and copied, or a log read the loss back.
+    """
+
+    def __init__(self, pool: EventPool) -> None:
+        self._pool = pool
+        self._times = DeviceTimes(pool)
+        self._open: _Interval | None = None
+        self._last: _Interval | None = None
+        self._depth = 0
+        self._idle_since: Event | None = None
+        self._paused = False
+        self._waits: list[_Interval] = []
+
+    def enter(self, name: str) -> None:
+        """A phase begins on the host; inside another timed one it is part of that."""
+        if self._open is not None:
+            self._depth += 1
+        elif name in _TIMED:
+            self._open = self._last if self._last is not None and self._last.name == name else self._begin(name)
+        elif name in _APART and self._idle_since is not None:
+            self._wait_ends(self._mark())
+            self._paused = True
+
+    def leave(self, name: str) -> None:
+        """It ends."""
+        if self._depth:
+            self._depth -= 1
+        elif self._open is not None and self._open.name == name:
+            self._end(self._open)
+        elif name in _APART and self._paused:
+            self._idle_since, self._paused = self._mark(), False
+
+    def cut(self) -> DeviceTimes:
+        """The step is over, its trailing work included; what waits since its last phase is the next one's."""
+        done, self._times = self._times, DeviceTimes(self._pool)
+        carried = {id(event) for wait in self._waits for event in (wait.start, wait.end)} | {id(self._idle_since)}
+        self._times.owned = [event for event in done.owned if id(event) in carried]
+        done.owned = [event for event in done.owned if id(event) not in carried]
+        self._open = self._last = None
+        self._depth = 0
+        return done
+
+    def _begin(self, name: str) -> _Interval | None:
+        start = self._mark()
+        if start is None:
+            return None
+        if not self._times.intervals:
+            self._wait_ends(start)
+            self._times.intervals, self._waits = self._waits, []
+        return _Interval(name, start)
+
+    def _wait_ends(self, event: Event | None) -> None:
+        if self._idle_since is not None and event is not None:
+            self._waits.append(_Interval("exposed_wait", self._idle_since, event))
+        self._idle_since = None
+
+    def _end(self, interval: _Interval) -> None:
+        self._open, self._last = None, interval
+        if interval.end is not None:
+            interval.end.record()
+        elif (end := self._mark()) is not None:
+            interval.end = end
+            self._times.intervals.append(interval)
+        self._idle_since = interval.end
+
+    def _mark(self) -> Event | None:
+        event = self._pool.take()
+        if event is None:
+            self._times.whole = False
+            return None
+        event.record()
+        self._times.owned.append(event)
+        return event
+
+
+_PEAK_PHASES = frozenset({"forward", "backward", "optimizer", "forward_backward", "evaluation", "checkpointing"})
+_REST = 500
+
+
+@dataclass
+class _Step:
+    """What is known of the step under way."""
+
+    phase: str | None = None
+    phases: dict[str, int] = field(default_factory=dict)
+    allocated: int = 0
+    reserved: int = 0
+    retries: int = 0
+    spent_ns: int = 0
+
+
+class PhasePeaks:
+    """Reads the allocator's peaks where a phase begins, and sets them back there.
+
+    The largest peak of the phases is the step's. A phase's peak covers the time until the next one begins; what a step
+    allocates before its first phase counts for the step alone. Setting a peak back is seen by everybody who asks torch
+    for it in this process: whoever reads the run's peak takes ``keep``'s word with torch's.
+
+    Nothing is asked of the device: torch's books are a dictionary of some 150 entries, which takes about 25 us to
+    build (an estimate), four times per step and twice more per further micro-batch. So that this never takes more than
+    1/500 of the time, short steps are looked at less often: the others have no figures of their own, and are set apart
+    from those that have.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[], Mapping[str, Any]],
+        reset: Callable[[], None],
+        keep: Callable[[int, int], None],
+        now: Callable[[], int] = time.perf_counter_ns,
+    ) -> None:
+        self._read, self._reset, self._keep, self._now = read, reset, keep, now
+        self._looking = True
+        self._rest_until_ns = self._began_ns = now()
+        self._step = _Step()
+        self._look()
+        self._step = _Step()
+
+    def enter(self, name: str) -> None:
+        """A phase begins."""
+        if self._looking and name in _PEAK_PHASES and name != self._step.phase:
+            self._look()
+            self._step.phase = name
+
+    def cut(self) -> StepMemory | None:
+        """The step is over, its trailing work included.
+
+        Returns:
+            Its peaks; None where it was not looked at.
+        """
+        looked = self._looking
+        if looked:
+            self._look()
+            self._rest_until_ns = self._began_ns + _REST * self._step.spent_ns
+        step, self._step = self._step, _Step()
+        self._began_ns = self._now()
+        self._looking = self._began_ns >= self._rest_until_ns
+        if self._looking and not looked:
+            self._look()  # what was allocated until now belongs to a step that was not looked at
+            self._step = _Step()
+        return StepMemory(step.allocated, step.reserved, step.phases, step.retries) if looked else None
+
+    def _look(self) -> None:
+        began = self._now()
+        step, books = self._step, self._read()
+        allocated, reserved = int(books["allocated_bytes"]["all"]["peak"]), int(books["reserved_bytes"]["all"]["peak"])
+        step.retries = int(books["num_alloc_retries"])
+        step.allocated, step.reserved = max(step.allocated, allocated), max(step.reserved, reserved)
+        if step.phase is not None:
+            step.phases[step.phase] = max(step.phases.get(step.phase, 0), allocated)
+        self._keep(allocated, reserved)
+        self._reset()
+        step.spent_ns += self._now() - began
 
 
 class DeviceWatch:
     """Is told the phases of the steps. A fault is logged once and ends it; no method raises."""
 
     def __init__(self, clock: DeviceClock, peaks: PhasePeaks | None) -> None:
-        """Watch with these.
-
-        Args:
-            clock: of the device's time.
-            peaks: of its memory; None: they are left alone.
-        """
         self._clock, self._peaks = clock, peaks
-        self._off = False
+        self.broken = False
 
+    @_guarded
     def enter(self, name: str) -> None:
         """A phase begins."""
-        self._guarded(lambda: self._enter(name))
-
-    def leave(self, name: str) -> None:
-        """A phase ends."""
-        self._guarded(lambda: self._clock.leave(name))
-
-    def cut(self) -> tuple[DeviceTimes | None, StepMemory | None]:
-        """The step is over.
-
-        Returns:
-            Its events, to be read later, and its peaks.
-        """
-        found: list[tuple[DeviceTimes | None, StepMemory | None]] = []
-        self._guarded(lambda: found.append((self._clock.cut(), None if self._peaks is None else self._peaks.cut())))
-        return found[0] if found else (None, None)
-
-    def _enter(self, name: str) -> None:
         if self._peaks is not None:
             self._peaks.enter(name)
         self._clock.enter(name)
 
-    def _guarded(self, do: Callable[[], None]) -> None:
-        if self._off:
-            return
-        try:
-            do()
-        except Exception:
-            self._off = True
-            logger.warning(
-                "Time and memory of the device are no longer told, because of a fault; training goes on.", exc_info=True
-            )
+    @_guarded
+    def leave(self, name: str) -> None:
+        """A phase ends."""
+        self._clock.leave(name)
+
+    def cut(self) -> tuple[DeviceTimes | None, StepMemory | None]:
+        """The step is over: its events, to be read later, and its peaks."""
+        return self._cut() or (None, None)
+
+    @_guarded
+    def _cut(self) -> tuple[DeviceTimes | None, StepMemory | None]:
+        return self._clock.cut(), None if self._peaks is None else self._peaks.cut()
 
 
 def watch_device(device: torch.device, *, memory: bool = True) -> DeviceWatch | None:

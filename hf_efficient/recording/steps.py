@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 from hf_efficient.estimate.flops import WorkFormula
 from hf_efficient.facts.environment import environment_facts
 from hf_efficient.recording.compilation import CompilationWatch
-from hf_efficient.recording.device import DeviceWatch, watch_device
-from hf_efficient.recording.device_clock import DeviceTimes
+from hf_efficient.recording.device import DeviceTimes, DeviceWatch, watch_device
 from hf_efficient.recording.events import EventLog, Span
 from hf_efficient.recording.guard import guard
 from hf_efficient.recording.live import WHOLE_PREFIX, LiveRun, RunningFigures, log_figures
@@ -384,12 +383,7 @@ class StepRecorder:
         self.log.loop(False, at_ns=at_ns)
 
     def close(self, error: BaseException | None = None, at_ns: int | None = None) -> None:
-        """End the segment: whatever was recorded can be written afterwards.
-
-        Args:
-            error: what ended the training.
-            at_ns: the reading at which it ended; default: now.
-        """
+        """End the segment: whatever was recorded can be written afterwards."""
         self.end_loop(at_ns)
         self._remove_watches()
         self._loader.close()

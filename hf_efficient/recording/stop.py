@@ -1,20 +1,4 @@
-"""The wish that a run ends after a step: uttered by a signal, heard by its training.
-
-After which step all ranks stop: they save together, but no two are at the same place when a signal comes.
-
-Nothing is exchanged on the training path. A thread of each rank looks once a second whether any rank was asked to stop,
-into the store that the ranks met at. If so, the threads agree, while the training goes on:
-
-    rank 0 proposes a step that lies ahead
-    each rank answers whether it lies ahead for it too; if so, its training waits at the end of that step
-    all said yes: they stop there; else the training goes on, and a step further ahead is proposed
-
-Training waits for a verdict alone, which the threads, that wait for no collective, reach in any case: rank 0
-gives the answers a deadline, and says so to all where one is missing. So a machine that is told to go (a spot machine)
-stops those that nobody told anything.
-
-Workers of a data loader that live as long as their training: a cluster sends SIGTERM to all processes of a job.
-"""
+"""A request that a run ends after a step: asked for by a signal, agreed on by its ranks, and heard by its training."""
 
 from __future__ import annotations
 
@@ -42,12 +26,6 @@ class RunStopped(BaseException):
     """The run ended as it was asked to: after a step, with a checkpoint of it."""
 
     def __init__(self, step: int, steps: int) -> None:
-        """It can go on.
-
-        Args:
-            step: the last one done; its checkpoint is saved.
-            steps: of the whole run.
-        """
         super().__init__(step, steps)
         self.step, self.steps = step, steps
 
@@ -64,17 +42,12 @@ class StopRequest:
     """
 
     def __init__(self) -> None:
-        """Nobody has asked, nobody listens."""
         self.asked = False
         self.heard = False
         self._first: float | None = None
 
     def ask(self, now: float) -> bool:
-        """Ask; returns whether there is still hope, for somebody who may have asked before.
-
-        Args:
-            now: a monotonic clock, in seconds.
-        """
+        """Ask; returns whether there is still hope, for somebody who may have asked before."""
         self.asked = True
         self._first = now if self._first is None else self._first
         return now - self._first < _PATIENCE_SECONDS
@@ -114,7 +87,18 @@ class StopStore(Protocol):
 
 
 class StopAgreement:
-    """One rank of those that train together.
+    """After which step all ranks stop: they save together, but no two are at the same place when a signal comes.
+
+    Nothing is exchanged on the training path. A thread of each rank looks once a second whether any rank was asked to
+    stop, into the store that the ranks met at. If so, the threads agree, while the training goes on:
+
+        rank 0 proposes a step that lies ahead
+        each rank answers whether it lies ahead for it too; if so, its training waits at the end of that step
+        all said yes: they stop there; else the training goes on, and a step further ahead is proposed
+
+    Training waits for a verdict alone, which the threads, that wait for no collective, reach in any case: rank 0 gives
+    the answers a deadline, and says so to all where one is missing. So a machine that is told to go (a spot machine)
+    stops those that nobody told anything.
 
     Attributes:
         failed: whether this rank was asked to stop, and the ranks cannot agree: one of them is gone, or the store is.
@@ -128,15 +112,6 @@ class StopAgreement:
         store: StopStore | None = None,
         prefix: str = "stop",
     ) -> None:
-        """Nothing is exchanged before ``begin``.
-
-        Args:
-            asked: whether this rank was asked to stop; called often, by a thread.
-            rank: of this process.
-            world_size: processes that train.
-            store: that all reach; None for a single process, which needs none.
-            prefix: of the keys, the same on all ranks and at no earlier start.
-        """
         self._asked, self._rank, self._world_size, self._store = asked, rank, world_size, store
         self._prefix = prefix
         self._changed = threading.Condition()
@@ -148,11 +123,7 @@ class StopAgreement:
         self.failed = False
 
     def begin(self, step: int) -> None:
-        """The training begins.
-
-        Args:
-            step: done before it.
-        """
+        """The training begins."""
         self._done = step
         if self._store is not None:
             threading.Thread(target=self._listen, args=(self._store,), name="stop", daemon=True).start()

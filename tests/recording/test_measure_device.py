@@ -12,8 +12,7 @@ from fake_device import Device
 from hand_clock import recorder_of
 
 from hf_efficient.recording import memory as memory_module
-from hf_efficient.recording.device import DeviceWatch, watch_device
-from hf_efficient.recording.device_clock import DeviceClock, EventPool
+from hf_efficient.recording.device import DeviceClock, DeviceWatch, EventPool, watch_device
 from hf_efficient.recording.memory import device_peaks, keep_device_peaks
 from hf_efficient.records.steps import StepMemory
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from fake_device import Device
 
-from hf_efficient.recording.device_clock import DeviceClock, EventPool
+from hf_efficient.recording.device import DeviceClock, EventPool
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hf_efficient.recording.memory import PhasePeaks
+from hf_efficient.recording.device import PhasePeaks
 from hf_efficient.records.steps import StepMemory
 
 

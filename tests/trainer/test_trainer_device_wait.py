@@ -50,7 +50,7 @@ def run(tiny_dir, folder):
 
 def test_the_wait_for_the_loss_is_a_phase_of_its_own(tiny_dir, tmp_path, monkeypatch, slow_read_back):
     device = Played()
-    monkeypatch.setattr("hf_efficient.trainer.watch_device", lambda *_, **__: device)
+    monkeypatch.setattr("hf_efficient.recording.steps.watch_device", lambda *_, **__: device)
     for phases in run(tiny_dir, tmp_path):
         assert 2 * SLEEP <= phases["device_wait"] < 3 * SLEEP  # two micro-batches
         assert phases["bookkeeping"] < SLEEP

@@ -7,7 +7,7 @@ from array import array
 from hf_efficient.recording.loader import COUNTS, BatchTimes, counts_in
 
 
-def counted(readings, waits=()):
+def counted(readings, waits=((0.0, 0),) * 2):
     """A row of counts, and what adds to it by clocks that give these readings one after the other."""
     row = array("d", [0.0] * len(COUNTS))
     clocks = tuple(iter(of_one).__next__ for of_one in zip(*readings, strict=True))
@@ -36,28 +36,10 @@ def test_a_batch_by_hand():
     }
 
 
-def test_what_a_thread_waits_for_is_asked_after_a_slow_batch():
-    slow = [(0.0, 0.0, 0.0), (0.002, 0.0, 0.0), (0.002, 0.0, 0.0)]
-    row, times = counted([*slow, *slow], waits=[(0.5, 512), (0.75, 1536)])
-    load(times)
+def test_what_a_thread_waits_for():
+    row, times = counted([(0.0, 0.0, 0.0)] * 3, waits=[(0.5, 512), (0.75, 1536)])
     load(times)
     assert (row[COUNTS.index("core_wait_seconds")], row[COUNTS.index("read_bytes")]) == (0.25, 1024.0)
-
-
-def test_small_batches_after_a_slow_one_are_looked_at_for_a_while():
-    slow, small = (0.002, 0.0, 0.0), (0.0, 0.0, 0.0)
-    row, times = counted([small, slow, slow, *[small] * 60], waits=[(float(at), 0) for at in range(32)])
-    for _ in range(18):
-        load(times)
-    assert row[COUNTS.index("core_wait_seconds")] == 16.0  # two looks at each of sixteen; one more would find no figure
-
-
-def test_of_small_batches_it_is_not_asked():
-    small = [(0.0, 0.0, 0.0), (0.0001, 0.0, 0.0), (0.0002, 0.0, 0.0)]
-    row, times = counted([*small, *small], waits=[])
-    load(times)
-    load(times)
-    assert row[0] == 2.0
 
 
 def test_a_fetch_that_fails_takes_time_and_makes_no_batch():
