@@ -27,14 +27,14 @@ def check_node(
     Example: hf-efficient check-node /mnt/runs/a --job 7 --attempt 0 --nodes 2 --node-rank 1 --gpus 8
     """
     from hf_efficient.errors import SetupError
-    from hf_efficient.jobs.nodes import Machine, answer, same_versions, started_before
+    from hf_efficient.jobs.nodes import Machine, answer, check_gpus, same_versions, started_before
     from hf_efficient.launch.checkpoints import EFFICIENCY, RESOLVED
     from hf_efficient.version import __version__
 
     own = Machine(node_rank, socket.gethostname(), __version__)
     if node_rank >= nodes:
         raise SetupError(f"--node-rank: is {node_rank}, but --nodes {nodes} counts from 0 to {nodes - 1}.")
-    _check_gpus(gpus, own.host)
+    check_gpus(gpus, own.host)
     machines = answer(output_dir, job, attempt, own, nodes, patience=patience)
     same_versions(machines)
     if written_by is not None and written_by != own.version:
@@ -44,18 +44,3 @@ def check_node(
         print(f"{told}: hf_efficient {own.version}, {gpus or 'no'} GPUs asked for, {output_dir}", file=sys.stderr)
     if started_before(output_dir, job, attempt, output_dir / EFFICIENCY / RESOLVED):
         print("--resume")
-
-
-def _check_gpus(needed: int, host: str) -> None:
-    from hf_efficient.errors import SetupError
-
-    if not needed:
-        return
-    from hf_efficient.facts.environment import accelerator_count
-
-    seen = accelerator_count()
-    if seen < needed:
-        raise SetupError(
-            f"--gpus: {host} shows torch {seen} GPUs, and the job needs {needed}. Check the driver there (nvidia-smi), "
-            "torch's build (a CPU build sees none), and what the job asks the cluster for."
-        )

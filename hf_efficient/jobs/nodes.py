@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from hf_efficient.errors import OutputError, SetupError
+from hf_efficient.facts.environment import accelerator_count
 
 FOLDER = ".hf_efficient_job"
 """Folder in the run directory; holds a folder for every job that was ever started for the run."""
@@ -60,6 +61,15 @@ def answer(
         f"--nodes {nodes}: {own.host} (machine {own.node_rank}) saw nothing of machine {named} in {directory} "
         f"within {patience:g} s: it was not started, or output_dir is not on storage that all machines share."
     )
+
+
+def check_gpus(needed: int, host: str) -> None:
+    seen = accelerator_count() if needed else 0
+    if seen < needed:
+        raise SetupError(
+            f"--gpus: {host} shows torch {seen} GPUs, and the job needs {needed}. Check the driver there (nvidia-smi), "
+            "torch's build (a CPU build sees none), and what the job asks the cluster for."
+        )
 
 
 def same_versions(machines: list[Machine]) -> None:

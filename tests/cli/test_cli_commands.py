@@ -250,7 +250,7 @@ def test_a_first_start_says_nothing_and_a_later_one_to_resume(check, tmp_path):
 
 
 def test_gpus_that_are_not_there(check, monkeypatch, tmp_path):
-    monkeypatch.setattr("hf_efficient.facts.environment.accelerator_count", lambda: 3)
+    monkeypatch.setattr("hf_efficient.jobs.nodes.accelerator_count", lambda: 3)
     assert check("--gpus", "3").code == 0
     ended = check("--gpus", "4")
     assert ended.code == 2
