@@ -135,13 +135,14 @@ def diagnosis_renderables(diagnosis: Diagnosis, *, evidence: bool = True) -> lis
         diagnosis: of a run.
         evidence: False for a short form, to stand below the run's account: a line per finding and its first remedy.
     """
+    abstained = [f"{rules}: {told}" for told, rules in told_abstentions(diagnosis)]
     return [
         *(_end(diagnosis) if evidence else []),
         *(_confirmation(held) for held in diagnosis.confirmations),
         *_headline(diagnosis, evidence),
         *finding_renderables(diagnosis.findings, evidence=evidence),
         *([Text(GAINS_OVERLAP, "dim")] if evidence and several_gains(diagnosis) else []),
-        *(dim_lines("Not judged:", _abstentions(diagnosis)) if evidence else []),
+        *(dim_lines("Not judged:", abstained) if evidence else []),
         *(Text(told_fault(fault), "red") for fault in diagnosis.faults),
     ]
 
@@ -224,7 +225,3 @@ def _remedy(remedy: Remedy, full: bool, of: str) -> Iterator[RenderableType]:
         yield _indented(Text(f"predicted from: {remedy.gain.basis}", "dim"), 6)
     if full and remedy.costs:
         yield _indented(Text(f"but: {remedy.costs}", "dim"), 6)
-
-
-def _abstentions(diagnosis: Diagnosis) -> list[str]:
-    return [f"{rules}: {told}" for told, rules in told_abstentions(diagnosis)]

@@ -18,7 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from hf_efficient.reporting.plots.figure import Figure, Missing
-from hf_efficient.text import seconds, short_seconds, size
+from hf_efficient.text import seconds, size
 from hf_efficient.version import __version__
 
 # Text on these has a contrast of at least 4.5 : 1.
@@ -134,9 +134,12 @@ def _templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"units": _units, "bytes": size, "duration": seconds, "short_duration": short_seconds}
-    environment.filters["sentence"] = lambda text: f"{text[:1].upper()}{text[1:]}"
+    environment.filters |= {"units": _units, "bytes": size, "duration": seconds, "sentence": _sentence}
     return environment
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}"
 
 
 def _units(text: str) -> Markup:

@@ -181,7 +181,6 @@ def time_section(run: RunData) -> Section:
     context = {
         "rows": phase_rows(all_phases(time), time.device_seconds),
         "wall": time.wall_seconds,
-        "first_step": time.time_to_first_step_seconds,
         "has_device": time.device_seconds is not None,
         "exposed": (time.device_seconds or {}).get("exposed_wait"),
     }
