@@ -138,7 +138,7 @@ def _peek(source: Source, method: Method, text_column: str) -> _Opened:
     if "text" not in columns and section.format in ("text", "auto") and text_column in first.value:
         columns |= {"text": text_column} if text_column != "text" else {}
     renamed = rename(first, columns)
-    name = section.format
+    name: str = section.format
     if name == "auto":
         name = recognise(renamed.value, method, f"{source.key} ({first.where})")
     all_rows = (rename(row, columns) for row in chain([first], rows))

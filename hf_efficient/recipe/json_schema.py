@@ -69,7 +69,7 @@ def _property(variants: list[dict[str, Any]]) -> dict[str, Any]:
     about = ("title", "description", "default")
     values = [{key: value for key, value in one.items() if key not in about} for one in variants]
     schema = values[0] if all(value == values[0] for value in values) else {"anyOf": values}
-    shared = {
+    shared: dict[str, Any] = {
         key: variants[0][key]
         for key in ("description", "default")
         if key in variants[0] and (key == "description" or all(one[key] == variants[0][key] for one in variants))

@@ -234,12 +234,9 @@ def checked_recipe(method: str) -> type[Recipe]:
         SetupError: as ``train_fields``.
     """
     fields = {name: field for name, field in train_fields(method).items() if name not in ELSEWHERE}
-    section = create_model(
-        "Train",
-        __base__=Section,
-        __doc__=f"trl.{CONFIG_CLASSES[method]} (trl {train_versions()['trl']})",
-        **{name: (_annotation(field), _default(field)) for name, field in fields.items()},
-    )
+    definitions: dict[str, Any] = {name: (_annotation(field), _default(field)) for name, field in fields.items()}
+    about = f"trl.{CONFIG_CLASSES[method]} (trl {train_versions()['trl']})"
+    section = create_model("Train", __base__=Section, __doc__=about, **definitions)
     return create_model("CheckedRecipe", __base__=Recipe, train=(section, Field(default_factory=section)))
 
 
