@@ -256,10 +256,13 @@ def test_packed_examples_are_checked_to_be_apart(tiny_recipe):
 
     ALL_ATTENTION_FUNCTIONS.register("mixes", attend)
     try:
-        mixing = "model.attn_implementation=mixes"
+        packed, plain = (
+            tiny_recipe(f"train.packing={value}", "existing_output=overwrite") for value in ("true", "false")
+        )
+        mixing = {"model": packed.model.model_copy(update={"attn_implementation": "mixes"})}  # no recipe may say so
         with pytest.raises(TrainingCheckError, match="'mixes' packed examples read each other"):
-            run_recipe(tiny_recipe(mixing, "train.packing=true"))
-        run_recipe(tiny_recipe(mixing, "existing_output=overwrite"))
+            run_recipe(packed.model_copy(update=mixing))
+        run_recipe(plain.model_copy(update=mixing))
     finally:
         del AttentionInterface._global_mapping["mixes"]
 
