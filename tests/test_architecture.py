@@ -128,6 +128,30 @@ def library_violations(root: Path) -> list[str]:
     return sorted(set(found))
 
 
+def circles(root: Path) -> list[list[str]]:
+    """Groups of files that import one another, in functions too; each file by its dotted path below the package."""
+    files = {".".join(path.relative_to(root).with_suffix("").parts): path for path in python_files(root)}
+    imports = {name: {found for _, found in modules_imported(path, root)} for name, path in files.items()}
+    graph = {
+        name: [
+            one for one in files if one != name and any(f"{found}.".startswith(f"{PACKAGE}.{one}.") for found in founds)
+        ]
+        for name, founds in imports.items()
+    }
+    reached: dict[str, set[str]] = {}
+    for name in graph:
+        seen, left = set[str](), [name]
+        while left:
+            new = [one for one in graph[left.pop()] if one not in seen]
+            seen.update(new)
+            left.extend(new)
+        reached[name] = seen
+    groups = {
+        tuple(sorted(one for one in reached[name] if name in reached[one])) for name in graph if name in reached[name]
+    }
+    return [list(group) for group in sorted(groups)]
+
+
 def test_the_map_names_the_rooms_in_order():
     rooms = rooms_of(hf_efficient.__doc__ or "")
     assert rooms[0] == "errors"
@@ -142,7 +166,37 @@ def test_every_room_of_the_map_exists():
 
 
 def test_rooms_import_only_rooms_printed_above_them():
-    assert [one for one in violations(ROOT, rooms_of(hf_efficient.__doc__ or "")) if not one.startswith(DEBTS)] == []
+    assert violations(ROOT, rooms_of(hf_efficient.__doc__ or "")) == []
+
+
+def test_no_files_import_one_another_in_a_circle():
+    assert circles(ROOT) == []
+
+
+def test_a_planted_circle_is_found(house):
+    root = house(
+        **{
+            "recipe/a": "from hf_efficient.recipe.b import x",
+            "recipe/b": "def f():\n    from hf_efficient.recipe import a",
+        }
+    )
+    assert circles(root) == [["recipe.a", "recipe.b"]]
+
+
+@pytest.mark.parametrize(
+    ("code", "most"),
+    [
+        ("hf_efficient.EfficientTrainer", 90),
+        ("hf_efficient.plan(hf_efficient.load_recipe('llama3.2-1b/qlora'), ['H100 SXM'])", 200),
+    ],
+    ids=["trainer", "plan"],
+)
+def test_it_imports_few_files_of_the_package(code, most):
+    count = "print(sum(name.startswith('hf_efficient') for name in sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys, hf_efficient; {code}; {count}"], capture_output=True, text=True, check=True
+    )
+    assert int(done.stdout.splitlines()[-1]) <= most
 
 
 def test_rooms_do_without_the_libraries_that_they_promise_to():
