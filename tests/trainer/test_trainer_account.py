@@ -178,6 +178,7 @@ def slow_trainer(tiny_dir, output, kind, seconds=PLANT / 2, **changes):
     )
 
 
+@pytest.mark.slow
 def test_planted_time_shows_where_it_was_planted(tiny_dir, tmp_path):
     from hf_efficient.trainer import EfficientTrainerMixin
 
@@ -214,6 +215,7 @@ class Raise(TrainerCallback):
             raise RuntimeError("in the middle\nof a step")
 
 
+@pytest.mark.slow
 def test_a_run_that_raises_leaves_its_account(tiny_dir, tmp_path):
     trainer = slow_trainer(
         tiny_dir, tmp_path, EfficientTrainer, callbacks=[Raise()], gradient_accumulation_steps=2, logging_steps=1
@@ -242,6 +244,7 @@ class Upload(TrainerCallback):
         time.sleep(PLANT)
 
 
+@pytest.mark.slow
 def test_what_other_callbacks_do_after_a_step_and_with_a_checkpoint_has_a_name(tiny_dir, tmp_path):
     causal_trainer(
         EfficientTrainer, tiny_dir, tmp_path, callbacks=[Upload()], save_strategy="steps", save_steps=2
@@ -277,6 +280,7 @@ def test_training_twice_and_evaluating_between_is_one_process(tiny_dir, tmp_path
     assert (found.recorded_by, found.ended) == ("trainer", "done")
 
 
+@pytest.mark.slow
 def test_another_run_in_the_same_process_takes_no_second_of_the_first(tiny_dir, tmp_path):
     for name in ("a", "b", "a"):
         causal_trainer(EfficientTrainer, tiny_dir, tmp_path / name).train()
@@ -289,6 +293,7 @@ def test_another_run_in_the_same_process_takes_no_second_of_the_first(tiny_dir, 
     assert [part.steps for part in (one, two, three)] == [3, 3, 3]
 
 
+@pytest.mark.slow
 def test_tokens_of_the_account_by_hand(tiny_dir, tmp_path):
     causal_trainer(EfficientTrainer, tiny_dir, tmp_path, max_steps=1, per_device_train_batch_size=24).train()
     lengths = [len(row["input_ids"]) for row in rows()]
@@ -304,6 +309,7 @@ def test_tokens_of_the_account_by_hand(tiny_dir, tmp_path):
     assert "device_peak_allocated_bytes" not in (tmp_path / "efficiency/spans.jsonl").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["full", "lora", "qlora"])
 def test_everything_on_and_off_is_the_same_run(tiny_dir, tmp_path, method):
     on = causal_trainer(EfficientTrainer, tiny_dir, tmp_path / "on", method, max_steps=4, eval_rows=4, **BUSY)
@@ -364,6 +370,7 @@ def test_a_callback_alone_tells_what_it_sees(tiny_dir, tmp_path):
     assert_closed(found)
 
 
+@pytest.mark.slow
 def test_the_callback_stands_back_under_the_mixin(tiny_dir, tmp_path):
     causal_trainer(EfficientTrainer, tiny_dir, tmp_path, callbacks=[AccountCallback()]).train()
     found = account(tmp_path / "efficiency")
@@ -398,6 +405,7 @@ trainer.train()
 """
 
 
+@pytest.mark.slow
 def test_a_killed_run_keeps_its_account(tiny_dir, tmp_path):
     script = SCRIPT.format(tests=str(Path(__file__).parent), model=str(tiny_dir), output=str(tmp_path))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
@@ -431,6 +439,7 @@ def test_a_killed_run_keeps_its_account(tiny_dir, tmp_path):
     assert not [gap for gap in found.not_measured if gap.what.startswith("energy of CPU")]  # at most two seconds
 
 
+@pytest.mark.slow
 def test_what_callbacks_before_it_do_with_a_checkpoint_belongs_to_it(tiny_dir, tmp_path):
     class Upload(TrainerCallback):
         def on_save(self, *args, **kwargs):

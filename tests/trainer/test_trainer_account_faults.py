@@ -36,6 +36,7 @@ def warnings_of(caplog):
     return [record.getMessage() for record in caplog.records if record.name.startswith("hf_efficient")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["full", "read-only"])
 def test_a_disk_that_fills_up_or_becomes_read_only(tiny_dir, tmp_path, small_disk, caplog, fault):
     plain = causal_trainer(Trainer, tiny_dir, tmp_path / "plain", max_steps=4)

@@ -120,6 +120,7 @@ def trained(kind: type, tiny_dir: Path, output: Path, resume: bool = False, **ch
     return trainer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Trainer, EfficientTrainer])
 def test_a_new_run_moves_the_records_of_another_process_aside(tiny_dir, tmp_path, next_process, kind):
     next_process()
@@ -145,6 +146,7 @@ def test_a_new_run_moves_the_records_of_another_process_aside(tiny_dir, tmp_path
     assert {path.name for path in (folder / "previous/1").iterdir()} >= {"run.json", "report.html", "steps.jsonl"}
 
 
+@pytest.mark.slow
 def test_what_is_logged_and_limited_is_what_the_account_counts(tiny_dir, tmp_path, next_process):
     told, now = {}, [10**12]
 

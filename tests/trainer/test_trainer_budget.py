@@ -191,6 +191,7 @@ def test_it_warns_again_only_when_it_gets_clearly_worse(tiny_dir, tmp_path, hand
     assert "after step 10 of 20" in told[-1]
 
 
+@pytest.mark.slow
 def test_resumed_with_more_it_ends_as_if_it_had_never_stopped(tiny_dir, tmp_path, hand, monkeypatch):
     whole, _, _ = train(tiny_dir, tmp_path / "whole", hand, budget=None)
     new_process(monkeypatch, hand)

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from hf_efficient.accounting.account import read_account
 
 SCRIPT = """
@@ -61,6 +63,7 @@ def free_port() -> int:
         return found.getsockname()[1]
 
 
+@pytest.mark.slow
 def test_both_ranks_stop_after_the_same_step(tiny_dir, tmp_path):
     out = tmp_path / "out"
     out.mkdir()

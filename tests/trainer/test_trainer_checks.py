@@ -203,6 +203,7 @@ class Present(TrainerCallback):
         self.found.append((state.global_step, GradientCheck in kinds))
 
 
+@pytest.mark.slow
 def test_the_check_is_a_callback_for_the_first_step_alone(tmp_path):
     trainer, present = chain_trainer(EfficientTrainer, tmp_path, Chain(Passing())), Present()
     present.trainer = trainer

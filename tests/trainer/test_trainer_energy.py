@@ -152,6 +152,7 @@ def raising(error: BaseException, after: int) -> EnergyMeter:
     return EnergyMeter("CPU package 0", "x", "rapl", "joules", joules)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "told", "gap"),
     [
@@ -219,6 +220,7 @@ time.sleep(1.5)
 """
 
 
+@pytest.mark.slow
 def test_the_meters_are_read_once_more_when_the_process_exits(tiny_dir, tmp_path):
     """The run holds the process to its end, and so does its energy, without a thread meanwhile."""
     script = SCRIPT.format(tests=str(Path(__file__).parent), model=str(tiny_dir), output=str(tmp_path))
@@ -233,6 +235,7 @@ def test_the_meters_are_read_once_more_when_the_process_exits(tiny_dir, tmp_path
     assert found.money.cost_usd == pytest.approx(found.time.wall_seconds * 0.001, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_another_run_in_the_same_process_takes_no_joule_of_the_first(tiny_dir, tmp_path, sampled_often):
     for name in ("a", "b", "a"):
         causal_trainer(EfficientTrainer, tiny_dir, tmp_path / name).train()

@@ -58,6 +58,7 @@ def test_steps_do_not_depend_on_evaluations(tiny_dir, tmp_path, method):
 TIMES = ("runtime", "per_second", "efficiency/")
 
 
+@pytest.mark.slow
 def test_sft_metrics_do_not_depend_on_evaluations(tiny_dir, tmp_path, tiny_tokenizer):
     logs = []
     texts = Dataset.from_list([{"text": f"{i} times {i} is {i * i}"} for i in range(24)])
@@ -188,6 +189,7 @@ def test_a_loader_that_an_evaluator_left_half_read_is_forgotten(tiny_dir, tmp_pa
     assert active == [(True, True)] * 3
 
 
+@pytest.mark.slow
 def test_mode_after_training_is_the_trainers_own(tiny_dir, tmp_path):
     """Evaluated last: eval mode. Trained last: training mode."""
     modes = []

@@ -27,6 +27,7 @@ def loader_facts(folder):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", ["list", "arrow", "stream"])
 def test_an_epoch_is_told_and_trains_as_without(tiny_dir, tmp_path, kind, workers):

@@ -99,6 +99,7 @@ def test_they_can_be_left_out(tiny_dir, tmp_path, mixin):
     assert [figures(logs) for logs in seen.logs] == [{}] * 4
 
 
+@pytest.mark.slow
 def test_over_sft_and_dpo_trainers_which_log_themselves(tiny_dir, tiny_tokenizer, tmp_path):
     class Sft(EfficientTrainerMixin, SFTTrainer): ...
 
@@ -132,6 +133,7 @@ def _data(examples):
     return Dataset.from_list(examples)
 
 
+@pytest.mark.slow
 def test_best_model_early_stopping_and_resumption_are_undisturbed(tiny_dir, tmp_path):
     settings = {
         "max_steps": 8,

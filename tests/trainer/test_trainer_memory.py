@@ -186,6 +186,7 @@ def test_a_clearly_larger_micro_batch_is_measured_again(tiny_dir, tmp_path):
     assert categories(tmp_path)["logits"] == 2 * 4 * 40 * VOCABULARY
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("checkpointing", [False, True])
 @pytest.mark.parametrize("method", ["full", "lora", "qlora"])
 def test_counting_changes_no_bit(tiny_dir, tmp_path, method, checkpointing):
@@ -228,6 +229,7 @@ def test_a_forward_that_bears_no_watching_is_run_again(tiny_dir, tmp_path, caplo
     assert categories(tmp_path / "ours").keys() == {"weights", "adapter", "gradients", "optimizer_state"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "broken",
     [
@@ -277,6 +279,7 @@ def test_the_callback_alone_counts_all_but_activations(tiny_dir, tmp_path):
     assert gaps(tmp_path)["memory of activations and logits"] == "no event is given a batch"
 
 
+@pytest.mark.slow
 def test_under_torch_compile_the_forward_is_left_alone(tmp_path, monkeypatch):
     from torch._dynamo.backends import registry
 

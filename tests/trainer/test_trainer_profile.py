@@ -72,6 +72,7 @@ def test_a_training_that_ends_before_the_schedule(tiny_dir, tmp_path, schedule, 
     assert len(list((tmp_path / "efficiency" / "profile").glob("trace*"))) == traces
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "others"), [(Trainer, [AccountCallback]), (EfficientTrainer, [])])
 def test_the_account_tells_cost_and_operators(tiny_dir, tmp_path, kind, others):
     callback = TorchTraceCallback(wait=3, warmup=0, active=2)
@@ -84,6 +85,7 @@ def test_the_account_tells_cost_and_operators(tiny_dir, tmp_path, kind, others):
     assert profile.operators.steps == 2
 
 
+@pytest.mark.slow
 def test_losses_are_the_same_bit_for_bit(tiny_dir, tmp_path):
     plain = causal_trainer(Trainer, tiny_dir, tmp_path / "a", max_steps=6)
     plain.train()
@@ -125,6 +127,7 @@ def test_the_phases_are_ranges_inside_the_steps(tiny_dir, tmp_path):
     assert calls.count("/") == sum(not name.startswith(("/", "step ")) for name in calls)
 
 
+@pytest.mark.slow
 def test_all_of_them_leave_the_losses_as_they_are(tiny_dir, tmp_path):
     """But those that take the one place that CPython has for a profiler: of these one at a time."""
     plain = causal_trainer(Trainer, tiny_dir, tmp_path / "plain", max_steps=7, dataloader_num_workers=1)

@@ -14,6 +14,8 @@ import pytest
 from hf_efficient.accounting.account import load_run
 from hf_efficient.run_dir.reading import read_steps
 
+pytestmark = pytest.mark.slow
+
 SLOW = 0.1
 STEPS = 8
 SCRIPT = """

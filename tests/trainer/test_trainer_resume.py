@@ -22,6 +22,7 @@ class StopAt(TrainerCallback):
             control.should_save = control.should_training_stop = True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_resume_from_any_checkpoint(tiny_dir, tmp_path, method):
     whole = causal_trainer(EfficientTrainer, tiny_dir, tmp_path / "whole", method, **RUN)
@@ -46,6 +47,7 @@ def test_resume_from_any_checkpoint(tiny_dir, tmp_path, method):
         ]
 
 
+@pytest.mark.slow
 def test_resume_across_evaluations(tiny_dir, tmp_path):
     """With evaluations before, between and after, from the checkpoint in the middle of the second epoch."""
     run = {

@@ -31,6 +31,7 @@ class EfficientRewardTrainer(EfficientTrainerMixin, RewardTrainer):
     pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
 @pytest.mark.parametrize("checkpointing", [False, True], ids=["stored", "checkpointed"])
 @pytest.mark.parametrize("accumulation", [1, 3])
@@ -48,6 +49,7 @@ def test_efficient_trainer_trains_as_trainer(tiny_dir, tmp_path, method, accumul
     assert len(plain.state.log_history) == len(ours.state.log_history) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
 @pytest.mark.parametrize(("accumulation", "checkpointing"), [(1, False), (3, True)], ids=["one", "three-checkpointed"])
 @pytest.mark.parametrize("method", METHODS)
@@ -76,6 +78,7 @@ def test_mixin_trains_as_sft_trainer(tiny_dir, tmp_path, tiny_tokenizer, method,
     assert timeless[0] == timeless[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_mixin_trains_as_dpo_trainer(tiny_dir, tmp_path, tiny_tokenizer, method):
     runs = []
@@ -88,6 +91,7 @@ def test_mixin_trains_as_dpo_trainer(tiny_dir, tmp_path, tiny_tokenizer, method)
     assert_same_run(runs[1], runs[0])
 
 
+@pytest.mark.slow
 def test_mixin_trains_as_reward_trainer(tmp_path, tiny_tokenizer):
     runs = []
     for kind in (RewardTrainer, EfficientRewardTrainer):

@@ -25,6 +25,7 @@ def stated(output):
     return read_case(output / "efficiency")
 
 
+@pytest.mark.slow
 def test_arguments_model_optimizer_and_host_are_stated(tiny_dir, tmp_path):
     causal_trainer(EfficientTrainer, tiny_dir, tmp_path, max_steps=2, hub_token="hf_secret").train()
     case = stated(tmp_path)
@@ -41,6 +42,7 @@ def test_arguments_model_optimizer_and_host_are_stated(tiny_dir, tmp_path):
     assert case.settings("host")["torch_threads"] == torch.get_num_threads()
 
 
+@pytest.mark.slow
 def test_a_callback_alone_and_an_sft_trainer_state_them_too(tiny_dir, tmp_path):
     settings = {"train_dataset": Dataset.from_list(rows()), "data_collator": collator()}
     model = build_model(tiny_dir, "full")
@@ -54,6 +56,7 @@ def test_a_callback_alone_and_an_sft_trainer_state_them_too(tiny_dir, tmp_path):
     assert case.settings("model")["activation_checkpointing"]
 
 
+@pytest.mark.slow
 def test_a_fault_is_one_warning_and_the_training_goes_on(tiny_dir, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr("hf_efficient.callbacks.run_facts._cores", lambda: 1 / 0)
     with caplog.at_level(logging.WARNING):
@@ -62,6 +65,7 @@ def test_a_fault_is_one_warning_and_the_training_goes_on(tiny_dir, tmp_path, mon
     assert stated(tmp_path).settings("arguments") == {}
 
 
+@pytest.mark.slow
 def test_the_end_of_a_run_leaves_its_diagnosis(tiny_dir, tmp_path):
     causal_trainer(EfficientTrainer, tiny_dir, tmp_path, max_steps=2).train()
     found = read_diagnosis(tmp_path / "efficiency" / "diagnosis.json")
@@ -70,6 +74,7 @@ def test_the_end_of_a_run_leaves_its_diagnosis(tiny_dir, tmp_path):
     assert found.rules == diagnose(tmp_path).rules
 
 
+@pytest.mark.slow
 def test_a_script_is_told_its_first_finding_once(tiny_dir, tmp_path, caplog):
     changes = {"max_steps": 12, "save_strategy": "steps", "save_steps": 1}
     with caplog.at_level(logging.WARNING):
@@ -81,6 +86,7 @@ def test_a_script_is_told_its_first_finding_once(tiny_dir, tmp_path, caplog):
     assert "is spent in checkpoints" in told[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [OSError("disk full"), ZeroDivisionError("ours")])
 def test_a_diagnosis_that_fails_leaves_the_run_and_its_page_alone(tiny_dir, tmp_path, monkeypatch, caplog, fault):
     def broken(*args):

@@ -86,6 +86,7 @@ def test_a_healthy_training_states_that_nothing_failed(tiny_dir, tmp_path):
     assert (found["without_gradient"], found["names_without_gradient"]) == (0, [])
 
 
+@pytest.mark.slow
 def test_a_fault_in_the_counting_is_told_once_and_training_goes_on(tiny_dir, tmp_path, caplog, monkeypatch):
     plain = causal_trainer(Trainer, tiny_dir, tmp_path / "plain")
     plain.train()

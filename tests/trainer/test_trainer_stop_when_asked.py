@@ -43,6 +43,7 @@ def training(tmp_path, tiny_dir):
     return train
 
 
+@pytest.mark.slow
 def test_the_step_under_way_is_the_last_one_and_the_run_goes_on_as_if_nothing_had_been(training, tmp_path):
     whole = training("whole")
     assert (whole[0], len(whole[1]), whole[2]) == (None, 6, [])

@@ -66,6 +66,7 @@ def phases(folder):
     return [set(record.phase_seconds) for record in read_steps(folder / "efficiency" / "steps.jsonl")]
 
 
+@pytest.mark.slow
 def test_mixin_over_a_cooperative_subclass(tiny_dir, tmp_path):
     plain = causal_trainer(Cooperative, tiny_dir, tmp_path / "a", gradient_accumulation_steps=2)
     plain.train()
@@ -77,6 +78,7 @@ def test_mixin_over_a_cooperative_subclass(tiny_dir, tmp_path):
     assert phases(tmp_path / "b") == [every] * 3
 
 
+@pytest.mark.slow
 def test_mixin_over_a_subclass_that_goes_its_own_way(tiny_dir, tmp_path):
     runs = []
     for kind in (OnItsOwn, MixinOverOnItsOwn):
@@ -89,6 +91,7 @@ def test_mixin_over_a_subclass_that_goes_its_own_way(tiny_dir, tmp_path):
     assert phases(tmp_path / "MixinOverOnItsOwn") == [seen] * 3
 
 
+@pytest.mark.slow
 def test_a_subclass_of_ours_that_goes_its_own_way(tiny_dir, tmp_path):
     plain = OnItsOwn(build_model(tiny_dir, "lora"), arguments(tmp_path / "a"))
     plain.train()
@@ -98,6 +101,7 @@ def test_a_subclass_of_ours_that_goes_its_own_way(tiny_dir, tmp_path):
     assert phases(tmp_path / "b") == [{"data_wait", "optimizer", "bookkeeping"}] * 3
 
 
+@pytest.mark.slow
 def test_every_argument_of_trainer_goes_through(tiny_dir, tmp_path, tiny_tokenizer):
     """Positional ones included, in Trainer's order."""
     model = build_model(tiny_dir, "lora")
@@ -128,6 +132,7 @@ def test_an_argument_nobody_knows_is_refused(tiny_dir, tmp_path):
         causal_trainer(EfficientTrainer, tiny_dir, tmp_path, mixin={"efficiency_folder": "x"})
 
 
+@pytest.mark.slow
 def test_model_init_is_trained_and_guarded_anew(tiny_dir, tmp_path):
     runs = []
     for kind in (Trainer, EfficientTrainer):
@@ -147,6 +152,7 @@ def test_model_init_is_trained_and_guarded_anew(tiny_dir, tmp_path):
     assert [layer.support_avx512bf16_for_cpu for layer in layers] == [False] * 14
 
 
+@pytest.mark.slow
 def test_a_second_train_call_is_a_second_segment(tiny_dir, tmp_path):
     trainer = causal_trainer(EfficientTrainer, tiny_dir, tmp_path, max_steps=2)
     trainer.train()
@@ -168,6 +174,7 @@ def test_an_error_in_the_training_leaves_the_finished_steps(tiny_dir, tmp_path):
     assert [r.step for r in read_steps(tmp_path / "efficiency" / "steps.jsonl")] == [1, 2]
 
 
+@pytest.mark.slow
 def test_a_batch_size_that_is_found_by_failing(tiny_dir, tmp_path):
     """auto_find_batch_size starts the loop again; the records are those of the loop that went through."""
 

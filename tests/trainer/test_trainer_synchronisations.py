@@ -53,6 +53,7 @@ def own(facts):
     return {text[site["line"] - 1].strip(): (site["operator"], site["count_per_step"]) for site in sites}
 
 
+@pytest.mark.slow
 def test_every_line_of_ones_own_that_reads_is_told(tiny_dir, tmp_path):
     trainer, facts = census(Curious, tiny_dir, tmp_path, gradient_accumulation_steps=2)
     assert (facts["steps"], facts["on_device"]) == (2, False)
@@ -68,6 +69,7 @@ def test_every_line_of_ones_own_that_reads_is_told(tiny_dir, tmp_path):
     assert_same_run(trainer, plain)
 
 
+@pytest.mark.slow
 def test_the_trainers_own_reads_are_told_as_the_librarys(tiny_dir, tmp_path):
     """The NaN filter reads twice per micro-batch; without it nothing does in that function."""
 
@@ -83,6 +85,7 @@ def test_the_trainers_own_reads_are_told_as_the_librarys(tiny_dir, tmp_path):
     assert of_the_epoch(logging_nan_inf_filter=False) == []
 
 
+@pytest.mark.slow
 def test_loader_optimizer_and_this_package_are_left_out(tiny_dir, tmp_path):
     facts = census(EfficientTrainer, tiny_dir, tmp_path)[1]
     files = [site["file"] for site in facts["sites"]]
@@ -90,12 +93,14 @@ def test_loader_optimizer_and_this_package_are_left_out(tiny_dir, tmp_path):
     assert not any("torch/optim" in file or "hf_efficient" in file or "sft_trainer" in file for file in files)
 
 
+@pytest.mark.slow
 def test_nothing_watches_after_the_counted_steps(tiny_dir, tmp_path):
     census(Trainer, tiny_dir, tmp_path)
     assert not torch.utils._python_dispatch._get_current_dispatch_mode_stack()
     assert torch.overrides._get_current_function_mode() is None
 
 
+@pytest.mark.slow
 def test_a_training_that_ends_inside_the_census_leaves_nothing_on(tiny_dir, tmp_path):
     callback = SynchronisationsCallback(after_step=1, steps=50)
     causal_trainer(Trainer, tiny_dir, tmp_path, callbacks=[callback], max_steps=3).train()

@@ -80,6 +80,7 @@ def trained(trainer, output):
     return counted.flops, [work.hardware_flops for work in found], account_of(output / "efficiency")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
 @pytest.mark.parametrize("checkpointing", [False, True], ids=["stored", "checkpointed"])
 @pytest.mark.parametrize("method", ["full", "lora", "qlora"])
@@ -110,6 +111,7 @@ def test_sdpa_with_dropout_on_a_cpu(tiny_dir, tmp_path):
     assert recorded == counted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["reentrant", "every_n_layers"])
 def test_other_ways_of_checkpointing(tiny_dir, tmp_path, way):
     options = {"use_reentrant": True} if way == "reentrant" else {"use_reentrant": False, "every_n_layers": 2}
@@ -121,6 +123,7 @@ def test_other_ways_of_checkpointing(tiny_dir, tmp_path, way):
     assert recorded == counted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("checkpointing", [False, True], ids=["stored", "checkpointed"])
 @pytest.mark.parametrize("method", ["full", "lora"])
 def test_the_fused_head_of_sft_trainer(tiny_dir, tmp_path, tiny_tokenizer, method, checkpointing):
@@ -132,6 +135,7 @@ def test_the_fused_head_of_sft_trainer(tiny_dir, tmp_path, tiny_tokenizer, metho
     assert recorded == counted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "settings"),
     [
@@ -185,6 +189,7 @@ def unknown_model(tmp_path):
     return {"model": GPT2LMHeadModel(config), "data_collator": collator(), "train_dataset": rows()}
 
 
+@pytest.mark.slow
 def test_a_model_that_is_not_known(tmp_path, caplog):
     trainer = EfficientTrainer(args=arguments(tmp_path / "on"), **unknown_model(tmp_path))
     with caplog.at_level(logging.WARNING, logger="hf_efficient"):
@@ -201,6 +206,7 @@ def test_a_model_that_is_not_known(tmp_path, caplog):
     assert_same_run(trainer, plain)
 
 
+@pytest.mark.slow
 def test_a_fault_while_the_model_is_looked_at_is_one_warning(tiny_dir, tmp_path, caplog, monkeypatch):
     plain = causal_trainer(Trainer, tiny_dir, tmp_path / "plain")
     plain.train()
@@ -251,6 +257,7 @@ def test_a_loss_of_its_own_may_run_the_model_more_often(tiny_dir, tmp_path, kind
     assert work.reason.startswith(f"{named}.compute_loss: how often it runs the model is not known")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [OwnLoss, EfficientTrainer])
 def test_of_two_calls_the_one_that_does_not_know_tells_why(tiny_dir, tmp_path, first):
     second = EfficientTrainer if first is OwnLoss else OwnLoss
@@ -281,6 +288,7 @@ def test_a_callback_alone_says_why_it_counts_no_flops(tiny_dir, tmp_path):
     assert gap.why.startswith("a callback is given neither the trainer nor its batches")
 
 
+@pytest.mark.slow
 def test_the_peak_of_a_cpu_is_a_matmul_in_the_dtype_of_the_weights(tiny_dir, tmp_path, monkeypatch):
     """2 GFLOP/s by a peak that is put there: MFU is the model's FLOPs over the time at that rate."""
     asked = []
