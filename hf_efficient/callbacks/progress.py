@@ -114,7 +114,7 @@ def show_figures(trainer: Trainer) -> None:
 
 
 def without_figures(logs: Mapping[str, Any]) -> dict[str, Any]:
-    """The logs without the keys of ``measure/log_figures.py``."""
+    """The logs without the keys of ``recording.live.log_figures``."""
     return {key: value for key, value in logs.items() if not key.startswith(PREFIX)}
 
 

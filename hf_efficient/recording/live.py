@@ -220,10 +220,11 @@ def _larger_peak(peak: int | None, record: StepRecord) -> int | None:
 def _window(sums: npt.NDArray[np.float64], times: Sequence[float], peak: int | None) -> WindowSums:
     told = sums.tolist()
     counts = zip(_COUNTS, told[_KNOWN:_UNKNOWN], told[_UNKNOWN:], strict=True)
+    sums_by_name: dict[str, Any] = {name: None if unknown else int(count) for name, count, unknown in counts}
     return WindowSums(
         steps=int(told[0]),
         **dict(zip(_TIMES, told[1:_KNOWN], strict=True)),
-        **{name: None if unknown else int(count) for name, count, unknown in counts},
+        **sums_by_name,
         peak_allocated_bytes=peak,
         step_seconds=times,
     )

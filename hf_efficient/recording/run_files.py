@@ -6,6 +6,7 @@ machine. Training waits for it nowhere but at the end.
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import time
@@ -219,7 +220,7 @@ class RunFiles:
         self.stop()
         self.directory = directory
         for kind, file in self._files.items():
-            self._try(file.path, lambda file=file, kind=kind: file.move_to(records_path(directory, kind, self.rank)))
+            self._try(file.path, functools.partial(file.move_to, records_path(directory, kind, self.rank)))
         if awake:
             self.start()
 

@@ -72,13 +72,14 @@ class StepDraft:
         self.micro_batches = 0
         self.step: int | None = None
         self.epoch: float | None = None
-        self.logged: dict[str, float | None] = {}
+        self.logged: dict[str, Any] = {}
         self.memory: StepMemory | None = None
         self.times: DeviceTimes | None = None
         self.device_seconds: Mapping[str, float] | None = None
         self.cpu_from_ns: int | None = None
         self.cpu_to_ns: int | None = None
-        self.loader_from, self.loader_to = loader_from, None
+        self.loader_from = loader_from
+        self.loader_to: LoaderMark | None = None
         self._counted: tuple[TokenCounts, SequenceCounts | None, StepWork | None] | None = None
 
     def ready(self, *, wait: bool, patient: bool) -> bool:
@@ -100,7 +101,7 @@ class StepDraft:
             self._counted = self.counting.counted(self.tally)
         tokens, sequences, work = self._counted
         cpu_ns = None if self.cpu_from_ns is None or self.cpu_to_ns is None else self.cpu_to_ns - self.cpu_from_ns
-        known = self.loader_from is not None and self.loader_to is not None
+        begins, ends = self.loader_from, self.loader_to
         return StepRecord(
             segment=self.segment.number,
             rank=self.segment.rank,
@@ -115,7 +116,7 @@ class StepDraft:
             work=work,
             memory=self.memory,
             device_seconds=self.device_seconds,
-            loader=step_loader(self.loader_from, self.loader_to) if known else None,
+            loader=None if begins is None or ends is None else step_loader(begins, ends),
             cpu_seconds=None if cpu_ns is None else cpu_ns / 1e9,
             waited_seconds=_seconds(span.waits_ns) or None,
             **self.logged,
