@@ -154,7 +154,7 @@ def _judged(case: StragglerCase, slow_seconds: float, told: Case) -> Named:
     planted = PHASES.get(case.slowed)
     first = told.first
     assert first is not None
-    saves = [one.seconds for one in told.saves]
+    saves = [float(seconds) for seconds in first.phase("checkpointing") if seconds > 0]
     return Named(
         name=case.name,
         planted_rank=case.rank if planted else None,
