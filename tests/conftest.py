@@ -68,10 +68,7 @@ def build_tiny_tokenizer() -> object:
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(specials)
     fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        bos_token="<|im_start|>",
-        eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",
+        tokenizer_object=tokenizer, bos_token="<|im_start|>", eos_token="<|im_end|>", pad_token="<|endoftext|>"
     )
     fast.chat_template = CHATML
     return fast

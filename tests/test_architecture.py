@@ -288,19 +288,11 @@ def test_a_good_house_passes(house):
             "from hf_efficient.recording import clock",
             "recipe imports recording, which is printed below it",
         ),
-        (
-            "recipe/load",
-            "from hf_efficient import recording",
-            "recipe imports recording, which is printed below it",
-        ),
+        ("recipe/load", "from hf_efficient import recording", "recipe imports recording, which is printed below it"),
         ("recipe/load", "from ..cli import app", "recipe imports cli, which is printed below it"),
         ("recipe/load", "from .. import cli", "recipe imports cli, which is printed below it"),
         ("recipe/deep/a", "from ...cli.app import x", "recipe imports cli, which is printed below it"),
-        (
-            "recipe/load",
-            "if TYPE_CHECKING: import hf_efficient.cli",
-            "recipe imports cli, which is printed below it",
-        ),
+        ("recipe/load", "if TYPE_CHECKING: import hf_efficient.cli", "recipe imports cli, which is printed below it"),
         ("recipe/load", "def f(): import hf_efficient.cli", "recipe imports cli, which is printed below it"),
         (
             "recipe/load",
@@ -314,11 +306,7 @@ def test_a_good_house_passes(house):
             "from hf_efficient import load_recipe",
             "cli imports load_recipe from the package itself; import it from its room",
         ),
-        (
-            "cli/app",
-            "import hf_efficient",
-            "cli imports hf_efficient from the package itself; import it from its room",
-        ),
+        ("cli/app", "import hf_efficient", "cli imports hf_efficient from the package itself; import it from its room"),
     ],
 )
 def test_a_planted_violation_is_found(house, file, text, told):
@@ -336,11 +324,7 @@ def test_an_unknown_room_is_found(house):
     ("file", "text", "told"),
     [
         ("recipe/load", "import torch.nn", "recipe imports torch"),
-        (
-            "recipe/load",
-            "try:\n    from trl import SFTConfig\nexcept ImportError: pass",
-            "recipe imports trl",
-        ),
+        ("recipe/load", "try:\n    from trl import SFTConfig\nexcept ImportError: pass", "recipe imports trl"),
         ("recipe/load", "class A:\n    import transformers", "recipe imports transformers"),
         ("errors", "def f():\n    import torch", "errors imports torch"),
         ("recording/clock", "def f():\n    import transformers", "recording imports transformers"),

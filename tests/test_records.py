@@ -6,10 +6,7 @@ import math
 import msgspec
 import pytest
 
-from hf_efficient.records.steps import (
-    StepRecord,
-    TokenCounts,
-)
+from hf_efficient.records.steps import StepRecord, TokenCounts
 
 
 def record(**changes):

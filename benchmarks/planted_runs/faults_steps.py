@@ -93,11 +93,7 @@ def slow_optimizer(setup: Setup) -> Any:
     return rows_trainer(setup, model=large, optim="adamw_torch", **fields)
 
 
-@planted(
-    "the logits of every step are kept in a list",
-    "memory_growth",
-    code_remedy="nothing is kept",
-)
+@planted("the logits of every step are kept in a list", "memory_growth", code_remedy="nothing is kept")
 def leak(setup: Setup) -> Any:
     from hf_efficient.trainer import EfficientTrainer
     from planted_runs.losses import KeepsLogits

@@ -34,10 +34,7 @@ _WORTH_TELLING_SECONDS = 2.0
 
 
 def energy_account(
-    system: Sequence[RankSystem],
-    lived: Sequence[ProcessSpans],
-    accounts: Sequence[ProcessAccount],
-    first: RankSteps,
+    system: Sequence[RankSystem], lived: Sequence[ProcessSpans], accounts: Sequence[ProcessAccount], first: RankSteps
 ) -> tuple[EnergyAccount, list[NotMeasured]]:
     """The energy of a run, and what is missing of it.
 

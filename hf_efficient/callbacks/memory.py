@@ -195,12 +195,7 @@ class ActivationProbe:
         return not self._measured or (_positions(inputs) or 0) > _LARGER * self._measured
 
     def run(
-        self,
-        forward: Callable[[], _Loss],
-        args: TrainingArguments,
-        wrapped: nn.Module,
-        model: nn.Module,
-        inputs: Any,
+        self, forward: Callable[[], _Loss], args: TrainingArguments, wrapped: nn.Module, model: nn.Module, inputs: Any
     ) -> _Loss:
         """Run a forward and count what it keeps.
 

@@ -29,10 +29,7 @@ class InstrumentCallback(TrainerCallback):
     """
 
     def __init__(
-        self,
-        instrument: Instrument,
-        directory: str | Path | None = None,
-        tell: Callable[[str], None] = logger.warning,
+        self, instrument: Instrument, directory: str | Path | None = None, tell: Callable[[str], None] = logger.warning
     ) -> None:
         self.instrument = instrument
         self._directory, self._tell = directory, tell

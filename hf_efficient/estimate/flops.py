@@ -232,13 +232,7 @@ class _LayerCost:
 
 
 def _layer(
-    shape: ModelShape,
-    trained: Trained,
-    layer: int,
-    tokens: int,
-    pairs: int,
-    flows: bool,
-    checkpointing: Checkpointing,
+    shape: ModelShape, trained: Trained, layer: int, tokens: int, pairs: int, flows: bool, checkpointing: Checkpointing
 ) -> _LayerCost:
     """One layer, in the order of its computation; ``flows`` tells whether its input asks for a gradient."""
     walk = _Walk(linears_of_layer(shape, layer), trained.ranks_of_layer(layer), trained.everything, tokens)

@@ -358,10 +358,7 @@ def _tokenisation_alone(setup: Setup) -> VariantMeasurement:
         data = build_sft_data(recipe, tokenizer, args)
         examples, tokens = data.stats.examples, data.stats.tokens_total
     return VariantMeasurement(
-        examples=examples,
-        tokens=tokens,
-        read_seconds=read - began,
-        prepare_seconds=time.perf_counter() - read,
+        examples=examples, tokens=tokens, read_seconds=read - began, prepare_seconds=time.perf_counter() - read
     )
 
 

@@ -106,10 +106,7 @@ def isolation_of(recipe: Recipe, outcomes: Sequence[VariantOutcome], steps: int,
     attribution = attribute(chain_times(outcomes))
     pauses = _pauses(held, attribution)
     loader = _loader(held)
-    parts = [
-        *_step_parts(attribution, held, schedule, loader),
-        *_pause_parts(held.get("pauses"), pauses, schedule),
-    ]
+    parts = [*_step_parts(attribution, held, schedule, loader), *_pause_parts(held.get("pauses"), pauses, schedule)]
     between = [part.seconds or 0.0 for part in parts if part.name in ("logging", "evaluation", "checkpointing")]
     whole = attribution.plain_seconds + sum(between)
     tokens = [one for run in _runs(held, "as_is") for one in run.step_tokens]

@@ -175,10 +175,7 @@ def _convert(folder: str, gguf_file: str, target: Path) -> None:
 
     try:
         model = AutoModelForCausalLM.from_pretrained(
-            folder,
-            gguf_file=gguf_file,
-            dtype=torch.bfloat16,
-            quantization_config=GgufConfig(dequantize=True),
+            folder, gguf_file=gguf_file, dtype=torch.bfloat16, quantization_config=GgufConfig(dequantize=True)
         )
         tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=gguf_file)
     except (OSError, ValueError, KeyError, IndexError, NotImplementedError, struct.error) as error:

@@ -165,10 +165,7 @@ def largest_that_fit(recipe: Recipe, plan: Plan, trials: Trials, start: Trial) -
     rows, length = plan.micro_batch_rows // answers, plan.row_tokens
     most_rows = max(1, min(_MOST_ROWS, _MOST_TOKENS // (answers * length)))
     found_rows = most_that_fits(
-        lambda count: trials.run(_with_rows(recipe, count), length).outcome,
-        memory,
-        {rows: start.outcome},
-        most_rows,
+        lambda count: trials.run(_with_rows(recipe, count), length).outcome, memory, {rows: start.outcome}, most_rows
     )
     positions = int(getattr(trials.config.get_text_config(), "max_position_embeddings", None) or _MOST_TOKENS)
     most = max(1, min(positions, _MOST_TOKENS // (answers * rows)) // ROW_TOKENS_STEP)

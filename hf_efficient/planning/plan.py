@@ -37,12 +37,7 @@ _BATCH_SIZE = 8
 
 
 def simulate_shapes(
-    recipe: Recipe,
-    config: PretrainedConfig,
-    shapes: RunShapes,
-    *,
-    on_gpu: bool = True,
-    processes: int | None = None,
+    recipe: Recipe, config: PretrainedConfig, shapes: RunShapes, *, on_gpu: bool = True, processes: int | None = None
 ) -> Simulation:
     """Simulate the largest micro-batch of a run, and the largest batch of its evaluations."""
     evaluated = None if shapes.evaluation is None else shapes.evaluation.row_tokens

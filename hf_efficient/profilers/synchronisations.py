@@ -51,10 +51,7 @@ class Synchronisations(WindowedInstrument):
     name = "synchronisations"
 
     def __init__(
-        self,
-        after_step: int = 3,
-        steps: int = 2,
-        state: Callable[[Mapping[str, Any]], None] = lambda facts: None,
+        self, after_step: int = 3, steps: int = 2, state: Callable[[Mapping[str, Any]], None] = lambda facts: None
     ) -> None:
         super().__init__(after_step, steps)
         self._state = state

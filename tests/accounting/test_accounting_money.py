@@ -89,10 +89,7 @@ def test_a_counter_that_wraps_and_one_that_is_reset(run):
         run / "system.jsonl",
         sample(
             0,
-            meters={
-                "CPU package 0": meter("rapl", name="r", range_joules=262_000.0),
-                "GPU 0": meter("nvml"),
-            },
+            meters={"CPU package 0": meter("rapl", name="r", range_joules=262_000.0), "GPU 0": meter("nvml")},
             joules={"CPU package 0": 261_900, "GPU 0": 900},
         ),
         sample(1, joules={"CPU package 0": 50, "GPU 0": 1000}),
@@ -298,13 +295,7 @@ def test_money_by_hand(priced):
     assert account_of(priced).money == MoneyAccount(
         cost_usd=2.5,
         usd_per_million_non_padding_tokens=1.25,
-        phase_usd={
-            "imports": 0.5,
-            "forward": 0.375,
-            "evaluation": 0.75,
-            "checkpointing": 0.375,
-            "unattributed": 0.5,
-        },
+        phase_usd={"imports": 0.5, "forward": 0.375, "evaluation": 0.75, "checkpointing": 0.375, "unattributed": 0.5},
         price_usd_per_hour=2.5,
         price_source="by hand",
         estimated=False,

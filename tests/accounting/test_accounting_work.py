@@ -10,11 +10,7 @@ from hf_efficient.records.account import NotMeasured
 from hf_efficient.records.amounts import SequenceAccount, WorkAccount
 from hf_efficient.records.steps import SequenceCounts, StepRecord, StepWork, TokenCounts
 
-FACTS = {
-    "dtype": "bf16",
-    "peak_flops_per_second": 100.0,
-    "peak_source": "a vendor",
-}
+FACTS = {"dtype": "bf16", "peak_flops_per_second": 100.0, "peak_source": "a vendor"}
 
 
 SHORT = SequenceCounts(2, 2, 3, 8, {"3": 1, "8": 1})

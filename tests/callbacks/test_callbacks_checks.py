@@ -36,12 +36,7 @@ def quantized(double_quant=True):
     torch.manual_seed(0)
     layers = [
         bitsandbytes.nn.Linear4bit(
-            128,
-            64,
-            bias=False,
-            compute_dtype=torch.bfloat16,
-            compress_statistics=double_quant,
-            quant_type="nf4",
+            128, 64, bias=False, compute_dtype=torch.bfloat16, compress_statistics=double_quant, quant_type="nf4"
         )
         for _ in range(2)
     ]
@@ -55,10 +50,7 @@ def dequantized(layer):
 def test_every_layer_is_guarded():
     model = quantized()
     assert keep_four_bit_trainable(model) == 2
-    assert [model[0].support_avx512bf16_for_cpu, model[2]["inner"].support_avx512bf16_for_cpu] == [
-        False,
-        False,
-    ]
+    assert [model[0].support_avx512bf16_for_cpu, model[2]["inner"].support_avx512bf16_for_cpu] == [False, False]
     model[0].eval()(torch.ones(1, 128))
     assert not getattr(model[0].weight.quant_state, "packing_format_for_cpu", False)
     assert keep_four_bit_trainable(model) == 2

@@ -5,12 +5,7 @@ import pytest
 from hf_efficient.callbacks.progress_text import Progress, progress_text, room_for_figures
 
 ALL = Progress(
-    seconds_left=9065.0,
-    tokens_per_second=12_345.6,
-    step_seconds=0.5,
-    mfu=0.314,
-    cost_usd=1.2,
-    total_usd=4.8,
+    seconds_left=9065.0, tokens_per_second=12_345.6, step_seconds=0.5, mfu=0.314, cost_usd=1.2, total_usd=4.8
 )
 
 

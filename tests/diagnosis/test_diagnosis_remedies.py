@@ -236,17 +236,9 @@ def test_memory_is_held_against_the_peak(peak, verdict, achieved):
     ("said", "verdict", "why"),
     [
         ({}, "confirmed", ""),
-        (
-            {"findings": [slow_transform("info")]},
-            "confirmed",
-            "what is left of the finding is no more than info",
-        ),
+        ({"findings": [slow_transform("info")]}, "confirmed", "what is left of the finding is no more than info"),
         ({"findings": [slow_transform()]}, "retracted", "the finding is still there"),
-        (
-            {"findings": [slow_transform("critical")], "is_short": True},
-            "retracted",
-            "the finding is still there",
-        ),
+        ({"findings": [slow_transform("critical")], "is_short": True}, "retracted", "the finding is still there"),
         ({"is_short": True}, "unknown", "this run has too few steps"),
         ({"abstentions": [Abstention("data_transform", "no loader")]}, "unknown", "the rule abstains: no loader"),
         ({"abstentions": [Abstention("saves_cost", "no loader")]}, "confirmed", ""),

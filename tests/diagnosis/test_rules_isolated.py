@@ -50,12 +50,7 @@ def test_workers_that_would_take_the_cores_of_the_training_are_not_promised():
 
 @pytest.mark.parametrize(
     ("rule", "name"),
-    [
-        (few_workers, "data"),
-        (logging_cost, "logging"),
-        (evaluations_cost, "evaluation"),
-        (saves_cost, "checkpointing"),
-    ],
+    [(few_workers, "data"), (logging_cost, "logging"), (evaluations_cost, "evaluation"), (saves_cost, "checkpointing")],
 )
 def test_parts_that_are_small_or_absent_are_no_finding_and_unknown_ones_an_abstention(rule, name):
     assert rule(recipe()) is None

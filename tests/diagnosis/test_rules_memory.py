@@ -207,9 +207,7 @@ def failed(case, error):
 def test_the_exception_is_the_evidence_and_the_remedies_are_changes(tmp_path):
     arguments = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 2}
     stated = settings(
-        arguments=arguments,
-        model={"activation_checkpointing": False},
-        device={"type": "cuda", "memory_bytes": 100},
+        arguments=arguments, model={"activation_checkpointing": False}, device={"type": "cuda", "memory_bytes": 100}
     )
     case = case_in(tmp_path, [step(1)], facts={"settings": stated})
     found = out_of_memory(failed(case, "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"))

@@ -56,10 +56,7 @@ def test_young():
     assert young_interval(60, 2 * HOUR) == pytest.approx(929.516, abs=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("mean", "printed"),
-    [(24 * HOUR, "117"), (6 * HOUR, "57"), (15 * MINUTE, "9.1")],
-)
+@pytest.mark.parametrize(("mean", "printed"), [(24 * HOUR, "117"), (6 * HOUR, "57"), (15 * MINUTE, "9.1")])
 def test_the_intervals_that_daly_prints(mean, printed):
     """Captions of his figures 3, 4 and 5, for saves of 5 min."""
     minutes = daly_interval(5 * MINUTE, mean) / MINUTE

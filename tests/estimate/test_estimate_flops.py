@@ -348,8 +348,7 @@ HEAD = Coefficients(100, {None: 0}, 1)
 
 
 @pytest.mark.parametrize(
-    ("head", "model", "hardware"),
-    [("everywhere", 505, 606), ("shifted", 503, 604), ("scored", 503, 603)],
+    ("head", "model", "hardware"), [("everywhere", 505, 606), ("shifted", 503, 604), ("scored", 503, 603)]
 )
 def test_which_positions_the_head_projects(head, model, hardware):
     """Two rows of three with five tokens, three of which are predicted with a loss."""

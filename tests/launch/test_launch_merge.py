@@ -7,13 +7,7 @@ import torch
 import yaml
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors import SafetensorError, safe_open
-from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    BitsAndBytesConfig,
-    LlamaConfig,
-    LlamaForCausalLM,
-)
+from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, LlamaConfig, LlamaForCausalLM
 from typer.testing import CliRunner
 
 from hf_efficient.errors import ModelError, OutputError
@@ -26,10 +20,7 @@ IDS = torch.tensor([[5, 80, 33, 120, 7, 61, 200, 42]])
 
 def nf4(compute=torch.float32):
     return BitsAndBytesConfig(
-        load_in_4bit=True,
-        bnb_4bit_quant_type="nf4",
-        bnb_4bit_use_double_quant=True,
-        bnb_4bit_compute_dtype=compute,
+        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=compute
     )
 
 
@@ -51,11 +42,7 @@ def write_recipe(run_dir, base, *, quantization=None, **adapter):
         {
             "name": "tiny",
             "model": {"id": str(base), "dtype": "float32", "attn_implementation": "flash_attention_2"},
-            "adapter": {
-                "method": "qlora" if quantization else "lora",
-                "quantization": quantization,
-                **adapter,
-            },
+            "adapter": {"method": "qlora" if quantization else "lora", "quantization": quantization, **adapter},
             "data": {"train": [{"path": "chats.jsonl"}]},
             "output_dir": str(run_dir),
         }

@@ -12,10 +12,7 @@ PROMPTS = [
     "Hello",
     [{"role": "user", "content": "How much is 2 + 2?"}],
     "A",
-    [
-        {"role": "system", "content": "Be short."},
-        {"role": "user", "content": "Name a colour, please, of your choice."},
-    ],
+    [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Name a colour, please, of your choice."}],
     "The quick brown fox",
 ]
 
@@ -183,13 +180,7 @@ def test_special_tokens_of_a_plain_prompt(model, tokenizer, tmp_path, monkeypatc
     original = model.generate
     monkeypatch.setattr(model, "generate", lambda **kw: given.append(kw["input_ids"].tolist()) or original(**kw))
     run(model, tokenizer, tmp_path, [{"prompt": "a", "answer": ""}], max_new_tokens=1)
-    run(
-        model,
-        tokenizer,
-        tmp_path,
-        [{"prompt": [{"role": "user", "content": "a"}], "answer": ""}],
-        max_new_tokens=1,
-    )
+    run(model, tokenizer, tmp_path, [{"prompt": [{"role": "user", "content": "a"}], "answer": ""}], max_new_tokens=1)
     bare = tokenizer("a", add_special_tokens=False)["input_ids"]
     assert given[0] == [[1, *bare]]
     assert given[1] == [

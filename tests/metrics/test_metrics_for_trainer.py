@@ -104,8 +104,7 @@ def test_trainer_gives_the_values_of_a_plain_loop_at_every_batch_size(model, tmp
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [{"eval_do_concat_batches": False}, {"batch_eval_metrics": True}, {"eval_accumulation_steps": 1}],
+    "arguments", [{"eval_do_concat_batches": False}, {"batch_eval_metrics": True}, {"eval_accumulation_steps": 1}]
 )
 def test_every_way_the_trainer_hands_the_predictions_over(model, tmp_path, arguments):
     rows = make_right_sometimes(model, examples())

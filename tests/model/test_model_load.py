@@ -8,13 +8,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, GPT2Config, GPT2LMHeadModel
 
 from hf_efficient.errors import ModelError
-from hf_efficient.model.load import (
-    check_positions,
-    check_vocabulary,
-    load_base,
-    load_dense_base,
-    load_tokenizer,
-)
+from hf_efficient.model.load import check_positions, check_vocabulary, load_base, load_dense_base, load_tokenizer
 from hf_efficient.recipe.schema import ModelSection, Recipe
 
 

@@ -164,8 +164,7 @@ def frozen_adapter():
         (lambda: adapted(live(), ["q_proj"], modules_to_save=["norm"]), ".*norm: no module trained in full whose"),
         (
             lambda: get_peft_model(
-                live(),
-                IA3Config(target_modules=["k_proj"], feedforward_modules=[], task_type="CAUSAL_LM"),
+                live(), IA3Config(target_modules=["k_proj"], feedforward_modules=[], task_type="CAUSAL_LM")
             ),
             ".*k_proj: what an adapter of Linear computes is not known here",
         ),

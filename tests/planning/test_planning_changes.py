@@ -162,10 +162,7 @@ def test_bfloat16_changes_what_is_learned_where_all_weights_are_trained(situatio
 
 @pytest.mark.parametrize(
     ("propose", "expected"),
-    [
-        (store_activations, {"train.gradient_checkpointing": False}),
-        (larger_micro_batch, {ROWS: 8, STEPS: 1}),
-    ],
+    [(store_activations, {"train.gradient_checkpointing": False}), (larger_micro_batch, {ROWS: 8, STEPS: 1})],
 )
 def test_what_runs_faster_is_proposed_where_the_recipe_fits(situation, propose, expected):
     assert dict(propose(situation(fits=True)).overrides) == expected

@@ -54,11 +54,7 @@ def test_money_and_energy():
     assert found.run_co2e_grams == pytest.approx(180.0)
     assert found.kwh_per_million_tokens == pytest.approx(0.3)
     assert found.co2e_grams_per_million_tokens == pytest.approx(150.0)
-    assert (found.market, found.price_source, found.notes) == (
-        "on_demand",
-        "efficiency.price_usd_per_hour",
-        ["a note"],
-    )
+    assert (found.market, found.price_source, found.notes) == ("on_demand", "efficiency.price_usd_per_hour", ["a note"])
     assert found.spot is None
 
 

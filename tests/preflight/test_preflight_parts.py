@@ -15,13 +15,7 @@ from hf_efficient.data.stats import lengths
 from hf_efficient.launch.arguments import training_arguments
 from hf_efficient.model.load import load_tokenizer
 from hf_efficient.preflight.launches import preflight_folder, preflight_recipe
-from hf_efficient.preflight.process import (
-    digest,
-    longest_data,
-    longest_rows,
-    optimizer_digests,
-    weight_digests,
-)
+from hf_efficient.preflight.process import digest, longest_data, longest_rows, optimizer_digests, weight_digests
 from hf_efficient.recipe.files import shipped_files, shipped_root
 from hf_efficient.recipe.load import load_recipe
 

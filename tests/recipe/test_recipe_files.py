@@ -7,14 +7,7 @@ from pathlib import Path
 import pytest
 
 from hf_efficient.errors import RecipeError
-from hf_efficient.recipe.files import (
-    ShippedRecipe,
-    apply_overrides,
-    compose,
-    find_recipe,
-    list_recipes,
-    shipped_root,
-)
+from hf_efficient.recipe.files import ShippedRecipe, apply_overrides, compose, find_recipe, list_recipes, shipped_root
 from hf_efficient.recipe.schema import Origin
 from hf_efficient.recipe.tree import dotted, merge, wrap
 

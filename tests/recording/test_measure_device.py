@@ -113,10 +113,7 @@ def test_a_fault_is_one_warning_and_the_steps_go_on(device, tmp_path, caplog):
         step(recorder, device, number)
     recorder.end()
     assert [(record.levelno, record.getMessage()) for record in caplog.records] == [
-        (
-            logging.WARNING,
-            "Time and memory of the device are no longer told, because of a fault; training goes on.",
-        )
+        (logging.WARNING, "Time and memory of the device are no longer told, because of a fault; training goes on.")
     ]
     assert [("device_seconds" in line, "memory" in line) for line in lines(tmp_path)] == [(False, False)] * 2
 

@@ -370,11 +370,7 @@ def test_a_training_that_raised_before_its_first_step(timeline, hand, tmp_path):
 def test_a_process_that_exits_in_the_middle_of_a_training(timeline, hand, tmp_path):
     left_in_the_middle(timeline, hand, tmp_path)
     timeline.exits()
-    assert told(tmp_path)[3:] == [
-        ("train_end", 9.0),
-        (7.0, {"forward_backward": 2.0, "optimizer": 0.0}),
-        ("end", 13.0),
-    ]
+    assert told(tmp_path)[3:] == [("train_end", 9.0), (7.0, {"forward_backward": 2.0, "optimizer": 0.0}), ("end", 13.0)]
     ends = the_end(tmp_path)
     assert (ends["ended"], ends["error"]) == ("error", "the process exited before its training ended")
     assert [step["wall_seconds"] for step in steps_of(tmp_path)] == [3.0]

@@ -38,24 +38,12 @@ def counted(*batches):
         ({"input_ids": IDS, "attention_mask": MASK}, TokenCounts(8, 5, None)),
         ({"input_ids": IDS, "attention_mask": MASK.bool(), "labels": LABELS}, TokenCounts(8, 5, 3)),
         ({"input_ids": IDS, "labels": LABELS}, TokenCounts(8, None, 3)),
-        (
-            {"input_ids": IDS[:1], "position_ids": torch.arange(4)[None], "labels": LABELS[:1]},
-            TokenCounts(4, 4, 2),
-        ),
-        (
-            {"input_ids": IDS, "attention_mask": MASK, "completion_mask": LABELS.ne(-100)},
-            TokenCounts(8, 5, 3),
-        ),
+        ({"input_ids": IDS[:1], "position_ids": torch.arange(4)[None], "labels": LABELS[:1]}, TokenCounts(4, 4, 2)),
+        ({"input_ids": IDS, "attention_mask": MASK, "completion_mask": LABELS.ne(-100)}, TokenCounts(8, 5, 3)),
         ({"input_ids": IDS, "labels": LABELS, "shift_labels": LABELS.roll(1, 1)}, TokenCounts(8, None, 3)),
-        (
-            {"input_ids": IDS, "attention_mask": torch.ones(2, 1, 4, 4), "labels": LABELS},
-            TokenCounts(8, None, 3),
-        ),
+        ({"input_ids": IDS, "attention_mask": torch.ones(2, 1, 4, 4), "labels": LABELS}, TokenCounts(8, None, 3)),
         ({"input_ids": IDS, "attention_mask": MASK, "labels": torch.tensor([0, 1])}, TokenCounts(8, 5, None)),
-        (
-            {"pixel_values": torch.ones(2, 3, 4, 4), "labels": torch.tensor([0, 1])},
-            TokenCounts(None, None, 2),
-        ),
+        ({"pixel_values": torch.ones(2, 3, 4, 4), "labels": torch.tensor([0, 1])}, TokenCounts(None, None, 2)),
         ({"input_ids": [[1, 2]]}, TokenCounts()),
         ([IDS, MASK], TokenCounts()),
     ],

@@ -13,14 +13,7 @@ from hf_efficient.records.amounts import Evaluation, MemoryAccount, MemoryCatego
 from hf_efficient.records.findings import Cost, Gain, Remedy
 from hf_efficient.records.series import Band, Histogram, SystemSeries
 from hf_efficient.reporting.labels import PHASE_COLORS
-from hf_efficient.reporting.plots.figure import (
-    Figure,
-    LegendEntry,
-    Missing,
-    evaluation_places,
-    legend_of,
-    step_axis,
-)
+from hf_efficient.reporting.plots.figure import Figure, LegendEntry, Missing, evaluation_places, legend_of, step_axis
 from hf_efficient.reporting.plots.findings import cost_bar, finding_figure
 from hf_efficient.reporting.plots.memory import memory_over_time
 from hf_efficient.reporting.plots.steps import (

@@ -244,12 +244,7 @@ def test_nothing_of_an_epoch_follows_the_end(tiny_dir, tmp_path, hand):
 
 def test_the_checkpoint_to_go_on_from_stays_beside_the_best(tiny_dir, tmp_path, hand):
     trainer, _, _ = train(
-        tiny_dir,
-        tmp_path,
-        hand,
-        budget={"hours": 228 / 3600},
-        load_best_model_at_end=True,
-        save_total_limit=1,
+        tiny_dir, tmp_path, hand, budget={"hours": 228 / 3600}, load_best_model_at_end=True, save_total_limit=1
     )
     assert trainer.args.save_total_limit == 1
     assert checkpoints(tmp_path) == ["checkpoint-5", "checkpoint-8"]

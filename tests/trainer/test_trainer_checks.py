@@ -86,11 +86,7 @@ def test_weights_repacked_before_the_trainer_are_unpacked(tiny_dir, tmp_path, ca
     packed = model.base_model.model.model.layers[0].self_attn.q_proj.base_layer.weight
     assert packed.quant_state.packing_format_for_cpu
     trainer = EfficientTrainer(
-        model=model,
-        args=arguments(tmp_path),
-        data_collator=collator(),
-        train_dataset=rows(),
-        eval_dataset=rows(4),
+        model=model, args=arguments(tmp_path), data_collator=collator(), train_dataset=rows(), eval_dataset=rows(4)
     )
     assert "14 4-bit layers had been repacked for inference" in caplog.text
     trainer.train()

@@ -122,7 +122,7 @@ def test_the_phases_are_ranges_inside_the_steps(tiny_dir, tmp_path):
     causal_trainer(EfficientTrainer, tiny_dir, tmp_path, max_steps=2, callbacks=[callback]).train()
     first = calls[calls.index("step 1") : calls.index("/step 1")]
     assert [name for name in first if name in ("forward", "backward", "optimizer")] == [
-        *("forward", "backward", "optimizer"),
+        *("forward", "backward", "optimizer")
     ]
     assert calls.count("/") == sum(not name.startswith(("/", "step ")) for name in calls)
 

@@ -196,12 +196,7 @@ def test_a_phase_goes_on_after_another_one_inside_it(tiny_dir, tmp_path, hand):
 def test_loss_is_recorded_only_where_it_was_logged(tiny_dir, tmp_path):
     trainer = causal_trainer(EfficientTrainer, tiny_dir, tmp_path, max_steps=4, logging_steps=2)
     trainer.train()
-    assert [r.loss for r in records(tmp_path / "efficiency")] == [
-        None,
-        losses(trainer)[0],
-        None,
-        losses(trainer)[1],
-    ]
+    assert [r.loss for r in records(tmp_path / "efficiency")] == [None, losses(trainer)[0], None, losses(trainer)[1]]
 
 
 @pytest.mark.parametrize("alone", [False, True])

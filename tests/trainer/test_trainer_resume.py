@@ -50,14 +50,7 @@ def test_resume_from_any_checkpoint(tiny_dir, tmp_path, method):
 @pytest.mark.slow
 def test_resume_across_evaluations(tiny_dir, tmp_path):
     """With evaluations before, between and after, from the checkpoint in the middle of the second epoch."""
-    run = {
-        **RUN,
-        "max_steps": 8,
-        "save_steps": 4,
-        "eval_strategy": "steps",
-        "eval_steps": 2,
-        "eval_on_start": True,
-    }
+    run = {**RUN, "max_steps": 8, "save_steps": 4, "eval_strategy": "steps", "eval_steps": 2, "eval_on_start": True}
     whole = causal_trainer(EfficientTrainer, tiny_dir, tmp_path, "lora", eval_rows=4, **run)
     whole.train()
     resumed = causal_trainer(EfficientTrainer, tiny_dir, tmp_path, "lora", eval_rows=4, **run)

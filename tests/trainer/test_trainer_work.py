@@ -20,14 +20,7 @@ from tiny_training import (
     rows,
     tiny_config,
 )
-from transformers import (
-    AutoModelForCausalLM,
-    GPT2Config,
-    GPT2LMHeadModel,
-    MistralConfig,
-    Trainer,
-    TrainerCallback,
-)
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, MistralConfig, Trainer, TrainerCallback
 from trl import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer, SFTConfig, SFTTrainer
 
 from hf_efficient.accounting.account import account_of

@@ -104,10 +104,7 @@ def smaller_micro_batch(case: Case) -> dict[str, Any] | None:
     fewer = next((few for few in range(case.rows // 2, 0, -1) if all_rows % few == 0), None)
     if fewer is None:
         return None
-    return {
-        "train.per_device_train_batch_size": fewer,
-        "train.gradient_accumulation_steps": all_rows // fewer,
-    }
+    return {"train.per_device_train_batch_size": fewer, "train.gradient_accumulation_steps": all_rows // fewer}
 
 
 def checkpointing_override(case: Case, on: bool) -> dict[str, bool]:
