@@ -155,10 +155,9 @@ class GradientCheck(TrainerCallback):
         broken = list(self._broken)
         self.remove_hooks()
         raise TrainingCheckError(
-            f"{len(broken)} frozen layers pass no gradient on to the layers below: {_listed(broken)}. Their "
-            "weights were repacked for inference (4-bit on a CPU: call "
-            "hf_efficient.callbacks.keep_four_bit_trainable(model) before the first evaluation or "
-            f"generation), or their forward detaches its input. {_OPT_OUT}"
+            f"{len(broken)} frozen layers pass no gradient on to the layers below: {_listed(broken)}. Their weights "
+            f"were repacked for inference (4-bit on a CPU: call hf_efficient.callbacks.keep_four_bit_trainable(model) "
+            f"before the first evaluation or generation), or their forward detaches its input. {_OPT_OUT}"
         )
 
 

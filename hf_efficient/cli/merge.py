@@ -51,7 +51,6 @@ def merge(
         return
     print(f"Merged into the {report.base} base, {report.parameters:,} parameters, {report.dtype}: {report.output}")
     print(
-        f"Its logits differ from the unmerged model's by {report.relative_difference:.1e} (relative; "
-        f"rounding explains up to {report.tolerance:.0e}); the adapter itself "
-        f"moved them by {report.adapter_effect:.1e}."
+        f"Its logits differ from the unmerged model's by {report.relative_difference:.1e} (relative; rounding "
+        f"explains up to {report.tolerance:.0e}); the adapter itself moved them by {report.adapter_effect:.1e}."
     )

@@ -168,8 +168,7 @@ def _told(recipe: Recipe, key: str, value: str, launcher: str) -> str:
     where = told_where(recipe, f"distributed.{key}")
     return (
         f"{where}distributed.{key}: is {value}, but {launcher}. Start with `hf-efficient train`, which derives the "
-        "launch from the recipe; or give `accelerate launch` what "
-        "`hf-efficient recipes show RECIPE --launch` prints."
+        f"launch from the recipe; or give `accelerate launch` what `hf-efficient recipes show RECIPE --launch` prints."
     )
 
 

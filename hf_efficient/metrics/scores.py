@@ -100,9 +100,8 @@ class ExactMatch(OfflineMetric):
             ),
             citation="P. Rajpurkar et al., SQuAD: 100,000+ questions for machine comprehension, 2016.",
             inputs_description=(
-                "\npredictions: list of str, the generated answers."
-                "\nreferences: list of str, the expected answers."
-                "\nReturns {'exact_match': float between 0 and 1}; {} where there are none."
+                "\npredictions: list of str, the generated answers.\nreferences: list of str, the expected "
+                "answers.\nReturns {'exact_match': float between 0 and 1}; {} where there are none."
             ),
             features=datasets.Features({"predictions": text, "references": text}),
         )

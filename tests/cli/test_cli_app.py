@@ -46,11 +46,9 @@ def test_every_command_exists_and_shows_an_example(run, name):
 
 def test_help_imports_nothing_heavy():
     code = (
-        "import sys\nfrom hf_efficient.cli.app import main\n"
-        "try:\n    main(['--help'])\n"
-        "except SystemExit:\n"
-        "    heavy = ('torch', 'transformers', 'trl', 'pydantic', 'yaml', 'rich', 'numpy')\n"
-        "    print([name for name in heavy if name in sys.modules])\n"
+        "import sys\nfrom hf_efficient.cli.app import main\ntry:\n    main(['--help'])\nexcept SystemExit:\n    heavy "
+        "= ('torch', 'transformers', 'trl', 'pydantic', 'yaml', 'rich', 'numpy')\n    print([name for name in heavy "
+        "if name in sys.modules])\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
@@ -122,9 +120,8 @@ def test_anything_else_is_a_defect_of_ours(run, command):
     assert run("probe") == (
         1,
         "",
-        "error: this is a defect of hf_efficient: ValueError: two lines. Run it again with --debug for the"
-        " traceback,"
-        " and report it with the output of `hf-efficient env`.\n",
+        "error: this is a defect of hf_efficient: ValueError: two lines. Run it again with --debug for the traceback, "
+        "and report it with the output of `hf-efficient env`.\n",
     )
     ended = run("probe", "--debug")
     assert ended.code == 1

@@ -178,19 +178,10 @@ def facts(monkeypatch):
 
 def test_as_text(run, facts):
     assert run("env").out == (
-        "hf_efficient  0.1.0\n"
-        "torch         2.13.0+cu124\n"
-        "evaluate      not installed\n"
-        "python        3.11.7\n"
-        "platform      Linux-6.1-x86_64\n"
-        "cpu           unknown\n"
-        "cores         unknown physical, 4 logical, 2 usable\n"
-        "memory        16.0 GiB\n"
-        "gpu 0         NVIDIA A100, 80.0 GiB, capability 8.0\n"
-        "gpu 1         Other, 1.0 GiB\n"
-        "driver        550.1\n"
-        "cuda          12.4\n"
-        "git           abc with changes\n"
+        "hf_efficient  0.1.0\ntorch         2.13.0+cu124\nevaluate      not installed\npython        "
+        "3.11.7\nplatform      Linux-6.1-x86_64\ncpu           unknown\ncores         unknown physical, 4 logical, 2 "
+        "usable\nmemory        16.0 GiB\ngpu 0         NVIDIA A100, 80.0 GiB, capability 8.0\ngpu 1         Other, "
+        "1.0 GiB\ndriver        550.1\ncuda          12.4\ngit           abc with changes\n"
     )
 
 

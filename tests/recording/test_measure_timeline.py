@@ -163,9 +163,8 @@ def test_the_start_of_this_process():
         [
             sys.executable,
             "-c",
-            "import time; time.sleep(0.5)\n"
-            "from hf_efficient.recording.clocks import process_start\n"
-            "start = process_start(); print(start.source, (time.perf_counter_ns() - start.perf_ns) / 1e9)",
+            "import time; time.sleep(0.5)\nfrom hf_efficient.recording.clocks import process_start\nstart = "
+            "process_start(); print(start.source, (time.perf_counter_ns() - start.perf_ns) / 1e9)",
         ],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
         capture_output=True,

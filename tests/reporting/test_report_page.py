@@ -228,10 +228,9 @@ def said(run):
 def test_a_finding_tells_its_cost_its_evidence_and_its_remedies(full_run):
     told = said(diagnosed(full_run))
     assert (
-        "2 3.5% of the training loop is spent in checkpoints warning measured rule saves_cost "
-        "costs 6.8 s (3.49 % of the loop), $0.0075 Evidence of finding 2 evidence value "
-        "share of the loop in checkpoints steps.jsonl: phase_seconds.checkpointing 3.5 % "
-        "mean checkpoint spans.jsonl: save 1.70 s"
+        "2 3.5% of the training loop is spent in checkpoints warning measured rule saves_cost costs 6.8 s (3.49 % of "
+        "the loop), $0.0075 Evidence of finding 2 evidence value share of the loop in checkpoints steps.jsonl: "
+        "phase_seconds.checkpointing 3.5 % mean checkpoint spans.jsonl: save 1.70 s"
     ) in told
     assert (
         "Save every 120 steps about 2.6 % of the loop's time, 5.1 s , $0.0056 estimated "
