@@ -63,11 +63,7 @@ _MOST_TIMES = 6
 
 @dataclass(frozen=True)
 class Trial:
-    """A simulation in figures.
-
-    Attributes:
-        padding_share: of the positions of a mean step; 0 where the data are not known.
-    """
+    """A simulation in figures; ``padding_share`` is 0 where the data are not known."""
 
     outcome: PlannedOutcome
     memory: PlannedMemory
@@ -75,11 +71,8 @@ class Trial:
 
 
 class Trials:
-    """Simulates recipes of one model, and of one data set, for one accelerator.
-
-    Args:
-        documents: tokens of each example; None where the data are not known.
-    """
+    """Simulates recipes of one model and data set for one accelerator; ``documents`` are tokens of each example, if
+    known."""
 
     def __init__(self, config: PretrainedConfig, device: Accelerator, documents: RunRows | None = None) -> None:
         self.device = device
@@ -89,15 +82,11 @@ class Trials:
 
     @property
     def left(self) -> int:
-        """How many a list of advice may still make."""
         return MOST_TRIALS - self.done
 
     def run(self, recipe: Recipe, length: int | None = None) -> Trial:
-        """Simulate a recipe.
-
-        Args:
-            length: tokens of every row; default: as the documents have it, or the most that the recipe allows.
-        """
+        """Simulate a recipe with rows of ``length`` tokens; default: as its documents have it, or the most that it
+        allows."""
         self.done += 1
         config = copy.deepcopy(self.config)  # transformers writes attention and dtype into the one that it builds from
         shapes = None if length is not None else self._shapes(recipe)
@@ -118,7 +107,6 @@ class Trials:
 
 
 def outcome_of(gpu: PlannedGpu) -> PlannedOutcome:
-    """The part of a plan for an accelerator that advice compares."""
     return PlannedOutcome(gpu.needed_bytes, gpu.fits, gpu.step_seconds, gpu.tokens_per_second)
 
 
@@ -146,7 +134,6 @@ def _trials(recipe: Recipe, plan: Plan) -> tuple[Trials, Trial]:
 
 
 def _documents(recipe: Recipe) -> RunRows | None:
-    """Those that the plan has read, from the cache of tokenised data; None where packs have cut them."""
     known = data_at_hand(recipe)
     if isinstance(known, str):
         return None
@@ -191,8 +178,7 @@ def most_that_fits(
 ) -> int:
     """The largest count that fits, from 1 to ``most``; 0 where none does.
 
-    Memory grows with the count, nearly on a line: the line through the two nearest probes tells where to look next,
-    and the probe after the last that fits confirms. What six probes have not found is found by bisection.
+    Memory grows nearly on a line: six probes follow the line through the two nearest ones, bisection does the rest.
     """
     seen = dict(known)
     while True:
@@ -221,8 +207,6 @@ def _guess(seen: dict[int, PlannedOutcome], memory_bytes: int) -> int:
 
 @dataclass(frozen=True)
 class _Tried:
-    """A recipe with a change, or with several."""
-
     recipe: Recipe
     change: Change
     trial: Trial
@@ -230,10 +214,7 @@ class _Tried:
 
 
 def advise(recipe: Recipe, trials: Trials, start: Trial) -> PlannedAdvice:
-    """Try every change alone; where none of them makes the recipe fit, those that save the most together.
-
-    Where no single change fits that leaves the training what it is, such changes are put together as well.
-    """
+    """Try every change alone; where none makes the recipe fit, those that save the most together."""
     return _Advice(recipe, trials, start).made()
 
 

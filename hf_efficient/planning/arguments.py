@@ -28,12 +28,8 @@ _LAUNCHED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADD
 def process_kept() -> Iterator[None]:
     """Keeps the states of the random generators, the environment variables, and what accelerate shares.
 
-    Inside, there is one process that nobody has launched: in one of several the simulation would wait for the others.
-    Nor is there a process group to be asked about, or a DeepSpeed: transformers would warn of the one, and share the
-    model that is built out as ZeRO-3 has it.
-
-    transformers seeds all generators when a trainer is built, writes variables for accelerate, and resets accelerate's
-    device (to the CPU here) and its precision with every new ``TrainingArguments``.
+    Inside, there is one process without a group and without DeepSpeed: in one of several the simulation would wait for
+    the others. transformers seeds all generators when a trainer is built, and resets accelerate's device and precision.
     """
     from accelerate.state import AcceleratorState, GradientState, PartialState
     from transformers.integrations import deepspeed
@@ -72,10 +68,9 @@ def _as_if_alone() -> None:
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """No automatic search in the block; what it would have found is found afterwards.
+    """Postpones the garbage collector to the end of the block.
 
-    A simulation makes a hundred thousand objects that stay, at which the search would look again and again: a third of
-    its time. When it comes in a run nobody knows; a training step leaves no tensors in cycles that it could free.
+    A simulation makes a hundred thousand objects that stay; searching them takes a third of its time.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -123,15 +118,10 @@ class BitsAndBytesState(torch.optim.Optimizer):
     """bitsandbytes' optimizers, whose kernels a machine may lack: allocates the state in the first step, and no more.
 
     An 8-bit one keeps, for a parameter of 4,096 values or more, each moment in one byte per value and a float32
-    constant per block of 256; for a smaller one in float32, and so for the weight of every embedding
-    (transformers' ``Trainer.create_optimizer``). AdEMAMix keeps its two averages in one tensor. Paged ones keep the
-    moments of parameters of 100,000 values or more in memory that the driver moves between device and host
-    (``Optimizer8bit.get_state_buffer``). Source: Dettmers et al. 2021 (8-bit optimizers via block-wise quantization),
-    ``init_state`` of ``bitsandbytes.optim.optimizer.Optimizer2State`` and ``bitsandbytes.optim.ademamix.AdEMAMix``
-    (0.50).
-
-    Attributes:
-        paged_bytes: of the state that lies outside torch's allocator.
+    constant per block of 256. Smaller ones and every embedding are in float32. AdEMAMix keeps its two averages in one
+    tensor. Paged ones keep moments of 100,000 values or more outside torch's allocator (``paged_bytes``). Source:
+    Dettmers et al. 2021 (8-bit optimizers via block-wise quantization), ``Optimizer2State.init_state``,
+    ``Optimizer8bit.get_state_buffer``, and ``bitsandbytes.optim.ademamix.AdEMAMix`` (0.50).
     """
 
     def __init__(

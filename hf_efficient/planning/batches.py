@@ -38,13 +38,11 @@ class Batching:
 
     Attributes:
         rows: of a micro-batch of one process.
-        processes: that train side by side.
         max_steps: in place of ``epochs``; 0 or less: none.
-        padding_free: whether the rows of a micro-batch are laid one after the other, without padding.
-        by_length: whether rows of like length go together.
+        padding_free: the rows of a micro-batch are laid one after the other.
+        by_length: rows of like length go together.
         multiple_of: padded lengths are multiples of it.
-        drop_last: leave out a last micro-batch that is not full.
-        shuffled: whether rows that are not put by length come in a random order, or in their own.
+        shuffled: rows that are not put by length come in a random order.
     """
 
     rows: int
@@ -65,10 +63,8 @@ class BatchShapes:
 
     Attributes:
         row_tokens: of each row of the largest micro-batch; where rows are laid one after the other, their mean.
-        step_tokens: positions of an optimizer step of all processes, the mean.
-        steps: optimizer steps of the run.
-        step_content: of ``step_tokens`` those that are not padding.
-        padded: whether rows of a micro-batch differ in length.
+        step_tokens: positions of a mean optimizer step of all processes, of which ``step_content`` are not padding.
+        padded: rows of a micro-batch differ in length.
     """
 
     row_tokens: int
@@ -80,24 +76,20 @@ class BatchShapes:
 
     @property
     def padding_share(self) -> float:
-        """Of all positions."""
         return 1 - self.step_content / self.step_tokens
 
 
 def batch_shapes(lengths: Sequence[int] | npt.NDArray[np.int64], how: Batching, seed: int = 0) -> BatchShapes:
-    """The largest micro-batch that can come, and the mean step.
+    """The largest micro-batch that can come, and the mean step of one epoch in some order.
 
-    Padded: a row is as long as the longest of its micro-batch, and the longest of all meets one of them. Laid one after
-    the other: the longest rows may meet. The mean is that of one epoch in some order: the run's own is not known before
-    its sampler is made.
+    Padded: a row is as long as the longest of its micro-batch. Laid one after the other: the longest rows may meet.
 
     Hand-worked: lengths 8, 2, 4, 2 in their own order, in micro-batches of 2 padded rows: 8 + 8 and 4 + 4 positions,
     row_tokens 8; in steps of one micro-batch 12 positions, of which 8 are no padding, 2 steps an epoch. Laid one after
     the other: row_tokens 6, 8 positions. Pairs (8, 2) and (4, 2) in one micro-batch: 4 answers of 8, half padding.
 
     Args:
-        lengths: tokens of each row, shape (rows,), at least one; or of each answer of a pair, shape (rows, 2), all of
-            which are as long as the longest of their micro-batch.
+        lengths: tokens of each row, shape (rows,), at least one; or of each answer of a pair, shape (rows, 2).
     """
     rows = np.asarray(lengths, dtype=np.int64).reshape(len(lengths), -1)
     held, answers = rows.max(axis=1), rows.shape[1]
@@ -132,12 +124,8 @@ def _order(held: npt.NDArray[np.int64], how: Batching, seed: int) -> npt.NDArray
 
 
 def _counts(rows: int, how: Batching) -> tuple[int, int, float]:
-    """Optimizer steps of the run and of an epoch, and micro-batches of one process in the mean step.
-
-    An epoch's last step may have fewer of them.
-
-    As ``Trainer.set_initial_training_values`` (transformers 5) counts.
-    """
+    """Optimizer steps of the run and of an epoch, and micro-batches of one process in the mean step, as
+    ``Trainer.set_initial_training_values`` (transformers 5) counts."""
     whole = how.rows * how.processes
     batches = max(1, rows // whole if how.drop_last else math.ceil(rows / whole))
     per_epoch = max(1, math.ceil(batches / how.micro_batches))

@@ -31,8 +31,8 @@ class Params4bit(Blank):
     """A packed weight, under the name by which PEFT's DoRA knows what it must unpack.
 
     ``n`` values in blocks of 64 take ``n / 2`` bytes packed, and per block one constant: 4 bytes (float32), or with
-    double quantization 1 byte, plus 4 bytes for every 256 of these. Source: Dettmers et al. 2023 (QLoRA), section 3,
-    and ``bitsandbytes.functional.quantize_4bit`` (0.50), which rounds every count up.
+    double quantization 1 byte, plus 4 bytes for every 256 of these; every count is rounded up. Source: Dettmers et al.
+    2023 (QLoRA), section 3, and ``bitsandbytes.functional.quantize_4bit`` (0.50).
     """
 
     quant_state: Any
@@ -41,21 +41,14 @@ class Params4bit(Blank):
 
 
 class Int8Params(Blank):
-    """A rounded weight, a byte per value, and a float32 constant for each of its rows.
-
-    Source: Dettmers et al. 2022 (LLM.int8()), and ``bitsandbytes.nn.Int8Params`` (0.50).
-    """
+    """A rounded weight, a byte per value and a float32 constant per row (Dettmers et al. 2022, LLM.int8())."""
 
     CB: torch.Tensor | None
     SCB: torch.Tensor | None
 
 
 def plain_weights(model: nn.Module, dtype: torch.dtype) -> None:
-    """Give every ``Linear4bit`` on the meta device, not packed yet, ordinary parameters of the model's dtype.
-
-    PEFT's DoRA copies the weight, which bitsandbytes' own class cannot be there; the bias is made in float32, and in a
-    run then loaded in the model's dtype.
-    """
+    """Give every unpacked ``Linear4bit`` on the meta device ordinary parameters, which PEFT's DoRA can copy."""
     import bitsandbytes as bnb
 
     for layer in model.modules():
@@ -132,7 +125,6 @@ def _fill_four_bit(layer: Any, dtype: torch.dtype) -> None:
 
 
 def is_eight_bit(recipe: Recipe) -> bool:
-    """Whether the base is in 8 bits."""
     section = recipe.adapter.quantization
     return recipe.adapter.method == "qlora" and section is not None and section.bits == 8
 
@@ -165,7 +157,7 @@ def blank_model(
 
     Raises:
         ModelError: transformers cannot build the architecture, or the adapter does not fit.
-        SetupError: an attention implementation or a package that is not installed.
+        SetupError: an attention implementation or a package is not installed.
     """
     base = _base(recipe, config)
     adapted = add_adapter(base, recipe.adapter, seed=seed, checkpointing=checkpointing, on_meta=True)

@@ -1,8 +1,8 @@
 """What may be changed in a recipe so that it fits or runs faster.
 
 To add a change, write a function that takes a ``Situation`` and returns overrides, or None where it does not apply, is
-already set, or could not matter. ``CHANGES`` holds them in the order of this file. A change that the run would not
-honour has no place here. One that ``train`` refuses says so in what it costs, and ``--fix`` never writes it.
+already set, or could not matter. ``CHANGES`` holds them in the order of this file. One that ``train`` refuses says so
+in what it costs, and ``--fix`` never writes it.
 """
 
 from __future__ import annotations
@@ -32,13 +32,7 @@ _ROWS = "train.per_device_train_batch_size"
 
 @dataclass(frozen=True)
 class Situation:
-    """A recipe that was simulated, on an accelerator.
-
-    Attributes:
-        settings: the recipe with the defaults of ``SFTConfig``.
-        weights: data type of the base's weights: ``float32``, ``bfloat16``, ``float16``.
-        padding_share: of the positions of a mean step; 0 where the data are not known.
-    """
+    """A recipe that was simulated, with the defaults of ``SFTConfig``; ``weights`` is the dtype of the base's weights."""
 
     settings: Settings
     memory: PlannedMemory
@@ -72,12 +66,11 @@ class Situation:
 
 @dataclass(frozen=True)
 class Change:
-    """Other values for a recipe.
+    """Other values for a recipe, by dotted key.
 
     Attributes:
-        overrides: by dotted key.
-        keeps_training: whether the same weights learn from the same tokens; rounding may differ.
-        repeats: whether it can be proposed again for the changed recipe, for about half of what it saved.
+        keeps_training: the same weights learn from the same tokens; rounding may differ.
+        repeats: it can be proposed again for the changed recipe, for about half of what it saved.
     """
 
     overrides: Mapping[str, Any]
@@ -111,10 +104,7 @@ def _change(
 
 
 def activation_checkpointing(settings: Settings) -> tuple[str, bool]:
-    """The field of ``train:`` that decides about it, and whether it is on.
-
-    ``gradient_checkpointing`` is transformers' older name; it counts where the newer one is not given.
-    """
+    """The field of ``train:`` that decides about it, of the two names that transformers knows, and whether it is on."""
     newer = settings.train("activation_checkpointing")
     if newer is not None:
         return "activation_checkpointing", bool(newer)
@@ -351,10 +341,7 @@ def pack(situation: Situation) -> dict[str, Any] | None:
 
 @_change()
 def shorter_rows(situation: Situation) -> Change | None:
-    """Halve ``train.max_length``; packs are accumulated twice as often, so that a step sees as many tokens.
-
-    Where the recipe names its global batch, that stays, and a step of packs sees half as many.
-    """
+    """Halve ``train.max_length``; without a named global batch, packs are accumulated twice as often."""
     train, recipe = situation.settings.train, situation.settings.recipe
     length = train("max_length")
     if length is None or length < 2 * _SHORTEST or not situation.matters("activations", "logits", "rest"):

@@ -40,14 +40,11 @@ class Demand:
         first_step: events before the first optimizer step.
         operators: of the step that was simulated.
         tokens: of the mean step of all ranks, without padding where the data are known.
-        steps: of the run; None where not known.
         step_share: of the simulated step's time that the mean one takes.
-        evaluation: operators of an evaluation's batch.
-        evaluation_batches: of that size, in all evaluations of the run; None where not known.
-        without_limit: of the allocator on a device with any amount of memory, by the bytes of a cuBLAS workspace there;
-            found once, when it is first asked for.
-        rank: that this is the demand of; None of a process that trains alone.
-        bf16: whether it is mixed precision in bfloat16, as train.bf16 has it and as it is by default.
+        evaluation: operators of an evaluation's batch, ``evaluation_batches`` times in the run.
+        without_limit: of the allocator on a device of any size, by the bytes of a cuBLAS workspace; a cache.
+        rank: None of a process that trains alone.
+        bf16: mixed precision in bfloat16.
         saves: checkpoints that the run writes; None where not known.
     """
 
@@ -66,7 +63,6 @@ class Demand:
 
     @property
     def ranks(self) -> int:
-        """How many devices train."""
         return 1 if self.rank is None else self.rank.sharding.ranks
 
 
@@ -159,12 +155,10 @@ def _no_time(device: Accelerator, unknown: Sequence[str]) -> str:
 
 
 def demand_of(recipe: Recipe, simulation: Simulation, shapes: RunShapes | None = None, processes: int = 1) -> Demand:
-    """Its allocations and operators on one rank, the tokens of a step of all ranks, and the steps of the run.
-
-    A mean step and an evaluation take as long as their positions, in proportion to those that were simulated.
+    """The demand on one rank; a mean step and an evaluation take time in proportion to their positions.
 
     Args:
-        shapes: of the run; None where its data are not known: every row is as long as the simulated ones, and an
+        shapes: of the run; None where its data are not known: then every row is as long as the simulated ones, and an
             evaluation has as many as ``data.max_eval_examples`` allows.
     """
     positions = simulation.rows * simulation.length * simulation.micro_batches
@@ -210,8 +204,8 @@ def steps_of(recipe: Recipe) -> int | None:
 def with_frontier(gpus: Sequence[PlannedGpu]) -> list[PlannedGpu]:
     """The same, marked where none that fits is at least as fast and as cheap, and better in one of the two.
 
-    Hand-worked: (2 s, $1), (1 s, $3), (2 s, $3): the first two; the third is as slow as the first, and dearer.
-    Those that do not fit, or whose time or cost is not known, are in nobody's way and never marked.
+    Hand-worked: (2 s, $1), (1 s, $3), (2 s, $3): the first two; the third is as slow as the first, and dearer. Those
+    that do not fit, or have no known time or cost, are never marked.
     """
     points = [_point(gpu) for gpu in gpus]
     known = [point for point in points if point is not None]

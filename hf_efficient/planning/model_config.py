@@ -22,7 +22,7 @@ def model_config(model: ModelSection) -> PretrainedConfig:
     """The configuration: of a local folder or GGUF file, of the catalogue of known models, or of the hub.
 
     Raises:
-        ModelError: there is none to be had, or transformers does not know its architecture.
+        ModelError: there is none, or transformers does not know its architecture.
         SetupError: a package that carries the model is not installed.
     """
     from huggingface_hub.errors import StrictDataclassError
@@ -82,10 +82,7 @@ _FLOATS = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32}
 
 
 def weights_dtype(model: ModelSection, config: PretrainedConfig) -> torch.dtype:
-    """``model.dtype``; for ``auto`` the configuration's, else that of the first weight of a local checkpoint.
-
-    Without any of them float32, as transformers takes it.
-    """
+    """``model.dtype``; for ``auto`` the configuration's, else that of a local checkpoint's first weight, else float32."""
     if model.dtype != "auto":
         return getattr(torch, model.dtype)
     stated = config.dtype
@@ -116,11 +113,7 @@ def _of_checkpoint(model: ModelSection) -> torch.dtype | None:
 
 
 def largest_parameter(model: ModelSection) -> int:
-    """Of the embedding for most models, of all experts of a layer for some; the model is built without its weights.
-
-    Raises:
-        ModelError: there is no configuration of it, or transformers cannot build it.
-    """
+    """Values of the largest parameter, by the meta model; ``ModelError`` where transformers cannot build it."""
     with process_kept():
         return max(parameter.numel() for parameter in meta_model(model, model_config(model)).parameters())
 

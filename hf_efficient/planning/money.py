@@ -27,7 +27,7 @@ class Terms:
         price_usd_per_hour: that the user pays in ``market``; None: the cheapest list price.
         provider: whose list prices alone count; None: anybody's.
         spot: how machines that may be taken away behave.
-        saves: that the recipe asks for, in the whole run; None where not known.
+        saves: in the whole run; None where not known.
     """
 
     price_usd_per_hour: float | None
@@ -49,11 +49,7 @@ class Terms:
 def terms_of(
     recipe: Recipe, memory: PlannedMemory, tokens: int, rank: Rank | None = None, saves: int | None = 0
 ) -> Terms:
-    """As the recipe says.
-
-    Args:
-        rank: whose memory that is; None of a process that trains alone.
-    """
+    """The terms of a recipe; ``rank``: whose memory that is, None of a process that trains alone."""
     saved = checkpoint_bytes(memory, recipe.adapter.method) if rank is None else _saved_by_all(rank, memory)
     section = recipe.efficiency
     said = section.spot
@@ -71,20 +67,15 @@ def terms_of(
 
 
 def checkpoint_bytes(memory: PlannedMemory, method: str) -> int:
-    """What a save writes: the optimizer's state and what is trained; the whole model of a full fine-tune.
-
-    Some kilobytes are left out: scheduler, random states, the Trainer's own state.
-    """
+    """What a save writes, some kilobytes aside: the optimizer's state and the trained (of a full fine-tune, all)
+    weights."""
     held = memory.category_peak_bytes
     weights = memory.model_bytes if method == "full" else held.get("adapter", 0)
     return weights + held.get("optimizer_state", 0) + memory.paged_bytes
 
 
 def _saved_by_all(rank: Rank, memory: PlannedMemory) -> int:
-    """What is trained and the optimizer's state, of which each rank may hold a part; paged state is none of ``states``.
-
-    Every rank of DDP holds, and pages, the whole state.
-    """
+    """Bytes of what is trained and of the optimizer's state, paged state included; of DDP every rank holds the whole."""
     states, sharding = rank.states, rank.sharding
     shares = sharding.ranks if sharding.strategy in (*ZERO, "fsdp2") else 1
     held = math.ceil(states.trained * (states.trained_bytes + states.optimizer_bytes + states.master_bytes))
@@ -96,8 +87,7 @@ def planned_spot(
 ) -> PlannedSpot:
     """The run of these terms on such machines, in expectation (``estimate.spot``).
 
-    Saves come after whole optimizer steps, nearest to Daly's interval. Where the number of steps is not known, the
-    overhead is that of one interval, as of a run without end.
+    Saves come after whole optimizer steps, nearest to Daly's interval; an unknown number of steps counts as endless.
     """
     between = terms.spot.hours_between_preemptions * 3600
     save = terms.save_seconds

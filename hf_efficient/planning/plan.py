@@ -80,11 +80,10 @@ def shape_remarks(shapes: RunShapes) -> list[str]:
 def plan(
     recipe: Recipe, gpus: Sequence[str] | None = None, *, num_gpus: int | None = None, read_data: bool = True
 ) -> Plan:
-    """Simulate the recipe's own training on tensors without values, and tell its memory, time and cost.
+    """Simulate the recipe's own training on tensors without values; its memory, time and cost.
 
-    Args:
-        read_data: take the lengths of the recipe's examples where data and tokenizer lie on this machine; else, and
-            where they do not, every row is as long as the recipe allows.
+    ``read_data``: take the examples' lengths where data and tokenizer lie on this machine; otherwise every row is as
+    long as the recipe allows.
     """
     devices: Sequence[Accelerator] = accelerators() if gpus is None else [accelerator(name) for name in gpus]
     if num_gpus is not None:
@@ -194,11 +193,8 @@ def _own_facts(devices: Sequence[Accelerator]) -> list[str]:
 def plan_run(
     recipe: Recipe, args: SFTConfig, data: SftData | PreferenceData, price_usd_per_hour: float | None
 ) -> RunPlan:
-    """Simulate the run's largest micro-batch; nothing of the process is different afterwards.
-
-    Args:
-        price_usd_per_hour: of everything that the run occupies; None where it is not known.
-    """
+    """Simulate the run's largest micro-batch; nothing of the process is different afterwards. The price is of
+    everything that the run occupies."""
     shapes = run_shapes(args, rows_of(data, args), args.world_size, at_end=recipe.evaluate.at_end)
     on_gpu = args.device.type != "cpu"
     simulation = simulate_shapes(recipe, model_config(recipe.model), shapes, on_gpu=on_gpu, processes=args.world_size)

@@ -27,17 +27,14 @@ if TYPE_CHECKING:
 
 
 def evaluations_of(args: SFTConfig, train: BatchShapes, *, at_end: bool) -> int:
-    """How many evaluations a run makes, as transformers' ``DefaultFlowCallback`` decides (5.23).
-
-    One at the end is not repeated.
-    """
+    """How many evaluations a run makes, as transformers' ``DefaultFlowCallback`` (5.23) decides."""
     reached = _evaluated_after(args, train)
     last = at_end and (train.steps not in reached or args.load_best_model_at_end)
     return len(reached) + bool(args.eval_on_start) + bool(last)
 
 
 def saves_of(args: SFTConfig, train: BatchShapes) -> int:
-    """How many checkpoints a run writes; of ``save_strategy: best`` as many as it can be: every evaluation the best.
+    """How many checkpoints a run writes, at most for ``save_strategy: best``.
 
     Hand-worked, 10 steps: ``save_steps`` 4 saves after 4, 8 and the last step; 0.25 every ceil(2.5) = 3, and the last.
     """
@@ -89,13 +86,7 @@ def _named(strategy: Any) -> str:
 
 @dataclass(frozen=True)
 class RunShapes:
-    """What a run computes.
-
-    Attributes:
-        evaluation: of one evaluation, whose ``steps`` are its batches; None where the run evaluates nothing.
-        step_rows: that a step asks for.
-        saves: checkpoints that the run writes.
-    """
+    """What a run computes; the ``steps`` of ``evaluation`` are its batches, ``step_rows`` what a step asks for."""
 
     train: BatchShapes
     evaluation: BatchShapes | None = None
@@ -114,10 +105,8 @@ class RunShapes:
 
 @dataclass(frozen=True)
 class RunRows:
-    """Tokens of each row that a run trains and evaluates on, each of shape (rows,); packs where they are packed.
-
-    Of preference pairs, of prompt and answer, each of shape (rows, 2).
-    """
+    """Tokens of each row or pack that a run trains and evaluates on, shape (rows,); of preference pairs, of prompt and
+    answer, shape (rows, 2)."""
 
     train: Lengths
     evaluation: Lengths | None = None
@@ -187,11 +176,7 @@ def _packs(args: SFTConfig) -> bool:
 def unread_pauses(
     recipe: Recipe, steps: int | None, evaluation: SimulatedEvaluation | None, ranks: int
 ) -> tuple[float | None, int | None]:
-    """Batches of all evaluations on one rank, and checkpoints; None where the recipe alone does not tell.
-
-    Args:
-        evaluation: the batch that was simulated; None where the run evaluates nothing.
-    """
+    """Batches of all evaluations on one rank, and checkpoints; None where the recipe alone does not show it."""
     if steps is None:
         return 0.0 if evaluation is None else None, None
     with process_kept(), tempfile.TemporaryDirectory() as directory:
@@ -221,11 +206,8 @@ class DataAtHand:
 
 
 def data_at_hand(recipe: Recipe) -> DataAtHand | str:
-    """The tokenised data of a run, by its own preparation and cache; or why they are not at hand, in words.
-
-    Raises:
-        DataError: they are there and cannot be read, or are not what the recipe says.
-    """
+    """The tokenised data of a run, by its own preparation and cache, or in words why they are not at hand. Raises
+    ``DataError`` where they are there and cannot be read."""
     for key, sources in (("train", recipe.data.train), ("eval", recipe.data.eval)):
         for number, source in enumerate(sources):
             if source.path not in BUILTINS and not _lies_here(source.path):

@@ -66,11 +66,9 @@ class HeldWeight:
     """One parameter.
 
     Attributes:
-        shape: of the tensor; of a packed one, that of its bytes.
+        shape: of the tensor; of a packed one (bitsandbytes' 4-bit weights), that of its bytes.
         values: that it stands for.
-        loaded_itemsize: bytes of an element as the run loads it.
-        itemsize: bytes of an element as the step computes with it.
-        packed: whether it holds several values in an element (bitsandbytes' 4-bit weights).
+        loaded_itemsize, itemsize: bytes of an element as the run loads it, and as the step computes with it.
         quantized: packed, or of one byte per value (LLM.int8()).
     """
 
@@ -94,10 +92,10 @@ class Unit:
 
     Attributes:
         name: of its module; ``tail`` and ``root`` for those that have none of their own.
-        modules: names of its modules; what runs in them needs it. None of the root's.
-        stays: whether FSDP2 keeps it gathered from the forward to the backward.
-        ends_last: whether its backward ends with the whole: what comes into it, token ids, gets no gradient.
-        is_layer: whether it is a block of the model, and not an embedding, the head, or what is left over.
+        modules: names of its modules; none of the root's.
+        stays: FSDP2 keeps it gathered from the forward to the backward.
+        ends_last: its backward ends with the whole: its inputs, token ids, get no gradient.
+        is_layer: a block of the model, not an embedding, the head, or what is left over.
     """
 
     name: str
@@ -110,12 +108,7 @@ class Unit:
 
 @dataclass(frozen=True)
 class Rank:
-    """One of several ranks.
-
-    Attributes:
-        states: the whole of what is spread.
-        layers: that are gathered one by one.
-    """
+    """One of several ranks; ``states`` is the whole of what is spread, ``layers`` are gathered one by one."""
 
     sharding: Sharding
     states: ModelStates
@@ -127,17 +120,15 @@ class Simulation:
     """What two optimizer steps did, and an evaluation after them.
 
     Attributes:
-        backward_starts: events before each backward; likewise ``first_step``, ``second_step``.
-        vocabulary: tokens that the model knows; the last dimension of its logits.
+        backward_starts, forward_ends: events before each backward, and up to the end of each forward of the training.
+        vocabulary: the last dimension of the model's logits.
         rows, length: of a micro-batch; a pair of ``method: dpo`` is two rows.
-        micro_batches: of an optimizer step of the run; more than were simulated, perhaps.
-        operators: of such a step.
-        parameters, trained_parameters: of the model, a 4-bit weight counted as the values that it stands for.
+        micro_batches, operators: of an optimizer step of the run; perhaps more than were simulated.
+        parameters, trained_parameters: a 4-bit weight counted as the values that it stands for.
         paged_bytes: optimizer state outside of torch's allocator.
-        forward_ends: events up to the end of each of the training's forwards, when the model's output is still there.
-        evaluation: a batch of it, after the two steps; None where the run evaluates nothing.
+        evaluation: a batch of it; None where the run evaluates nothing.
         units: parameters of the whole model, in the units that several ranks would gather.
-        rank: that this is the simulation of; None of a process that trains alone.
+        rank: None of a process that trains alone.
     """
 
     log: TensorLog
@@ -168,9 +159,8 @@ class Simulation:
 
 
 def units_of(model: Any, loaded: dict[str, int], classes: Sequence[str] | None = None) -> tuple[Unit, ...]:
-    """As accelerate's ``fsdp2_prepare_model`` (1.15) cuts a model: the blocks that its class says not to split, the
-    embedding, and the final norm with the head, which take the embedding along where they share its weight. The root,
-    last, holds the rest.
+    """The units as accelerate's ``fsdp2_prepare_model`` (1.15) cuts a model: blocks, embedding, final norm with head
+    (and a shared embedding), and last the root.
 
     Args:
         loaded: bytes of an element of each parameter as the run loads it, by name; for the others as it is.
@@ -271,9 +261,8 @@ def simulate(
 
     Args:
         length: tokens of every row; default: the most that the recipe allows.
-        padded: whether a row of each micro-batch is shorter, so that the attention needs a mask.
-        on_gpu: whether the run is on a GPU, whose fused LM head (``loss_type: chunked_nll``) takes less memory, and
-            whose sums of two dtypes take none.
+        padded: a row of each micro-batch is shorter, so that the attention needs a mask.
+        on_gpu: the fused LM head (``loss_type: chunked_nll``) takes less memory there, sums of two dtypes none.
         computes_in: what float32 weights are cast to before the step, by whoever spreads the model over ranks.
     """
     with process_kept(), collector_paused(), tempfile.TemporaryDirectory() as directory:
@@ -422,12 +411,11 @@ def planned_timeline(simulation: Simulation) -> PlannedTimeline:
 
 
 def held_by_category(simulation: Simulation) -> dict[str, int]:
-    """Weights and adapter at most; gradients when the optimizer steps, and its state after that; activations where a
-    backward begins. Of DeepSpeed, which steps inside the backward, gradients at most while they are made.
+    """Bytes by category, each at its own moment, so that they need not add up to the peak.
 
-    Logits likewise, with the model's output, which is gone by then. The peak of the whole lies where the sum is
-    largest, at which none of them need be. Of several ranks whole gradients may be on the way before the step: FSDP2
-    keeps them from one micro-batch to the next, and shares them out in the last one.
+    Weights and adapter at most; gradients and state at the optimizer's step (of DeepSpeed, which steps inside the
+    backward, gradients at most); activations and logits where a backward begins. Under FSDP2 whole gradients may be
+    held before the step.
     """
     log = simulation.log
     marked: dict[str, list[int]] = {}

@@ -33,13 +33,12 @@ if TYPE_CHECKING:
 
 
 class SimulatedTrainer(Trainer):
-    """Leftmost of a trainer's bases: tells what goes on.
+    """Leftmost of a trainer's bases: reports what goes on.
 
     Attributes:
-        tensors: is told what a tensor is used for; None: nobody is.
-        stand_in: the optimizer that takes the place of the recipe's; None where that itself runs.
-        on_gpu: whether the run is on a GPU.
-        micro_batch_factor: micro-batches of the run for each one that is simulated.
+        tensors: hears what a tensor is used for; None: nobody does.
+        stand_in: takes the place of the recipe's optimizer; None where that itself runs.
+        micro_batch_factor: micro-batches of the run for each simulated one.
     """
 
     tensors: TensorLog | None = None
@@ -176,8 +175,7 @@ def is_evaluated(recipe: Recipe) -> bool:
 def simulate_evaluation(trainer: SimulatedTrainer, length: int) -> SimulatedEvaluation:
     """Evaluate one batch of ``train.per_device_eval_batch_size`` rows with a trainer that has trained.
 
-    The loop itself would bring the results to NumPy, which tensors without values cannot; its prediction step and the
-    reduction of the logits to what the recipe's metrics need are those of the run.
+    The evaluation loop itself needs NumPy values; prediction step and reduction of the logits are the run's own.
     """
     log = trainer.tensors
     assert log is not None
@@ -206,10 +204,7 @@ def _predict(trainer: SimulatedTrainer, model: Any, batch: Any) -> None:
 
 
 def longest_rows(args: SFTConfig, length: int, count: int, *, packed: bool) -> list[dict[str, Any]]:
-    """Rows of ``length`` tokens, all of which bear a loss.
-
-    A pack holds two documents: with one alone the attention would need no mask, which in a real pack it does.
-    """
+    """Rows of ``length`` target tokens. A pack holds two documents, so that the attention needs its mask."""
     row: dict[str, Any] = {"input_ids": [1] * length, "labels": [1] * length}
     if packed and args.packing_strategy != "wrapped" and length > 1:
         row["seq_lengths"] = [length // 2, length - length // 2]
@@ -231,13 +226,8 @@ class PaddedBatches:
 
 @contextmanager
 def fused_kernels_of_a_gpu(on_logits: Callable[[torch.Tensor], None]) -> Iterator[None]:
-    """TRL's fused head computes as on a GPU.
-
-    There the head scores each tile of logits with two kernels that work inside the tile, and adds up its gradients with
-    a product that rounds nothing. On a CPU it does the same with torch's operators, whose copies of a tile in float32
-    take more memory than all the rest of the head: a simulation, whose tensors say ``cpu``, would take those for the
-    GPU's.
-    """
+    """TRL's fused head computes as on a GPU, where two kernels score each tile of logits in place. On a CPU torch's
+    operators copy each tile in float32, more memory than all the rest of the head."""
     stood_in: dict[str, Any] = {
         "_use_triton": lambda device: True,
         "_forward_kernel": _Launched(lambda tile: tile.amax(-1), on_logits),
@@ -354,11 +344,7 @@ class PreferenceSimulationTrainer(SimulatedTrainer, RecipeDPOTrainer):
 def preference_trainer(
     recipe: Recipe, model: Any, reference: Any, args: DPOConfig, length: int
 ) -> PreferenceSimulationTrainer:
-    """The recipe's trainer for two optimizer steps on pairs of one length; for a real model as well.
-
-    Args:
-        reference: the model that it is compared with; None for an adapter, which is switched off for that.
-    """
+    """The recipe's trainer for two optimizer steps on pairs of one length; ``reference`` is None for an adapter."""
     rows = 2 * args.gradient_accumulation_steps * args.per_device_train_batch_size
     optimizer = stand_in(recipe, model)
     trainer = PreferenceSimulationTrainer(

@@ -12,11 +12,10 @@ _GATHERED, _SENT = "gathered_weights", "communication"
 class FullyShardWalk(Walk):
     """Adds to a score what the units gather and reduce.
 
-    Before a unit runs, its weights are gathered into one flat buffer, from which they are copied out. In the forward
-    the buffer is freed once the next unit is copied out, and the copies end with the unit, but for those that stay. In
-    the backward a unit gathers anew and frees the buffer at once; then the next one's buffer is filled ahead. After a
-    unit's backward its gradients are copied into one flat buffer, of which each rank gets its share; that buffer is
-    freed after the next unit's backward. In all but the last micro-batch of a step gradients stay whole (``no_sync``).
+    Before a unit runs, its weights are gathered into a flat buffer and copied out. The forward frees the buffer once
+    the next unit is copied out, and the copies at the unit's end, but for those that stay. The backward frees the
+    buffer at once, then fills the next unit's ahead. A unit's gradients are copied into a flat buffer, which is freed
+    after the next unit's backward. In all but the last micro-batch of a step gradients stay whole (``no_sync``).
     """
 
     def __init__(self, simulation: Simulation, score: Score, sizes: Sizes) -> None:

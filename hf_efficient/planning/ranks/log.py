@@ -19,8 +19,7 @@ _DOING = {"forward": "forward", "backward": "backward", "recompute": "backward",
 class Score:
     """Takes changes of a simulation's log (storages resized, cut short or added), and writes it anew.
 
-    Events are counted as in the old log. Changes at the same event happen in the order in which they were asked for,
-    before the event itself.
+    Events are counted as in the old log; changes at the same event happen before it, in the order asked for.
     """
 
     def __init__(self, simulation: Simulation) -> None:
@@ -114,8 +113,8 @@ def _moved(simulation: Simulation, log: TensorLog, counts: list[int]) -> Simulat
 class Walk:
     """Goes through a log and calls the methods below where forwards, backwards and their units begin and end.
 
-    A unit runs from the first allocation in one of its modules to the first in another unit's. In the forward, what the
-    root allocates ends it as well; in the backward it does not, where a gradient's own node belongs to no module.
+    A unit runs from the first allocation in its modules to the first in another's; in the forward, the root's ends it
+    too.
     """
 
     def __init__(self, simulation: Simulation) -> None:

@@ -55,11 +55,7 @@ def simulate_rank(
     on_gpu: bool = True,
     processes: int | None = None,
 ) -> Simulation:
-    """Simulate the recipe on one rank of those that its ``distributed`` section starts; see ``simulate``.
-
-    Raises:
-        HfEfficientError: what the recipe's own run would refuse.
-    """
+    """``simulate`` on one rank of those that the ``distributed`` section starts; raises what the recipe's run would."""
     sharding, mixed = sharding_of(recipe, processes, model_width(config)), mixed_precision(recipe) != "no"
     if not on_gpu:  # what is offloaded goes where all the rest is
         sharding = replace(sharding, offload_optimizer=False, offload_parameters=False)
@@ -78,11 +74,7 @@ def simulate_rank(
 
 
 def spread(simulation: Simulation, sharding: Sharding, *, mixed: bool) -> Simulation:
-    """A simulation of the whole model, in 16 bits where the strategy computes so, as that of the rank that holds most.
-
-    Args:
-        mixed: whether the run trains in mixed precision.
-    """
+    """A simulation of the whole model, in 16 bits where the strategy computes so, as that of the rank that holds most."""
     if sharding.strategy == "none":
         return simulation
     packed = any(weight.packed for weight in simulation.weights.values())
@@ -114,7 +106,7 @@ def _add_buckets(simulation: Simulation, score: Score) -> None:
 
 
 def bucket_bytes(gradients: Iterable[int]) -> list[int]:
-    """Gradients in the order in which they are made, put into buckets: each is closed once it holds its limit.
+    """Bytes of each bucket; gradients come in the order in which they are made, and a bucket is closed at its limit.
 
     Hand-worked, MiB: 0.5, 0.75, 20, 10, 3 are in buckets of 1.25, 30 and 3.
     """
@@ -155,13 +147,8 @@ def _shared(one: OperatorWork, ranks: int) -> OperatorWork:
 
 @dataclass(frozen=True)
 class Exchange:
-    """What a rank exchanges with other ranks and the host in an optimizer step.
-
-    Attributes:
-        seconds: in which the links are busy; None where no link of the device is known.
-        exposed_seconds: of them, in which nothing is computed.
-        notes: what is missing, and what is an estimate.
-    """
+    """What a rank exchanges with others and the host in an optimizer step: seconds in which the links are busy (None
+    where no link is known), and of them those in which nothing is computed."""
 
     seconds: float | None
     exposed_seconds: float | None
@@ -199,12 +186,11 @@ def exchange_of(rank: Rank, device: str, compute_seconds: float) -> Exchange:
 
 
 def host_bytes_moved(states: ModelStates, sharding: Sharding) -> float:
-    """Bytes that a rank sends to its host, or on to its disk, and takes from there in an optimizer step.
+    """Bytes that a rank exchanges with its host, or on to its disk, in an optimizer step.
 
-    With the optimizer offloaded, its share of the gradients goes there and that of the weights comes back. With the
-    weights offloaded, its share comes whenever they are gathered, and gradients go there.
-
-    Hand-worked: ZeRO-2 with offload, 100 elements of 2 bytes, 2 ranks: 100 bytes of gradients down, 100 of weights up.
+    An offloaded optimizer: its share of the gradients down, of the weights up. Offloaded weights: its share up whenever
+    they are gathered, and gradients down. Hand-worked: ZeRO-2 with offload, 100 elements of 2 bytes, 2 ranks: 100 bytes
+    of gradients down, 100 of weights up.
     """
     shard = shard_elements(sharding.strategy, [(states.trained,)], sharding.ranks)
     moved = 0.0

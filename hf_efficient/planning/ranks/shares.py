@@ -21,10 +21,8 @@ _SCALAR = 8
 
 
 def model_width(config: Any) -> int | None:
-    """The width by which transformers sets what DeepSpeed's configuration leaves ``auto``; None: it would refuse.
-
-    Source: ``HfTrainerDeepSpeedConfig.trainer_config_finalize`` (transformers 5.23, ``integrations/deepspeed.py``).
-    """
+    """The width by which transformers (5.23, ``trainer_config_finalize``) sets DeepSpeed's ``auto``; None: it would
+    refuse."""
     places: tuple[Any, ...] = (config, getattr(config, "text_config", None))
     for one in places:
         if hasattr(one, "hidden_size"):
@@ -37,11 +35,8 @@ def model_width(config: Any) -> int | None:
 def sharding_of(recipe: Recipe, processes: int | None = None, width: int | None = None) -> Sharding:
     """How the recipe's run is spread; ``processes: auto`` counts for one on each machine.
 
-    Args:
-        width: of the model, by which a launch sets DeepSpeed's buckets; default: DeepSpeed's own sizes.
-
-    Raises:
-        RecipeError: the strategy cannot have as many processes, or cannot offload what is to be offloaded.
+    ``width``, of the model, sets DeepSpeed's buckets; default: its own sizes. Raises ``RecipeError`` where the strategy
+    cannot have as many processes, or cannot offload what the recipe asks for.
     """
     distributed = recipe.distributed
     ranks = processes or planned_processes(recipe)
@@ -79,12 +74,8 @@ class Sizes:
     """Bytes on one rank, by parameter or unit.
 
     accelerate (1.15, ``fsdp2_prepare_model``) stores trained weights in float32 under mixed precision, and gathers all
-    in 16 bits; it leaves a model with 4-bit weights as it is loaded. DeepSpeed casts the model to 16 bits and steps on
-    a float32 copy; without mixed precision ZeRO-1 and 2 copy as well (``stage_1_and_2.py``), ZeRO-3 does not.
-
-    Attributes:
-        mixed: whether the run trains in mixed precision.
-        packed: whether there are 4-bit weights.
+    in 16 bits; a model with 4-bit weights (``packed``) stays as loaded. DeepSpeed casts the model to 16 bits and steps
+    on a float32 copy; without mixed precision ZeRO-1 and 2 copy as well (``stage_1_and_2.py``), ZeRO-3 does not.
     """
 
     sharding: Sharding
@@ -106,10 +97,8 @@ class Sizes:
         return self.sharding.offload_optimizer or (self.strategy == "fsdp2" and self.sharding.offload_parameters)
 
     def is_sharded(self, weight: HeldWeight) -> bool:
-        """Whether a rank holds a share of a weight alone; DeepSpeed leaves quantized ones whole (PEFT issue 2016).
-
-        FSDP2 shards 4-bit ones that are stored as 16-bit elements (``bnb_4bit_quant_storage``), and no 8-bit ones.
-        """
+        """Whether a rank holds only a share of a weight. DeepSpeed leaves quantized ones whole (PEFT issue 2016). FSDP2
+        shards 4-bit ones stored as 16-bit elements (``bnb_4bit_quant_storage``), and no 8-bit ones."""
         if weight.quantized and not (weight.packed and self.strategy == "fsdp2"):
             return False
         return self.strategy in WEIGHTS_SHARDED
@@ -240,9 +229,8 @@ def shrink_held(simulation: Simulation, score: Score, sizes: Sizes) -> None:
 
 
 def _flat_counts(simulation: Simulation, weights: Mapping[str, HeldWeight]) -> dict[int, int]:
-    """Bytes of the optimizer's scalars, by their place in the log: DeepSpeed steps on one flat tensor for what decays
-    (matrices, by transformers' rule) and one for what does not, so that all but the first of each are not there.
-    """
+    """Bytes of the optimizer's scalars, by their place in the log: DeepSpeed steps on two flat tensors, of what decays
+    (matrices, by transformers' rule) and what does not."""
     counts, seen = {}, set[bool]()
     for index, life in enumerate(simulation.log.lives):
         weight = weights.get(life.module)

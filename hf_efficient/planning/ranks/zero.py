@@ -12,13 +12,11 @@ _STEP_GROUP = 1_000_000_000
 
 
 class ZeroWalk(Walk):
-    """Adds to a score buckets, gathered weights, and gradients in float32 during the step.
+    """Adds to a score buckets, gathered weights, and gradients in float32 during the step, unit by unit.
 
-    ZeRO-1 and 2 have a bucket for reductions, of a fixed size, during each backward; ZeRO-3 has it from the start. What
-    is in a bucket is copied once more to be sent: several tensors, or parts for several ranks, are made one
-    (``torch.cat`` in ``reduce_scatter_coalesced``, ``flatten`` in ``allreduce_bucket``). ZeRO-3 gathers weights when
-    they are needed, into a flat buffer that they are copied from, keeps those that come again soon, and all the time
-    those that are small. Modelled unit by unit, where DeepSpeed goes from module to module.
+    ZeRO-1 and 2 have a reduction bucket of fixed size during each backward; ZeRO-3 has it from the start. A bucket is
+    copied once more to be sent (``reduce_scatter_coalesced``, ``allreduce_bucket``). ZeRO-3 gathers weights into a flat
+    buffer when needed, and keeps small ones and those that come again soon.
     """
 
     def __init__(self, simulation: Simulation, score: Score, sizes: Sizes) -> None:
@@ -118,11 +116,8 @@ class ZeroWalk(Walk):
             self._ahead = self._score.add(event, ahead, "gathered_weights", "gathered ahead", phase, itemsize)
 
     def _comes_again_soon(self, unit: Unit) -> bool:
-        """Whether fewer elements than ``reuse_elements`` are used until the backward needs it.
-
-        Those of every module that runs until then are counted, small ones and the head's as well, as often as it runs
-        (``__params_to_release``).
-        """
+        """Whether fewer elements than ``reuse_elements`` are used until the backward needs it
+        (``__params_to_release``), counted for every module that runs until then."""
         names = [one.name for one in self._units_all]
         between = 0
         for one in self._units_all[names.index(unit.name) + 1 :]:
@@ -142,9 +137,8 @@ class ZeroWalk(Walk):
 def spread_gradients(simulation: Simulation, score: Score, sizes: Sizes) -> None:
     """Under ZeRO-2 and 3 whole gradients last for a moment, and the rank's share takes their place.
 
-    A gradient is copied into the bucket as soon as it is made. One that is larger than a bucket waits whole, outside of
-    it, for the next gradient (``extra_large_param_to_reduce`` in ``stage_1_and_2.py``, ``__add_grad_to_ipg_bucket`` in
-    ``stage3.py``). Left out: the copy of such a one whose parts go to several ranks.
+    A gradient is copied into the bucket at once; one larger than a bucket waits whole for the next gradient
+    (``extra_large_param_to_reduce`` in ``stage_1_and_2.py``, ``__add_grad_to_ipg_bucket`` in ``stage3.py``).
     """
     if sizes.sharding.whole_gradients:
         return
