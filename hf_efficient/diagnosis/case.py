@@ -40,7 +40,6 @@ class Case(Subject):
     """A run to be diagnosed; its time is that of the training loop of rank 0, evaluations and saves included.
 
     Attributes:
-        directory: the folder of its records.
         steps: by rank; of a long run the last ones.
         facts: what the run said of itself, by topic; later processes over earlier ones.
         evaluations: seconds of each, inside and outside the training loop.
@@ -145,10 +144,7 @@ class Case(Subject):
 
     @property
     def can_be_grouped(self) -> bool:
-        """Whether examples of like length could be put together, and are not.
-
-        A stream has no sampler that could; and transformers' finds no length in a pair of answers.
-        """
+        """Whether examples could be grouped by length, and are not; no stream or pair of answers can be."""
         is_stream = bool(self.facts.get("loader", {}).get("iterable"))
         grouped = self.argument("train_sampling_strategy") == "group_by_length"
         return not is_stream and not self.is_of_preferences and not grouped
@@ -201,8 +197,7 @@ def _busiest_device(path: Path, _changed_ns: int) -> DeviceBreakdown | None:
 def read_case(directory: Path, reader: RunReader | None = None) -> Case:
     """Read what a run left in its ``efficiency`` folder, whether it goes on, ended or died.
 
-    Args:
-        reader: one that has read the records before, so that only what is new is read.
+    A ``reader`` that has read the records before reads only what is new.
 
     Raises:
         OutputError: there are no records, they cannot be read, or were written by a newer version.

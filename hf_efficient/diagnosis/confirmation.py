@@ -56,8 +56,7 @@ class MeasuredRun:
         seconds_per_token: of the training loop, per token of all ranks that is no padding.
         spread: half of the interval in which that lies, as a share of it; by the steps past the warm-up.
         peak_bytes: of the CUDA device's tensors; of the process on a CPU.
-        setup: what must be alike to compare, with the fields of ``train:`` that bear on the time by their dotted keys;
-            what is not known is left out.
+        setup: the known values that must be alike to compare, with the fields of ``train:`` that bear on the time.
     """
 
     seconds_per_token: float | None
@@ -130,8 +129,8 @@ def _device(case: Case) -> str:
 def prediction(case: Case, finding: Finding, remedy: Remedy) -> dict[str, Any] | None:
     """The section ``efficiency.confirms`` of the run with a remedy; None where nothing of it could be confirmed.
 
-    What the remedy itself changes of the setup, the runs need not have in common; its fields of ``train:`` the next
-    run must have. Figures are given to six digits, which is more than was measured.
+    What the remedy changes of the setup may differ between the runs; its fields of ``train:`` the next run must have.
+    Figures have six digits.
     """
     gain, run = remedy.gain, measured_run(case)
     saving = gain.share if gain is not None and gain.share else None
@@ -198,14 +197,8 @@ def confirm(
     *,
     is_short: bool = False,
 ) -> list[Confirmation]:
-    """Hold a run against the prediction: its time, its memory; of a remedy that predicts neither, whether it mends.
-
-    Args:
-        asked: the prediction.
-        run: that applied the remedy.
-        findings, abstentions: what its rules said.
-        is_short: whether its steps are too few for a finding to stand or go.
-    """
+    """Hold a run that applied the remedy against the prediction: its time, its memory; of a remedy that predicts
+    neither, whether the finding is gone. After too few steps (``is_short``) no finding stands or goes."""
     other = _other(asked.setup, run.setup)
     found = []
     if asked.predicted_saving is not None:

@@ -1,6 +1,5 @@
 """All rules over a run, the variants of a recipe or a trace: findings ranked, abstentions, and the limit of what is
-healthy. The diagnosis of a run by the name of its folder, and its file.
-"""
+healthy."""
 
 from __future__ import annotations
 
@@ -67,8 +66,7 @@ def _ask(rules: Sequence[Rule[S]], subject: S) -> _Said:
 def diagnose(run_dir: str | Path) -> Diagnosis:
     """What is wrong with a run, what to change, and what that would give.
 
-    Args:
-        run_dir: output directory of a run, or its ``efficiency`` folder; the run may go on, have ended or died.
+    ``run_dir`` is the output directory of a run, or its ``efficiency`` folder; the run may go on, have ended or died.
 
     Raises:
         OutputError: there is no such folder, no record in it, they cannot be read, or are of a newer version.
@@ -77,10 +75,8 @@ def diagnose(run_dir: str | Path) -> Diagnosis:
 
 
 def diagnose_case(case: Case, rules: Sequence[Rule[Case]] = RULES) -> Diagnosis:
-    """The diagnosis of a run that was read.
-
-    Of a run of a few steps nothing is a warning that is not wrong in itself: start-up outweighs everything there.
-    """
+    """The diagnosis of a run that was read; of a few steps, which start-up outweighs, only what is wrong in itself
+    warns."""
     said = _ask(rules, case)
     findings = [with_global_batch(finding, case) for finding in said.findings]
     if case.is_short:
@@ -169,12 +165,9 @@ def _costs(finding: Finding) -> tuple[float, float]:
 def write_diagnosis(directory: Path, reader: RunReader | None = None) -> Diagnosis:
     """Diagnose the run whose records lie in a folder, and put ``diagnosis.json`` beside them.
 
-    Args:
-        reader: one that has read the records before, so that only what is new is read.
-
     Raises:
         OutputError: there are no records, or they cannot be read.
-        OSError: the file cannot be written; one that was there stays as it is.
+        OSError: the file cannot be written; an earlier one stays as it is.
     """
     found = diagnose_case(read_case(directory, reader))
     write_whole(directory / DIAGNOSIS_JSON, to_json(found))
@@ -187,9 +180,5 @@ def to_json(diagnosis: Diagnosis) -> str:
 
 
 def read_diagnosis(path: Path) -> Diagnosis:
-    """What ``write_diagnosis`` wrote.
-
-    Raises:
-        OutputError: the file cannot be read, is no diagnosis, or was written by a newer version.
-    """
+    """What ``write_diagnosis`` wrote; raises ``OutputError`` where it is no diagnosis, or of a newer version."""
     return read_record(path, Diagnosis, DIAGNOSIS_SCHEMA_VERSION, "a diagnosis")

@@ -20,14 +20,7 @@ _TRACE = "profile/trace.rank0"
 
 @dataclass(frozen=True)
 class _Parts:
-    """Shares of the time, by what it is bound by.
-
-    Attributes:
-        products: matrix products and fused attention.
-        moving: operators that move memory.
-        outside: on a CPU, outside of any operator: Python, the Trainer, the optimizer's loop.
-        source: of the figures.
-    """
+    """Shares of the time, by what it is bound by; ``outside`` is, on a CPU, that of Python and the Trainer."""
 
     products: float
     moving: float
@@ -36,12 +29,11 @@ class _Parts:
 
 
 def limit_of(case: Case) -> Limit:
-    """The limit, with its distance from the roofline.
+    """The limit, with its distance from the roofline, in this order:
 
-    In this order: a device that waits for the host in 15% of its time or more, between steps (its own events) or
-    within them (a trace); half of the dense peak or more: arithmetic; more than half of the time in operators that move
-    memory: bandwidth; in products below their peak: arithmetic, at that distance; outside of operators: the host. The
-    last three take a trace or an operator table; without one it is unknown.
+    the host, where a device waits for it in 15% of its time or more, by its own events or a trace; arithmetic, from
+    half of the dense peak on; bandwidth, where more than half of the time is in operators that move memory; arithmetic,
+    in products below their peak; the host, outside of operators. The last three take a trace or an operator table.
     """
     if case.is_short:
         return Limit("unknown", f"none is told of {case.account.steps.count} steps: they are too few")

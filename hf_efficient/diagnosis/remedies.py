@@ -40,15 +40,8 @@ def _with_batch(remedy: Remedy, case: Case, named: int) -> Remedy:
 
 
 def remedy_of(diagnosis: Diagnosis, number: int | None) -> tuple[Finding, Remedy]:
-    """The remedy to apply: of a finding, the first that changes a recipe.
-
-    Args:
-        diagnosis: of a run.
-        number: of the finding, from 1; None: the first finding that has one.
-
-    Raises:
-        OutputError: there is none.
-    """
+    """The remedy to apply: the first that changes a recipe, of finding ``number`` (from 1) or the first that has one.
+    Raises ``OutputError`` where there is none."""
     findings = diagnosis.findings
     if number is not None:
         if not 1 <= number <= len(findings):
@@ -68,11 +61,8 @@ def remedy_of(diagnosis: Diagnosis, number: int | None) -> tuple[Finding, Remedy
 def applied_recipe(directory: Path, finding: Finding, remedy: Remedy, confirms: Mapping[str, Any] | None = None) -> str:
     """The text of a recipe file: what the run's recipe had set, with the remedy in it, and an output of its own.
 
-    Args:
-        directory: the ``efficiency`` folder of the run.
-        finding: whose remedy it is.
-        remedy: with a change of the recipe.
-        confirms: what the next run is to confirm (see ``confirmation.prediction``); None: nothing.
+    ``directory`` is the ``efficiency`` folder of the run; ``confirms`` is what the next run is to confirm (see
+    ``confirmation.prediction``).
 
     Raises:
         OutputError: the run left no recipe, or it cannot be read.

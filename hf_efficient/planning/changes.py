@@ -32,7 +32,7 @@ _ROWS = "train.per_device_train_batch_size"
 
 @dataclass(frozen=True)
 class Situation:
-    """A recipe that was simulated, with the defaults of ``SFTConfig``; ``weights`` is the dtype of the base's weights."""
+    """A recipe that was simulated, with the defaults of ``SFTConfig``; ``weights`` is the dtype of the base."""
 
     settings: Settings
     memory: PlannedMemory

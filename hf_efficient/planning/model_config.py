@@ -82,7 +82,7 @@ _FLOATS = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32}
 
 
 def weights_dtype(model: ModelSection, config: PretrainedConfig) -> torch.dtype:
-    """``model.dtype``; for ``auto`` the configuration's, else that of a local checkpoint's first weight, else float32."""
+    """``model.dtype``; for ``auto`` the configuration's, else that of a local checkpoint's first weight or float32."""
     if model.dtype != "auto":
         return getattr(torch, model.dtype)
     stated = config.dtype

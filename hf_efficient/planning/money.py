@@ -75,7 +75,7 @@ def checkpoint_bytes(memory: PlannedMemory, method: str) -> int:
 
 
 def _saved_by_all(rank: Rank, memory: PlannedMemory) -> int:
-    """Bytes of what is trained and of the optimizer's state, paged state included; of DDP every rank holds the whole."""
+    """Bytes of what is trained and of the optimizer's state, paged included; of DDP every rank holds the whole."""
     states, sharding = rank.states, rank.sharding
     shares = sharding.ranks if sharding.strategy in (*ZERO, "fsdp2") else 1
     held = math.ceil(states.trained * (states.trained_bytes + states.optimizer_bytes + states.master_bytes))

@@ -53,10 +53,8 @@ _FIGURES: dict[str, tuple[str, Callable[[float], str]]] = {
 
 @dataclass(frozen=True)
 class Change:
-    """One run's figure in words, its change against the first run (``+12.3%``), and which way that is.
-
-    Each is empty where it is not known; ``kind`` is ``better``, ``worse``, or empty for what is neither.
-    """
+    """One run's figure in words, its change against the first run (``+12.3%``), and its ``kind``: ``better``,
+    ``worse``, or empty for neither."""
 
     value: str
     change: str = ""
@@ -77,10 +75,8 @@ def letter(place: int) -> str:
 
 
 def comparison_rows(runs: Sequence[RunData]) -> list[ComparisonRow]:
-    """The headline figures that at least one run knows, each with its difference from the first run's.
-
-    Runs with different numbers of ranks also have their scaling efficiency.
-    """
+    """The headline figures that at least one run knows, with differences from the first; across numbers of ranks also
+    the scaling efficiency."""
     rows = []
     for found in differences([headline(run.account, run.series) for run in runs]):
         label, tell = _FIGURES[found.name]

@@ -25,8 +25,7 @@ _MOST_RANKS = 16
 
 
 def account_renderables(account: RunAccount) -> list[RenderableType]:
-    """What to print, in order: how it ended, the time by phase, its other parts in a line each, the ranks, the plan,
-    what instruments found and cost, the gaps."""
+    """How it ended, time by phase, other parts in a line each, ranks, plan, instruments, gaps."""
     return [
         _title(account),
         time_table(account.time),

@@ -128,12 +128,9 @@ def _came(held: Confirmation, value: float) -> str:
 
 
 def diagnosis_renderables(diagnosis: Diagnosis, *, evidence: bool = True) -> list[RenderableType]:
-    """What to print, in order: what became of the prediction that the run tests, the findings, the limit of a run
-    without any, and what could not be judged.
+    """The tested prediction, the findings, the limit of a run without any, and what could not be judged.
 
-    Args:
-        diagnosis: of a run.
-        evidence: False for a short form, to stand below the run's account: a line per finding and its first remedy.
+    ``evidence=False``, a short form below the account: a line per finding and its first remedy.
     """
     abstained = [f"{rules}: {told}" for told, rules in told_abstentions(diagnosis)]
     return [

@@ -32,7 +32,7 @@ class FinishedRun:
     Attributes:
         diagnosis: None where it was not asked for, or failed.
         reader: has seen all records; of a run that goes on it reads only what comes after them.
-        said: what was warned of, which is not said twice of one run.
+        said: warnings, which are said once of one run.
     """
 
     account: RunAccount
@@ -49,14 +49,13 @@ def finish_run(
     A fault of the diagnosis or of the page is logged, and leaves out only that.
 
     Args:
-        directory: the run's folder of records.
         earlier: what an earlier call returned for the same run.
         page: False for the account alone, which takes less time.
-        tell: whether to log the first finding as a warning; a recipe's run shows all of them itself.
+        tell: log the first finding as a warning.
 
     Raises:
         OutputError: there are no records, or they cannot be read.
-        OSError: ``run.json`` cannot be written; one that was there stays as it is.
+        OSError: ``run.json`` cannot be written; an earlier one stays as it is.
     """
     reader = earlier.reader if earlier is not None else RunReader(directory)
     said = earlier.said if earlier is not None else set()

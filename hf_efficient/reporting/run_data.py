@@ -32,14 +32,7 @@ _LARGEST_BYTES = 32 << 20
 
 @dataclass(frozen=True)
 class RunTrace:
-    """One trace of a run.
-
-    Attributes:
-        name: of its file, inside the folder of records.
-        path: of its file, for a command line.
-        breakdown: None where it was not read, for a reason.
-        others: names of the run's other traces.
-    """
+    """One trace of a run; ``breakdown`` is None where it was not read, ``others`` are the run's other traces."""
 
     name: str
     path: str
@@ -54,11 +47,9 @@ class RunData:
 
     Attributes:
         name: of its recipe, else of its output directory.
-        directory: its output directory, as it was named.
-        series: over its time; None where only ``run.json`` was kept.
-        recipe: None without one, or without its file, for a reason.
+        series, diagnosis: None where only ``run.json`` was kept.
+        recipe: None without one, or without its file.
         answers: sample answers by question.
-        diagnosis: what is wrong with it; None where only ``run.json`` was kept.
         rank_step_seconds: mean seconds of a step by phase, of each rank whose steps were kept.
         memory_bytes: all that the device has that trains; None: not known.
         cpus: hardware threads of the machine; None: not known.
@@ -85,11 +76,7 @@ class RunData:
 
 
 def read_run(directory: Path, *, trace: bool = False) -> RunData:
-    """Read the records in the ``efficiency`` folder of a run, and diagnose it.
-
-    Args:
-        directory: see above.
-        trace: whether to read the trace of its profiler too, which may take seconds.
+    """Read the records in the ``efficiency`` folder of a run, and diagnose it; a trace may take seconds more.
 
     Raises:
         OutputError: there are no records, or they cannot be read.

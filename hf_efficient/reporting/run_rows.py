@@ -310,15 +310,8 @@ def _form(name: str) -> _Form:
 
 @dataclass(frozen=True)
 class RankRow:
-    """One rank.
-
-    Attributes:
-        where: host and device, as far as they are known.
-        training: time of its steps.
-        phases: label of a phase to its seconds, those of the device where its events told them.
-        waited: for other ranks; empty where that was not told apart.
-        memory: peak of its device, or of the host's memory on a CPU.
-    """
+    """One rank: seconds by label of a phase (the device's where its events gave them), waits for other ranks where
+    known apart, and the peak of its device, or of the host's memory on a CPU."""
 
     rank: str
     where: str

@@ -20,7 +20,6 @@ class FoundTable:
         headings: of the columns; the first names what the rows are.
         title: its heading, where it stands for itself.
         summary: a sentence without a full stop.
-        left_out: what is not shown.
         words: places of the columns that hold words.
         shares: of 1, for a bar behind each row.
         total: a last row.

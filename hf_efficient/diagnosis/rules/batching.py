@@ -75,8 +75,8 @@ def _less_padding(case: Case, computed: float, padded: float) -> list[Remedy]:
 def grouped_padding_share(length_buckets: Mapping[str, int], rows: int | None) -> float | None:
     """Share of padding where examples of like length share a batch; None without lengths or rows.
 
-    As transformers' sampler does: shuffled, in stretches of fifty batches, each sorted by length. A document of a
-    bucket is taken to lie between the bound before and its own, evenly.
+    As transformers' sampler does: shuffled, in stretches of fifty batches, each sorted by length. Documents lie evenly
+    between the bounds of their bucket.
     """
     if not length_buckets or not rows:
         return None
@@ -112,11 +112,9 @@ class MicroBatch:
 
     Attributes:
         rows: asked for by ``per_device_train_batch_size``.
-        accumulated: micro-batches of a step.
         tokens: positions, padding included.
-        seconds: of forward and backward.
-        fixed_seconds: of them, what does not grow with the tokens.
-        around_seconds: of the Trainer's own work between micro-batches, which larger ones pay less often too.
+        seconds: of forward and backward; of them, ``fixed_seconds`` do not grow with the tokens.
+        around_seconds: of the Trainer's own work between micro-batches.
     """
 
     rows: int
@@ -133,12 +131,9 @@ class MicroBatch:
     def saved_share(self, times: int, growth: float) -> float:
         """Of the time of micro-batch and work around it, where one of so many times the rows takes their place.
 
-        Hand-worked: 1.0 s of which 0.6 s fixed, nothing around; 4 times the rows, a tenth more positions for the same
-        tokens: 0.6 / 4 + 0.4 * 1.1 = 0.59 s; 0.41 are saved.
-
-        Args:
-            times: the rows.
-            growth: positions for the same tokens, through padding, against those of now.
+        ``growth``: positions for the same tokens, through padding, against those of now. Hand-worked: 1.0 s of which
+        0.6 s fixed, nothing around; 4 times the rows, a tenth more positions for the same tokens: 0.6 / 4 + 0.4 * 1.1 =
+        0.59 s; 0.41 are saved.
         """
         now = self.seconds + self.around_seconds
         if now <= 0:
@@ -148,11 +143,8 @@ class MicroBatch:
 
 
 def micro_batch(case: Case) -> MicroBatch | None:
-    """None where the fixed part cannot be told.
-
-    Too few steps; their tokens hardly differ; or they come sorted, so that a machine that slows down or speeds up looks
-    like a line over tokens (examples grouped by length, in a run of few stretches).
-    """
+    """None where the fixed part cannot be found: too few steps, tokens that hardly differ, or a sorted order, in which
+    a machine that slows down looks like a line over tokens."""
     first, steady = case.first, case.first.steady
     if _sorted(first.processed[steady]):
         return None
@@ -182,8 +174,7 @@ def _sorted(tokens: Column) -> bool:
 def padding_growth(case: Case, rows: int, times: int, *, grouped: bool = False) -> float:
     """Positions for the same tokens where a micro-batch has so many times the rows, against those of now.
 
-    1 where rows hold more than one document (packing), or the lengths are not known. ``grouped``: where examples of
-    like length are put together, as they may not be now.
+    1 with packing, or without known lengths. ``grouped``: where examples of like length are put together.
     """
     sequences, larger = case.account.sequences, rows * times
     if not sequences.length_buckets or (sequences.samples or 0) > 1.05 * (sequences.rows or math.inf):
@@ -196,10 +187,7 @@ def padding_growth(case: Case, rows: int, times: int, *, grouped: bool = False) 
 
 
 def fitting_times(case: Case, most: int) -> int | None:
-    """The largest power of two up to ``most`` by which a micro-batch's rows can grow into idle memory; 1: they cannot.
-
-    None where the memory is not known.
-    """
+    """The largest power of two up to ``most`` by which a micro-batch can grow into idle memory; None: not known."""
     room, each = memory_room(case), position_bytes(case)
     if room is None or each is None:
         return None
@@ -212,11 +200,7 @@ def fitting_times(case: Case, most: int) -> int | None:
 
 @dataclass(frozen=True)
 class LargerMicroBatch:
-    """So many times the rows, first out of the accumulation, which changes nothing.
-
-    Attributes:
-        growth: times the examples that an optimizer step holds.
-    """
+    """So many times the rows, first out of the accumulation; the examples of an optimizer step grow by ``growth``."""
 
     times: int
     growth: float
@@ -334,8 +318,8 @@ def _accumulate(case: Case, held: MicroBatch, most: int, *, grouped: bool) -> Re
 def small_micro_batch(case: Case) -> Verdict:
     """The fixed part of a micro-batch is 30% of its time or more, and larger ones would save a twentieth of the loop.
 
-    Where they can be had out of the accumulation, ``accumulation`` says so. A larger step has fewer optimizer steps for
-    the same tokens, and, unless examples are put together by length, more padding.
+    Where they come out of the accumulation, ``accumulation`` says so. A larger step has fewer updates for the same
+    tokens, and perhaps more padding.
     """
     if isinstance(accumulation(case), Finding):
         return None

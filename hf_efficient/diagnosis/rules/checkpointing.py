@@ -132,10 +132,9 @@ def checkpointing_unneeded(case: Case) -> Verdict:
 
 
 def _recompute_share(case: Case) -> float | None:
-    """Of the FLOPs computed, those of the second forward; None where FLOPs are not counted.
+    """Of the FLOPs computed, the most that the second forward can be; None where FLOPs are not counted.
 
-    What is computed beyond the model's FLOPs is padding, masked pairs and recompute. Padding is taken out by its share
-    of the positions. Masked pairs stay in: this is the most that it can be.
+    Beyond the model's FLOPs lie padding, which is taken out by its share of the positions, masked pairs, and recompute.
     Hand-worked: 800 computed, 300 of the model, half of the positions padding: 300 / 0.5 = 600; 200 / 800 = 0.25.
     """
     work, padded = case.account.work, case.account.tokens.padding_share
@@ -147,10 +146,10 @@ def _recompute_share(case: Case) -> float | None:
 def _recomputed_seconds(case: Case) -> float | None:
     """Of the loop, the time of the second forward: the shorter of two estimates; None without forward and backward.
 
-    By time: the first forward took as long, as far as it was the layers' and not the head's; the head's share is that
-    of the FLOPs. By FLOPs: their share of forward and backward.
-    Hand-worked: forward 100 s, backward 260 s, a quarter of the FLOPs recomputed, all weights trained, so that a third
-    of the other FLOPs is forward: recompute over forward = 0.25 / (0.75 / 3) = 1, so 100 s by time; 90 s by FLOPs.
+    By time: as long as the layers' part of the first, without the head's share of the FLOPs. By FLOPs: their share of
+    forward and backward. Hand-worked: forward 100 s, backward 260 s, a quarter of the FLOPs recomputed, all weights
+    trained, so that a third of the other FLOPs is forward: recompute over forward = 0.25 / (0.75 / 3) = 1, so 100 s by
+    time; 90 s by FLOPs.
     """
     first = case.first
     if not first.phase("forward").any():

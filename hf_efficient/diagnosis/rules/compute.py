@@ -78,10 +78,10 @@ def attention_kernel(case: Case) -> Verdict:
 def _attention_time(case: Case) -> _AttentionTime | None:
     """What grows with the square of a row's length; None where neither times nor FLOPs show it.
 
-    By time: forward and backward of the steps over their tokens, and over their tokens times the length of a row: the
-    least squares, neither below 0. By FLOPs, without checkpointing: eager attention computes all pairs of a padded row,
-    ``a`` FLOPs, of which a causal model needs about ``a (1 - p)^2 / 2`` where a share ``p`` is padding. With ``l`` for
-    the rest, computed ``h = l + a``, and the model's ``m = l (1 - p) + a (1 - p)^2 / 2``:
+    By time: least squares of forward and backward over tokens, and over tokens times the length of a row, neither below
+    0. By FLOPs, without checkpointing: eager attention computes all pairs of a padded row, ``a`` FLOPs, of which a
+    causal model needs about ``a (1 - p)^2 / 2`` where a share ``p`` is padding. With ``l`` for the rest, computed ``h =
+    l + a``, and the model's ``m = l (1 - p) + a (1 - p)^2 / 2``:
 
         a = (h - m / (1 - p)) / (1 - (1 - p) / 2) = 2 (h - m / (1 - p)) / (1 + p)
 
@@ -154,11 +154,8 @@ def optimizer_kernel(case: Case) -> Verdict:
 
 @rule(needs_steps=False)
 def recompilation(case: Case) -> Verdict:
-    """Compilation in three steps or more after the warm-up, or a twentieth of the loop after it.
-
-    A graph is compiled anew for every shape that its guards do not know; a batch padded to its own longest row brings
-    one after the other.
-    """
+    """Compilation in three steps or more after the warm-up, or a twentieth of the loop after it; every new shape of a
+    padded batch causes one."""
     first = case.first
     if "compilation" not in first.phase_seconds:
         return None

@@ -55,13 +55,9 @@ class _DataWait:
 
     Attributes:
         seconds, share: over the run, and of the loop's time.
-        steps: of the run.
-        step_seconds: mean of a step after warm-up, without evaluation and checkpointing, and what is set apart.
-        wait_seconds: of that.
-        load: what such a step computes and loads.
+        step_seconds: mean of a step after warm-up, without pauses and what is set apart; ``wait_seconds`` are of that.
         parts: the loading of such a step: ``storage``, ``transform``, ``collation``.
         ready: batches that lay ready when one was asked for; None without workers.
-        workers: None where the loader did not say.
         cores: for this process; None where they are not known.
     """
 
@@ -147,11 +143,8 @@ def _data_wait(case: Case) -> _DataWait | None:
 
 
 def _load_parts(mean: Mapping[str, float]) -> tuple[dict[str, _Part], float]:
-    """The loading of a step by what it did; and the time that it waited for a core, which is taken out of its waits.
-
-    A thread that waits while others of its process compute (a tokenizer's, a decoder's) is not blocked. ``mean`` has
-    the names of ``StepLoader``.
-    """
+    """The loading of a step by what it did, and the time that it waited for a core, which is taken out of its waits. A
+    thread that waits while others of its process compute (a tokenizer's) is not blocked."""
     fetch, fetch_busy = _wall_and_busy(mean, "fetch")
     collate, collate_busy = _wall_and_busy(mean, "collate")
     waits = (fetch - fetch_busy) + (collate - collate_busy)

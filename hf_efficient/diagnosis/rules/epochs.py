@@ -23,10 +23,7 @@ class _EpochStarts:
     Attributes:
         started_seconds: making the iterators and starting their workers.
         ended_seconds: joining workers that do not persist.
-        late_seconds: waiting for first batches, beyond the loading that any batch takes.
-        dataset_seconds: of that, the data set's own: it opens files, fills a buffer, shuffles.
-        workers: None where the loader did not say.
-        persistent: whether they outlive an epoch.
+        late_seconds: waiting for first batches, of which ``dataset_seconds`` in the data set: it opens files, shuffles.
     """
 
     epochs: int

@@ -38,8 +38,7 @@ class _LaunchWaits:
 
     Attributes:
         share: of its time that it waits within a step's work; None: it waits, and how long is not known.
-        is_waiting: whether the launches are what it waits for.
-        traced: whether a trace shows it, or the step records alone.
+        traced: a trace shows it, not the step records alone.
     """
 
     share: float | None
@@ -93,11 +92,8 @@ def _traced_waits(case: Case) -> _LaunchWaits | None:
 
 
 def _recorded_waits(case: Case) -> _LaunchWaits | None:
-    """Without a trace the records show whether the host ever runs ahead.
-
-    Where it spends as long on submitting a step as the device takes for it, and the arithmetic is far below the peak,
-    the device follows the host.
-    """
+    """Without a trace: the device follows the host where submitting a step takes as long as the device's work on it,
+    and the arithmetic is far below the peak."""
     first, used = case.first, case.account.work.hfu
     if used is None or not all(name in first.device_seconds for name in _TIMED):
         return None

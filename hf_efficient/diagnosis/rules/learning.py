@@ -21,11 +21,8 @@ _NOT_COUNTED = ("tokens that bear loss are not counted", "EfficientTrainerMixin"
 
 
 def _logged(case: Case, name: str) -> Column:
-    """The finite ``loss``, ``learning_rate`` or ``grad_norm`` that rank 0 logged in the last stretch of training.
-
-    A ``train()`` call that begins at the first step is another training, with data or a learning rate of its own; one
-    that goes on where the last one ended is not.
-    """
+    """The finite ``loss``, ``learning_rate`` or ``grad_norm`` that rank 0 logged in the last stretch of training: a
+    ``train()`` call that begins at the first step is another training."""
     first = case.first
     anew = np.flatnonzero((np.diff(first.segment) != 0) & (first.step[1:] == 1))
     column: Column = getattr(first, name)[int(anew[-1]) + 1 if len(anew) else 0 :]
@@ -36,9 +33,9 @@ def _logged(case: Case, name: str) -> Column:
 def learning_rate_idle(case: Case) -> Verdict:
     """The loss stays where it is, and no weight can have moved; or the run ends within its warm-up.
 
-    Adam and its kin move a weight by about the learning rate per step, whatever its gradient, so that the rates added
-    up bound how far any weight can have come; weights of language models are some hundredths. Preferences are learnt at
-    rates at which nothing else is, and say nothing here unless the rate is 0.
+    Adam and its kin move a weight by about the learning rate per step, so that the rates added up bound how far it can
+    have come; weights of language models are some hundredths. Preferences are learnt at much lower rates: there only a
+    rate of 0 counts.
     """
     rates, losses, steps = _logged(case, "learning_rate"), _logged(case, "loss"), case.account.steps.count
     if len(rates) < 3 or len(losses) < 3 or steps < 20:
@@ -94,7 +91,7 @@ def _higher_rate(case: Case, highest: float) -> Remedy:
 def learning_rate_diverges(case: Case) -> Verdict:
     """The loss, in medians of ten windows, rises by 30% and by three times its noise: from its start, or its best.
 
-    A rise at the start that is overcome, so that the loss ends a quarter below where it began, is none.
+    A rise at the start is overcome where the loss ends a quarter below where it began.
     """
     losses = _logged(case, "loss")
     if len(losses) < 4:
@@ -332,10 +329,8 @@ def truncated_examples(case: Case) -> Verdict:
 
 
 def _piled_up(buckets: dict[int, int]) -> float:
-    """Share of the documents in the last bucket, where the bucket before has less than half as many.
-
-    Where nearly all are of that length the data come in blocks, and nothing was cut.
-    """
+    """Share of the documents in the last bucket, where the bucket before has less than half as many. Where nearly all
+    are of that length the data come in blocks, and nothing was cut."""
     if max(buckets.values()) > 0.95 * sum(buckets.values()):
         return 0.0
     *before, last = sorted(buckets)

@@ -49,10 +49,9 @@ def compute_cores(case: Case) -> float:
 
 @dataclass(frozen=True)
 class CoreWait:
-    """How the main thread of rank 0 waited for a core, and who wanted the cores.
+    """How the main thread of rank 0 waited for a core (``share`` of its time), and who wanted the cores.
 
     Attributes:
-        share: of its time that it was ready to run and waited.
         others: cores that processes of somebody else kept busy.
         own: cores that this run's threads and loader workers would keep busy if each had one.
         cores: that the run may use.
@@ -167,11 +166,8 @@ def cpu_oversubscription(case: Case) -> Verdict:
 
 @rule(needs_steps=False)
 def throttling(case: Case) -> Verdict:
-    """NVML names such a reason in a tenth of the readings or more, of any GPU.
-
-    A power cap is how dense training on many cards runs all the time: it is no warning. What heat, or a brake of the
-    board, takes is.
-    """
+    """NVML names such a reason in a tenth of the readings or more, of any GPU. A power cap is no warning, since dense
+    training runs at it; heat, or a brake of the board, is."""
     if not case.on_cuda:
         return None
     system = case.series.system if case.series is not None else None
@@ -231,7 +227,7 @@ class _Other:
 def unused_memory(case: Case) -> Verdict:
     """Less than half of a CUDA device's memory was taken, and another one that holds it would cost a tenth less.
 
-    How much slower that one is, is an estimate: the worse of the ratios of their stated peaks and bandwidths.
+    Its slowdown is estimated as the worse of the ratios of their stated peaks and bandwidths.
     """
     room = memory_room(case)
     here = accelerator_of_device(str(case.settings("device").get("name", ""))) if case.on_cuda else None

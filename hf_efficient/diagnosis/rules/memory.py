@@ -25,12 +25,7 @@ _PLAN = "hf-efficient plan RECIPE --advise"
 
 @dataclass(frozen=True)
 class MemoryRoom:
-    """Of one device; on a CPU, of the host.
-
-    Attributes:
-        held_bytes: at the peak, by this process; on a CPU by all processes.
-        source: of ``held_bytes``.
-    """
+    """Of one device; on a CPU, of the host, with ``held_bytes`` of all processes at the peak."""
 
     device_bytes: int
     held_bytes: int
@@ -55,7 +50,7 @@ def memory_room(case: Case) -> MemoryRoom | None:
     """None where the device's memory, or what was held of it, is not known.
 
     A CUDA device: its memory less the CUDA context's and NCCL's buffers (estimates), and what torch's allocator
-    reserved at its peak. A CPU: the host's memory less what was available of it at the least.
+    reserved at its peak. A CPU: the host's memory less the least that was available.
     """
     total, memory = case.settings("device").get("memory_bytes"), case.account.memory
     if not total:
@@ -81,9 +76,8 @@ def category_bytes(case: Case, *names: str) -> int | None:
 def position_bytes(case: Case) -> tuple[float, int] | None:
     """What each position of a micro-batch takes at the peak, and how many the largest micro-batch had.
 
-    On a CUDA device the measured peak without what is there for any micro-batch; on a CPU, whose peak holds the
-    libraries too, twice what a forward keeps for its backward, whose gradients and temporary tensors come on top.
-    None where it was not counted.
+    On a CUDA device the measured peak without what is there for any micro-batch; on a CPU twice what a forward keeps
+    for its backward, for gradients and temporary tensors. None where it was not counted.
     """
     positions = case.facts.get("memory", {}).get("positions")
     kept = category_bytes(case, "activations", "logits")
@@ -149,8 +143,7 @@ def out_of_memory(case: Case) -> Verdict:
 def near_out_of_memory(case: Case) -> Verdict:
     """95% of what tensors may take of a CUDA device were reserved; on a CPU, 97% of the host's memory were taken.
 
-    What is reserved beyond the tensors' own peak is cache, which the allocator frees before it gives up: on batches of
-    many sizes it fills the device of a healthy run. So the tensors must have taken 85% themselves.
+    Batches of many sizes fill a healthy device with cache: so the tensors must have taken 85% themselves.
     """
     room, tensors = memory_room(case), case.account.memory.device_peak_allocated_bytes
     if room is None:
@@ -179,10 +172,7 @@ def near_out_of_memory(case: Case) -> Verdict:
 
 
 def _retries(case: Case) -> int:
-    """How often the allocator had to free its cache after warm-up, over all processes of rank 0.
-
-    Each process counts from its own start; 0 without a CUDA device.
-    """
+    """How often the allocator freed its cache after warm-up, over all processes of rank 0, each counted from 0."""
     counts = case.first.allocation_retries[case.first.steady]
     known = counts[np.isfinite(counts)]
     return int(np.maximum(np.diff(known), 0).sum())
@@ -201,10 +191,8 @@ def _retry_seconds(case: Case) -> float | None:
 
 @rule()
 def large_micro_batch(case: Case) -> Verdict:
-    """Retries after warm-up while nine tenths of the device are taken: half of the rows would do without.
-
-    With room left, retries are the fault of torn memory (``fragmentation``).
-    """
+    """Retries after warm-up while nine tenths of the device are taken; with room left, torn memory (``fragmentation``)
+    is their cause."""
     room, retries, fewer = memory_room(case), _retries(case), smaller_micro_batch(case)
     if not case.on_cuda or room is None or fewer is None or not retries or room.share < 0.9:
         return None
@@ -340,10 +328,7 @@ class _Growth:
         where: ``the device`` or ``the process``.
         known: how many readings there are.
         bytes_per_step: None where it does not grow steadily.
-        first_bytes: at their beginning.
-        grown_bytes: over them; 0 where it does not grow steadily.
-        left_bytes: that are free at their end; None where that is not known.
-        source: of the readings.
+        first_bytes, grown_bytes, left_bytes: at their beginning, over them, and free at their end.
     """
 
     where: str
@@ -359,8 +344,8 @@ class _Growth:
 def memory_growth(case: Case) -> Verdict:
     """It grows steadily after warm-up, by 64 MiB and a twentieth or more: something is kept from every step.
 
-    A process's memory also grows for some time because the C library keeps what it frees, by half in ten seconds of
-    small steps of many sizes: a warning takes thirty readings, or memory that doubles.
+    The C library alone can grow a process by half in ten seconds of small steps: a warning takes thirty readings, or
+    memory that doubles.
     """
     curves = (_device_growth(case), _host_growth(case))
     known = [one for one in curves if one is not None and one.known >= 6]

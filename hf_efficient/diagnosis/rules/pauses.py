@@ -19,16 +19,12 @@ _SCHEDULED = {"eval_steps": "evaluate_every", "save_steps": "save_every"}
 
 @dataclass(frozen=True)
 class _Pause:
-    """Evaluations or checkpoints.
+    """Evaluations or checkpoints, with the words and arguments (by their prefix) for them.
 
     Attributes:
         phase: of the step records, and part of a step.
-        one, an_one: what each is called.
-        verb: what the Trainer does.
-        argument: its arguments' prefix.
         allowed: share of the loop that rarer ones are to take.
-        costs: of rarer ones; ``{every}``: steps.
-        basis: of their gain, likewise.
+        costs, basis: of rarer ones, and of their gain; ``{every}``: steps.
     """
 
     phase: str
@@ -233,8 +229,7 @@ def isolated_logging_cost(recipe: IsolatedRecipe) -> Verdict:
 def _rarer(case: Case, spent_seconds: float, argument: str, allowed: float) -> tuple[int, float] | None:
     """Every how many steps a pause takes no more than a share of the loop, and the seconds it then takes in this run.
 
-    A run that is too short for that keeps the one at its end. None where the run is shorter than the distance of now,
-    or the pauses follow no distance (``best``).
+    None where the run is shorter than the distance of now, or the pauses follow no distance (``best``).
     """
     if case.argument(f"{argument}_strategy") not in ("steps", "epoch"):
         return None
@@ -256,8 +251,8 @@ def _rarer(case: Case, spent_seconds: float, argument: str, allowed: float) -> t
 def _distance(pause_seconds: float, step_seconds: float, allowed: float) -> int:
     """After how many steps a pause takes a share of the loop: ``n = p * (1 - a) / (a * s)``, rounded up to two digits.
 
-    ``n`` steps and a pause then take ``p / a``, since ``p / (n * s + p) = a``.
-    Hand-worked: pauses of 6 s, steps of 0.6 s, 10% allowed: 6 * 0.9 / (0.1 * 0.6) = 90.
+    ``n`` steps and a pause then take ``p / a``, since ``p / (n * s + p) = a``. Hand-worked: pauses of 6 s, steps of 0.6
+    s, 10% allowed: 6 * 0.9 / (0.1 * 0.6) = 90.
     """
     steps = pause_seconds * (1 - allowed) / (allowed * step_seconds)
     digit = 10 ** max(0, math.floor(math.log10(steps)) - 1)

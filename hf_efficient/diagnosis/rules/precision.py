@@ -22,13 +22,7 @@ _SIXTEEN = re.compile(r"bf16|fp?16|h16816|s16816|hgemm", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class FasterProducts:
-    """Products in another dtype than the run's.
-
-    Attributes:
-        times: how many times its peak is that of the run's.
-        seconds: saved over the run.
-        basis: how that was predicted.
-    """
+    """Products in another dtype, ``times`` as fast at the peak, with the seconds saved over the run and their basis."""
 
     times: float
     seconds: float
@@ -49,10 +43,10 @@ def _peak_of(case: Case, dtype: Dtype) -> tuple[float, str] | None:
 def faster_products(case: Case, dtype: Dtype, now: Dtype = "fp32") -> FasterProducts | None:
     """Of a run whose layers multiply in ``now``; None where a peak or the steps are not known.
 
-    The products take at least their FLOPs at the peak. On a CUDA device the rest of forward and backward is taken to be
-    half memory traffic, which 16 bits halve. TF32 reads and writes float32: it saves in the products alone. So does a
-    CPU, where casting costs what is saved elsewhere: a Llama of 64 wide with a tenth of its time in products trained
-    30% slower in bfloat16 (two cores of an AMD EPYC with AVX512-BF16, torch 2.13).
+    The products take at least their FLOPs at the peak. On a CUDA device the rest of forward and backward counts as half
+    memory traffic, which 16 bits halve. TF32 saves in the products alone, and so does a CPU, where casting costs the
+    rest: a Llama of 64 wide with a tenth of its time in products trained 30% slower in bfloat16 (two cores of an AMD
+    EPYC with AVX512-BF16, torch 2.13).
 
     Hand-worked, on CUDA: 8 s of forward and backward, 2 s of them products at the peak, four times as fast in bfloat16:
     1.5 s of the products, a quarter of the other 6 s.
@@ -80,10 +74,8 @@ def faster_products(case: Case, dtype: Dtype, now: Dtype = "fp32") -> FasterProd
 
 @rule()
 def float32_products(case: Case) -> Verdict:
-    """The layers multiply in float32, and the device's bfloat16 has at least half as much again: a tenth of the loop.
-
-    Where mixed precision was asked for, ``silent_upcasts`` says why they do.
-    """
+    """The layers multiply in float32, the device's bfloat16 has at least half as much again, and a tenth of the loop is
+    to be had; ``silent_upcasts`` takes over where mixed precision was asked for."""
     dtype = case.settings("model").get("matmul_dtype") or case.account.work.dtype
     if dtype is None:
         return abstains("the dtype of the matrix products is not known", "EfficientTrainerMixin")
@@ -146,10 +138,8 @@ def _finding(case: Case, title: str, faster: FasterProducts, remedies: list[Reme
 
 @rule()
 def silent_upcasts(case: Case) -> Verdict:
-    """Float32 products in a run that asked for 16 bits.
-
-    The layers' own dtype shows it (4-bit layers multiply in their compute dtype); else the kernels of a trace.
-    """
+    """Float32 products in a run that asked for 16 bits, by the layers' own dtype (of 4-bit layers the compute dtype),
+    else by a trace."""
     if not case.argument("bf16") and not case.argument("fp16"):
         return None
     if case.device_type == "cpu" and not case.settings("device").get("supports_bf16"):
@@ -210,9 +200,7 @@ def _kernels_upcast(case: Case, device: DeviceBreakdown) -> Finding | None:
 
 
 def float32_products_of(device: DeviceBreakdown) -> list[KernelTime]:
-    """Among the kernels that take longest, the longest first; other names are taken to be of 16 bits.
-
-    One that reads 16 bits and adds up in float32 (``ampere_fp16_sgemm``) is none.
-    """
+    """Among the kernels that take longest, the longest first. One that reads 16 bits and adds up in float32
+    (``ampere_fp16_sgemm``) is none."""
     products = [one for one in device.kernels if one.family == "matmul"]
     return [one for one in products if _FLOAT32.search(one.full_name) and not _SIXTEEN.search(one.full_name)]

@@ -50,16 +50,14 @@ class SlowRank:
 
     Attributes:
         own_seconds: by rank, the median of a step's phases in which it waits for nobody.
-        phase: in which it differs most from the others; ``computation`` where CPU time shows it, not the phases.
+        phase: in which it differs most from the others; ``computation`` where CPU time shows it.
         phase_seconds: by rank, the median of that phase, or of the CPU time.
         extra_seconds: that a step, or a pause, takes longer for it: its own time less the median of the others'. Where
-            the forward is slow and the backward's waits are not told apart, also what its backward is slower (an
-            estimate, see ``_backward_extra``).
+            the backward's waits are not known apart, with an estimate (``_backward_extra``).
         slowest_share: of the steps in which it was the one with the most.
         tokens: by rank, the mean positions of a step; empty where they are not known.
-        on_device: whether the phase was timed by the device's own events.
-        backward_is_estimated: whether ``extra_seconds`` holds that estimate.
-        pauses: how often the phase occurred, of an evaluation or a save; None for one that every step has.
+        on_device: the phase was timed by the device's own events.
+        pauses: how often the phase occurred, of an evaluation or a save.
     """
 
     rank: int
@@ -96,10 +94,8 @@ class SlowRank:
 def straggler(case: Case) -> Verdict:
     """The same rank is the last in most steps, evaluations or saves; the others wait a twentieth of the loop for it.
 
-    A rank that is the last in nearly all evaluations or saves is told of from a hundredth of the loop on, but for rank
-    0, which writes what the others do not.
-    All ranks' steps are equally long, since they wait for each other in the backward; so those phases are held against
-    each other in which a rank waits for nobody.
+    Since all ranks wait for each other in the backward, only phases in which a rank waits for nobody are compared. The
+    last in nearly all evaluations or saves counts from a hundredth of the loop, but for rank 0, which writes.
     """
     ranks = case.ranks
     if ranks < 2 or not case.has_steps:
@@ -243,9 +239,8 @@ def _by_phases(case: Case, held: Held, rows: Rows) -> SlowRank:
 def _own_phases(columns: StepColumns, rows: np.ndarray, on_cuda: bool, apart: bool) -> dict[str, Column]:
     """A step's time of a rank's own.
 
-    The data wait is that for its own loader: the Trainer adds up the ranks' tokens within the same phase, and waits for
-    them. On CUDA the forward, and where waits are told apart the backward, is what the device took; the optimizer and
-    the host's look at the loss wait for it.
+    The data wait is that for its own loader, without the ranks' exchange of token counts. On CUDA the forward, and
+    where waits are known the backward, is what the device took; optimizer and loss wait for it.
     """
     names = _WAITS_APART if apart and not on_cuda else _OWN if on_cuda else (*_OWN, "optimizer")
     found = {name: columns.own(name)[rows] for name in names}
@@ -261,9 +256,9 @@ def _own_phases(columns: StepColumns, rows: np.ndarray, on_cuda: bool, apart: bo
 def _backward_extra(case: Case, backward: float, forward: float, usual: float) -> float:
     """How much longer the slow rank's backward is than another's, which the others' cannot show: they wait in it.
 
-    A backward takes twice the forward, under an adapter once, with checkpointing once more. What the slow one takes
-    beyond that of the usual forward is slow, but no more than in proportion to its own forward.
-    Hand-worked: forward 0.2 s, usual 0.1; backward 0.4: beyond 2 * 0.1 are 0.2 s, in proportion 0.4 / 2 = 0.2 s.
+    A backward takes twice the forward, under an adapter once, with checkpointing once more; what is beyond that of the
+    usual forward is slow, at most in proportion to its own. Hand-worked: forward 0.2 s, usual 0.1; backward 0.4: beyond
+    2 * 0.1 are 0.2 s, in proportion 0.4 / 2 = 0.2 s.
     """
     times = 1.0 if case.is_mostly_frozen else 2.0
     times += 1.0 if case.settings("model").get("activation_checkpointing") else 0.0
@@ -273,11 +268,10 @@ def _backward_extra(case: Case, backward: float, forward: float, usual: float) -
 
 
 def _busier(case: Case, held: Held, rows: Rows) -> SlowRank | None:
-    """By CPU time: on a CPU a rank that waits for another one computes nothing, in whatever phase it waits.
+    """By CPU time: on a CPU a rank that waits computes nothing, while DDP's buffers make all phases look alike.
 
-    DDP hands out the first rank's buffers at the start of every forward, so that the phases of all ranks look alike.
-    None where CPU time is not recorded, or that of none stands out by a seventh. Steps that a save or an evaluation
-    belongs to are left out: what those compute is not of the step.
+    None where CPU time is not recorded, or none stands out by a seventh. Steps with a save or an evaluation are left
+    out.
     """
     rows = _without_pauses(held, rows)
     cpu = {rank: columns.cpu_seconds[rows[rank]] for rank, columns in held.items()}
@@ -301,11 +295,8 @@ def _without_pauses(held: Held, rows: Rows) -> Rows:
 
 
 def _slow_in_pause(held: Held, phase: str) -> SlowRank | None:
-    """The rank with the most time of its own in evaluations, or in saves.
-
-    None where fewer than two are recorded of all ranks, or none takes a seventh longer than the others. That rank 0
-    alone saves is no slowness, where the others hardly save at all: what its saves take, their own rule says.
-    """
+    """The rank with the most time of its own in evaluations, or in saves, but for a rank 0 that alone saves; None for
+    fewer than two of all ranks, or none a seventh longer."""
     rows = _common_rows({rank: columns.phase(phase) > 0 for rank, columns in held.items()}, held)
     own = {rank: columns.own(phase)[rows[rank]] for rank, columns in held.items()}
     count = len(next(iter(own.values())))

@@ -74,7 +74,7 @@ def simulate_rank(
 
 
 def spread(simulation: Simulation, sharding: Sharding, *, mixed: bool) -> Simulation:
-    """A simulation of the whole model, in 16 bits where the strategy computes so, as that of the rank that holds most."""
+    """A simulation of the whole model, in 16 bits where the strategy computes so, as that of the fullest rank."""
     if sharding.strategy == "none":
         return simulation
     packed = any(weight.packed for weight in simulation.weights.values())

@@ -63,15 +63,8 @@ _OF_FIGURES = ("traces", "layout", "height", "x", "x_per_second", "zoomable")
 
 @dataclass(frozen=True)
 class Section:
-    """One part of the page.
-
-    Attributes:
-        id: of its heading, and of the macro that writes it unless ``macro`` names another.
-        title: the heading.
-        figures: its plots, in order.
-        context: what else its macro is given.
-        short: the title in the table of contents.
-    """
+    """One part of the page; ``id`` is of its heading and, by default, of its macro, which gets ``context``; ``short``
+    is the title in the table of contents."""
 
     id: str
     title: str
@@ -89,14 +82,9 @@ def render(
     written: datetime | None,
     **context: Any,
 ) -> str:
-    """A whole page.
+    """A whole page from the template ``run``, ``compare`` or ``plan``; sections that are None are left out.
 
-    Args:
-        template: of the sections: ``run``, ``compare`` or ``plan``.
-        sections: in order; None where there is nothing to show.
-        span: the columns behind the figures of a selected span; None where there are none.
-        written: when; told in the footer.
-        context: what else the template is given.
+    ``span``: the columns behind the figures of a selected span; None where there are none.
     """
     shown = [section for section in sections if section is not None]
     figures = {fig.id: _for_page(fig) for section in shown for fig in section.figures if isinstance(fig, Figure)}
@@ -213,11 +201,7 @@ def _finite(value: Any) -> Any:
 
 
 def script_text(source: str) -> Markup:
-    """A script of ours, as it stands.
-
-    Raises:
-        ValueError: it would end its own element.
-    """
+    """A script of ours, as it stands; ``ValueError`` where it would end its own element."""
     if "</script" in source.lower() or "<!--" in source:
         raise ValueError("a script that holds '</script' or '<!--' cannot stand in a page")
     return Markup(source)

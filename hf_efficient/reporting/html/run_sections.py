@@ -148,10 +148,8 @@ class PhaseRow:
 
     Attributes:
         kind: ``group``: a part of the run; ``part``: a phase of one; ``alone``: the only phase of its part.
-        name: of the part or of the phase.
         color: None for a part of the run.
-        seconds: of the wall time.
-        device_seconds: of the device's; None where it is not known.
+        seconds, device_seconds: of the wall time, and of the device's, if known.
     """
 
     kind: str

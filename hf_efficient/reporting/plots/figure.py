@@ -23,13 +23,7 @@ _MOST_BARS = 250
 
 @dataclass(frozen=True)
 class LegendEntry:
-    """A name of the legend, which shows and hides its traces.
-
-    Attributes:
-        traces: their places among the figure's.
-        shown: whether they are drawn at first.
-        line: drawn as a line rather than as an area.
-    """
+    """A name of the legend, which shows and hides its traces (places among the figure's); ``line``: drawn as a line."""
 
     name: str
     color: str
@@ -48,11 +42,9 @@ class Figure:
         summary: the plot in a sentence or two, for who does not see it, and below it for everybody.
         traces, layout: of plotly.js, without fonts and colours of the page, which its style gives.
         height: in pixels.
-        x: ``step`` or ``time`` where the horizontal axis is the run's: such plots zoom together; None otherwise.
+        x: ``step`` or ``time`` where the horizontal axis is the run's: such plots zoom together, and select a span.
         x_per_second: units of the axis per second of run time, where it is ``time``.
-        legend: empty where the table beside it tells the colours.
-        zoomable: whether dragging zooms.
-        selectable: whether a span can be selected, where ``x`` is the run's.
+        legend: empty where the table beside it names the colours.
     """
 
     id: str
@@ -142,13 +134,8 @@ def _color(trace: Trace) -> str:
 
 @dataclass(frozen=True)
 class StepAxis:
-    """Where the buckets of a series lie.
-
-    Attributes:
-        starts, ends: of each bucket; a single step N reaches from N - 0.5 to N + 0.5.
-        hover: the heading of what a pointer is told.
-        resumed_at: where each later ``train()`` call begins.
-    """
+    """Where the buckets of a series lie; a single step N reaches from N - 0.5 to N + 0.5. Later ``train()`` calls begin
+    at ``resumed_at``."""
 
     starts: list[float]
     ends: list[float]
@@ -219,7 +206,7 @@ def time_axis(wall_seconds: float) -> TimeAxis:
 def evaluation_places(evaluations: Sequence[Evaluation], steps: StepSeries, where: StepAxis) -> list[float]:
     """Where each evaluation lies: at the end of the step that it followed, or before the first one.
 
-    A step that was done again after a resumption is taken from the first bucket at or after the last evaluation's.
+    A step done again after a resumption is taken from the first bucket at or after the last evaluation's.
     """
     places: list[float] = []
     bucket = 0
@@ -267,11 +254,7 @@ def stack_traces(
 ) -> list[Trace]:
     """The layers that hold something, the lowest first: bars, or areas where bars would be thinner than a pixel or two.
 
-    Args:
-        layers: over the same buckets.
-        centers: of the buckets on the horizontal axis.
-        widths: of them; None: as they come.
-        told: a value, as plotly.js formats it for a pointer.
+    ``told`` formats a value for the pointer, as plotly.js writes it.
     """
     held = [layer for layer in layers if any(layer.values)]
     x = rounded(centers)

@@ -37,16 +37,8 @@ _MOST = 0.98
 
 
 def finding_figure(number: int, finding: Finding, run: RunData) -> Figure | None:
-    """The evidence of a finding, plotted; where its own kind of plot has no data, what it costs of the loop's time.
-
-    Args:
-        number: its rank among the findings, from 1.
-        finding: of the run.
-        run: whose diagnosis it is.
-
-    Returns:
-        None where neither is known.
-    """
+    """The evidence of a finding, plotted; without data for it, its cost of the loop's time; None where neither is
+    known. ``number`` is its rank, from 1."""
     name = f"finding-{number}-evidence"
     kind = KINDS.get(finding.rule)
     found = kind(finding, run, name) if kind is not None else None
@@ -62,10 +54,8 @@ def _saved_seconds(finding: Finding) -> float | None:
 
 
 def cost_bar(finding: Finding, loop_seconds: float, name: str) -> Figure | None:
-    """The loop's time with the part that the finding costs, above what the first remedy is predicted to leave of it.
-
-    None where its cost in time is not known.
-    """
+    """The loop's time with the finding's cost, above what the first remedy is predicted to leave of it; None: not
+    known."""
     spent = finding.cost.seconds
     if not spent or loop_seconds <= 0:
         return None
@@ -100,8 +90,7 @@ def cost_bar(finding: Finding, loop_seconds: float, name: str) -> Figure | None:
 def _phase_evidence(finding: Finding, run: RunData, name: str, *, phases: Sequence[str]) -> Figure | None:
     """Seconds per step with the finding's phases on top, their mean, and the mean that the first remedy would leave.
 
-    Evaluations and checkpoints are left out where the finding is not about them: they would tower over the steps.
-    None where none of the phases was seen.
+    Evaluations and checkpoints, which tower over steps, are left out elsewhere. None where none of the phases was seen.
     """
     parts = _parts(run, phases)
     if parts is None:
@@ -135,14 +124,8 @@ def _phase_evidence(finding: Finding, run: RunData, name: str, *, phases: Sequen
 
 @dataclass(frozen=True)
 class _Parts:
-    """The steps by what the finding is about; sums by bucket.
-
-    Attributes:
-        held: its phases, those that occurred.
-        spent: all of them together.
-        rest: everything else.
-        left_out: pauses that are in neither.
-    """
+    """The steps by what the finding is about (``held`` phases, ``spent`` together), the rest, and pauses in neither; by
+    bucket."""
 
     steps: StepSeries
     held: dict[str, list[float]]
@@ -185,10 +168,7 @@ def _top(parts: _Parts, times: StepTimes) -> tuple[float, bool]:
 
 
 def _batch_evidence(finding: Finding, run: RunData, name: str) -> Figure | None:
-    """What a step takes over the tokens that it holds: a point per step, and the line down to a step without tokens.
-
-    None where tokens or times are not known, or no line can be told.
-    """
+    """What a step takes over its tokens: a point per step, and the line down to no tokens; None without a line."""
     points = None if run.series is None else _points(run.series.steps)
     fitted = None if points is None else batch_time(points[:, 1], points[:, 0])
     if points is None or fitted is None:

@@ -58,13 +58,8 @@ _REASONS = {
 
 @dataclass(frozen=True)
 class _Curve:
-    """One quantity by bucket.
-
-    Attributes:
-        told: a value, as plotly.js formats it for a pointer.
-        scale: what values are multiplied by.
-        stacked: an area on those before.
-    """
+    """One quantity by bucket, times ``scale``; ``told`` formats a value for the pointer, ``stacked`` lays it on those
+    before."""
 
     label: str
     values: Sequence[float | None]
@@ -89,10 +84,7 @@ def _known(values: Iterable[float | None]) -> list[float]:
 
 
 def _aligned(where: TimeAxis, series: RunSeries, **more: Any) -> dict[str, Any]:
-    """A layout whose horizontal axis begins and ends where those of the other plots do; later starts are marked.
-
-    Its vertical axes must not make room for themselves: ``automargin`` is to be false.
-    """
+    """A layout with the horizontal axis of the other plots, as long as ``automargin`` is false."""
     shapes = [draw.upright(at, dash="dash") for at in where.places(series.process_starts_seconds[1:])]
     return {"hovermode": "x unified", "margin": _MARGIN, "xaxis": where.layout(**more), "shapes": shapes}
 

@@ -56,11 +56,7 @@ def time_bar(time: TimeAccount) -> Figure:
 
 
 def step_phases(steps: StepSeries, times: StepTimes) -> Figure | Missing:
-    """Seconds per step, stacked by phase.
-
-    Where a few steps with evaluations, checkpoints or a compilation tower over the others, the others have the height,
-    and the summary says so.
-    """
+    """Seconds per step, stacked by phase; where a few steps tower over the others, the others have the height."""
     if not len(steps):
         return Missing("Per step", "no step was recorded")
     where, most = draw.step_axis(steps), max(steps.steps)
