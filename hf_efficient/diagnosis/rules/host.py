@@ -49,7 +49,7 @@ class _LaunchWaits:
 
 @rule()
 def launch_bound(case: Case) -> Verdict:
-    """The device waits for launches in 15% of its time or more; small micro-batches are told by their own rules."""
+    """The device waits for launches in 15% of its time or more; small micro-batches have a rule of their own."""
     if not case.on_cuda or isinstance(accumulation(case), Finding) or isinstance(small_micro_batch(case), Finding):
         return None
     waits = _traced_waits(case) or _recorded_waits(case)
@@ -125,7 +125,7 @@ def _fewer_launches(case: Case, lost: float | None) -> list[Remedy]:
 
 @rule()
 def hidden_synchronisation(case: Case) -> Verdict:
-    """The census found reads by the user's own lines, one or more per micro-batch; a library's are told beside."""
+    """The user's own lines make the host wait for the device in every micro-batch; a library's are named beside."""
     census = case.facts.get("synchronisations", {})
     if "sites" not in census:
         why = "no census of the lines that read tensors was taken"

@@ -247,7 +247,7 @@ def no_gradient(case: Case) -> Verdict:
 
 @rule()
 def masked_labels(case: Case) -> Verdict:
-    """Of the tokens that are computed a twentieth or less is learnt from, or a twentieth of the steps has none."""
+    """A twentieth of the computed tokens or less are targets, or a twentieth of the steps has no target."""
     tokens, counts = case.account.tokens, case.first.loss_bearing
     if tokens.loss_bearing is None or not tokens.non_padding:
         return abstains(*_NOT_COUNTED)

@@ -84,7 +84,7 @@ def core_wait(case: Case) -> CoreWait | None:
 
 @rule()
 def cpu_contention(case: Case) -> Verdict:
-    """A tenth of the loop or more its main thread is ready to run and waits for a core that others have."""
+    """For a tenth of the loop or more the main thread waits for a core that other processes have."""
     wait = core_wait(case)
     if wait is None:
         why = "who kept the cores busy while the loop ran was not sampled"
@@ -128,7 +128,7 @@ def _contention_evidence(case: Case, wait: CoreWait) -> list[Row]:
 
 @rule()
 def cpu_oversubscription(case: Case) -> Verdict:
-    """Its own threads, ranks and loader workers want more cores than there are, and its main thread waits for one."""
+    """The run's threads, ranks and loader workers want more cores than there are, and its main thread waits for one."""
     wait = core_wait(case)
     if wait is None:
         return abstains("the threads' wait for cores was not sampled", _SAMPLED_BY)
@@ -166,8 +166,8 @@ def cpu_oversubscription(case: Case) -> Verdict:
 
 @rule(needs_steps=False)
 def throttling(case: Case) -> Verdict:
-    """NVML names such a reason in a tenth of the readings or more, of any GPU. A power cap is no warning, since dense
-    training runs at it; heat, or a brake of the board, is."""
+    """NVML names a reason for throttling in a tenth of the readings or more, of any GPU. A power cap is no warning,
+    since dense training runs at it; heat, or a brake of the board, is."""
     if not case.on_cuda:
         return None
     system = case.series.system if case.series is not None else None

@@ -191,8 +191,8 @@ def _retry_seconds(case: Case) -> float | None:
 
 @rule()
 def large_micro_batch(case: Case) -> Verdict:
-    """Retries after warm-up while nine tenths of the device are taken; with room left, torn memory (``fragmentation``)
-    is their cause."""
+    """The allocator retries after warm-up, and the device is nine tenths full: half of the rows would avoid it. With
+    room left, torn memory (``fragmentation``) is their cause."""
     room, retries, fewer = memory_room(case), _retries(case), smaller_micro_batch(case)
     if not case.on_cuda or room is None or fewer is None or not retries or room.share < 0.9:
         return None
@@ -215,7 +215,7 @@ def large_micro_batch(case: Case) -> Verdict:
 
 @rule()
 def fragmentation(case: Case) -> Verdict:
-    """Retries after warm-up, or a peak of what is reserved that is 30% and 1 GiB above that of the tensors.
+    """The allocator retries after warm-up, or reserves 30% and 1 GiB more at its peak than the tensors need.
 
     A retry frees the whole cache, which waits for the device, and every allocation after it asks the driver again.
     """
@@ -256,7 +256,7 @@ def fragmentation(case: Case) -> Verdict:
 
 @rule(needs_steps=False)
 def logits_spike(case: Case) -> Verdict:
-    """Three tenths of a CUDA device's peak or more; a warning where seven tenths of the memory are taken."""
+    """Logits take three tenths of a CUDA device's peak or more; a warning where the memory is seven tenths full."""
     held, peak = category_bytes(case, "logits"), case.account.memory.device_peak_allocated_bytes
     room = memory_room(case)
     if held is None or peak is None or room is None or not case.on_cuda or held < 0.3 * peak:
@@ -293,7 +293,7 @@ def _smaller_logits(case: Case, held: int) -> list[Remedy]:
 
 @rule(needs_steps=False)
 def optimizer_state(case: Case) -> Verdict:
-    """More than a third of a CUDA device's tensors at the peak, where four fifths of the memory are taken."""
+    """Over a third of a CUDA device's tensors at the peak is optimizer state, and the memory is four fifths full."""
     held, peak = category_bytes(case, "optimizer_state"), case.account.memory.device_peak_allocated_bytes
     room, model = memory_room(case), case.settings("model")
     if held is None or peak is None or room is None or not case.on_cuda:
@@ -342,7 +342,7 @@ class _Growth:
 
 @rule()
 def memory_growth(case: Case) -> Verdict:
-    """It grows steadily after warm-up, by 64 MiB and a twentieth or more: something is kept from every step.
+    """Memory grows steadily after warm-up, by 64 MiB and a twentieth or more: something is kept from every step.
 
     The C library alone can grow a process by half in ten seconds of small steps: a warning takes thirty readings, or
     memory that doubles.

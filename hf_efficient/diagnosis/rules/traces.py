@@ -90,7 +90,7 @@ def trace_launch_bound(traced: TracedDevice) -> Verdict:
 
 @rule()
 def trace_exposed_communication(traced: TracedDevice) -> Verdict:
-    """A tenth of the time or more: transfers, or the wait for a slower rank; one rank's trace does not tell which."""
+    """Exposed communication takes a tenth of the time or more: transfers, or the wait for a slower rank."""
     found = traced.device.communication
     if found is None or found.exposed_share < 0.1:
         return None
@@ -212,7 +212,7 @@ def trace_memory_bound(traced: TracedDevice) -> Verdict:
 
 @rule()
 def trace_float32_products(traced: TracedDevice) -> Verdict:
-    """A tenth of the device's time or more, among the kernels that take longest."""
+    """Float32 matrix products take a tenth of the device's time or more, among the longest kernels."""
     found = float32_products_of(traced.device)
     seconds = sum(one.seconds for one in found)
     if not found or traced.share(seconds) < 0.1:
