@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import strategies as st
 
 from hf_efficient.estimate.allocator import (
     CONTEXT,
@@ -56,7 +55,7 @@ def test_one_request_with_expandable_segments(size, reserved):
     assert held(allocated(size, expandable=True)) == (-(-size // 512) * 512, reserved)
 
 
-def test_what_is_freed_is_kept_and_used_again():
+def test_what_is_freed_is_used_again():
     allocator = allocated(3_000_000, 100)
     assert held(allocator) == (3_000_832, 23_068_672)
     allocator.free(0)
@@ -65,20 +64,14 @@ def test_what_is_freed_is_kept_and_used_again():
     allocator.allocate(0, 19 * MIB)
     assert held(allocator) == (20 * MIB, 23_068_672)
     assert (allocator.peak_allocated_bytes, allocator.peak_reserved_bytes) == (20 * MIB, 23_068_672)
-
-
-def test_best_fit_prefers_the_smaller_block():
-    """Free are 16, 12 and 30 MiB: 11.5 MiB go into the 12, 14 into the 16, and 30 into the 30."""
+    # Free are 16, 12 and 30 MiB: 11.5 MiB go into the 12, 14 into the 16, and 30 into the 30.
     allocator = allocated(16 * MIB, 12 * MIB, 30 * MIB)
     for key in range(3):
         allocator.free(key)
     for key, size in enumerate((23 * MIB // 2, 15 * MIB, 30 * MIB)):
         allocator.allocate(key, size)
     assert held(allocator) == (58 * MIB, 58 * MIB)
-
-
-def test_neighbours_merge_and_segments_do_not():
-    """Of 20 MiB 4, 4 and 4 are taken and freed, the middle last: 20 fit again; 40 never fit into two of 20."""
+    # Of 20 MiB 4, 4 and 4 are taken and freed, the middle last: 20 fit again; 40 never fit into two of 20.
     allocator = allocated(4 * MIB, 4 * MIB, 4 * MIB)
     for key in (0, 2, 1):
         allocator.free(key)
@@ -101,7 +94,7 @@ def test_cached_segments_are_given_back_when_the_device_is_full():
     assert (allocator.retries, allocator.peak_reserved_bytes) == (1, 52 * MIB)
 
 
-def test_pages_between_blocks_in_use_are_given_back_and_filled_first():
+def test_pages_of_expandable_segments():
     """60 MiB mapped, the middle 20 free: of 80 in all, 40 more take the middle page back and map two at the end.
 
     Free after that is the middle page, which is lowest: 20 MiB go there.
@@ -114,13 +107,8 @@ def test_pages_between_blocks_in_use_are_given_back_and_filled_first():
     allocator.free(2)
     allocator.allocate(1, 20 * MIB)
     assert held(allocator) == (80 * MIB, 80 * MIB)
-
-
-def test_the_parts_of_pages_beside_blocks_in_use_stay():
-    """10, 40 and 10 MiB; the 40 freed. 60 do not fit into 100 before the one whole page is given back.
-
-    10 MiB before that page and 10 behind it are still there.
-    """
+    # 10, 40 and 10 MiB; the 40 freed. 60 do not fit into 100 before the one whole page is given back.
+    # 10 MiB before that page and 10 behind it are still there.
     allocator = allocated(10 * MIB, 40 * MIB, 10 * MIB, limit=100 * MIB, expandable=True)
     allocator.free(1)
     allocator.allocate(3, 60 * MIB)
@@ -128,10 +116,7 @@ def test_the_parts_of_pages_beside_blocks_in_use_stay():
     allocator.allocate(4, 10 * MIB)
     allocator.allocate(5, 10 * MIB)
     assert (held(allocator), allocator.retries) == ((100 * MIB, 100 * MIB), 1)
-
-
-def test_the_block_that_could_grow_is_taken_last():
-    """Free are 40 MiB at the start and 20 at the end: 15 go into the 40, so that 30 make the end grow by a page."""
+    # Free are 40 MiB at the start and 20 at the end: 15 go into the 40, so that 30 make the end grow by a page.
     allocator = allocated(40 * MIB, 20 * MIB, 20 * MIB, expandable=True)
     allocator.free(0)
     allocator.free(2)
@@ -174,14 +159,6 @@ def test_impossible_events_are_refused():
         allocator.allocate(2, -1)
     with pytest.raises(ValueError, match=r"^a limit of 0 bytes$"):
         CachingAllocator(0)
-
-
-SIZES = st.one_of(
-    st.integers(0, 3 * MIB),
-    st.integers(0, 64 * MIB),
-    st.sampled_from([512, MIB, MIB + 1, 2 * MIB, 8 * MIB, 10 * MIB, 11 * MIB, 20 * MIB, 21 * MIB, 40 * MIB]),
-)
-ORDERS = st.lists(st.tuples(SIZES, st.one_of(st.none(), st.integers(0, 30))), min_size=20, max_size=60)
 
 
 @pytest.mark.parametrize(

@@ -64,11 +64,15 @@ def test_a_step(strategy, settings, expected):
     assert sent(strategy, **settings) == pytest.approx(expected, rel=1e-12)
 
 
-def test_weights_are_sent_as_they_are_gathered():
+def test_what_is_sent_is_what_is_gathered():
     """100 elements of 4 bytes, gathered at 2: 200 bytes forward and again backward, 400 of gradients."""
     states = ModelStates(100, 0, 4, 4, 4, 8, gathered_bytes=2)
     made = step_collectives(states, Sharding("fsdp2", 2))
     assert [one.payload_bytes for one in made] == [200, 200, 400]
+    # All weights stay from forward to backward, and none is trained.
+    frozen = ModelStates(trained=0, frozen=100, trained_bytes=2, frozen_bytes=2, gradient_bytes=2, optimizer_bytes=8)
+    made = step_collectives(frozen, Sharding("zero3", 2), layers=24)
+    assert [(one.of, one.payload_bytes, one.messages) for one in made] == [("weights", 200, 25)]
 
 
 @pytest.mark.parametrize("strategy", ["none", "ddp", "zero3", "fsdp2"])
@@ -88,13 +92,6 @@ def test_messages():
     assert messages("zero2", bucket_elements=500 * MB) == [("gradients", 1, 3), ("weights", 2, 1)]
     assert messages("zero3", bucket_elements=150 * MB) == [("weights", 25, 3), ("weights", 24, 3), ("gradients", 3, 3)]
     assert messages("fsdp2") == [("weights", 25, 3), ("weights", 24, 3), ("gradients", 25, 1)]
-
-
-def test_what_holds_nothing_is_not_sent():
-    """All weights stay from forward to backward, and none is trained."""
-    frozen = ModelStates(trained=0, frozen=100, trained_bytes=2, frozen_bytes=2, gradient_bytes=2, optimizer_bytes=8)
-    made = step_collectives(frozen, Sharding("zero3", 2), layers=24)
-    assert [(one.of, one.payload_bytes, one.messages) for one in made] == [("weights", 200, 25)]
 
 
 def test_seconds():

@@ -11,7 +11,6 @@ from hf_efficient.estimate.comparison import (
     Difference,
     attribute,
     difference,
-    is_as_predicted,
     judge_gain,
     rate_spread,
     saved_share,
@@ -21,41 +20,29 @@ from hf_efficient.estimate.comparison import (
 )
 
 
-def test_pairs_are_of_the_same_step_of_the_same_round():
+def test_a_difference_and_how_sure_it_is():
     # 1, 2, 3 and 0, 1, 5: median 1.5, medians of the rounds 2 and 1; six pairs lie between their ends with 96.9%
     found = difference([[5.0, 6.0, 7.0], [4.0, 5.0, 9.0]], [[4.0, 4.0, 4.0], [4.0, 4.0, 4.0]])
     assert found == Difference(seconds=1.5, low=0.0, high=5.0, rounds=2, tells=True)
     assert not found.is_clear
-
-
-def test_a_round_that_only_one_has_is_left_out():
     found = difference([[2.0] * 6, [9.0] * 6], [[1.0] * 6])
     assert found == Difference(1.0, 1.0, 1.0, 1, True)
-
-
-@pytest.mark.parametrize("base", [[], [[]]])
-def test_without_a_common_step_there_is_no_difference_to_tell(base):
-    assert difference([[1.0]], base) is None
-
-
-def test_rounds_that_disagree_widen_what_their_pairs_say():
     # 20 pairs of +1 and 4 of -1: the pairs alone are sure of +1, the second round is not
     found = difference([[2.0] * 20, [0.0] * 4], [[1.0] * 20, [1.0] * 4])
     assert found is not None
     assert (found.seconds, found.low, found.high) == (1.0, -1.0, 1.0)
     assert not found.is_clear
-
-
-def test_that_more_takes_less_is_not_clear():
     found = difference([[1.0] * 12], [[1.5] * 12])
     assert (found.seconds, found.high) == (-0.5, -0.5)
     assert not found.is_clear
     assert wants_another_round(found, whole_seconds=1.5)
-
-
-def test_five_pairs_are_never_clear():
     assert difference([[2.0] * 5], [[1.0] * 5]) == Difference(1.0, 1.0, 1.0, 1, False)
     assert not Difference(1.0, 1.0, 1.0, 1, False).is_clear
+
+
+@pytest.mark.parametrize("base", [[], [[]]])
+def test_without_a_common_step_there_is_no_difference_to_tell(base):
+    assert difference([[1.0]], base) is None
 
 
 @pytest.mark.parametrize(
@@ -87,14 +74,11 @@ def medians(times: ChainTimes) -> dict[str, float | None]:
     return {part: None if one is None else one.seconds for part, one in attribute(times).differences.items()}
 
 
-def test_the_chain_of_one_process_adds_up():
+def test_the_chain_adds_up():
     times = chain(as_is=10.0, quiet=9.5, logged=9.75, held_batches=8.0, forward=3.0)
     assert medians(times) == {"logging": 0.25, "instrumentation": 0.5, "data": 1.5, "backward_optimizer": 5.0}
     found = attribute(times)
     assert (found.plain_seconds, found.forward_seconds) == (10.0, 3.0)
-
-
-def test_other_processes_are_what_one_does_without():
     times = chain(frozenset(), as_is=10.0, quiet=10.0, held_batches=8.0, one_process=7.0, forward=3.0)
     parts = medians(times)
     assert (parts["communication"], parts["backward_optimizer"]) == (1.0, 4.0)
@@ -109,13 +93,10 @@ def test_a_log_that_fell_into_a_step_is_not_our_recording():
     assert found.differences["instrumentation"].seconds == 1.0
 
 
-def test_what_failed_is_not_known_and_hides_no_other_part():
+def test_parts_that_are_not_known():
     parts = medians(chain(as_is=10.0, quiet=9.0, logged=9.5, forward=3.0))
     assert parts == {"logging": 0.5, "instrumentation": 1.0, "data": None, "backward_optimizer": None}
     assert attribute(chain(as_is=10.0)).forward_seconds is None
-
-
-def test_a_recipe_without_logs_has_no_such_part():
     assert "logging" not in medians(chain(frozenset({"one_process", "logged"}), as_is=10.0, quiet=9.0))
 
 
@@ -127,30 +108,19 @@ def test_the_time_per_token_and_what_is_saved_of_it():
     assert seconds_per_token(12.0, 400) == 0.03
     assert saved_share(0.03, 0.024) == pytest.approx(0.2)
     assert saved_share(0.03, 0.036) == pytest.approx(-0.2)
+    assert saved_spread(0.4, 0.03, 0.04) == pytest.approx(0.03)
 
 
-def test_steps_that_take_what_their_tokens_take_have_no_spread():
+def test_the_spread_of_a_rate():
     assert rate_spread([1.0, 2.0] * 4, [100, 200] * 4, []) == pytest.approx(0, abs=1e-12)
-
-
-def test_one_slow_block_of_eight():
     assert rate_spread(ODD, TOKENS, []) == pytest.approx(2.365 * 2 / 10)
-
-
-def test_neighbours_make_a_block():
     # Each block holds a fast and a slow step: 16 steps that alternate vary no more than 8 alike.
     assert rate_spread([1.0, 3.0] * 8, [100] * 16, []) == pytest.approx(0, abs=1e-12)
     assert rate_spread([1.0] * 14 + [3.0] * 2, [100] * 16, []) == pytest.approx(2.365 * 2 / 10)
-
-
-def test_all_steps_are_in_a_block():
     # 9 steps: blocks of one, and the last of two; S = 12, T = 900, r t = 4/3 of a single step.
     residuals = [1 - 4 / 3] * 7 + [5 - 8 / 3]
     variance = 8 / 7 * sum(one**2 for one in residuals)
     assert rate_spread([1.0] * 8 + [4.0], [100] * 9, []) == pytest.approx(2.365 * math.sqrt(variance) / 12)
-
-
-def test_pauses_vary_in_their_length_alone():
     assert rate_spread(ODD, TOKENS, [[2.0, 4.0]]) == pytest.approx(2.365 * math.sqrt(8) / 16)
     assert rate_spread([1.0] * 8, TOKENS, [[5.0] * 4, [9.0]]) == pytest.approx(0, abs=1e-12)
 
@@ -158,17 +128,6 @@ def test_pauses_vary_in_their_length_alone():
 @pytest.mark.parametrize(("seconds", "tokens"), [([1.0] * 7, [1] * 7), ([1.0] * 8, [0] * 8), ([0.0] * 8, [1] * 8)])
 def test_too_little_has_no_spread(seconds, tokens):
     assert rate_spread(seconds, tokens, []) is None
-
-
-def test_the_spread_of_what_is_saved():
-    assert saved_spread(0.4, 0.03, 0.04) == pytest.approx(0.03)
-
-
-@pytest.mark.parametrize(
-    ("achieved", "within"), [(0.149, False), (0.15, True), (0.3, True), (0.6, True), (0.601, False), (-0.2, False)]
-)
-def test_half_to_twice_is_as_predicted(achieved, within):
-    assert is_as_predicted(0.3, achieved) is within
 
 
 @pytest.mark.parametrize(

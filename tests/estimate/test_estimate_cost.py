@@ -20,19 +20,16 @@ from hf_efficient.estimate.cost import (
 )
 
 
-def test_a_run():
+def test_a_run_and_a_million_tokens():
     """1.5 h * 2.40 USD * 8 GPUs."""
     assert cost_usd(5400, 2.40, 8) == pytest.approx(28.80, abs=1e-12)
+    # 28.80 USD for 96 million tokens.
+    assert cost_per_million_tokens(28.80, 96_000_000) == pytest.approx(0.30, abs=1e-12)
 
 
 @pytest.mark.parametrize(("price", "cost"), [(None, None), (0.0, 0.0)])
 def test_unknown_and_free(price, cost):
     assert cost_usd(5400, price, 8) == cost
-
-
-def test_a_million_tokens():
-    """28.80 USD for 96 million tokens."""
-    assert cost_per_million_tokens(28.80, 96_000_000) == pytest.approx(0.30, abs=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +72,7 @@ def test_daly_solves_the_equation_of_the_optimum(save, mean):
     assert cost(best) <= (1 + 1e-5) * min(cost(best * part / 100) for part in range(20, 400))
 
 
-def test_spot_a_run():
+def test_a_run_on_spot_machines():
     run = spot_run(
         2 * HOUR, 6 * MINUTE, 10 * HOUR, restart_seconds=12 * MINUTE, wait_seconds=HOUR, interval_seconds=HOUR
     )
@@ -87,24 +84,15 @@ def test_spot_a_run():
     assert run.wall_seconds == pytest.approx((hours + hours / 10) * HOUR, rel=1e-9)
     assert spot_cost_usd(run, 1.20, 8) == pytest.approx(22.776, abs=1e-3)
     assert spot_cost_usd(run, None) is None
-
-
-def test_the_last_piece_is_shorter():
-    """2.5 h in pieces of 1 h: two of 1.1 h and one of 0.6 h."""
+    # 2.5 h in pieces of 1 h: two of 1.1 h and one of 0.6 h.
     run = spot_run(2.5 * HOUR, 6 * MINUTE, 10 * HOUR, interval_seconds=HOUR)
     assert run.checkpoints == 3
     assert run.paid_seconds == pytest.approx(10 * HOUR * (2 * 0.1162780704 + 0.0618365465), rel=1e-9)
     assert spot_run(0.3, 1, 10, interval_seconds=0.1).checkpoints == 3
     assert spot_run(3 * 0.1, 1, 10, interval_seconds=0.1).checkpoints == 3
-
-
-def test_without_an_interval_it_is_dalys_or_the_whole_run():
     assert spot_run(10 * HOUR, 60, 2 * HOUR).interval_seconds == daly_interval(60, 2 * HOUR)
     assert spot_run(100, 60, 2 * HOUR).interval_seconds == 100
-
-
-def test_machines_that_stay():
-    """Nothing is lost; one save at the end, or every 30 s, or no work and no save."""
+    # Nothing is lost; one save at the end, or every 30 s, or no work and no save.
     assert spot_run(100, 5, math.inf, restart_seconds=9) == SpotRun(100, 1, 0, 105, 105)
     assert spot_run(100, 5, math.inf, interval_seconds=30) == SpotRun(30, 4, 0, 120, 120)
     none = spot_run(0, 5, 10, interval_seconds=30)

@@ -35,7 +35,7 @@ FAMILIES = {
     "mistral": {"sliding_window": 16, "head_dim": 24},
     "qwen2": {"tie_word_embeddings": True},
     "qwen3": {"head_dim": 24},
-    "gemma3_text": {"head_dim": 24},
+    "gemma3_text": {"head_dim": 24, "sliding_window": 16, "sliding_window_pattern": 2},
     "phi3": {},
     "olmo2": {},
     "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
@@ -230,43 +230,11 @@ def test_causal_pairs_by_hand(length, window, pairs):
     assert causal_pairs({length: 1}, window) == pairs
 
 
-@pytest.mark.parametrize("window", [None, 1, 3, 5, 50])
-def test_causal_pairs_by_enumeration(window):
-    lengths = {1: 2, 4: 1, 9: 3}
-    seen = [
-        (query, key)
-        for length, count in lengths.items()
-        for _ in range(count)
-        for query in range(length)
-        for key in range(query + 1)
-        if window is None or query - key < window
-    ]
-    assert causal_pairs(lengths, window) == len(seen)
-
-
-def test_a_padded_batch():
+def test_pairs_of_padded_and_packed_rows():
     work = workload([3, 5], rows=[5, 5])
     assert (work.needed_pairs(None), work.computed_pairs(None)) == (6 + 15, 50)
-
-
-def test_a_pack_on_a_kernel_that_knows_the_documents():
     work = workload([3, 5], rows=[8], masked_square=False)
     assert (work.needed_pairs(2), work.computed_pairs(2)) == (1 + 2 + 2 + 1 + 2 * 4, 14)
-
-
-STEP_WORK_FAMILIES = {
-    "llama": {},
-    "mistral": {"sliding_window": 7, "head_dim": 24},
-    "gemma3_text": {"head_dim": 24, "sliding_window": 5, "layer_types": ["sliding_attention", "full_attention"] * 1},
-    "qwen3_moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "mlp_only_layers": [2]},
-}
-
-
-def family_shape(family: str) -> ModelShape:
-    changes = dict(STEP_WORK_FAMILIES[family])
-    if "layer_types" in changes:
-        changes["num_hidden_layers"] = len(changes["layer_types"])
-    return shape_of(tiny_config(family, **changes))
 
 
 @pytest.mark.parametrize("targets", [None, ["o_proj", "lm_head"]])
@@ -276,7 +244,7 @@ def family_shape(family: str) -> ModelShape:
 )
 def test_coefficients_give_what_the_formulas_give(family, way, targets):
     """For batches drawn at random: FLOPs of model and hardware, to the last one."""
-    shape = family_shape(family)
+    shape = shape_of(tiny_config(family, **FAMILIES[family]))
     trained = Trained.full() if targets is None else Trained.adapter(shape, targets, 8, input_gradient=way != "none")
     windows = set(shape.windows)
     model = coefficients(shape, trained)
@@ -293,7 +261,7 @@ def test_coefficients_give_what_the_formulas_give(family, way, targets):
 
 
 def test_the_forward_alone():
-    shape = family_shape("llama")
+    shape = shape_of(tiny_config("llama"))
     work = workload([5, 9])
     amounts = work.needed([None])
     for trained in (Trained(), Trained.adapter(shape, rank=8)):
@@ -304,7 +272,7 @@ def test_the_forward_alone():
 
 def test_checkpointing_of_some_layers():
     """Three layers alike, trained in full: each that is checkpointed adds as much."""
-    shape = family_shape("llama")
+    shape = shape_of(tiny_config("llama"))
 
     def of(layers):
         found = coefficients(shape, Trained.full(), checkpointing="reentrant", checkpointed_layers=layers)

@@ -29,19 +29,13 @@ def test_evaluations_still_to_come(step, left):
     assert Schedule(max_steps=10, save_every=4).saves_left(step) == left
 
 
-def test_the_last_step_is_not_evaluated_twice():
+def test_the_last_evaluation_and_the_first():
     assert Schedule(max_steps=8, evaluate_every=4).evaluations_left(0) == 2
     assert Schedule(max_steps=8, evaluate_every=4, evaluate_after=True).evaluations_left(8) == 1
-
-
-def test_evaluations_begin_after_their_delay():
     delayed = Schedule(max_steps=10, evaluate_every=2, evaluate_from=5)
     assert [delayed.evaluations_left(step) for step in (0, 5, 6, 9)] == [3, 3, 2, 1]  # 6, 8, 10
     assert Schedule(max_steps=10, evaluate_every=2, evaluate_from=11).evaluations_left(0) == 0
     assert Schedule(max_steps=9, evaluate_every=4, evaluate_from=9).evaluations_left(0) == 1  # after the last alone
-
-
-def test_nothing_is_to_come_where_nothing_is_asked_for():
     assert (Schedule(max_steps=10).evaluations_left(0), Schedule(max_steps=10).saves_left(0)) == (0, 0)
 
 
@@ -49,9 +43,6 @@ def test_the_rest_of_a_run():
     assert forecast(RUN, 40, PACE) == Forecast(80 * 2 + 3 * 30 + 2 * 5, lower_bound=False)
     assert forecast(RUN, 120, PACE) == Forecast(0.0, lower_bound=False)
     assert forecast(RUN, 40, Pace()) is None
-
-
-def test_what_was_never_seen_makes_a_lower_bound():
     assert forecast(RUN, 40, Pace(step_seconds=2.0, save_seconds=5.0)) == Forecast(170.0, lower_bound=True)
     assert forecast(RUN, 40, Pace(step_seconds=2.0, evaluation_seconds=30.0)) == Forecast(250.0, lower_bound=True)
     assert forecast(Schedule(max_steps=50), 40, Pace(step_seconds=2.0)) == Forecast(20.0, lower_bound=False)
@@ -79,26 +70,14 @@ def test_the_limit_that_comes_first():
     limits, spent = Limits(usd=2.0, hours=1.0), Spent(1800.0, 0.5)
     assert clearance(limits, spent, 1.0) == Clearance("hours", 1800.0)
     assert clearance(limits, spent, 4.0) == Clearance("usd", 1350.0)
-
-
-def test_energy_at_its_power():
     # 0.4 kWh are left, at 800 W half an hour.
     assert clearance(Limits(kwh=1.0), Spent(60.0, None, 0.6), watts=800.0) == Clearance("kwh", pytest.approx(1800.0))
-
-
-def test_a_limit_that_has_been_passed():
     assert clearance(Limits(hours=1.0), Spent(3700.0)) == Clearance("hours", pytest.approx(-100.0))
     assert clearance(Limits(usd=1.0), Spent(3700.0, 2.0), None) == Clearance("usd", 0.0)
-
-
-def test_what_is_not_counted_or_costs_nothing_is_no_limit():
     assert clearance(Limits(usd=1.0), Spent(3700.0, None)) is None
     assert clearance(Limits(usd=1.0), Spent(3700.0, 0.0), 0.0) is None
     assert clearance(Limits(kwh=1.0), Spent(3700.0, None, 0.5), watts=None) is None
     assert clearance(Limits(usd=1.0, hours=2.0), Spent(3600.0, None)) == Clearance("hours", 3600.0)
-
-
-def test_spent_in_the_unit_of_a_limit():
     spent = Spent(1800.0, 0.5, 0.25)
     assert [spent.of(name) for name in ("usd", "hours", "kwh")] == [0.5, 0.5, 0.25]
 

@@ -93,9 +93,11 @@ def test_llama_3_1_8b_by_hand():
     assert counts.total == 8_030_261_248
 
 
-def test_a_mapping_and_an_object_give_the_same_shape():
+def test_the_shape_of_a_configuration():
     config = tiny_config("gemma3_text", head_dim=24)
     assert shape_of(config.to_dict()) == shape_of(config)
+    shape = shape_of(tiny_config("qwen3_moe", **MIXTURE, decoder_sparse_step=2, mlp_only_layers=[0]))
+    assert [shape.is_mixture(layer) for layer in range(3)] == [False, True, False]
 
 
 @pytest.mark.parametrize(
@@ -114,25 +116,14 @@ def test_the_window_of_each_layer(model_type, changes, windows):
     assert shape_of(tiny_config(model_type, **changes)).windows == windows
 
 
-def test_dense_layers_of_a_mixture():
-    shape = shape_of(tiny_config("qwen3_moe", **MIXTURE, decoder_sparse_step=2, mlp_only_layers=[0]))
-    assert [shape.is_mixture(layer) for layer in range(3)] == [False, True, False]
-
-
 def test_an_unknown_architecture_is_refused():
     with pytest.raises(ModelError) as told:
         shape_of({"model_type": "mamba"})
     assert str(told.value).startswith(
         "model_type 'mamba': its parameters and FLOPs are not known here. Known are gemma,"
     )
-
-
-def test_a_model_with_a_vision_tower_points_to_its_text_part():
     with pytest.raises(ModelError, match=r"Pass its text_config where that is one of them\."):
         shape_of({"model_type": "gemma3", "text_config": {}})
-
-
-def test_a_configuration_without_a_dimension_is_refused():
     with pytest.raises(ModelError) as told:
         shape_of({**DIMENSIONS, "model_type": "llama", "intermediate_size": None})
     assert str(told.value) == (
@@ -141,35 +132,21 @@ def test_a_configuration_without_a_dimension_is_refused():
     )
 
 
-def test_a_configuration_that_does_not_say_whether_its_embeddings_are_tied_is_refused():
-    with pytest.raises(ModelError, match="tie_word_embeddings: the model's configuration holds None"):
-        shape_of({**DIMENSIONS, "model_type": "llama"})
-
-
 SHAPE = ModelShape("llama", 2, 64, 160, 4, 2, 16, 96, tied_embeddings=True, windows=(None, None))
 EXPERTS = ModelShape(
     "mixtral", 1, 64, 160, 4, 2, 16, 96, False, (None,), experts=4, active_experts=2, expert_intermediate=160
 )
 
 
-def test_adapter_parameters_by_hand():
+def test_what_an_adapter_trains():
     assert adapter_parameters(SHAPE, Trained.adapter(SHAPE, ["q_proj", "v_proj"], 8)) == 3584
-
-
-def test_all_linear_leaves_out_the_head():
     trained = Trained.adapter(SHAPE, "all-linear", 4)
     names = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
     assert (dict(trained.ranks_of_layer(1)), trained.head_rank) == (dict.fromkeys(names, 4), 0)
-
-
-def test_modules_by_their_dotted_names():
     trained = Trained.of_modules(
         SHAPE, {"base_model.model.model.layers.1.self_attn.q_proj": 3, "base_model.model.lm_head": 5}
     )
     assert (trained.ranks, trained.head_rank) == (({}, {"q_proj": 3}), 5)
-
-
-def test_training_a_tied_embedding_trains_the_head():
     trained = Trained.adapter(SHAPE, ["q_proj"], 8, modules_to_save=["embed_tokens"])
     assert (trained.embedding, trained.head) == (True, True)
 

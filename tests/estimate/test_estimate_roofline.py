@@ -27,7 +27,7 @@ def work(**changes):
     return OperatorWork(**{**values, "calls": 1, **changes})
 
 
-def test_a_product_bound_by_math():
+def test_products():
     """2e9 FLOPs at 1e14 and 10 us of start-up: 30 us each; 6e6 bytes at 1e12: 6 us each."""
     found = operator_time(PRODUCT, ROOFS)
     assert found.math_seconds == pytest.approx(300e-6)
@@ -35,18 +35,12 @@ def test_a_product_bound_by_math():
     assert found.host_seconds == pytest.approx(50e-6)
     assert found.device_seconds == found.math_seconds
     assert found.device_bound == "math"
-
-
-def test_the_startup_is_an_efficiency_by_size():
-    """Half of the rate at ``startup * rate`` FLOPs, 1e9; a tenth at a ninth of them."""
+    # Half of the rate at ``startup * rate`` FLOPs, 1e9; a tenth at a ninth of them.
     half = operator_time(work(family="matmul", flops=1_000_000_000), ROOFS)
     assert 1e9 / half.math_seconds == pytest.approx(0.5e14)
     ninth = operator_time(work(family="matmul", flops=1_000_000_000 // 9), ROOFS)
     assert 1e9 / 9 / ninth.math_seconds == pytest.approx(0.1e14)
-
-
-def test_a_thin_product_is_bound_by_its_bytes():
-    """2e8 FLOPs: 2 + 10 us; 30e6 bytes: 30 us."""
+    # 2e8 FLOPs: 2 + 10 us; 30e6 bytes: 30 us.
     found = operator_time(
         work(family="matmul", flops=200_000_000, read_bytes=20_000_000, written_bytes=10_000_000), ROOFS
     )
@@ -54,17 +48,11 @@ def test_a_thin_product_is_bound_by_its_bytes():
     assert found.device_bound == "bandwidth"
 
 
-def test_fused_attention_has_a_rate_of_its_own():
+def test_other_operators():
     """1e9 FLOPs at 5e13: 20 us, and 10 of start-up."""
     assert operator_time(work(family="attention", flops=10**9), ROOFS).math_seconds == pytest.approx(30e-6)
-
-
-def test_a_tiny_kernel_is_bound_by_its_launch():
     found = operator_time(work(read_bytes=1_000_000, calls=4), ROOFS)
     assert (found.device_seconds, found.host_seconds) == (pytest.approx(1e-6), pytest.approx(20e-6))
-
-
-def test_other_families_are_held_against_memory_alone():
     found = operator_time(work(family="reduction", dtype="int64", flops=10**15, read_bytes=8_000_000), ROOFS)
     assert found.device_seconds == pytest.approx(8e-6)
     assert found.unknown == ()
@@ -75,21 +63,16 @@ def test_a_step_waits_for_the_slower_of_host_and_device():
     found = step_time([PRODUCT, COPY], ROOFS)
     assert found.seconds == pytest.approx(550e-6)
     assert dict(found.seconds_by_bound) == pytest.approx({"math": 300e-6, "bandwidth": 100e-6, "launch": 150e-6})
-
-
-def test_launching_is_hidden_behind_a_busy_device():
-    """Three products: device 900 us, host 150; with the copies' 100 and 500, 1000 against 650."""
+    # Three products: device 900 us, host 150; with the copies' 100 and 500, 1000 against 650.
     found = step_time([PRODUCT, COPY, PRODUCT, PRODUCT], ROOFS)
     assert found.seconds == pytest.approx(1000e-6)
     assert found.seconds_by_bound["launch"] == 0
-
-
-def test_nothing_is_hidden_on_a_cpu():
     roofs = Roofs({"bf16": 1e14}, {}, 1e12, startup_seconds=10e-6, launch_seconds=5e-6, runs_ahead=False)
     found = step_time([PRODUCT, COPY], roofs)
     assert found.seconds == pytest.approx(950e-6)
     assert sum(found.seconds_by_bound.values()) == pytest.approx(950e-6)
     assert found.seconds_by_bound["launch"] == pytest.approx(550e-6)
+    assert step_time([], ROOFS).seconds == 0
 
 
 def test_a_missing_rate_is_told_and_the_rest_still_counts():
@@ -101,10 +84,6 @@ def test_a_missing_rate_is_told_and_the_rest_still_counts():
     no_memory = Roofs({}, {}, None, 0.0, 5e-6)
     assert step_time([PRODUCT, COPY], no_memory).unknown == ("FLOP/s of matmul in bf16", "bytes/s of the memory")
     assert operator_time(work(), no_memory).unknown == ()
-
-
-def test_no_operators_take_no_time():
-    assert step_time([], ROOFS).seconds == 0
 
 
 MEASURED = Calibration(
@@ -133,9 +112,6 @@ def test_published_shares_of_the_stated_figures():
     assert found.bytes_per_second == pytest.approx(2.903e12)
     assert (found.startup_seconds, found.launch_seconds) == pytest.approx((9.1e-6, 6.6e-6))
     assert found.runs_ahead
-
-
-def test_what_is_not_stated_has_no_roof():
     unstated = dataclasses.replace(accelerator("H100 NVL"), bandwidth_bytes_per_second=None)
     assert accelerator_roofs(unstated).bytes_per_second is None
     t4 = accelerator_roofs(accelerator("T4"))
@@ -150,9 +126,6 @@ def test_what_was_measured_comes_first():
     assert found.matmul_flops_per_second["fp8"] == pytest.approx(1453.4e12)
     assert (found.bytes_per_second, found.launch_seconds) == (4.25e12, 7e-6)
     assert found.startup_seconds == pytest.approx(10e-6 - 2.68435456e-6)
-
-
-def test_a_cpu_has_what_was_measured():
     found = cpu_roofs(dataclasses.replace(MEASURED, device_type="cpu", device_name="A CPU", threads=2))
     assert found.matmul_flops_per_second == {"bf16": 100e12, "fp32": 50e12}
     assert found.attention_flops_per_second == {"bf16": 100e12, "fp32": 50e12}

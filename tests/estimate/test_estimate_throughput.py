@@ -17,14 +17,11 @@ from hf_efficient.estimate.throughput import (
 )
 
 
-def test_by_hand():
+def test_utilization_by_hand():
     """1.2e15 FLOPs in 2 s on 4 x 312e12 FLOP/s: 1.2e15 / 2.496e15."""
     found = utilization(1.2e15, 2.0, 312e12, 4)
     assert found.share == pytest.approx(0.480769230769, abs=1e-12)
     assert (found.reason, found.estimated) == (None, False)
-
-
-def test_a_measured_peak_is_marked():
     assert utilization(50.0, 1.0, 100.0, peak_estimated=True) == Utilization(0.5, estimated=True)
 
 
@@ -45,9 +42,6 @@ def test_what_is_unknown_has_a_reason(arguments, reason):
 def test_the_speed_of_a_rank_against_that_of_one_alone():
     assert scaling_efficiency(1500.0, 2, 1000.0) == pytest.approx(0.75)
     assert scaling_efficiency(6000.0, 8, 1500.0, 2) == pytest.approx(1.0)
-
-
-def test_what_is_not_known_stays_so():
     assert scaling_efficiency(None, 2, 1000.0) is None
     assert scaling_efficiency(1500.0, 2, None) is None
     assert scaling_efficiency(1500.0, 2, 0.0) is None
@@ -69,21 +63,27 @@ def test_what_binds_is_what_takes_longest(workers, cores, seconds):
     assert loaded_step_seconds(MIXED, workers, cores) == pytest.approx(seconds)
 
 
-def test_a_blocked_load_takes_no_core_and_a_computed_one_takes_what_training_had():
+def test_who_loads_and_who_computes():
     blocked = StepLoad(1.0, 2.0, blocked_seconds=1.0, cpu_seconds=0.0)
     computed = StepLoad(1.0, 2.0, blocked_seconds=0.0, cpu_seconds=1.0)
     assert loaded_step_seconds(blocked, 2, 2) == pytest.approx(1.0)
     assert loaded_step_seconds(computed, 2, 2) == pytest.approx(2.0)  # one after the other
+    load = StepLoad(compute_seconds=1.0, compute_cores=2.0, blocked_seconds=0.6, cpu_seconds=1.8)
+    assert loaded_step_seconds(load, 0, 2) == pytest.approx(3.4)
+    assert loaded_step_seconds(load, 3, 2) == pytest.approx(2.8)
+    assert loaded_step_seconds(load, 3, 2.5) == pytest.approx(1.9)  # half of a core is free
+    assert loaded_step_seconds(load, 3, 3) == pytest.approx(3.8 / 3)
+    load = StepLoad(1.0, 1.0, blocked_seconds=0.6, cpu_seconds=1.8, helped_seconds=1.2)
+    assert loaded_step_seconds(load, 0, 4) == pytest.approx(3.4)
+    assert loaded_step_seconds(load, 1, 4) == pytest.approx(3.6)
+    assert loaded_step_seconds(load, 2, 4) == pytest.approx(1.8)
 
 
-def test_no_more_workers_are_advised_than_help():
+def test_how_many_workers_are_advised():
     # 2.4 s over 3 workers are hidden behind 1 s of computing; two leave 1.2 s.
     assert best_workers(MIXED, cores=8) == 3
     # The cores bind at 1.4 s, which two workers (1.2 s each) reach.
     assert best_workers(MIXED, cores=2) == 2
-
-
-def test_blocked_loads_may_have_twice_as_many_workers_as_there_are_cores():
     slow_disk = StepLoad(compute_seconds=0.1, compute_cores=1.0, blocked_seconds=10.0, cpu_seconds=0.0)
     slow_work = StepLoad(compute_seconds=0.1, compute_cores=1.0, blocked_seconds=0.0, cpu_seconds=10.0)
     assert best_workers(slow_disk, cores=4) == 8
@@ -91,55 +91,28 @@ def test_blocked_loads_may_have_twice_as_many_workers_as_there_are_cores():
     assert best_workers(slow_work, cores=0.5) == 1
 
 
-def test_where_training_computes_on_every_core_workers_hide_what_is_blocked_alone():
-    load = StepLoad(compute_seconds=1.0, compute_cores=2.0, blocked_seconds=0.6, cpu_seconds=1.8)
-    assert loaded_step_seconds(load, 0, 2) == pytest.approx(3.4)
-    assert loaded_step_seconds(load, 3, 2) == pytest.approx(2.8)
-    assert loaded_step_seconds(load, 3, 2.5) == pytest.approx(1.9)  # half of a core is free
-    assert loaded_step_seconds(load, 3, 3) == pytest.approx(3.8 / 3)
-
-
-def test_a_worker_has_one_thread_where_the_training_process_had_help():
-    load = StepLoad(1.0, 1.0, blocked_seconds=0.6, cpu_seconds=1.8, helped_seconds=1.2)
-    assert loaded_step_seconds(load, 0, 4) == pytest.approx(3.4)
-    assert loaded_step_seconds(load, 1, 4) == pytest.approx(3.6)
-    assert loaded_step_seconds(load, 2, 4) == pytest.approx(1.8)
-
-
 TOKENS = np.tile([90.0, 110.0], 13)
 
 
-def test_a_line_is_found_though_the_tokens_differ_by_a_tenth():
+def test_a_line_of_batches():
     found = batch_time(0.5 + 0.01 * TOKENS, TOKENS)
     assert found.fixed_seconds == pytest.approx(0.5)
     assert found.token_seconds == pytest.approx(0.01)
-
-
-def test_an_intercept_that_is_lost_in_noise_is_none():
     noise = np.tile([1.3, 1.3, 0.7, 0.7], 7)[:26]  # a third of the time: 0.44 / (10 * 5.1) * 100 of it as error
     assert batch_time((0.5 + 0.01 * TOKENS) * noise, TOKENS) is None
-
-
-def test_too_few_equal_or_falling_ones_are_no_line():
     assert batch_time(np.ones(7), TOKENS[:7]) is None
     assert batch_time(np.ones(26), np.full(26, 100.0)) is None
     assert batch_time(3.0 - 0.01 * TOKENS, TOKENS) is None
 
 
-def test_medians_times_the_steps():
+def test_a_slowdown():
     # Others: median 1.1, quartiles 1.05 and 1.15; one checkpoint of 30 s is no matter. Under: median 1.6.
     told = slowdown([1.5, 1.6, 9.0], [1.0, 1.1, 1.1, 1.2, 30.0])
     assert told.seconds == pytest.approx(3 * (1.6 - 1.1))
     assert told.why == "its steps compared with 5 others, by their medians"
-
-
-def test_a_difference_inside_the_spread_is_none():
     # Quartiles of the others: 1.25 and 1.75; the medians differ by 0.4.
     told = slowdown([1.9], [1.0, 1.5, 2.0, 1.25, 1.75])
     assert (told.seconds, "within their spread" in told.why) == (0.0, True)
-
-
-def test_faster_steps_cost_nothing():
     assert slowdown([0.5, 0.5], [1.0, 1.0, 1.0]).seconds == 0.0
 
 

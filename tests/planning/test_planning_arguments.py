@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import random
-
-import numpy
 import pytest
 import torch
-from accelerate import Accelerator
-from accelerate.state import AcceleratorState
 
 from hf_efficient.errors import RecipeError, SetupError
 from hf_efficient.planning import arguments
@@ -46,12 +40,6 @@ def test_float16_becomes_bfloat16(recipe, tmp_path):
     assert (found.fp16, found.bf16) == (False, True)
 
 
-@pytest.mark.parametrize(("wanted", "found"), [(1, 1), (2, 2), (64, 2)])
-def test_two_micro_batches_are_enough(wanted, found, recipe, tmp_path):
-    made = simulation_arguments(recipe(train={"gradient_accumulation_steps": wanted}), str(tmp_path))
-    assert made.gradient_accumulation_steps == found
-
-
 @pytest.mark.parametrize("name", ["adamw_8bit", "paged_adamw_32bit", "lion_32bit", "rmsprop_bnb", "ademamix"])
 def test_an_optimizer_that_has_a_stand_in_is_not_built(name, recipe, tmp_path):
     assert is_bitsandbytes(name)
@@ -80,52 +68,6 @@ def test_a_missing_package_is_an_error_of_the_setup(recipe, tmp_path, monkeypatc
     monkeypatch.setattr("hf_efficient.model.recipe_trainer.SFTConfig", missing)
     with pytest.raises(SetupError, match="train: no module named apollo"):
         arguments.simulation_arguments(recipe(), str(tmp_path))
-
-
-def draw():
-    return random.random(), float(numpy.random.rand()), float(torch.rand(()))
-
-
-def seed():
-    random.seed(5)
-    numpy.random.seed(5)
-    torch.manual_seed(5)
-
-
-def test_the_generators_go_on_where_they_were():
-    seed()
-    draw()
-    expected = draw()
-    seed()
-    draw()
-    with process_kept():
-        random.seed(9)
-        numpy.random.seed(9)
-        torch.manual_seed(9)
-        draw()
-    assert draw() == expected
-
-
-def test_variables_are_as_before(monkeypatch):
-    monkeypatch.setenv("KEPT", "1")
-    monkeypatch.setenv("REMOVED", "2")
-    monkeypatch.delenv("ADDED", raising=False)
-    with process_kept():
-        os.environ["KEPT"] = "changed"
-        os.environ["ADDED"] = "3"
-        del os.environ["REMOVED"]
-    assert (os.environ["KEPT"], os.environ["REMOVED"], os.environ.get("ADDED")) == ("1", "2", None)
-
-
-def test_accelerates_state_is_the_same_object_with_the_same_content():
-    AcceleratorState._reset_state(reset_partial_state=True)
-    accelerator = Accelerator(cpu=True, mixed_precision="no")
-    with process_kept():
-        AcceleratorState._reset_state(reset_partial_state=True)
-        assert Accelerator(cpu=True, mixed_precision="bf16").mixed_precision == "bf16"
-    assert accelerator.mixed_precision == "no"
-    assert accelerator.state.initialized
-    assert accelerator.device == torch.device("cpu")
 
 
 def test_no_process_group(monkeypatch):

@@ -23,32 +23,31 @@ from hf_efficient.planning.run_data import (
 )
 
 
-def test_the_worked_example():
+def test_shapes_by_hand():
     lengths = [8, 2, 4, 2]
     assert batch_shapes(lengths, Batching(2, shuffled=False)) == BatchShapes(8, 12.0, 2, 2, 8.0, padded=True)
     assert batch_shapes(lengths, Batching(2, padding_free=True)) == BatchShapes(6, 8.0, 2, 2, 8.0, padded=False)
     assert batch_shapes([4, 4, 4, 4], Batching(2)) == BatchShapes(4, 8.0, 2, 2, 8.0, padded=False)
+    assert batch_shapes([8, 2, 4, 2], Batching(1)) == BatchShapes(8, 4.0, 4, 4, 4.0, padded=False)
+    assert batch_shapes([9, 2], Batching(1, multiple_of=8)) == BatchShapes(16, 12.0, 2, 2, 5.5, padded=False)
+    # Pairs (8, 2), (4, 2): four answers of 8, of which 16 hold a token.
+    found = batch_shapes(np.array([[8, 2], [4, 2]]), Batching(2))
+    assert found == BatchShapes(8, 32.0, 1, 1, 16.0, padded=True)
+    assert batch_shapes(np.array([[8, 2], [4, 2]]), Batching(1, by_length=True)).step_tokens == 12.0  # 16 and 8
+    assert batch_shapes(np.array([[4, 4]]), Batching(1)) == BatchShapes(4, 8.0, 1, 1, 8.0, padded=False)
 
 
-def test_rows_of_like_length_go_together_in_stretches():
+def test_random_orders():
     """64 rows in pairs: stretches of 16 are sorted, so that of each one pair may be of 8 and 2; by chance half are."""
     lengths = [8] * 32 + [2] * 32
     grouped = batch_shapes(lengths, Batching(2, by_length=True))
     assert 320 <= 32 * grouped.step_tokens <= 320 + 4 * 6
     assert 32 * batch_shapes(lengths, Batching(2)).step_tokens > 320 + 8 * 6
     assert 32 * grouped.step_content == 320
-
-
-def test_rows_in_their_own_order():
-    """8 and 2, 4 and 2: 16 and 8 positions for 10 and 6 tokens."""
-    found = batch_shapes([8, 2, 4, 2], Batching(2, shuffled=False))
-    assert (found.step_tokens, found.step_content) == (12.0, 8.0)
-    assert found.padding_share == pytest.approx(1 / 3)
-
-
-def test_single_rows_have_no_padding_but_for_multiples():
-    assert batch_shapes([8, 2, 4, 2], Batching(1)) == BatchShapes(8, 4.0, 4, 4, 4.0, padded=False)
-    assert batch_shapes([9, 2], Batching(1, multiple_of=8)) == BatchShapes(16, 12.0, 2, 2, 5.5, padded=False)
+    # Pairs of 1 and 3, half and half: the longer is 3 in three of four pairs.
+    found = batch_shapes(np.tile([1, 3], 20_000), Batching(2))
+    assert found.step_tokens == pytest.approx(2 * (3 * 0.75 + 1 * 0.25), rel=0.01)
+    assert found.padded
 
 
 @pytest.mark.parametrize(
@@ -67,26 +66,11 @@ def test_the_steps_of_ten_rows_of_twenty(how, steps, step_tokens):
     assert found.step_tokens == found.step_content == pytest.approx(step_tokens)
 
 
-def test_the_mean_of_a_random_order():
-    """Pairs of 1 and 3, half and half: the longer is 3 in three of four pairs."""
-    found = batch_shapes(np.tile([1, 3], 20_000), Batching(2))
-    assert found.step_tokens == pytest.approx(2 * (3 * 0.75 + 1 * 0.25), rel=0.01)
-    assert found.padded
-
-
-def test_both_answers_of_a_pair_are_as_long_as_the_longest():
-    """Pairs (8, 2), (4, 2): four answers of 8, of which 16 hold a token."""
-    found = batch_shapes(np.array([[8, 2], [4, 2]]), Batching(2))
-    assert found == BatchShapes(8, 32.0, 1, 1, 16.0, padded=True)
-    assert batch_shapes(np.array([[8, 2], [4, 2]]), Batching(1, by_length=True)).step_tokens == 12.0  # 16 and 8
-    assert batch_shapes(np.array([[4, 4]]), Batching(1)) == BatchShapes(4, 8.0, 1, 1, 8.0, padded=False)
-
-
 def told(found):
     return [(one.name, one.epoch_positions, round(one.padding_share, 4), one.epoch_steps, one.chosen) for one in found]
 
 
-def test_by_hand():
+def test_three_ways_to_batch():
     """Eight of 6 and eight of 2, in pairs: 8 steps, sorted in stretches of four. Packs of 8: eight, in four steps."""
     documents = np.array([6] * 8 + [2] * 8)
     found = batchings(documents, Batching(2), packed=False, max_length=8, seed=0)
@@ -96,18 +80,12 @@ def test_by_hand():
     for one, most_mixed in zip(found[:2], (8, 4), strict=True):  # of each stretch one pair at most
         assert one.epoch_positions in range(64, 64 + 4 * most_mixed + 1, 4)
         assert one.padding_share == pytest.approx(1 - 64 / one.epoch_positions)
-
-
-def test_the_recipes_own_kind_is_marked():
     documents = np.array([6, 2, 6, 2])
     grouped = batchings(documents, Batching(2, by_length=True), packed=False, max_length=8, seed=0)
     assert [one.chosen for one in grouped] == [False, True, False]
     packed = batchings(documents, Batching(2, padding_free=True), packed=True, max_length=8, seed=0)
     assert [one.chosen for one in packed] == [False, False, True]
     assert packed[1].overrides == {"train.packing": False, "train.train_sampling_strategy": "group_by_length"}
-
-
-def test_packs_are_trls_best_fit():
     assert sorted(packs(np.array([5, 3, 4, 4, 2]), 8).tolist()) == [2, 8, 8]
 
 
@@ -128,9 +106,6 @@ def test_training_and_evaluation(arguments):
     assert found.evaluation == BatchShapes(8, 10.0, 2, 2, 7.0, padded=True)
     assert (found.evaluations, found.saves) == (1, 1)
     assert found.evaluated_positions == 20
-
-
-def test_without_data_to_evaluate_on(arguments):
     found = run_shapes(arguments(eval_strategy="no"), RunRows(np.array([4, 4])), 1, at_end=True)
     assert (found.evaluation, found.evaluations, found.evaluated_positions, found.saves) == (None, 0, 0.0, 1)
 

@@ -17,13 +17,7 @@ from hf_efficient.model.adapter import add_adapter
 from hf_efficient.model.load import load_base
 from hf_efficient.planning import simulation as simulation_module
 from hf_efficient.planning.arguments import BitsAndBytesState, is_bitsandbytes, stand_in
-from hf_efficient.planning.blank_model import (
-    blank_model,
-    blank_quantized,
-    is_eight_bit,
-    plain_weights,
-    quantization_constants,
-)
+from hf_efficient.planning.blank_model import blank_model, blank_quantized, plain_weights, quantization_constants
 from hf_efficient.planning.model_config import model_config
 from hf_efficient.planning.simulation import planned_memory, simulate
 from hf_efficient.simulate.blank import Blank
@@ -92,26 +86,9 @@ def test_the_attention_is_that_of_the_recipe(attention, recipe, saved):
     assert simulated.config._attn_implementation == real.config._attn_implementation == attention
 
 
-def test_with_checkpointing_the_embedding_requires_a_gradient(recipe, saved):
-    for checkpointing in (False, True):
-        _, simulated = real_and_blank(recipe(saved("llama")), checkpointing=checkpointing)
-        assert simulated.get_input_embeddings()(torch.tensor([[1]])).requires_grad is checkpointing
-
-
-def test_tied_weights_stay_tied(recipe, saved):
-    _, simulated = real_and_blank(recipe(saved("qwen2"), method="full"))
-    assert simulated.get_input_embeddings().weight is simulated.get_output_embeddings().weight
-
-
 def test_an_attention_that_is_not_there_is_an_error(recipe, saved):
     wanted = recipe(saved("llama"), attention="no_such_attention")
     with pytest.raises((ModelError, SetupError), match=r"^model"):
-        blank_model(wanted, model_config(wanted.model), seed=0, checkpointing=False)
-
-
-def test_target_modules_that_are_not_there_are_named(recipe, saved):
-    wanted = recipe(saved("llama"), target_modules=["nothing"])
-    with pytest.raises(ModelError, match=r"adapter\.target_modules: \['nothing'\]"):
         blank_model(wanted, model_config(wanted.model), seed=0, checkpointing=False)
 
 
@@ -176,12 +153,6 @@ def eight_bit(recipe, saved):
         return recipe(saved(family), "qlora", train, quantization={"bits": 8}, **adapter)
 
     return build
-
-
-def test_whether_the_base_is_in_8_bits(recipe, eight_bit):
-    assert is_eight_bit(eight_bit())
-    assert not is_eight_bit(recipe(method="qlora"))
-    assert not is_eight_bit(recipe(method="lora"))
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2"])

@@ -17,6 +17,8 @@ def test_the_text(tmp_path):
     assert fixed_recipe(recipe, CHANGE, tmp_path / "out.yaml", "Fits.") == (
         "# Fits.\nextends: r.yaml\ntrain:\n  max_length: 64\nadapter:\n  method: qlora\n"
     )
+    text = fixed_recipe(load_recipe("llama3.1-8b/lora"), {"train.max_length": 64}, tmp_path / "out.yaml", "Fits.")
+    assert text == "# Fits.\nextends: llama3.1-8b/lora\ntrain:\n  max_length: 64\n"
 
 
 def test_it_is_read_as_the_original_with_the_change(tmp_path):
@@ -29,18 +31,10 @@ def test_it_is_read_as_the_original_with_the_change(tmp_path):
     expected = load_recipe(tmp_path / "r.yaml", [*flags, "train.max_length=64", "adapter.method=qlora"])
     assert fixed.model_dump() == expected.model_dump()
     assert "extends: ../r.yaml\n" in path.read_text(encoding="utf-8")
-
-
-def test_the_change_counts_where_the_command_line_said_something_else(tmp_path):
     path = tmp_path / "out.yaml"
     recipe = tiny_recipe(tmp_path, "train.max_length=512")
     write_new_file(path, fixed_recipe(recipe, CHANGE, path, "Fits."), "--fix")
     assert load_recipe(path).train["max_length"] == 64
-
-
-def test_a_shipped_recipe_is_extended_by_its_name(tmp_path):
-    text = fixed_recipe(load_recipe("llama3.1-8b/lora"), {"train.max_length": 64}, tmp_path / "out.yaml", "Fits.")
-    assert text == "# Fits.\nextends: llama3.1-8b/lora\ntrain:\n  max_length: 64\n"
 
 
 @pytest.mark.parametrize(

@@ -55,9 +55,6 @@ def test_memory_is_what_the_allocator_reserves_and_the_context():
     assert found.allocated_bytes == GIB + 100 * MIB + WORKSPACES
     assert found.fits
     assert found.allocation_retries == 0
-
-
-def test_the_last_byte_decides():
     needed = (GIB + 120 * MIB + CONTEXT.bytes) / MIB
     assert planned(demand(GIB, 100 * MIB), needed).fits
     short = planned(demand(GIB, 100 * MIB), needed - 1)
@@ -80,9 +77,6 @@ def test_time():
     assert found.step_seconds == pytest.approx(3.0)
     assert found.tokens_per_second == pytest.approx(1000 / 3)
     assert found.bound_shares == pytest.approx({"math": 2 / 3, "bandwidth": 1 / 3, "launch": 0.0})
-
-
-def test_a_rate_that_is_not_known_leaves_no_time():
     found = planned(demand(GIB, operators=[work(2e14, 0, dtype="fp32"), work(2e14, 0)], steps=10))
     assert (found.step_seconds, found.tokens_per_second) == (None, None)
     assert found.bound_shares == {}
@@ -162,15 +156,9 @@ def marked(*gpus):
 def test_those_that_are_not_beaten():
     gpus = [gpu("cheap", 2.0, 1.0), gpu("fast", 1.0, 3.0), gpu("slow and dear", 2.0, 3.0), gpu("between", 1.5, 2.0)]
     assert marked(*gpus) == ["cheap", "fast", "between"]
-
-
-def test_what_does_not_fit_or_is_not_known_is_in_nobodys_way():
     gpus = [gpu("too small", 1.0, 0.1, fits=False), gpu("no price", 0.5, None), gpu("no time", None, 0.1)]
     assert marked(*gpus, gpu("it", 2.0, 1.0)) == ["it"]
-
-
-def test_spot_machines_count_with_what_they_lose():
-    """1 s with twice the work lost is 3 s: slower than 2 s."""
+    # 1 s with twice the work lost is 3 s: slower than 2 s.
     lossy = PlannedSpot(1.0, "a", 2.0, 1, 1.0, 1, overhead_share=2.0)
     spot = dataclasses.replace(gpu("lossy", 1.0, 3.0), market="spot", spot=lossy)
     assert marked(spot, gpu("steady", 2.0, 2.0)) == ["steady"]

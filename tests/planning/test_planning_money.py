@@ -94,10 +94,15 @@ def test_no_price_is_known():
     assert found.notes == ["a note", "no price of it is known: set efficiency.price_usd_per_hour to what you pay"]
 
 
-def test_the_cheapest_list_price_of_the_accelerator():
+def test_the_list_price_that_counts():
     found = costs(price_usd_per_hour=None)
     assert (found.price_usd_per_hour, found.price_source) == (2.0, "cheap, 2026-11-20")
     assert (found.spot.price_usd_per_hour, found.spot.price_source) == (1.0, "cheap, 2026-11-20")
+    found = costs(price_usd_per_hour=None, provider="Dear")
+    assert (found.price_usd_per_hour, found.spot.price_usd_per_hour) == (4.0, 1.5)
+    nobody = costs(price_usd_per_hour=None, provider="other")
+    assert (nobody.price_usd_per_hour, nobody.spot) == (None, None)
+    assert nobody.notes[-1].startswith("no price of it from other is known")
 
 
 def test_the_users_own_list_price_comes_first(monkeypatch):
@@ -109,15 +114,7 @@ def test_the_users_own_list_price_comes_first(monkeypatch):
     assert costs(price_usd_per_hour=None, provider="cheap").price_usd_per_hour == 2.0
 
 
-def test_a_provider_whose_prices_alone_count():
-    found = costs(price_usd_per_hour=None, provider="Dear")
-    assert (found.price_usd_per_hour, found.spot.price_usd_per_hour) == (4.0, 1.5)
-    nobody = costs(price_usd_per_hour=None, provider="other")
-    assert (nobody.price_usd_per_hour, nobody.spot) == (None, None)
-    assert nobody.notes[-1].startswith("no price of it from other is known")
-
-
-def test_spot_is_told_beside_the_price_on_demand():
+def test_spot_beside_and_in_place_of_the_price_on_demand():
     """10 s to save 1 GB, 36,000 s between preemptions: Daly's interval is 842 s, 281 steps of 3 s.
 
     So 1200 steps are 4 pieces of 843 s and one of 228 s, and 36,000 e^0.02 (4 (e^(853 / 36000) - 1) + e^(238 / 36000)
@@ -132,9 +129,6 @@ def test_spot_is_told_beside_the_price_on_demand():
     assert spot.overhead_share == pytest.approx(0.04614, abs=1e-5)
     assert spot.usd_per_million_tokens == pytest.approx(spot.run_usd / 1.2)
     assert spot.reason is None
-
-
-def test_the_market_decides_the_headline():
     found = costs(price_usd_per_hour=None, market="spot")
     spot = found.spot
     assert (found.market, found.price_usd_per_hour) == ("spot", 1.0)
@@ -143,10 +137,7 @@ def test_the_market_decides_the_headline():
     assert found.usd_per_million_tokens == pytest.approx(spot.usd_per_million_tokens)
     assert found.run_kwh == pytest.approx(0.36 * (1 + spot.overhead_share))
     assert found.step_seconds == 3.0
-
-
-def test_without_steps_the_overhead_is_that_of_one_interval():
-    """281 steps of 3 s and a save: 36,000 e^0.02 (e^(853 / 36000) - 1) / 843 = 1.0446."""
+    # 281 steps of 3 s and a save: 36,000 e^0.02 (e^(853 / 36000) - 1) / 843 = 1.0446.
     spot = costs(ENDLESS, price_usd_per_hour=None).spot
     assert spot.overhead_share == pytest.approx(0.04463, abs=1e-5)
     assert spot.usd_per_million_tokens == pytest.approx(1.04463 * 3 / 3600 * 1000, abs=1e-4)
@@ -196,14 +187,11 @@ def test_a_save_holds_what_is_trained_and_its_state(method, held):
     assert checkpoint_bytes(HELD, method) == held
 
 
-def test_what_the_recipe_leaves_open(tmp_path):
+def test_terms_of_a_recipe(tmp_path):
     found = terms_of(tiny_recipe(tmp_path), HELD, 100)
     assert (found.price_usd_per_hour, found.provider, found.market) == (None, None, "on_demand")
     assert (found.tokens, found.checkpoint_bytes, found.grid_grams_per_kwh) == (100, 63, 481)
     assert len(found.spot.assumed) == 3
-
-
-def test_what_the_recipe_says(tmp_path):
     made = tiny_recipe(
         tmp_path,
         "efficiency.market=spot",
@@ -216,6 +204,9 @@ def test_what_the_recipe_says(tmp_path):
     assert (found.provider, found.market, found.grid_grams_per_kwh) == ("gcp", "spot", 100)
     assert (found.spot.hours_between_preemptions, found.spot.write_mb_per_second) == (6, 500)
     assert found.spot.assumed == ("300 s until the next one trains (assumed, not measured)",)
+    made = tiny_recipe(tmp_path, "efficiency.spot.write_mb_per_second=500")
+    found = terms_of(made, dataclasses.replace(HELD, paged_bytes=10**9 - 60), 100, saves=2)
+    assert (found.saves, found.save_seconds) == (2, 2.0)
 
 
 @pytest.mark.parametrize(("strategy", "paged"), [("ddp", 3), ("zero3", 4 * 3), ("fsdp2", 4 * 3)])
@@ -236,9 +227,3 @@ def test_paged_state_is_saved_by_several_ranks_as_by_one(tmp_path, monkeypatch):
     assert alone.memory.paged_bytes > 0
     frequencies = 2 * 16 * 4  # of the rotary embedding, which are no weights
     assert both.gpus[0].spot.checkpoint_bytes == alone.gpus[0].spot.checkpoint_bytes - frequencies
-
-
-def test_the_time_of_a_save(tmp_path):
-    made = tiny_recipe(tmp_path, "efficiency.spot.write_mb_per_second=500")
-    found = terms_of(made, dataclasses.replace(HELD, paged_bytes=10**9 - 60), 100, saves=2)
-    assert (found.saves, found.save_seconds) == (2, 2.0)

@@ -101,13 +101,10 @@ def test_advice_by_the_data(recipe):
     assert grouped.after.step_seconds == pytest.approx(by_data.gpus[0].step_seconds)
 
 
-def test_a_step_that_asks_for_more_rows_than_there_are(recipe):
+def test_fewer_rows_than_a_step_asks_for_and_none(recipe):
     found = plan(recipe("train.gradient_accumulation_steps=5"), ["L4"])
     assert found.steps == 3
     assert "a step asks for 10 rows, and the data have 8: these are an epoch of one step" in (found.assumptions)
-
-
-def test_or_without_them(recipe):
     found = plan(recipe(), ["L4"], read_data=False)
     assert (found.data, found.row_tokens, found.steps) == (None, 300, None)
     assert found.assumptions[0] == "every row has 300 tokens, the most that the recipe allows: shorter ones need less"
@@ -167,16 +164,13 @@ def test_evaluations_are_in_the_hours(unread_data_recipe):
     assert about(silent, "evaluation") == []
 
 
-def test_evaluations_that_are_not_known_are_named(unread_data_recipe):
+def test_pauses_that_are_not_known_are_named(unread_data_recipe):
     gpu, told = only(unread_data_recipe(*EVAL, "train.max_steps=10"))
     assert gpu.run_evaluation_seconds is None
     assert gpu.run_seconds == pytest.approx(10 * gpu.step_seconds + gpu.run_saving_seconds)
     (note,) = about(told, "evaluation")
     assert note.startswith("hours and money hold no evaluations: ")
     assert about(only(unread_data_recipe(*EVAL))[1], "evaluation") == []  # no hours that could hold them
-
-
-def test_saves_that_are_not_known_are_named(unread_data_recipe):
     gpu, told = only(unread_data_recipe("train.max_steps=10", "train.save_strategy=epoch"))
     assert gpu.run_saving_seconds is None
     assert gpu.run_seconds == pytest.approx(10 * gpu.step_seconds)
@@ -184,7 +178,7 @@ def test_saves_that_are_not_known_are_named(unread_data_recipe):
     assert note.startswith("hours and money hold no saves of checkpoints: ")
 
 
-def test_saves_are_in_the_hours_and_whose_disk_they_go_to_is_named(unread_data_recipe):
+def test_saves_in_the_hours(unread_data_recipe):
     steps = ("train.max_steps=10", "train.save_steps=4")
     gpu, told = only(unread_data_recipe(*steps))
     each = gpu.spot.checkpoint_bytes / 131e6
@@ -196,8 +190,5 @@ def test_saves_are_in_the_hours_and_whose_disk_they_go_to_is_named(unread_data_r
     own, told = only(unread_data_recipe(*steps, "efficiency.spot.write_mb_per_second=262"))
     assert own.run_saving_seconds == pytest.approx(1.5 * each)
     assert about(told, "hours and money")[0].endswith("written at your 262 MB/s")
-
-
-def test_nothing_of_saves_where_there_are_none_or_spot_has_its_own(unread_data_recipe):
     for override in ("train.save_strategy=no", "efficiency.market=spot"):
         assert about(only(unread_data_recipe("train.max_steps=10", override))[1], "hours and money") == []

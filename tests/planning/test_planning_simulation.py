@@ -65,6 +65,9 @@ def test_a_simulation_says_what_it_simulated(recipe, saved):
     # by hand: embedding and head 2 * 96 * 64; a layer: q, o 64 * 64, k, v 64 * 32, three of 64 * 160, two norms; a norm
     parameters = 2 * 96 * 64 + 2 * (2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 160 + 2 * 64) + 64
     assert found.parameters == found.trained_parameters == parameters
+    for length, found in ((48, 48), (None, 512)):
+        wanted = recipe(saved("llama"), "lora", {"max_length": length, "per_device_train_batch_size": 1})
+        assert simulate(wanted, model_config(wanted.model)).length == found
 
 
 def test_categories_by_hand(recipe, saved):
@@ -94,12 +97,6 @@ def test_an_adapter_is_apart_from_the_weights(recipe, saved):
     assert categories["weights"] == packed + 2 * (2 * 96 * 64 + 5 * 64) + 2 * 4 * 8
     dense = 2 * 96 * 64 + 2 * (2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 160 + 2 * 64) + 64
     assert found.parameters == dense + adapter
-
-
-def test_without_a_length_the_recipes_most_counts(recipe, saved):
-    for length, found in ((48, 48), (None, 512)):
-        wanted = recipe(saved("llama"), "lora", {"max_length": length, "per_device_train_batch_size": 1})
-        assert simulate(wanted, model_config(wanted.model)).length == found
 
 
 def process_state():

@@ -74,14 +74,11 @@ def test_what_crosses_to_the_host(strategy, settings, megabytes):
     assert host_bytes_moved(STATES, Sharding(strategy, 8, **settings)) == pytest.approx(megabytes * MB)
 
 
-def test_a_device_whose_link_is_not_known_has_no_time():
+def test_what_has_no_time():
     told = found("ddp", 1.0, device="Unknown")
     assert (told.seconds, told.exposed_seconds) == (None, None)
     assert told.notes == ("no time: how fast several of it communicate is not known",)
-
-
-def test_the_way_to_a_disk_has_no_time():
-    """What crosses PCIe goes on to an NVMe disk, of which nothing is known."""
+    # What crosses PCIe goes on to an NVMe disk, of which nothing is known.
     told = found("zero3", 1.0, offload_parameters=True, to_disk=True)
     assert (told.seconds, told.exposed_seconds) == (None, None)
     assert told.notes == ("no time: the speed of the disk at distributed.offload.nvme_path is not known",)

@@ -110,24 +110,18 @@ def test_four_bit_weights_are_shared_out_by_fsdp2_alone(ranked):
     assert alone.category_peak_bytes["weights"] > packed
     assert zero.category_peak_bytes["weights"] > packed
     assert fsdp.category_peak_bytes["weights"] < packed
-
-
-def test_what_deepspeed_leaves_whole_is_not_exchanged(ranked):
     states = ranked("zero3", "qlora").rank.states
     assert states.frozen == ALL - 2 * (LAYER - 2 * 64)
     assert ranked("fsdp2", "qlora").rank.states.frozen == ALL
 
 
-def test_head_and_norm_stay_from_forward_to_backward_under_fsdp2(ranked):
+def test_what_fsdp2_gathers(ranked):
     found = ranked("fsdp2")
     start = found.backward_starts[0]
     there = [life.module for life in found.log.lives if life.category == "gathered_weights" and life.lives_at(start)]
     assert {"lm_head.weight", "model.norm.weight"} <= set(there)
     assert "model.embed_tokens.weight" not in there
-
-
-def test_an_embedding_of_its_own_is_gathered_twice_under_fsdp2(ranked):
-    """In 16 bits: all for the forward; for the backward all but the head of 96 * 64 and the norm of 64."""
+    # In 16 bits: all for the forward; for the backward all but the head of 96 * 64 and the norm of 64.
     found = ranked("fsdp2").rank
     forward, backward, _ = step_collectives(found.states, found.sharding, found.layers)
     assert found.states.staying == 96 * 64 + 64
@@ -152,16 +146,13 @@ def test_boundaries_move_with_the_log(ranked):
         assert abs(size) == log.lives[index].bytes
 
 
-def test_no_more_elements_than_the_threshold_stay_gathered_under_zero3(ranked):
+def test_what_zero3_gathers(ranked):
     """Ten times the width, 640: the five norms of 64; what is gathered when it is needed ends, they do not."""
     log = ranked("zero3").log
     small = [life for life in log.lives if life.module.endswith("(small ones)")]
     assert sum(life.bytes for life in small) == 2 * 5 * 64
     assert all(life.freed_at is None for life in small)
-
-
-def test_what_zero3_gathers_ahead_reaches_over_its_bucket_by_a_weight(ranked):
-    """int(0.9 * 64 * 64) = 3686 elements and one of 64 * 160; a layer's matrices are more."""
+    # int(0.9 * 64 * 64) = 3686 elements and one of 64 * 160; a layer's matrices are more.
     ahead = {life.bytes for life in ranked("zero3").log.lives if life.module == "gathered ahead"}
     assert ahead == {2 * (3686 + MLP)}
 
@@ -229,8 +220,10 @@ def operators(*settings, **offload):
     return list(rank_operators([PRODUCT, STEP], rank))
 
 
-def test_alone_and_under_ddp_all_of_them():
+def test_whose_operators_the_device_runs():
     assert operators() == operators("ddp", 4) == [PRODUCT, STEP]
+    assert operators("zero2", 4, offload_optimizer=True) == [PRODUCT]
+    assert operators("fsdp2", 4, offload_parameters=True) == [PRODUCT]
 
 
 @pytest.mark.parametrize("strategy", ["zero1", "zero2", "zero3", "fsdp2"])
@@ -238,11 +231,6 @@ def test_the_optimizer_steps_on_a_share(strategy):
     product, step = operators(strategy, 4)
     assert product == PRODUCT
     assert (step.read_bytes, step.written_bytes) == (200, 100)
-
-
-def test_a_step_on_the_host_is_none_of_the_devices():
-    assert operators("zero2", 4, offload_optimizer=True) == [PRODUCT]
-    assert operators("fsdp2", 4, offload_parameters=True) == [PRODUCT]
 
 
 @pytest.fixture
@@ -255,41 +243,23 @@ def told(recipe, saved):
     return build
 
 
-def test_ddp(told):
+def test_remarks(told):
     found = told()
     assert found.startswith("DDP: each rank holds the whole model and a second copy of the gradients, in buckets")
     assert "communication is hidden behind computation as far as its order allows" in found
-
-
-def test_zero(told):
     assert told(strategy="zero2").startswith("buckets of hidden_size^2 elements, as the launch sets them; the model is")
-
-
-def test_quantized_weights(told):
     assert "quantized weights are whole on each rank: DeepSpeed does not" in told("qlora", strategy="zero3")
     assert "that takes bnb_4bit_quant_storage" in told("qlora", strategy="fsdp2")
     assert "quantized" not in told("lora", strategy="zero3")
     # embedding, head and norms, 2 * 96 * 64 + 5 * 64, in 2 bytes; 86,016 weights in half a byte
     assert "the whole model in the host's memory, 66.6 KiB for each of 2 processes" in told("qlora", strategy="fsdp2")
-
-
-def test_an_optimizer_that_does_not_run(told):
     assert "bitsandbytes issue 1633" in told(strategy="fsdp2", train={"optim": "adamw_8bit"})
     assert "1633" not in told(strategy="zero2", train={"optim": "adamw_8bit"})
-
-
-def test_more_ranks_than_rows(told):
-    """A factor of 16 rows in each of 7 linear layers, twice."""
+    # A factor of 16 rows in each of 7 linear layers, twice.
     assert "14 parameters have fewer rows than there are ranks" in told(strategy="fsdp2", processes=32)
     assert "32 GPUs exchange data as if all were in one machine" in told(strategy="fsdp2", processes=32)
-
-
-def test_offload(told):
     assert "the optimizer's step on the host is not in the time" in told(
         strategy="zero2", offload={"optimizer": True}, train={"optim": "adamw_torch"}
     )
-
-
-def test_auto(told):
     assert told(processes="auto") == "distributed.processes: auto is planned as one process; --num-gpus N plans N"
     assert told(processes=1) == ""

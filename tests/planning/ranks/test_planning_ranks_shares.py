@@ -36,9 +36,18 @@ def test_what_a_recipe_says(recipe, distributed, expected):
     assert sharding_of(recipe(distributed=distributed)) == expected
 
 
-def test_micro_batches_and_processes_of_a_launch(recipe):
+def test_what_a_launch_adds(recipe):
     wanted = recipe(train={"gradient_accumulation_steps": 3}, distributed={"processes": "auto"})
     assert sharding_of(wanted, 4) == Sharding("ddp", 4, micro_batches=3)
+    # 4096 squared is 16,777,216; nine tenths 15,099,494; ten times 40,960.
+    wanted = recipe(distributed={"processes": 2, "strategy": "zero3"})
+    found = sharding_of(wanted, width=4096)
+    assert (found.bucket_elements, found.prefetch_elements, found.persistent_elements) == (
+        16_777_216,
+        15_099_494,
+        40_960,
+    )
+    assert sharding_of(recipe(distributed={"processes": 2}), width=4096) == Sharding("ddp", 2)
 
 
 def test_what_cannot_be_names_the_key(recipe):
@@ -60,18 +69,6 @@ def test_what_cannot_be_names_the_key(recipe):
 )
 def test_the_width_of_a_model(config, width):
     assert model_width(SimpleNamespace(**config)) == width
-
-
-def test_buckets_of_the_width_squared(recipe):
-    """4096 squared is 16,777,216; nine tenths 15,099,494; ten times 40,960."""
-    wanted = recipe(distributed={"processes": 2, "strategy": "zero3"})
-    found = sharding_of(wanted, width=4096)
-    assert (found.bucket_elements, found.prefetch_elements, found.persistent_elements) == (
-        16_777_216,
-        15_099_494,
-        40_960,
-    )
-    assert sharding_of(recipe(distributed={"processes": 2}), width=4096) == Sharding("ddp", 2)
 
 
 @pytest.mark.skipif(
