@@ -1,52 +1,23 @@
 from __future__ import annotations
 
-import copy
 import json
 from dataclasses import asdict
-from pathlib import Path
-from typing import Any
 
 import pytest
-from trl import SFTConfig
+from made_data import arguments, jsonl, recipe
 
 from hf_efficient.data import build as build_module
 from hf_efficient.data.build import build_sft_data
-from hf_efficient.recipe.schema import Recipe
 
 
-@pytest.fixture
-def tokenizer(tiny_tokenizer):
-    return copy.deepcopy(tiny_tokenizer)
+def cached(train, folder, **more):
+    return recipe(train, cache_dir=str(folder / "cache"), **more)
 
 
-@pytest.fixture
-def args(tmp_path):
-    return SFTConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to="none", max_length=128)
-
-
-def recipe(train: list[dict] | Path, tmp_path: Path, method: str = "sft", show: int = 8, **data: Any) -> Recipe:
-    sources = train if isinstance(train, list) else [{"path": str(train)}]
-    return Recipe.model_validate(
-        {
-            "name": "r",
-            "method": method,
-            "model": {"id": "m"},
-            "output_dir": "o",
-            "data": {"train": sources, "cache_dir": str(tmp_path / "cache"), **data},
-            "evaluate": {"generate": {"examples": show}},
-        }
+def test_chats_with_a_held_out_share(chats_jsonl, tmp_path, tokenizer):
+    data = build_sft_data(
+        cached(chats_jsonl, tmp_path, show=2, eval_fraction=0.25), tokenizer, arguments(max_length=128)
     )
-
-
-def jsonl(path: Path, rows: list[dict]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
-
-
-def test_chats_with_a_held_out_share(chats_jsonl, tmp_path, tokenizer, args):
-    data = build_sft_data(recipe(chats_jsonl, tmp_path, show=2, eval_fraction=0.25), tokenizer, args)
-    assert data.eval is not None
-    assert data.eval_stats is not None
     assert (len(data.train), len(data.eval), data.cached) == (18, 6, False)
     assert (data.stats.examples, data.eval_stats.examples) == (18, 6)
     assert data.train.column_names == data.eval.column_names == ["input_ids", "labels"]
@@ -65,45 +36,26 @@ def test_chats_with_a_held_out_share(chats_jsonl, tmp_path, tokenizer, args):
 def test_completion_only_loss_on_chats_leaves_the_last_answer(tmp_path, tokenizer):
     turns = [("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d")]
     path = jsonl(tmp_path / "a.jsonl", [{"messages": [{"role": r, "content": c} for r, c in turns]}])
-    args = SFTConfig(output_dir="o", use_cpu=True, bf16=False, report_to="none", completion_only_loss=True)
-    data = build_sft_data(recipe(path, tmp_path), tokenizer, args)
+    data = build_sft_data(cached(path, tmp_path), tokenizer, arguments(completion_only_loss=True))
     assert tokenizer.decode([token for token in data.train["labels"][0] if token != -100]) == "d<|im_end|>\n"
     assert data.eval is data.eval_stats is None
     assert data.eval_examples == []
 
 
 def test_an_eval_source_packed_as_its_setting_says(chats_jsonl, tmp_path, tokenizer):
-    options = {
-        "output_dir": "o",
-        "use_cpu": True,
-        "bf16": False,
-        "report_to": "none",
-        "max_length": 200,
-        "packing": True,
-    }
-    both = build_sft_data(
-        recipe(chats_jsonl, tmp_path, eval=[{"path": str(chats_jsonl)}], max_eval_examples=4),
-        tokenizer,
-        SFTConfig(**options),
-    )
-    assert both.eval is not None
+    made = cached(chats_jsonl, tmp_path, eval=[{"path": str(chats_jsonl)}], max_eval_examples=4)
+    both = build_sft_data(made, tokenizer, arguments(max_length=200, packing=True))
     assert both.eval.column_names == ["input_ids", "labels", "seq_lengths"]
     assert sum(len(pack) for pack in both.eval["seq_lengths"][:]) == 4
-    one = build_sft_data(
-        recipe(chats_jsonl, tmp_path, eval=[{"path": str(chats_jsonl)}], max_eval_examples=4),
-        tokenizer,
-        SFTConfig(**options, eval_packing=False),
-    )
-    assert one.eval is not None
+    one = build_sft_data(made, tokenizer, arguments(max_length=200, packing=True, eval_packing=False))
     assert (one.eval.column_names, len(one.eval)) == (["input_ids", "labels"], 4)
-    assert one.eval_stats is not None
     assert (one.eval_stats.packs, one.stats.packs) == (None, len(one.train))
     assert one.collator.padding_free
 
 
-def test_the_second_start_tokenises_nothing(chats_jsonl, tmp_path, tokenizer, args, monkeypatch):
-    made = recipe(chats_jsonl, tmp_path, eval_fraction=0.25)
-    first = build_sft_data(made, tokenizer, args)
+def test_the_second_start_tokenises_nothing(chats_jsonl, tmp_path, tokenizer, monkeypatch):
+    made = cached(chats_jsonl, tmp_path, eval_fraction=0.25)
+    first = build_sft_data(made, tokenizer, arguments(max_length=128))
 
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("tokenised again")
@@ -111,11 +63,9 @@ def test_the_second_start_tokenises_nothing(chats_jsonl, tmp_path, tokenizer, ar
     for name in ("__call__", "apply_chat_template", "_encode_plus"):
         monkeypatch.setattr(type(tokenizer), name, refuse)
     monkeypatch.setattr(build_module, "build_raw", refuse)
-    second = build_sft_data(made, tokenizer, args)
+    second = build_sft_data(made, tokenizer, arguments(max_length=128))
     assert (first.cached, second.cached) == (False, True)
     assert second.train[:] == first.train[:]
-    assert second.eval is not None
-    assert first.eval is not None
     assert second.eval[:] == first.eval[:]
     assert (second.stats, second.eval_stats) == (first.stats, first.eval_stats)
     assert second.eval_examples == first.eval_examples
@@ -123,9 +73,9 @@ def test_the_second_start_tokenises_nothing(chats_jsonl, tmp_path, tokenizer, ar
 
 
 @pytest.mark.parametrize("damage", ["arrow", "manifest", "missing", "rows"])
-def test_a_damaged_entry_is_made_again(damage, chats_jsonl, tmp_path, tokenizer, args):
-    made = recipe(chats_jsonl, tmp_path)
-    first = build_sft_data(made, tokenizer, args)
+def test_a_damaged_entry_is_made_again(damage, chats_jsonl, tmp_path, tokenizer):
+    made = cached(chats_jsonl, tmp_path)
+    first = build_sft_data(made, tokenizer, arguments(max_length=128))
     [entry] = (tmp_path / "cache").iterdir()
     if damage == "arrow":
         [arrow] = (entry / "train").glob("*.arrow")
@@ -137,17 +87,17 @@ def test_a_damaged_entry_is_made_again(damage, chats_jsonl, tmp_path, tokenizer,
     else:
         manifest = json.loads((entry / "entry.json").read_text())
         (entry / "entry.json").write_text(json.dumps({**manifest, "rows": {"train": 1, "eval": None}}))
-    second = build_sft_data(made, tokenizer, args)
+    second = build_sft_data(made, tokenizer, arguments(max_length=128))
     assert (second.cached, second.train[:]) == (False, first.train[:])
-    assert build_sft_data(made, tokenizer, args).cached
+    assert build_sft_data(made, tokenizer, arguments(max_length=128)).cached
     assert [path.name for path in (tmp_path / "cache").iterdir()] == [entry.name]
 
 
-def test_a_cache_that_cannot_be_written_is_done_without(chats_jsonl, tmp_path, tokenizer, args, caplog):
+def test_a_cache_that_cannot_be_written_is_done_without(chats_jsonl, tmp_path, tokenizer, caplog):
     (tmp_path / "cache").write_text("a file where the folder should be")
-    made = recipe(chats_jsonl, tmp_path)
+    made = cached(chats_jsonl, tmp_path)
     for _ in range(2):
-        data = build_sft_data(made, tokenizer, args)
+        data = build_sft_data(made, tokenizer, arguments(max_length=128))
         assert (len(data.train), data.cached) == (24, False)
     warnings = [record.getMessage() for record in caplog.records if record.name == "hf_efficient.data.cache"]
     assert len(warnings) == 1
@@ -156,16 +106,14 @@ def test_a_cache_that_cannot_be_written_is_done_without(chats_jsonl, tmp_path, t
 
 @pytest.mark.slow
 def test_the_embedded_docstrings(tmp_path, tokenizer):
-    args = SFTConfig(output_dir="o", use_cpu=True, bf16=False, report_to="none", max_length=4096)
     sources = [{"path": "builtin:python-docstrings"}]
     evaluation = [{"path": "builtin:python-docstrings", "split": "eval"}]
-    made = recipe(sources, tmp_path, eval=evaluation, max_train_examples=10, max_eval_examples=5)
-    data = build_sft_data(made, tokenizer, args)
-    assert data.eval is not None
+    made = cached(sources, tmp_path, eval=evaluation, max_train_examples=10, max_eval_examples=5)
+    data = build_sft_data(made, tokenizer, arguments(max_length=4096))
     assert (len(data.train), len(data.eval), len(data.eval_examples)) == (10, 5, 5)
     answers = {tokenizer.decode([token for token in row if token != -100]) for row in data.eval["labels"][:]}
     assert answers == {f"{example['answer']}<|im_end|>\n" for example in data.eval_examples}
-    assert build_sft_data(made, tokenizer, args).cached
+    assert build_sft_data(made, tokenizer, arguments(max_length=4096)).cached
 
 
 class FakeState:

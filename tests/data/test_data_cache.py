@@ -1,13 +1,10 @@
 from __future__ import annotations
 
-import copy
 import json
-from pathlib import Path
 from typing import Any
 
 import datasets
-import pytest
-from trl import SFTConfig
+from made_data import arguments, recipe
 
 from hf_efficient.data import docstrings
 from hf_efficient.data.cache import Entry, cache_key, load_entry, save_entry, tokenizer_identity
@@ -16,28 +13,6 @@ from hf_efficient.data.stats import DataStats
 from hf_efficient.recipe.schema import Recipe
 
 STATS = DataStats(2, 0, 0, 0, 0, 5, 4, 3)
-
-
-@pytest.fixture
-def tokenizer(tiny_tokenizer):
-    return copy.deepcopy(tiny_tokenizer)
-
-
-def recipe(path: Path | str, show: int = 8, source: dict[str, Any] | None = None, **data: Any) -> Recipe:
-    train = [{"path": str(path), **(source or {})}]
-    return Recipe.model_validate(
-        {
-            "name": "r",
-            "model": {"id": "m"},
-            "output_dir": "o",
-            "data": {"train": train, **data},
-            "evaluate": {"generate": {"examples": show}},
-        }
-    )
-
-
-def arguments(**settings: Any) -> SFTConfig:
-    return SFTConfig(output_dir="o", use_cpu=True, bf16=False, report_to="none", **settings)
 
 
 def key(made: Recipe, tokenizer: Any, **settings: Any) -> str:
@@ -113,8 +88,6 @@ def test_an_entry_comes_back_as_it_was_written(tmp_path):
     assert load_entry(tmp_path / "c", "k") is None
     assert save_entry(tmp_path / "c", "k", entry)
     read = load_entry(tmp_path / "c", "k")
-    assert read is not None
-    assert read.eval is not None
     assert (read.train[:], read.eval[:]) == (rows[:], rows[:1])
     assert (read.stats, read.eval_stats, read.eval_examples) == (STATS, STATS, examples)
     assert sorted(path.name for path in (tmp_path / "c").iterdir()) == ["k"]

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
+from made_data import answer, jsonl, refused, system, user
 
 from hf_efficient.data import examples as mix
 from hf_efficient.data.examples import RawData, build_raw, check_weight, held_out, open_sources, weighted
-from hf_efficient.errors import DataError
 from hf_efficient.recipe.schema import DataSection
-
-
-def jsonl(path: Path, rows: list[dict]) -> str:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return str(path)
 
 
 def raw(train: list[dict], **settings: object) -> RawData:
@@ -24,14 +16,12 @@ def raw(train: list[dict], **settings: object) -> RawData:
     return build_raw(section, open_sources(section), 0, **options)
 
 
-def message(*args: object, **settings: object) -> str:
-    with pytest.raises(DataError) as caught:
-        raw(*args, **settings)
-    return str(caught.value)
+def message(*args, **settings):
+    return refused(raw, *args, **settings)
 
 
-def chat(question: str, answer: str = "a") -> dict:
-    return {"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]}
+def chat(question: str, reply: str = "a") -> dict:
+    return {"messages": [user(question), answer(reply)]}
 
 
 def texts(count: int, prefix: str = "t") -> list[dict]:
@@ -42,16 +32,9 @@ def test_chats_pairs_and_alpaca_become_one_data_set_of_pairs(tmp_path):
     first = jsonl(tmp_path / "a.jsonl", [chat("q1", "a1")])
     second = jsonl(tmp_path / "b.jsonl", [{"instruction": "q2", "output": "a2"}])
     data = raw([{"path": first}, {"path": second}], system="be brief")
-    system = {"role": "system", "content": "be brief"}
     assert data.kind == "chat_pair"
-    assert data.train["prompt"][:] == [
-        [system, {"role": "user", "content": "q1"}],
-        [system, {"role": "user", "content": "q2"}],
-    ]
-    assert data.train["completion"][:] == [
-        [{"role": "assistant", "content": "a1"}],
-        [{"role": "assistant", "content": "a2"}],
-    ]
+    assert data.train["prompt"][:] == [[system("be brief"), user("q1")], [system("be brief"), user("q2")]]
+    assert data.train["completion"][:] == [[answer("a1")], [answer("a2")]]
 
 
 def test_plain_text_has_no_completion(tmp_path):
@@ -66,10 +49,8 @@ def test_evaluation_chats_follow_the_training_data(tmp_path):
     pairs = jsonl(tmp_path / "a.jsonl", [{"instruction": "q2", "output": "a2"}])
     chats = jsonl(tmp_path / "b.jsonl", [chat("q1", "a1")])
     data = raw([{"path": pairs}], eval=[{"path": chats}])
-    assert data.eval is not None
-    assert data.eval["completion"][:] == [[{"role": "assistant", "content": "a1"}]]
+    assert data.eval["completion"][:] == [[answer("a1")]]
     data = raw([{"path": chats}], eval=[{"path": pairs}])
-    assert data.eval is not None
     assert data.eval["messages"][:] == [chat("q2", "a2")["messages"]]
 
 
@@ -86,7 +67,6 @@ def test_the_held_out_share_is_taken_before_the_weights(tmp_path):
     first = jsonl(tmp_path / "a.jsonl", texts(10, "a"))
     second = jsonl(tmp_path / "b.jsonl", texts(10, "b"))
     data = raw([{"path": first, "weight": 3}, {"path": second}], eval_fraction=0.25)
-    assert data.eval is not None
     train, evaluation = data.train["text"][:], data.eval["text"][:]
     assert len(evaluation) == 5
     assert set(train) & set(evaluation) == set()
@@ -94,13 +74,10 @@ def test_the_held_out_share_is_taken_before_the_weights(tmp_path):
     assert len(train) == 3 * sum(name[0] == "a" for name in set(train)) + sum(name[0] == "b" for name in set(train))
 
 
-def test_columns_are_renamed_before_the_layout_is_recognised(tmp_path):
+def test_a_column_by_another_name(tmp_path):
     path = jsonl(tmp_path / "a.jsonl", [{"question": "q", "answer": "a"}])
     data = raw([{"path": path, "columns": {"prompt": "question", "completion": "answer"}}])
     assert (data.kind, data.train["prompt"][:], data.train["completion"][:]) == ("string_pair", ["q"], ["a"])
-
-
-def test_a_text_column_named_by_the_arguments(tmp_path):
     path = jsonl(tmp_path / "a.jsonl", [{"content": "x"}])
     assert raw([{"path": path}], text_column="content").train["text"][:] == ["x"]
     chats = jsonl(tmp_path / "b.jsonl", [chat("q")])
@@ -162,7 +139,7 @@ def test_a_weight_beyond_all_measure_is_refused(tmp_path, monkeypatch):
     assert message([{"path": path}], eval=[{"path": path, "weight": 7}]).startswith(f"data.eval.0.{refused}")
 
 
-def test_a_weight_is_how_often_an_epoch_sees_each_example():
+def test_weights_and_draws():
     assert weighted([3, 5, 7], 1.0, 0) == [3, 5, 7]
     assert weighted([3, 5, 7], 2.0, 0) == [3, 5, 7, 3, 5, 7]
     half = weighted(range(10), 0.5, 0)
@@ -174,9 +151,6 @@ def test_a_weight_is_how_often_an_epoch_sees_each_example():
     assert more[:20] == [*range(10), *range(10)]
     assert len(more) == 23
     assert len(set(more[20:])) == 3
-
-
-def test_draws_follow_the_seed_alone():
     assert weighted(range(1000), 0.1, "0") == weighted(range(1000), 0.1, "0")
     assert weighted(range(1000), 0.1, "0:a") != weighted(range(1000), 0.1, "0:b")
 
@@ -191,20 +165,13 @@ def test_held_out_splits_without_overlap(count, fraction, evaluated):
     assert (train, evaluation) == (sorted(train), sorted(evaluation))
 
 
-def test_one_example_cannot_be_split():
-    with pytest.raises(DataError) as caught:
-        held_out(1, 0.1, 0)
-    assert str(caught.value) == (
+def test_what_is_refused_of_splits_and_weights():
+    assert refused(held_out, 1, 0.1, 0) == (
         "data.eval_fraction: 0.1 of 1 example cannot be held out: both sides need at least one. Name a data.eval "
         "source, or give more data."
     )
-
-
-def test_copies_beyond_all_measure_are_refused():
     check_weight(100_000, 1000.0, "data.train.0")
-    with pytest.raises(DataError) as caught:
-        check_weight(100_001, 1000.0, "data.train.0")
-    assert str(caught.value) == (
+    assert refused(check_weight, 100_001, 1000.0, "data.train.0") == (
         "data.train.0.weight: 1000 times 100,001 examples are 100,001,000 per epoch, more than 100,000,000. Lower it; "
         "for more passes over all data raise train.num_train_epochs."
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import get_args
 
 import pytest
+from made_data import answer, refused, system, user
 
 from hf_efficient.data.formats import (
     FORMATS,
@@ -21,8 +22,7 @@ from hf_efficient.data.sources import Row
 from hf_efficient.errors import DataError
 from hf_efficient.recipe.schema import DataFormat
 
-USER = {"role": "user", "content": "q"}
-ANSWER = {"role": "assistant", "content": "a"}
+USER, ANSWER = user(), answer()
 
 
 def converted(name: str, **value: object) -> dict:
@@ -30,9 +30,7 @@ def converted(name: str, **value: object) -> dict:
 
 
 def message(name: str, **value: object) -> str:
-    with pytest.raises(DataError) as caught:
-        converted(name, **value)
-    return str(caught.value)
+    return refused(converted, name, **value)
 
 
 def test_the_recipe_knows_the_same_formats():
@@ -58,19 +56,15 @@ def test_recognised_by_its_columns(columns, method, expected):
 
 
 def test_not_recognised_lists_what_was_found_and_what_is_known():
-    with pytest.raises(DataError) as caught:
-        recognise(["question", "answer"], "sft", "data.train.0 (f:1)")
-    assert str(caught.value) == (
+    assert refused(recognise, ["question", "answer"], "sft", "data.train.0 (f:1)") == (
         "data.train.0 (f:1): the layout of the rows is not recognised. Columns found: answer, question. Known "
         "formats: messages (messages); sharegpt (conversations); prompt_completion (prompt, completion); alpaca "
         "(instruction, output); text (text). Rename with `columns`, e.g. columns: {prompt: question}."
     )
-    with pytest.raises(DataError) as caught:
-        recognise(["prompt", "chosen", "rejected"], "sft", "f:1")
-    assert str(caught.value).endswith(" These look like preference pairs: they are for `method: dpo`.")
-    with pytest.raises(DataError) as caught:
-        recognise([], "dpo", "f:1")
-    assert "Columns found: none. Known formats: preference (chosen, rejected)." in str(caught.value)
+    assert refused(recognise, ["prompt", "chosen", "rejected"], "sft", "f:1").endswith(
+        " These look like preference pairs: they are for `method: dpo`."
+    )
+    assert "Columns found: none. Known formats: preference (chosen, rejected)." in refused(recognise, [], "dpo", "f:1")
 
 
 @pytest.mark.parametrize(
@@ -80,7 +74,7 @@ def test_not_recognised_lists_what_was_found_and_what_is_known():
         (
             "messages",
             {"messages": [{"content": "s", "role": "system"}, {**USER, "name": "x"}, ANSWER]},
-            {"messages": [{"role": "system", "content": "s"}, USER, ANSWER]},
+            {"messages": [system("s"), USER, ANSWER]},
         ),
         (
             "sharegpt",
@@ -91,7 +85,7 @@ def test_not_recognised_lists_what_was_found_and_what_is_known():
                     {"from": "gpt", "value": "a"},
                 ]
             },
-            {"messages": [{"role": "system", "content": "s"}, USER, ANSWER]},
+            {"messages": [system("s"), USER, ANSWER]},
         ),
         ("sharegpt", {"conversations": [USER, ANSWER]}, {"messages": [USER, ANSWER]}),
         ("prompt_completion", {"prompt": "p", "completion": ""}, {"prompt": "p", "completion": ""}),
@@ -99,15 +93,12 @@ def test_not_recognised_lists_what_was_found_and_what_is_known():
         (
             "alpaca",
             {"instruction": "Add.", "input": "1 2", "output": "3", "text": "unused"},
-            {
-                "prompt": [{"role": "user", "content": "Add.\n\n1 2"}],
-                "completion": [{"role": "assistant", "content": "3"}],
-            },
+            {"prompt": [user("Add.\n\n1 2")], "completion": [answer("3")]},
         ),
         (
             "alpaca",
             {"instruction": "q", "input": " ", "output": "a", "system": "s"},
-            {"prompt": [{"role": "system", "content": "s"}, USER], "completion": [ANSWER]},
+            {"prompt": [system("s"), USER], "completion": [ANSWER]},
         ),
         ("alpaca", {"instruction": "q", "input": None, "output": "a"}, {"prompt": [USER], "completion": [ANSWER]}),
         ("text", {"text": "t", "url": "u"}, {"text": "t"}),
@@ -118,13 +109,13 @@ def test_not_recognised_lists_what_was_found_and_what_is_known():
         ),
         (
             "preference",
-            {"prompt": [USER], "chosen": [ANSWER], "rejected": [{"role": "assistant", "content": "z"}]},
-            {"prompt": [USER], "chosen": [ANSWER], "rejected": [{"role": "assistant", "content": "z"}]},
+            {"prompt": [USER], "chosen": [ANSWER], "rejected": [answer("z")]},
+            {"prompt": [USER], "chosen": [ANSWER], "rejected": [answer("z")]},
         ),
         (
             "preference",
-            {"prompt": "q", "chosen": [USER, ANSWER], "rejected": [USER, {"role": "assistant", "content": "z"}]},
-            {"prompt": [USER], "chosen": [ANSWER], "rejected": [{"role": "assistant", "content": "z"}]},
+            {"prompt": "q", "chosen": [USER, ANSWER], "rejected": [USER, answer("z")]},
+            {"prompt": [USER], "chosen": [ANSWER], "rejected": [answer("z")]},
         ),
         (
             "preference",
@@ -179,7 +170,7 @@ SHAPE = "a list of {role, content}, at least one of them the assistant's"
         ("preference", {"chosen": "a", "rejected": "b"}, "f:7: 'prompt' is missing: the format preference expects"),
         (
             "preference",
-            {"chosen": [USER, ANSWER], "rejected": [{"role": "user", "content": "other"}, ANSWER]},
+            {"chosen": [USER, ANSWER], "rejected": [user("other"), ANSWER]},
             "f:7: 'chosen' and 'rejected' have no first message in",
         ),
     ],
@@ -198,9 +189,7 @@ def test_rename_puts_the_file_s_columns_under_the_format_s_names():
 
 
 def test_columns_must_be_the_format_s_own():
-    with pytest.raises(DataError) as caught:
-        check_columns({"promt": "question"}, "prompt_completion", "data.train.1")
-    assert str(caught.value) == (
+    assert refused(check_columns, {"promt": "question"}, "prompt_completion", "data.train.1") == (
         "data.train.1.columns: 'promt' is not a column of the format (completion, prompt). Did you mean prompt? Write "
         "the format's own name first: {prompt: question}."
     )
@@ -210,11 +199,7 @@ def test_columns_must_be_the_format_s_own():
         check_columns({"messages": "chat"}, "alpaca", "data.train.1")
 
 
-SYSTEM = {"role": "system", "content": "s"}
-USER = {"role": "user", "content": "q"}
-ANSWER = {"role": "assistant", "content": "a"}
-LATER = {"role": "assistant", "content": "b"}
-
+SYSTEM, LATER = system(), answer("b")
 ROWS = {
     "messages": {"messages": [USER, ANSWER]},
     "chat_pair": {"prompt": [USER], "completion": [ANSWER]},
@@ -225,37 +210,25 @@ ROWS = {
 }
 
 
-def test_chats_beside_pairs_become_pairs():
+def test_what_can_be_mixed():
     assert common_kind({"a": "messages", "b": "messages"}) == "messages"
     assert common_kind({"a": "messages", "b": "chat_pair", "c": "messages"}) == "chat_pair"
     assert common_kind({"a": "chat_pair", "b": "messages"}) == "chat_pair"
-
-
-def test_what_cannot_be_mixed_is_named_with_both_sources():
-    with pytest.raises(DataError) as caught:
-        common_kind({"data.train.0 (a.jsonl)": "messages", "data.train.1 (b.txt)": "text"})
-    assert str(caught.value) == (
+    assert refused(common_kind, {"data.train.0 (a.jsonl)": "messages", "data.train.1 (b.txt)": "text"}) == (
         "data.train.0 (a.jsonl) and data.train.1 (b.txt) cannot be mixed: the first has chats, the second plain text. "
         "Bring them into one layout."
     )
-    with pytest.raises(DataError) as caught:
-        common_kind({"a": "chat_pair", "b": "string_pair"})
-    assert str(caught.value) == (
+    assert refused(common_kind, {"a": "chat_pair", "b": "string_pair"}) == (
         "a and b cannot be mixed: the first has prompt and completion as messages, the second prompt and completion "
         "as strings. Bring them into one layout."
     )
 
 
-def test_a_chat_is_cut_at_its_last_answer():
+def test_a_row_in_another_kind():
     chat = {"messages": [SYSTEM, USER, ANSWER, USER, LATER, USER]}
     assert recast(chat, "chat_pair", "f:1") == {"prompt": [SYSTEM, USER, ANSWER, USER], "completion": [LATER]}
     assert recast(ROWS["chat_pair"], "messages", "f:1") == ROWS["messages"]
-
-
-def test_a_row_of_another_kind_than_the_rest():
-    with pytest.raises(DataError) as caught:
-        recast(ROWS["string_pair"], "chat_pair", "f:9")
-    assert str(caught.value) == (
+    assert refused(recast, ROWS["string_pair"], "chat_pair", "f:9") == (
         "f:9: this row has prompt and completion as strings, the rows before it have prompt and completion as "
         "messages; use one layout."
     )
@@ -263,7 +236,7 @@ def test_a_row_of_another_kind_than_the_rest():
 
 def test_a_system_message_is_put_first_where_there_is_none():
     assert add_system({"messages": [USER, ANSWER]}, "s") == {"messages": [SYSTEM, USER, ANSWER]}
-    own = {"messages": [{"role": "system", "content": "own"}, USER, ANSWER]}
+    own = {"messages": [system("own"), USER, ANSWER]}
     assert add_system(own, "s") is own
     assert add_system(ROWS["chat_pair"], "s") == {"prompt": [SYSTEM, USER], "completion": [ANSWER]}
     assert add_system(ROWS["chat_preference"], "s")["prompt"] == [SYSTEM, USER]

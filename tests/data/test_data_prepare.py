@@ -5,26 +5,18 @@ from typing import Any, NamedTuple
 
 import datasets
 import pytest
+from made_data import answer, arguments, refused, user
 from trl import SFTConfig, SFTTrainer
 
 from hf_efficient.data.formats import features_of, kind_of
 from hf_efficient.data.prepare import build_collator, completion_only, prepare
 from hf_efficient.data.stats import DataStats
-from hf_efficient.errors import DataError
 
 MARKED = (
     "{% for message in messages %}{% if message['role'] == 'assistant' %}A:{% generation %}{{ message['content'] "
     "}}|{% endgeneration %}{% else %}U:{{ message['content'] }}|{% endif %}{% endfor %}{% if add_generation_prompt "
     "%}A:{% endif %}"
 )
-
-
-def user(text: str) -> dict[str, str]:
-    return {"role": "user", "content": text}
-
-
-def answer(text: str) -> dict[str, str]:
-    return {"role": "assistant", "content": text}
 
 
 def examples(kind: str, count: int = 12) -> list[dict[str, Any]]:
@@ -45,20 +37,6 @@ def as_dataset(rows: list[dict[str, Any]]) -> datasets.Dataset:
 
 
 @pytest.fixture
-def arguments(tmp_path):
-    def make(**settings: Any) -> SFTConfig:
-        defaults = {"output_dir": str(tmp_path), "use_cpu": True, "bf16": False, "report_to": "none"}
-        return SFTConfig(**{**defaults, **settings})
-
-    return make
-
-
-@pytest.fixture
-def tokenizer(tiny_tokenizer):
-    return copy.deepcopy(tiny_tokenizer)
-
-
-@pytest.fixture
 def model(tiny_llama_dir):
     from transformers import AutoModelForCausalLM
 
@@ -75,12 +53,6 @@ def ours(
 ) -> Prepared:
     kind = kind_of(rows[0])
     return Prepared(*prepare(as_dataset(rows), kind, tokenizer, args, overlong, completion_only(args, kind), name))
-
-
-def message(*args: Any, **settings: Any) -> str:
-    with pytest.raises(DataError) as caught:
-        ours(*args, **settings)
-    return str(caught.value)
 
 
 def held(dataset: datasets.Dataset) -> dict[str, list]:
@@ -111,7 +83,7 @@ IN_TURN = [(KINDS[index % 4], settings) for index, settings in enumerate(SETTING
 
 
 @pytest.mark.parametrize(("kind", "settings"), [*((kind, {}) for kind in KINDS), *IN_TURN], ids=str)
-def test_the_rows_are_those_of_sft_trainer(kind, settings, arguments, tokenizer, model):
+def test_the_rows_are_those_of_sft_trainer(kind, settings, tokenizer, model):
     rows, args = examples(kind), arguments(**settings)
     plain = datasets.Dataset.from_list(rows)
     theirs = SFTTrainer(model, args, train_dataset=plain, eval_dataset=plain, processing_class=copy.deepcopy(tokenizer))
@@ -121,7 +93,7 @@ def test_the_rows_are_those_of_sft_trainer(kind, settings, arguments, tokenizer,
     assert tokenizer.pad_token == theirs.processing_class.pad_token
 
 
-def test_assistant_only_loss_as_sft_trainer(arguments, tokenizer, model):
+def test_assistant_only_loss_as_sft_trainer(tokenizer, model):
     tokenizer.chat_template = MARKED
     args = arguments(assistant_only_loss=True)
     for kind in ("messages", "chat_pair"):
@@ -130,13 +102,13 @@ def test_assistant_only_loss_as_sft_trainer(arguments, tokenizer, model):
         assert held(ours(rows, tokenizer, args).dataset) == held(theirs.train_dataset)
 
 
-def test_packing_in_batches_of_a_thousand_as_sft_trainer(arguments, tokenizer, model):
+def test_packing_in_batches_of_a_thousand_as_sft_trainer(tokenizer, model):
     rows, args = [{"text": "t" * (1 + i % 23)} for i in range(1100)], arguments(packing=True, max_length=24)
     theirs = SFTTrainer(model, args, train_dataset=datasets.Dataset.from_list(rows), processing_class=tokenizer)
     assert held(ours(rows, tokenizer, args).dataset) == held(theirs.train_dataset)
 
 
-def test_hand_worked_rows_and_counts(arguments, tokenizer):
+def test_hand_worked_rows_and_counts(tokenizer):
     rows = [{"prompt": "ab", "completion": "cd"}, {"prompt": "abcdef", "completion": "g"}]
     prepared = ours(rows, tokenizer, arguments(max_length=6))
     a = tokenizer.convert_tokens_to_ids("a")
@@ -161,7 +133,7 @@ def test_hand_worked_rows_and_counts(arguments, tokenizer):
     )
 
 
-def test_counts_of_packed_rows(arguments, tokenizer):
+def test_counts_of_packed_rows(tokenizer):
     rows = [{"text": "abcdefghij"}, {"text": "abc"}, {"text": "abcd"}]
     # with the end token 11, 4 and 5 tokens; cut to 8: 8 | 5 and no room for 4 | 4
     prepared = ours(rows, tokenizer, arguments(packing=True, max_length=8))
@@ -186,7 +158,7 @@ def test_counts_of_packed_rows(arguments, tokenizer):
     assert (prepared.stats.truncated, prepared.stats.tokens_total, prepared.stats.fill_rate) == (0, 20, 20 / 24)
 
 
-def test_packs_tell_how_many_examples_bear_no_loss(arguments, tokenizer):
+def test_packs_tell_how_many_examples_bear_no_loss(tokenizer):
     rows = [{"prompt": "ab", "completion": "cd"}, {"prompt": "ab", "completion": "cd"}]
     args = arguments(packing=True, max_length=8)
     assert ours(rows, tokenizer, args).stats.masked == 0
@@ -203,7 +175,7 @@ def test_packs_tell_how_many_examples_bear_no_loss(arguments, tokenizer):
     assert (stats.examples, stats.dropped_masked, stats.masked) == (2, 0, 1)
 
 
-def test_an_example_of_one_token_teaches_nothing(arguments, tokenizer):
+def test_an_example_of_one_token_teaches_nothing(tokenizer):
     rows = [{"text": "ab"}, {"text": ""}]  # an end token alone: nothing predicts it
     for settings in ({}, {"max_length": None}, {"packing": True, "max_length": 8}):
         stats = ours(rows, tokenizer, arguments(**settings)).stats
@@ -219,50 +191,48 @@ EMPTY = {
 
 
 @pytest.mark.parametrize("kind", EMPTY)
-def test_empty_examples_are_counted(kind, arguments, tokenizer):
+def test_empty_examples_are_counted(kind, tokenizer):
     rows = [*examples(kind, 3), EMPTY[kind], EMPTY[kind]]
     assert ours(rows, tokenizer, arguments()).stats.empty == 2
-    assert message(rows[3:], tokenizer, arguments(), name="eval") == (
+    assert refused(ours, rows[3:], tokenizer, arguments(), name="eval") == (
         "All 2 eval examples are empty, so there is nothing to learn; the first is f:1. An example's text, completion "
         "or last answer must not be blank."
     )
 
 
-def test_overlong_examples_are_dropped_or_named(arguments, tokenizer):
-    rows, args = (
-        [{"text": "abcd"}, {"text": "abcdefgh"}, {"text": "abcdefghi"}, {"text": "ab"}],
-        arguments(max_length=5),
-    )
+def test_overlong_examples_are_dropped_or_named(tokenizer):
+    rows = [{"text": "abcd"}, {"text": "abcdefgh"}, {"text": "abcdefghi"}, {"text": "ab"}]
+    args = arguments(max_length=5)
     prepared = ours(rows, tokenizer, args, "drop")
     assert [len(ids) for ids in prepared.dataset["input_ids"][:]] == [5, 3]
     assert (prepared.stats.examples, prepared.stats.dropped_overlong, prepared.stats.truncated) == (2, 2, 0)
     assert prepared.stats.longest == 10
-    assert message(rows, tokenizer, args, "error") == (
+    assert refused(ours, rows, tokenizer, args, "error") == (
         "f:2: 9 tokens, more than train.max_length (5); 2 of 4 train examples are. Raise train.max_length, or set "
         "data.overlong to truncate or drop."
     )
     assert ours(rows[:1], tokenizer, args, "error").stats.examples == 1
-    assert message(rows[1:3], tokenizer, args, "drop") == (
+    assert refused(ours, rows[1:3], tokenizer, args, "drop") == (
         "data.overlong: drop leaves no train example: all 2 are longer than train.max_length (5), the "
         "shortest has 9 tokens."
     )
 
 
-def test_max_length_too_small(arguments, tokenizer):
+def test_max_length_too_small(tokenizer):
     rows = [{"prompt": "abcdef", "completion": "g"}]
-    assert message(rows, tokenizer, arguments(max_length=1)) == (
+    assert refused(ours, rows, tokenizer, arguments(max_length=1)) == (
         "train.max_length: 1 is too small: predicting a token takes at least 2."
     )
     for packing in (False, True):
-        assert message(rows, tokenizer, arguments(max_length=6, packing=packing)) == (
+        assert refused(ours, rows, tokenizer, arguments(max_length=6, packing=packing)) == (
             "train.max_length: 6 is too small: no target token is left in any of the 1 train examples (the longest "
             "has 8 tokens)."
         )
 
 
-def test_no_chat_template(arguments, tokenizer):
+def test_no_chat_template(tokenizer):
     tokenizer.chat_template = None
-    assert message(examples("messages"), tokenizer, arguments()) == (
+    assert refused(ours, examples("messages"), tokenizer, arguments()) == (
         "The tokenizer (unnamed) has no chat template, but the data are chats. Set train.chat_template_path to a "
         ".jinja file or to a model whose template to take, or use plain text."
     )
@@ -272,10 +242,10 @@ def test_no_chat_template(arguments, tokenizer):
 @pytest.mark.parametrize(
     "template", ["hello", "{% for m in messages if m['role'] == 'user' %}{{ m.content }}{% endfor %}"]
 )
-def test_a_chat_template_that_prints_no_answer(template, arguments, tokenizer):
+def test_a_chat_template_that_prints_no_answer(template, tokenizer):
     tokenizer.chat_template = template
     for kind in ("messages", "chat_pair"):
-        assert message(examples(kind), tokenizer, arguments()) == (
+        assert refused(ours, examples(kind), tokenizer, arguments()) == (
             "The tokenizer (unnamed) has a chat template that does not print the content of the assistant's messages, "
             "so there is nothing to learn from. Set train.chat_template_path to a .jinja file or to a model whose "
             "template to take, or use plain text."
@@ -283,44 +253,41 @@ def test_a_chat_template_that_prints_no_answer(template, arguments, tokenizer):
     assert ours(examples("text"), tokenizer, arguments()).stats.examples == 12
 
 
-def test_no_padding_token(arguments, tokenizer):
+def test_no_padding_token(tokenizer):
     tokenizer.pad_token = None
     assert build_collator(tokenizer, arguments()).pad_token_id == 2
     assert tokenizer.pad_token == "<|im_end|>"
     tokenizer.pad_token = tokenizer.eos_token = None
-    with pytest.raises(DataError) as caught:
-        build_collator(tokenizer, arguments())
-    assert str(caught.value) == (
+    assert refused(build_collator, tokenizer, arguments()) == (
         "The tokenizer (unnamed) has neither a padding nor an end-of-sequence token. Set train.pad_token to a token "
         "of its vocabulary."
     )
-    with pytest.raises(DataError) as caught:
-        build_collator(tokenizer, arguments(pad_token="<pad>"))
-    assert str(caught.value) == "train.pad_token: '<pad>' is not in the tokenizer's vocabulary."
+    told = refused(build_collator, tokenizer, arguments(pad_token="<pad>"))
+    assert told == "train.pad_token: '<pad>' is not in the tokenizer's vocabulary."
     assert build_collator(tokenizer, arguments(pad_token="<|im_start|>")).pad_token_id == 1
 
 
-def test_assistant_only_loss_where_nothing_marks_the_assistant(arguments, tokenizer):
+def test_assistant_only_loss_where_nothing_marks_the_assistant(tokenizer):
     args = arguments(assistant_only_loss=True)
-    assert message(examples("messages"), tokenizer, args) == (
+    assert refused(ours, examples("messages"), tokenizer, args) == (
         "train.assistant_only_loss: the chat template has no {% generation %} markers around the assistant's turns, "
         "and TRL knows no version of it that has. Use train.completion_only_loss: true (loss on the last answer), or "
         "name a template with markers in train.chat_template_path."
     )
-    assert message(examples("text"), tokenizer, args) == (
+    assert refused(ours, examples("text"), tokenizer, args) == (
         "train.assistant_only_loss: the data are strings, not chats. Use train.completion_only_loss."
     )
     tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}{% generation %}{% endgeneration %}"
-    assert message(examples("messages"), tokenizer, args) == (
+    assert refused(ours, examples("messages"), tokenizer, args) == (
         "train.assistant_only_loss: at least one of the train examples has no assistant token under the chat "
         "template's {% generation %} markers. Mend the template, or use train.completion_only_loss: true."
     )
 
 
-def test_a_chat_that_the_template_refuses_is_named(arguments, tokenizer):
+def test_a_chat_that_the_template_refuses_is_named(tokenizer):
     tokenizer.chat_template = (
         "{% for m in messages %}{% if m['role'] == 'system' %}{{ raise_exception('No system role') }}{% endif %}{{ "
         "m['content'] }}{% endfor %}"
     )
     rows = [*examples("messages", 2), {"messages": [{"role": "system", "content": "s"}, user("q"), answer("a")]}]
-    assert message(rows, tokenizer, arguments()) == "f:3: the chat template refuses this chat: No system role."
+    assert refused(ours, rows, tokenizer, arguments()) == "f:3: the chat template refuses this chat: No system role."

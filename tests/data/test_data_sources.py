@@ -5,10 +5,10 @@ from pathlib import Path
 
 import datasets
 import pytest
+from made_data import refused
 
 from hf_efficient.data import sources
 from hf_efficient.data.sources import open_source
-from hf_efficient.errors import DataError
 from hf_efficient.recipe.schema import SourceSection
 
 ROWS = [{"prompt": "a", "completion": "b"}, {"prompt": "c", "completion": "d"}]
@@ -20,9 +20,7 @@ def read(path: object, **settings: object) -> list[tuple[str, dict]]:
 
 
 def message(path: object, **settings: object) -> str:
-    with pytest.raises(DataError) as caught:
-        read(path, **settings)
-    return str(caught.value)
+    return refused(read, path, **settings)
 
 
 def write(path: Path, content: str | bytes) -> Path:
@@ -138,13 +136,6 @@ def test_a_long_broken_line_is_excerpted(tmp_path):
     )
 
 
-def test_a_damaged_folder_of_save_to_disk(tmp_path):
-    write(tmp_path / "state.json", "{}")
-    assert message(tmp_path).startswith(
-        f"data.train.0.path: {tmp_path} is not a readable folder of Dataset.save_to_disk: "
-    )
-
-
 def test_a_missing_file_names_the_nearest(tmp_path):
     write(tmp_path / "chats.jsonl", "{}")
     missing = tmp_path / "chat.jsonl"
@@ -153,6 +144,10 @@ def test_a_missing_file_names_the_nearest(tmp_path):
     assert message(tmp_path / "no" / "a.csv") == (
         f"data.train.0.path: no such file: {tmp_path / 'no' / 'a.csv'}. The folder {tmp_path / 'no'} does "
         "not exist either."
+    )
+    write(tmp_path / "state.json", "{}")
+    assert message(tmp_path).startswith(
+        f"data.train.0.path: {tmp_path} is not a readable folder of Dataset.save_to_disk: "
     )
 
 

@@ -9,7 +9,7 @@ def dataset(rows: list[dict]) -> datasets.Dataset:
     return datasets.Dataset.from_list(rows)
 
 
-def test_the_first_label_of_a_row_bears_no_loss():
+def test_the_first_label_bears_no_loss():
     rows = dataset(
         [
             {"input_ids": [5, 6, 7], "labels": [5, 6, 7]},
@@ -21,9 +21,6 @@ def test_the_first_label_of_a_row_bears_no_loss():
     )
     assert lengths(rows).tolist() == [3, 3, 1, 0, 2]
     assert loss_bearing(rows).tolist() == [2, 1, 0, 0, 0]
-
-
-def test_the_first_label_of_each_document_of_a_pack_bears_no_loss():
     rows = dataset(
         [
             {"labels": [1, 2, 3, 4, 5], "seq_lengths": [2, 3]},
@@ -36,13 +33,10 @@ def test_the_first_label_of_each_document_of_a_pack_bears_no_loss():
     assert loss_bearing(rows.select([2, 0])).tolist() == [1, 3]
 
 
-def test_the_lengths_of_documents():
+def test_lengths():
     packs = dataset([{"input_ids": [0] * 5, "seq_lengths": [2, 3]}, {"input_ids": [0] * 3, "seq_lengths": [3]}])
     assert document_lengths(packs).tolist() == [2, 3, 3]
     assert document_lengths(dataset([{"input_ids": [0] * 5}, {"input_ids": [0]}])).tolist() == [5, 1]
-
-
-def test_the_lengths_of_pairs():
     rows = dataset(
         [
             {"prompt_ids": [0] * 3, "chosen_ids": [0] * 4, "rejected_ids": [0]},
@@ -51,9 +45,6 @@ def test_the_lengths_of_pairs():
     )
     assert pair_lengths(rows, None).tolist() == [[7, 4], [2, 10]]
     assert pair_lengths(rows, 6).tolist() == [[6, 4], [2, 6]]
-
-
-def test_the_largest_token_id():
     rows = dataset([{"input_ids": [3, 9], "other": [1]}, {"input_ids": [], "other": [12]}])
     assert largest_token_id(rows) == 9
     assert largest_token_id(rows, ["input_ids", "other"]) == 12

@@ -29,7 +29,6 @@ def test_a_difference_and_how_sure_it_is():
     assert found == Difference(1.0, 1.0, 1.0, 1, True)
     # 20 pairs of +1 and 4 of -1: the pairs alone are sure of +1, the second round is not
     found = difference([[2.0] * 20, [0.0] * 4], [[1.0] * 20, [1.0] * 4])
-    assert found is not None
     assert (found.seconds, found.low, found.high) == (1.0, -1.0, 1.0)
     assert not found.is_clear
     found = difference([[1.0] * 12], [[1.5] * 12])

@@ -82,13 +82,10 @@ def model(tiny_llama_dir):
         return AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(tiny_llama_dir))
 
 
-def test_classes_that_are_there(model):
+def test_wrap_classes(model):
     check_wrap_classes(model, None)
     check_wrap_classes(model, ["LlamaDecoderLayer"])
     check_wrap_classes(model, ["LlamaAttention", "LlamaMLP", "Embedding"])
-
-
-def test_a_class_that_is_not(model):
     told = (
         "distributed.wrap_classes: LlamaDecoderLayr is no class of a layer of this model. Did you mean "
         "LlamaDecoderLayer? Its own: LlamaDecoderLayer, LlamaForCausalLM, LlamaModel, LlamaAttention, LlamaMLP."

@@ -14,18 +14,12 @@ from hf_efficient.model.source import ModelSource, resolve_model_source, resolve
 from hf_efficient.recipe.schema import ModelSection
 
 
-def test_a_hub_name_stays_a_hub_name():
+def test_where_a_model_lies(tiny_llama_dir, tmp_path):
     source = resolve_model_source(ModelSection(id="meta-llama/Llama-3.2-1B-Instruct"))
     assert source == ModelSource("meta-llama/Llama-3.2-1B-Instruct", None, is_local=False)
-
-
-def test_a_folder_with_a_model(tiny_llama_dir):
     assert resolve_model_source(ModelSection(id=str(tiny_llama_dir))) == ModelSource(
         str(tiny_llama_dir), None, is_local=True
     )
-
-
-def test_a_gguf_file_and_a_folder_with_one(tmp_path):
     (tmp_path / "m.gguf").write_bytes(b"GGUF")
     expected = ModelSource(str(tmp_path), "m.gguf", is_local=True)
     assert resolve_model_source(ModelSection(id=str(tmp_path / "m.gguf"))) == expected

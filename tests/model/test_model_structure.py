@@ -86,8 +86,17 @@ def found(model):
     return trained_of(model, shape_of_model(model))
 
 
-def test_full_training():
+def test_full_training_and_two_adapters():
     assert found(live()) == Trained.full()
+    model = adapted(live(), ["q_proj"])
+    model.add_adapter("more", LoraConfig(r=3, target_modules=["q_proj", "k_proj"], task_type="CAUSAL_LM"))
+    model.base_model.set_adapter(["default", "more"])
+    assert dict(found(model).ranks_of_layer(0)) == {"q_proj": 11, "k_proj": 3}
+    model = adapted(live(), ["q_proj"])
+    model.add_adapter("ref", LoraConfig(r=3, target_modules=["k_proj"], task_type="CAUSAL_LM"))
+    shape = shape_of_model(model)
+    assert found(model) == Trained.adapter(shape, ["q_proj"], 8)
+    assert adapter_of(model, shape, "ref") == Trained.adapter(shape, ["k_proj"], 3)
 
 
 @pytest.mark.parametrize("targets", ["all-linear", ["q_proj", "v_proj"], ["down_proj", "lm_head"]])
@@ -111,21 +120,6 @@ def test_modules_trained_in_full_beside_the_adapters(saved, embedding, head):
 def test_a_bias_beside_its_adapter_changes_no_product(bias):
     model = adapted(live("qwen2"), ["q_proj"], bias=bias)
     assert found(model) == Trained.adapter(shape_of_model(model), ["q_proj"], 8)
-
-
-def test_two_adapters_at_once_cost_their_ranks_sum():
-    model = adapted(live(), ["q_proj"])
-    model.add_adapter("more", LoraConfig(r=3, target_modules=["q_proj", "k_proj"], task_type="CAUSAL_LM"))
-    model.base_model.set_adapter(["default", "more"])
-    assert dict(found(model).ranks_of_layer(0)) == {"q_proj": 11, "k_proj": 3}
-
-
-def test_an_adapter_that_waits_costs_nothing():
-    model = adapted(live(), ["q_proj"])
-    model.add_adapter("ref", LoraConfig(r=3, target_modules=["k_proj"], task_type="CAUSAL_LM"))
-    shape = shape_of_model(model)
-    assert found(model) == Trained.adapter(shape, ["q_proj"], 8)
-    assert adapter_of(model, shape, "ref") == Trained.adapter(shape, ["k_proj"], 3)
 
 
 def frozen_embedding():

@@ -56,19 +56,15 @@ def test_a_global_batch_that_is_named_stays(situation):
     """The accumulation follows from it: 4 rows, twice; with half of the rows 4 times, with twice as many once."""
     named = ["distributed.global_batch_size=8", "train.gradient_accumulation_steps=null"]
     smaller, larger = smaller_micro_batch(situation(*named)), larger_micro_batch(situation(*named, fits=True))
-    assert smaller is not None
-    assert larger is not None
     assert smaller.overrides == {ROWS: 2}
     assert larger.overrides == {ROWS: 8}
     recipe = situation(*named).settings.recipe
     changed = [change_recipe(recipe, one.overrides).train for one in (smaller, larger)]
     assert [one["gradient_accumulation_steps"] for one in changed] == [4, 1]
     packed = shorter_rows(situation(*named, "train.packing=true"))
-    assert packed is not None
     assert packed.overrides == {"train.max_length": 128}
     assert packed.costs.endswith("; a step of as many packs sees half as many tokens")
     both = smaller_micro_batch(situation("distributed.global_batch_size=8"))  # the recipe names both, which agree
-    assert both is not None
     assert both.overrides[STEPS] == 4
 
 

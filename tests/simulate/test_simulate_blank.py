@@ -180,7 +180,7 @@ class Tied(nn.Module):
         self.register_buffer("none", None)
 
 
-def test_parameters_and_buffers_become_blank_and_keep_what_they_are():
+def test_what_becomes_blank():
     with torch.device("meta"):
         model = Tied()
     make_blank(model)
@@ -192,9 +192,6 @@ def test_parameters_and_buffers_become_blank_and_keep_what_they_are():
     assert (tuple(model.table.shape), model.table.stride()) == ((5, 3), (1, 5))
     assert model.nothing is None
     assert model.none is None
-
-
-def test_what_has_values_keeps_them():
     with torch.device("meta"):
         model = Tied()
     model.table = torch.arange(3)

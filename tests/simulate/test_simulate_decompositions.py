@@ -101,13 +101,10 @@ def test_a_scaled_sum_keeps_its_scale():
     assert told[1][1] == {"alpha": 3}
 
 
-def test_a_number_is_no_tensor_to_copy():
+def test_when_no_copy_is_made():
     values = torch.ones(64, dtype=BF16)
     for factor in (2.5, torch.ones(())):
         sizes, kept = logged(lambda one, factor=factor: one * factor, values)
         assert (sizes, kept.dtype) == ([128], BF16)
-
-
-def test_a_gpu_allocates_the_result_alone():
     sizes, _ = logged(torch.mul, torch.ones(64, dtype=BF16), torch.ones(64), on_gpu=True)
     assert sizes == [256]

@@ -22,7 +22,7 @@ def counted(run):
     return {work.name: work for work in count.works()}, count
 
 
-def test_a_product():
+def test_a_product_once_and_several_times():
     """(8, 16) with (16, 4): 2 * 8 * 16 * 4 FLOPs; 128 and 64 values of two bytes read, 32 written."""
     left, right = blank(8, 16, dtype=BF16), blank(16, 4, dtype=BF16)
     works, count = counted(lambda _: torch.mm(left, right))
@@ -30,9 +30,6 @@ def test_a_product():
     assert (work.flops, work.read_bytes, work.written_bytes, work.calls) == (1024, 384, 64, 1)
     assert (work.family, work.dtype) == ("matmul", "bf16")
     assert count.flops() == 1024
-
-
-def test_equal_calls_are_added_up_and_others_are_not():
     left, right, other = blank(8, 16, dtype=BF16), blank(16, 4, dtype=BF16), blank(16, 8, dtype=BF16)
     count = OperatorCount()
     with TensorLog(on_operator=count):
@@ -41,10 +38,7 @@ def test_equal_calls_are_added_up_and_others_are_not():
         torch.mm(left, other)
     assert [(work.calls, work.flops) for work in count.works()] == [(2, 2048), (1, 2048)]
     assert count.flops() == 4096
-
-
-def test_what_stands_for_several():
-    """At a factor of 4, then once."""
+    # At a factor of 4, then once.
     left, right = blank(8, 16, dtype=BF16), blank(16, 4, dtype=BF16)
 
     def run(count):
@@ -75,7 +69,7 @@ def test_the_backward_of_fused_attention(causal, share):
     assert count.flops() == 5 * 2 * 3 * 32 * 32 * 16 // share
 
 
-def test_what_runs_no_kernel_is_left_out():
+def test_what_runs_no_kernel_or_writes_in_place():
     tensor = blank(4, 6, dtype=BF16)
 
     def run(_):
@@ -85,9 +79,6 @@ def test_what_runs_no_kernel_is_left_out():
         torch.empty_like(tensor)
 
     assert counted(run)[0] == {}
-
-
-def test_what_is_written_in_place_is_read_and_written():
     tensor = blank(4, 6, dtype=torch.float32)
     work = counted(lambda _: tensor.add_(1.0))[0]["aten::add_.Tensor".removesuffix(".Tensor")]
     assert (work.read_bytes, work.written_bytes, work.family, work.dtype) == (96, 96, "elementwise", "fp32")
@@ -142,13 +133,10 @@ def flops_of(left, right, ends):
     return count.flops()
 
 
-def test_rows_of_several_experts():
+def test_products_of_several_experts():
     """Ten rows of 16 values through experts of 16 x 32: 2 * 10 * 16 * 32, however the rows are shared out."""
     rows, experts = blank(10, 16, dtype=torch.bfloat16), blank(4, 16, 32, dtype=torch.bfloat16)
     assert flops_of(rows, experts, torch.tensor([2, 4, 7, 10], dtype=torch.int32)) == 2 * 10 * 16 * 32
-
-
-def test_the_gradient_of_their_weights():
-    """(32, 16) with (16, 8): each of the 16 rows once."""
+    # (32, 16) with (16, 8): each of the 16 rows once.
     left, right = blank(32, 16, dtype=torch.bfloat16), blank(16, 8, dtype=torch.bfloat16)
     assert flops_of(left, right, torch.tensor([2, 4, 7, 16], dtype=torch.int32)) == 2 * 32 * 16 * 8

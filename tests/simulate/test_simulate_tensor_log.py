@@ -84,16 +84,13 @@ def test_a_large_real_result_loses_its_values_and_keeps_its_size():
     assert log.live_bytes == 2**23 + 4
 
 
-def test_what_was_there_before_is_added_once_and_named():
+def test_what_is_added_and_marked():
     log, weight = TensorLog(), blank(10, dtype=torch.float32)
     log.add(weight, "head.weight", "weights")
     log.add(weight.view(2, 5), "embedding.weight", "adapter")  # tied
     assert sizes(log) == [40]
     (life,) = log.lives
     assert (life.module, life.category) == ("head.weight", "weights")
-
-
-def test_the_first_mark_counts():
     log, before = TensorLog(where=lambda: ("backward", "layer")), blank(10, dtype=torch.float32)
     with log:
         made = before * 2
@@ -242,15 +239,12 @@ def log_of(*events, phases=None):
 EVENTS = ((0, 100), (1, 50), (1, -50), (2, 70), (3, 20), (2, -70), (0, -100), (4, 160), (4, -160), (5, 10))
 
 
-def test_the_peak_its_moment_and_the_storage_that_made_it():
+def test_peaks():
     log = log_of(*EVENTS)
     peak = find_peak(log)
     assert (peak.bytes, peak.event) == (190, 5)
     assert peak.life is log.lives[3]
     assert sum(one.bytes for one in log.lives if one.lives_at(peak.event)) == 190
-
-
-def test_each_phase_has_its_own_peak():
     phases = {0: "setup", 1: "setup", 2: "forward", 3: "backward", 4: "optimizer", 5: "optimizer"}
     assert phase_peaks(log_of(*EVENTS, phases=phases)) == {
         "setup": 150,
@@ -288,13 +282,10 @@ def by_index(life):
     return "odd" if life.bytes in (50, 20) else "even"
 
 
-def test_of_each_stretch_the_highest():
+def test_a_timeline():
     """Stretches of four events: 100 150 100 170 | 190 120 20 180 | 20 30."""
     found = timeline(log_of(*EVENTS), by_index, most=3)
     assert [(moment.event, sum(moment.categories.values())) for moment in found] == [(4, 170), (5, 190), (10, 30)]
-
-
-def test_from_a_later_event_on_what_is_there_counts():
     found = timeline(log_of(*EVENTS), by_index, start=6, most=2)
     assert [(moment.event, moment.categories) for moment in found] == [
         (8, {"even": 160, "odd": 20}),

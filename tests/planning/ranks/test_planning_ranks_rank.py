@@ -188,7 +188,6 @@ def test_an_evaluation_gathers_as_well(recipe, saved):
     )
     with_data = wanted.model_copy(update={"data": wanted.data.model_copy(update={"eval_fraction": 0.1})})
     found = simulate_rank(with_data, model_config(wanted.model), 64)
-    assert found.evaluation is not None
     gathered = [life for life in found.log.lives if life.category == "gathered_weights"]
     assert any(life.born_at >= found.evaluation.start for life in gathered)
 

@@ -1,0 +1,12 @@
+"""A tokenizer that a test may change."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+
+@pytest.fixture
+def tokenizer(tiny_tokenizer):
+    return copy.deepcopy(tiny_tokenizer)
