@@ -1,15 +1,47 @@
 from __future__ import annotations
 
+import functools
+import logging
 import subprocess
+import threading
 
 import pytest
-from tiny_training import save_tiny_model
+from tiny_training import save_tiny_model, train_causal
+from transformers import Trainer
+
+from hf_efficient.recording.timeline import process_timeline
 
 
 @pytest.fixture(scope="session")
 def tiny_dir(tmp_path_factory, tiny_tokenizer):
     """A two-layer random Llama of width 64, saved with its tokenizer."""
     return save_tiny_model(tmp_path_factory.mktemp("tiny"), tiny_tokenizer)
+
+
+@pytest.fixture(scope="session")
+def plain_run(tiny_dir, tmp_path_factory):
+    """The finished ``Trainer`` of a number of steps, without anything of ours."""
+    return functools.cache(
+        lambda steps, **changes: train_causal(
+            Trainer, tiny_dir, tmp_path_factory.mktemp("plain"), max_steps=steps, **changes
+        )
+    )
+
+
+@pytest.fixture
+def warned(caplog):
+    """Gives the warnings of this package."""
+    caplog.set_level(logging.WARNING, logger="hf_efficient")
+    return lambda: [one.getMessage() for one in caplog.records if one.name.startswith("hf_efficient")]
+
+
+@pytest.fixture
+def writers():
+    """Gives the names of the threads that write and were not there when the test began."""
+    process_timeline().release()
+    before = set(threading.enumerate())
+    yield lambda: [one.name for one in set(threading.enumerate()) - before if one.name == "hf-efficient records"]
+    process_timeline().release()
 
 
 @pytest.fixture

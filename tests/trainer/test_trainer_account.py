@@ -17,7 +17,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 import torch
-from tiny_training import arguments, assert_same_run, build_model, causal_trainer, collator, losses, rows
+from tiny_training import arguments, assert_same_run, build_model, collator, every, lines, losses, rows, train_causal
 from transformers import Trainer, TrainerCallback
 
 from hf_efficient.accounting.account import account_of, read_account
@@ -29,7 +29,7 @@ from hf_efficient.trainer import EfficientTrainer
 PLANT = 0.12
 SLEPT: dict[str, list[float]] = {}
 WATCHED: dict[str, list[tuple[float, float]]] = {}
-BUSY = {"eval_strategy": "steps", "eval_steps": 4, "save_strategy": "steps", "save_steps": 4}
+BUSY = {**every(evaluate=4, save=4)}
 
 
 def account(folder: Path) -> RunAccount:
@@ -73,7 +73,7 @@ def _nothing_slept():
 
 def recorded(output: Path, phase: str) -> list[float]:
     """The time of the phase in the steps that have it."""
-    steps = [json.loads(line) for line in (output / "efficiency/steps.jsonl").read_text().splitlines()]
+    steps = lines(output, "steps.jsonl")
     return [step["phase_seconds"][phase] for step in steps if phase in step["phase_seconds"]]
 
 
@@ -228,7 +228,7 @@ def test_a_run_that_raises_leaves_its_account(tiny_dir, tmp_path):
     assert (call.ended, call.error) == (found.ended, found.error)
     assert (found.steps.count, found.time.processes[-1].last_step) == (5, 5)
     # The sixth step was never done; what it spent is told all the same.
-    spans = [json.loads(line) for line in (tmp_path / "efficiency/spans.jsonl").read_text().splitlines()]
+    spans = lines(tmp_path, "spans.jsonl")
     unfinished = [span["phase_seconds"] for span in spans if "forward" in span.get("phase_seconds", {})]
     assert len(unfinished) == 1
     assert set(unfinished[0]) == {"data_wait", "host_to_device", "forward", "backward", "bookkeeping"}
@@ -246,10 +246,8 @@ class Upload(TrainerCallback):
 
 @pytest.mark.slow
 def test_what_other_callbacks_do_after_a_step_and_with_a_checkpoint_has_a_name(tiny_dir, tmp_path):
-    causal_trainer(
-        EfficientTrainer, tiny_dir, tmp_path, callbacks=[Upload()], save_strategy="steps", save_steps=2
-    ).train()
-    steps = [json.loads(line) for line in (tmp_path / "efficiency/steps.jsonl").read_text().splitlines()]
+    train_causal(EfficientTrainer, tiny_dir, tmp_path, callbacks=[Upload()], **every(save=2))
+    steps = lines(tmp_path, "steps.jsonl")
     assert all(step["phase_seconds"]["bookkeeping"] >= PLANT for step in steps)
     assert ["checkpointing" in step["phase_seconds"] for step in steps] == [False, True, True]
     assert all(step["phase_seconds"]["checkpointing"] >= PLANT for step in steps[1:])
@@ -258,8 +256,7 @@ def test_what_other_callbacks_do_after_a_step_and_with_a_checkpoint_has_a_name(t
 
 
 def test_training_twice_and_evaluating_between_is_one_process(tiny_dir, tmp_path):
-    trainer = causal_trainer(EfficientTrainer, tiny_dir, tmp_path, eval_rows=4)
-    trainer.train()
+    trainer = train_causal(EfficientTrainer, tiny_dir, tmp_path, eval_rows=4)
     first = account(tmp_path / "efficiency")
     trainer.evaluate()
     time.sleep(PLANT)
@@ -283,7 +280,7 @@ def test_training_twice_and_evaluating_between_is_one_process(tiny_dir, tmp_path
 @pytest.mark.slow
 def test_another_run_in_the_same_process_takes_no_second_of_the_first(tiny_dir, tmp_path):
     for name in ("a", "b", "a"):
-        causal_trainer(EfficientTrainer, tiny_dir, tmp_path / name).train()
+        train_causal(EfficientTrainer, tiny_dir, tmp_path / name)
     first, other = account(tmp_path / "a/efficiency"), account(tmp_path / "b/efficiency")
     one, three = first.time.processes
     (two,) = other.time.processes
@@ -295,7 +292,7 @@ def test_another_run_in_the_same_process_takes_no_second_of_the_first(tiny_dir, 
 
 @pytest.mark.slow
 def test_tokens_of_the_account_by_hand(tiny_dir, tmp_path):
-    causal_trainer(EfficientTrainer, tiny_dir, tmp_path, max_steps=1, per_device_train_batch_size=24).train()
+    train_causal(EfficientTrainer, tiny_dir, tmp_path, max_steps=1, per_device_train_batch_size=24)
     lengths = [len(row["input_ids"]) for row in rows()]
     found = account(tmp_path / "efficiency")
     assert found.tokens.processed == 24 * max(lengths)
@@ -312,9 +309,8 @@ def test_tokens_of_the_account_by_hand(tiny_dir, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["full", "lora", "qlora"])
 def test_everything_on_and_off_is_the_same_run(tiny_dir, tmp_path, method):
-    on = causal_trainer(EfficientTrainer, tiny_dir, tmp_path / "on", method, max_steps=4, eval_rows=4, **BUSY)
-    on.train()
-    off = causal_trainer(
+    on = train_causal(EfficientTrainer, tiny_dir, tmp_path / "on", method, max_steps=4, eval_rows=4, **BUSY)
+    off = train_causal(
         EfficientTrainer,
         tiny_dir,
         tmp_path / "off",
@@ -324,15 +320,10 @@ def test_everything_on_and_off_is_the_same_run(tiny_dir, tmp_path, method):
         mixin={"record_steps": False},
         **BUSY,
     )
-    off.train()
     assert_same_run(on, off)
     assert not (tmp_path / "off/efficiency").exists()
-    plain = causal_trainer(Trainer, tiny_dir, tmp_path / "plain", method, max_steps=4)
-    plain.train()
-    watched = causal_trainer(
-        Trainer, tiny_dir, tmp_path / "watched", method, max_steps=4, callbacks=[AccountCallback()]
-    )
-    watched.train()
+    plain = train_causal(Trainer, tiny_dir, tmp_path / "plain", method, max_steps=4)
+    watched = train_causal(Trainer, tiny_dir, tmp_path / "watched", method, max_steps=4, callbacks=[AccountCallback()])
     assert_same_run(watched, plain)
 
 
@@ -372,7 +363,7 @@ def test_a_callback_alone_tells_what_it_sees(tiny_dir, tmp_path):
 
 @pytest.mark.slow
 def test_the_callback_stands_back_under_the_mixin(tiny_dir, tmp_path):
-    causal_trainer(EfficientTrainer, tiny_dir, tmp_path, callbacks=[AccountCallback()]).train()
+    train_causal(EfficientTrainer, tiny_dir, tmp_path, callbacks=[AccountCallback()])
     found = account(tmp_path / "efficiency")
     assert (found.recorded_by, found.steps.count) == ("trainer", 3)
     assert "forward" in found.time.phase_seconds
@@ -398,7 +389,7 @@ class Slow(EfficientTrainer):
 
 trainer = Slow(
     model=build_model(Path({model!r}), "lora"),
-    args=arguments(Path({output!r}), max_steps=60, eval_strategy="steps", eval_steps=50),
+    args=arguments(Path({output!r}), max_steps=60, **every(evaluate=50)),
     data_collator=collator(), train_dataset=rows(), eval_dataset=rows(4),
 )
 trainer.train()
@@ -448,9 +439,7 @@ def test_what_callbacks_before_it_do_with_a_checkpoint_belongs_to_it(tiny_dir, t
     phases = []
     for place, callbacks in enumerate(([Upload(), AccountCallback()], [AccountCallback(), Upload()])):
         output = tmp_path / str(place)
-        causal_trainer(
-            Trainer, tiny_dir, output, max_steps=2, save_strategy="steps", save_steps=1, callbacks=callbacks
-        ).train()
+        train_causal(Trainer, tiny_dir, output, max_steps=2, **every(save=1), callbacks=callbacks)
         phases.append(account(output / "efficiency").time.phase_seconds)
     assert phases[0]["checkpointing"] >= 1.0
     assert phases[1]["between_steps"] >= 0.5  # the last save is the end of the loop

@@ -6,12 +6,11 @@ import importlib.metadata
 import json
 import math
 import shutil
-import threading
 import time
 from pathlib import Path
 
 import pytest
-from tiny_training import causal_trainer
+from tiny_training import causal_trainer, every, lines, train_causal
 from transformers import Trainer, TrainerCallback
 
 from hf_efficient.accounting.account import account_of, read_account
@@ -24,15 +23,6 @@ from hf_efficient.trainer import EfficientTrainer
 
 SLEPT = 0.2
 NOT_ENDED = "the training did not end, and another run began in its process"
-
-
-@pytest.fixture
-def threads():
-    """Names of the threads that were not there when the test began."""
-    process_timeline().release()
-    before = set(threading.enumerate())
-    yield lambda: sorted(one.name for one in set(threading.enumerate()) - before if one.name == "hf-efficient records")
-    process_timeline().release()
 
 
 class Raise(TrainerCallback):
@@ -50,17 +40,13 @@ def fail(tiny_dir: Path, output: Path, *more: TrainerCallback) -> Trainer:
     return trainer
 
 
-def written(output: Path, name: str) -> list[dict]:
-    return [json.loads(line) for line in (output / "efficiency" / name).read_text().splitlines()]
-
-
 @pytest.mark.parametrize("kind", [Trainer, EfficientTrainer])
-def test_a_training_that_raised_ends_when_another_run_begins(tiny_dir, tmp_path, threads, kind):
+def test_a_training_that_raised_ends_when_another_run_begins(tiny_dir, tmp_path, writers, kind):
     fail(tiny_dir, tmp_path / "a")
     time.sleep(SLEPT)
     callbacks = [AccountCallback()] if kind is Trainer else []
-    causal_trainer(kind, tiny_dir, tmp_path / "b", callbacks=callbacks).train()
-    assert threads() == []
+    train_causal(kind, tiny_dir, tmp_path / "b", callbacks=callbacks)
+    assert writers() == []
     first, second = (read_account(tmp_path / name / "efficiency/run.json") for name in "ab")
     assert (first.ended, first.error) == ("error", NOT_ENDED)
     assert (second.ended, second.steps.count) == ("done", 3)
@@ -72,16 +58,16 @@ def test_a_training_that_raised_ends_when_another_run_begins(tiny_dir, tmp_path,
     assert math.isclose(math.fsum(one.phase_seconds.values()) + one.unattributed_seconds, one.wall_seconds)
     assert one.began_at_seconds + one.wall_seconds <= second.time.processes[0].began_at_seconds
     # The steps before it have their records, and what the third had come to is told.
-    assert [step["step"] for step in written(tmp_path / "a", "steps.jsonl")] == [1, 2]
-    assert any("forward_backward" in line.get("phase_seconds", ()) for line in written(tmp_path / "a", "spans.jsonl"))
+    assert [step["step"] for step in lines(tmp_path / "a", "steps.jsonl")] == [1, 2]
+    assert any("forward_backward" in line.get("phase_seconds", ()) for line in lines(tmp_path / "a", "spans.jsonl"))
 
 
-def test_a_training_that_raised_ends_when_the_same_run_goes_on(tiny_dir, tmp_path, threads):
+def test_a_training_that_raised_ends_when_the_same_run_goes_on(tiny_dir, tmp_path, writers):
     trainer = fail(tiny_dir, tmp_path)
     time.sleep(SLEPT)
     trainer.remove_callback(Raise)
     trainer.train()
-    assert threads() == []
+    assert writers() == []
     found = read_account(tmp_path / "efficiency/run.json")
     assert (found.ended, found.steps.count) == ("done", 2 + 3)
     (one,) = found.time.processes
@@ -92,11 +78,11 @@ def test_a_training_that_raised_ends_when_the_same_run_goes_on(tiny_dir, tmp_pat
     assert found.time.training_seconds < one.wall_seconds - SLEPT
 
 
-def test_a_second_callback_of_the_same_training_changes_nothing(tiny_dir, tmp_path, threads):
+def test_a_second_callback_of_the_same_training_changes_nothing(tiny_dir, tmp_path, writers):
     fail(tiny_dir, tmp_path / "a", AccountCallback())
-    causal_trainer(Trainer, tiny_dir, tmp_path / "b", callbacks=[AccountCallback(), AccountCallback()]).train()
-    assert threads() == []
-    assert [len(written(tmp_path / name, "steps.jsonl")) for name in "ab"] == [2, 3]
+    train_causal(Trainer, tiny_dir, tmp_path / "b", callbacks=[AccountCallback(), AccountCallback()])
+    assert writers() == []
+    assert [len(lines(tmp_path / name, "steps.jsonl")) for name in "ab"] == [2, 3]
 
 
 @pytest.fixture
@@ -114,9 +100,8 @@ def next_process(monkeypatch):
 
 def trained(kind: type, tiny_dir: Path, output: Path, resume: bool = False, **changes) -> Trainer:
     callbacks = [AccountCallback()] if kind is Trainer else []
-    settings = {"save_strategy": "steps", "save_steps": 2, **changes}
-    trainer = causal_trainer(kind, tiny_dir, output, callbacks=callbacks, **settings)
-    trainer.train(resume_from_checkpoint=resume)
+    settings = {**every(save=2), **changes}
+    trainer = train_causal(kind, tiny_dir, output, callbacks=callbacks, **settings, resume=resume)
     return trainer
 
 
@@ -162,7 +147,7 @@ def test_what_is_logged_and_limited_is_what_the_account_counts(tiny_dir, tmp_pat
             told[state.global_step] = process_timeline().live.spent().wall_seconds
 
     def train(name):
-        causal_trainer(EfficientTrainer, tiny_dir, tmp_path / name, callbacks=[Look()], max_steps=2).train()
+        train_causal(EfficientTrainer, tiny_dir, tmp_path / name, callbacks=[Look()], max_steps=2)
 
     next_process(clock)
     train("a")
@@ -182,23 +167,22 @@ def test_what_is_logged_and_limited_is_what_the_account_counts(tiny_dir, tmp_pat
     assert read_account(tmp_path / "a/efficiency/run.json").time.wall_seconds == 120.0
 
 
-def test_a_callback_stands_back_under_a_trainer_that_goes_on_with_its_run(tiny_dir, tmp_path, threads):
+def test_a_callback_stands_back_under_a_trainer_that_goes_on_with_its_run(tiny_dir, tmp_path, writers):
     fail(tiny_dir, tmp_path)
-    causal_trainer(EfficientTrainer, tiny_dir, tmp_path, callbacks=[AccountCallback()]).train()
-    assert threads() == []
+    train_causal(EfficientTrainer, tiny_dir, tmp_path, callbacks=[AccountCallback()])
+    assert writers() == []
     (one,) = read_account(tmp_path / "efficiency/run.json").time.processes
     assert [(call.steps, call.ended) for call in one.trainings] == [(2, "error"), (3, "done")]
-    assert "forward" in written(tmp_path, "steps.jsonl")[-1]["phase_seconds"]
+    assert "forward" in lines(tmp_path, "steps.jsonl")[-1]["phase_seconds"]
 
 
-def test_a_run_whose_folder_was_removed_is_recorded_anew(tiny_dir, tmp_path, threads, caplog):
-    trainer = causal_trainer(EfficientTrainer, tiny_dir, tmp_path / "a", max_steps=2)
-    trainer.train()
+def test_a_run_whose_folder_was_removed_is_recorded_anew(tiny_dir, tmp_path, writers, caplog):
+    trainer = train_causal(EfficientTrainer, tiny_dir, tmp_path / "a", max_steps=2)
     shutil.rmtree(tmp_path / "a")
     time.sleep(SLEPT)
     trainer.train()
     account = account_of(tmp_path / "a" / "efficiency")
     assert account.steps.count == 2
-    assert [line["kind"] for line in written(tmp_path / "a", "spans.jsonl")].count("process") == 1
+    assert [line["kind"] for line in lines(tmp_path / "a", "spans.jsonl")].count("process") == 1
     assert [record.getMessage() for record in caplog.records if record.name.startswith("hf_efficient")] == []
-    assert threads() == []
+    assert writers() == []

@@ -6,10 +6,9 @@ import time
 
 import pytest
 import torch
-from tiny_training import causal_trainer
+from tiny_training import records, train_causal
 from transformers import Trainer
 
-from hf_efficient.run_dir.reading import read_steps
 from hf_efficient.trainer import EfficientTrainer
 
 SLEEP = 0.03
@@ -43,9 +42,8 @@ def slow_read_back(monkeypatch):
 
 
 def run(tiny_dir, folder):
-    trainer = causal_trainer(EfficientTrainer, tiny_dir, folder, max_steps=3, gradient_accumulation_steps=2)
-    trainer.train()
-    return [record.phase_seconds for record in read_steps(folder / "efficiency" / "steps.jsonl")]
+    train_causal(EfficientTrainer, tiny_dir, folder, max_steps=3, gradient_accumulation_steps=2)
+    return [record.phase_seconds for record in records(folder)]
 
 
 def test_the_wait_for_the_loss_is_a_phase_of_its_own(tiny_dir, tmp_path, monkeypatch, slow_read_back):
@@ -67,7 +65,6 @@ def test_without_a_device_it_is_bookkeeping(tiny_dir, tmp_path, slow_read_back):
 def test_the_count_of_flops_is_that_of_the_trainer(tiny_dir, tmp_path):
     flos = []
     for kind in (Trainer, EfficientTrainer):
-        trainer = causal_trainer(kind, tiny_dir, tmp_path / kind.__name__, max_steps=2)
-        trainer.train()
+        trainer = train_causal(kind, tiny_dir, tmp_path / kind.__name__, max_steps=2)
         flos.append(trainer.state.total_flos)
     assert flos[0] == flos[1] > 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import math
 import os
 import subprocess
@@ -16,7 +15,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 from replayed_nvml import replay
-from tiny_training import assert_same_run, causal_trainer
+from tiny_training import assert_same_run, causal_trainer, lines, train_causal
 from transformers import Trainer
 
 from hf_efficient.accounting.account import account_of, read_account
@@ -40,25 +39,6 @@ def account(output: Path) -> RunAccount:
     return account_of(folder)
 
 
-def samples(output: Path) -> list[dict]:
-    return [json.loads(line) for line in (output / "efficiency/system.jsonl").read_text().splitlines()]
-
-
-@pytest.fixture
-def writers():
-    """Names of the threads that write, without those that other tests left."""
-    before = set(threading.enumerate())
-
-    def names() -> list[str]:
-        return [one.name for one in set(threading.enumerate()) - before if one.name == "hf-efficient records"]
-
-    return names
-
-
-def warnings_of(caplog) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.name.startswith("hf_efficient")]
-
-
 @pytest.fixture
 def sampled_often(monkeypatch):
     """Ten times per second, since the trainings here take no longer than a few seconds."""
@@ -66,16 +46,15 @@ def sampled_often(monkeypatch):
 
 
 def test_a_training_and_an_evaluation_after_it(tiny_dir, tmp_path, sampled_often, writers):
-    trainer = causal_trainer(EfficientTrainer, tiny_dir, tmp_path, max_steps=6, eval_rows=4, mixin={"rates": RATES})
-    trainer.train()
+    trainer = train_causal(EfficientTrainer, tiny_dir, tmp_path, max_steps=6, eval_rows=4, mixin={"rates": RATES})
     assert writers() == []
-    first = samples(tmp_path)
+    first = lines(tmp_path, "system.jsonl")
     trainer.evaluate()
     assert writers() == []
     sampler = process_timeline().system
     time.sleep(0.5)  # a pause that belongs to no run, since another one takes the process over
     process_timeline().release()
-    found, taken = account(tmp_path), samples(tmp_path)
+    found, taken = account(tmp_path), lines(tmp_path, "system.jsonl")
     assert len(taken) >= len(first) + 2  # on waking and on ending
     times = [line["at_seconds"] for line in taken]
     assert times == sorted(times)
@@ -104,8 +83,7 @@ def test_a_training_and_an_evaluation_after_it(tiny_dir, tmp_path, sampled_often
 
 
 def test_a_callback_alone_tells_the_same(tiny_dir, tmp_path, sampled_often, writers):
-    trainer = causal_trainer(Trainer, tiny_dir, tmp_path, callbacks=[AccountCallback(rates=RATES)])
-    trainer.train()
+    train_causal(Trainer, tiny_dir, tmp_path, callbacks=[AccountCallback(rates=RATES)])
     found = account(tmp_path)
     assert found.money.cost_usd == pytest.approx(found.time.wall_seconds * 0.002, rel=1e-12)
     assert found.money.usd_per_million_non_padding_tokens is None
@@ -115,7 +93,7 @@ def test_a_callback_alone_tells_the_same(tiny_dir, tmp_path, sampled_often, writ
 
 
 def test_without_rates_a_cpu_has_no_price_and_the_worlds_grid(tiny_dir, tmp_path):
-    causal_trainer(EfficientTrainer, tiny_dir, tmp_path).train()
+    train_causal(EfficientTrainer, tiny_dir, tmp_path)
     found = account(tmp_path)
     assert found.money.cost_usd is None
     reason = {gap.what: gap.why for gap in found.not_measured}["cost"]
@@ -136,7 +114,7 @@ def test_a_provider_without_this_gpu_stops_the_trainer_before_it_trains(tiny_dir
         causal_trainer(EfficientTrainer, tiny_dir, tmp_path / "a", mixin={"rates": rates})
     callback = AccountCallback(rates=rates)
     with pytest.raises(SetupError, match="price_from: lambda has no known on_demand price for H200"):
-        causal_trainer(Trainer, tiny_dir, tmp_path / "b", callbacks=[callback]).train()
+        train_causal(Trainer, tiny_dir, tmp_path / "b", callbacks=[callback])
     assert not (tmp_path / "b/efficiency").exists()
 
 
@@ -166,9 +144,8 @@ def raising(error: BaseException, after: int) -> EnergyMeter:
         ),
     ],
 )
-def test_faults_of_meters(tiny_dir, tmp_path, monkeypatch, caplog, sampled_often, writers, fault, told, gap):
-    plain = causal_trainer(Trainer, tiny_dir, tmp_path / "plain", max_steps=4)
-    plain.train()
+def test_faults_of_meters(tiny_dir, tmp_path, monkeypatch, warned, sampled_often, writers, fault, told, gap):
+    plain = train_causal(Trainer, tiny_dir, tmp_path / "plain", max_steps=4)
     error = SystemExit("dead") if fault == "thread" else OSError("gone")
     meters = [raising(error, after=2)] if fault in ("probe", "thread") else []
     monkeypatch.setattr(system, "host_meters", lambda: Found(meters))
@@ -181,36 +158,20 @@ def test_faults_of_meters(tiny_dir, tmp_path, monkeypatch, caplog, sampled_often
             time.sleep(0.8)
             return super().training_step(*args, **kwargs)
 
-    with caplog.at_level(logging.WARNING, logger="hf_efficient"):
-        ours = causal_trainer(Slow, tiny_dir, tmp_path / "ours", max_steps=4)
-        ours.train()
+    ours = train_causal(Slow, tiny_dir, tmp_path / "ours", max_steps=4)
     assert_same_run(ours, plain)
-    (warning,) = warnings_of(caplog)
+    (warning,) = warned()
     assert told in warning
     assert writers() == []
     gaps = [(one.what, one.why) for one in account(tmp_path / "ours").not_measured]
     assert [what for what, why in gaps if what.startswith(gap[0]) and gap[1] in why], gaps
 
 
-def test_a_full_disk_is_one_warning_of_all_files(tiny_dir, tmp_path, caplog, sampled_often, writers, small_disk):
-    plain = causal_trainer(Trainer, tiny_dir, tmp_path / "plain", max_steps=4)
-    plain.train()
-    with caplog.at_level(logging.WARNING, logger="hf_efficient"):
-        ours = causal_trainer(
-            EfficientTrainer, tiny_dir, tmp_path, max_steps=4, mixin={"efficiency_dir": small_disk / "efficiency"}
-        )
-        (small_disk / "ballast").write_bytes(b"x" * 65536)
-        ours.train()
-    assert_same_run(ours, plain)
-    assert len(warnings_of(caplog)) == 1
-    assert writers() == []
-
-
 SCRIPT = """
 import sys, time
 sys.path.insert(0, {tests!r})
 from pathlib import Path
-from tiny_training import causal_trainer
+from tiny_training import lines, causal_trainer, train_causal
 from hf_efficient import EfficientTrainer, Rates
 
 trainer = causal_trainer(EfficientTrainer, Path({model!r}), Path({output!r}), mixin={{"rates": Rates(3.6)}})
@@ -238,15 +199,15 @@ def test_the_meters_are_read_once_more_when_the_process_exits(tiny_dir, tmp_path
 @pytest.mark.slow
 def test_another_run_in_the_same_process_takes_no_joule_of_the_first(tiny_dir, tmp_path, sampled_often):
     for name in ("a", "b", "a"):
-        causal_trainer(EfficientTrainer, tiny_dir, tmp_path / name).train()
+        train_causal(EfficientTrainer, tiny_dir, tmp_path / name)
     process_timeline().release()
     first, other = account(tmp_path / "a"), account(tmp_path / "b")
-    assert {line["process"] for line in samples(tmp_path / "a")} == {0, 1}
+    assert {line["process"] for line in lines(tmp_path / "a", "system.jsonl")} == {0, 1}
     for found in (first, other):
         assert found.energy.parts[0].covered_seconds <= found.time.wall_seconds + 0.1  # the last sample follows the end
-    taken = samples(tmp_path / "a")
+    taken = lines(tmp_path / "a", "system.jsonl")
     spans = [[line["at_seconds"] for line in taken if line["process"] == number] for number in (0, 1)]
-    other_span = [line["at_seconds"] for line in samples(tmp_path / "b")]
+    other_span = [line["at_seconds"] for line in lines(tmp_path / "b", "system.jsonl")]
     assert spans[0][-1] <= other_span[0]
     assert other_span[-1] <= spans[1][0]
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from accelerate.state import GradientState
 from datasets import Dataset
-from tiny_training import arguments, assert_same_run, build_model, causal_trainer, losses, rows
+from tiny_training import arguments, assert_same_run, build_model, causal_trainer, every, losses, rows, train_causal
 from transformers import Trainer, TrainerCallback
 from trl import SFTConfig, SFTTrainer
 
@@ -31,13 +31,12 @@ def sampled_answers(trainer):
     return {"answer_tokens": float(answer.shape[1] > 3)}
 
 
-EVALUATING = {"eval_strategy": "steps", "eval_steps": 2, "eval_on_start": True}
+EVALUATING = {**every(evaluate=2), "eval_on_start": True}
 
 
 @pytest.mark.parametrize("method", ["full", "lora", "qlora"])
 def test_steps_do_not_depend_on_evaluations(tiny_dir, tmp_path, method):
-    silent = causal_trainer(EfficientTrainer, tiny_dir, tmp_path / "a", method, max_steps=5)
-    silent.train()
+    silent = train_causal(EfficientTrainer, tiny_dir, tmp_path / "a", method, max_steps=5)
     busy = causal_trainer(
         EfficientTrainer,
         tiny_dir,
@@ -85,10 +84,8 @@ def test_sft_metrics_do_not_depend_on_evaluations(tiny_dir, tmp_path, tiny_token
 
 def test_plain_trainer_is_changed_by_evaluations(tiny_dir, tmp_path):
     """The trap is real: without the mixin the same evaluations move the training."""
-    silent = causal_trainer(Trainer, tiny_dir, tmp_path / "a", "lora", max_steps=4)
-    silent.train()
-    busy = causal_trainer(Trainer, tiny_dir, tmp_path / "b", "lora", max_steps=4, eval_rows=5, **EVALUATING)
-    busy.train()
+    silent = train_causal(Trainer, tiny_dir, tmp_path / "a", "lora", max_steps=4)
+    busy = train_causal(Trainer, tiny_dir, tmp_path / "b", "lora", max_steps=4, eval_rows=5, **EVALUATING)
     assert losses(busy)[0] != losses(silent)[0]
 
 
@@ -100,7 +97,7 @@ def test_extra_metrics_reach_callbacks_best_checkpoint_and_the_caller(tiny_dir, 
             seen.append(metrics.get("eval_score"))
 
     scores = iter([0.25, 0.75, 0.5, 0.125, 1.0])
-    trainer = causal_trainer(
+    trainer = train_causal(
         EfficientTrainer,
         tiny_dir,
         tmp_path,
@@ -108,15 +105,11 @@ def test_extra_metrics_reach_callbacks_best_checkpoint_and_the_caller(tiny_dir, 
         eval_rows=4,
         callbacks=[Watch()],
         mixin={"extra_evaluators": [lambda trainer: {"score": next(scores)}]},
-        eval_strategy="steps",
-        eval_steps=1,
-        save_strategy="steps",
-        save_steps=1,
+        **every(evaluate=1, save=1),
         load_best_model_at_end=True,
         metric_for_best_model="score",
         greater_is_better=True,
     )
-    trainer.train()
     assert seen == [0.25, 0.75, 0.5]
     assert trainer.state.best_global_step == 2
     assert trainer.evaluate()["eval_score"] == 0.125
@@ -195,7 +188,6 @@ def test_mode_after_training_is_the_trainers_own(tiny_dir, tmp_path):
     modes = []
     for kind in (Trainer, EfficientTrainer):
         for strategy in ("steps", "no"):
-            trainer = causal_trainer(kind, tiny_dir, tmp_path, eval_rows=4, eval_strategy=strategy, eval_steps=2)
-            trainer.train()
+            trainer = train_causal(kind, tiny_dir, tmp_path, eval_rows=4, eval_strategy=strategy, eval_steps=2)
             modes.append(trainer.model.training)
     assert modes == [False, True, False, True]

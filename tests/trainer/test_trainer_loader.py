@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import logging
-
 import pytest
 from datasets import Dataset
-from tiny_training import assert_same_run, causal_trainer, rows
+from tiny_training import assert_same_run, causal_trainer, every, records, rows, stated, train_causal
 from transformers import Trainer
 
 from hf_efficient.callbacks.account import AccountCallback
 from hf_efficient.recording.loader import Taken
-from hf_efficient.run_dir.reading import read_steps
 from hf_efficient.trainer import EfficientTrainer
 
 
 def loader_parts(folder):
-    return [record.loader for record in read_steps(folder / "efficiency" / "steps.jsonl")]
-
-
-def loader_facts(folder):
-    found = {}
-    for line in (folder / "efficiency" / "spans.jsonl").read_text().splitlines():
-        found.update(json.loads(line).get("facts", {}).get("loader", {}))
-    return found
+    return [record.loader for record in records(folder)]
 
 
 @pytest.mark.slow
@@ -47,13 +36,13 @@ def test_an_epoch_is_told_and_trains_as_without(tiny_dir, tmp_path, kind, worker
     assert sum(part.rows for part in found) == 24
     assert all((part.ready is None) == (workers == 0) for part in found)
     assert found[0].first_wait_seconds > 0
-    assert loader_facts(tmp_path)["workers"] == workers
+    assert stated(tmp_path, "loader")["workers"] == workers
 
 
 @pytest.mark.parametrize("alone", [False, True])
 def test_the_callback_alone_sees_the_loader_too(tiny_dir, tmp_path, alone):
     kind, callbacks = (Trainer, [AccountCallback()]) if alone else (EfficientTrainer, [])
-    causal_trainer(kind, tiny_dir, tmp_path, callbacks=callbacks, gradient_accumulation_steps=2).train()
+    train_causal(kind, tiny_dir, tmp_path, callbacks=callbacks, gradient_accumulation_steps=2)
     found = loader_parts(tmp_path)
     assert sum(part.rows for part in found) >= 12
     assert found[0].fetch_seconds > 0
@@ -61,27 +50,14 @@ def test_the_callback_alone_sees_the_loader_too(tiny_dir, tmp_path, alone):
 
 def test_the_rest_of_an_epoch_after_a_resumption_is_told(tiny_dir, tmp_path):
     """accelerate makes a new loader for it, which skips what was trained on."""
-    settings = {"save_strategy": "steps", "save_steps": 2, "per_device_train_batch_size": 4}
-    causal_trainer(EfficientTrainer, tiny_dir, tmp_path, max_steps=2, **settings).train()
-    again = causal_trainer(EfficientTrainer, tiny_dir, tmp_path, max_steps=4, **settings)
-    again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
-    found = [record for record in read_steps(tmp_path / "efficiency" / "steps.jsonl") if record.segment == 1]
+    settings = {**every(save=2), "per_device_train_batch_size": 4}
+    train_causal(EfficientTrainer, tiny_dir, tmp_path, max_steps=2, **settings)
+    train_causal(EfficientTrainer, tiny_dir, tmp_path, max_steps=4, **settings, resume=str(tmp_path / "checkpoint-2"))
+    found = [record for record in records(tmp_path) if record.segment == 1]
     assert [record.step for record in found] == [3, 4]
     assert sum(record.loader.fetched for record in found) >= 2
 
 
-def test_a_fault_of_the_watch_costs_its_part_alone(tiny_dir, tmp_path, caplog, monkeypatch):
-    plain = causal_trainer(Trainer, tiny_dir, tmp_path / "plain")
-    plain.train()
-    monkeypatch.setattr(Taken, "add", lambda self, batch: 1 / 0)
-    ours = causal_trainer(EfficientTrainer, tiny_dir, tmp_path / "ours")
-    with caplog.at_level(logging.WARNING, logger="hf_efficient"):
-        ours.train()
-    assert_same_run(ours, plain)
-    assert loader_parts(tmp_path / "ours") == [None] * 3
-    assert len([record for record in caplog.records if record.name.startswith("hf_efficient")]) == 1
-
-
 def test_without_records_no_loader_is_watched(tiny_dir, tmp_path, monkeypatch):
     monkeypatch.setattr(Taken, "add", lambda self, batch: pytest.fail("a batch was looked at"))
-    causal_trainer(EfficientTrainer, tiny_dir, tmp_path, mixin={"record_steps": False}).train()
+    train_causal(EfficientTrainer, tiny_dir, tmp_path, mixin={"record_steps": False})

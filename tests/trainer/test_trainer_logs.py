@@ -7,14 +7,24 @@ import struct
 from pathlib import Path
 
 import pytest
-from tiny_training import arguments, assert_same_run, build_model, causal_trainer, collator, preference_rows, rows
-from transformers import EarlyStoppingCallback, PrinterCallback, ProgressCallback, Trainer, TrainerCallback
+from tiny_training import (
+    arguments,
+    assert_same_run,
+    build_model,
+    causal_trainer,
+    collator,
+    every,
+    preference_rows,
+    records,
+    rows,
+    train_causal,
+)
+from transformers import EarlyStoppingCallback, PrinterCallback, ProgressCallback, TrainerCallback
 from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 
 from hf_efficient.accounting.account import account_of, read_account
 from hf_efficient.callbacks.progress import FigureBar
 from hf_efficient.recording.live import PREFIX
-from hf_efficient.run_dir.reading import read_steps
 from hf_efficient.trainer import EfficientTrainer, EfficientTrainerMixin
 
 ALWAYS = {
@@ -54,8 +64,7 @@ def test_training_logs_and_the_closing_summary_have_them_and_evaluations_have_no
         max_steps=6,
         logging_steps=2,
         eval_rows=4,
-        eval_strategy="steps",
-        eval_steps=3,
+        **every(evaluate=3),
         callbacks=[seen],
     )
     output = trainer.train()
@@ -68,7 +77,7 @@ def test_training_logs_and_the_closing_summary_have_them_and_evaluations_have_no
     assert set(figures(closing)) >= {key.replace(PREFIX, PREFIX + "run/") for key in ALWAYS}
     assert [figures(logs) for logs in evaluations] == [{}, {}]
     # A padded step: 4 rows of the longest one; the windows tile the run, and the summary is of all of it.
-    tokens = [record.tokens for record in read_steps(tmp_path / "efficiency/steps.jsonl")]
+    tokens = [record.tokens for record in records(tmp_path)]
     shares = [logs[PREFIX + "padding_share"] for logs in training]
     expected = [
         1 - sum(one.non_padding for one in tokens[at : at + 2]) / sum(one.processed for one in tokens[at : at + 2])
@@ -85,8 +94,8 @@ def test_training_logs_and_the_closing_summary_have_them_and_evaluations_have_no
 
 def test_every_step_that_is_logged_has_figures_of_its_own(tiny_dir, tmp_path):
     seen = Seen()
-    causal_trainer(EfficientTrainer, tiny_dir, tmp_path, logging_steps=1, callbacks=[seen]).train()
-    tokens = [record.tokens for record in read_steps(tmp_path / "efficiency/steps.jsonl")]
+    train_causal(EfficientTrainer, tiny_dir, tmp_path, logging_steps=1, callbacks=[seen])
+    tokens = [record.tokens for record in records(tmp_path)]
     shares = [logs[PREFIX + "padding_share"] for logs in seen.logs if "loss" in logs]
     assert shares == pytest.approx([1 - one.non_padding / one.processed for one in tokens])
 
@@ -94,8 +103,7 @@ def test_every_step_that_is_logged_has_figures_of_its_own(tiny_dir, tmp_path):
 @pytest.mark.parametrize("mixin", [{"log_metrics": False}, {"record_steps": False}])
 def test_they_can_be_left_out(tiny_dir, tmp_path, mixin):
     seen = Seen()
-    trainer = causal_trainer(EfficientTrainer, tiny_dir, tmp_path, callbacks=[seen], mixin=mixin)
-    trainer.train()
+    train_causal(EfficientTrainer, tiny_dir, tmp_path, callbacks=[seen], mixin=mixin)
     assert [figures(logs) for logs in seen.logs] == [{}] * 4
 
 
@@ -135,21 +143,14 @@ def _data(examples):
 
 @pytest.mark.slow
 def test_best_model_early_stopping_and_resumption_are_undisturbed(tiny_dir, tmp_path):
-    settings = {
-        "max_steps": 8,
-        "eval_rows": 4,
-        "eval_strategy": "steps",
-        "eval_steps": 2,
-        "save_strategy": "steps",
-        "save_steps": 2,
-        "load_best_model_at_end": True,
-        "metric_for_best_model": "loss",
-    }
+    best = {"load_best_model_at_end": True, "metric_for_best_model": "loss"}
+    settings = {"max_steps": 8, "eval_rows": 4, **every(evaluate=2, save=2), **best}
 
     def train(output, resume=None, **mixin):
         stopping = [EarlyStoppingCallback(early_stopping_patience=2)]
-        trainer = causal_trainer(EfficientTrainer, tiny_dir, output, callbacks=stopping, mixin=mixin, **settings)
-        trainer.train(resume_from_checkpoint=resume)
+        trainer = train_causal(
+            EfficientTrainer, tiny_dir, output, callbacks=stopping, mixin=mixin, **settings, resume=resume
+        )
         return trainer
 
     plain, ours = train(tmp_path / "plain", log_metrics=False), train(tmp_path / "ours")
@@ -174,8 +175,7 @@ def test_best_model_early_stopping_and_resumption_are_undisturbed(tiny_dir, tmp_
 
 
 def test_printed_logs_stay_as_they_were(tiny_dir, tmp_path, capsys):
-    silent = causal_trainer(EfficientTrainer, tiny_dir, tmp_path / "a", max_steps=1)
-    silent.train()
+    silent = train_causal(EfficientTrainer, tiny_dir, tmp_path / "a", max_steps=1)
     printed = capsys.readouterr().out
     assert "'loss': " in printed
     assert PREFIX not in printed
@@ -198,24 +198,6 @@ def test_a_bar_of_ones_own_is_left_alone(tiny_dir, tmp_path):
     assert bars == [Own, FigureBar]
 
 
-def test_a_fault_of_the_figures_is_told_once(tiny_dir, tmp_path, monkeypatch, caplog):
-    from hf_efficient.recording import steps as run_log
-
-    def broken(*args, **kwargs):
-        raise RuntimeError("planted")
-
-    monkeypatch.setattr(run_log, "log_figures", broken)
-    trainer = causal_trainer(EfficientTrainer, tiny_dir, tmp_path)
-    trainer.train()
-    plain = causal_trainer(Trainer, tiny_dir, tmp_path / "plain")
-    plain.train()
-    assert_same_run(trainer, plain)
-    assert [one.message for one in caplog.records if "figures" in one.message] == [
-        "The logs carry no figures any more, because of a fault; training goes on."
-    ]
-    assert len(list(read_steps(tmp_path / "efficiency/steps.jsonl"))) == 3  # the records go on
-
-
 def events(folder: Path):
     """Tags and values of a TensorBoard file: length, checksum, event, checksum."""
     from tensorboardX.proto.event_pb2 import Event
@@ -230,8 +212,7 @@ def events(folder: Path):
 
 
 def test_tensorboard_has_them(tiny_dir, tmp_path):
-    trainer = causal_trainer(EfficientTrainer, tiny_dir, tmp_path, report_to=["tensorboard"])
-    trainer.train()
+    trainer = train_causal(EfficientTrainer, tiny_dir, tmp_path, report_to=["tensorboard"])
     found = {(tag, step): value for tag, step, value in events(tmp_path / "runs")}
     for entry in trainer.state.log_history[:3]:
         for key in ALWAYS:
@@ -241,7 +222,7 @@ def test_tensorboard_has_them(tiny_dir, tmp_path):
 def test_the_data_sets_of_an_evaluation_are_one(tiny_dir, tmp_path):
     trainer = EfficientTrainer(
         model=build_model(tiny_dir, "lora"),
-        args=arguments(tmp_path, eval_strategy="steps", eval_steps=2, max_steps=2),
+        args=arguments(tmp_path, **every(evaluate=2), max_steps=2),
         data_collator=collator(),
         train_dataset=rows(),
         eval_dataset={"a": rows(4), "b": rows(2)},

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import logging
 import time
 from pathlib import Path
 from typing import Any
@@ -15,10 +13,11 @@ from tiny_training import (
     arguments,
     assert_same_run,
     build_model,
-    causal_trainer,
     collator,
+    lines,
     rows,
     tiny_config,
+    train_causal,
 )
 from torch.utils.data import SequentialSampler
 from transformers import LlamaForCausalLM, Trainer
@@ -50,9 +49,8 @@ def gaps(output: Path) -> dict[str, str]:
 
 def told(output: Path, name: str) -> list[dict[str, Any]]:
     """Everything that was told of a category in turn."""
-    lines = [json.loads(line) for line in (output / "efficiency/spans.jsonl").read_text().splitlines()]
     found: list[dict[str, Any]] = []
-    for line in lines:
+    for line in lines(output, "spans.jsonl"):
         for one in line.get("facts", {}).get("memory", {}).get("categories", ()):
             if one["name"] == name and (not found or one != found[-1]):
                 found.append(one)
@@ -60,7 +58,7 @@ def told(output: Path, name: str) -> list[dict[str, Any]]:
 
 
 def test_bytes_of_a_full_fine_tune_with_adamw(tiny_dir, tmp_path):
-    causal_trainer(EfficientTrainer, tiny_dir, tmp_path, "full", max_steps=2).train()
+    train_causal(EfficientTrainer, tiny_dir, tmp_path, "full", max_steps=2)
     parameters = TABLES + NORMS + LINEARS * WIDTH * WIDTH
     found = categories(tmp_path)
     assert found["weights"] == 4 * parameters + ROTARY_BYTES
@@ -72,7 +70,7 @@ def test_bytes_of_a_full_fine_tune_with_adamw(tiny_dir, tmp_path):
 
 @pytest.mark.parametrize("method", ["lora", "qlora"])
 def test_bytes_of_an_adapter_and_its_base(tiny_dir, tmp_path, method):
-    causal_trainer(EfficientTrainer, tiny_dir, tmp_path, method, max_steps=2).train()
+    train_causal(EfficientTrainer, tiny_dir, tmp_path, method, max_steps=2)
     linear = 4 * WIDTH * WIDTH
     if method == "qlora":
         # NF4 in blocks of 64: half a byte per weight and 16 floats of code; of the 64 scales a byte each, one float
@@ -93,7 +91,7 @@ def test_bytes_of_an_adapter_and_its_base(tiny_dir, tmp_path, method):
     ],
 )
 def test_other_optimizers(tiny_dir, tmp_path, optimizer, expected):
-    causal_trainer(EfficientTrainer, tiny_dir, tmp_path, max_steps=2, optim=optimizer).train()
+    train_causal(EfficientTrainer, tiny_dir, tmp_path, max_steps=2, optim=optimizer)
     assert categories(tmp_path)["optimizer_state"] == expected
     assert {what for what in gaps(tmp_path) if "energy" not in what and what != "cost"} == {
         "imports, model load and data preparation, each by itself",
@@ -192,12 +190,8 @@ def test_a_clearly_larger_micro_batch_is_measured_again(tiny_dir, tmp_path):
 def test_counting_changes_no_bit(tiny_dir, tmp_path, method, checkpointing):
     """With dropout, so that a single number drawn more would show; over micro-batches, some of them watched."""
     settings = {"checkpointing": checkpointing, "max_steps": 4, "gradient_accumulation_steps": 2}
-    on = causal_trainer(EfficientTrainer, tiny_dir, tmp_path / "on", method, **settings)
-    on.train()
-    off = causal_trainer(
-        EfficientTrainer, tiny_dir, tmp_path / "off", method, mixin={"record_steps": False}, **settings
-    )
-    off.train()
+    on = train_causal(EfficientTrainer, tiny_dir, tmp_path / "on", method, **settings)
+    off = train_causal(EfficientTrainer, tiny_dir, tmp_path / "off", method, mixin={"record_steps": False}, **settings)
     assert_same_run(on, off)
     assert categories(tmp_path / "on")["activations"] > 0
 
@@ -216,44 +210,14 @@ def test_a_forward_that_bears_no_watching_is_run_again(tiny_dir, tmp_path, caplo
     class Ours(EfficientTrainerMixin, Refuses):
         pass
 
-    plain = causal_trainer(Refuses, tiny_dir, tmp_path / "plain")
-    plain.train()
-    with caplog.at_level(logging.WARNING, logger="hf_efficient"):
-        ours = causal_trainer(Ours, tiny_dir, tmp_path / "ours")
-        ours.train()
+    plain = train_causal(Refuses, tiny_dir, tmp_path / "plain")
+    ours = train_causal(Ours, tiny_dir, tmp_path / "ours")
     assert_same_run(ours, plain)
     assert not caplog.records
     assert gaps(tmp_path / "ours")["memory of activations and logits"] == (
         "the forward does not bear that its saved tensors are watched (it uses torch.func)"
     )
     assert categories(tmp_path / "ours").keys() == {"weights", "adapter", "gradients", "optimizer_state"}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "broken",
-    [
-        "hf_efficient.callbacks.memory.model_tensors",
-        "hf_efficient.callbacks.memory._checkpointed",
-        "hf_efficient.recording.activations.model_tensors",
-    ],
-)
-def test_a_fault_is_one_warning(tiny_dir, tmp_path, caplog, monkeypatch, broken):
-    plain = causal_trainer(Trainer, tiny_dir, tmp_path / "plain")
-    plain.train()
-
-    def fail(*args):
-        raise ValueError("planted")
-
-    monkeypatch.setattr(broken, fail)
-    ours = causal_trainer(EfficientTrainer, tiny_dir, tmp_path / "ours")
-    with caplog.at_level(logging.WARNING, logger="hf_efficient"):
-        ours.train()
-    assert_same_run(ours, plain)
-    assert [record.getMessage() for record in caplog.records if record.name.startswith("hf_efficient")] == [
-        "Memory is no longer told by category, because of a fault; training goes on."
-    ]
-    assert len((tmp_path / "ours/efficiency/steps.jsonl").read_text().splitlines()) == 3
 
 
 def test_an_error_of_the_forward_stays_its_own(tiny_dir, tmp_path):
@@ -265,11 +229,11 @@ def test_an_error_of_the_forward_stays_its_own(tiny_dir, tmp_path):
         pass
 
     with pytest.raises(RuntimeError, match="out of luck"):
-        causal_trainer(Ours, tiny_dir, tmp_path).train()
+        train_causal(Ours, tiny_dir, tmp_path)
 
 
 def test_the_callback_alone_counts_all_but_activations(tiny_dir, tmp_path):
-    causal_trainer(Trainer, tiny_dir, tmp_path, max_steps=2, callbacks=[AccountCallback()]).train()
+    train_causal(Trainer, tiny_dir, tmp_path, max_steps=2, callbacks=[AccountCallback()])
     assert categories(tmp_path) == {
         "weights": 4 * (TABLES + NORMS + LINEARS * WIDTH * WIDTH) + ROTARY_BYTES,
         "adapter": 4 * ADAPTER,
@@ -312,7 +276,7 @@ def test_under_torch_compile_the_forward_is_left_alone(tmp_path, monkeypatch):
 
     assert_same_run(run(EfficientTrainer, tmp_path / "ours"), run(Trainer, tmp_path / "plain"))
     assert gaps(tmp_path / "ours")["memory of activations and logits"].startswith("the model is compiled")
-    steps = [json.loads(line) for line in (tmp_path / "ours/efficiency/steps.jsonl").read_text().splitlines()]
+    steps = lines(tmp_path / "ours", "steps.jsonl")
     first = steps[0]["phase_seconds"]
     assert first["compilation"] >= 1.0 > first["forward"] + first["backward"]
     assert all("compilation" not in step["phase_seconds"] for step in steps[1:])

@@ -6,7 +6,7 @@ import gzip
 import json
 
 import pytest
-from tiny_training import assert_same_run, causal_trainer
+from tiny_training import assert_same_run, train_causal
 from transformers import Trainer
 
 from hf_efficient.accounting.account import load_run
@@ -28,8 +28,7 @@ def test_a_trace_in_a_plain_trainer(tiny_dir, tmp_path):
     told = []
     callback = TorchTraceCallback(wait=1, warmup=1, active=2, stacks=False)
     callback._tell = told.append
-    trainer = causal_trainer(Trainer, tiny_dir, tmp_path, max_steps=6, callbacks=[callback])
-    trainer.train()
+    train_causal(Trainer, tiny_dir, tmp_path, max_steps=6, callbacks=[callback])
     folder = tmp_path / "efficiency" / "profile"
     assert sorted(path.name for path in folder.iterdir()) == [
         "operators.rank0.json",
@@ -48,7 +47,7 @@ def test_a_trace_in_a_plain_trainer(tiny_dir, tmp_path):
 
 def test_each_cycle_has_its_trace(tiny_dir, tmp_path):
     callback = TorchTraceCallback(tmp_path / "p", wait=0, warmup=1, active=1, repeat=2, stacks=False, flops=False)
-    causal_trainer(Trainer, tiny_dir, tmp_path, max_steps=5, callbacks=[callback]).train()
+    train_causal(Trainer, tiny_dir, tmp_path, max_steps=5, callbacks=[callback])
     assert sorted(path.name for path in (tmp_path / "p").glob("trace*")) == [
         "trace.rank0.cycle0.pt.trace.json.gz",
         "trace.rank0.cycle1.pt.trace.json.gz",
@@ -66,7 +65,7 @@ def test_each_cycle_has_its_trace(tiny_dir, tmp_path):
 )
 def test_a_training_that_ends_before_the_schedule(tiny_dir, tmp_path, schedule, said, traces):
     callback = TorchTraceCallback(stacks=False, **schedule)
-    causal_trainer(EfficientTrainer, tiny_dir, tmp_path, callbacks=[callback]).train()
+    train_causal(EfficientTrainer, tiny_dir, tmp_path, callbacks=[callback])
     (found,) = load_run(tmp_path).profile.instruments
     assert said in found.note
     assert len(list((tmp_path / "efficiency" / "profile").glob("trace*"))) == traces
@@ -77,7 +76,7 @@ def test_a_training_that_ends_before_the_schedule(tiny_dir, tmp_path, schedule, 
 def test_the_account_tells_cost_and_operators(tiny_dir, tmp_path, kind, others):
     callback = TorchTraceCallback(wait=3, warmup=0, active=2)
     callbacks = [callback, *(other() for other in others)]
-    causal_trainer(kind, tiny_dir, tmp_path, max_steps=8, callbacks=callbacks).train()
+    train_causal(kind, tiny_dir, tmp_path, max_steps=8, callbacks=callbacks)
     profile = load_run(tmp_path).profile
     (trace,) = profile.instruments
     assert (trace.name, trace.steps, len(trace.files)) == ("trace", 2, 2)
@@ -87,12 +86,10 @@ def test_the_account_tells_cost_and_operators(tiny_dir, tmp_path, kind, others):
 
 @pytest.mark.slow
 def test_losses_are_the_same_bit_for_bit(tiny_dir, tmp_path):
-    plain = causal_trainer(Trainer, tiny_dir, tmp_path / "a", max_steps=6)
-    plain.train()
-    traced = causal_trainer(
+    plain = train_causal(Trainer, tiny_dir, tmp_path / "a", max_steps=6)
+    traced = train_causal(
         Trainer, tiny_dir, tmp_path / "b", max_steps=6, callbacks=[TorchTraceCallback(wait=1, active=2, memory=True)]
     )
-    traced.train()
     assert_same_run(plain, traced)
 
 
@@ -102,8 +99,7 @@ def test_a_fault_does_not_stop_the_training(tiny_dir, tmp_path, monkeypatch):
 
     monkeypatch.setattr(TorchTrace, "_write_cycle", full)
     callback = TorchTraceCallback(wait=0, active=1, stacks=False)
-    trainer = causal_trainer(EfficientTrainer, tiny_dir, tmp_path, max_steps=4, callbacks=[callback])
-    trainer.train()
+    trainer = train_causal(EfficientTrainer, tiny_dir, tmp_path, max_steps=4, callbacks=[callback])
     assert trainer.state.global_step == 4
     assert "ended by a fault: OSError: disk full" in load_run(tmp_path).profile.instruments[0].note
 
@@ -119,7 +115,7 @@ def test_the_phases_are_ranges_inside_the_steps(tiny_dir, tmp_path):
 
     callback = NvtxCallback()
     callback.instrument._given = Marker
-    causal_trainer(EfficientTrainer, tiny_dir, tmp_path, max_steps=2, callbacks=[callback]).train()
+    train_causal(EfficientTrainer, tiny_dir, tmp_path, max_steps=2, callbacks=[callback])
     first = calls[calls.index("step 1") : calls.index("/step 1")]
     assert [name for name in first if name in ("forward", "backward", "optimizer")] == [
         *("forward", "backward", "optimizer")
@@ -130,8 +126,7 @@ def test_the_phases_are_ranges_inside_the_steps(tiny_dir, tmp_path):
 @pytest.mark.slow
 def test_all_of_them_leave_the_losses_as_they_are(tiny_dir, tmp_path):
     """But those that take the one place that CPython has for a profiler: of these one at a time."""
-    plain = causal_trainer(Trainer, tiny_dir, tmp_path / "plain", max_steps=7, dataloader_num_workers=1)
-    plain.train()
+    plain = train_causal(Trainer, tiny_dir, tmp_path / "plain", max_steps=7, dataloader_num_workers=1)
     mlp = "transformers.models.llama.modeling_llama:LlamaMLP.forward"
     sets = [
         [PythonProfileCallback(), LineTimesCallback([mlp]), MemoryHistoryCallback(at_steps=[2]), CaptureCallback()],
@@ -140,10 +135,9 @@ def test_all_of_them_leave_the_losses_as_they_are(tiny_dir, tmp_path):
     ]
     for number, callbacks in enumerate(sets):
         folder = tmp_path / str(number)
-        profiled = causal_trainer(
+        profiled = train_causal(
             EfficientTrainer, tiny_dir, folder, max_steps=7, callbacks=callbacks, dataloader_num_workers=1
         )
-        profiled.train()
         assert_same_run(plain, profiled)
         told = {one.name: one.note for one in load_run(folder).profile.instruments}
         assert len(told) == len(callbacks)

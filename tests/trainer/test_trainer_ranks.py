@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import median
 
 import pytest
+from tiny_training import records
 
 from hf_efficient.accounting.account import load_run
 from hf_efficient.run_dir.reading import read_steps
@@ -41,7 +42,7 @@ def train(kind, name, **settings):
     assert not trainer.model_wrapped._forward_pre_hooks
     return trainer
 
-train(EfficientTrainer, "ours", eval_strategy="steps", eval_steps=4, eval_rows=4)
+train(EfficientTrainer, "ours", **every(evaluate=4), eval_rows=4)
 tiny_training.assert_same_run(train(EfficientTrainer, "same"), train(Trainer, "theirs"))
 dist.destroy_process_group()
 """
@@ -80,7 +81,7 @@ def run(tiny_dir, tmp_path_factory):
 
 
 def test_the_slow_rank_has_the_backward_and_the_other_one_the_wait(run):
-    first = list(read_steps(run / "efficiency" / "steps.jsonl"))[2:]
+    first = records(run)[2:]
     second = list(read_steps(run / "efficiency" / "steps.rank1.jsonl"))[2:]
     assert len(first) == len(second) == STEPS - 2
     wait, little = (median(step.phase_seconds["communication"] for step in steps) for steps in (first, second))
@@ -90,7 +91,7 @@ def test_the_slow_rank_has_the_backward_and_the_other_one_the_wait(run):
 
 
 def test_waits_within_evaluations_are_told_beside_them(run):
-    evaluated = [one for one in read_steps(run / "efficiency" / "steps.jsonl") if "evaluation" in one.phase_seconds]
+    evaluated = [one for one in records(run) if "evaluation" in one.phase_seconds]
     assert len(evaluated) == 2
     for one in evaluated:
         assert 0 < one.waited_seconds["evaluation"] < one.phase_seconds["evaluation"]

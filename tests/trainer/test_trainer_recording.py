@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import logging
 import math
-import shutil
 from itertools import pairwise
 
 import pytest
 import torch
 from accelerate import Accelerator
 from hand_clock import Hand, timeline_of
-from tiny_training import assert_same_run, causal_trainer, gradient_norms, losses, rows
-from transformers import Trainer, TrainerCallback
+from tiny_training import assert_same_run, causal_trainer, every, gradient_norms, losses, rows, train_causal
+from transformers import Trainer
 
 from hf_efficient.callbacks.account import AccountCallback
 from hf_efficient.recording import timeline as timelines
@@ -37,8 +35,7 @@ def records(folder):
 
 
 def test_one_record_per_optimizer_step(tiny_dir, tmp_path):
-    trainer = causal_trainer(EfficientTrainer, tiny_dir, tmp_path, max_steps=4, gradient_accumulation_steps=2)
-    trainer.train()
+    trainer = train_causal(EfficientTrainer, tiny_dir, tmp_path, max_steps=4, gradient_accumulation_steps=2)
     found = records(tmp_path / "efficiency")
     assert [(r.segment, r.rank, r.step, r.micro_batches) for r in found] == [(0, 0, n, 2) for n in (1, 2, 3, 4)]
     assert [r.loss for r in found] == losses(trainer)
@@ -54,8 +51,7 @@ def test_one_record_per_optimizer_step(tiny_dir, tmp_path):
 
 
 def test_tokens_of_an_epoch(tiny_dir, tmp_path):
-    trainer = causal_trainer(EfficientTrainer, tiny_dir, tmp_path, max_steps=-1, num_train_epochs=1, packed=True)
-    trainer.train()
+    train_causal(EfficientTrainer, tiny_dir, tmp_path, max_steps=-1, num_train_epochs=1, packed=True)
     total = sum(len(row["input_ids"]) for row in rows(packed=True))
     examples = 2 * len(rows(packed=True))
     found = [record.tokens for record in records(tmp_path / "efficiency")]
@@ -65,8 +61,7 @@ def test_tokens_of_an_epoch(tiny_dir, tmp_path):
 
 
 def test_tokens_of_a_padded_step(tiny_dir, tmp_path):
-    trainer = causal_trainer(EfficientTrainer, tiny_dir, tmp_path, max_steps=1, per_device_train_batch_size=24)
-    trainer.train()
+    train_causal(EfficientTrainer, tiny_dir, tmp_path, max_steps=1, per_device_train_batch_size=24)
     lengths = [len(row["input_ids"]) for row in rows()]
     (record,) = records(tmp_path / "efficiency")
     assert record.tokens == TokenCounts(24 * max(lengths), sum(lengths), sum(lengths))
@@ -74,20 +69,17 @@ def test_tokens_of_a_padded_step(tiny_dir, tmp_path):
 
 def test_records_tile_the_training_loop(tiny_dir, tmp_path):
     """Nothing between the first record's start and the last one's end is left out or counted twice."""
-    trainer = causal_trainer(
+    train_causal(
         EfficientTrainer,
         tiny_dir,
         tmp_path,
         max_steps=5,
         eval_rows=4,
-        eval_strategy="steps",
-        eval_steps=2,
+        **every(evaluate=2),
         eval_on_start=True,
-        save_strategy="steps",
-        save_steps=3,
+        **every(save=3),
         per_device_train_batch_size=8,
     )
-    trainer.train()
     found = records(tmp_path / "efficiency")
     assert [r.step for r in found] == [1, 2, 3, 4, 5]
     for before, after in pairwise(found):
@@ -126,7 +118,7 @@ def test_the_marks_of_a_step(tiny_dir, tmp_path, monkeypatch, kind, clipped):
         return mark(self, phase)
 
     monkeypatch.setattr(EventLog, "mark", marks)
-    causal_trainer(kind, tiny_dir, tmp_path, max_steps=1, gradient_accumulation_steps=2, **clipped).train()
+    train_causal(kind, tiny_dir, tmp_path, max_steps=1, gradient_accumulation_steps=2, **clipped)
     # data_wait: from the epoch, again from get_batch_samples. optimizer: from the gradients' norm, also where nothing
     # is clipped, again from the event, to on_step_end.
     micro_batch = [None, "host_to_device", None, "forward", None, "backward", None, "bookkeeping"]
@@ -164,8 +156,7 @@ def test_what_is_done_about_an_error_belongs_to_no_phase(tiny_dir, tmp_path, mon
         monkeypatch.setattr(Accelerator, where, fails)
     else:
         monkeypatch.setattr(Trainer, where, fails)
-    trainer = causal_trainer(LeavesOut, tiny_dir, tmp_path, max_steps=1, mixin={"check_gradients": False})
-    trainer.train()
+    train_causal(LeavesOut, tiny_dir, tmp_path, max_steps=1, mixin={"check_gradients": False})
     (record,) = records(tmp_path / "efficiency")
     assert record.unattributed_seconds == record.wall_seconds == 5.0
 
@@ -186,26 +177,23 @@ def test_a_phase_goes_on_after_another_one_inside_it(tiny_dir, tmp_path, hand):
     class Ours(EfficientTrainerMixin, Below):
         pass
 
-    trainer = causal_trainer(Ours, tiny_dir, tmp_path, max_steps=1)
-    trainer.train()
+    train_causal(Ours, tiny_dir, tmp_path, max_steps=1)
     (record,) = records(tmp_path / "efficiency")
     assert (record.phase_seconds["forward"], record.phase_seconds["host_to_device"]) == (3.0, 8.0)
     assert record.unattributed_seconds == 0.0
 
 
 def test_loss_is_recorded_only_where_it_was_logged(tiny_dir, tmp_path):
-    trainer = causal_trainer(EfficientTrainer, tiny_dir, tmp_path, max_steps=4, logging_steps=2)
-    trainer.train()
+    trainer = train_causal(EfficientTrainer, tiny_dir, tmp_path, max_steps=4, logging_steps=2)
     assert [r.loss for r in records(tmp_path / "efficiency")] == [None, losses(trainer)[0], None, losses(trainer)[1]]
 
 
 @pytest.mark.parametrize("alone", [False, True])
 def test_learning_rate_and_gradient_norm_are_recorded_with_the_loss(tiny_dir, tmp_path, alone):
     kind, callbacks = (Trainer, [AccountCallback()]) if alone else (EfficientTrainer, [])
-    trainer = causal_trainer(
+    trainer = train_causal(
         kind, tiny_dir, tmp_path, callbacks=callbacks, max_steps=4, logging_steps=2, lr_scheduler_type="linear"
     )
-    trainer.train()
     assert [r.learning_rate for r in records(tmp_path / "efficiency")] == [None, 0.0075, None, 0.0025]
     assert [r.grad_norm for r in records(tmp_path / "efficiency")][1::2] == gradient_norms(trainer)
 
@@ -226,12 +214,10 @@ def test_no_training_no_file(tiny_dir, tmp_path):
 
 
 def test_recording_can_be_switched_off_and_sent_elsewhere(tiny_dir, tmp_path):
-    off = causal_trainer(EfficientTrainer, tiny_dir, tmp_path / "off", mixin={"record_steps": False})
-    off.train()
+    off = train_causal(EfficientTrainer, tiny_dir, tmp_path / "off", mixin={"record_steps": False})
     assert not (tmp_path / "off" / "efficiency").exists()
     elsewhere = {"efficiency_dir": str(tmp_path / "elsewhere")}
-    there = causal_trainer(EfficientTrainer, tiny_dir, tmp_path / "on", mixin=elsewhere)
-    there.train()
+    there = train_causal(EfficientTrainer, tiny_dir, tmp_path / "on", mixin=elsewhere)
     assert [r.step for r in records(tmp_path / "elsewhere")] == [1, 2, 3]
     assert_same_run(there, off)
 
@@ -248,43 +234,8 @@ def test_other_ranks_write_files_of_their_own(tmp_path):
     assert (record.rank, record.step) == (3, 1)
 
 
-class Vandal(TrainerCallback):
-    """Deletes the folder in the middle of the run, and puts a file in its place."""
-
-    def __init__(self, folder):
-        self.folder = folder
-
-    def on_step_end(self, args, state, control, **kwargs):
-        if state.global_step == 2:
-            shutil.rmtree(self.folder)
-            self.folder.write_text("not a folder")
-
-
-@pytest.mark.parametrize("fault", ["never a folder", "vanishes", "tokens"])
-def test_a_fault_of_the_recording_is_one_warning(tiny_dir, tmp_path, caplog, monkeypatch, fault):
-    plain = causal_trainer(Trainer, tiny_dir, tmp_path / "plain", max_steps=4)
-    plain.train()
-
-    folder = tmp_path / "ours" / "efficiency"
-    ours = causal_trainer(
-        EfficientTrainer,
-        tiny_dir,
-        tmp_path / "ours",
-        max_steps=4,
-        callbacks=[Vandal(folder)] if fault == "vanishes" else None,
-    )
-    if fault == "never a folder":
-        folder.write_text("a file")
-    if fault == "tokens":
-        monkeypatch.setattr("hf_efficient.recording.tokens._count", lambda batch, scored: 1 / 0)
-    with caplog.at_level(logging.WARNING, logger="hf_efficient"):
-        ours.train()
-    assert_same_run(ours, plain)
-    assert len([r for r in caplog.records if r.name.startswith("hf_efficient")]) == 1
-
-
 def test_lines_are_strict_json(tiny_dir, tmp_path):
-    causal_trainer(EfficientTrainer, tiny_dir, tmp_path, max_steps=1).train()
+    train_causal(EfficientTrainer, tiny_dir, tmp_path, max_steps=1)
     (line,) = (tmp_path / "efficiency" / "steps.jsonl").read_text().splitlines()
     data = json.loads(line)
     assert sorted(data) == sorted(

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import logging
-
 import pytest
 import torch
 from datasets import Dataset
-from tiny_training import arguments, build_model, causal_trainer, collator, rows
+from tiny_training import arguments, build_model, collator, every, rows, train_causal
 from transformers import Trainer
 from trl import SFTConfig, SFTTrainer
 
@@ -27,7 +25,7 @@ def stated(output):
 
 @pytest.mark.slow
 def test_arguments_model_optimizer_and_host_are_stated(tiny_dir, tmp_path):
-    causal_trainer(EfficientTrainer, tiny_dir, tmp_path, max_steps=2, hub_token="hf_secret").train()
+    train_causal(EfficientTrainer, tiny_dir, tmp_path, max_steps=2, hub_token="hf_secret")
     case = stated(tmp_path)
     assert case.argument("learning_rate") == 0.01
     assert case.argument("save_strategy") == "no"
@@ -57,17 +55,8 @@ def test_a_callback_alone_and_an_sft_trainer_state_them_too(tiny_dir, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_fault_is_one_warning_and_the_training_goes_on(tiny_dir, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr("hf_efficient.callbacks.run_facts._cores", lambda: 1 / 0)
-    with caplog.at_level(logging.WARNING):
-        causal_trainer(EfficientTrainer, tiny_dir, tmp_path, max_steps=1).train()
-    assert [one for one in caplog.messages if "How this run was set up" in one]
-    assert stated(tmp_path).settings("arguments") == {}
-
-
-@pytest.mark.slow
 def test_the_end_of_a_run_leaves_its_diagnosis(tiny_dir, tmp_path):
-    causal_trainer(EfficientTrainer, tiny_dir, tmp_path, max_steps=2).train()
+    train_causal(EfficientTrainer, tiny_dir, tmp_path, max_steps=2)
     found = read_diagnosis(tmp_path / "efficiency" / "diagnosis.json")
     assert found.steps == 2
     assert found.faults == []
@@ -76,25 +65,9 @@ def test_the_end_of_a_run_leaves_its_diagnosis(tiny_dir, tmp_path):
 
 @pytest.mark.slow
 def test_a_script_is_told_its_first_finding_once(tiny_dir, tmp_path, caplog):
-    changes = {"max_steps": 12, "save_strategy": "steps", "save_steps": 1}
-    with caplog.at_level(logging.WARNING):
-        trainer = causal_trainer(EfficientTrainer, tiny_dir, tmp_path, "full", **changes)
-        trainer.train()
-        trainer.save_model()
+    changes = {"max_steps": 12, **every(save=1)}
+    trainer = train_causal(EfficientTrainer, tiny_dir, tmp_path, "full", **changes)
+    trainer.save_model()
     told = [one for one in caplog.messages if "hf-efficient diagnose" in one]
     assert len(told) == 1
     assert "is spent in checkpoints" in told[0]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fault", [OSError("disk full"), ZeroDivisionError("ours")])
-def test_a_diagnosis_that_fails_leaves_the_run_and_its_page_alone(tiny_dir, tmp_path, monkeypatch, caplog, fault):
-    def broken(*args):
-        raise fault
-
-    monkeypatch.setattr("hf_efficient.diagnosis.engine.diagnose_case", broken)
-    with caplog.at_level(logging.WARNING):
-        causal_trainer(EfficientTrainer, tiny_dir, tmp_path, max_steps=1).train()
-    assert [one for one in caplog.messages if "could not be diagnosed" in one]
-    assert (tmp_path / "efficiency" / "run.json").exists()
-    assert not (tmp_path / "efficiency" / "diagnosis.json").exists()

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import logging
-
 import pytest
 import torch
-from tiny_training import assert_same_run, causal_trainer
+from tiny_training import causal_trainer, stated, train_causal
 from transformers import Trainer, TrainerCallback
 
 from hf_efficient.callbacks.account import AccountCallback
@@ -34,34 +31,30 @@ class SkipsAnUpdate(TrainerCallback):
         optimizer._is_overflow = state.global_step == 1
 
 
-def stated(folder, topic="silent_failures"):
-    found = {}
-    for line in (folder / "efficiency" / "spans.jsonl").read_text().splitlines():
-        found.update(json.loads(line).get("facts", {}).get(topic, {}))
-    return found
-
-
 def ways(kind):
     return (EfficientTrainer, []) if kind == "mixin" else (Trainer, [AccountCallback()])
 
 
 def test_losses_that_are_no_number_are_counted(tiny_dir, tmp_path):
-    causal_trainer(SometimesNaN, tiny_dir, tmp_path, max_steps=4, gradient_accumulation_steps=2).train()
-    found = stated(tmp_path)
+    train_causal(SometimesNaN, tiny_dir, tmp_path, max_steps=4, gradient_accumulation_steps=2)
+    found = stated(tmp_path, "silent_failures")
     assert (found["losses"], found["losses_not_finite"], found["updates"]) == (8, 2, 4)
 
 
 def test_many_losses_are_counted_on_their_device(tiny_dir, tmp_path, monkeypatch):
     monkeypatch.setattr("hf_efficient.callbacks.run_facts._MOST_LOSSES", 2)
-    causal_trainer(SometimesNaN, tiny_dir, tmp_path, max_steps=7, logging_steps=100).train()
-    assert (stated(tmp_path)["losses"], stated(tmp_path)["losses_not_finite"]) == (7, 2)
+    train_causal(SometimesNaN, tiny_dir, tmp_path, max_steps=7, logging_steps=100)
+    assert (
+        stated(tmp_path, "silent_failures")["losses"],
+        stated(tmp_path, "silent_failures")["losses_not_finite"],
+    ) == (7, 2)
 
 
 @pytest.mark.parametrize("kind", ["mixin", "callback"])
 def test_an_update_that_a_scaler_leaves_out_is_counted(tiny_dir, tmp_path, kind):
     trainer, callbacks = ways(kind)
-    causal_trainer(trainer, tiny_dir, tmp_path, callbacks=[*callbacks, SkipsAnUpdate()], max_steps=3).train()
-    found = stated(tmp_path)
+    train_causal(trainer, tiny_dir, tmp_path, callbacks=[*callbacks, SkipsAnUpdate()], max_steps=3)
+    found = stated(tmp_path, "silent_failures")
     assert (found["updates"], found["skipped_updates"]) == (3, 1)
     assert ("losses_not_finite" in found) == (kind == "mixin")
 
@@ -73,30 +66,17 @@ def test_a_trainable_parameter_without_gradient_is_named(tiny_dir, tmp_path, kin
     one = causal_trainer(trainer, tiny_dir, tmp_path, "full", callbacks=callbacks, mixin=mixin)
     one.model.register_parameter("idle", torch.nn.Parameter(torch.zeros(2)))
     one.train()
-    found = stated(tmp_path)
+    found = stated(tmp_path, "silent_failures")
     assert (found["without_gradient"], found["names_without_gradient"]) == (1, ["idle"])
     assert found["trainable_parameters"] == sum(1 for _ in one.model.parameters())
 
 
 def test_a_healthy_training_states_that_nothing_failed(tiny_dir, tmp_path):
-    causal_trainer(EfficientTrainer, tiny_dir, tmp_path).train()
-    found = stated(tmp_path)
+    train_causal(EfficientTrainer, tiny_dir, tmp_path)
+    found = stated(tmp_path, "silent_failures")
     counts = {name: found[name] for name in ("updates", "skipped_updates", "losses", "losses_not_finite")}
     assert counts == {"updates": 3, "skipped_updates": 0, "losses": 3, "losses_not_finite": 0}
     assert (found["without_gradient"], found["names_without_gradient"]) == (0, [])
-
-
-@pytest.mark.slow
-def test_a_fault_in_the_counting_is_told_once_and_training_goes_on(tiny_dir, tmp_path, caplog, monkeypatch):
-    plain = causal_trainer(Trainer, tiny_dir, tmp_path / "plain")
-    plain.train()
-    monkeypatch.setattr("hf_efficient.callbacks.run_facts._MOST_LOSSES", 2)
-    monkeypatch.setattr("hf_efficient.callbacks.run_facts.SilentFailures._fold_losses", lambda self: 1 / 0)
-    ours = causal_trainer(EfficientTrainer, tiny_dir, tmp_path / "ours")
-    with caplog.at_level(logging.WARNING, logger="hf_efficient"):
-        ours.train()
-    assert_same_run(ours, plain)
-    assert [record.getMessage() for record in caplog.records if record.name.startswith("hf_efficient")] == [FAULT]
 
 
 FAULT = "Silent failures are no longer counted, because of a fault; training goes on."

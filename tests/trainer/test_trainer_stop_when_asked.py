@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import tiny_training
+from tiny_training import every
 from transformers import TrainerCallback
 
 from hf_efficient.callbacks.stop import StopWhenAsked
@@ -55,7 +56,7 @@ def test_the_step_under_way_is_the_last_one_and_the_run_goes_on_as_if_nothing_ha
 
 
 def test_no_evaluation_is_made_first(training, tmp_path):
-    changes = {"eval_strategy": "steps", "eval_steps": 2, "eval_rows": 4}
+    changes = {**every(evaluate=2), "eval_rows": 4}
     stopped, _, checkpoints = training("out", ask_at=4, **changes)
     assert (stopped, checkpoints) == (4, ["checkpoint-4"])
     state = json.loads((tmp_path / "out/checkpoint-4/trainer_state.json").read_text())

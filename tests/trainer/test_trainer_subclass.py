@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tiny_training import arguments, assert_same_run, build_model, causal_trainer, collator, losses, rows
+from tiny_training import (
+    arguments,
+    assert_same_run,
+    build_model,
+    causal_trainer,
+    collator,
+    losses,
+    records,
+    rows,
+    train_causal,
+)
 from transformers import Trainer
 
-from hf_efficient.run_dir.reading import read_steps
 from hf_efficient.trainer import EfficientTrainer, EfficientTrainerMixin
 
 
@@ -63,15 +72,13 @@ class BelowEfficient(EfficientTrainer):
 
 
 def phases(folder):
-    return [set(record.phase_seconds) for record in read_steps(folder / "efficiency" / "steps.jsonl")]
+    return [set(record.phase_seconds) for record in records(folder)]
 
 
 @pytest.mark.slow
 def test_mixin_over_a_cooperative_subclass(tiny_dir, tmp_path):
-    plain = causal_trainer(Cooperative, tiny_dir, tmp_path / "a", gradient_accumulation_steps=2)
-    plain.train()
-    ours = causal_trainer(MixinOverCooperative, tiny_dir, tmp_path / "b", gradient_accumulation_steps=2)
-    ours.train()
+    plain = train_causal(Cooperative, tiny_dir, tmp_path / "a", gradient_accumulation_steps=2)
+    ours = train_causal(MixinOverCooperative, tiny_dir, tmp_path / "b", gradient_accumulation_steps=2)
     assert_same_run(ours, plain)
     assert [entry["mine"] for entry in ours.state.log_history] == [1.0] * 4
     every = {"data_wait", "host_to_device", "forward", "backward", "optimizer", "bookkeeping", "logging"}
@@ -95,8 +102,7 @@ def test_mixin_over_a_subclass_that_goes_its_own_way(tiny_dir, tmp_path):
 def test_a_subclass_of_ours_that_goes_its_own_way(tiny_dir, tmp_path):
     plain = OnItsOwn(build_model(tiny_dir, "lora"), arguments(tmp_path / "a"))
     plain.train()
-    ours = causal_trainer(BelowEfficient, tiny_dir, tmp_path / "b")
-    ours.train()
+    ours = train_causal(BelowEfficient, tiny_dir, tmp_path / "b")
     assert losses(ours) == losses(plain)
     assert phases(tmp_path / "b") == [{"data_wait", "optimizer", "bookkeeping"}] * 3
 
@@ -154,10 +160,9 @@ def test_model_init_is_trained_and_guarded_anew(tiny_dir, tmp_path):
 
 @pytest.mark.slow
 def test_a_second_train_call_is_a_second_segment(tiny_dir, tmp_path):
-    trainer = causal_trainer(EfficientTrainer, tiny_dir, tmp_path, max_steps=2)
+    trainer = train_causal(EfficientTrainer, tiny_dir, tmp_path, max_steps=2)
     trainer.train()
-    trainer.train()
-    found = [(r.segment, r.step) for r in read_steps(tmp_path / "efficiency" / "steps.jsonl")]
+    found = [(r.segment, r.step) for r in records(tmp_path)]
     assert found == [(0, 1), (0, 2), (1, 1), (1, 2)]
 
 
@@ -171,7 +176,7 @@ def test_an_error_in_the_training_leaves_the_finished_steps(tiny_dir, tmp_path):
     trainer = causal_trainer(Failing, tiny_dir, tmp_path, max_steps=4)
     with pytest.raises(RuntimeError, match="the user's own error"):
         trainer.train()
-    assert [r.step for r in read_steps(tmp_path / "efficiency" / "steps.jsonl")] == [1, 2]
+    assert [r.step for r in records(tmp_path)] == [1, 2]
 
 
 @pytest.mark.slow
@@ -184,9 +189,6 @@ def test_a_batch_size_that_is_found_by_failing(tiny_dir, tmp_path):
                 raise RuntimeError("CUDA out of memory.")
             return super().training_step(model, inputs, *args, **kwargs)
 
-    trainer = causal_trainer(
-        Narrow, tiny_dir, tmp_path, max_steps=2, per_device_train_batch_size=8, auto_find_batch_size=True
-    )
-    trainer.train()
-    found = [(r.step, r.micro_batches) for r in read_steps(tmp_path / "efficiency" / "steps.jsonl")]
+    train_causal(Narrow, tiny_dir, tmp_path, max_steps=2, per_device_train_batch_size=8, auto_find_batch_size=True)
+    found = [(r.step, r.micro_batches) for r in records(tmp_path)]
     assert found == [(1, 1), (2, 1)]

@@ -6,7 +6,7 @@ import inspect
 
 import pytest
 import torch
-from tiny_training import assert_same_run, causal_trainer
+from tiny_training import assert_same_run, train_causal
 from transformers import Trainer
 
 from hf_efficient.callbacks.profilers import SynchronisationsCallback
@@ -40,8 +40,7 @@ class Curious(Trainer):
 
 def census(kind, folder, output_dir, **settings):
     callback = SynchronisationsCallback(after_step=2, steps=2)
-    trainer = causal_trainer(kind, folder, output_dir, callbacks=[callback], max_steps=6, **settings)
-    trainer.train()
+    trainer = train_causal(kind, folder, output_dir, callbacks=[callback], max_steps=6, **settings)
     return trainer, callback.facts
 
 
@@ -64,8 +63,7 @@ def test_every_line_of_ones_own_that_reads_is_told(tiny_dir, tmp_path):
         "self.seen = float(loss.detach())": ("item", 2.0),
         'self.ids = inputs["input_ids"][inputs["attention_mask"].bool()]': ("index", 2.0),
     }
-    plain = causal_trainer(Curious, tiny_dir, tmp_path / "plain", max_steps=6, gradient_accumulation_steps=2)
-    plain.train()
+    plain = train_causal(Curious, tiny_dir, tmp_path / "plain", max_steps=6, gradient_accumulation_steps=2)
     assert_same_run(trainer, plain)
 
 
@@ -103,7 +101,7 @@ def test_nothing_watches_after_the_counted_steps(tiny_dir, tmp_path):
 @pytest.mark.slow
 def test_a_training_that_ends_inside_the_census_leaves_nothing_on(tiny_dir, tmp_path):
     callback = SynchronisationsCallback(after_step=1, steps=50)
-    causal_trainer(Trainer, tiny_dir, tmp_path, callbacks=[callback], max_steps=3).train()
+    train_causal(Trainer, tiny_dir, tmp_path, callbacks=[callback], max_steps=3)
     assert callback.facts["steps"] == 2
     assert not torch.utils._python_dispatch._get_current_dispatch_mode_stack()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ from transformers import (
     TrainingArguments,
 )
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
+
+from hf_efficient.records.steps import StepRecord
+from hf_efficient.run_dir.reading import read_steps
 
 VOCABULARY = 259
 METHODS = ("full", "lora", "qlora")
@@ -130,6 +134,36 @@ def causal_trainer(
         callbacks=callbacks,
         **(mixin or {}),
     )
+
+
+def train_causal(*args: Any, resume: Any = None, **changes: Any) -> Any:
+    """``causal_trainer``, trained."""
+    trainer = causal_trainer(*args, **changes)
+    trainer.train(resume_from_checkpoint=resume)
+    return trainer
+
+
+def every(evaluate: int | None = None, save: int | None = None) -> dict[str, Any]:
+    """Arguments: an evaluation and a checkpoint after so many steps each."""
+    evaluations = {"eval_strategy": "steps", "eval_steps": evaluate} if evaluate else {}
+    return {**evaluations, **({"save_strategy": "steps", "save_steps": save} if save else {})}
+
+
+def lines(output: Path, name: str) -> list[dict[str, Any]]:
+    """Of a file of the run's records."""
+    return [json.loads(line) for line in (output / "efficiency" / name).read_text().splitlines()]
+
+
+def records(output: Path) -> list[StepRecord]:
+    return list(read_steps(output / "efficiency/steps.jsonl"))
+
+
+def stated(output: Path, topic: str) -> dict[str, Any]:
+    """The facts of a topic in the records."""
+    found: dict[str, Any] = {}
+    for line in lines(output, "spans.jsonl"):
+        found.update(line.get("facts", {}).get(topic, {}))
+    return found
 
 
 def losses(trainer: Any) -> list[float]:
