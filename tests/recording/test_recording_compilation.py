@@ -1,4 +1,4 @@
-"""Compilation as a phase: dynamo's own callbacks, on a clock that is set by hand, and once for real."""
+"""Compilation as a phase, by dynamo's callbacks on a clock that is set by hand and once for real; its counters."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ import json
 import sys
 import threading
 import time
+from collections import Counter, defaultdict
 from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
 import torch._dynamo.callback
-from hand_clock import Hand, recorder_of
+from hand_clock import recorder_of
 
-
-@pytest.fixture
-def hand():
-    return Hand()
+from hf_efficient.recording.compilation import compile_counts
 
 
 @pytest.fixture
@@ -81,21 +79,11 @@ def test_nested_compilations_are_one(recorder, hand, tmp_path):
 def test_nothing_is_left_behind(hand, tmp_path):
     before = (list(handler().start_callbacks), list(handler().end_callbacks))
     recorder = recorder_of(hand, tmp_path)
-    recorder.next_step()
-    assert len(handler().start_callbacks) == len(before[0]) + 1
-    recorder.end_loop()
-    assert (handler().start_callbacks, handler().end_callbacks) == before
-    recorder.next_step()
-    assert len(handler().start_callbacks) == len(before[0]) + 1
-    recorder.end()
-    assert (handler().start_callbacks, handler().end_callbacks) == before
-
-
-def test_callbacks_that_somebody_cleared(recorder, hand, tmp_path):
-    handler().clear()
-    with recorder.phase("forward"):
-        compiles(hand, 1)
-    assert phases(recorder, tmp_path) == {"forward": 1.0}
+    for ends in (recorder.end_loop, recorder.end):
+        recorder.next_step()
+        assert len(handler().start_callbacks) == len(before[0]) + 1
+        ends()
+        assert (handler().start_callbacks, handler().end_callbacks) == before
 
 
 def test_without_dynamo_nothing_is_imported(hand, tmp_path, monkeypatch):
@@ -147,3 +135,27 @@ def test_dynamo_calls_back(tmp_path):
     first, second = (json.loads(line)["phase_seconds"] for line in (tmp_path / "steps.jsonl").read_text().splitlines())
     assert first["compilation"] >= 0.2 > first["forward"]
     assert set(second) == {"forward"}
+
+
+@pytest.fixture
+def dynamo(monkeypatch):
+    frames = SimpleNamespace(FRAME_COMPILE_COUNTER=Counter())
+    utilities = SimpleNamespace(counters=defaultdict(Counter))
+    monkeypatch.setitem(sys.modules, "torch._dynamo.convert_frame", frames)
+    monkeypatch.setitem(sys.modules, "torch._dynamo.utils", utilities)
+    return frames, utilities
+
+
+def test_recompilations_and_breaks(dynamo):
+    frames, utilities = dynamo
+    assert compile_counts() is None  # nothing was compiled
+    frames.FRAME_COMPILE_COUNTER.update({0: 3, 1: 1})
+    utilities.counters["stats"]["unique_graphs"] = 4
+    utilities.counters["graph_break"].update({"a call of print\n  Explanation: ...": 1, "\ndata-dependent jump": 2})
+    assert compile_counts() == {
+        "frames": 2,
+        "recompiles": 2,
+        "graphs": 4,
+        "graph_breaks": 3,
+        "break_reasons": {"data-dependent jump": 2, "a call of print": 1},
+    }

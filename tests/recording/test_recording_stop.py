@@ -1,14 +1,21 @@
-"""Ranks that stop after the same step: threads in the place of processes, a dictionary in that of the store."""
+"""How a run stops: ranks after the same step, as threads and a dictionary show, and workers with their training."""
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 
+import psutil
 import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
 
 from hf_efficient.recording import stop as stop_agreement
-from hf_efficient.recording.stop import StopAgreement
+from hf_efficient.recording.stop import ShelteredStart, StopAgreement, StopRequest
 from tests.waiting import wait_for
 
 
@@ -153,7 +160,6 @@ def test_a_store_that_is_gone():
 
 def test_a_store_that_is_gone_for_a_while():
     store, looks = Store(), []
-    store.broken = True
     check = store.check
 
     def look(keys):
@@ -167,3 +173,83 @@ def test_a_store_that_is_gone_for_a_while():
     wait_for(lambda: len(looks) > 6, 10)
     one.close()
     assert not one._deaf
+
+
+def test_who_asks_again_half_a_minute_later_asked_in_vain():
+    request = StopRequest()
+    assert not request.asked
+    assert [request.ask(now) for now in (1000.0, 1000.1, 1029.9, 1030.0)] == [True, True, True, False]
+    assert request.asked
+
+
+SECONDS = 20
+
+
+class Numbers(Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return torch.tensor([os.getpid(), index])
+
+
+def from_elsewhere(pid: int) -> None:
+    subprocess.run(["kill", "-TERM", str(pid)], check=True)
+
+
+def test_a_cluster_does_not_end_a_worker_and_its_training_does():
+    seen = []
+    loader = DataLoader(Numbers(), num_workers=1, prefetch_factor=1, worker_init_fn=ShelteredStart(seen.append))
+    batches = iter(loader)
+    pid = int(next(batches)[0, 0])
+    from_elsewhere(pid)
+    assert [int(batch[0, 1]) for batch in batches] == [1, 2, 3]
+    assert seen == []  # called in the worker
+
+
+def test_the_training_process_can_end_it():
+    batches = iter(DataLoader(Numbers(), num_workers=1, prefetch_factor=1, worker_init_fn=ShelteredStart()))
+    (process,) = batches._workers
+    next(batches)
+    os.kill(process.pid, signal.SIGTERM)
+    process.join(SECONDS)
+    assert process.exitcode == 0
+
+
+ORPHAN = """
+import os, pathlib, signal, sys, time
+from hf_efficient.recording.stop import ShelteredStart
+if os.fork():
+    while not os.path.exists("sheltered"):
+        time.sleep(0.01)
+    os._exit(0)
+ShelteredStart()(0)
+open("sheltered", "w").close()
+time.sleep(60)
+"""
+
+
+def session_of(process: psutil.Process) -> int | None:
+    try:
+        return os.getsid(process.pid)
+    except ProcessLookupError:
+        return None
+
+
+def test_a_worker_whose_training_process_is_gone_ends_by_anybodys_signal(tmp_path):
+    with subprocess.Popen([sys.executable, "-c", ORPHAN], cwd=tmp_path, start_new_session=True) as parent:
+        assert parent.wait(SECONDS) == 0
+        (worker,) = [one for one in psutil.process_iter() if session_of(one) == parent.pid]
+    from_elsewhere(worker.pid)
+    worker.wait(SECONDS)
+
+
+def test_torchs_own_worker_ends_the_training():
+    """What the shelter is for."""
+    batches = iter(DataLoader(Numbers(), num_workers=1, prefetch_factor=1))
+    next(batches)
+    (process,) = batches._workers
+    from_elsewhere(process.pid)
+    process.join(SECONDS)
+    with pytest.raises(RuntimeError, match="DataLoader worker"):
+        list(batches)

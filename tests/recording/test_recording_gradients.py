@@ -1,4 +1,4 @@
-"""Gradients that an engine takes from the parameters while they are made."""
+"""Whether a gradient can pass, and gradients that an engine takes from the parameters while they are made."""
 
 from __future__ import annotations
 
@@ -6,9 +6,65 @@ from types import SimpleNamespace
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from hf_efficient.recording import deepspeed as engine_gradients
+from hf_efficient.recording.checks import passes_gradient
 from hf_efficient.recording.deepspeed import EngineGradients, occupied_bytes
+
+
+def grown(shape=(2,)):
+    """A tensor in the middle of a graph."""
+    return torch.ones(shape, requires_grad=True) * 2
+
+
+def test_a_differentiable_path_passes():
+    leaf, middle = torch.ones(2, requires_grad=True), grown()
+    assert passes_gradient([leaf], [(leaf * 3).sin()])
+    assert passes_gradient([middle], [(middle * 3).sin()])
+    assert passes_gradient([leaf], [leaf])
+    assert passes_gradient([middle], [middle])
+    assert passes_gradient([grown(), middle], [torch.zeros(2), middle + 1])
+
+
+def test_a_leaf_that_saved_tensor_hooks_handed_back_is_the_same_leaf():
+    """A checkpointed layer computes again from what the hooks around it give: other tensors on the same memory."""
+    leaf = torch.ones(2, requires_grad=True)
+    found = []
+
+    def layer(hidden):
+        output = hidden * 3
+        found.append(passes_gradient([hidden], [output]))
+        return output.sin()
+
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: x.detach(), lambda x: x):
+        output = checkpoint(layer, leaf, use_reentrant=False)
+    output.sum().backward()
+    assert found == [True, True]
+    other = torch.ones(2, requires_grad=True)
+    assert not passes_gradient([other], [leaf * 3])
+
+
+def test_detached_and_unrelated_outputs_do_not_pass():
+    middle = grown()
+    assert not passes_gradient([middle], [middle.detach() * 2])
+    assert not passes_gradient([middle], [grown()])
+
+
+def test_an_operator_without_a_derivative_does_not_pass_although_its_output_requires_grad():
+    library = torch.library.Library("hf_efficient_tests", "DEF")  # lives as long as the test
+    library.define("twice(Tensor x) -> Tensor")
+    library.impl("twice", lambda x: x.detach() * 2, "CPU")
+    middle = grown()
+    output = torch.ops.hf_efficient_tests.twice(middle)
+    assert not passes_gradient([middle], [output])
+    assert not passes_gradient([middle], [output.to(torch.float64) + 1])
+
+
+def test_a_graph_too_large_to_search_is_not_blamed(monkeypatch):
+    monkeypatch.setattr("hf_efficient.recording.checks._LARGEST_GRAPH", 3)
+    unrelated = grown().sin().sin().sin().sin()
+    assert passes_gradient([grown()], [unrelated])
 
 
 def test_what_lies_on_top_of_one_another_counts_once():
@@ -27,6 +83,10 @@ def taken_after(model, optimizer, engine):
     model(torch.ones(2, 8)).sum().backward()
     counted.remove()
     return counted
+
+
+def counted_of(model):
+    return EngineGradients.of(model, SimpleNamespace(optimizer=SimpleNamespace(averaged_gradients={})))
 
 
 def two_layers():
@@ -61,7 +121,7 @@ def test_of_many_gradients_some_are_looked_at_and_of_many_micro_batches_two(monk
     looks = []
     monkeypatch.setattr(engine_gradients, "_LOOKS", 3)
     monkeypatch.setattr(engine_gradients, "occupied_bytes", lambda tensors: looks.append(len(list(tensors))) or {})
-    counted = EngineGradients.of(model, SimpleNamespace(optimizer=SimpleNamespace(averaged_gradients={})))
+    counted = counted_of(model)
     for _ in range(4):
         model(torch.ones(2, 4)).sum().backward()
     counted.remove()
@@ -73,7 +133,7 @@ def test_of_many_gradients_some_are_looked_at_and_of_many_micro_batches_two(monk
 def test_it_ends_and_other_optimizers_are_left_alone():
     model = two_layers()
     assert EngineGradients.of(model, torch.optim.SGD(model.parameters())) is None
-    counted = EngineGradients.of(model, SimpleNamespace(optimizer=SimpleNamespace(averaged_gradients={})))
+    counted = counted_of(model)
     counted.remove()
     model(torch.ones(2, 8)).sum().backward()
     assert counted.most_bytes == {}
@@ -81,7 +141,7 @@ def test_it_ends_and_other_optimizers_are_left_alone():
 
 def test_a_fault_does_not_reach_the_backward(caplog):
     model = two_layers()
-    counted = EngineGradients.of(model, SimpleNamespace(optimizer=SimpleNamespace(averaged_gradients={})))
+    counted = counted_of(model)
     counted._held = lambda: 1 / 0
     model(torch.ones(2, 8)).sum().backward()
     assert counted.broken
