@@ -30,6 +30,10 @@ def bytes_of(tensors):
     return found.bytes_by_device()
 
 
+def model_bytes(model):
+    return bytes_of(tensor for tensor, _ in model_tensors(model))
+
+
 def test_what_is_shared_is_counted_once_and_in_full():
     block = torch.zeros(10, 3)
     assert bytes_of([block, block.T, block[2:4], block.view(-1)[:1]]) == {"cpu": 120}
@@ -49,7 +53,7 @@ def test_tied_weights_and_buffers_of_a_model():
     model[2].weight = nn.Parameter(model[0].weight.T)  # another parameter on the same memory
     model[0].requires_grad_(False)
     # weight 15, bias 5, norm 5 + 5, running mean and variance 5 + 5, and a count in int64
-    assert bytes_of(tensor for tensor, _ in model_tensors(model)) == {"cpu": 4 * (15 + 5 + 10 + 10) + 8}
+    assert model_bytes(model) == {"cpu": 4 * (15 + 5 + 10 + 10) + 8}
     assert [trained for _, trained in model_tensors(model)] == [False, False, True, True, False, False, False, True]
 
 
@@ -57,7 +61,7 @@ def test_the_partition_of_a_parameter_under_zero_3():
     model = nn.Linear(4, 4, bias=False)
     model.weight.ds_tensor = torch.zeros(8)
     model.weight.data = torch.empty(0)
-    assert bytes_of(tensor for tensor, _ in model_tensors(model)) == {"cpu": 32}
+    assert model_bytes(model) == {"cpu": 32}
 
 
 def nf4(rows, columns, double):
@@ -80,9 +84,7 @@ def test_bytes_of_an_nf4_layer(double):
     packed, code = weights // 2, 16 * 4
     # Double quantization: a byte per block, for every 256 of them a float, one offset, and a code book of 256 floats.
     scales = blocks + blocks // 256 * 4 + 4 + 256 * 4 if double else blocks * 4
-    assert bytes_of(tensor for tensor, _ in model_tensors(nf4(rows, columns, double))) == {
-        "cpu": packed + code + scales
-    }
+    assert model_bytes(nf4(rows, columns, double)) == {"cpu": packed + code + scales}
 
 
 def test_bytes_of_an_8_bit_layer_before_and_after_its_first_forward():
@@ -92,7 +94,7 @@ def test_bytes_of_an_8_bit_layer_before_and_after_its_first_forward():
     layer.weight = bitsandbytes.nn.Int8Params(torch.randn(32, 64), requires_grad=False, has_fp16_weights=False)
     layer.to("cpu")
     for _ in range(2):
-        assert bytes_of(tensor for tensor, _ in model_tensors(layer)) == {"cpu": 32 * 64 + 32 * 4}
+        assert model_bytes(layer) == {"cpu": 32 * 64 + 32 * 4}
         layer(torch.randn(2, 64))
 
 
@@ -101,7 +103,7 @@ def test_constants_that_the_module_alone_keeps():
     layer = nf4(128, 256, double=False)
     layer.weight = nn.Parameter(torch.zeros(8), requires_grad=False)
     # a float for each of 512 blocks, and a code book of 16
-    assert bytes_of(tensor for tensor, _ in model_tensors(layer)) == {"cpu": 8 * 4 + 512 * 4 + 16 * 4}
+    assert model_bytes(layer) == {"cpu": 8 * 4 + 512 * 4 + 16 * 4}
 
 
 ROWS, WIDTH, HIDDEN, VOCABULARY = 4, 3, 5, 7
@@ -172,10 +174,7 @@ def test_a_perceptron_by_hand(vocabulary):
     assert model.first.weight.grad is not None
 
 
-HIDDEN_STATE = 4 * ROWS * HIDDEN
-
-
-MASK = 4 * ROWS
+HIDDEN_STATE, MASK = 4 * ROWS * HIDDEN, 4 * ROWS
 
 
 @pytest.mark.parametrize(
@@ -236,26 +235,13 @@ def draw():
     return random.random(), float(np.random.rand()), float(torch.rand(()))
 
 
-@kept_random_state()
-def drawing_and_failing():
-    draw()
-    return 1 / 0
-
-
-def switching_and_failing(model):
-    with kept_modes(model):
-        model.train()
-        model[0].eval()
-        return 1 / 0
-
-
 def test_generators_are_as_before_even_after_an_error():
     with kept_random_state():
         expected = draw()
     with kept_random_state("cpu"):
         assert draw() == expected
-    with pytest.raises(ZeroDivisionError):
-        drawing_and_failing()
+    with pytest.raises(ZeroDivisionError), kept_random_state():
+        assert draw()[0] / 0
     with kept_random_state():
         assert draw() == expected
 
@@ -263,6 +249,6 @@ def test_generators_are_as_before_even_after_an_error():
 def test_modes_are_as_before_module_by_module():
     model = nn.Sequential(nn.Linear(1, 1), nn.Dropout(), nn.Linear(1, 1))
     model[1].eval()
-    with pytest.raises(ZeroDivisionError):
-        switching_and_failing(model)
+    with pytest.raises(TypeError), kept_modes(model):
+        assert model.train()[0].eval() / 0
     assert [module.training for module in model.modules()] == [True, True, False, True]

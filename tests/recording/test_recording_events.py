@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from hand_clock import SECOND, Hand
+from hand_clock import SECOND
 
 from hf_efficient.recording.deepspeed import watch_engine_steps
 from hf_efficient.recording.events import EventLog, Fold, Span, mark_phases
@@ -69,19 +69,10 @@ def test_the_phases_of_a_step(events, phases):
 
 
 def test_steps_tile_the_loop_and_nothing_goes_on_after_a_cut():
-    events = [
-        mark(100, "forward"),
-        cut(110),
-        mark(115, "forward"),
-        cut(120),
-        cut(130, None),
-        ("loop", 140, False, None),
-    ]
+    events = [mark(100, "forward"), cut(110), mark(115, "forward"), cut(120), cut(130, None)]
+    events.append(("loop", 140, False, None))
+    assert fold(LOOP, mark(100, "forward"), cut(130, None)) == [(100, 30, {"forward": 30})]  # never done
     assert fold(LOOP, *events) == [(100, 10, {"forward": 10}), (110, 10, {"forward": 5})]
-
-
-def test_a_step_that_is_never_done_leaves_its_phases():
-    assert fold(LOOP, mark(100, "forward"), cut(130, None)) == [(100, 30, {"forward": 30})]
 
 
 def test_waits_inside_an_opaque_phase_are_counted_beside_it_and_once():
@@ -143,21 +134,16 @@ class Watch:
         self.told.append(f"-{name}")
 
 
-class Ranges:
+class Ranges(list):
     def __init__(self):
-        self.open, self.calls = [], []
+        self.open = []
 
     def range_push(self, name):
         self.open.append(name)
-        self.calls.append(name)
+        self.append(name)
 
     def range_pop(self):
-        self.calls.append(f"/{self.open.pop()}")
-
-
-@pytest.fixture
-def hand():
-    return Hand()
+        self.append(f"/{self.open.pop()}")
 
 
 @pytest.fixture
@@ -218,18 +204,6 @@ def test_inside_an_opaque_phase_nothing_is_appended_but_waits(log, hand):
         assert [kind for kind, *_ in log.swap()] == ["enter", "leave"]
     assert before > 0
     assert log.mark("forward") == "bookkeeping"
-
-
-def test_a_context_may_be_entered_inside_itself(log, hand):
-    log.loop(True)
-    again = log.phase("forward")
-    with again:
-        hand.wait(1)
-        with log.phase("backward"), again:
-            hand.wait(2)
-        hand.wait(4)
-    hand.wait(8)
-    assert seconds(log) == {"forward": 7.0, "backward": 0.0}
 
 
 def test_the_device_is_told_marks_once_each_and_what_is_of_the_host_is_not(log, hand, watch):
@@ -294,7 +268,7 @@ def test_what_is_marked_is_a_range_around_those_that_were_entered(hand, ranges):
     log.enter("optimizer")
     log.cut(STEP)
     assert ranges.open == []
-    assert ranges.calls == [
+    assert ranges == [
         *("forward", "compilation", "host_to_device", "/host_to_device", "/compilation", "/forward"),
         *("backward", "/backward", "evaluation", "/evaluation", "forward", "optimizer", "/optimizer", "/forward"),
     ]
@@ -306,9 +280,8 @@ def test_a_clock_that_fails_is_one_warning_and_the_block_runs(caplog):
 
     log = EventLog(fails)
     with log.phase("forward"):
-        ran = True
+        pass
     log.mark("forward")
-    assert ran
     assert [one.getMessage() for one in caplog.records] == [
         "Times and steps are no longer recorded, because of a fault; training goes on."
     ]

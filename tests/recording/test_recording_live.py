@@ -224,6 +224,9 @@ def test_evaluations_and_saves_by_their_step():
     figures.evaluations.add(20, 40.0)
     figures.saves.add(20, 3.0)
     assert (figures.evaluations.mean_seconds, figures.saves.mean_seconds) == (35.0, 3.0)
+    resumed = RunningFigures(Earlier(100.0, evaluations=2, evaluation_seconds=50.0))
+    resumed.evaluations.add(30, 40.0)
+    assert resumed.evaluations.mean_seconds == 30.0
 
 
 def test_steps_that_have_ended_are_caught_up_with_before_anything_is_told():

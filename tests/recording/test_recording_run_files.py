@@ -1,8 +1,9 @@
-"""The thread that writes a run: what a kill leaves, what cannot be written, a probe that hangs, what a run leaves."""
+"""The thread that writes a run, and its lines: what a kill leaves, what cannot be written, a probe that hangs."""
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -10,27 +11,17 @@ import sys
 import threading
 
 import pytest
-from hand_clock import Hand, timeline_of
 from waiting import wait_for, wait_for_line
 
 from hf_efficient.accounting.account import account_of
+from hf_efficient.errors import OutputError
 from hf_efficient.recording import run_files
 from hf_efficient.recording.run_files import DONE, ending_of
 from hf_efficient.recording.stop import EndedBySignal, RunStopped
 from hf_efficient.recording.system import SystemSampler
-
-
-@pytest.fixture
-def hand():
-    return Hand()
-
-
-@pytest.fixture
-def timeline(hand):
-    """Of a process that started three seconds before."""
-    made = timeline_of(hand, lived_seconds=3)
-    yield made
-    made.release()
+from hf_efficient.records.steps import StepRecord, TokenCounts
+from hf_efficient.run_dir.reading import last_record, read_steps
+from hf_efficient.run_dir.stream import JsonlFile
 
 
 def lines(path):
@@ -134,10 +125,6 @@ def test_a_probe_that_hangs_is_left_behind_and_the_records_are_written(timeline,
     ]
 
 
-def wall(folder):
-    return json.loads((folder / "run.json").read_text())["time"]["wall_seconds"]
-
-
 def test_what_comes_after_the_end_is_in_the_account_too(timeline, hand, tmp_path):
     timeline.trainer_begins()
     timeline.open(tmp_path, 0, "trainer")
@@ -147,7 +134,7 @@ def test_what_comes_after_the_end_is_in_the_account_too(timeline, hand, tmp_path
         hand.wait(7)
     timeline.exits()
     assert "evaluation</th>" in (tmp_path / "report.html").read_text()
-    assert wall(tmp_path) == 10.0
+    assert json.loads((tmp_path / "run.json").read_text())["time"]["wall_seconds"] == 10.0
 
 
 def test_the_time_that_the_last_page_takes_is_counted(timeline, hand, tmp_path):
@@ -163,11 +150,10 @@ def test_the_time_that_the_last_page_takes_is_counted(timeline, hand, tmp_path):
 
     timeline.finish = slow
     timeline.exits()
-    account = json.loads((tmp_path / "run.json").read_text())
+    time = json.loads((tmp_path / "run.json").read_text())["time"]
     assert pages == [(True, False), (False, False)]
-    assert account["time"]["wall_seconds"] == 7.0
-    assert account["time"]["phase_seconds"] == {"imports": 3.0, "shutdown": 4.0}
-    assert account["time"]["unattributed_seconds"] == 0.0
+    assert (time["wall_seconds"], time["unattributed_seconds"]) == (7.0, 0.0)
+    assert time["phase_seconds"] == {"imports": 3.0, "shutdown": 4.0}
 
 
 def test_an_account_that_cannot_be_written_is_one_warning_and_other_ranks_write_none(timeline, tmp_path, caplog):
@@ -181,3 +167,107 @@ def test_an_account_that_cannot_be_written_is_one_warning_and_other_ranks_write_
     timeline.open(tmp_path / "other", 1, "recipe")
     timeline.end()
     assert [path.name for path in (tmp_path / "other").glob("*.json")] == []
+
+
+def record(step, segment=0):
+    return StepRecord(segment, 0, step, step / 4, 2.0, 1.0, {"forward": 0.5}, 1, TokenCounts(8, 6, None), loss=0.25)
+
+
+def line(record):
+    return json.dumps(record.to_json()).encode() + b"\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b"", b""),
+        (b'{"a": 1}\n', b'{"a": 1}\n'),
+        (b'{"a": 1}\n{"a": 2}', b'{"a": 1}\n{"a": 2}\n'),
+        (b'{"a": 1}\n{"a": ', b'{"a": 1}\n'),
+        (b'{"a": 1}\n{"a": "\xc3', b'{"a": 1}\n'),
+        (b'{"a"', b""),
+        (b'{"a": 1}\n17', b'{"a": 1}\n'),
+        (b'{"text": "' + b"x" * 70_000 + b'"}\n{"half": "' + b"y" * 500, b'{"text": "' + b"x" * 70_000 + b'"}\n'),
+    ],
+)
+def test_a_file_that_a_crash_left_is_mended(tmp_path, before, after):
+    path = tmp_path / "new" / "steps.jsonl"
+    path.parent.mkdir()
+    path.write_bytes(before)
+    JsonlFile(path).append(b'{"a": 3}\n')
+    assert path.read_bytes() == after + b'{"a": 3}\n'
+
+
+def test_lines_take_the_place_of_the_tail(tmp_path):
+    path = tmp_path / "folder" / "spans.jsonl"
+    file = JsonlFile(path)
+    file.append(b'{"kind": "process"}\n', b'{"alive": "for a long while"}\n')
+    length = len(path.read_bytes())
+    file.append(b"", b'{"alive": 1}\n')
+    assert len(path.read_bytes()) == length  # no kill can leave a piece of it
+    assert lines(path) == [{"kind": "process"}, {"alive": 1}]
+    file.append(b'{"kind": "span"}\n', b'{"alive": 2}\n')
+    file.append(b"", b"")  # nothing to say: what was said stays
+    assert lines(path)[1:] == [{"kind": "span"}, {"alive": 2}]
+    file.append(b'{"kind": "end"}\n')
+    file.append(b'{"kind": "span"}\n')
+    assert [one["kind"] for one in lines(path)] == ["process", "span", "end", "span"]
+
+
+def test_what_was_written_moves_along_over_what_lies_there(tmp_path):
+    old, new = tmp_path / "starting/steps.jsonl", tmp_path / "steps.jsonl"
+    new.write_text('{"another": "run"}\n')
+    file = JsonlFile(old)
+    file.append(b'{"step": 1}\n', b'{"alive": 1}\n')
+    file.move_to(new)
+    file.append(b'{"step": 2}\n')
+    assert (lines(new), old.exists()) == ([{"step": 1}, {"step": 2}], False)
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match=r"exists|directory"):
+        file.move_to(tmp_path / "file/steps.jsonl")
+
+
+def test_a_folder_that_vanished_or_cannot_be_made_is_noticed(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match=r"exists|directory"):
+        JsonlFile(tmp_path / "file" / "steps.jsonl")
+    file = JsonlFile(tmp_path / "folder" / "steps.jsonl")
+    (tmp_path / "folder").rmdir()
+    with pytest.raises(FileNotFoundError):
+        file.append(b"{}\n")
+
+
+def test_half_a_last_line_and_a_broken_one_are_skipped_with_a_word(tmp_path, caplog):
+    path = tmp_path / "steps.jsonl"
+    path.write_bytes(b"\0\0\0\n\n" + line(record(1)) + b'{"schema_version": 1, "se')
+    with caplog.at_level(logging.INFO):
+        assert list(read_steps(path)) == [record(1)]
+    assert [(entry.levelname, entry.getMessage()) for entry in caplog.records] == [
+        ("WARNING", f"{path}:1 is not a JSON object; it is skipped"),
+        ("INFO", f"{path}:4 is half-written and skipped"),
+    ]
+    assert last_record(path) == record(1).to_json()
+
+
+@pytest.mark.parametrize("zeros", [10, 70_000, 3_000_000])
+def test_zeros_that_a_power_cut_left_cost_no_record(tmp_path, zeros):
+    path = tmp_path / "steps.jsonl"
+    path.write_bytes(line(record(1)) + b"\0" * zeros)
+    assert last_record(path) == record(1).to_json()
+    JsonlFile(path).append(line(record(2)))
+    assert list(read_steps(path)) == [record(1), record(2)]
+    assert last_record(path) == record(2).to_json()
+
+
+def test_reading_what_is_not_there_or_not_a_record(tmp_path):
+    path = tmp_path / "spans.jsonl"
+    path.write_text('{"process": 4}\n{"process": "x"}\n{"other": 3}\n')
+    found = [last_record(path, "process"), last_record(path), last_record(path, "nothing")]
+    assert found == [{"process": 4}, {"other": 3}, None]
+    missing = tmp_path / "steps.jsonl"
+    assert last_record(missing) is None
+    with pytest.raises(OutputError, match=r"steps.jsonl: cannot be read \(No such file or directory\); name a run's"):
+        list(read_steps(missing))
+    missing.write_text('{"schema_version": 99}\n')
+    with pytest.raises(OutputError, match=r"steps.jsonl:1: schema_version 99 is newer than 1, which is read here"):
+        list(read_steps(missing))

@@ -9,7 +9,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hand_clock import Hand, timeline_of
+from hand_clock import timeline_of
 
 from hf_efficient.accounting.processes import read_processes
 from hf_efficient.recording.events import Span
@@ -63,13 +63,8 @@ def test_a_fault_of_the_counting_is_one_warning_and_costs_the_counts_alone(caplo
 
 
 @pytest.fixture
-def clock():
-    return Hand()
-
-
-@pytest.fixture
-def recorder(clock, tmp_path):
-    timeline = timeline_of(clock)
+def recorder(hand, tmp_path):
+    timeline = timeline_of(hand)
     timeline.open(tmp_path, 0, "trainer")
     recorder = StepRecorder(timeline)
     recorder.open()
@@ -78,28 +73,28 @@ def recorder(clock, tmp_path):
     timeline.release()
 
 
-def run_step(recorder, clock, number):
+def run_step(recorder, hand, number):
     """2 s of forward, 1 s of nothing; four of five positions hold a token."""
     recorder.next_step()
     mask = torch.tensor([[1, 1, 1, 1, 0]])
     recorder.add_batches([{"input_ids": mask, "attention_mask": mask, "labels": mask}])
     with recorder.phase("forward"):
-        clock.wait(2)
-    clock.wait(1)
+        hand.wait(2)
+    hand.wait(1)
     recorder.step_done(number, None)
 
 
-def test_the_step_under_way_as_far_as_it_has_come(recorder, clock, tmp_path):
+def test_the_step_under_way_as_far_as_it_has_come(recorder, hand, tmp_path):
     assert recorder.under_way() is None
     recorder.next_step()
     assert recorder.under_way() is None  # its update is not done
-    run_step(recorder, clock, 1)
+    run_step(recorder, hand, 1)
     with recorder.phase("logging", opaque=True):
-        clock.wait(0.5)
+        hand.wait(0.5)
         seen = recorder.under_way()
         assert (seen.step, seen.wall_seconds, seen.phase_seconds) == (1, 3.5, {"forward": 2.0, "logging": 0.5})
         assert seen.tokens == TokenCounts(5, 4, 5)
-        clock.wait(0.25)
+        hand.wait(0.25)
     recorder.end()
     (record,) = read_steps(tmp_path / "steps.jsonl")
     assert record.phase_seconds == {"forward": 2.0, "logging": 0.75}
@@ -107,22 +102,22 @@ def test_the_step_under_way_as_far_as_it_has_come(recorder, clock, tmp_path):
 
 
 @pytest.mark.parametrize(("loss", "told"), [(0.25, 0.25), (math.nan, "nan"), (-math.inf, "-inf"), ("small", None)])
-def test_a_line_is_strict_json(recorder, clock, tmp_path, loss, told):
-    run_step(recorder, clock, 1)
+def test_a_line_is_strict_json(recorder, hand, tmp_path, loss, told):
+    run_step(recorder, hand, 1)
     recorder.logged({"loss": loss, "learning_rate": 0.5})
     recorder.end()
     (line,) = (tmp_path / "steps.jsonl").read_text().splitlines()
     assert (json.loads(line)["loss"], json.loads(line)["learning_rate"]) == (told, 0.5)
 
 
-def test_figures_since_the_log_before_and_of_the_whole_call(recorder, clock):
-    run_step(recorder, clock, 1)
+def test_figures_since_the_log_before_and_of_the_whole_call(recorder, hand):
+    run_step(recorder, hand, 1)
     first = recorder.figures(1)
     assert first["efficiency/step_seconds_p50"] == 3.0
     assert first["efficiency/non_padding_tokens_per_second"] == pytest.approx(4 / 3.0)
-    clock.wait(1)  # the log itself
+    hand.wait(1)  # the log itself
     for number in (2, 3):
-        run_step(recorder, clock, number)
+        run_step(recorder, hand, number)
     second = recorder.figures(3)
     assert second["efficiency/step_seconds_p95"] == 3.0
     assert second["efficiency/non_padding_tokens_per_second"] == pytest.approx(8 / 7.0)
@@ -135,21 +130,21 @@ def test_figures_since_the_log_before_and_of_the_whole_call(recorder, clock):
     assert recorder.figures(3) == {}
 
 
-def test_an_abandoned_step_forgets_its_batches_and_its_marks_but_not_its_time(recorder, clock, tmp_path):
+def test_an_abandoned_step_forgets_its_batches_and_its_marks_but_not_its_time(recorder, hand, tmp_path):
     recorder.next_step()
     recorder.add_batches([{"input_ids": torch.ones((4, 100))}])
     recorder.mark("forward")
-    clock.wait(1)
+    hand.wait(1)
     recorder.abandon_step()
-    clock.wait(2)
-    run_step(recorder, clock, 1)
+    hand.wait(2)
+    run_step(recorder, hand, 1)
     recorder.end()
     (record,) = read_steps(tmp_path / "steps.jsonl")
     assert (record.tokens.processed, record.micro_batches, record.wall_seconds) == (5, 1, 6.0)
     assert record.phase_seconds == {"forward": 3.0}
 
 
-def test_evaluations_and_saves_are_noted(recorder, clock, tmp_path):
+def test_evaluations_and_saves_are_noted(recorder, hand, tmp_path):
     recorder.evaluated(5, 2.5, {"eval_loss": 3.0, "eval_perplexity": math.inf, "eval_runtime": 2.5, "epoch": 1.0})
     recorder.saved(5, 0.5)
     live = recorder.timeline.live
@@ -180,13 +175,10 @@ def test_metrics_are_numbers_without_prefix_and_speed():
         "eval_loss": np.float32(0.5),
         "eval_accuracy": 1,
         "eval_perplexity": float("inf"),
-        "eval_runtime": 2.0,
-        "eval_samples_per_second": 3.0,
-        "eval_steps_per_second": 3.0,
-        "eval_other_runtime": 1.0,
-        "eval_model_preparation_time": 0.1,
         "eval_report": "text",
         "epoch": 1.0,
     }
+    speeds = ("runtime", "samples_per_second", "steps_per_second", "other_runtime", "model_preparation_time")
+    metrics |= {f"eval_{name}": 2.0 for name in speeds}
     assert metrics_to_note(metrics) == {"loss": 0.5, "accuracy": 1.0, "perplexity": None}
     assert metrics_to_note({"test_loss": 1.0, "eval_loss": 2.0}, "test") == {"loss": 1.0, "eval_loss": 2.0}

@@ -9,6 +9,7 @@ import pickle
 import random
 import time
 from array import array
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,9 +18,11 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 from hf_efficient.recording import loader as interception
 from hf_efficient.recording.loader import (
     COUNTS,
+    BatchTimes,
     LoaderMark,
     LoaderWatch,
     Taken,
+    counts_in,
     loader_facts,
     step_loader,
     watch_stated,
@@ -27,6 +30,8 @@ from hf_efficient.recording.loader import (
 from hf_efficient.records.steps import StepLoader
 
 NAP_SECONDS = 0.02
+
+
 NOTHING = (0.0,) * len(COUNTS)
 
 
@@ -215,35 +220,61 @@ def test_facts_of_a_loader():
     known = {name: stated[name] for name in ("workers", "prefetch_factor", "persistent_workers", "batches", "rows")}
     assert known == {"workers": 2, "prefetch_factor": 2, "persistent_workers": False, "batches": 4, "rows": 8}
     assert stated["collator"].endswith(".slow_collate")
+    inside = SimpleNamespace(data_collator=slow_collate)  # as transformers wraps it, to leave out columns
+    assert loader_facts(loader_of(Rows(), collate_fn=inside))["collator"].endswith(".slow_collate")
     assert stated["first_batch"] == {"rows": {"bytes": 24, "shape": [2, 3], "dtype": "float32", "pinned": False}}
-
-
-def test_a_collator_inside_another_is_the_one_that_is_named():
-    """As transformers wraps it, to leave out columns."""
-
-    class LeavesOut:
-        data_collator = staticmethod(slow_collate)
-
-    assert loader_facts(loader_of(Rows(), collate_fn=LeavesOut()))["collator"].endswith(".slow_collate")
 
 
 def test_what_came_between_two_marks():
     before = LoaderMark(Taken(1, 2.0, 4, 100, 0.5, 0.0, 1.0, 3), (1.0, *[0.25] * 7, 10.0), row(1.0))
     after = LoaderMark(Taken(3, 5.0, 8, 300, 0.5, 0.125, 1.0, 7), (4.0, *[1.0] * 7, 30.0), row(0.0) + row(2.0))
-    assert step_loader(before, after) == StepLoader(
-        batches=2,
-        wait_seconds=3.0,
-        rows=4,
-        bytes=200,
-        fetched=4,
-        fetch_seconds=1.75,
-        fetch_cpu_seconds=1.75,
-        fetch_process_cpu_seconds=1.75,
-        collate_seconds=1.75,
-        collate_cpu_seconds=1.75,
-        collate_process_cpu_seconds=1.75,
-        core_wait_seconds=1.75,
-        read_bytes=21,
-        end_seconds=0.125,
-        ready=4,
-    )
+    seconds = ("fetch", "fetch_cpu", "fetch_process_cpu", "collate", "collate_cpu", "collate_process_cpu", "core_wait")
+    taken = {"batches": 2, "wait_seconds": 3.0, "rows": 4, "bytes": 200, "end_seconds": 0.125, "ready": 4}
+    loaded = {"fetched": 4, "read_bytes": 21, **{f"{name}_seconds": 1.75 for name in seconds}}
+    assert step_loader(before, after) == StepLoader(**taken, **loaded)
+
+
+def counted(readings, waits=((0.0, 0),) * 2):
+    """A row of counts, and what adds to it by clocks that give these readings one after the other."""
+    row = array("d", [0.0] * len(COUNTS))
+    clocks = tuple(iter(of_one).__next__ for of_one in zip(*readings, strict=True))
+    return row, BatchTimes(memoryview(row), clocks, iter(waits).__next__)
+
+
+def load(times):
+    times.fetch_begins()
+    times.collate_begins()
+    times.ends()
+
+
+def test_a_batch_by_hand():
+    row, times = counted([(10.0, 1.0, 2.0), (13.0, 1.5, 4.0), (14.0, 2.25, 6.0)], waits=[(0.5, 512), (0.75, 1536)])
+    load(times)
+    assert dict(zip(COUNTS, row, strict=True)) == {
+        "fetched": 1.0,
+        "fetch_seconds": 3.0,
+        "fetch_cpu_seconds": 0.5,
+        "fetch_process_cpu_seconds": 2.0,
+        "collate_seconds": 1.0,
+        "collate_cpu_seconds": 0.75,
+        "collate_process_cpu_seconds": 2.0,
+        "core_wait_seconds": 0.25,
+        "read_bytes": 1024.0,
+    }
+
+
+def test_a_fetch_or_a_collator_that_fails():
+    row, times = counted([(1.0, 0.0, 0.0), (3.0, 0.5, 0.5)])
+    times.fetch_begins()
+    times.ends()
+    assert list(row)[:4] == [0.0, 2.0, 0.5, 0.5]  # time, and no batch
+    row, times = counted([(1.0, 0.0, 0.0), (2.0, 0.0, 0.0), (5.0, 0.0, 0.0)])
+    load(times)
+    assert (row[COUNTS.index("fetch_seconds")], row[COUNTS.index("collate_seconds")]) == (1.0, 3.0)
+
+
+def test_counts_of_two_workers_add_up():
+    first, second = list(range(len(COUNTS))), [10.0] * len(COUNTS)
+    raw = bytes(array("d", [*first, *second]))
+    assert counts_in(bytes(array("d", first))) == first
+    assert counts_in(raw) == [10.0 + number for number in range(len(COUNTS))]

@@ -1,29 +1,33 @@
-"""The samples of a process, by a clock that is set by hand; and what happens when a probe fails."""
+"""The samples of a process, by a clock and counters that are set by hand; and what happens when a probe fails."""
 
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
+import sys
 import time
+from collections import namedtuple
 from pathlib import Path
 
 import pytest
+from hand_clock import SECOND
 from replayed_nvml import replay
 
+from hf_efficient.recording import probes
 from hf_efficient.recording import system as module
 from hf_efficient.recording.meters import EnergyMeter, Found
+from hf_efficient.recording.probes import (
+    CoresProbe,
+    DisksProbe,
+    NetworkProbe,
+    Rates,
+    children_of,
+    cpu_seconds_of,
+    io_bytes_of,
+    siblings,
+)
 from hf_efficient.recording.system import SystemSampler
-
-
-class Hand:
-    at = 10.0
-
-    def __call__(self) -> float:
-        return self.at
-
-
-@pytest.fixture
-def hand():
-    return Hand()
 
 
 @pytest.fixture
@@ -33,7 +37,7 @@ def sampler(hand, monkeypatch):
     def build(*meters: EnergyMeter, devices=()) -> Sampled:
         monkeypatch.setattr(module, "host_meters", lambda: Found(list(meters)))
         monkeypatch.setattr(module, "cuda_devices", lambda _current: list(devices))
-        return Sampled(SystemSampler(4, hand))
+        return Sampled(SystemSampler(4, lambda: hand.at / SECOND))
 
     return build
 
@@ -45,13 +49,7 @@ class Sampled:
         self.sampler = sampler
         self.samples = [sampler.sample()]
 
-    @property
-    def joules(self):
-        return self.sampler.joules
-
-    @property
-    def energy_joules(self):
-        return self.sampler.energy_joules
+    joules = property(lambda self: self.sampler.joules)
 
 
 def meter(name: str, read, unit: str = "joules", range_joules: float | None = None) -> EnergyMeter:
@@ -73,7 +71,7 @@ def counting(*values):
 
 def rounds(one, hand, count: int, seconds: float = 1.0) -> list[dict]:
     for _ in range(count):
-        hand.at += seconds
+        hand.wait(seconds)
         one.samples.append(one.sampler.sample())
     return one.samples
 
@@ -85,18 +83,13 @@ def warnings_of(caplog) -> list[str]:
 def test_a_sample(sampler, hand):
     one = sampler(meter("CPU package 0", counting(262_100.0, 262_130.0, 20.0), range_joules=262_150.0))
     first, second, third = rounds(one, hand, 2, seconds=2.0)
-    assert (first["schema_version"], first["process"], first["at_seconds"]) == (1, 4, 10.0)
+    assert (first["schema_version"], first["process"], first["at_seconds"]) == (1, 4, 1000.0)
     assert first["joules"] == {"CPU package 0": 262_100.0}
-    assert (
-        first["meters"]["CPU package 0"].items()
-        >= {"source": "rapl", "unit": "joules", "range_joules": 262_150.0}.items()
-    )
+    meter_facts = {"source": "rapl", "unit": "joules", "range_joules": 262_150.0}
+    assert first["meters"]["CPU package 0"].items() >= meter_facts.items()
     assert "watts" not in first
-    assert (second["at_seconds"], second["joules"], second["watts"]) == (
-        12.0,
-        {"CPU package 0": 262_130.0},
-        {"CPU package 0": 15.0},
-    )
+    assert second["at_seconds"] == first["at_seconds"] + 2
+    assert (second["joules"], second["watts"]) == ({"CPU package 0": 262_130.0}, {"CPU package 0": 15.0})
     assert third["watts"] == {"CPU package 0": 20.0}  # 40 J over the wrap: 262,150 - 262,130 + 20
     assert not {"meters", "faults", "device_allocated_bytes"} & set(second)
     assert one.joules == 70.0
@@ -128,16 +121,9 @@ def test_a_gpu_by_its_recording(sampler, hand, monkeypatch):
 def test_a_gpu_that_is_held_back_says_why(sampler, hand, monkeypatch):
     nvml = replay(monkeypatch, "throttled")
     first, second = rounds(sampler(devices=[nvml.device()]), hand, 1)
-    assert first["gpus"] == {
-        "3": {
-            "utilization_percent": 98,
-            "memory_utilization_percent": 41,
-            "memory_used_bytes": 60 * 2**30,
-            "temperature_celsius": 71,
-            "sm_clock_mhz": 1980,
-            "memory_clock_mhz": 2619,
-        }
-    }
+    percent = {"utilization_percent": 98, "memory_utilization_percent": 41, "temperature_celsius": 71}
+    clocks = {"sm_clock_mhz": 1980, "memory_clock_mhz": 2619}
+    assert first["gpus"] == {"3": {**percent, **clocks, "memory_used_bytes": 60 * 2**30}}
     assert "throttled" not in first  # idle is no throttling
     assert first["gpu_limits"] == {"3": {"memory_total_bytes": 80 * 2**30, "sm_clock_max_mhz": 1980}}
     assert (second["gpus"]["3"]["sm_clock_mhz"], second["throttled"]) == (1245, {"3": ["power_cap", "thermal"]})
@@ -148,11 +134,8 @@ def test_a_probe_that_fails_is_told_of_once_and_the_others_answer(sampler, hand,
     monkeypatch.setattr("hf_efficient.recording.probes.DisksProbe.read", lambda self, at: 1 / 0)
     found = rounds(sampler(), hand, 2)
     assert "busy_cores" in found[2]["host"]
-    assert [line.get("faults") for line in found] == [
-        {"load of the disks": "ZeroDivisionError: division by zero"},
-        None,
-        None,
-    ]
+    fault = {"load of the disks": "ZeroDivisionError: division by zero"}
+    assert [line.get("faults") for line in found] == [fault, None, None]
     assert len(warnings_of(caplog)) == 1
 
 
@@ -231,10 +214,104 @@ def test_what_cannot_be_gone_on_with_is_one_warning_and_the_end(sampler, hand, c
     ]
 
 
-def test_the_wall_clock_does_not_matter(monkeypatch):
-    monkeypatch.setattr(time, "time", lambda: -1e9)
-    one = SystemSampler(0, time.perf_counter)
-    found = [one.sample() for _ in range(3)]
-    times = [line["at_seconds"] for line in found]
-    assert times == sorted(times)
-    assert "faults" not in found[0]
+def test_a_real_child_is_found_with_and_without_proc():
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        assert child.pid in children_of(os.getpid())
+        assert child.pid in children_of(os.getpid(), Path("/nowhere"))
+        assert sum(cpu_seconds_of([child.pid])) >= 0.0
+        child.communicate(b"\n")
+
+
+def test_the_other_ranks_are_the_launchers_other_children(monkeypatch):
+    monkeypatch.setattr(probes, "children_of", lambda pid: [os.getpid(), 4242] if pid == os.getppid() else [])
+    assert siblings({"LOCAL_WORLD_SIZE": "2"}) == [4242]
+    assert siblings({}) == siblings({"LOCAL_WORLD_SIZE": "1"}) == siblings({"LOCAL_WORLD_SIZE": "many"}) == []
+
+
+Times = namedtuple("Times", ["user", "system", "idle", "iowait", "steal"])
+
+
+Disk = namedtuple("Disk", ["read_count", "write_count", "read_bytes", "write_bytes", "read_time", "write_time"])
+
+
+Card = namedtuple("Card", ["bytes_recv", "bytes_sent"])
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Two cores, a process with two children and one other rank; set their CPU seconds in the dictionary."""
+    spent = {"own": (0.0, 0.0), "children": (0.0, 0.0), "ranks": (0.0, 0.0), "cores": [Times(0, 0, 0, 0, 0)] * 2}
+    names = {1: "own", 2: "children", 3: "children", 4: "ranks"}
+    monkeypatch.setattr(probes.os, "getpid", lambda: 1)
+    monkeypatch.setattr(probes, "children_of", lambda pid: [2, 3] if pid == 1 else [])
+    monkeypatch.setattr(probes, "siblings", lambda: [4])
+    monkeypatch.setattr(probes, "cpu_seconds_of", lambda pids: spent[names[pids[0]]] if pids else (0.0, 0.0))
+    monkeypatch.setattr(probes.psutil, "cpu_times", lambda percpu: spent["cores"])
+    monkeypatch.setattr(probes, "core_wait_of", lambda thread: lambda: spent.get("wait", 0.0))
+    return spent
+
+
+def test_who_keeps_the_cores_busy(machine):
+    probe = CoresProbe()
+    assert "busy_cores" not in probe.read(100.0)
+    assert probe.core_loads == []
+    machine |= {"own": (1.0, 0.25), "children": (0.5, 0.0), "ranks": (0.25, 0.125), "wait": 0.5}
+    machine["cores"] = [Times(1.5, 0.25, 0.25, 0, 0), Times(1.0, 0.0, 0.5, 0.25, 0.25)]
+    found = probe.read(102.0)
+    assert {name: found[name] for name in found if name.endswith(("cores", "core", "wait"))} == {
+        "process_cores": 0.5,
+        "children_cores": 0.375,  # half a second of their own, and a quarter of one that has ended
+        "ranks_cores": 0.188,
+        "busy_cores": 1.375,
+        "busiest_core": 0.875,
+        "other_cores": 0.312,
+        "stolen_cores": 0.125,
+        "io_wait_cores": 0.125,
+        "main_thread_core_wait": 0.25,
+    }
+    assert found["children"] == 2
+    assert probe.core_loads == [88, 50]
+
+
+def test_disks(monkeypatch):
+    told = [Disk(10, 0, 0, 0, 5, 0), Disk(30, 20, 4096, 8192, 45, 40)]
+    monkeypatch.setattr(probes.psutil, "disk_io_counters", lambda nowrap: told.pop(0))
+    own = [(0, 0), (1000, 500)]
+    monkeypatch.setattr(probes, "io_bytes_of", lambda pids: own.pop(0))
+    probe = DisksProbe()
+    assert probe.read(0.0) == {}
+    assert probe.read(2.0) == {
+        "disk_read_bytes_per_second": 2048.0,
+        "disk_write_bytes_per_second": 4096.0,
+        "disk_reads_per_second": 10.0,
+        "disk_writes_per_second": 10.0,
+        "disk_latency_milliseconds": 2.0,  # 80 ms for 40 requests
+        "read_bytes_per_second": 500.0,
+        "write_bytes_per_second": 250.0,
+    }
+
+
+def test_the_network_without_what_leads_back_here(monkeypatch):
+    told = [{"lo": Card(0, 0), "eth0": Card(0, 0), "eth1": Card(0, 0)}]
+    told.append({"lo": Card(999, 999), "eth0": Card(10, 20), "eth1": Card(30, 40)})
+    monkeypatch.setattr(probes.psutil, "net_io_counters", lambda pernic, nowrap: told.pop(0))
+    probe = NetworkProbe()
+    assert probe.read(0.0) == {}
+    assert probe.read(4.0) == {"network_received_bytes_per_second": 10.0, "network_sent_bytes_per_second": 15.0}
+
+
+def test_rises_per_second_but_not_of_a_counter_that_fell_or_is_new():
+    rates = Rates()
+    assert rates.of(0.0, {"a": 100}) == {}
+    assert rates.of(1.0, {"a": 50, "b": 7}) == {}
+    assert rates.of(2.0, {"a": 60, "b": 9}) == {"a": 10, "b": 2}
+
+
+def test_what_this_process_used_is_what_the_kernel_counts():
+    before = cpu_seconds_of([os.getpid()])
+    while time.process_time() < 0.2 or cpu_seconds_of([os.getpid()])[0] - before[0] < 0.1:
+        sum(range(10_000))
+    own, _ = cpu_seconds_of([os.getpid()])
+    assert own == pytest.approx(time.process_time(), abs=0.05)  # the kernel counts ticks of 10 ms
+    assert cpu_seconds_of([2**22 + 1]) == (0.0, 0.0)  # one that has ended
+    assert io_bytes_of([2**22 + 1]) is None

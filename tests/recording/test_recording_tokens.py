@@ -21,20 +21,21 @@ from hf_efficient.records.steps import SequenceCounts, StepWork, TokenCounts
 IDS = torch.tensor([[5, 6, 7, 0], [5, 6, 0, 0]])
 MASK = torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0]])
 LABELS = torch.tensor([[-100, 6, 7, -100], [-100, 6, -100, -100]])
+WHOLE = {"input_ids": IDS, "attention_mask": MASK, "labels": LABELS}
+FIRST = {name: tensor[:1, :3] for name, tensor in WHOLE.items()}
 
 
-def counted(*batches):
-    tally = TokenTally()
+def tally_of(*batches, scored=False):
+    tally = TokenTally(scored)
     for batch in batches:
         tally.add(batch)
-    assert tally.ready()
-    return tally.counts()
+    return tally
 
 
 @pytest.mark.parametrize(
     ("batch", "expected"),
     [
-        ({"input_ids": IDS, "attention_mask": MASK, "labels": LABELS}, TokenCounts(8, 5, 3)),
+        (WHOLE, TokenCounts(8, 5, 3)),
         ({"input_ids": IDS, "attention_mask": MASK}, TokenCounts(8, 5, None)),
         ({"input_ids": IDS, "attention_mask": MASK.bool(), "labels": LABELS}, TokenCounts(8, 5, 3)),
         ({"input_ids": IDS, "labels": LABELS}, TokenCounts(8, None, 3)),
@@ -49,39 +50,24 @@ def counted(*batches):
     ],
 )
 def test_one_batch(batch, expected):
-    assert counted(batch) == expected
+    tally = tally_of(batch)
+    assert tally.ready()
+    assert tally.counts() == expected
 
 
-def test_sum_of_micro_batches():
-    whole = {"input_ids": IDS, "attention_mask": MASK, "labels": LABELS}
-    first = {name: tensor[:1, :3] for name, tensor in whole.items()}
-    assert counted(whole, first) == TokenCounts(8 + 3, 5 + 3, 3 + 2)
-
-
-def test_a_count_that_one_batch_does_not_tell_is_unknown():
-    whole = {"input_ids": IDS, "attention_mask": MASK, "labels": LABELS}
-    assert counted(whole, {"input_ids": IDS}) == TokenCounts(16, None, None)
-
-
-def test_nothing_fetched_is_not_zero():
-    assert counted() == TokenCounts()
+def test_counts_of_several_batches():
+    assert tally_of(WHOLE, FIRST).counts() == TokenCounts(8 + 3, 5 + 3, 3 + 2)
+    assert tally_of(WHOLE, {"input_ids": IDS}).counts() == TokenCounts(16, None, None)  # one does not tell
+    assert tally_of().counts() == TokenCounts()  # nothing is not zero
 
 
 def test_a_padding_free_batch_of_trl():
     batch = DataCollatorForLanguageModeling(pad_token_id=0, padding_free=True)(
         [{"input_ids": [5, 6, 7]}, {"input_ids": [8, 9]}]
     )
-    assert counted(batch) == TokenCounts(5, 5, 3)
+    assert tally_of(batch).counts() == TokenCounts(5, 5, 3)
 
 
-def tally_of(*batches, scored=False):
-    tally = TokenTally(scored)
-    for batch in batches:
-        tally.add(batch)
-    return tally
-
-
-WHOLE = {"input_ids": IDS, "attention_mask": MASK, "labels": LABELS}
 PACK = {
     "input_ids": torch.arange(7)[None],
     "position_ids": torch.tensor([[0, 1, 2, 0, 1, 2, 3]]),
@@ -118,7 +104,7 @@ def test_pairs_by_hand():
         (PACK, 5),
     ],
 )
-def test_positions_whose_prediction_bears_a_loss(batch, scored):
+def test_target_tokens_that_are_scored(batch, scored):
     head = Coefficients(0, {None: 0}, 1)
     formula = WorkFormula(head, head, "square", "scored")
     assert tally_of(batch, scored=True).work(formula) == StepWork(scored, scored)
@@ -193,16 +179,13 @@ def test_counts_on_a_device_are_read_when_their_event_says_so(monkeypatch, packe
     batch = {name: tensor.as_subclass(OnDevice) for name, tensor in (PACK if packed else WHOLE).items()}
     tally = TokenTally(scored=True)
     tally.add(batch)
-    assert copies == [("cpu", True)] * 3  # row sums or starts, loss-bearing and scored positions
+    assert copies == [("cpu", True)] * 3  # row sums or starts, target and scored tokens
     assert not tally.ready()
     arrived.append(True)
     assert tally.ready()
     expected = tally_of(PACK if packed else WHOLE)
-    assert (tally.counts(), tally.sequences(), tally.work(FORMULA)) == (
-        expected.counts(),
-        expected.sequences(),
-        expected.work(FORMULA),
-    )
+    for read in (TokenTally.counts, TokenTally.sequences, lambda one: one.work(FORMULA)):
+        assert read(tally) == read(expected)
     assert waited == []
     arrived.clear()
     tally = TokenTally()

@@ -1,43 +1,35 @@
-"""The time of a process by a clock that is set by hand."""
+"""The time of a process by a clock that is set by hand, and the records that lie where a run begins anew."""
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
 import threading
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
 from hand_clock import SECOND, Hand, timeline_of
 from waiting import wait_for_line
 
-from hf_efficient.recording.clocks import process_start, start_ticks
-from hf_efficient.recording.memory import device_peaks, peak_rss_bytes
+from hf_efficient.recording.clocks import process_start
+from hf_efficient.recording.memory import peak_rss_bytes
 from hf_efficient.recording.steps import StepRecorder
+from hf_efficient.recording.timeline import open_run
+from hf_efficient.run_dir.archive import set_aside
 
 
-@pytest.fixture
-def hand():
-    return Hand()
-
-
-@pytest.fixture
-def timeline(hand):
-    """Of a process that started three seconds before."""
-    made = timeline_of(hand, lived_seconds=3)
-    yield made
-    if made.files is not None:
-        made.files.stop()  # threads that go on would write into other tests
+def lines(path: Path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def told(folder: Path, rank: int = 0):
-    """Spans as (start, phases) and the other kinds by name; signs of life and what the machine is are left out."""
-    path = folder / ("spans.jsonl" if rank == 0 else f"spans.rank{rank}.jsonl")
+    """Spans as (start, phases) and the other kinds by name; heartbeats and what the machine is are left out."""
     found = []
-    for line in path.read_text().splitlines():
-        data = json.loads(line)
+    for data in lines(folder / ("spans.jsonl" if rank == 0 else f"spans.rank{rank}.jsonl")):
         if data["kind"] == "span":
             assert sum(data["phase_seconds"].values()) == pytest.approx(data["wall_seconds"])
             found.append((data["started_at_seconds"], data["phase_seconds"]))
@@ -110,8 +102,8 @@ def test_a_script_that_knows_nothing_of_it(timeline, hand, tmp_path):
         (13.0, {"outside_trainer": 8.0}),
         ("end", 21.0),
     ]
-    ends = [json.loads(line) for line in (tmp_path / "spans.rank3.jsonl").read_text().splitlines()]
-    assert [line["error"] for line in ends if line["kind"] == "end"] == ["ValueError: no"] * 2
+    ends = [line["error"] for line in lines(tmp_path / "spans.rank3.jsonl") if line["kind"] == "end"]
+    assert ends == ["ValueError: no"] * 2
 
 
 def test_a_second_run_begins_where_it_begins(timeline, hand, tmp_path):
@@ -142,36 +134,13 @@ def test_a_second_run_begins_where_it_begins(timeline, hand, tmp_path):
     assert told(tmp_path / "b") == [("process", 55.0), ("end", 56.0)]
 
 
-def test_an_exception_closes_its_phases(timeline, hand, tmp_path):
-    timeline.open(tmp_path, 0, "recipe")
-
-    def fail():
-        with timeline.phase("model_load"):
-            timeline.enter("data_preparation")
-            hand.wait(1)
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        fail()
-    hand.wait(1)
-    timeline.end()
-    assert (3.0, {"data_preparation": 1.0, "model_load": 0.0}) in told(tmp_path)
-
-
 def test_the_start_of_this_process():
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "import time; time.sleep(0.5)\nfrom hf_efficient.recording.clocks import process_start\nstart = "
-            "process_start(); print(start.source, (time.perf_counter_ns() - start.perf_ns) / 1e9)",
-        ],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-        capture_output=True,
-        text=True,
-        check=True,
+    code = (
+        "import time; time.sleep(0.5)\nfrom hf_efficient.recording.clocks import process_start\nstart = "
+        "process_start(); print(start.source, (time.perf_counter_ns() - start.perf_ns) / 1e9)"
     )
-    source, age = done.stdout.split()
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    source, age = subprocess.check_output([sys.executable, "-c", code], env=environment, text=True).split()
     assert source == ("kernel" if Path("/proc/self/stat").exists() else "psutil")
     assert 0.5 <= float(age) < 30
 
@@ -191,13 +160,6 @@ def test_without_the_kernels_word_psutil_tells_and_else_nobody(monkeypatch):
     assert process_start().source == "import"
 
 
-def test_start_ticks_are_found_behind_any_name():
-    fields = ["S", *map(str, range(4, 60))]
-    assert start_ticks(f"12 (a) b (c)) {' '.join(fields)}\n") == 22
-    with pytest.raises(ValueError, match="fewer fields"):
-        start_ticks("12 (python) S 1 2")
-
-
 def test_peak_memory_is_the_kernels():
     if not Path("/proc/self/status").exists():
         pytest.skip("no /proc")
@@ -205,8 +167,6 @@ def test_peak_memory_is_the_kernels():
     block = bytearray(64 * 2**20)
     block[:: 2**12] = b"x" * len(block[:: 2**12])
     after = peak_rss_bytes()
-    assert before is not None
-    assert after is not None
     assert after >= before
     (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
     assert abs(int(line.split()[1]) * 1024 - after) < 4 * 2**20  # the kernel sums it up from counters per thread
@@ -214,20 +174,12 @@ def test_peak_memory_is_the_kernels():
     assert abs(peak_rss_bytes() - after) < 4 * 2**20
 
 
-def test_device_peaks_start_nothing():
-    import torch
-
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        pytest.skip("CUDA runs already")
-    assert device_peaks() == {}
-
-
 def samplers():
     return sum(one.name == "hf-efficient records" for one in threading.enumerate())
 
 
 def sampled(folder: Path):
-    return [json.loads(line)["at_seconds"] for line in (folder / "system.jsonl").read_text().splitlines()]
+    return [line["at_seconds"] for line in lines(folder / "system.jsonl")]
 
 
 def test_the_sampler_lives_as_long_as_the_run(timeline, hand, tmp_path):
@@ -253,31 +205,32 @@ def test_the_sampler_lives_as_long_as_the_run(timeline, hand, tmp_path):
     assert sampled(one) == [3.0, 3.0, 3.0, 4.0, 54.0, 54.0]
 
 
-def test_a_run_that_sleeps_when_another_takes_over_is_not_sampled_again(timeline, hand, tmp_path):
+def test_a_run_is_not_sampled_once_another_takes_over_and_at_the_exit(timeline, hand, tmp_path):
     timeline.open(tmp_path / "a", 0, "trainer")
     hand.wait(1)
     timeline.end()
-    timeline.note("evaluation", step=3)  # something to be written yet
+    timeline.note("evaluation", step=3, metrics={})  # something to be written yet
     hand.wait(50)
     timeline.open(tmp_path / "b", 0, "trainer")
     timeline.end()
-    timeline.release()
     assert sampled(tmp_path / "a")[-1] == 4.0
-
-
-def test_the_meters_are_read_at_the_exit(timeline, hand, tmp_path):
-    timeline.open(tmp_path, 0, "trainer")
-    timeline.end()
     hand.wait(5)
     timeline.exits()
-    assert sampled(tmp_path)[-1] == 8.0
+    assert sampled(tmp_path / "b")[-1] == 59.0  # at the exit the meters are read once more
 
 
-def the_end(folder):
-    """The line that tells it; facts, which a thread gathers, may follow."""
-    written = [json.loads(line) for line in (folder / "spans.jsonl").read_text().splitlines()]
-    (line,) = [line for line in written if line["kind"] == "end"]
-    return line
+def assert_left(folder, why, ended):
+    """The two spans and the lines of the training below, which ended with its last event, and its one whole step."""
+    assert told(folder)[2:] == [
+        ("train", 3.0),
+        ("train_end", 9.0),
+        (7.0, {"forward_backward": 2.0, "optimizer": 0.0}),
+        ("end", ended),
+    ]
+    # Facts, which a thread gathers, may follow the end.
+    (end,) = [line for line in lines(folder / "spans.jsonl") if line["kind"] == "end"]
+    assert (end["ended"], end["error"]) == ("error", why)
+    assert [step["wall_seconds"] for step in lines(folder / "steps.jsonl")] == [3.0]
 
 
 def left_in_the_middle(timeline, hand, folder):
@@ -298,30 +251,14 @@ def left_in_the_middle(timeline, hand, folder):
     return recorder
 
 
-def steps_of(folder: Path):
-    return [json.loads(line) for line in (folder / "steps.jsonl").read_text().splitlines()]
-
-
-NOT_ENDED = "the training did not end, and another run began in its process"
-
-
 def test_a_training_that_never_ended_ends_when_another_run_opens(timeline, hand, tmp_path):
     before = set(threading.enumerate())
     recorder = left_in_the_middle(timeline, hand, tmp_path / "a")
     timeline.open(tmp_path / "b", 0, "trainer")
     timeline.end()
     assert set(threading.enumerate()) <= before
-    assert told(tmp_path / "a") == [
-        ("process", 0.0),
-        (0.0, {"before_trainer": 3.0}),
-        ("train", 3.0),
-        ("train_end", 9.0),
-        (7.0, {"forward_backward": 2.0, "optimizer": 0.0}),
-        ("end", 13.0),  # the 4 s since the last event are nobody's
-    ]
-    ends = the_end(tmp_path / "a")
-    assert (ends["ended"], ends["error"]) == ("error", NOT_ENDED)
-    assert [step["wall_seconds"] for step in steps_of(tmp_path / "a")] == [3.0]
+    # The 4 s since the last event are nobody's.
+    assert_left(tmp_path / "a", "the training did not end, and another run began in its process", ended=13.0)
     assert told(tmp_path / "b") == [("process", 13.0), ("end", 13.0)]
     assert not recorder.recording
     assert timeline.live is None
@@ -340,9 +277,8 @@ def test_the_last_step_of_a_training_that_never_ended_ends_with_its_last_event(t
     timeline.open(tmp_path, 0, "callback")
     hand.wait(1)
     timeline.end()
-    assert [(step["wall_seconds"], step["phase_seconds"]) for step in steps_of(tmp_path)] == [
-        (3.0, {"forward_backward": 3.0, "evaluation": 0.0})
-    ]
+    (step,) = lines(tmp_path / "steps.jsonl")
+    assert (step["wall_seconds"], step["phase_seconds"]) == (3.0, {"forward_backward": 3.0, "evaluation": 0.0})
     assert told(tmp_path)[2:] == [("train", 3.0), ("train_end", 6.0), ("end", 67.0)]
 
 
@@ -369,10 +305,7 @@ def test_a_training_that_raised_before_its_first_step(timeline, hand, tmp_path):
 def test_a_process_that_exits_in_the_middle_of_a_training(timeline, hand, tmp_path):
     left_in_the_middle(timeline, hand, tmp_path)
     timeline.exits()
-    assert told(tmp_path)[3:] == [("train_end", 9.0), (7.0, {"forward_backward": 2.0, "optimizer": 0.0}), ("end", 13.0)]
-    ends = the_end(tmp_path)
-    assert (ends["ended"], ends["error"]) == ("error", "the process exited before its training ended")
-    assert [step["wall_seconds"] for step in steps_of(tmp_path)] == [3.0]
+    assert_left(tmp_path, "the process exited before its training ended", ended=13.0)
 
 
 def test_facts_that_take_a_while_are_gathered_by_the_thread_that_writes(timeline, tmp_path):
@@ -387,8 +320,8 @@ def test_facts_that_take_a_while_are_gathered_by_the_thread_that_writes(timeline
     timeline.state_later("environment", gather)
     timeline.state_later("environment", gather)  # once is enough
     timeline.end()
-    lines = [json.loads(line) for line in (tmp_path / "spans.jsonl").read_text().splitlines()]
-    facts = [line["facts"] for line in lines if line["kind"] == "facts" and "system" not in line["facts"]]
+    facts = [line["facts"] for line in lines(tmp_path / "spans.jsonl") if line["kind"] == "facts"]
+    facts = [one for one in facts if "system" not in one]
     assert facts == [{"environment": {"python": "3.11.7"}}]
     assert [thread.name for thread in gathered_by] == ["hf-efficient records"]
 
@@ -437,3 +370,112 @@ def test_rank_0_waits_for_the_others_before_it_writes_the_account(timeline, tmp_
     timeline.open(tmp_path, rank, "trainer")
     timeline.end(error)
     assert awaited == [tmp_path] * waits
+
+
+def records(folder, *ranks, at, name="run"):
+    """The files of a run whose ranks wrote last at about this time, each with its name and rank in it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for rank in ranks:
+        for kind in ("steps", "spans", "system"):
+            path = folder / (f"{kind}.jsonl" if rank == 0 else f"{kind}.rank{rank}.jsonl")
+            path.write_text(json.dumps(f"{name} {rank}"))
+            os.utime(path, (at + rank / 10, at + rank / 10))
+    if 0 in ranks:
+        for file in ("run.json", "report.html", "recipe.resolved.yaml"):
+            (folder / file).write_text(f"{name} 0")
+
+
+def found(folder):
+    """By folder, which runs' ranks lie in it, with the number of their files."""
+    told: dict[str, Counter] = defaultdict(Counter)
+    for path in folder.rglob("*"):
+        if path.is_file():
+            told[str(path.parent.relative_to(folder))][path.read_text().strip('"')] += 1
+    return told
+
+
+def test_everything_of_a_run_is_moved(tmp_path):
+    records(tmp_path, 0, at=1000, name="a")
+    (tmp_path / "mine.txt").write_text("kept")
+    assert set_aside(tmp_path, 0, 1) == tmp_path / "previous/1"
+    assert found(tmp_path) == {".": {"kept": 1}, "previous/1": {"a 0": 6}}
+    assert set_aside(tmp_path, 0, 1) is None
+    records(tmp_path, 0, at=2000, name="b")
+    assert set_aside(tmp_path, 0, 1) == tmp_path / "previous/2"
+    assert found(tmp_path)["previous/2"] == {"b 0": 6}
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
+def test_ranks_move_their_own_to_the_same_folder_in_whatever_order(tmp_path, order):
+    for run, at in (("a", 1000), ("b", 2000), ("c", 3000)):
+        records(tmp_path, 0, 1, 2, at=at, name=run)
+        for rank in order:
+            set_aside(tmp_path, rank, 3)
+            if rank == 0:  # its new records are there before the other ranks look
+                (tmp_path / "spans.jsonl").write_text("new")
+        (tmp_path / "spans.jsonl").unlink()
+    assert found(tmp_path) == {
+        f"previous/{number}": {f"{run} 0": 6, f"{run} 1": 3, f"{run} 2": 3} for number, run in enumerate("abc", 1)
+    }
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_ranks_that_come_and_go(tmp_path, order):
+    records(tmp_path, 0, 1, at=1000, name="a")
+    set_aside(tmp_path, 0, 1)  # one rank follows two: it moves what the other has left
+    assert found(tmp_path) == {"previous/1": {"a 0": 6, "a 1": 3}}
+    records(tmp_path, 0, at=2000, name="b")
+    for rank in order:  # two follow one
+        set_aside(tmp_path, rank, 2)
+    records(tmp_path, 0, 1, at=3000, name="c")
+    for rank in order:
+        set_aside(tmp_path, rank, 2)
+    assert found(tmp_path) == {
+        "previous/1": {"a 0": 6, "a 1": 3},
+        "previous/2": {"b 0": 6},
+        "previous/3": {"c 0": 6, "c 1": 3},
+    }
+
+
+def test_a_node_with_a_folder_of_its_own(tmp_path):
+    for number, at in ((1, 1000), (2, 2000)):
+        records(tmp_path, 3, at=at, name=f"run {number}")
+        assert set_aside(tmp_path, 3, 4) == tmp_path / f"previous/{number}"
+    assert found(tmp_path) == {"previous/1": {"run 1 3": 3}, "previous/2": {"run 2 3": 3}}
+
+
+def process_with(*runs):
+    """A process that opens and ends a run in each folder, resumed or not."""
+    process = timeline_of(Hand())
+    for folder, resumed in runs:
+        open_run(process, folder, 0, 1, "trainer", resumed=resumed)
+        process.end()
+    process.release()
+    return process
+
+
+def test_only_what_another_process_left_is_moved_and_only_from_the_first_step(tmp_path, caplog):
+    records(tmp_path, at=0)
+    other = tmp_path / "other"
+    with caplog.at_level(logging.WARNING):
+        process_with((tmp_path, False), (other, False), (tmp_path, False))  # the account is of the process
+        process_with((tmp_path, True), (tmp_path, False))
+        assert not (tmp_path / "previous").exists()
+        assert caplog.messages == []
+        anew = process_with((tmp_path, False))
+    assert {path.name for path in (tmp_path / "previous/1").iterdir()} >= {"spans.jsonl", "system.jsonl", "run.json"}
+    (message,) = caplog.messages
+    assert str(tmp_path / "previous/1") in message
+    assert [line["process"] for line in lines(tmp_path / "spans.jsonl") if line["kind"] == "process"] == [0]
+    assert anew.earlier.wall_seconds == 0.0
+
+
+def test_what_cannot_be_moved_is_told_and_the_run_goes_on(tmp_path, caplog):
+    records(tmp_path, 0, at=1000)
+    for kind in ("steps", "spans", "system"):
+        (tmp_path / f"{kind}.jsonl").write_text("")
+    (tmp_path / "previous").write_text("a file")
+    process_with((tmp_path, False))
+    (message,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert "previous" in message
+    assert (tmp_path / "spans.jsonl").read_text().startswith('{"kind":"process"')
