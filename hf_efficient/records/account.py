@@ -24,11 +24,8 @@ from hf_efficient.records.profile import ProfileAccount
 class TrainingAccount:
     """One call of ``train()`` on rank 0: a part of its process, whose time is counted there.
 
-    Attributes:
-        segment: its number in the records, from 0; a resumed run counts on.
-        wall_seconds: from there to its end; where no end was recorded, to the end of its last step, or to the last
-            heartbeat of a process that died in it.
-        ended: ``done``; ``stopped``; ``error``; ``died``: its process did; None: older records, which do not say.
+    Where no end was recorded, ``wall_seconds`` ends with the last step or, where the process died, the last heartbeat.
+    ``segment`` counts from 0, over resumed runs too. ``ended`` is None in older records.
     """
 
     segment: int
@@ -47,16 +44,13 @@ class ProcessAccount:
     """The host time of one process that the run lived in, on rank 0; a resumed run has several.
 
     Attributes:
-        began_at_seconds: where the run took the process over, counted from the start of the process; 0 for the first
-            run in it.
-        wall_seconds: from there to the end of the run, or to its last heartbeat.
-        phase_seconds: exclusive seconds per phase that occurred; with ``unattributed_seconds`` they sum up to the wall.
+        began_at_seconds: where the run took the process over, from the start of the process; 0 for its first run.
+        wall_seconds: from there to the end of the run or its last heartbeat: ``phase_seconds`` +
+            ``unattributed_seconds``.
         time_to_first_step_seconds: from ``began_at_seconds`` to the end of the first optimizer step, with the logging,
             evaluation and saving that follow it.
-        ended: ``done``; ``stopped``: it was asked to end, and saved; ``error``: an exception ended it; ``died``: no end
-            was recorded, since it was killed or still runs, and ``last_sign_at_seconds`` tells until when it is known
-            to have lived.
-        last_sign_at_seconds: time of the last record, counted from the start of the process.
+        ended: ``died``: no end was recorded, since it was killed or still runs; ``last_sign_at_seconds`` is the last
+            record.
     """
 
     process: int
@@ -81,12 +75,11 @@ class RestartAccount:
     """A process after the first: the run went on, by hand or by its launcher. Its time is counted with its process.
 
     Attributes:
-        last_step_before: the last step that had been done; None: none had.
-        resumed_after_step: the step of the checkpoint that it went on from, 0 for none; None: it never came to train.
-        steps_again: that had been done before, and were lost.
-        seconds_again: what they had taken, without evaluations and checkpoints.
-        start_seconds: from the start of the process to its first step; all of it where it never came to one.
-        cost_usd: of both; None where no price is known.
+        last_step_before: the last step done before; None: none.
+        resumed_after_step: the step of the checkpoint, 0 for none; None: it never came to train.
+        steps_again, seconds_again: steps lost and done again, without evaluations and checkpoints; ``cost_usd`` has
+            both.
+        start_seconds: from the start of the process to its first step, or all of it.
     """
 
     process: int
@@ -103,7 +96,7 @@ class TimeAccount:
     """Host time of rank 0, all processes of the run added up.
 
     Attributes:
-        wall_seconds: sum of the processes' walls; what lay between them belongs to nobody.
+        wall_seconds: what lay between the processes belongs to none.
         training_seconds: wall time of the optimizer steps without evaluation and checkpointing: with data wait, logging
             and what is unattributed inside the loop. The denominator of every throughput.
     """
@@ -121,9 +114,8 @@ class TimeAccount:
 class StepTimes:
     """Times of the optimizer steps of rank 0, each without its evaluation and checkpointing.
 
-    Attributes:
-        count: steps recorded; one done again after a resumption counts again.
-        p50_seconds, p95_seconds, p99_seconds: of the steps after warm-up, linear between neighbours.
+    A step repeated after a resumption counts again. Percentiles are of the steps after warm-up, linear between
+    neighbours.
     """
 
     count: int
@@ -144,7 +136,7 @@ class RankAccount:
         training_seconds: wall time of its steps without evaluation and checkpointing.
         waited_seconds: of them, the host time in which it waited for other ranks: ``communication``, and collectives
             within logging, evaluations and saves. None where waits were not told apart, or on a device.
-        memory_categories: what the rank itself held, as far as it was counted; nothing is derived.
+        memory_categories: what the rank itself held, where it was counted; nothing is derived.
     """
 
     rank: int
@@ -166,9 +158,8 @@ class RankAccount:
 class PhaseSkew:
     """The rank that took the longest in a phase, waits for others apart, over the training loop.
 
-    Attributes:
-        extra_seconds: its own less the median of the other ranks': about what the others waited for it, as far as they
-            were not late themselves.
+    ``extra_seconds`` is its own time less the median of the others: about what they waited for it, if on time
+    themselves.
     """
 
     phase: str
@@ -186,14 +177,11 @@ class AcrossRanks:
     """What training on several ranks cost beside what each had to do.
 
     Attributes:
-        skew: by phase, the most extra seconds first.
-        exposed_seconds: that the rank which waited least spent in communication: what is left of it where nobody is
-            late. None where waits were not told apart.
-        late_seconds: that the ranks waited beyond that, their mean: for ranks that came later.
-        exposed_by: ``device``: events in its queue of work; ``host``: the time that the host waited, on a CPU. Both
-            are an estimate of what nothing covers; what computation covers, a trace tells.
-        covered_seconds: that gradients were on their way while the rank still computed: an estimate, from DDP's own log
-            of some steps of the rank with the shortest exchange. None without that log.
+        exposed_seconds: communication on the rank that waited least; None where waits were not told apart.
+        late_seconds: what the ranks waited beyond that, on average, for late ranks.
+        exposed_by: ``device``: events in its queue; ``host``: the wait of the host, on a CPU. Both are estimates.
+        covered_seconds: gradients were on their way while the rank computed: an estimate from DDP's own log of some
+            steps.
     """
 
     ranks: int
@@ -211,9 +199,7 @@ class AcrossRanks:
 class PlanFigure:
     """One figure, as it was planned and as it came.
 
-    Attributes:
-        name: with its unit: ``weights_bytes``, ``step_seconds``, ``training_cost_usd``, ...
-        relative_error: ``predicted`` / ``observed`` - 1, or what ``note`` says; None where either is not known.
+    ``name`` ends in its unit; ``relative_error`` is ``predicted`` / ``observed`` - 1, or what ``note`` says.
     """
 
     name: str
@@ -227,9 +213,7 @@ class PlanFigure:
 class PlanAccount:
     """What was planned before the run, beside what it came to.
 
-    Attributes:
-        figures: peaks and kinds of memory, then the training loop: speed, time, cost, energy, without evaluations and
-            saves.
+    The training loop's figures are without evaluations and saves.
     """
 
     device: str
@@ -261,15 +245,13 @@ class Preflight:
     What the check did not reach is None. Peaks and times are the largest of all ranks.
 
     Attributes:
-        fingerprint: of the recipe, its data, the packages and the processes that it was proven for; empty where it
-            was not come to.
-        batch_rows, batch_tokens: shape of the longest micro-batch; tokens of each row, padding included.
-        training_peak_bytes: in two steps, the second of which has the optimizer's state beside it. On a CUDA device
-            what tensors held; on a CPU what the process has held at all.
-        load_seconds: in a new launch, until the training stood where it was; None where nothing was loaded.
-        compared_tensors: of weights and optimizer, of all ranks; equal bit for bit.
-        checkpoints_to_come: that lie in the output directory at one time, at the most.
-        needed_bytes, free_bytes: on the disk of the output directory, for all that is to come.
+        fingerprint: of recipe, data, packages and processes; empty where it was not reached.
+        batch_rows, batch_tokens: shape of the longest micro-batch, padding included.
+        training_peak_bytes: of two steps, so with the optimizer's state: tensors on a CUDA device, else the process.
+        load_seconds: in a new launch, until training stood where it was; None where nothing was loaded.
+        compared_tensors: of weights and optimizer on all ranks, equal bit for bit.
+        checkpoints_to_come: in the output directory at one time, at most.
+        needed_bytes, free_bytes: on its disk, for all that is to come.
     """
 
     fingerprint: str
@@ -316,11 +298,8 @@ class RunAccount:
     """Where the time, the tokens and the memory of a run went.
 
     Attributes:
-        recorded_by: ``recipe``, ``trainer`` (the mixin in a script of its own), ``callback`` (alone in a plain
-            Trainer), ``unknown`` (older records).
-        environment: versions and hardware of the last process that told them, as ``hf-efficient env --json`` does; None
-            in older records.
-        restarts: what it took to go on, once for every process after the first.
+        recorded_by: ``recipe``, ``trainer`` (the mixin in a script), ``callback`` (in a plain Trainer), ``unknown``.
+        environment: of the last process, as ``hf-efficient env --json``; None in older records.
     """
 
     schema_version: int

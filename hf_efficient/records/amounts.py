@@ -10,11 +10,8 @@ from typing import Literal
 class TokenAccount:
     """Tokens of all ranks; a count is None where a step of any rank does not know it.
 
-    Attributes:
-        padding_share: 1 - non_padding / processed.
-        non_padding_tokens_per_second: ``non_padding`` / the largest ``training_seconds`` of any rank: evaluations,
-            saves and all that lies outside the training loop are not in the denominator; data wait and logging are.
-        processed_tokens_per_second: ``processed`` / the same.
+    ``padding_share`` is 1 - non_padding / processed. Rates are over the largest ``training_seconds`` of any rank: data
+    wait and logging included, evaluations and saves not.
     """
 
     processed: int | None
@@ -30,11 +27,10 @@ class SequenceAccount:
     """The sequences of all ranks; None where a step of any rank does not know them.
 
     Attributes:
-        samples: documents: examples, or pieces of one that packing has cut.
-        length_buckets: documents by length: upper bound of a bucket in tokens, as text, to how many are in it.
+        samples, length_buckets: documents: examples, or their pieces after packing; by upper bound of a bucket in
+            tokens.
         samples_per_second: ``samples`` / the largest ``training_seconds`` of any rank.
-        fill_rate: share of the packs' positions that hold tokens, over the data set as it was packed; None without
-            packing.
+        fill_rate: share of the packs' positions that hold tokens; None without packing.
     """
 
     rows: int | None = None
@@ -54,11 +50,10 @@ class WorkAccount:
     Attributes:
         model_flops: what the mathematics needs; None where it cannot be counted.
         hardware_flops: what was computed: padding, masked pairs and recompute included.
-        mfu: ``model_flops`` / (the largest ``training_seconds`` of any rank * accelerators * peak).
-        hfu: the same of ``hardware_flops``.
-        peak_flops_per_second: of one accelerator, dense, in the dtype of the matrix products.
-        peak_estimated: whether it was measured here rather than stated by the vendor.
-        accelerators: of all ranks; one for each, unless a rank's model is spread over several.
+        mfu, hfu: of each, over (the largest ``training_seconds`` of any rank * accelerators * peak).
+        peak_flops_per_second: of one accelerator, dense, in the dtype of the matrix products; ``peak_estimated``:
+            measured.
+        accelerators: one for each rank, unless a rank's model is spread over several.
     """
 
     model_flops: int | None = None
@@ -77,8 +72,7 @@ class WorkAccount:
 class Evaluation:
     """One evaluation.
 
-    Attributes:
-        metrics: by name, without the prefix ``eval_``; None for a figure that is not finite.
+    ``metrics`` are without the prefix ``eval_``, None where not finite.
     """
 
     step: int
@@ -90,12 +84,7 @@ class Evaluation:
 class LoaderAccount:
     """What the data loader of rank 0 did in the training (see ``StepLoader``, whose sums these are).
 
-    Attributes:
-        steps: optimizer steps in which it was watched.
-        batches: that the trainer took; the last ones may never have been trained on.
-        wait_seconds: the trainer waited for them; loading itself is a part of it where there are no workers.
-        start_seconds, end_seconds: starting and ending epochs, with their workers.
-        mean_ready: batches that lay ready when one was asked for; None without workers.
+    The last batches may never have been trained on. ``mean_ready`` is None without workers.
     """
 
     steps: int
@@ -128,9 +117,8 @@ class MemoryCategory:
     """Bytes of one kind of tensor on the device that trains (the host's memory on a CPU), on rank 0.
 
     Attributes:
-        name: ``weights``, ``adapter``, ``gradients``, ``optimizer_state``, ``activations``, ``logits``, ``rest``.
-        how: ``exact``: the tensors were counted; ``measured``: counted in one forward, see ``note``; ``derived``: what
-            is left of a measured peak.
+        how: ``exact``: counted; ``measured``: counted in one forward, see ``note``; ``derived``: what is left of a
+            peak.
     """
 
     name: str
@@ -143,9 +131,7 @@ class MemoryCategory:
 class MemoryAccount:
     """Peaks of rank 0 over all processes of the run.
 
-    Attributes:
-        peak_rss_bytes: resident host memory, from the start of the process.
-        device_peak_allocated_bytes: tensors on the CUDA device, as torch's allocator counts them.
+    ``peak_rss_bytes`` counts from the start of the process; device peaks are those of torch's allocator.
     """
 
     peak_rss_bytes: int | None
@@ -160,11 +146,8 @@ class MemoryAccount:
 class EnergyPart:
     """What one meter told.
 
-    Attributes:
-        name: ``GPU 0``, ``CPU package 0``, ``CPU``.
-        missing_seconds: the rest of the wall time of the processes that it was read in: before its first reading, since
-            the meters are read from where the run knows its output directory, and where it did not tell.
-        note: what it meters, or how an estimate was made.
+    ``missing_seconds`` is wall time without a reading, among it all before the run knew its output directory. ``note``
+    says what is metered, or how it was estimated.
     """
 
     name: str
@@ -199,8 +182,7 @@ class EnergyAccount:
 class BudgetAccount:
     """The limits of a run.
 
-    Attributes:
-        reached: in words, which limit ended the run; None where none did.
+    ``reached`` says in words which one ended it.
     """
 
     usd: float | None = None
@@ -215,12 +197,10 @@ class MoneyAccount:
     """What the wall time of the run cost.
 
     Attributes:
-        cost_usd: ``wall_seconds`` of each process at the price that it stated; None where that is unknown.
-        phase_usd: by phase, ``unattributed`` included: they sum up to ``cost_usd``.
+        cost_usd, phase_usd: ``wall_seconds`` of each process at its own price; the phases include ``unattributed``.
         price_usd_per_hour: of everything that the run occupies, in its last process.
-        lowest_price_usd_per_hour, highest_price_usd_per_hour: among all processes, where they had different ones; else
-            None.
-        estimated: whether nobody said what is paid, so that it is the median of list prices.
+        lowest_price_usd_per_hour, highest_price_usd_per_hour: None unless processes differ.
+        estimated: the price is the median of list prices.
     """
 
     cost_usd: float | None = None

@@ -19,13 +19,12 @@ class OperatorWork:
     """One operator at one shape, all its calls together; a call's share is the sum over ``calls``.
 
     Attributes:
-        name: as the dispatcher calls it: ``aten::mm``.
         family: what bounds it: ``matmul`` and ``attention`` (fused) compute on matrix units, the others move memory.
-        dtype: that it computes in, by the names of ``hardware.accelerators.Dtype``: ``bf16``, and ``tf32`` where
-            products of float32 are allowed to; another type under its own name.
-        flops: floating-point operations; 2 for each term of a product.
-        read_bytes, written_bytes: tensors that it reads and writes, each counted once.
-        calls: how often it ran, from 1; each call launches one kernel.
+        dtype: by the names of ``hardware.accelerators.Dtype``; ``tf32`` where products of float32 are allowed to use
+            it.
+        flops: 2 for each term of a product.
+        read_bytes, written_bytes: each tensor counted once.
+        calls: from 1; each launches one kernel.
 
     Raises:
         ValueError: there are no calls, or a count is negative.
@@ -54,12 +53,7 @@ CALIBRATION_SCHEMA_VERSION = 1
 
 @dataclass(frozen=True)
 class MatmulRate:
-    """Products of square matrices.
-
-    Attributes:
-        dtype: ``bf16``, ``fp16`` or ``fp32``.
-        flops_per_second: ``2 * size ** 3`` over the time of one.
-    """
+    """Products of square matrices: ``2 * size ** 3`` operations over the time of one."""
 
     dtype: str
     size: int
@@ -76,14 +70,9 @@ class Calibration:
     """Of one device, on one day.
 
     Attributes:
-        device_name: as ``torch.cuda.get_device_name()`` or the processor tells it.
-        device_type: ``cuda`` or ``cpu``.
-        measured_on: date, ISO 8601.
         bandwidth_bytes_per_second: bytes read and written by a copy of a large tensor.
         launch_seconds: of the host, for each kernel of a chain of tiny operators.
-        busy: others used the device or the processor meanwhile, so the true rates may be higher; None where that could
-            not be told.
-        threads: that torch computed with, on a CPU.
+        busy: others used the device meanwhile, so the true rates may be higher; None where unknown.
     """
 
     device_name: str

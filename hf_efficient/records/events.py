@@ -91,14 +91,8 @@ class Meter(msgspec.Struct, gc=False):
 class SystemSample(msgspec.Struct, gc=False, kw_only=True):
     """What the sampler saw, about once a second; what is not known is left out.
 
-    Attributes:
-        joules, watts: by meter: the counter as read; the power as read, or its mean since the sample before.
-        host: what the machine's cores, disks and network do.
-        core_loads: percent, core by core.
-        gpus: by number, what each GPU does.
-        throttled: by number of those that are held back, why.
-        gpu_limits: by number, once: memory, clock and power that a GPU has at most.
-        meters, faults: by name, what a new meter is, and why one does not answer.
+    ``joules`` are counters as read, ``watts`` readings or means since the sample before, by meter. ``core_loads`` are
+    percent, ``gpu_limits`` what a GPU has at most, ``faults`` why a meter does not answer.
     """
 
     process: int

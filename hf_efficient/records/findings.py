@@ -1,6 +1,4 @@
-"""What a diagnosis finds: findings with their evidence, cost and remedy, what could not be checked, the limit; and what
-became of a prediction in the run that tested it.
-"""
+"""What a diagnosis finds: findings, what could not be checked, the limit, and what became of tested predictions."""
 
 from __future__ import annotations
 
@@ -22,11 +20,9 @@ Verdict = Literal["confirmed", "smaller", "larger", "retracted", "unknown"]
 class Evidence:
     """One figure that a finding rests on.
 
-    Attributes:
-        what: what it is of: ``data wait of a step``.
-        value: a number, or words.
-        unit: ``seconds``, ``bytes``, ``share`` (of 1), ``tokens``, ``count``, ``usd``, ...; empty for words.
-        source: the place that it comes from: ``steps.jsonl: phase_seconds.data_wait``.
+    ``unit`` is ``seconds``, ``bytes``, ``share`` (of 1), ``tokens``, ``count``, ``usd``, ...; empty for words.
+    ``source``
+    is its place: ``steps.jsonl: phase_seconds.data_wait``.
     """
 
     what: str
@@ -37,13 +33,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a fault takes over the run as far as it is recorded; None: not known, or not of that kind.
-
-    Attributes:
-        seconds: of the training loop, evaluations and saves included.
-        bytes: of the memory that trains.
-        usd: of the seconds at the run's price.
-    """
+    """What a fault takes of the training loop, evaluations and saves included, and of the memory that trains."""
 
     seconds: float | None = None
     bytes: int | None = None
@@ -52,15 +42,10 @@ class Cost:
 
 @dataclass(frozen=True)
 class Gain:
-    """What a remedy is predicted to give. It is an estimate.
+    """What a remedy is predicted to give: an estimate.
 
-    Attributes:
-        share: of the time that the training loop takes for the same tokens without padding, evaluations and saves
-            included; 0.25 means that the same training takes three quarters of the time.
-        seconds: the same over the run as far as it is recorded.
-        bytes: of the memory that trains.
-        usd: of the seconds, or of a cheaper machine.
-        basis: how it was predicted.
+    ``share`` is of the loop's time, evaluations and saves included, for the same tokens without padding: 0.25 means
+    three quarters of the time.
     """
 
     share: float | None
@@ -72,14 +57,10 @@ class Gain:
 
 @dataclass(frozen=True)
 class Remedy:
-    """What to change.
+    """What to change; ``gain`` is None where it cannot be predicted.
 
-    Attributes:
-        what: in a sentence.
-        overrides: the change of the recipe, by dotted key; empty where it is one of the code or the machine. In a run
-            without a recipe ``train.X`` is the argument ``X`` of its ``TrainingArguments``.
-        costs: what it costs in other respects; empty where nothing.
-        gain: None where it cannot be predicted.
+    ``overrides`` are by dotted key, empty where the change is one of code or machine. Without a recipe ``train.X`` is
+    the argument ``X`` of ``TrainingArguments``.
     """
 
     what: str
@@ -90,15 +71,7 @@ class Remedy:
 
 @dataclass(frozen=True)
 class Finding:
-    """One cause.
-
-    Attributes:
-        rule: name of the rule: ``data_transform``.
-        title: the cause, in a sentence.
-        cost: over the run.
-        remedies: the best first.
-        explains: names of rules whose findings are consequences of this one, and are ranked behind it.
-    """
+    """One cause; ``explains`` names the rules whose findings follow from it and rank behind it."""
 
     rule: str
     title: str
@@ -132,16 +105,9 @@ class Limit:
 class Confirmation:
     """One prediction of a remedy that this run applied.
 
-    Attributes:
-        rule: whose remedy it is.
-        run: output directory of the run that it was predicted from.
-        of: ``time``: of the training loop per token that is no padding; ``memory``: at the peak; ``finding``: nothing
-            was predicted but that the finding goes.
-        predicted: of time the share that is saved, of memory the bytes; None of a finding.
-        achieved: the same; below 0: it takes more. None where it is not known.
-        spread: half of the interval in which a share of time lies, by the spread of the steps of both runs; None where
-            it is not known, and of memory.
-        why: the reason of the verdict, where it is not confirmed.
+    ``run`` is the output directory it was predicted from. ``of``: ``time`` per non-padding token of the loop;
+    ``memory`` at the peak; ``finding``: only that it goes. Shares of time, bytes of memory; below 0: it takes more.
+    ``spread`` is half of the interval of a share, by the steps of both runs.
     """
 
     rule: str
@@ -158,17 +124,8 @@ class Confirmation:
 class Diagnosis:
     """All that the rules said of a run.
 
-    Attributes:
-        ended: ``error``: an exception ended the run; ``died``: no end was recorded, it was killed or goes on.
-        error: what ended it, kind and first line.
-        steps: optimizer steps recorded on rank 0.
-        loop_seconds: of the training loop of rank 0, evaluations and saves included: what costs and gains are held
-            against.
-        findings: the most important first.
-        limit: None where a finding stands above ``info``.
-        rules: names of all rules that were asked.
-        faults: rules that failed by a defect of hf_efficient, and how.
-        confirmations: what became of the predictions that the run's recipe says it tests.
+    ``loop_seconds`` includes evaluations and saves: costs and gains are held against it. ``limit`` is None where a
+    finding stands above ``info``; ``faults`` are rules that failed by a defect of hf_efficient.
     """
 
     schema_version: int

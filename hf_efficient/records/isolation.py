@@ -14,14 +14,8 @@ ISOLATION_SCHEMA_VERSION = 1
 class IsolationSchedule:
     """What the recipe says of the whole run, as far as a variant changes it.
 
-    Attributes:
-        steps: optimizer steps of the run.
-        log_every, evaluate_every, save_every: optimizer steps between two; None: never, or at no fixed distance.
-        accumulation: micro-batches of an optimizer step.
-        workers: of the data loader, per process.
-        cores, threads: that each process may reckon with, and computes with.
-        best_at_end: whether the best checkpoint is loaded at the end, so that saves follow evaluations.
-        evaluation_rows: of an evaluation; 0 without one.
+    The three distances are in optimizer steps; None: never, or at no fixed one. ``accumulation`` is micro-batches of a
+    step; ``workers``, ``cores`` and ``threads`` are of each process.
     """
 
     steps: int
@@ -44,17 +38,12 @@ class VariantMeasurement:
     """One run of one variant, in a process of its own; lists hold an entry per measured step.
 
     Attributes:
-        step_seconds: from the end of the optimizer step before to its end; of the loader alone, of its batches.
-        step_tokens: positions computed, padding included; 0 where the batches do not say.
-        step_logged: whether a log fell into it.
-        evaluation_seconds, save_seconds: of each that was timed.
-        micro_batch_seconds, micro_batch_tokens: forward and backward of a mean micro-batch of each step, and its
-            positions, where phases were recorded.
-        cpu_seconds: over all measured steps, of all threads and of the loader's workers.
-        examples, tokens: that were tokenised.
-        read_seconds: reading the sources, a first time.
-        prepare_seconds: reading, formatting, tokenising and packing them.
-        schedule: of the recipe, where the variant looked it up.
+        step_seconds: from the end of the optimizer step before; of the loader alone, of its batches.
+        step_tokens: positions computed, padding included; 0 where unknown.
+        micro_batch_seconds, micro_batch_tokens: forward and backward of a mean micro-batch, and its positions.
+        cpu_seconds: of all threads and of the loader's workers.
+        read_seconds: reading the sources, a first time; ``prepare_seconds`` also has formatting, tokenising and
+            packing.
     """
 
     step_seconds: list[float] = field(default_factory=list)
@@ -75,14 +64,7 @@ class VariantMeasurement:
 
 @dataclass(frozen=True)
 class VariantOutcome:
-    """A variant, as often as it ran.
-
-    Attributes:
-        what: in words.
-        runs: in order; empty where it never came to its end.
-        failure: why a run of it failed; empty where none did.
-        left_out: why it does not apply to this recipe; empty where it does.
-    """
+    """A variant, as often as it ran; texts are empty where nothing failed or it was not left out."""
 
     name: str
     what: str
@@ -93,17 +75,10 @@ class VariantOutcome:
 
 @dataclass(frozen=True)
 class StepPart:
-    """A part of an optimizer step's time.
+    """A part of an optimizer step's time, per step; 0 where the difference lies within its spread.
 
-    Attributes:
-        name: ``data``, ``communication``, ``forward``, ``backward_optimizer``, ``instrumentation``, ``logging``,
-            ``evaluation``, ``checkpointing``.
-        seconds: per optimizer step; 0 where the difference lies within its spread; None where it is not known.
-        low, high: where it lies with 95%, the medians of all rounds included; None where it was timed once, or is not
-            known.
-        rounds: how often it was measured.
-        how: which variants it is the difference of, or how it was timed.
-        note: ``no difference``, why it is not known, what it leaves out; empty where there is nothing to say.
+    ``low`` and ``high`` hold it with 95%, the medians of all rounds included; None where it was timed once. ``how``
+    says which variants it is the difference of.
     """
 
     name: str
@@ -126,13 +101,9 @@ class PauseTimes:
 
 @dataclass(frozen=True)
 class LoaderAlone:
-    """The data loader without a training beside it.
+    """The data loader without a training beside it; ``step_seconds`` is the median, tokens include padding.
 
-    Attributes:
-        step_seconds: of the batches of an optimizer step, the median.
-        tokens_per_second: positions, padding included; None where the batches do not say.
-        model_step_seconds: what the model takes for a step whose batches lie ready; None where not known.
-        cpu_seconds: of the processor for them, over all processes that load; None where not known.
+    ``model_step_seconds`` is a step whose batches lie ready. ``cpu_seconds`` is over all processes that load.
     """
 
     step_seconds: float
@@ -145,11 +116,7 @@ class LoaderAlone:
 class TokenisationAlone:
     """The recipe's sources through the tokenizer, the cache bypassed.
 
-    Attributes:
-        examples, tokens: that came out.
-        seconds: reading, formatting, tokenising and packing.
-        read_seconds: reading the sources alone, a first time; the system may hold them in memory the second.
-        examples_per_second, tokens_per_second: over ``seconds``.
+    ``read_seconds`` is reading alone, a first time: the system may hold the sources in memory later.
     """
 
     examples: int
@@ -165,13 +132,8 @@ class MicroBatchLine:
     """Forward and backward of a micro-batch over its tokens, from micro-batches of half, one and two times the rows.
 
     Attributes:
-        fixed_seconds: of a micro-batch before it holds anything.
-        token_seconds: of each token more.
-        seconds, tokens: of a micro-batch of the recipe.
-        points: micro-batches that it was fitted to.
-        variants: that gave them.
-        doubled_positions: positions of twice the rows over twice the positions: above 1 by their padding; None where
-            they were not measured.
+        fixed_seconds: of a micro-batch before it holds anything; ``token_seconds``: of each token more.
+        doubled_positions: positions of twice the rows over twice the positions: above 1 by padding.
     """
 
     fixed_seconds: float
@@ -185,22 +147,13 @@ class MicroBatchLine:
 
 @dataclass(frozen=True)
 class Isolation:
-    """A recipe by its variants.
+    """A recipe by its variants, in the order of their first runs; parts that were not measured are None.
 
     Attributes:
-        recipe: its name.
-        steps, warm_up: measured of each run of a variant, and before them.
-        variants: all, in the order of their first runs.
-        step_seconds: an optimizer step as the recipe is, with its share of evaluations and saves.
-        parts: of it.
-        unexplained_seconds: ``step_seconds`` less the parts that are known.
-        tokens_per_second: positions, padding included, over ``step_seconds``; None where the batches do not say.
-        loader, tokenisation: None where it was not measured.
-        micro_batch: likewise, or where micro-batches of other sizes give no line.
-        forward_without_graph_seconds: the forward of a step under ``torch.no_grad``; None where it was not measured.
-        price_usd_per_hour: that the recipe names; None: not known.
-        notes: what the figures leave out.
-        diagnosis: findings that follow; None until they are drawn.
+        step_seconds: as the recipe is, with its share of evaluations and saves; less known ``parts``:
+            ``unexplained_seconds``.
+        tokens_per_second: positions, padding included, over ``step_seconds``.
+        forward_without_graph_seconds: the forward of a step under ``torch.no_grad``.
     """
 
     schema_version: int

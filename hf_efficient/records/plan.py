@@ -12,8 +12,7 @@ class PlannedTimeline:
 
     Between two of them less may have been allocated, never more: each is the highest of its stretch.
 
-    Attributes:
-        events: allocations and frees up to each moment, from the start of the first step on.
+    ``events`` counts allocations and frees up to each moment, from the start of the first step.
     """
 
     events: list[int]
@@ -24,11 +23,7 @@ class PlannedTimeline:
 
 @dataclass(frozen=True)
 class PlannedTensor:
-    """A tensor that is there at the peak.
-
-    Attributes:
-        operator: that allocated it; the parameter's name for one that was there from the start.
-    """
+    """A tensor that is there at the peak, with its operator or, if there from the start, the parameter's name."""
 
     bytes: int
     category: str
@@ -44,13 +39,12 @@ class PlannedMemory:
 
     Attributes:
         peak_allocated_bytes: tensors, at the worst moment of a step.
-        peak_phase: the phase of that moment: forward, recompute (activation checkpointing), backward, optimizer,
-            evaluation.
-        peak_step: 1 where it is in the first step, 2 where it is in a later one or in an evaluation.
-        categories: bytes at the peak by use; they add up to it. With several ranks also ``gathered_weights``, weights
-            of others that are there for a moment, and ``communication``, buffers of what is sent.
-        category_peak_bytes: bytes of each use at most, each at its own moment, as the run's account tells them.
-        paged_bytes: optimizer state that lies outside of torch's allocator and moves between device and host.
+        peak_phase: forward, recompute (activation checkpointing), backward, optimizer, evaluation.
+        peak_step: 1: the first step; 2: a later one or an evaluation.
+        categories: by use, adding up to the peak. With several ranks also ``gathered_weights`` of others and the
+            buffers of ``communication``.
+        category_peak_bytes: of each use at most, each at its own moment.
+        paged_bytes: optimizer state outside of torch's allocator that moves between device and host.
     """
 
     peak_allocated_bytes: int
@@ -72,8 +66,8 @@ class PlannedSpot:
 
     Attributes:
         save_every_steps: optimizer steps between two saves that cost least (Daly); None without a time.
-        overhead_share: running time beyond the work: saves, restarts and what is done again, as a share of the work.
-        preemptions, run_seconds, run_usd: of all steps, while a machine runs; None where their number is not known.
+        overhead_share: saves, restarts and work done again, as a share of the work.
+        preemptions, run_seconds, run_usd: of all steps, while a machine runs; None where their number is unknown.
     """
 
     price_usd_per_hour: float | None
@@ -95,27 +89,23 @@ class PlannedGpu:
     """The run on one accelerator. All its times are estimates.
 
     Attributes:
-        usable_memory_bytes: of it, what torch reports as its total: the limit that ``fits`` is judged by.
-        needed_bytes: reserved by torch's allocator, the CUDA context, and NCCL's buffers where there are several
-            ranks; where it does not fit, what it asked for.
-        allocated_bytes: of these in use at most, as ``torch.cuda.max_memory_allocated`` counts: cuBLAS's workspaces
-            included, and every tensor rounded up to 512 bytes; None where it does not fit.
-        fits: whether the training runs: it is not out of memory, and not in a format that the device does not have,
-            which a note then tells.
-        tokens_per_second: without padding where the data were read; else of the rows, all of one length.
-        bound_shares: shares of the step by what bounds it: math, bandwidth, launch; communication as well, where
-            there are several ranks.
-        market: that the figures below are of: ``on_demand``, or ``spot``, which are those of ``spot``.
+        usable_memory_bytes: what torch reports as the device's total: the limit that ``fits`` is judged by.
+        needed_bytes: reserved by the allocator, CUDA context, NCCL's buffers; what it asked for where it does not fit.
+        allocated_bytes: at most in use, as ``torch.cuda.max_memory_allocated`` counts: cuBLAS's workspaces included,
+            each tensor rounded up to 512 bytes; None where it does not fit.
+        fits: it is neither out of memory nor in a format that the device lacks, which a note then says.
+        tokens_per_second: without padding where the data were read; else of rows of one length.
+        bound_shares: of the step by what bounds it: math, bandwidth, launch, communication.
+        market: of the figures below: ``on_demand`` or ``spot``.
         run_seconds, run_usd, run_kwh, run_co2e_grams: of all steps, and of evaluations and saves where they are known;
             None where the number of steps is not known.
-        run_evaluation_seconds: of it, evaluations, nothing lost; None where they are not known, and in no figure.
-        run_saving_seconds: of it, saves of checkpoints; None where they are not known, and in no figure, or where the
-            market is spot, whose saves are part of ``spot.overhead_share``.
+        run_evaluation_seconds, run_saving_seconds: None where they are not known, and in no figure. Saves on spot
+            machines are part of ``spot.overhead_share``.
         communication_seconds: of an optimizer step, in which the links to other GPUs and to the host are busy.
-        exposed_communication_seconds: of them, in which nothing is computed. Both None where no time is known.
+        exposed_communication_seconds: of them, in which nothing is computed.
         kwh_per_million_tokens, co2e_grams_per_million_tokens: of the board at its thermal design power.
-        spot: on machines that may be taken away; None where no such price is known, unless ``market`` is spot.
-        on_frontier: whether no other accelerator that fits is at least as fast and as cheap, and better in one.
+        spot: None where no such price is known, unless ``market`` is spot.
+        on_frontier: no other accelerator that fits is at least as fast and as cheap, and better in one.
     """
 
     name: str
@@ -150,11 +140,7 @@ class PlannedGpu:
 
 @dataclass(frozen=True)
 class PlannedBatching:
-    """The run's examples as batches of one kind, at the recipe's micro-batch.
-
-    Attributes:
-        epoch_positions: places of an epoch's batches, padding included.
-    """
+    """The run's examples as batches of one kind, at the recipe's micro-batch; positions include padding."""
 
     name: str
     overrides: dict[str, Any]
@@ -166,11 +152,7 @@ class PlannedBatching:
 
 @dataclass(frozen=True)
 class PlannedOutcome:
-    """What a recipe comes to on one accelerator.
-
-    Attributes:
-        needed_bytes: reserved by torch's allocator, and the CUDA context.
-    """
+    """What a recipe comes to on one accelerator; ``needed_bytes`` includes the CUDA context."""
 
     needed_bytes: int
     fits: bool
@@ -182,8 +164,7 @@ class PlannedOutcome:
 class PlannedChange:
     """A change of the recipe, or several together, and what it comes to.
 
-    Attributes:
-        keeps_training: whether the same weights learn from the same tokens; rounding may differ.
+    ``keeps_training``: the same weights learn from the same tokens; rounding may differ.
     """
 
     overrides: dict[str, Any]
@@ -198,9 +179,7 @@ class PlannedChange:
 class PlannedAdvice:
     """What to change in a recipe for one accelerator.
 
-    Attributes:
-        changes: those that fit first; of these first those that keep the training, the fastest per token first, and
-            the one that saves the most memory first among equals.
+    Changes that fit come first, then those that keep the training, the fastest per token, the largest saving of memory.
     """
 
     accelerator: str
@@ -216,10 +195,10 @@ class PlannedLargest:
     """The most that fits on one accelerator.
 
     Attributes:
-        micro_batch_rows: with rows as long as the recipe's, pairs of ``method: dpo``; 0 where not even one row fits.
-        row_tokens: with as many rows as the recipe's; a multiple of ``row_tokens_step``, 0 where not even that fits.
-        rows_bounded: whether the search for rows ended at its own limit, so that more may fit.
-        tokens_bounded: whether the length ended at the positions that the model was made for.
+        micro_batch_rows: rows as long as the recipe's, pairs of ``method: dpo``; 0 where not one fits.
+        row_tokens: with as many rows as the recipe's; a multiple of ``row_tokens_step``, or 0.
+        rows_bounded, tokens_bounded: the search ended at its own limit, or at the positions that the model was made
+            for.
     """
 
     accelerator: str
@@ -232,12 +211,7 @@ class PlannedLargest:
 
 @dataclass(frozen=True)
 class PlannedRanks:
-    """Several processes, one GPU each.
-
-    Attributes:
-        offloaded: to the host or its disk: optimizer, parameters.
-        host_bytes: of the machine's memory, that what is offloaded takes, all ranks together.
-    """
+    """Several processes, one GPU each; ``host_bytes`` is what is offloaded to the machine's memory, over all ranks."""
 
     count: int
     strategy: str
@@ -251,11 +225,7 @@ PLAN_SCHEMA_VERSION = 1
 
 @dataclass(frozen=True)
 class PlannedData:
-    """The data of the run, where they were read.
-
-    Attributes:
-        batchings: the kinds of batches that these examples could make; empty where packs have cut them.
-    """
+    """The data of the run, where they were read; ``batchings`` is empty where packs have cut the examples."""
 
     examples: int
     tokens: int
@@ -271,10 +241,10 @@ class Plan:
     """A recipe before it runs.
 
     Attributes:
-        flops_per_step: that the operators of a step do; of the largest one, where the data were read.
-        gpus: on each accelerator, those that fit first, the cheapest per token first.
-        ranks: how the run is spread over GPUs; None where one process trains alone. Memory is of one rank, and so is
-            the shape of a step; FLOPs, tokens, money and energy are of all.
+        flops_per_step: of the operators of a step; of the largest one, where the data were read.
+        gpus: those that fit first, the cheapest per token first.
+        ranks: None where one process trains alone. Memory and the shape of a step are of one rank; FLOPs, tokens, money
+            and energy of all.
     """
 
     recipe: str
@@ -314,11 +284,10 @@ class PlannedRun:
     Attributes:
         positions: of the largest micro-batch, padding included: it decides the memory.
         step_tokens: positions of an optimizer step of all ranks, the mean over the data.
-        categories: bytes of each kind of tensor when there is most of it, in the words of ``MemoryCategory``;
-            activations and logits where a backward begins.
-        peak_allocated_bytes, peak_reserved_bytes: on the CUDA device; None on a CPU, where nobody counts them.
-        training_seconds: of all steps, without evaluations and saves.
-        training_energy_joules: of the GPUs in that time, at the power that they are made for.
+        categories: most bytes of each kind of tensor, in the words of ``MemoryCategory``; activations and logits where
+            a backward begins.
+        peak_allocated_bytes, peak_reserved_bytes: on the CUDA device; None on a CPU.
+        training_seconds, training_energy_joules: without evaluations and saves; at the GPUs' design power.
         reasons: by the name of a figure that is None, why.
     """
 
@@ -340,11 +309,7 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """``plan.json`` of a run.
-
-    Attributes:
-        plan: of its longest rows, on the accelerator that is here; on none, where that is not known.
-    """
+    """``plan.json`` of a run: ``plan`` is of its longest rows on the accelerator that is here, if known."""
 
     plan: Plan
     run: PlannedRun

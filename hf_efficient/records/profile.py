@@ -9,9 +9,7 @@ from dataclasses import dataclass, field
 class FunctionTime:
     """One function.
 
-    Attributes:
-        place: ``transformers/trainer.py:1900 _run_epoch``, or the name of a function of C.
-        calls: how often; None where samples were taken.
+    ``place`` is ``transformers/trainer.py:1900 _run_epoch`` or a name of C; no ``calls`` where samples were taken.
     """
 
     place: str
@@ -71,9 +69,7 @@ class HostMemoryLine:
 class HostMemoryTable:
     """The lines of the named functions, the largest first.
 
-    Attributes:
-        peak_bytes: of the process, in what was allocated since the instrument began.
-        lines: what of it was allocated under the named functions.
+    ``peak_bytes`` is the peak of what the process allocated since the instrument began, ``lines`` their part of it.
     """
 
     peak_bytes: int
@@ -85,8 +81,7 @@ class AllocationSite:
     """Allocations of one line of code that were live together.
 
     Attributes:
-        place: ``models/llama/modeling_llama.py:180 forward``, the innermost frame outside torch; in words where there
-            is none.
+        place: the innermost frame outside torch, ``models/llama/modeling_llama.py:180 forward``; else in words.
     """
 
     place: str
@@ -100,8 +95,8 @@ class ModuleAllocations:
     """Allocations of one module, or of those that differ in their numbers alone, that were live together.
 
     Attributes:
-        module: ``model.layers.*.mlp.down_proj``, of a single one its number; `` (backward)`` behind it where its
-            gradients asked for them; ``class LlamaMLP`` where the stack alone tells; in words where it is no module.
+        module: ``model.layers.*.mlp.down_proj``, of a single one its number; `` (backward)`` behind it for gradients;
+            ``class LlamaMLP`` where only the stack is known; in words where it is no module.
         place: the line of code that asked for most of it.
     """
 
@@ -118,12 +113,11 @@ class MemorySnapshot:
 
     Attributes:
         moment: ``after step 10``, ``at the end``, ``out of memory``.
-        allocated_bytes: of that, in use by tensors, or waiting for another stream to be done with them.
-        inactive_split_bytes: free, but in segments of which another part is in use: what fragmentation keeps from
-            being given back, or used for something larger.
-        largest_free_bytes: the largest piece that an allocation could get without asking the device.
-        peak_bytes: the most that was live at once, as it was asked for, since the history begins.
-        modules: what the peak was made of by the modules of the model, the largest first; empty where it is not known.
+        allocated_bytes: in use by tensors, or waiting for another stream to finish with them.
+        inactive_split_bytes: free in segments partly in use: what fragmentation keeps from other uses.
+        largest_free_bytes: the largest allocation without asking the device.
+        peak_bytes: the most requested bytes live at once since the history begins.
+        modules: what the peak was made of, the largest first.
     """
 
     moment: str
@@ -148,9 +142,8 @@ class InstrumentAccount:
     """What one instrument did on rank 0, and what that cost.
 
     Attributes:
-        cost_seconds: that it added to the run: ``own_seconds``, and what the steps under it took longer than the others
-            where that could be compared; None where it never ran.
-        own_seconds: spent in its own code between the steps: starting, stopping, writing.
+        cost_seconds: ``own_seconds`` and what steps under it took longer, where comparable; None where it never ran.
+        own_seconds: in its own code between the steps: starting, stopping, writing.
     """
 
     name: str
@@ -167,9 +160,8 @@ class OperatorTime:
 
     Attributes:
         self_cpu_seconds: on the host, without the operators that it calls.
-        self_device_seconds: of the kernels that it launched itself; None where no device was traced.
-        flops: floating-point operations by torch's formulas; None where they were not asked for, 0 where torch has no
-            formula for it.
+        self_device_seconds: of kernels that it launched itself; None where no device was traced.
+        flops: by torch's formulas; None where not asked for, 0 where torch has none.
     """
 
     name: str
@@ -184,9 +176,7 @@ class OperatorTime:
 class OperatorTable:
     """The operators of the traced steps of one rank, the dearest first.
 
-    Attributes:
-        wall_seconds: of these steps, from the end of the one before to their own, under the profiler.
-        self_cpu_seconds: sum over all operators; what is left of ``wall_seconds`` is Python, the Trainer, waiting.
+    ``wall_seconds`` is under the profiler; what operators leave of it is Python, the Trainer and waiting.
     """
 
     rank: int
@@ -202,8 +192,7 @@ class OperatorTable:
 class ProfileAccount:
     """Everything that the deeper instruments left.
 
-    Attributes:
-        functions: of Python, a table per process: rank 0 and the workers of its data loader.
+    ``functions`` has a table each for rank 0 and the workers of its data loader.
     """
 
     instruments: list[InstrumentAccount]

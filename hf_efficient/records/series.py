@@ -23,23 +23,18 @@ class Band:
 class StepSeries:
     """Optimizer steps of rank 0: a bucket is consecutive steps of one ``train()`` call, all but its last equally many.
 
+    Seconds of single steps are without evaluation and checkpointing. Tokens, samples and FLOPs are sums on rank 0, None
+    where a step does not know them.
+
     Attributes:
-        segment: number of the ``train()`` call.
-        first_step, last_step: the Trainer's numbers of the first and the last of them.
+        first_step, last_step: the Trainer's numbers.
         started_at_seconds: run time at the start of the first.
-        step_seconds_min, step_seconds_mean, step_seconds_max: of single steps, each without its evaluation and
-            checkpointing.
         phase_seconds: sums by phase, with ``unattributed``; 0 where a phase did not occur.
-        processed_tokens, non_padding_tokens, loss_bearing_tokens: sums on rank 0; None where a step does not know it.
-        samples: documents on rank 0, likewise.
-        model_flops, hardware_flops: sums on rank 0, likewise.
-        loss, learning_rate, grad_norm: the last that was logged, if it is finite.
-        loss_min, loss_max, grad_norm_max: of those that were logged and are finite.
-        not_finite: how many of the logged losses and gradient norms are no finite number.
-        device_seconds: sums by phase on the device; None where a step has no device events.
-        loader_seconds: sums of the data loader's times that occurred, by name (see ``StepLoader``); None where it was
-            not watched.
-        ready_batches: how many lay ready, on average, when one was asked for; None without workers.
+        loss, learning_rate, grad_norm: the last logged, if finite; extremes are of all that are finite.
+        not_finite: logged losses and gradient norms that are no finite number.
+        device_seconds: sums by phase; None where a step has no device events.
+        loader_seconds: sums by name (see ``StepLoader``); None where it was not watched.
+        ready_batches: that lay ready, on average, when one was asked for; None without workers.
     """
 
     segment: list[int]
@@ -80,9 +75,9 @@ class Histogram:
     """How often which value occurred.
 
     Attributes:
-        scale: how the edges are spaced; ``log`` where the largest value is more than four times the smallest.
-        edges: ascending, one more than there are counts; the first is the smallest value, the last the largest.
-        counts: values from an edge up to the next, which belongs to the next one, except the last.
+        scale: ``log`` where the largest value is more than four times the smallest.
+        edges: ascending, one more than there are counts, from the smallest value to the largest.
+        counts: from an edge up to the next, which belongs to the next count, except the last.
     """
 
     scale: Literal["linear", "log"] = "linear"
@@ -94,11 +89,8 @@ class Histogram:
 class SystemSeries:
     """What the sampler saw of the machine of rank 0: a bucket is consecutive readings of one process.
 
-    Attributes:
-        started_at_seconds, ended_at_seconds: run time of the first and of the last reading.
-        host: what cores, disks and network did, by name (see ``recording/probes.py``).
-        gpus: by number of the GPU and by name (see ``recording/probes.py``).
-        throttled: by number of the GPU and by reason, the share of the bucket's readings in which it was held back.
+    ``started_at_seconds`` and ``ended_at_seconds`` are run time. ``host`` and ``gpus`` are named as in
+    ``recording/probes.py``. ``throttled`` has shares of readings by GPU and reason.
     """
 
     process: list[int] = field(default_factory=list)
@@ -120,13 +112,9 @@ class SystemSeries:
 
 @dataclass(frozen=True)
 class RunSeries:
-    """A run over its time.
+    """A run over its time: steps of rank 0, and the run time at the start of each process.
 
-    Attributes:
-        process_starts_seconds: run time at the start of each process, in the order of ``time.processes`` of the
-            account.
-        steps: of rank 0.
-        step_seconds: the steps of rank 0 after warm-up, each without its evaluation and checkpointing.
+    The histogram is of steps after warm-up, without evaluation and checkpointing.
     """
 
     process_starts_seconds: list[float]

@@ -57,9 +57,7 @@ LoggedFigure = float | Literal["nan", "inf", "-inf"] | None
 class TokenCounts(msgspec.Struct, frozen=True, gc=False):
     """Tokens counted three ways; None where a batch does not tell.
 
-    Attributes:
-        processed: positions that the model computed, padding included.
-        loss_bearing: positions with a label (``labels != -100``); for preference data the completion's tokens.
+    ``loss_bearing``: positions with a label (``labels != -100``); for preference data the completion's tokens.
     """
 
     processed: int | None = None
@@ -71,10 +69,9 @@ class SequenceCounts(msgspec.Struct, frozen=True, gc=False):
     """The sequences that a step computed, summed over its micro-batches on one rank.
 
     Attributes:
-        rows: rows of the batches; a padding-free batch is one row.
+        rows: of the batches; a padding-free batch is one.
         documents: sequences that attend to themselves alone; a row without packing holds one.
-        shortest, longest: tokens of a document, without padding.
-        length_buckets: documents by length: upper bound of a bucket in tokens, as text, to how many are in it.
+        length_buckets: documents by the upper bound of a bucket in tokens, as text.
     """
 
     rows: int
@@ -87,8 +84,7 @@ class SequenceCounts(msgspec.Struct, frozen=True, gc=False):
 class StepWork(msgspec.Struct, frozen=True, gc=False):
     """FLOPs of a step on one rank (see ``estimate/flops.py``).
 
-    ``model_flops``: what the mathematics needs; ``hardware_flops``: what is computed: padding, masked pairs and
-    recompute included, None where that is not known.
+    ``model_flops`` is what the mathematics needs; ``hardware_flops`` has padding, masked pairs and recompute, or None.
     """
 
     model_flops: int
@@ -110,25 +106,22 @@ class StepMemory(msgspec.Struct, frozen=True, gc=False):
 class StepLoader(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """What the data loader did during a step on one rank.
 
-    The trainer takes batches ahead of the step that trains on them, so those of a step are not all its own. Loading is
-    summed over the processes that load: in the process that trains it is a part of ``wait_seconds``; workers load
-    beside the training, and what they have done since the step before counts here. CPU seconds far below the seconds
-    mean that storage, a network or a sleep was waited for; process CPU seconds far above them, other threads at work.
+    The trainer takes batches ahead of the step that trains on them, so those of a step are not all its own. Loading in
+    the training process is part of ``wait_seconds``; workers load beside the training, and count since the step before.
+    CPU seconds far below wall seconds mean a wait for storage, network or sleep; process CPU seconds far above, other
+    threads.
 
     Attributes:
-        batches: that the trainer took.
-        wait_seconds: host time until they were there, with the sampler and pinning.
-        rows: of the batches; None where one told none.
-        bytes: of their tensors, as they go to the device.
-        fetched: batches that were loaded.
-        fetch_seconds, fetch_cpu_seconds, fetch_process_cpu_seconds: in the data set: wall time, CPU time of the thread
-            that loads, and of all threads of its process meanwhile. Likewise of the collator.
-        core_wait_seconds: of both, the time that the thread was ready to run and waited for a core (on Linux); not
-            asked before the first batch that took longer than 0.3 ms, like ``read_bytes``.
-        read_bytes: that the disk was read for it, as far as the system says; what it had in memory is not in it.
+        wait_seconds: host time until batches were there, with the sampler and pinning.
+        rows, bytes: of the batches, None where one is unknown; of their tensors, as they go to the device.
+        fetch_seconds, fetch_cpu_seconds, fetch_process_cpu_seconds: in the data set: wall time, CPU time of the loading
+            thread, and of all threads of its process. Likewise of the collator.
+        core_wait_seconds: of both, the time that the thread waited for a core (on Linux); measured after the first
+            batch that took longer than 0.3 ms, like ``read_bytes``.
+        read_bytes: read from disk, as far as the system says, without what memory held.
         start_seconds, end_seconds: starting an epoch with its workers, and ending one.
         first_wait_seconds: of ``wait_seconds``, that for the first batch of an epoch.
-        ready: batches that lay ready when one was asked for, summed over ``batches``; None without workers.
+        ready: batches ready when one was asked for, summed over ``batches``; None without workers.
     """
 
     batches: int
@@ -153,27 +146,24 @@ class StepLoader(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 class StepRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """One optimizer step on one rank, as ``steps.jsonl`` holds it: written and read.
 
-    The records of a segment tile its training loop: a step starts where the trailing work of the previous one
-    ended, and holds its own data wait and the logging, evaluation and checkpointing that follow its update.
-    The first record also holds an evaluation that ran before the first step.
+    The records of a segment tile its training loop: a step starts where the trailing work of the previous one ended,
+    and holds the logging, evaluation and checkpointing after its update. The first also holds an evaluation before it.
 
     Attributes:
         segment: number of the ``train()`` call in this file, from 0; a resumed run counts on.
         step: the Trainer's ``global_step`` after the update, from 1.
-        epoch: epochs done after the update; None where the Trainer does not know.
-        started_at_seconds: start of the record, counted from the start of the segment's ``train()`` call.
-        phase_seconds: exclusive host seconds per phase that occurred; ``unattributed`` is derived.
+        epoch: epochs done after the update; None where unknown.
+        started_at_seconds: counted from the start of the ``train()`` call.
+        phase_seconds: exclusive host seconds; ``unattributed`` is derived.
         micro_batches: fetched for the step; tokens, sequences and work are sums over them on this rank.
-        memory, device_seconds: None without a CUDA device. The seconds are by phase, by device events;
-            ``exposed_wait`` is the time that the device had nothing of this step to do between the optimizer of the
-            step before and the first forward; ``communication``, under DDP, what its computing stream waited for
+        memory, device_seconds: None without a CUDA device. ``exposed_wait`` is the device's time without work between
+            the last optimizer and the first forward; ``communication``, under DDP, its computing stream's wait for
             other ranks.
-        loader: None where the data loader was not watched.
-        cpu_seconds: CPU time of all threads of the process over the step; None in a run of one process.
-        waited_seconds: of logging, evaluation and checkpointing, by phase, the host time in which this rank waited for
-            others in a collective; in all other phases that is ``phase_seconds.communication``. None where it did not.
-        loss, learning_rate, grad_norm: what the Trainer itself logged after this step (the loss is the mean since its
-            last log); None where it did not.
+        cpu_seconds: of all threads of the process; None in a run of one process.
+        waited_seconds: host time within logging, evaluation and checkpointing spent waiting for other ranks; other
+            phases have it in ``phase_seconds.communication``.
+        loss, learning_rate, grad_norm: the Trainer's own log after this step, if any; the loss is the mean since its
+            last log.
     """
 
     segment: int

@@ -1,7 +1,4 @@
-"""What a Chrome trace of torch's profiler holds: the breakdown that ``trace/`` makes, and that reports and rules read.
-
-All times are seconds on the trace's own clock. What a trace does not tell is None, never zero.
-"""
+"""What a Chrome trace of torch's profiler holds; times are seconds on its own clock; None is unknown, never zero."""
 
 from __future__ import annotations
 
@@ -28,12 +25,7 @@ class Percentiles:
 
 @dataclass(frozen=True)
 class FamilyTime:
-    """Kernels, or operators, of one family of ``trace/families.py``.
-
-    Attributes:
-        seconds: summed; what ran at the same time on two streams is counted twice.
-        share: of the sum over all families.
-    """
+    """Kernels, or operators, of one family of ``trace/families.py``; concurrent streams are counted twice."""
 
     family: KernelFamily
     seconds: float
@@ -46,10 +38,9 @@ class KernelTime:
     """All runs of one kernel.
 
     Attributes:
-        name: without the arguments of templates and functions.
-        full_name: as the trace has it, at most 400 characters.
+        name: without the arguments of templates and functions; ``full_name``: at most 400 characters.
         share: of all kernels', copies' and memsets' time.
-        operator: that launched most of its time, as far as the trace knows.
+        operator: that launched most of its time, as far as the trace shows.
     """
 
     name: str
@@ -67,15 +58,11 @@ class LaunchBreakdown:
     """How kernels (not copies and memsets) are submitted, and how long they are.
 
     Attributes:
-        kernels_per_second: of the device's window.
         graph_kernels: submitted by CUDA graphs: one call for many. They have no launch figures.
-        length: of the kernels.
-        short_kernel_seconds: a kernel below it is about as long as its own submission.
-        short_time_share: of the kernels' summed time that short ones take.
-        call_seconds: the host's time in the calls that launched kernels, summed.
-        call: how long such a call took.
-        delay: from the start of the call to the start of the kernel; long where the host is far ahead of the device,
-            which is as it should be.
+        short_kernel_seconds: a shorter kernel is about as long as its own submission.
+        short_time_share: of the kernels' summed time.
+        call_seconds, call: the host's time in the calls that launched kernels, summed and each.
+        delay: from the start of the call to that of the kernel; long, as it should be, where the host is far ahead.
     """
 
     kernels: int
@@ -96,12 +83,10 @@ class CopyKind:
 
     Attributes:
         direction: ``HtoD``, ``DtoH``, ``DtoD``, ``PtoP``, or ``unknown``.
-        host_memory: None where no host memory is involved, or the trace does not tell.
-        bytes: None where the trace does not tell of any of them.
-        untold_bytes_count: copies whose bytes the trace does not tell.
-        bytes_per_second: over the copies whose bytes are told.
+        host_memory: None where no host memory is involved, or it is unknown.
+        untold_bytes_count: copies of unknown size; ``bytes`` and ``bytes_per_second`` are of the others.
         small_count: of at most 64 KiB: latency, not bandwidth.
-        call_seconds: the host's time in the calls that submitted them; a pageable copy, or one to the host, blocks.
+        call_seconds: the host's time in the submitting calls; a pageable copy, or one to the host, blocks.
     """
 
     direction: str
@@ -123,11 +108,10 @@ class IdleSplit:
     """Why a device, or a stream, ran nothing between its first event and its last; ``trace/device.py`` defines it.
 
     Attributes:
-        host_bound_seconds: the next work was not yet submitted when the gap began, and the gap is long.
-        launch_bound_seconds: gaps too short for the host to have done anything but submit the next kernel.
-        other_seconds: the work had been submitted before, and the device did not start it: it waited for another
-            stream, an event, or memory. ``unknown_seconds`` is part of it.
-        unknown_seconds: the trace does not hold the call that submitted the work.
+        host_bound_seconds: long gaps at whose start the next work was not yet submitted.
+        launch_bound_seconds: gaps too short for the host to do more than submit the next kernel.
+        other_seconds: submitted work waited for another stream, an event or memory; ``unknown_seconds``, whose
+            submission the trace does not hold, is part of it.
     """
 
     host_bound_seconds: float
@@ -145,10 +129,8 @@ class BusyBreakdown:
 
     Attributes:
         window_seconds: ``busy_seconds + idle_seconds``.
-        busy_seconds: a kernel, a copy or a memset ran; overlapping ones counted once.
-        idle_share: of the window.
-        compute_seconds: a kernel ran that neither communicates nor copies (what HolisticTraceAnalysis calls compute
-            time); overlapping ones counted once.
+        busy_seconds: a kernel, copy or memset ran; overlapping ones counted once.
+        compute_seconds: a kernel ran that neither communicates nor copies, as HolisticTraceAnalysis counts it.
     """
 
     window_seconds: float
@@ -172,11 +154,8 @@ class StreamBreakdown:
 class Communication:
     """Kernels that communicate between devices, as HolisticTraceAnalysis counts them.
 
-    Attributes:
-        seconds: at least one of them ran.
-        overlapped_seconds: and a compute kernel at the same time.
-        exposed_seconds: and no compute kernel.
-        exposed_share: of the device's window.
+    ``seconds`` at least one ran; overlapped: a compute kernel as well, exposed: none. ``exposed_share`` is of the
+    window.
     """
 
     kernels: int
@@ -193,10 +172,9 @@ class DeviceGap:
 
     Attributes:
         start_seconds: since the first event of the trace.
-        before, after: the device event that ended before it, and the one that ended it, shortened.
-        host: what the thread did that submitted the next event: the longest operators, calls and functions in the
-            gap, innermost, with the share of the gap that they take.
-        step: the number of the ``ProfilerStep`` in which it began.
+        before, after: the device events around it, shortened.
+        host: the longest operators, calls and functions of the submitting thread in the gap, with their share of it.
+        step: the ``ProfilerStep`` in which it began.
     """
 
     start_seconds: float
@@ -210,15 +188,7 @@ class DeviceGap:
 
 @dataclass(frozen=True)
 class DeviceBreakdown:
-    """One device of a trace; all lists have the longest, or busiest, first.
-
-    Attributes:
-        device: its number in the trace.
-        name: as its driver calls it.
-        busy: all its streams together.
-        launches: None where no kernel ran.
-        communication: None where nothing communicates.
-    """
+    """One device of a trace; all lists have the longest, or busiest, first; None: no kernel, or no communication."""
 
     device: int
     name: str | None
@@ -239,11 +209,10 @@ class SyncSite:
 
     Attributes:
         call: of the runtime: ``cudaStreamSynchronize``, or a copy to pageable memory that waits for itself.
-        operator: the outermost operator around it, such as ``aten::item``.
-        site: ``file:line (function)`` of the innermost recorded Python function around the call that is no part of an
-            installed package, at the line at which it is defined.
-        idle_after_seconds: the device ran out of work while the host waited there: the idle time of those gaps.
-        outside_steps: how many lie outside every ``ProfilerStep``, such as the profiler's own at its end.
+        operator: the outermost around it, such as ``aten::item``.
+        site: ``file:line (function)`` of the innermost recorded Python function outside installed packages.
+        idle_after_seconds: idle time of the gaps in which the device ran out of work meanwhile.
+        outside_steps: outside every ``ProfilerStep``, such as the profiler's own at its end.
     """
 
     call: str
@@ -258,11 +227,7 @@ class SyncSite:
 
 @dataclass(frozen=True)
 class TraceStep:
-    """One ``ProfilerStep``: the host's time, and what the devices did in it.
-
-    Attributes:
-        busy_seconds: at least one device ran something in that time; None without device events.
-        syncs, sync_seconds: waits for a device that began in it, and their time.
+    """One ``ProfilerStep``: the host's time, the devices' busy time (None without events), and waits that began in it.
     """
 
     number: int
@@ -275,12 +240,7 @@ class TraceStep:
 
 @dataclass(frozen=True)
 class OperatorTime:
-    """All calls of one operator on the host.
-
-    Attributes:
-        self_seconds: without the operators and calls of the runtime inside it.
-        share: of the self time of all operators.
-        total_seconds: with them; a call directly inside one of the same operator is not counted again.
+    """All calls of one operator on the host; a call directly inside one of the same operator counts once in the total.
     """
 
     name: str
@@ -293,13 +253,7 @@ class OperatorTime:
 
 @dataclass(frozen=True)
 class HostBreakdown:
-    """The operators on the host, the ones of longest self time first.
-
-    Attributes:
-        threads: that ran operators.
-        operator_seconds: the self time of all of them, threads added up.
-        families: all that ran inside ``Optimizer.step`` is the optimizer's.
-    """
+    """The operators on the host, the longest self time first; all inside ``Optimizer.step`` is the optimizer's."""
 
     threads: int
     operator_seconds: float
@@ -313,10 +267,9 @@ class TraceFile:
 
     Attributes:
         read_bytes: of JSON, after decompression.
-        events: complete events of all kinds, those that no figure uses among them.
-        unreadable_events: that are no valid JSON, or no event; they are left out.
-        truncated: the file ends before its list of events does; what came before was read.
-        device_names: of the devices that the trace's process saw, by index.
+        events: complete events of all kinds, unused ones too.
+        unreadable_events: no valid JSON, or no event; they are left out.
+        truncated: the file ends before its list of events; what came before was read.
         has_stacks: Python functions were recorded, or operators with their call stacks.
     """
 
@@ -335,14 +288,9 @@ class TraceFile:
 
 @dataclass(frozen=True)
 class TraceBreakdown:
-    """Where the time of a trace went.
+    """Where the time of a trace went, from its first event to its last; the costliest syncs come first.
 
-    Attributes:
-        window_seconds: from its first event to its last.
-        devices: none where the trace has no device events; then ``host`` says where the time went.
-        host: None where the trace has no operators.
-        syncs: the costliest first.
-        remarks: what a reader should know before the figures.
+    No devices where the trace has no device events, no ``host`` without operators. Read ``remarks`` before the figures.
     """
 
     file: TraceFile
