@@ -24,8 +24,6 @@ HOOKS_REFUSED = "saved tensor hooks"
 
 def random_state(device: torch.device | str = "cpu") -> Callable[[], None]:
     """Remember the generators of python, numpy, torch and its current device of this type; the result puts them back.
-
-    It reads nothing back from the device.
     """
     device_type = torch.device(device).type
     accelerator = None if device_type in ("cpu", "meta") else torch.get_device_module(device_type)
@@ -44,11 +42,7 @@ def random_state(device: torch.device | str = "cpu") -> Callable[[], None]:
 
 @contextmanager
 def kept_random_state(device: torch.device | str = "cpu") -> Iterator[None]:
-    """Afterwards the generators of ``random_state`` are as before.
-
-    A data loader alone draws from torch's generator, so even an evaluation without dropout would shift all
-    later dropout masks.
-    """
+    """Afterwards the generators of ``random_state`` are as before: a data loader alone draws from torch's."""
     restore = random_state(device)
     try:
         yield
@@ -68,10 +62,7 @@ def kept_modes(model: nn.Module) -> Iterator[None]:
 
 
 class Storages:
-    """A set of storages: what tensors share is counted once.
-
-    Keep the tensors alive for as long as more are added: a storage is known by its address.
-    """
+    """Storages counted once; keep the tensors alive meanwhile, since a storage is known by its address."""
 
     def __init__(self) -> None:
         self._bytes: dict[int, tuple[str, int]] = {}
@@ -111,9 +102,9 @@ def _parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 def model_tensors(model: nn.Module) -> Iterator[tuple[torch.Tensor, bool]]:
     """Parameters and buffers of a model, with what quantized ones keep beside them, and whether they are trained.
 
-    What bitsandbytes keeps: scales, their own scales and offset, code books, for 4-bit (``quant_state``; of a weight
-    that FSDP2 has shared out only its module keeps it) and for 8-bit (``SCB`` on the weight, or on its module once it
-    ran). Under DeepSpeed's ZeRO-3 a parameter is empty, and its ``ds_tensor`` is this rank's part of it.
+    bitsandbytes keeps scales, their own scales and offset, and code books: for 4-bit in ``quant_state`` (only the
+    module has it once FSDP2 has sharded the weight), for 8-bit in ``SCB`` on weight or module. Under DeepSpeed's ZeRO-3
+    a parameter is empty, and its ``ds_tensor`` is this rank's part.
     """
     for module in model.modules():
         for parameter in module.parameters(recurse=False):
@@ -167,11 +158,9 @@ class Kept:
     """What a forward keeps until its backward, by device.
 
     Attributes:
-        activations: bytes of what autograd saved, and of the inputs of checkpointed layers, without parameters,
-            buffers and logits. The micro-batch is among them as far as an operator saved it, and so are the copies of
-            weights that autocast makes.
-        logits: bytes of floating tensors whose last dimension is the vocabulary, the model's output included, which
-            lives until the loss is computed.
+        activations: bytes that autograd saved and inputs of checkpointed layers, without parameters, buffers and
+            logits. The micro-batch and autocast's copies of weights are among them where an operator saved them.
+        logits: bytes of floating tensors whose last dimension is the vocabulary, the model's output included.
     """
 
     activations: dict[str, int]
@@ -194,24 +183,15 @@ def foreign_hooks() -> bool:
 
 
 class ForwardWatch:
-    """Counts what a forward keeps; that computes what it would unwatched, bit for bit.
+    """Counts what a forward keeps, which computes what it would unwatched, bit for bit.
 
-    Saved tensors pass through hooks that hand back the same memory. A checkpointed layer keeps its inputs alone:
-    torch shows those that are positional to the hooks, the others (mask, rotary embeddings) are taken from the call;
-    what the layer computes again in the backward is not counted. Nor is what a custom autograd function keeps beside
-    ``save_for_backward``.
+    Hooks hand back the same memory. A checkpointed layer keeps its inputs alone: the hooks see positional ones, others
+    (mask, rotary embeddings) are taken from the call. Recomputed tensors and what a custom autograd function keeps
+    beside ``save_for_backward`` are not counted.
 
-        watch = ForwardWatch(model, checkpointed, vocabulary)
-        watch.start()
-        try:
-            loss = forward()
-        finally:
-            watch.stop()
-        kept = watch.kept()   # before the backward
+    Call ``start``, the forward, ``stop``, and ``kept`` before the backward.
 
     Args:
-        model: the ``logits`` of its output are counted.
-        checkpointed: layers under activation checkpointing.
         vocabulary: size of the last dimension of logits; None: nothing counts as logits.
     """
 

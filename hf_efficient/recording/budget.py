@@ -12,10 +12,9 @@ from hf_efficient.recording.live import LiveRun
 
 
 class Agreement:
-    """Rank 0 tells its decision, and after which step it will tell the next one, so that all wait for it there.
+    """Rank 0 broadcasts its decision and the step after which it sends the next one, for which all wait there.
 
-    One broadcast of two integers per exchange (and a sum, where the ranks have something to add up), over the hosts
-    (gloo), which no device waits for; rank 0 says when the next is worth it. A single process needs none.
+    One exchange takes two integers (and a sum where needed) over the hosts (gloo), which no device waits for.
     """
 
     def __init__(self, rank: int, world_size: int) -> None:
@@ -34,11 +33,9 @@ class Agreement:
         return not self._shared or step >= self._next
 
     def settle(self, decision: int = 0, next_step: int = 0) -> int:
-        """Tell rank 0's decision, or hear it; the arguments of the other ranks are not read.
+        """Send rank 0's decision, or receive it; the arguments of the other ranks are not read.
 
-        Args:
-            decision: any number.
-            next_step: the step after which the next exchange takes place, on all ranks.
+        ``next_step`` is the step after which all ranks exchange again.
         """
         if not self._shared:
             return decision
@@ -69,14 +66,9 @@ _MOST_STEPS = 1000
 
 @dataclass(frozen=True)
 class Passing:
-    """The forecast passes a limit.
+    """The forecast passes a limit: the first one, with the run's total in its unit and the steps that would fit.
 
-    Attributes:
-        limit: the one that comes first.
-        total: what the whole run will have spent, in its unit.
-        fits: steps with which it would not be passed.
-        train_seconds: from now to the end of the training.
-        at_least: whether something to come is left out of both.
+    ``train_seconds`` run to the end of the training; ``at_least``: something to come is left out of both.
     """
 
     limit: LimitName
@@ -88,13 +80,7 @@ class Passing:
 
 @dataclass(frozen=True)
 class Look:
-    """What a look at the run found.
-
-    Attributes:
-        spent: the limit that leaves no room for what comes next.
-        passing: a forecast that is worth a warning now.
-        next_step: the step after which the next look is worth an exchange between ranks.
-    """
+    """What a look at the run found: the limit without room, a forecast worth a warning, and the next look's step."""
 
     spent: LimitName | None
     passing: Passing | None
@@ -109,9 +95,7 @@ class BudgetWatch:
         self._warned_seconds: float | None = None
 
     def look(self, live: LiveRun, step: int, *, evaluates: bool, saves: bool) -> Look:
-        """After an optimizer step, before the evaluation and the save that belong to it.
-
-        There is room as long as these, one more step and a checkpoint fit.
+        """After an optimizer step, before its evaluation and save: these, one more step and a checkpoint have to fit.
         """
         spent = live.spent()
         first = clearance(self._limits, spent, live.price_usd_per_hour, live.watts())

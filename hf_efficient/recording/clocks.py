@@ -16,13 +16,10 @@ _IMPORTED_NS = time.perf_counter_ns()
 
 @dataclass(frozen=True)
 class ProcessStart:
-    """The start of the process.
+    """The start of the process, as ``time.perf_counter_ns()`` would have read then.
 
-    Attributes:
-        perf_ns: what ``time.perf_counter_ns()`` would have read then.
-        source: ``kernel``: start time and now on the clock since boot, which no setting of the wall clock moves, to a
-            tick of 10 ms; ``psutil``: two readings of the wall clock, off by as much as it was set in between and by up
-            to a second of rounding; ``import``: unknown, this is when the module was imported.
+    ``source``: ``kernel``: the clock since boot, to a tick of 10 ms; ``psutil``: two readings of the wall clock, off by
+    its changes and up to a second of rounding; ``import``: unknown, so the import of this module.
     """
 
     perf_ns: int
@@ -40,9 +37,7 @@ def process_start() -> ProcessStart:
 
 
 def start_ticks(stat: str) -> int:
-    """Field 22 of a line of ``/proc/PID/stat``: clock ticks from boot to the start of the process.
-
-    The second field is the command in parentheses and may itself hold spaces and parentheses.
+    """Field 22 of ``/proc/PID/stat``: clock ticks from boot to the start of the process; the command may hold spaces.
 
     Raises:
         ValueError: the line is not one of those.

@@ -16,8 +16,8 @@ _MOST_REASONS = 10
 class CompilationWatch:
     """Opens a phase for as long as dynamo compiles; imports nothing: without dynamo nothing is compiled.
 
-    A backward may be compiled when it first runs, by a thread of autograd, while the one that trains waits for it.
-    Compilations of other threads are left out. Torch tells of a backward's compilation since 2.8.
+    Autograd's thread may compile a backward when it first runs, while the training thread waits; torch reports that
+    since 2.8. Compilations of other threads are left out.
     """
 
     def __init__(self, phase: Callable[[], AbstractContextManager[None]], in_backward: Callable[[], bool]) -> None:
@@ -66,11 +66,7 @@ class CompilationWatch:
 
 
 def compile_counts() -> dict[str, Any] | None:
-    """None where nothing was compiled; imports nothing.
-
-    ``frames`` (functions, and what follows a graph break in one), ``recompiles`` (compilations of a frame after its
-    first), ``graphs``, ``graph_breaks``, and ``break_reasons``: first line to how often, the most frequent.
-    """
+    """Counts of frames, recompilations, graphs and their breaks with reasons; None where nothing was compiled."""
     frames, utilities = sys.modules.get("torch._dynamo.convert_frame"), sys.modules.get("torch._dynamo.utils")
     compiled = getattr(frames, "FRAME_COMPILE_COUNTER", {})
     if utilities is None or not compiled:

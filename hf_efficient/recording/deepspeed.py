@@ -25,8 +25,7 @@ _WATCHED = "_watched_by_hf_efficient"
 def watch_engine_steps(accelerator: Any, log: EventLog, end_wait: Callable[[], None]) -> None:
     """From here on ``engine.step`` is the phase ``optimizer``; does nothing without DeepSpeed, and once per engine.
 
-    What the engine exchanges in it (ZeRO gathers the updated weights) is communication as far as its calls are seen.
-    ``end_wait`` ends the wait of the backward, whose gradients are there.
+    Exchanges seen in it are communication. ``end_wait`` ends the backward's wait, whose gradients are there.
     """
     engine = getattr(getattr(accelerator, "deepspeed_engine_wrapped", None), "engine", None)
     if engine is None or getattr(engine.step, _WATCHED, False):
@@ -47,14 +46,9 @@ def watch_engine_steps(accelerator: Any, log: EventLog, end_wait: Callable[[], N
 
 
 class EngineGradients:
-    """Counts gradients when one is made, of hundreds every few; what was there at most is kept.
+    """Counts gradients when every few of hundreds are made; ``most_bytes`` keeps the highest moment by device.
 
-    A gradient counts from the moment when it is made, whole as it then is, until the engine lets go of it; copies
-    in the buckets that are sent count where a parameter's gradient lies there.
-
-    Attributes:
-        most_bytes: by device, of the moment with the most.
-        broken: a fault ended the counting.
+    A gradient counts whole from when it is made until the engine releases it, copies in the buckets included.
     """
 
     def __init__(self, model: nn.Module, engine_optimizer: Any) -> None:
@@ -101,7 +95,7 @@ class EngineGradients:
 
 
 def occupied_bytes(tensors: Iterable[torch.Tensor]) -> dict[str, int]:
-    """Bytes that contiguous tensors take on each device; where several lie on top of one another, once.
+    """Bytes that contiguous tensors take on each device, overlaps once.
 
     Hand-worked: elements 0 to 5 and 3 to 9 of one tensor of float32 take 10 * 4 bytes.
     """

@@ -1,6 +1,4 @@
-"""The device while a training loop runs: its time per phase by its own events, and its memory by the allocator's books.
-
-Events are read long after they happened: nobody ever waits for one.
+"""The time of a training's device by phase, from events that nobody waits for, and its memory by the allocator's books.
 """
 
 from __future__ import annotations
@@ -68,12 +66,7 @@ class _Interval:
 
 @dataclass
 class DeviceTimes:
-    """The events of one step, until they can be read.
-
-    Attributes:
-        intervals: of the phases, in the order recorded.
-        owned: events to give back once these times are read.
-        whole: every event that the step asked for could be had.
+    """The events of one step, until they can be read; ``owned`` go back to the pool then, ``whole``: all could be had.
     """
 
     pool: EventPool
@@ -112,13 +105,11 @@ class DeviceTimes:
 class DeviceClock:
     """Marks the device's work of a step: forward, backward, optimizer, and what lies between two steps.
 
-    ``communication`` is told in a run of several ranks under DDP: what the computing stream waits for others, at the
-    start of the forward (buffers) and at the end of the backward (gradients); it is exposed.
-
-    A phase that goes on (the optimizer: clipping, then the step) is one interval from its first start to its last end.
-    ``exposed_wait`` is the time on the device from the end of a step's last phase to the start of the next step's
-    first, without evaluations and saves that lie in between: what the device had nothing of either step to do, while
-    data was fetched and copied, or a log read the loss back.
+    ``communication``, under DDP, is the computing stream's exposed wait for others at the start of the forward
+    (buffers) and the end of the backward (gradients). A phase that goes on (the optimizer: clipping, then the step) is
+    one interval from first start to last end. ``exposed_wait`` is the device's time between a step's last phase and the
+    next one's first,
+    without evaluations and saves: it had no work while data was fetched and copied, or a log read the loss back.
     """
 
     def __init__(self, pool: EventPool) -> None:
@@ -212,14 +203,11 @@ class _Step:
 class PhasePeaks:
     """Reads the allocator's peaks where a phase begins, and sets them back there.
 
-    The largest peak of the phases is the step's. A phase's peak covers the time until the next one begins; what a step
-    allocates before its first phase counts for the step alone. Setting a peak back is seen by everybody who asks torch
-    for it in this process: whoever reads the run's peak takes ``keep``'s word with torch's.
+    A phase's peak covers the time until the next phase; the step's is the largest. Setting a peak back is seen by all
+    in this process: whoever reads the run's peak also takes ``keep``'s.
 
-    Nothing is asked of the device: torch's books are a dictionary of some 150 entries, which takes about 25 us to
-    build (an estimate), four times per step and twice more per further micro-batch. So that this never takes more than
-    1/500 of the time, short steps are looked at less often: the others have no figures of their own, and are set apart
-    from those that have.
+    Torch's books are a dictionary of some 150 entries, about 25 us to build (an estimate), four times per step and
+    twice more per further micro-batch. Short steps are therefore read less often, to stay below 1/500 of the time.
     """
 
     def __init__(
@@ -243,11 +231,7 @@ class PhasePeaks:
             self._step.phase = name
 
     def cut(self) -> StepMemory | None:
-        """The step is over, its trailing work included.
-
-        Returns:
-            Its peaks; None where it was not looked at.
-        """
+        """End the step, its trailing work included; its peaks, or None where they were not read."""
         looked = self._looking
         if looked:
             self._look()
@@ -302,12 +286,7 @@ class DeviceWatch:
 
 
 def watch_device(device: torch.device, *, memory: bool = True) -> DeviceWatch | None:
-    """A watch of the device that trains; None where it is no CUDA device, or CUDA was not started.
-
-    Args:
-        device: that trains.
-        memory: whether to read the allocator's peaks and set them back (see ``PhasePeaks``).
-    """
+    """A watch of the training device; None unless it is a started CUDA device. ``memory`` sets allocator peaks back."""
     if device.type != "cuda" or not torch.cuda.is_initialized():
         return None
     index = torch.cuda.current_device() if device.index is None else device.index

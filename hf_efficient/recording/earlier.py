@@ -18,10 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 def read_earlier(directory: Path) -> Earlier:
-    """Read what earlier processes left, before this process adds to it: spans of rank 0, samples of all ranks.
-
-    Zeros where nothing was recorded, or nothing that can be read (which is logged).
-    """
+    """Read what earlier processes left: spans of rank 0, samples of all ranks; zeros if unreadable (logged)."""
     try:
         found = read_processes(records_path(directory, "spans", 0))
         joules = _joules(directory) if found else 0.0

@@ -257,10 +257,7 @@ class EventLog:
 
     @_guarded
     def enter(self, name: PhaseName, *, opaque: bool = False, instead_of: str | None = None) -> int:
-        """Open a phase; returns what ``leave`` closes it by.
-
-        On the device it takes the place of ``instead_of``, where phases do not lie inside one another.
-        """
+        """Open a phase; returns what ``leave`` closes it by. On the device it replaces ``instead_of``."""
         if self._opaque and name != _WAIT:
             return 0
         token = self._last_token = self._last_token + 1
@@ -283,12 +280,9 @@ class EventLog:
 
     @_guarded
     def leave(self, token: int | None, on_device: str | None = None, then: str | None = None) -> None:
-        """Close a phase; one that is closed already stays so.
+        """Close a phase; one that is closed already, 0 or None does nothing.
 
-        Args:
-            token: from ``enter``; 0 and None: nothing was opened.
-            on_device: the phase that ends on the device.
-            then: the phase that goes on there.
+        On the device ``on_device`` ends and ``then`` goes on.
         """
         if not token:
             return

@@ -22,11 +22,9 @@ _S = TypeVar("_S", bound=Part)
 def guard(
     consequence: str, then: Callable[[Any], object] = lambda part: None
 ) -> Callable[[Callable[Concatenate[_S, _P], _R]], Callable[Concatenate[_S, _P], _R | None]]:
-    """Guard the methods of a part, which return None where it is broken.
+    """Guard the methods of a part, which return None where it is broken; ``then`` is called once with it.
 
-    Args:
-        consequence: what there is no longer: ``The time of this process is no longer recorded``.
-        then: called once with the part that broke.
+    ``consequence`` says what is lost: ``The time of this process is no longer recorded``.
     """
 
     def decorated(method: Callable[Concatenate[_S, _P], _R]) -> Callable[Concatenate[_S, _P], _R | None]:

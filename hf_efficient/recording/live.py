@@ -35,12 +35,8 @@ _NOTHING = np.zeros(_UNKNOWN + len(_COUNTS))
 class Earlier:
     """What a run had spent before this process: sums over its earlier processes, on rank 0.
 
-    Attributes:
-        wall_seconds: their wall time, of one that was killed until its last heartbeat.
-        evaluations, evaluation_seconds: how many evaluations they did, and how long those took together.
-        saves, save_seconds: the same of their checkpoints.
-        joules: energy of all ranks' meters; None where nothing told it.
-        cost_usd: each process at the price that it stated; None where one of them states none.
+    A killed process counts until its last heartbeat. ``joules`` is over all ranks' meters; the cost is at each
+    process's own price. Both are None where unknown.
     """
 
     wall_seconds: float = 0.0
@@ -60,16 +56,7 @@ class Earlier:
 class WindowSums:
     """Sums over some steps of one rank. A count is None where one of the steps does not know it.
 
-    Attributes:
-        steps: how many.
-        wall_seconds: their wall time.
-        training_seconds: their wall time without evaluation and checkpointing.
-        data_wait_seconds: of it, the time in which they waited for data.
-        unattributed_seconds: of the wall time, what no phase claimed.
-        processed, non_padding, loss_bearing: tokens.
-        model_flops, hardware_flops: see ``StepWork``.
-        peak_allocated_bytes: the largest of the steps' peaks on the device; None without one.
-        step_seconds: each step's time without evaluation and checkpointing.
+    Training and step seconds are without evaluation and checkpointing, the peak is the largest of the steps'.
     """
 
     steps: int
@@ -116,11 +103,9 @@ class Durations:
 
 
 class RunningFigures:
-    """What a ``train()`` call has come to so far on this rank; fed by one thread, asked by another.
+    """What a ``train()`` call has come to on this rank; fed by one thread, asked by another.
 
-    Attributes:
-        earlier: what the run had spent before this process, where it goes on.
-        evaluations, saves: those of the call so far, and of the run's earlier processes.
+    Evaluations and saves include those of the run's earlier processes.
     """
 
     def __init__(self, earlier: Earlier | None = None, catch_up: Callable[[], object] = lambda: None) -> None:
@@ -159,11 +144,9 @@ class RunningFigures:
             return _window(self._sums, self._step_seconds[:], self._peak)
 
     def take_window(self, under_way: StepRecord | None) -> WindowSums:
-        """The steps since this method was called last, or since the start; windows tile the call.
+        """The steps since the last call of this method; windows tile the ``train()`` call.
 
-        Args:
-            under_way: what the record of the step under way would hold now, where its update is done. What is left of
-                that step, the log itself for instance, goes to the next window.
+        ``under_way`` is the step whose update is done; what is left of it, such as the log, goes to the next window.
         """
         self._catch_up()
         with self._lock:
@@ -248,10 +231,8 @@ class LivingRun(Protocol):
 class Outlook:
     """What is still to come of a training, and the run's sums when it is over.
 
-    Attributes:
-        seconds_left: steps, evaluations and saves to come, and another start where it was asked for.
-        total: spent in the end. What follows the training besides an evaluation (the final save, merging) is not in it.
-        lower_bound: whether something is to come whose duration is not known yet, and which is left out.
+    ``seconds_left`` covers steps, evaluations, saves and any further start; the final save and merging are in neither.
+    ``lower_bound``: something of unknown duration is left out.
     """
 
     seconds_left: float
@@ -260,13 +241,9 @@ class Outlook:
 
 
 class LiveRun:
-    """Exists while ``train()`` runs, as ``Timeline.live``; one thread, host arithmetic.
+    """The figures while ``train()`` runs, as ``Timeline.live``; one thread, host arithmetic.
 
-    Attributes:
-        figures: the steps of this call.
-        schedule: what is to come; None until training begins.
-        world_size: ranks that train.
-        elsewhere_joules: energy that other ranks have told of; 0 where nobody asked them.
+    ``schedule`` is None until training begins, ``elsewhere_joules`` the energy that other ranks reported.
     """
 
     def __init__(self, run: LivingRun, figures: RunningFigures) -> None:
@@ -307,12 +284,7 @@ class LiveRun:
         )
 
     def outlook(self, step: int, *, another_start: bool = False) -> Outlook | None:
-        """What is to come after this step; None while that cannot be told.
-
-        Args:
-            step: optimizer steps done.
-            another_start: whether it is to come in another process, which takes as long to start as this one did.
-        """
+        """What is to come after ``step`` done steps; None while unknown; another start takes as long as the last."""
         if self.schedule is None:
             return None
         now = self.spent()
@@ -374,9 +346,8 @@ def log_figures(window: WindowSums, live: LiveRun, outlook: Outlook | None, pref
     forecast_cost_usd                    USD   whole run cost_usd when the training is over
     ==================================== ===== ========= =======================================================
 
-    ``window``: the steps since the log before. ``run``: with the processes that a resumed run had before. A key whose
-    figure is not known is left out. The closing summary has the same, ``efficiency/run/...``, over the steps of the
-    whole ``train()`` call.
+    ``window`` is since the last log; ``run`` has earlier processes of a resumed run. Unknown figures are left out. The
+    closing summary has the same keys below ``efficiency/run/``, over the whole ``train()`` call.
     """
     spent, seconds = live.spent(), window.training_seconds
     ordered = sorted(window.step_seconds)

@@ -139,7 +139,7 @@ class WatchedFetcher:
 
 
 def shared_counts(workers: int) -> Any:
-    """Doubles that the workers of a loader write, each its own row of ``COUNTS``; passed on by fork, spawn and others.
+    """Doubles that the workers of a loader write, each its own row of ``COUNTS``.
 
     Raises:
         OSError: the system has no shared memory left.
@@ -190,8 +190,7 @@ _replaced: dict[type, MakesIterator] = {}
 def look_at_iterators(loader: Any, watcher: Watcher) -> None:
     """From here on ``watcher`` makes the iterators of every loader of this kind, until ``let_go``.
 
-    The method of the class is replaced rather than one of a loader, so that a loader can be copied and pickled as
-    before, and so that one that accelerate derives from it, to go on in the middle of an epoch, is found as well.
+    The class's method is replaced: loaders copy and pickle as before, and those that accelerate derives are found too.
 
     Raises:
         TypeError: it is no loader of torch's.
@@ -260,10 +259,7 @@ def batch_tensors(batch: Any) -> list[torch.Tensor]:
 
 
 class LoaderMark(msgspec.Struct, frozen=True):
-    """Where the sums stand.
-
-    ``before``: what iterators that are gone have loaded, by ``COUNTS``; ``raw``: the counts of the one that is not, as
-    they lie in memory.
+    """Where the sums stand: ``before``: what past iterators loaded, by ``COUNTS``; ``raw``: counts of the current one.
     """
 
     taken: Taken
@@ -465,10 +461,8 @@ def watch_stated(watch: LoaderWatch, loader: Any, state: Callable[[Mapping[str, 
 def loader_facts(loader: Any) -> dict[str, Any]:
     """Facts of topic ``loader``, also as accelerate wraps it; what it does not tell is left out.
 
-    ``workers``, ``prefetch_factor`` (batches per worker), ``persistent_workers``, ``pin_memory`` (as it was asked for),
-    ``pins_memory`` (whether torch does it: it needs an accelerator), ``in_order``, ``start_method`` (of the workers),
-    ``batch_size`` (rows), ``drop_last``, ``batches`` (per epoch), ``rows`` (of the data set), ``iterable``, and the
-    kinds of ``loader``, ``dataset``, ``collator`` and ``sampler``.
+    Among them ``pin_memory`` (as requested), ``pins_memory`` (whether torch does: it needs an accelerator),
+    ``batch_size`` (rows), ``batches`` (per epoch), ``rows`` (of the data set), and the kinds of its parts.
     """
     inner = torch_loader(loader)
     workers = int(inner.num_workers)

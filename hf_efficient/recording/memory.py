@@ -7,9 +7,7 @@ from pathlib import Path
 
 
 def peak_rss_bytes() -> int | None:
-    """The largest resident memory of this process so far; None where the system does not tell.
-
-    From ``VmHWM`` on Linux: ``getrusage`` there may still tell the peak of the process that started this one.
+    """The largest resident memory of this process so far, or None; ``getrusage`` may give its parent's peak on Linux.
     """
     try:
         for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
@@ -26,10 +24,7 @@ def peak_rss_bytes() -> int | None:
 
 
 def device_memory(index: int | None) -> dict[str, int]:
-    """What a CUDA device holds now, from the allocator's own books on the host; may be asked by any thread.
-
-    Empty without a device, or where the process has not started CUDA.
-    """
+    """What a CUDA device holds now, by the allocator's books on the host; any thread may ask. Empty without CUDA."""
     torch = sys.modules.get("torch")
     if index is None or torch is None or not torch.cuda.is_initialized():
         return {}
@@ -44,10 +39,9 @@ def device_memory(index: int | None) -> dict[str, int]:
 
 
 def device_peaks() -> dict[str, int]:
-    """Peaks of the current CUDA device since the process started, from the allocator's own books on the host.
+    """Peaks of the current CUDA device since the process started, by the allocator's books; empty without CUDA.
 
-    Neither imports torch nor starts CUDA: empty where the process has not done so. Torch's own peaks count from where
-    they were last set back; what ``keep_device_peaks`` was told before is taken in.
+    ``keep_device_peaks`` adds what torch forgets when its peaks are set back.
     """
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():

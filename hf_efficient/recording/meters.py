@@ -28,14 +28,10 @@ class MeterError(Exception):
 
 @dataclass(frozen=True)
 class EnergyMeter:
-    """Reads the energy or the power of a part of this machine.
+    """Reads the energy or the power of a part of this machine, such as ``GPU 0`` or ``CPU package 0``.
 
-    Attributes:
-        name: what it meters: ``GPU 0``, ``CPU package 0``.
-        id: what it is: the same from every process that reads it, and no other's.
-        unit: ``joules``: ``read`` gives a counter; ``watts``: the power at the moment.
-        read: one reading; may raise anything.
-        range_joules: where the counter starts again from 0; None where it does not.
+    ``id`` is the same from every process. ``read`` may raise anything. A counter starts again from 0 at
+    ``range_joules``.
     """
 
     name: str
@@ -100,11 +96,8 @@ def is_first_on_machine() -> bool:
 class CudaDevice:
     """A device by every name that it has; None where torch does not know it.
 
-    Attributes:
-        index: torch's, which counts what ``CUDA_VISIBLE_DEVICES`` leaves.
-        uuid: as NVML spells it, ``GPU-...``.
-        pci: ``00000000:3B:00.0``.
-        cuda: False for a GPU that torch drives by ROCm.
+    ``index`` is torch's, which counts what ``CUDA_VISIBLE_DEVICES`` leaves; ``pci`` is ``00000000:3B:00.0``; ``cuda``
+    is False under ROCm.
     """
 
     index: int
@@ -123,9 +116,8 @@ def current_device() -> int | None:
 def cuda_devices(current: int | None) -> list[CudaDevice]:
     """Those that this process computes on; starts nothing, and waits for no device.
 
-    One of several processes that train together has its own. A process by itself may spread a model, or its batches,
-    over all that it sees: those on which torch holds memory. ``current`` is that of the training thread; each thread
-    has its own, so this one cannot ask.
+    One of several processes has ``current``, the training thread's. A process by itself may spread over all devices on
+    which torch holds memory.
     """
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
@@ -157,9 +149,8 @@ def _described(torch: Any, index: int) -> CudaDevice:
 def nvml_meter(device: CudaDevice) -> EnergyMeter:
     """The energy counter of this very device (Volta and later), or its power where it has no counter.
 
-    The counter runs in millijoules from the loading of the driver; the power is the board's, in milliwatts, over the
-    last second on recent devices. (NVML API reference, ``nvmlDeviceGetTotalEnergyConsumption`` and
-    ``nvmlDeviceGetPowerUsage``.)
+    The counter is in millijoules since the driver was loaded; the power in milliwatts, over the last second on recent
+    devices (NVML API reference, ``nvmlDeviceGetTotalEnergyConsumption``, ``nvmlDeviceGetPowerUsage``).
 
     Raises:
         MeterError: there is no NVML here, or it does not know the device.
@@ -190,10 +181,9 @@ def nvml_meter(device: CudaDevice) -> EnergyMeter:
 
 
 def nvml_handle(device: CudaDevice) -> tuple[Any, Any, int]:
-    """NVML itself, its handle of this device, and its number there.
+    """NVML, its handle of this device, and its number there.
 
-    The device is found by its UUID or its place on the bus, since NVML counts all devices of the machine and torch
-    those that ``CUDA_VISIBLE_DEVICES`` leaves.
+    Found by UUID or place on the bus, since NVML counts devices that ``CUDA_VISIBLE_DEVICES`` hides.
 
     Raises:
         MeterError: there is no NVML here, or it does not know the device.
@@ -232,10 +222,9 @@ def _is_sliced(pynvml: Any, handle: Any) -> bool:
 def rapl_meters(root: Path = _POWERCAP) -> list[EnergyMeter]:
     """A counter for each socket, and one for its memory where that is metered apart.
 
-    Zones are folders ``intel-rapl:0`` (also on AMD) and ``intel-rapl:0:1`` inside a socket; each has a ``name``, a
-    counter ``energy_uj`` in microjoules and ``max_energy_range_uj``, from where it starts again. ``core`` and
-    ``uncore`` are parts of ``package``; ``psys`` holds it and more; neither is added to it. (Linux, Documentation/
-    power/powercap/powercap.rst.) Since Linux 5.10 the counters belong to root.
+    Zones are folders ``intel-rapl:0`` (also on AMD) and ``intel-rapl:0:1``, each with a ``name``, ``energy_uj`` in
+    microjoules and its range ``max_energy_range_uj``. ``core`` and ``uncore`` are parts of ``package``; ``psys`` holds
+    it; neither is added (Linux, Documentation/power/powercap/powercap.rst). Since Linux 5.10 only root reads them.
 
     Raises:
         MeterError: there are none, or they may not be read.
@@ -281,9 +270,7 @@ def cpu_seconds() -> float:
 
 
 def cpu_estimate(cpus: float, why: str) -> EnergyMeter:
-    """The server's share of this process: its CPU seconds, and ``cpus`` that stand ready for it (see ``estimate``).
-
-    ``cpus`` are those of the machine in one of its processes, 0 in the others, so that they are counted once.
+    """The server's share of this process: its CPU seconds, and the ``cpus`` ready for it, counted by one process alone.
     """
     power = cpu_power()
     began, began_cpu = time.perf_counter(), cpu_seconds()

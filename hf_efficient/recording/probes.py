@@ -23,9 +23,8 @@ _IDLE = ("idle", "iowait", "guest", "guest_nice", "steal")  # guests are in user
 class LoadSample:
     """The load of the machine and its GPUs, put into a sample of the system; belongs to the thread that samples.
 
-    Each probe reads one part of the machine: figures by name, with their units; those that need an earlier reading are
-    absent in the first. Its ``at`` is in seconds on a monotonic clock. ``guarded`` calls a probe under its name, and
-    records the fault of one that fails.
+    Each probe reads one part of the machine; figures that need an earlier reading are absent in the first. ``at`` is in
+    seconds on a monotonic clock.
     """
 
     def __init__(self, guarded: Callable[[str, Callable[[], None]], None]) -> None:
@@ -67,10 +66,7 @@ class LoadSample:
 
 
 class Rates:
-    """How fast counters rise between two readings, a fifth of a second apart or more.
-
-    One that fell (it was started anew) gives nothing.
-    """
+    """How fast counters rise between readings at least a fifth of a second apart; one that fell gives nothing."""
 
     def __init__(self) -> None:
         self._last: tuple[float, Mapping[str, float]] | None = None
@@ -234,10 +230,8 @@ class GpuProbe:
         memory_used_bytes            by all processes
         temperature_celsius, sm_clock_mhz, memory_clock_mhz
 
-    Attributes:
-        index: by NVML's count.
-        throttled: why it was held back at the last reading (see ``THROTTLES``).
-        limits: ``memory_total_bytes``, ``sm_clock_max_mhz``, ``power_limit_watts``, where they are known.
+    ``index`` is NVML's, ``throttled`` the reasons at the last reading (see ``THROTTLES``), ``limits`` the known ones of
+    ``memory_total_bytes``, ``sm_clock_max_mhz`` and ``power_limit_watts``.
 
     Raises:
         MeterError: there is no NVML here, or it does not know the device.
@@ -283,10 +277,7 @@ class GpuProbe:
 
 
 def children_of(pid: int, proc: Path = Path("/proc")) -> list[int]:
-    """The processes that the main thread of this one has started and that live.
-
-    Linux answers in ten microseconds; elsewhere all processes are looked through, which takes a millisecond.
-    """
+    """Living processes that this one's main thread started; 10 us on Linux, elsewhere a millisecond."""
     try:
         return [int(one) for one in (proc / f"{pid}/task/{pid}/children").read_text(encoding="ascii").split()]
     except (OSError, ValueError):
@@ -305,10 +296,7 @@ def siblings(environment: Mapping[str, str] = os.environ) -> list[int]:
 
 
 def cpu_seconds_of(pids: Iterable[int]) -> tuple[float, float]:
-    """CPU time of these processes themselves, and of those of their children that they have waited for.
-
-    One that has ended counts nothing: its parent has its time by then.
-    """
+    """CPU time of these processes, and of their children that they have waited for; 0 for one that has ended."""
     own = waited = 0.0
     for pid in pids:
         with contextlib.suppress(psutil.Error):
@@ -319,10 +307,7 @@ def cpu_seconds_of(pids: Iterable[int]) -> tuple[float, float]:
 
 
 def io_bytes_of(pids: Iterable[int]) -> tuple[int, int] | None:
-    """Bytes that these processes, and the children that they have waited for, had disks read and write.
-
-    None where the system does not know. (proc_pid_io(5): ``read_bytes``, ``write_bytes``)
-    """
+    """Bytes that disks read and wrote for these processes and their waited-for children, or None (proc_pid_io(5))."""
     read = written = answers = 0
     for pid in pids:
         with contextlib.suppress(psutil.Error, AttributeError, OSError):

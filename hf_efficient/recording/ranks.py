@@ -1,11 +1,8 @@
 """Where a rank's own work ends and its wait for the others begins.
 
-    forward     DDP hands out the first rank's buffers (``broadcast_buffers``), where the others wait for it, then
-                calls the module inside: a hook before each of the two tells that time.
-    backward    autograd runs its final callbacks in the order in which they were queued. One that is queued by the
-                loss's own hook comes before DDP's, which is queued when the last bucket is full and waits for all
-                ranks: between the end of the rank's own work and that wait.
-    elsewhere   collectives that Python calls: gathers of figures, barriers, a backend's own exchange.
+    forward   DDP broadcasts rank 0's buffers, then calls the inner module; a hook before each measures the wait.
+    backward  the loss's own hook queues a final callback before DDP's, which waits for all ranks.
+    elsewhere collectives that Python calls: gathers of figures, barriers, a backend's own exchange.
 
 No collective, no tensor and no order of work changes.
 """
@@ -48,9 +45,8 @@ _COLLECTIVES = (
 class RankMarks:
     """Waits in the forward and the backward of one trainer; for runs of several ranks alone.
 
-    Under DDP they are put into the device's queue of work too: there they stand before the computing stream is made to
-    wait for the gradients' exchange. Where weights are sharded, it waits in between as well, so that its events could
-    not tell the waits apart, and none are put there.
+    Under DDP they are queued on the device too, before the computing stream waits for the gradients' exchange. With
+    sharded weights its events could not separate the waits, and none are queued.
     """
 
     def __init__(self, log: EventLog) -> None:
@@ -76,10 +72,10 @@ class RankMarks:
             ]
 
     def exchange(self) -> dict[str, Any]:
-        """What DDP's own log says of the exchange of gradients: means over its first ten steps and each hundredth.
+        """DDP's own log of the exchange of gradients: means over its first ten steps and each hundredth, or empty.
 
-        ``seconds`` from the first bucket that is sent to the last that is there, and
-        ``covered_seconds`` of them in which the rank still computed. Empty without DDP, or where it logged nothing.
+        ``seconds`` run from the first bucket sent to the last received; in ``covered_seconds`` of them the rank
+        computed.
         """
         tell = getattr(self._ddp, "_get_ddp_logging_data", None)
         if tell is None:
@@ -133,9 +129,8 @@ class RankMarks:
 class CollectiveWatch:
     """Opens a phase for as long as the thread that trains is in a collective that Python calls.
 
-    What it waits for there is the ranks that come later, and the exchange itself. A collective that is only started
-    (``async_op=True``) is not waited for here; those of DDP's gradients start in C++ and are not seen either. On a GPU
-    a collective returns when it is queued: its time is on the device.
+    That covers late ranks and the exchange. Asynchronous collectives are not waited for here, and DDP's start in C++
+    unseen. On a GPU a collective returns when it is queued.
     """
 
     def __init__(self, phase: Callable[[], AbstractContextManager[None]]) -> None:

@@ -1,7 +1,5 @@
-"""What a process writes of the run that holds it: its times and facts, its steps, and samples of the machine.
-
-One thread does it, once a second: it takes the events of the log, folds them, writes what came of them, and samples the
-machine. Training waits for it nowhere but at the end.
+"""What a process writes of its run, by one thread, once a second: it folds the log's events, writes what came of them,
+and samples the machine. Training waits for it at the end alone.
 """
 
 from __future__ import annotations
@@ -71,16 +69,8 @@ class Draft(Protocol):
 class RunFiles:
     """Of one run in one process. The thread runs from ``start`` to ``stop``; a run that goes on starts it again.
 
-    Attributes:
-        directory: where they are, absolute.
-        way: how the run is recorded; of several trainings, how the last one is.
-        ended: how the run ended, as far as is known; None while it goes on.
-        gone: it has ended, and somebody has removed it since.
-        dirty: something came since the end was written.
-        latch: told once what cannot be written.
-        system: samples the machine; None: nobody does any more.
-        on_step: called with the record of each step.
-        finished: what the end of the run has come to so far.
+    ``way`` is that of the last training. ``gone``: somebody removed the directory after the run ended; ``dirty``:
+    something came since the end was written; ``latch`` logs once what cannot be written.
     """
 
     def __init__(
@@ -140,10 +130,7 @@ class RunFiles:
         self.dirty = True
 
     def fold(self, *, wait: bool = False) -> None:
-        """Decide what the events until now come to; writes nothing.
-
-        Args:
-            wait: for what a device is still to tell.
+        """Decide what the events until now come to; writes nothing. ``wait``: for what a device has not yet reported.
         """
         with self._folding:
             for one in self._fold.take(self._log.swap()):
@@ -340,10 +327,9 @@ def _seconds(of: Mapping[str, int]) -> dict[str, float]:
 
 
 def await_other_ranks(directory: Path, most_seconds: float = 3.0) -> bool:
-    """Wait until the other ranks have told their end too, which takes some hundredths of a second; whether all have.
+    """Wait until the other ranks have written their end; whether all have.
 
-    Waits for those of this machine (``LOCAL_WORLD_SIZE``), which write where this rank does, and for those of other
-    machines whose files are here. One that died never tells: hence the limit.
+    They are those of this machine (``LOCAL_WORLD_SIZE``) and of machines whose files are here. A dead one never does.
     """
     until = time.monotonic() + most_seconds
     here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))

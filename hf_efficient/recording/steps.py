@@ -146,16 +146,9 @@ _guarded = guard("Steps are no longer recorded", then=lambda recorder: recorder.
 class StepRecorder:
     """Writes one StepRecord per optimizer step.
 
-    The order of calls: ``open``, then per step ``next_step`` (which ends the previous one), ``add_batches``, phases and
-    marks, ``step_done``, phases of the trailing work; in the end ``end_loop`` and ``close``. No method raises, and none
-    waits for a device except ``close``.
-
-    Attributes:
-        timeline: of the process; None: nothing is recorded.
-        log: of the timeline; where nothing is recorded, one that is broken.
-        recording: whether steps are.
-        has_device: a device keeps a time of its own, for which the host may have to wait.
-        several_ranks: processes train together, so that a rank's own work is told from its waits for the others.
+    Call ``open``, then per step ``next_step`` (which ends the previous one), ``add_batches``, phases and marks,
+    ``step_done``, trailing phases; at the end ``end_loop`` and ``close``. No method raises, and only ``close`` waits
+    for a device. Without a timeline nothing is recorded.
     """
 
     def __init__(self, timeline: Timeline | None) -> None:
@@ -203,16 +196,8 @@ class StepRecorder:
     ) -> None:
         """A ``train()`` begins: open its run, state what it costs and runs on, and start a segment of steps.
 
-        Args:
-            directory: the ``efficiency`` folder of the run.
-            rank: of this process.
-            world_size: how many there are.
-            way: how the run is recorded; a recipe's run stays one, and has stated its own rates.
-            resumed: whether the training goes on from a checkpoint.
-            rates: the facts ``price`` and ``grid``.
-            device: that trains.
-            memory: whether the allocator's peaks may be read and set back.
-            phase: what the time until the loop belongs to.
+        ``directory`` is the run's ``efficiency`` folder, ``rates`` the facts ``price`` and ``grid``; a recipe's run has
+        stated its own. ``memory``: the allocator's peaks may be set back. The time until the loop belongs to ``phase``.
         """
         timeline = self.timeline
         if timeline is None:
@@ -238,11 +223,7 @@ class StepRecorder:
                 timeline.end(error)
 
     def open(self, device: DeviceWatch | None = None) -> None:
-        """A ``train()`` begins in the run that holds the timeline.
-
-        Args:
-            device: is told the phases; None: there is none that keeps a time of its own.
-        """
+        """A ``train()`` begins in the run that holds the timeline, on a device that keeps a time of its own, if any."""
         self.broken, self.recording = False, True
         self._device, self.has_device = device, device is not None
         self._open()
@@ -346,12 +327,7 @@ class StepRecorder:
         return self.log.now() / 1e9
 
     def figures(self, step: int, *, whole: bool = False) -> dict[str, float]:
-        """What a log may carry (see ``live.log_figures``); nothing outside a ``train()`` call.
-
-        Args:
-            step: optimizer steps done.
-            whole: of the whole call, which is over, rather than since the log before.
-        """
+        """What a log may carry (see ``live.log_figures``), since the last one or of the ``whole`` call."""
         live = None if self.timeline is None else self.timeline.live
         if live is None or not self.recording or self._figures_broken:
             return {}

@@ -34,12 +34,7 @@ class RunStopped(BaseException):
 
 
 class StopRequest:
-    """Of this process.
-
-    Attributes:
-        asked: whether the run is to end after a step. It stays asked for.
-        heard: whether a training is going on that will do so; else whoever asks has to end the process himself.
-    """
+    """Of this process; ``heard``: a training will end after a step, else whoever asks has to end the process."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -89,19 +84,12 @@ class StopStore(Protocol):
 class StopAgreement:
     """After which step all ranks stop: they save together, but no two are at the same place when a signal comes.
 
-    Nothing is exchanged on the training path. A thread of each rank looks once a second whether any rank was asked to
-    stop, into the store that the ranks met at. If so, the threads agree, while the training goes on:
+    Nothing is exchanged on the training path. Once a second a thread of each rank looks into the store whether any rank
+    was asked to stop. If so, rank 0 proposes a step ahead. Each rank answers whether it is ahead for it too, and its
+    training waits at the end of that step. If all agree they stop there; else rank 0 proposes a later step.
 
-        rank 0 proposes a step that lies ahead
-        each rank answers whether it lies ahead for it too; if so, its training waits at the end of that step
-        all said yes: they stop there; else the training goes on, and a step further ahead is proposed
-
-    Training waits for a verdict alone, which the threads, that wait for no collective, reach in any case: rank 0 gives
-    the answers a deadline, and says so to all where one is missing. So a machine that is told to go (a spot machine)
-    stops those that nobody told anything.
-
-    Attributes:
-        failed: whether this rank was asked to stop, and the ranks cannot agree: one of them is gone, or the store is.
+    The threads reach a verdict in any case: rank 0 gives the answers a deadline. So one spot machine's notice stops all
+    ranks. ``failed``: this rank was asked to stop, and a rank or the store is gone.
     """
 
     def __init__(
@@ -204,10 +192,10 @@ class StopAgreement:
         return "yes" if all(answer == "yes" for answer in answers) else "no"
 
     def _answer(self, store: StopStore, key: str, until: float) -> str:
-        """What is told under this key; asked for until it is there, so that no connection is held up by waiting.
+        """The value of this key, polled so that waiting holds up no connection.
 
         Raises:
-            TimeoutError: nobody tells it until then (``time.monotonic``).
+            TimeoutError: it is not there by ``until`` (``time.monotonic``).
         """
         while not store.check([self._key(key)]):
             if time.monotonic() > until or self._closed.is_set():
@@ -223,10 +211,7 @@ class StopAgreement:
 class ShelteredStart:
     """A ``worker_init_fn`` around another one, after which SIGTERM ends the worker where its training process sends it.
 
-    torch's own workers (2.13) end by any SIGTERM, and the training with them, which was to finish its step and save.
-
-    Attributes:
-        inner: the loader's own ``worker_init_fn``.
+    torch's own workers (2.13) end by any SIGTERM, and the training with them, before it could finish its step and save.
     """
 
     inner: Callable[[int], None] | None = None

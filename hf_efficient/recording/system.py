@@ -20,39 +20,14 @@ _LOOK_FOR_DEVICES_EVERY = 10
 
 
 class SystemSampler:
-    """Samples memory, load and energy, for the lines of ``system.jsonl``; called by one thread, about once a second.
+    """Samples memory, load and energy about once a second, on one thread, for ``system.jsonl`` (see ``SystemSample``).
 
-    A sample holds what is known, by these keys:
-
-        schema_version, process, at_seconds     as the spans of the process
-        rss_bytes, host_available_bytes         of the process, and of the machine for new processes
-        device_allocated_bytes, device_reserved_bytes    of the training thread's CUDA device, by torch's books
-        joules, watts                           by meter: the counter as read; the power as read, or its mean since the
-                                                sample before
-        host                                    what the machine's cores, disks and network do (see ``probes/``)
-        core_loads                              percent per core, in their order
-        gpus                                    by number, what each GPU does (see ``probes/gpu.py``)
-        throttled                               by number of those that are held back, why
-        gpu_limits                              by number, once: memory, clock and power that a GPU has at most
-        meters                                  by name, what each meter is (``EnergyMeter.described``); where it is new
-        faults                                  by name, why a meter does not answer; where that is new
-
-    A meter that fails is told of once, all of them in one warning, and asked again in the next round: a counter that
-    comes back still knows what went by. Energy so far is in ``joules``, for whoever holds the run to a budget.
-
-    Attributes:
-        device: the training thread's CUDA device, which that thread tells.
-        joules: energy since the first sample, of the meters that this process reads.
+    A meter that fails is logged once and asked again in the next round: a counter that comes back knows what went by.
+    ``joules`` is the energy since the first sample. The training thread sets ``device``.
     """
 
     def __init__(self, process: int, now_seconds: Callable[[], float], device: int | None = None) -> None:
-        """Nothing is looked for before the first sample.
-
-        Args:
-            process: number of the process in the records.
-            now_seconds: the clock of its spans.
-            device: the training thread's CUDA device, where there is one already.
-        """
+        """Nothing is looked for before the first sample; ``now_seconds`` is the clock of the process's spans."""
         self.device = device
         self.joules = 0.0
         self.broken = False

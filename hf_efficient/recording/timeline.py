@@ -1,7 +1,5 @@
-"""The run that holds this process, from the start of the process to its exit.
-
-A process has one timeline, which belongs to one run at a time: the first run holds the process from its start, a later
-one from where it began, so that no second is in two accounts. What happens before a run is known is kept until it is.
+"""The run that holds this process, one at a time: the first from the start of the process, a later one from where it
+began, so that no second is in two accounts. What happens before a run is known is kept until it is.
 """
 
 from __future__ import annotations
@@ -40,13 +38,11 @@ class Finish(Protocol):
     def __call__(self, directory: Path, earlier: Any = None, *, page: bool, tell: bool) -> Any:
         """Write the account beside the records; with ``page`` the diagnosis and the page too.
 
-        Args:
-            directory: of the run.
-            earlier: what an earlier call returned for the same run.
-            page: also write what takes longer.
-            tell: log the first finding; a recipe's run shows them itself.
+        ``earlier`` is what an earlier call returned for this run. ``tell`` logs the first finding, as a recipe's run
+        shows them.
 
         Raises:
+            OSError, OutputError: the account cannot be written.
             OSError, OutputError: the account cannot be written.
         """
 
@@ -62,16 +58,8 @@ def _finish(directory: Path, earlier: Any = None, *, page: bool, tell: bool) -> 
 class Timeline:
     """Begins, ends and describes runs; no method raises. One thread uses it, the one that trains.
 
-    Attributes:
-        log: where the time goes.
-        until_exit: the process ends with the run, which then holds it until its exit.
-        facts: what was stated of the run in this process, by topic.
-        files: of the run that holds the process; None while there is none.
-        earlier: what the run had spent before this process; rank 0 alone reads it.
-        live: the figures of the ``train()`` call that goes on; None outside one.
-        recorded_training: stands for the training that a callback records, for a second callback of the same one.
-        finish: called where a run ends, on rank 0.
-        finished: what it returned last.
+    ``until_exit``: the process ends with the run. ``recorded_training`` marks the training that a callback records, for
+    a second callback. ``finish`` is called where a run ends, on rank 0, and returned ``finished``.
     """
 
     def __init__(
@@ -330,10 +318,7 @@ class Timeline:
             self.log.line({"kind": "train_end", **told, "at_seconds": self.files.seconds(at_ns)})
 
     def _leave_training(self) -> bool:
-        """End the records of a call that goes on, as far as is known: it raised, which callbacks are not told.
-
-        Whatever came after its last event is in no phase, since nobody saw when it stopped.
-        """
+        """End the records of a call that raised, unseen by callbacks; time after its last event has no phase."""
         if self._segment is None or self.files is None:
             return False
         at_ns = self.files.last_event_ns()
@@ -365,8 +350,7 @@ class Timeline:
 def open_run(timeline: Timeline, directory: Path, rank: int, world_size: int, way: Way, *, resumed: bool) -> None:
     """Open a run whose training begins; raises nothing.
 
-    Its account goes on where it is resumed from a checkpoint, and where this process has recorded there before; else it
-    is a new run, and the records of the one before are moved aside.
+    Its account goes on after a checkpoint, or a record of this process there; else earlier records are moved aside.
     """
     if not (resumed or timeline.broken or timeline.has_held(directory)):
         make_room(directory, rank, world_size)

@@ -1,8 +1,6 @@
 """Tokens, sequences and documents of a step's micro-batches, without waiting for a device.
 
-A batch in host memory is counted at once. One that is on a device already (accelerate's data loader moves it there) is
-counted by small reductions queued on that device; their results are copied to the host in the background and read when
-an event says that they arrived.
+A batch on a device is counted by small reductions queued there, and read when an event says that they arrived.
 """
 
 from __future__ import annotations
@@ -31,14 +29,12 @@ is in the bucket of the first bound that is not below its length.
 class TokenTally:
     """Sums the tokens and sequences of the micro-batches of one optimizer step.
 
-    Tokens: ``processed`` is the size of ``input_ids``. ``non_padding`` is the sum of an ``attention_mask`` of that
-    shape; a padding-free batch (``position_ids`` and no mask) has no padding. ``loss_bearing`` counts
-    ``labels != -100`` (``shift_labels`` where the collator made them), or the ``completion_mask`` of preference data. A
-    count that one micro-batch does not tell is None for the whole step.
+    ``processed`` is the size of ``input_ids``, ``non_padding`` the sum of an ``attention_mask`` of that shape; a
+    padding-free batch (``position_ids``, no mask) has no padding. ``loss_bearing`` counts ``labels != -100`` (or
+    ``shift_labels``), or the ``completion_mask`` of preference data. One unknown count is None for the step.
 
-    Sequences: with a mask a row is a document, padded left or right; without one a document begins where
-    ``position_ids`` are 0. Of preference data, chosen and rejected are a row and a document each. A batch with more
-    token ids than ``input_ids`` (``KL_input_ids``, ``decoder_input_ids``) tells nothing.
+    With a mask a row is a document; without one a document begins where ``position_ids`` are 0. Chosen and rejected are
+    a row and a document each. Batches with more token ids (``KL_input_ids``, ``decoder_input_ids``) give no sequences.
     """
 
     def __init__(self, scored: bool = False) -> None:
@@ -107,10 +103,7 @@ class TokenTally:
 
 @dataclass
 class _Seen:
-    """What is known of a micro-batch; the tensors lie on the host once they have arrived.
-
-    ``row_sums``: tokens by row, where there is a mask. ``starts``: where documents begin, where there is none.
-    """
+    """A micro-batch on its way to the host: tokens by row where there is a mask, else where documents begin."""
 
     rows: int = 0
     row_length: int = 0
@@ -177,15 +170,10 @@ def _tensor(batch: Mapping[str, Any], name: str) -> torch.Tensor | None:
 
 
 def document_starts(positions: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor | None:
-    """Where ``position_ids`` start again at 0, shape (rows, positions), bool; None where they are of another kind.
+    """Where ``position_ids`` start again at 0, bool of ``shape``; None where they are of another kind.
 
-    Packed and padding-free batches carry them in place of an attention mask. A padding-free batch that is padded to a
-    multiple of some length continues with zeros, and so do its documents: each of these positions is one of its own, to
-    the attention as well.
-
-    Args:
-        positions: shape (rows, positions), or (1, positions) for all rows.
-        shape: that of ``input_ids``.
+    A padding-free batch padded to a multiple of some length continues with zeros: each is a document, to attention as
+    well. ``positions`` has shape (rows, positions), or (1, positions) for all rows.
     """
     if positions.ndim != 2 or len(shape) != 2 or positions.shape[1] != shape[1]:
         return None

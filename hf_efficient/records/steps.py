@@ -108,8 +108,7 @@ class StepLoader(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
     The trainer takes batches ahead of the step that trains on them, so those of a step are not all its own. Loading in
     the training process is part of ``wait_seconds``; workers load beside the training, and count since the step before.
-    CPU seconds far below wall seconds mean a wait for storage, network or sleep; process CPU seconds far above, other
-    threads.
+    CPU seconds far below wall seconds mean a wait for storage, network or sleep; far above, other threads.
 
     Attributes:
         wait_seconds: host time until batches were there, with the sampler and pinning.

@@ -227,7 +227,7 @@ class SyncSite:
 
 @dataclass(frozen=True)
 class TraceStep:
-    """One ``ProfilerStep``: the host's time, the devices' busy time (None without events), and waits that began in it."""
+    """One ``ProfilerStep``: the host's time, the devices' busy time (None without events), waits that began in it."""
 
     number: int
     start_seconds: float
@@ -239,7 +239,7 @@ class TraceStep:
 
 @dataclass(frozen=True)
 class OperatorTime:
-    """All calls of one operator on the host; a call directly inside one of the same operator counts once in the total."""
+    """All calls of one operator on the host; a call directly inside one of the same operator counts once."""
 
     name: str
     family: KernelFamily
