@@ -259,8 +259,7 @@ def batch_tensors(batch: Any) -> list[torch.Tensor]:
 
 
 class LoaderMark(msgspec.Struct, frozen=True):
-    """Where the sums stand: ``before``: what past iterators loaded, by ``COUNTS``; ``raw``: counts of the current one.
-    """
+    """Where the sums stand: ``before``: what past iterators loaded, by ``COUNTS``; ``raw``: counts of the current one."""
 
     taken: Taken
     before: tuple[float, ...]
