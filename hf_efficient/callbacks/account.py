@@ -17,10 +17,8 @@ from hf_efficient.records.steps import CoarsePhase, StepPhase
 
 
 class StepRecorderCallback(TrainerCallback):
-    """What only the Trainer's events know; belongs to ``EfficientTrainerMixin``, which records the phases.
-
-    It goes first among the callbacks, so that what the others do is not counted as the optimizer's work.
-    """
+    """What only the Trainer's events know, for ``EfficientTrainerMixin``; first, so that no other counts as the
+    optimizer."""
 
     def __init__(
         self,
@@ -93,10 +91,9 @@ class StepRecorderCallback(TrainerCallback):
 class AccountCallback(TrainerCallback):
     """``Trainer(callbacks=[AccountCallback()])`` leaves ``run.json`` and the records of its steps.
 
-    What the events mark off is told: the steps, the optimizer, evaluations and saves during training, memory. What they
-    do not is told as one: ``forward_backward``, and ``between_steps`` (data wait and logging). Tokens and activations
-    are not counted, since no event is given a batch, and logs are not added to, since other callbacks may have written
-    them already. The account names what is missing; ``EfficientTrainer`` sees it. Under it, or in a recipe's run, this
+    Events mark off steps, optimizer, evaluations and saves during training, and memory. ``forward_backward`` and
+    ``between_steps`` (data wait and logging) stay whole. Tokens and activations are not counted, and logs get no
+    figures; the account names what is missing. Under ``EfficientTrainer``, which sees it, and in a recipe's run, this
     callback does nothing.
 
         on_train_begin                       trainer_setup (evaluation, with eval_on_start)
@@ -116,8 +113,8 @@ class AccountCallback(TrainerCallback):
 
         Args:
             efficiency_dir: where the records go; default: ``OUTPUT_DIR/efficiency``.
-            rates: what an hour costs and where the electricity comes from; default: list prices of the GPU, as an
-                estimate, and the world's mean grid.
+            rates: price of an hour and origin of the electricity; default: list prices (an estimate) and the world's
+                grid.
         """
         self._efficiency_dir = efficiency_dir
         self._rates = rates or Rates()
@@ -134,11 +131,8 @@ class AccountCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Start a segment, unless somebody who sees more records this run.
-
-        Raises:
-            SetupError: ``rates`` names a provider without a known price of this GPU.
-        """
+        """Start a segment, unless another recorder sees more; ``SetupError``: no known price of this GPU at the
+        provider."""
         seen_by_another = self._timeline.way != "callback" or self._timeline.recorded_training is state
         if self._timeline.recording and seen_by_another:
             return

@@ -21,7 +21,6 @@ class BudgetWords:
     """The sentences of one run, which differ by where its budget is written.
 
     Attributes:
-        limits: of the run.
         key: what stands before a limit's name.
         steps_key: where the number of steps is written.
         go_on: how a saved run goes on; ``{limit}`` and ``{value}`` are the limit to raise and a value that is enough.
@@ -40,11 +39,8 @@ class BudgetWords:
         """The forecast passes a limit.
 
         Args:
-            limit: which.
-            total: what the whole run will have spent, in the limit's unit.
-            steps: of the whole run.
-            fits: steps that would not pass it.
-            at_least: whether something to come is left out of ``total``.
+            total: what the whole run will have spent, in the limit's unit; ``at_least``: something to come is left out.
+            steps: of the whole run, of which ``fits`` would not pass the limit.
             train_seconds: from now to the end of the training.
         """
         about = "at least" if at_least else "about"
@@ -58,12 +54,10 @@ class BudgetWords:
         """The run ends here.
 
         Args:
-            limit: which.
-            spent: in its unit.
-            step: the last one.
-            steps: of the whole run.
+            spent: in the limit's unit.
+            step, steps: the last one, and those of the whole run.
             enough: what the whole run would take, the start of the process that goes on included.
-            exact: whether the checkpoint holds all that a resumption needs.
+            exact: the checkpoint holds all that a resumption needs.
         """
         value = f"{_rounded_up(max(enough, self.limits.given()[limit])):g}"
         going_on = self.go_on.format(limit=limit, value=value)

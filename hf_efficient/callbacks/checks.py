@@ -26,11 +26,9 @@ _OPT_OUT = (
 def keep_four_bit_trainable(model: nn.Module) -> int:
     """Keep bitsandbytes' 4-bit layers trainable on CPUs with AVX512-BF16; returns how many there are.
 
-    There, the first forward in eval mode repacks a layer's weights for inference; a forward through repacked weights
-    builds no graph, so that from then on everything below the layer silently gets no gradient. This forbids the
-    repacking on every ``Linear4bit`` of the model, and undoes it where it has happened. Undoing restores the 4-bit
-    values exactly, their scales only to bfloat16 precision: call this before the first evaluation or generation. Safe
-    to call again.
+    There, the first forward in eval mode repacks weights for inference, and a forward through them builds no graph:
+    everything below the layer silently gets no gradient. This forbids the repacking, and undoes it: the 4-bit values
+    exactly, their scales to bfloat16 precision. Call it before the first evaluation or generation.
     """
     bitsandbytes = sys.modules.get("bitsandbytes")
     if bitsandbytes is None:  # a model with its layers would have imported it
@@ -76,14 +74,12 @@ class FourBitGuard(TrainerCallback):
 class GradientCheck(TrainerCallback):
     """Checks the first optimizer step of every ``train()``; reads no values, synchronises nothing.
 
-    - Every parameter with ``requires_grad`` has a gradient when the optimizer first steps.
-    - During that step, a gradient can pass every frozen layer, from its output to an input that requires one.
-      A layer that breaks the chain (4-bit weights repacked for inference, a forward that detaches) starves
-      all layers below it.
+    Every parameter with ``requires_grad`` has a gradient when the optimizer first steps; and a gradient can pass every
+    frozen layer, from its output to an input that requires one. Where gradients are not on the parameters (DeepSpeed,
+    FSDP, optimizers that step inside the backward) the first check is left out; under ``torch_compile`` the second.
+    ``done`` is called after a good step.
 
-    Raises TrainingCheckError out of the training. Where gradients are not on the parameters (DeepSpeed, FSDP,
-    optimizers that step inside the backward) the first check is left out; under ``torch_compile`` the second.
-    ``done`` is called once the first step was found good.
+    Raises TrainingCheckError out of the training.
     """
 
     def __init__(self, done: Callable[[], None] = lambda: None) -> None:
@@ -208,9 +204,8 @@ def _listed(names: list[str]) -> str:
 class PackingCheck(TrainerCallback):
     """Before the first step, compare a packed example's logits with those that it has alone.
 
-    Packed batches carry no attention mask, only position ids that start again at each example; an attention
-    implementation that ignores them lets every example read the ones packed before it, and nothing else shows it.
-    Raises TrainingCheckError where the examples are mixed.
+    An attention that ignores the position ids of a packed batch lets every example read those before it. Raises
+    TrainingCheckError where the examples are mixed.
     """
 
     _LIMIT = 0.5
@@ -230,8 +225,8 @@ class PackingCheck(TrainerCallback):
 def mixing_ratio(model: PreTrainedModel, length: int = 8) -> float:
     """How much of the first example leaks into the second when both are packed: 0 not at all, 1 entirely.
 
-    Two examples of eight tokens: the second one's logits when it is packed behind the first, against those when it is
-    alone, in units of the difference that one long example of both would make. The model is left in the mode it was in.
+    The second one's logits, packed against alone, in units of the difference that one long example of both would make;
+    both have eight tokens.
     """
     was_training = model.training
     tokens = _any_tokens(model, 2 * length)
@@ -261,9 +256,7 @@ def _logits(model: PreTrainedModel, tokens: torch.Tensor, positions: torch.Tenso
 class FusedHeadCheck(TrainerCallback):
     """Before the first step, compare the log-probabilities of the fused head with those of the model's own logits.
 
-    The fused head projects and scores by itself; it knows the scaling and the capping of logits of many families, and
-    computes another loss for a family that does something else, which nothing else shows. Raises TrainingCheckError
-    where they differ by more than rounding.
+    The head knows the scaling and capping of many families only. Raises TrainingCheckError for more than rounding.
     """
 
     _LIMIT = 0.1
@@ -280,10 +273,8 @@ class FusedHeadCheck(TrainerCallback):
 
 @torch.no_grad()
 def head_error(model: PreTrainedModel, smallest_spread: float = 1e-3) -> float:
-    """How far the fused log-probabilities of sixteen tokens are from the model's own, in units of their spread.
-
-    A head whose weights are all zero has no spread. The model is left in the mode it was in.
-    """
+    """How far the fused log-probabilities of sixteen tokens are from the model's own, in units of their spread, if
+    any."""
     was_training = model.training
     tokens = _any_tokens(model, 16)[None]
     model.eval()

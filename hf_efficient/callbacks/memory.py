@@ -33,14 +33,13 @@ logger = logging.getLogger(__name__)
 class MemoryCount:
     """States in a timeline what the memory of a ``train()`` is used for (facts ``memory``).
 
-    Exact: the storages of the live tensors, each counted once; no value is read. A fault is one warning, and the end of
-    the counting. It is called by the callbacks that see the events, since one more callback among the Trainer's would
-    cost every step 5 us.
+    Exact: the storages of the live tensors, each counted once; no value is read. A fault is one warning, and ends the
+    counting. Other callbacks call it: one more of the Trainer's costs every step 5 us.
 
     Attributes:
         active: a training is under way, and nothing has failed.
         begun: how many trainings have begun.
-        wanted: what a step is still to be looked at for.
+        wanted: what to count in a coming step.
     """
 
     def __init__(self, timeline: Timeline, reference: Callable[[], nn.Module | None] = lambda: None) -> None:
@@ -56,10 +55,8 @@ class MemoryCount:
         self._engine: EngineGradients | None = None
 
     def begin(self, args: TrainingArguments, model: nn.Module | None, optimizer: Any = None) -> None:
-        """A ``train()`` begins: count what is there before its first step.
-
-        Of ZeRO's own optimizer, as accelerate has wrapped it, the gradients are counted while they are made.
-        """
+        """A ``train()`` begins: count what is there before its first step; gradients of ZeRO's optimizer while they are
+        made."""
         self.begun += 1
         self.active, self._device = model is not None, args.device
         self.wanted = {"gradients", "optimizer_state"} if self.active else set()
@@ -174,10 +171,8 @@ _WHAT = "memory of activations and logits"
 
 
 class ActivationProbe:
-    """Watches the first forward of a ``train()``, and a later one where it has 1.25 times as many positions.
-
-    On every process, though rank 0 alone is recorded: should a forward have to be run again, then all do so.
-    """
+    """Watches the first forward of a ``train()``, and a later one with 1.25 times as many positions; on every process,
+    since all must run a forward again together."""
 
     def __init__(self, memory: MemoryCount) -> None:
         self._memory = memory
@@ -197,11 +192,8 @@ class ActivationProbe:
     def run(
         self, forward: Callable[[], _Loss], args: TrainingArguments, wrapped: nn.Module, model: nn.Module, inputs: Any
     ) -> _Loss:
-        """Run a forward and count what it keeps.
-
-        ``torch.func.grad`` inside a forward refuses to work while saved tensors are watched: then the micro-batch and
-        the random generators are put back, the forward runs again without, and none is watched any more.
-        """
+        """Run a forward and count what it keeps. Where it uses ``torch.func.grad``, which refuses watched tensors, it
+        runs again unwatched, with the same random numbers."""
         batch = dict(inputs) if isinstance(inputs, MutableMapping) else None
         started = self._start(args, wrapped, model)
         if started is None:

@@ -23,10 +23,8 @@ logger = logging.getLogger(__name__)
 
 
 class InstrumentCallback(TrainerCallback):
-    """Base of the callbacks of ``efficiency.profile``; each works alone in any Trainer.
-
-    When training ends, its cost is in the account of a recipe's run; elsewhere ``tell`` says it on the main process.
-    """
+    """Base of the callbacks of ``efficiency.profile``; each works alone in any Trainer, where ``tell`` then reports its
+    cost on the main process."""
 
     def __init__(
         self, instrument: Instrument, directory: str | Path | None = None, tell: Callable[[str], None] = logger.warning
@@ -60,11 +58,11 @@ class InstrumentCallback(TrainerCallback):
 
 
 class TorchTraceCallback(InstrumentCallback):
-    """``Trainer(callbacks=[TorchTraceCallback(wait=5, active=3)])`` traces three steps.
+    """``Trainer(callbacks=[TorchTraceCallback(wait=5, active=3)])`` traces three steps; arguments: see
+    ``TraceSchedule``.
 
     Each rank leaves a trace per cycle, which https://ui.perfetto.dev and TensorBoard show and ``hf-efficient diagnose``
-    reads, and ``operators.rank0.json``, the dearest operators. The schedule is that of ``TraceSchedule``: wait, warmup,
-    active, repeat, shapes, stacks, memory, flops.
+    reads, and ``operators.rank0.json``, the dearest operators.
     """
 
     def __init__(self, directory: str | Path | None = None, **schedule: Any) -> None:
@@ -74,7 +72,7 @@ class TorchTraceCallback(InstrumentCallback):
 class MemoryHistoryCallback(InstrumentCallback):
     """``Trainer(callbacks=[MemoryHistoryCallback(at_steps=[10])])``: the CUDA allocator's history (``MemoryHistory``).
 
-    With no argument, it writes when memory runs out. On a machine without CUDA it says so, and does nothing.
+    With no argument, it writes when memory runs out; without CUDA it says so, and does nothing.
     """
 
     def __init__(
@@ -93,8 +91,8 @@ class MemoryHistoryCallback(InstrumentCallback):
 class PythonProfileCallback(InstrumentCallback):
     """``Trainer(callbacks=[PythonProfileCallback("pyinstrument")])``: the dearest functions, of loader workers too.
 
-    ``cprofile`` needs nothing else, ``pyinstrument`` the extra ``profile``. ``after_step`` optimizer steps go by
-    before; the cost is found by comparison with them.
+    ``cprofile`` needs nothing else, ``pyinstrument`` the extra ``profile``; the first ``after_step`` steps are compared
+    with.
     """
 
     def __init__(
@@ -131,10 +129,8 @@ class HostMemoryCallback(InstrumentCallback):
 
 
 class NvtxCallback(InstrumentCallback):
-    """``Trainer(callbacks=[NvtxCallback()])`` names each optimizer step for Nsight.
-
-    Beside ``AccountCallback``, or in an ``EfficientTrainer``, the phases of each step are named as well.
-    """
+    """``Trainer(callbacks=[NvtxCallback()])`` names each optimizer step for Nsight; beside ``AccountCallback``, or in
+    an ``EfficientTrainer``, its phases too."""
 
     def __init__(self) -> None:
         super().__init__(NvtxRanges())
@@ -150,8 +146,7 @@ class CaptureCallback(InstrumentCallback):
 class SynchronisationsCallback(InstrumentCallback):
     """``Trainer(callbacks=[SynchronisationsCallback()])`` counts, line by line, where the host reads tensors.
 
-    Its facts are in the run's records, where ``AccountCallback``, ``EfficientTrainer`` or a recipe keeps them, and in
-    ``facts`` (see ``Synchronisations``), which is empty until the counted steps are done.
+    Its ``facts`` (see ``Synchronisations``), empty until the counted steps are done, are in the run's records too.
     """
 
     def __init__(self, after_step: int = 3, steps: int = 2) -> None:

@@ -27,10 +27,8 @@ _EVERY_SECONDS = 1.0
 
 
 class FigureBar(ProgressCallback):
-    """Tokens per second, MFU, money, and the time left, which knows of evaluations and saves to come.
-
-    Rewritten once a second at most, from sums on the host. Without records of the run it is transformers' own bar.
-    """
+    """Tokens per second, MFU, money, and the time left with evaluations and saves to come, once a second at most.
+    Without records of the run it is transformers' own bar."""
 
     def __init__(self, max_str_len: int = 100, now: Callable[[], float] = time.monotonic) -> None:
         super().__init__(max_str_len)
@@ -152,13 +150,7 @@ class ProgressLines(FigureBar):
 
 
 def log_line(step: int, of: int, logs: Mapping[str, Any]) -> str:
-    """``step 5/50   loss 3.856  learning_rate 0.0008``; an evaluation's figures without their prefix.
-
-    Args:
-        step: optimizer steps done.
-        of: optimizer steps of the run.
-        logs: what the Trainer logs; figures of speed are left out.
-    """
+    """``step 5/50   loss 3.856  learning_rate 0.0008``; an evaluation's figures without prefix, no figures of speed."""
     evaluation = any(key.startswith("eval_") for key in logs)
     figures = {key.removeprefix("eval_"): value for key, value in logs.items()}
     shown = [

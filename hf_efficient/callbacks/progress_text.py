@@ -14,16 +14,14 @@ _SMALLEST_BAR = 8
 
 @dataclass(frozen=True)
 class Progress:
-    """What a progress bar may tell; None where it is not known.
+    """What a progress bar may show; None where it is not known.
 
     Attributes:
         seconds_left: to the end of the training, evaluations and saves included.
-        lower_bound: whether it takes longer by something that was not measured yet.
+        lower_bound: it takes longer by something that was not measured yet.
         tokens_per_second: without padding, of all ranks.
-        step_seconds: an optimizer step; shown where tokens are not counted.
-        mfu: share of the accelerator's peak.
-        cost_usd: until now.
-        total_usd: at the end.
+        step_seconds: shown where tokens are not counted.
+        cost_usd, total_usd: until now, and at the end.
     """
 
     seconds_left: float | None = None
@@ -36,10 +34,8 @@ class Progress:
 
 
 def progress_text(progress: Progress, room: int | None = None) -> str:
-    """``2:31:05 left, 12.3k tok/s, 31% MFU, $1.20 of $4.80``.
-
-    Where it does not fit, the money at the end, the MFU, the rate and the money go, in this order.
-    """
+    """``2:31:05 left, 12.3k tok/s, 31% MFU, $1.20 of $4.80``; without room the later parts go first, the total at
+    once."""
     left, rate, mfu = _left(progress), _rate(progress), _mfu(progress)
     short = "" if progress.cost_usd is None else usd(progress.cost_usd)
     money = (

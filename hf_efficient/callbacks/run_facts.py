@@ -29,10 +29,8 @@ logger = logging.getLogger(__name__)
 def schedule_of(
     args: TrainingArguments, state: TrainerState, train_dataloader: Any = None, *, evaluate_at_end: bool = False
 ) -> Schedule:
-    """The evaluations and saves of a run that begins, or goes on.
-
-    ``evaluate_at_end``: the caller evaluates after the training, unless the Trainer has done so after its last step.
-    """
+    """The evaluations and saves of a run that begins, or goes on; ``evaluate_at_end``: the caller evaluates after the
+    training, unless the Trainer has done so."""
     epoch = _steps_per_epoch(args, train_dataloader) or state.max_steps
     evaluate_every = _every(args.eval_strategy, state.eval_steps, epoch)
     delay = args.eval_delay * (epoch if args.eval_strategy == "epoch" else 1)
@@ -187,14 +185,12 @@ _guarded = guard("Silent failures are no longer counted")
 class SilentFailures:
     """What goes wrong in the trainings of one trainer without an error; only ``settle`` and ``end`` wait for a device.
 
-    Facts of topic ``silent_failures``:
+    Facts of topic ``silent_failures``, beside those of ``compilation`` (``compile_counts``):
 
         trainable_parameters, without_gradient    tensors, at the first update; absent where gradients are elsewhere
         names_without_gradient                    the first twenty of them
         updates, skipped_updates                  of the optimizer; those that a gradient scaler left out
         losses, losses_not_finite                 of micro-batches; absent where nobody sees them
-
-    And of topic ``compilation`` what ``compile_counts`` tells.
     """
 
     def __init__(self, timeline: Timeline) -> None:

@@ -75,9 +75,8 @@ class StopController:
 class StopWhenAsked(TrainerCallback):
     """Ends the training where its ranks agreed to, once this process or another was asked to stop.
 
-    transformers' own ``enable_jit_checkpoint`` (5.23) is not used: each process saves when its own timer has run out,
-    which no two do at the same step, and it may save between the gradients of a step and its update, which are then
-    lost.
+    transformers' own ``enable_jit_checkpoint`` (5.23) saves by each process's own timer, perhaps between the gradients
+    of a step and its update.
     """
 
     def __init__(self, request: StopRequest, agreement: StopAgreement) -> None:
@@ -102,11 +101,7 @@ class StopWhenAsked(TrainerCallback):
         self._agreement.begin(state.global_step)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Stop here?
-
-        Raises:
-            EndedBySignal: the others cannot be asked; nothing is saved.
-        """
+        """Stop here? ``EndedBySignal`` where the others cannot be asked; nothing is saved."""
         asked = self._agreement.after(state.global_step)
         if self._agreement.failed:
             raise EndedBySignal(signal.SIGTERM)
@@ -135,11 +130,8 @@ class StopWhenAsked(TrainerCallback):
 
 
 def budget_callback(limits: Mapping[str, float]) -> BudgetCallback:
-    """The callback of ``{"usd": 10, "hours": 2, "kwh": 5}``, any of them.
-
-    Raises:
-        ValueError: no limit, an unknown one, or one that is not a positive number.
-    """
+    """The callback of ``{"usd": 10, "hours": 2, "kwh": 5}``, any of them; ``ValueError`` for none, an unknown one, or a
+    value that is not positive."""
     unknown = [name for name in limits if name not in get_args(LimitName)]
     if unknown:
         raise ValueError(f"budget: {', '.join(unknown)}: no such limit; give usd, hours or kwh")
@@ -149,18 +141,13 @@ def budget_callback(limits: Mapping[str, float]) -> BudgetCallback:
 class BudgetCallback(AccountCallback):
     """``Trainer(callbacks=[BudgetCallback(usd=10, rates=Rates(price_usd_per_hour=2.49))])`` spends no more than that.
 
-    It counts what the account counts, and keeps one like ``AccountCallback`` where nobody else does: the wall time of
-    the run's processes, each from its start, those before a resumption included. It warns once when the forecast passes
-    a limit, and again when the forecast has become clearly worse. It ends the training after the last step that leaves
-    room for a checkpoint: that checkpoint is written, the evaluation that would be due is left out, and ``run.json``
-    says why. What the last step of a run brings with it is not held back. What nothing can count, or is spent already,
-    is refused before the first step.
+    It counts the wall time of the run's processes, each from its start, those before a resumption included, and keeps
+    an account like ``AccountCallback`` where nobody else does. It warns once when the forecast passes a limit, and
+    again when it has become clearly worse. It ends the training after the last step that leaves room for a checkpoint,
+    without the evaluation that would be due; ``reached`` and ``run.json`` say which limit. What follows the run's own
+    last step is not held back. What nothing can count, or is spent already, is refused before the first step.
 
-    Under several processes rank 0 decides. The others hear of it in an exchange about every ten seconds, more often
-    when the end is near, and never need to wait for one another in between.
-
-    Attributes:
-        reached: in words, which limit ended the training; None where none did.
+    Under several processes rank 0 decides; the others hear of it about every ten seconds, near the end more often.
     """
 
     def __init__(
@@ -180,10 +167,8 @@ class BudgetCallback(AccountCallback):
             usd: money; needs a price.
             hours: wall time.
             kwh: energy; needs a meter.
-            efficiency_dir: where the records go that this callback keeps alone; default: ``OUTPUT_DIR/efficiency``.
-            rates: what an hour costs, where this callback keeps the account alone.
-            words: what is said.
-            tell: says it, on the main process.
+            efficiency_dir, rates: of the account that this callback keeps alone; defaults as of ``AccountCallback``.
+            words, tell: what is said, and what says it on the main process.
 
         Raises:
             ValueError: no limit, or one that is not a positive number.
@@ -201,11 +186,7 @@ class BudgetCallback(AccountCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """State the limits; refuse what cannot be counted.
-
-        Raises:
-            SetupError: there is no price or no meter for a limit, or nothing is left to spend.
-        """
+        """State the limits; ``SetupError`` where there is no price or no meter for one, or nothing is left to spend."""
         super().on_train_begin(args, state, control, **kwargs)
         self.reached = self._limit = None
         self._watch, self._controller = BudgetWatch(self.limits), StopController()

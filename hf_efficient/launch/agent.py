@@ -1,9 +1,7 @@
-"""accelerate's launcher, which says what became of the processes: ``hf-efficient train`` runs it in a process.
+"""accelerate's launcher for ``hf-efficient train``: as ``accelerate launch``, but it says what became of the processes.
 
-The same command as ``accelerate launch``, with two differences. A run that failed leaves which rank it was and how it
-ended in a file, in the place of torch's traceback. And ``SIGTERM`` does not end the launcher while its processes are
-there: a cluster sends it to all processes of a job, and those that train save and end by themselves, which torch's
-agent would give thirty seconds.
+A file says which rank failed and how, in place of torch's traceback. ``SIGTERM``, which a cluster sends to all
+processes of a job, does not end the launcher while its processes save and end by themselves.
 """
 
 from __future__ import annotations

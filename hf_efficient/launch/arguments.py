@@ -19,11 +19,10 @@ if TYPE_CHECKING:
 
 
 def keep_to_one_device(args: TrainingArguments) -> None:
-    """Leave torch's DataParallel off, which transformers turns on for a process alone that sees several GPUs.
+    """Leave torch's DataParallel off, which transformers turns on for a lone process that sees several GPUs.
 
-    It would take as many times the rows of the recipe in a step, cannot shard anything, and is slower than DDP, which
-    torch's documentation recommends in its place. transformers itself turns it off by the same attribute
-    (``Trainer.__init__``, models that are spread over several devices).
+    It would train on as many times the recipe's rows, cannot shard, and is slower than DDP. ``Trainer.__init__`` turns
+    it off by the same attribute.
     """
     if args.n_gpu > 1:
         args._n_gpu = 1
@@ -49,10 +48,8 @@ def settle_compute_dtype(recipe: Recipe, device: torch.device) -> Recipe:
 
 
 def leave_bf16_off(options: dict[str, Any]) -> None:
-    """For a device without it, where the recipe is silent: TRL would train in it.
-
-    The launcher's word goes as well: without one of their own, training arguments take its mixed precision.
-    """
+    """For a device without it, where the recipe is silent: TRL, and the launcher's mixed precision, would train in
+    it."""
     if not options.get("fp16") and options.setdefault("bf16", False) is False:
         os.environ["ACCELERATE_MIXED_PRECISION"] = "no"
 
@@ -94,8 +91,7 @@ def settle(recipe: Recipe) -> tuple[Recipe, SFTConfig | DPOConfig]:
 def training_arguments(recipe: Recipe) -> SFTConfig | DPOConfig:
     """``SFTConfig`` or ``DPOConfig`` with the recipe's fields and, where it is silent, what the device needs.
 
-    Without an accelerator ``use_cpu`` is set and pinned host memory switched off; ``eos_token`` and the like stay as
-    the recipe has them.
+    Without an accelerator ``use_cpu`` is set and pinned host memory switched off.
 
     Raises:
         RecipeError: the values contradict each other (TRL's or transformers' own check).

@@ -80,10 +80,8 @@ def build(
     price_usd_per_hour: float | None = None,
     on_data: OnData | None = None,
 ) -> Built:
-    """Read the data first, then plan, then load the model: what cannot be trained is found before the weights are.
-
-    ``on_data`` is called on every process once the data are read and planned for, before the model is.
-    """
+    """Read the data, plan, then load the model, so that faults are found before the weights; ``on_data`` is called on
+    every process before the model is loaded."""
     listener.stage("Tokenizer", recipe.model.tokenizer or recipe.model.id)
     with phase(recipe, "model_load"):
         tokenizer = load_tokenizer(recipe.model, recipe.train)
@@ -195,11 +193,7 @@ def _model(
 
 
 class AnswersInEvaluation:
-    """Generates answers in every evaluation where ``exact_match`` is asked for; else only in the first and the last.
-
-    Answers to show are generated before the first step and after the last one; generating in between would cost time
-    that nobody asked for.
-    """
+    """Generates answers before the first step and after the last, and in every evaluation for ``exact_match``."""
 
     def __init__(self, evaluator: AnswerEvaluator, *, in_every_evaluation: bool) -> None:
         self._evaluator = evaluator
@@ -277,10 +271,9 @@ def closed_instruments(trainer: Trainer) -> Iterator[None]:
 def expect_gradients(args: TrainingArguments, model: Any) -> None:
     """Tell DDP that every trained weight gets a gradient, where the recipe does not say and the model has no experts.
 
-    The Trainer lets DDP walk the graph of each forward where activations are not recomputed: time for what no dense
-    model needs. A weight without a gradient ends the run in its first step (``efficiency.check_gradients``), or with
-    an error of DDP's in the second, which ``explained_faults`` puts into words. Experts that no token is sent to have
-    none in some steps only, so for them the Trainer's own default stays.
+    Otherwise DDP may walk the graph of each forward, which no dense model needs. A weight without a gradient ends the
+    run in its first step (``efficiency.check_gradients``), or in the second (``explained_faults``). Experts without a
+    token have no gradient in some steps, so for them the Trainer's default stays.
     """
     has_experts = any("experts" in name.split(".") for name, _ in model.named_modules())
     if args.ddp_find_unused_parameters is None and not has_experts:

@@ -29,10 +29,10 @@ def write_model_card(
     environment: Mapping[str, Any],
     data_summary: Mapping[str, Any],
 ) -> Path:
-    """Write ``output_dir/README.md``, in place of the one that PEFT or the Trainer wrote.
+    """Write ``output_dir/README.md``, in place of the one that PEFT or the Trainer wrote; of absolute paths only the
+    last part.
 
-    ``results`` holds ``eval_NAME`` and ``eval_NAME_before``; other names are figures of the run. What is missing or
-    None is left out. No absolute path of this machine gets into it: its last part stands for it.
+    ``results`` holds ``eval_NAME`` and ``eval_NAME_before``; other names are figures of the run, None is left out.
     """
     path = Path(output_dir) / "README.md"
     summary = [

@@ -120,11 +120,8 @@ def layout_of_checkpoint(checkpoint: Path) -> CheckpointLayout:
 
 
 def check_layout(checkpoint: Path, engine: Engine, world_size: int) -> None:
-    """Refuse to go on from a checkpoint of another engine or of another number of processes, before a model is loaded.
-
-    FSDP2's shards could be read by any number of processes; but the rows of the coming steps are dealt out by their
-    number, so that the run would be another one.
-    """
+    """Refuse a checkpoint of another engine or of another number of processes, which would deal out other rows, before
+    a model is loaded."""
     found = layout_of_checkpoint(checkpoint)
     kinds: dict[Engine, Kind] = {"zero1": "zero", "zero2": "zero", "zero3": "zero3", "fsdp2": "fsdp2"}
     kind = kinds.get(engine, "whole")
@@ -165,11 +162,8 @@ def step_of(checkpoint: Path) -> int:
 
 
 def fault_of(checkpoint: Path) -> str | None:
-    """What keeps a run from going on exactly from here; None where nothing does.
-
-    Weights, optimizer, schedule and random state must be there and whole. What DeepSpeed wrote in its own layout is
-    left to DeepSpeed.
-    """
+    """What keeps a run from going on exactly from here; None where weights, optimizer, schedule and random state are
+    whole. DeepSpeed's own layout is left to DeepSpeed."""
     if not checkpoint.is_dir():
         return "there is no such folder"
     try:

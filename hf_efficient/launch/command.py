@@ -43,10 +43,8 @@ class NodePlace:
 
 @dataclass(frozen=True)
 class Layout:
-    """The processes of a launch, and which of its machines this one is.
-
-    Address and port are those of machine 0, where the others meet it; None for one machine.
-    """
+    """The processes of a launch, and which of its machines this one is; ``None`` as address of machine 0 for one
+    machine."""
 
     nodes: int
     processes: int  # on each machine
@@ -114,11 +112,10 @@ def is_zero(engine: Engine) -> bool:
 
 
 def deepspeed_config(recipe: Recipe, engine: Engine, largest_share: int = 0) -> dict[str, Any]:
-    """What ``deepspeed.initialize`` is told (https://www.deepspeed.ai/docs/config-json/).
+    """What ``deepspeed.initialize`` reads (https://www.deepspeed.ai/docs/config-json/).
 
-    ``auto`` is filled in from the training arguments by transformers: batch, accumulation, clipping, precision, and
-    the buckets by the model's width. The optimizer is the Trainer's own, but where its state lies in the
-    host: there DeepSpeed takes its own AdamW for the CPU.
+    transformers fills in ``auto`` from the training arguments, and buckets by the model's width. The optimizer is the
+    Trainer's own; for a state in the host, DeepSpeed's AdamW for the CPU.
     """
     offload = recipe.distributed.offload
     zero: dict[str, Any] = {
@@ -170,11 +167,10 @@ def largest_share(recipe: Recipe, processes: int) -> int:
 
 
 def accelerate_config(recipe: Recipe, layout: Layout) -> dict[str, Any]:
-    """What ``accelerate launch --config_file`` reads, for one machine of the layout.
+    """What ``accelerate launch --config_file`` reads, for one machine of the layout, with every field that it would
+    guess.
 
-    Every field that accelerate would otherwise guess, warn about, or take from the user's own configuration is there.
-    ``MULTI_GPU`` is also what starts several processes where there is no GPU: a configuration that says ``MULTI_CPU``
-    starts one (accelerate 1.15).
+    ``MULTI_GPU`` also starts several processes without a GPU: with ``MULTI_CPU`` accelerate (1.15) starts one.
     """
     engine = strategy_of(recipe, layout.world_size)
     config: dict[str, Any] = {
@@ -233,10 +229,7 @@ def fsdp_fields(distributed: DistributedSection) -> dict[str, Any]:
 
 
 def launch_flags(config: Mapping[str, Any], threads: int, max_restarts: int = 0) -> list[str]:
-    """What ``accelerate_config`` says as flags, so that the command needs no file of its own.
-
-    accelerate would give each process one thread, and a CPU then trains at the speed of one core.
-    """
+    """What ``accelerate_config`` says as flags. accelerate would give each process one thread, too slow for a CPU."""
     several = config["num_machines"] > 1
     names = ["num_machines", "num_processes", "mixed_precision"]
     names += ["machine_rank", "main_process_ip", "main_process_port", "rdzv_backend"] if several else []
@@ -263,10 +256,8 @@ def accelerate_command(
     *,
     module: str = "hf_efficient.train",
 ) -> list[str]:
-    """The command ``accelerate launch ... -m hf_efficient.train RECIPE a.b=value ...`` for one machine.
-
-    What no flag says comes from a file of ours, not from the user's own default configuration.
-    """
+    """The command ``accelerate launch ... -m hf_efficient.train RECIPE a.b=value ...`` for one machine, with a
+    configuration file of ours, not the user's own."""
     threads = max(1, layout.cores // layout.processes)
     flags = launch_flags(accelerate_config(recipe, layout), threads, recipe.distributed.max_restarts)
     alone = f"--config_file={FLAGS_ALONE}"

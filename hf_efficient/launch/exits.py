@@ -1,7 +1,6 @@
 """How a run ends: faults of libraries in words, the exit code for `hf-efficient train`, processes that are ended.
 
-accelerate's launcher passes on no exit code but 1, so a run leaves its own in a file, with the start of the processes
-that it is of: the launcher may have started them again since.
+accelerate's launcher exits with 1 for any fault, so a run leaves its code in a file, with the start that it is of.
 """
 
 from __future__ import annotations
@@ -19,11 +18,8 @@ from hf_efficient.launch.started import MET_AT, STATUS_FILE
 
 
 def cause_of(error: BaseException) -> BaseException:
-    """The first rank's fault of a ``CheckpointException`` (``torch.distributed.checkpoint``); any other as it is.
-
-    It derives from ``BaseException`` (2.13), so that no ``except Exception`` sees it, and its first line names ranks
-    alone.
-    """
+    """The first rank's fault of a ``CheckpointException`` (``torch.distributed.checkpoint``), a ``BaseException``
+    (2.13); any other as it is."""
     failures = getattr(error, "failures", None)
     if isinstance(error, Exception) or not isinstance(failures, dict) or not failures:
         return error
@@ -95,9 +91,8 @@ def _is_full_disk(error: Exception) -> bool:
 
 
 def state_code(code: int, environment: Mapping[str, str]) -> bool | None:
-    """Leave the code; whether this process is the first of its machine and start to end, whose reason is the one to
-    tell. None without `hf-efficient train`.
-    """
+    """Leave the code; returns whether this process is the first of its machine and start to end, whose reason counts;
+    None without `hf-efficient train`."""
     path = _path(environment)
     if path is None:
         return None

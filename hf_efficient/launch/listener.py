@@ -22,11 +22,11 @@ from hf_efficient.text import seconds
 
 @dataclass(frozen=True)
 class RunResult:
-    """What a run came to.
+    """What a run came to; ``steps`` also counts those before a resumption, ``train_seconds`` the training loop of this
+    start.
 
-    ``steps`` counts those before a resumption too, ``train_seconds`` the training loop of this start. ``before`` and
-    ``after`` hold the metrics of the evaluations before the first and after the last step; empty without one.
-    ``ended_early`` says which limit of the budget ended the training.
+    ``before`` and ``after`` are metrics of the first and last evaluations; ``ended_early`` names the limit of the
+    budget.
     """
 
     output_dir: Path

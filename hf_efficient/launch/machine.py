@@ -109,10 +109,9 @@ def launch_environment(layout: Layout) -> dict[str, str]:
 
 
 def own_address(address: str) -> str | None:
-    """That this machine would send from to that one; None where it cannot. Nothing is sent.
+    """That this machine would send from to that one, without sending; None where it cannot.
 
-    gloo and torch's launcher would take the address that the machine's own name stands for, which on many is 127.0.0.1,
-    where no other machine reaches it.
+    By its own name gloo and torch's launcher would often take 127.0.0.1, where no other machine reaches it.
     """
     try:
         family, kind, protocol, _, target = socket.getaddrinfo(address, 9, type=socket.SOCK_DGRAM)[0]
@@ -132,11 +131,8 @@ def interface_of(mine: str) -> str | None:
 
 
 def go_offline_without_hub(recipe: Recipe) -> bool:
-    """Set ``HF_HUB_OFFLINE`` where the recipe names something on the hub, and the hub cannot be reached.
-
-    The libraries then look into their local caches at once. They read the variable when they are imported, so this
-    comes first.
-    """
+    """Set ``HF_HUB_OFFLINE``, before libraries are imported, where the recipe names something on the hub, and the hub
+    cannot be reached."""
     if not needs_hub(recipe) or hub_reachable():
         return False
     os.environ["HF_HUB_OFFLINE"] = "1"
@@ -162,10 +158,8 @@ def _exists(path: str) -> bool:
 
 
 def check_wrap_classes_without_weights(recipe: Recipe) -> None:
-    """Refuse classes that are not in the model, as far as its configuration tells.
-
-    Where it cannot be had or built here, the run itself, which asks once more, says why.
-    """
+    """Refuse classes that are not in the model, as far as its configuration is known here; the run itself asks once
+    more."""
     if recipe.distributed.wrap_classes is None:
         return
     import torch
@@ -212,8 +206,8 @@ def nsight_overrides(recipe: Recipe) -> list[str]:
 def nsight_command(tool: NsightTool, recipe: Recipe, *, has_gpu: bool) -> list[str]:
     """What goes before the launch.
 
-    nsys: CUDA, its libraries, NVTX, the operating system's calls and samples of the CPU's stacks, of the steps of
-    ``efficiency.profile.capture``. ncu: rooflines of the first kernels of the first of these steps.
+    nsys: CUDA, its libraries, NVTX, the operating system's calls and the CPU's stacks, for the steps of
+    ``efficiency.profile.capture``. ncu: rooflines of the first kernels of the first of these.
     """
     output = Path(recipe.output_dir).expanduser() / EFFICIENCY / PROFILE / tool
     capture = recipe.efficiency.profile.capture or CaptureSection()

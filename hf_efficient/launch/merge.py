@@ -1,18 +1,17 @@
 """A trained adapter merged into its base: a model folder that plain transformers loads.
 
-A QLoRA adapter was trained beside the *quantized* base, and learned to make up for what quantization took
-away from it. So by default it is merged into the dequantized weights, the ones that it saw, which gives the
-model that was trained; merged into the original weights it gives another. On SmolLM2-135M with an NF4 adapter
-of rank 16 after 30 steps, which moved the logits by 2.6e-01, the merged model met those of the trained one
-within (relative L2 distance, by data type of the weights):
+A QLoRA adapter learned beside the *quantized* base to make up for what quantization took away. So by default it is
+merged into the dequantized weights, which gives the model that was trained. On SmolLM2-135M with an NF4 adapter of rank
+16 after 30 steps, which moved the logits by 2.6e-01, the merged model met the trained one's logits within (relative L2
+distance, by data type of the weights):
 
     merged into                   float32    float16    bfloat16
     the dequantized weights       1.9e-06    3.0e-03    2.6e-02
     (the same, left unmerged)     0          2.5e-03    2.5e-02
     the original, dense weights   2.3e-01    2.3e-01    2.2e-01
 
-An 8-bit base rounds its activations too, which no merged model does (9e-02 from there, in bfloat16); its
-merge is checked against the adapter unmerged on the dequantized weights.
+An 8-bit base rounds its activations too, which no merged model does (9e-02 from there, in bfloat16); its merge is
+checked against the adapter unmerged on the dequantized weights.
 """
 
 from __future__ import annotations
@@ -60,8 +59,7 @@ class MergeReport:
     """What was merged into what, and how close the result is to the model that it was made from.
 
     ``relative_difference`` is ||merged - unmerged|| / ||unmerged||, L2 norms of the logits on one short text;
-    ``adapter_effect`` is the same between the base with and without its adapter: what a merge must keep;
-    ``tolerance`` is the largest difference that passes for the data type.
+    ``adapter_effect`` the same between the base with and without its adapter; ``tolerance`` the largest that passes.
     """
 
     output: Path
@@ -78,11 +76,7 @@ class MergeReport:
 
 @dataclass(frozen=True)
 class TrainedAdapter:
-    """A PEFT adapter on the disk and what it was trained beside.
-
-    The base is loaded with transformers' default attention, since the recipe's may need a GPU. An adapter that no
-    recipe trained has none.
-    """
+    """A PEFT adapter on the disk, and its recipe, if any; the base is loaded with transformers' default attention."""
 
     folder: Path
     model: ModelSection
@@ -113,13 +107,12 @@ def merge_run(
 ) -> MergeReport:
     """Merge the adapter in a run directory, or in one of its checkpoints, and check the result.
 
-    The resolved recipe in it (or, for a checkpoint, in its parent) says which model and quantization the adapter was
-    trained with; without a recipe the base is the one that PEFT noted, unquantized. The merged folder, by default
-    ``run_dir/merged``, appears whole or not at all: it is written and checked beside ``output`` and moved there.
+    The resolved recipe in it (or, for a checkpoint, in its parent) names model and quantization; without one the base
+    is PEFT's, unquantized. The merged folder, by default ``run_dir/merged``, appears whole or not at all.
 
     Raises:
-        ModelError: there is no adapter, its base cannot be loaded or does not fit it, or the merged model's
-            logits are further from the unmerged ones than the data type explains.
+        ModelError: no adapter, a base that cannot be loaded or does not fit, or merged logits further from the unmerged
+            ones than the data type explains.
         OutputError: ``output`` is not empty, or cannot be written.
     """
     source = find_adapter(Path(run_dir))

@@ -1,9 +1,6 @@
-"""One run at a time in an output directory.
+"""The output directory: refuse, resume or overwrite, by one run at a time; and the resolved recipe in it.
 
-The output directory: refuse, resume or overwrite; and the resolved recipe in it.
-
-Deciding changes nothing. What lies there is removed only when everything that the run needs has been read, right
-before the first step, and only where a run of ours wrote it.
+Deciding changes nothing. What a run of ours left is removed right before the first step, when all else has been read.
 """
 
 from __future__ import annotations
@@ -83,11 +80,8 @@ class OutputPlan:
 
 
 def plan_output(recipe: Recipe, launch: Launch = ALONE) -> OutputPlan:
-    """Decide where the run starts from; changes nothing but creating the directory.
-
-    Where the very launch that this start belongs to has come to train there before, its launcher starts it again: it
-    goes on, whatever the recipe says of runs that lie there.
-    """
+    """Decide where the run starts from; changes nothing but creating the directory. A launch that has come to train
+    there before goes on, whatever the recipe says."""
     return replace(_plan(recipe, launch), agents=launch.agents)
 
 

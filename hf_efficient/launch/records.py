@@ -1,7 +1,6 @@
 """What a recipe's run records: its process from the first line on, its start, its budget and its plan.
 
-A start is recorded apart until it is ready to train: a mistake in a recipe does not occupy the output directory,
-and a run that is to be replaced keeps its records.
+A start is recorded apart until it is ready to train, so that a mistake occupies no output directory.
 """
 
 from __future__ import annotations
@@ -158,11 +157,8 @@ class RunStart:
 def recorded_start(
     recipe: Recipe, plan: OutputPlan, args: TrainingArguments, rates: dict[str, dict[str, Any]]
 ) -> Iterator[RunStart]:
-    """Record from here on; inside, data and model are read.
-
-    An exception takes back what was recorded. What ends the process from outside, a signal or a kill, does not: the
-    next start may go on with it, or removes it.
-    """
+    """Record from here on; inside, data and model are read. An exception takes the record back; after a signal or a
+    kill the next start goes on with it, or removes it."""
     start = RunStart(recipe, plan, args)
     args.distributed_state.wait_for_everyone()  # all have seen what lies there before it is changed
     with args.main_process_first(local=False, desc="records of the start"):
@@ -216,10 +212,7 @@ def plan_before(
     price_usd_per_hour: float | None,
     listener: RunListener,
 ) -> RunPlan | None:
-    """The plan of a run; None where there is none, which the account says unless the recipe wants it so.
-
-    A fault in the planning is one warning, and the run goes on.
-    """
+    """The plan of a run; None where there is none, which the account says. A fault is one warning."""
     if not recipe.efficiency.plan or args.process_index != 0:
         return None
     try:

@@ -1,8 +1,7 @@
 """Processes that their launcher starts again, and machines that are gone.
 
-All processes of a start decide alike where it goes on. A process that waits in a collective waits in C, for
-``train.ddp_timeout`` (1,800 s), and neither gloo nor NCCL learns of a cable that was pulled. So a thread of the first
-process of each machine counts in the store on machine 0, and looks whether the others count.
+A process in a collective waits in C for ``train.ddp_timeout`` (1,800 s), and neither gloo nor NCCL learns of a pulled
+cable. So a thread of each machine's first process counts in the store on machine 0, and looks whether the others count.
 """
 
 from __future__ import annotations
@@ -118,10 +117,9 @@ def _from_all(mine: Any, world_size: int) -> list[Any]:
 def meet_anew(environment: MutableMapping[str, str]) -> None:
     """Let the processes of every start meet in a store of their own, before they join a process group.
 
-    On one machine torch's agent keeps its store (``rdzv_backend=static``), and with it the addresses of the processes
-    that are gone, which new ones would try to reach (torch 2.13: every second restart failed so). So rank 0 of a
-    restart opens another one, whose port the others learn in that of the agent. The launch of several machines has its
-    agents choose a new address each time, where rank 0 has to be there before the others ask.
+    On one machine torch's agent keeps its store (``rdzv_backend=static``) with addresses of dead processes (torch 2.13:
+    every second restart failed so). So rank 0 of a restart opens another one, whose port is in that of the agent.
+    Agents of several machines choose a new address each time.
     """
     if "TORCHELASTIC_RUN_ID" not in environment:
         return

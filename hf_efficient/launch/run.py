@@ -47,15 +47,13 @@ if TYPE_CHECKING:
 
 
 def run_recipe(recipe: Recipe, listener: RunListener | None = None) -> RunResult:
-    """Fine-tune as the recipe says; everything is written to its ``output_dir``.
-
-    The listener follows the progress on the main process.
+    """Fine-tune as the recipe says into its ``output_dir``; the listener follows the progress on the main process.
 
     Raises:
         HfEfficientError: one of its kinds, for everything that the user can mend.
         PreflightWanted: the run wants a preflight check first (``preflight_wanted.WISH_FILE``).
-        EndedBySignal: it was asked to end in its last step; the weights are saved, and nothing is evaluated.
-        RunStopped: it was asked to end, and can go on from a checkpoint of its last step.
+        EndedBySignal: asked to end in its last step; the weights are saved, and nothing is evaluated.
+        RunStopped: asked to end; it can go on from a checkpoint of its last step.
     """
     check_functions(recipe.efficiency.profile)
     with recorded_run(recipe) as recorded:
@@ -153,10 +151,7 @@ def _train(recipe: Recipe, trainer: Trainer, plan: OutputPlan, listener: RunList
 
 
 def _evaluate_at_end(recipe: Recipe, built: Built, listener: RunListener) -> dict[str, float]:
-    """The metrics after the last step; an evaluation that the Trainer did after that very step is not done again.
-
-    None after a step at which the budget ended the training, which has nothing left for it.
-    """
+    """The metrics after the last step, evaluated once; None after a step at which the budget ended the training."""
     trainer = built.trainer
     if trainer.eval_dataset is None or not recipe.evaluate.at_end or _ended_early(trainer) is not None:
         return {}
@@ -202,11 +197,8 @@ def _ended_early(trainer: Trainer) -> str | None:
 
 
 def gather_when_saved(trainer: Trainer) -> None:
-    """Let ``save_model`` gather the shards of FSDP from here on.
-
-    Checkpoints are written in shards, each rank its own, and the Trainer writes no model at all beside them: without
-    this a run under FSDP ends with nothing that another program could load.
-    """
+    """Let ``save_model`` gather the shards of FSDP from here on: beside sharded checkpoints the Trainer writes no
+    model."""
     plugin = getattr(trainer.accelerator.state, "fsdp_plugin", None)
     if plugin is not None:
         plugin.set_state_dict_type("FULL_STATE_DICT")
@@ -216,10 +208,8 @@ _STATE = "trainer_state.json"
 
 
 def _is_finished(checkpoint: Path, recipe: Recipe) -> bool:
-    """Whether the run had done ``train.max_steps``, or was stopped early, when it saved this checkpoint.
-
-    A run counted in epochs is left to the Trainer, which then has no batch left.
-    """
+    """Whether the run had done ``train.max_steps``, or was stopped early, when it saved this checkpoint; epochs are the
+    Trainer's."""
     state = json.loads((checkpoint / _STATE).read_text(encoding="utf-8"))
     max_steps = recipe.train.get("max_steps", -1)
     if max_steps > 0 and state["global_step"] >= max_steps:
@@ -230,11 +220,8 @@ def _is_finished(checkpoint: Path, recipe: Recipe) -> bool:
 
 
 def _load_finished(trainer: Trainer, checkpoint: Path) -> None:
-    """Give the trainer the weights and the state of the checkpoint, as ``train`` does before its first step.
-
-    DeepSpeed and FSDP2 read a checkpoint into a model that they have shared out already, with its optimizer; ZeRO-1 and
-    2 do not evaluate one without it either.
-    """
+    """Give the trainer the weights and the state of the checkpoint, as ``train`` does before its first step; DeepSpeed
+    and FSDP2 need model and optimizer prepared."""
     trainer.state = TrainerState.load_from_json(str(checkpoint / _STATE))
     if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
         steps = max(1, trainer.state.max_steps)  # of the learning rate, which nobody asks for any more
@@ -276,11 +263,8 @@ def _figures_of(result: RunResult) -> dict[str, float]:
 
 @contextmanager
 def stoppable(trainer: Trainer) -> Iterator[None]:
-    """The training inside hears of a request to stop.
-
-    Raises:
-        RunStopped: it has stopped, on all ranks after the same step, and its checkpoint is whole.
-    """
+    """The training inside hears of a request to stop; ``RunStopped`` after the same step on all ranks, with a whole
+    checkpoint."""
     callback = StopWhenAsked(stop_request(), _agreement(trainer.args, os.environ))
     trainer.add_callback(callback)
     try:

@@ -1,8 +1,7 @@
 """What this process was asked for, and what a launcher has started it as, against what the recipe asks for.
 
-A launch is known by its agents, which live as long as it does, and a run directory by the agents of the launch that
-trains in it. ``TORCHELASTIC_RESTART_COUNT`` would not do: every machine's agent counts the failures of its own
-processes alone, and one that starts them again for another machine's sake counts nothing.
+A launch is known by its agents, which live as long as it does. ``TORCHELASTIC_RESTART_COUNT`` counts the failures of
+one machine's processes alone.
 """
 
 from __future__ import annotations
@@ -65,11 +64,8 @@ def parse_flags(arguments: Sequence[str]) -> RunFlags:
 
 @dataclass(frozen=True)
 class Launch:
-    """All processes that train together.
-
-    ``is_restart``: one of the agents has started processes before. ``is_first``: this is surely no restart, since the
-    only agent has started none before, or these very processes have begun a run in this directory.
-    """
+    """All processes that train together. ``is_restart``: an agent has started processes before; ``is_first``: surely no
+    restart, by the only agent, or since these very processes began the run here."""
 
     agents: tuple[str, ...] = ()  # of all machines; none without a launcher that starts processes again
     is_restart: bool = False
@@ -187,11 +183,8 @@ def started_recipe(recipe: Recipe, environment: Mapping[str, str]) -> Recipe:
 
 
 def launch_contradiction(recipe: Recipe, world_size: int, nodes: int = 1) -> str | None:
-    """What to tell where a launch and ``distributed.processes`` or ``nodes`` disagree; None where they agree.
-
-    A launch starts its processes before any of them reads the recipe, so that a bare ``accelerate launch`` would
-    train with one process, and another batch size, than the recipe says.
-    """
+    """What to say where a launch and ``distributed.processes`` or ``nodes`` disagree; None where they agree. A bare
+    ``accelerate launch`` would train with one process, and another batch size."""
     if is_set(recipe, "distributed.nodes") and recipe.distributed.nodes != nodes:
         return (
             f"distributed.nodes: is {recipe.distributed.nodes}, but the processes of {nodes} were started. Start "
