@@ -32,9 +32,9 @@ _WAIT_SECONDS = 10
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a recipe in this process; returns the exit code.
 
-    0: done. 2: something that the user can mend, said on standard error. 130 and 143: interrupted, terminated. 1: a
-    fault that nobody foresaw; its traceback is in the run directory, or on the terminal with ``--debug``. 0 in the
-    place of the others where the whole run is told to end, and the launcher would start again whatever fails.
+    0: done. 2: something that the user can mend, said on standard error. 130 and 143: interrupted, terminated. 1: an
+    unforeseen fault; its traceback is in the run directory, or with ``--debug`` on the terminal. 0 in the place of the
+    others where the whole run ends, which the launcher would otherwise start again.
     """
     flags = parse_flags(sys.argv[1:] if arguments is None else arguments)
     recipe: Recipe | None = None

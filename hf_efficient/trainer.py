@@ -67,18 +67,15 @@ class EfficientTrainerMixin(_Base):
         Args:
             efficiency_dir: where ``steps.jsonl``, ``spans.jsonl`` and ``run.json`` go; default:
                 ``OUTPUT_DIR/efficiency``.
-            record_steps: write a record per optimizer step and rank while ``train()`` runs, the time outside it, and
-                in the end the account.
-            check_gradients: stop with TrainingCheckError where, in the first step, a trainable parameter gets
-                no gradient or a frozen layer passes none on.
-            extra_evaluators: run at the end of every evaluation, without gradients and in eval mode; their
-                metrics join the evaluation's, with its prefix, so that logs, best checkpoint and early
-                stopping see them. Where ``eval_dataset`` is a dict they run once for each of its data sets.
-            log_metrics: let training logs and the closing summary carry the figures of ``recording.live.log_figures``,
-                so that whatever ``report_to`` names has them.
+            record_steps: write a record per optimizer step and rank, the time outside ``train()``, and the account.
+            check_gradients: stop with TrainingCheckError where, in the first step, a trainable parameter gets no
+                gradient or a frozen layer passes none on.
+            extra_evaluators: run at the end of every evaluation (of each data set of a dict), without gradients and in
+                eval mode; their metrics join the evaluation's, with its prefix.
+            log_metrics: training logs and the closing summary carry the figures of ``recording.live.log_figures``.
             budget: limits at which to save and stop: ``{"usd": 10, "hours": 2, "kwh": 5}``, any of them.
-            rates: what an hour costs and where the electricity comes from, for the account; default: list prices of
-                the GPU, as an estimate, and the world's mean grid.
+            rates: price of an hour and origin of the electricity; default: list prices (an estimate) and the world's
+                grid.
 
         Raises:
             ValueError: a budget without records of the steps, or one that names no limit.

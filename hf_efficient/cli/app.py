@@ -113,11 +113,7 @@ def _root(
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run ``hf-efficient`` with ``argv`` (default: the process's) and exit.
-
-    Raises:
-        SystemExit: always.
-    """
+    """Run ``hf-efficient`` with ``argv`` (default: the process's) and exit, always by ``SystemExit``."""
     given = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in given
     args = [arg for arg in given if arg != "--debug"] or ["--help"]

@@ -22,11 +22,7 @@ def print_json(data: Any) -> None:
 
 
 def write_text(flag: str, path: Path, text: str) -> None:
-    """Write a file that a flag names.
-
-    Raises:
-        OutputError: it cannot be written.
-    """
+    """Write a file that a flag names; ``OutputError`` where it cannot be written."""
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
@@ -35,11 +31,7 @@ def write_text(flag: str, path: Path, text: str) -> None:
 
 
 def check_page_file(path: Path) -> None:
-    """Say before long work what would be said after it.
-
-    Raises:
-        OutputError: there is no such folder, or the name is one's own.
-    """
+    """Refuse a page's file before long work: ``OutputError`` for a missing folder, or a name that is taken."""
     path = path.expanduser()
     if path.is_dir():
         raise OutputError(f"--html: {path} is a folder; {_REMEDY}")
@@ -48,13 +40,9 @@ def check_page_file(path: Path) -> None:
 
 
 def write_page(named: Path | None, default: Path, make: Callable[[], str], told_to: TextIO | None = None) -> None:
-    """Write a page, over one that is there, and say where it is.
+    """Write a page, over one that is there, and say where it is on ``told_to`` (default: standard output).
 
-    Args:
-        named: where the user wants it; None: at ``default``, or nowhere where that cannot be written.
-        default: see there.
-        make: the page.
-        told_to: default: standard output.
+    ``named`` is where the user wants it; None: at ``default``, or nowhere where that cannot be written.
 
     Raises:
         OutputError: ``named`` cannot be written.

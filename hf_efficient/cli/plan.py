@@ -120,11 +120,7 @@ def plan(
 
 
 def with_num_gpus(overrides: Sequence[str], num_gpus: int | None) -> list[str]:
-    """``--num-gpus`` is another word for ``distributed.processes``.
-
-    Raises:
-        SetupError: both say how many, and not the same.
-    """
+    """``--num-gpus`` as ``distributed.processes``; ``SetupError`` where both say how many, and not the same."""
     if num_gpus is None:
         return list(overrides)
     if num_gpus < 1:
@@ -171,12 +167,10 @@ def _planned(recipe: Recipe, names: list[str] | None, *, read_data: bool) -> Pla
 
 @contextmanager
 def lean_imports() -> Iterator[None]:
-    """Import the libraries of a plan in the block; nothing in a process that has loaded torch before.
+    """Import the libraries of a plan without torch's compiler and garbage collection; nothing where torch is loaded.
 
-    A process that plans and ends can do without torch's compiler and the search for garbage in loaded libraries.
-    Measured on two cores (torch 2.13, bitsandbytes 0.50): bitsandbytes compiles functions where it is imported, which
-    loads torch's compiler, 0.5 s; Python searches the half a million objects of the libraries for cycles again and
-    again while they load, 1 s, and once more when it ends, 0.5 s. What comes after the block is searched as ever.
+    Measured on two cores (torch 2.13, bitsandbytes 0.50): torch's compiler, which bitsandbytes loads, 0.5 s; garbage
+    collection of half a million objects, 1 s while they load and 0.5 s at the end.
     """
     if "torch" in sys.modules or not gc.isenabled():
         yield

@@ -136,11 +136,8 @@ def explanation_table(rows: list[ExplainedValue], width: int | None = None) -> s
 
 
 def launch_page(recipe: Recipe, argument: str, overrides: Sequence[str], *, as_json: bool) -> str:
-    """accelerate's configuration file, DeepSpeed's JSON where DeepSpeed runs it, and the command that needs neither.
-
-    Raises:
-        RecipeError: as many processes do not divide the global batch that the recipe names.
-    """
+    """accelerate's configuration file, DeepSpeed's JSON, if any, and the command that needs neither; ``RecipeError``
+    where the processes do not divide the global batch."""
     from hf_efficient.facts.environment import accelerator_count, thread_count
     from hf_efficient.launch import command as launching
     from hf_efficient.recipe.rules.distributed import with_accumulation

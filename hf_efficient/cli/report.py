@@ -118,10 +118,10 @@ def _page(runs: Sequence[RunData]) -> str:
 
 
 def watch(run_dir: Path) -> None:
-    """Show the run until it ends, is gone for good, or the user has seen enough (Ctrl-C).
+    """Show the run until it ends, is gone for good, or the user stops it (Ctrl-C).
 
-    It only reads. A run that has left no record yet is waited for, and so is its folder where the one that it is to
-    lie in is there. Where standard output is no terminal, only the last look is printed.
+    A run without records is waited for, and so is its folder where its parent is there. Without a terminal, only the
+    last look is printed.
 
     Raises:
         OutputError: there is neither such a folder nor its parent, or its records cannot be read.

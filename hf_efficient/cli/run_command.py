@@ -29,8 +29,7 @@ _PATIENCE_OTHERWISE_SECONDS = 30.0
 def run_command(command: list[str], output_dir: str, environment: Mapping[str, str] | None = None) -> int:
     """Run the launch and return the exit code that the run itself left; say so where it left none.
 
-    Signals go to the training processes, which end by themselves and say how to go on; the launcher, which would print
-    a traceback, sees only that they ended. Processes that hang do not hear them; a further signal ends all of them.
+    Signals go to the training processes, which save and end by themselves; a further signal ends all, hanging ones too.
     """
     from hf_efficient.launch.agent import agent_command, agent_environment, failure_in
     from hf_efficient.launch.exits import read_code
@@ -58,14 +57,8 @@ def run_command(command: list[str], output_dir: str, environment: Mapping[str, s
 
 
 def _why(code: int, stated: int | None, failure: Failure | None, output_dir: str) -> int:
-    """The exit code; says why where the processes did not.
-
-    Args:
-        code: the launcher's.
-        stated: what the processes said; 0 of a launcher beside it: they ended so that it would not start them again.
-        failure: what the launcher said of the process that failed first.
-        output_dir: of the run.
-    """
+    """The exit code; says why where the processes did not. ``stated`` is what they said; ``failure`` what the launcher
+    said of the first that failed."""
     if stated is not None and (failure is None or not failure.was_killed):
         return stated
     code = 128 - failure.exit_code if failure is not None and failure.was_killed else code if code >= 0 else 128 - code
@@ -82,11 +75,7 @@ def _why(code: int, stated: int | None, failure: Failure | None, output_dir: str
 
 
 class _Signals:
-    """Sent on to the processes of a launch.
-
-    Attributes:
-        insisted: the signal that came long after the first one; 0: none did.
-    """
+    """Sent on to the processes of a launch; ``insisted`` is a signal that came long after the first one, or 0."""
 
     def __init__(self, launcher: int, status: Path) -> None:
         self._launcher, self._status = launcher, status

@@ -141,18 +141,10 @@ def _launch(
     *,
     dry_run: bool,
 ) -> tuple[Recipe, list[str], Mapping[str, str]]:
-    """Print the command; refuse in a moment what the run would refuse after its imports.
+    """Print the command; refuse at once what the run would refuse after its imports.
 
-    Args:
-        argument: the recipe as the user named it.
-        recipe: loaded.
-        tail: what stands behind it on the command line.
-        tool: of Nsight.
-        node: number of this machine, and the address of machine 0.
-        dry_run: print only.
-
-    Returns:
-        The recipe with its accumulation, the command, and the variables to run it with.
+    ``tail`` stands behind the recipe on the command line, ``tool`` is of Nsight. Returns the recipe with its
+    accumulation, the command, and the variables to run it with.
     """
     from hf_efficient.facts.environment import accelerator_count, thread_count
     from hf_efficient.launch.checkpoints import check_layout
@@ -190,13 +182,8 @@ def _launch(
 
 
 def prove_run(recipe: Recipe, command: Sequence[str], environment: Mapping[str, str], *, debug: bool) -> None:
-    """Check before the run that it would get through, and show what was checked.
-
-    Args:
-        recipe: of the run.
-        command: that starts it.
-        environment: beside this process's own.
-        debug: show what the launches write.
+    """Check before the run that it would get through, and show what was checked; ``debug``: with what the launches
+    write.
 
     Raises:
         HfEfficientError: the answer is no, or several machines would have to be started.
@@ -222,9 +209,8 @@ def prove_run(recipe: Recipe, command: Sequence[str], environment: Mapping[str, 
 
 
 def run_proven(recipe: Recipe, command: Sequence[str], environment: Mapping[str, str], *, debug: bool) -> int:
-    """Run, and return the exit code of the run.
-
-    Where the run wants a preflight check first, which it knows once it has read its data: check, and start it again.
+    """Run, and return the exit code of the run; where it wants a preflight check after reading its data, check and
+    start again.
 
     Raises:
         HfEfficientError: the check failed, and the run was not started again.

@@ -25,12 +25,8 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True)
 class SftData(Entry):
-    """Everything that a supervised fine-tuning run reads: the prepared data, and
-
-    Attributes:
-        collator: TRL's; batches of shape (examples, tokens), or (1, tokens) where padding-free.
-        cached: whether the tokenised data were read from the cache.
-    """
+    """What a supervised fine-tuning run reads; TRL's ``collator`` makes batches (examples, tokens), padding-free (1,
+    tokens)."""
 
     collator: DataCollatorForLanguageModeling
     cached: bool
@@ -44,10 +40,8 @@ class PreferenceData:
         train: rows with ``prompt``, ``chosen``, ``rejected`` (strings, or lists of messages), and tokenised
             ``prompt_ids``, ``chosen_ids``, ``rejected_ids``, lists of int, not cut to ``max_length``.
         eval: likewise; None where the recipe has no evaluation data.
-        dropped: training pairs left out because the prompt alone fills ``max_length``.
-        eval_dropped: likewise of the evaluation data.
-        small_sources: see :class:`hf_efficient.data.stats.DataStats`.
-        largest_token_id: in both, which the model's embedding must have a row for.
+        dropped, eval_dropped: pairs left out because the prompt alone fills ``max_length``.
+        small_sources, largest_token_id: see ``stats.DataStats``; of both data sets.
     """
 
     train: datasets.Dataset
@@ -61,8 +55,7 @@ class PreferenceData:
 def build_sft_data(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, args: SFTConfig) -> SftData:
     """Read, check, tokenise and pack the data of a recipe of ``method: sft``, or take all that from the cache.
 
-    In a run of several processes the first one of each machine builds; the others then read what it cached. The
-    tokenizer has its chat template and special tokens as they are to be; a missing padding token is set.
+    The first process of each machine builds, the others read its cache. A missing padding token is set.
 
     Raises:
         DataError: any fault of the data or of the tokenizer for them; names the source and the row.
@@ -73,11 +66,7 @@ def build_sft_data(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, args: SFT
 
 
 def build_preference_data(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, args: DPOConfig) -> PreferenceData:
-    """Read, check, split, weigh and tokenise the preference pairs of a recipe of ``method: dpo``.
-
-    Raises:
-        DataError: as above.
-    """
+    """Read, check, split, weigh and tokenise the pairs of a recipe of ``method: dpo``; raises as ``build_sft_data``."""
     from hf_efficient.data.preference import prepare_pairs  # loads DPOTrainer, which other runs do not need
 
     raw = build_raw(recipe.data, open_sources(recipe.data), args.seed, method="dpo")
@@ -134,10 +123,7 @@ def _for_generation(raw: RawData, count: int, seed: int) -> list[dict[str, Any]]
 
 
 def _local_main_first(work: Callable[[], _Result]) -> _Result:
-    """Run the work in the first process of each machine, then in the others.
-
-    An error in the first does not leave the others waiting: they run into it themselves.
-    """
+    """Run the work in the first process of each machine, then in the others, after an error too."""
     state = PartialState()
     if not state.is_local_main_process:
         state.wait_for_everyone()

@@ -1,6 +1,6 @@
 """The tokenised cache: one folder per key, written in one piece, read back without a tokenizer.
 
-An entry that cannot be read is made again; a cache that cannot be written is done without.
+An unreadable entry is made again; a cache that cannot be written is done without.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Entry:
     Attributes:
         train: rows with ``input_ids`` and ``labels`` (and ``seq_lengths`` where packed), lists of int.
         eval: likewise; None, as ``eval_stats``, where the recipe has no evaluation data.
-        eval_examples: at most ``evaluate.generate.examples`` of ``{"prompt": messages or string, "answer":
-            string}``, drawn from the evaluation examples with the seed; empty for plain text.
+        eval_examples: at most ``evaluate.generate.examples`` of ``{"prompt": messages or string, "answer": string}``,
+            drawn with the seed; empty for plain text.
     """
 
     train: datasets.Dataset
@@ -73,9 +73,8 @@ def cache_key(
     args: SFTConfig,
     sources: tuple[Sequence[Source], Sequence[Source]],
 ) -> str:
-    """64 hexadecimal digits over everything that decides what is prepared.
-
-    The content of the sources counts and not their paths; likewise the tokenizer's.
+    """64 hexadecimal digits over everything that decides what is prepared: contents of sources and tokenizer, not
+    paths.
 
     Raises:
         DataError: a file cannot be read.

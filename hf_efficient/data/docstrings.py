@@ -1,7 +1,7 @@
 """The embedded data set ``builtin:python-docstrings``: this Python's own documentation as chats.
 
-The standard library's sources are parsed, never imported. A request with the module, the class and the signature is the
-user's message; the docstring is the answer. The same Python gives the same examples in the same order.
+The standard library's sources are parsed, never imported. The user asks with module, class and signature; the docstring
+is the answer. The same Python gives the same examples in the same order.
 """
 
 from __future__ import annotations
@@ -47,12 +47,9 @@ class _Found(NamedTuple):
 def build_docstring_chats(root: Path | None = None) -> list[dict[str, Any]]:
     """All examples, in the order of the sorted module paths and then of the source lines.
 
-    Args:
-        root: folder of the sources; default: the standard library of the running Python.
-
     Returns:
         Dicts with ``prompt`` (a user message), ``completion`` (an assistant message), ``module``, ``qualname`` and
-        ``split``. No two have the same docstring, compared without case, punctuation and white space.
+            ``split``. No two have the same docstring, compared without case, punctuation and white space.
     """
     root = Path(sysconfig.get_paths()["stdlib"]) if root is None else root
     chats: dict[str, dict[str, Any]] = {}
@@ -80,11 +77,8 @@ def identity() -> dict[str, Any]:
 
 
 def split_of(module: str, qualname: str) -> Literal["train", "eval"]:
-    """On which side a definition lies: 5 in 100 by a hash of its full name.
-
-    All definitions of one full name (a property's getter and setter, a fallback in an ``except ImportError``)
-    lie together, and no docstring occurs twice, so the sides share neither.
-    """
+    """On which side a definition lies: 5 in 100 by a hash of its full name. With no docstring twice, the sides share
+    neither."""
     digest = hashlib.sha256(f"{module}:{qualname}".encode()).digest()
     return "eval" if int.from_bytes(digest[:8], "big") % 100 < EVAL_PERCENT else "train"
 
@@ -144,10 +138,8 @@ def _head(node: _Documented) -> str:
 
 
 def _clean(raw: str) -> str:
-    """The docstring as it is learnt: no doctest sessions, at most three paragraphs of 600 characters in all.
-
-    Empty where nothing worth learning is left.
-    """
+    """The docstring as it is learnt: no doctest sessions, at most three paragraphs of 600 characters in all; perhaps
+    empty."""
     kept: list[str] = []
     for paragraph in re.split(r"\n\s*\n", inspect.cleandoc(raw)):
         paragraph = paragraph.strip("\n").rstrip()

@@ -48,8 +48,7 @@ class RawData:
         train: weighted, capped training examples.
         eval: evaluation examples; None where the recipe has none.
         kind: of the training examples.
-        small_sources: training sources of which fewer than 10 examples are in ``train``, by their keys
-            (``data.train.0``), with the number; None where there is none.
+        small_sources: of training sources with fewer than 10 examples, their number by key (``data.train.0``).
     """
 
     train: datasets.Dataset
@@ -73,11 +72,7 @@ class _Opened:
 
 
 def open_sources(data: DataSection) -> tuple[list[Source], list[Source]]:
-    """All sources of training and of evaluation, found but not read.
-
-    Raises:
-        DataError: see :func:`hf_efficient.data.sources.open_source`.
-    """
+    """All sources of training and of evaluation, found but not read; raises as ``sources.open_source``."""
     train = [open_source(section, f"data.train.{index}") for index, section in enumerate(data.train)]
     return train, [open_source(section, f"data.eval.{index}") for index, section in enumerate(data.eval)]
 
@@ -99,8 +94,7 @@ def build_raw(
         sources: from :func:`open_sources`.
         seed: of every draw.
         method: ``dpo`` reads preference pairs, ``sft`` everything else.
-        completion_only: whether the loss is explicitly asked for on completions alone; chats are then cut
-            into prompt and last answer, and other layouts refused.
+        completion_only: the loss is on completions alone: chats are cut before the last answer, other layouts refused.
         text_column: the file's name of the format ``text``'s column.
 
     Raises:
@@ -223,11 +217,7 @@ def _joined(parts: Sequence[datasets.Dataset], indices: Sequence[Sequence[int]])
 
 
 def check_weight(count: int, weight: float, key: str) -> None:
-    """That so many examples of the source ``key`` with this weight fit into memory.
-
-    Raises:
-        DataError: they come to more than ``MOST_EXAMPLES``.
-    """
+    """Refuse, with ``DataError``, a source ``key`` that comes with its weight to more than ``MOST_EXAMPLES``."""
     if weight > 1 and count * weight > MOST_EXAMPLES:
         raise DataError(
             f"{key}.weight: {weight:g} times {count:,} examples are {count * weight:,.0f} per epoch, more than "
@@ -236,11 +226,8 @@ def check_weight(count: int, weight: float, key: str) -> None:
 
 
 def weighted(indices: Sequence[int], weight: float, seed: str) -> list[int]:
-    """The indices as often as an epoch sees them.
-
-    ``floor(weight)`` whole copies, then a random ``weight - floor(weight)`` of them, rounded to whole examples; at
-    least one example in all.
-    """
+    """The indices as often as an epoch sees them: ``floor(weight)`` whole copies, then a random ``weight -
+    floor(weight)`` of them, rounded; at least one in all."""
     copies = int(weight)
     rest = round((weight - copies) * len(indices))
     return list(indices) * copies + _drawn(indices, rest if copies else max(rest, 1), seed)
@@ -249,10 +236,7 @@ def weighted(indices: Sequence[int], weight: float, seed: str) -> list[int]:
 def held_out(count: int, fraction: float, seed: str) -> tuple[list[int], list[int]]:
     """A random split of ``range(count)`` into training and evaluation indices, each in order.
 
-    The evaluation side gets ``fraction`` of them, rounded, and both sides at least one.
-
-    Raises:
-        DataError: there are fewer than two examples.
+    The evaluation side gets ``fraction`` of them, rounded, both sides at least one; ``DataError`` for fewer than two.
     """
     if count < 2:
         raise DataError(

@@ -50,11 +50,8 @@ _NAMES: dict[Kind, str] = {
 
 
 def recognise(columns: Collection[str], method: Method, where: str) -> str:
-    """Name of the first format of ``FORMATS`` whose required columns are all there.
-
-    Raises:
-        DataError: none is; lists the columns found and the formats.
-    """
+    """Name of the first format of ``FORMATS`` whose required columns are all there; a ``DataError`` lists columns and
+    formats."""
     for name, layout in FORMATS.items():
         if layout.method == method and set(layout.required) <= set(columns):
             return name
@@ -69,11 +66,8 @@ def recognise(columns: Collection[str], method: Method, where: str) -> str:
 
 
 def check_columns(columns: Mapping[str, str], format_name: str, key: str) -> None:
-    """That every renamed column is one that the format (or, for ``auto``, any format) has.
-
-    Raises:
-        DataError: it is not; names the nearest.
-    """
+    """Refuse a renamed column that the format (or, for ``auto``, any) does not have; the ``DataError`` names the
+    nearest."""
     formats = list(FORMATS.values()) if format_name == "auto" else [FORMATS[format_name]]
     known = sorted({column for one in formats for column in (*one.required, *one.optional)})
     for column in columns:
@@ -87,11 +81,7 @@ def check_columns(columns: Mapping[str, str], format_name: str, key: str) -> Non
 
 
 def rename(row: Row, columns: Mapping[str, str]) -> Row:
-    """The row with the format's own names; the file's names of renamed columns are gone.
-
-    Raises:
-        DataError: the row has no column of the file's name.
-    """
+    """The row with the format's own names in place of the file's; ``DataError`` where the row has no such column."""
     if not columns:
         return row
     for ours, theirs in columns.items():
@@ -105,11 +95,8 @@ def rename(row: Row, columns: Mapping[str, str]) -> Row:
 
 
 def convert(row: Row, format_name: str) -> Canonical:
-    """The canonical columns of a row in the named format.
-
-    Raises:
-        DataError: names the row and the field, and says what the format expects.
-    """
+    """The canonical columns of a row in the named format; a ``DataError`` names row, field and what the format
+    expects."""
     layout = FORMATS[format_name]
     for column in layout.required:
         if row.value.get(column) is None:
@@ -305,7 +292,7 @@ def common_kind(kinds: Mapping[str, Kind]) -> Kind:
 def recast(row: Canonical, kind: Kind, where: str) -> Canonical:
     """The row as another kind, where that is possible; itself where it is of that kind.
 
-    A chat becomes a pair at its last assistant turn: everything before it is the prompt, what follows it is left out.
+    A chat becomes a pair at its last assistant turn; what follows is left out.
 
     Raises:
         DataError: the row cannot be turned into the kind, or has nothing before its last answer.
@@ -332,10 +319,8 @@ def add_system(row: Canonical, system: str) -> Canonical:
 
 
 def question_and_answer(row: Mapping[str, Any]) -> dict[str, Any] | None:
-    """``{"prompt": messages or string, "answer": string}``: what to generate from, and what is expected.
-
-    The answer is the last assistant turn. None for plain text, and for a chat that begins with its only answer.
-    """
+    """``{"prompt": messages or string, "answer": string}``, by the last assistant turn; None for plain text, and for a
+    chat that begins with its only answer."""
     kind = kind_of(row)
     if kind == "string_pair":
         return {"prompt": row["prompt"], "answer": row["completion"]}

@@ -1,8 +1,4 @@
-"""Preference pairs to token ids, by the preparation of TRL's DPOTrainer.
-
-It needs no model. Done here, a fault of the data or of the tokenizer is known before the model is loaded, and the
-pairs that the trainer leaves out are counted.
-"""
+"""Preference pairs to token ids, by the preparation of TRL's DPOTrainer, before the model is loaded."""
 
 from __future__ import annotations
 

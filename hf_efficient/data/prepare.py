@@ -1,9 +1,7 @@
 """Canonical examples to token ids and labels, by TRL's own preparation; and what that needs of a tokenizer.
 
-SFTTrainer prepares its data in a method that needs no model. Here it is called twice: first to tokenise, with packing
-and truncation off, so that we can see every example at full length and apply our policy for overlong ones; then on the
-tokenised examples, with the recipe's settings, to truncate, drop, shuffle and pack. The rows are those that SFTTrainer
-would hold.
+SFTTrainer's preparation, which needs no model, is called twice: to tokenise without packing and truncation, so that the
+policy for overlong examples sees their full length; then with the recipe's settings. The rows are SFTTrainer's.
 """
 
 from __future__ import annotations
@@ -79,11 +77,7 @@ def is_padding_free(args: SFTConfig) -> bool:
 
 
 def build_collator(tokenizer: PreTrainedTokenizerBase, args: SFTConfig) -> DataCollatorForLanguageModeling:
-    """TRL's collator with SFTTrainer's settings; gives the tokenizer a padding token where it has none.
-
-    Raises:
-        DataError: see :func:`set_pad_token`.
-    """
+    """TRL's collator with SFTTrainer's settings; sets and raises as :func:`set_pad_token`."""
     return DataCollatorForLanguageModeling(
         pad_token_id=set_pad_token(tokenizer, args),
         padding_free=is_padding_free(args),
@@ -103,8 +97,7 @@ def prepare(
     """Tokenise, apply the overlong policy, truncate, shuffle and pack.
 
     Args:
-        examples: canonical rows with ``where``.
-        kind: of the rows.
+        examples: canonical rows of ``kind`` with ``where``.
         tokenizer: with its chat template and special tokens already as they are to be.
         args: the training arguments; ``max_length``, ``packing`` and their relatives are read.
         overlong: what happens to examples longer than ``args.max_length``.
@@ -260,12 +253,8 @@ def _changed(args: SFTConfig, **changes: Any) -> SFTConfig:
 
 
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase, kind: Kind, args: SFTConfig | DPOConfig) -> None:
-    """That data of this kind can be tokenised.
-
-    Raises:
-        DataError: chats without a chat template, or with one that does not print the answers; strings without an
-            end-of-sequence token.
-    """
+    """Refuse, with ``DataError``, chats without a chat template that prints the answers, strings without an
+    end-of-sequence token."""
     if kind in CHAT_KINDS and (fault := _template_fault(tokenizer)):
         remedy = "Name a tokenizer that has one in model.tokenizer, or use plain text."
         if hasattr(args, "chat_template_path"):
@@ -304,10 +293,8 @@ def _template_fault(tokenizer: PreTrainedTokenizerBase) -> str:
 def refused_chat(
     examples: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, template: str | None, error: jinja2.TemplateError
 ) -> DataError:
-    """The error to raise where a template raised ``error`` on one of the examples; names the first that it refuses.
-
-    ``template`` stands in for the tokenizer's own; the examples are canonical rows with ``where``.
-    """
+    """The error to raise where a template raised ``error``; names the first example that it refuses. ``template``
+    stands in for the tokenizer's own."""
     where = next((row["where"] for row in examples if _is_refused(row, tokenizer, template)), "a prompt")
     return DataError(f"{where}: the chat template refuses this chat: {error}.")
 
@@ -323,9 +310,8 @@ def _is_refused(row: dict[str, Any], tokenizer: PreTrainedTokenizerBase, templat
 
 
 def set_pad_token(tokenizer: PreTrainedTokenizerBase, args: SFTConfig | DPOConfig) -> int:
-    """Give the tokenizer the padding token that TRL's trainers would, and return its id.
-
-    That is ``args.pad_token``, else the tokenizer's own, else its end-of-sequence token.
+    """Set ``args.pad_token``, else the tokenizer's own, else its end-of-sequence token, as TRL's trainers do; return
+    its id.
 
     Raises:
         DataError: there is none, or it is not in the vocabulary.
@@ -344,10 +330,8 @@ def set_pad_token(tokenizer: PreTrainedTokenizerBase, args: SFTConfig | DPOConfi
 
 
 def _training_template(tokenizer: PreTrainedTokenizerBase, args: SFTConfig, kind: Kind) -> str | None:
-    """The template that SFTTrainer would use in place of the tokenizer's; None for the tokenizer's own.
-
-    Only ``assistant_only_loss`` needs another one: with ``{% generation %}`` markers.
-    """
+    """SFTTrainer's template with ``{% generation %}`` markers for ``assistant_only_loss``; None for the tokenizer's
+    own."""
     if not args.assistant_only_loss:
         return None
     if kind not in CHAT_KINDS:

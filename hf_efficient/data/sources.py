@@ -238,7 +238,7 @@ class Source:
     Attributes:
         key: where the recipe names it (``data.train.0``).
         files: what lies on this disk and makes its content; empty for builtins and hub data sets.
-        dataset: the loaded data set, for hub data sets and folders of ``save_to_disk``.
+        dataset: loaded, of hub data sets and folders of ``save_to_disk``.
     """
 
     key: str
@@ -247,11 +247,7 @@ class Source:
     dataset: datasets.Dataset | None = None
 
     def rows(self) -> Iterator[Row]:
-        """All rows in order.
-
-        Raises:
-            DataError: a row that cannot be read, or no row at all.
-        """
+        """All rows in order; ``DataError`` for one that cannot be read, or none at all."""
         rows = self._rows()
         first = next(rows, None)
         if first is None:
@@ -270,8 +266,7 @@ def open_source(section: SourceSection, key: str) -> Source:
     """Find what ``section.path`` names; reads no rows of local files. ``key`` is the section's place in the recipe.
 
     Raises:
-        DataError: nothing is there, or it may not be read; the kind of file is unknown, the split does not exist,
-            the hub cannot be reached.
+        DataError: nothing readable is there, an unknown kind of file, no such split, no connection to the hub.
     """
     if section.path.startswith("builtin:"):
         return _builtin(section, key)

@@ -20,17 +20,16 @@ class DataStats:
 
     Attributes:
         examples: before packing.
-        dropped_overlong: examples left out because they are longer than max_length (``overlong: drop``).
-        truncated: examples cut to max_length.
-        dropped_masked: examples left out because all their labels are -100 (after truncation).
-        masked: examples kept although they have no target token; they cost time and teach nothing.
-        tokens_loss_bearing: tokens that are predicted and whose label is not -100, see :func:`loss_bearing`.
+        dropped_overlong: longer than max_length (``overlong: drop``).
+        truncated: cut to max_length.
+        dropped_masked: left out because all their labels are -100 (after truncation).
+        masked: kept although they have no target token; they cost time and teach nothing.
+        tokens_loss_bearing: target tokens, see :func:`loss_bearing`.
         longest: tokens of the longest example, before any truncation.
         packs: rows after packing; None where it is not packed.
         fill_rate: share of the packs' places (packs times max_length) that hold a token.
         empty: examples whose text, completion or last answer is blank, before any is left out.
-        small_sources: sources of which fewer than ten examples are in the training data, by their keys in the recipe
-            (``data.train.0``), with the number; None where there is none.
+        small_sources: of sources with fewer than ten training examples, their number by key (``data.train.0``).
         largest_token_id: which the model's embedding must have a row for; -1 where there is no token.
     """
 
@@ -71,8 +70,7 @@ def pair_lengths(dataset: datasets.Dataset, max_length: int | None) -> npt.NDArr
 def loss_bearing(dataset: datasets.Dataset, by_document: bool = False) -> npt.NDArray[np.int64]:
     """Target tokens per row, shape (rows,), or per document of the packs, shape (documents,).
 
-    Those are the labels other than -100 but for the first of each row, or of each document where ``seq_lengths``
-    divides a pack: nothing before it predicts it.
+    Labels other than -100, without the first of each row or document (``seq_lengths``): nothing before it predicts it.
     """
     columns = [name for name in ("labels", "seq_lengths") if name in dataset.column_names]
     return _joined([_bearing(table, by_document) for table in _tables(dataset, columns)])

@@ -42,10 +42,9 @@ class VariantFailed(Exception):
 
 @dataclass(frozen=True)
 class Launch:
-    """How the variants of a recipe are launched.
+    """How the variants of a resolved recipe are launched.
 
     Attributes:
-        recipe: resolved.
         argument, overrides: the recipe as the user wrote it.
         steps, warm_up: to be measured, and before them.
         parent: folder in which each run makes one of its own.
@@ -90,11 +89,7 @@ class Launch:
 
 
 def run_variant(variant: Variant, launch: Launch) -> VariantMeasurement:
-    """Run it once, and wait for it.
-
-    Raises:
-        VariantFailed: it failed, with what it said.
-    """
+    """Run it once, and wait for it; ``VariantFailed``, with what it said, where it failed."""
     with tempfile.TemporaryDirectory(prefix=f"{variant.name}-", dir=launch.parent) as name:
         folder = Path(name)
         said = folder / "said.txt"
@@ -148,14 +143,8 @@ def run_variants(
 ) -> list[VariantOutcome]:
     """Run those that apply, in order; then, backwards and forwards, those whose differences are not clear enough.
 
-    Args:
-        variants: the first is the recipe as it is.
-        recipe: the user's.
-        run: a variant, once.
-        progress: hears of it.
-
-    Raises:
-        SetupError: the recipe as it is does not train: nothing could be compared with it.
+    The first variant is the recipe as it is; ``SetupError`` where it does not train, since nothing could be compared
+    with it.
     """
     outcomes = {one.name: VariantOutcome(one.name, one.what, left_out=one.left_out(recipe)) for one in variants}
     by_name = {one.name: one for one in variants}

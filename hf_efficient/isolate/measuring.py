@@ -37,8 +37,8 @@ MOST_BYTES = 512 << 20
 class StepStamps(TrainerCallback):
     """The clock of a variant, the same with our instrumentation and without: a reading at the end of every step.
 
-    A step's time is that between two readings: with the log after the step before, its own batches, forward, backward
-    and update. The device is waited for before the first measured step and after the last one, and not in between.
+    A step lasts from one reading to the next. The device is waited for before the first measured step and after the
+    last.
     """
 
     def __init__(self, trainer: Trainer, warm_up: int, now: Callable[[], float] = time.perf_counter) -> None:
@@ -178,10 +178,8 @@ def _every(strategy: Any, wanted: float, steps: int, epoch: int) -> int | None:
 
 
 def step_batches(trainer: Trainer, loader: Any, steps: int, share: int = 1) -> Iterator[list[Any]]:
-    """The micro-batches of each of so many optimizer steps, epoch after epoch, as the Trainer takes them.
-
-    ``share``: of so many processes the first one's, which takes every ``share``-th batch.
-    """
+    """The micro-batches of each of so many optimizer steps, as the Trainer takes them; every ``share``-th, as the first
+    of so many processes."""
     return islice(_all_steps(loader, trainer.args.gradient_accumulation_steps, share), steps)
 
 
@@ -205,12 +203,8 @@ def _begin_epoch(loader: Any, epoch: int) -> None:
 
 
 class HeldBatches:
-    """Stands for a train dataloader: its batches are those of the first epochs, in the same order.
-
-    Attributes:
-        dataset: of the loader.
-        repeats: whether batches had to be given twice, since all took too much memory.
-    """
+    """Stands for a train dataloader: its batches are those of the first epochs in order, ``repeats`` where memory is
+    short."""
 
     def __init__(self, dataset: Any, per_epoch: int, batches: list[Any], repeats: bool) -> None:
         self.dataset = dataset
@@ -235,10 +229,8 @@ class HeldBatches:
 
 
 def hold_batches(trainer: Trainer, steps: int, share: int = 1) -> HeldBatches:
-    """Load what the trainer will train on, leave it on its device, and give it to the trainer in place of its loader.
-
-    ``share``: see ``step_batches``; one process in place of several trains on the batches of the first of these.
-    """
+    """Load what the trainer will train on, leave it on its device, in place of its loader; ``share``: see
+    ``step_batches``."""
     loader = trainer.get_train_dataloader()
     batches: list[Any] = []
     held_bytes, repeats = 0, False
@@ -270,11 +262,8 @@ def _on_held_batches(setup: Setup) -> VariantMeasurement:
 
 
 def _forward(setup: Setup, *, with_graph: bool) -> VariantMeasurement:
-    """The forward in the Trainer's own loop, on batches made beforehand: backward and update do nothing.
-
-    With the graph that a backward would read, or under ``torch.no_grad``. Without gradients an optimizer passes over
-    every parameter, and clipping finds nothing to clip.
-    """
+    """The forward in the Trainer's own loop on batches made beforehand, with a graph or under ``torch.no_grad``;
+    backward and update do nothing."""
 
     def adjust(trainer: Trainer) -> None:
         hold_batches(trainer, setup.warm_up + setup.steps, setup.share)

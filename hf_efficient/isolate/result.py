@@ -50,14 +50,12 @@ Outcomes = Mapping[str, VariantOutcome]
 def isolate(argument: str, overrides: Sequence[str], steps: int, progress: Progress) -> Isolation:
     """Run the variants of a recipe; nothing is left of them but what is returned.
 
-    They write to a folder of their own beside the recipe's output directory, on the disk where its checkpoints would
-    go, which is not touched.
+    They write beside the recipe's output directory, on the same disk; that itself is not touched.
 
     Args:
         argument: a recipe file, or the name of a shipped one.
         overrides: ``a.b=value`` each.
         steps: to be measured of each, at least ``FEWEST_STEPS``.
-        progress: hears of it.
 
     Raises:
         HfEfficientError: the recipe is wrong, cannot be launched, or does not train as it is.
@@ -94,13 +92,8 @@ def _place(output_dir: str) -> Path:
 
 
 def isolation_of(recipe: Recipe, outcomes: Sequence[VariantOutcome], steps: int, warm_up: int) -> Isolation:
-    """The attribution, what was measured by itself, and the findings.
-
-    Args:
-        recipe: the user's.
-        outcomes: of all variants; that of the recipe as it is has a run with its schedule.
-        steps, warm_up: measured of each run, and before them.
-    """
+    """The attribution, what was measured by itself, and the findings; ``outcomes`` are of all variants, ``steps`` and
+    ``warm_up`` of each run."""
     held = {one.name: one for one in outcomes}
     schedule = next(run.schedule for run in _runs(held, "as_is") if run.schedule is not None)
     attribution = attribute(chain_times(outcomes))
@@ -170,10 +163,7 @@ def _part(link: Link, found: Difference | None, held: Outcomes, steps: int) -> S
 
 
 def _no_more_than(part: StepPart, loader: LoaderAlone | None) -> StepPart:
-    """Waiting for a loader that has no workers takes what it takes alone; a larger difference has another cause.
-
-    Two processes that ran at different speeds, for instance: the rest stays unexplained.
-    """
+    """Waiting for a loader without workers takes what it takes alone; what is beyond stays unexplained."""
     if loader is None or part.seconds is None or part.seconds <= loader.step_seconds:
         return part
     note = f"{short_seconds(part.seconds)} by difference, but the loader alone takes no more"

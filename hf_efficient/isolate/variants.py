@@ -157,9 +157,8 @@ class Setup:
     Attributes:
         recipe: the variant's, short and writing to a folder of its own.
         original: the user's, writing to the same folder.
-        steps: to be measured.
-        warm_up: steps before them.
-        share: of so many processes, whose batches are shared out, this one stands for the first; 1: for itself.
+        steps, warm_up: to be measured, and before them.
+        share: processes for whose first this one stands; 1: for itself.
     """
 
     recipe: Recipe
@@ -170,11 +169,8 @@ class Setup:
 
 
 def check_whole_models(recipe: Recipe) -> None:
-    """Refuse a model that is spread over processes: one of them alone, a variant, is not the same computation.
-
-    Raises:
-        SetupError: the recipe shards.
-    """
+    """Refuse, with ``SetupError``, a model that is spread over processes: one of them alone is not the same
+    computation."""
     strategy = recipe.distributed.strategy
     if strategy not in ("auto", "none", "ddp"):
         raise SetupError(
@@ -184,10 +180,8 @@ def check_whole_models(recipe: Recipe) -> None:
 
 
 def in_folder(recipe: Recipe, folder: Path) -> Recipe:
-    """The recipe with another output directory, and without what would follow its training or end it early.
-
-    Its variants, one process in place of several too, accumulate as often as it does.
-    """
+    """The recipe with another output directory and its own accumulation, without what would follow its training or end
+    it early."""
     changes: dict[str, Any] = {"output_dir": str(folder), "existing_output": "refuse", **unnamed_batch(recipe)}
     if recipe.efficiency.budget is not None:
         changes["efficiency.budget"] = None
@@ -195,11 +189,8 @@ def in_folder(recipe: Recipe, folder: Path) -> Recipe:
 
 
 def varied(recipe: Recipe, variant: Variant, steps: int) -> Recipe:
-    """A variant of a recipe from ``in_folder`` that trains so many steps.
-
-    Raises:
-        RecipeError: the recipe contradicts itself with the changes.
-    """
+    """A variant of a recipe from ``in_folder`` that trains so many steps; ``RecipeError`` where the changes contradict
+    it."""
     where_set = {key: value for key, value in _WHERE_SET.items() if key.removeprefix("train.") in recipe.train}
     if recipe.train.get("lr_scheduler_type") in _WATCH_EVALUATIONS:
         where_set |= {"train.lr_scheduler_type": "constant", "train.lr_scheduler_kwargs": None}

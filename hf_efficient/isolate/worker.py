@@ -1,7 +1,5 @@
-"""``python -m hf_efficient.isolate.worker``: measures one variant, in the process, or one of the processes, of its own.
-
-Leaves ``measurement.json`` in the folder that it is given: the measurement, or why there is none.
-"""
+"""``python -m hf_efficient.isolate.worker``: measures one variant, and leaves ``measurement.json``: the result, or why
+there is none."""
 
 from __future__ import annotations
 

@@ -164,11 +164,8 @@ def _storage_problems(target: Target, recipe: Recipe, cluster: Cluster, output: 
 
 
 def _unreachable_inputs(target: Target, recipe: Recipe, cluster: Cluster, directory: str) -> Iterator[Problem]:
-    """Local files that the job's machines do not have.
-
-    Slurm's machines see the files of the machine that submits. SkyPilot copies the current folder. A pod sees the
-    shared storage alone.
-    """
+    """Local files that the job's machines do not have: SkyPilot copies the current folder, a pod sees the shared
+    storage alone."""
     for key, text in local_inputs(recipe) if target != "slurm" else ():
         path = Path(directory, Path(text).expanduser())
         if not path.exists() or (cluster.shared is not None and Path(text).is_relative_to(cluster.shared)):

@@ -1,7 +1,4 @@
-"""What a machine of a job checks before it trains: its GPUs, its version, and that all machines share the storage.
-
-Every machine leaves a file in the run directory and waits for the files of all others. No network is needed for that.
-"""
+"""What a machine of a job checks before it trains, by files in the run directory: GPUs, version, shared storage."""
 
 from __future__ import annotations
 
@@ -79,11 +76,8 @@ def same_versions(machines: list[Machine]) -> None:
 
 
 def started_before(directory: Path, job: str, attempt: str, run_file: Path) -> bool:
-    """Whether an earlier start of this job came to train, so that this one goes on from there.
-
-    ``answer`` comes before. ``run_file`` is written when a training starts; one that is older than the job is another
-    run's, which the job's first start was to replace.
-    """
+    """Whether an earlier start of this job, before ``answer``, came to train: by a ``run_file`` that is younger than
+    the job."""
     first = _folder(directory, job) / _FIRST
     if first.read_text(encoding="utf-8") == attempt:
         return False

@@ -1,7 +1,7 @@
 """The text of a job for Slurm, SkyPilot and Kubernetes around one node script, and the command that submits it.
 
-Kubernetes means Kubeflow Trainer 2.2 and newer: a TrainJob, and a TrainingRuntime of its own, which alone can say what
-becomes of a job that fails. The ``torch-distributed`` runtime that Kubeflow installs has no restart policy.
+Kubernetes means Kubeflow Trainer 2.2 and newer: a TrainJob, and a TrainingRuntime of its own with a restart policy,
+which the installed ``torch-distributed`` lacks.
 """
 
 from __future__ import annotations
@@ -35,10 +35,8 @@ exec hf-efficient train "$recipe" {switch}{debug}{place}
 
 
 def node_script(job: Job, *, remedy: str) -> str:
-    """Shell lines that expect ``job``, ``attempt``, ``node_rank`` and, for several machines, ``main_address``.
-
-    The last one becomes ``hf-efficient train``: the signal to end reaches it, and it passes it on to the training.
-    """
+    """Shell lines that expect ``job``, ``attempt``, ``node_rank`` and, for several machines, ``main_address``. The last
+    becomes ``hf-efficient train``, which a signal to end reaches."""
     activate = job.cluster.activate
     return _NODE.format(
         # What sites and environments provide rarely bears unset variables.

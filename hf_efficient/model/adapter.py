@@ -40,11 +40,9 @@ def add_adapter(
 ) -> PreTrainedModel | PeftModel:
     """The model as it is trained: unchanged for ``method: full``, wrapped by PEFT otherwise.
 
-    The adapter's weights are float32, PEFT's default: a learning rate of 1e-4 moves a bfloat16 weight by less than
-    its last digit. With activation checkpointing the embedding's output is made to require a gradient, without which
-    a frozen base has nothing to recompute for.
-
-    ``on_meta`` leaves the adapter on the meta device, without values, where the base is.
+    The adapter's weights are float32, PEFT's default: a learning rate of 1e-4 moves a bfloat16 weight by less than its
+    last digit. For activation checkpointing the embedding's output requires a gradient. ``on_meta`` leaves the adapter
+    there, without values.
 
     Raises:
         ModelError: no module of the model has a name in ``target_modules`` or ``modules_to_save``.
@@ -103,10 +101,8 @@ def _linear_names(model: PreTrainedModel) -> list[str]:
 
 
 def check_wrap_classes(model: Any, classes: Sequence[str] | None) -> None:
-    """Every class of ``distributed.wrap_classes`` is in the model, else ModelError names those that are.
-
-    accelerate would say so once the processes have met, and not which there are. None: the model's own.
-    """
+    """Every class of ``distributed.wrap_classes`` (None: the model's own) is in the model, else ModelError names those
+    that are."""
     every = {type(module).__name__ for module in model.modules()} if classes else set()
     missing = next((name for name in classes or () if name not in every), None)
     if missing is None:

@@ -1,9 +1,8 @@
 """Attention document by document: packed rows without the pairs of tokens that belong to two documents.
 
-transformers computes a packed row as one row under a block mask: its work grows with the square of the row. Here each
-document is a causal attention of its own, so the work is the sum of their squares. On CUDA devices one kernel of
-variable length computes all documents; elsewhere a loop does. A batch with a padding mask, or with a cache, goes to
-transformers' own ``sdpa``.
+transformers computes a packed row under a block mask, with work in the square of the row. Here each document is a
+causal attention of its own: on CUDA devices by one kernel of variable length, elsewhere by a loop. A batch with a
+padding mask, or with a cache, goes to transformers' own ``sdpa``.
 """
 
 from __future__ import annotations
@@ -54,13 +53,10 @@ def documents_attention(
     scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Causal attention within each document of a row.
+    """Causal attention within each document of a row; the output is (rows, tokens, heads, width), without weights.
 
     ``query`` is (rows, heads, tokens, width); ``key`` and ``value`` may have fewer heads. The documents are those of
     ``cu_seq_lens_q`` (their bounds, on the host) where the batch has it, else those that ``position_ids`` begin.
-
-    Returns:
-        The output (rows, tokens, heads, width), and no weights.
     """
     cached = query.shape[2] != key.shape[2]
     if attention_mask is not None or cached or kwargs.get("softcap") is not None:
@@ -129,10 +125,8 @@ def _bias(length: int, window: int | None, dtype: torch.dtype) -> torch.Tensor:
 
 
 class _Direct(torch.autograd.Function):
-    """softmax(q k' scale + causal) v of one document; the scores in float32, the products in the dtype of ``query``.
-
-    Query heads that share a key head are stacked, so that keys and values are not repeated.
-    """
+    """softmax(q k' scale + causal) v of one document; scores in float32, products in the dtype of ``query``, and query
+    heads that share a key head stacked."""
 
     @staticmethod
     def forward(

@@ -1,9 +1,7 @@
-"""LoRA on a linear layer as one autograd function: one saved input, no intermediate casts, the small products added in
-place.
+"""LoRA on a linear layer as one autograd function, in place of PEFT's five operators that each save a tensor.
 
-PEFT's layer casts its input to the adapter's dtype, multiplies, scales and adds in five operators that each save a
-tensor. Here a layer saves its input and the rank-r product alone; a 4-bit base is dequantized once in the forward and
-once in the backward.
+A layer saves its input and the rank-r product alone, and adds in place; a 4-bit base is dequantized once in the forward
+and once in the backward.
 
     y = x W' + s (x A') B'          dx = dy W + s (dy B) A
     dA = s (dy B)' x                dB = s dy' (x A')
@@ -30,8 +28,8 @@ class FusedLayers:
 def fuse_lora(model: nn.Module) -> FusedLayers:
     """Let the LoRA layers of a PEFT model compute by :class:`_LoraLinear` wherever that gives PEFT's own result.
 
-    A call that the function does not cover (a disabled or merged adapter, several active ones, mixed dtypes without
-    autocast) goes to PEFT's forward as before. Calling it again changes nothing.
+    Other calls (disabled, merged or several adapters, mixed dtypes without autocast) stay PEFT's. Calling it again
+    changes nothing.
     """
     from peft.tuners.lora import LoraLayer
 

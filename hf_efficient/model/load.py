@@ -1,7 +1,5 @@
-"""A recipe's ``model`` section to a model and a tokenizer; what a user can mend is raised as ModelError or SetupError.
-
-A model that loads is not always the model that was meant: weights, architecture, vocabulary and positions are checked.
-"""
+"""A recipe's ``model`` section to a model and a tokenizer, with weights, architecture, vocabulary and positions
+checked. What a user can mend is raised as ModelError or SetupError."""
 
 from __future__ import annotations
 
@@ -25,9 +23,8 @@ if TYPE_CHECKING:
 def apply_recipe_chat_template(tokenizer: PreTrainedTokenizerBase, path: str | None) -> None:
     """Give the tokenizer the template of a Jinja file, or of another tokenizer's folder or hub name.
 
-    Only the text of the template is taken over. A template that uses special tokens which this vocabulary lacks
-    would have them cut into pieces; TRL's ``clone_chat_template`` adds tokens and resizes the embedding, which a
-    recipe with an adapter cannot do without training the embedding as well.
+    Only the text: special tokens that this vocabulary lacks would be cut into pieces, and TRL's
+    ``clone_chat_template``, which adds them, resizes the embedding, which an adapter would then have to train.
     """
     if path is None:
         return
@@ -162,9 +159,8 @@ def load_dense_base(model: ModelSection) -> PreTrainedModel:
 def load_base(recipe: Recipe) -> PreTrainedModel:
     """The model that the recipe trains or puts an adapter on: quantized for ``adapter.method: qlora``, else dense.
 
-    For FSDP2 a 4-bit model is loaded, and quantized, in the host's memory by each process: ``fully_shard`` then takes
-    one layer after the other to the GPU, which never holds more than its share and a layer. bitsandbytes' own choice
-    would be the whole model on each GPU, and accelerate (1.15) spreads no 4-bit weights that process 0 alone has read.
+    For FSDP2 each process loads and quantizes in the host's memory, and ``fully_shard`` takes one layer after the other
+    to the GPU. accelerate (1.15) spreads no 4-bit weights that process 0 alone has read.
     """
     quantization = recipe.adapter.quantization or QuantizationSection()
     if recipe.adapter.method != "qlora":
@@ -178,8 +174,8 @@ def load_base(recipe: Recipe) -> PreTrainedModel:
 def quantization_config(section: QuantizationSection, storage_dtype: str | None = None) -> BitsAndBytesConfig:
     """The bitsandbytes configuration of a ``quantization`` section.
 
-    ``storage_dtype`` is what packed 4-bit weights pretend to be of; None: bytes. FSDP2 shares out only weights of one
-    floating dtype, so there it is that of all the others.
+    ``storage_dtype`` is the dtype of packed 4-bit weights; None: bytes. FSDP2 shares out weights of one floating dtype
+    only.
     """
     import torch
     from transformers import BitsAndBytesConfig

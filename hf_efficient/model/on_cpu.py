@@ -1,7 +1,6 @@
-"""Sharding without a GPU: DeepSpeed on the CPU, and a door for FSDP2, which accelerate (1.15) keeps shut there.
+"""Sharding without a GPU: DeepSpeed on the CPU, and FSDP2, which accelerate (1.15) refuses there.
 
-Behind the door accelerate's and the Trainer's own code for FSDP2 runs as it does on GPUs, with torch's ``fully_shard``
-on gloo. A run on an accelerator does not use it.
+accelerate's and the Trainer's own code then runs with torch's ``fully_shard`` on gloo. Runs on accelerators do without.
 """
 
 from __future__ import annotations
@@ -23,10 +22,8 @@ def choose_deepspeed_device() -> None:
 
 
 def join_deepspeed() -> None:
-    """Tell it of the process group that torch has made, before a model is loaded in shares (``zero.Init``).
-
-    On a GPU accelerate starts the group through DeepSpeed itself; on a CPU it does not (1.15).
-    """
+    """Give it the process group that torch has made, before a model is loaded in shares (``zero.Init``); accelerate
+    (1.15) does so on a GPU only."""
     if torch.accelerator.is_available():
         return
     from deepspeed import comm

@@ -21,8 +21,7 @@ _NAMES: dict[torch.dtype, Dtype] = {torch.float32: "fp32", torch.bfloat16: "bf16
 def matmul_dtype(trainer: Any) -> Dtype:
     """The dtype of the layers' products: most of the FLOPs.
 
-    4-bit layers unpack to their compute dtype and multiply in it. Otherwise autocast decides; without it the weights
-    do. Products of float32 on a CUDA device run in TF32 where torch is allowed to.
+    Of 4-bit layers the compute dtype, else autocast's or the weights'; float32 on a CUDA device may run in TF32.
 
     Raises:
         ModelError: there is no one dtype, or it is not known.
@@ -92,10 +91,8 @@ class Peak:
 
 
 def peak_of(device: torch.device, dtype: Dtype) -> Peak:
-    """The vendor's figure for a CUDA device, the rate of matrix products for a CPU.
-
-    Takes up to a second on a CPU that was not measured before.
-    """
+    """The vendor's figure for a CUDA device, the rate of matrix products for a CPU, which may take a second to
+    measure."""
     if device.type == "cpu":
         found = cpu_matmul_peak(_DTYPES[dtype])
         threads = "1 thread" if found.threads == 1 else f"{found.threads} threads"

@@ -1,8 +1,7 @@
 """What a recipe adds to a Trainer: TRL's fused head, the fields that only ``SFTTrainer`` reads, exact resumption.
 
-``train.loss_type: chunked_nll`` is the loss without whole logits: TRL projects the hidden states through the head tile
-by tile, keeps a few numbers per token, and projects each tile once more in the backward. TRL 1.16 does this for every
-``SFTTrainer`` and calls ``chunked_nll`` an alias of its ``nll``; here ``nll`` is the model's own loss.
+``train.loss_type: chunked_nll`` is the loss without whole logits: TRL projects the hidden states tile by tile, and once
+more in the backward. In TRL 1.16 ``nll`` is the same; here it is the model's own loss.
 """
 
 from __future__ import annotations
@@ -52,11 +51,10 @@ def sft_arguments(**options: Any) -> SFTConfig:
 def fuse_head(model: PreTrainedModel | PeftModel, *, with_top1: bool = False) -> None:
     """Let ``model(..., labels=labels, fused_lm_head=True)`` compute its loss by tiles; other calls stay as they are.
 
-    The model is adapted already, where it is to be. ``with_top1``: the output also says where the label is the most
-    likely token, at some cost in every call.
+    For a model that is adapted already. ``with_top1``: the output also says where the label is the most likely token.
 
     Raises:
-        ModelError: the head's weight is not what is multiplied: it has an adapter, or is quantized.
+        ModelError: the head has an adapter, or is quantized.
     """
     from peft.tuners.tuners_utils import BaseTunerLayer
 
@@ -76,8 +74,7 @@ def fuse_head(model: PreTrainedModel | PeftModel, *, with_top1: bool = False) ->
 def small_tiles() -> Iterator[None]:
     """Within it, forward and backward of the fused head take tiles for a device for which TRL has no kernels.
 
-    TRL's tile of 4,096 tokens and 32,768 entries is made for kernels that work inside it. torch's operators copy it to
-    float32 up to seven times, 3.5 GiB, which is more than the whole logits of many a batch.
+    torch's operators copy TRL's tile of 4,096 tokens and 32,768 entries to float32 up to seven times: 3.5 GiB.
     """
     with ExitStack() as stack:
         for module, name, value in _SMALL_TILE:
@@ -120,9 +117,8 @@ def objective(args: SFTConfig) -> LossFunction | None:
 def dft_loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None = None) -> torch.Tensor:
     """Dynamic fine-tuning: each token's negative log-likelihood, weighted by its own (detached) probability.
 
-    Source: https://huggingface.co/papers/2508.05629. ``outputs.logits`` is of shape (batch, tokens, vocabulary), labels
-    of (batch, tokens); logits at t predict label t+1. ``num_items_in_batch``: target tokens of the whole optimizer
-    step; default: of these labels.
+    Source: https://huggingface.co/papers/2508.05629. ``outputs.logits`` is (batch, tokens, vocabulary), labels (batch,
+    tokens); logits at t predict label t+1. ``num_items_in_batch``: target tokens of the whole optimizer step.
     """
     logits = outputs.logits[:, :-1].float()
     targets = labels[:, 1:].to(logits.device)
@@ -154,11 +150,8 @@ _NO_SCORES = ["label_mask", "aux_loss"]
 
 
 class EpochSeededLengthSampler(LengthGroupedSampler):
-    """Groups of like length whose order depends on the seed and the epoch alone.
-
-    transformers' own sampler draws from the global generator: a run resumed in the middle of a later epoch would see
-    another order than the run that went through, and the processes of a parallel run would not agree on one.
-    """
+    """Groups of like length whose order depends on the seed and the epoch alone, unlike that of transformers' sampler:
+    the same after a resumption and on all processes."""
 
     def __init__(self, lengths: list[int], batch_size: int, seed: int, epoch: Callable[[], int]) -> None:
         super().__init__(batch_size=batch_size, lengths=lengths)
@@ -173,8 +166,8 @@ class EpochSeededLengthSampler(LengthGroupedSampler):
 class RecipeTrainerMixin(_Base):
     """What a recipe adds to any Trainer; it goes leftmost, over the instruments where there are some.
 
-    It resumes ``group_by_length`` exactly; keeps activations in host memory for ``activation_offloading``; computes the
-    loss tile by tile for ``loss_type: chunked_nll`` (``chunked_loss``), evaluations and their metrics included.
+    Exact resumption of ``group_by_length``, ``activation_offloading``, and ``loss_type: chunked_nll``
+    (``chunked_loss``), evaluations and metrics included.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -199,10 +192,8 @@ class RecipeTrainerMixin(_Base):
     def prediction_step(
         self, model: nn.Module, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
     ) -> tuple[Any, Any, Any]:
-        """Through the fused head where nothing but a recipe's metrics is asked; whoever asks for more gets the logits.
-
-        The metrics get what ``reduce_logits`` would make of the logits.
-        """
+        """Through the fused head, with what ``reduce_logits`` would give, where only a recipe's metrics are asked for;
+        else with logits."""
         reduced = self.preprocess_logits_for_metrics is reduce_logits
         if not self.chunked_loss or not (prediction_loss_only or reduced):
             return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)

@@ -113,10 +113,8 @@ logger = logging.getLogger(__name__)
 def dense_folder(folder: str, gguf_file: str) -> Path:
     """The folder of the dense bfloat16 model (safetensors, configuration, tokenizer) made from a GGUF file.
 
-    transformers leaves GGUF weights packed unless asked to dequantize, and packed weights can neither be saved nor
-    quantized again; so a recipe whose model is a GGUF file trains on its dense copy. It lies in the user's cache under
-    a name made of the file's content, so a changed file is converted again. Where the cache cannot be written, a
-    temporary folder takes its place.
+    Packed GGUF weights can neither be saved nor quantized again. The folder lies in the user's cache, named by the
+    file's content, or in a temporary one.
 
     Raises:
         ModelError: transformers cannot read the file.

@@ -15,11 +15,7 @@ from hf_efficient.estimate.model_shape import ModelShape, Trained, head_linear, 
 
 
 def whole_shape(parameter: torch.Tensor) -> torch.Size:
-    """The shape of the whole parameter, where a process holds a share of it, or none for the moment.
-
-    ZeRO-3 leaves an empty tensor in a parameter's place (DeepSpeed's ``ds_shape``); a DTensor of FSDP2 has the shape of
-    the whole itself.
-    """
+    """The shape of the whole parameter: of a DTensor of FSDP2 its own, under ZeRO-3 ``ds_shape``."""
     shape: torch.Size = getattr(parameter, "ds_shape", parameter.shape)
     return shape
 
@@ -44,8 +40,7 @@ def shape_of_model(model: nn.Module) -> ModelShape:
     """The shape that the configuration describes, held against the model's linear layers.
 
     Raises:
-        ModelError: the architecture is not known, or the model is not what its configuration describes: it has other
-            linear layers, or a head that is no language model's.
+        ModelError: the architecture is not known, or linear layers or the head are not as its configuration describes.
     """
     base = base_model(model)
     config = getattr(base, "config", None)
@@ -142,11 +137,7 @@ def trained_of(model: nn.Module, shape: ModelShape) -> Trained:
 
 
 def adapter_of(model: nn.Module, shape: ModelShape, adapter: str) -> Trained:
-    """The LoRA adapter of this name, whether it is active and trained or not.
-
-    Raises:
-        ModelError: it is no plain LoRA on known modules.
-    """
+    """The LoRA adapter of this name, active and trained or not; ``ModelError``: no plain LoRA on known modules."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     ranks: dict[str, int] = {}

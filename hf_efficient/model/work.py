@@ -1,7 +1,4 @@
-"""The FLOPs of a trainer's steps, and the peak that they are held against: looked at once, when training begins.
-
-That needs the attention kernel, the layers that are computed twice, the head, and a reference model.
-"""
+"""The FLOPs of a trainer's steps, and the peak that they are held against: looked at once, when training begins."""
 
 from __future__ import annotations
 
@@ -23,11 +20,8 @@ from hf_efficient.model.structure import adapter_of, base_model, layer_of, shape
 
 
 def kernel_of(model: nn.Module, device_type: str) -> Kernel:
-    """Which pairs of query and key the model's attention computes in training on this type of device.
-
-    Raises:
-        ModelError: that is not known of this implementation.
-    """
+    """Which pairs of query and key the attention computes in training there; ``ModelError``: unknown of this
+    implementation."""
     config = base_model(model).config.get_text_config()
     name = getattr(config, "_attn_implementation", None)
     if name == "eager":
@@ -45,7 +39,7 @@ def checkpointing_of(model: nn.Module) -> tuple[Checkpointing, Collection[int] |
     """The way of activation checkpointing, and the layers that it is on for (None: all of them).
 
     Raises:
-        ModelError: what is computed again is not known: selective checkpointing, or somebody's own.
+        ModelError: selective checkpointing, or somebody's own: what is computed again is not known.
     """
     layers: dict[int, Any] = {}
     for name, module in base_model(model).named_modules():
@@ -90,10 +84,9 @@ class Objective:
     """How the loss comes about.
 
     Attributes:
-        head: which positions the LM head projects.
-        head_recomputed: whether the backward projects them once more.
-        reference: what runs its forward alone on every batch: another model; ``base``, the one that is trained with
-            its adapter switched off; ``ref``, the same with the adapter of that name; None without.
+        head: which positions the LM head projects; ``head_recomputed``: the backward projects them once more.
+        reference: what runs its forward alone on every batch: another model; ``base``, the trained one with its adapter
+            off; ``ref``, the same with the adapter of that name; None without.
     """
 
     head: Head = "everywhere"
@@ -102,12 +95,11 @@ class Objective:
 
 
 def objective_of(trainer: Any) -> Objective:
-    """The objective of transformers' ``Trainer``, TRL's ``SFTTrainer`` and ``DPOTrainer``, and what is built on them.
-
-    ``chunked_loss`` says of a trainer of recipes that it trains with TRL's fused head.
+    """The objective of transformers' ``Trainer``, TRL's ``SFTTrainer`` and ``DPOTrainer``, and what is built on them;
+    ``chunked_loss``: a recipe's, with TRL's fused head.
 
     Raises:
-        ModelError: a step may run the model in a way that is not known: another trainer, or a loss of its own.
+        ModelError: another trainer, or a loss of its own, which may run the model in an unknown way.
     """
     _check_methods(trainer)
     names = {kind.__name__ for kind in type(trainer).__mro__ if kind.__module__.startswith("trl.")}
@@ -149,10 +141,8 @@ def _fused_head(trainer: Any) -> Head:
 
 
 def has_fused_kernels(device: torch.device) -> bool:
-    """Whether TRL's fused head runs on Triton there: it then projects the scored positions alone.
-
-    Elsewhere it projects every position but the last of each row, by torch's operators.
-    """
+    """Whether TRL's fused head runs on Triton there, for scored positions alone; elsewhere it projects all but each
+    row's last."""
     from transformers.utils import is_triton_available
 
     return device.type in ("cuda", "xpu") and is_triton_available()
@@ -163,14 +153,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Work:
-    """What is known of a trainer's work.
-
-    Attributes:
-        formula: of its steps; None where their FLOPs are not known, with a reason.
-        hardware_reason: why what is computed beyond them is not known.
-        dtype: of the matrix products.
-        accelerators: of this process.
-    """
+    """What is known of a trainer's work; without a formula of its FLOPs, or of the hardware's beyond them, a reason.
+    ``accelerators`` are those of this process."""
 
     formula: WorkFormula | None
     reason: str | None = None
@@ -194,10 +178,8 @@ class Work:
 
 
 def work_of(trainer: Any) -> Work:
-    """Look at a trainer whose model stands as it will be trained; never raises, a fault is one warning.
-
-    The peak is looked up on the main process alone, whose records hold it.
-    """
+    """Look at a trainer whose model stands as it will be trained; a fault is one warning. The main process looks up the
+    peak."""
     try:
         formula, hardware_reason = formula_of(trainer)
     except ModelError as error:
@@ -221,11 +203,8 @@ def work_of(trainer: Any) -> Work:
 
 
 def formula_of(trainer: Any) -> tuple[WorkFormula, str | None]:
-    """The FLOPs of the trainer's steps, and why those of the hardware are unknown, where they are.
-
-    Raises:
-        ModelError: the model's are not known.
-    """
+    """The FLOPs of the trainer's steps, and why those of the hardware are unknown, if so; ``ModelError``: nor the
+    model's."""
     objective = objective_of(trainer)
     _check_parallelism(trainer)
     model = trainer.accelerator.unwrap_model(trainer.model, keep_torch_compile=False)

@@ -1,7 +1,5 @@
-"""The preflight check, from the process that starts the run: two short launches, watched, and what came of them.
-
-The first launch trains on the longest batch, evaluates and saves. The second one loads the checkpoint and goes on.
-"""
+"""The preflight check: two short launches, watched. The first trains on the longest batch, evaluates and saves; the
+second loads the checkpoint and goes on."""
 
 from __future__ import annotations
 
@@ -129,11 +127,8 @@ def preflight_recipe(recipe: Recipe, micro_batches: int) -> Recipe:
 
 @dataclass
 class RankNotes:
-    """What a process leaves in a small file, written anew at every stage.
-
-    ``figures`` holds fields of ``records.Preflight`` and a few more for the disk; ``weights`` and ``optimizer`` hold
-    digests by name, taken after the save or after the loading; ``losses`` are of the micro-batches of all steps.
-    """
+    """What a process leaves in a small file, written anew at every stage: fields of ``records.Preflight`` and some for
+    the disk, digests of weights and optimizer by name after save or load, losses of all micro-batches."""
 
     rank: int
     world_size: int = 1
@@ -173,7 +168,7 @@ class PreflightLaunch:
 
 
 def check_run(recipe: Recipe, launch: PreflightLaunch, tell: Callable[[str, str], None]) -> None:
-    """Check a run, show what was found by ``tell(title, text)``, and remember it in the output directory.
+    """Check a run, show what was found by ``tell(title, text)``, and keep it in the output directory.
 
     Raises:
         PreflightError: the run would fail; says where, and what to write instead.
@@ -281,11 +276,8 @@ def launch_part(
 def _wait(
     launcher: subprocess.Popen[bytes], folder: Path, part: Part, limit_seconds: float, on_stage: Callable[[str], None]
 ) -> float | None:
-    """Until it ends, a process of it fails, or nothing goes on; the seconds of the last, else None.
-
-    A model that is downloaded or read for an hour is no hang; processes that wait for each other move no bytes.
-    Reading data, which may compute alone, is never still.
-    """
+    """Until it ends, a process of it fails, or nothing goes on; the seconds of the last, else None. A long download, or
+    reading of data, is no hang."""
     failed_at, told = math.inf, ""
     since = looked = time.monotonic()
     stages: list[Stage] = []

@@ -61,10 +61,8 @@ _ODD, _OTHER = 0x1E3779B97F4A7C15, 0x3F58476D1CE4E5B9
 
 
 def digest(tensor: torch.Tensor) -> str:
-    """A tensor's type and shape, and a 64-bit sum over its words, each mixed with its place; computed where it lies.
-
-    A sum of integers does not depend on the order in which it is taken. The mixing follows SplitMix64.
-    """
+    """A tensor's type and shape, and a 64-bit sum over its words, each mixed with its place by SplitMix64: independent
+    of the order of summation."""
     flat = tensor.detach().contiguous().reshape(-1)
     whole = flat.numel() * flat.element_size()
     words = flat.view(torch.int32 if whole % 4 == 0 else torch.uint8) if whole else flat.view(torch.uint8)
@@ -131,11 +129,8 @@ ANSWERED_AT_ONCE = 8
 
 
 def longest_data(data: SftData | PreferenceData, args: SFTConfig | DPOConfig, steps: int) -> SftData | PreferenceData:
-    """Data of so many optimizer steps and one evaluation batch, every one of them the longest on every process.
-
-    The rows stay as they were prepared, so that the run's own collator makes the batch; read in their order, each
-    micro-batch of each process holds the same rows.
-    """
+    """Data of so many optimizer steps and one evaluation batch, every one the longest on every process, as they were
+    prepared for the run's own collator."""
     world_size = args.world_size
     batches = args.gradient_accumulation_steps * world_size * steps
     rows = longest_rows(_lengths(data, data.train, args), args.per_device_train_batch_size)

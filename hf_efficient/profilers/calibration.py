@@ -96,10 +96,8 @@ class EventStopwatch:
 
 
 def steady_seconds(watch: Stopwatch, work: Callable[[], object]) -> float:
-    """Seconds of one call: the median of five rounds, each long enough that the timer and a hiccup do not matter.
-
-    The first call is not counted: it may build or choose the kernel.
-    """
+    """Seconds of one call: the median of five rounds, each long enough for the timer, after a first call that is not
+    counted."""
     work()
     watch.settle()
     once = watch.seconds(work, 1)
@@ -116,8 +114,7 @@ class MatmulPeak:
         size: rows and columns of that product's matrices.
         threads: that torch computed with.
         measured_on: date, ISO 8601.
-        cpu_share: CPU time of the process over wall time times threads, of that product or of a larger one, whichever
-            got less: a larger one that was held up might have been faster.
+        cpu_share: CPU time over wall time times threads, of that product or of a larger one, whichever got less.
     """
 
     flops_per_second: float
@@ -135,8 +132,8 @@ class MatmulPeak:
 def cpu_matmul_peak(dtype: torch.dtype) -> MatmulPeak:
     """The peak in this dtype with torch's present number of threads, from the user's cache where it is known.
 
-    It is measured in a second at most, once for each CPU model, number of threads, version of torch, dtype and setting
-    of float32's precision. What cannot be kept is measured again next time, and so is what a busy machine gave.
+    Measured in a second at most, per CPU model, threads, version of torch, dtype and float32 precision; what a busy
+    machine gave is not kept.
     """
     # What oneDNN may compute products of float32 in; None before torch 2.9.
     fp32_precision = getattr(getattr(torch.backends.mkldnn, "matmul", None), "fp32_precision", None)
@@ -177,8 +174,7 @@ def _read_peak(path: Path, key: dict[str, object]) -> MatmulPeak | None:
 def measure_matmul(dtype: torch.dtype) -> MatmulPeak:
     """Multiply square matrices of growing size, and take the fastest product: ``2 * size ** 3`` FLOPs over its time.
 
-    The matrices are the same every time; no random number is drawn. The larger sizes are tried only where they are
-    fast, so a second is enough on a slow machine as well.
+    No random number is drawn; larger sizes are tried only where they are fast.
     """
     fastest, best_size, least_share = 0.0, _CPU_SIZES[0], 1.0
     for size in _CPU_SIZES:
@@ -219,13 +215,8 @@ def _factors(size: int, dtype: torch.dtype, device: torch.device) -> tuple[torch
 
 @dataclass(frozen=True)
 class Bench:
-    """A device, and how it is measured.
-
-    Attributes:
-        products: measures products, and whether others held them up; None where that is not known.
-        copy_bytes: of the tensor that is copied.
-        threads: that torch computes with, on a CPU.
-    """
+    """A device, and how it is measured: ``products`` says whether others held it up (None: not known), ``copy_bytes``
+    is the copied tensor's size, ``threads`` those of torch on a CPU."""
 
     device: torch.device
     name: str
@@ -327,10 +318,8 @@ def copy_rate(bench: Bench) -> float:
 
 @torch.enable_grad()
 def launch_seconds(bench: Bench, clock: Callable[[], float] = time.perf_counter) -> float:
-    """Seconds of the host for each tiny kernel, launched forward and backward as in training: the median of rounds.
-
-    On a CPU the kernel itself is in it; of eight numbers, it is next to nothing.
-    """
+    """Seconds of the host for each tiny kernel, forward and backward: the median of rounds; on a CPU with the kernel
+    itself."""
     start = torch.ones(8, device=bench.device, requires_grad=True)
 
     def chain() -> None:
@@ -373,11 +362,8 @@ def load_calibration(device_name: str) -> Calibration | None:
 
 
 def save_calibration(calibration: Calibration) -> Path:
-    """Keep it in the user's cache in place of an earlier one of the same device; returns the file.
-
-    Raises:
-        SetupError: the cache cannot be written.
-    """
+    """Keep it in the user's cache in place of an earlier one of the same device; returns the file. ``SetupError`` where
+    the cache cannot be written."""
     path = _calibration_path(calibration.device_name)
     try:
         _keep(path, calibration.to_json())

@@ -44,7 +44,6 @@ class Instrument:
     Attributes:
         name: of its facts.
         active: the step that begins now is under it.
-        files: that it has written.
         notes: what is missing, and why.
     """
 
@@ -76,10 +75,8 @@ class Instrument:
 
 
 class WindowedInstrument(Instrument):
-    """Runs from the end of step ``after_step`` of this training for so many steps, or to its end where that is None.
-
-    The steps before are what its cost is compared with.
-    """
+    """Runs from the end of step ``after_step`` for so many steps, or to the training's end (None); compared with the
+    steps before."""
 
     def __init__(self, after_step: int = AFTER_STEPS, steps: int | None = None) -> None:
         super().__init__()
@@ -130,8 +127,7 @@ class WindowedInstrument(Instrument):
 class InstrumentRun:
     """Calls an instrument, and states in a timeline what it did (facts ``profile``); no method raises.
 
-    A step lasts from the end of the one before to its own, without the instrument's own code. The first of a training
-    is compared with none: it warms up.
+    A step lasts from the end of the one before to its own, without the instrument's own code; the first only warms up.
     """
 
     def __init__(

@@ -60,9 +60,8 @@ class MemoryHistory(Instrument):
 
     Args:
         at_steps: optimizer steps after which a snapshot is written.
-        at_end: write one after the last step.
         on_out_of_memory: write one when an allocation fails for good.
-        max_entries: allocations and releases that are remembered, the latest.
+        max_entries: the latest allocations and releases, which are kept.
         modules: name the module that each allocation is for, where torch can label it.
         allocator: default: that of CUDA.
     """
@@ -161,15 +160,10 @@ class _OfThread(threading.local):
 class ModuleLabels:
     """Labels what an allocator does by the module that runs: hooks on a model's modules and on the optimizer's step.
 
-    Forward: the innermost module whose forward runs. Backward: a node of autograd that made a module's result sets the
-    name of that module, one that made a module's input that of the module around it, with `` (backward)``; it stands
-    until the next of them. No result is wrapped, no tensor changed. A forward that runs again inside the backward
-    (activation checkpointing) counts as itself. (torch's own ``ModuleTracker`` knows which modules are entered, but
-    calls nobody when that changes.)
-
-    Attributes:
-        calls: of the hooks, all threads together.
-        seconds: in them.
+    Forward: the innermost module whose forward runs. Backward: a node of autograd that made a module's result sets its
+    name with `` (backward)``, one that made its input that of the module around it, until the next of them. A forward
+    that runs again inside the backward (activation checkpointing) counts as itself. ``calls`` and ``seconds`` are of
+    the hooks. (torch's own ``ModuleTracker`` calls nobody when a module changes.)
     """
 
     def __init__(self, model: nn.Module, label: Callable[[str], None]) -> None:

@@ -13,9 +13,8 @@ from hf_efficient.recording.events import mark_phases
 class NvtxRanges(Instrument):
     """A range ``step 6`` per optimizer step, from its batches to its update; inside it those of its phases.
 
-    The steps are ranges of the process, so that the kernels that autograd's own threads launch belong to them. The
-    phases are marked where their times are recorded, by ``EfficientTrainer`` or ``AccountCallback``. ``marker`` has the
-    functions of ``torch.cuda.nvtx``.
+    Steps are ranges of the process, to which the kernels of autograd's threads belong too. Phases come from
+    ``EfficientTrainer`` or ``AccountCallback``. ``marker`` has the functions of ``torch.cuda.nvtx``.
     """
 
     name = "nvtx"
@@ -50,10 +49,8 @@ class NvtxRanges(Instrument):
 
 
 class Capture(WindowedInstrument):
-    """``cudaProfilerStart`` before the first of the steps, ``cudaProfilerStop`` after the last.
-
-    ``profiler`` has ``start`` and ``stop``; by default it is ``torch.cuda.profiler``, where there is a CUDA device.
-    """
+    """``cudaProfilerStart`` before the first of the steps, ``cudaProfilerStop`` after the last; ``profiler`` defaults
+    to ``torch.cuda.profiler``."""
 
     name = "capture"
 

@@ -34,12 +34,10 @@ _INTERVAL_SECONDS = 0.001
 
 
 class PythonProfile(WindowedInstrument):
-    """Writes ``python.rank0.pstats`` or ``.html``, and the dearest functions as JSON; the same for each worker.
+    """Writes ``python.rank0.pstats`` or ``.html``, and the dearest functions as JSON; the same for each worker, from
+    its start.
 
-    Args:
-        tool: ``cprofile`` or ``pyinstrument``.
-        after_step: optimizer steps that go by before, in this training.
-        workers: profile those of the loader too, from their start.
+    ``tool`` is ``cprofile`` or ``pyinstrument``; ``after_step`` steps of this training go by before.
     """
 
     name = "python"
@@ -87,10 +85,8 @@ class PythonProfile(WindowedInstrument):
 
 @dataclass(frozen=True)
 class _WorkerProfile:
-    """A ``worker_init_fn`` around the loader's own; it can be sent to processes that are spawned.
-
-    Each worker writes ``python.rank0.worker0...`` when it ends.
-    """
+    """A ``worker_init_fn`` around the loader's own, also for spawned processes; each writes ``python.rank0.worker0...``
+    at its end."""
 
     tool: str
     directory: Path
@@ -223,8 +219,7 @@ def _lines(place: tuple[str, int, str], timings: Sequence[tuple[int, int, int]],
 class HostMemory(WindowedInstrument):
     """The host's memory at its peak by the lines of functions, by memray: ``host_memory.rank0.bin`` and ``.json``.
 
-    memray sees every allocation of the process, of torch's tensors too, which ``tracemalloc`` would not; and it keeps
-    sums, so that its file, which ``memray flamegraph`` shows, stays small however long the run.
+    memray sees torch's tensors too, unlike ``tracemalloc``, and keeps sums, so that its file stays small.
     """
 
     name = "host_memory"

@@ -42,10 +42,9 @@ class Synchronisations(WindowedInstrument):
 
     Facts of topic ``synchronisations``, handed to ``state``: ``steps``; ``on_device``: whether the reads were of a
     device; ``sites``, the most often read from first: ``file``, ``line``, ``function`` (innermost outside torch),
-    ``operator``, ``count_per_step``, ``seconds_per_step``, ``inside_library``, ``user_file``, ``user_line``;
-    ``cuda_waits``: ``file:line`` to the waits per step that CUDA's own debug mode saw.
-
-    Seconds are those under the census, which makes every operator slower; on a device they hold the wait.
+    ``operator``, ``count_per_step``, ``seconds_per_step`` (of the slower census; on a device with the wait),
+    ``inside_library``, ``user_file``, ``user_line``; ``cuda_waits``: ``file:line`` to the waits per step in CUDA's own
+    debug mode.
     """
 
     name = "synchronisations"
@@ -198,13 +197,7 @@ _PLACES: tuple[tuple[Path, Owner], ...] = (
 
 
 class Site(NamedTuple):
-    """One line that read tensors.
-
-    Attributes:
-        file, line, function: of the innermost frame outside torch.
-        inside_library: whether that frame is of an installed package.
-        user_file, user_line: of the innermost frame of nobody's library; None where there is none.
-    """
+    """One line that read tensors: the innermost frame outside torch, and the innermost of nobody's library, if any."""
 
     file: str
     line: int
@@ -215,11 +208,10 @@ class Site(NamedTuple):
 
 
 def site_of_caller(*, on_device: bool) -> Site | None:
-    """The line that made this thread call into torch.
+    """The line that made this thread call into torch; None where no code but torch's is on the stack.
 
-    None for a read that would be none on a device, since its tensor lies on the host even then: by the data loader, of
-    an optimizer's own step counter, and by this package, which copies without waiting. None, too, where no code but
-    torch's is on the stack. ``on_device``: the tensor lies on a device, so that every read counts.
+    None, too, unless ``on_device``, for a read of a tensor that always lies on the host: by the data loader, of an
+    optimizer's step counter, and by this package.
     """
     inner: FrameType | None = None
     user: FrameType | None = None
@@ -268,9 +260,8 @@ def owner_of(file: str) -> Owner:
 def counted_synchronisations() -> Iterator[Counter[str]]:
     """A counter that holds, when the block has ended, ``file:line`` of whoever waited for a CUDA device and how often.
 
-    CUDA's own debug mode warns at what waits inside torch (copies to the host, ``.item()``, ``nonzero`` and their
-    like). It does not see explicit calls, so ``torch.cuda.synchronize`` and the ``synchronize`` of streams and events
-    are counted beside it.
+    CUDA's own debug mode warns at waits inside torch (``.item()``, ``nonzero``); calls of ``synchronize`` are counted
+    beside it.
     """
     found: Counter[str] = Counter()
     before = torch.cuda.get_sync_debug_mode()

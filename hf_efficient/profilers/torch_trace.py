@@ -28,9 +28,7 @@ class TraceSchedule:
     """Which optimizer steps are traced, and how much of them; the keys of ``efficiency.profile.trace``.
 
     Attributes:
-        wait: steps that go by before each cycle.
-        warmup: steps traced and thrown away.
-        active: steps that are kept.
+        wait, warmup, active: steps that go by before each cycle, are traced and thrown away, are kept.
         repeat: how many cycles, from 1.
         shapes: of the operators' inputs.
         stacks: Python's calls, with file and line.
@@ -61,8 +59,7 @@ class TraceSchedule:
 class TorchTrace(Instrument):
     """Writes ``trace.rank0.cycle0.pt.trace.json.gz``, for Perfetto and TensorBoard, and ``operators.rank0.json``.
 
-    A step begins and ends where its optimizer step ends, so that what follows a step, a log or an evaluation, is traced
-    with the next one.
+    A step lasts from one optimizer step's end to the next, a log or an evaluation between them included.
     """
 
     name = "trace"
@@ -150,10 +147,7 @@ def _export(profiler: Any, path: Path) -> None:
 
 
 def _free_path(place: Place) -> Path:
-    """Of the first cycle that has no trace yet: a run that goes on keeps the traces that it has.
-
-    TensorBoard's profiler plugin knows a trace by this ending.
-    """
+    """Of the first cycle that has no trace yet, after a resumption too; with the ending of TensorBoard's plugin."""
     names = (f"trace.rank{place.rank}.cycle{cycle}.pt.trace.json.gz" for cycle in itertools.count())
     return next(path for path in (place.directory / name for name in names) if not path.exists())
 
@@ -169,8 +163,7 @@ class _Row:
 class OperatorSums:
     """Sums over the events of traced steps, cycle after cycle: operators, kernels, steps.
 
-    ``torch.profiler.profile.events()`` would build an object of some forty attributes for each event, about 0.1 ms each
-    on the training thread; these are read as the profiler's library holds them, and nested here.
+    Read as the profiler's library holds them: ``torch.profiler.profile.events()`` takes 0.1 ms for each.
     """
 
     def __init__(self) -> None:
@@ -222,10 +215,8 @@ class OperatorSums:
         kernels[launched_by] = kernels.get(launched_by, 0) + lasted
 
     def _add_thread(self, events: Sequence[Any], kernels: dict[int, int]) -> None:
-        """Operators of one thread lie inside one another: what an inner one took is not the outer one's own.
-
-        One that only dispatches to itself, as ``aten::mul`` with a number does, is one call, as in torch's own table.
-        """
+        """Nested operators of one thread, by own time; one that only dispatches to itself, as ``aten::mul`` with a
+        number, is one call."""
         held = sorted((event.start_ns(), -event.duration_ns(), place) for place, event in enumerate(events))
         around: list[tuple[int, str, _Row]] = []  # until when, name, sums
         for start, minus_lasted, place in held:

@@ -1,8 +1,7 @@
 """Recipe files: the shipped ones by name, and a file, everything that it extends and the command line as one tree.
 
-The layers, lowest first: the files of ``extends`` (in the order written, each after its own ``extends``; a path from
-the file's folder, or the name of a shipped recipe or base), the file itself, the command line. Mappings are merged,
-lists and scalars are replaced.
+The layers, lowest first: the files of ``extends`` (in the order written, each after its own ``extends``; paths from the
+file's folder, or shipped names), the file itself, the command line. Mappings are merged, lists and scalars replaced.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ def find_recipe(name: str | Path, root: Path | None = None) -> Path:
     """The file that ``RECIPE`` stands for: an existing path, or the name of a shipped recipe.
 
     Raises:
-        RecipeError: neither; names the shipped recipes that were probably meant.
+        RecipeError: neither; names similar shipped recipes.
     """
     path, text = Path(name), str(name)
     if isinstance(name, Path) or path.suffix in SUFFIXES or _is_file(path):
@@ -104,14 +103,11 @@ def _is_file(path: Path) -> bool:
 
 
 def compose(path: Path, overrides: Sequence[str] = ()) -> tuple[Node, list[Problem]]:
-    """The tree of a recipe file with all layers merged, not yet checked against the schema.
-
-    Returns:
-        The tree, and the overrides that could not be laid over it (the tree is without them).
+    """The tree of a recipe file with all layers merged, not yet checked, and the overrides that could not be laid over
+    it.
 
     Raises:
-        RecipeError: a file that cannot be read, bad YAML, an ``extends`` that is missing or goes in a circle.
-            The problems of all files and overrides are reported together.
+        RecipeError: an unreadable file, bad YAML, a missing or circular ``extends``; with all problems together.
     """
     reader = _Reader()
     tree = reader.read(path, ())
@@ -202,11 +198,8 @@ def _file_tree(path: Path) -> Node:
 
 
 def read_recipe_text(path: Path) -> str:
-    """The text of a recipe file.
-
-    Raises:
-        RecipeError: no such file, a folder, unreadable, larger than 256 KiB, or not UTF-8.
-    """
+    """The text of a recipe file; ``RecipeError`` for a missing or unreadable one, a folder, more than 256 KiB, or no
+    UTF-8."""
 
     def unreadable(message: str, remedy: str, line: str = "") -> RecipeError:
         return RecipeError([Problem(f"{path}{line}", "", message, remedy)])
@@ -231,14 +224,10 @@ def read_recipe_text(path: Path) -> str:
 
 
 def apply_overrides(tree: Node | None, overrides: Sequence[str]) -> tuple[Node, list[Problem]]:
-    """Lay ``a.b=value`` flags of the command line over a tree, in order; ``tree`` itself is not changed.
+    """Lay ``a.b=value`` flags over a copy of a tree, in order; returns it, and what is wrong with the flags.
 
     The value is YAML; a mapping is merged, anything else replaces what lies below. A number in the key is an index
-    where the tree has a list; the index after the last appends. Where the tree could not be read (None), only the form
-    of the flags is checked.
-
-    Returns:
-        The new tree, and what is wrong with the flags.
+    where the tree has a list; the index after the last appends. Without a tree (None), only the form is checked.
     """
     result = tree or Node({}, Origin("command line"))
     problems: list[Problem] = []

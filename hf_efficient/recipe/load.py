@@ -32,8 +32,7 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
 
     Args:
         path: a recipe file, or the name of a shipped recipe (``llama3.1-8b/qlora``).
-        overrides: ``a.b=value`` each, laid over the file in order; the value is YAML, ``data.train.0.path=x``
-            reaches into lists.
+        overrides: ``a.b=value`` each, in order; the value is YAML, ``data.train.0.path=x`` reaches into lists.
 
     Returns:
         The recipe; ``recipe.provenance`` says for every leaf where it was set.
@@ -47,13 +46,8 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def change_recipe(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:
-    """A recipe with other values by dotted key, checked like one that was loaded with them on the command line.
-
-    What was derived is derived once more.
-
-    Raises:
-        RecipeError: the recipe contradicts itself with them.
-    """
+    """A recipe with other values by dotted key, derived and checked as if they were on the command line;
+    ``RecipeError`` where it contradicts itself with them."""
     tree = wrap(recipe.model_dump(), _DEFAULT)
     for path, node in list(tree.leaves()):
         node.origin = recipe.provenance.get(dotted(path), _DEFAULT)
@@ -79,11 +73,8 @@ def recipe_remarks(recipe: Recipe) -> list[str]:
 
 
 def _checked(tree: Node, problems: list[Problem], file: Path | None) -> Recipe:
-    """The recipe of a tree, with what follows from other values as far as the recipe alone says.
-
-    How many processes ``auto`` stands for, or a bare ``accelerate launch`` starts, is known to the launch, which
-    derives once more.
-    """
+    """The recipe of a tree, with what follows from other values as far as the recipe alone says; the launch, which
+    knows the processes, derives once more."""
     findings = _check(tree)
     if problems or findings:
         raise RecipeError([*to_problems(tree, findings), *problems])
@@ -110,10 +101,7 @@ def _leave_open(tree: Node) -> None:
 
 
 def _contradictions(tree: Node, method: str, findings: list[Finding]) -> Iterator[Finding]:
-    """What the rules find in the part of the recipe that is right so far.
-
-    A rule that reads a key with a problem of its own would only repeat that problem, so it is left out.
-    """
+    """What the rules find in the part of the recipe that is right so far, those that read a faulty key left out."""
     broken = {finding.path for finding in findings}
     wrong = broken | {finding.meant for finding in findings if finding.meant is not None}
     sound = copy.deepcopy(tree)

@@ -145,12 +145,8 @@ DERIVED = "derived"
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a value of a recipe was set.
-
-    Attributes:
-        source: path of the recipe file, ``"command line"``, ``"default"``, or ``"derived"``.
-        text: the flag as typed, for the command line; what it follows from, for a derived value.
-    """
+    """Where a value of a recipe was set: ``source`` is a path, ``"command line"``, ``"default"``, or ``"derived"``;
+    ``text`` the flag as typed, or what a derived value follows from."""
 
     source: str
     line: int | None = None

@@ -1,7 +1,5 @@
-"""A tree against the sections of ``schema.py``: pydantic decides, its verdicts are told in plain words.
-
-The problem of an unknown key names the one that was probably meant.
-"""
+"""A tree against the sections of ``schema.py``: pydantic's verdicts in plain words, with the likely name of unknown
+keys."""
 
 from __future__ import annotations
 
@@ -92,10 +90,8 @@ class Finding:
 
 
 def to_problems(tree: Node, findings: list[Finding]) -> list[Problem]:
-    """Findings with file and line, in the order of files and lines; the command line last.
-
-    A missing key is reported at the closest key around it that exists.
-    """
+    """Findings with file and line, in this order; the command line last. A missing key is reported at the closest key
+    around it."""
 
     def place(finding: Finding) -> tuple[bool, str, int]:
         origin = tree.nearest(finding.path).origin
@@ -108,13 +104,8 @@ def to_problems(tree: Node, findings: list[Finding]) -> list[Problem]:
 
 
 def check_schema(tree: Node, root: type[Section] = Recipe, kind: str = "a recipe") -> list[Finding]:
-    """Unknown and missing keys, wrong types, values out of range, numbers that are not finite.
-
-    Args:
-        tree: the merged recipe, or another file of sections.
-        root: what the whole file is.
-        kind: what the file is called.
-    """
+    """Unknown and missing keys, wrong types, values out of range, numbers that are not finite, of the section ``root``;
+    ``kind``: what the file is called."""
     findings = _not_finite(tree)
     told = {finding.path for finding in findings}
     try:
@@ -163,10 +154,8 @@ def _meant_key(key: str, around: KeyPath, names: list[str], root: type[Section])
 
 
 def _by_path(tree: Node, errors: list[Any]) -> dict[KeyPath, list[Any]]:
-    """Errors grouped by the key they are about.
-
-    The location that pydantic gives holds the names of a union's alternatives as well; those are no keys.
-    """
+    """Errors grouped by the key that they are about, without the names of a union's alternatives in pydantic's
+    location."""
     grouped: dict[KeyPath, list[Any]] = {}
     alternatives: set[KeyPath] = set()
     for error in errors:

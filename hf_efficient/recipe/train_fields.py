@@ -1,7 +1,6 @@
 """``train:``: the fields of the installed ``trl.SFTConfig`` or ``trl.DPOConfig``, as a section of the recipe.
 
-Reading the fields means importing trl, and with it torch and transformers: seconds. They are remembered by version,
-so that from the second time on a recipe is checked without any of the three.
+They are cached by version, so that checking a recipe again imports neither trl nor torch nor transformers.
 """
 
 from __future__ import annotations
@@ -59,8 +58,6 @@ class TrainField(msgspec.Struct, frozen=True):
         kinds: accepted kinds, out of bool, int, float, str, null, list, mapping; ``any`` where all are.
         item_kinds: kinds of a list's items; empty where they are not known.
         choices: the accepted texts (of the value, or of a list's items); empty where any text is.
-        default: the class's default as plain data.
-        help: the field's own description.
     """
 
     name: str
@@ -72,11 +69,7 @@ class TrainField(msgspec.Struct, frozen=True):
 
 
 def train_versions() -> dict[str, str]:
-    """Versions of the packages that define the fields.
-
-    Raises:
-        SetupError: one of them is not installed.
-    """
+    """Versions of the packages that define the fields; ``SetupError`` where one is not installed."""
     try:
         return {name: importlib.metadata.version(name) for name in ("trl", "transformers")}
     except importlib.metadata.PackageNotFoundError as error:
@@ -214,10 +207,8 @@ def _plain_default(field: dataclasses.Field[Any]) -> Any:
 
 
 def train_defaults(recipe: Recipe) -> dict[str, Any]:
-    """The defaults of the fields that ``train:`` does not set, by name in alphabetical order.
-
-    Fields that are set elsewhere in a recipe, and those that YAML cannot write, are left out.
-    """
+    """The defaults of the fields that ``train:`` does not set, by name in alphabetical order, as far as YAML can write
+    them."""
     fields = train_fields(recipe.method)
     return {
         name: fields[name].default
@@ -228,11 +219,8 @@ def train_defaults(recipe: Recipe) -> dict[str, Any]:
 
 @functools.cache
 def checked_recipe(method: str) -> type[Recipe]:
-    """The recipe whose ``train:`` is a section too: the fields of the configuration class, with bounds of our own.
-
-    Raises:
-        SetupError: as ``train_fields``.
-    """
+    """The recipe whose ``train:`` is a section too, with the configuration class's fields and bounds of our own; raises
+    as ``train_fields``."""
     fields = {name: field for name, field in train_fields(method).items() if name not in ELSEWHERE}
     definitions: dict[str, Any] = {name: (_annotation(field), _default(field)) for name, field in fields.items()}
     about = f"trl.{CONFIG_CLASSES[method]} (trl {train_versions()['trl']})"

@@ -1,10 +1,9 @@
 """YAML text to a tree of values that know where each was written; nothing is constructed but plain data.
 
-Files, ``extends`` and command-line overrides are layers of the same tree, so composing them is one recursive merge, and
-provenance survives it for free. Only PyYAML's reader, scanner, parser and composer are used. There is no constructor,
-so no tag can build an object; explicit tags are refused nevertheless, because whoever writes one expects what will not
-happen. Scalars are read as YAML 1.2's core schema reads them: PyYAML speaks YAML 1.1, in which ``no`` is false, ``010``
-is eight, ``12:30`` is a number of minutes and ``2e-4`` is text.
+Files, ``extends`` and command-line overrides are layers of the same tree, merged recursively. Only PyYAML's reader,
+scanner, parser and composer are used, no constructor, and explicit tags are refused. Scalars are read by YAML 1.2's
+core schema: in PyYAML's YAML 1.1 ``no`` is false, ``010`` is eight, ``12:30`` is a number of minutes and ``2e-4`` is
+text.
 """
 
 from __future__ import annotations
@@ -39,11 +38,8 @@ _NO_NUMBER = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 
 
 def read_scalar(text: str) -> str | int | float | bool | None:
-    """The value that an unquoted scalar stands for; what is no null, bool or number is text.
-
-    Raises:
-        ValueError: a number with more than 100 characters.
-    """
+    """The value of an unquoted scalar, text where it is no null, bool or number; ``ValueError`` for a number over 100
+    characters."""
     if text in _CONSTANTS:
         return _CONSTANTS[text]
     if _NO_NUMBER.fullmatch(text):
@@ -167,8 +163,8 @@ def parse_yaml(text: str, origin: Origin) -> Node:
     """The tree of one YAML document; with an ``origin.text`` (a flag) all values share the origin.
 
     Raises:
-        RecipeError: bad syntax, duplicate or non-text keys, tags, merge keys, recursive or exploding aliases,
-            nesting deeper than 32, control characters. All but those of syntax are reported together.
+        RecipeError: bad syntax; or, reported together, duplicate or non-text keys, tags, merge keys, recursive or
+            exploding aliases, nesting deeper than 32, control characters.
     """
     try:
         root = yaml.compose(text, Loader=_Loader)

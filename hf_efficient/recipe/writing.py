@@ -51,16 +51,14 @@ def _style(text: str) -> str | None:
 
 
 def dump_yaml(data: Any, *, blocks: bool = False) -> str:
-    """Plain data as YAML that this package, and YAML 1.1 readers such as PyYAML, read back as the same data.
-
-    With ``blocks``, text of several lines is written line by line (``|``), for people to read.
-    """
+    """Plain data as YAML that YAML 1.1 and 1.2 readers read back alike; with ``blocks``, long text line by line
+    (``|``)."""
     dumper = _BlockDumper if blocks else _Dumper
     return yaml.dump(data, Dumper=dumper, sort_keys=False, allow_unicode=True, width=100)
 
 
 def check_new_file(path: Path, flag: str) -> None:
-    """Refuse a new recipe file that could not be written, before anything is computed for it; ``flag`` named it.
+    """Refuse a recipe file named by ``flag``, before work is done for it.
 
     Raises:
         OutputError: the file exists, its folder does not, or its name is not that of a recipe.
@@ -74,11 +72,7 @@ def check_new_file(path: Path, flag: str) -> None:
 
 
 def write_new_file(path: Path, text: str, flag: str) -> None:
-    """Write a file that is not there yet; ``flag`` named it.
-
-    Raises:
-        OutputError: it is there, or cannot be written.
-    """
+    """Write a file named by ``flag``; ``OutputError`` where it is there, or cannot be written."""
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
@@ -89,12 +83,7 @@ def write_new_file(path: Path, text: str, flag: str) -> None:
 
 
 def fixed_recipe(recipe: Recipe, overrides: Mapping[str, Any], path: Path, remark: str) -> str:
-    """The text of a recipe file that extends another one with a change.
-
-    Args:
-        recipe: the original, loaded from a file; what the command line changed in it is written too.
-        path: where the text is to lie, from which the original is named.
-    """
+    """The text of a recipe file at ``path`` that extends another one, command line included, with a change."""
     assert recipe.path is not None
     values: dict[str, Any] = {"extends": _name_of(recipe.path, path.parent)}
     for key, value in {**_from_command_line(recipe), **overrides}.items():
@@ -155,11 +144,8 @@ class ResolvedRecipe:
 
 
 def read_resolved(path: Path) -> ResolvedRecipe:
-    """The recipe as a run has written it down: every value, who set it, and what it ran on.
-
-    Raises:
-        OutputError: it cannot be read, or is no resolved recipe.
-    """
+    """The recipe as a run has written it down, with provenance; ``OutputError`` where it cannot be read, or is no
+    resolved recipe."""
     try:
         data = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

@@ -145,9 +145,7 @@ def global_batch_is_divided(settings: Settings) -> Iterator[Contradiction]:
 def with_accumulation(recipe: Recipe, processes: int, remark: str = "") -> Recipe:
     """The recipe with the accumulation that its global batch takes; as it is where it names none, or both.
 
-    Args:
-        processes: that train, on all machines.
-        remark: on their number, for whoever asks where the value comes from.
+    ``processes`` are those on all machines; ``remark`` is on where their number comes from.
 
     Raises:
         RecipeError: they do not divide the global batch, or the accumulation that the recipe names is another.
@@ -169,11 +167,8 @@ def with_accumulation(recipe: Recipe, processes: int, remark: str = "") -> Recip
 
 
 def as_planned(recipe: Recipe) -> Recipe:
-    """The same by the processes that the recipe itself names; one on each machine where they are counted at the start.
-
-    Raises:
-        RecipeError: as above.
-    """
+    """The same by the processes that the recipe itself names; one on each machine where they are counted at the
+    start."""
     counted = "; `auto` counts at the start" if recipe.distributed.processes == "auto" else ""
     return with_accumulation(recipe, planned_processes(recipe), counted)
 

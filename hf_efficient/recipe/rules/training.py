@@ -201,10 +201,8 @@ def _adapter_on_the_head(settings: Settings) -> Iterator[Contradiction]:
 
 @rule("method", "model.attn_implementation", "train.packing", "train.eval_packing", "train.packing_strategy")
 def attention_keeps_examples_apart(settings: Settings) -> Iterator[Contradiction]:
-    """An attention that is not known to respect example boundaries mixes packed examples.
-
-    ``packing_strategy: wrapped`` cuts one stream of text into rows and means its examples to run on.
-    """
+    """An attention that is not known to respect example boundaries mixes packed examples, but for ``packing_strategy:
+    wrapped``."""
     attention = settings.recipe.model.attn_implementation
     if not _packs(settings) or attention is None or settings.train("packing_strategy") == "wrapped":
         return
