@@ -23,7 +23,7 @@ HOOKS_REFUSED = "saved tensor hooks"
 
 
 def random_state(device: torch.device | str = "cpu") -> Callable[[], None]:
-    """Remember the generators of python, numpy, torch and its current device of this type; the result puts them back."""
+    """Remember the generators of python, numpy, torch and its current device of this type; the result restores them."""
     device_type = torch.device(device).type
     accelerator = None if device_type in ("cpu", "meta") else torch.get_device_module(device_type)
     python_state, numpy_state, torch_state = random.getstate(), np.random.get_state(), torch.get_rng_state()

@@ -95,7 +95,7 @@ class BudgetWatch:
         self._warned_seconds: float | None = None
 
     def look(self, live: LiveRun, step: int, *, evaluates: bool, saves: bool) -> Look:
-        """After an optimizer step, before its evaluation and save: these, one more step and a checkpoint have to fit."""
+        """After an optimizer step, before its evaluation and save: these, one more step and a checkpoint must fit."""
         spent = live.spent()
         first = clearance(self._limits, spent, live.price_usd_per_hour, live.watts())
         if first is None:

@@ -1,4 +1,4 @@
-"""The time of a training's device by phase, from events that nobody waits for, and its memory by the allocator's books."""
+"""The time of a training's device by phase, from events that nobody waits for, and its memory by the allocator."""
 
 from __future__ import annotations
 
@@ -65,7 +65,8 @@ class _Interval:
 
 @dataclass
 class DeviceTimes:
-    """The events of one step, until they can be read; ``owned`` go back to the pool then, ``whole``: all could be had."""
+    """The events of one step, until they can be read; ``owned`` then go back to the pool, ``whole``: all could be
+    had."""
 
     pool: EventPool
     intervals: list[_Interval] = field(default_factory=list)

@@ -259,7 +259,8 @@ def batch_tensors(batch: Any) -> list[torch.Tensor]:
 
 
 class LoaderMark(msgspec.Struct, frozen=True):
-    """Where the sums stand: ``before``: what past iterators loaded, by ``COUNTS``; ``raw``: counts of the current one."""
+    """Where the sums stand: ``before``: what past iterators loaded, by ``COUNTS``; ``raw``: the current one's
+    counts."""
 
     taken: Taken
     before: tuple[float, ...]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def peak_rss_bytes() -> int | None:
-    """The largest resident memory of this process so far, or None; ``getrusage`` may give its parent's peak on Linux."""
+    """The largest resident memory of this process so far, or None; ``getrusage`` may give its parent's on Linux."""
     try:
         for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
             if line.startswith("VmHWM:"):

@@ -270,7 +270,7 @@ def cpu_seconds() -> float:
 
 
 def cpu_estimate(cpus: float, why: str) -> EnergyMeter:
-    """The server's share of this process: its CPU seconds, and the ``cpus`` ready for it, counted by one process alone."""
+    """The server's share of this process: its CPU seconds, and the ``cpus`` ready for it, counted by one process."""
     power = cpu_power()
     began, began_cpu = time.perf_counter(), cpu_seconds()
 

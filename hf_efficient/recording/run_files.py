@@ -130,7 +130,7 @@ class RunFiles:
         self.dirty = True
 
     def fold(self, *, wait: bool = False) -> None:
-        """Decide what the events until now come to; writes nothing. ``wait``: for what a device has not yet reported."""
+        """Decide what the events until now come to; writes nothing. ``wait``: for what a device has yet to report."""
         with self._folding:
             for one in self._fold.take(self._log.swap()):
                 self._take(one)
