@@ -41,12 +41,7 @@ class AccountedRun:
 
 
 def account_run(directory: Path, reader: RunReader | None = None) -> AccountedRun:
-    """The run in an ``efficiency`` folder, whether it goes on, ended or died.
-
-    Everything that shows or judges a run begins here: its end, a report, a diagnosis, each look of ``report --watch``.
-
-    Args:
-        reader: one that has looked before, so that only what is new is read.
+    """The run in an ``efficiency`` folder, whether it goes on, ended or died; a ``reader`` reads only what is new.
 
     Raises:
         OutputError: there are no records, or they cannot be read.
@@ -61,12 +56,7 @@ def account_of(directory: Path) -> RunAccount:
 
 
 def load_run(run_dir: str | Path) -> RunAccount:
-    """The account of a run, from its records as they are now: while it goes on, when it ended, after a crash.
-
-    Where the records are gone it is what ``run.json`` holds.
-
-    Args:
-        run_dir: output directory of a run, or its ``efficiency`` folder.
+    """The account of a run from its records as they are now, or else from ``run.json``.
 
     Raises:
         OutputError: there is no such folder, no record in it, or they cannot be read.

@@ -100,9 +100,9 @@ def runs(groups: Column) -> Iterator[slice]:
 
 
 def bucket_starts(groups: Column) -> npt.NDArray[np.int64]:
-    """The rows at which buckets begin: at most so many of them, and at least one for each run of one group.
+    """The rows at which at most so many buckets begin, one or more for each run of one group.
 
-    All buckets of a run hold equally many rows, a power of two, but its last one, which may hold fewer.
+    All buckets of a run hold equally many rows, a power of two, but its last one.
     """
     held = list(runs(groups))
     width = 1

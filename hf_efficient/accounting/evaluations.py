@@ -14,10 +14,7 @@ _MOST_BYTES = 32_000
 
 
 def answers_to_note(answers: Sequence[tuple[str, str, str]]) -> list[dict[str, str]]:
-    """Question, reference and answer of as many as fit into one line of the records, each text at most 1000 characters.
-
-    A line is bounded so that the end of a file can be read without the rest.
-    """
+    """Question, reference and answer of as many as fit into one bounded line, each text at most 1000 characters."""
     noted: list[dict[str, str]] = []
     taken = 0
     for texts in answers:
@@ -50,12 +47,8 @@ MOST_EVALUATIONS = 100
 def few_evaluations(evaluations: Sequence[Evaluation], most: int = MOST_EVALUATIONS) -> list[Evaluation]:
     """At most so many of them, in their order: all, or the first, the last, the extremes of each metric, and others.
 
-    The others lie evenly between the first and the last. A metric's extremes are its first smallest and its first
-    largest value; those of later metrics go first where there are too many.
-
-    Args:
-        evaluations: in the order in which they were made.
-        most: at least 2.
+    Others lie evenly between the first and the last. Extremes are the first smallest and first largest value; those of
+    later metrics go first where ``most`` (at least 2) is too small.
     """
     count = len(evaluations)
     if count <= most:
@@ -86,11 +79,7 @@ def _extremes(evaluations: Sequence[Evaluation]) -> list[int]:
 
 @dataclass(frozen=True)
 class SampleAnswers:
-    """One question, and what the model made of it at different times.
-
-    Attributes:
-        generated: optimizer steps done to the model's answer, in the order of the run.
-    """
+    """One question, and the model's answers by optimizer steps done."""
 
     question: str
     expected: str

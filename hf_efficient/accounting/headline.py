@@ -24,11 +24,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class PhaseGroup:
-    """One part of a run.
-
-    Attributes:
-        name: of ``GROUPS``, or ``other`` for phases of a newer version.
-    """
+    """One part of a run, of ``GROUPS``, or ``other`` for phases of a newer version."""
 
     name: str
     total: float
@@ -73,11 +69,7 @@ _ALIKE = 0.0005
 
 
 def headline(account: RunAccount, series: RunSeries | None = None) -> dict[str, float | None]:
-    """The figures by name; None where one is not known.
-
-    ``loss_before`` is that of an evaluation before the first step, ``loss_after`` that of the last one after some step,
-    ``training_loss`` the last that was logged.
-    """
+    """The figures by name; None where unknown. ``loss_before`` precedes the first step."""
     wall, memory, tokens = account.time.wall_seconds, account.memory, account.tokens
     losses = [each for each in account.evaluations if each.metrics.get("loss") is not None]
     logged = [loss for loss in series.steps.loss if loss is not None] if series else []
@@ -109,11 +101,8 @@ def headline(account: RunAccount, series: RunSeries | None = None) -> dict[str, 
 class Difference:
     """One figure of several runs.
 
-    Attributes:
-        name: of ``headline``.
-        relative: value / that of the first run - 1; None where either is not known, or the first is 0.
-        judgement: ``better`` or ``worse`` than the first run; empty where it is neither, alike to 0.05%, or a total of
-            runs that did not do the same number of steps.
+    ``relative`` is to the first run, - 1; None where unknown or the first is 0. ``judgement`` is empty within 0.05%, or
+    for totals of runs of different lengths.
     """
 
     name: str
@@ -146,10 +135,7 @@ def _judgement(name: str, relative: float | None) -> str:
 
 
 def scaling_of(accounts: Sequence[RunAccount]) -> list[float | None]:
-    """Scaling efficiency of each run against the first, the usual one being of one process.
-
-    In tokens without padding of all ranks, or in all tokens computed where one of the two runs does not know those.
-    """
+    """Scaling efficiency of each run against the first, in non-padding tokens of all ranks, else in all computed."""
     first = accounts[0]
     return [_against(account, first) for account in accounts]
 

@@ -31,12 +31,10 @@ _OF_A_STEP = {*STEP_PHASES, *COARSE_PHASES} - {"evaluation", "checkpointing"}
 class RunView:
     """One look at a run.
 
-    Attributes:
-        state: ``running``; ``silent``: no heartbeat for ``SILENT_SECONDS``; ``gone``: for ``GONE_SECONDS``; ``ended``.
-        max_steps: of the whole run; None where it is not known.
-        rest: of the training; None where it is over, or cannot be told.
-        total_usd: what the run will have cost when the training is over; None where it is not known.
-        losses: as they were logged, thinned, the last one last.
+    state: ``silent``: no heartbeat for ``SILENT_SECONDS``; ``gone``: for ``GONE_SECONDS``.
+    rest: of the training; None where it is over, or unknown.
+    total_usd: when the training is over.
+    losses: as logged, thinned, the last one last.
     """
 
     account: RunAccount
@@ -102,10 +100,9 @@ def _mean(seconds: Sequence[float]) -> float | None:
 
 
 def _rest(schedule: Schedule, step: int, pace: Pace, last: ProcessSpans) -> Forecast | None:
-    """The forecast from the last heartbeat on, less what has passed of what is under way.
+    """The forecast from the last heartbeat on, less what has passed of an evaluation or save under way.
 
-    The record of a step is written when its evaluation and its save are done, so that these are under way while the
-    step still counts as one to come. After the training an evaluation may be under way, or done.
+    A step's record is written after these, so that the step still counts as one to come meanwhile.
     """
     is_training = any(segment not in last.train_ends for segment in last.trains)
     ended = None if is_training else max((end.at_seconds for end in last.train_ends.values()), default=None)

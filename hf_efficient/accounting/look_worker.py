@@ -1,7 +1,4 @@
-"""A process of its own that reads records for another one: readers in, readers that have looked out, both pickled.
-
-Started by ``accounting/run_records.py`` as a program.
-"""
+"""A program, started by ``accounting/run_records.py``, that reads records for another process; readers are pickled."""
 
 from __future__ import annotations
 

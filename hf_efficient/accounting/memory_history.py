@@ -17,11 +17,7 @@ from hf_efficient.records.profile import AllocationSite, MemorySnapshot, ModuleA
 
 
 def code_place(filename: str, line: int, name: str) -> str:
-    """``transformers/models/llama/modeling_llama.py:180 forward``; a function without a file is its name.
-
-    Args:
-        line: 1-based.
-    """
+    """``transformers/models/llama/modeling_llama.py:180 forward``; a function without a file is its name."""
     path = filename.replace("\\", "/")
     if not path.endswith(".py"):
         return name
@@ -30,11 +26,7 @@ def code_place(filename: str, line: int, name: str) -> str:
 
 
 def class_at(filename: str, line: int) -> str:
-    """Its name, of nested ones the innermost; empty outside any, or where the file is not here or has changed too much.
-
-    Args:
-        filename: of a Python file; it is parsed, never run.
-        line: 1-based.
+    """The innermost class at a 1-based line of a Python file, which is parsed; empty if none, or the file has changed.
     """
     held = [(last - first, name) for first, last, name in _classes(filename) if first <= line <= last]
     return min(held)[1] if held else ""
@@ -58,11 +50,7 @@ _ACTIVE = ("active_allocated", "active_awaiting_free", "active_pending_free")
 
 @dataclass(frozen=True)
 class Live:
-    """A block that is in use.
-
-    Attributes:
-        frames: of the call that allocated it, the innermost first; None where the history does not go back to it.
-        label: that the allocator had been told when it allocated it; empty without one.
+    """A block in use; ``frames``, innermost first, are None before the history; ``label`` is the allocator's, or empty.
     """
 
     bytes: int
@@ -73,8 +61,8 @@ class Live:
 def live_at_peak(segments: Iterable[dict[str, Any]], events: Sequence[dict[str, Any]]) -> list[Live]:
     """The blocks in use when most bytes were.
 
-    The end is known: the blocks that are active. From there the events are undone, one after the other: an ``alloc``
-    takes its block away, a ``free_completed`` brings it back. The peak is the largest sum on the way.
+    The active blocks are the known end. Undone from there, an ``alloc`` takes its block away, a ``free_completed``
+    brings it back. The peak is the largest sum on the way.
     """
     live = {block["address"]: block for segment in segments for block in _with_addresses(segment) if _is_active(block)}
     total = sum(_size(block) for block in live.values())
@@ -146,11 +134,8 @@ class _Sum:
 def module_sums(live: Sequence[Live], line_of: Callable[[Live], str]) -> list[ModuleAllocations]:
     """Blocks by the module that asked for them, the largest sum first; none where of no block it is known.
 
-    A block that was labelled tells its module. Of another the class is told whose ``forward`` stands innermost in its
-    stack, outside torch. Modules that differ in their numbers alone, as the layers do, are summed up.
-
-    Args:
-        line_of: a block, the line of code that asked for it.
+    A label gives the module; else the class whose ``forward`` stands innermost in the stack, outside torch. Modules
+    that differ in their numbers alone, as layers do, are summed up.
     """
     sums: dict[str, _Sum] = {}
     for block in live:
@@ -192,12 +177,7 @@ _NO_PYTHON = "no Python frame: a backward's own thread, or C++"
 def snapshot_record(
     snapshot: dict[str, Any], moment: str, device: int = 0, allocation_retries: int | None = None
 ) -> MemorySnapshot:
-    """Its figures, and what its peak was made of.
-
-    Args:
-        snapshot: of ``torch.cuda.memory._snapshot``.
-        allocation_retries: what ``torch.cuda.memory_stats`` says; a snapshot does not hold it.
-    """
+    """The figures of ``torch.cuda.memory._snapshot`` and what its peak was made of; retries are of ``memory_stats``."""
     segments = [segment for segment in snapshot["segments"] if segment.get("device", device) == device]
     traces = snapshot.get("device_traces") or []
     events = traces[device] if device < len(traces) else []

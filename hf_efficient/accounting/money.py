@@ -1,10 +1,8 @@
 """What a run used and cost: energy and CO2e by meter and by phase, money by phase, the limits of its budget.
 
-Energy by phase: between two readings a meter's energy is taken to flow evenly. Each span of the process, and each step
-of the training loop, gets what flowed in it, and its phases share that by their time. An evaluation that idles a GPU is
-so charged with less than the steps around it; a forward and a backward of one step are told apart by their time alone.
-An estimate is shared out in the same way, and stays marked as one. Phases are those of rank 0, energy that of all
-ranks, whose processes are taken to have started together.
+A meter's energy is taken to flow evenly between two readings. Each span and each step gets what flowed in it, which its
+phases share by their time. An idling evaluation is so charged with less; forward and backward differ by time alone.
+Estimates stay marked. Phases are those of rank 0, energy that of all ranks, taken to have started together.
 """
 
 from __future__ import annotations
@@ -36,14 +34,7 @@ _WORTH_TELLING_SECONDS = 2.0
 def energy_account(
     system: Sequence[RankSystem], lived: Sequence[ProcessSpans], accounts: Sequence[ProcessAccount], first: RankSteps
 ) -> tuple[EnergyAccount, list[NotMeasured]]:
-    """The energy of a run, and what is missing of it.
-
-    Args:
-        system: what its ranks sampled, rank 0 first.
-        lived: the processes of rank 0, as their spans tell them.
-        accounts: the same, in the same order, with their time.
-        first: the steps of rank 0.
-    """
+    """The energy of a run, and what is missing of it; rank 0 comes first, processes and accounts are in one order."""
     metered = once_each(system)
     parts = _parts(metered, accounts)
     joules = round(math.fsum(part.joules for part in parts), 6) if parts else None
@@ -174,13 +165,8 @@ def money_account(
 ) -> tuple[MoneyAccount, list[NotMeasured]]:
     """The cost of a run, and why it is not known where it is not.
 
-    Each process is paid at the price that it stated, since a run may be resumed on another machine; one that died
-    before it stated any, at that of the process after it, or before it.
-
-    Args:
-        lived: the processes of rank 0, as their spans tell them.
-        accounts: the same, in the same order, with their time.
-        non_padding_tokens: of all ranks; None where unknown.
+    Each process is paid at the price that it stated; one that died before stating any, at its successor's or
+    predecessor's.
     """
     budget, stated = _budget(lived[-1]), _prices(lived)
     unpriced = next((one for one in stated if one.price_usd_per_hour is None), None)
@@ -207,11 +193,7 @@ def money_account(
 
 
 def cost_of_processes(lived: Sequence[ProcessSpans], wall_seconds: Sequence[float]) -> float | None:
-    """The sum of what each process cost at the price that it stated; None where one of them states none.
-
-    Args:
-        lived: the processes of rank 0.
-    """
+    """The sum of what rank 0's processes cost at the prices that they stated; None where one of them states none."""
     stated = _prices(lived)
     costs = [cost_usd(wall, price.price_usd_per_hour) for price, wall in zip(stated, wall_seconds, strict=False)]
     return sum_if_known(costs)

@@ -30,17 +30,10 @@ _Facts = TypeVar("_Facts")
 
 @dataclass
 class ProcessSpans:
-    """What the spans tell of one process; all times count from its start.
+    """What the spans say of one process; all times count from its start.
 
-    Attributes:
-        began_at_seconds: where the run took the process over.
-        last_at_seconds: the latest time that any line tells.
-        trains, train_ends: by number of the segment, the ``train()`` calls.
-        end: None where no end was written, or a heartbeat came after it.
-        alive: the heartbeat of a process that left no end.
-        facts: what the process said of itself, by topic (``work``, ``price``, ``grid``, ``memory``, ...).
-        work: by segment, what its ``train()`` call said of its work.
-        notes: other lines, by kind, in the order written (``evaluation``, ``answers``, ``save``, ``budget``).
+    ``trains`` and ``train_ends`` are by segment. ``end`` is None where none was written or a heartbeat followed;
+    ``alive`` is the last heartbeat without an end. Facts are by topic, notes by kind (``evaluation``, ``save``, ...).
     """
 
     process: int
@@ -95,10 +88,7 @@ class ProcessSpans:
             return None
 
     def called_at_seconds(self, segment: int) -> float:
-        """Time of a ``train()`` call; of one whose line is not written yet, the latest time that any line tells.
-
-        Steps and spans are written by a thread each, so that the steps may come first.
-        """
+        """Time of a ``train()`` call; before its line is written, the latest time of any line."""
         return self.trains.get(segment, self.last_at_seconds)
 
     @property
@@ -137,7 +127,7 @@ def read_processes(path: Path) -> list[ProcessSpans]:
 class SpansReader:
     """Reads ``spans.jsonl`` of a rank, whole at each look: it is small, and its end is written over in place.
 
-    ``skipped``: how many lines hold something else; each is logged once. The last line may be half-written.
+    ``skipped`` lines hold something else; each is logged once.
     """
 
     def __init__(self, path: Path) -> None:

@@ -69,12 +69,8 @@ def across_ranks(
 ) -> AcrossRanks | None:
     """None of fewer than two ranks.
 
-    Times are sums over each rank's training loop. What the ranks spent in communication differs by how long they waited
-    for those that came later; the least of it is the exchange itself, as far as nothing covers it.
-
-    Args:
-        accounts, ranks: of each rank, in the same order.
-        lived: by rank, its processes, whose facts hold what DDP logged.
+    Times are sums over each rank's training loop. The least communication of a rank is the exchange itself, as far as
+    nothing covers it; more is a wait for later ranks. ``lived`` has, by rank, what DDP logged.
     """
     if len(accounts) < 2:
         return None
@@ -108,10 +104,7 @@ def _communication(
 
 
 def _covered(accounts: Sequence[RankAccount], lived: Mapping[int, Sequence[ProcessSpans]]) -> float | None:
-    """Of the rank whose exchange took the shortest: the others' holds what they waited for it.
-
-    DDP logs means over a part of the steps; they are taken for those of all.
-    """
+    """Of the rank with the shortest exchange, as others' hold waits; DDP's means over some steps stand for all."""
     found = []
     for one in accounts:
         logged = last_stated(lived.get(one.rank, ()), "exchange", ExchangeFacts)

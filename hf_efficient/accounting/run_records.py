@@ -29,11 +29,9 @@ _SUMS: dict[str, type[RankSteps] | type[RankSystem]] = {"steps": RankSteps, "sys
 class RunRecords:
     """What the files of a run hold.
 
-    Attributes:
-        processes: of rank 0, in the order of their starts.
-        ranks: the steps of each, rank 0 first; none of a rank without a file.
-        others: by rank, the processes of ranks other than 0.
-        unreadable: name of a file to how many of its lines hold something else and were skipped.
+    processes: of rank 0, in the order of their starts.
+    ranks: the steps of each, rank 0 first; none of a rank without a file.
+    unreadable: how many lines of a file were skipped.
     """
 
     directory: Path
@@ -164,8 +162,8 @@ def _look_at_all(readers: Sequence[FileReader]) -> list[FileReader]:
 def _look_apart(readers: list[FileReader]) -> list[FileReader]:
     """By a process of its own, which is started as a program.
 
-    It needs nothing of the one that asks: no fork of a process with threads or a CUDA context, and no second run of a
-    script that lacks ``if __name__ == "__main__"``. Where no process can be had, or it is killed, this one reads.
+    That takes no fork of threads or a CUDA context, and no second run of a script without ``if __name__ ==
+    "__main__"``. Where no process can be had, or it is killed, this one reads.
     """
     command = [sys.executable, "-m", "hf_efficient.accounting.look_worker"]
     path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)

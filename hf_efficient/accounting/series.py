@@ -149,12 +149,7 @@ def _by_phase(by: _Buckets, times: Mapping[str, Column]) -> dict[str, list[Any]]
 
 
 def system_series(samples: SystemColumns, starts: Mapping[int, float]) -> SystemSeries:
-    """The columns of the samples of rank 0.
-
-    Args:
-        samples: those of a process without a start are left out.
-        starts: process to the run time at which its own clock read 0.
-    """
+    """The columns of the samples of rank 0, of processes in ``starts``: the run time at which its clock read 0."""
     samples = samples[np.isin(samples.process, list(starts))]
     by = _Buckets(samples.process)
     clocks = np.array([starts[int(process)] for process in samples.process])
@@ -184,8 +179,7 @@ def system_series(samples: SystemColumns, starts: Mapping[int, float]) -> System
 def histogram(values: Column | Sequence[float]) -> Histogram:
     """Counts over bins of equal width; of equal ratio where the largest value is more than four times the smallest.
 
-    There are as many bins as the square root of the number of values, rounded up, and at most 60. All values alike
-    give one bin from the value to itself.
+    The bins are the square root of the number of values, rounded up, at most 60; one bin for values all alike.
     """
     held = np.asarray(values, dtype=np.float64)
     if not held.size:

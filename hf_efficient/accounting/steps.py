@@ -1,7 +1,4 @@
-"""The step records of a rank: as columns, and added up by ``train()`` call.
-
-This is the one reader of ``steps.jsonl``; account, series, diagnosis and plots all begin here.
-"""
+"""The step records of a rank: as columns, and added up by ``train()`` call; the one reader of ``steps.jsonl``."""
 
 from __future__ import annotations
 
@@ -35,13 +32,8 @@ _COUNTS = ("processed", "non_padding", "loss_bearing", "rows", "documents", "mod
 class StepColumns(Columns):
     """Steps of one rank, a row per optimizer step, in the order written (see ``StepRecord``); NaN: not known.
 
-    Attributes:
-        phase_seconds: by phase; 0 where it did not occur.
-        device_seconds: by phase on the device; empty without device events.
-        waited_seconds: by opaque phase, the time in it in which the rank waited for others.
-        loader: by name, what is known of the data loader (see ``StepLoader``).
-        phase_peaks: peak of the device's allocated memory by phase.
-        not_finite: how many of a step's logged loss and gradient norm are no finite number.
+    Peaks are of the device's allocated memory by phase; ``waited_seconds`` are waits for other ranks in opaque phases;
+    ``not_finite`` counts logged losses and gradient norms.
     """
 
     segment: Column
@@ -143,13 +135,7 @@ def _loader(parts: Sequence[StepLoader | None]) -> dict[str, Column]:
 
 @dataclass
 class SegmentSteps:
-    """Sums over the steps of one ``train()`` call on one rank; times in nanoseconds.
-
-    Attributes:
-        first_step, last_step: the Trainer's numbers of the first and the last record.
-        waited_ns: of opaque phases, what the rank waited for others.
-        counts: of tokens, sequences and FLOPs; None where a record does not know it.
-        shortest, longest: tokens of a document; NaN where no record knows it.
+    """Sums over the steps of one ``train()`` call on one rank; times in nanoseconds, lengths in tokens of a document.
     """
 
     segment: int

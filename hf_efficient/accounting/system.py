@@ -27,9 +27,7 @@ _PLAIN_RANGE_JOULES = 10_000.0
 class SystemColumns(Columns):
     """Samples of one rank, a row each (see ``SystemSample``); of ranks other than 0 the meters alone.
 
-    Attributes:
-        gpus: by ``GPU/figure``.
-        throttled: 1 where a GPU was held back, by ``GPU/reason``.
+    GPU columns are ``GPU/figure``; throttled ones, ``GPU/reason``, are 1 where it was held back.
     """
 
     process: Column
@@ -71,11 +69,7 @@ def _flat(of_gpus: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
 
 @dataclass
 class RankSystem:
-    """What one rank sampled.
-
-    Attributes:
-        faults: name of a part to why it did not answer, the first time.
-    """
+    """What one rank sampled; ``faults`` has why a part did not answer, the first time."""
 
     LINES: ClassVar[LineReader[SystemSample]] = LineReader(SystemSample, "sample")
 

@@ -53,8 +53,7 @@ def _rate(count: int | None, seconds: float) -> float | None:
 def work_account(processes: Sequence[ProcessSpans], ranks: Sequence[RankSteps], training_seconds: float) -> WorkAccount:
     """All ranks together; MFU and HFU over the training alone, data wait and logging included.
 
-    Args:
-        processes: of rank 0; the ``train()`` call that did the last step is believed on dtype, peak and accelerators.
+    Dtype, peak and accelerators are those of rank 0's ``train()`` call with the last step.
     """
     segments = [segment for rank in ranks for segment in rank.segments]
     stated = _stated(processes)
@@ -121,11 +120,7 @@ def sequence_account(
     non_padding_tokens: int | None,
     training_seconds: float,
 ) -> SequenceAccount:
-    """All ranks together.
-
-    Args:
-        processes: of rank 0; the last one that said how its data was packed is believed.
-    """
+    """All ranks together; the packing is what rank 0's last process with one stated."""
     packed = last_stated(processes, "data", DataFacts) or DataFacts()
     segments = [segment for rank in ranks for segment in rank.segments]
     documents = _count(ranks, "documents")
@@ -147,12 +142,7 @@ def sequence_account(
 
 
 def loader_account(processes: Sequence[ProcessSpans], steps: StepColumns) -> LoaderAccount | None:
-    """The loader of rank 0; None where it was watched in no step.
-
-    Args:
-        processes: of rank 0; the last one that stated its loader is believed.
-        steps: of rank 0.
-    """
+    """The loader of rank 0, as its last process stated it; None where it was watched in no step."""
     if not steps.loader:
         return None
     watched = ~np.isnan(steps.loader["batches"])

@@ -25,20 +25,15 @@ _SIXTEEN_BITS = ("bf16", "fp16")
 
 @dataclass(frozen=True)
 class Accelerator:
-    """One model of accelerator.
+    """One model of accelerator, its figures as the vendor states them.
 
     Attributes:
         device_names: what ``torch.cuda.get_device_name()`` returns for it.
-        compute_capability: of an NVIDIA device, major and minor; None of another.
-        memory_bytes: device memory, as the vendor states it.
-        usable_memory_bytes: what torch reports as its total; where that is not known, ``USABLE_SHARE`` of the stated.
-        bandwidth_bytes_per_second: of the device memory.
-        tdp_watts: board power.
-        peak_flops_per_second: dense FLOP/s by dtype (operations per second for int8), with accumulation in fp32; a
-            dtype that is not stated or not supported is absent.
-        source, read_at, date: the vendor's document, where its figures were read, and on which day.
-        own: whether the user wrote it.
-        usable_source, usable_date: of ``usable_memory_bytes``; empty where it is an estimate.
+        compute_capability: of an NVIDIA device, major and minor.
+        usable_memory_bytes: what torch reports as its total; where unknown, ``USABLE_SHARE`` of the stated.
+        peak_flops_per_second: dense FLOP/s by dtype (operations for int8), with accumulation in fp32; an unstated or
+            unsupported dtype is absent.
+        own: the user wrote it.
     """
 
     name: str
@@ -136,12 +131,9 @@ def accelerator_of_device(device_name: str) -> Accelerator | None:
 
 @dataclass(frozen=True)
 class Reached:
-    """A published figure and how far to trust it.
+    """A published figure and how far to trust it: a share of the stated one, seconds, or bytes per second.
 
-    Attributes:
-        value: a share of the stated figure, seconds, or bytes per second.
-        estimated: nobody measured it on this accelerator and in this dtype, or the source gives a range.
-        source: who published it and when it was read, or what it was put together from.
+    ``estimated``: nobody measured it on this accelerator in this dtype, or the source gives a range.
     """
 
     value: float
@@ -152,9 +144,9 @@ class Reached:
 def matmul_efficiency(held: Accelerator, dtype: Dtype) -> Reached:
     """The share of the dense peak that large matrix products reach.
 
-    Measured in this dtype; or else the share of another dtype of this accelerator, 16 bits first; or else the median of
-    all accelerators in 16 bits. The last two are estimates. What is measured is the best of many shapes, or large
-    squares: other shapes reach less. GeForce cards may exceed 1, as they clock higher than is stated.
+    Measured in this dtype; else the share of another dtype of this accelerator, 16 bits first; else the median of all
+    accelerators in 16 bits. The last two are estimates. Measured figures are of the best of many shapes, or large
+    squares. GeForce cards may exceed 1, as they clock higher than is stated.
     """
     known = _figures("matmul")
     own = [row for row in known if held.name in row["of"] and held.peak(row["dtype"])]
@@ -203,12 +195,9 @@ def collective_overhead() -> Reached:
 
 @dataclass(frozen=True)
 class Link:
-    """Of one accelerator, as stated.
+    """Of one accelerator, as stated: in one direction, over all links together, and with the host.
 
-    Attributes:
-        bytes_per_second: in one direction, with all others together.
-        host_bytes_per_second: in one direction, with the host.
-        neighbours: that each have a link of their own; None where all share one way.
+    ``neighbours`` each have a link of their own; None where all share one way.
     """
 
     kind: Literal["nvlink", "xgmi", "pcie"]

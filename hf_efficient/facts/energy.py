@@ -13,13 +13,9 @@ from hf_efficient.facts.tables import plain, rows, unknown
 
 @dataclass(frozen=True)
 class GridIntensity:
-    """The mean of a country's electricity over a year.
+    """The mean of a country's electricity over a year, in grams of CO2e per kWh generated, over its life cycle.
 
-    Attributes:
-        code: ISO 3166-1 alpha-2, ``world``, or ``user`` for a figure given by number.
-        grams_per_kwh: grams of CO2 equivalent per kilowatt-hour generated, over its life cycle.
-        year: the year it holds for; None for a figure given by number.
-        source, read_at, date: who states it, where it was read, and on which day.
+    ``code`` is ISO 3166-1 alpha-2, ``world``, or ``user`` for a figure given by number, which has no year.
     """
 
     code: str

@@ -1,6 +1,6 @@
 """What this machine is, how much of it this process may use, and which versions it runs; imports no torch by itself.
 
-What cannot be found out is None or absent; nothing is guessed.
+What cannot be found out is None or absent.
 """
 
 from __future__ import annotations
@@ -50,15 +50,10 @@ class GpuFacts:
 
 @dataclass(frozen=True)
 class Environment:
-    """The machine and its packages.
+    """The machine and its packages; ``gpus`` are None where torch was not asked.
 
-    Attributes:
-        physical_cores, logical_cores, usable_cores: without hyper-threads; with them; that this process may use.
-        gpus: that torch can use; None where torch cannot be imported or was not asked.
-        driver: version of the NVIDIA driver.
-        cuda: CUDA version that torch was built with.
-        versions: package to installed version.
-        git_commit, git_dirty: of the current directory, and whether tracked files there differ from it.
+    Logical cores include hyper-threads, usable ones are this process's. ``cuda`` is torch's. ``git_dirty``: tracked
+    files of the current directory differ from the commit.
     """
 
     python: str
@@ -105,8 +100,7 @@ def describe_environment(*, ask_torch: bool = True) -> Environment:
 def environment_facts() -> dict[str, Any]:
     """``describe_environment`` for the records of a run, once per process; raises nothing.
 
-    It asks other programs, which may take a while: not for the thread that trains. CUDA is not started for it; a
-    process that has not done so uses no GPU, and is described without them.
+    It asks other programs, so not on the training thread; it does not start CUDA, and shows no GPU without it.
     """
     try:
         import torch
@@ -120,10 +114,8 @@ def environment_facts() -> dict[str, Any]:
 def machine_facts() -> dict[str, Any]:
     """Facts of topic ``system``; raises nothing, and leaves out what the system does not know.
 
-    ``hostname``, ``cpus`` (hardware threads of the machine), ``physical_cores``, ``allowed_cpus`` (that it may run on),
-    ``usable_cpus`` (those, or fewer where its container has a quota), ``torch_threads`` and ``torch_interop_threads``,
-    ``omp_num_threads`` (the variable), ``ranks_here`` (processes of this launch on the machine), ``load_1_minute`` (the
-    system's load average when this was asked), ``shared_memory_bytes`` (room for batches of loader workers).
+    Hardware threads are ``cpus`` in all, ``allowed_cpus`` by affinity, ``usable_cpus`` also by the container's quota;
+    ``ranks_here`` are processes of this launch, ``shared_memory_bytes`` room for batches of loader workers.
     """
     torch = sys.modules.get("torch")
     ranks = os.environ.get("LOCAL_WORLD_SIZE", "1")
@@ -171,10 +163,10 @@ def cpu_multiplies_bf16() -> bool:
 
 
 def cpu_emulates_bf16() -> bool:
-    """Whether it is an x86 without them, on which float32 is faster by far.
+    """Whether it is an x86 without bfloat16, on which float32 is faster by far.
 
-    Products of 800 x 576 by 576 x 1536 took 7 times as long in bfloat16 forwards and 28 times backwards on an AMD EPYC
-    with AVX2 (torch 2.13). Of other architectures torch does not know it.
+    Products of 800 x 576 by 576 x 1536 took 7 times as long forwards and 28 times backwards on an AMD EPYC with AVX2
+    (torch 2.13).
     """
     return platform.machine().lower() in ("x86_64", "amd64") and not cpu_multiplies_bf16()
 
@@ -189,10 +181,7 @@ def thread_count() -> int:
 
 
 def usable_cpus(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> float:
-    """Hardware threads that this process may keep busy: those it may run on, and no more than its container's quota.
-
-    ``quota`` is of the control group, version 2: microseconds of CPU time, or ``max``, per period of microseconds.
-    """
+    """Hardware threads that this process may keep busy: its affinity, and ``quota`` (microseconds per period)."""
     usable = float(_allowed_cpus())
     try:
         granted, period = quota.read_text(encoding="ascii").split()

@@ -35,9 +35,8 @@ def is_installed(module: str) -> bool:
 def hub_reachable() -> bool:
     """Whether the hub's host name resolves, and offline mode is not asked for.
 
-    A name that resolves does not prove that downloads work; one that does not resolve proves that they cannot, before a
-    library spends half a minute on retries. Honours ``HF_HUB_OFFLINE`` and ``HF_ENDPOINT``; behind a proxy the name
-    need not resolve here, so a configured proxy counts as reachable.
+    A name that does not resolve shows, before half a minute of retries, that downloads cannot work. Honours
+    ``HF_HUB_OFFLINE`` and ``HF_ENDPOINT``; a configured proxy counts as reachable.
     """
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}:
         return False
@@ -52,10 +51,7 @@ def hub_reachable() -> bool:
 
 
 def quieten_libraries(*, debug: bool) -> None:
-    """Set the log levels of the libraries that a run uses, and the warnings that nobody can act on.
-
-    Called before they are imported. With ``debug`` everything is left as it is.
-    """
+    """Set the log levels of the libraries that a run uses, before their import; ``debug`` leaves all as it is."""
     if debug:
         return
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

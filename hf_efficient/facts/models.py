@@ -1,10 +1,9 @@
 """Models whose shape ships with the package, so that a plan needs neither weights nor network (``configs/*.json``).
 
-A file holds what transformers needs of a model's ``config.json`` to build its architecture. The hub is not asked: each
-value is from the file's ``source``, and ``published_parameters`` is from ``parameters_source``, not from a build.
-``gated`` is what a scrape of the hub in May 2026 met for a model or its family (``AlexsJones/llmfit``, commit 5bdc9df,
-``data/hf_models.json``: whether ``config.json`` was readable without consent). Gemma 3 from 4B on ships with its vision
-tower, as ``AutoModelForCausalLM`` builds it; its language model alone is ``config["text_config"]``.
+A file holds what transformers needs of a ``config.json`` to build the architecture, from the file's ``source``;
+``published_parameters`` is from ``parameters_source``, not from a build. ``gated`` is from a scrape of the hub in May
+2026 (``AlexsJones/llmfit``, commit 5bdc9df, ``data/hf_models.json``). Gemma 3 from 4B on has its vision tower, as
+``AutoModelForCausalLM`` builds it; its language model alone is ``config["text_config"]``.
 """
 
 from __future__ import annotations
@@ -23,17 +22,12 @@ _FOLDER = Path(__file__).with_name("configs")
 
 @dataclass(frozen=True)
 class ModelFact:
-    """The shape of one model.
+    """The shape of one model, by its name on the hub.
 
     Attributes:
-        id: its name on the hub.
-        aliases: hub names of the same shape, such as its instruction-tuned form. Their own ``config.json`` may differ
-            where no weight depends on it: special tokens, the length of the context, the base of the rotary embedding.
-        source, date: where the configuration was read, and on which day.
+        aliases: hub names of the same shape, whose configurations differ only where no weight depends on it.
         gated: whether the hub asks for consent before it hands out the weights; None where unknown.
-        published_parameters: values that its checkpoint holds, a tied head counted once; None where no exact count
-            was found.
-        config_json: the configuration as JSON text.
+        published_parameters: values in its checkpoint, a tied head counted once; None without an exact count.
     """
 
     id: str

@@ -23,15 +23,9 @@ Market = Literal["on_demand", "spot"]
 
 @dataclass(frozen=True)
 class Price:
-    """One offer.
+    """One offer: for one GPU and its share of an instance of ``gpus``, before tax, as the provider's page states it.
 
-    Attributes:
-        accelerator: the accelerator's name in ``accelerators()``.
-        market: ``on_demand``, or ``spot``, which may be taken away.
-        usd_per_gpu_hour: for one GPU and its share of the instance, before tax.
-        gpus: GPUs of the instance.
-        source, read_at, date: the provider's page, where the figure was read, and the day it held.
-        own: whether the user wrote it.
+    ``spot`` machines may be taken away; ``own``: the user wrote it.
     """
 
     provider: str
@@ -95,8 +89,7 @@ def providers() -> tuple[str, ...]:
 def price(provider: str, accelerator_name: str, *, market: Market = "on_demand", gpus: int = 1) -> Price:
     """A provider's offer of an accelerator.
 
-    Where it offers instances of several sizes, the largest with at most ``gpus`` GPUs, or else the smallest that there
-    is: eight of them may be cheaper each than one.
+    The largest instance with at most ``gpus`` GPUs, or else the smallest: eight may be cheaper each than one.
 
     Raises:
         SetupError: the provider, the accelerator, or this provider's offer of it is not known; names the nearest.
@@ -119,11 +112,10 @@ class Rates:
     """Price and grid of a run, as its user knows them.
 
     Attributes:
-        price_usd_per_hour: of everything that the run occupies: all its machines and GPUs together; None: see below.
-        price_from: a provider of the price table, whose list price of this GPU is taken, times the GPUs; None: the
-            median of all list prices of this GPU, marked as an estimate, where the table has it.
-        market: which list prices: ``on_demand`` or ``spot``.
-        grid: where the electricity comes from: a country's name or code, ``world``, or grams of CO2e per kWh.
+        price_usd_per_hour: of everything that the run occupies; None: see below.
+        price_from: a provider whose list price of this GPU is taken, times the GPUs; None: the median of all, an
+            estimate.
+        grid: a country's name or code, ``world``, or grams of CO2e per kWh.
 
     Raises:
         SetupError: a figure is negative, both prices are given, or a provider or country is not in the tables; names
@@ -151,10 +143,7 @@ class Rates:
 def price_facts(rates: Rates, device_name: str | None, gpus: int) -> dict[str, Any]:
     """The price of everything that a run occupies, for its records.
 
-    Args:
-        rates: what the user says.
-        device_name: of the GPU that the run computes on, as torch spells it; None on a CPU.
-        gpus: how many of them.
+    ``device_name`` is as torch spells it, None on a CPU.
 
     Returns:
         ``price_usd_per_hour``, ``source``, ``estimated``; or a price of None with ``reason``.
@@ -252,12 +241,8 @@ def _unpriced(reason: str) -> dict[str, Any]:
 class SpotTerms:
     """How spot machines behave.
 
-    Attributes:
-        hours_between_preemptions: on average; of a run on several machines, of the first that goes.
-        restart_seconds: from a machine's start to the next step of training; paid.
-        write_mb_per_second: 10^6 bytes of a checkpoint per second.
-        assumed: those of these that the user did not say, each with where it is from.
-        write_of: the disk whose speed that of the checkpoints is; None where the user said it.
+    Hours are the mean, of a run on several machines until the first goes; ``restart_seconds``, paid, until the next
+    step; MB are 10^6 bytes. ``assumed`` are values that the user did not say, with sources; ``write_of`` is their disk.
     """
 
     hours_between_preemptions: float

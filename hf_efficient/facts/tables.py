@@ -1,9 +1,8 @@
 """The fact files in ``data/`` and a user's own beside them, looked up by name; an absent name is never guessed.
 
-A user's own ``accelerators.yaml`` and ``prices.yaml`` lie in the folder that ``$HF_EFFICIENT_FACTS`` names, else in
-``~/.config/hf_efficient/facts``. Their rows are as the shipped ones, of which only what is needed must be there. An
-accelerator takes the place of a shipped one of the same name; a price is preferred to all shipped ones of the same
-accelerator and market.
+A user's ``accelerators.yaml`` and ``prices.yaml`` lie in ``$HF_EFFICIENT_FACTS``, else
+``~/.config/hf_efficient/facts``. Their rows are as the shipped ones, of which only what is needed must be there. They
+replace an accelerator of the same name, and all prices of the same accelerator and market.
 """
 
 from __future__ import annotations

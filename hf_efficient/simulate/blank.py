@@ -1,10 +1,8 @@
 """Tensors that have shape, strides and dtype, and no values: they say that they lie on a CPU, and hold no memory.
 
-torch's own ``FakeTensor`` does the same for compilers, which must know much more of an operator than its results'
-shapes; that costs several times as much per operator, and a simulated step has a hundred thousand of them. A ``Blank``
-wraps a tensor on the meta device and runs every operator there. Since it says ``cpu``, autocast, the choice of kernels
-and code that asks for a device behave as on a CPU. Where a real tensor (token ids, masks) meets a blank one the result
-is blank; among themselves real tensors keep their values.
+torch's own ``FakeTensor`` does the same for compilers at several times the cost per operator, and a simulated step has
+a hundred thousand. A ``Blank`` wraps a tensor on the meta device, and runs every operator there. Since it says ``cpu``,
+autocast, kernels and code behave as on a CPU. A real tensor (token ids, masks) and a blank one give a blank.
 """
 
 from __future__ import annotations
@@ -24,8 +22,7 @@ _ALIASES_UNSAID = frozenset({torch.ops.aten._unsafe_view.default, torch.ops.aten
 class ResultShapes:
     """Runs operators on tensors of the meta device; those that only make new tensors run once per shape.
 
-    A model repeats its layers, so almost every call is like one before. torch works many results out in Python, a
-    hundred microseconds each; to remember them takes five.
+    Layers repeat, so almost every call is like one before; torch takes a hundred microseconds for each, memory five.
     """
 
     def __init__(self) -> None:
@@ -105,13 +102,7 @@ _READ_SCALAR = torch.ops.aten._local_scalar_dense.default
 
 
 class Blank(torch.Tensor):
-    """One such tensor.
-
-    A scalar that code reads from it (a loss for a log, a norm for a comparison) is 1, or False.
-
-    Attributes:
-        shell: the tensor on the meta device; storages, and what shares them, are those of the shells.
-    """
+    """One such tensor; a scalar read from it is 1, or False. Storages are those of ``shell``, on the meta device."""
 
     shell: torch.Tensor
 
@@ -148,10 +139,10 @@ def run_blank(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -
 
 
 def _summed_in_place(args: tuple[Any, ...]) -> bool:
-    """Whether autograd's engine adds up the gradients of a tensor that was used twice, and may write into the first.
+    """Whether autograd adds gradients of a tensor used twice, and may write into the first.
 
-    It may where nobody else has that, and does not where it is of a subclass, as here
-    (``InputBuffer::accumulate`` in torch/csrc/autograd/input_buffer.cpp).
+    It may unless somebody else has that, but not for a subclass, as here (``InputBuffer::accumulate``,
+    torch/csrc/autograd/input_buffer.cpp).
     """
     if len(args) != 2 or torch._C._current_graph_task_id() == -1 or not _called_by_engine():
         return False
@@ -216,10 +207,7 @@ def _some_scalar(dtype: torch.dtype) -> bool | int | float:
 
 
 def make_blank(module: nn.Module) -> None:
-    """Put blank tensors of the same shape and dtype in place of all parameters and buffers on the meta device.
-
-    Tied parameters stay tied; what is elsewhere stays as it is.
-    """
+    """Put blank tensors in place of all parameters and buffers on the meta device; tied ones stay tied."""
     made: dict[int, nn.Parameter] = {}
     for part in module.modules():
         for name, parameter in list(part._parameters.items()):
@@ -254,10 +242,7 @@ MOST_REAL = 2**20
 
 
 def grows_large(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether an operator on real tensors, or on none, would make a tensor of more than ``MOST_REAL`` values.
-
-    Asked of operators that go value by value, and of those that make a tensor from numbers; False for others.
-    """
+    """Whether a value-by-value or creating operator without blanks would make more than ``MOST_REAL`` values."""
     shapes = [one.shape for one in args if isinstance(one, torch.Tensor)]
     if not shapes:
         return _makes_large(func, args, kwargs)

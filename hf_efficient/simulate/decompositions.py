@@ -16,9 +16,8 @@ _COMMON = {(one, other): torch.promote_types(one, other) for one in _KINDS for o
 def cpu_casts() -> Mapping[Any, Callable[..., Any]]:
     """Sums and products of tensors of two dtypes, as a CPU computes them: on copies in the common dtype.
 
-    A GPU casts each value as it is read, and takes no memory for it. Source: ``TensorIteratorBase::compute_types`` of
-    pytorch (``aten/src/ATen/TensorIterator.cpp``, 2.13), "Promotes inputs by creating temporaries of the correct
-    dtype", where the common device is a CPU.
+    A GPU casts each value as it is read, and takes no memory. Source: ``TensorIteratorBase::compute_types`` of pytorch
+    2.13 (``aten/src/ATen/TensorIterator.cpp``), "Promotes inputs by creating temporaries of the correct dtype".
     """
     aten = torch.ops.aten
     operators = (aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor)
@@ -42,8 +41,7 @@ def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 def int8_decompositions() -> Mapping[Any, Callable[..., Any]]:
     """By operator, what it does in parts, as ``bitsandbytes.backends`` (0.50) has it.
 
-    Inputs of 6 or more in magnitude are multiplied in 16 bits, column by column. How many there will be nobody knows
-    before the run: none are taken for granted.
+    Columns with inputs of 6 or more in magnitude are multiplied in 16 bits; their unknown number is taken as 0.
     """
     ops = torch.ops.bitsandbytes
     return {
@@ -113,8 +111,7 @@ def _gemm_4bit(
 ) -> torch.Tensor:
     """Unpack the whole weight, multiply, drop it: bitsandbytes' way on a CPU, and on a GPU above some 1,500 rows.
 
-    Below that, depending on architecture and shape, a GPU multiplies without unpacking; the weight is then an upper
-    bound of what is allocated.
+    Below that a GPU may multiply without unpacking; the weight is then an upper bound of what is allocated.
     """
     ops = torch.ops.bitsandbytes
     if absmax_8bit is not None:

@@ -36,13 +36,10 @@ class _Calls:
 
 
 class OperatorCount:
-    """Is told operators as they run, and adds them up by operator and shape.
+    """Adds up operators as they run, by operator and shape; ``factor`` is how often what runs now stands for itself.
 
     FLOPs are those of ``torch.utils.flop_counter``; fused causal attention is taken for half of the square, as the
     kernels of a GPU skip the rest. Views launch nothing and are left out.
-
-    Attributes:
-        factor: how often what runs now stands for itself.
     """
 
     def __init__(self) -> None:
@@ -140,9 +137,9 @@ def _flops(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -
 
 
 def _grouped_flops(left: torch.Tensor, right: torch.Tensor) -> int:
-    """Products of groups of rows, one weight for each group; which rows are in which does not change their sum.
+    """Products of groups of rows, one weight for each; which rows are in which does not change their sum.
 
-    ``(rows, inputs)`` with ``(groups, inputs, outputs)``; in the backward ``(outputs, rows)`` with ``(rows, inputs)``;
+    ``(rows, inputs)`` with ``(groups, inputs, outputs)``, in the backward ``(outputs, rows)`` with ``(rows, inputs)``,
     or a weight for each of as many equal groups.
     """
     batch = left.shape[0] if left.dim() == right.dim() == 3 else 1

@@ -1,8 +1,7 @@
 """Every storage that a piece of torch code allocates and frees, in order, and the peak that it comes to.
 
-The code runs on blank tensors (``blank.py``), real ones, or both; nothing in it has to know. A ``TorchDispatchMode``
-sees each operator's results. A storage that it sees for the first time was allocated by that operator; a weak reference
-tells when it dies. What an operator allocates and frees inside itself it does not see.
+A ``TorchDispatchMode`` sees each operator's results, blank or real. A storage seen for the first time was allocated by
+that operator; a weak reference shows when it dies. Allocations that an operator frees itself are unseen.
 """
 
 from __future__ import annotations
@@ -23,15 +22,9 @@ from hf_efficient.simulate.blank import MOST_REAL, Blank, emptied, grows_large, 
 
 @dataclass(slots=True)
 class StorageLife:
-    """What is known of a storage, from its allocation to its end.
+    """A storage from its allocation to its end, with the tensor, phase and module it was first seen with.
 
-    Attributes:
-        shape, dtype: of the tensor that it was first seen with.
-        phase: that it was allocated in.
-        module: that ran then, by its name in the model.
-        born_at: number of events before its allocation.
-        freed_at: number of events up to its end; None while it lives.
-        category: what it is used for; empty while nobody has said so.
+    Birth and end are numbers of events; ``freed_at`` is None while it lives, ``category`` empty until it is known.
     """
 
     bytes: int
@@ -52,8 +45,7 @@ class StorageLife:
 class ModuleNames:
     """Follows a model by hooks on its modules; ``close`` takes them out.
 
-    In the backward the node of autograd that runs tells by its sequence number when it was made, and so in which
-    module's forward. A forward that runs again inside the backward (activation checkpointing) counts as itself.
+    In the backward a node's sequence number gives the module whose forward made it. A recomputed one counts itself.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -109,10 +101,9 @@ class TensorLog(TorchDispatchMode):
     Attributes:
         lives: every storage seen, in the order of allocation.
         events: allocations and frees in order, as (index in ``lives``, bytes; negative where freed).
-        where: tells the phase and the module that run; is asked once per allocation.
-        decompositions: by operator, what stands for it: what it allocates inside itself is then seen. One that returns
-            NotImplemented leaves these arguments to the operator itself.
-        on_operator: is told every operator and its arguments and results, for whoever counts work.
+        where: returns phase and module; called once per allocation.
+        decompositions: by operator, its parts, whose allocations are then seen; NotImplemented leaves it whole.
+        on_operator: called with every operator, its arguments and results.
     """
 
     def __init__(
@@ -222,12 +213,7 @@ def _storage(tensor: torch.Tensor) -> torch.UntypedStorage:
 
 @dataclass(frozen=True)
 class Peak:
-    """The moment at which most is allocated.
-
-    Attributes:
-        event: number of allocations and frees up to it; the last of them is the allocation that made the peak.
-        life: the storage that was allocated last.
-    """
+    """The moment at which most is allocated: after ``event`` allocations and frees, the last of them of ``life``."""
 
     bytes: int
     event: int
@@ -235,11 +221,7 @@ class Peak:
 
 
 def find_peak(log: TensorLog, start: int = 0, end: int | None = None) -> Peak | None:
-    """The peak within some events; None where nothing is allocated in them.
-
-    Args:
-        start, end: events before the first, and up to the last; default: all.
-    """
+    """The peak between two numbers of events; None where nothing is allocated there."""
     live = sum(size for _, size in log.events[:start])
     most, at = 0, 0
     for place, (index, size) in enumerate(log.events[start:end], start + 1):
@@ -277,8 +259,8 @@ def category_peaks(log: TensorLog, category: Callable[[StorageLife], str]) -> di
 def category_of(life: StorageLife, backward_starts: Sequence[int], vocabulary: int) -> str:
     """What a storage is used for, in the words of ``MemoryCategory``.
 
-    A tensor as wide as the vocabulary is ``logits``, its gradient and its copies included. What a forward leaves for
-    the backward is ``activations``; whatever else is allocated and freed on the way is ``rest``.
+    As wide as the vocabulary: ``logits``, gradient and copies included. Left by a forward for the backward:
+    ``activations``. All else: ``rest``.
     """
     if life.category:
         return life.category
@@ -295,12 +277,7 @@ def category_of(life: StorageLife, backward_starts: Sequence[int], vocabulary: i
 
 @dataclass(frozen=True)
 class Moment:
-    """What is allocated at one moment.
-
-    Attributes:
-        event: number of allocations and frees up to it.
-        categories: bytes by use; those of which there is nothing may be absent.
-    """
+    """What is allocated after so many events, in bytes by use; absent ones are 0."""
 
     event: int
     phase: str
@@ -308,9 +285,7 @@ class Moment:
 
 
 def timeline(log: TensorLog, category: Callable[[StorageLife], str], start: int = 0, most: int = 400) -> list[Moment]:
-    """Moments of a simulation, at most so many: of each stretch of as many events, the one with the most allocated.
-
-    The peak of the whole is therefore among them, and all categories of a moment add up to what was allocated then.
+    """At most so many moments: of each stretch of as many events the one with the most allocated, the peak among them.
     """
     of = [category(life) for life in log.lives]
     live: dict[str, int] = {}
