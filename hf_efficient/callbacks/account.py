@@ -55,7 +55,6 @@ class StepRecorderCallback(TrainerCallback):
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """The optimizer steps; the scheduler and ``zero_grad`` follow."""
         self._recorder.mark("optimizer")
         if self._memory is not None and self._memory.wanted:
             self._memory.before_step(kwargs.get("model"))
@@ -65,7 +64,6 @@ class StepRecorderCallback(TrainerCallback):
     def on_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """The optimizer has stepped; gradients are still there."""
         if self._memory is not None and self._memory.wanted:
             self._memory.after_step(kwargs.get("model"), kwargs.get("optimizer"))
         if self._silent is not None:
@@ -83,7 +81,6 @@ class StepRecorderCallback(TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """State what failed without an error."""
         if self._silent is not None:
             self._silent.end()
 
@@ -125,7 +122,6 @@ class AccountCallback(TrainerCallback):
         self._since_seconds = 0.0
 
     def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """The trainer is built; what came before belongs to the script."""
         self._timeline.trainer_begins()
 
     def on_train_begin(
@@ -159,14 +155,12 @@ class AccountCallback(TrainerCallback):
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """The loop begins, or goes on, by fetching."""
         self._recorder.next_step()
         self._mark("between_steps")
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """The batches are there."""
         self._recorder.next_step()
         self._recorder.add_micro_batch()
         self._mark("forward_backward")
@@ -174,13 +168,11 @@ class AccountCallback(TrainerCallback):
     def on_substep_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """One micro-batch of several is done."""
         self._recorder.add_micro_batch()
 
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """The optimizer, the scheduler and ``zero_grad`` follow."""
         self._mark("optimizer")
         if self._recorder.recording:
             self._memory.before_step(kwargs.get("model"))
@@ -189,20 +181,17 @@ class AccountCallback(TrainerCallback):
     def on_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """The optimizer has stepped."""
         if self._recorder.recording:
             self._memory.after_step(kwargs.get("model"), kwargs.get("optimizer"))
             self._silent.after_update(kwargs.get("optimizer"))
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """The update is done."""
         self._recorder.step_done(state.global_step, state.epoch)
         self._mark("between_steps" if control.should_log else _next(control))
 
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """The epoch's own log, evaluation and save follow."""
         self._mark("between_steps" if control.should_log else _next(control))
 
     def on_log(
@@ -221,7 +210,6 @@ class AccountCallback(TrainerCallback):
             self._mark(_next(control))
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """An evaluation is done."""
         self._timeline.note_memory()
         if not self._recorder.recording:
             return
@@ -235,7 +223,6 @@ class AccountCallback(TrainerCallback):
             self._timeline.enter("trainer_setup")
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """A checkpoint is written."""
         if self._recorder.recording:
             self._recorder.saved(state.global_step, self._recorder.now_seconds() - self._since_seconds)
         self._mark("between_steps")
@@ -256,7 +243,6 @@ class AccountCallback(TrainerCallback):
 
 
 def _next(control: TrainerControl) -> StepPhase | CoarsePhase:
-    """What the Trainer does once it has logged."""
     if control.should_evaluate:
         return "evaluation"
     return "checkpointing" if control.should_save else "between_steps"

@@ -74,7 +74,6 @@ class BudgetWords:
         return f"{limit}: {amount(limit, spent)} of {of} spent after step {step} of {steps}"
 
     def spent_before(self, limit: LimitName, spent: float) -> str:
-        """Nothing is left when training is about to begin."""
         return (
             f"{self._head(limit)}: the run has spent {amount(limit, spent)} before its next step, and nothing is left. "
             f"Write a larger budget, or none."
@@ -85,7 +84,6 @@ class BudgetWords:
         return f"{self._head('usd')}: {why}."
 
     def no_meter(self) -> str:
-        """Energy cannot be counted."""
         return f"{self._head('kwh')}: nothing here measures energy; {self.meter}."
 
     def _head(self, limit: LimitName) -> str:

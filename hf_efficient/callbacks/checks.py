@@ -64,7 +64,6 @@ class FourBitGuard(TrainerCallback):
     """``keep_four_bit_trainable`` as a callback, for a plain ``Trainer(callbacks=[FourBitGuard()])``."""
 
     def on_init_end(self, *_: Any, **kwargs: Any) -> None:
-        """Guard the model that the trainer was built with."""
         if kwargs.get("model") is not None:
             keep_four_bit_trainable(kwargs["model"])
 
@@ -93,7 +92,6 @@ class GradientCheck(TrainerCallback):
         self._pending = True
 
     def on_step_begin(self, args: TrainingArguments, *_: Any, **kwargs: Any) -> None:
-        """Watch the frozen layers during the first step."""
         model: nn.Module | None = kwargs.get("model")
         if not self._pending or self._handles or model is None or args.torch_compile:
             return
@@ -106,7 +104,6 @@ class GradientCheck(TrainerCallback):
         self._raise_if_broken()
 
     def on_pre_optimizer_step(self, args: TrainingArguments, *_: Any, **kwargs: Any) -> None:
-        """Check the gradients of the first step, and stop watching."""
         if not self._pending:
             return
         self._pending = False
@@ -125,7 +122,6 @@ class GradientCheck(TrainerCallback):
         self.remove_hooks()
 
     def remove_hooks(self) -> None:
-        """Take all hooks off the model."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -158,7 +154,6 @@ class GradientCheck(TrainerCallback):
 
 
 def parameters_without_gradient(model: nn.Module) -> list[str]:
-    """Names of the parameters that require a gradient and have none."""
     return [name for name, parameter in model.named_parameters() if parameter.requires_grad and parameter.grad is None]
 
 

@@ -94,7 +94,6 @@ class MemoryCount:
         self._state()
 
     def leave_out(self, what: str, why: str) -> None:
-        """State that something is not counted."""
         self._missing[what] = why
         self._state()
 
@@ -157,7 +156,6 @@ class MemoryCount:
 
     @property
     def _here(self) -> str:
-        """The name that a tensor on the training's device has for it."""
         device = self._device
         if device.type == "cpu":
             return "cpu"  # where several ranks train, accelerate calls it cpu:0
@@ -181,7 +179,6 @@ class ActivationProbe:
         self._measured = 0.0
 
     def wants(self, model: nn.Module, inputs: Any) -> bool:
-        """Whether the forward of this micro-batch is to be watched."""
         memory = self._memory
         if self._begun != memory.begun:
             self._begun, self._off, self._measured = memory.begun, False, 0.0
@@ -273,7 +270,6 @@ def _vocabulary(model: nn.Module) -> int | None:
 
 
 def _why_not(args: TrainingArguments, wrapped: nn.Module, model: nn.Module) -> str | None:
-    """Why saved tensors cannot be watched; None where they can."""
     if args.torch_compile or is_compiled(wrapped):
         return "the model is compiled, and its graphs would be compiled anew for the watching"
     if getattr(getattr(model, "config", None), "_attn_implementation", None) == "flex_attention":

@@ -37,14 +37,12 @@ class FigureBar(ProgressCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Open the bar, without tqdm's estimate of the time left, which takes every step to be like the first."""
         super().on_train_begin(args, state, control, **kwargs)
         self._shown_at = float("-inf")
         if self.training_bar is not None and process_timeline().live is not None:
             self.training_bar.bar_format = BAR_FORMAT
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Move the bar on."""
         now = self._now()
         if now - self._shown_at >= _EVERY_SECONDS or state.global_step >= state.max_steps:
             self._shown_at = now
@@ -54,7 +52,6 @@ class FigureBar(ProgressCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Leave the bar with the figures of the end, where nothing is to come."""
         self._show(state, ended=True)
         super().on_train_end(args, state, control, **kwargs)
 
@@ -66,7 +63,6 @@ class FigureBar(ProgressCallback):
         logs: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Write the logs above the bar, without the figures that it shows."""
         super().on_log(args, state, control, logs=without_figures(logs or {}), **kwargs)
 
     def _show(self, state: TrainerState, *, ended: bool = False) -> None:
@@ -97,7 +93,6 @@ class FigurelessPrinter(PrinterCallback):
         logs: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Print."""
         super().on_log(args, state, control, logs=without_figures(logs or {}), **kwargs)
 
 
@@ -144,7 +139,6 @@ class ProgressLines(FigureBar):
         logs: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Write the logs above the bar; the Trainer's closing summary is left out."""
         if self.training_bar is not None and logs and "train_runtime" not in logs:
             self.training_bar.write(log_line(state.global_step, state.max_steps, without_figures(logs)))
 

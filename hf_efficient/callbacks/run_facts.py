@@ -201,7 +201,6 @@ class SilentFailures:
         self.begin()
 
     def begin(self) -> None:
-        """A training begins; what is counted goes on."""
         self.broken = False
         self._losses.clear()
         self.first = True
@@ -210,7 +209,6 @@ class SilentFailures:
 
     @_guarded
     def loss(self, loss: torch.Tensor) -> None:
-        """That of a micro-batch; nothing waits."""
         self._losses.append(loss.detach())
         if len(self._losses) >= _MOST_LOSSES:
             self._fold_losses()
@@ -241,7 +239,6 @@ class SilentFailures:
 
     @_guarded
     def settle(self) -> None:
-        """State what is known by now, where that is news."""
         failures = self._failures()
         if failures != self._told:
             self._told = failures
@@ -249,7 +246,6 @@ class SilentFailures:
 
     @_guarded
     def end(self) -> None:
-        """Training is over."""
         self._state(self._failures())
         compiled = compile_counts()
         if compiled is not None:

@@ -93,7 +93,6 @@ class StopWhenAsked(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Listen; the signal that is heard shall not end those who load the data."""
         self._loader = torch_loader(kwargs.get("train_dataloader"))
         if getattr(self._loader, "num_workers", 0) > 0:
             self._sheltered = self._loader.worker_init_fn = ShelteredStart(self._loader.worker_init_fn)
@@ -122,7 +121,6 @@ class StopWhenAsked(TrainerCallback):
         self.close()
 
     def close(self) -> None:
-        """Nobody listens any more, however the training ended."""
         self._request.heard = False
         self._agreement.close()
         if self._sheltered is not None and self._loader.worker_init_fn is self._sheltered:
@@ -200,12 +198,10 @@ class BudgetCallback(AccountCallback):
             raise SetupError(problem or "budget: refused on the main process, which says why")
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Look at what is left."""
         self._controller.step_ends(args, control, lambda: self._is_spent(state, control))
         super().on_step_end(args, state, control, **kwargs)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Say why the training ends here, if it does."""
         super().on_save(args, state, control, **kwargs)
         if self._controller.saved(state, control) and self._limit is not None:
             self._end(self._limit, args, state)

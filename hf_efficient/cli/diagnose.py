@@ -82,7 +82,6 @@ def diagnose(
 
 
 def _check_target(target: str, isolate: bool) -> None:
-    """A recipe goes with ``--isolate``, and a run without."""
     from hf_efficient.recipe.files import SUFFIXES
 
     path = Path(target).expanduser()
@@ -154,7 +153,6 @@ def _diagnose_trace(path: Path, as_json: bool) -> None:
 def _diagnose_recipe(
     recipe: str, overrides: Sequence[str], steps: int | None, apply: Path | None, number: int | None, as_json: bool
 ) -> None:
-    """Run the variants, print the attribution and the findings; write the recipe with a remedy."""
     from hf_efficient.isolate.result import FEWEST_STEPS, STEPS, isolate
     from hf_efficient.recipe.writing import check_new_file
     from hf_efficient.reporting.isolation import isolation_renderables
@@ -190,8 +188,6 @@ def _apply(argument: str, overrides: Sequence[str], found: Isolation, path: Path
 
 
 class _Lines:
-    """A line on standard error for each variant that runs."""
-
     def begins(self, variant: Variant, number: int, of: int, round_number: int) -> None:
         again = f", round {round_number}" if round_number > 1 else ""
         print(f"[{number}/{of}{again}] {variant.name}: {variant.what} ...", end="", file=sys.stderr, flush=True)

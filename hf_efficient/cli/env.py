@@ -47,7 +47,6 @@ def env(
 
 
 def _calibrate(as_json: bool) -> None:
-    """Measure every device, keep what was found, and print it device by device."""
     from hf_efficient.profilers.calibration import benches, calibrate, save_calibration
 
     told = []
@@ -63,7 +62,6 @@ def _calibrate(as_json: bool) -> None:
 
 
 def calibration_lines(calibration: Calibration) -> list[str]:
-    """The fastest product of each dtype, the memory, the launch, and whether to trust them."""
     threads = {None: "", 1: ", 1 thread"}.get(calibration.threads, f", {calibration.threads} threads")
     memory = f"{calibration.bandwidth_bytes_per_second / 1e9:,.1f} GB/s"
     launch = f"{calibration.launch_seconds * 1e6:.2f} us"

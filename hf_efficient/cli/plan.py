@@ -186,7 +186,6 @@ def lean_imports() -> Iterator[None]:
 
 
 def _again(recipe: str, overrides: list[str], names: list[str] | None, html: Path, **asked: bool) -> str:
-    """The command that makes the page again."""
     flags = [part for name in names or () for part in ("--gpu", name)]
     flags += [f"--{name}" for name, wanted in asked.items() if wanted]
     return shlex.join(["hf-efficient", "plan", recipe, *overrides, *flags, "--html", str(html)])

@@ -97,7 +97,6 @@ def _hash(facts: Any) -> str:
 
 
 def _source_identity(source: Source) -> dict[str, Any]:
-    """What a source is, independent of where it lies."""
     section = source.section
     settings = section.model_dump(mode="json", exclude={"path", "name"})
     if source.files:
@@ -126,7 +125,6 @@ def tokenizer_identity(tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def load_entry(folder: Path, key: str) -> Entry | None:
-    """The entry, memory-mapped; None where there is none or it cannot be read."""
     place = folder / key
     if not (place / _MANIFEST).is_file():
         return None

@@ -203,7 +203,6 @@ def _capped(rows: list[list[int]], most: int | None, seed: str) -> list[list[int
 
 
 def _divided(indices: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:
-    """Ascending indices into all sources together, as indices into each."""
     starts = list(accumulate(sizes, initial=0))
     places = [bisect_left(indices, start) for start in starts]
     return [

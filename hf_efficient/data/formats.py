@@ -260,7 +260,6 @@ FORMATS: dict[str, Format] = {
 
 
 def kind_of(row: Mapping[str, Any]) -> Kind:
-    """The kind of a canonical row."""
     if "messages" in row:
         return "messages"
     if "text" in row:

@@ -167,7 +167,6 @@ def _tokenise(preparation: _Preparation, examples: datasets.Dataset, args: SFTCo
 def _apply_overlong(
     whole: datasets.Dataset, max_length: int | None, overlong: str, name: str
 ) -> tuple[datasets.Dataset, int]:
-    """What is left to be truncated, and how many were dropped."""
     if max_length is None or overlong == "truncate":
         return whole, 0
     sizes = lengths(whole)

@@ -42,7 +42,6 @@ class Row(NamedTuple):
 
 
 def _read_jsonl(path: Path) -> Iterator[Row]:
-    """One JSON object per line; blank lines are skipped."""
     with _open_bytes(path) as file:
         for number, raw in enumerate(file, start=1):
             where = f"{path}:{number}"
@@ -52,7 +51,6 @@ def _read_jsonl(path: Path) -> Iterator[Row]:
 
 
 def _read_json(path: Path) -> Iterator[Row]:
-    """A list of objects, or an object with such a list under ``data``."""
     with _open_bytes(path) as file:
         text = _decode(file.read(), str(path))
     if not text.strip():
@@ -74,7 +72,6 @@ def _read_json(path: Path) -> Iterator[Row]:
 
 
 def _read_csv(path: Path) -> Iterator[Row]:
-    """Comma-separated values with a header line; every value is a string."""
     limit = csv.field_size_limit(sys.maxsize)
     try:
         with io.TextIOWrapper(_open_bytes(path), encoding="utf-8-sig", newline="") as file:
@@ -154,7 +151,6 @@ def _parse_line(text: str, where: str, number: int) -> Any:
 
 
 def _excerpt(text: str, position: int) -> str:
-    """Up to 60 characters around the fault, quoted."""
     start = max(0, min(position, len(text)) - 40)
     return f"`{'…' if start else ''}{text[start : start + 60].rstrip()}{'…' if len(text) > start + 60 else ''}`"
 
@@ -190,7 +186,6 @@ def _object(value: Any, where: str) -> dict[str, Any]:
 
 
 def kind_of_value(value: Any) -> str:
-    """What a JSON value is, in words."""
     names = {
         dict: "an object", list: "a list", str: "a string", bool: "a boolean", int: "a number", float: "a number"
     }  # fmt: skip

@@ -49,7 +49,6 @@ class DataStats:
 
 
 def lengths(dataset: datasets.Dataset, column: str = "input_ids") -> npt.NDArray[np.int64]:
-    """Tokens per row, shape (rows,)."""
     return _joined([_sizes(table[column]) for table in _tables(dataset, [column])])
 
 

@@ -96,25 +96,20 @@ class Case(Subject):
 
     @property
     def compute_seconds(self) -> float:
-        """Of forward and backward within the training loop, on rank 0."""
         return self.over_the_run(self.first.compute_seconds)
 
     def argument(self, name: str, default: Any = None) -> Any:
-        """A field of the run's ``TrainingArguments``; the default where it is not known."""
         return self.settings("arguments").get(name, default)
 
     @property
     def rows(self) -> int:
-        """Rows of a micro-batch, as asked for."""
         return int(self.argument("per_device_train_batch_size") or 1)
 
     @property
     def accumulated(self) -> int:
-        """Micro-batches of an optimizer step, as asked for."""
         return int(self.argument("gradient_accumulation_steps") or 1)
 
     def settings(self, part: str) -> Mapping[str, Any]:
-        """A part of the topic ``settings``; empty where it is not known."""
         found = self.facts.get("settings", {}).get(part)
         return found if isinstance(found, Mapping) else {}
 
@@ -208,7 +203,6 @@ def read_case(directory: Path, reader: RunReader | None = None) -> Case:
 
 
 def case_of(run: AccountedRun) -> Case:
-    """The case of records that were read."""
     records, directory = run.records, run.records.directory
     notes = [note for process in records.processes for note in process.notes.get("evaluation", ())]
     return Case(

@@ -164,12 +164,10 @@ def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def _touches(changed: Mapping[str, Any], keys: tuple[str, ...]) -> bool:
-    """Whether one of the changes lies at or below one of the keys, or above it."""
     return any(one == key or one.startswith(f"{key}.") or key.startswith(f"{one}.") for one in changed for key in keys)
 
 
 def confirmations(case: Case, findings: Sequence[Finding], abstentions: Sequence[Abstention]) -> list[Confirmation]:
-    """Of a run that has been judged; none where its recipe tests no prediction."""
     asked = asked_of(case.recipe or {})
     return [] if asked is None else confirm(asked, measured_run(case), findings, abstentions, is_short=case.is_short)
 

@@ -152,7 +152,6 @@ def _ranked(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _lowered(finding: Finding, confidence: Confidence | None = None) -> Finding:
-    """No warning, unless the training is wrong."""
     if finding.severity == "critical":
         return finding
     return dataclasses.replace(finding, severity="info", confidence=confidence or finding.confidence)

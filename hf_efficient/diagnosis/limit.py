@@ -54,7 +54,6 @@ def limit_of(case: Case) -> Limit:
 
 
 def _waiting(case: Case, device: DeviceBreakdown | None, evidence: list[Evidence]) -> Limit | None:
-    """A device that waits for the host; adds to the evidence what it finds."""
     events, training = case.account.time.device_seconds, case.account.time.training_seconds
     if events and training > 0:
         between = events.get("exposed_wait", 0.0) / training

@@ -84,7 +84,6 @@ def applied_recipe(directory: Path, finding: Finding, remedy: Remedy, confirms: 
 
 
 def _resolved(path: Path, remedy: Remedy) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The recipe of a run, and where its values came from."""
     try:
         held = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

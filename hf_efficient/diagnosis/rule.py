@@ -153,5 +153,4 @@ class TracedDevice(Subject):
 
     @property
     def name(self) -> str:
-        """``device 0``."""
         return f"device {self.device.device}"

@@ -183,7 +183,6 @@ def _round(
 
 
 def _again(outcomes: Iterable[VariantOutcome]) -> set[str]:
-    """Names of those of which another round may change what is said."""
     held = list(outcomes)
     times = chain_times(held)
     whole = attribute(times).plain_seconds

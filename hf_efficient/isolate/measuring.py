@@ -74,7 +74,6 @@ class StepStamps(TrainerCallback):
         self._logged_after.add(state.global_step)
 
     def measurement(self) -> VariantMeasurement:
-        """Of the steps after the warm-up."""
         first, last = self._warm_up, len(self._ends)
         return VariantMeasurement(
             step_seconds=[self._ends[at] - self._ends[at - 1] for at in range(first, last)],
@@ -99,7 +98,6 @@ def _synchronise(device: torch.device) -> None:
 
 
 def _built_trainer(setup: Setup) -> Trainer:
-    """The trainer of the variant's recipe, as its run would build it."""
     args = training_arguments(setup.recipe)
     return build(settle_compute_dtype(setup.recipe, args.device), args, RunListener()).trainer
 
@@ -165,7 +163,6 @@ def _schedule(recipe: Recipe, trainer: Trainer) -> IsolationSchedule:
 
 
 def _rows(dataset: Any) -> int:
-    """Of one data set, or of several by name."""
     return sum(len(one) for one in dataset.values()) if isinstance(dataset, dict) else len(dataset)
 
 
@@ -275,7 +272,6 @@ def _forward(setup: Setup, *, with_graph: bool) -> VariantMeasurement:
 
 
 def _loader_alone(setup: Setup) -> VariantMeasurement:
-    """Time the batches of each step, on their way to the device, without a training."""
     trainer = _built_trainer(setup)
     found = VariantMeasurement()
     cpu_began = _cpu_seconds()
@@ -296,7 +292,6 @@ def _loader_alone(setup: Setup) -> VariantMeasurement:
 
 
 def _cpu_seconds() -> float:
-    """Of this process and its workers, so far."""
     own = psutil.Process()
     times = [one.cpu_times() for one in (own, *own.children(recursive=True))]
     return sum(one.user + one.system for one in times)

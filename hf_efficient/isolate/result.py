@@ -79,7 +79,6 @@ def isolate(argument: str, overrides: Sequence[str], steps: int, progress: Progr
 
 
 def _place(output_dir: str) -> Path:
-    """The folder that holds the output directory, or would: the nearest that is there."""
     folder = Path(output_dir).expanduser().absolute().parent
     while not folder.is_dir() and folder != folder.parent:
         folder = folder.parent
@@ -141,7 +140,6 @@ def _median(values: Sequence[float]) -> float | None:
 def _step_parts(
     found: StepAttribution, held: Outcomes, schedule: IsolationSchedule, loader: LoaderAlone | None
 ) -> Iterator[StepPart]:
-    """The forward, and every link of the chain that applies to the recipe."""
     note = "" if found.forward_seconds is not None else _missing(held, "forward")
     yield StepPart("forward", found.forward_seconds, None, None, len(_runs(held, "forward")), "forward", note)
     for link in reversed(CHAIN):
@@ -188,7 +186,6 @@ def _pauses(held: Outcomes, attribution: StepAttribution) -> PauseTimes:
 
 
 def _pause_parts(outcome: VariantOutcome | None, pauses: PauseTimes, schedule: IsolationSchedule) -> Iterator[StepPart]:
-    """Evaluations and saves, each step with its share of them."""
     each = (
         ("evaluation", "evaluation_seconds", schedule.evaluate_every),
         ("checkpointing", "save_seconds", schedule.save_every),
@@ -281,13 +278,11 @@ def _remarks(recipe: Recipe, held: Outcomes, schedule: IsolationSchedule) -> lis
 
 
 def _drift(base: VariantOutcome) -> float:
-    """The slowest round over the fastest."""
     middles = [statistics.median(run.step_seconds) for run in base.runs if run.step_seconds]
     return max(middles) / min(middles) if middles else 1.0
 
 
 def _differs(base: VariantOutcome, other: VariantOutcome) -> bool:
-    """Whether another trained on other numbers of tokens."""
     if not base.runs or not other.runs:
         return False
     first, second = base.runs[0].step_tokens, other.runs[0].step_tokens

@@ -83,7 +83,6 @@ def _saves(recipe: Recipe) -> bool:
 
 
 def _with_pauses(recipe: Recipe) -> dict[str, Any]:
-    """An evaluation and a save after each of two steps."""
     changes: dict[str, Any] = {**_QUIET, "train.max_steps": _PAUSED_STEPS}
     if _evaluates(recipe):
         changes |= {"train.eval_strategy": "steps", "train.eval_steps": 1, "train.eval_delay": 0}
@@ -119,7 +118,6 @@ def _few_examples(recipe: Recipe) -> dict[str, Any]:
 
 
 def _rows(recipe: Recipe) -> int:
-    """Of a micro-batch on one device: what the recipe says, else the default of its configuration class."""
     name = "per_device_train_batch_size"
     return int(recipe.train.get(name, train_fields(recipe.method)[name].default))
 

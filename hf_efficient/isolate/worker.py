@@ -27,7 +27,6 @@ MEASUREMENT = "measurement.json"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure; 0: done, 2: what the user can mend, 1: something else. The reason lies in the file."""
     options = _options(arguments)
     folder = Path(options.folder)
     try:
@@ -70,7 +69,6 @@ def _measured(options: argparse.Namespace, folder: Path) -> VariantMeasurement:
 
 
 def _leave(folder: Path, content: dict[str, Any], code: int) -> int:
-    """The first process writes what all would; whole, or not at all."""
     if int(os.environ.get("RANK", "0")) == 0:
         write_whole(folder / MEASUREMENT, json.dumps(content))
     return code

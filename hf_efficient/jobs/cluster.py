@@ -41,7 +41,6 @@ def seconds_of(text: str) -> int | None:
 
 
 def clock_time(seconds: int) -> str:
-    """``1-12:00:00``, as Slurm writes it."""
     days, rest = divmod(seconds, 86400)
     text = f"{rest // 3600:02d}:{rest // 60 % 60:02d}:{rest % 60:02d}"
     return f"{days}-{text}" if days else text
@@ -160,7 +159,6 @@ FLAGS: Mapping[str, tuple[str, ...]] = {
 
 
 def load_cluster(file: Path | None, flags: Mapping[str, str | None]) -> Cluster:
-    """Read the description of a cluster."""
     tree = _tree(file) if file is not None else Node({}, Origin("command line"))
     for flag, text in flags.items():
         if text is not None:
@@ -196,7 +194,6 @@ def _lay(tree: Node, path: tuple[str, ...], text: str, origin: Origin) -> None:
 
 
 def _wrong_amounts(tree: Node) -> Iterator[Finding]:
-    """What the types alone do not say."""
     said: dict[str, Any] = {key: node.value for key, node in tree.value.items()}
     if said.get("gpus") is not None and gpus_of(said["gpus"]) is None:
         message = f"is {found(said['gpus'])}, but must be a count of at least 1, or TYPE:COUNT."

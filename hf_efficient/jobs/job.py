@@ -73,7 +73,6 @@ class Job:
 
 
 def target_of(said: str) -> Target:
-    """The cluster that ``--on`` names."""
     if said in TARGETS:
         return cast("Target", said)
     meant = _OTHER_NAMES.get(said.lower()) or nearest(said, TARGETS)
@@ -84,7 +83,6 @@ def target_of(said: str) -> Target:
 def job_of(
     target: Target, recipe: Recipe, cluster: Cluster, *, source: str, directory: str, switch: str = "", debug: bool
 ) -> Job:
-    """Put a recipe and a cluster together."""
     gpus = gpus_of(cluster.gpus) if cluster.gpus is not None else None
     output = _output_dir(target, recipe, directory)
     problems = [

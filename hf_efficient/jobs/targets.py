@@ -164,7 +164,6 @@ _SKYPILOT_MEETING = 'main_address=$(echo "$SKYPILOT_NODE_IPS" | head -n 1):{port
 
 
 def skypilot_task(job: Job) -> str:
-    """The YAML of a task for ``sky jobs launch``."""
     _refuse(_skypilot_problems(job))
     cluster, sky = job.cluster, job.cluster.skypilot
     remedy = "Install it in the cluster's file, skypilot.setup, or activate its environment: activate."

@@ -45,7 +45,6 @@ class Failure:
 
     @property
     def how(self) -> str:
-        """Exit code or signal in words."""
         names = {-one.value: one.name for one in signal.Signals}
         said = f"exit code {self.exit_code}" if self.exit_code >= 0 else names.get(self.exit_code, "a signal")
         return said if self.starts == 1 else f"{said}, the last of {self.starts} starts"
@@ -100,7 +99,6 @@ def _tell(failures: Mapping[int, ProcessFailure]) -> None:
 
 
 def _starts() -> int:
-    """All that it was allowed: it fails only then."""
     found = re.search(r"--max_restarts[= ](\d+)", " ".join(sys.argv))
     return 1 + int(found.group(1)) if found else 1
 

@@ -215,7 +215,6 @@ def answer_evaluators(
     listener: RunListener,
     step: Callable[[], int],
 ) -> list[AnswersInEvaluation]:
-    """One that generates answers and notes the first of them; none where nothing is to be shown or matched."""
     matched = "exact_match" in section.metrics
     wanted = list(examples[: section.generate.examples if matched else section.generate.show])
     if not wanted:
@@ -240,7 +239,6 @@ def _callbacks(recipe: Recipe) -> list[TrainerCallback]:
 
 
 def instrument_callbacks(profile: ProfileSection) -> list[InstrumentCallback]:
-    """A callback per instrument that is switched on."""
     found = []
     for name, callback in _INSTRUMENTS.items():
         wanted = getattr(profile, name)
@@ -252,7 +250,6 @@ def instrument_callbacks(profile: ProfileSection) -> list[InstrumentCallback]:
 
 
 def check_functions(profile: ProfileSection) -> None:
-    """Refuse functions that are not there, before data and model are read."""
     named_functions("efficiency.profile.lines", profile.lines)
     named_functions("efficiency.profile.host_memory", profile.host_memory)
 

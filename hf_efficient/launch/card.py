@@ -141,7 +141,6 @@ def _results(results: Mapping[str, float]) -> list[str]:
 
 
 def _usage(recipe: Recipe) -> str:
-    """Python that loads what the run saved, for plain transformers and PEFT."""
     if recipe.adapter.method == "full":
         return "With transformers:\n\n" + _fenced(_whole_model(recipe.model, _FOLDER), "python")
     parts = ["With PEFT, on the base that it was trained beside:", _fenced(_adapter(recipe), "python")]
@@ -220,7 +219,6 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _number(value: Any) -> str:
-    """Counts with separators, measures to four significant digits."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return str(value)
     if isinstance(value, int) or (value.is_integer() and abs(value) < 1e15):

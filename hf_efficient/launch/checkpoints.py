@@ -65,7 +65,6 @@ def remove_run(directory: Path, *, keep_records: bool = False) -> None:
 
 
 def remove(path: Path) -> None:
-    """A file, a link, or a folder with what is in it, where it is there."""
     try:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -106,7 +105,6 @@ def has_fsdp_shards(checkpoint: Path) -> bool:
 
 
 def layout_of_checkpoint(checkpoint: Path) -> CheckpointLayout:
-    """By the names of its files, which are not read."""
     if has_zero_shares(checkpoint):
         names = [path.name for path in checkpoint.glob("global_step*/*")]
         shares_weights = any(re.match(r"zero_pp_rank_\d+_mp_rank_\d+_model_states\.pt$", name) for name in names)

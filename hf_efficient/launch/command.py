@@ -79,7 +79,6 @@ def node_place(recipe: Recipe, rank: int, main_address: str | None) -> NodePlace
 
 
 def _split(address: str) -> tuple[str, int]:
-    """``HOST``, ``HOST:PORT``, an IPv6 address in brackets with a port or alone."""
     host, colon, port = address.rpartition(":")
     if not colon or address.endswith("]") or (":" in host and not host.startswith("[")):
         return address.strip("[]"), DEFAULT_PORT

@@ -40,8 +40,6 @@ class RunResult:
 
 
 class RunListener:
-    """Receives a run's progress on its main process; says nothing. Its methods must not raise."""
-
     def stage(self, title: str, detail: str = "") -> None:
         """A stage of the run begins, or is done with ``detail``."""
 
@@ -62,8 +60,6 @@ _LONGEST_ANSWER = 600
 
 
 class TerminalListener(RunListener):
-    """Prints the stages of a run, its answers and its results, beside the Trainer's progress bars."""
-
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(highlight=False)
 

@@ -123,7 +123,6 @@ def own_address(address: str) -> str | None:
 
 
 def interface_of(mine: str) -> str | None:
-    """Its name, ``eth0``; None where no interface has this address."""
     for name, addresses in psutil.net_if_addrs().items():
         if any(one.address.partition("%")[0] == mine for one in addresses):
             return name
@@ -140,7 +139,6 @@ def go_offline_without_hub(recipe: Recipe) -> bool:
 
 
 def needs_hub(recipe: Recipe) -> bool:
-    """Whether the model, the tokenizer or a data source is a name on the hub rather than something local."""
     try:
         local = resolve_model_source(recipe.model).is_local and resolve_tokenizer_source(recipe.model).is_local
     except HfEfficientError:
@@ -187,7 +185,6 @@ _MOST_KERNELS = 200
 
 
 def check_installed(tool: NsightTool) -> None:
-    """The program is on the PATH."""
     if shutil.which(tool) is None:
         product, address = _PRODUCTS[tool]
         raise SetupError(

@@ -158,7 +158,6 @@ def relative_difference(logits: torch.Tensor, reference: torch.Tensor) -> float:
 
 
 def _logits(model: Any, tokenizer: PreTrainedTokenizerBase) -> torch.Tensor:
-    """On a short text: float32, on the CPU, [1, tokens, vocabulary]."""
     import torch
 
     model.eval()
@@ -287,7 +286,6 @@ def _weights(source: TrainedAdapter, wanted: BaseWeights | None) -> BaseWeights:
 
 
 def _tokenizer(source: TrainedAdapter) -> PreTrainedTokenizerBase:
-    """The one saved with the adapter, else the base's."""
     own = {"tokenizer": str(source.folder)} if (source.folder / "tokenizer_config.json").is_file() else {}
     return load_tokenizer(source.model.model_copy(update=own), source.recipe.train if source.recipe else {})
 

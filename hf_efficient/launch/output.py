@@ -64,8 +64,6 @@ def locked(directory: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class OutputPlan:
-    """What becomes of the output directory."""
-
     directory: Path
     checkpoint: Path | None = None  # to go on from
     replaces: bool = False  # a run of ours that lies there is removed before the first step, and
@@ -143,7 +141,6 @@ def write_resolved_recipe(
 
 
 def _resumed(directory: Path, recipe: Recipe) -> OutputPlan:
-    """Go on from the last whole checkpoint; a run that ended before its first one starts again, in the same account."""
     remark = ""
     for checkpoint in reversed(checkpoints(directory)):
         fault = fault_of(checkpoint)

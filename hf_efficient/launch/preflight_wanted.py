@@ -142,7 +142,6 @@ def _wish(recipe: Recipe, args: Any, data: Any, plan: RunPlan | None, listener: 
 
 
 def _reason(recipe: Recipe, plan: RunPlan | None) -> tuple[str, str]:
-    """Why the run is to be checked; else why it is not, where the user might want it all the same."""
     if recipe.efficiency.preflight is True:
         return "efficiency.preflight is true", ""
     planned = None if plan is None else plan.run.training_seconds

@@ -106,7 +106,6 @@ def _start(plan: OutputPlan) -> str:
 
 
 def _from_all(mine: Any, world_size: int) -> list[Any]:
-    """What each process says, by rank."""
     if world_size == 1:
         return [mine]
     from accelerate.utils import gather_object

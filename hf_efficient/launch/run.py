@@ -243,19 +243,16 @@ def _written_by(recipe: Recipe, directory: Path, *, merged: bool) -> dict[str, s
 
 
 def _evaluations(trainer: Trainer) -> list[dict[str, float]]:
-    """What the Trainer logged of its evaluations, oldest first."""
     return [entry for entry in trainer.state.log_history if "eval_loss" in entry]
 
 
 def _metrics_of(entry: Mapping[str, float]) -> dict[str, float]:
-    """``eval_loss`` and its companions without the prefix and without the Trainer's own speed figures."""
     speed = {"runtime", "samples_per_second", "steps_per_second", "model_preparation_time"}
     named = {key.removeprefix("eval_"): value for key, value in entry.items() if key.startswith("eval_")}
     return {key: value for key, value in named.items() if key not in speed}
 
 
 def _figures_of(result: RunResult) -> dict[str, float]:
-    """By name, for ``all_results.json`` and the model card."""
     named = {f"eval_{key}_before": value for key, value in result.before.items()}
     named |= {f"eval_{key}": value for key, value in result.after.items()}
     return {**named, "steps": result.steps, "train_seconds": result.train_seconds}

@@ -33,8 +33,6 @@ MET_AT = "HF_EFFICIENT_MET_AT"
 
 @dataclass(frozen=True)
 class RunFlags:
-    """The command line of a run; the overrides hold those that flags stand for."""
-
     recipe: str  # path or shipped name
     overrides: tuple[str, ...]
     debug: bool
@@ -106,7 +104,6 @@ def started_engine(environment: Mapping[str, str]) -> Engine:
 
 
 def started_processes(environment: Mapping[str, str]) -> int:
-    """That train together, on all machines; 1 without a launcher."""
     return int(environment.get("WORLD_SIZE", "1"))
 
 

@@ -19,7 +19,6 @@ logger = logging.getLogger(__name__)
 
 
 def lora_config(section: AdapterSection) -> LoraConfig:
-    """PEFT's configuration of a ``lora`` or ``qlora`` adapter."""
     from peft import LoraConfig
 
     return LoraConfig(

@@ -36,7 +36,6 @@ def known_attention(name: str) -> str:
 
 
 def _mask(*args: Any, **kwargs: Any) -> torch.Tensor | None:
-    """No mask where nothing is padded and nothing is cached: the attention finds the documents by itself."""
     plain = kwargs.get("attention_mask") is None and not kwargs.get("use_vmap")
     if plain and kwargs.get("q_length") == kwargs.get("kv_length") and not args:
         return None
@@ -96,7 +95,6 @@ def _split(
 def _flash(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float, window: int | None, dropout: float = 0.0
 ) -> torch.Tensor:
-    """One document by torch's own kernel."""
     length, grouped = query.shape[2], query.shape[1] != key.shape[1]
     mask = None if window is None or length <= window else _bias(length, window, torch.float32) == 0
     return F.scaled_dot_product_attention(
@@ -107,7 +105,6 @@ def _flash(
 def _mixed(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bounds: Sequence[int], scale: float, window: int | None
 ) -> torch.Tensor:
-    """Short documents by products, long ones by the flash kernel."""
     parts = []
     for one in _split(query, key, value, bounds):
         length = one[0].shape[2]

@@ -48,14 +48,12 @@ def fuse_lora(model: nn.Module) -> FusedLayers:
 
 
 def unfuse_lora(model: nn.Module) -> None:
-    """Give every layer PEFT's own forward again."""
     for module in model.modules():
         if isinstance(vars(module).get("forward"), _FusedForward):
             del module.forward
 
 
 def _reason_against(layer: Any) -> str | None:
-    """Why PEFT's own forward stays; None where it need not."""
     base = layer.get_base_layer()
     if type(base) is not nn.Linear and not _is_four_bit(base):
         return f"its base is a {type(base).__name__}"

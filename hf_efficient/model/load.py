@@ -152,7 +152,6 @@ def _apply_eos_token(tokenizer: PreTrainedTokenizerBase, eos_token: str | None) 
 
 
 def load_dense_base(model: ModelSection) -> PreTrainedModel:
-    """The model with unquantized weights, in the recipe's ``model.dtype``."""
     return _load_causal_lm(model, None)
 
 

@@ -31,7 +31,6 @@ _WRAPPED = ("base_layer", "original_module", "modules_to_save")
 
 
 def base_model(model: nn.Module) -> Any:
-    """The transformers model inside PEFT's, or the model itself."""
     inner = getattr(model, "get_base_model", None)
     return model if inner is None else inner()
 

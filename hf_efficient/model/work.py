@@ -164,7 +164,6 @@ class Work:
     accelerators: int = 1
 
     def facts(self) -> dict[str, Any]:
-        """For the records: the topic ``work``."""
         return {
             "dtype": self.dtype,
             "peak_flops_per_second": self.peak.flops_per_second,
@@ -237,7 +236,6 @@ def _kernel(model: nn.Module, objective: Objective, device_type: str) -> Kernel:
 
 
 def _reference(objective: Objective, model: nn.Module, shape: ModelShape) -> Coefficients | None:
-    """The forward of the reference model; None without."""
     if objective.reference is None:
         return None
     if isinstance(objective.reference, nn.Module):

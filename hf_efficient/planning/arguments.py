@@ -96,7 +96,6 @@ _NAMES = {
 
 
 def is_bitsandbytes(name: str) -> bool:
-    """Whether a name of ``train.optim`` is one of bitsandbytes' optimizers."""
     return name in _NAMES
 
 

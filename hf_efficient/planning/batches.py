@@ -108,7 +108,6 @@ def batch_shapes(lengths: Sequence[int] | npt.NDArray[np.int64], how: Batching, 
 
 
 def _padded(held: npt.NDArray[np.int64], how: Batching, seed: int) -> float:
-    """Positions of all micro-batches of an epoch."""
     order = _order(held, how, seed)
     starts = range(0, len(order), how.rows)
     batches = (order[start : start + how.rows] for start in starts)

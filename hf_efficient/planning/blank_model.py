@@ -182,7 +182,6 @@ def _base(recipe: Recipe, config: PretrainedConfig) -> PreTrainedModel:
 
 
 def _quantize(base: PreTrainedModel, section: QuantizationSection) -> None:
-    """Put bitsandbytes' layers in place of the linear ones, by transformers' own rules of which."""
     from transformers.quantizers import AutoHfQuantizer
 
     quantizer = AutoHfQuantizer.from_config(quantization_config(section), pre_quantized=False)

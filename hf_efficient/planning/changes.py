@@ -48,7 +48,6 @@ class Situation:
 
     @property
     def is_replicated(self) -> bool:
-        """Whether several ranks train, and each holds the whole model."""
         distributed = self.settings.recipe.distributed
         return distributed.processes not in ("auto", 1) and distributed.strategy in ("auto", "ddp")
 

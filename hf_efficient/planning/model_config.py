@@ -119,7 +119,6 @@ def largest_parameter(model: ModelSection) -> int:
 
 
 def meta_model(model: ModelSection, config: PretrainedConfig, **options: Any) -> PreTrainedModel:
-    """What transformers builds, on the meta device."""
     from transformers import AutoModelForCausalLM
 
     try:

@@ -122,7 +122,6 @@ _MILLION = 1_000_000
 
 
 def with_costs(gpu: PlannedGpu, device: Accelerator, terms: Terms) -> PlannedGpu:
-    """The plan of an accelerator with its money and energy."""
     usd, source = _price(device, terms, terms.market)
     notes = list(gpu.notes)
     if usd is None:

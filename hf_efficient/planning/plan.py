@@ -39,7 +39,6 @@ _BATCH_SIZE = 8
 def simulate_shapes(
     recipe: Recipe, config: PretrainedConfig, shapes: RunShapes, *, on_gpu: bool = True, processes: int | None = None
 ) -> Simulation:
-    """Simulate the largest micro-batch of a run, and the largest batch of its evaluations."""
     evaluated = None if shapes.evaluation is None else shapes.evaluation.row_tokens
     return simulate_rank(
         _no_more_rows_than_there_are(recipe, shapes),
@@ -112,7 +111,6 @@ def plan_of(
     assumptions: Sequence[str],
     data: PlannedData | None = None,
 ) -> Plan:
-    """The plan of a simulation."""
     memory = dataclasses.replace(planned_memory(simulation), timeline=planned_timeline(simulation))
     terms = terms_of(recipe, memory, demand.tokens, simulation.rank, demand.saves)
     planned = [with_costs(planned_gpu(demand, device), device, terms) for device in devices]

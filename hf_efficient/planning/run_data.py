@@ -98,7 +98,6 @@ class RunShapes:
 
     @property
     def evaluated_positions(self) -> float:
-        """Of all evaluations, padding included."""
         one = self.evaluation
         return 0.0 if one is None else self.evaluations * one.steps * one.step_tokens
 
@@ -139,7 +138,6 @@ def rows_as_prepared(documents: RunRows, args: SFTConfig) -> RunRows:
 
 
 def run_shapes(args: SFTConfig, rows: RunRows, processes: int, *, at_end: bool) -> RunShapes:
-    """The shapes of a run."""
     how = batching_of(args, processes)
     train = batch_shapes(rows.train, how, args.seed)
     held, wanted = len(rows.train), how.rows * how.micro_batches * how.processes
@@ -154,7 +152,6 @@ def run_shapes(args: SFTConfig, rows: RunRows, processes: int, *, at_end: bool) 
 
 
 def batching_of(args: SFTConfig, processes: int) -> Batching:
-    """How the training's rows become batches."""
     return Batching(
         rows=args.per_device_train_batch_size,
         micro_batches=args.gradient_accumulation_steps,
@@ -189,7 +186,6 @@ def unread_pauses(
 def _batches(
     recipe: Recipe, args: SFTConfig, run: BatchShapes, evaluation: SimulatedEvaluation, ranks: int
 ) -> float | None:
-    """Of as many rows as ``data.max_eval_examples`` allows, all as long as the simulated ones."""
     if evaluates_by_epoch(args):
         return None
     times = evaluations_of(args, run, at_end=recipe.evaluate.at_end)

@@ -150,7 +150,6 @@ class Simulation:
 
     @functools.cached_property
     def weights(self) -> dict[str, HeldWeight]:
-        """All parameters of the whole model, by name."""
         return {weight.name: weight for unit in self.units for weight in unit.weights}
 
     def category(self, life: StorageLife) -> str:
@@ -348,7 +347,6 @@ def _longest(args: SFTConfig, config: PretrainedConfig) -> int:
 
 
 def _note_model(log: TensorLog, model: torch.nn.Module) -> None:
-    """Weights and adapter are there from the start."""
     for name, parameter in model.named_parameters():
         log.add(parameter, name, "adapter" if parameter.requires_grad and _is_adapter(name) else "weights")
     for name, module in model.named_modules():
@@ -446,7 +444,6 @@ def _steps(simulation: Simulation) -> list[int]:
 
 
 def _bytes(simulation: Simulation, category: str, events: set[int]) -> int:
-    """Of the storages of a kind that are there at one of these events."""
     return sum(
         life.bytes
         for life in simulation.log.lives

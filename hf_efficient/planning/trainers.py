@@ -166,7 +166,6 @@ class SimulatedEvaluation:
 
 
 def is_evaluated(recipe: Recipe) -> bool:
-    """Whether a run of the recipe evaluates at all."""
     has_data = bool(recipe.data.eval) or recipe.data.eval_fraction is not None
     in_training = str(recipe.train.get("eval_strategy", "no")) != "no" or bool(recipe.train.get("eval_on_start"))
     return has_data and (in_training or recipe.evaluate.at_end)
@@ -249,7 +248,6 @@ def fused_kernels_of_a_gpu(on_logits: Callable[[torch.Tensor], None]) -> Iterato
 
 @contextmanager
 def _triton() -> Iterator[None]:
-    """Where Triton is not installed, what TRL calls of it beside the kernels."""
     if hasattr(chunked_logprob, "triton"):
         yield
         return
@@ -283,8 +281,6 @@ def _addmm_fp32(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) ->
 
 
 class SimulationTrainer(SimulatedTrainer, RecipeTrainerMixin, Trainer):
-    """The trainer of ``method: sft``, without its instruments."""
-
     def evaluation_rows(self, length: int, count: int) -> list[dict[str, Any]]:
         args = cast("SFTConfig", self.args)
         return longest_rows(args, length, count, packed=is_packed(args, "eval"))
@@ -324,8 +320,6 @@ def simulation_trainer(
 
 
 class PreferenceSimulationTrainer(SimulatedTrainer, RecipeDPOTrainer):
-    """The trainer of ``method: dpo``, without its instruments."""
-
     def evaluation_rows(self, length: int, count: int) -> list[dict[str, Any]]:
         return _pairs(length, count)
 

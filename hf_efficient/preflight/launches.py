@@ -147,7 +147,6 @@ def write_notes(folder: Path, part: Part, notes: RankNotes) -> None:
 
 
 def notes_of(folder: Path, part: Part) -> list[RankNotes]:
-    """Of all processes that have left some, by rank."""
     found = []
     for path in folder.glob(f"{part}-*.json"):
         try:
@@ -184,7 +183,6 @@ def check_run(recipe: Recipe, launch: PreflightLaunch, tell: Callable[[str, str]
 
 
 def preflight(recipe: Recipe, launch: PreflightLaunch) -> Preflight:
-    """Check a run, and write ``preflight.json``; nothing else is left."""
     began = time.monotonic()
     folder = preflight_folder(recipe)
     remove(folder)  # of one that was killed
@@ -304,7 +302,6 @@ def _wait(
 
 
 def _bytes_moved(launcher: int) -> int:
-    """That it and all that it started have read and written, as far as the system tells (Linux, Windows)."""
     total = 0
     try:
         process = psutil.Process(launcher)

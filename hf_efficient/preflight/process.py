@@ -87,12 +87,10 @@ def local_part(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def full_elements(tensor: torch.Tensor) -> int:
-    """How many numbers all processes together hold of it."""
     return int(getattr(tensor, "ds_numel", tensor.numel()))
 
 
 def weight_digests(model: nn.Module) -> dict[str, str]:
-    """Of what is trained, by its name."""
     trained = ((name, held) for name, held in model.named_parameters() if held.requires_grad)
     return {name: digest(local_part(held)) for name, held in trained}
 
@@ -192,7 +190,6 @@ _BEFORE_TRAINING = ("starting", "data", "building")
 def describe_failure(
     error: Exception, notes: RankNotes, recipe: Recipe, args: SFTConfig | DPOConfig | None
 ) -> tuple[FailureKind, str]:
-    """What kind of failure an exception is, and what to write instead."""
     if is_out_of_memory(error):
         shape = ""
         if notes.stage in ("training", "next") and "batch_rows" in notes.figures:
@@ -215,7 +212,6 @@ def describe_failure(
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Of a device or of the host."""
     known = isinstance(error, (torch.OutOfMemoryError, MemoryError))
     return known or (isinstance(error, (RuntimeError, OSError)) and _NO_MEMORY.search(str(error)) is not None)
 
@@ -257,8 +253,6 @@ def _memory_remedy(stage: Stage, recipe: Recipe, args: SFTConfig | DPOConfig | N
 
 
 class _Notebook:
-    """The notes of this process, written at every stage."""
-
     def __init__(self, recipe: Recipe, part: Part) -> None:
         self.part, self.folder = part, preflight_folder(recipe)
         self.notes = RankNotes(int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")))
@@ -273,7 +267,6 @@ class _Notebook:
         self._mark = time.monotonic()
 
     def seconds(self) -> float:
-        """Since the stage was entered."""
         return time.monotonic() - self._mark
 
     def note(self, **figures: Any) -> None:
@@ -435,7 +428,6 @@ def _evaluates(recipe: Recipe, args: SFTConfig | DPOConfig, trainer: Trainer) ->
 
 
 def _freed(recipe: Recipe) -> int:
-    """Bytes of a run that this one will replace, before it writes anything."""
     plan = plan_output(recipe)
     found = replaced_by_a_run(plan.directory) if plan.replaces else []
     return sum(folder_bytes(path) if path.is_dir() else path.stat().st_size for path in found)

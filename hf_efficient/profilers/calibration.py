@@ -48,8 +48,6 @@ _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
 class Stopwatch(Protocol):
-    """Times work on one device."""
-
     def seconds(self, work: Callable[[], object], times: int) -> float:
         """Of the device for one call of ``work``: the mean over ``times`` of them, one after the other."""
         ...
@@ -228,7 +226,6 @@ class Bench:
 
 
 def benches() -> Iterator[Bench]:
-    """Every model of CUDA device that torch sees here, once, and the CPU."""
     seen = set()
     for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
         name = torch.cuda.get_device_name(index)
@@ -239,7 +236,6 @@ def benches() -> Iterator[Bench]:
 
 
 def cuda_bench(index: int) -> Bench:
-    """A CUDA device: events on its stream, products of several sizes in each dtype that it computes in itself."""
     device = torch.device("cuda", index)
     watch = EventStopwatch(lambda: torch.cuda.Event(enable_timing=True), lambda: torch.cuda.synchronize(device))
     sixteen = ("bf16", "fp16") if torch.cuda.is_bf16_supported(including_emulation=False) else ("fp16",)
@@ -254,8 +250,6 @@ def cuda_bench(index: int) -> Bench:
 
 
 def cpu_bench() -> Bench:
-    """The CPU, with torch's present number of threads."""
-
     def products() -> tuple[tuple[MatmulRate, ...], bool | None]:
         peaks = {dtype: measure_matmul(_DTYPES[dtype]) for dtype in ("bf16", "fp32")}
         rates = tuple(MatmulRate(dtype, peak.size, peak.flops_per_second) for dtype, peak in peaks.items())
@@ -310,7 +304,6 @@ def _product(left: torch.Tensor, right: torch.Tensor) -> Callable[[], object]:
 
 @torch.no_grad()
 def copy_rate(bench: Bench) -> float:
-    """Bytes read and written per second by the copy of a tensor that no cache holds."""
     source = torch.linspace(-1, 1, bench.copy_bytes // 4, device=bench.device)
     target = torch.empty_like(source)
     return 2 * source.nbytes / steady_seconds(bench.watch, lambda: target.copy_(source))

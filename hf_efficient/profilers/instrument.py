@@ -67,7 +67,6 @@ class Instrument:
         """Training is over, or this instrument failed: write what there is and undo everything."""
 
     def write(self, place: Place, name: str, table: Any, part: str = "") -> None:
-        """Write a table as JSON, in the place of one of the same name."""
         path = table_path(place.directory, name, place.rank, part)
         write_table(path, table)
         if path not in self.files:
@@ -158,7 +157,6 @@ class InstrumentRun:
         self._call(start)
 
     def step_begins(self, step: int) -> None:
-        """The batches of a step, counted from 1, are there."""
         if self._running:
             self._call(lambda: self._instrument.step_begins(step), between=False)
 
@@ -183,7 +181,6 @@ class InstrumentRun:
 
     @property
     def account(self) -> InstrumentAccount:
-        """What it did so far."""
         slower = slowdown(self._under, self._others)
         ran = self._steps > 0 or self._own_seconds > 0
         return InstrumentAccount(

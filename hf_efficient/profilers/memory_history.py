@@ -23,20 +23,16 @@ _MARK = "hf_efficient.labelled"
 
 
 class CudaAllocator:
-    """torch's, on the current CUDA device."""
-
     def is_here(self) -> bool:
         return torch.cuda.is_available()
 
     def record(self, max_entries: int) -> None:
-        """Remember the latest allocations and releases, with Python's frames."""
         torch.cuda.memory._record_memory_history(max_entries=max_entries, stacks="python")
 
     def stop(self) -> None:
         torch.cuda.memory._record_memory_history(enabled=None)
 
     def snapshot(self) -> dict[str, Any]:
-        """What is held now, and the history."""
         return torch.cuda.memory._snapshot()
 
     def when_out_of_memory(self, call: Callable[[], None]) -> None:
@@ -44,7 +40,6 @@ class CudaAllocator:
         getattr(torch._C, "_cuda_attach_out_of_memory_observer")(lambda *_: call())  # noqa: B009  in CUDA builds alone
 
     def retries(self) -> int | None:
-        """Times that the cache was freed to allocate."""
         return int(torch.cuda.memory_stats().get("num_alloc_retries", 0))
 
     def device(self) -> int:
@@ -102,7 +97,6 @@ class MemoryHistory(Instrument):
             self._write_snapshot(f"step{step}", f"after step {step}")
 
     def stop(self) -> None:
-        """Write the last one, and remember no more."""
         if self._place is None:
             return
         try:
@@ -181,7 +175,6 @@ class ModuleLabels:
             self._hooks.append(module.register_forward_hook(self._leave(name), always_call=True))
 
     def close(self) -> None:
-        """No longer follow, and name nothing."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
@@ -230,7 +223,6 @@ class ModuleLabels:
         return backward
 
     def _outside(self, name: str) -> None:
-        """In this thread no module runs."""
         self._of_thread.below = ""
         self._label(name)
 

@@ -26,7 +26,6 @@ class NvtxRanges(Instrument):
         self._open: Any = None
 
     def start(self, place: Place) -> None:
-        """Loops that begin from here on mark their phases."""
         self._marker = self._given or (torch.cuda.nvtx if torch.cuda.is_available() else None)
         if self._marker is None:
             self.notes.append(NO_CUDA)
@@ -43,7 +42,6 @@ class NvtxRanges(Instrument):
             self._open = None
 
     def stop(self) -> None:
-        """No loop that begins later is marked."""
         self.step_ends(0)
         mark_phases(None)
 

@@ -52,7 +52,6 @@ class PythonProfile(WindowedInstrument):
         self._loader: Any = None
 
     def start(self, place: Place) -> None:
-        """Workers that start from here on are profiled."""
         for old in place.directory.glob(f"python.rank{place.rank}.*"):
             old.unlink()  # else a worker would add to what one of an earlier training wrote
         self._loader = torch_loader(place.loader)
@@ -94,7 +93,6 @@ class _WorkerProfile:
     inner: Callable[[int], Any] | None = None
 
     def __call__(self, worker: int) -> None:
-        """In the worker, before its first batch."""
         if self.inner is not None:
             self.inner(worker)
         try:
@@ -139,8 +137,6 @@ class _CProfile:
 
 
 class _Pyinstrument:
-    """The same by samples."""
-
     def __init__(self) -> None:
         from pyinstrument import Profiler
 
@@ -243,7 +239,6 @@ class HostMemory(WindowedInstrument):
         self.files.append(path)
 
     def finish(self, place: Place) -> None:
-        """Write the lines that held something at the peak."""
         from memray import FileReader
 
         self._tracker.__exit__(None, None, None)

@@ -31,8 +31,6 @@ _ON_THE_HOST = (
 
 @dataclass
 class _Reads:
-    """How often one line read by one operator, and how long that took."""
-
     count: int = 0
     seconds: float = 0.0
 

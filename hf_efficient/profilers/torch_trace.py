@@ -52,7 +52,6 @@ class TraceSchedule:
 
     @property
     def cycle(self) -> int:
-        """Steps of one cycle."""
         return self.wait + self.warmup + self.active
 
 
@@ -89,7 +88,6 @@ class TorchTrace(Instrument):
         self.active = self._is_under()
 
     def step_ends(self, step: int) -> None:
-        """On to the next step of the schedule; at the end of a cycle its trace is written."""
         if self._profiler is None:
             return
         self._done += 1
@@ -99,7 +97,6 @@ class TorchTrace(Instrument):
             self.stop()
 
     def stop(self) -> None:
-        """End it; a cycle that is under way is written as far as it came."""
         profiler, self._profiler, self.active = self._profiler, None, False
         if profiler is None:
             return
@@ -188,7 +185,6 @@ class OperatorSums:
             self._add_thread(of_thread, kernels)
 
     def table(self, rank: int, most: int) -> OperatorTable:
-        """The dearest operators, at most so many."""
         ordered = sorted(self._rows.items(), key=lambda row: (-row[1].device_ns, -row[1].cpu_ns))
         return OperatorTable(
             rank=rank,

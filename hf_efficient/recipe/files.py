@@ -118,8 +118,6 @@ def compose(path: Path, overrides: Sequence[str] = ()) -> tuple[Node, list[Probl
 
 
 class _Reader:
-    """Reads files and follows ``extends``; keeps the problems of all files."""
-
     def __init__(self) -> None:
         self.problems: list[Problem] = []
         self._files = 0

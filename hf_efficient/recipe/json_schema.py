@@ -45,7 +45,6 @@ _EXTENDS: dict[str, Any] = {
 
 
 def _fields(method: str) -> dict[str, Any]:
-    """The schema of each field that YAML can write."""
     section = checked_recipe(method).model_fields["train"].annotation
     properties: dict[str, Any] = section.model_json_schema()["properties"]  # type: ignore[union-attr]
     return {name: one for name, one in properties.items() if one.get("type") != "null"}

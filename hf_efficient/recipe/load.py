@@ -128,7 +128,6 @@ def _fill(sound: Node) -> None:
 
 
 def _touches(path: KeyPath, other: KeyPath) -> bool:
-    """Whether one of the two lies at or below the other."""
     shorter = min(len(path), len(other))
     return path[:shorter] == other[:shorter]
 

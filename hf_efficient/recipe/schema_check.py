@@ -249,7 +249,6 @@ def _not_finite(tree: Node) -> list[Finding]:
 
 
 def _section_of(annotation: Any) -> type[Section] | None:
-    """The section that an annotation holds, also as ``Section | None`` or ``list[Section]``; else None."""
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return annotation
     if typing.get_origin(annotation) in (list, typing.Union, types.UnionType):
@@ -259,7 +258,6 @@ def _section_of(annotation: Any) -> type[Section] | None:
 
 
 def _section_at(path: KeyPath, root: type[Section]) -> type[Section] | None:
-    """The section at a path of the file; None where the path ends in a value or in nothing known."""
     section: type[Section] | None = root
     for part in path:
         if isinstance(part, int) or section is None:
@@ -271,7 +269,6 @@ def _section_at(path: KeyPath, root: type[Section]) -> type[Section] | None:
 
 @functools.cache
 def _homes(root: type[Section]) -> dict[str, list[KeyPath]]:
-    """Every key's name to the paths where it is valid."""
     homes: dict[str, list[KeyPath]] = {}
     _collect(root, (), homes)
     return homes

@@ -80,7 +80,6 @@ def nearest(name: str, valid: Iterable[str]) -> str | None:
 
 
 def any_of(choices: Iterable[Any]) -> str:
-    """``a, b or c``."""
     *rest, last = [str(choice) for choice in choices]
     return f"{', '.join(rest)} or {last}" if rest else last
 
@@ -106,20 +105,17 @@ class Node:
         return self if below is None else below.nearest(path[1:])
 
     def get(self, path: KeyPath) -> Node | None:
-        """The node at ``path``; None where there is none."""
         node: Node | None = self
         for part in path:
             node = node.child(part) if node is not None else None
         return node
 
     def remove(self, path: KeyPath) -> None:
-        """Take the node at ``path`` out of the tree; nothing happens where there is none."""
         parent = self.get(path[:-1])
         if parent is not None and parent.child(path[-1]) is not None:
             del parent.value[path[-1]]
 
     def plain(self) -> Any:
-        """The value without origins: dicts, lists and scalars."""
         if isinstance(self.value, dict):
             return {key: child.plain() for key, child in self.value.items()}
         if isinstance(self.value, list):
@@ -127,7 +123,6 @@ class Node:
         return self.value
 
     def leaves(self, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Node]]:
-        """Every scalar and every empty container, with its path, in the order of the file."""
         if isinstance(self.value, (dict, list)) and self.value:
             for part, child in self.value.items() if isinstance(self.value, dict) else enumerate(self.value):
                 yield from child.leaves((*path, part))
@@ -155,7 +150,6 @@ def merge(below: Node, above: Node) -> Node:
 
 
 def dotted(path: KeyPath) -> str:
-    """``("data", "train", 0, "path")`` as ``data.train.0.path``."""
     return ".".join(str(part) for part in path)
 
 

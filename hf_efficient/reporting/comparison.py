@@ -63,14 +63,11 @@ class Change:
 
 @dataclass(frozen=True)
 class ComparisonRow:
-    """One figure of every run."""
-
     label: str
     runs: list[Change]
 
 
 def letter(place: int) -> str:
-    """``A``, ``B``, ...; from the 27th run on ``27``."""
     return chr(ord("A") + place) if place < 26 else str(place + 1)
 
 

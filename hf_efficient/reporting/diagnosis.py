@@ -35,7 +35,6 @@ _VERDICT_STYLES = {"confirmed": "bold green", "larger": "bold green", "smaller":
 
 
 def several_gains(diagnosis: Diagnosis) -> bool:
-    """Whether more than one finding promises something."""
     promised = [one for one in diagnosis.findings if any(remedy.gain is not None for remedy in one.remedies)]
     return len(promised) > 1
 

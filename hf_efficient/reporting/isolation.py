@@ -81,7 +81,6 @@ def _parts(found: Isolation) -> Table:
 
 
 def _part_notes(found: Isolation) -> Iterator[Text]:
-    """Why a part is not known, or less than its difference; a part within its spread has said so in the table."""
     for part in found.parts:
         if part.note and (part.seconds is None or part.low is None):
             yield Text(f"{_label(part.name)}: {part.note}", "yellow")
@@ -105,7 +104,6 @@ def _signed(seconds: float) -> str:
 
 
 def _apart_rows(found: Isolation) -> list[tuple[str, str]]:
-    """What was measured by itself: a label, and a sentence."""
     rows = []
     loader, tokenised, line = found.loader, found.tokenisation, found.micro_batch
     if loader is not None:

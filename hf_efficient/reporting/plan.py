@@ -60,7 +60,6 @@ def _title(plan: Plan) -> Text:
 
 
 def step_shape(plan: Plan) -> str:
-    """``8 x 2 x 2,048``."""
     return " x ".join(f"{one:,}" for one in plan.step_rows)
 
 
@@ -100,7 +99,6 @@ def data_renderables(data: PlannedData) -> list[RenderableType]:
 
 
 def data_sentence(data: PlannedData) -> str:
-    """How long the examples are, and what they come to."""
     told = (
         f"{data.examples:,} examples of {data.tokens:,} tokens, the longest {data.longest_tokens:,}; "
         f"{share(data.padding_share)} of a step is padding."
@@ -112,7 +110,6 @@ def data_sentence(data: PlannedData) -> str:
 
 
 def batching_cells(one: PlannedBatching) -> tuple[str, str, str]:
-    """Positions, padding and steps of an epoch."""
     return f"{one.epoch_positions:,}", share(one.padding_share), f"{one.epoch_steps:,}"
 
 
@@ -194,7 +191,6 @@ def spot_saves(gpus: Sequence[PlannedGpu], steps: int | None = None) -> str:
 
 
 def advice_renderables(advice: PlannedAdvice) -> list[RenderableType]:
-    """The ranked changes, and what was left out."""
     parts: list[RenderableType] = [Text(), Text(advice_title(advice), "bold")]
     if not advice.changes:
         return parts
@@ -218,7 +214,6 @@ def advice_title(advice: PlannedAdvice) -> str:
 
 
 def outcome_speed(outcome: PlannedOutcome) -> tuple[str, str]:
-    """Step time and tokens per second."""
     return or_nothing(outcome.step_seconds, short_seconds), or_nothing(outcome.tokens_per_second, "{:,.0f}".format)
 
 
@@ -235,7 +230,6 @@ def _change(change: PlannedChange) -> Text:
 
 
 def override_lines(change: PlannedChange) -> list[str]:
-    """A change as it is written on the command line."""
     written = {key: value if isinstance(value, str) else json.dumps(value) for key, value in change.overrides.items()}
     return [f"{key}={value}" for key, value in written.items()]
 

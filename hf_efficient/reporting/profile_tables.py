@@ -39,7 +39,6 @@ def found_tables(profile: ProfileAccount, most: int) -> Iterator[FoundTable]:
 
 
 def instrument_rows(instruments: Sequence[InstrumentAccount]) -> list[tuple[str, str]]:
-    """Each instrument's name, and what it cost and wrote."""
     return [
         (one.name, instrument_cost(one.cost_seconds, one.own_seconds, one.steps, one.files, one.note))
         for one in instruments
@@ -66,7 +65,6 @@ def profile_renderables(profile: ProfileAccount) -> Iterator[RenderableType]:
 
 
 def _operators(found: OperatorTable, most: int) -> FoundTable:
-    """Self times, and their share of those of all operators."""
     summary = f"{found.steps} steps were traced, {short_seconds(found.wall_seconds)} under the profiler"
     if found.self_device_seconds is not None:
         part = found.self_device_seconds / found.wall_seconds if found.wall_seconds else 0.0
@@ -117,7 +115,6 @@ def _snapshot_summary(found: MemorySnapshot) -> str:
 
 
 def _modules(found: MemorySnapshot, most: int) -> FoundTable:
-    """Modules, or those that differ in their numbers alone, and their part of the peak."""
     rows = [
         [
             one.module,

@@ -71,7 +71,6 @@ class RunData:
 
     @property
     def environment(self) -> Mapping[str, Any]:
-        """Versions and hardware; empty where nobody told them."""
         return self.account.environment or (self.recipe.environment if self.recipe is not None else {})
 
 
@@ -89,7 +88,6 @@ def read_run(directory: Path, *, trace: bool = False) -> RunData:
 
 
 def run_data(run: AccountedRun) -> RunData:
-    """The same from records that were read, without a trace."""
     case = case_of(run)
     return replace(
         _known(run.records.directory, run.account),
@@ -103,7 +101,6 @@ def run_data(run: AccountedRun) -> RunData:
 
 
 def _known(directory: Path, account: RunAccount) -> RunData:
-    """What ``run.json`` and the recipe tell."""
     recipe, why = _recipe(directory / RESOLVED)
     output = directory.parent if directory.name == "efficiency" else directory
     name = recipe.name if recipe and recipe.name else output.absolute().name
@@ -111,7 +108,6 @@ def _known(directory: Path, account: RunAccount) -> RunData:
 
 
 def _step_seconds(columns: StepColumns) -> dict[str, float]:
-    """Means over the steps."""
     return {name: float(sums.mean()) for name, sums in columns.phase_seconds.items()} if len(columns) else {}
 
 

@@ -62,7 +62,6 @@ def price_source(money: MoneyAccount) -> str:
 
 
 def run_rows(account: RunAccount) -> list[tuple[str, str]]:
-    """Name and text of everything beside the times."""
     rows = [
         ("steps", _steps(account)),
         ("tokens", _tokens(account.tokens)),
@@ -269,8 +268,6 @@ _PLANNED: dict[str, _Form] = {
 
 @dataclass(frozen=True)
 class PlanRow:
-    """One figure of a plan, ``n/a`` where not known; its error ``+3.1%``, ``exact``, or empty."""
-
     label: str
     predicted: str
     observed: str
@@ -278,7 +275,6 @@ class PlanRow:
 
 
 def plan_rows(plan: PlanAccount) -> list[PlanRow]:
-    """The figures of which at least one side is known."""
     return [_plan_row(figure) for figure in _planned(plan)]
 
 

@@ -50,7 +50,6 @@ def drawn(found: FoundTable) -> Table:
 
 
 def show(parts: Iterable[RenderableType]) -> None:
-    """Print them on standard output."""
     console = Console(highlight=False)
     for part in parts:
         console.print(part)
@@ -66,7 +65,6 @@ def table(*headings: str, words: Collection[int] = (0,), gap: int = 2) -> Table:
 
 
 def grid(rows: Iterable[tuple[str, str]], style: str = "bold") -> Table:
-    """A name and a sentence in each row."""
     made = Table.grid(padding=(0, 2, 0, 0))
     made.add_column(no_wrap=True, style=style)
     made.add_column()
@@ -76,7 +74,6 @@ def grid(rows: Iterable[tuple[str, str]], style: str = "bold") -> Table:
 
 
 def dim_lines(title: str, lines: Iterable[str]) -> Iterator[RenderableType]:
-    """A title and indented lines below it; nothing where there are no lines."""
     told = [f"  {line}" for line in lines]
     made = Table.grid(padding=(0, 2, 0, 0))
     made.add_column(style="dim")

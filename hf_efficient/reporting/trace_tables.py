@@ -45,12 +45,10 @@ def device_title(device: DeviceBreakdown) -> str:
 
 
 def device_lines(device: DeviceBreakdown) -> list[str]:
-    """About kernels and communication."""
     return [*_launch_lines(device.launches), *_communication_line(device.communication)]
 
 
 def _launch_lines(launches: LaunchBreakdown | None) -> Iterator[str]:
-    """How long kernels are, and how they are submitted."""
     if launches is None:
         return
     short = short_seconds(launches.short_kernel_seconds)
@@ -110,7 +108,6 @@ def device_time_table(device: DeviceBreakdown, name: str) -> FoundTable:
 
 
 def family_table(families: Sequence[FamilyTime], title: str, counted: str) -> FoundTable:
-    """Time by kind of work."""
     rows = [(one.family, short_seconds(one.seconds), _percent(one.share), f"{one.count:,}") for one in families]
     return FoundTable((title, "time", "share", counted), rows, shares=[one.share for one in families])
 
@@ -150,7 +147,6 @@ def _kernel_table(kernels: Sequence[KernelTime], most: int) -> FoundTable:
 
 
 def operator_table(host: HostBreakdown, most: int) -> FoundTable:
-    """The operators of longest self time on the host."""
     rows = [
         (
             one.name,
@@ -194,7 +190,6 @@ def _gap_table(gaps: Sequence[DeviceGap], most: int) -> FoundTable:
 
 
 def sync_table(syncs: Sequence[SyncSite], most: int) -> FoundTable:
-    """Where the host waited for a device."""
     rows = [
         (
             ", ".join(part for part in (one.site, one.operator, one.call) if part),
@@ -208,7 +203,6 @@ def sync_table(syncs: Sequence[SyncSite], most: int) -> FoundTable:
 
 
 def step_table(steps: Sequence[TraceStep], most: int) -> FoundTable:
-    """The steps; of many the longest, in order."""
     shown = sorted(sorted(steps, key=lambda one: -one.seconds)[:most], key=lambda one: one.start_seconds)
     title = "step" if len(shown) == len(steps) else f"the longest {len(shown)} of {len(steps)} steps"
     if steps[0].busy_seconds is None:
@@ -260,5 +254,4 @@ def _device(device: DeviceBreakdown) -> Iterator[RenderableType]:
 
 
 def _spaced(part: RenderableType) -> RenderableType:
-    """With an empty line before it."""
     return Padding(part, (1, 0, 0, 0))

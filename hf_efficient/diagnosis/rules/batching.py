@@ -378,7 +378,6 @@ def _enlarge(case: Case, held: MicroBatch, *, grouped: bool) -> Remedy | None:
 
 
 def _saved_seconds(case: Case, held: MicroBatch, times: int, growth: float) -> float:
-    """Over the run: of the micro-batches, and of the optimizer's and the logs' time where a step holds more."""
     saved = (case.compute_seconds + case.phase_seconds("bookkeeping")) * held.saved_share(times, growth)
     larger = max(1, held.accumulated // times) * times / held.accumulated
     around = case.phase_seconds("optimizer") + case.phase_seconds("logging")

@@ -95,12 +95,10 @@ class _DataWait:
         return self._saved(loaded_step_seconds(left, self.workers or 0, self.cores or load.compute_cores + 1))
 
     def _saved(self, step_seconds: float) -> float:
-        """Over the run, where a step takes no more than that; never more than was waited."""
         return self.steps * min(max(0.0, self.step_seconds - step_seconds), self.wait_seconds)
 
     @cached_property
     def cause(self) -> Cause:
-        """See the module."""
         if self.share < 0.1:
             return "none"
         beside = self.load.seconds / (self.workers or 1)
@@ -257,7 +255,6 @@ def few_workers(case: Case) -> Verdict:
 
 
 def _judged(case: Case, cause: Cause) -> _DataWait | Verdict:
-    """The wait whose cause is the rule's own; else what that rule says."""
     if "wait_seconds" not in case.first.loader:
         return abstains("the data loader was not watched", "EfficientTrainerMixin, or hf_efficient.callbacks")
     wait = _data_wait(case)
@@ -342,7 +339,6 @@ def isolated_few_workers(recipe: IsolatedRecipe) -> Verdict:
 
 
 def _isolated_workers(recipe: IsolatedRecipe, taken: float, loader: LoaderAlone) -> list[Remedy]:
-    """As many workers as are best, where that is more than there are."""
     schedule = recipe.found.schedule
     serial = loader.step_seconds * max(1, schedule.workers)
     cpu = serial if loader.cpu_seconds is None else min(serial, loader.cpu_seconds)

@@ -69,7 +69,6 @@ def _epoch_starts(case: Case) -> _EpochStarts:
 
 
 def _of_a_batch(first: StepColumns, steps: np.ndarray) -> tuple[float, float]:
-    """Mean seconds in the data set and in the collator; 0 where no batch was loaded."""
     fetched = float(np.nansum(first.loader["fetched"][steps]))
     if not fetched:
         return 0.0, 0.0
@@ -120,7 +119,6 @@ def epoch_boundary(case: Case) -> Verdict:
 
 
 def _judged(case: Case, cause: str) -> _EpochStarts | Verdict:
-    """The starts of a run with epochs, where they take a twentieth of the loop by a rule's own cause; else its say."""
     if "start_seconds" not in case.first.loader:
         return abstains("the data loader was not watched", "EfficientTrainerMixin, or hf_efficient.callbacks")
     starts = _epoch_starts(case)

@@ -187,7 +187,6 @@ def _read_evidence(sites: Sequence[Site]) -> list[Row]:
 
 
 def _place(site: Site) -> str:
-    """``folder/file.py:12``."""
     return f"{'/'.join(PurePath(str(site['file'])).parts[-2:])}:{site['line']}"
 
 

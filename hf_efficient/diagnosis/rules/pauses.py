@@ -100,7 +100,6 @@ def _of_run(case: Case, pause: _Pause) -> Finding | None:
 
 
 def _evidence(case: Case, pause: _Pause, spent: float) -> list[Row]:
-    """What they took of the loop, those outside it left out."""
     source = f"steps.jsonl: phase_seconds.{pause.phase}"
     count = int((case.first.phase(pause.phase) > 0).sum())
     return [

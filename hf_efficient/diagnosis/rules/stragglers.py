@@ -85,7 +85,6 @@ class SlowRank:
 
     @property
     def others_tokens(self) -> float | None:
-        """The other ranks' mean positions of a step."""
         rest = [value for rank, value in self.tokens.items() if rank != self.rank]
         return sum(rest) / len(rest) if rest else None
 
@@ -128,7 +127,6 @@ def straggler(case: Case) -> Verdict:
 
 
 def _waited(case: Case, found: SlowRank) -> float:
-    """Seconds of the run's loop that the others waited for it."""
     if found.pauses is not None:
         return found.extra_seconds * found.pauses * case.unseen
     step_seconds = float(case.first.step_seconds[case.first.steady].mean())
@@ -207,7 +205,6 @@ def _slow_in_steps(case: Case, held: Held) -> SlowRank | None:
 
 
 def _by_phases(case: Case, held: Held, rows: Rows) -> SlowRank:
-    """By the phases in which a rank waits for no other."""
     # Every rank recorded its waits in forward and backward apart: on a GPU its device has, else its host.
     timed = [columns.device_seconds if case.on_cuda else columns.phase_seconds for columns in held.values()]
     apart = all("communication" in of and "backward" in of for of in timed)

@@ -133,7 +133,6 @@ class Walk:
         return (self._backwards - (self._doing == "backward")) % self._micro_batches == self._micro_batches - 1
 
     def go(self) -> None:
-        """From the first event to the last."""
         for event, (index, size) in enumerate(self._log.events):
             if size < 0:
                 continue

@@ -88,12 +88,10 @@ class Sizes:
 
     @property
     def shards_optimizer(self) -> bool:
-        """Whether a rank steps on a share of the weights."""
         return self.strategy in ZERO or self.strategy == "fsdp2"
 
     @property
     def steps_on_host(self) -> bool:
-        """Whether the optimizer and its state are there."""
         return self.sharding.offload_optimizer or (self.strategy == "fsdp2" and self.sharding.offload_parameters)
 
     def is_sharded(self, weight: HeldWeight) -> bool:
@@ -115,7 +113,6 @@ class Sizes:
         return weight.itemsize if self.strategy in ZERO else weight.loaded_itemsize
 
     def weight(self, weight: HeldWeight) -> int:
-        """Of a weight at rest."""
         elements = self.shard(weight.shape) if self.is_sharded(weight) else weight.elements
         return elements * self.stored_itemsize(weight)
 
@@ -143,7 +140,6 @@ class Sizes:
         return _FLOAT32 if life.dtype.is_floating_point and in_float32 and itemsize > 1 else itemsize
 
     def unit_gathered(self, unit: Unit) -> int:
-        """Of all weights of a unit, gathered."""
         return sum(self.gathered(weight) for weight in unit.weights)
 
 

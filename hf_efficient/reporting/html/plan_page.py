@@ -155,7 +155,6 @@ def _energy_tile(plan: Plan) -> Tile:
 
 
 def _memory(plan: Plan) -> Section:
-    """The plot, a table with bars, the tensors, and the peak within each phase."""
     memory = plan.memory
     whole = memory.peak_allocated_bytes
     kinds = [
@@ -193,7 +192,6 @@ def _kind(name: str) -> dict[str, str]:
 
 
 def _data(plan: Plan) -> Section | None:
-    """How long the examples are, and what each kind of batch makes of them; None where the data were not read."""
     if plan.data is None:
         return None
     kinds = [(one.name, one.chosen, batching_cells(one)) for one in plan.data.batchings]
@@ -201,7 +199,6 @@ def _data(plan: Plan) -> Section | None:
 
 
 def _gpus(plan: Plan) -> Section | None:
-    """A table, and time against money; None of a plan that was made for no accelerator."""
     if not plan.gpus:
         return None
     spot_alone = any(gpu.market == "spot" for gpu in plan.gpus)
@@ -250,7 +247,6 @@ def _spot_source(gpu: PlannedGpu) -> str:
 
 
 def _advice(plan: Plan) -> Section | None:
-    """What to change, and the most that fits; None where neither was asked for."""
     advice, largest = plan.advice, plan.largest
     if advice is None and largest is None:
         return None

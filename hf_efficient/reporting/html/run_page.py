@@ -47,7 +47,6 @@ _OF_THE_EVALUATION = ("runtime", "samples_per_second", "steps_per_second", "mode
 
 
 def run_page(run: RunData, written: datetime | None = None) -> str:
-    """The report of one run; ``written`` is told in the footer."""
     sections = [
         summary(run),
         findings_section(run),
@@ -98,7 +97,6 @@ def _ended(account: RunAccount) -> tuple[str, str, str]:
 
 
 def _facts(run: RunData) -> list[str]:
-    """The line below the title: what was trained, on what."""
     facts = []
     if run.recipe is not None:
         values = {value.key: value.value for value in run.recipe.values}
@@ -112,7 +110,6 @@ def _facts(run: RunData) -> list[str]:
 
 
 def _plan_section(run: RunData) -> Section | None:
-    """What was planned, beside what came; None of a run that was not planned."""
     plan = run.account.plan
     if plan is None:
         return None
@@ -121,7 +118,6 @@ def _plan_section(run: RunData) -> Section | None:
 
 
 def preflight_section(run: RunData) -> Section | None:
-    """What was checked before the run; None of a run that was not."""
     found = run.account.preflight
     if found is None:
         return None
@@ -188,7 +184,6 @@ def _recipe_row(value: ResolvedValue) -> dict[str, str]:
 
 
 def _machine_facts(environment: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Name and figure of what is known of the machine."""
     gpus = environment.get("gpus")
     for gpu in gpus if isinstance(gpus, list) else []:
         if isinstance(gpu, dict):
@@ -267,7 +262,6 @@ def _told_call_end(call: TrainingAccount) -> str:
 
 
 def told_end(process: ProcessAccount) -> str:
-    """How a process ended."""
     if process.ended == "done":
         return "finished"
     if process.ended == "stopped":

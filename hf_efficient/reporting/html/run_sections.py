@@ -302,7 +302,6 @@ def tokens_section(run: RunData) -> Section:
 
 
 def cost_section(run: RunData) -> Section:
-    """By phase, in total, meter by meter, and the budget."""
     money, used = run.account.money, run.account.energy
     by_phase = phase_shares(run.account) if money.phase_usd or used.phase_joules else None
     watts = power(run.account, run.series) if run.series is not None and used.joules is not None else None

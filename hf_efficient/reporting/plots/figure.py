@@ -62,8 +62,6 @@ class Figure:
 
 @dataclass(frozen=True)
 class Missing:
-    """A plot that cannot be drawn, and why."""
-
     title: str
     why: str
 
@@ -106,7 +104,6 @@ def area(label: str, x: Sequence[Any], y: Iterable[float | None], color: str, **
 
 
 def legend_of(traces: Sequence[Trace]) -> list[LegendEntry]:
-    """An entry per ``legendgroup`` (or name) in the order of the traces; those without a name have none."""
     entries: dict[str, LegendEntry] = {}
     for place, trace in enumerate(traces):
         key = trace.get("legendgroup") or trace.get("name")
@@ -236,8 +233,6 @@ def upright(at: float, *, dash: str = "dot") -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer of a stack: its values by bucket."""
-
     label: str
     color: str
     values: Sequence[float | None]
@@ -278,7 +273,6 @@ def stack_traces(
 
 
 def step_layout(steps: StepSeries, where: StepAxis) -> dict[str, Any]:
-    """Of a plot of seconds per step."""
     return {
         "barmode": "stack",
         "bargap": 0.12 if len(steps) <= 60 else 0,
@@ -290,7 +284,6 @@ def step_layout(steps: StepSeries, where: StepAxis) -> dict[str, Any]:
 
 
 def middles(system: SystemSeries, where: TimeAxis) -> list[float]:
-    """Of the sampler's buckets, on the axis."""
     ends = zip(system.started_at_seconds, system.ended_at_seconds, strict=True)
     return where.places([(start + end) / 2 for start, end in ends])
 

@@ -201,7 +201,6 @@ def _batch_evidence(finding: Finding, run: RunData, name: str) -> Figure | None:
 
 
 def _points(steps: StepSeries) -> Any:
-    """Tokens and seconds of a step, a row per bucket; None: too few are known."""
     known = [steps.phase_seconds[one] for one in _COMPUTING if one in steps.phase_seconds]
     tokens = per_step(steps.processed_tokens, steps)
     spent = per_step([sum(sums) for sums in zip(*known, strict=True)], steps) if known else []
@@ -249,7 +248,6 @@ def _memory_evidence(finding: Finding, run: RunData, name: str) -> Figure | None
 
 
 def _shown(figure: Figure | Missing | None, name: str, **parts: Any) -> Figure | None:
-    """A figure of the page once more, as evidence."""
     return dataclasses.replace(figure, id=name, **parts) if isinstance(figure, Figure) else None
 
 

@@ -78,7 +78,6 @@ def _kind_area(name: str, x: Sequence[float], sizes: Sequence[float], **more: An
 
 
 def _trained(series: RunSeries, where: TimeAxis) -> list[tuple[float, float]]:
-    """From the first step of each process to its end, on the axis."""
     starts = series.process_starts_seconds or [0.0]
     ends = [*starts[1:], where.end / where.per_second]
     found = []
@@ -226,7 +225,6 @@ def _points(points: Sequence[_Point], name: str, color: str, symbol: str = "circ
 
 
 def _scale(values: Sequence[float]) -> dict[str, Any]:
-    """Logarithmic where the values are far apart."""
     low, high = min(values), max(values)
     if not (low > 0 and high / low > _WIDE):
         return {"rangemode": "tozero", "exponentformat": "none"}

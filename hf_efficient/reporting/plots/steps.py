@@ -72,14 +72,12 @@ def _ticks(low: float, high: float) -> dict[str, Any]:
 
 
 def _mark(name: str, value: float, top: float, histogram: Histogram, **style: str) -> Trace:
-    """An upright line with its name and figure at its top."""
     words = {"text": ["", f" {name}  {short_seconds(value)} "], "textposition": f"middle {_side(value, histogram)}"}
     drawn = draw.line(name, draw.rounded([value, value]), [0, top], hoverinfo="skip", cliponaxis=False, **style)
     return {**drawn, **words, "mode": "lines+text", "y": [0, top]}
 
 
 def _side(value: float, histogram: Histogram) -> str:
-    """Where the words beside a line find room."""
     place = math.log if histogram.scale == "log" else float
     low, high = place(histogram.edges[0]), place(histogram.edges[-1])
     return "left" if high > low and (place(value) - low) / (high - low) > _LEFT_FROM else "right"
@@ -223,7 +221,6 @@ def _is_known(values: Sequence[float | None]) -> bool:
 
 
 def _joined(titles: Sequence[str]) -> str:
-    """``Loss, learning rate and gradient norm``."""
     words = " and ".join(filter(None, [", ".join(titles[:-1]), titles[-1]]))
     return words[:1].upper() + words[1:]
 
@@ -294,7 +291,6 @@ def _summary(steps: StepSeries, evaluations: Sequence[Evaluation]) -> str:
 
 
 def compare_losses(series: Sequence[StepSeries | None], labels: Sequence[str]) -> Figure | Missing:
-    """The training losses as they were logged."""
     columns = [[] if steps is None else steps.loss for steps in series]
     traces, end = _lines(series, columns, labels, "%{y:.4~g}")
     if not traces:

@@ -235,14 +235,12 @@ def _panels(bands: dict[str, Band], system: SystemSeries, gpu: str, where: TimeA
 
 
 def _domain(place: int, count: int) -> list[float]:
-    """From the top down."""
     height = (1 - _GAP * (count - 1)) / count
     low = 1 - place * height - (place - 1) * _GAP
     return [max(0.0, round(low, 4)), round(low + height, 4)]
 
 
 def _marks(clock: Band, system: SystemSeries, gpu: str, where: TimeAxis) -> list[Trace]:
-    """Points on the clock, each with why it was held back."""
     reasons = system.throttled.get(gpu, {})
     told = [
         [f"{_REASONS.get(why, why)} {share(shares[place])}" for why, shares in reasons.items() if shares[place] > 0]
@@ -278,7 +276,6 @@ def _most_gpu(bands: dict[str, Band]) -> str:
 
 
 def _held_back(system: SystemSeries, gpu: str) -> str:
-    """By reason, in which share of the buckets."""
     told = [
         f"{_REASONS.get(why, why)} in {share(sum(shares) / len(shares))}"
         for why, shares in system.throttled.get(gpu, {}).items()

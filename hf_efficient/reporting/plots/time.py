@@ -131,7 +131,6 @@ def compare_phases(times: Sequence[TimeAccount], labels: Sequence[str]) -> Figur
 
 
 def device_color(label: str) -> str:
-    """Of a row of ``device_time_rows``."""
     return _DEVICE_COLORS.get(label, draw.GREY)
 
 
