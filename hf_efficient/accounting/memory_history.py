@@ -26,7 +26,7 @@ def code_place(filename: str, line: int, name: str) -> str:
 
 
 def class_at(filename: str, line: int) -> str:
-    """The innermost class at a 1-based line of a Python file, which is parsed; empty if none, or the file has changed."""
+    """The innermost class at a 1-based line of a Python file, parsed; empty if none, or the file has changed."""
     held = [(last - first, name) for first, last, name in _classes(filename) if first <= line <= last]
     return min(held)[1] if held else ""
 
@@ -49,7 +49,7 @@ _ACTIVE = ("active_allocated", "active_awaiting_free", "active_pending_free")
 
 @dataclass(frozen=True)
 class Live:
-    """A block in use; ``frames``, innermost first, are None before the history; ``label`` is the allocator's, or empty."""
+    """A block in use; ``frames``, innermost first, are None before history; ``label``: the allocator's, or empty."""
 
     bytes: int
     frames: Sequence[dict[str, Any]] | None

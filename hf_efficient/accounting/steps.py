@@ -135,7 +135,7 @@ def _loader(parts: Sequence[StepLoader | None]) -> dict[str, Column]:
 
 @dataclass
 class SegmentSteps:
-    """Sums over the steps of one ``train()`` call on one rank; times in nanoseconds, lengths in tokens of a document."""
+    """Sums over the steps of one ``train()`` call on one rank; times in nanoseconds, lengths in tokens."""
 
     segment: int
     steps: int = 0

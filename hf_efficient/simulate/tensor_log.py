@@ -285,7 +285,7 @@ class Moment:
 
 
 def timeline(log: TensorLog, category: Callable[[StorageLife], str], start: int = 0, most: int = 400) -> list[Moment]:
-    """At most so many moments: of each stretch of as many events the one with the most allocated, the peak among them."""
+    """At most so many moments: of each stretch of as many events the one with the most allocated, with the peak."""
     of = [category(life) for life in log.lives]
     live: dict[str, int] = {}
     for index, size in log.events[:start]:
