@@ -1,9 +1,8 @@
 """How much memory PyTorch's CUDA caching allocator reserves for a series of allocations and frees, and what a process
 takes of a GPU beside it.
 
-What a program has allocated is less than what its process holds of the device: the allocator rounds, asks the device
-for whole segments, and keeps what is freed. The reserved bytes decide whether a run fits. ``CachingAllocator`` has the
-rules.
+The reserved bytes decide whether a run fits: the allocator rounds, asks for whole segments, and keeps what is freed.
+``CachingAllocator`` has the rules.
 """
 
 from __future__ import annotations
@@ -83,12 +82,9 @@ class FreeBlocks:
 
 
 class Pool(ABC):
-    """What the allocator asks of a pool; a block that is handed out is no longer among the free ones.
+    """What the allocator asks of a pool, small for requests of up to 1 MiB; blocks handed out are not free.
 
-    Attributes:
-        small: whether it is for requests of up to 1 MiB.
-        reserved_bytes: what it holds of the device's memory.
-        least_remainder: a block is split where this much or more of it would remain.
+    A block is split where ``least_remainder`` or more of it would remain.
     """
 
     def __init__(self, *, small: bool) -> None:
@@ -152,10 +148,9 @@ class SegmentPool(Pool):
 class ExpandablePool(Pool):
     """One growing segment, as under ``expandable_segments:True``: pages of 2 MiB for small requests, else of 20 MiB.
 
-    New pages are mapped at the lowest address where the request fits together with what is free around it: at the end,
-    as a rule, or where pages had been given back. Blocks are split wherever 512 bytes remain. Every page without a
-    block in use can go back to the device. The address range has no end here. PyTorch's is 1 1/8 of the device's
-    memory, and a second one is opened after it.
+    New pages are mapped at the lowest address where the request fits with the free space around it. Blocks are split
+    wherever 512 bytes remain. Every page without a block in use can go back to the device. The address range has no end
+    here; PyTorch's is 1 1/8 of the device's memory, and a second one follows.
 
     Source: as ``CachingAllocator``: "Note [Expandable Segments]", ``get_free_block``, ``find_expandable_block``,
     ``try_allocate_expandable_block``, ``map_block``, ``unmap_block``.
@@ -301,8 +296,7 @@ class CachingAllocator:
     Both freed, 0 are allocated, and 23,068,672 stay reserved.
 
     Args:
-        limit_bytes: what can be reserved: the device's memory less what the process takes outside of the allocator and
-            what other processes hold. None: any amount.
+        limit_bytes: of the device's memory, what other processes and this one outside the allocator leave; None: any.
     """
 
     def __init__(self, limit_bytes: int | None = None, expandable_segments: bool = False) -> None:
@@ -374,9 +368,7 @@ def replay(
 ) -> AllocatorPeaks:
     """Runs allocations and frees through a fresh allocator.
 
-    Args:
-        events: key and bytes; negative bytes free what the key holds. Read once, one at a time. Events of 0 bytes, on
-            either side, mean nothing.
+    Events are key and bytes; negative bytes free what the key holds, and 0 bytes mean nothing.
     """
     allocator = CachingAllocator(limit_bytes, expandable_segments)
     allocate, free = allocator.allocate, allocator.free
@@ -394,12 +386,7 @@ _KIB = 1 << 10
 
 @dataclass(frozen=True)
 class ContextBytes:
-    """What the process holds outside of the allocator.
-
-    Attributes:
-        estimated: whether it is one figure for all devices rather than one of this device.
-        date: the day of the measurement.
-    """
+    """What the process holds outside of the allocator; ``estimated``: one figure for all devices."""
 
     bytes: int
     estimated: bool
@@ -432,13 +419,12 @@ def cublas_workspace_bytes(compute_capability: tuple[int, int]) -> int:
     Compute capabilities 9, 10 and 12 (Hopper, Blackwell): ``:4096:8``, 4096 KiB * 8 = 32 MiB. Others:
     ``:4096:2:16:8``, 4096 KiB * 2 + 16 KiB * 8 = 8,519,680 bytes. ``CUBLAS_WORKSPACE_CONFIG`` overrides both.
 
-    There is one per cuBLAS handle and stream, and a thread has a handle of its own (``DeviceThreadHandlePool``). The
-    backward pass runs in a thread of its own, so a training step has two; that is read from the source, not measured.
+    There is one per cuBLAS handle and stream, and a thread has its own handle (``DeviceThreadHandlePool``): a training
+    step has two, since the backward has a thread (from the source, not measured).
 
-    Source: pytorch ``aten/src/ATen/cuda/CublasHandlePool.cpp``, ``parseChosenWorkspaceSize``, ``getNewWorkspace``. Its
-    older releases give the 32 MiB to capability 9.0 alone. cuBLASLt shares this workspace
-    (``TORCH_CUBLASLT_UNIFIED_WORKSPACE``, the default; documented in torch 2.13's ``torch/backends/cuda/__init__.py``);
-    releases without that allocate another 1 MiB or more for it.
+    Source: pytorch ``aten/src/ATen/cuda/CublasHandlePool.cpp``, ``parseChosenWorkspaceSize``, ``getNewWorkspace``.
+    Older releases give the 32 MiB to capability 9.0 alone, and do not share it with cuBLASLt
+    (``TORCH_CUBLASLT_UNIFIED_WORKSPACE``), which takes another 1 MiB or more there.
     """
     major, _ = compute_capability
     return 4096 * _KIB * 8 if major in (9, 10, 12) else 4096 * _KIB * 2 + 16 * _KIB * 8

@@ -19,9 +19,8 @@ Frozen weights are gathered where they are sharded, and never reduced. The ZeRO 
 a reduce-scatter in ZeRO-1 and 2; DeepSpeed at commit edaa72212 does an all-reduce by default, of which a rank then uses
 its part (``stage_1_and_2.py``, ``use_multi_rank_bucket_allreduce``): half as much again as DDP, not the same.
 
-What the ranks exchange can hide behind what they compute meanwhile, and not its first or last piece: something has to
-be there before the first can be sent, and nothing is left to compute beside the last. With c seconds of communication
-in m messages, and w seconds of computation beside which it may run,
+Exchange can hide behind computation, but for its first or last piece. With c seconds of communication in m messages,
+and w seconds of computation beside which it may run,
 
     hidden = min(w, c (1 - 1 / m))
 
@@ -52,12 +51,7 @@ _PARAMETER_GROUPS = 2  # of the Trainer's optimizer: what decays, and what does 
 
 @dataclass(frozen=True)
 class Collective:
-    """What ranks do together, several times in a step.
-
-    Attributes:
-        payload_bytes: S, the whole array, each time.
-        messages: into how many operations it is cut, each time.
-    """
+    """What ranks do together, several times in a step, on an array of ``payload_bytes`` S in so many messages."""
 
     kind: Literal["all_reduce", "all_gather", "reduce_scatter"]
     of: Literal["gradients", "weights"]

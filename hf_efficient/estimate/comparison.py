@@ -20,11 +20,7 @@ _NOTHING = 0.02
 class Difference:
     """What one variant takes more than another for the same step.
 
-    Attributes:
-        seconds: the median of all pairs.
-        low, high: where it lies: with 95% by the pairs, and wide enough for the median of every round.
-        rounds: how often the two were run.
-        tells: whether there are pairs enough for 95%.
+    ``low`` and ``high``: 95% by the pairs, wide enough for every round's median; ``tells``: there are enough pairs.
     """
 
     seconds: float
@@ -35,19 +31,15 @@ class Difference:
 
     @property
     def is_clear(self) -> bool:
-        """Whether it takes more beyond the spread; else the two do not differ as far as can be seen.
-
-        That doing more takes less is no finding either: the machine's speed changed between the two.
-        """
+        """Whether it takes more beyond the spread; taking less is no finding, but another speed of the machine."""
         return self.tells and self.low > 0
 
 
 def difference(measured: Sequence[Sequence[float]], base: Sequence[Sequence[float]]) -> Difference | None:
     """What ``measured`` takes more than ``base``; None without a round that both have.
 
-    A step of the one is paired with the same step of the other, which trains on the same batches. The pairs of one
-    round tell how steps scatter; that another process, a minute later, runs at another speed, only several rounds tell,
-    so the interval holds all of their medians.
+    A step is paired with the same step of the other, which has the same batches. Pairs show how steps scatter, rounds
+    how processes differ, so the interval holds all of the rounds' medians.
 
     Hand-worked: rounds [5, 6, 7] and [4, 5, 9] against [4, 4, 4] twice: the pairs are 1, 2, 3 and 0, 1, 5; their median
     is 1.5; the medians of the rounds are 2 and 1. Six pairs lie between 0 and 5 with 96.9%: 0 is inside, so it is not
@@ -68,8 +60,8 @@ def difference(measured: Sequence[Sequence[float]], base: Sequence[Sequence[floa
 def wants_another_round(found: Difference, whole_seconds: float) -> bool:
     """Whether running both once more may change what is said of them.
 
-    A difference below 15% of the step is run twice in any case, for processes differ by as much; and a third time where
-    it is then neither clear nor certainly within 2%. A larger one is run again where it is not known to within 15%.
+    A difference below 15% of the step is run twice in any case, as processes differ by as much, and a third time where
+    it is neither clear nor certainly within 2%. A larger one is run again unless known to within 15%.
     """
     if found.rounds >= MOST_ROUNDS:
         return False
@@ -85,12 +77,7 @@ Rounds = Sequence[Sequence[float]]
 
 @dataclass(frozen=True)
 class Link:
-    """Two neighbours of the chain.
-
-    Attributes:
-        part: what the first has and the second has not.
-        more: names that the first may have: that of the first of them that applies to the recipe.
-    """
+    """Two neighbours of the chain; ``part`` is what the first has beyond the second, by the ``more`` that applies."""
 
     part: str
     more: tuple[str, ...]
@@ -109,13 +96,7 @@ CHAIN = (
 
 @dataclass(frozen=True)
 class ChainTimes:
-    """What the variants of the chain took.
-
-    Attributes:
-        seconds: of each step, round by round, by name of the variant; without those that failed.
-        left_out: variants that do not apply to the recipe.
-        logged: of ``as_is``, whether a log fell into each step.
-    """
+    """What the variants took: seconds of each step, by round and name; whether a log fell into those of ``as_is``."""
 
     seconds: Mapping[str, Rounds]
     left_out: frozenset[str]
@@ -124,12 +105,9 @@ class ChainTimes:
 
 @dataclass(frozen=True)
 class StepAttribution:
-    """A typical step.
+    """A typical step; ``plain_seconds`` is the median without what falls between the steps.
 
-    Attributes:
-        plain_seconds: as it is, without what falls between the steps: the median.
-        differences: by part; None where a variant of the two is missing, and no key where the part does not apply.
-        forward_seconds: the median of the forward alone; None where it is missing.
+    A part is None where a variant is missing, and absent where it does not apply.
     """
 
     plain_seconds: float
@@ -206,9 +184,8 @@ def rate_spread(seconds: Sequence[float], tokens: Sequence[float], pauses: Seque
 
     The steps are put into 8 blocks, one behind the other, since neighbours are alike. With ``s`` and ``t`` the seconds
     and tokens of a block, and ``r = S / T`` of their sums, the variance of ``r`` is about ``8 / 7 * sum((s - r t)**2) /
-    T**2`` (Cochran, Sampling Techniques, 3rd edition, section 2.11). Pauses come as they are planned, so that their
-    number does not vary, and only their length does: ``n`` of one kind with a variance of ``v`` add ``n v`` to that of
-    the sum. What several runs differ in beyond that, the state of the machine for instance, is not seen.
+    T**2`` (Cochran, Sampling Techniques, 3rd edition, section 2.11). Pauses are planned: only their length varies, and
+    ``n`` of variance ``v`` add ``n v``. Differences between runs are not seen.
 
     Hand-worked: 7 steps of 1 s and one of 3 s, 100 tokens each: S = 10, r = 0.0125, the residuals are 7 times -0.25 and
     1.75, their squares sum up to 3.5, times 8 / 7 is 4, of which the root is 2: 2.365 * 2 / 10 = 0.473. Pauses of 2 and
@@ -241,14 +218,10 @@ def saved_spread(achieved: float, before: float, after: float) -> float:
 def judge_gain(predicted: float, achieved: float, spread: float) -> Outcome:
     """Hold what came against what was predicted.
 
-    A gain that lies within the spread is no difference, and retracts the prediction where that lies beyond: it would
-    have been seen.
+    A gain within the spread is no difference, and retracts a prediction beyond it.
 
     Hand-worked, 0.3 predicted: 0.2 with a spread of 0.05 is as predicted, 0.14 below half, 0.61 above twice; 0.02 with
     0.05 is no difference, since 0.07 is less than 0.3; 0.02 with 0.29 says nothing; -0.1 with 0.05 is worse.
-
-    Args:
-        spread: half of the interval in which the achieved gain lies; 0: it is exact.
     """
     if abs(achieved) <= spread:
         return "no_difference" if achieved + spread < predicted else "hidden"

@@ -36,9 +36,6 @@ def cost_usd(seconds: float, price_usd_per_hour: float | None, units: float = 1)
     """``seconds / 3600 * price * units``.
 
     Hand-worked: 5400 s at 2.40 USD per GPU-hour on 8 GPUs: 1.5 * 2.4 * 8 = 28.80 USD.
-
-    Args:
-        units: how many are paid for (GPUs where the price is per GPU-hour, 1 where it is for the whole machine).
     """
     for name, value in (("time", seconds), ("price", price_usd_per_hour), ("number of units", units)):
         if value is not None and not (math.isfinite(value) and value >= 0):
@@ -65,8 +62,7 @@ def phase_costs(
 ) -> dict[str, float] | None:
     """What each phase cost: its seconds at the run's price; None where the price is unknown.
 
-    All units are paid for while any of them is in a phase, so the seconds are wall seconds. They add up to the run's
-    cost when the phases add up to its time.
+    All units are paid for while any is in a phase, so the seconds are wall seconds.
 
     Hand-worked: forward 1800 s and evaluation 900 s at 4 USD: 2 USD and 1 USD.
     """
@@ -82,14 +78,9 @@ _LARGEST_EXPONENT = 700.0
 
 @dataclass(frozen=True)
 class SpotRun:
-    """A run on spot machines, in expectation; figures are None where it would hardly ever end.
+    """A run on spot machines, in expectation; figures are None, with a ``reason``, where it would hardly ever end.
 
-    Attributes:
-        checkpoints: saves that it keeps, the last one at the end.
-        preemptions: how often it is taken away.
-        paid_seconds: running time: work, saves, restarts, and what is done again.
-        wall_seconds: with the time until there is a machine again.
-        reason: why there are no figures; None where there are.
+    Paid time includes saves, restarts and work done again; wall time also the waits for a machine.
     """
 
     interval_seconds: float | None
@@ -103,8 +94,7 @@ class SpotRun:
 def young_interval(checkpoint_seconds: float, mean_seconds_between_preemptions: float) -> float:
     """Seconds of work between two saves that cost least, to first order: ``sqrt(2 delta M)``.
 
-    Per second of work the saves cost delta / tau, and what is lost tau / (2 M), half an interval every M; the sum is
-    least where both are equal.
+    Per second of work saves cost delta / tau, lost work tau / (2 M); the sum is least where both are equal.
 
     Hand-worked: 60 s and 2 h: sqrt(2 * 60 * 7200) = 929.5 s.
     """
@@ -141,10 +131,7 @@ def spot_run(
     Hand-worked: 2 h of work in pieces of 1 h, 6 min to save, 10 h between preemptions, 12 min to restart:
     10 e^0.02 * 2 (e^0.11 - 1) = 2.3725 h, 0.23725 preemptions.
 
-    Args:
-        mean_seconds_between_preemptions: of the run: of k machines that are taken one by one, a k-th of one's. Infinite
-            for machines that stay.
-        restart_seconds: from the machine's start to the next step of training, paid.
+    Of k machines taken one by one, the mean time is a k-th of one's; infinite for machines that stay.
     """
     mean = mean_seconds_between_preemptions
     for name, value in (("work", work_seconds), ("a restart", restart_seconds), ("a wait", wait_seconds)):
@@ -201,14 +188,12 @@ def _pieces(work: float, interval: float) -> list[float]:
 def checkpoints_at_once(saves: int, limit: int | None, *, keeps_best: bool, there: int = 0) -> int:
     """Checkpoints that are still to be written and lie there together, at the most.
 
-    The Trainer deletes an old one only after the new one is written: one more than ``save_total_limit`` lie there for
-    a moment; two more where the best one is kept beside the last.
+    The Trainer deletes an old one after the new one is written: one above ``save_total_limit``, two with the best.
 
     Hand-worked: 12 saves without a limit: 12. With a limit of 2: 3; with the best kept: 4. 2 saves, limit 5: 2. 12
     saves, 4 of them there already: 8; with a limit of 2, 2 there already: 1.
 
-    Args:
-        there: checkpoints that lie there already, of the run that goes on.
+    ``there``: those of the run that goes on.
     """
     most = saves if limit is None or limit < 1 else min(saves, limit + 1 + keeps_best)
     return max(0, most - there)

@@ -34,10 +34,9 @@ def joules_between(
 
     Of power ``(t1 - t0) * (p0 + p1) / 2``, up to 10 s apart: beyond that the sampler died, or the machine slept.
 
-    Of a counter the difference. A reading below the one before means that the counter wrapped once, where its range is
-    known (RAPL's ``max_energy_range_uj``), and they are near enough that it cannot have done so twice: ``range - before
-    + after``. Without a range (NVML counts since the driver was loaded) it means a reset. So does a difference that no
-    device draws.
+    Of a counter the difference. A lower reading means that it wrapped once, where its range is known (RAPL's
+    ``max_energy_range_uj``) and time allows no second wrap: ``range - before + after``. Without a range (NVML counts
+    since the driver was loaded) it is a reset, and so is a difference that no device draws.
 
     Hand-worked: 100 W and 200 W, 2 s apart: 300 J. A counter of range 1000 J from 980 to 30: 20 + 30 = 50 J.
     """
@@ -55,13 +54,10 @@ def joules_between(
 def energy_from_tdp(tdp_watts: float, seconds: float, *, devices: int = 1, utilization: float | None = None) -> float:
     """``tdp * utilization * seconds * devices``: an estimate, in joules.
 
-    The thermal design power is what a device draws at most for long; a device that works half of the time draws more
-    than half of it, for it idles at a tenth or so. Without a utilization the estimate is the upper bound.
+    The thermal design power is the most for long; half-loaded devices draw more than half, as they idle at a tenth or
+    so. Without a utilization (0 to 1) the estimate is the upper bound.
 
     Hand-worked: 400 W, 3600 s, 2 devices, 0.75: 2,160,000 J = 0.6 kWh.
-
-    Args:
-        utilization: share of the time that they worked, 0 to 1; None for all of it.
     """
     share = 1.0 if utilization is None else utilization
     if tdp_watts < 0 or seconds < 0 or devices < 0:
@@ -76,15 +72,12 @@ def energy_from_cpu_seconds(
 ) -> float:
     """``cpus * seconds * min + cpu_seconds * (max - min)``: an estimate, in joules.
 
-    Cloud Carbon Footprint's model: a virtual CPU draws ``min + load * (max - min)``, and the mean load over the time is
-    ``cpu_seconds / (cpus * seconds)``. Both terms add up over processes: the first is paid once for a machine, the
-    second by each process for itself.
+    Cloud Carbon Footprint's model: a virtual CPU draws ``min + load * (max - min)``, with a mean load of ``cpu_seconds
+    / (cpus * seconds)``. The first term is paid once for a machine, the second by each process.
 
     Hand-worked: 2 CPUs, 100 s, 150 CPU seconds, 0.75 to 3.75 W: 2 * 100 * 0.75 + 150 * 3 = 600 J.
 
-    Args:
-        cpu_seconds: time that processes ran on a CPU, in user and in kernel mode.
-        cpus: hardware threads that stand ready; 0 for the second term alone.
+    ``cpu_seconds`` are in user and kernel mode, ``cpus`` hardware threads; 0 for the second term alone.
     """
     if min(cpu_seconds, seconds, cpus, min_watts, max_watts - min_watts) < 0:
         raise ValueError(

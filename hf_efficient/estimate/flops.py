@@ -6,12 +6,11 @@ and an addition per term (torch's ``FlopCounterMode`` counts the same). Its back
 - the gradient of its input, computed where something before it is trained;
 - the gradient of its weight, computed where the weight is trained.
 
-So a trained model costs 6 FLOPs per parameter and token, and one with frozen weights about 4. Which gradients the
-backward computes follows from where the first trained parameter lies, as autograd decides it: below it nothing asks
-for a gradient, and the products there cost their forward alone.
+So a trained model costs 6 FLOPs per parameter and token, and one with frozen weights about 4. Below the first trained
+parameter autograd asks for no gradient, and products cost their forward alone.
 
-Not counted, as everywhere in the field: norms, activations, softmax, rotary embeddings, the loss, dropout, the
-optimizer, and unpacking 4-bit weights. They are additions and multiplications of vectors, below a percent.
+Not counted: norms, activations, softmax, rotary embeddings, loss, dropout, optimizer, and unpacking 4-bit weights:
+vector operations, below a percent.
 """
 
 from __future__ import annotations
@@ -28,9 +27,7 @@ class Amounts(NamedTuple):
     """What the FLOPs of a forward and backward are linear in.
 
     Attributes:
-        tokens: positions that pass through the layers.
-        pairs: pairs of query and key in a layer, by its sliding window; None: a layer without one.
-        head_tokens: positions that the LM head projects.
+        pairs: of query and key in a layer, by its sliding window; None: a layer without one.
     """
 
     tokens: int
@@ -70,16 +67,14 @@ class Workload(NamedTuple):
     """The sequences of a step, or of a whole run: everything here adds up.
 
     Attributes:
-        documents: tokens of a document to how many documents are that long; no padding. What the model's FLOPs count.
-        rows: positions of a row, padding included, to how many rows are that long. What the hardware computes; a
-            pack of documents is one row, a padding-free batch too.
-        masked_square: whether the attention kernel computes every pair of a row and masks (``eager``, and SDPA where
-            it is given a mask); otherwise it computes the causal pairs of the documents alone (FlashAttention).
-        head_tokens: positions that the LM head projects; None for all. ``SFTTrainer`` on a GPU projects only those
-            that bear a loss.
-        needed_head_tokens: those of ``head_tokens`` that the loss needs; None for all of them.
-        square_windows: whether, where it is not ``masked_square``, a layer whose window is no longer than the row is
-            (SDPA is given no mask for causal attention, but one for a window).
+        documents: tokens of a document to how many are that long; no padding. The model's FLOPs count these.
+        rows: positions of a row, padding included, to how many are that long; the hardware computes these. A pack, or a
+            padding-free batch, is one row.
+        masked_square: the attention kernel computes every pair of a row and masks (``eager``, and SDPA with a mask),
+            not causal pairs alone (FlashAttention).
+        head_tokens: positions that the LM head projects; None for all. ``SFTTrainer`` on a GPU projects only targets.
+        needed_head_tokens: those that the loss needs; None for all of them.
+        square_windows: without ``masked_square``, a layer whose window is no longer than the row is (SDPA has a mask).
     """
 
     documents: Mapping[int, int]
@@ -121,13 +116,7 @@ Checkpointing = Literal["none", "non_reentrant", "reentrant"]
 
 @dataclass(frozen=True)
 class StepFlops:
-    """FLOPs by purpose. They add up: over layers, micro-batches, steps.
-
-    Attributes:
-        forward: matrix products of the forward, attention included.
-        input_gradient: gradients of activations, attention's included.
-        recompute: products done a second time in the backward.
-    """
+    """FLOPs by purpose, which add up over layers, micro-batches and steps; ``recompute`` is of the backward."""
 
     forward: int = 0
     input_gradient: int = 0
@@ -195,10 +184,8 @@ def pass_flops(
 ) -> StepFlops:
     """One forward and backward.
 
-    Args:
-        trained: what is trained of it; nothing at all costs the forward alone.
-        checkpointing: of the activations; None asks for the model's FLOPs, without a gradient that is only asked for
-            so that checkpointing works.
+    ``trained``: nothing at all costs the forward alone. ``checkpointing``: None asks for the model's FLOPs, without a
+    gradient that only checkpointing needs.
     """
     total = StepFlops()
     # A gradient that is only asked for so that checkpointing works is computed, but not needed.
@@ -283,10 +270,10 @@ class _Walk:
 
 
 def _recomputes_last(shape: ModelShape, layer: int) -> bool:
-    """Whether the layer's last product is done again under non-reentrant checkpointing.
+    """Whether non-reentrant checkpointing recomputes the layer's last product.
 
-    That recompute stops at the last tensor that the backward needs. A norm after the MLP, or the weighing of experts,
-    needs the product's result; a plain residual addition needs nothing.
+    It stops at the last tensor that the backward needs: a norm after the MLP, or the weighing of experts, needs that
+    product; a residual addition does not.
     """
     return shape.normed_outputs or shape.is_mixture(layer)
 
@@ -302,13 +289,7 @@ those that bear a loss alone."""
 
 @dataclass(frozen=True)
 class Coefficients:
-    """FLOPs per unit: ``pass_flops`` is linear in them, so that a step costs a multiplication for each.
-
-    Attributes:
-        per_token: for a position that passes through the layers.
-        per_pair: for a pair of query and key, in all layers of a sliding window together.
-        per_head_token: for a position that the LM head projects.
-    """
+    """FLOPs per unit of ``Amounts``: ``pass_flops`` is linear in them."""
 
     per_token: int
     per_pair: Mapping[int | None, int]
@@ -339,10 +320,7 @@ def coefficients(
     head_recomputed: bool = False,
     forward_alone: bool = False,
 ) -> Coefficients:
-    """The factors of a model; the arguments are those of ``pass_flops``.
-
-    ``forward_alone``: without the backward, which leaves of ``trained`` the adapters' products.
-    """
+    """The factors of a model, with the arguments of ``pass_flops``; ``forward_alone`` also leaves out the backward."""
     windows = tuple(dict.fromkeys(shape.windows))
 
     def of(amounts: Amounts) -> int:
@@ -365,13 +343,7 @@ def coefficients(
 
 
 class MicroBatch(NamedTuple):
-    """What FLOPs depend on in a batch.
-
-    Attributes:
-        row_length: positions of each, padding included.
-        documents: tokens of each document, none of them 0.
-        scored: positions whose prediction bears a loss; None where it was not asked for, or is not known.
-    """
+    """What FLOPs depend on in a batch: padded positions of a row, tokens of documents, target tokens where known."""
 
     rows: int
     row_length: int
@@ -381,12 +353,7 @@ class MicroBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class WorkFormula:
-    """The FLOPs of a batch.
-
-    Attributes:
-        hardware: what is computed; None where that is not known.
-        always_masked: whether SDPA is given a mask for every batch (under ``torch.compile``).
-    """
+    """The FLOPs of a batch; ``always_masked``: SDPA is given a mask for every batch (under ``torch.compile``)."""
 
     model: Coefficients
     hardware: Coefficients | None

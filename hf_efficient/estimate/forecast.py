@@ -21,12 +21,10 @@ class Schedule:
     """When a training evaluates and saves; transformers does both once more after its last step.
 
     Attributes:
-        max_steps: optimizer steps of the whole run.
-        evaluate_every: steps between evaluations (those of an epoch, where evaluations follow epochs); None: none.
+        evaluate_every, save_every: steps between two (those of an epoch, where evaluations follow epochs); None: none.
         evaluate_from: the first step that is evaluated (``eval_delay``).
-        evaluate_after: whether one more evaluation follows the training.
-        save_every: steps between checkpoints; None: none.
-        save_best: checkpoints are written when a metric improves, which nobody knows beforehand.
+        evaluate_after: one more evaluation follows the training.
+        save_best: checkpoints are written when a metric improves, which is not known beforehand.
     """
 
     max_steps: int
@@ -50,11 +48,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Pace:
-    """How long things take; None where nothing of the kind was seen yet.
-
-    Attributes:
-        step_seconds: an optimizer step, without evaluation and saving.
-    """
+    """How long things take; None where none was seen yet. Steps are without evaluation and saving."""
 
     step_seconds: float | None = None
     evaluation_seconds: float | None = None
@@ -63,12 +57,7 @@ class Pace:
 
 @dataclass(frozen=True)
 class Forecast:
-    """Time from now to the end of a training.
-
-    Attributes:
-        seconds: of the steps, evaluations and saves to come.
-        lower_bound: whether something is to come whose duration is not known, and which is left out.
-    """
+    """Time from now to the end of a training; ``lower_bound``: something of unknown duration is left out."""
 
     seconds: float
     lower_bound: bool
@@ -82,8 +71,7 @@ def forecast(schedule: Schedule, step: int, pace: Pace) -> Forecast | None:
     Hand-worked: 120 steps, an evaluation every 50, a save every 60, now at step 40; a step takes 2 s, an evaluation 30
     s, a save 5 s: 80 * 2 + 3 * 30 (at 50, 100 and 120) + 2 * 5 (at 60 and 120) = 260 s.
 
-    Args:
-        step: optimizer steps done; an evaluation and a save that belong to this step are not counted as left.
+    The evaluation and the save of ``step``, the last one done, are not left.
 
     None where the time of a step is not known.
     """
@@ -104,22 +92,17 @@ def forecast(schedule: Schedule, step: int, pace: Pace) -> Forecast | None:
 def passed_of(pace: Pace, passed: Pace) -> float:
     """Seconds of a forecast that are over already: of the step, the evaluation and the save under way.
 
-    None of them counts for more than the forecast gives it: one that takes longer than its like is due, not negative.
+    None of them counts for more than the forecast gives it.
 
     Hand-worked: an evaluation of 30 s on the average that has gone on for 12 s, and a step of 2 s before it in the same
     record: 14; after 40 s: 32.
-
-    Args:
-        passed: how long each has gone on; None: nothing of the kind is under way.
     """
     pairs = zip(astuple(pace), astuple(passed), strict=True)
     return math.fsum(min(whole, part) for whole, part in pairs if whole is not None and part is not None)
 
 
 def most_steps_within(seconds: float, schedule: Schedule, step: int, pace: Pace) -> int | None:
-    """The largest ``max_steps`` with which the rest of the run would take at most so long.
-
-    With the evaluations and saves that so many steps would have.
+    """The largest ``max_steps`` with which the rest of the run, evaluations and saves included, takes at most so long.
 
     Hand-worked: the run of ``forecast``, with 100 s left: 60 steps would need 20 * 2 + 2 * 30 (50 and 60) + 5 (60) =
     105 s, 57 steps 17 * 2 + 2 * 30 (50 and 57) + 5 (57) = 99 s, 58 steps 101 s: 57.
@@ -140,8 +123,7 @@ def most_steps_within(seconds: float, schedule: Schedule, step: int, pace: Pace)
 def recent_step_seconds(seconds: Sequence[float]) -> float | None:
     """The mean of step times, in which none counts for more than ten times their median.
 
-    A mean, since work that comes with every tenth step belongs to the forecast; bounded, since a stall that came once
-    does not.
+    A mean, for work that comes with every tenth step; bounded, for a stall that came once.
 
     Hand-worked: 1, 1, 1, 1, 96: median 1, (4 * 1 + 10) / 5 = 2.8.
     """
@@ -164,11 +146,7 @@ _SECONDS_PER_HOUR = 3600.0
 
 @dataclass(frozen=True)
 class Spent:
-    """What the processes of a run have spent, each from its start; None where it is not known.
-
-    Attributes:
-        usd: that time at the price of what the run occupies.
-    """
+    """What the processes of a run have spent, each from its start, at the price of what it occupies; None: unknown."""
 
     wall_seconds: float
     usd: float | None = None
@@ -181,11 +159,7 @@ class Spent:
 
 @dataclass(frozen=True)
 class Limits:
-    """What a run may spend; None: no limit.
-
-    Attributes:
-        hours: wall time of its processes.
-    """
+    """What a run may spend, in wall time of its processes, money and energy; None: no limit."""
 
     usd: float | None = None
     hours: float | None = None
@@ -206,11 +180,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Clearance:
-    """The limit that comes first.
-
-    Attributes:
-        seconds: until it is reached; negative where it has been passed.
-    """
+    """The limit that comes first, and the seconds until then; negative where it has been passed."""
 
     limit: LimitName
     seconds: float
@@ -226,7 +196,7 @@ def clearance(
     Hand-worked: 2 USD and 1 h, 0.50 USD and 1800 s spent at 1 USD an hour: 1.50 USD last 5400 s, the hour 1800 s: the
     hours, in 1800 s. At 4 USD an hour the money lasts 1350 s, and comes first.
 
-    None where no limit can be told: what it counts, or how fast, is not known.
+    None where what a limit counts, or how fast, is not known.
     """
     per_second = {
         "usd": (price_usd_per_hour or 0.0) / _SECONDS_PER_HOUR,

@@ -19,12 +19,8 @@ class Linear:
     """One matrix product of a layer, ``inputs -> outputs``, by the name of its module.
 
     Attributes:
-        name: the module's own name (``q_proj``).
-        bias: whether a bias of ``outputs`` values is added.
-        copies: how many weights of this shape the layer holds (the experts of a mixture).
-        active: how many of them a token passes through.
-        is_module: whether it is a ``torch.nn.Linear``; routers and experts are bare parameters, which an adapter
-            on ``all-linear`` does not reach.
+        copies, active: weights of this shape in the layer (experts of a mixture), and those that a token uses.
+        is_module: it is a ``torch.nn.Linear``; ``all-linear`` does not reach bare parameters (routers, experts).
     """
 
     name: str
@@ -46,22 +42,15 @@ class ModelShape:
     """A causal language model of the Llama kind and its relatives.
 
     Attributes:
-        hidden: width of the residual stream.
-        intermediate: width of a dense MLP.
         head_dim: features per head; ``heads * head_dim`` need not be ``hidden``.
-        tied_embeddings: whether the LM head is the embedding itself.
         windows: the sliding window of each layer in tokens; None where a layer sees everything before it.
-        qkv_bias: bias on the query, key and value projections.
-        output_bias: bias on the attention's output projection.
-        mlp_bias: bias on the MLP's projections.
+        qkv_bias, output_bias: on the attention's projections.
         qk_norm: features of the norm on queries and of that on keys; (0, 0) without.
-        norms_per_layer: norms of ``hidden`` features in a layer: 2, or 4 where the blocks' outputs are normed too.
-        normed_outputs: whether the MLP's output passes a norm before it joins the residual stream.
-        fused: whether query, key and value, and gate and up, are one module each.
-        experts: experts of a mixture layer; None for a dense model.
-        active_experts: experts that a token passes through.
-        shared_intermediate: width of the expert that every token passes through; None without.
-        dense_layers: indices of the layers of a mixture model that have a dense MLP.
+        norms_per_layer: of ``hidden`` features: 2, or 4 where the blocks' outputs are normed too.
+        fused: query, key and value, and gate and up, are one module each.
+        experts: of a mixture layer; None for a dense model.
+        shared_intermediate: width of the expert that every token passes through.
+        dense_layers: indices of a mixture's layers with a dense MLP.
     """
 
     model_type: str
@@ -106,11 +95,7 @@ class ModelShape:
 class ParameterCounts:
     """Parameters by part; ``total`` counts a tied head once.
 
-    Attributes:
-        attention: projections and their biases, without the norms on queries and keys.
-        mlp: dense MLPs, experts and routers.
-        norms: all norms, those on queries and keys included.
-        head: the LM head; 0 where it is the embedding.
+    Norms on queries and keys are in ``norms``, routers in ``mlp``, biases with their projections.
     """
 
     embedding: int
@@ -201,13 +186,10 @@ class Trained:
     """Full training, or low-rank adapters on a frozen base.
 
     Attributes:
-        ranks: for each layer, name of a projection to the rank of its adapter (``{"q_proj": 16}``); empty where no
-            layer has any.
-        head_rank: rank of the adapter on the LM head; 0 without.
-        embedding: whether the token embedding itself is trained (``modules_to_save``).
-        head: whether the LM head itself is trained; with tied embeddings it is if the embedding is.
-        input_gradient: whether the embedding's output asks for a gradient although nothing before it is trained
-            (``enable_input_require_grads``, which a frozen base under activation checkpointing is given).
+        ranks: for each layer, name of a projection to the rank of its adapter (``{"q_proj": 16}``).
+        embedding, head: trained itself (``modules_to_save``); a tied head is if the embedding is.
+        input_gradient: the embedding's output asks for a gradient although nothing before it is trained
+            (``enable_input_require_grads``, for a frozen base under activation checkpointing).
     """
 
     everything: bool = False
@@ -240,8 +222,7 @@ class Trained:
 
         Raises:
             ModelError: a name is no module whose adapter's FLOPs are known, ``all-linear`` is asked of a mixture of
-                experts (PEFT then adapts the experts' bare parameters too, by another computation), or the rank is
-                not positive.
+                experts (PEFT then adapts bare parameters too), or the rank is not positive.
         """
         chosen = set(range(shape.layers)) if layers is None else set(layers)
         if targets == "all-linear":
@@ -374,8 +355,7 @@ def shape_of(config: Mapping[str, Any] | Any) -> ModelShape:
     """The shape that a transformers configuration, or its mapping (``config.to_dict()``), describes.
 
     Raises:
-        ModelError: the architecture is not one whose parameters are known exactly here, or the configuration lacks a
-            dimension.
+        ModelError: the architecture is not known exactly here, or the configuration lacks a dimension.
     """
     read = _Config(config)
     model_type = str(read.get("model_type", ""))

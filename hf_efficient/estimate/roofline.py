@@ -6,22 +6,19 @@ Waterman and Patterson, "Roofline: an insightful visual performance model for mu
 
     device seconds of a call = max(startup + flops / math rate, bytes / memory rate)
 
-Small products do not reach the rate of large ones. Their time is a straight line over their FLOPs, whose intercept is
-the start-up (Hockney and Jesshope, "Parallel Computers", 1981: ``t = (n + n_half) / r_inf``). It is the same as an
-efficiency by size, ``flops / (flops + half)`` with ``half = startup * rate``, the FLOPs at which half of the rate is
-reached. The start-up is asked of products alone; other kernels' own is in the launch.
+Small products do not reach the rate of large ones. Their time is a line over their FLOPs, whose intercept is the
+start-up (Hockney and Jesshope, "Parallel Computers", 1981: ``t = (n + n_half) / r_inf``): an efficiency of ``flops /
+(flops + half)`` with ``half = startup * rate``. Other kernels' start-up is in the launch.
 
 Torch queues kernels and runs ahead of a CUDA device. Each takes the host ``launch_seconds``; where the device is
 faster than that it waits. Over a step, neither can finish before its own work is done:
 
     step seconds = max(sum of device seconds, launches * launch_seconds)
 
-That is a lower bound: a stretch of tiny kernels in a step that is long elsewhere makes the device wait too, unless
-the host is far ahead by then, and reading a value back (``.item()``) stops the host. On a CPU nothing overlaps, and
-the two add up.
+That is a lower bound: a stretch of tiny kernels, or reading a value back (``.item()``), makes the device wait too. On a
+CPU nothing overlaps, and the two add up.
 
-Only products (matmul, fused attention) are held against a math rate. The other families do a few FLOPs per byte, far
-below what any device here could do in the time that its memory needs.
+Only products (matmul, fused attention) have a math rate; the other families do a few FLOPs per byte.
 """
 
 from __future__ import annotations
@@ -48,15 +45,10 @@ BOUNDS: tuple[Bound, ...] = ("math", "bandwidth", "launch")
 
 @dataclass(frozen=True)
 class Roofs:
-    """What a device really does, efficiency included.
+    """What a device really does, efficiency included; unknown rates are absent or None.
 
-    Attributes:
-        matmul_flops_per_second: of large products, by dtype; an unknown one is absent.
-        attention_flops_per_second: of fused attention, by dtype; an unknown one is absent.
-        bytes_per_second: of its memory; None where unknown.
-        startup_seconds: of the device, for each product beyond its FLOPs at that rate.
-        launch_seconds: of the host, for each kernel.
-        runs_ahead: whether the host goes on while the device computes; false on a CPU.
+    ``startup_seconds`` are the device's, for each product; ``launch_seconds`` the host's, for each kernel.
+    ``runs_ahead`` is False on a CPU.
     """
 
     matmul_flops_per_second: Mapping[str, float]
@@ -69,13 +61,9 @@ class Roofs:
 
 @dataclass(frozen=True)
 class OperatorTime:
-    """Of all calls of an operator.
+    """Of all calls of an operator, on the device by bound, and on the host to launch them.
 
-    Attributes:
-        math_seconds: of the device for its arithmetic; 0 where it is not held against a rate.
-        memory_seconds: of the device for its bytes.
-        host_seconds: that the host needs to launch it.
-        unknown: the rates that were missing: what they bound is left out, so the true time may be longer.
+    ``unknown`` rates bound nothing, so the true time may be longer.
     """
 
     math_seconds: float
@@ -96,13 +84,9 @@ class OperatorTime:
 
 @dataclass(frozen=True)
 class StepTime:
-    """Of a step's operators.
+    """Of a step's operators: at least the device's and the host's time, on a CPU their sum.
 
-    Attributes:
-        seconds: no less than the device's nor the host's; their sum on a CPU.
-        seconds_by_bound: ``math`` and ``bandwidth``: the device's seconds by what bounds the kernel; ``launch``: the
-            rest, which no kernel covers. They add up to ``seconds``.
-        unknown: rates that were missing, each once: the step may take longer.
+    ``launch`` is what no kernel covers; the bounds add up to ``seconds``. With ``unknown`` rates it may take longer.
     """
 
     seconds: float
@@ -183,7 +167,7 @@ def cpu_roofs(calibration: Calibration) -> Roofs:
 def startup_seconds(rates: Iterable[MatmulRate]) -> float:
     """What small products take beyond their FLOPs at the fastest rate of their dtype: the median over dtypes and sizes.
 
-    Only sizes at less than half of that rate tell it: there it is most of the time. 0 where there are none.
+    Only sizes at less than half of that rate count; 0 where there are none.
 
     Hand-worked: 512 (268,435,456 FLOPs) at 26.84 TFLOP/s takes 10 us, of which 2.68 us at the fastest, 100 TFLOP/s: 7.3
     us of start-up.

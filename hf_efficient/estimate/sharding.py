@@ -36,15 +36,14 @@ class Sharding:
 
     Attributes:
         offload_optimizer: DeepSpeed's ``offload_optimizer``: optimizer state and the step on the host.
-        offload_parameters: DeepSpeed's ``offload_param``, ZeRO-3 alone; FSDP2's ``CPUOffloadPolicy``, which takes
-            gradients and optimizer state along.
-        to_disk: what is offloaded lies on an NVMe disk (ZeRO-Infinity), and not in the host's memory.
+        offload_parameters: DeepSpeed's ``offload_param``, ZeRO-3 alone; FSDP2's ``CPUOffloadPolicy``, with gradients
+            and state.
+        to_disk: to an NVMe disk (ZeRO-Infinity), not the host's memory.
         bucket_elements: DeepSpeed's ``reduce_bucket_size``; transformers puts hidden_size squared for ``auto``.
         overlap_comm: of DeepSpeed; takes a second bucket under ZeRO-1 and 2.
         micro_batches: per optimizer step and rank.
-        reuse_elements: DeepSpeed's ``stage3_max_reuse_distance``.
-        prefetch_elements: DeepSpeed's ``stage3_prefetch_bucket_size``.
-        persistent_elements: DeepSpeed's ``stage3_param_persistence_threshold``: ZeRO-3 keeps a weight of no more.
+        reuse_elements, prefetch_elements: DeepSpeed's ``stage3_max_reuse_distance``, ``stage3_prefetch_bucket_size``.
+        persistent_elements: its ``stage3_param_persistence_threshold``: ZeRO-3 keeps weights up to it.
     """
 
     strategy: Strategy
@@ -63,7 +62,7 @@ class Sharding:
     def whole_gradients(self) -> bool:
         """Whether a rank keeps the gradients of all trained weights from one micro-batch to the next.
 
-        FSDP2 reduces those of the last micro-batch alone (``Accelerator.no_sync``, which transformers' Trainer uses).
+        FSDP2 reduces those of the last one alone (``Accelerator.no_sync``, which transformers' Trainer uses).
         """
         if self.strategy == "fsdp2":
             return self.micro_batches > 1
@@ -108,14 +107,11 @@ class ModelStates:
 
     Attributes:
         optimizer_bytes: of optimizer state, 8 for AdamW in fp32.
-        master_bytes: of the optimizer's own copy of a trained weight; 0 where it updates the weight itself.
-        largest_layer: elements of the largest layer that is gathered at once, frozen ones included.
-        staying: elements of the final norm and the head, with the embedding where it shares the head's weight, and of
-            what is in no other unit: what FSDP2 keeps gathered from forward to backward.
-        layer_uses: times that a micro-batch uses the weights of a layer: forward and backward, 3 where activation
-            checkpointing runs the forward again.
-        gathered_bytes: of a gathered weight, where it is not gathered as it is stored: FSDP2's ``param_dtype``, 2 where
-            mixed precision stores fp32 and gathers bf16. None: as it is stored.
+        master_bytes: of the optimizer's own copy of a trained weight, or 0.
+        largest_layer: elements of the largest layer gathered at once, frozen ones included.
+        staying: elements that FSDP2 keeps gathered from forward to backward: final norm, head, shared embedding, rest.
+        layer_uses: of a layer's weights in a micro-batch: 2, or 3 under activation checkpointing.
+        gathered_bytes: of a gathered weight: FSDP2's ``param_dtype``, 2 where mixed precision stores fp32; None: as is.
     """
 
     trained: int

@@ -45,7 +45,7 @@ def warm_up_count(steps: int) -> int:
     """How many of the first steps of a ``train()`` call count as warm-up (``WARM_UP_RULE``).
 
     They hold compilation, the allocator's growth, cold caches and the first fetch of data. The rule looks at no times,
-    so that a slow start never hides itself, and a comparison of two runs of equal length sets equal steps apart.
+    so a slow start cannot hide, and runs of equal length compare equal steps.
     """
     return min(WARM_UP_STEPS, steps // 2)
 
@@ -56,12 +56,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Spread:
-    """A median and the interval in which it lies.
-
-    Attributes:
-        low: lower end of the interval.
-        confidence: the probability that the interval holds the true median, 0 to 1.
-    """
+    """A median, its interval, and the probability, 0 to 1, that this holds the true median."""
 
     median: float
     low: float
@@ -116,9 +111,8 @@ Column = npt.NDArray[np.float64]
 def steady_growth(places: Column, values: Column) -> float | None:
     """The slope of values that grow from their beginning to their end.
 
-    Theil and Sen's median of the slopes of all pairs (Sen, 1968, doi 10.1080/01621459.1968.10480934). It is growth only
-    where four of five pairs increase, and each third of the places has at least a third of the slope: a jump, however
-    high, lies in one third and leaves the others flat.
+    Theil and Sen's median of the slopes of all pairs (Sen, 1968, doi 10.1080/01621459.1968.10480934). Four of five
+    pairs must increase, and each third of the places have at least a third of the slope, which a jump does not give.
 
     Hand-worked: 0, 2, 4, 6, 8, 10 at 0 to 5: 2. With 100 in place of 4: of 15 pairs 2 slopes are changed upwards and 3
     downwards; the median is 2 still.

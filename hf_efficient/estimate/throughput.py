@@ -7,13 +7,13 @@ cores, which have both to do:
     step(0) = compute + load
     step(n) = max(compute, load / n, (compute * compute_cores + load_cpu) / cores)
 
-Waiting for a disk or a network takes no core, so that blocked loads overlap wholly, and loads of CPU work overlap only
-where cores are idle. Threads that compute together all wait for the one whose core a worker took: where no whole core
-is free, the part of the loading's CPU work that finds none is done one after the other with the computing:
+Waiting for a disk or a network takes no core, so blocked loads overlap wholly, and CPU work only where cores are idle.
+Threads that compute together wait for the one whose core a worker took: without a free core, that part of the loading's
+CPU work adds to the computing:
 
     step(n) >= compute + load_cpu * (1 - free)    where free = cores - compute_cores < 1
 
-It leaves out what a worker itself costs: copying a batch to the process that trains, its memory.
+Left out: what a worker costs itself, copying batches and memory.
 """
 
 from __future__ import annotations
@@ -30,13 +30,7 @@ from hf_efficient.estimate.statistics import percentile
 
 @dataclass(frozen=True)
 class Utilization:
-    """A share of the peak, or why there is none.
-
-    Attributes:
-        share: FLOPs done over FLOPs that the accelerators could have done, 1.0 for the peak; None where unknown.
-        reason: why it is unknown; None where it is known.
-        estimated: whether the peak was measured or guessed here rather than stated by the vendor.
-    """
+    """A share of the peak (1.0), or the reason why there is none; ``estimated``: the vendor does not state the peak."""
 
     share: float | None
     reason: str | None = None
@@ -57,9 +51,6 @@ def utilization(
     hardware's, recompute and padding included, HFU. The peak is the vendor's dense figure of the dtype in use.
 
     Hand-worked: 1.2e15 FLOPs in 2 s on 4 accelerators of 312e12 FLOP/s: 1.2e15 / (2 * 4 * 312e12) = 0.48077.
-
-    Args:
-        flops: FLOPs on all accelerators together; None where they could not be counted.
     """
     if flops is None:
         return Utilization(None, "the FLOPs of this model are not known")
@@ -77,13 +68,10 @@ def scaling_efficiency(
 ) -> float | None:
     """``(rate / ranks) / (reference_rate / reference_ranks)``: 1 where every rank is as fast as in the reference.
 
-    With the same micro-batch per rank this is weak scaling: what communication, waits for late ranks, and cores, memory
-    and disks that the ranks share take. It is above 1 where the reference was held up by something of its own.
+    With the same micro-batch per rank this is weak scaling: it shows communication, late ranks, and shared cores,
+    memory and disks. It is above 1 where something else held up the reference.
 
     Hand-worked: 1500 tokens/s on 2 ranks against 1000 on one: 750 / 1000 = 0.75.
-
-    Args:
-        reference_rate: of the run that it is held against; None: not known.
 
     None where a rate is not known, or the reference did nothing.
     """
@@ -102,12 +90,8 @@ _BLOCKED = 0.5
 class StepLoad:
     """What a step computes and loads, by itself.
 
-    Attributes:
-        compute_seconds: of a step that waits for no data.
-        compute_cores: that it keeps busy meanwhile.
-        blocked_seconds: of loading its batches one after the other, what waits and takes no core.
-        helped_seconds: CPU time beside it of other threads of the process, such as a tokenizer's: a worker computes
-            with one thread, and takes so much longer.
+    ``blocked_seconds`` of loading wait and take no core. ``helped_seconds`` are CPU time of other threads of the
+    process, such as a tokenizer's; a worker has one thread, and takes so much longer.
     """
 
     compute_seconds: float
@@ -141,9 +125,7 @@ def loaded_step_seconds(load: StepLoad, workers: int, cores: float) -> float:
 
 
 def best_workers(load: StepLoad, cores: float) -> int:
-    """The fewest workers that come within 3% of the best.
-
-    Not more than there are cores, or twice as many where loads are blocked in half of their time or more.
+    """The fewest workers within 3% of the best, at most one per core, or two where half of loading or more is blocked.
     """
     most = max(1, math.floor(cores))
     if load.blocked_seconds >= _BLOCKED * load.seconds:
@@ -161,11 +143,8 @@ _MOST_ERROR = 0.1
 class BatchTime:
     """``seconds = fixed + per_token * tokens``: what a micro-batch costs before it holds anything, and each token.
 
-    The intercept is launching, Python and reading the weights; it is paid once per micro-batch, so that larger ones pay
-    it less often (Hockney's ``t = (n + n_half) / r_inf``, see ``estimate/roofline.py``).
-
-    Attributes:
-        fit: 1 - residual variance / variance, of the micro-batches that it was fitted to.
+    The intercept is launching, Python and reading the weights, once per micro-batch (Hockney's ``t = (n + n_half) /
+    r_inf``, see ``estimate/roofline.py``). ``fit`` is 1 - residual variance / variance.
     """
 
     fixed_seconds: float
@@ -177,8 +156,7 @@ def batch_time(seconds: npt.NDArray[np.float64], tokens: npt.NDArray[np.float64]
     """Fit the line robustly: Theil and Sen's median of slopes, which a few late steps do not move.
 
     None where there are fewer than eight micro-batches, their tokens hardly differ (a standard deviation below 4% of
-    the mean), the line is no line (a slope or an intercept below 0), or the intercept is too uncertain: its standard
-    error is above a tenth of the mean time.
+    the mean), slope or intercept is below 0, or the intercept's standard error is above a tenth of the mean time.
 
     With residuals of standard deviation ``s`` the slope's error is ``s / (deviation of the tokens * sqrt(n))``, and the
     intercept's is that times the mean of the tokens. Hand-worked: 25 micro-batches of 100 tokens, deviation 10, ``s``
@@ -219,12 +197,7 @@ _LEAST_OTHERS = 3
 
 @dataclass(frozen=True)
 class Slowdown:
-    """How much longer the steps under an instrument took.
-
-    Attributes:
-        seconds: over all of them, at least 0; None where it could not be told.
-        why: why not, or what it was compared with.
-    """
+    """How much longer the steps under an instrument took, at least 0; None where unknown, which ``why`` explains."""
 
     seconds: float | None
     why: str
@@ -233,11 +206,8 @@ class Slowdown:
 def slowdown(under: Sequence[float], others: Sequence[float]) -> Slowdown:
     """Medians compared, so that a log or a checkpoint in some step does not count as the instrument's.
 
-    ``n * (median(under) - median(others))``. A difference inside the spread of the other steps (from their first to
-    their third quartile) is no difference, and told as 0.
-
-    Args:
-        others: seconds of each other step, without the first one of the training.
+    ``n * (median(under) - median(others))``; 0 where the difference lies between the first and third quartile of the
+    others, which are without the first step of the training.
     """
     if not under:
         return Slowdown(None, "no step was done under it")

@@ -27,9 +27,8 @@ class Prompt:
 def render_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str | Sequence[Mapping[str, Any]]) -> Prompt:
     """The prompt as text and token ids, as it stands before the completion in training.
 
-    A list of messages goes through the chat template, up to where the assistant's answer begins; the template
-    writes its own special tokens. A plain text gets the special tokens that the tokenizer puts at the start
-    of a text.
+    Messages go through the chat template up to where the answer begins, with its own special tokens; plain text gets
+    those that the tokenizer puts at the start.
 
     Raises:
         DataError: messages, but the tokenizer has no chat template, or the template refuses them.
@@ -51,9 +50,8 @@ def render_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str | Sequence[Map
 def end_of_answer_ids(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
     """Token ids that end an answer: the tokenizer's end of sequence, and the chat template's end of turn.
 
-    The end of turn is found by rendering a chat: it is the first special token after the assistant's answer
-    (``<|im_end|>`` in ChatML, ``<|eot_id|>`` in Llama 3). Many base models' tokenizers name another token as
-    their end of sequence.
+    The end of turn is the first special token after an answer in a rendered chat (``<|im_end|>`` in ChatML,
+    ``<|eot_id|>`` in Llama 3). Many base models' tokenizers have another end of sequence.
     """
     ids = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
     turn = _end_of_turn_id(tokenizer)
@@ -71,10 +69,8 @@ def generate_answers(
 ) -> list[str]:
     """The greedy continuation of each prompt, in order, without special tokens and surrounding whitespace.
 
-    ``model`` is a transformers or PEFT model with ``generate``.
-
-    Prompts are padded on the left, so that every answer starts right after its prompt; prompts of like length
-    share a batch. The model's training mode and generation settings are restored, also after an error.
+    Prompts of like length share a batch, padded on the left. Mode and generation settings of the transformers or PEFT
+    ``model`` are restored, also after an error.
     """
     device = next(model.parameters()).device
     pad_id = next(i for i in (tokenizer.pad_token_id, *stop_ids, 0) if i is not None)
@@ -160,14 +156,9 @@ def _generation_config(model: torch.nn.Module, config: GenerationConfig) -> Iter
 
 @dataclass(frozen=True)
 class Answer:
-    """One generated answer.
+    """One generated answer to the last message of a prompt, or to a plain text.
 
-    Attributes:
-        question: the last message of the prompt, or the whole of a prompt that is plain text.
-        prompt: the text that the model was given, the chat template's markers included.
-        expected: the reference.
-        generated: what the model answered, special tokens removed.
-        match: whether the two are equal after ``exact_match.normalise``.
+    ``prompt`` has the chat template's markers; ``match``: equal after ``exact_match.normalise``.
     """
 
     question: str
@@ -180,22 +171,17 @@ class Answer:
 class AnswerEvaluator:
     """Generates answers greedily during an evaluation; returns ``{"exact_match": share}``.
 
-    It is called with the trainer. Under several processes each answers its share of the examples, and all of
-    them return the same numbers. The model is left as it was found: training mode, generation settings,
-    weights. Answers are greedy and draw no random numbers, so a training run with it takes the same steps as
-    one without.
+    It is called with the trainer. Several processes share the examples, and return the same numbers. Training mode,
+    generation settings and weights are restored, and no random numbers drawn, so training takes the same steps.
 
     Args:
-        tokenizer: the model's; needs a chat template where a prompt is a list of messages. It is not changed.
+        tokenizer: needs a chat template where a prompt is a list of messages.
         examples: each ``{"prompt": text or list of chat messages, "answer": expected text}``.
-        max_new_tokens: longest answer, in tokens.
-        batch_size: how many prompts are answered at once, per process; does not change the answers beyond
-            rounding.
+        batch_size: prompts at once, per process; does not change the answers beyond rounding.
         on_answers: receives the answers, in the order of the examples, on the main process alone.
 
     Raises:
-        DataError: no examples, an example without ``prompt`` or ``answer``, or chat messages without a
-            template.
+        DataError: no examples, one without ``prompt`` or ``answer``, or messages without a template.
     """
 
     def __init__(
@@ -264,8 +250,8 @@ class AnswerEvaluator:
 def share_of(count: int, process: int, processes: int) -> list[int]:
     """Indices of the examples that a process answers: every ``processes``-th, from ``process`` on.
 
-    All shares have the same length (the last processes answer example 0 again), so that all processes call
-    ``generate`` equally often: a model whose weights are spread over them needs every one in every call.
+    All shares have the same length (the last processes answer example 0 again): where weights are spread over
+    processes, each must take part in every ``generate``.
     """
     share = list(range(process, count, processes))
     return share + [0] * (-(-count // processes) - len(share))

@@ -1,8 +1,7 @@
 """Metrics of the logits for transformers' Trainer, without gathering or storing the logits.
 
-The Trainer hands each evaluation batch's logits to ``preprocess_logits_for_metrics``, stores what comes back
-for the whole evaluation set, and hands that to ``compute_metrics``. Kept whole, the logits of 1,000 examples
-of 1,000 tokens with a vocabulary of 128,000 would take 512 GB; what is kept here takes 12 bytes per token.
+The Trainer stores what ``preprocess_logits_for_metrics`` returns for the whole evaluation, for ``compute_metrics``. The
+logits of 1,000 examples of 1,000 tokens, vocabulary 128,000, would take 512 GB; this takes 12 bytes per token.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ class Reduced(NamedTuple):
 class ComputeMetrics:
     """Turns what ``reduce_logits`` kept of an evaluation into its metrics; the Trainer's ``compute_metrics``.
 
-    Works with the Trainer's ``eval_do_concat_batches`` on and off, and with ``batch_eval_metrics``: then it is called
-    once per batch, and returns the metrics when ``compute_result`` says that the batch is the last.
+    Works with the Trainer's ``eval_do_concat_batches`` on and off, and with ``batch_eval_metrics``: then once per
+    batch, with the metrics at ``compute_result``.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -81,14 +80,13 @@ def reduce_logits(outputs: Any, labels: Any) -> Any:
     """What the metrics need of a batch's logits: the most likely token and the label's NLL at every position.
 
     Args:
-        outputs: the logits [batch, length, vocabulary], or what the Trainer passes of a model with several
-            outputs: a tuple of which the first three-dimensional tensor is taken for the logits. Or ``Reduced``.
-        labels: token ids [batch, length] with -100 where no loss is taken; None where the data has no labels.
+        outputs: the logits [batch, length, vocabulary], a tuple whose first three-dimensional tensor they are, or
+            ``Reduced``.
+        labels: token ids [batch, length], -100 where no loss is taken; None without.
 
     Returns:
-        ``(ids, nll)``, int64 and float32 [batch, length], **aligned with the labels**: position t holds what
-        the logits at t-1 say of token t. Position 0, of which no logits speak, holds -100 and 0; the NLL is 0
-        where the label is -100. Without labels only ``ids``.
+        ``(ids, nll)``, int64 and float32 [batch, length], **aligned with the labels**: position t holds what the logits
+        at t-1 say. Position 0 holds -100 and 0; the NLL is 0 where the label is -100. Without labels only ``ids``.
 
     Raises:
         ModelError: the model returned no logits (a fused loss that skips them, for instance).
@@ -121,13 +119,8 @@ def reduce_scores(log_probs: torch.Tensor, is_top1: torch.Tensor, labels: torch.
     """``reduce_logits`` of a batch of which a fused head gives the labels' scores alone.
 
     Args:
-        log_probs: float [batch, length - 1], the label's log-probability: position t speaks of label t+1; 0 where that
-            is -100.
-        is_top1: bool [batch, length - 1]: whether the label is the most likely token.
-        labels: as for ``reduce_logits``.
-
-    Returns:
-        Where the label is not the most likely token, ``ids`` holds -100 in place of the token that is.
+        log_probs: float [batch, length - 1], of the label: position t speaks of label t+1; 0 where that is -100.
+        is_top1: bool [batch, length - 1]: the label is the most likely token; else ``ids`` holds -100.
     """
     labels = labels.to(log_probs.device)
     ids = torch.full_like(labels, IGNORED_LABEL)

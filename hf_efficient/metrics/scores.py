@@ -17,10 +17,8 @@ _LARGEST_EXPONENT = 709.0
 class OfflineMetric(evaluate.Metric):
     """An ``evaluate.Metric`` whose class is in this package and whose inputs stay in memory.
 
-    ``evaluate.Metric`` makes a cache folder when it is constructed, even where nothing is cached; this class
-    makes one only when it is asked for with ``keep_in_memory=False`` (needed for evaluate's own ``num_process
-    > 1``; under transformers' Trainer the predictions are gathered before a metric sees them, so one process
-    is right there).
+    ``evaluate.Metric`` makes a cache folder at once; this class only with ``keep_in_memory=False``, which ``num_process
+    > 1`` needs. Under transformers' Trainer predictions are gathered before, so one process is right.
     """
 
     def __init__(self, config_name: str | None = None, keep_in_memory: bool = True, **kwargs: Any) -> None:
@@ -33,9 +31,8 @@ class OfflineMetric(evaluate.Metric):
 class Perplexity(OfflineMetric):
     """exp(sum of NLL / number of tokens) over all target tokens.
 
-    Every token weighs the same, so the value depends neither on how tokens are grouped into examples nor on
-    how examples are grouped into batches. (The mean of per-batch mean losses, which is what a Trainer reports
-    as ``eval_loss``, does depend on both.)
+    Every token weighs the same, so the value depends on no grouping into examples or batches, unlike the Trainer's mean
+    of batch means, ``eval_loss``.
     """
 
     def _info(self) -> evaluate.MetricInfo:
@@ -61,8 +58,7 @@ class Perplexity(OfflineMetric):
 class TokenAccuracy(OfflineMetric):
     """Share of target positions where the most likely token equals the label.
 
-    Predictions and references are already aligned: ``predictions[i][t]`` is the model's choice for the token
-    ``references[i][t]`` (made from the tokens before it). References of -100 (prompt, padding) do not count.
+    ``predictions[i][t]`` is the choice for the token ``references[i][t]``; -100 (prompt, padding) is left out.
     """
 
     def _info(self) -> evaluate.MetricInfo:

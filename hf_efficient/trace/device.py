@@ -3,20 +3,17 @@
 Every gap between two events of a device has one cause. A gap begins when the last running event of all streams ends,
 and ends with the next event of any stream. Be ``s`` the start of the call of the runtime that submitted that event.
 
-- **launch-bound**: the gap is shorter than ``SHORT_GAP_SECONDS``. In so short a time the host can do no more than
-  dispatch one operator and submit its kernel: kernels are shorter than their own submission, or run back to back and
-  the device needs that long between them. Larger kernels help (a larger micro-batch, fusion), or CUDA graphs.
-- **host-bound**: it is longer, and the host had not submitted the next event when it began (``s`` lies in the gap). The
-  device waited for the host, which did something else: fetched data, waited for the device, logged, ran Python.
-- **other**: it is longer, and the next event had been submitted before (``s`` lies before the gap). The device waited
-  for another stream, an event, memory, or another rank. A gap whose next event has no call in the trace is counted here
-  too and told apart.
+- **launch-bound**: it is shorter than ``SHORT_GAP_SECONDS``. The host can do no more than dispatch one operator and
+  submit its kernel in that time. Larger kernels help (a larger micro-batch, fusion), or CUDA graphs.
+- **host-bound**: it is longer, and the host had not submitted the next event (``s`` lies in the gap): it fetched data,
+  waited for the device, logged, ran Python.
+- **other**: it is longer, and the next event had been submitted before. The device waited for another stream, an event,
+  memory, or another rank. A gap whose next event has no call in the trace is among these, and marked.
 
-HolisticTraceAnalysis (0.5.0, ``BreakdownAnalysis.get_idle_time_breakdown``, read on 2026-11-20) asks the questions the
-other way round, and of each stream alone: *host wait* where ``s`` lies in the gap however short that is, *kernel wait*
-of the rest below 30 microseconds, *other*. Per stream, the time in which another stream works is idle to it; and a loop
-of small kernels, each submitted just after the last one ended, counts as waiting for the host, so that it cannot be
-told from slow data. ``stream_breakdowns`` gives its figures.
+HolisticTraceAnalysis (0.5.0, ``BreakdownAnalysis.get_idle_time_breakdown``, read on 2026-11-20) looks at each stream
+alone: *host wait* where ``s`` lies in the gap, however short, *kernel wait* of the rest below 30 microseconds, *other*.
+Work of another stream is idle time there, and a loop of small kernels looks like slow data. ``stream_breakdowns`` has
+its figures.
 """
 
 from __future__ import annotations
@@ -72,12 +69,9 @@ _HostMemory = Literal["pinned", "pageable"] | None
 
 @dataclass(frozen=True)
 class DeviceWork:
-    """Kernels, copies and memsets of a device, or of one of its streams, in the order of their start.
+    """Kernels, copies and memsets of a device or stream, in the order of their start, as ``rows`` of ``events``.
 
-    Attributes:
-        rows: of these in ``events``.
-        calls: rows of the calls of the runtime that submitted them; -1: not in the trace.
-        communicates: which are kernels that communicate.
+    ``calls`` are rows of the calls that submitted them; -1: not in the trace.
     """
 
     events: EventTable
@@ -139,9 +133,7 @@ def device_work(events: EventTable, rows: Ints) -> DeviceWork:
 
 
 def _submitting_calls(events: EventTable, rows: Ints) -> Ints:
-    """The row of the first call with the same correlation, for each of these rows; -1 where there is none.
-
-    A call that launches a kernel through the driver has one event in each of the two interfaces.
+    """The row of the first call with the same correlation (a driver launch has two) for each of these rows; -1: none.
     """
     calls = events.rows(Kind.CALL)
     calls = calls[events.correlation[calls] >= 0]
@@ -244,10 +236,7 @@ def communication(work: DeviceWork) -> Communication | None:
 
 
 def _kernel_families(work: DeviceWork, host: HostWork) -> Ints:
-    """The family of each, as an index into ``KERNEL_FAMILIES``.
-
-    By its name; but a kernel that was launched inside ``Optimizer.step`` belongs to the optimizer, whatever it
-    computes, unless it communicates.
+    """The family of each by its name; but what ``Optimizer.step`` launched is the optimizer's, unless it communicates.
     """
     by_name = np.array([KERNEL_FAMILIES.index(kernel_family(name)) for name in work.names()], dtype=np.int64)
     stepping = host.around(work.calls, host.in_optimizer) >= 0

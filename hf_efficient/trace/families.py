@@ -1,8 +1,7 @@
 """Names of kernels and operators: to which kind of work they belong, and how people read them.
 
-The names are those of torch's own kernels, cuBLAS, cuBLASLt, cuDNN, CUTLASS, FlashAttention, Triton (torch.compile
-names its kernels by what they fuse), NCCL and RCCL, rocBLAS and hipBLASLt (``Cijk_``), MIOpen, fbgemm and bitsandbytes.
-The first family of a table that knows a name has it; a name that none knows is ``other``.
+The names are those of torch's kernels, cuBLAS, cuBLASLt, cuDNN, CUTLASS, FlashAttention, Triton, NCCL and RCCL, rocBLAS
+and hipBLASLt (``Cijk_``), MIOpen, fbgemm and bitsandbytes. The first family that knows a name has it, else ``other``.
 """
 
 from __future__ import annotations

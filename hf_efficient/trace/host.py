@@ -211,11 +211,7 @@ def _idle_after(start: Floats, end: Floats, gaps: Sequence[Gaps]) -> Floats:
 
 
 def function_site(functions: list[str]) -> str | None:
-    """``file:line (function)`` of the function, the innermost first, that a user would look at.
-
-    That is the innermost of the user's own files, else the innermost with a file. The line is the one at which the
-    function is defined: the profiler records no other.
-    """
+    """``file:line (function)``, at the definition, of the innermost of the user's own files, else of any file."""
     placed = [told for function in functions if (told := _FUNCTION.match(function)) is not None]
     own = [told for told in placed if not _INSTALLED.search(told["file"])]
     return "{file}:{line} ({function})".format(**(own or placed)[0].groupdict()) if placed else None

@@ -1,9 +1,7 @@
 """A trace file in, its events as columns out, in bounded memory.
 
-A trace is one JSON object of hundreds of megabytes. It is cut where one event seems to end and the next to begin
-(``}``, a comma, ``{``), and each part is decoded as a list of events. A wrong guess cannot pass: a part that was cut
-inside an event or a string is no valid JSON. Only a part that cannot be decoded as a whole (the list ends in it, or
-something in it is broken) is looked at more closely.
+A trace is one JSON object of hundreds of megabytes, cut where one event seems to end and the next to begin (``}``, a
+comma, ``{``). A part cut elsewhere is no valid JSON; only one that cannot be decoded is looked at more closely.
 """
 
 from __future__ import annotations
@@ -83,13 +81,11 @@ class EventTable:
 
     Attributes:
         start, end: microseconds since the first event.
-        name: index into ``names``.
-        kind: ``Kind``.
+        name, stack: index into ``names``; -1: no call stack.
         thread: a number for each pair of process and thread.
         correlation: links a call of the runtime with what it submitted; -1: none.
         device, stream: -1 for events of the host.
-        bytes: of a copy or memset; -1: not told.
-        stack: index into ``names`` of a recorded call stack; -1: none.
+        bytes: of a copy or memset; -1: unknown.
     """
 
     start: Floats
@@ -296,10 +292,7 @@ class _EventStream:
         return events, rest + buffer[borders[0] :], ended
 
     def _one_by_one(self, text: bytes, at_end: bool) -> tuple[list[_Event], bytes, bool]:
-        """As ``_decode``, of a text in which an event is broken.
-
-        What is broken is mended, or left out and counted; the last event of a file may be cut off.
-        """
+        """As ``_decode``, of a text with a broken event, which is mended, or left out and counted."""
         found: list[_Event] = []
         borders = [0, *(place for border in _EVENT_BORDER.finditer(text) for place in border.span()), len(text)]
         for start, stop in zip(borders[::2], borders[1::2], strict=True):

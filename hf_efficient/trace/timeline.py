@@ -27,12 +27,7 @@ class Spans:
 
 @dataclass(frozen=True)
 class Gaps:
-    """The times between one span and the next.
-
-    Attributes:
-        before: index, among the given intervals, of one that ends where the gap begins.
-        after: index of the first one that starts where the gap ends.
-    """
+    """The times between one span and the next, with an interval that ends and the first that starts there."""
 
     start: Floats
     end: Floats
@@ -65,10 +60,7 @@ def gaps(start: Floats, end: Floats) -> Gaps:
 
 
 def clipped_length(spans: Spans, start: Floats, end: Floats) -> Floats:
-    """How much of each window the spans cover; windows may overlap.
-
-    The covered time before a moment is a line that rises by one inside the spans and is level between them.
-    """
+    """How much of each window the spans cover; windows may overlap."""
     if not len(spans.start):
         return np.zeros(len(start))
     lengths = spans.end - spans.start
@@ -80,11 +72,7 @@ def clipped_length(spans: Spans, start: Floats, end: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Nest:
-    """The chosen events of the host as trees: one node per event, thread by thread, parents before children.
-
-    Attributes:
-        rows: of the events in the table.
-        parent: the node around each; -1: none.
+    """The chosen events of the host as trees: one node per event, thread by thread, parents (-1: none) before children.
     """
 
     rows: Ints
