@@ -133,8 +133,7 @@ def device_work(events: EventTable, rows: Ints) -> DeviceWork:
 
 
 def _submitting_calls(events: EventTable, rows: Ints) -> Ints:
-    """The row of the first call with the same correlation (a driver launch has two) for each of these rows; -1: none.
-    """
+    """The row of the first call with the same correlation (a driver launch has two) for each of these rows; -1: none."""
     calls = events.rows(Kind.CALL)
     calls = calls[events.correlation[calls] >= 0]
     if not len(calls):
@@ -236,8 +235,7 @@ def communication(work: DeviceWork) -> Communication | None:
 
 
 def _kernel_families(work: DeviceWork, host: HostWork) -> Ints:
-    """The family of each by its name; but what ``Optimizer.step`` launched is the optimizer's, unless it communicates.
-    """
+    """The family of each by its name; but what ``Optimizer.step`` launched is the optimizer's, unless it communicates."""
     by_name = np.array([KERNEL_FAMILIES.index(kernel_family(name)) for name in work.names()], dtype=np.int64)
     stepping = host.around(work.calls, host.in_optimizer) >= 0
     return np.where(stepping & work.computes, OPTIMIZER, by_name)
