@@ -77,7 +77,6 @@ def live_at_peak(segments: Iterable[dict[str, Any]], events: Sequence[dict[str, 
 
 
 def _state(live: dict[int, dict[str, Any]], events: Sequence[dict[str, Any]], until: int) -> list[Live]:
-    """The blocks in use before ``events[until]``."""
     blocks = {address: Live(_size(block), block.get("frames") or None) for address, block in live.items()}
     for event in reversed(events[until:]):
         if event["action"] == "alloc":
@@ -212,7 +211,6 @@ def _free(segment: dict[str, Any]) -> Iterable[dict[str, Any]]:
 
 
 def _sites(live: Sequence[Live]) -> list[AllocationSite]:
-    """Blocks by the line that asked for them, the largest sum first."""
     sums: dict[tuple[str, ...], list[int]] = {}
     for block in live:
         held = sums.setdefault(_place(block.frames), [0, 0])

@@ -103,7 +103,7 @@ def _cost(planned: PlannedRun, account: RunAccount) -> PlanFigure:
 
 
 def _energy(planned: PlannedRun, account: RunAccount) -> PlanFigure:
-    """Of the training loop: that of the GPUs, by the loop's share of what all meters told."""
+    """Of the training loop: that of the GPUs, by the loop's share of what all meters read."""
     energy = account.energy
     used, why = None, planned.reasons.get("energy") or planned.reasons.get("time", "")
     gpus = [part.joules for part in energy.parts if part.source == "nvml"]
@@ -114,7 +114,7 @@ def _energy(planned: PlannedRun, account: RunAccount) -> PlanFigure:
 
 
 def _whole(planned: PlannedRun, name: str, observed: float | None, steps: int, why: str) -> PlanFigure:
-    """A figure of the whole run, which one that has done other steps does not tell."""
+    """A figure of the whole run, unknown of one that has done other steps."""
     if steps == planned.steps:
         return _figure(name, getattr(planned, name), observed, why)
     note = f"{steps:,} steps were done, {planned.steps:,} were planned"

@@ -18,7 +18,7 @@ from hf_efficient.records.facts import ExchangeFacts, SettingsFacts
 _ALONE = ("data_wait", "host_to_device", "forward", "forward_backward", "bookkeeping", "logging")
 """Phases in which a rank waits for no other, or hardly."""
 _APART = (*_ALONE, "backward", "optimizer", "evaluation", "checkpointing")
-"""The same where every wait for others was told apart."""
+"""The same where every wait for others was separated."""
 _ON_DEVICE = ("forward", "backward", "optimizer")
 
 
@@ -92,7 +92,6 @@ def across_ranks(
 def _communication(
     accounts: Sequence[RankAccount],
 ) -> tuple[float | None, float | None, Literal["device", "host"] | None]:
-    """Exposed, late, and what told it."""
     on_device = [(one.device_seconds or {}).get("communication") for one in accounts]
     on_host = [None if one.device_seconds else one.waited_seconds for one in accounts]
     for told, by in ((on_device, "device"), (on_host, "host")):
@@ -116,7 +115,7 @@ def _covered(accounts: Sequence[RankAccount], lived: Mapping[int, Sequence[Proce
 def _own_seconds(
     accounts: Sequence[RankAccount], ranks: Sequence[RankSteps]
 ) -> dict[tuple[str, bool], dict[int, float]]:
-    """By phase and whether the device told it, then by rank: time in which it waits for no other."""
+    """By phase and whether the device measured it, then by rank: time in which it waits for no other."""
     timed = all(one.device_seconds for one in accounts)
     apart = all("communication" in ((one.device_seconds if timed else one.phase_seconds) or {}) for one in accounts)
     found: dict[tuple[str, bool], dict[int, float]] = {}

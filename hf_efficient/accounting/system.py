@@ -1,4 +1,4 @@
-"""The samples of ``system.jsonl`` of a rank: as columns, and the energy that its meters told."""
+"""The samples of ``system.jsonl`` of a rank: as columns, and the energy that its meters read."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class RankSystem:
         return self._blocks[0]
 
     def curves(self) -> list[MeterCurve]:
-        """What each meter told in each process; none of one that was read in no two samples."""
+        """What each meter read in each process; none of one that was read in no two samples."""
         samples, found = self.columns, []
         for (process, name), meter in self.meters.items():
             values = getattr(samples, meter.unit).get(name)
@@ -126,7 +126,7 @@ class MeterCurve:
 
     @cached_property
     def _stretches(self) -> tuple[Column, Column]:
-        """Joules and seconds between each two readings; 0 where the readings do not tell."""
+        """Joules and seconds between each two readings; 0 where the readings give none."""
         times, values = self.times, self.values[self._kept]
         unit, most = self.meter.unit, self.meter.range_joules
         passed = np.diff(times)
@@ -147,7 +147,7 @@ class MeterCurve:
 
     @property
     def joules(self) -> float:
-        """From the first reading to the last, as far as the readings tell."""
+        """From the first reading to the last, as far as the readings go."""
         return float(self.flowed[-1])
 
     @property

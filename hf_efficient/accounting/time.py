@@ -114,7 +114,6 @@ def _first_step(process: ProcessSpans, first: SegmentSteps | None) -> float | No
 
 
 def _rounded_phases(phases: Mapping[str, float]) -> dict[str, float]:
-    """To the nanosecond."""
     return {name: round(seconds, 9) for name, seconds in phase_order(phases).items()}
 
 
@@ -126,7 +125,7 @@ def _rest(wall: float, phases: Mapping[str, float]) -> float:
 def _trainings(
     process: ProcessSpans, segments: Sequence[SegmentSteps], last_sign_at_seconds: float
 ) -> list[TrainingAccount]:
-    """In the order in which they were called; none of records that tell no times of calls."""
+    """In the order in which they were called; none of records without times of calls."""
     if process.start_from == "records":
         return []
     steps = {one.segment: one for one in segments}

@@ -167,7 +167,7 @@ MEMORY_CATEGORIES = ("weights", "adapter", "gradients", "optimizer_state", "acti
 
 
 def memory_account(processes: Sequence[ProcessSpans], steps: StepColumns) -> MemoryAccount:
-    """Peaks over all processes of rank 0, whose steps are given; the categories of the last process that told most."""
+    """Peaks over all processes of rank 0, whose steps are given; the categories of the last process with most."""
 
     def peak(name: str) -> int | None:
         return max((process.memory[name] for process in processes if name in process.memory), default=None)
@@ -186,7 +186,7 @@ def memory_account(processes: Sequence[ProcessSpans], steps: StepColumns) -> Mem
 
 
 def counted_categories(processes: Sequence[ProcessSpans]) -> list[MemoryCategory]:
-    """Of one rank: what the last process that told most of them counted; empty where nothing was."""
+    """Of one rank: what the last process with most of them counted; empty where nothing was."""
     told = _telling(processes)
     known = {} if told is None else {one.name: one for one in told[1].categories}
     return [known[name] for name in MEMORY_CATEGORIES if name in known]
@@ -199,7 +199,7 @@ def _categories(processes: Sequence[ProcessSpans]) -> list[MemoryCategory]:
 
 
 def _telling(processes: Sequence[ProcessSpans]) -> tuple[ProcessSpans, MemoryFacts] | None:
-    """A process that ended before its first step tells fewer; of equals the last."""
+    """A process that ended before its first step has fewer; of equals the last."""
     told = [(one, facts) for one in reversed(processes) if (facts := one.stated("memory", MemoryFacts)) is not None]
     best = max(told, key=lambda one: len(one[1].categories), default=None)
     return best if best is not None and best[1].categories else None

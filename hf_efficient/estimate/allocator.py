@@ -403,13 +403,10 @@ CONTEXT = ContextBytes(
 )
 """One measured context, taken for every NVIDIA device, and therefore an estimate.
 
-The context differs with device, driver and CUDA version, and grows as kernels are loaded, each at its first use ("Lazy
-Loading" in the CUDA Programming Guide; on by default since CUDA 12.2). Other figures of contexts with lazy loading:
-about 300 MB (https://github.com/pytorch/pytorch/issues/107667, 2023-08-28) and about 400 MB
-(https://github.com/pytorch/pytorch/issues/109888, 2023-09-23). NCCL's buffers come on top.
-
-On a machine with the device, and no other process on it, the figure is ``total - free`` of
-``torch.cuda.mem_get_info()`` less ``torch.cuda.memory_reserved()``.
+It differs with device, driver and CUDA version, and grows as kernels are loaded at first use (CUDA Programming Guide,
+"Lazy Loading"). Others found about 300 MB (https://github.com/pytorch/pytorch/issues/107667, 2023-08-28) and 400 MB
+(https://github.com/pytorch/pytorch/issues/109888, 2023-09-23). NCCL's buffers come on top. To measure it without other
+processes: ``total - free`` of ``torch.cuda.mem_get_info()`` less ``torch.cuda.memory_reserved()``.
 """
 
 

@@ -155,7 +155,7 @@ LEAST, MOST = 0.5, 2.0
 """A gain that came is as predicted where it is between these times the prediction."""
 
 FEWEST_STEPS = 8
-"""That a spread is told of: as many as there are blocks of them."""
+"""Fewest steps for a spread: as many as there are blocks."""
 
 _STUDENT_T = 2.365
 """97.5% of Student's t with 7 degrees of freedom, of 8 blocks."""

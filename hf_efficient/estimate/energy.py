@@ -30,7 +30,7 @@ def believable(value: float, unit: Unit, range_joules: float | None = None) -> f
 def joules_between(
     before: tuple[float, float], after: tuple[float, float], unit: Unit, range_joules: float | None = None
 ) -> float | None:
-    """Energy between two readings, each the seconds of a monotonic clock and a value; None where they do not tell.
+    """Energy between two readings, each the seconds of a monotonic clock and a value; None where they give none.
 
     Of power ``(t1 - t0) * (p0 + p1) / 2``, up to 10 s apart: beyond that the sampler died, or the machine slept.
 

@@ -212,8 +212,6 @@ def pass_flops(
 
 @dataclass(frozen=True)
 class _LayerCost:
-    """FLOPs of a layer, and whether its output asks for a gradient."""
-
     flops: StepFlops
     flows: bool
 
@@ -221,7 +219,7 @@ class _LayerCost:
 def _layer(
     shape: ModelShape, trained: Trained, layer: int, tokens: int, pairs: int, flows: bool, checkpointing: Checkpointing
 ) -> _LayerCost:
-    """One layer, in the order of its computation; ``flows`` tells whether its input asks for a gradient."""
+    """One layer, in the order of its computation; ``flows``: whether its input asks for a gradient."""
     walk = _Walk(linears_of_layer(shape, layer), trained.ranks_of_layer(layer), trained.everything, tokens)
     if shape.fused:
         queries = keys = values = walk.through("qkv_proj", flows)
@@ -283,8 +281,7 @@ Kernel = Literal["square", "sdpa", "documents"]
 causal ones (``sdpa``); those of the documents alone (FlashAttention, FlexAttention)."""
 
 Head = Literal["everywhere", "shifted", "scored"]
-"""Which positions the LM head projects: all; all but the last of each row, of which the loss needs those that bear it;
-those that bear a loss alone."""
+"""Which positions the LM head projects: all; all but the last of each row; target tokens alone."""
 
 
 @dataclass(frozen=True)
@@ -367,7 +364,7 @@ class WorkFormula:
         return self.head != "everywhere"
 
     def flops(self, batch: MicroBatch) -> tuple[int, int | None] | None:
-        """The model's and the hardware's; None where the batch does not tell."""
+        """The model's and the hardware's; None where the batch leaves it unknown."""
         if self.needs_scored and batch.scored is None:
             return None
         work = self._workload(batch)

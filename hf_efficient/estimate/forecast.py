@@ -11,7 +11,7 @@ from typing import Literal
 from hf_efficient.estimate.energy import JOULES_PER_KWH
 
 RECENT_STEPS = 100
-"""How many of the last steps tell the pace."""
+"""How many of the last steps give the pace."""
 
 _LONGEST = 10.0
 

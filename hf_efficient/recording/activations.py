@@ -167,8 +167,6 @@ class Kept:
 
 
 class _Saved:
-    """One saved tensor; lives as long as the graph keeps it."""
-
     __slots__ = ("__weakref__", "tensor")
 
     def __init__(self, tensor: torch.Tensor) -> None:

@@ -66,14 +66,14 @@ def _psutil_age() -> float | None:
 
 
 def core_wait_seconds() -> float:
-    """Of the thread that asks, since it began; 0 where the system does not tell. Takes two microseconds."""
+    """Of the thread that asks, since it began; 0 where unknown. Takes two microseconds."""
     read = core_wait_of(threading.get_native_id())
     return 0.0 if read is None else read()
 
 
 @functools.cache
 def core_wait_of(thread: int) -> Callable[[], float] | None:
-    """Reads the seconds of a thread of this process; None where the system does not tell."""
+    """Reads the seconds of a thread of this process; None where unknown."""
     try:  # Documentation/scheduler/sched-stats.rst: ns on a core, ns waiting for one, times it got one
         file = os.open(f"/proc/self/task/{thread}/schedstat", os.O_RDONLY)
         _ = int(os.pread(file, 100, 0).split()[1])

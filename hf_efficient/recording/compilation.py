@@ -1,4 +1,4 @@
-"""torch.compile: the time that it takes, told by dynamo's own callbacks, and what it did, by dynamo's own counters."""
+"""torch.compile: its time, by dynamo's own callbacks, and what it did, by dynamo's own counters."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class CompilationWatch:
 
     @property
     def tells_backward(self) -> bool:
-        """Whether this torch tells when it compiles a backward later than its forward."""
+        """Whether this torch reports when it compiles a backward later than its forward."""
         return hasattr(self._callbacks, "CallbackTrigger")
 
     def _starts(self, *_: object) -> None:

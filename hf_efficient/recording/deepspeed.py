@@ -52,7 +52,6 @@ class EngineGradients:
     """
 
     def __init__(self, model: nn.Module, engine_optimizer: Any) -> None:
-        """Counts from here to ``remove``, in two micro-batches at most."""
         self.most_bytes: dict[str, int] = {}
         self.broken = False
         self._optimizer = engine_optimizer

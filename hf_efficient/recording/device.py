@@ -94,7 +94,7 @@ class DeviceTimes:
         return found
 
     def _events(self) -> Iterator[Event]:
-        """The last first: while the device is behind, one question tells."""
+        """The last first: while the device is behind, one question is enough."""
         for one in reversed(self.intervals):
             if one.end is not None:
                 yield one.end
@@ -189,8 +189,6 @@ _REST = 500
 
 @dataclass
 class _Step:
-    """What is known of the step under way."""
-
     phase: str | None = None
     phases: dict[str, int] = field(default_factory=dict)
     allocated: int = 0
@@ -257,7 +255,7 @@ class PhasePeaks:
 
 
 class DeviceWatch:
-    """Is told the phases of the steps. A fault is logged once and ends it; no method raises."""
+    """Receives the phases of the steps. A fault is logged once and ends it; no method raises."""
 
     def __init__(self, clock: DeviceClock, peaks: PhasePeaks | None) -> None:
         self._clock, self._peaks = clock, peaks

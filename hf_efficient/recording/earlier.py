@@ -1,4 +1,4 @@
-"""What a run had spent before this process: the processes that its records tell of."""
+"""What a run had spent before this process: the processes in its records."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@
     gap            names the time since the last phase outside the loop
     line           a record of another kind, to be written in this place
 
-Inside an *opaque* phase no others are told apart: the forward of an evaluation stays evaluation. Only the waits for
+Inside an *opaque* phase no others are separated: the forward of an evaluation stays evaluation. Only the waits for
 other ranks are counted, beside it.
 """
 
@@ -26,7 +26,7 @@ Event = tuple[str, int, Any, Any]
 
 _WAIT = "communication"
 _HOST_ALONE = frozenset({"bookkeeping", "device_wait", _WAIT})
-"""Phases that are no work of the device, which is not told of them."""
+"""Phases that are no work of the device, and are not marked on it."""
 
 _guarded = guard("Times and steps are no longer recorded")
 
@@ -365,8 +365,6 @@ class EventLog:
 
 
 class _Phase:
-    """A context of one phase, cheaper than a generator; may be entered again inside itself."""
-
     __slots__ = ("_log", "_name", "_opaque", "_tokens")
 
     def __init__(self, log: EventLog, name: PhaseName, opaque: bool) -> None:

@@ -109,7 +109,7 @@ class RunningFigures:
     """
 
     def __init__(self, earlier: Earlier | None = None, catch_up: Callable[[], object] = lambda: None) -> None:
-        """``catch_up`` adds the steps that have ended and are not added yet; called before anything is told."""
+        """``catch_up`` adds the steps that have ended and are not added yet; called before any figure is read."""
         self.earlier = earlier or Earlier()
         self.evaluations = Durations(self.earlier.evaluations, self.earlier.evaluation_seconds)
         self.saves = Durations(self.earlier.saves, self.earlier.save_seconds)

@@ -39,12 +39,12 @@ _FETCH, _COLLATE = COUNTS.index("fetch_seconds"), COUNTS.index("collate_seconds"
 _WAIT, _READ = COUNTS.index("core_wait_seconds"), COUNTS.index("read_bytes")
 _BLOCK_BYTES = 512  # of ru_inblock, getrusage(2)
 _CLOCKS = (time.perf_counter, time.thread_time, time.process_time)
-"""Seconds: wall, CPU of this thread, CPU of its process. (``getrusage`` tells a running thread's to the tick.)"""
+"""Seconds: wall, CPU of this thread, CPU of its process. (``getrusage`` has a running thread's to the tick.)"""
 _GET_ITERATOR = "_get_iterator"
 
 
 def _waits() -> Callable[[], tuple[float, int]]:
-    """Tells what this thread has waited for a core, and what the disk was read for it where the system tells that."""
+    """Reads what this thread has waited for a core, and what the disk was read for it, where the system knows."""
     try:
         from resource import RUSAGE_THREAD, getrusage
     except ImportError:
@@ -242,7 +242,7 @@ class Taken(msgspec.Struct):
     ready: int | None = None
 
     def add(self, batch: Any) -> None:
-        """Count the batch's rows (first dimensions; None where one tells none) and bytes."""
+        """Count the batch's rows (first dimensions; None where one has none) and bytes."""
         tensors = batch_tensors(batch)
         rows = next((tensor.shape[0] for tensor in tensors if tensor.ndim), None)
         self.batches += 1
@@ -359,7 +359,6 @@ class LoaderWatch:
         self._is_first = False
 
     def _iterator(self, loader: Any, make: MakesIterator) -> Any:
-        """For ``look_at_iterators``."""
         shared = self._counts_for(loader) if self._is_ours(loader) else None
         if shared is None:
             return make(loader)
@@ -389,7 +388,6 @@ class LoaderWatch:
 
     @_guarded
     def _attend(self, iterator: Any, has_workers: bool) -> None:
-        """The iterator holds the watch, and the watch no iterator: the workers of one that is left must end at once."""
         if has_workers:
             iterator._reset = functools.partial(_reset, weakref.ref(iterator), self)
             self._taken.ready = self._taken.ready or 0
@@ -435,7 +433,6 @@ def _reset(iterator: weakref.ref[Any], watch: LoaderWatch, *args: Any, **kwargs:
 
 @contextmanager
 def _started_by(loader: Any, counts: Any) -> Iterator[None]:
-    """Workers that start now count their batches."""
     if not loader.num_workers:
         yield
         return
@@ -448,7 +445,7 @@ def _started_by(loader: Any, counts: Any) -> Iterator[None]:
 
 
 def watch_stated(watch: LoaderWatch, loader: Any, state: Callable[[Mapping[str, Any]], None]) -> None:
-    """Watch a loader and state its facts; one that cannot be watched is told of once, and training goes on."""
+    """Watch a loader and state its facts; one that cannot be watched is logged once, and training goes on."""
     try:
         state(loader_facts(loader))
         watch.watch(loader, lambda batch: state(batch_facts(batch)))
@@ -459,7 +456,7 @@ def watch_stated(watch: LoaderWatch, loader: Any, state: Callable[[Mapping[str, 
 
 
 def loader_facts(loader: Any) -> dict[str, Any]:
-    """Facts of topic ``loader``, also as accelerate wraps it; what it does not tell is left out.
+    """Facts of topic ``loader``, also as accelerate wraps it; what is unknown is left out.
 
     Among them ``pin_memory`` (as requested), ``pins_memory`` (whether torch does: it needs an accelerator),
     ``batch_size`` (rows), ``batches`` (per epoch), ``rows`` (of the data set), and the kinds of its parts.
@@ -507,7 +504,6 @@ def _tensor_facts(tensor: torch.Tensor) -> dict[str, Any]:
 
 
 def _kind(thing: Any) -> str:
-    """``list``, ``datasets.arrow_dataset.Dataset``, ``my_module.collate``."""
     named = thing if hasattr(thing, "__qualname__") else type(thing)
     module = str(getattr(named, "__module__", "builtins"))
     return str(named.__qualname__) if module == "builtins" else f"{module}.{named.__qualname__}"

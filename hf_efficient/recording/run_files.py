@@ -32,7 +32,7 @@ _ROUND_SECONDS = 1.0
 _PATIENCE_SECONDS = 10.0
 """That the end of a run waits for a probe or a disk that does not answer."""
 _MOST_WAITING = 64
-"""Steps that wait for the device; one more is written without what it was to tell."""
+"""Steps that wait for the device; one more is written without its device figures."""
 
 _json = msgspec.json.Encoder()
 
@@ -244,7 +244,6 @@ class RunFiles:
             self._log.line({"kind": "facts", "facts": {topic: dict(gather())}})
 
     def _take(self, one: Span | Mapping[str, Any]) -> None:
-        """A record of the process, or a step, in its order."""
         self.dirty = True
         if not isinstance(one, Span):
             self._lines["spans"].append(_line({**one, "process": self.process}))

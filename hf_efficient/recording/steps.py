@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 class Counting:
-    """Counts what a step's micro-batches come to, where a formula tells it also in FLOPs."""
+    """Counts what a step's micro-batches come to, with a formula also in FLOPs."""
 
     def __init__(self, formula: WorkFormula | None = None) -> None:
         self.broken = False

@@ -16,7 +16,7 @@ _PATIENCE_SECONDS = 30.0
 
 
 class EndedBySignal(BaseException):
-    """The run was told to end by a signal, and does so where it is; ``args`` holds the signal's number."""
+    """A signal ended the run, and does so where it is; ``args`` holds the signal's number."""
 
     def __str__(self) -> str:
         return signal.Signals(self.args[0]).name
@@ -183,7 +183,6 @@ class StopAgreement:
         return verdict == "yes"
 
     def _verdict(self, store: StopStore, ahead: int) -> str:
-        """What rank 0 tells all."""
         until = time.monotonic() + _ANSWERS_SECONDS
         try:
             answers = [self._answer(store, f"{ahead}/{rank}", until) for rank in range(self._world_size)]
@@ -217,7 +216,6 @@ class ShelteredStart:
     inner: Callable[[int], None] | None = None
 
     def __call__(self, worker: int) -> None:
-        """In the worker, before its first batch."""
         if self.inner is not None:
             self.inner(worker)
         if hasattr(signal, "sigwaitinfo"):  # not on macOS

@@ -81,12 +81,12 @@ class TokenTally:
         )
 
     def sequences(self) -> SequenceCounts | None:
-        """The sums, lengths sorted into buckets; None where a micro-batch does not tell."""
+        """The sums, lengths sorted into buckets; None where a micro-batch has none."""
         batches = self._micro_batches()
         return None if batches is None else sequence_counts(batches)
 
     def work(self, formula: WorkFormula) -> StepWork | None:
-        """The FLOPs by this formula; None where a micro-batch does not tell."""
+        """The FLOPs by this formula; None where a micro-batch is unknown."""
         found = [formula.flops(batch) for batch in self._micro_batches() or ()]
         known = [flops for flops in found if flops is not None]
         if not known or len(known) < len(found):

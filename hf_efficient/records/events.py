@@ -14,7 +14,7 @@ from hf_efficient.records.steps import SCHEMA_VERSION
 RecordedBy = Literal["recipe", "trainer", "callback", "unknown"]
 Ended = Literal["done", "stopped", "error", "died"]
 StartFrom = Literal["kernel", "psutil", "import", "records"]
-"""What told the start of a process: ``kernel`` (to 10 ms), ``psutil`` (wall clock, to about a second), ``import``
+"""Source of the start of a process: ``kernel`` (to 10 ms), ``psutil`` (wall clock, to about a second), ``import``
 (unknown: counted from the import of hf_efficient), ``records`` (older records, from the first step on)."""
 
 

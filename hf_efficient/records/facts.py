@@ -1,6 +1,6 @@
 """What a process says of its run, by topic, as the account reads it. Topics for the diagnosis alone are not here.
 
-Any topic may also hold ``missing``: what could not be told, and why.
+Any topic may also hold ``missing``: what could not be found out, and why.
 """
 
 from __future__ import annotations

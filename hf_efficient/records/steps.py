@@ -9,7 +9,7 @@ Phases are exclusive: a second belongs to the innermost phase that was open; wha
                 waits for the GPU), optimizer, communication (the host waits for other ranks), bookkeeping (what the
                 Trainer itself does between these: its NaN filter, its count of FLOPs, callbacks), logging, evaluation,
                 checkpointing
-    coarse      what a callback alone can tell of a step: forward_backward, between_steps (data wait and logging)
+    coarse      what a callback alone can see of a step: forward_backward, between_steps (data wait and logging)
     closing     merging, outside_trainer (a script's own work after its trainer was built), shutdown
 """
 
@@ -55,7 +55,7 @@ LoggedFigure = float | Literal["nan", "inf", "-inf"] | None
 
 
 class TokenCounts(msgspec.Struct, frozen=True, gc=False):
-    """Tokens counted three ways; None where a batch does not tell.
+    """Tokens counted three ways; None where a batch leaves one unknown.
 
     ``loss_bearing``: positions with a label (``labels != -100``); for preference data the completion's tokens.
     """

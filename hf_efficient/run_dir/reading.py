@@ -82,7 +82,6 @@ class Block:
     text: bytes
 
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
-        """Numbers and lines."""
         return zip(itertools.count(self.first_line), self.text.split(b"\n"), strict=False)
 
 

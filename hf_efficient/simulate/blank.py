@@ -73,7 +73,6 @@ def _described(value: Any) -> Any:
 
 
 def _shapes(result: Any) -> Any:
-    """Size, strides and dtype of a tensor, or of each in a tuple; None for a result of another kind."""
     if isinstance(result, torch.Tensor):
         return (result.size(), result.stride(), result.dtype)
     if isinstance(result, tuple) and all(isinstance(one, torch.Tensor) for one in result):
@@ -108,7 +107,6 @@ class Blank(torch.Tensor):
 
     @staticmethod
     def __new__(cls: type[Blank], shell: torch.Tensor) -> Blank:
-        """Wrap a tensor of the meta device."""
         made = _wrapper(
             cls, shell.size(), shell.stride(), shell.storage_offset(), None, shell.dtype, torch.strided, _CPU
         )
@@ -122,7 +120,6 @@ class Blank(torch.Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Run the operator on the shells."""
         return run_blank(func, args, kwargs)
 
 
@@ -174,7 +171,6 @@ def emptied(tensor: torch.Tensor) -> Blank:
 
 
 def _inside(value: Any, owners: dict[int, Blank]) -> Any:
-    """What an operator takes, on the meta device."""
     kind = type(value)
     if kind in _PLAIN:
         return value
@@ -191,7 +187,6 @@ def _inside(value: Any, owners: dict[int, Blank]) -> Any:
 
 
 def _outside(value: Any, owners: dict[int, Blank]) -> Any:
-    """What an operator returns; an argument that it wrote into is that argument."""
     if isinstance(value, torch.Tensor):
         owner = owners.get(id(value))
         return Blank(value) if owner is None else owner

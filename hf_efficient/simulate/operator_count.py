@@ -16,7 +16,7 @@ _aten = torch.ops.aten
 _FLASH = _aten._scaled_dot_product_flash_attention_for_cpu
 _FLASH_BACKWARD = _aten._scaled_dot_product_flash_attention_for_cpu_backward
 _LINEAR = frozenset({_aten.linear, _aten.matmul})
-"""What an operator's inside may hold whole; elsewhere torch tells their parts."""
+"""What an operator's inside may hold whole; elsewhere torch shows their parts."""
 _ADDMM = frozenset({_aten.addmm, _aten.addmm_})
 _MATMUL = frozenset({*_LINEAR, *_ADDMM, _aten.mm, _aten.bmm, _aten.baddbmm, _aten._grouped_mm, _aten.convolution})
 _EMBEDDING = frozenset({_aten.embedding, _aten.embedding_dense_backward, _aten.index, _aten.gather, _aten.scatter})
@@ -48,7 +48,6 @@ class OperatorCount:
         self._launches: dict[Any, bool] = {}
 
     def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        """One operator ran."""
         launches = self._launches.get(func)
         if launches is None:
             launches = self._launches[func] = _launches(func)

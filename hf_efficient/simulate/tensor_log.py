@@ -131,7 +131,6 @@ class TensorLog(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Run the operator, and log what it allocated."""
         kwargs = kwargs or {}
         if self._paused:
             return func(*args, **kwargs)

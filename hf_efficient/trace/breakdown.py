@@ -47,7 +47,6 @@ def break_down(trace: Trace) -> TraceBreakdown:
 
 
 def _remarks(trace: Trace, devices: Sequence[DeviceBreakdown]) -> Iterator[str]:
-    """What a reader should know before the figures."""
     events = trace.events
     if trace.file.truncated:
         yield "The file ends before its list of events does: what follows is of the part that was written."

@@ -133,7 +133,7 @@ def device_work(events: EventTable, rows: Ints) -> DeviceWork:
 
 
 def _submitting_calls(events: EventTable, rows: Ints) -> Ints:
-    """The row of the first call with the same correlation (a driver launch has two) for each of these rows; -1: none."""
+    """The row of the first call with the same correlation (a driver launch has two) for each; -1: none."""
     calls = events.rows(Kind.CALL)
     calls = calls[events.correlation[calls] >= 0]
     if not len(calls):
@@ -185,7 +185,6 @@ def stream_breakdowns(work: DeviceWork) -> tuple[StreamBreakdown, ...]:
 
 
 def _gap_causes(work: DeviceWork) -> Ints:
-    """The cause of each gap of a device, as an index into ``_CAUSES``."""
     short = work.gaps.lengths < SHORT_GAP_SECONDS * 1e6
     late = work.submitted[work.gaps.after] > work.gaps.start  # False where it is not known
     return np.where(short, _LAUNCH_BOUND, np.where(late, _HOST_BOUND, _OTHER))
@@ -235,7 +234,7 @@ def communication(work: DeviceWork) -> Communication | None:
 
 
 def _kernel_families(work: DeviceWork, host: HostWork) -> Ints:
-    """The family of each by its name; but what ``Optimizer.step`` launched is the optimizer's, unless it communicates."""
+    """By name; but what ``Optimizer.step`` launched is the optimizer's, unless it communicates."""
     by_name = np.array([KERNEL_FAMILIES.index(kernel_family(name)) for name in work.names()], dtype=np.int64)
     stepping = host.around(work.calls, host.in_optimizer) >= 0
     return np.where(stepping & work.computes, OPTIMIZER, by_name)
@@ -304,7 +303,6 @@ def _percentiles(seconds: Floats) -> Percentiles:
 
 
 def _copy_kinds(work: DeviceWork) -> tuple[CopyKind, ...]:
-    """The copies of a device, the direction that takes longest first."""
     copies = work.only(work.events.kind[work.rows] == Kind.COPY)
     kinds = [copy_of_name(name) for name in copies.names()]
     found = [_copy_kind(copies.only(np.array([one == kind for one in kinds])), *kind) for kind in dict.fromkeys(kinds)]
@@ -312,7 +310,7 @@ def _copy_kinds(work: DeviceWork) -> tuple[CopyKind, ...]:
 
 
 def copy_of_name(name: str) -> tuple[str, _HostMemory]:
-    """``Memcpy HtoD (Pageable -> Device)``: ``("HtoD", "pageable")``; what a name does not tell is unknown, or None."""
+    """``Memcpy HtoD (Pageable -> Device)``: ``("HtoD", "pageable")``; what a name lacks is unknown, or None."""
     told = _DIRECTION.search(name)
     direction = told[0] if told else next((short for long, short in _SPELLED.items() if long in name), "unknown")
     if "Pageable" in name:

@@ -178,7 +178,7 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 
 class _Args(msgspec.Struct, gc=False):
-    """What torch's profiler writes beside an event; numbers may be strings (ROCm), -1 where they are not told."""
+    """What torch's profiler writes beside an event; numbers may be strings (ROCm), -1 where unknown."""
 
     correlation: int | str | float | None = -1
     device: int | str | float | None = -1
@@ -357,7 +357,7 @@ class _Columns:
             "kind": (np.int8, [_KINDS[event.cat] for event in used]),
             "thread": (np.int32, [threads.setdefault((event.pid, event.tid), len(threads)) for event in used]),
             "correlation": (np.int64, [_number(args.correlation) for _, args in both]),
-            # Events of very old traces tell device and stream by their process and thread alone.
+            # Events of very old traces name device and stream by their process and thread alone.
             "device": (np.int64, [_number(args.device, event.pid) for event, args in both]),
             "stream": (np.int64, [_number(args.stream, event.tid) for event, args in both]),
             "bytes": (np.int64, [_number(args.bytes, args.size) for _, args in both]),
