@@ -125,7 +125,7 @@ def loaded_step_seconds(load: StepLoad, workers: int, cores: float) -> float:
 
 
 def best_workers(load: StepLoad, cores: float) -> int:
-    """The fewest workers within 3% of the best, at most one per core, or two where half of loading or more is blocked."""
+    """The fewest workers within 3% of the best, at most one per core, two if half of loading or more is blocked."""
     most = max(1, math.floor(cores))
     if load.blocked_seconds >= _BLOCKED * load.seconds:
         most *= 2

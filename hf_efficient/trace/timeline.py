@@ -72,7 +72,7 @@ def clipped_length(spans: Spans, start: Floats, end: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Nest:
-    """The chosen events of the host as trees: one node per event, thread by thread, parents (-1: none) before children."""
+    """The chosen events of the host as trees, thread by thread, parents (-1: none) before children."""
 
     rows: Ints
     parent: Ints
