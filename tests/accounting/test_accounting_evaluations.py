@@ -19,12 +19,11 @@ from hf_efficient.run_dir.reading import TAIL_BYTES
 
 
 def test_the_evaluations_of_all_processes_in_their_order():
-    first, second = ProcessSpans(0), ProcessSpans(1)
-    first.notes["evaluation"] = [
-        {"kind": "evaluation", "process": 0, "step": 0, "seconds": 2.0, "metrics": {"loss": 3.0}},
-        {"kind": "evaluation", "process": 0, "step": 5, "seconds": 2.5, "metrics": {"loss": None}},
-    ]
-    second.notes["evaluation"] = [{"kind": "evaluation", "process": 1, "step": 5, "metrics": {"loss": 2.5}}]
+    def told(step, loss, **more):
+        return {"kind": "evaluation", "process": 0, "step": step, "metrics": {"loss": loss}, **more}
+
+    first = ProcessSpans(0, notes={"evaluation": [told(0, 3.0, seconds=2.0), told(5, None, seconds=2.5)]})
+    second = ProcessSpans(1, notes={"evaluation": [told(5, 2.5)]})
     assert evaluations_of([first, second]) == [
         Evaluation(0, {"loss": 3.0}, 2.0),
         Evaluation(5, {"loss": None}, 2.5),

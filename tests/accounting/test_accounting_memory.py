@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import made_records
 import pytest
-from made_records import lines
+from made_records import end, lines, train
 
 from hf_efficient.accounting.account import account_of
 from hf_efficient.records.amounts import MemoryCategory
@@ -12,18 +13,13 @@ from hf_efficient.records.steps import StepMemory, StepRecord
 
 def process(number=0, **memory):
     """A process that lived for ten seconds, and its peaks."""
-    began = {"kind": "process", "schema_version": 1, "way": "trainer", "process_start_from": "kernel"}
-    ended = {"kind": "end", "ended": "done", "error": None, "at_seconds": 10.0}
-    yield {**began, "began_at_seconds": 0.0, "process": number}
-    yield {"kind": "train", "segment": number, "at_seconds": 1.0, "process": number}
-    yield {**ended, "memory": {"peak_rss_bytes": 1000, **memory}, "process": number}
+    return [made_records.process(number, way="trainer"), train(number, 1.0, number), end(10.0, number, **memory)]
 
 
 def facts(number=0, device="cpu", missing=(), **categories):
     told = [{"name": name, "bytes": size, "how": "exact", "note": "now"} for name, size in categories.items()]
     missing = [{"what": what, "why": "because"} for what in missing]
-    memory = {"device": device, "categories": told, "missing": missing}
-    return {"kind": "facts", "facts": {"memory": memory}, "process": number}
+    return made_records.facts(number, memory={"device": device, "categories": told, "missing": missing})
 
 
 def step(number, segment=0, device=None, memory=None):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 
 import pytest
@@ -39,11 +38,20 @@ def run(tmp_path):
     return tmp_path
 
 
+def metered(folder, readings, name="GPU 0", file="system.jsonl", number=0, **more):
+    """Readings of one counter, (second, joules), in a file of samples."""
+    first, *rest = [sample(at, number, joules={name: value}) for at, value in readings]
+    lines(folder / file, {**first, "meters": {name: meter(**{"name": name, **more})}}, *rest)
+
+
+def gaps(account):
+    return {gap.what: gap.why for gap in account.not_measured}
+
+
 def test_energy_by_hand(run):
     """100 W until the loop at 4 s, 500 W in it but 150 W in the step that evaluates, and nothing told before 2 s."""
     readings = [(2, 1000), (3, 1100), (4, 1200), (5, 1700), (8, 2150), (9, 2650), (10, 2750)]
-    first, *rest = [sample(at, joules={"GPU 0": value}) for at, value in readings]
-    lines(run / "system.jsonl", {**first, "meters": {"GPU 0": meter(note="energy counter")}}, *rest)
+    metered(run, readings, note="energy counter")
     found = account_of(run)
     assert found.energy == EnergyAccount(
         joules=1750.0,
@@ -62,96 +70,64 @@ def test_energy_by_hand(run):
         grid_source="Utopia 2023",
     )
     assert sum(found.energy.phase_joules.values()) == 1750.0
-    assert "energy" not in {gap.what.split()[0] for gap in found.not_measured}
+    assert "energy" not in {what.split()[0] for what in gaps(found)}
 
 
 def test_what_lies_before_the_first_reading_is_told(run):
-    lines(
-        run / "system.jsonl",
-        sample(
-            4.5,
-            meters={"GPU 0": meter(), "CPU": meter("estimate", name="CPU", note="by table")},
-            joules={"GPU 0": 0, "CPU": 0},
-        ),
-        sample(10, joules={"GPU 0": 550, "CPU": 11}),
-    )
+    meters = {"GPU 0": meter(), "CPU": meter("estimate", name="CPU", note="by table")}
+    lines(run / "system.jsonl", sample(4.5, meters=meters, joules={"GPU 0": 0, "CPU": 0}))
+    lines(run / "system.jsonl", sample(10, joules={"GPU 0": 550, "CPU": 11}))
     found = account_of(run)
     assert [(part.name, part.missing_seconds) for part in found.energy.parts] == [("CPU", 4.5), ("GPU 0", 4.5)]
     assert found.energy.estimated
-    told = {gap.what: gap.why for gap in found.not_measured}
+    told = gaps(found)
     assert told["energy of 4.5 s at the start"] == "meters are read from where the run knows its output directory"
     assert told["measured energy of CPU"] == "it is estimated: by table"
     assert not any("GPU" in what for what in told)
 
 
-def test_a_counter_that_wraps_and_one_that_is_reset(run):
-    lines(
-        run / "system.jsonl",
-        sample(
-            0,
-            meters={"CPU package 0": meter("rapl", name="r", range_joules=262_000.0), "GPU 0": meter("nvml")},
-            joules={"CPU package 0": 261_900, "GPU 0": 900},
-        ),
-        sample(1, joules={"CPU package 0": 50, "GPU 0": 1000}),
-        sample(5, joules={"CPU package 0": 250, "GPU 0": 10}),
-        sample(10, joules={"CPU package 0": 450, "GPU 0": 210}),
-    )
+@pytest.mark.parametrize(
+    ("readings", "about", "joules", "covered"),
+    [
+        ([(0, 261_900), (1, 50), (5, 250), (10, 450)], {"source": "rapl", "range_joules": 262_000.0}, 550.0, 10.0),
+        ([(0, 900), (1, 1000), (5, 10), (10, 210)], {}, 300.0, 6.0),  # reset between 1 and 5 s
+        ([(0, 0), (5, 50), (4, 60), (10, 100)], {}, 100.0, 10.0),  # a time that runs backwards is left out
+    ],
+    ids=["wraps", "is reset", "runs backwards"],
+)
+def test_a_counter(run, readings, about, joules, covered):
+    metered(run, readings, **about)
     found = account_of(run)
-    assert [(part.name, part.joules, part.covered_seconds, part.missing_seconds) for part in found.energy.parts] == [
-        ("CPU package 0", 550.0, 10.0, 0.0),
-        ("GPU 0", 300.0, 6.0, 4.0),
-    ]
-    assert {gap.what: gap.why for gap in found.not_measured}["energy of GPU 0 for 4.0 s"] == (
-        "its readings end early, or leave a gap"
-    )
+    (part,) = found.energy.parts
+    assert (part.joules, part.covered_seconds, part.missing_seconds) == (joules, covered, 10.0 - covered)
+    if covered < 10:
+        assert gaps(found)["energy of GPU 0 for 4.0 s"] == "its readings end early, or leave a gap"
 
 
 def test_power_samples_are_integrated(run):
-    lines(
-        run / "system.jsonl",
-        sample(0, meters={"GPU 0": meter(unit="watts")}, watts={"GPU 0": 100}),
-        sample(5, watts={"GPU 0": 300}),
-        sample(10, watts={"GPU 0": 300}),
-    )
-    found = account_of(run).energy
-    assert (found.joules, found.parts[0].joules) == (2500.0, 2500.0)
+    readings = [sample(at, watts={"GPU 0": watts}) for at, watts in ((0, 100), (5, 300), (10, 300))]
+    lines(run / "system.jsonl", {**readings[0], "meters": {"GPU 0": meter(unit="watts")}}, *readings[1:])
+    assert account_of(run).energy.joules == 2500.0
 
 
 def test_a_fault_is_the_reason(run):
-    lines(
-        run / "system.jsonl",
-        sample(0, meters={"GPU 0": meter()}, joules={"GPU 0": 0}),
-        sample(1, joules={"GPU 0": 100}),
-        {**sample(2), "faults": {"GPU 0": "GPU is lost", "GPU 1": "no driver", "memory of the host": "OSError: no"}},
-        sample(10),
-    )
+    metered(run, [(0, 0), (1, 100)])
+    faults = {"GPU 0": "GPU is lost", "GPU 1": "no driver", "memory of the host": "OSError: no"}
+    lines(run / "system.jsonl", {**sample(2), "faults": faults}, sample(10))
     found = account_of(run)
-    told = {gap.what: gap.why for gap in found.not_measured}
+    told = gaps(found)
     assert told["energy of GPU 0 for 9.0 s"] == "GPU is lost"
-    assert told["energy of GPU 1"] == "no driver"
-    assert told["memory of the host"] == "OSError: no"
+    assert (told["energy of GPU 1"], told["memory of the host"]) == ("no driver", "OSError: no")
     assert found.energy.joules == 100.0
 
 
 def test_a_resumed_run_counts_no_joule_twice_and_none_in_between(run):
     """The counter ran on by 10 kJ while no process lived, and the second reads on from there."""
-    lines(
-        run / "spans.jsonl",
-        process(1),
-        facts(1, grid={"grams_per_kwh": 100.0, "source": "Elsewhere"}),
-        span(0.0, 1, imports=1.0),
-        train(1, 1.0, 1),
-        end(5.0, 1),
-    )
+    elsewhere = facts(1, grid={"grams_per_kwh": 100.0, "source": "Elsewhere"})
+    lines(run / "spans.jsonl", process(1), elsewhere, span(0.0, 1, imports=1.0), train(1, 1.0, 1), end(5.0, 1))
     lines(run / "steps.jsonl", step(3, 0.0, 4.0, segment=1, forward=4.0))
-    described = {"GPU 0": meter()}
-    lines(
-        run / "system.jsonl",
-        sample(0, meters=described, joules={"GPU 0": 0}),
-        sample(10, joules={"GPU 0": 1000}),
-        sample(1, 1, meters=described, joules={"GPU 0": 11_000}),
-        sample(5, 1, joules={"GPU 0": 11_400}),
-    )
+    metered(run, [(0, 0), (10, 1000)])
+    metered(run, [(1, 11_000), (5, 11_400)], number=1)
     found = account_of(run)
     assert found.time.wall_seconds == 15.0
     assert found.energy.joules == 1400.0
@@ -164,30 +140,14 @@ def test_a_resumed_run_counts_no_joule_twice_and_none_in_between(run):
 
 def test_a_process_without_samples_is_named(run):
     lines(run / "spans.jsonl", process(1), end(5.0, 1))
-    lines(
-        run / "system.jsonl",
-        sample(0, meters={"GPU 0": meter()}, joules={"GPU 0": 0}),
-        sample(10, joules={"GPU 0": 10}),
-    )
-    told = {gap.what: gap.why for gap in account_of(run).not_measured}
-    assert told["energy of 5.0 s"] == "nothing was sampled in one start of the run"
+    metered(run, [(0, 0), (10, 10)])
+    assert gaps(account_of(run))["energy of 5.0 s"] == "nothing was sampled in one start of the run"
 
 
 def test_all_ranks_add_up_and_a_meter_that_two_read_counts_once(run):
-    shared = meter("rapl", name="socket")
-    lines(
-        run / "system.jsonl",
-        sample(0, meters={"GPU 0": meter(), "CPU package 0": shared}, joules={"GPU 0": 0, "CPU package 0": 0}),
-        sample(10, joules={"GPU 0": 1000, "CPU package 0": 50}),
-    )
-    lines(
-        run / "system.rank1.jsonl",
-        sample(
-            0, meters={"GPU 1": meter(name="GPU 1"), "CPU package 0": shared}, joules={"GPU 1": 0, "CPU package 0": 0}
-        ),
-        sample(8, joules={"GPU 1": 800, "CPU package 0": 40}),
-        sample(10, joules={"GPU 1": 1000}),
-    )
+    for rank, file in enumerate(("system.jsonl", "system.rank1.jsonl")):
+        metered(run, [(0, 0), (10, 1000)], f"GPU {rank}", file)
+        metered(run, [(0, 0), (10 - 2 * rank, 50 - 10 * rank)], "CPU package 0", file, source="rapl")
     found = account_of(run).energy
     assert [(part.name, part.joules) for part in found.parts] == [
         ("CPU package 0", 50.0),
@@ -198,9 +158,10 @@ def test_all_ranks_add_up_and_a_meter_that_two_read_counts_once(run):
 
 
 def test_processes_add_their_parts_to_one_estimate(run):
-    for name, at in (("system.jsonl", 10), ("system.rank1.jsonl", 9)):
-        own = {"CPU": meter("estimate", name=name, note=f"of {name}")}
-        lines(run / name, sample(0, meters=own, joules={"CPU": 0}), sample(at, joules={"CPU": 30}))
+    for file, at in (("system.jsonl", 10), ("system.rank1.jsonl", 9)):
+        note = f"of {file}"
+        own = {"CPU": meter("estimate", name=file, note=note)}
+        lines(run / file, sample(0, meters=own, joules={"CPU": 0}), sample(at, joules={"CPU": 30}))
     (part,) = account_of(run).energy.parts
     assert (part.joules, part.covered_seconds, part.missing_seconds) == (60.0, 10.0, 0.0)
     assert part.note == "of system.jsonl"
@@ -226,30 +187,14 @@ def test_a_run_that_died_keeps_its_energy(tmp_path):
     assert (found.energy.grid_source, found.energy.grid_grams_per_kwh) == ("World 2023, Ember, July 2024", 481.0)
 
 
-def test_a_line_that_is_no_sample_is_skipped_and_counted(run, caplog):
-    described = {"GPU 0": meter()}
-    wrong = [
-        {"schema_version": 1, "at_seconds": 1},
-        sample(2, joules={"GPU 0": "many"}),
-        sample(3, joules={"GPU 0": -1}),
-        sample(4, joules=[1]),
-    ]
-    lines(
-        run / "system.jsonl", sample(0, meters=described, joules={"GPU 0": 0}), *wrong, sample(10, joules={"GPU 0": 7})
-    )
-    with caplog.at_level(logging.WARNING):
-        found = account_of(run)
+def test_a_line_that_is_no_sample_is_skipped_and_counted(run):
+    metered(run, [(0, 0)])
+    lines(run / "system.jsonl", {"schema_version": 1, "at_seconds": 1})
+    lines(run / "system.jsonl", *(sample(2, joules=wrong) for wrong in ({"GPU 0": "many"}, {"GPU 0": -1}, [1])))
+    lines(run / "system.jsonl", sample(10, joules={"GPU 0": 7}))
+    found = account_of(run)
     assert found.energy.joules == 7.0
-    assert {gap.what: gap.why for gap in found.not_measured}["a part of system.jsonl"] == (
-        "3 unreadable lines in system.jsonl were skipped"
-    )
-
-
-def test_times_that_run_backwards_are_left_out(run):
-    readings = [(0, 0), (5, 50), (4, 60), (10, 100)]
-    first, *rest = [sample(at, joules={"GPU 0": value}) for at, value in readings]
-    lines(run / "system.jsonl", {**first, "meters": {"GPU 0": meter()}}, *rest)
-    assert account_of(run).energy.joules == 100.0
+    assert gaps(found)["a part of system.jsonl"] == "3 unreadable lines in system.jsonl were skipped"
 
 
 @pytest.mark.parametrize(
@@ -313,14 +258,8 @@ def test_an_estimate_says_so_and_a_free_machine_costs_nothing(priced):
 
 def test_each_process_is_paid_at_its_own_price(priced):
     """3600 s at 2.50, 1800 s at 4: 2.50 + 2.00; the phases sum up to it."""
-    lines(priced / "spans.jsonl", facts(price=price(2.5)))
-    lines(
-        priced / "spans.jsonl",
-        process(1),
-        facts(1, price=price(4.0, "another")),
-        span(0.0, 1, imports=900.0),
-        end(1800.0, 1),
-    )
+    second = [process(1), facts(1, price=price(4.0, "another")), span(0.0, 1, imports=900.0), end(1800.0, 1)]
+    lines(priced / "spans.jsonl", facts(price=price(2.5)), *second)
     found = account_of(priced).money
     assert found.cost_usd == 4.5
     assert found.phase_usd["imports"] == 1.5
@@ -342,12 +281,10 @@ def test_a_process_that_died_before_it_stated_a_price_is_paid_like_its_neighbour
 
 def test_no_price_is_no_cost_and_says_why(priced):
     found = account_of(priced)
-    assert found.money == MoneyAccount()
-    assert ("cost", "the records state no price") in [(gap.what, gap.why) for gap in found.not_measured]
+    assert (found.money, gaps(found)["cost"]) == (MoneyAccount(), "the records state no price")
     lines(priced / "spans.jsonl", facts(price=price(None, None, reason="nobody knows; set it")))
     found = account_of(priced)
-    assert found.money == MoneyAccount()
-    assert ("cost", "nobody knows; set it") in [(gap.what, gap.why) for gap in found.not_measured]
+    assert (found.money, gaps(found)["cost"]) == (MoneyAccount(), "nobody knows; set it")
 
 
 @pytest.fixture
@@ -358,18 +295,16 @@ def restarted(tmp_path):
     return tmp_path
 
 
+def seconds_of_ten(numbers, start, **more):
+    """These steps of 10 s each, from ``start`` on."""
+    return [step(one, start + 10.0 * place, 10.0, forward=10.0, **more) for place, one in enumerate(numbers)]
+
+
 def test_steps_beyond_the_checkpoint_are_done_again(restarted):
     """From checkpoint-3: steps 4 and 5, 20 s, and 80 s until the first step begins: 100 s at a dollar a second."""
-    again = [step(one, 5.0 + 10.0 * (one - 4), 10.0, segment=1, forward=10.0) for one in range(4, 9)]
-    lines(restarted / "steps.jsonl", *again)
-    lines(
-        restarted / "spans.jsonl",
-        process(1),
-        facts(1, price=price(3600.0)),
-        span(0.0, 1, imports=75.0),
-        train(1, 75.0, 1),
-    )
-    lines(restarted / "spans.jsonl", end(130.0, 1))
+    lines(restarted / "steps.jsonl", *seconds_of_ten(range(4, 9), 5.0, segment=1))
+    second = [process(1), facts(1, price=price(3600.0)), span(0.0, 1, imports=75.0), train(1, 75.0, 1), end(130.0, 1)]
+    lines(restarted / "spans.jsonl", *second)
     found = account_of(restarted)
     assert found.restarts == [RestartAccount(1, 5, 3, 2, 20.0, 80.0, 100.0)]
     assert [one.steps for one in found.time.processes] == [5, 5]
@@ -379,9 +314,7 @@ def test_steps_beyond_the_checkpoint_are_done_again(restarted):
 def test_a_start_that_never_came_to_train_and_one_from_the_beginning(restarted):
     """The second lives 30 s; the third begins anew after 40: 50 s of steps are lost."""
     lines(restarted / "spans.jsonl", process(1), facts(1, price=price(3600.0)), end(30.0, 1, ended="error", error="x"))
-    lines(
-        restarted / "steps.jsonl", *(step(one, 10.0 * (one - 1), 10.0, segment=1, forward=10.0) for one in range(1, 8))
-    )
+    lines(restarted / "steps.jsonl", *seconds_of_ten(range(1, 8), 0.0, segment=1))
     lines(restarted / "spans.jsonl", process(2), train(1, 40.0, 2), end(110.0, 2))
     assert account_of(restarted).restarts == [
         RestartAccount(1, 5, None, 0, 0.0, 30.0, 30.0),
@@ -391,11 +324,9 @@ def test_a_start_that_never_came_to_train_and_one_from_the_beginning(restarted):
 
 def test_what_a_killed_rank_did_not_write_is_missed(restarted):
     """Of five steps before the restart rank 1 left two; of those after it, all."""
-    more = [step(one, 10.0 * (one - 6), 10.0, segment=1, forward=10.0) for one in (6, 7)]
-    lines(restarted / "steps.jsonl", *more)
+    lines(restarted / "steps.jsonl", *seconds_of_ten((6, 7), 0.0, segment=1))
     lines(restarted / "spans.jsonl", process(1), train(1, 50.0, 1), end(70.0, 1))
-    theirs = [step(one, 10.0 * (one - 1), 10.0, rank=1, forward=10.0) for one in (1, 2)]
-    theirs += [step(one, 10.0 * (one - 6), 10.0, segment=1, rank=1, forward=10.0) for one in (6, 7)]
+    theirs = seconds_of_ten((1, 2), 0.0, rank=1) + seconds_of_ten((6, 7), 0.0, segment=1, rank=1)
     lines(restarted / "steps.rank1.jsonl", *theirs)
     (gap,) = [one for one in account_of(restarted).not_measured if "of rank 1" in one.what]
     assert gap.what == "3 steps of rank 1"

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import logging
 
 import pytest
+from made_records import end, facts, lines, price, process, step, train
 
 from hf_efficient.accounting.account import account_of
 from hf_efficient.accounting.plan import profile_account
 from hf_efficient.accounting.processes import ProcessSpans
 from hf_efficient.records.profile import InstrumentAccount, OperatorTable, OperatorTime
-from hf_efficient.records.steps import StepRecord, TokenCounts
 from hf_efficient.run_dir.json_file import PROFILE, table_path, write_table
 
 PLANNED = {
@@ -35,26 +34,14 @@ PLANNED = {
 CATEGORIES = {"weights": 1000, "gradients": 40, "activations": 1900, "logits": 400}
 
 
-def write(folder, planned, *, steps=2, positions=100, categories=CATEGORIES, price=3.6, gpu=True):
+def write(folder, planned, *, steps=2, positions=100, categories=CATEGORIES, gpu=True):
     told = [{"name": name, "bytes": size, "how": "exact", "note": ""} for name, size in categories.items()]
     memory = {"device": "cuda:0", "categories": told, "missing": [], "positions": positions}
-    facts = {"memory": memory, "price": {"price_usd_per_hour": price, "source": "me", "estimated": False}}
-    if planned is not None:
-        facts["plan"] = planned
+    topics = {"memory": memory, "price": price(3.6)} | ({} if planned is None else {"plan": planned})
     peaks = {"device_peak_allocated_bytes": 6000, "device_peak_reserved_bytes": 10000} if gpu else {}
-    lines = [
-        {"kind": "process", "schema_version": 1, "way": "recipe", "process_start_from": "kernel"}
-        | {"began_at_seconds": 0.0},
-        {"kind": "facts", "facts": facts},
-        {"kind": "train", "segment": 0, "at_seconds": 1.0},
-        {"kind": "end", "ended": "done", "error": None, "at_seconds": 10.0, "memory": peaks},
-    ]
-    (folder / "spans.jsonl").write_text("".join(json.dumps({**line, "process": 0}) + "\n" for line in lines))
-    records = [
-        StepRecord(0, 0, number, None, 2.0, 2.0 * number, {"forward": 2.0}, 1, TokenCounts(320, 300, 200))
-        for number in range(1, steps + 1)
-    ]
-    (folder / "steps.jsonl").write_text("".join(json.dumps(one.to_json()) + "\n" for one in records))
+    lines(folder / "spans.jsonl", process(), facts(**topics), train(0, 1.0), end(10.0, **peaks))
+    done = [step(n, 2.0 * n, 2.0, tokens=(320, 300, 200), forward=2.0) for n in range(1, steps + 1)]
+    lines(folder / "steps.jsonl", *done)
 
 
 def figures(folder):

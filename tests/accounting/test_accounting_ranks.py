@@ -2,53 +2,34 @@
 
 from __future__ import annotations
 
-import json
-
+import made_records
 import pytest
+from made_records import end, facts, lines, price, process, train
 
 from hf_efficient.accounting.account import account_of
 from hf_efficient.accounting.headline import scaling_of
 from hf_efficient.records.amounts import MemoryCategory
 
-PRICE = {"price_usd_per_hour": 36.0, "source": "the recipe", "estimated": False}  # a cent per second
-
 
 def step(number, phases, **more):
-    tokens = {"processed": 100, "non_padding": 90, "loss_bearing": 80}
-    return {
-        "schema_version": 1,
-        "segment": 0,
-        "step": number,
-        "epoch": None,
-        "wall_seconds": sum(phases.values()),
-        "started_at_seconds": 1.0 * number,
-        "phase_seconds": phases,
-        "micro_batches": 1,
-        "tokens": tokens,
-        "loss": None,
-        **more,
-    }
+    made = made_records.step(number, 1.0 * number, sum(phases.values()), tokens=(100, 90, 80), **phases)
+    return {**made, **more}
 
 
 def write(folder, rank, steps, *, host=None, device=None, memory=None, exchange=None, weights=None):
     suffix = f".rank{rank}" if rank else ""
-    facts = {"price": PRICE, "settings": {"device": device or {"type": "cpu"}}}
+    topics = {"price": price(36.0), "settings": {"device": device or {"type": "cpu"}}}  # a cent per second
     if exchange is not None:
-        facts["exchange"] = exchange
+        topics["exchange"] = exchange
     if weights is not None:
         category = {"name": "weights", "bytes": weights, "how": "exact", "note": "when training begins"}
-        facts["memory"] = {"device": "cpu", "categories": [category], "missing": [], "positions": None}
+        topics["memory"] = {"device": "cpu", "categories": [category], "missing": [], "positions": None}
     if host is not None:
-        facts["system"] = {"hostname": host}
-    spans = [
-        {"kind": "process", "schema_version": 1, "rank": rank, "pid": 7, "way": "trainer"},
-        {"kind": "train", "segment": 0, "at_seconds": 1.0},
-        {"kind": "facts", "facts": facts},
-        {"kind": "end", "ended": "done", "error": None, "at_seconds": 20.0, "memory": memory or {}},
-    ]
-    spans[0].update(process_start_from="kernel", began_at_seconds=0.0)
-    (folder / f"spans{suffix}.jsonl").write_text("".join(json.dumps({**one, "process": 0}) + "\n" for one in spans))
-    (folder / f"steps{suffix}.jsonl").write_text("".join(json.dumps({**one, "rank": rank}) + "\n" for one in steps))
+        topics["system"] = {"hostname": host}
+    began = {**process(way="trainer"), "rank": rank}
+    ended = {**end(20.0), "memory": memory or {}}
+    lines(folder / f"spans{suffix}.jsonl", began, train(0, 1.0), facts(**topics), ended)
+    lines(folder / f"steps{suffix}.jsonl", *({**one, "rank": rank} for one in steps))
 
 
 def on_cpus(folder):

@@ -15,7 +15,6 @@ from made_records import alive, end, full_step, lines, process, reading, span, s
 from hf_efficient.accounting import run_records
 from hf_efficient.accounting.account import account_run
 from hf_efficient.accounting.run_records import RunReader
-from hf_efficient.accounting.steps import RankSteps
 from hf_efficient.errors import OutputError
 from hf_efficient.run_dir.stream import JsonlFile
 
@@ -128,21 +127,6 @@ def test_a_sign_of_life_that_is_written_over(rounds, tmp_path_factory):
     account, _ = same(follower, directory)
     assert account.ended == "done"
     assert account.time.phase_seconds.get("logging", 0.0) == sum(count for count, _ in rounds)
-
-
-def test_only_what_is_new_is_read(tmp_path, monkeypatch):
-    for name, whole in WRITTEN.items():
-        (tmp_path / name).write_bytes(whole)
-    follower = RunReader(tmp_path)
-    follower.look()
-    taken = []
-    add = RankSteps.add
-    monkeypatch.setattr(RankSteps, "add", lambda self, lines: (taken.append((self.rank, len(lines))), add(self, lines)))
-    follower.look()
-    assert taken == []
-    lines(tmp_path / "steps.rank1.jsonl", step(8, 7.0, 1.0, rank=1))
-    follower.look()
-    assert taken == [(1, 1)]
 
 
 def test_a_fault_is_told_at_every_look_until_it_is_mended(tmp_path):

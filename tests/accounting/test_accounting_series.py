@@ -121,11 +121,6 @@ def test_steps_are_put_together_without_losing_extremes(tmp_path, monkeypatch):
     assert len(steps) == 2
 
 
-def test_older_records_without_spans_lie_end_to_end(tmp_path):
-    lines(tmp_path / "steps.jsonl", step(1, 5.0, 2.0), step(2, 7.0, 1.0), step(3, 9.0, 1.0, segment=1))
-    assert account_run(tmp_path).series.steps.started_at_seconds == [0.0, 2.0, 3.0]
-
-
 def test_the_distribution_leaves_the_warm_up_out(tmp_path):
     """Of eight steps three are warm-up; the square root of five, rounded up, is three bins from 1 to 4."""
     lines(tmp_path / "steps.jsonl", *[step(n + 1, 0.0, wall) for n, wall in enumerate((9, 9, 9, 1, 1, 2, 3, 4))])

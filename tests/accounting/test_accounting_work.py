@@ -96,28 +96,17 @@ def test_a_step_that_does_not_know_leaves_the_run_unknown(tmp_path):
     assert "sequences and their lengths" in [gap.what for gap in found.not_measured]
 
 
+NO_CARD = {"peak_flops_per_second": None, "peak_reason": "no such card"}
+NO_KERNEL = {"hardware_reason": "no such kernel"}
+
+
 @pytest.mark.parametrize(
     ("told", "work", "what", "why"),
     [
         ({"reason": "no such model"}, None, "FLOPs, MFU and HFU", "no such model"),
-        (
-            {"peak_flops_per_second": None, "peak_reason": "no such card"},
-            StepWork(60, 100),
-            "MFU and HFU",
-            "no such card",
-        ),
-        (
-            {"hardware_reason": "no such kernel"},
-            StepWork(60, None),
-            "FLOPs computed beyond those of the model, and HFU",
-            "no such kernel",
-        ),
-        (
-            {"hardware_reason": "no such kernel", "peak_flops_per_second": None, "peak_reason": "no such card"},
-            StepWork(60, None),
-            "MFU and HFU",
-            "no such card; no such kernel",
-        ),
+        (NO_CARD, WORK, "MFU and HFU", "no such card"),
+        (NO_KERNEL, StepWork(60, None), "FLOPs computed beyond those of the model, and HFU", "no such kernel"),
+        ({**NO_KERNEL, **NO_CARD}, StepWork(60, None), "MFU and HFU", "no such card; no such kernel"),
     ],
 )
 def test_what_is_unknown_says_why(tmp_path, told, work, what, why):
@@ -133,27 +122,14 @@ def test_what_is_unknown_says_why(tmp_path, told, work, what, why):
 UNKNOWN = {**dict.fromkeys(FACTS), "accelerators": 1, "peak_estimated": False, "reason": "no such model"}
 
 
-def test_a_call_whose_flops_are_not_known_tells_why_whether_it_comes_first_or_last(tmp_path):
-    """Of three calls of one process the middle one does not know its FLOPs: 2 of 4 steps."""
-    start, _ = begins()
-    calls = [({**FACTS}, WORK), (UNKNOWN, None), ({**FACTS}, WORK)]
-    lines(tmp_path / "spans.jsonl", start)
-    for segment, (told, work) in enumerate(calls):
-        call = {"kind": "train", "process": 0, "segment": segment, "at_seconds": 1.0 + 5 * segment}
-        lines(tmp_path / "spans.jsonl", call, facts(told))
-        lines(tmp_path / "steps.jsonl", step(1, segment=segment, work=work))
-        if work is None:
-            lines(tmp_path / "steps.jsonl", step(2, segment=segment, work=None))
-            found = account_of(tmp_path).work
-            assert (found.model_flops, found.reason) == (None, "no such model (2 of 3 steps)")
-    found = account_of(tmp_path).work
-    assert (found.model_flops, found.reason) == (None, "no such model (2 of 4 steps)")
-    assert (found.peak_flops_per_second, found.dtype) == (100.0, "bf16")
-
-
 def test_each_call_has_its_own_reason(tmp_path):
-    """The first call's model is not known, the second's batches do not tell their sequences."""
+    """The first call's model is not known, the second's batches do not tell their sequences, the third's do."""
     lines(tmp_path / "spans.jsonl", *begins(), facts(UNKNOWN), *begins(1), facts(process=1))
     lines(tmp_path / "steps.jsonl", step(1, work=None), step(2, segment=1, sequences=None, work=None))
     batches = "the batches do not tell their sequences: no attention_mask and no position_ids that start again at 0"
     assert account_of(tmp_path).work.reason == f"no such model (1 of 2 steps); {batches} (1 of 2 steps)"
+    lines(tmp_path / "spans.jsonl", *begins(2), facts(process=2))
+    lines(tmp_path / "steps.jsonl", step(3, segment=2))
+    found = account_of(tmp_path).work
+    assert (found.model_flops, found.peak_flops_per_second, found.dtype) == (None, 100.0, "bf16")
+    assert found.reason == f"no such model (1 of 3 steps); {batches} (1 of 3 steps)"

@@ -34,8 +34,8 @@ def segment(address, blocks, device=0):
     }
 
 
-def event(action, addr, size, frames=()):
-    return {"action": action, "addr": addr, "size": size, "frames": list(frames), "stream": 0}
+def event(action, addr, size, frames=(), **more):
+    return {"action": action, "addr": addr, "size": size, "frames": list(frames), "stream": 0, **more}
 
 
 def test_what_is_held_and_what_is_fragmented():
@@ -108,27 +108,26 @@ class Attack:
         return (print, ("run by the file",))
 
 
+UNREADABLE = "cannot be read as a memory snapshot"
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
         (pickle.dumps({"segments": [Attack()]}), "it names builtins.print, and a snapshot holds plain data"),
         (pickle.dumps([1, 2]), "is no memory snapshot; name a file that"),
-        (pickle.dumps({"segments": list(range(99))})[:50], "cannot be read as a memory snapshot"),
-        (b"", "cannot be read as a memory snapshot"),
-        (b"\x1f\x8b\x08 no pickle at all", "cannot be read as a memory snapshot"),
+        (pickle.dumps({"segments": list(range(99))})[:50], UNREADABLE),
+        (b"\x1f\x8b\x08 no pickle at all", UNREADABLE),
     ],
 )
 def test_another_file_is_refused(tmp_path, content, said, capsys):
     path = tmp_path / "memory.pickle"
     path.write_bytes(content)
-    with pytest.raises(OutputError) as raised:
+    with pytest.raises(OutputError, match=said):
         read_snapshot(path)
-    assert said in str(raised.value)
     assert capsys.readouterr().out == ""
 
 
-LAYER = {"filename": "/lib/transformers/models/llama/modeling_llama.py", "line": 180, "name": "forward"}
-TORCH_LINEAR = {"filename": "/lib/torch/nn/modules/linear.py", "line": 134, "name": "forward"}
 CODE = """\
 import torch
 
@@ -151,12 +150,10 @@ def snapshot(*allocations):
     """Blocks of so many bytes with label and frames, one behind the other; all of them live at the end."""
     blocks, events, address = [], [], 0
     for size, label, frames in allocations:
-        blocks.append({"address": address, "size": size, "state": "active_allocated", "frames": frames})
-        event = {"action": "alloc", "addr": address, "size": size, "frames": frames}
-        events.append(event if label is None else {**event, "user_metadata": label})
+        blocks.append(block(address, size, frames=frames))
+        events.append(event("alloc", address, size, frames, **({} if label is None else {"user_metadata": label})))
         address += size
-    segment = {"device": 0, "address": 0, "total_size": address, "active_size": address, "blocks": blocks}
-    return {"segments": [segment], "device_traces": [events]}
+    return {"segments": [segment(0, blocks)], "device_traces": [events]}
 
 
 def modules(*allocations):
@@ -165,10 +162,10 @@ def modules(*allocations):
 
 def test_layers_are_summed_up_and_one_alone_keeps_its_number():
     found = modules(
-        (10, "model.layers.0.mlp.down_proj", [TORCH_LINEAR, LAYER]),
-        (10, "model.layers.1.mlp.down_proj", [TORCH_LINEAR, LAYER]),
-        (5, "model.layers.1.mlp.down_proj", [TORCH_LINEAR, LAYER]),
-        (40, "model.layers.3.mlp", [LAYER]),
+        (10, "model.layers.0.mlp.down_proj", [LINEAR, MLP]),
+        (10, "model.layers.1.mlp.down_proj", [LINEAR, MLP]),
+        (5, "model.layers.1.mlp.down_proj", [LINEAR, MLP]),
+        (40, "model.layers.3.mlp", [MLP]),
         (7, "model.layers.0.mlp.down_proj (backward)", []),
         (8, "model.layers.1.mlp.down_proj (backward)", []),
         (3, "", []),
@@ -188,17 +185,11 @@ def test_layers_are_summed_up_and_one_alone_keeps_its_number():
 
 def test_a_block_has_the_label_of_the_allocation_that_it_is_of():
     """The address was another module's before, and is a third one's after the peak."""
-    events = [
-        {"action": "alloc", "addr": 0, "size": 5, "frames": [], "user_metadata": "old"},
-        {"action": "free_completed", "addr": 0, "size": 5},
-        {"action": "alloc", "addr": 0, "size": 50, "frames": [], "user_metadata": "peak"},
-        {"action": "free_completed", "addr": 0, "size": 50},
-        {"action": "alloc", "addr": 0, "size": 9, "frames": [], "user_metadata": "new"},
-    ]
-    blocks = [{"address": 0, "size": 9, "state": "active_allocated", "frames": []}]
-    segments = [{"device": 0, "address": 0, "total_size": 64, "active_size": 9, "blocks": blocks}]
-    found = snapshot_record({"segments": segments, "device_traces": [events]}, "").modules
-    assert [(one.module, one.bytes) for one in found] == [("peak", 50)]
+    events = []
+    for size, label in ((5, "old"), (50, "peak"), (9, "new")):
+        events += [event("alloc", 0, size, user_metadata=label), event("free_completed", 0, size)]
+    held = {"segments": [segment(0, [block(0, 9)])], "device_traces": [events[:-1]]}
+    assert [(one.module, one.bytes) for one in snapshot_record(held, "").modules] == [("peak", 50)]
 
 
 def test_without_labels_the_class_is_told_by_the_stack(tmp_path):
@@ -206,7 +197,7 @@ def test_without_labels_the_class_is_told_by_the_stack(tmp_path):
     path.write_text(CODE)
     frame = {"filename": str(path), "name": "forward"}
     found = modules(
-        (10, None, [TORCH_LINEAR, {**frame, "line": 10}]),
+        (10, None, [LINEAR, {**frame, "line": 10}]),
         (4, None, [{**frame, "line": 7}]),
         (2, None, [{**frame, "line": 14}]),
         (1, None, [{**frame, "line": 10, "name": "helper"}]),

@@ -44,10 +44,6 @@ def test_the_list_has_all_recipes_but_bases(root):
     ]
 
 
-def test_a_name_is_found(root):
-    assert find_recipe("llama/qlora", root) == root / "llama/qlora.yaml"
-
-
 def test_a_file_goes_before_a_shipped_name_and_a_folder_does_not(root, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("quickstart").mkdir()
@@ -57,16 +53,19 @@ def test_a_file_goes_before_a_shipped_name_and_a_folder_does_not(root, tmp_path,
     assert find_recipe("llama/qlora", root) == Path("llama/qlora")
 
 
+LISTED = "`hf-efficient recipes` lists those that are shipped."
+
+
 @pytest.mark.parametrize(
     ("name", "remedy"),
     [
         ("lama/qlora", "Did you mean llama/qlora?"),
         ("qlora", "Did you mean llama/qlora?"),
         ("llama", "Did you mean llama/lora or llama/qlora?"),
-        ("xyz", "`hf-efficient recipes` lists those that are shipped."),
-        ("bases/b", "`hf-efficient recipes` lists those that are shipped."),
-        ("a\0b", "`hf-efficient recipes` lists those that are shipped."),
-        ("x" * 5000, "`hf-efficient recipes` lists those that are shipped."),
+        *(
+            (name, "`hf-efficient recipes` lists those that are shipped.")
+            for name in ("xyz", "bases/b", "a\0b", "x" * 5000)
+        ),
     ],
 )
 def test_another_name_is_refused(root, name, remedy):
@@ -208,29 +207,28 @@ def applied(data, *flags: str):
     return tree.plain(), [str(problem) for problem in problems]
 
 
+A, L = {"a": {"b": 1}}, {"l": [{"p": "x"}]}
+
+
 @pytest.mark.parametrize(
     ("flag", "result"),
     [
-        ("a.b=2", {"a": {"b": 2}, "l": [{"p": "x"}]}),
-        ("a.c=1e-4", {"a": {"b": 1, "c": 1e-4}, "l": [{"p": "x"}]}),
-        ("a={c: no}", {"a": {"b": 1, "c": "no"}, "l": [{"p": "x"}]}),
-        ("a=null", {"a": None, "l": [{"p": "x"}]}),
-        ("a.b=", {"a": {"b": None}, "l": [{"p": "x"}]}),
-        ("a.b=x=y", {"a": {"b": "x=y"}, "l": [{"p": "x"}]}),
-        ("l.0.p=y", {"a": {"b": 1}, "l": [{"p": "y"}]}),
-        ("l.1.p=y", {"a": {"b": 1}, "l": [{"p": "x"}, {"p": "y"}]}),
-        ("l=[1]", {"a": {"b": 1}, "l": [1]}),
-        ("n.m.0=z", {"a": {"b": 1}, "l": [{"p": "x"}], "n": {"m": ["z"]}}),
+        ("a.b=2", {"a": {"b": 2}, **L}),
+        ("a.c=1e-4", {"a": {"b": 1, "c": 1e-4}, **L}),
+        ("a={c: no}", {"a": {"b": 1, "c": "no"}, **L}),
+        ("a=null", {"a": None, **L}),
+        ("a.b=", {"a": {"b": None}, **L}),
+        ("a.b=x=y", {"a": {"b": "x=y"}, **L}),
+        ("l.1.p=y", {**A, "l": [{"p": "x"}, {"p": "y"}]}),
+        ("l=[1]", {**A, "l": [1]}),
+        ("n.m.0=z", {**A, **L, "n": {"m": ["z"]}}),
     ],
 )
 def test_one_flag(flag, result):
-    assert applied({"a": {"b": 1}, "l": [{"p": "x"}]}, flag) == (result, [])
-
-
-def test_the_tree_below_is_not_changed():
-    tree = wrap({"a": {"b": 1}, "l": [1]}, Origin("r.yaml", 1))
-    apply_overrides(tree, ["a.b=2", "l.0=2", "l.1=3"])
-    assert tree.plain() == {"a": {"b": 1}, "l": [1]}
+    tree = wrap({**A, **L}, Origin("r.yaml", 1))
+    found, problems = apply_overrides(tree, [flag])
+    assert (found.plain(), problems) == (result, [])
+    assert tree.plain() == {**A, **L}  # the tree below is not changed
 
 
 @pytest.mark.parametrize("flag", ["", "a", "=1", "a..b=1", ".a=1", "a.=1", "a b=1", "--x"])

@@ -49,12 +49,9 @@ def test_valid(validator, text):
         ("data: {train: [{weight: 2}]}", "$.data.train[0]: 'path' is a required property"),
         ("train: {lerning_rate: 1}", "$.train: Additional properties are not allowed ('lerning_rate' was unexpected)"),
         ("train: {learning_rate: fast}", "$.train.learning_rate: 'fast' is not of type 'number'"),
-        ("train: {weight_decay: -0.1}", "$.train.weight_decay: -0.1 is less than the minimum of 0"),
         ("train: {seed: 4294967296}", "$.train.seed: 4294967296 is greater than the maximum of 4294967295"),
         ("train: {max_steps: 0}", "$.train.max_steps: 0 should not be valid under {'const': 0}"),
-        ("train: {num_train_epochs: 0}", "$.train.num_train_epochs: 0 is less than or equal to the minimum of 0"),
         ("train: {eval_strategy: often}", "$.train.eval_strategy: 'often' is not one of ['no', 'steps', 'epoch']"),
-        ("train: {output_dir: x}", "$.train: Additional properties are not allowed ('output_dir' was unexpected)"),
     ],
 )
 def test_invalid(validator, text, error):

@@ -8,7 +8,6 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
 
 from hf_efficient.errors import OutputError, RecipeError
 from hf_efficient.recipe.load import change_recipe, load_recipe, recipe_remarks
@@ -25,12 +24,6 @@ def test_a_recipe_resolves(write):
     assert recipe.data.train[0].weight == 2.0
     assert recipe.train == {"learning_rate": 2e-4}
     assert recipe.path == Path("r.yaml")
-
-
-def test_a_resolved_recipe_does_not_change(write):
-    recipe = load_recipe(write())
-    with pytest.raises(ValidationError, match="frozen"):
-        recipe.name = "other"
 
 
 def test_provenance_of_every_leaf(write):
@@ -101,42 +94,29 @@ train:
 @pytest.mark.parametrize(
     ("flag", "problem"),
     [
-        ("adapter.r='3'", "adapter.r: is the text '3', but must be a whole number. Write 3 without quotes."),
         ("adapter.r=true", "adapter.r: is true, but must be a whole number."),
-        ("adapter.r=1.5", "adapter.r: is the number 1.5, but must be a whole number."),
         ("adapter.r=16.0", "adapter.r: is the number 16.0, but must be a whole number. Write 16."),
-        ("adapter.dropout=true", "adapter.dropout: is true, but must be a number."),
         ("adapter.dropout=1", "adapter.dropout: is the number 1, but must be less than 1."),
         ("adapter.dropout=-0.1", "adapter.dropout: is the number -0.1, but must be at least 0."),
         ("adapter.alpha=.inf", "adapter.alpha: is the number inf, but must be a finite number."),
-        ("train.learning_rate=.inf", "train.learning_rate: is the number inf, but must be a finite number."),
-        ("train.max_grad_norm=-.inf", "train.max_grad_norm: is the number -inf, but must be a finite number."),
         ("train.learning_rate=.nan", "train.learning_rate: is the number nan, but must be a finite number."),
-        ("adapter.dora=1", "adapter.dora: is the number 1, but must be true or false."),
+        ("train.max_grad_norm=-.inf", "train.max_grad_norm: is the number -inf, but must be a finite number."),
         ("adapter=null", "adapter: is nothing (null), but must be a mapping. Leave the key out to get its default."),
         ("adapter=[]", "adapter: is an empty list, but must be a mapping."),
         ("train=[x]", "train: is a list, but must be a mapping."),
-        ("data.train=x", "data.train: is the text 'x', but must be a list."),
         ("data.train=[]", "data.train: is an empty list, but must be a list of at least 1."),
-        ("data.train.0=x", "data.train.0: holds a single value"),
-        ("name=", "name: is nothing (null), but must be text. Leave the key out to get its default."),
+        ("data.train.0=x", "data.train.0: is the text 'x', but must be a mapping."),
         ("name=''", "name: is empty text, but must be at least 1 character long."),
         ("method=sfd", "method: is the text 'sfd', but must be sft or dpo. Did you mean sft?"),
-        ("method=[sft]", "method: is a list, but must be sft or dpo."),
-        ("adapter.target_modules=3", "adapter.target_modules: is the number 3, but must be text or a list."),
         ("adapter.target_modules={}", "adapter.target_modules: is an empty mapping, but must be text or a list."),
         ("distributed.processes=0", "distributed.processes: is the number 0, but must be greater than 0 or auto."),
         ("evaluate.metrics=[f1]", "evaluate.metrics.0: is the text 'f1', but must be perplexity, token_accuracy or"),
-        ("evaluate.early_stopping=3", "evaluate.early_stopping: is the number 3, but must be a mapping."),
         ("adapter.lora_alpha=3", "adapter.lora_alpha: is no key of a recipe. Did you mean `alpha`?"),
         ("load_in_4bit=true", "load_in_4bit: is no key of a recipe. Did you mean `adapter.quantization.bits`?"),
         ("distributed.xyzzy=1", "distributed.xyzzy: is no key of a recipe. Valid here: processes, nodes,"),
     ],
 )
 def test_one_wrong_value(problems, flag, problem):
-    if flag == "data.train.0=x":
-        # A mapping that is replaced as a whole by text is told by its type.
-        problem = "data.train.0: is the text 'x', but must be a mapping."
     (found,) = problems(HEAD, flag)
     assert found.startswith(f"command line: {flag}: {problem}")
 
@@ -147,19 +127,13 @@ def test_a_wrong_key_does_not_make_rules_complain_about_its_default(problems):
     assert problems(text) == ["r.yaml:3: data.evall: is no key of a recipe. Did you mean `eval`?"]
 
 
-def test_no_tag_runs_code(write):
-    path = write()
-    for payload in (
-        "!!python/object/apply:os.system ['touch trace']",
-        "!!python/object/new:os.system ['touch trace']",
-        "!!python/name:os.system",
-        "!!python/module:antigravity",
-    ):
-        path.write_text(f"{HEAD}train: {{run_name: {payload} }}\n", encoding="utf-8")
-        with pytest.raises(RecipeError, match="a recipe is plain data and builds no objects"):
-            load_recipe(path)
-        with pytest.raises(RecipeError, match="a recipe is plain data and builds no objects"):
-            load_recipe(write(HEAD), [f"train.run_name={payload}"])
+@pytest.mark.parametrize("tag", ["object/apply:os.system ['touch trace']", "name:os.system", "module:antigravity"])
+def test_no_tag_runs_code(write, tag):
+    field = f"run_name: !!python/{tag}"
+    with pytest.raises(RecipeError, match="a recipe is plain data and builds no objects"):
+        load_recipe(write(f"{HEAD}train: {{{field} }}\n"))
+    with pytest.raises(RecipeError, match="a recipe is plain data and builds no objects"):
+        load_recipe(write(HEAD), [f"train.{field.replace(': ', '=', 1)}"])
     assert not Path("trace").exists()
 
 
@@ -194,43 +168,27 @@ def test_set_or_not(write):
     assert (is_set(built, "distributed.processes"), is_set(built, "distributed.nodes")) == (False, True)
 
 
-EVALUATED = "data.eval_fraction=0.1"
+EPOCH = ["data.eval_fraction=0.1", "train.eval_strategy=epoch", "train.eval_steps=4"]
+RARE = ["train.save_strategy=no", "train.save_steps=4", "train.logging_strategy=epoch", "train.logging_steps=4"]
 
 
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["train.eval_steps=4"], ["eval_steps=4: train.eval_steps: has no effect, because train.eval_strategy is no"]),
-        (
-            [EVALUATED, "train.eval_strategy=epoch", "train.eval_steps=4"],
-            ["eval_steps=4: train.eval_steps: has no effect, because train.eval_strategy is epoch"],
-        ),
-        (
-            ["train.save_strategy=no", "train.save_steps=4", "train.logging_strategy=epoch", "train.logging_steps=4"],
-            [
-                "save_steps=4: train.save_steps: has no effect, because train.save_strategy is no",
-                "logging_steps=4: train.logging_steps: has no effect, because train.logging_strategy is epoch",
-            ],
-        ),
-        ([EVALUATED, "train.eval_strategy=steps", "train.eval_steps=4"], []),
+        (["train.eval_steps=4"], [("eval", "no")]),
+        (EPOCH, [("eval", "epoch")]),
+        (RARE, [("save", "no"), ("logging", "epoch")]),
         (["train.save_steps=4", "train.logging_steps=4"], []),
         (["train.save_strategy=no"], []),
         (["train.eval_steps=null"], []),
     ],
 )
 def test_steps_that_nothing_counts(write, flags, said):
-    found = recipe_remarks(load_recipe(write(), flags))
-    strategies = [line.split("because ")[1].split(" is ")[0] for line in said]
-    assert found == [
-        f"command line: train.{line}. Write {strategy}: steps, or remove it."
-        for line, strategy in zip(said, strategies, strict=True)
+    assert recipe_remarks(load_recipe(write(), flags)) == [
+        f"command line: train.{kind}_steps=4: train.{kind}_steps: has no effect, because train.{kind}_strategy is "
+        f"{strategy}. Write train.{kind}_strategy: steps, or remove it."
+        for kind, strategy in said
     ]
-
-
-def test_a_file_is_named_with_its_line(write):
-    text = "name: t\nmodel: {id: m}\ndata: {train: [{path: a}]}\ntrain:\n  eval_steps: 4\noutput_dir: o\n"
-    (said,) = recipe_remarks(load_recipe(write(text)))
-    assert said.startswith("r.yaml:5: train.eval_steps: has no effect")
 
 
 @pytest.mark.parametrize(

@@ -35,8 +35,6 @@ adapter.method=qlora | adapter.quantization={bits: 8, type: fp4, double_quant: t
     adapter.quantization.compute_dtype: is a setting of 4-bit quantization, but `adapter.quantization.bits` is 8.
 train.bf16=true | train.fp16=true
     train.fp16: is true, and so is `train.bf16`. Keep one: bf16 where the device has it, else fp16.
-train.bf16_full_eval=true | train.fp16_full_eval=true
-    train.fp16_full_eval: is true, and so is `train.bf16_full_eval`. Keep one: bf16 where the device has it, else
 train.gradient_checkpointing=false | train.gradient_checkpointing_kwargs={use_reentrant: false}
     train.gradient_checkpointing_kwargs: is set, but activation checkpointing is off
 train.activation_checkpointing=false | train.activation_checkpointing_kwargs={every_n_layers: 2}
@@ -56,8 +54,6 @@ data.eval=[{path: e}] | EVAL
     data.eval_fraction: is set, and so is `data.eval`. Keep one of the two; null takes an inherited fraction back.
 STEPS
     train.eval_strategy: is steps, but there is no evaluation data. Add `data.eval`, or `data.eval_fraction: 0.05`.
-train.eval_on_start=true
-    train.eval_on_start: is true, but there is no evaluation data. Add `data.eval`, or `data.eval_fraction: 0.05`.
 evaluate.metrics=[perplexity]
     evaluate.metrics: is set, but there is no evaluation data. Add `data.eval`, or `data.eval_fraction: 0.05`.
 train.lr_scheduler_type=reduce_lr_on_plateau
@@ -79,8 +75,6 @@ train.metric_for_best_model=eval_perplexity
     train.metric_for_best_model: is eval_perplexity, which no evaluation computes. Add perplexity to
 train.metric_for_best_model=bleu | evaluate.metrics=[exact_match] | EVAL
     train.metric_for_best_model: is bleu, which no evaluation computes. Write one of loss, exact_match.
-train.metric_for_best_model=bleu
-    train.metric_for_best_model: is bleu, which no evaluation computes. Write loss.
 train.report_to=wandb
     train.report_to: is wandb, but the package wandb is not installed. Install it (pip install wandb), or write
 train.report_to=[trackio, all]
@@ -90,13 +84,9 @@ train.report_to=null
     train.report_to: is null, which transformers takes for a name. Write none.
 train.optim=galore_adamw_8bit
     train.optim: is galore_adamw_8bit, but the package galore_torch is not installed. Install it (pip install
-train.optim=adamw_torch_4bit
-    train.optim: is adamw_torch_4bit, but the package torchao is not installed. Install it (pip install torchao),
 train.fsdp=true | train.fsdp_config={version: 2}
     train.fsdp: is set, but `distributed.strategy` says how a recipe's model is spread, and the launch is derived
     train.fsdp_config: is set, but `distributed.strategy` says how a recipe's model is spread, and the launch is
-train.deepspeed=ds.json
-    train.deepspeed: is set, but `distributed.strategy` says how a recipe's model is spread, and the launch is
 adapter.target_modules='q_proj|(v_proj'
     adapter.target_modules: is neither all-linear nor a valid regular expression: missing ), unterminated
 adapter.target_modules='a{99999999999}'
@@ -111,14 +101,10 @@ efficiency.price_usd_per_hour=2 | efficiency.price_from=aws
     efficiency.price_from: is set, and so is `efficiency.price_usd_per_hour`. Keep one of the two; null takes an
 efficiency.price_from=lamda
     efficiency.price_from: is lamda, which is no provider with known prices. Did you mean lambda?
-efficiency.price_from=zz
-    efficiency.price_from: is zz, which is no provider with known prices. Write runpod-community, runpod-secure,
 efficiency.price_from=aws | efficiency.market=spot
     efficiency.market: is spot, but no such price of aws is known. Write on_demand, or
 efficiency.grid=Frnace
     efficiency.grid: is Frnace, which is no country with a known grid. Did you mean France?
-efficiency.grid=xyz
-    efficiency.grid: is xyz, which is no country with a known grid. Write a country's English name or its ISO code,
 EVAL | CHUNKED | train.label_smoothing_factor=0.1
     train.label_smoothing_factor: is set, but `train.loss_type: chunked_nll` never has the whole logits that it
 EVAL | CHUNKED | train.use_liger_kernel=true
@@ -143,24 +129,10 @@ efficiency.budget={}
     efficiency.budget: has no limit. Write usd, hours or kwh, or remove it.
 efficiency.budget={usd: 2} | efficiency.record_steps=false
     efficiency.budget: is set, but `efficiency.record_steps: false` records nothing that could be counted. Remove
-efficiency.budget={usd: 0}
-    efficiency.budget.usd: is the number 0, but must be greater than 0.
-efficiency.budget={hours: -1}
-    efficiency.budget.hours: is the number -1, but must be greater than 0.
-efficiency.budget={kwh: much}
-    efficiency.budget.kwh: is the text 'much', but must be a number.
-efficiency.budget={eur: 1}
-    efficiency.budget.eur: is no key of a recipe. Valid here: usd, hours or kwh.
 CONFIRMS | efficiency.record_steps=false
     efficiency.confirms: is set, but `efficiency.record_steps: false` keeps no record that it could be told by.
-efficiency.confirms={run: out}
-    efficiency.confirms.rule: is missing. Add it: Whose remedy is tested: the name of the rule.
-efficiency.confirms={rule: a, predicted_saving: 40}
-    efficiency.confirms.predicted_saving: is the number 40, but must be at most 1.
 efficiency.confirms={rule: a, predicted_savings: 0.4}
     efficiency.confirms.predicted_savings: is no key of a recipe. Did you mean `predicted_saving`?
-efficiency.confirms={rule: a, setup: {processes: 2}}
-    efficiency.confirms.setup.processes: is the number 2, but must be text.
 efficiency.profile.trace={} | efficiency.record_steps=false
     efficiency.profile: is set, but `efficiency.record_steps: false` keeps no record that could tell what it costs.
 efficiency.profile.trace={wait: 4, warmup: 1} | train.max_steps=5
@@ -169,8 +141,6 @@ efficiency.profile.memory={at_steps: [2, 9]} | train.max_steps=8
     efficiency.profile.memory.at_steps.1: waits for step 9, but `train.max_steps` is 8. Write a smaller one, or
 efficiency.profile.python={after_step: 8} | train.max_steps=8
     efficiency.profile.python.after_step: waits for step 9, but `train.max_steps` is 8. Write a smaller one, or
-efficiency.profile.capture={after_step: 8} | train.max_steps=8
-    efficiency.profile.capture.after_step: waits for step 9, but `train.max_steps` is 8. Write a smaller one, or
 efficiency.profile.trace={shapes: false}
     efficiency.profile.trace.flops: is true, but FLOPs are counted from shapes. Write false, or shapes: true.
 efficiency.profile.trace={} | efficiency.profile.python={}
@@ -181,20 +151,8 @@ efficiency.profile.lines=['json:dumps'] | train.max_steps=4
     efficiency.profile.lines: waits for step 5, but `train.max_steps` is 4. Remove it, or more steps.
 efficiency.profile.lines=[json.dumps]
     efficiency.profile.lines.0: is 'json.dumps', which names no function. Write package.module:function.
-efficiency.profile.trace={wait: -1}
-    efficiency.profile.trace.wait: is the number -1, but must be at least 0.
-efficiency.profile.trace={active: 0}
-    efficiency.profile.trace.active: is the number 0, but must be greater than 0.
-efficiency.profile.trace=true
-    efficiency.profile.trace: is true, but must be a mapping.
-efficiency.profile.trace={waits: 2}
-    efficiency.profile.trace.waits: is no key of a recipe. Did you mean `wait`?
-efficiency.profile.python={tool: pyspy}
-    efficiency.profile.python.tool: is the text 'pyspy', but must be cprofile or pyinstrument.
 distributed.processes=4 | distributed.strategy=none
     distributed.strategy: is none, which is one process, but `distributed.processes` is 4. Write ddp, or one of
-distributed.processes=auto | distributed.strategy=none
-    distributed.strategy: is none, which is one process, but `distributed.processes` is auto. Write ddp, or one of
 distributed.processes=4 | distributed.offload.optimizer=true
     distributed.offload.optimizer: is set, but `distributed.strategy: auto` cannot offload it. Write `strategy:
 distributed.strategy=fsdp2 | distributed.offload.optimizer=true
@@ -204,8 +162,6 @@ distributed.strategy=zero2 | distributed.offload.optimizer=true | train.optim=ad
     train.optim: is adafactor, whose state `distributed.strategy: zero2` cannot share out over processes. Write
 distributed.strategy=zero2 | distributed.offload.parameters=true
     distributed.offload.parameters: is set, but under `distributed.strategy: zero2` each process needs the whole
-distributed.strategy=zero1 | train.optim=adafactor
-    train.optim: is adafactor, whose state `distributed.strategy: zero1` cannot share out over processes. Write
 distributed.strategy=fsdp2 | train.optim=paged_adamw_8bit
     train.optim: is paged_adamw_8bit, whose state `distributed.strategy: fsdp2` cannot share out over processes.
 distributed.strategy=zero3 | adapter.method=qlora
@@ -220,73 +176,53 @@ distributed.strategy=fsdp2 | distributed.offload.parameters=true | distributed.o
     distributed.offload.nvme_path: is set, but `distributed.strategy: fsdp2` offloads to the host's memory alone.
 distributed.strategy=zero3 | distributed.wrap_classes=[LlamaDecoderLayer]
     distributed.wrap_classes: is set, but `distributed.strategy: zero3` does not shard by classes of layers. Write
-distributed.wrap_classes=[LlamaDecoderLayer]
-    distributed.wrap_classes: is set, but `distributed.strategy: auto` does not shard by classes of layers. Write
-distributed.strategy=zero4
-    distributed.strategy: is the text 'zero4', but must be auto, none, ddp, zero1, zero2, zero3 or fsdp2. Did you
 """  # noqa: E501
 ACCEPTED = """\
 adapter.method=full | adapter.r=8 | adapter.target_modules=[q_proj]
 adapter.method=lora | adapter.dora=true | adapter.rslora=true | adapter.merge=true
 adapter.method=qlora | adapter.quantization={bits: 4} | adapter.merge=true | adapter.dora=true
 adapter.method=qlora | adapter.quantization={bits: 8}
-train.bf16=false | train.fp16=true
 train.gradient_checkpointing_kwargs={use_reentrant: false}
 train.gradient_checkpointing=false | train.activation_checkpointing=true | train.gradient_checkpointing_kwargs={use_reentrant: false}
 train.dataloader_num_workers=2 | train.dataloader_prefetch_factor=2
 train.packing=true
-train.packing=true | model.attn_implementation=sdpa
 train.packing=true | model.attn_implementation=documents | adapter.fused=true
-train.packing=true | model.attn_implementation=flex_attention
 train.packing=true | model.attn_implementation=flash_attention_2
 train.packing=true | model.attn_implementation=kernels-community/vllm-flash-attn3
 train.packing=true | model.attn_implementation=other | train.packing_strategy=wrapped
-model.attn_implementation=other
 train.padding_free=true | train.max_length=null
-train.padding_free=true | train.packing=true
 train.completion_only_loss=true | train.assistant_only_loss=true
 EVAL | STEPS | BEST | train.eval_steps=10 | train.save_steps=20 | evaluate.early_stopping={}
 EVAL | STEPS | BEST | train.eval_steps=0.1 | train.save_steps=0.2
 EVAL | train.eval_strategy=epoch | BEST | train.save_strategy=best
 EVAL | STEPS | train.metric_for_best_model=loss | evaluate.early_stopping={patience: 1}
 evaluate.metrics=[token_accuracy] | EVAL | STEPS | BEST | train.metric_for_best_model=eval_token_accuracy | train.save_steps=10
-data.eval=[{path: e}] | train.eval_on_start=true
 method=dpo | data.train.0.format=preference
 method=dpo | EVAL | STEPS | BEST | train.save_steps=10 | train.metric_for_best_model=rewards/accuracies
 train.optim=paged_adamw_8bit
-train.optim=adamw_torch_fused | train.report_to=none
 train.report_to=[none]
-train.report_to=[]
 train.fsdp=false | train.fsdp_config={} | train.deepspeed=null | train.dataloader_drop_last=true
 adapter.target_modules='model.layers.[0-9]+.(q|v)_proj'
 efficiency.price_usd_per_hour=0 | efficiency.grid=NO
 efficiency.price_from=gcp | efficiency.market=spot | efficiency.grid=120
 efficiency.market=spot | efficiency.spot.hours_between_preemptions=6
-efficiency.market=spot | efficiency.price_usd_per_hour=0.9
 efficiency.price_from=Lambda | efficiency.market=on_demand | efficiency.grid=UK
 EVAL | CHUNKED | train.label_smoothing_factor=0
 EVAL | CHUNKED | train.use_liger_kernel=true | train.liger_kernel_config={fused_linear_cross_entropy: false}
 EVAL | CHUNKED | adapter.target_modules=[q_proj, v_proj] | adapter.modules_to_save=[lm_head]
 EVAL | CHUNKED | evaluate.metrics=[perplexity, token_accuracy]
-EVAL | train.prediction_loss_only=true
-EVAL | train.remove_unused_columns=false
 EVAL | method=dpo | train.remove_unused_columns=true
 EVAL | train.metric_for_best_model=perplexity | train.greater_is_better=false | evaluate.metrics=[perplexity]
 EVAL | train.metric_for_best_model=token_accuracy | train.greater_is_better=true | evaluate.metrics=[token_accuracy]
 EVAL | adapter.method=lora | model.dtype=float16
 EVAL | method=dpo | data.overlong=truncate
-EVAL | evaluate.generate.show=2
 efficiency.budget={usd: 2, hours: 1.5, kwh: 0.3}
 CONFIRMS
-distributed.strategy=none
-distributed.processes=4 | distributed.strategy=ddp
 distributed.processes=auto
 distributed.processes=1 | distributed.strategy=zero2 | distributed.offload.optimizer=true
 distributed.processes=4 | distributed.strategy=zero3 | distributed.offload.optimizer=true | distributed.offload.parameters=true
 distributed.processes=4 | distributed.strategy=fsdp2 | distributed.offload.parameters=true
 distributed.processes=2 | distributed.strategy=zero3 | train.optim=adamw_torch_fused
-distributed.processes=2 | distributed.strategy=zero2 | train.optim=paged_adamw_8bit
-distributed.processes=2 | distributed.strategy=fsdp2 | train.optim=adamw_torch
 distributed.processes=2 | distributed.strategy=ddp | train.optim=adafactor
 distributed.strategy=fsdp2 | adapter.method=qlora
 distributed.strategy=zero2 | adapter.method=qlora

@@ -20,12 +20,6 @@ def own_cache(tmp_path, monkeypatch):
     return tmp_path / "cache"
 
 
-@pytest.fixture
-def no_trl(monkeypatch):
-    """Importing trl fails, so that only what is remembered can answer."""
-    monkeypatch.setitem(sys.modules, "trl", None)
-
-
 def test_the_fields_are_those_of_the_installed_classes():
     trl = pytest.importorskip("trl")
     for method, config in (("sft", trl.SFTConfig), ("dpo", trl.DPOConfig)):
@@ -37,10 +31,7 @@ def test_the_fields_are_those_of_the_installed_classes():
     [
         ("sft", "learning_rate", (("float",), (), (), 2e-5)),
         ("sft", "max_length", (("int", "null"), (), (), 1024)),
-        ("sft", "bf16", (("bool", "null"), (), (), None)),
         ("sft", "eval_strategy", (("str",), (), ("no", "steps", "epoch"), "no")),
-        ("sft", "packing_strategy", (("str",), (), ("bfd", "bfd_split", "wrapped"), "bfd")),
-        ("sft", "gradient_checkpointing", (("bool",), (), (), True)),
         ("sft", "lr_scheduler_kwargs", (("mapping", "str", "null"), (), (), None)),
         ("sft", "parallelism_config", (("null",), (), (), None)),
         ("sft", "fsdp", (("str", "null", "bool"), (), (), None)),
@@ -84,13 +75,8 @@ def test_another_version_is_read_anew(own_cache, monkeypatch):
         b"",
         b"\xff\xfe",
         b"[]",
-        b"{}",
         b'{"format": 0, "fields": [1]}',
-        b'{"format": 1, "fields": [{}]}',
-        b'{"format": 2, "fields": []}',
-        b'{"format": 2, "fields": [{"name": "x"}]}',
         b'{"format": 2, "fields": [{"name": "x", "kinds": 3, "item_kinds": [], "choices": []}]}',
-        b'{"format": 2, "fields": [{"name": "x", "kinds": [], "item_kinds": [], "choices": [], "more": 1}]}',
         b"[" * 100_000,
     ],
 )
@@ -101,12 +87,6 @@ def test_a_broken_cache_is_rebuilt(own_cache, content):
     path.write_bytes(content)
     assert train_fields("sft") == fields
     assert path.read_bytes() == good
-
-
-def test_an_unwritable_cache_is_done_without(tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("", encoding="utf-8")
-    monkeypatch.setenv("HF_EFFICIENT_CACHE", str(tmp_path / "file" / "below"))
-    assert train_fields("sft")["learning_rate"].default == 2e-5
 
 
 def test_a_full_disk_leaves_no_half_a_file(own_cache, monkeypatch):
@@ -131,30 +111,17 @@ def test_a_package_that_is_not_installed(monkeypatch):
 HEAD = "name: t\nmodel: {id: m}\ndata: {train: [{path: a}]}\noutput_dir: o\n"
 
 
-@pytest.mark.parametrize(
-    "flag",
-    [
-        "bf16=false",
-        "max_length=null",
-        "learning_rate=1",
-        "run_name=''",
-        "lr_scheduler_type=cosine",
-        "optim=paged_adamw_8bit",
-        "debug=underflow_overflow",
-        "debug=[underflow_overflow]",
-        "lr_scheduler_kwargs={num_cycles: 2}",
-        "lr_scheduler_kwargs='{}'",
-        "parallelism_config=null",
-        "seed=4294967295",
-        "max_steps=-1",
-        "num_train_epochs=0.5",
-        "report_to=[none]",
-        "save_strategy=best",
-        "max_grad_norm=.inf",
-        "label_names=[a, b]",
-        "fsdp=false",
-    ],
-)
+# fmt: off
+FITS = [
+    "bf16=false", "max_length=null", "learning_rate=1", "run_name=''", "lr_scheduler_type=cosine",
+    "lr_scheduler_kwargs={num_cycles: 2}", "lr_scheduler_kwargs='{}'", "parallelism_config=null", "seed=4294967295",
+    "max_steps=-1", "num_train_epochs=0.5", "report_to=[none]", "save_strategy=best", "max_grad_norm=.inf",
+    "label_names=[a, b]", "fsdp=false",
+]
+# fmt: on
+
+
+@pytest.mark.parametrize("flag", FITS)
 def test_what_fits(problems, flag):
     assert problems(HEAD, f"train.{flag}") == []
 
@@ -163,32 +130,23 @@ def test_what_fits(problems, flag):
     ("flag", "problem"),
     [
         ("packing=1", "is the number 1, but must be true or false."),
-        ("packing=yes", "is the text 'yes', but must be true or false. Write true or false, without quotes."),
         ("packing=null", "is nothing (null), but must be true or false. Leave the key out to get its default."),
         ("seed=true", "is true, but must be a whole number."),
         ("seed=3.0", "is the number 3.0, but must be a whole number. Write 3."),
-        ("seed=3.5", "is the number 3.5, but must be a whole number."),
-        ("seed='3'", "is the text '3', but must be a whole number. Write 3 without quotes."),
         ("seed='3.5'", "is the text '3.5', but must be a whole number."),
         ("learning_rate='2e-4'", "is the text '2e-4', but must be a number. Write 2e-4 without quotes."),
-        ("run_name=3", "is the number 3, but must be text."),
         ("eval_strategy=step", "is the text 'step', but must be no, steps or epoch. Did you mean steps?"),
-        ("eval_strategy=3", "is the number 3, but must be no, steps or epoch."),
-        ("optim=adamw_tourch", "is the text 'adamw_tourch', but must be one of its choices. Did you mean adamw_torch?"),
         ("optim=x", "is the text 'x', but must be one of its choices. Choices: adamw_torch, "),
         ("lr_scheduler_kwargs=[1]", "is a list, but must be a mapping or text."),
         ("parallelism_config={}", "is an empty mapping, but must be left out: it cannot be written in YAML."),
         ("label_names.0=3", "is the number 3, but must be text."),
         ("max_length=0", "is the number 0, but must be at least 1."),
         ("seed=4294967296", "is the number 4294967296, but must be at most 4294967295."),
-        ("data_seed=-1", "is the number -1, but must be at least 0."),
         ("max_steps=0", "is the number 0, which trains nothing. Write a number of steps, or -1 for as many as"),
         ("num_train_epochs=-1", "is the number -1, but must be greater than 0."),
         ("report_to=wadb", "is the text 'wadb', but must be "),
         ("output_dir=x", "is set elsewhere in a recipe. Write `output_dir` at the top of the recipe."),
         ("model_init_kwargs={}", "is set elsewhere in a recipe. Write the settings under `model`: dtype, "),
-        ("packin=true", "is no field of trl.SFTConfig (trl TRL). Did you mean `packing`?"),
-        ("lr=1", "is no field of trl.SFTConfig (trl TRL). Did you mean `learning_rate`?"),
         ("target_modules=1", "is no field of trl.SFTConfig (trl TRL). Did you mean `adapter.target_modules`?"),
         ("xyzzy=1", "is no field of trl.SFTConfig (trl TRL)."),
     ],

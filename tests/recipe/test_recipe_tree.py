@@ -25,42 +25,17 @@ def said(text: str) -> list[str]:
     return [str(problem) for problem in caught.value.problems]
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("2e-4", 2e-4),
-        ("2.0e-4", 2e-4),
-        ("1E5", 1e5),
-        (".5", 0.5),
-        ("5.", 5.0),
-        ("-3", -3),
-        ("+3", 3),
-        ("010", 10),
-        ("0o17", 15),
-        ("0x1F", 31),
-        ("1_000", "1_000"),
-        ("12:30", "12:30"),
-        ("2024-01-02", "2024-01-02"),
-        ("no", "no"),
-        ("on", "on"),
-        ("off", "off"),
-        ("y", "y"),
-        ("true", True),
-        ("False", False),
-        ("null", None),
-        ("~", None),
-        ("", None),
-        (".inf", math.inf),
-        ("-.INF", -math.inf),
-        ("'3'", "3"),
-        ('"true"', "true"),
-        ("''", ""),
-        ("1e", "1e"),
-        ("0b1", "0b1"),
-        (".", "."),
-        ("=", "="),
-    ],
-)
+# fmt: off
+NUMBERS = {
+    "2e-4": 2e-4, "2.0e-4": 2e-4, "1E5": 1e5, ".5": 0.5, "5.": 5.0, "-3": -3, "+3": 3, "010": 10, "0o17": 15,
+    "0x1F": 31, ".inf": math.inf, "-.INF": -math.inf, "true": True, "False": False, "null": None, "~": None, "": None,
+}
+# fmt: on
+PLAIN = {text: text for text in ["1_000", "12:30", "2024-01-02", "no", "on", "off", "y", "1e", "0b1", ".", "="]}
+QUOTED = {"'3'": "3", '"true"': "true", "''": ""}
+
+
+@pytest.mark.parametrize(("text", "value"), {**NUMBERS, **PLAIN, **QUOTED}.items())
 def test_scalars_are_read_as_yaml_1_2(text, value):
     found = parse(f"a: {text}").plain()["a"]
     assert (type(found), found) == (type(value), value)
