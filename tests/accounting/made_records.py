@@ -52,22 +52,12 @@ def step(number, start, wall, segment=0, rank=0, tokens=(10, 8, 4), **phases):
 def full_step(number, start, wall, **more):
     phases = {"forward": 0.5, "backward": 0.25}
     record = StepRecord(
-        segment=0,
-        rank=0,
-        step=number,
-        epoch=None,
-        wall_seconds=wall,
-        started_at_seconds=start,
-        phase_seconds=phases,
-        micro_batches=1,
-        tokens=TokenCounts(10, 8, 4),
-        sequences=SequenceCounts(2, 3, 1, 4, {"4": 3}),
-        work=StepWork(100, 120),
-        memory=StepMemory(1000 * number, 2000),
-        device_seconds={"forward": 0.125},
+        segment=0, rank=0, step=number, epoch=None, wall_seconds=wall, started_at_seconds=start, phase_seconds=phases,
+        micro_batches=1, tokens=TokenCounts(10, 8, 4), sequences=SequenceCounts(2, 3, 1, 4, {"4": 3}),
+        work=StepWork(100, 120), memory=StepMemory(1000 * number, 2000), device_seconds={"forward": 0.125},
         waited_seconds={"evaluation": 0.0625},
         loader=StepLoader(batches=1, wait_seconds=0.0625, rows=2, bytes=80, fetched=1, fetch_seconds=0.03125),
-    )
+    )  # fmt: skip
     return msgspec.structs.replace(record, **more).to_json()
 
 

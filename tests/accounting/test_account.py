@@ -102,24 +102,12 @@ def test_a_resumed_run_adds_up_and_what_lies_between_is_nobodys(run):
 def test_each_call_of_train_is_told_and_no_second_counts_twice(tmp_path):
     """Twenty seconds: calls from 2 to 6, from 9 to 12 (which raises before a step), and from 13 to 19."""
     lines(
-        tmp_path / "spans.jsonl",
-        process(way="trainer"),
-        span(0.0, before_trainer=2.0),
-        train(0, 2.0),
-        span(2.0, trainer_setup=0.5),
-        span(5.5, shutdown=0.5),
-        train_end(0, 6.0),
-        end(6.0),
-        span(6.0, outside_trainer=3.0),
-        train(1, 9.0),
-        span(9.0, trainer_setup=3.0),
-        train_end(1, 12.0, error="ValueError: no"),
-        end(12.0, ended="error", error="ValueError: no"),
-        span(12.0, outside_trainer=1.0),
-        train(2, 13.0),
-        train_end(2, 19.0),
-        end(20.0),
-    )
+        tmp_path / "spans.jsonl", process(way="trainer"), span(0.0, before_trainer=2.0), train(0, 2.0),
+        span(2.0, trainer_setup=0.5), span(5.5, shutdown=0.5), train_end(0, 6.0), end(6.0),
+        span(6.0, outside_trainer=3.0), train(1, 9.0), span(9.0, trainer_setup=3.0),
+        train_end(1, 12.0, error="ValueError: no"), end(12.0, ended="error", error="ValueError: no"),
+        span(12.0, outside_trainer=1.0), train(2, 13.0), train_end(2, 19.0), end(20.0),
+    )  # fmt: skip
     lines(
         tmp_path / "steps.jsonl",
         step(1, 0.5, 2.0, forward=2.0),

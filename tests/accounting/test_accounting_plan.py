@@ -14,21 +14,12 @@ from hf_efficient.records.profile import InstrumentAccount, OperatorTable, Opera
 from hf_efficient.run_dir.json_file import PROFILE, table_path, write_table
 
 PLANNED = {
-    "device": "NVIDIA L4",
-    "steps": 2,
-    "positions": 200,
-    "step_tokens": 300.0,
+    "device": "NVIDIA L4", "steps": 2, "positions": 200, "step_tokens": 300.0,
     "categories": {"weights": 1000, "gradients": 50, "activations": 4000, "logits": 800},
-    "peak_allocated_bytes": 6600,
-    "peak_reserved_bytes": 8000,
-    "fits": True,
-    "step_seconds": 1.5,
-    "tokens_per_second": 200.0,
-    "training_seconds": 3.0,
-    "training_cost_usd": 0.003,
-    "training_energy_joules": 216.0,
+    "peak_allocated_bytes": 6600, "peak_reserved_bytes": 8000, "fits": True, "step_seconds": 1.5,
+    "tokens_per_second": 200.0, "training_seconds": 3.0, "training_cost_usd": 0.003, "training_energy_joules": 216.0,
     "reasons": {},
-}
+}  # fmt: skip
 
 
 CATEGORIES = {"weights": 1000, "gradients": 40, "activations": 1900, "logits": 400}

@@ -228,26 +228,11 @@ def test_a_loader_with_workers_by_hand(tmp_path):
     told = account_of(tmp_path).loader
     nothing = dict.fromkeys((name for name in LOADER_SECONDS), 0.0)
     assert asdict(told) == nothing | {
-        "steps": 2,
-        "epochs": 1,
-        "batches": 4,
-        "rows": 16,
-        "bytes": 200,
-        "wait_seconds": 1.75,
-        "first_wait_seconds": 1.25,
-        "start_seconds": 0.5,
-        "fetched": 3,
-        "fetch_seconds": 2.0,
-        "fetch_cpu_seconds": 0.25,
-        "collate_seconds": 0.5,
-        "core_wait_seconds": 0.125,
-        "read_bytes": 4096,
-        "mean_ready": 1.5,
-        "workers": 2,
-        "prefetch_factor": 4,
-        "persistent_workers": False,
-        "pin_memory": True,
-    }
+        "steps": 2, "epochs": 1, "batches": 4, "rows": 16, "bytes": 200, "wait_seconds": 1.75,
+        "first_wait_seconds": 1.25, "start_seconds": 0.5, "fetched": 3, "fetch_seconds": 2.0,
+        "fetch_cpu_seconds": 0.25, "collate_seconds": 0.5, "core_wait_seconds": 0.125, "read_bytes": 4096,
+        "mean_ready": 1.5, "workers": 2, "prefetch_factor": 4, "persistent_workers": False, "pin_memory": True,
+    }  # fmt: skip
 
 
 def test_the_series_has_its_times_where_it_was_watched(tmp_path):

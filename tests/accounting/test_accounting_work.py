@@ -42,28 +42,14 @@ def test_one_rank(tmp_path):
     lines(tmp_path / "steps.jsonl", step(1), step(2, sequences=LONG, work=StepWork(90, 110)))
     found = account_of(tmp_path)
     assert found.sequences == SequenceAccount(
-        rows=3,
-        samples=5,
-        mean_tokens=111 / 5,
-        shortest_tokens=2,
-        longest_tokens=90,
-        length_buckets={"2": 1, "3": 1, "8": 1, "11": 1, "91": 1},
-        samples_per_second=5 / 3,
-        fill_rate=0.9,
-    )
+        rows=3, samples=5, mean_tokens=111 / 5, shortest_tokens=2, longest_tokens=90,
+        length_buckets={"2": 1, "3": 1, "8": 1, "11": 1, "91": 1}, samples_per_second=5 / 3, fill_rate=0.9,
+    )  # fmt: skip
     assert list(found.sequences.length_buckets) == ["2", "3", "8", "11", "91"]
     assert found.work == WorkAccount(
-        model_flops=150,
-        hardware_flops=210,
-        mfu=150 / (3 * 100),
-        hfu=210 / (3 * 100),
-        peak_flops_per_second=100.0,
-        peak_source="a vendor",
-        peak_estimated=False,
-        accelerators=1,
-        dtype="bf16",
-        reason=None,
-    )
+        model_flops=150, hardware_flops=210, mfu=150 / (3 * 100), hfu=210 / (3 * 100), peak_flops_per_second=100.0,
+        peak_source="a vendor", peak_estimated=False, accelerators=1, dtype="bf16", reason=None,
+    )  # fmt: skip
 
 
 def test_two_ranks_of_two_accelerators_each(tmp_path):

@@ -138,25 +138,13 @@ def isolation(*parts: StepPart, schedule: dict[str, Any] | None = None, **change
     """A step of one second; 1000 of them at 3.6 dollars an hour; a micro-batch without a fixed cost."""
     plain = IsolationSchedule(1000, None, None, None, 2, 4, 1, 0, 4.0, 1, "cuda")
     held: dict[str, Any] = {
-        "schema_version": 1,
-        "hf_efficient_version": "1",
-        "recipe": "r",
-        "steps": 12,
-        "warm_up": 3,
-        "schedule": dataclasses.replace(plain, **(schedule or {})),
-        "variants": [],
-        "step_seconds": 1.0,
-        "parts": list(parts),
-        "unexplained_seconds": 0.0,
-        "tokens_per_second": 400.0,
-        "pauses": PauseTimes(None, None, None),
-        "loader": LoaderAlone(0.5, None, 0.5, 0.05),
-        "tokenisation": None,
+        "schema_version": 1, "hf_efficient_version": "1", "recipe": "r", "steps": 12, "warm_up": 3,
+        "schedule": dataclasses.replace(plain, **(schedule or {})), "variants": [], "step_seconds": 1.0,
+        "parts": list(parts), "unexplained_seconds": 0.0, "tokens_per_second": 400.0,
+        "pauses": PauseTimes(None, None, None), "loader": LoaderAlone(0.5, None, 0.5, 0.05), "tokenisation": None,
         "micro_batch": MicroBatchLine(0.0, 0.002, 0.2, 100.0, 30, ["as_is", "micro_batch_doubled"]),
-        "forward_without_graph_seconds": None,
-        "price_usd_per_hour": 3.6,
-        "notes": [],
-    }
+        "forward_without_graph_seconds": None, "price_usd_per_hour": 3.6, "notes": [],
+    }  # fmt: skip
     return Isolation(**{**held, **changes})
 
 

@@ -271,15 +271,9 @@ def test_a_run_is_measured_without_its_warm_up_but_with_its_pauses(tmp_path):
     assert found.spread == pytest.approx(2.365 * 2 / 14)
     assert found.peak_bytes == 5000
     assert found.setup == {
-        "method": "sft",
-        "model": "tiny",
-        "adapter": "lora",
-        "data": "a.jsonl train, b.jsonl train",
-        "processes": "1",
-        "device": "cpu, 2 cores",
-        "train.save_steps": "2",
-        "train.accelerator_config.split_batches": "True",
-    }
+        "method": "sft", "model": "tiny", "adapter": "lora", "data": "a.jsonl train, b.jsonl train", "processes": "1",
+        "device": "cpu, 2 cores", "train.save_steps": "2", "train.accelerator_config.split_batches": "True",
+    }  # fmt: skip
 
 
 def remedy(gain=None, **overrides):

@@ -23,19 +23,13 @@ def steps(**columns: Any) -> StepSeries:
     first = [1 + sum(count[:place]) for place in range(length)]
     base: dict[str, Any] = {each.name: nothing for each in dataclasses.fields(StepSeries)}
     base |= {
-        "segment": [0] * length,
-        "steps": count,
-        "first_step": first,
+        "segment": [0] * length, "steps": count, "first_step": first,
         "last_step": [at + number - 1 for at, number in zip(first, count, strict=True)],
-        "started_at_seconds": [10.0 + at - 1 for at in first],
-        "wall_seconds": [float(number) for number in count],
-        "step_seconds_mean": [1.0] * length,
-        "step_seconds_min": [1.0] * length,
-        "step_seconds_max": [1.0] * length,
+        "started_at_seconds": [10.0 + at - 1 for at in first], "wall_seconds": [float(number) for number in count],
+        "step_seconds_mean": [1.0] * length, "step_seconds_min": [1.0] * length, "step_seconds_max": [1.0] * length,
         "phase_seconds": {"forward": [0.75 * number for number in count], "unattributed": [0.25 * n for n in count]},
-        "not_finite": [0] * length,
-        "device_seconds": {},
-    }
+        "not_finite": [0] * length, "device_seconds": {},
+    }  # fmt: skip
     return StepSeries(**base | columns)
 
 

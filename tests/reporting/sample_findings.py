@@ -56,21 +56,13 @@ def _findings() -> list[Finding]:
 def diagnosed(run: RunData) -> RunData:
     """The run with a finding of every kind of plot."""
     found = Diagnosis(
-        1,
-        "0.1.0",
-        "done",
-        None,
-        120,
-        195.0,
-        _findings(),
+        1, "0.1.0", "done", None, 120, 195.0, _findings(),
         [
             Abstention("launch_bound", "no trace was taken", "efficiency.profile.trace"),
             Abstention("data_storage", "the data loader was not watched"),
         ],
-        None,
-        ["saves_cost", "padding_waste", "launch_bound", "data_storage"],
-        ["float32_products: KeyError: 'fp32'"],
-    )
+        None, ["saves_cost", "padding_waste", "launch_bound", "data_storage"], ["float32_products: KeyError: 'fp32'"],
+    )  # fmt: skip
     second = {"forward": 0.31, "backward": 0.58, "communication": 0.02, "evaluation": 0.4}
     ranks = {0: {**second, "communication": 0.24}, 1: {**second, "forward": 0.43, "backward": 0.68}}
     return dataclasses.replace(run, diagnosis=found, rank_step_seconds=ranks, memory_bytes=48 * GIB)

@@ -134,15 +134,9 @@ def _step(step: int, first: int, start: float, speed: float, every: int, segment
     wall = sum(phases.values()) + 0.004
     real = 14200 + int(900 * _wave(step, 11))
     record: dict[str, object] = {
-        "schema_version": 1,
-        "segment": segment,
-        "rank": 0,
-        "step": step,
-        "epoch": step / 400,
-        "wall_seconds": round(wall, 6),
-        "started_at_seconds": round(start, 6),
-        "phase_seconds": {name: round(value, 6) for name, value in phases.items()},
-        "micro_batches": 4,
+        "schema_version": 1, "segment": segment, "rank": 0, "step": step, "epoch": step / 400,
+        "wall_seconds": round(wall, 6), "started_at_seconds": round(start, 6),
+        "phase_seconds": {name: round(value, 6) for name, value in phases.items()}, "micro_batches": 4,
         "tokens": {"processed": 16384, "non_padding": real, "loss_bearing": int(0.42 * real)},
         "memory": {
             "peak_allocated_bytes": int((38 + 2 * _wave(step, 9)) * GIB),
@@ -151,7 +145,7 @@ def _step(step: int, first: int, start: float, speed: float, every: int, segment
             "allocation_retries": 0,
         },
         "loss": None,
-    }
+    }  # fmt: skip
     if step % 5 == 0:
         record["loss"] = round(1.1 + 1.4 * math.exp(-step / 45) + 0.05 * _wave(step, 13), 4)
         record["learning_rate"] = 2e-4 * (1 - step / 1000)
@@ -181,20 +175,14 @@ def _loads(second: int) -> dict[str, object]:
     trains = second > 41
     others = 9.5 if 90 <= second < 130 else 0.4
     host = {
-        "process_cores": 1.1 + 0.1 * _wave(second, 5),
-        "children_cores": 2.5 if trains else 0.0,
-        "other_cores": others,
-        "busy_cores": 4.0 + others,
-        "main_thread_core_wait": 0.12 if others > 1 else 0.0,
-        "load_1_minute": 3.0 + others / 2,
-        "disk_read_bytes_per_second": 2.1e8 if not trains else 4e6,
+        "process_cores": 1.1 + 0.1 * _wave(second, 5), "children_cores": 2.5 if trains else 0.0,
+        "other_cores": others, "busy_cores": 4.0 + others, "main_thread_core_wait": 0.12 if others > 1 else 0.0,
+        "load_1_minute": 3.0 + others / 2, "disk_read_bytes_per_second": 2.1e8 if not trains else 4e6,
         "disk_write_bytes_per_second": 1.4e8 if second % 31 < 2 else 1e5,
         "read_bytes_per_second": 2e8 if not trains else 3.5e6,
-        "write_bytes_per_second": 1.3e8 if second % 31 < 2 else 0.0,
-        "disk_latency_milliseconds": 0.8,
-        "network_received_bytes_per_second": 2.5e6 * (1 + _wave(second, 17)),
-        "network_sent_bytes_per_second": 4e5,
-    }
+        "write_bytes_per_second": 1.3e8 if second % 31 < 2 else 0.0, "disk_latency_milliseconds": 0.8,
+        "network_received_bytes_per_second": 2.5e6 * (1 + _wave(second, 17)), "network_sent_bytes_per_second": 4e5,
+    }  # fmt: skip
     hot = second > 170
     gpu = {
         "utilization_percent": 96 if trains else 3,

@@ -218,23 +218,14 @@ PROCESS = ProcessAccount(
     0, 0.0, 100.0, {**PHASES, **MORE}, 2.0, 9.0, 46, 1, 46, "died", None, "forward", 100.0, "kernel"
 )
 ACCOUNT = RunAccount(
-    schema_version=2,
-    hf_efficient_version="0",
-    recorded_by="recipe",
-    ended="died",
-    error=None,
+    schema_version=2, hf_efficient_version="0", recorded_by="recipe", ended="died", error=None,
     time=TimeAccount(100.0, {**PHASES, **MORE}, 2.0, 75.0, 9.0, [PROCESS]),
     steps=StepTimes(46, 3, "", 1.5, 2.25, 3.0, 3.5, 9.0),
-    tokens=TokenAccount(10_000, 9_000, 4_000, 0.1, 120.0, 133.0),
-    memory=MemoryAccount(3 * 2**30, None, None, None),
-    sequences=SequenceAccount(),
-    work=WorkAccount(mfu=0.31),
-    energy=EnergyAccount(),
+    tokens=TokenAccount(10_000, 9_000, 4_000, 0.1, 120.0, 133.0), memory=MemoryAccount(3 * 2**30, None, None, None),
+    sequences=SequenceAccount(), work=WorkAccount(mfu=0.31), energy=EnergyAccount(),
     money=MoneyAccount(cost_usd=1.25, price_usd_per_hour=45.0),
-    evaluations=[Evaluation(40, {"loss": 2.91, "perplexity": None})],
-    ranks=[],
-    not_measured=[],
-)
+    evaluations=[Evaluation(40, {"loss": 2.91, "perplexity": None})], ranks=[], not_measured=[],
+)  # fmt: skip
 VIEW = RunView(ACCOUNT, "running", 0.5, 46, 120, Forecast(152.0, False), 3.15, [4.0, 3.0, 2.5, 2.0])
 
 
@@ -249,18 +240,12 @@ def test_a_run_that_goes_on():
     assert lines[0] == "outputs/one  running for 1 min 40 s, in forward"
     assert lines[1].endswith("  46/120 steps, 2:32 left, $1.25 of about $3.15")
     assert lines[3:14] == [
-        "where the time went       seconds   share",
-        "start of Python, imports     5.00    5.0%  █",
-        "model load                   2.00    2.0%",
-        "forward                     30.00   30.0%  ███████",
-        "backward                    40.00   40.0%  ██████████",
-        "optimizer                    3.00    3.0%  █",
-        "evaluation                  15.00   15.0%  ████",
-        "other phases                 3.00    3.0%  █",
-        "unattributed                 2.00    2.0%",
-        "in all                     100.00  100.0%",
-        "",
-    ]
+        "where the time went       seconds   share", "start of Python, imports     5.00    5.0%  █",
+        "model load                   2.00    2.0%", "forward                     30.00   30.0%  ███████",
+        "backward                    40.00   40.0%  ██████████", "optimizer                    3.00    3.0%  █",
+        "evaluation                  15.00   15.0%  ████", "other phases                 3.00    3.0%  █",
+        "unattributed                 2.00    2.0%", "in all                     100.00  100.0%", "",
+    ]  # fmt: skip
     assert lines[14:] == [
         "loss       4 █▅▃▁ 2",
         "evaluated  after step 40: loss 2.91",

@@ -28,12 +28,7 @@ SCHEDULE = IsolationSchedule(1000, 10, 50, 100, 2, 4, 1, 0, 4.0, 2, "cpu")
 @pytest.fixture
 def isolation() -> Isolation:
     found = Isolation(
-        schema_version=1,
-        hf_efficient_version="1",
-        recipe="a-recipe",
-        steps=12,
-        warm_up=3,
-        schedule=SCHEDULE,
+        schema_version=1, hf_efficient_version="1", recipe="a-recipe", steps=12, warm_up=3, schedule=SCHEDULE,
         variants=[
             VariantOutcome("as_is", "as it is", [VariantMeasurement([0.9, 1.0, 1.1])] * 2),
             VariantOutcome("micro_batch_doubled", "twice the rows", failure="out of device memory: " + "x" * 80),
@@ -46,16 +41,12 @@ def isolation() -> Isolation:
             StepPart("backward_optimizer", 1.0, 0.9, 1.1, 2, "held_batches less forward"),
             StepPart("evaluation", None, None, None, 0, "pauses", "the disk is full"),
         ],
-        unexplained_seconds=0.5,
-        tokens_per_second=1234.0,
-        pauses=PauseTimes(None, None, None),
+        unexplained_seconds=0.5, tokens_per_second=1234.0, pauses=PauseTimes(None, None, None),
         loader=LoaderAlone(0.002, None, 1.5, 0.001),
         tokenisation=TokenisationAlone(100, 5000, 2.0, 0.1, 50.0, 2500.0),
-        micro_batch=MicroBatchLine(0.05, 0.001, 0.25, 100.0, 30, ["as_is"]),
-        forward_without_graph_seconds=0.4,
-        price_usd_per_hour=None,
-        notes=["a run also plans once, before its first step"],
-    )
+        micro_batch=MicroBatchLine(0.05, 0.001, 0.25, 100.0, 30, ["as_is"]), forward_without_graph_seconds=0.4,
+        price_usd_per_hour=None, notes=["a run also plans once, before its first step"],
+    )  # fmt: skip
     return dataclasses.replace(found, diagnosis=diagnose_isolation(found))
 
 

@@ -54,20 +54,9 @@ def test_the_headline(full_run):
 
 def test_the_sections_in_their_order(full_run, resumed_run):
     titles = [
-        "In short",
-        "Findings",
-        "Plan",
-        "Time",
-        "Machine",
-        "Memory",
-        "Loss",
-        "Speed",
-        "Tokens",
-        "Cost",
-        "Evaluations",
-        "Recipe",
-        "Not measured",
-    ]
+        "In short", "Findings", "Plan", "Time", "Machine", "Memory", "Loss", "Speed", "Tokens", "Cost", "Evaluations",
+        "Recipe", "Not measured",
+    ]  # fmt: skip
     assert " ".join(titles) in Page(run_page(full_run)).said
     said = Page(run_page(resumed_run)).said
     assert "Recipe Segments Not measured" in said

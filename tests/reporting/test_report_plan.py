@@ -71,20 +71,14 @@ def test_what_is_left_out_where_the_terminal_is_narrow():
 
 def test_advice():
     assert printed(advice_renderables(ADVICE)) == [
-        "",
-        "To fit L4 (22.0 GiB), each change simulated, the best first",
-        " GiB          step  tokens/s  change",
-        "30.0    no  4.00 s     8,192  as it is",
-        "20.0  fits  5.25 s     6,242  train.gradient_checkpointing=true",
+        "", "To fit L4 (22.0 GiB), each change simulated, the best first", " GiB          step  tokens/s  change",
+        "30.0    no  4.00 s     8,192  as it is", "20.0  fits  5.25 s     6,242  train.gradient_checkpointing=true",
         "                              + of each layer only the input is kept for the backward",
         "                              - each layer's forward is computed twice",
-        "25.2    no     n/a       n/a  adapter.method=qlora",
-        "                              train.max_length=1024",
-        "                              changes what is learned",
-        "                              + less memory",
-        "                              - a rounded base",
-        "- left out: train.optim=sgd: why not",
-    ]
+        "25.2    no     n/a       n/a  adapter.method=qlora", "                              train.max_length=1024",
+        "                              changes what is learned", "                              + less memory",
+        "                              - a rounded base", "- left out: train.optim=sgd: why not",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

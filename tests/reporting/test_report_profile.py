@@ -36,25 +36,17 @@ OPERATORS = OperatorTable(
     7,
 )
 SNAPSHOT = MemorySnapshot(
-    moment="out of memory",
-    reserved_bytes=100 * MIB,
-    allocated_bytes=60 * MIB,
-    inactive_split_bytes=24 * MIB,
-    inactive_split_blocks=3,
-    largest_free_bytes=16 * MIB,
-    peak_bytes=80 * MIB,
+    moment="out of memory", reserved_bytes=100 * MIB, allocated_bytes=60 * MIB, inactive_split_bytes=24 * MIB,
+    inactive_split_blocks=3, largest_free_bytes=16 * MIB, peak_bytes=80 * MIB,
     sites=[AllocationSite("llama/modeling_llama.py:180 forward", ["a.py:1 f"], 60 * MIB, 2)],
-    other_sites_bytes=20 * MIB,
-    allocation_retries=4,
-    failed_bytes=32 * MIB,
-    device_free_bytes=8 * MIB,
+    other_sites_bytes=20 * MIB, allocation_retries=4, failed_bytes=32 * MIB, device_free_bytes=8 * MIB,
     history_events=9,
     modules=[
         ModuleAllocations("model.layers.*.mlp.down_proj", 60 * MIB, 8, 4, "llama/modeling_llama.py:180 forward"),
         ModuleAllocations("outside the model's modules", 12 * MIB, 2, 0, "optim/adamw.py:9 step"),
     ],
     other_modules_bytes=8 * MIB,
-)
+)  # fmt: skip
 PROFILE = ProfileAccount(
     [InstrumentAccount("trace", 1.5, 1.25, 3, ["profile/t"], "n"), InstrumentAccount("nvtx", None, 0.0, 0)],
     OPERATORS,
