@@ -131,14 +131,6 @@ def test_the_fixed_time_of_a_micro_batch_is_read_off_batches_of_many_lengths(tmp
     assert remedy.gain.seconds == pytest.approx(24 * (0.3 + 0.1) * 7 / 8, rel=0.01)
 
 
-def test_rows_are_first_taken_out_of_the_accumulation(tmp_path):
-    steps, facts = batches(0.3, VARYING, accumulated=16)
-    (remedy,) = small_micro_batch(case_in(tmp_path, steps, facts=facts)).remedies
-    assert remedy.overrides == {"train.per_device_train_batch_size": 8, "train.gradient_accumulation_steps": 2}
-    assert remedy.costs == "activations of more rows"
-    assert remedy.gain.seconds == pytest.approx(24 * 16 * 0.3 * 7 / 8, rel=0.01)
-
-
 def test_the_padding_of_larger_batches_is_counted_and_grouping_avoids_it(tmp_path):
     steps, facts = batches(0.3, VARYING, documents=True)
     best, other = small_micro_batch(case_in(tmp_path, steps, facts=facts)).remedies

@@ -80,24 +80,20 @@ def test_busy_workers_that_cannot_keep_up_are_too_few(tmp_path):
     assert found.remedies[0].costs == "6 more processes, each with its own memory"
 
 
-def test_workers_that_are_hardly_busy_are_not_blamed(tmp_path):
-    """The wait is elsewhere: between the processes."""
-    steps = loaded_steps(compute=1.0, wait_seconds=1.0, fetch_seconds=0.2, fetch_cpu_seconds=0.2, ready=0)
-    case = case_in(tmp_path, steps, facts=loaded_facts(workers=2))
-    assert [rule(case) for rule in FAMILY] == [None] * 4
+BLOCKED = {"wait_seconds": 1.0, "fetch_seconds": 1.0}
+# 0.05 s of work, and 0.95 s until a core was free.
+LATE = {**BLOCKED, "fetch_cpu_seconds": 0.05, "core_wait_seconds": 0.95}
+IDLE = {**BLOCKED, "fetch_seconds": 0.2, "fetch_cpu_seconds": 0.2, "ready": 0}
 
 
-def test_waiting_for_a_core_is_not_slow_data(tmp_path):
-    # 0.05 s of work, and 0.95 s until a core was free.
-    fetch = {"fetch_seconds": 1.0, "fetch_cpu_seconds": 0.05, "core_wait_seconds": 0.95}
-    case = case_in(tmp_path, loaded_steps(wait_seconds=1.0, **fetch), facts=loaded_facts())
-    assert [rule(case) for rule in FAMILY] == [None] * 4
-
-
-def test_what_a_gpu_does_meanwhile_hides_the_wait(tmp_path):
-    fetch = {"wait_seconds": 1.0, "fetch_seconds": 1.0, "fetch_cpu_seconds": 0.0}
-    steps = [{**one, "device_seconds": {"exposed_wait": 0.02}} for one in loaded_steps(**fetch)]
-    case = case_in(tmp_path, steps, facts=loaded_facts())
+@pytest.mark.parametrize(
+    ("loader", "workers", "device"),
+    [(IDLE, 2, {}), (LATE, 0, {}), (BLOCKED, 0, {"device_seconds": {"exposed_wait": 0.02}})],
+    ids=["the wait is between the processes", "a core was waited for", "the GPU computed meanwhile"],
+)
+def test_data_are_not_blamed(tmp_path, loader, workers, device):
+    steps = [{**one, **device} for one in loaded_steps(**loader)]
+    case = case_in(tmp_path, steps, facts=loaded_facts(workers=workers))
     assert [rule(case) for rule in FAMILY] == [None] * 4
 
 
@@ -166,5 +162,4 @@ def test_workers_that_persist_and_quick_starts_are_no_finding(tmp_path):
     assert epoch_boundary(kept) is not None  # whatever it is, it is not that they start anew
     quick = {"start_seconds": 0.02, "wait_seconds": 0.15, "first_wait_seconds": 0.15}
     case = case_in(tmp_path / "b", epochs(**quick), facts=loaded_facts(workers=2))
-    assert worker_start(case) is None
-    assert epoch_boundary(case) is None
+    assert (worker_start(case), epoch_boundary(case)) == (None, None)

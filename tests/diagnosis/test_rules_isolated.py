@@ -40,12 +40,11 @@ def test_workers_hide_a_loader_that_waits():
     assert found.cost.seconds == pytest.approx(500)
 
 
-def test_workers_that_would_take_the_cores_of_the_training_are_not_promised():
-    busy = {"device": "cpu", "threads": 2, "cores": 2.0}
-    loader = LoaderAlone(0.5, None, 0.5, 0.5)  # all of it computes
-    assert few_workers(recipe(part("data", 0.5), schedule=busy, loader=loader)).remedies == []
-    no_core = {"device": "cpu", "threads": 1, "cores": 1.0}
-    assert few_workers(recipe(part("data", 0.5), schedule=no_core, loader=loader)).remedies == []
+@pytest.mark.parametrize("cores", [2, 1])
+def test_workers_that_would_take_the_cores_of_the_training_are_not_promised(cores):
+    busy = {"device": "cpu", "threads": cores, "cores": float(cores)}
+    computes = LoaderAlone(0.5, None, 0.5, 0.5)  # all of it
+    assert few_workers(recipe(part("data", 0.5), schedule=busy, loader=computes)).remedies == []
 
 
 @pytest.mark.parametrize(

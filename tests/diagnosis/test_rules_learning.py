@@ -57,19 +57,18 @@ def test_a_run_within_its_warm_up(tmp_path):
     assert isinstance(learning_rate_idle(going_on), Abstention)
 
 
-def test_a_loss_that_grows_at_first_is_critical(tmp_path):
-    losses = [8.4, 15.4, 27.6, 44.7, 29.0, 30.2, 18.2, 17.5, 14.7, 13.8, 10.8, 10.7]
-    found = learning_rate_diverges(run(tmp_path, losses, [0.3], learning_rate=0.3))
-    assert found.title == "the loss grows from 8.4 to 44.7 at a learning rate of 0.3"
+AT_FIRST = [8.4, 15.4, 27.6, 44.7, 29.0, 30.2, 18.2, 17.5, 14.7, 13.8, 10.8, 10.7]
+AT_THE_END = [4.0, 2.5, 1.8, 1.5, 1.4, 1.4, 1.5, 2.1, 2.9, 3.6]  # never above its start
+
+
+@pytest.mark.parametrize(
+    ("losses", "rate", "told"), [(AT_FIRST, 0.3, "from 8.4 to 44.7"), (AT_THE_END, 0.002, "from 1.4 to 3.6")]
+)
+def test_a_loss_that_grows_is_critical(tmp_path, losses, rate, told):
+    found = learning_rate_diverges(run(tmp_path, losses, [rate], learning_rate=rate))
+    assert found.title == f"the loss grows {told} at a learning rate of {rate}"
     assert found.severity == "critical"
-    assert found.remedies[0].overrides == {"train.learning_rate": 0.03}
-
-
-def test_a_loss_that_grows_at_the_end_is_found(tmp_path):
-    losses = [4.0, 2.5, 1.8, 1.5, 1.4, 1.4, 1.5, 2.1, 2.9, 3.6]  # never above its start
-    found = learning_rate_diverges(run(tmp_path, losses, [2e-3], learning_rate=2e-3))
-    assert found.title == "the loss grows from 1.4 to 3.6 at a learning rate of 0.002"
-    assert found.remedies[0].overrides == {"train.learning_rate": 2e-4}
+    assert found.remedies[0].overrides == {"train.learning_rate": rate / 10}
 
 
 def test_a_falling_or_noisy_loss_is_no_finding(tmp_path):
@@ -107,17 +106,17 @@ def test_experts_that_no_token_chose_yet_are_no_proof(tmp_path):
     assert (found.severity, found.confidence) == ("warning", "possible")
 
 
-def test_labels_that_are_mostly_masked(tmp_path):
-    found = masked_labels(case_in(tmp_path, labelled([8] * 10)))
-    assert found.title == "only 2% of the tokens bear loss: the labels are mostly masked"
-    assert found.severity == "warning"
-    assert found.explains == ["few_loss_tokens"]
-
-
-def test_steps_without_any_label_are_critical(tmp_path):
-    found = masked_labels(case_in(tmp_path, labelled([0, 400, 400, 400])))
-    assert found.title == "25% of the steps hold no token that bears loss"
-    assert found.severity == "critical"
+@pytest.mark.parametrize(
+    ("counts", "title", "severity"),
+    [
+        ([8] * 10, "only 2% of the tokens bear loss: the labels are mostly masked", "warning"),
+        ([0, 400, 400, 400], "25% of the steps hold no token that bears loss", "critical"),
+    ],
+)
+def test_labels_that_are_masked(tmp_path, counts, title, severity):
+    found = masked_labels(case_in(tmp_path, labelled(counts)))
+    assert (found.title, found.severity) == (title, severity)
+    assert "few_loss_tokens" in found.explains
 
 
 def test_an_update_of_a_handful_of_tokens(tmp_path):

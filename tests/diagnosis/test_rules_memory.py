@@ -63,10 +63,6 @@ def test_a_peak_of_96_percent_is_near_the_end(tmp_path):
     ]
 
 
-def test_a_cache_that_fills_the_device_is_not_either(tmp_path):
-    assert near_out_of_memory(gpu(tmp_path, 60 * GIB, 79 * GIB)) is None
-
-
 def test_retries_after_the_warm_up_cost_what_their_steps_took_longer(tmp_path):
     retries = [0] * 9 + [1] * 5 + [3] * 6
     seconds = [1.0] * 9 + [2.5] + [1.0] * 4 + [1.5] + [1.0] * 5
@@ -81,18 +77,15 @@ def test_retries_after_the_warm_up_cost_what_their_steps_took_longer(tmp_path):
 
 
 def test_retries_in_a_full_device_are_the_micro_batchs(tmp_path):
-    retries = [0] * 9 + [1] * 11
+    seconds = [1.0] * 9 + [3.0] + [1.0] * 10
     arguments = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1}
-    case = gpu(
-        tmp_path, 70 * GIB, 74 * GIB, retries=retries, seconds=[1.0] * 9 + [3.0] + [1.0] * 10, arguments=arguments
-    )
-    found = large_micro_batch(case)
+    more = {"retries": [0] * 9 + [1] * 11, "seconds": seconds, "arguments": arguments}
+    found = large_micro_batch(gpu(tmp_path / "a", 70 * GIB, 74 * GIB, **more))
     assert found.cost.seconds == pytest.approx(2.0)
     overrides = {"train.per_device_train_batch_size": 4, "train.gradient_accumulation_steps": 2}
     assert found.remedies[0].overrides == overrides
     assert "fragmentation" in found.explains
-    room_left = gpu(tmp_path / "b", 60 * GIB, 70 * GIB, retries=retries, arguments=arguments)
-    assert large_micro_batch(room_left) is None
+    assert large_micro_batch(gpu(tmp_path / "b", 60 * GIB, 70 * GIB, **more)) is None  # there is room left
 
 
 def test_much_that_is_reserved_and_unused_is_worth_knowing(tmp_path):
@@ -176,13 +169,16 @@ def test_a_process_that_keeps_something_of_every_step(tmp_path):
     assert found.evidence[0].value == pytest.approx(10 * MIB)
 
 
-def test_growth_that_is_little_or_ends_is_none(tmp_path):
-    little = on_device([GIB + MIB * number for number in range(40)])
-    assert memory_growth(case_in(tmp_path / "a", little, facts=facts())) is None
-    cache = on_device([GIB + 10 * MIB * min(number, 15) for number in range(40)])
-    assert memory_growth(case_in(tmp_path / "b", cache, facts=facts())) is None
-    uneven = on_device([GIB + 100 * MIB * (number % 7) for number in range(40)])
-    assert memory_growth(case_in(tmp_path / "c", uneven, facts=facts())) is None
+GROWTHS = {
+    "little": [GIB + MIB * number for number in range(40)],
+    "ends": [GIB + 10 * MIB * min(number, 15) for number in range(40)],
+    "uneven": [GIB + 100 * MIB * (number % 7) for number in range(40)],
+}
+
+
+@pytest.mark.parametrize("peaks", GROWTHS.values(), ids=GROWTHS)
+def test_growth_that_is_little_or_ends_is_none(tmp_path, peaks):
+    assert memory_growth(case_in(tmp_path, on_device(peaks), facts=facts())) is None
 
 
 def test_without_readings_it_abstains(tmp_path):
@@ -192,12 +188,12 @@ def test_without_readings_it_abstains(tmp_path):
     assert "fewer than six" in memory_growth(few).why
 
 
-def test_a_process_that_grew_by_half_in_a_few_readings_is_no_warning(tmp_path):
-    steps = [step(number) for number in range(1, 13)]
-    by_half = memory_growth(case_in(tmp_path / "a", steps, system=in_process([GIB + 50 * MIB * n for n in range(12)])))
-    assert (by_half.severity, by_half.confidence) == ("info", "possible")
-    doubled = memory_growth(case_in(tmp_path / "b", steps, system=in_process([GIB + 300 * MIB * n for n in range(12)])))
-    assert (doubled.severity, doubled.confidence) == ("warning", "measured")
+@pytest.mark.parametrize(("rate", "said"), [(50, ("info", "possible")), (300, ("warning", "measured"))])
+def test_a_process_that_grew_by_half_in_a_few_readings_is_no_warning(tmp_path, rate, said):
+    """It grows by half, and to four times; by so many MiB in a step."""
+    grown = in_process([GIB + rate * MIB * n for n in range(12)])
+    found = memory_growth(case_in(tmp_path, [step(number) for number in range(1, 13)], system=grown))
+    assert (found.severity, found.confidence) == said
 
 
 def failed(case, error):
@@ -220,11 +216,12 @@ def test_the_exception_is_the_evidence_and_the_remedies_are_changes(tmp_path):
     ]
 
 
-@pytest.mark.parametrize(
-    ("rows", "accumulated", "fewer"),
-    [(8, 1, (4, 2)), (5, 1, (1, 5)), (5, 2, (2, 5)), (6, 2, (3, 4)), (7, 3, (3, 7)), (1, 4, None)],
-)
-def test_the_rows_of_a_step_stay(tmp_path, rows, accumulated, fewer):
-    arguments = {"per_device_train_batch_size": rows, "gradient_accumulation_steps": accumulated}
+FEWER = {(8, 1): (4, 2), (5, 1): (1, 5), (5, 2): (2, 5), (6, 2): (3, 4), (7, 3): (3, 7), (1, 4): None}
+
+
+@pytest.mark.parametrize(("batch", "fewer"), FEWER.items())
+def test_the_rows_of_a_step_stay(tmp_path, batch, fewer):
+    """Rows of a micro-batch, and micro-batches of a step."""
+    arguments = dict(zip(("per_device_train_batch_size", "gradient_accumulation_steps"), batch, strict=True))
     found = smaller_micro_batch(case_in(tmp_path, facts={"settings": settings(arguments=arguments)}))
     assert (None if found is None else tuple(found.values())) == fewer
